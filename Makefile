@@ -1,0 +1,48 @@
+# Two commands do everything: `make run` and `make test`. Both make the virtual environment first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+VECTORS ?= tests/vectors
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test lint format unit conformance bench docs clean
+
+help: ## show this list
+	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.ready ## make .venv and install everything into it
+
+$(VENV)/.ready: pyproject.toml constraints.txt tools/setup.sh
+	PYTHON=$(PYTHON) VENV=$(VENV) sh tools/setup.sh
+	@touch $@
+
+run: setup ## what a node would do with the example pods, and why
+	$(BIN)/evenkeel explain -f examples/ --node 32Gi,8cpu
+
+test: setup lint unit conformance ## everything: style, types, rooms, tests, conformance
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup ## put the code into its form
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+unit: setup
+	$(BIN)/pytest -n auto
+
+conformance: setup ## the answers of the real Kubernetes code, from VECTORS=DIR
+	$(BIN)/python -m tests.conformance $(VECTORS)
+
+bench: setup ## every figure beside its reference, and bench/results.json
+	$(BIN)/python -m bench
+
+docs: setup ## generate docs/requirements.md from the tests' marks
+	$(BIN)/python tools/requirements.py --write
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist bench/results.json
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
