@@ -1,0 +1,98 @@
+"""Containers as a pod's author writes them."""
+
+from typing import NamedTuple
+
+from evenkeel.api.resources import NOTHING_REQUIRED, ResourceRequirements
+
+
+class EnvVar(NamedTuple):
+    name: str = ""
+    value: str = ""
+
+
+class VolumeMount(NamedTuple):
+    name: str = ""
+    mount_path: str = ""
+    sub_path: str = ""
+    read_only: bool = False
+
+
+class ContainerPort(NamedTuple):
+    container_port: int = 0
+    name: str = ""
+    protocol: str = ""
+    host_port: int = 0
+    host_ip: str = ""
+
+
+class SecurityContext(NamedTuple):
+    run_as_user: int | None = None
+    run_as_group: int | None = None
+    run_as_non_root: bool | None = None
+
+
+class ExecAction(NamedTuple):
+    command: tuple[str, ...] = ()
+
+
+class HTTPHeader(NamedTuple):
+    name: str = ""
+    value: str = ""
+
+
+class HTTPGetAction(NamedTuple):
+    port: int | str = 0
+    path: str = ""
+    host: str = ""
+    scheme: str = ""
+    http_headers: tuple[HTTPHeader, ...] = ()
+
+
+class TCPSocketAction(NamedTuple):
+    port: int | str = 0
+    host: str = ""
+
+
+class Probe(NamedTuple):
+    exec: ExecAction | None = None
+    http_get: HTTPGetAction | None = None
+    tcp_socket: TCPSocketAction | None = None
+    initial_delay_seconds: int = 0
+    timeout_seconds: int = 0
+    period_seconds: int = 0
+    success_threshold: int = 0
+    failure_threshold: int = 0
+    termination_grace_period_seconds: int | None = None
+
+
+class ContainerResizePolicy(NamedTuple):
+    resource_name: str = ""
+    restart_policy: str = ""
+
+
+class Container(NamedTuple):
+    """One container. `restart_policy: Always` on an init container makes it a sidecar."""
+
+    name: str = ""
+    image: str = ""
+    command: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
+    working_dir: str = ""
+    env: tuple[EnvVar, ...] = ()
+    resources: ResourceRequirements = NOTHING_REQUIRED
+    restart_policy: str | None = None
+    resize_policy: tuple[ContainerResizePolicy, ...] = ()
+    volume_mounts: tuple[VolumeMount, ...] = ()
+    security_context: SecurityContext | None = None
+    ports: tuple[ContainerPort, ...] = ()
+    liveness_probe: Probe | None = None
+    readiness_probe: Probe | None = None
+    startup_probe: Probe | None = None
+    image_pull_policy: str = ""
+    termination_message_path: str = ""
+    termination_message_policy: str = ""
+
+    @property
+    def is_sidecar(self) -> bool:
+        """A restartable init container: it starts in turn and then runs beside the others."""
+        return self.restart_policy == "Always"

@@ -1,0 +1,253 @@
+"""From plain values to typed objects, with every problem found and its path told.
+
+The types' own annotations drive the decoding, so an object is described once. A field that the type does not have
+is looked up in Kubernetes' own (`known_fields`): one that exists there is noted as not honoured, one that exists
+nowhere is an error with the closest real name. Decoding goes on past an error, so that one run reports them all.
+"""
+
+import sys
+import types
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin
+
+from evenkeel.api.duration import Duration
+from evenkeel.api.names import camel
+from evenkeel.errors import EvenkeelError, Problem
+from evenkeel.quantity import Quantity
+
+T = TypeVar("T")
+
+# Kinds of problem that Kubernetes has no name for, because its decoder only says "bad request".
+WRONG_SHAPE = "Decode"
+UNKNOWN_FIELD = "FieldUnknown"
+
+# Kubernetes' types that carry no version in their name here or there.
+_UNVERSIONED = {"KubeletConfiguration", "MemorySwapConfiguration"}
+_LEAST_INTEGER, _GREATEST_INTEGER = -(2**63), 2**63 - 1
+
+
+class Findings:
+    """What decoding noticed: errors, and fields that Kubernetes has and Evenkeel does not honour."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+        self.not_honoured: list[str] = []
+
+    def wrong_shape(self, path: str, message: str) -> None:
+        self.problems.append(Problem(path, message, WRONG_SHAPE))
+
+
+class _Failed:
+    """What a decoder returns when it has noted a problem and has no value."""
+
+
+_FAILED = _Failed()
+_Decoder = Callable[[object, str, Findings], Any]
+
+
+def decode(cls: type[T], value: object, findings: Findings, path: str = "") -> T:
+    """`value` as a `cls`; fields that could not be read keep their defaults and are noted in `findings`."""
+    decoded = _struct(cls)(value, path, findings)
+    return cls() if decoded is _FAILED else decoded
+
+
+class _Field(NamedTuple):
+    attribute: str
+    decoder: _Decoder
+    keeps_null: bool
+
+
+def _struct(cls: type) -> _Decoder:
+    """A decoder for the named tuple `cls`, made when first needed."""
+    known = _structs.get(cls)
+    if known is not None:
+        return known
+    fields: dict[str, _Field] = {}
+
+    def decode_struct(value: object, path: str, findings: Findings) -> Any:  # noqa: ANN401
+        if not isinstance(value, Mapping):
+            findings.wrong_shape(path, f"must be a mapping of {_some(fields)}, not {_seen(value)}")
+            return _FAILED
+        found: dict[str, object] = {}
+        for name, item in value.items():
+            field = fields.get(name)
+            if field is None:
+                _unknown(cls, name, item, path, findings)
+            elif item is not None:
+                decoded = field.decoder(item, f"{path}.{name}" if path else name, findings)
+                if decoded is not _FAILED:
+                    found[field.attribute] = decoded
+        return cls(**found)
+
+    _structs[cls] = decode_struct  # before its fields: a type may hold itself
+    for attribute, annotation in _annotations(cls).items():
+        fields[camel(attribute)] = _Field(attribute, _decoder(annotation), False)
+    return decode_struct
+
+
+_structs: dict[type, _Decoder] = {}
+
+
+def _annotations(cls: type) -> Mapping[str, Any]:
+    annotations: Mapping[str, Any] = cls.__annotations__
+    return annotations
+
+
+def _decoder(annotation: Any) -> _Decoder:  # noqa: ANN401
+    simple = _SIMPLE.get(annotation)
+    if simple is not None:
+        return simple
+    origin = get_origin(annotation)
+    arguments = get_args(annotation)
+    if origin in (Union, types.UnionType):
+        choices = [argument for argument in arguments if argument is not type(None)]
+        return _integer_or_text if set(choices) == {int, str} else _decoder(choices[0])
+    if origin is tuple:
+        return _sequence(_decoder(arguments[0]))
+    if origin is not None and issubclass(origin, Mapping):
+        return _mapping(_decoder(arguments[1]), null=arguments[1] is Quantity)
+    return _struct(annotation)
+
+
+def _sequence(item_decoder: _Decoder) -> _Decoder:
+    def decode_sequence(value: object, path: str, findings: Findings) -> object:
+        if not isinstance(value, list):
+            findings.wrong_shape(path, f"must be a list, not {_seen(value)}")
+            return _FAILED
+        items = [item_decoder(item, f"{path}[{index}]", findings) for index, item in enumerate(value)]
+        return tuple(item for item in items if item is not _FAILED)
+
+    return decode_sequence
+
+
+def _mapping(item_decoder: _Decoder, *, null: bool) -> _Decoder:
+    def decode_mapping(value: object, path: str, findings: Findings) -> object:
+        if not isinstance(value, Mapping):
+            findings.wrong_shape(path, f"must be a mapping, not {_seen(value)}")
+            return _FAILED
+        items: dict[str, object] = {}
+        for key, item in value.items():
+            if item is None and not null:
+                continue
+            decoded = item_decoder(item, f"{path}[{key}]", findings)
+            if decoded is not _FAILED:
+                items[sys.intern(key)] = decoded
+        return items
+
+    return decode_mapping
+
+
+def _text(value: object, path: str, findings: Findings) -> object:
+    if isinstance(value, str):
+        return value
+    quote = f': put it in quotes, "{_raw(value)}"' if isinstance(value, bool | int | float) else ""
+    findings.wrong_shape(path, f"must be a string, not {_seen(value)}{quote}")
+    return _FAILED
+
+
+def _integer(value: object, path: str, findings: Findings) -> object:
+    if isinstance(value, int) and not isinstance(value, bool):
+        if _LEAST_INTEGER <= value <= _GREATEST_INTEGER:
+            return value
+        findings.wrong_shape(path, f"must be a number of at most 64 bits, not {str(value)[:30]}")
+        return _FAILED
+    findings.wrong_shape(path, f"must be a whole number, not {_seen(value)}")
+    return _FAILED
+
+
+def _integer_or_text(value: object, path: str, findings: Findings) -> object:
+    return value if isinstance(value, str) else _integer(value, path, findings)
+
+
+def _number(value: object, path: str, findings: Findings) -> object:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    findings.wrong_shape(path, f"must be a number, not {_seen(value)}")
+    return _FAILED
+
+
+def _truth(value: object, path: str, findings: Findings) -> object:
+    if isinstance(value, bool):
+        return value
+    findings.wrong_shape(path, f"must be true or false, not {_seen(value)}")
+    return _FAILED
+
+
+def _quantity(value: object, path: str, findings: Findings) -> object:
+    try:
+        return Quantity.from_json(value)
+    except EvenkeelError as error:
+        findings.wrong_shape(path, str(error))
+        return _FAILED
+
+
+def _duration(value: object, path: str, findings: Findings) -> object:
+    if not isinstance(value, str):
+        findings.wrong_shape(path, f"must be a duration such as 30s or 1m30s, not {_seen(value)}")
+        return _FAILED
+    try:
+        return Duration.parse(value)
+    except EvenkeelError as error:
+        findings.wrong_shape(path, str(error))
+        return _FAILED
+
+
+def _anything(value: object, path: str, findings: Findings) -> object:  # noqa: ARG001
+    return value
+
+
+_SIMPLE: dict[object, _Decoder] = {
+    str: _text,
+    int: _integer,
+    float: _number,
+    bool: _truth,
+    Quantity: _quantity,
+    Duration: _duration,
+    object: _anything,
+}
+
+
+def _unknown(cls: type, name: str, value: object, path: str, findings: Findings) -> None:
+    from evenkeel.api import known_fields
+
+    here = f"{path}.{name}" if path else name
+    kubernetes_type = cls.__name__ if cls.__name__ in _UNVERSIONED else f"V1{cls.__name__}"
+    theirs = known_fields.fields_of(kubernetes_type)
+    if name in theirs:
+        findings.not_honoured.append(here)
+        for at, message in known_fields.unknown_below(theirs[name], value, here):
+            findings.problems.append(Problem(at, message, UNKNOWN_FIELD))
+        return
+    ours = {camel(attribute) for attribute in _annotations(cls)}
+    findings.problems.append(Problem(here, unknown_field_message(name, ours | set(theirs)), UNKNOWN_FIELD))
+
+
+def unknown_field_message(name: str, names: set[str]) -> str:
+    from evenkeel.api import known_fields
+
+    closest = known_fields.closest(name, names)
+    return f"no such field; did you mean {closest}?" if closest else f"no such field; there are {_some(names)}"
+
+
+def _some(names: Mapping[str, object] | set[str]) -> str:
+    ordered = sorted(names)
+    return ", ".join(ordered[:6]) + (" and others" if len(ordered) > 6 else "")
+
+
+def _raw(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(getattr(value, "text", value))
+
+
+def _seen(value: object) -> str:
+    """`value` in the reader's words, short."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, Mapping):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    if isinstance(value, str):
+        return f'the text "{value[:40]}"' + ("…" if len(value) > 40 else "")
+    return _raw(value)[:40]

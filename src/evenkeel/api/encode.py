@@ -1,0 +1,29 @@
+"""From typed objects back to plain values, as they stand in JSON and YAML; what is empty is left out."""
+
+from collections.abc import Mapping
+
+from evenkeel.api.duration import Duration
+from evenkeel.api.names import camel
+from evenkeel.quantity import Quantity
+
+
+def encode(value: object) -> object:
+    """`value` made of dict, list, str, int, float, bool and None only."""
+    if isinstance(value, Quantity | Duration):
+        return str(value)
+    fields: tuple[str, ...] | None = getattr(value, "_fields", None)
+    if fields is not None:
+        pairs = ((camel(name), getattr(value, name)) for name in fields)
+        return {name: encode(item) for name, item in pairs if not _is_absent(item)}
+    if isinstance(value, Mapping):
+        return {str(key): encode(item) for key, item in value.items()}
+    if isinstance(value, tuple | list | frozenset | set):
+        return [encode(item) for item in value]
+    return value
+
+
+def _is_absent(value: object) -> bool:
+    """Kubernetes' `omitempty`: no value, an empty text, list or mapping, or an object without any field set."""
+    if value is None or value == "" or (isinstance(value, tuple | list | Mapping) and not value):
+        return True
+    return hasattr(value, "_fields") and not encode(value)

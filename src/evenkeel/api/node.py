@@ -1,0 +1,38 @@
+"""Nodes: what a machine has, what of it pods may use, and how it is."""
+
+from typing import NamedTuple
+
+from evenkeel.api.metadata import ObjectMeta
+from evenkeel.api.resources import NO_RESOURCES, ResourceList
+
+
+class Taint(NamedTuple):
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class NodeSpec(NamedTuple):
+    unschedulable: bool = False
+    taints: tuple[Taint, ...] = ()
+
+
+class NodeCondition(NamedTuple):
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+    last_heartbeat_time: str | None = None
+    last_transition_time: str | None = None
+
+
+class NodeStatus(NamedTuple):
+    capacity: ResourceList = NO_RESOURCES
+    allocatable: ResourceList = NO_RESOURCES
+    conditions: tuple[NodeCondition, ...] = ()
+
+
+class Node(NamedTuple):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()

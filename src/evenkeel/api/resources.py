@@ -1,0 +1,33 @@
+"""Requests and limits, and the names that resources go by."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from evenkeel.quantity import Quantity
+
+CPU = "cpu"
+MEMORY = "memory"
+EPHEMERAL_STORAGE = "ephemeral-storage"
+STORAGE = "storage"
+PODS = "pods"
+PID = "pid"
+HUGEPAGES_PREFIX = "hugepages-"
+
+ResourceList = Mapping[str, Quantity]
+
+NO_RESOURCES: ResourceList = MappingProxyType({})
+
+
+class ResourceRequirements(NamedTuple):
+    """What is asked for (`requests`) and what may not be exceeded (`limits`)."""
+
+    requests: ResourceList = NO_RESOURCES
+    limits: ResourceList = NO_RESOURCES
+
+
+NOTHING_REQUIRED = ResourceRequirements()
+
+
+def is_hugepages(name: str) -> bool:
+    return name.startswith(HUGEPAGES_PREFIX)

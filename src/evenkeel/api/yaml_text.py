@@ -1,0 +1,252 @@
+"""YAML (and so JSON) text to plain values that know their lines.
+
+Built from the C parser's events with a stack of our own: any depth, alias or duplicate key ends in a sentence,
+never in a crash or in memory without bound. Scalars are read as Kubernetes reads them (YAML 1.1's words for true
+and false), except that dates stay text and a number with a fraction keeps its spelling for exact quantities.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import yaml
+
+from evenkeel.errors import Problem
+
+MAX_DEPTH = 100
+MAX_VALUES = 200_000
+
+
+class SpelledFloat(float):
+    """A number that remembers how it was written: `0.1` is exact as text, not as a float."""
+
+    text: str
+
+    def __new__(cls, text: str) -> "SpelledFloat":
+        number = super().__new__(cls, text.replace("_", ""))
+        number.text = text
+        return number
+
+
+class LinedDict(dict[str, Any]):
+    """A mapping that knows the line of each of its keys."""
+
+    __slots__ = ("lines",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: dict[str, int] = {}
+
+
+class LinedList(list[Any]):
+    """A list that knows the line of each of its items."""
+
+    __slots__ = ("lines",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[int] = []
+
+
+class Document(NamedTuple):
+    value: object
+    line: int
+
+
+def documents(text: str, problems: list[Problem]) -> Iterator[Document]:
+    """Each document of `text` that is not empty. What cannot be read is added to `problems`."""
+    loader = yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader
+    builder = _Builder()
+    try:
+        for event in yaml.parse(text, Loader=loader):
+            document = builder.take(event)
+            if document is not None and document.value is not None:
+                yield document
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        what = ", ".join(part for part in (error.context, error.problem) if part)
+        problems.append(Problem("", f"is not YAML: {what}", "Decode", line=mark.line + 1 if mark else 0))
+    except yaml.YAMLError as error:
+        problems.append(Problem("", f"is not YAML: {' '.join(str(error).split())}", "Decode"))
+    except _Refused as error:
+        problems.append(Problem("", error.message, "Decode", line=error.line))
+
+
+class _Refused(Exception):  # noqa: N818
+    def __init__(self, message: str, line: int) -> None:
+        super().__init__(message)
+        self.message = message
+        self.line = line
+
+
+class _Open(NamedTuple):
+    """A collection whose end has not been seen yet."""
+
+    value: LinedDict | LinedList
+    key: list[str]  # the mapping's key that waits for its value; empty or one
+    merges: list[object]
+    anchor: str | None
+    values_before: int
+
+
+class _Builder:
+    """Puts one document after the other together from parser events."""
+
+    def __init__(self) -> None:
+        self._start()
+
+    def _start(self, line: int = 1) -> None:
+        self._line = line
+        self._stack: list[_Open] = []
+        self._anchors: dict[str, tuple[object, int]] = {}
+        self._values = 0
+        self._root: object = None
+
+    def take(self, event: yaml.Event) -> Document | None:
+        if isinstance(event, yaml.ScalarEvent):
+            self._scalar(event)
+        elif isinstance(event, yaml.MappingStartEvent | yaml.SequenceStartEvent):
+            self._open(event)
+        elif isinstance(event, yaml.MappingEndEvent | yaml.SequenceEndEvent):
+            self._close(event)
+        elif isinstance(event, yaml.AliasEvent):
+            self._alias(event)
+        elif isinstance(event, yaml.DocumentStartEvent):
+            self._start(event.start_mark.line + 1)
+        elif isinstance(event, yaml.DocumentEndEvent):
+            return Document(self._root, self._line)
+        return None
+
+    def _scalar(self, event: yaml.ScalarEvent) -> None:
+        line = event.start_mark.line + 1
+        if self._expects_key() and event.tag in (None, "!", "tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"):
+            self._key(event.value, line)
+            return
+        value = _scalar(event, line)
+        if event.anchor:
+            self._anchors[event.anchor] = (value, 1)
+        self._put(value, line)
+
+    def _open(self, event: yaml.MappingStartEvent | yaml.SequenceStartEvent) -> None:
+        line = event.start_mark.line + 1
+        is_mapping = isinstance(event, yaml.MappingStartEvent)
+        if event.tag not in (None, "!", "tag:yaml.org,2002:map" if is_mapping else "tag:yaml.org,2002:seq"):
+            raise _Refused(f"the tag {_tag(event.tag)} is not supported: leave it out", line)
+        if len(self._stack) >= MAX_DEPTH:
+            raise _Refused(f"is nested more than {MAX_DEPTH} deep", line)
+        if self._expects_key():
+            raise _Refused("a key must be a single word, not a list or mapping", line)
+        value: LinedDict | LinedList = LinedDict() if is_mapping else LinedList()
+        self._stack.append(_Open(value, [], [], event.anchor, self._values))
+        self._count(1, line)
+
+    def _close(self, event: yaml.MappingEndEvent | yaml.SequenceEndEvent) -> None:
+        closed = self._stack.pop()
+        if isinstance(closed.value, LinedDict):
+            for merged in closed.merges:
+                _merge(merged, closed.value, event.start_mark.line + 1)
+        if closed.anchor:
+            self._anchors[closed.anchor] = (closed.value, self._values - closed.values_before)
+        self._put(closed.value, event.start_mark.line + 1, counted=True)
+
+    def _alias(self, event: yaml.AliasEvent) -> None:
+        line = event.start_mark.line + 1
+        if event.anchor not in self._anchors:
+            raise _Refused(f"*{event.anchor} refers to no finished &{event.anchor} above it", line)
+        value, values = self._anchors[event.anchor]
+        if self._expects_key():
+            raise _Refused("a key must be a single word, not an alias", line)
+        # What an alias stands for counts each time, or a few lines could unfold into billions of values.
+        self._count(values, line)
+        self._put(value, line, counted=True)
+
+    def _expects_key(self) -> bool:
+        return bool(self._stack) and isinstance(self._stack[-1].value, LinedDict) and not self._stack[-1].key
+
+    def _key(self, key: str, line: int) -> None:
+        mapping = self._stack[-1].value
+        assert isinstance(mapping, LinedDict)
+        if key in mapping.lines:
+            raise _Refused(f'the key "{key[:60]}" stands twice, first on line {mapping.lines[key]}', line)
+        if key != "<<":
+            mapping.lines[key] = line
+        self._stack[-1].key.append(key)
+
+    def _put(self, value: object, line: int, *, counted: bool = False) -> None:
+        if not counted:
+            self._count(1, line)
+        if not self._stack:
+            self._root = value
+            return
+        top = self._stack[-1]
+        if isinstance(top.value, LinedList):
+            top.value.append(value)
+            top.value.lines.append(line)
+            return
+        if not top.key:
+            raise _Refused("a key must be plain text", line)
+        key = top.key.pop()
+        if key == "<<":
+            top.merges.append(value)
+        else:
+            top.value[key] = value
+
+    def _count(self, values: int, line: int) -> None:
+        self._values += values
+        if self._values > MAX_VALUES:
+            raise _Refused(f"holds more than {MAX_VALUES} values in one document", line)
+
+
+def _merge(merged: object, into: LinedDict, line: int) -> None:
+    """YAML's `<<`: the mapping's own keys win, earlier sources win over later ones."""
+    for source in merged if isinstance(merged, LinedList) else [merged]:
+        if not isinstance(source, LinedDict):
+            raise _Refused("<< must be followed by a mapping or a list of mappings", line)
+        for key, value in source.items():
+            if key not in into:
+                into[key] = value
+                into.lines[key] = source.lines[key]
+
+
+_NULL = {"", "~", "null", "Null", "NULL"}
+_TRUTH = {
+    word: truth
+    for truth, words in ((True, ("true", "yes", "on")), (False, ("false", "no", "off")))
+    for spelled in words
+    for word in (spelled, spelled.capitalize(), spelled.upper())
+}
+_INTEGER = re.compile(r"[-+]?(?:0b[01_]+|0o?[0-7_]+|0x[0-9a-fA-F_]+|0|[1-9][0-9_]*)\Z")
+_FLOAT = re.compile(r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9_]+)(?:[eE][-+]?[0-9]+)?\Z")
+_LONGEST_NUMBER = 400
+
+
+def _scalar(event: yaml.ScalarEvent, line: int) -> object:
+    text: str = event.value
+    tag = event.tag
+    if tag in ("!", "tag:yaml.org,2002:str") or (tag is None and not event.implicit[0]):
+        return text
+    if tag not in (None, *(f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "timestamp"))):
+        raise _Refused(f"the tag {_tag(tag)} is not supported: leave it out", line)
+    if text in _NULL:
+        return None
+    if text in _TRUTH:
+        return _TRUTH[text]
+    if text[0] in "-+.0123456789" and len(text) < _LONGEST_NUMBER:
+        if _INTEGER.match(text):
+            return _integer(text.replace("_", ""))
+        if _FLOAT.match(text):
+            return SpelledFloat(text)
+        if text.lstrip("+-").lower() in (".inf", ".nan"):
+            return SpelledFloat(text.replace(".", "", 1))
+    return text
+
+
+def _integer(text: str) -> int:
+    digits = text.lstrip("+-")
+    is_octal = len(digits) > 1 and digits[0] == "0" and digits[1].isdigit()
+    number = int(f"0o{digits}" if is_octal else digits, 0)
+    return -number if text[0] == "-" else number
+
+
+def _tag(tag: str) -> str:
+    return tag.replace("tag:yaml.org,2002:", "!!")
