@@ -25,9 +25,19 @@ class ResourceRequirements(NamedTuple):
     requests: ResourceList = NO_RESOURCES
     limits: ResourceList = NO_RESOURCES
 
+    @property
+    def sets_pod_level(self) -> bool:
+        """As a pod's own: whether they set anything that a pod may have. The rest counts for nothing there."""
+        return any(map(is_pod_level, self.requests)) or any(map(is_pod_level, self.limits))
+
 
 NOTHING_REQUIRED = ResourceRequirements()
 
 
 def is_hugepages(name: str) -> bool:
     return name.startswith(HUGEPAGES_PREFIX)
+
+
+def is_pod_level(name: str) -> bool:
+    """Whether Kubernetes lets a pod as a whole, and not only its containers, ask for the resource `name`."""
+    return name in (CPU, MEMORY) or is_hugepages(name)

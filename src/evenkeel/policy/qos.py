@@ -1,0 +1,67 @@
+"""Quality of service: one class for a pod, and one for each resource of a container (A7).
+
+The pod's class names its branch of the cgroup tree. The classes of its containers are finer: a pod can be
+Burstable and still have a container whose memory is Guaranteed. Both look at requests and limits as they are
+after defaulting; nothing is defaulted here.
+"""
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+from evenkeel.api.container import Container
+from evenkeel.api.pod import Pod
+from evenkeel.api.profile import Profile
+from evenkeel.api.resources import CPU, MEMORY, ResourceRequirements
+from evenkeel.quantity import ZERO
+
+_RESOURCES = (CPU, MEMORY)
+
+
+class QoSClass(StrEnum):
+    """Kubernetes' own words, equal to the plain strings."""
+
+    GUARANTEED = "Guaranteed"
+    BURSTABLE = "Burstable"
+    BEST_EFFORT = "BestEffort"
+
+
+def pod_class(pod: Pod, profile: Profile) -> QoSClass:
+    """The pod's class, from cpu and memory alone; zero is as good as nothing."""
+    at_pod_level = pod.spec.resources
+    if profile == Profile.KUBERNETES and at_pod_level is not None and at_pod_level.sets_pod_level:
+        # What the pod sets for itself decides alone, even where its containers say otherwise.
+        return _class_of((at_pod_level,))
+    return _class_of(container.resources for container in pod.spec.every_container)
+
+
+def container_class(container: Container, resource: str) -> QoSClass:
+    """The class of `resource` in `container`: Guaranteed if request = limit ≠ 0, BestEffort if request = 0 (A7)."""
+    request = container.resources.requests.get(resource, ZERO)
+    if request <= ZERO:
+        return QoSClass.BEST_EFFORT
+    if request == container.resources.limits.get(resource):
+        return QoSClass.GUARANTEED
+    return QoSClass.BURSTABLE
+
+
+def _class_of(every: Iterable[ResourceRequirements]) -> QoSClass:
+    requests = dict.fromkeys(_RESOURCES, ZERO)
+    limits = dict.fromkeys(_RESOURCES, ZERO)
+    all_limited = True
+    for resources in every:
+        for name in _RESOURCES:
+            request = resources.requests.get(name, ZERO)
+            limit = resources.limits.get(name, ZERO)
+            if request > ZERO:
+                requests[name] += request
+            if limit > ZERO:
+                limits[name] += limit
+            else:
+                all_limited = False
+    if not any(requests.values()) and not any(limits.values()):
+        return QoSClass.BEST_EFFORT
+    # Sums are compared, as Kubernetes does: no request of a valid pod exceeds its limit, so equal sums mean
+    # equal requests and limits everywhere.
+    if all_limited and requests == limits:
+        return QoSClass.GUARANTEED
+    return QoSClass.BURSTABLE
