@@ -1,0 +1,207 @@
+"""Every field that Kubernetes has, so that one we do not honour can be told from one that nobody has.
+
+The first is worth a warning, the second is a typing error and worth the name that was meant, at any depth: a
+misspelt word inside `spec.affinity` is an error although Evenkeel does nothing with affinity.
+
+The table is data (`known_fields.json`, written by `tools/known_fields.py`): type → field → notation, where a
+notation is
+    `string` `integer` `number` `boolean`  the scalars of JSON
+    `quantity`                             a string or a number, as `500m`, `1Gi`, `2`
+    `int-or-string`                        a port's number or name, `25%`, …
+    `date-time` `duration`                 strings
+    `any`                                  not described any further
+    `V1Container`                          a type of the table
+    `T[]`                                  a list of T
+    `{T}`                                  a map from strings to T
+
+Reading its own data, once, when first asked, is the one thing here that is not pure. Nobody imports this
+module before an unknown field is met, so that other input does not pay for it.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+
+class Unknown(NamedTuple):
+    """A field that Kubernetes does not have either. `path` ends in `name`; `closest` is what was meant."""
+
+    path: str
+    name: str
+    closest: str | None
+
+
+class Misshapen(NamedTuple):
+    """A value that cannot be what its field holds. `due` says in words what would be right."""
+
+    path: str
+    value: object
+    due: str
+
+
+def fields_of(type_name: str) -> Mapping[str, str]:
+    """The fields of a type (`V1PodSpec`, `KubeletConfiguration`) with the notation of each."""
+    return _table().types[type_name]
+
+
+def kubernetes_release() -> str:
+    """The release whose fields these are, as `1.37`."""
+    return _table().release
+
+
+def closest(name: str, candidates: Iterable[str]) -> str | None:
+    """The candidate that was probably meant by `name`, if one is near enough to be named."""
+    by_letters = {_letters(candidate): candidate for candidate in sorted(candidates, reverse=True)}
+    letters = _letters(name)
+    if not 1 < len(letters) < _LONGEST_NAME:
+        return None
+    for number in (letters, letters + "s", letters.removesuffix("s")):  # `cgroups-per-qos`, `limit`, `images`
+        if number in by_letters:
+            return by_letters[number]
+    from difflib import get_close_matches
+
+    # In a word of three letters, two that changed places leave a likeness of 2/3.
+    if near := get_close_matches(letters, by_letters, n=1, cutoff=0.72 if len(letters) > 3 else 0.65):
+        return by_letters[near[0]]
+    longer = [candidate for other, candidate in by_letters.items() if _contains(letters, other)]
+    return longer[0] if len(longer) == 1 else None
+
+
+def meant(name: str, type_name: str, ours: Iterable[str] = ()) -> str | None:
+    """What `name` was probably meant to be in that type, to which `ours` are added.
+
+    A field, or else one that is a level further down in one place only: a container's `resources.limits`.
+    """
+    fields = fields_of(type_name)
+    deeper = [
+        f"{field}.{name}" for field, notation in fields.items() if name in _table().types.get(notation, ())
+    ]
+    return closest(name, {*fields, *ours}) or (deeper[0] if len(deeper) == 1 else None)
+
+
+def unknown_below(notation: str, value: object, path: str) -> Iterator[Unknown | Misshapen]:
+    """Everything wrong in a plain value (as YAML or JSON gives it) that should be of that notation.
+
+    Paths are written as Kubernetes does: `spec.tolerations[0].key`, `metadata.labels[app]`. What is met again
+    (a YAML alias) is not looked at again: neither a cycle nor a "billion laughs" costs more than its text.
+    """
+    return _Walk().below(notation, value, path)
+
+
+class _Walk:
+    def __init__(self) -> None:
+        self.met: set[tuple[int, str]] = set()
+        self.suggestions_left = 100  # a likeness costs half a millisecond, and nobody reads more of them
+
+    def below(self, notation: str, value: object, path: str) -> Iterator[Unknown | Misshapen]:
+        if value is None or notation == "any":  # null is "not set" wherever it stands
+            return
+        if notation in _DUE:
+            if not _fits(notation, value):
+                yield Misshapen(path, value, _DUE[notation])
+        elif notation.endswith("[]"):
+            if not isinstance(value, list):
+                yield Misshapen(path, value, "a list")
+            elif self._first_time(notation, value):
+                for index, item in enumerate(value):
+                    yield from self.below(notation[:-2], item, f"{path}[{index}]")
+        elif not isinstance(value, dict):
+            yield Misshapen(path, value, "a mapping")
+        elif self._first_time(notation, value):
+            if notation.startswith("{"):
+                for key, item in value.items():
+                    yield from self.below(notation[1:-1], item, f"{path}[{_key(key)}]")
+            else:
+                yield from self._fields(notation, value, path)
+
+    def _fields(
+        self, type_name: str, value: dict[object, object], path: str
+    ) -> Iterator[Unknown | Misshapen]:
+        fields = fields_of(type_name)
+        for key, item in value.items():
+            name = _key(key)
+            where = f"{path}.{name}" if path else name
+            if name in fields:
+                yield from self.below(fields[name], item, where)
+            else:
+                yield Unknown(where, name, self._meant(name, type_name))
+
+    def _meant(self, name: str, type_name: str) -> str | None:
+        self.suggestions_left -= 1
+        return meant(name, type_name) if self.suggestions_left >= 0 else None
+
+    def _first_time(self, notation: str, value: object) -> bool:
+        visit = (id(value), notation)
+        first = visit not in self.met
+        self.met.add(visit)
+        return first
+
+
+# No field is half as long; beyond it, a likeness would cost time and mean nothing.
+_LONGEST_NAME = 100
+
+_DUE = {
+    "string": "a string",
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+    "quantity": "a quantity such as 500m or 1Gi",
+    "int-or-string": "a whole number or a string",
+    "date-time": "a time such as 2026-01-31T12:00:00Z",
+    "duration": "a duration such as 30s or 1m30s",
+}
+
+
+def _fits(notation: str, value: object) -> bool:
+    if isinstance(value, bool):
+        return notation == "boolean"
+    number = isinstance(value, (int, float))
+    whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    # What is no list, map, number or boolean is text, or a date that the YAML loader made of text.
+    text = not number and not isinstance(value, (list, dict))
+    match notation:
+        case "boolean":
+            return False
+        case "integer":
+            return whole
+        case "number":
+            return number
+        case "quantity":
+            return text or number
+        case "int-or-string":
+            return text or whole
+    return text
+
+
+def _key(key: object) -> str:
+    """A map's key as JSON has it: YAML's `on:` is `true`, `1:` is `1`."""
+    if isinstance(key, str):
+        return key
+    return "null" if key is None else str(key).lower()
+
+
+def _letters(name: str) -> str:
+    return name.replace("_", "").replace("-", "").lower()
+
+
+def _contains(letters: str, other: str) -> bool:
+    if len(letters) > 3:
+        return letters in other  # `gracePeriodSeconds` in `terminationGracePeriodSeconds`
+    rest = iter(other)
+    return len(other) < 9 and letters[0] == other[0] and all(letter in rest for letter in letters)  # `cmd`
+
+
+class _Table(NamedTuple):
+    release: str
+    types: dict[str, dict[str, str]]
+
+
+@cache
+def _table() -> _Table:
+    from json import loads
+
+    # The loader that found this module finds its data too, in a zip as well. `importlib.resources` would do
+    # the same for 15 ms of imports, which every manifest with a probe in it would pay at every start.
+    loader: Any = __spec__.loader
+    data = loads(loader.get_data(__file__.rpartition(".")[0] + ".json"))
+    return _Table(data["kubernetes"], data["types"])
