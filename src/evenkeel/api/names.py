@@ -7,6 +7,7 @@ _camel = {
     "cpu_cfs_quota": "cpuCFSQuota",
     "cpu_cfs_quota_period": "cpuCFSQuotaPeriod",
     "fail_cgroup_v1": "failCgroupV1",
+    "fair_cpu_sharing": "fairCPUSharing",
     "host_ip": "hostIP",
     "http_get": "httpGet",
     "image_id": "imageID",

@@ -1,0 +1,206 @@
+"""The agent's configuration, in the form of Kubernetes' KubeletConfiguration.
+
+Fields that exist there keep their names and meaning, so a kubelet's own file can be used as it is; ours stand
+beside them. A field's default here is what "not written" means; the few defaults that hang on the profile or
+on another field are `None` (or empty) until `defaulted` fills them in. Whether the values make sense is
+`config_validation`'s part.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from evenkeel.api.duration import Duration
+from evenkeel.api.profile import Profile
+
+API_VERSION = "kubelet.config.k8s.io/v1beta1"
+KIND = "KubeletConfiguration"
+
+# What enforceNodeAllocatable may hold (B4). The "-compressible" ones enforce cpu, not memory or pids.
+PODS_ENFORCED = "pods"
+KUBE_RESERVED = "kube-reserved"
+SYSTEM_RESERVED = "system-reserved"
+KUBE_RESERVED_COMPRESSIBLE = "kube-reserved-compressible"
+SYSTEM_RESERVED_COMPRESSIBLE = "system-reserved-compressible"
+NOTHING_ENFORCED = "none"
+
+DEFAULT_EVICTION_HARD: Mapping[str, str] = MappingProxyType(
+    {
+        "memory.available": "100Mi",
+        "nodefs.available": "10%",
+        "nodefs.inodesFree": "5%",
+        "imagefs.available": "15%",
+        "imagefs.inodesFree": "5%",
+    }
+)
+DEFAULT_THROTTLING_FACTOR = 0.8  # C2
+DEFAULT_CFS_QUOTA_PERIOD = Duration(100 * 10**6)
+
+NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
+NO_GATES: Mapping[str, bool] = MappingProxyType({})
+
+
+class MemorySwapConfiguration(NamedTuple):
+    swap_behavior: str = ""
+
+
+class KubeletConfiguration(NamedTuple):
+    """What the agent is told. Lists and maps of Kubernetes are tuples and read-only maps here."""
+
+    # The cgroup tree
+    cgroup_root: str = (
+        "/evenkeel"  # so that a kubelet on the same machine is not met; "/" is kubelet's layout
+    )
+    cgroup_driver: str = "cgroupfs"
+    cgroups_per_qos: bool = True
+    fail_cgroup_v1: bool = False
+    hands_off: tuple[str, ...] = ()  # cgroups in which nothing is ever repaired (E9)
+
+    # What is kept back from pods
+    enforce_node_allocatable: tuple[str, ...] = (PODS_ENFORCED,)
+    kube_reserved: Mapping[str, str] = NO_SETTINGS
+    system_reserved: Mapping[str, str] = NO_SETTINGS
+    kube_reserved_cgroup: str = ""
+    system_reserved_cgroup: str = ""
+    create_reserved_cgroups: bool = False  # E7
+    reserved_protect_only: bool = False  # a reservation is memory.min and not memory.max (E8)
+    experimental_node_allocatable_ignore_eviction_threshold: bool = False  # B7
+    max_pods: int = 110
+    pods_per_core: int = 0
+    pod_pids_limit: int = -1
+    local_storage_capacity_isolation: bool = True
+
+    # CPU
+    cpu_cfs_quota: bool = True
+    cpu_cfs_quota_period: Duration = DEFAULT_CFS_QUOTA_PERIOD
+    cpu_manager_policy: str = "none"
+    reserved_system_cpus: str = ""
+    fair_cpu_sharing: bool = False  # A21
+    cpu_burst: int = 0  # percent of a quota that idle periods may save up; 0 is off (A23)
+    cpu_kills: bool = False  # A22
+    cpu_kills_window: Duration = Duration(60 * 10**9)
+
+    # Memory
+    memory_throttling_factor: float | None = None
+    memory_reservation_policy: str = "None"
+    memory_high_stall: str = "raise"  # C8: raise, kill or report
+    memory_high_stall_period: Duration = Duration(10 * 10**9)
+    memory_swap: MemorySwapConfiguration = MemorySwapConfiguration()
+    fail_swap_on: bool = True
+    qos_reserved: Mapping[str, str] = NO_SETTINGS
+
+    # When memory runs out
+    oom_score_adj: int = -999
+    single_process_oom_kill: bool | None = None
+    oom_group_kill: bool | None = None  # ours, the same switch with its sense turned round (A19)
+    oom_retries: int = 3  # A17
+    oom_retries_reset: Duration = Duration(600 * 10**9)
+    eviction_hard: Mapping[str, str] | None = None
+    eviction_soft: Mapping[str, str] = NO_SETTINGS
+    eviction_soft_grace_period: Mapping[str, str] = NO_SETTINGS
+    eviction_minimum_reclaim: Mapping[str, str] = NO_SETTINGS
+    eviction_max_pod_grace_period: int = 0
+    eviction_pressure_transition_period: Duration = Duration(300 * 10**9)
+    merge_default_eviction_settings: bool = False
+    eviction_order: str = ""  # E13: class or priority; "" is the profile's own
+
+    # Everything else
+    profile: str = Profile.DOCUMENTS
+    protect_kernel_defaults: bool = False
+    container_runtime_endpoint: str = ""  # "" runs pods as plain processes
+    container_log_max_size: str = "10Mi"
+    container_log_max_files: int = 5
+    feature_gates: Mapping[str, bool] = NO_GATES
+
+    @property
+    def rulebook(self) -> Profile:
+        """The profile as a value to decide by; validation has already refused other words."""
+        return Profile.KUBERNETES if self.profile == Profile.KUBERNETES else Profile.DOCUMENTS
+
+    def enforces(self, *keys: str) -> bool:
+        """Whether enforceNodeAllocatable holds one of `keys`."""
+        return any(key in self.enforce_node_allocatable for key in keys)
+
+    def feature(self, gate: str) -> bool:
+        """Whether the feature behind `gate` is on."""
+        known = FEATURE_GATES.get(gate)
+        if known is None:
+            return self.feature_gates.get(gate, False)
+        whole_stage = self.feature_gates.get(f"All{known.stage}", known.enabled)
+        return self.feature_gates.get(gate, whole_stage)
+
+
+class FeatureGate(NamedTuple):
+    enabled: bool
+    stage: str  # Alpha, Beta or GA: AllAlpha and AllBeta switch whole stages
+
+
+# The gates that change something here, as they stand in Kubernetes 1.37.
+FEATURE_GATES: Mapping[str, FeatureGate] = MappingProxyType(
+    {
+        "MemoryQoS": FeatureGate(enabled=True, stage="Beta"),
+        "NodeSwap": FeatureGate(enabled=True, stage="GA"),
+        "CustomCPUCFSQuotaPeriod": FeatureGate(enabled=True, stage="GA"),
+        "DisableCPUQuotaWithExclusiveCPUs": FeatureGate(enabled=True, stage="Beta"),
+        "PodLevelResources": FeatureGate(enabled=True, stage="Beta"),
+        "QOSReserved": FeatureGate(enabled=False, stage="Alpha"),
+    }
+)
+WHOLE_STAGES = ("AllAlpha", "AllBeta")
+
+
+def defaulted(config: KubeletConfiguration) -> KubeletConfiguration:
+    """What the agent runs with: every field holds a value, save where `None` or empty is one.
+
+    Applying it twice is the same as once. `config` may be invalid: nothing is judged here.
+    """
+    documents = config.rulebook is Profile.DOCUMENTS
+    unset = KubeletConfiguration()
+    factor = config.memory_throttling_factor
+    return config._replace(
+        # As in Kubernetes, an empty text or a zero is "not written" for these.
+        cgroup_root=config.cgroup_root or unset.cgroup_root,
+        cgroup_driver=config.cgroup_driver or unset.cgroup_driver,
+        cpu_manager_policy=config.cpu_manager_policy or unset.cpu_manager_policy,
+        memory_reservation_policy=config.memory_reservation_policy or unset.memory_reservation_policy,
+        container_log_max_size=config.container_log_max_size or unset.container_log_max_size,
+        max_pods=config.max_pods or unset.max_pods,
+        pod_pids_limit=max(config.pod_pids_limit, -1),
+        eviction_pressure_transition_period=(
+            config.eviction_pressure_transition_period or unset.eviction_pressure_transition_period
+        ),
+        # Today's kubelet throttles nothing unless told to; the documents throttle at 0.8 (C2).
+        memory_throttling_factor=DEFAULT_THROTTLING_FACTOR if factor is None and documents else factor,
+        eviction_hard=_eviction_hard(config),
+        eviction_order=config.eviction_order or ("class" if documents else "priority"),
+        oom_group_kill=_kills_whole_container(config),
+        memory_high_stall=config.memory_high_stall or unset.memory_high_stall,
+        profile=config.profile or unset.profile,
+    )
+
+
+def flag_of(attribute: str) -> str:
+    """The command line's name for a field: `--max-pods` for `max_pods`, with kubelet's own spelling."""
+    return _FLAGS.get(attribute) or "--" + attribute.replace("_", "-")
+
+
+_FLAGS = {
+    "memory_swap": "--memory-swap-behavior",
+    "pod_pids_limit": "--pod-max-pids",
+    "reserved_system_cpus": "--reserved-cpus",
+}
+
+
+def _eviction_hard(config: KubeletConfiguration) -> Mapping[str, str]:
+    """A map that names only some signals replaces the defaults, unless told to merge with them."""
+    if config.eviction_hard is None:
+        return DEFAULT_EVICTION_HARD
+    if config.merge_default_eviction_settings:
+        return {**DEFAULT_EVICTION_HARD, **config.eviction_hard}
+    return config.eviction_hard
+
+
+def _kills_whole_container(config: KubeletConfiguration) -> bool:
+    if config.oom_group_kill is not None:
+        return config.oom_group_kill
+    return not config.single_process_oom_kill

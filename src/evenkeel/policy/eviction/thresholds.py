@@ -1,0 +1,226 @@
+"""Eviction thresholds: from what the configuration says to values that can be compared with a figure (B16).
+
+The rules are kubelet's, oddities included, since a threshold must mean the same under both: only the literal
+texts "0%" and "100%" switch one off, and a soft threshold whose grace period is zero is hard.
+"""
+
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from math import isfinite
+from typing import NamedTuple
+
+from evenkeel.api.config import PODS_ENFORCED, KubeletConfiguration, defaulted
+from evenkeel.api.duration import Duration
+from evenkeel.errors import EvenkeelError, InvalidInput, Problem
+from evenkeel.policy.eviction.percentage import parse_percentage
+from evenkeel.quantity import BinarySI, Quantity
+
+
+class Signal(StrEnum):
+    """What can run short."""
+
+    MEMORY_AVAILABLE = "memory.available"
+    ALLOCATABLE_MEMORY_AVAILABLE = "allocatableMemory.available"  # of the pods' cgroup, not of the node (B8)
+    NODEFS_AVAILABLE = "nodefs.available"
+    NODEFS_INODES_FREE = "nodefs.inodesFree"
+    IMAGEFS_AVAILABLE = "imagefs.available"
+    IMAGEFS_INODES_FREE = "imagefs.inodesFree"
+    CONTAINERFS_AVAILABLE = "containerfs.available"
+    CONTAINERFS_INODES_FREE = "containerfs.inodesFree"
+    PID_AVAILABLE = "pid.available"
+
+
+class ThresholdValue(NamedTuple):
+    """An amount, or where there is none, a part of the capacity: 0.1 is ten percent."""
+
+    quantity: Quantity | None = None
+    percentage: float = 0.0
+
+    def __str__(self) -> str:
+        # Seven digits are what a 32-bit float holds.
+        return str(self.quantity) if self.quantity is not None else f"{self.percentage * 100:.7g}%"
+
+
+class Threshold(NamedTuple):
+    """Evict when less than `value` of `signal` is left for `grace_period_seconds`."""
+
+    signal: Signal
+    value: ThresholdValue
+    grace_period_seconds: float = 0.0
+    min_reclaim: ThresholdValue | None = None
+
+    @property
+    def hard(self) -> bool:
+        return self.grace_period_seconds == 0
+
+    def __str__(self) -> str:
+        return f"{self.signal}<{self.value}"
+
+
+def config_thresholds(config: KubeletConfiguration) -> tuple[Threshold, ...]:
+    """Every threshold the agent watches: the node's, and the same hard one inside the pods' cgroup (B8)."""
+    full = defaulted(config)
+    return parse_thresholds(
+        hard=full.eviction_hard,
+        soft=full.eviction_soft,
+        soft_grace_period=full.eviction_soft_grace_period,
+        minimum_reclaim=full.eviction_minimum_reclaim,
+        enforce_node_allocatable=full.enforce_node_allocatable,
+    )
+
+
+def parse_thresholds(
+    *,
+    hard: Mapping[str, str] | None = None,
+    soft: Mapping[str, str] | None = None,
+    soft_grace_period: Mapping[str, str] | None = None,
+    minimum_reclaim: Mapping[str, str] | None = None,
+    enforce_node_allocatable: tuple[str, ...] = (),
+) -> tuple[Threshold, ...]:
+    """The thresholds of the four settings; `InvalidInput` with everything that is wrong in them."""
+    problems: list[Problem] = []
+    hard_values = _values(hard, "evictionHard", "--eviction-hard", problems)
+    soft_values = _values(soft, "evictionSoft", "--eviction-soft", problems)
+    graces = _graces(soft_grace_period, problems)
+    reclaims = _reclaims(minimum_reclaim, problems)
+
+    found = [Threshold(signal, value, 0.0, reclaims.get(signal)) for signal, value in hard_values.items()]
+    for signal, value in soft_values.items():
+        grace = graces.get(signal)
+        if grace is not None:
+            found.append(Threshold(signal, value, grace.seconds, reclaims.get(signal)))
+        elif signal not in (soft_grace_period or ()):
+            problems.append(
+                Problem(
+                    f"evictionSoft[{signal}], evictionSoftGracePeriod",
+                    f"--eviction-soft has a threshold for {signal}, so --eviction-soft-grace-period must say"
+                    f" how long it may last: write {signal}=1m30s there, or move it to --eviction-hard",
+                    "FieldValueRequired",
+                )
+            )
+    if problems:
+        raise InvalidInput(problems)
+    if PODS_ENFORCED in enforce_node_allocatable:
+        # B8: pods must be evicted before their cgroup's own OOM killer wakes up.
+        found += [
+            Threshold(Signal.ALLOCATABLE_MEMORY_AVAILABLE, known.value, 0.0, known.min_reclaim)
+            for known in found
+            if known.signal is Signal.MEMORY_AVAILABLE and known.hard
+        ]
+    return tuple(found)
+
+
+def parse_flag(text: str, flag: str, separator: str) -> dict[str, str]:
+    """A flag of the form `memory.available<100Mi,nodefs.available<10%` as the map that the file would hold.
+
+    Only the shape is looked at; `separator` is "<" for thresholds and "=" for grace periods, reclaims and
+    reservations.
+    """
+    settings: dict[str, str] = {}
+    for part in text.split(",") if text.strip() else ():
+        name, found, value = (word.strip() for word in part.partition(separator))
+        if not found or not name or not value:
+            example = {"<": "memory.available<100Mi", "=": "memory=1Gi"}[separator]
+            raise EvenkeelError(
+                f"{flag}: {_shown(part.strip())} is not a name and a value with {separator} between them:"
+                f" write {example}, several with commas"
+            )
+        if name in settings:
+            raise EvenkeelError(f"{flag}: {name[:60]} stands twice: name it once")
+        settings[name] = value
+    return settings
+
+
+def threshold_quantity(value: ThresholdValue, capacity: int) -> Quantity:
+    """The amount that `value` stands for where there is `capacity` in all."""
+    if value.quantity is not None:
+        return value.quantity
+    amount = float(capacity) * value.percentage
+    # A percentage of "nan" or "inf" is accepted by kubelet and means nothing: no figure is below zero.
+    return Quantity.of(int(amount) if isfinite(amount) else 0, BinarySI)
+
+
+def threshold_amount(value: ThresholdValue, capacity: int) -> int:
+    """`threshold_quantity` in whole units, rounded up."""
+    return threshold_quantity(value, capacity).value
+
+
+def _values(
+    settings: Mapping[str, str] | None, field: str, flag: str, problems: list[Problem]
+) -> dict[Signal, ThresholdValue]:
+    found: dict[Signal, ThresholdValue] = {}
+    for at, signal, text in _signals(settings, field, flag, problems):
+        try:
+            value = _value(text)
+        except EvenkeelError as error:
+            problems.append(Problem(at, f"{flag}: {error}"))
+            continue
+        if text in ("0%", "100%"):
+            continue  # kubelet's way to switch a default threshold off
+        if value.quantity is not None and value.quantity.sign <= 0:
+            problems.append(Problem(at, f"{flag} must be more than nothing, not {text}; 0% switches it off"))
+        elif value.percentage < 0 or value.percentage > 1:
+            problems.append(Problem(at, f"{flag} must be from 0% to 100%, not {_shown(text)}"))
+        else:
+            found[signal] = value
+    return found
+
+
+def _graces(settings: Mapping[str, str] | None, problems: list[Problem]) -> dict[Signal, Duration]:
+    flag = "--eviction-soft-grace-period"
+    found: dict[Signal, Duration] = {}
+    for at, signal, text in _signals(settings, "evictionSoftGracePeriod", flag, problems):
+        try:
+            grace = Duration.parse(text)
+        except EvenkeelError as error:
+            problems.append(Problem(at, f"{flag}: {error}"))
+            continue
+        if grace < 0:
+            problems.append(Problem(at, f"{flag} must not be negative, as {text} is: write 1m30s"))
+        else:
+            found[signal] = grace
+    return found
+
+
+def _reclaims(settings: Mapping[str, str] | None, problems: list[Problem]) -> dict[Signal, ThresholdValue]:
+    flag = "--eviction-minimum-reclaim"
+    found: dict[Signal, ThresholdValue] = {}
+    for at, signal, text in _signals(settings, "evictionMinimumReclaim", flag, problems):
+        try:
+            value = _value(text)
+        except EvenkeelError as error:
+            problems.append(Problem(at, f"{flag}: {error}"))
+            continue
+        if value.quantity is not None and value.quantity.sign < 0:
+            problems.append(Problem(at, f"{flag} must not be negative, as {text} is: write 100Mi or 5%"))
+        elif value.quantity is None and value.percentage <= 0:
+            problems.append(Problem(at, f"{flag} must be more than 0%, not {_shown(text)}"))
+        else:
+            found[signal] = value
+    return found
+
+
+def _signals(
+    settings: Mapping[str, str] | None, field: str, flag: str, problems: list[Problem]
+) -> Iterator[tuple[str, Signal, str]]:
+    for name, text in (settings or {}).items():
+        at = f"{field}[{name[:60]}]"
+        try:
+            yield at, Signal(name), text
+        except ValueError:
+            from evenkeel.api.known_fields import closest
+
+            meant = closest(name, Signal)
+            mend = f"did you mean {meant}?" if meant else f"there are {', '.join(Signal)}"
+            problems.append(Problem(at, f"{flag}: {_shown(name)} is no eviction signal; {mend}"))
+
+
+def _value(text: str) -> ThresholdValue:
+    if text.endswith("%"):
+        return ThresholdValue(percentage=parse_percentage(text))
+    return ThresholdValue(quantity=Quantity.parse(text))
+
+
+def _shown(text: str) -> str:
+    clipped = text[:40] + ("…" if len(text) > 40 else "")
+    return f'"{clipped}"' if clipped.isprintable() else repr(clipped)
