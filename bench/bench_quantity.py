@@ -22,7 +22,7 @@ def figures() -> Iterator[Figure]:
         [ours for ours, _ in rounds],
         [theirs for _, theirs in rounds],
         "s",
-        ratio_at_most(1.5),
+        ratio_at_most(2),
     )
     repeated = distinct[:1000] * (MILLION // 1000)
     rounds = [(seconds(Quantity.parse, repeated), seconds(int, plain)) for _ in range(ROUNDS)]
