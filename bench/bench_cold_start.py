@@ -1,5 +1,6 @@
 """`evenkeel explain` from a cold shell, beside the same interpreter that does nothing at all."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,8 @@ INTERPRETER = Path(sys.executable)
 EXPLAIN = [str(INTERPRETER.with_name("evenkeel")), "explain", "-f", "examples/", "--node", "32Gi,8cpu"]
 PASS = [str(INTERPRETER), "-c", "pass"]
 ROOT = Path(__file__).parent.parent
+# An installed program has its modules compiled; where writing them is forbidden the compiler would be measured.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 def figures() -> Iterator[Figure]:
@@ -37,7 +40,13 @@ class CommandError(Exception):
 
 def run(command: list[str], output: int) -> None:
     done = subprocess.run(
-        command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False
+        command,
+        cwd=ROOT,
+        env=ENVIRONMENT,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        check=False,
     )
     if done.returncode:
         last = (done.stderr or b"").decode(errors="replace").strip().splitlines()[-1:]
