@@ -18,7 +18,7 @@ INTERPRETER = Path(sys.executable)
 EXPLAIN = [str(INTERPRETER.with_name("evenkeel")), "explain", "-f", "examples/", "--node", "32Gi,8cpu"]
 PASS = [str(INTERPRETER), "-c", "pass"]
 ROOT = Path(__file__).parent.parent
-# An installed program has its modules compiled; where writing them is forbidden the compiler would be measured.
+# An installed program has its modules compiled; where that is forbidden the compiler would be measured too.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
