@@ -7,7 +7,7 @@ nowhere is an error with the closest real name. Decoding goes on past an error, 
 
 import sys
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin
 
 from evenkeel.api.duration import Duration
@@ -54,7 +54,6 @@ def decode(cls: type[T], value: object, findings: Findings, path: str = "") -> T
 class _Field(NamedTuple):
     attribute: str
     decoder: _Decoder
-    keeps_null: bool
 
 
 def _struct(cls: type) -> _Decoder:
@@ -81,7 +80,7 @@ def _struct(cls: type) -> _Decoder:
 
     _structs[cls] = decode_struct  # before its fields: a type may hold itself
     for attribute, annotation in _annotations(cls).items():
-        fields[camel(attribute)] = _Field(attribute, _decoder(annotation), False)
+        fields[camel(attribute)] = _Field(attribute, _decoder(annotation))
     return decode_struct
 
 
@@ -212,24 +211,37 @@ def _unknown(cls: type, name: str, value: object, path: str, findings: Findings)
 
     here = f"{path}.{name}" if path else name
     kubernetes_type = cls.__name__ if cls.__name__ in _UNVERSIONED else f"V1{cls.__name__}"
-    theirs = known_fields.fields_of(kubernetes_type)
+    ours = [camel(attribute) for attribute in _annotations(cls)]
+    try:
+        theirs = known_fields.fields_of(kubernetes_type)
+    except KeyError:  # a type of our own
+        findings.problems.append(_no_such_field(here, known_fields.closest(name, ours), ours))
+        return
     if name in theirs:
         findings.not_honoured.append(here)
-        for at, message in known_fields.unknown_below(theirs[name], value, here):
-            findings.problems.append(Problem(at, message, UNKNOWN_FIELD))
+        unknown_below(theirs[name], value, here, findings)
         return
-    ours = {camel(attribute) for attribute in _annotations(cls)}
-    findings.problems.append(Problem(here, unknown_field_message(name, ours | set(theirs)), UNKNOWN_FIELD))
+    findings.problems.append(_no_such_field(here, known_fields.meant(name, kubernetes_type, ours), ours))
 
 
-def unknown_field_message(name: str, names: set[str]) -> str:
+def unknown_below(notation: str, value: object, path: str, findings: Findings) -> None:
+    """Notes what is wrong inside `value`, which is of a Kubernetes type that no class of ours describes."""
     from evenkeel.api import known_fields
 
-    closest = known_fields.closest(name, names)
-    return f"no such field; did you mean {closest}?" if closest else f"no such field; there are {_some(names)}"
+    for found in known_fields.unknown_below(notation, value, path):
+        if isinstance(found, known_fields.Unknown):
+            findings.problems.append(_no_such_field(found.path, found.closest))
+        else:
+            findings.wrong_shape(found.path, f"must be {found.due}, not {_seen(found.value)}")
 
 
-def _some(names: Mapping[str, object] | set[str]) -> str:
+def _no_such_field(path: str, meant: str | None, names: Iterable[str] = ()) -> Problem:
+    there_are = f"; there are {_some(names)}" if names else ""
+    message = f"no such field; did you mean {meant}?" if meant else f"no such field{there_are}"
+    return Problem(path, message, UNKNOWN_FIELD)
+
+
+def _some(names: Iterable[str]) -> str:
     ordered = sorted(names)
     return ", ".join(ordered[:6]) + (" and others" if len(ordered) > 6 else "")
 

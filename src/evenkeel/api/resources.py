@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from evenkeel.quantity import Quantity
+from evenkeel.quantity import Quantity, QuantityError
 
 CPU = "cpu"
 MEMORY = "memory"
@@ -36,6 +36,14 @@ NOTHING_REQUIRED = ResourceRequirements()
 
 def is_hugepages(name: str) -> bool:
     return name.startswith(HUGEPAGES_PREFIX)
+
+
+def hugepage_bytes(name: str) -> int:
+    """The page size in the resource name `hugepages-2Mi`; 0 where it names none."""
+    try:
+        return Quantity.parse(name.removeprefix(HUGEPAGES_PREFIX)).value
+    except QuantityError:
+        return 0
 
 
 def is_pod_level(name: str) -> bool:

@@ -1,0 +1,1 @@
+"""The machine: files, and later capacity, procfs, pressure and OOM notifications."""

@@ -1,9 +1,10 @@
 """Which process the kernel's OOM killer should take first (A12, E12)."""
 
 from evenkeel.api.container import Container
-from evenkeel.api.pod import SYSTEM_CRITICAL_PRIORITY, SYSTEM_NODE_CRITICAL, Pod
+from evenkeel.api.pod import Pod
 from evenkeel.api.profile import Profile
 from evenkeel.api.resources import MEMORY
+from evenkeel.policy.critical import is_node_critical
 from evenkeel.policy.pod_resources import container_requests, has_pod_level_requests
 from evenkeel.policy.qos import QoSClass, container_class, pod_class
 from evenkeel.quantity import ZERO
@@ -38,16 +39,6 @@ def oom_score_adj(pod: Pod, container: Container, capacity_bytes: int, profile: 
     if profile == Profile.DOCUMENTS and request_bytes * 1000 > capacity_bytes * 998:
         score = _LEAST_BURSTABLE_SCORE[profile]  # A12: over 99.8 % of the node
     return min(max(score, _LEAST_BURSTABLE_SCORE[profile]), _GREATEST_BURSTABLE_SCORE)
-
-
-def is_node_critical(pod: Pod) -> bool:
-    """Pods the node itself depends on: from the node's own files, or of the class system-node-critical."""
-    annotations = pod.metadata.annotations
-    source = annotations.get("kubernetes.io/config.source")
-    is_static = source is not None and source != "api"
-    is_mirror = "kubernetes.io/config.mirror" in annotations
-    is_critical = pod.spec.priority is not None and pod.spec.priority >= SYSTEM_CRITICAL_PRIORITY
-    return (is_static or is_mirror or is_critical) and pod.spec.priority_class_name == SYSTEM_NODE_CRITICAL
 
 
 def _request_bytes(container: Container) -> int:

@@ -1,0 +1,279 @@
+"""Manifests: the pods and nodes in a YAML text, whatever they are wrapped in.
+
+A text holds any number of documents; a `List` holds objects; Deployment and its like hold a pod template, which is
+read as the pods it stands for. Problems carry source, document, line and field path, and all of them are found.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from evenkeel.api import yaml_text
+from evenkeel.api.decode import UNKNOWN_FIELD, Findings, decode, unknown_below
+from evenkeel.api.defaults import default_pod
+from evenkeel.api.metadata import ObjectMeta
+from evenkeel.api.node import Node
+from evenkeel.api.pod import Pod, PodTemplateSpec
+from evenkeel.api.profile import Profile
+from evenkeel.api.validation import validate_pod, warnings
+from evenkeel.errors import InvalidInput, Problem
+
+# Where each kind keeps its pod template, and the field that says how many pods to make of it.
+_TEMPLATES: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "Deployment": (("spec", "template"), "replicas"),
+    "ReplicaSet": (("spec", "template"), "replicas"),
+    "StatefulSet": (("spec", "template"), "replicas"),
+    "ReplicationController": (("spec", "template"), "replicas"),
+    "DaemonSet": (("spec", "template"), ""),
+    "Job": (("spec", "template"), "parallelism"),
+    "CronJob": (("spec", "jobTemplate", "spec", "template"), ""),
+    "PodTemplate": (("template",), ""),
+}
+_LISTS = {"List", "PodList", "NodeList", *(f"{kind}List" for kind in _TEMPLATES)}
+_KINDS = {"Pod", "Node", *_TEMPLATES, *_LISTS}
+# Their objects are nothing to a node: manifests that hold them beside pods are common and fine.
+_OTHER_KINDS = {
+    "ConfigMap", "Endpoints", "Event", "HorizontalPodAutoscaler", "Ingress", "LimitRange", "Namespace", "NetworkPolicy",
+    "PersistentVolume", "PersistentVolumeClaim", "PodDisruptionBudget", "PriorityClass", "ResourceQuota", "Role",
+    "RoleBinding", "RuntimeClass", "Secret", "Service", "ServiceAccount", "StorageClass",
+}  # fmt: skip
+_GROUPS = {"", "apps", "batch"}
+MAX_REPLICAS = 1000
+
+
+class Reading(NamedTuple):
+    """What a text held. `problems` are errors; `warnings` say what will not be as written."""
+
+    pods: tuple[Pod, ...]
+    nodes: tuple[Node, ...]
+    problems: tuple[Problem, ...]
+    warnings: tuple[Problem, ...]
+
+    def __add__(self, other: object) -> "Reading":
+        if not isinstance(other, Reading):
+            return NotImplemented
+        return Reading(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+
+    def or_raise(self) -> "Reading":
+        """The reading, if it has no problem."""
+        if self.problems:
+            raise InvalidInput(self.problems)
+        return self
+
+
+NOTHING_READ = Reading((), (), (), ())
+
+
+def read_manifests(text: str, source: str, profile: Profile = Profile.DOCUMENTS) -> Reading:
+    """Every pod and node in `text`, defaulted and validated."""
+    reader = _Reader(source, profile)
+    problems: list[Problem] = []
+    for number, document in enumerate(yaml_text.documents(text, problems), start=1):
+        reader.document(document, number)
+    reader.problems += [problem._replace(source=source) for problem in problems]
+    return Reading(tuple(reader.pods), tuple(reader.nodes), tuple(reader.problems), tuple(reader.warnings))
+
+
+class _Reader:
+    def __init__(self, source: str, profile: Profile) -> None:
+        self.pods: list[Pod] = []
+        self.nodes: list[Node] = []
+        self.problems: list[Problem] = []
+        self.warnings: list[Problem] = []
+        self._source = source
+        self._profile = profile
+
+    def document(self, document: yaml_text.Document, number: int) -> None:
+        found = Findings()
+        notes: list[Problem] = []
+        for pod in self._objects(document.value, "", found, notes):
+            self.pods.append(pod)
+        if found.not_honoured:
+            # One warning a document, however many fields: nobody reads the second page of warnings.
+            names = ", ".join(dict.fromkeys(_without_indices(path) for path in found.not_honoured))
+            notes.append(Problem(found.not_honoured[0], f"not honoured here, and without effect: {names}"))
+        self.problems += [self._located(problem, document, number) for problem in found.problems]
+        self.warnings += [self._located(problem, document, number) for problem in notes]
+
+    def _objects(self, value: object, path: str, found: Findings, notes: list[Problem]) -> Iterator[Pod]:
+        if not isinstance(value, Mapping):
+            found.wrong_shape(path, f"must be an object with apiVersion and kind, not {type(value).__name__}")
+            return
+        kind = _kind(value, path, found)
+        if kind in _LISTS:
+            yield from self._items(value, kind, path, found, notes)
+        elif kind in _TEMPLATES:
+            yield from self._template(value, kind, path, found, notes)
+        elif kind == "Pod":
+            pod = self._pod(_without_type(value), path, found, notes)
+            if pod is not None:
+                yield pod
+        elif kind == "Node":
+            node = decode(Node, _without_type(value), found, path)
+            if not node.metadata.name:
+                found.problems.append(Problem(_join(path, "metadata.name"), "a node needs a name", "FieldValueRequired"))
+            self.nodes.append(node)
+        elif kind:
+            notes.append(Problem(_join(path, "kind"), f"{kind} is nothing to a node: passed over"))
+
+    def _items(
+        self, value: Mapping[str, object], kind: str, path: str, found: Findings, notes: list[Problem]
+    ) -> Iterator[Pod]:
+        unknown_below("V1List", {name: value[name] for name in value if name != "items"}, path, found)
+        items = value.get("items")
+        if not isinstance(items, list):
+            found.wrong_shape(_join(path, "items"), f"a {kind} needs a list of items")
+            return
+        for index, item in enumerate(items):
+            if isinstance(item, Mapping) and kind != "List":
+                # The items of a PodList need not say that they are pods.
+                item = {"apiVersion": value.get("apiVersion"), "kind": kind.removesuffix("List"), **item}
+            yield from self._objects(item, _join(path, f"items[{index}]"), found, notes)
+
+    def _template(
+        self, value: Mapping[str, object], kind: str, path: str, found: Findings, notes: list[Problem]
+    ) -> Iterator[Pod]:
+        where, count_field = _TEMPLATES[kind]
+        template: object = value
+        for name in where:
+            template = template.get(name) if isinstance(template, Mapping) else None
+        here = _join(path, ".".join(where))
+        if template is None:
+            found.problems.append(Problem(here, f"a {kind} needs a pod template", "FieldValueRequired"))
+            return
+        unknown_below(f"V1{kind}", _without(_without_type(value), where), path, found)
+        meta = decode(ObjectMeta, value.get("metadata") or {}, Findings())
+        count = _count(value, count_field, path, found) if count_field else 1
+        pod = self._pod(template, here, found, notes, owner=meta)
+        if pod is None:
+            return
+        for index in range(count):
+            name = f"{meta.name}-{index}" if count > 1 else meta.name
+            yield pod._replace(metadata=_with_uid(pod.metadata._replace(name=name)))
+
+    def _pod(
+        self,
+        value: object,
+        path: str,
+        found: Findings,
+        notes: list[Problem],
+        owner: ObjectMeta | None = None,
+    ) -> Pod | None:
+        of_pod = Findings()
+        if owner is None:
+            pod = decode(Pod, value, of_pod, path)
+        else:
+            template = decode(PodTemplateSpec, value, of_pod, path)
+            meta = template.metadata._replace(name=owner.name, namespace=owner.namespace)
+            pod = Pod(metadata=meta, spec=template.spec)
+        pod = default_pod(pod, self._profile)
+        misshapen = [problem.field for problem in of_pod.problems if problem.kind != UNKNOWN_FIELD]
+        for problem in validate_pod(pod, self._profile):
+            field = _join(path, problem.field)
+            if owner is not None and problem.field.startswith("metadata."):
+                field = problem.field
+            # A field that could not even be read has been reported; what follows from that has not to be.
+            if not any(_touches(field, other) for other in misshapen):
+                of_pod.problems.append(problem._replace(field=field))
+        notes += [problem._replace(field=_join(path, problem.field)) for problem in warnings(pod)]
+        found.problems += of_pod.problems
+        found.not_honoured += of_pod.not_honoured
+        return None if of_pod.problems else pod._replace(metadata=_with_uid(pod.metadata))
+
+    def _located(self, problem: Problem, document: yaml_text.Document, number: int) -> Problem:
+        source = f"{self._source}#{number}" if number > 1 else self._source
+        return problem._replace(source=source, line=line_of(document, problem.field))
+
+
+def line_of(document: yaml_text.Document, field: str) -> int:
+    """The line on which `field` stands, or that of the nearest thing around it which is there."""
+    value, line = document.value, document.line
+    for name, index in re.findall(r"([^.\[\]]+)|\[([^\]]*)\]", field):
+        if isinstance(value, yaml_text.LinedList) and index.isdigit() and int(index) < len(value):
+            line, value = value.lines[int(index)], value[int(index)]
+        elif isinstance(value, yaml_text.LinedDict) and (name or index) in value.lines:
+            line, value = value.lines[name or index], value[name or index]
+        else:
+            break
+    return line
+
+
+def stable_uid(namespace: str, name: str) -> str:
+    """A UID for a pod that has none yet: the same for the same name, so that a plan can be compared with the last."""
+    import hashlib
+
+    digest = hashlib.sha256(f"{namespace}/{name}".encode()).hexdigest()
+    return "-".join((digest[:8], digest[8:12], digest[12:16], digest[16:20], digest[20:32]))
+
+
+def _with_uid(meta: ObjectMeta) -> ObjectMeta:
+    return meta if meta.uid else meta._replace(uid=stable_uid(meta.namespace, meta.name))
+
+
+def _kind(value: Mapping[str, object], path: str, found: Findings) -> str:
+    """The kind, or nothing where it is missing or wrong, which is then noted."""
+    from evenkeel.api import known_fields
+
+    version, kind = value.get("apiVersion"), value.get("kind")
+    for name, seen, right in (("apiVersion", version, "v1"), ("kind", kind, "Pod")):
+        if seen is None:
+            found.problems.append(Problem(_join(path, name), f"is missing: write {name}: {right}", "FieldValueRequired"))
+        elif not isinstance(seen, str):
+            found.wrong_shape(_join(path, name), f"must be a string such as {right}")
+    if not isinstance(version, str) or not isinstance(kind, str):
+        return ""
+    group = version.rpartition("/")[0]
+    right_group = "apps" if kind in ("Deployment", "ReplicaSet", "StatefulSet", "DaemonSet") else ""
+    right_group = "batch" if kind in ("Job", "CronJob") else right_group
+    if kind in _KINDS and not kind.endswith("List"):
+        right = f"{right_group}/v1" if right_group else "v1"
+        if version != right:
+            found.problems.append(
+                Problem(_join(path, "apiVersion"), f'a {kind} is of apiVersion {right}, not "{version[:60]}"')
+            )
+    elif group in _GROUPS and kind not in _KINDS | _OTHER_KINDS:
+        closest = known_fields.closest(kind, _KINDS | _OTHER_KINDS)
+        hint = f"did you mean {closest}?" if closest else "write Pod, or one of the kinds that hold a pod template"
+        found.problems.append(Problem(_join(path, "kind"), f'there is no kind "{kind[:60]}"; {hint}'))
+        return ""
+    return kind
+
+
+def _count(value: Mapping[str, object], field: str, path: str, found: Findings) -> int:
+    spec = value.get("spec")
+    count = spec.get(field) if isinstance(spec, Mapping) else None
+    if count is None:
+        return 1
+    if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= MAX_REPLICAS:
+        here = _join(path, f"spec.{field}")
+        found.problems.append(Problem(here, f"must be a whole number from 0 to {MAX_REPLICAS}, not {str(count)[:40]}"))
+        return 0
+    return count
+
+
+def _join(path: str, field: str) -> str:
+    return f"{path}.{field}" if path and field else path or field
+
+
+def _without_type(value: Mapping[str, object]) -> Mapping[str, object]:
+    return {name: item for name, item in value.items() if name not in ("apiVersion", "kind")}
+
+
+def _without(value: Mapping[str, object], where: tuple[str, ...]) -> Mapping[str, object]:
+    """`value` with the one field at `where` taken out: it is checked by another."""
+    head, *rest = where
+    inner = value.get(head)
+    others = {name: item for name, item in value.items() if name != head}
+    if rest and isinstance(inner, Mapping):
+        others[head] = _without(inner, tuple(rest))
+    return others
+
+
+def _touches(field: str, other: str) -> bool:
+    """Whether one of two field paths lies within the other."""
+    shorter, longer = sorted((field, other), key=len)
+    return longer.startswith(shorter) and longer[len(shorter) : len(shorter) + 1] in ("", ".", "[")
+
+
+def _without_indices(path: str) -> str:
+    return re.sub(r"\[\d+\]", "[]", path)

@@ -1,0 +1,81 @@
+"""What cgroups are called, as cgroupfs paths and as systemd slices (A24, B10).
+
+A name is a tuple of components, `("kubepods", "burstable", "pod<uid>")`. Under systemd each level repeats the ones
+above it, joined by dashes, so that a dash inside a component has to become an underscore.
+"""
+
+import posixpath
+
+from evenkeel.errors import EvenkeelError
+from evenkeel.policy.qos import QoSClass
+
+CgroupName = tuple[str, ...]
+
+PODS_ROOT = "kubepods"
+POD_PREFIX = "pod"
+_SLICE = ".slice"
+_BRANCH = {QoSClass.GUARANTEED: (), QoSClass.BURSTABLE: ("burstable",), QoSClass.BEST_EFFORT: ("besteffort",)}
+_LONGEST_COMPONENT = 255
+
+
+def pods_root(cgroup_root: str, *, per_qos: bool = True) -> CgroupName:
+    """The cgroup that holds all pods: `kubepods` below the root, or the root itself without classes (B6)."""
+    root = parse_cgroupfs(posixpath.normpath(f"/{cgroup_root}".replace("//", "/")))
+    return child(root, PODS_ROOT) if per_qos else root
+
+
+def branch(root: CgroupName, qos: QoSClass) -> CgroupName:
+    """Guaranteed pods live directly in the pods' root, the others in a branch of their class (B10)."""
+    return child(root, *_BRANCH[qos])
+
+
+def pod_cgroup(root: CgroupName, qos: QoSClass, uid: str) -> CgroupName:
+    return child(branch(root, qos), f"{POD_PREFIX}{uid}")
+
+
+def pod_uid(name: CgroupName, root: CgroupName) -> str | None:
+    """The UID of the pod whose cgroup `name` is, if it is one."""
+    for qos in QoSClass:
+        if len(name) == len(branch(root, qos)) + 1 and name[-1].startswith(POD_PREFIX):
+            parts = name[-1].split(POD_PREFIX)
+            return parts[1] if len(parts) == 2 else None
+    return None
+
+
+def child(parent: CgroupName, *components: str) -> CgroupName:
+    """`parent` with components below it, each of which must be safe as a directory and as part of a slice."""
+    for component in components:
+        if not component or component in (".", "..") or any(character in component for character in "/_\0"):
+            raise EvenkeelError(
+                f'"{component[:80]}" cannot name a cgroup: a name has no "/" and no "_", and is not empty, "." or ".."'
+            )
+        if len(component.encode()) > _LONGEST_COMPONENT:
+            raise EvenkeelError(f'"{component[:40]}…" cannot name a cgroup: it is longer than {_LONGEST_COMPONENT} bytes')
+    return (*parent, *components)
+
+
+def to_cgroupfs(name: CgroupName) -> str:
+    return "/" + "/".join(component for component in name if component)
+
+
+def to_systemd(name: CgroupName) -> str:
+    """The path of the slice: `/kubepods.slice/kubepods-burstable.slice/…`."""
+    if not any(name):
+        return "/"
+    escaped = [component.replace("-", "_") for component in name]
+    return "/" + "/".join("-".join(escaped[: depth + 1]) + _SLICE for depth in range(len(escaped)))
+
+
+def parse_cgroupfs(path: str) -> CgroupName:
+    stripped = path.removeprefix("/")
+    return tuple(stripped.split("/")) if stripped else ()
+
+
+def parse_systemd(path: str) -> CgroupName:
+    """The name of a slice from its last component, which holds all of it."""
+    last = posixpath.basename(path.rstrip("/")) or ("/" if path else ".")
+    return tuple(part.replace("_", "-") for part in last.removesuffix(_SLICE).split("-"))
+
+
+def is_systemd_style(path: str) -> bool:
+    return path.endswith(_SLICE)

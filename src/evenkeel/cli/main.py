@@ -1,0 +1,70 @@
+"""`evenkeel`: finds the command, reads its flags, turns our errors into sentences and exit codes.
+
+Only the module of the command that was asked for is imported: most of a short command's time is imports.
+Exit codes: 0 done, 1 refused or failed, 2 usage.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from evenkeel import __version__
+from evenkeel.errors import EvenkeelError
+
+# Command, its module in this package, and its line in the list of commands.
+COMMANDS = {
+    "explain": "what a node would do with pods, and why: classes, scores, every cgroup file",
+    "validate": "whether manifests and configuration are right, with every mistake at once",
+    "evict": "who would be evicted, in which order and why (--dry-run)",
+    "schedule": "which of many nodes each pod would go to",
+    "completion": "completion for your shell",
+}
+_DESCRIPTION = "Keeps every promise on an oversubscribed Linux node."
+_EPILOG = "Every command has its own help: evenkeel COMMAND --help"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    chosen = next((argument for argument in arguments if not argument.startswith("-")), None)
+    parser = build_parser([chosen] if chosen in COMMANDS else [])
+    try:
+        parsed = parser.parse_args(arguments)
+        if parsed.command is None:
+            parser.print_help()
+            return 2
+        code: int = import_module(f"evenkeel.cli.{parsed.command}").run(parsed)
+        sys.stdout.flush()
+    except EvenkeelError as error:
+        print(f"evenkeel: {error}" if "\n" not in str(error) else str(error), file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        # The reader (`| head`) has gone; what Python still flushes at exit must go nowhere too.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return code
+
+
+def build_parser(with_flags_of: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser with every command, and with the flags of the commands named."""
+    parser = argparse.ArgumentParser(prog="evenkeel", description=_DESCRIPTION, epilog=_EPILOG)
+    parser.add_argument("--version", action="version", version=f"evenkeel {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    for name, line in COMMANDS.items():
+        if name not in with_flags_of:
+            commands.add_parser(name, help=line, add_help=False)
+            continue
+        module = import_module(f"evenkeel.cli.{name}")
+        command = commands.add_parser(
+            name,
+            help=line,
+            description=f"{line[0].upper()}{line[1:]}.",
+            epilog=module.EXAMPLES,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        module.add_arguments(command)
+    return parser

@@ -1,0 +1,71 @@
+"""Reading what users point at: bounded, text only, and with a sentence where that does not work."""
+
+import os
+import stat
+from collections.abc import Iterator
+
+from evenkeel.errors import EvenkeelError
+
+MAX_BYTES = 16 * 1024 * 1024
+MANIFEST_SUFFIXES = (".yaml", ".yml", ".json")
+
+
+def read_text(path: str) -> str:
+    """The text of the file at `path`; `-` is standard input."""
+    try:
+        # Not blocking: a named pipe given by mistake must not hang us before we can look at it.
+        descriptor = 0 if path == "-" else os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise EvenkeelError(f"cannot read {path}: {_reason(error)}") from None
+    except ValueError:
+        raise EvenkeelError(f"cannot read {path!r}: a path has no zero byte") from None
+    try:
+        if path != "-" and not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise EvenkeelError(f"cannot read {path}: it is not a file")
+        return _decoded(path, _bounded(path, descriptor))
+    finally:
+        if path != "-":
+            os.close(descriptor)
+
+
+def manifest_paths(path: str) -> Iterator[str]:
+    """The manifests that `path` names: itself, or in a directory every YAML and JSON file, in order of name."""
+    if path == "-" or not os.path.isdir(path):
+        yield path
+        return
+    try:
+        names = sorted(os.listdir(path))
+    except OSError as error:
+        raise EvenkeelError(f"cannot read {path}: {_reason(error)}") from None
+    found = [name for name in names if name.endswith(MANIFEST_SUFFIXES) and not name.startswith(".")]
+    if not found:
+        raise EvenkeelError(f"{path} holds no manifest: no file there ends in {', '.join(MANIFEST_SUFFIXES)}")
+    for name in found:
+        yield os.path.join(path, name)
+
+
+def _bounded(path: str, descriptor: int) -> bytes:
+    parts: list[bytes] = []
+    left = MAX_BYTES + 1
+    while left > 0:
+        try:
+            part = os.read(descriptor, min(left, 1 << 20))
+        except OSError as error:
+            raise EvenkeelError(f"cannot read {path}: {_reason(error)}") from None
+        if not part:
+            return b"".join(parts)
+        parts.append(part)
+        left -= len(part)
+    raise EvenkeelError(f"{path} is larger than {MAX_BYTES >> 20} MiB, which no manifest needs")
+
+
+def _decoded(path: str, content: bytes) -> str:
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise EvenkeelError(f"{path}:{line}: is not text in UTF-8") from None
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()
