@@ -29,7 +29,7 @@ def check(vector_input: dict[str, Any], expected: dict[str, Any]) -> list[str]:
 def parsed(read, expected: dict[str, Any]) -> list[str]:
     try:
         quantity = read()
-    except QuantityError as error:
+    except (QuantityError, json.JSONDecodeError) as error:
         return [f"expected {expected['string']!r}, we refused: {error}"] if expected["ok"] else []
     return compare("", quantity, expected) if expected["ok"] else [f"expected an error, we said {quantity!r}"]
 
