@@ -35,7 +35,7 @@ def pod_class(pod: Pod, profile: Profile) -> QoSClass:
 
 
 def container_class(container: Container, resource: str) -> QoSClass:
-    """The class of `resource` in `container`: Guaranteed if request = limit ≠ 0, BestEffort if request = 0 (A7)."""
+    """The class of one resource of a container (A7). A limit alone, with the request written as 0, is no claim."""
     request = container.resources.requests.get(resource, ZERO)
     if request <= ZERO:
         return QoSClass.BEST_EFFORT

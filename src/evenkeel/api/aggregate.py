@@ -1,0 +1,55 @@
+"""What the containers of a pod need together.
+
+Containers run side by side, init containers one after the other, and a sidecar from its turn on. So a pod
+needs, of each resource, the larger of two: what runs in the end (containers and sidecars), and the most that
+runs while it starts (an init container and the sidecars before it).
+"""
+
+from collections.abc import Callable
+
+from evenkeel.api.container import Container
+from evenkeel.api.pod import PodSpec
+from evenkeel.api.resources import ResourceList
+from evenkeel.quantity import Quantity
+
+Totals = dict[str, Quantity]
+
+
+def aggregate(spec: PodSpec, resources_of: Callable[[Container], ResourceList]) -> Totals:
+    """The total over the pod's containers of what `resources_of` gives for each."""
+    total: Totals = {}
+    for container in spec.containers:
+        _add(total, resources_of(container))
+    sidecars: Totals = {}
+    starting: Totals = {}
+    for container in spec.init_containers:
+        resources = resources_of(container)
+        if container.is_sidecar:
+            _add(total, resources)
+            _add(sidecars, resources)
+            _raise(starting, sidecars)
+        else:
+            together = dict(resources)
+            _add(together, sidecars)
+            _raise(starting, together)
+    _raise(total, starting)
+    return total
+
+
+def container_requests(spec: PodSpec) -> Totals:
+    return aggregate(spec, lambda container: container.resources.requests)
+
+
+def container_limits(spec: PodSpec) -> Totals:
+    return aggregate(spec, lambda container: container.resources.limits)
+
+
+def _add(total: Totals, more: ResourceList) -> None:
+    for name, amount in more.items():
+        total[name] = total[name] + amount if name in total else amount
+
+
+def _raise(total: Totals, other: ResourceList) -> None:
+    for name, amount in other.items():
+        if name not in total or amount > total[name]:
+            total[name] = amount

@@ -1,0 +1,146 @@
+"""What stands in a pod where its author wrote nothing.
+
+Kubernetes fills these in twice: its decoder for each object, and the API server once more for pods that come
+in through it, which is where a pod's own resources are completed. A static pod, read from a file by the node
+itself, never sees the second step. The documents profile knows only limits at pod level, so it completes
+nothing there (D1).
+"""
+
+from evenkeel.api.aggregate import container_limits, container_requests
+from evenkeel.api.container import Container, ContainerPort, HTTPGetAction, Probe
+from evenkeel.api.pod import CRITICAL_PRIORITIES, Pod, PodSpec
+from evenkeel.api.profile import Profile
+from evenkeel.api.resources import (
+    NO_RESOURCES,
+    NOTHING_REQUIRED,
+    ResourceList,
+    ResourceRequirements,
+    is_hugepages,
+    is_pod_level,
+)
+
+DEFAULT_NAMESPACE = "default"
+DEFAULT_GRACE_PERIOD_SECONDS = 30
+
+
+def default_pod(pod: Pod, profile: Profile, *, static: bool = False) -> Pod:
+    """`pod` with every default that a node needs. Doing it twice changes nothing."""
+    metadata = pod.metadata
+    if not metadata.namespace:
+        metadata = metadata._replace(namespace=DEFAULT_NAMESPACE)
+    spec = default_resources(pod.spec, profile, static=static)
+    grace = spec.termination_grace_period_seconds
+    priority = spec.priority
+    spec = spec._replace(
+        containers=tuple(map(_container, spec.containers)),
+        init_containers=tuple(map(_container, spec.init_containers)),
+        restart_policy=spec.restart_policy or "Always",
+        termination_grace_period_seconds=DEFAULT_GRACE_PERIOD_SECONDS if grace is None else grace,
+        priority=CRITICAL_PRIORITIES.get(spec.priority_class_name, 0) if priority is None else priority,
+    )
+    return pod._replace(metadata=metadata, spec=spec)
+
+
+def default_resources(spec: PodSpec, profile: Profile, *, static: bool = False) -> PodSpec:
+    """Only the part that concerns requests and limits."""
+    spec = spec._replace(
+        containers=tuple(map(_container_resources, spec.containers)),
+        init_containers=tuple(map(_container_resources, spec.init_containers)),
+        overhead=_rounded(spec.overhead),
+    )
+    resources = spec.resources
+    if resources is None:
+        return spec
+    resources = ResourceRequirements(_rounded(resources.requests), _rounded(resources.limits))
+    if profile == Profile.KUBERNETES and not static and (resources.requests or resources.limits):
+        resources = _pod_level(spec, resources)
+    return spec._replace(resources=resources)
+
+
+def _pod_level(spec: PodSpec, own: ResourceRequirements) -> ResourceRequirements:
+    """A pod that sets anything for itself gets the rest from its containers.
+
+    Huge pages come first: they cannot be overcommitted, so their limit is taken over as it is, and their
+    request is that limit. Then requests, and then limits where no container is without one; a request that
+    the containers' limits do not cover raises the pod's limit to itself.
+    """
+    requests = dict(own.requests)
+    limits = dict(own.limits)
+    limits_of_containers = container_limits(spec)
+    for name, amount in limits_of_containers.items():
+        if is_hugepages(name) and name not in requests:
+            limits.setdefault(name, amount)
+    for name, amount in container_requests(spec).items():
+        if is_pod_level(name) and not is_hugepages(name):
+            requests.setdefault(name, amount)
+    for name, amount in limits.items():
+        if is_pod_level(name):
+            requests.setdefault(name, amount)
+    for name, amount in limits_of_containers.items():
+        if is_pod_level(name) and name not in limits and _all_limit(spec, name):
+            limits[name] = max(amount, requests.get(name, amount))
+    return ResourceRequirements(requests, limits)
+
+
+def _all_limit(spec: PodSpec, resource: str) -> bool:
+    return all(resource in container.resources.limits for container in spec.every_container)
+
+
+def _container_resources(container: Container) -> Container:
+    resources = container.resources
+    if resources is NOTHING_REQUIRED:
+        return container
+    limits = _rounded(resources.limits)
+    requests = _rounded(resources.requests)
+    if any(name not in requests for name in limits):
+        requests = {**limits, **requests}  # A2: a limit without a request
+    return container._replace(resources=ResourceRequirements(requests, limits))
+
+
+def _rounded(resources: ResourceList) -> ResourceList:
+    """Kubernetes stores no amount finer than a thousandth of a unit."""
+    if not resources:
+        return NO_RESOURCES
+    return {name: amount.round_up_milli() for name, amount in resources.items()}
+
+
+def _container(container: Container) -> Container:
+    return container._replace(
+        image_pull_policy=container.image_pull_policy or _pull_policy(container.image),
+        termination_message_path=container.termination_message_path or "/dev/termination-log",
+        termination_message_policy=container.termination_message_policy or "File",
+        ports=tuple(map(_port, container.ports)),
+        liveness_probe=_probe(container.liveness_probe),
+        readiness_probe=_probe(container.readiness_probe),
+        startup_probe=_probe(container.startup_probe),
+    )
+
+
+def _pull_policy(image: str) -> str:
+    """`Always` for an image without a version: neither a tag other than `latest` nor a digest."""
+    if "@" in image:
+        return "IfNotPresent"
+    _, _, tag = image.rpartition("/")[2].partition(":")
+    return "Always" if tag in ("", "latest") else "IfNotPresent"
+
+
+def _port(port: ContainerPort) -> ContainerPort:
+    return port if port.protocol else port._replace(protocol="TCP")
+
+
+def _probe(probe: Probe | None) -> Probe | None:
+    if probe is None:
+        return None
+    return probe._replace(
+        http_get=_http_get(probe.http_get),
+        timeout_seconds=probe.timeout_seconds or 1,
+        period_seconds=probe.period_seconds or 10,
+        success_threshold=probe.success_threshold or 1,
+        failure_threshold=probe.failure_threshold or 3,
+    )
+
+
+def _http_get(action: HTTPGetAction | None) -> HTTPGetAction | None:
+    if action is None:
+        return None
+    return action._replace(path=action.path or "/", scheme=action.scheme or "HTTP")
