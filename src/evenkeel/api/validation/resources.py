@@ -1,0 +1,154 @@
+"""Requests and limits: names, amounts, and that 0 ≤ request ≤ limit (A1, A3)."""
+
+from collections.abc import Callable
+
+from evenkeel.api.resources import (
+    CPU,
+    EPHEMERAL_STORAGE,
+    HUGEPAGES_PREFIX,
+    MEMORY,
+    ResourceList,
+    ResourceRequirements,
+    is_hugepages,
+    is_pod_level,
+)
+from evenkeel.api.validation.names import qualified_name
+from evenkeel.api.validation.problems import (
+    Problems,
+    forbidden,
+    invalid,
+    not_supported,
+    required,
+    shown,
+)
+from evenkeel.errors import EvenkeelError
+from evenkeel.quantity import ZERO, Quantity
+
+_KUBERNETES_NAMESPACE = "kubernetes.io/"
+_QUOTA_PREFIX = "requests."
+
+_OF_CONTAINERS = (CPU, MEMORY, EPHEMERAL_STORAGE)
+# Names that mean something to Kubernetes, if only in a quota.
+_COUNTED = frozenset({
+    "pods", "resourcequotas", "services", "replicationcontrollers", "secrets", "configmaps",
+    "persistentvolumeclaims", "services.nodeports", "services.loadbalancers",
+})  # fmt: skip
+_STANDARD = _COUNTED | {
+    *_OF_CONTAINERS, "storage", "requests.storage",
+    *(f"{kind}.{name}" for kind in ("requests", "limits") for name in _OF_CONTAINERS),
+}  # fmt: skip
+
+_NameRule = Callable[[str, str], Problems]
+
+
+def container_requirements(resources: ResourceRequirements, path: str) -> Problems:
+    return _requirements(resources, path, _container_name)
+
+
+def pod_requirements(resources: ResourceRequirements, path: str) -> Problems:
+    """As a pod's own, under today's Kubernetes: cpu, memory and huge pages."""
+    return _requirements(resources, path, _pod_level_name)
+
+
+def overhead(resources: ResourceList, path: str) -> Problems:
+    # Kubernetes judges overhead as limits, and names it so.
+    return _requirements(ResourceRequirements(limits=resources), path, _container_name)
+
+
+def amount_problems(name: str, amount: Quantity, path: str) -> Problems:
+    if amount < ZERO:
+        yield invalid(path, f"{amount} is negative: write 0 or more")
+    if (name in _COUNTED or is_extended(name)) and amount.milli % 1000:
+        yield invalid(path, f"{amount} is not a whole number: {name} comes in ones")
+    if is_hugepages(name) and not _is_whole_pages(name, amount):
+        size = name.removeprefix(HUGEPAGES_PREFIX)
+        yield invalid(
+            path, f"{amount} is not a multiple of {size or 'the page size'}, which must be positive"
+        )
+
+
+def can_overcommit(name: str) -> bool:
+    return _is_native(name) and not is_hugepages(name)
+
+
+def is_extended(name: str) -> bool:
+    """A resource of someone else's making, such as `example.com/gpu`."""
+    return (
+        not _is_native(name)
+        and not name.startswith(_QUOTA_PREFIX)
+        and not qualified_name(_QUOTA_PREFIX + name)  # it must have a name in a quota, too
+    )
+
+
+def _requirements(resources: ResourceRequirements, path: str, name_rule: _NameRule) -> Problems:
+    limits_path, requests_path = f"{path}.limits", f"{path}.requests"
+    for name, limit in resources.limits.items():
+        yield from name_rule(name, f"{limits_path}[{name}]")
+        yield from amount_problems(name, limit, f"{limits_path}[{name}]")
+    for name, request in resources.requests.items():
+        yield from name_rule(name, f"{requests_path}[{name}]")
+        yield from amount_problems(name, request, f"{requests_path}[{name}]")
+        its_limit = resources.limits.get(name)
+        if its_limit is None:
+            if not can_overcommit(name):
+                yield required(
+                    limits_path, f"{name} needs a limit, equal to its request: write {name}: {request}"
+                )
+        elif request != its_limit and not can_overcommit(name):
+            yield invalid(requests_path, f"{name}: the request {request} must equal the limit {its_limit}")
+        elif request > its_limit:
+            yield invalid(
+                requests_path,
+                f"{name}: the request {request} is above the limit {its_limit}: "
+                "lower the one or raise the other",
+            )
+    names = {*resources.limits, *resources.requests}
+    if any(map(is_hugepages, names)) and not names & {CPU, MEMORY}:
+        yield forbidden(path, "huge pages cannot stand alone: add a request for cpu or memory")
+
+
+def _container_name(name: str, path: str) -> Problems:
+    malformed = qualified_name(name)
+    if malformed:
+        yield invalid(path, f"{shown(name)} is not the name of a resource: it {malformed}")
+    elif "/" not in name:
+        if name not in _OF_CONTAINERS and not is_hugepages(name):
+            yield invalid(path, f"{shown(name)} is not a resource of containers{_did_you_mean(name)}")
+    elif not _is_native(name) and not is_extended(name):
+        yield invalid(
+            path, f"{shown(name)} is not the name of a resource: write something like example.com/gpu"
+        )
+
+
+def _pod_level_name(name: str, path: str) -> Problems:
+    malformed = qualified_name(name)
+    if malformed:
+        yield invalid(path, f"{shown(name)} is not the name of a resource: it {malformed}")
+    elif (
+        "/" not in name
+        and name not in _STANDARD
+        and not name.removeprefix(_QUOTA_PREFIX).startswith(HUGEPAGES_PREFIX)
+    ):
+        yield invalid(path, f"{shown(name)} is not a resource{_did_you_mean(name)}")
+    elif not is_pod_level(name):
+        yield not_supported(path, name, ("cpu", "memory", "hugepages-<size>"))
+
+
+def _did_you_mean(name: str) -> str:
+    lowered = name.lower().rstrip("s")
+    for known in _OF_CONTAINERS:
+        if lowered == known or lowered.endswith(f".{known}"):
+            return f": write {known}"
+    return ": write cpu, memory, ephemeral-storage, hugepages-<size>, or something like example.com/gpu"
+
+
+def _is_native(name: str) -> bool:
+    return "/" not in name or _KUBERNETES_NAMESPACE in name
+
+
+def _is_whole_pages(name: str, amount: Quantity) -> bool:
+    try:
+        page = Quantity.parse(name.removeprefix(HUGEPAGES_PREFIX))
+    except EvenkeelError:
+        return False
+    return page > ZERO and page.milli % 1000 == 0 and amount.value % page.value == 0
