@@ -10,6 +10,7 @@ import types
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin
 
+from evenkeel.api.amount import Amount
 from evenkeel.api.duration import Duration
 from evenkeel.api.names import camel
 from evenkeel.errors import EvenkeelError, Problem
@@ -180,6 +181,16 @@ def _quantity(value: object, path: str, findings: Findings) -> object:
         return _FAILED
 
 
+def _amount(value: object, path: str, findings: Findings) -> object:
+    quantity = _quantity(value, path, findings)
+    if not isinstance(quantity, Quantity):
+        return quantity
+    if quantity.sign < 0:
+        findings.wrong_shape(path, f"must not be negative, as {quantity} is")
+        return _FAILED
+    return quantity.value
+
+
 def _duration(value: object, path: str, findings: Findings) -> object:
     if not isinstance(value, str):
         findings.wrong_shape(path, f"must be a duration such as 30s or 1m30s, not {_seen(value)}")
@@ -201,6 +212,7 @@ _SIMPLE: dict[object, _Decoder] = {
     float: _number,
     bool: _truth,
     Quantity: _quantity,
+    Amount: _amount,
     Duration: _duration,
     object: _anything,
 }
