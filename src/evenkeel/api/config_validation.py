@@ -1,0 +1,311 @@
+"""Whether a configuration makes sense: kubelet's rules for the fields we honour, document B's, and our own.
+
+A problem names its field and its flag; where two settings contradict each other it names both (`field` then
+holds them with ", " between). Whether a cgroup or a CPU exists on the machine is not known here, and what
+amounts say is `policy.startup`'s part.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+
+from evenkeel.api.config import (
+    DEFAULT_CFS_QUOTA_PERIOD,
+    FEATURE_GATES,
+    KUBE_RESERVED,
+    KUBE_RESERVED_COMPRESSIBLE,
+    NOTHING_ENFORCED,
+    PODS_ENFORCED,
+    SYSTEM_RESERVED,
+    SYSTEM_RESERVED_COMPRESSIBLE,
+    WHOLE_STAGES,
+    KubeletConfiguration,
+    defaulted,
+    flag_of,
+)
+from evenkeel.api.cpuset import parse_cpuset
+from evenkeel.api.duration import Duration
+from evenkeel.api.names import camel
+from evenkeel.api.profile import Profile
+from evenkeel.errors import EvenkeelError, Problem
+from evenkeel.quantity import Quantity
+
+ENFORCEABLE = (
+    PODS_ENFORCED,
+    KUBE_RESERVED,
+    SYSTEM_RESERVED,
+    KUBE_RESERVED_COMPRESSIBLE,
+    SYSTEM_RESERVED_COMPRESSIBLE,
+    NOTHING_ENFORCED,
+)
+_CGROUP_OF = {
+    KUBE_RESERVED: "kube_reserved_cgroup",
+    KUBE_RESERVED_COMPRESSIBLE: "kube_reserved_cgroup",
+    SYSTEM_RESERVED: "system_reserved_cgroup",
+    SYSTEM_RESERVED_COMPRESSIBLE: "system_reserved_cgroup",
+}
+_OTHER_HALF = {KUBE_RESERVED: KUBE_RESERVED_COMPRESSIBLE, SYSTEM_RESERVED: SYSTEM_RESERVED_COMPRESSIBLE}
+
+
+def validate_config(config: KubeletConfiguration, cgroup_version: int | None = None) -> Iterator[Problem]:
+    """Every rule that `config` breaks, in the order of its fields.
+
+    `cgroup_version`, where known, adds the rules that hang on it.
+    """
+    full = defaulted(config)
+    yield from _words(full)
+    yield from _numbers(full)
+    yield from _enforcement(full)
+    yield from _cgroup_paths(full)
+    yield from _cpus(full)
+    yield from _memory(full)
+    yield from _oom_kills(config)
+    if cgroup_version == 1:
+        yield from _cgroup_v1(full)
+
+
+def config_warnings(config: KubeletConfiguration) -> Iterator[Problem]:
+    """What is allowed and probably not meant: feature gates that change nothing here."""
+    known = (*FEATURE_GATES, *WHOLE_STAGES)
+    for gate in config.feature_gates:
+        if gate not in known:
+            from evenkeel.api.known_fields import closest
+
+            meant = closest(gate, known)
+            mend = f"; did you mean {meant}?" if meant else ""
+            yield _problem("feature_gates", f"names {gate[:60]}, which changes nothing here{mend}", key=gate)
+
+
+def _problem(attribute: str, message: str, kind: str = "FieldValueInvalid", key: str = "") -> Problem:
+    field = f"{camel(attribute)}[{key[:60]}]" if key else camel(attribute)
+    return Problem(field, f"{flag_of(attribute)} {message}", kind)
+
+
+def _pair(first: str, second: str, message: str, kind: str = "FieldValueInvalid") -> Problem:
+    return Problem(f"{camel(first)}, {camel(second)}", message, kind)
+
+
+_WORDS = {
+    "profile": tuple(Profile),
+    "cgroup_driver": ("cgroupfs", "systemd"),
+    "cpu_manager_policy": ("none", "static"),
+    "memory_reservation_policy": ("None", "TieredReservation"),
+    "memory_high_stall": ("raise", "kill", "report"),
+    "eviction_order": ("class", "priority"),
+}
+
+
+def _words(config: KubeletConfiguration) -> Iterator[Problem]:
+    for attribute, words in _WORDS.items():
+        seen = getattr(config, attribute)
+        if seen not in words:
+            yield _problem(attribute, _one_of(words, seen), "FieldValueNotSupported")
+    swap = config.memory_swap.swap_behavior
+    words = ("", "NoSwap", "LimitedSwap")
+    if swap and not config.feature("NodeSwap"):
+        message = "cannot be set while the feature gate NodeSwap (--feature-gates) is off"
+    elif swap not in words:
+        message = _one_of(words[1:], swap)
+    else:
+        return
+    yield Problem("memorySwap.swapBehavior", f"{flag_of('memory_swap')} {message}", "FieldValueNotSupported")
+
+
+def _one_of(words: tuple[str, ...], seen: str) -> str:
+    from evenkeel.api.known_fields import closest
+
+    meant = closest(seen, words)
+    mend = f"; did you mean {meant}?" if meant else ""
+    return f'must be {" or ".join(words)}, not "{seen[:60]}"{mend}'
+
+
+_SECOND = Duration(10**9)
+# Attribute → the least and the greatest that it may be.
+_BOUNDS: Mapping[str, tuple[int, int | None]] = {
+    "max_pods": (0, None),
+    "pods_per_core": (0, None),
+    "oom_score_adj": (-1000, 1000),
+    "container_log_max_files": (2, None),
+    "cpu_burst": (0, 100),
+    "oom_retries": (0, None),
+}
+_LEAST_PERIODS = {
+    "cpu_kills_window": _SECOND,
+    "memory_high_stall_period": _SECOND,
+    "oom_retries_reset": Duration(0),
+    "eviction_pressure_transition_period": Duration(0),
+}
+
+
+def _numbers(config: KubeletConfiguration) -> Iterator[Problem]:
+    for attribute, (least, greatest) in _BOUNDS.items():
+        seen = getattr(config, attribute)
+        if greatest is None and seen < least:
+            yield _problem(attribute, f"must be at least {least}, not {seen}")
+        elif greatest is not None and not least <= seen <= greatest:
+            yield _problem(attribute, f"must be from {least} to {greatest}, not {seen}")
+    for attribute, shortest in _LEAST_PERIODS.items():
+        if (seen := getattr(config, attribute)) < shortest:
+            yield _problem(attribute, f"must be at least {shortest}, not {seen}")
+    try:
+        if Quantity.parse(config.container_log_max_size).sign <= 0:
+            yield _problem(
+                "container_log_max_size", f"must be more than nothing, not {config.container_log_max_size}"
+            )
+    except EvenkeelError as error:
+        yield _problem("container_log_max_size", f"is no size: {error}")
+
+
+def _enforcement(config: KubeletConfiguration) -> Iterator[Problem]:
+    """B4 and B6: each pair of settings of document B that cannot go together."""
+    attribute, flag = "enforce_node_allocatable", flag_of("enforce_node_allocatable")
+    keys = config.enforce_node_allocatable
+    for whole, half in _OTHER_HALF.items():
+        if whole in keys and half in keys:
+            yield _problem(attribute, f"cannot hold both {whole} and {half}: the first contains the second")
+    for place, key in enumerate(keys):
+        if key in keys[:place]:
+            yield _problem(attribute, f'holds "{key[:60]}" twice: name it once', "FieldValueDuplicate")
+            continue
+        if key not in ENFORCEABLE:
+            yield _problem(
+                attribute,
+                f"takes a list of words: each {_one_of(ENFORCEABLE, key)}",
+                "FieldValueNotSupported",
+            )
+            continue
+        if key == NOTHING_ENFORCED:
+            if len(keys) > 1:
+                yield _problem(
+                    attribute, f"holds {NOTHING_ENFORCED} beside other words: leave one of them out"
+                )
+            continue
+        cgroup = _CGROUP_OF.get(key)
+        if cgroup and not getattr(config, cgroup):
+            yield _pair(
+                attribute,
+                cgroup,
+                f"{flag} holds {key}, so {flag_of(cgroup)} must name the cgroup to enforce it on: write"
+                f" {flag_of(cgroup)}=/{key.partition('-')[0]}.slice, or take {key} out",
+                "FieldValueRequired",
+            )
+        if not config.cgroups_per_qos:
+            yield _pair(
+                attribute,
+                "cgroups_per_qos",
+                f'{flag} holds {key}, which needs --cgroups-per-qos=true: write {flag}="" to enforce nothing',
+            )
+
+
+# What systemd takes in a unit's name, and so what a cgroup is called in practice.
+_ODD_CHARACTER = re.compile(r"[^A-Za-z0-9_.:@\\/-]")
+
+
+def _cgroup_paths(config: KubeletConfiguration) -> Iterator[Problem]:
+    """B5: absolute paths; systemd's own way of naming cgroups is not understood, as document B says."""
+    for attribute in ("cgroup_root", "kube_reserved_cgroup", "system_reserved_cgroup"):
+        path = getattr(config, attribute)
+        if path and (fault := _path_fault(path)):
+            yield _problem(attribute, fault)
+    for path in config.hands_off:
+        if fault := _path_fault(path):
+            yield _problem("hands_off", f"holds a path that {fault}")
+    pods = f"{config.cgroup_root.rstrip('/')}/kubepods"
+    for attribute in ("kube_reserved_cgroup", "system_reserved_cgroup"):
+        path = getattr(config, attribute)
+        if path and (_is_within(pods, path) or _is_within(path, pods)):
+            yield _pair(
+                attribute,
+                "cgroup_root",
+                f"{flag_of(attribute)} {path} and the pods' cgroup {pods} (--cgroup-root) lie within each"
+                " other, so pods would share the reservation: name a cgroup beside it",
+            )
+    kube, system = config.kube_reserved_cgroup, config.system_reserved_cgroup
+    if kube and kube.rstrip("/") == system.rstrip("/"):
+        yield _pair(
+            "kube_reserved_cgroup",
+            "system_reserved_cgroup",
+            f"--kube-reserved-cgroup and --system-reserved-cgroup both name {kube}: a cgroup has one limit,"
+            " so name two cgroups, or put both amounts into one reservation",
+        )
+
+
+def _path_fault(path: str) -> str:
+    if not path.startswith("/"):
+        if ":" in path or path.endswith((".slice", ".scope", ".service")):
+            return f'must be an absolute path, not a name of systemd: write "/{path.partition(":")[0][:60]}"'
+        return f'must be an absolute path, not "{path[:60]}": write "/{path[:60]}"'
+    if any(part in (".", "..") for part in path.split("/")):
+        return f'must be a plain path without . and .., not "{path[:60]}"'
+    if "//" in path:
+        return f'must be a plain path without //, not "{path[:60]}"'
+    if odd := _ODD_CHARACTER.search(path):
+        return f"must hold letters, digits and - _ . : @ only, not {odd[0]!r}"
+    return ""
+
+
+def _is_within(path: str, other: str) -> bool:
+    return f"{path.rstrip('/')}/".startswith(f"{other.rstrip('/')}/")
+
+
+def _cpus(config: KubeletConfiguration) -> Iterator[Problem]:
+    period = config.cpu_cfs_quota_period
+    if not config.feature("CustomCPUCFSQuotaPeriod"):
+        if period != DEFAULT_CFS_QUOTA_PERIOD:
+            yield _problem(
+                "cpu_cfs_quota_period",
+                f"must be {DEFAULT_CFS_QUOTA_PERIOD}, not {period}, while the feature gate"
+                " CustomCPUCFSQuotaPeriod (--feature-gates) is off",
+            )
+    elif not 10**6 <= period <= 10**9:
+        yield _problem("cpu_cfs_quota_period", f"must be from 1ms to 1s, not {period}")
+    if not config.reserved_system_cpus:
+        return
+    try:
+        parse_cpuset(config.reserved_system_cpus)
+    except EvenkeelError as error:
+        yield _problem("reserved_system_cpus", f"is no set of CPUs: {error}")
+    if config.kube_reserved_cgroup or config.system_reserved_cgroup:
+        yield Problem(
+            "reservedSystemCPUs, kubeReservedCgroup, systemReservedCgroup",
+            "--reserved-cpus keeps whole CPUs free and cannot be used with --kube-reserved-cgroup or"
+            " --system-reserved-cgroup: leave out one or the other",
+        )
+
+
+# Kubelet's default until 1.36, which may still stand in the file of a node whose gate is off.
+_FORMER_FACTOR = 0.9
+
+
+def _memory(config: KubeletConfiguration) -> Iterator[Problem]:
+    factor, gate = config.memory_throttling_factor, config.feature("MemoryQoS")
+    off = "while the feature gate MemoryQoS (--feature-gates) is off"
+    if factor is not None and not 0 < factor <= 1:
+        yield _problem("memory_throttling_factor", f"must be more than 0 and at most 1, not {factor:g}")
+    elif not gate and config.rulebook is Profile.KUBERNETES and factor not in (None, _FORMER_FACTOR):
+        # Ours may be switched off and on again without touching the rest (B13, C4).
+        yield _problem("memory_throttling_factor", f"cannot be set {off}")
+    if not gate and config.memory_reservation_policy == "TieredReservation":
+        yield _problem("memory_reservation_policy", f"cannot be TieredReservation {off}")
+
+
+def _oom_kills(config: KubeletConfiguration) -> Iterator[Problem]:
+    single, group = config.single_process_oom_kill, config.oom_group_kill
+    if single is not None and single is group:
+        yield _pair(
+            "single_process_oom_kill",
+            "oom_group_kill",
+            f"--single-process-oom-kill and --oom-group-kill are one switch with two names, and both are"
+            f" {str(single).lower()}: leave one of them out",
+        )
+
+
+def _cgroup_v1(config: KubeletConfiguration) -> Iterator[Problem]:
+    if config.fail_cgroup_v1:
+        yield _problem(
+            "fail_cgroup_v1", "is true and this machine has cgroup v1: set it to false to run here"
+        )
+    if config.single_process_oom_kill is False:
+        yield _problem(
+            "single_process_oom_kill",
+            "cannot be false on a machine with cgroup v1, which kills single processes only: leave it out",
+        )
