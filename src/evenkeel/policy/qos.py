@@ -35,7 +35,7 @@ def pod_class(pod: Pod, profile: Profile) -> QoSClass:
 
 
 def container_class(container: Container, resource: str) -> QoSClass:
-    """The class of one resource of a container (A7). A limit alone, with the request written as 0, is no claim."""
+    """The class of one of a container's resources (A7). A limit beside a request of 0 guarantees nothing."""
     request = container.resources.requests.get(resource, ZERO)
     if request <= ZERO:
         return QoSClass.BEST_EFFORT

@@ -60,11 +60,12 @@ def amount_problems(name: str, amount: Quantity, path: str) -> Problems:
         yield invalid(path, f"{amount} is negative: write 0 or more")
     if (name in _COUNTED or is_extended(name)) and amount.milli % 1000:
         yield invalid(path, f"{amount} is not a whole number: {name} comes in ones")
-    if is_hugepages(name) and not _is_whole_pages(name, amount):
-        size = name.removeprefix(HUGEPAGES_PREFIX)
-        yield invalid(
-            path, f"{amount} is not a multiple of {size or 'the page size'}, which must be positive"
-        )
+    if is_hugepages(name):
+        size = _page_size(name)
+        if size is None:
+            yield invalid(path, f"{shown(name)} names no page size: write something like hugepages-2Mi")
+        elif amount.value % size.value:
+            yield invalid(path, f"{amount} is not a whole number of pages of {size}")
 
 
 def can_overcommit(name: str) -> bool:
@@ -129,7 +130,7 @@ def _pod_level_name(name: str, path: str) -> Problems:
         and name not in _STANDARD
         and not name.removeprefix(_QUOTA_PREFIX).startswith(HUGEPAGES_PREFIX)
     ):
-        yield invalid(path, f"{shown(name)} is not a resource{_did_you_mean(name)}")
+        yield invalid(path, f"{shown(name)} is not a resource of pods: write cpu, memory or hugepages-<size>")
     elif not is_pod_level(name):
         yield not_supported(path, name, ("cpu", "memory", "hugepages-<size>"))
 
@@ -146,9 +147,9 @@ def _is_native(name: str) -> bool:
     return "/" not in name or _KUBERNETES_NAMESPACE in name
 
 
-def _is_whole_pages(name: str, amount: Quantity) -> bool:
+def _page_size(name: str) -> Quantity | None:
     try:
-        page = Quantity.parse(name.removeprefix(HUGEPAGES_PREFIX))
+        size = Quantity.parse(name.removeprefix(HUGEPAGES_PREFIX))
     except EvenkeelError:
-        return False
-    return page > ZERO and page.milli % 1000 == 0 and amount.value % page.value == 0
+        return None
+    return size if size > ZERO and size.milli % 1000 == 0 else None
