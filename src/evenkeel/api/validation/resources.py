@@ -26,6 +26,7 @@ from evenkeel.quantity import ZERO, Quantity
 
 _KUBERNETES_NAMESPACE = "kubernetes.io/"
 _QUOTA_PREFIX = "requests."
+_GREATEST_INT64 = 2**63 - 1
 
 _OF_CONTAINERS = (CPU, MEMORY, EPHEMERAL_STORAGE)
 # Names that mean something to Kubernetes, if only in a quota.
@@ -64,7 +65,9 @@ def amount_problems(name: str, amount: Quantity, path: str) -> Problems:
         size = _page_size(name)
         if size is None:
             yield invalid(path, f"{shown(name)} names no page size: write something like hugepages-2Mi")
-        elif amount.value % size.value:
+        elif (
+            amount.value <= _GREATEST_INT64 and amount.value % size.value
+        ):  # beyond it Kubernetes cannot count
             yield invalid(path, f"{amount} is not a whole number of pages of {size}")
 
 
