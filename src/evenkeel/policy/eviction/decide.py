@@ -1,0 +1,229 @@
+"""One step of the control loop: what to do about this snapshot, given what was known before (A15, B16, E2).
+
+The step is a function. The loop around it takes a snapshot, calls `decide`, carries the decision out and
+comes back with a new snapshot; it evicts one pod for a shortage and then measures again, so that no pod
+goes for memory that is already on its way back.
+"""
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from types import MappingProxyType
+from typing import NamedTuple
+
+from evenkeel.api.config import KubeletConfiguration, defaulted
+from evenkeel.api.defaults import DEFAULT_GRACE_PERIOD_SECONDS
+from evenkeel.api.pod import Pod
+from evenkeel.api.profile import Profile
+from evenkeel.api.status import PodCondition, PodStatus
+from evenkeel.policy.eviction import conditions as node_conditions
+from evenkeel.policy.eviction.conditions import Pressure
+from evenkeel.policy.eviction.message import Shortage, crossed, limit_message, shortage, shortage_message
+from evenkeel.policy.eviction.observations import (
+    NO_OBSERVATIONS,
+    Observations,
+    observations,
+    thresholds_met,
+    with_containerfs,
+)
+from evenkeel.policy.eviction.rank import Order, is_critical, need_of, rank
+from evenkeel.policy.eviction.snapshot import NodeFigures, PodSnapshot, Snapshot
+from evenkeel.policy.eviction.storage_limits import LimitExceeded, limit_exceeded
+from evenkeel.policy.eviction.thresholds import Signal, Threshold
+from evenkeel.policy.eviction.usage import Resource, disk_parts, resource_of
+
+EVICTED = "Evicted"
+DISRUPTION_TARGET = "DisruptionTarget"
+TERMINATED_BY_NODE = "TerminationByKubelet"
+_LIMIT_GRACE_SECONDS = 1
+_HARD_GRACE_SECONDS = {Profile.DOCUMENTS: 0, Profile.KUBERNETES: 1}
+_ENDED = ("Succeeded", "Failed")
+
+
+class Settings(NamedTuple):
+    profile: Profile = Profile.DOCUMENTS
+    order: Order = Order.CLASS
+    max_pod_grace_period_seconds: int = 0
+    pressure_transition_period_seconds: float = 300.0
+    local_storage_capacity_isolation: bool = True
+
+
+class State(NamedTuple):
+    """What one step leaves for the next."""
+
+    first_crossed: Mapping[Threshold, float] = MappingProxyType({})
+    unresolved: tuple[Threshold, ...] = ()
+    pressure_seen: Mapping[Pressure, float] = MappingProxyType({})
+    signals_seen: Mapping[Signal, float] = MappingProxyType({})
+    conditions: tuple[Pressure, ...] = ()
+
+
+class Reclaim(StrEnum):
+    """What can be given up without touching a pod."""
+
+    CONTAINERS = "unused containers"
+    IMAGES = "unused images"
+
+
+class Eviction(NamedTuple):
+    """A pod that goes, whole. Exactly one of `shortage` and `limit` says why."""
+
+    pod: Pod
+    grace_period_seconds: int
+    message: str
+    shortage: Shortage | None = None
+    limit: LimitExceeded | None = None
+
+
+class Decision(NamedTuple):
+    """What to do, in this order.
+
+    Pods `over_limit` all go, for each is above a limit of its own. `due` are the thresholds that call for
+    action, the most urgent first; only that one is acted on. `reclaim` first; if `is_relieved` then says of
+    a fresh look at the node that this was enough, `victim` stays.
+    """
+
+    observations: Observations = NO_OBSERVATIONS
+    crossed: tuple[Threshold, ...] = ()
+    conditions: tuple[Pressure, ...] = ()
+    over_limit: tuple[Eviction, ...] = ()
+    due: tuple[Threshold, ...] = ()
+    reclaim: tuple[Reclaim, ...] = ()
+    victim: Eviction | None = None
+
+    @property
+    def evictions(self) -> tuple[Eviction, ...]:
+        return self.over_limit if self.victim is None else (*self.over_limit, self.victim)
+
+
+def settings_from(config: KubeletConfiguration) -> Settings:
+    full = defaulted(config)
+    return Settings(
+        profile=full.rulebook,
+        order=Order(full.eviction_order),
+        max_pod_grace_period_seconds=full.eviction_max_pod_grace_period,
+        pressure_transition_period_seconds=full.eviction_pressure_transition_period.seconds,
+        local_storage_capacity_isolation=full.local_storage_capacity_isolation,
+    )
+
+
+def decide(
+    state: State, snapshot: Snapshot, thresholds: Sequence[Threshold], settings: Settings
+) -> tuple[State, Decision]:
+    """The state after `snapshot`, and what to do about it."""
+    if not thresholds and not settings.local_storage_capacity_isolation:
+        return state, Decision(conditions=state.conditions)
+    now = snapshot.time_seconds
+    pods = tuple(seen for seen in snapshot.pods if seen.pod.status.phase not in _ENDED)
+    snapshot = snapshot._replace(pods=pods)
+    seen = observations(snapshot.node)
+
+    met = thresholds_met(_watched(state, thresholds, snapshot.node, settings), seen)
+    still = thresholds_met(state.unresolved, seen, enforce_min_reclaim=True)
+    met += tuple(threshold for threshold in still if threshold not in met)
+    first_crossed = {threshold: state.first_crossed.get(threshold, now) for threshold in met}
+    pressure_seen = node_conditions.last_seen(state.pressure_seen, met, now)
+    conditions = node_conditions.reported(pressure_seen, settings.pressure_transition_period_seconds, now)
+    # A threshold that has to last before it counts is soft; a hard one lasts no time and counts at once.
+    lasting = tuple(t for t in met if now - first_crossed[t] >= t.grace_period_seconds)
+    after = State(first_crossed, lasting, pressure_seen, dict.fromkeys(seen, now), conditions)
+    decision = Decision(seen, met, conditions)
+
+    if settings.local_storage_capacity_isolation:
+        over_limit = _over_limit(snapshot, settings.profile)
+        if over_limit:
+            # They give back what they held: look again before anyone else goes.
+            return after, decision._replace(over_limit=over_limit)
+    # Figures that were acted on once are not acted on again: what went because of them may be on its way
+    # back.
+    fresh = (t for t in lasting if t.signal not in state.signals_seen or now > state.signals_seen[t.signal])
+    due = tuple(sorted(fresh, key=_urgency))
+    if not due:
+        return after, decision
+    return after, decision._replace(
+        due=due, reclaim=reclaimable(due[0].signal, snapshot.node), victim=choose(due[0], snapshot, settings)
+    )
+
+
+def choose(threshold: Threshold, snapshot: Snapshot, settings: Settings) -> Eviction | None:
+    """The pod that goes first for `threshold`, if any may go."""
+    signal = threshold.signal
+    resource = resource_of(signal)
+    on_disk = disk_parts(signal, snapshot.node)
+    need = need_of(signal, snapshot, settings.profile)
+    ranked = rank(snapshot.pods, resource, on_disk, profile=settings.profile, order=settings.order, need=need)
+    candidates = [one for one in ranked if one.spared is None]
+    if not candidates:
+        return None
+    below = crossed(threshold, observations(snapshot.node)[signal])
+    reason = shortage(resource, below, candidates, on_disk, settings.order, need)
+    victim = candidates[0].seen
+    grace = _grace_seconds(victim, threshold, settings)
+    return Eviction(victim.pod, grace, shortage_message(reason), shortage=reason)
+
+
+def reclaimable(signal: Signal, node: NodeFigures) -> tuple[Reclaim, ...]:
+    """What to delete from the filesystem of `signal` before any pod goes."""
+    if resource_of(signal) not in (Resource.STORAGE, Resource.INODES):
+        return ()
+    filesystem = signal.partition(".")[0]
+    if node.dedicated_imagefs and node.separate_containerfs:
+        return (Reclaim.IMAGES,) if filesystem == "imagefs" else (Reclaim.CONTAINERS,)
+    if node.dedicated_imagefs and filesystem == "nodefs":
+        return ()
+    return (Reclaim.CONTAINERS, Reclaim.IMAGES)
+
+
+def evicted_status(eviction: Eviction, at: str | None = None) -> PodStatus:
+    """What the pod's status says afterwards (A20): Failed, Evicted, and why."""
+    status = eviction.pod.status._replace(phase="Failed", reason=EVICTED, message=eviction.message)
+    if eviction.shortage is None:
+        return status
+    condition = PodCondition(
+        type=DISRUPTION_TARGET,
+        status="True",
+        reason=TERMINATED_BY_NODE,
+        message=eviction.message,
+        last_transition_time=at,
+    )
+    others = tuple(one for one in status.conditions if one.type != DISRUPTION_TARGET)
+    return status._replace(conditions=(*others, condition))
+
+
+def _watched(
+    state: State, thresholds: Sequence[Threshold], node: NodeFigures, settings: Settings
+) -> Sequence[Threshold]:
+    # Kubelet learns which filesystems there are only in its first round, and watches the containerfs from the
+    # second on.
+    if settings.profile is Profile.KUBERNETES and not state.signals_seen:
+        return thresholds
+    return with_containerfs(thresholds, node)
+
+
+def _urgency(threshold: Threshold) -> tuple[int, bool, int]:
+    """Memory first, for it kills; then processes, without which nothing can be mended; then disk. Hard before
+    soft, and then in the order in which signals are listed."""
+    resource = resource_of(threshold.signal)
+    kind = {Resource.MEMORY: 0, Resource.PIDS: 1}.get(resource, 2)
+    return (kind, not threshold.hard, tuple(Signal).index(threshold.signal))
+
+
+def _over_limit(snapshot: Snapshot, profile: Profile) -> tuple[Eviction, ...]:
+    found = []
+    for seen in snapshot.pods:
+        exceeded = limit_exceeded(seen, snapshot.node)
+        # A limit holds for everyone; kubelet makes an exception for critical pods.
+        if exceeded is None or (profile is Profile.KUBERNETES and is_critical(seen.pod, profile)):
+            continue
+        message = limit_message(seen.pod.key, exceeded)
+        found.append(Eviction(seen.pod, _LIMIT_GRACE_SECONDS, message, limit=exceeded))
+    return tuple(found)
+
+
+def _grace_seconds(seen: PodSnapshot, threshold: Threshold, settings: Settings) -> int:
+    if threshold.hard:
+        return _HARD_GRACE_SECONDS[settings.profile]
+    most = settings.max_pod_grace_period_seconds
+    own = seen.pod.spec.termination_grace_period_seconds
+    if most < 0 and settings.profile is Profile.DOCUMENTS:
+        return DEFAULT_GRACE_PERIOD_SECONDS if own is None else own  # the pod's own is not cut short
+    return most if own is None else min(most, own)

@@ -1,0 +1,186 @@
+"""Who goes first, and who not at all (A20, B16, E13).
+
+Both orders put a pod above its request before one within it. By **class**, BestEffort pods (whose request
+is nothing) then go before Burstable and these before Guaranteed ones, by usage over request among those
+above it and by usage among those within it. By **priority**, the lower goes first, then the larger usage
+over request; processes, which nobody can request, go by priority and number. What is equal after that goes
+younger first, then by name, so that the order is always one and the same.
+
+The documents profile spares whom evicting would wrong or not help: pods that use none of what is scarce (or
+of which that is not known), and pods within their request unless it is the system's own need. Critical pods
+go last. The kubernetes profile spares critical pods only, and puts pods without statistics first.
+"""
+
+from collections.abc import Collection, Iterable
+from enum import StrEnum
+from typing import NamedTuple
+
+from evenkeel.api.pod import CRITICAL_PRIORITIES, SYSTEM_CRITICAL_PRIORITY, Pod
+from evenkeel.api.profile import Profile
+from evenkeel.policy.eviction.snapshot import PodSnapshot, Snapshot
+from evenkeel.policy.eviction.thresholds import Signal
+from evenkeel.policy.eviction.usage import WHOLE_DISK, DiskPart, Resource, usage
+from evenkeel.policy.pod_resources import eviction_request
+from evenkeel.policy.qos import QoSClass, pod_class
+from evenkeel.quantity import ZERO, Quantity
+
+
+class Order(StrEnum):
+    CLASS = "class"
+    PRIORITY = "priority"
+
+
+class Need(StrEnum):
+    """Whose need it is. For the pods' own, a pod within its request is never evicted (A5)."""
+
+    PODS = "pods"
+    SYSTEM = "system"
+
+
+class Spared(StrEnum):
+    """Why a pod is not evicted, as words that follow its name."""
+
+    CRITICAL = "is critical"
+    UNKNOWN = "has no figures"
+    NO_USAGE = "uses none"
+    WITHIN_REQUEST = "is within its request"
+
+
+class Ranked(NamedTuple):
+    """A pod in its place. `usage` and `request` are of the scarce resource; `over` is in billionths of its
+    unit."""
+
+    seen: PodSnapshot
+    qos: QoSClass
+    usage: int | None
+    request: Quantity
+    over: int
+    above_request: bool
+    critical: bool
+    spared: Spared | None
+
+    @property
+    def pod(self) -> Pod:
+        return self.seen.pod
+
+    @property
+    def priority(self) -> int:
+        return self.pod.spec.priority or 0
+
+
+def rank(
+    pods: Iterable[PodSnapshot],
+    resource: Resource,
+    on_disk: Collection[DiskPart] = WHOLE_DISK,
+    *,
+    profile: Profile,
+    order: Order | None = None,
+    need: Need = Need.PODS,
+) -> tuple[Ranked, ...]:
+    """All of `pods`, who would go first first. `spared` marks those who do not go at all."""
+    order = order or default_order(profile)
+    ranked = [_ranked(seen, resource, on_disk, profile, need) for seen in pods]
+    # Sorted from the least important to the most: Python's sort keeps what is equal as it is.
+    ranked.sort(key=lambda one: (one.pod.key, one.pod.metadata.uid))
+    ranked.sort(key=lambda one: one.pod.metadata.creation_timestamp or "", reverse=True)
+    key = _priority_key if order is Order.PRIORITY else _class_key
+    ranked.sort(key=lambda one: key(one, resource))
+    if profile is Profile.DOCUMENTS:
+        ranked.sort(key=lambda one: (one.spared is not None, one.critical))
+    return tuple(ranked)
+
+
+def default_order(profile: Profile) -> Order:
+    return Order.CLASS if profile is Profile.DOCUMENTS else Order.PRIORITY
+
+
+def need_of(signal: Signal, snapshot: Snapshot, profile: Profile) -> Need:
+    """Whose need a shortage of `signal` is.
+
+    Short memory in the pods' cgroup is the pods' own: requests fit into it with the threshold to spare
+    (B8), so some pod is above its request, or has just ceased to be. Short memory on the node is the
+    system's only if the figures say so: the pods together use no more than they requested, so what is
+    missing is used outside them. The other resources have no cgroup to tell the two apart; there, pods
+    above their request come first, and when none is left it is the system.
+    """
+    if signal is Signal.ALLOCATABLE_MEMORY_AVAILABLE:
+        return Need.PODS
+    if signal is not Signal.MEMORY_AVAILABLE:
+        return Need.SYSTEM
+    used = _memory_of_pods(snapshot)
+    requested = sum((_request(seen.pod, Resource.MEMORY, profile) for seen in snapshot.pods), start=ZERO)
+    return Need.SYSTEM if used is not None and Quantity.of(used) <= requested else Need.PODS
+
+
+def is_critical(pod: Pod, profile: Profile) -> bool:
+    """Kubernetes counts every pod from the node's own files as critical. On a machine where all pods come
+    from files that would make eviction impossible, so the documents profile goes by priority alone."""
+    if (pod.spec.priority or 0) >= SYSTEM_CRITICAL_PRIORITY:
+        return True
+    if profile is Profile.DOCUMENTS:
+        return pod.spec.priority is None and pod.spec.priority_class_name in CRITICAL_PRIORITIES
+    annotations = pod.metadata.annotations
+    source = annotations.get("kubernetes.io/config.source", "api")
+    return source != "api" or "kubernetes.io/config.mirror" in annotations
+
+
+def _ranked(
+    seen: PodSnapshot, resource: Resource, on_disk: Collection[DiskPart], profile: Profile, need: Need
+) -> Ranked:
+    pod = seen.pod
+    used = usage(seen, resource, on_disk)
+    request = _request(pod, resource, profile)
+    over = _over(used or 0, request)
+    above = over > 0
+    if profile is Profile.KUBERNETES and resource is Resource.INODES:
+        # Kubelet holds inodes against the request for bytes here, and only here.
+        over = _over(used or 0, _request(pod, Resource.STORAGE, profile))
+    critical = is_critical(pod, profile)
+    spared: Spared | None = None
+    if profile is Profile.KUBERNETES:
+        spared = Spared.CRITICAL if critical else None
+    elif used is None:
+        spared = Spared.UNKNOWN
+    elif used <= 0:
+        spared = Spared.NO_USAGE
+    elif not above and need is Need.PODS:
+        spared = Spared.WITHIN_REQUEST
+    return Ranked(seen, pod_class(pod, profile), used, request, over, above, critical, spared)
+
+
+def _request(pod: Pod, resource: Resource, profile: Profile) -> Quantity:
+    return eviction_request(pod, resource, with_pod_level=profile is Profile.KUBERNETES)
+
+
+def _over(used: int, request: Quantity) -> int:
+    return Quantity.of(used).nanos - request.nanos
+
+
+def _priority_key(one: Ranked, resource: Resource) -> tuple[int, ...]:
+    if resource is Resource.PIDS:
+        return (one.priority, one.seen.stats is not None, -one.over)
+    if one.seen.stats is None:
+        return (0, 0, one.priority, 0)
+    return (1, not one.above_request, one.priority, -one.over)
+
+
+_CLASS_PLACE = {QoSClass.BEST_EFFORT: 0, QoSClass.BURSTABLE: 1, QoSClass.GUARANTEED: 2}
+
+
+def _class_key(one: Ranked, resource: Resource) -> tuple[int, ...]:  # noqa: ARG001
+    amount = one.over if one.above_request else one.usage or 0
+    place = _CLASS_PLACE[one.qos]
+    return (one.seen.stats is not None, not one.above_request, place, -amount, one.priority)
+
+
+def _memory_of_pods(snapshot: Snapshot) -> int | None:
+    cgroup = snapshot.node.pods_cgroup_memory
+    if cgroup is not None and cgroup.working_set_bytes is not None:
+        return cgroup.working_set_bytes
+    total = 0
+    for seen in snapshot.pods:
+        used = usage(seen, Resource.MEMORY)
+        if used is None:
+            return None
+        total += used
+    return total

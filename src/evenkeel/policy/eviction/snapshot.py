@@ -1,0 +1,86 @@
+"""Everything an eviction decision reads, taken at one moment.
+
+A decision is a function of a snapshot, so that it can be tested, tried on paper (`evenkeel evict
+--dry-run`) and replayed. `None` is "not known", which is not zero: a pod whose usage nobody measured may
+use a lot.
+"""
+
+from typing import NamedTuple
+
+from evenkeel.api.amount import Amount
+from evenkeel.api.pod import Pod
+
+
+class MemoryFigures(NamedTuple):
+    """What is in use and cannot simply be dropped, and what is left. Together they are the capacity."""
+
+    available_bytes: Amount | None = None
+    working_set_bytes: Amount | None = None
+
+
+class FilesystemFigures(NamedTuple):
+    available_bytes: Amount | None = None
+    capacity_bytes: Amount | None = None
+    inodes_free: Amount | None = None
+    inodes: Amount | None = None
+
+
+class ProcessFigures(NamedTuple):
+    maximum: Amount | None = None
+    running: Amount | None = None
+
+
+class NodeFigures(NamedTuple):
+    """`pods_cgroup_memory` is that of the cgroup which holds all pods (B8).
+
+    `imagefs` holds images and containers' own layers, `containerfs` the layers alone where they lie apart;
+    absent, it is the imagefs. The two flags say what lies on a device of its own.
+    """
+
+    memory: MemoryFigures | None = None
+    pods_cgroup_memory: MemoryFigures | None = None
+    nodefs: FilesystemFigures | None = None
+    imagefs: FilesystemFigures | None = None
+    containerfs: FilesystemFigures | None = None
+    processes: ProcessFigures | None = None
+    dedicated_imagefs: bool = False
+    separate_containerfs: bool = False
+
+
+class DiskFigures(NamedTuple):
+    used_bytes: Amount | None = None
+    inodes_used: Amount | None = None
+
+
+class ContainerFigures(NamedTuple):
+    name: str = ""
+    memory_working_set_bytes: Amount | None = None
+    rootfs: DiskFigures | None = None
+    logs: DiskFigures | None = None
+
+
+class VolumeFigures(NamedTuple):
+    name: str = ""
+    used_bytes: Amount | None = None
+    inodes_used: Amount | None = None
+
+
+class PodFigures(NamedTuple):
+    memory_working_set_bytes: Amount | None = None
+    ephemeral_storage_used_bytes: Amount | None = None
+    process_count: Amount | None = None
+    containers: tuple[ContainerFigures, ...] = ()
+    volumes: tuple[VolumeFigures, ...] = ()
+
+
+class PodSnapshot(NamedTuple):
+    pod: Pod = Pod()
+    stats: PodFigures | None = None
+
+
+class Snapshot(NamedTuple):
+    """`time_seconds` only has to grow: what counts is how far apart two snapshots are."""
+
+    time_seconds: float = 0.0
+    node: NodeFigures = NodeFigures()
+    pods: tuple[PodSnapshot, ...] = ()

@@ -1,0 +1,136 @@
+"""What a pod uses of the resource that a signal speaks of, part by part."""
+
+from collections.abc import Collection, Iterator
+from enum import StrEnum
+from typing import NamedTuple
+
+from evenkeel.api.pod import Pod
+from evenkeel.api.resources import EPHEMERAL_STORAGE, MEMORY
+from evenkeel.policy.eviction.snapshot import (
+    ContainerFigures,
+    DiskFigures,
+    NodeFigures,
+    PodFigures,
+    PodSnapshot,
+    VolumeFigures,
+)
+from evenkeel.policy.eviction.thresholds import Signal
+
+
+class Resource(StrEnum):
+    """What runs short. Memory and storage can be requested; inodes and processes cannot."""
+
+    MEMORY = MEMORY
+    STORAGE = EPHEMERAL_STORAGE
+    INODES = "inodes"
+    PIDS = "pids"
+
+
+class DiskPart(StrEnum):
+    ROOTFS = "rootfs"
+    LOGS = "logs"
+    VOLUMES = "volumes"
+
+
+class Part(NamedTuple):
+    """A container, one of its filesystems, or a volume; and how much of the resource it uses."""
+
+    name: str
+    amount: int
+
+
+WHOLE_DISK = frozenset(DiskPart)
+_NOTHING: frozenset[DiskPart] = frozenset()
+_RESOURCES = {
+    Signal.MEMORY_AVAILABLE: Resource.MEMORY,
+    Signal.ALLOCATABLE_MEMORY_AVAILABLE: Resource.MEMORY,
+    Signal.NODEFS_AVAILABLE: Resource.STORAGE,
+    Signal.NODEFS_INODES_FREE: Resource.INODES,
+    Signal.IMAGEFS_AVAILABLE: Resource.STORAGE,
+    Signal.IMAGEFS_INODES_FREE: Resource.INODES,
+    Signal.CONTAINERFS_AVAILABLE: Resource.STORAGE,
+    Signal.CONTAINERFS_INODES_FREE: Resource.INODES,
+    Signal.PID_AVAILABLE: Resource.PIDS,
+}
+
+
+def resource_of(signal: Signal) -> Resource:
+    return _RESOURCES[signal]
+
+
+def disk_parts(signal: Signal, node: NodeFigures) -> frozenset[DiskPart]:
+    """Which parts of a pod lie on the filesystem of `signal`; evicting a pod frees nothing elsewhere."""
+    if resource_of(signal) not in (Resource.STORAGE, Resource.INODES):
+        return _NOTHING
+    filesystem = signal.partition(".")[0]
+    if not node.dedicated_imagefs:
+        return WHOLE_DISK
+    if node.separate_containerfs:
+        return _NOTHING if filesystem == "imagefs" else WHOLE_DISK
+    if filesystem == "nodefs":
+        return frozenset((DiskPart.LOGS, DiskPart.VOLUMES))
+    return frozenset((DiskPart.ROOTFS,))
+
+
+def usage(seen: PodSnapshot, resource: Resource, on_disk: Collection[DiskPart] = WHOLE_DISK) -> int | None:
+    """What the pod uses of `resource`; None where nobody measured it."""
+    stats = seen.stats
+    if stats is None:
+        return None
+    if resource is Resource.PIDS:
+        return stats.process_count
+    if resource is Resource.MEMORY:
+        return _memory(stats)
+    return sum(part.amount for part in _disk(seen.pod, stats, resource, on_disk))
+
+
+def usage_by_part(
+    seen: PodSnapshot, resource: Resource, on_disk: Collection[DiskPart] = WHOLE_DISK
+) -> tuple[Part, ...]:
+    """The parts that use any of `resource`, largest first."""
+    stats = seen.stats
+    if stats is None or resource is Resource.PIDS:
+        return ()
+    if resource is Resource.MEMORY:
+        parts = [Part(one.name, one.memory_working_set_bytes or 0) for one in stats.containers]
+    else:
+        parts = list(_disk(seen.pod, stats, resource, on_disk))
+    return tuple(sorted((part for part in parts if part.amount), key=lambda part: -part.amount))
+
+
+def local_volumes(pod: Pod) -> frozenset[str]:
+    """The volumes that lie on the node's own disk and go with the pod, and those of the node it writes to."""
+    return frozenset(
+        volume.name
+        for volume in pod.spec.volumes
+        if volume.host_path is not None or (volume.empty_dir is not None and not volume.empty_dir.medium)
+    )
+
+
+def _memory(stats: PodFigures) -> int | None:
+    if stats.memory_working_set_bytes is not None:
+        return stats.memory_working_set_bytes
+    known = [one.memory_working_set_bytes for one in stats.containers]
+    measured = [one for one in known if one is not None]
+    return sum(measured) if measured else None
+
+
+def _disk(pod: Pod, stats: PodFigures, resource: Resource, on_disk: Collection[DiskPart]) -> Iterator[Part]:
+    for container in stats.containers:
+        if DiskPart.ROOTFS in on_disk:
+            yield _part(container, "rootfs", container.rootfs, resource)
+        if DiskPart.LOGS in on_disk:
+            yield _part(container, "logs", container.logs, resource)
+    if DiskPart.VOLUMES in on_disk and stats.volumes:
+        local = local_volumes(pod)
+        for volume in stats.volumes:
+            if volume.name in local:
+                yield Part(f"volume {volume.name}", _used(volume, resource))
+
+
+def _part(container: ContainerFigures, name: str, disk: DiskFigures | None, resource: Resource) -> Part:
+    return Part(f"{container.name} {name}", 0 if disk is None else _used(disk, resource))
+
+
+def _used(disk: DiskFigures | VolumeFigures, resource: Resource) -> int:
+    return (disk.inodes_used if resource is Resource.INODES else disk.used_bytes) or 0
