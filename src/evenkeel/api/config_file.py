@@ -1,6 +1,6 @@
 """A configuration file's text: what it says, what of it has no effect here, and where each thing stands."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import NamedTuple
 
 from evenkeel.api.config import API_VERSION, KIND, KubeletConfiguration
@@ -18,11 +18,12 @@ class ConfigFile(NamedTuple):
     warnings: tuple[Problem, ...] = ()
     document: Document = Document(None, 0)
 
-    def located(self, problem: Problem) -> Problem:
-        """`problem` with the file and line of the first of its fields that stands in the file."""
-        written = self.document.value if isinstance(self.document.value, LinedDict) else LinedDict()
+    def located(self, problem: Problem, overridden: Container[str] = ()) -> Problem:
+        """`problem` with file and line of the first of its fields that is the file's and not overridden."""
+        written = self.document.value if isinstance(self.document.value, LinedDict) else {}
         for field in problem.field.split(", "):
-            if field.partition("[")[0].partition(".")[0] in written:
+            name = field.partition("[")[0].partition(".")[0]
+            if name in written and name not in overridden:
                 return problem._replace(source=self.source, line=line_of(self.document, field))
         return problem
 

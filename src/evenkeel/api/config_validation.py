@@ -5,9 +5,9 @@ holds them with ", " between). Whether a cgroup or a CPU exists on the machine i
 amounts say is `policy.startup`'s part.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 
+from evenkeel.api.cgroup_path import is_within, path_fault
 from evenkeel.api.config import (
     DEFAULT_CFS_QUOTA_PERIOD,
     FEATURE_GATES,
@@ -196,23 +196,19 @@ def _enforcement(config: KubeletConfiguration) -> Iterator[Problem]:
             )
 
 
-# What systemd takes in a unit's name, and so what a cgroup is called in practice.
-_ODD_CHARACTER = re.compile(r"[^A-Za-z0-9_.:@\\/-]")
-
-
 def _cgroup_paths(config: KubeletConfiguration) -> Iterator[Problem]:
     """B5: absolute paths; systemd's own way of naming cgroups is not understood, as document B says."""
     for attribute in ("cgroup_root", "kube_reserved_cgroup", "system_reserved_cgroup"):
         path = getattr(config, attribute)
-        if path and (fault := _path_fault(path)):
+        if path and (fault := path_fault(path)):
             yield _problem(attribute, fault)
     for path in config.hands_off:
-        if fault := _path_fault(path):
+        if fault := path_fault(path):
             yield _problem("hands_off", f"holds a path that {fault}")
     pods = f"{config.cgroup_root.rstrip('/')}/kubepods"
     for attribute in ("kube_reserved_cgroup", "system_reserved_cgroup"):
         path = getattr(config, attribute)
-        if path and (_is_within(pods, path) or _is_within(path, pods)):
+        if path and (is_within(pods, path) or is_within(path, pods)):
             yield _pair(
                 attribute,
                 "cgroup_root",
@@ -227,24 +223,6 @@ def _cgroup_paths(config: KubeletConfiguration) -> Iterator[Problem]:
             f"--kube-reserved-cgroup and --system-reserved-cgroup both name {kube}: a cgroup has one limit,"
             " so name two cgroups, or put both amounts into one reservation",
         )
-
-
-def _path_fault(path: str) -> str:
-    if not path.startswith("/"):
-        if ":" in path or path.endswith((".slice", ".scope", ".service")):
-            return f'must be an absolute path, not a name of systemd: write "/{path.partition(":")[0][:60]}"'
-        return f'must be an absolute path, not "{path[:60]}": write "/{path[:60]}"'
-    if any(part in (".", "..") for part in path.split("/")):
-        return f'must be a plain path without . and .., not "{path[:60]}"'
-    if "//" in path:
-        return f'must be a plain path without //, not "{path[:60]}"'
-    if odd := _ODD_CHARACTER.search(path):
-        return f"must hold letters, digits and - _ . : @ only, not {odd[0]!r}"
-    return ""
-
-
-def _is_within(path: str, other: str) -> bool:
-    return f"{path.rstrip('/')}/".startswith(f"{other.rstrip('/')}/")
 
 
 def _cpus(config: KubeletConfiguration) -> Iterator[Problem]:

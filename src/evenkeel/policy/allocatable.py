@@ -91,7 +91,7 @@ def node_capacity(capacity: NodeCapacity, config: KubeletConfiguration) -> Resou
     pods = full.max_pods
     if full.pods_per_core > 0:
         pods = min(full.pods_per_core * (capacity.millicpu // 1000), pods)
-    return {**_resources(capacity), PODS: Quantity.of(pods)}
+    return {**_resources(capacity, config), PODS: Quantity.of(pods)}
 
 
 def reservation(capacity: NodeCapacity, config: KubeletConfiguration) -> ResourceList:
@@ -99,7 +99,7 @@ def reservation(capacity: NodeCapacity, config: KubeletConfiguration) -> Resourc
     reserved = reserved_of(config)
     thresholds = _threshold_reservation(capacity, config)
     kept_back = {}
-    for name in _resources(capacity):
+    for name in _resources(capacity, config):
         amount = ZERO + reserved.system.get(name, ZERO) + reserved.kube.get(name, ZERO)
         amount += thresholds.get(name, ZERO)
         if amount:
@@ -113,7 +113,7 @@ def pods_cgroup_limits(capacity: NodeCapacity, config: KubeletConfiguration) -> 
     Where `pods` is not enforced they are the machine's own: the kernel's default cpu weight would be too
     little for all pods together.
     """
-    resources = {**_resources(capacity), PID: Quantity.of(capacity.pids)}
+    resources = {**_resources(capacity, config), PID: Quantity.of(capacity.pids)}
     resources.pop(EPHEMERAL_STORAGE, None)
     if config.cgroups_per_qos and config.enforces(PODS_ENFORCED):
         reserved = reserved_of(config)
@@ -137,7 +137,7 @@ def reserved_cgroup_limits(config: KubeletConfiguration) -> ReservedLimits:
 
 def reservation_problems(capacity: NodeCapacity, config: KubeletConfiguration) -> Iterator[Problem]:
     """More is kept back than there is: nothing would be left for pods."""
-    have = _resources(capacity)
+    have = _resources(capacity, config)
     reserved = reserved_of(config)
     thresholds = _threshold_reservation(capacity, config)
     for name, amount in reservation(capacity, config).items():
@@ -155,14 +155,14 @@ def reservation_problems(capacity: NodeCapacity, config: KubeletConfiguration) -
             )
 
 
-def _resources(capacity: NodeCapacity) -> dict[str, Quantity]:
+def _resources(capacity: NodeCapacity, config: KubeletConfiguration) -> dict[str, Quantity]:
     found = {
         CPU: Quantity.of_milli(capacity.millicpu),
         MEMORY: Quantity.of(capacity.memory_bytes, BinarySI),
     }
     for size, pages in sorted(capacity.hugepages.items()):
         found[_hugepages_name(size)] = Quantity.of(size * pages, BinarySI)
-    if capacity.ephemeral_storage_bytes is not None:
+    if capacity.ephemeral_storage_bytes is not None and config.local_storage_capacity_isolation:
         found[EPHEMERAL_STORAGE] = Quantity.of(capacity.ephemeral_storage_bytes, BinarySI)
     return found
 

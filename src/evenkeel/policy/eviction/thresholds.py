@@ -110,23 +110,20 @@ def parse_thresholds(
     return tuple(found)
 
 
-def parse_flag(text: str, flag: str, separator: str) -> dict[str, str]:
+def parse_flag(text: str, separator: str = "<", example: str = "memory.available<100Mi") -> dict[str, str]:
     """A flag of the form `memory.available<100Mi,nodefs.available<10%` as the map that the file would hold.
 
-    Only the shape is looked at; `separator` is "<" for thresholds and "=" for grace periods, reclaims and
-    reservations.
+    Only the shape is looked at. `separator` is "<" for thresholds and "=" for everything else of that form.
     """
     settings: dict[str, str] = {}
     for part in text.split(",") if text.strip() else ():
         name, found, value = (word.strip() for word in part.partition(separator))
         if not found or not name or not value:
-            example = {"<": "memory.available<100Mi", "=": "memory=1Gi"}[separator]
             raise EvenkeelError(
-                f"{flag}: {_shown(part.strip())} is not a name and a value with {separator} between them:"
-                f" write {example}, several with commas"
+                f"{_shown(part.strip())} is not a name and a value with {separator} between: write {example}"
             )
         if name in settings:
-            raise EvenkeelError(f"{flag}: {name[:60]} stands twice: name it once")
+            raise EvenkeelError(f"{name[:60]} stands twice: name it once")
         settings[name] = value
     return settings
 

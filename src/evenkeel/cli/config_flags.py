@@ -1,0 +1,234 @@
+"""The agent's configuration on the command line: a file, and a flag for each of its fields (B3 to B7).
+
+A flag overrides the file's field. Flags are read by us and not by argparse, so that everything that is wrong
+in the file and in the flags is reported at once, by field and flag.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from evenkeel.api.config import KubeletConfiguration, MemorySwapConfiguration, defaulted, flag_of
+from evenkeel.api.config_file import ConfigFile, read_config
+from evenkeel.api.config_validation import config_warnings, validate_config
+from evenkeel.api.duration import Duration
+from evenkeel.api.names import camel
+from evenkeel.errors import EvenkeelError, InvalidInput, Problem
+from evenkeel.host.files import read_text
+from evenkeel.policy.eviction.thresholds import parse_flag
+from evenkeel.policy.startup import startup_problems
+
+_DEST = "config_"
+
+
+class GivenConfig(NamedTuple):
+    """The configuration that a command was given, checked and with its defaults, and what is odd about it."""
+
+    config: KubeletConfiguration
+    warnings: tuple[Problem, ...] = ()
+
+
+def add_config_flags(parser: argparse.ArgumentParser) -> None:
+    """`--config FILE` and every field's flag."""
+    group = parser.add_argument_group(
+        "configuration", "A kubelet's configuration file can be used as it is. A flag overrides the file."
+    )
+    group.add_argument("--config", metavar="FILE", help="a KubeletConfiguration, as YAML or JSON")
+    for attribute, (kind, metavar, words) in _FLAGS.items():
+        alone: dict[str, Any] = {"nargs": "?", "const": "true"} if kind is _truth else {}
+        group.add_argument(flag_of(attribute), dest=_DEST + attribute, metavar=metavar, help=words, **alone)
+
+
+def config_from(args: argparse.Namespace) -> KubeletConfiguration:
+    """The configuration that `args` ask for; warnings about it go to standard error."""
+    given = given_config(args)
+    for warning in given.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    return given.config
+
+
+def given_config(args: argparse.Namespace) -> GivenConfig:
+    """File, then flags, then defaults, then every rule; `InvalidInput` with all that is wrong."""
+    problems: list[Problem] = []
+    changes: dict[str, object] = {}
+    for attribute, (kind, *_) in _FLAGS.items():
+        text = getattr(args, _DEST + attribute, None)
+        if text is not None:
+            try:
+                changes[attribute] = kind(text)
+            except EvenkeelError as error:
+                problems.append(Problem(flag_of(attribute), str(error)))
+
+    file = _file(args, problems)
+    if problems:
+        raise InvalidInput(problems)
+    config = _with(file.config, changes)
+    overridden = {camel(attribute) for attribute in changes}
+    problems = [*validate_config(config), *startup_problems(config)]
+    if problems:
+        raise InvalidInput([file.located(problem, overridden) for problem in problems])
+    warnings = [file.located(warning, overridden) for warning in config_warnings(config)]
+    return GivenConfig(defaulted(config), (*file.warnings, *warnings))
+
+
+def _file(args: argparse.Namespace, problems: list[Problem]) -> ConfigFile:
+    path = getattr(args, "config", None)
+    if path is None:
+        return ConfigFile(KubeletConfiguration(), "")
+    try:
+        return read_config(read_text(path), path)
+    except InvalidInput as error:
+        problems[:0] = error.problems
+        return ConfigFile(KubeletConfiguration(), path)
+
+
+def _with(config: KubeletConfiguration, changes: dict[str, Any]) -> KubeletConfiguration:
+    if "feature_gates" in changes:  # a gate on the command line leaves the file's other gates as they are
+        changes["feature_gates"] = {**config.feature_gates, **changes["feature_gates"]}
+    return config._replace(**changes)
+
+
+def _text(text: str) -> str:
+    return text
+
+
+def _truth(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise EvenkeelError(f'must be true or false, written with =, not "{text[:60]}"')
+    return text == "true"
+
+
+def _integer(text: str) -> int:
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 19):
+        raise EvenkeelError(f'must be a whole number, not "{text[:60]}"')
+    return int(text)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise EvenkeelError(f'must be a number such as 0.8, not "{text[:60]}"') from None
+
+
+def _list(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",")) if text.strip() else ()
+
+
+def _thresholds(text: str) -> Mapping[str, str]:
+    return parse_flag(text, "<", "memory.available<100Mi,nodefs.available<10%")
+
+
+def _graces(text: str) -> Mapping[str, str]:
+    return parse_flag(text, "=", "memory.available=1m30s")
+
+
+def _reclaims(text: str) -> Mapping[str, str]:
+    return parse_flag(text, "=", "memory.available=500Mi,nodefs.available=5%")
+
+
+def _amounts(text: str) -> Mapping[str, str]:
+    return parse_flag(text, "=", "cpu=500m,memory=1Gi")
+
+
+def _shares(text: str) -> Mapping[str, str]:
+    return parse_flag(text, "=", "memory=50%")
+
+
+def _gates(text: str) -> Mapping[str, bool]:
+    gates = {}
+    for gate, value in parse_flag(text, "=", "MemoryQoS=false").items():
+        if value not in ("true", "false"):
+            raise EvenkeelError(f'{gate[:60]} must be true or false, not "{value[:60]}"')
+        gates[gate] = value == "true"
+    return gates
+
+
+def _swap(text: str) -> MemorySwapConfiguration:
+    return MemorySwapConfiguration(text)
+
+
+# Field → how its text is read, what stands for the text in the help, and the help.
+_FLAGS: Mapping[str, tuple[Callable[[str], object], str, str]] = {
+    "profile": (_text, "NAME", "documents (default) or kubernetes: whose rules decide where they differ"),
+    "kube_reserved": (_amounts, "cpu=500m,…", "kept back for the agent and the container runtime"),
+    "system_reserved": (_amounts, "cpu=500m,…", "kept back for the system's daemons"),
+    "enforce_node_allocatable": (
+        _list,
+        "WORD,…",
+        'pods (default), kube-reserved, system-reserved, these two also as …-compressible; "" for nothing',
+    ),
+    "kube_reserved_cgroup": (_text, "PATH", "the cgroup to enforce kube-reserved on, as /kube.slice"),
+    "system_reserved_cgroup": (_text, "PATH", "the cgroup to enforce system-reserved on, as /system.slice"),
+    "create_reserved_cgroups": (_truth, "BOOL", "make those cgroups where they are missing"),
+    "reserved_protect_only": (_truth, "BOOL", "protect reserved memory without capping its daemons"),
+    "reserved_system_cpus": (_text, "CPUS", "whole CPUs kept back for the system, as 0-1"),
+    "experimental_node_allocatable_ignore_eviction_threshold": (
+        _truth,
+        "BOOL",
+        "leave the hard eviction threshold out of allocatable",
+    ),
+    "eviction_hard": (_thresholds, "SIGNAL<VALUE,…", "evict at once below these"),
+    "eviction_soft": (_thresholds, "SIGNAL<VALUE,…", "evict below these after their grace period"),
+    "eviction_soft_grace_period": (_graces, "SIGNAL=TIME,…", "how long each soft threshold may last"),
+    "eviction_minimum_reclaim": (_reclaims, "SIGNAL=VALUE,…", "how much more to free than would just do"),
+    "eviction_max_pod_grace_period": (
+        _integer,
+        "SECONDS",
+        "the longest a pod may take to end, if evicted softly",
+    ),
+    "eviction_pressure_transition_period": (
+        Duration.parse,
+        "TIME",
+        "how long a pressure condition stays (5m)",
+    ),
+    "merge_default_eviction_settings": (_truth, "BOOL", "add the default hard thresholds to those given"),
+    "eviction_order": (_text, "WORD", "class or priority: by what pods are ranked for eviction"),
+    "cgroup_root": (_text, "PATH", "where the pods' cgroups hang (/evenkeel)"),
+    "cgroup_driver": (_text, "NAME", "cgroupfs (default) or systemd"),
+    "cgroups_per_qos": (_truth, "BOOL", "a cgroup for each class of pods (true)"),
+    "fail_cgroup_v1": (_truth, "BOOL", "refuse to run where cgroup v1 is mounted"),
+    "hands_off": (_list, "PATH,…", "cgroups whose files are never repaired"),
+    "max_pods": (_integer, "NUMBER", "how many pods the node takes (110)"),
+    "pods_per_core": (_integer, "NUMBER", "how many pods for each CPU; 0 is no such limit"),
+    "pod_pids_limit": (_integer, "NUMBER", "how many processes a pod may have; -1 is no such limit"),
+    "local_storage_capacity_isolation": (_truth, "BOOL", "count and limit ephemeral storage (true)"),
+    "cpu_cfs_quota": (_truth, "BOOL", "enforce cpu limits (true)"),
+    "cpu_cfs_quota_period": (Duration.parse, "TIME", "the period of cpu limits (100ms)"),
+    "cpu_manager_policy": (_text, "NAME", "none (default), or static: whole CPUs for Guaranteed containers"),
+    "fair_cpu_sharing": (_truth, "BOOL", "share unrequested CPU evenly"),
+    "cpu_burst": (_integer, "PERCENT", "of its quota a container may save up while idle; 0 is off"),
+    "cpu_kills": (_truth, "BOOL", "evict pods that keep others from the CPU they requested"),
+    "cpu_kills_window": (Duration.parse, "TIME", "how long a shortage must last for that (1m)"),
+    "memory_throttling_factor": (
+        _number,
+        "NUMBER",
+        "of its memory limit at which a container is slowed down",
+    ),
+    "memory_reservation_policy": (_text, "NAME", "None (default) or TieredReservation"),
+    "memory_high_stall": (
+        _text,
+        "WORD",
+        "raise (default), kill or report: what to do with an allocator that stalls",
+    ),
+    "memory_high_stall_period": (Duration.parse, "TIME", "how long a stall must last for that (10s)"),
+    "memory_swap": (_swap, "NAME", "NoSwap or LimitedSwap"),
+    "fail_swap_on": (_truth, "BOOL", "refuse to run while the machine has swap on (true)"),
+    "qos_reserved": (_shares, "memory=PERCENT", "of requests that lower classes are kept away from"),
+    "oom_score_adj": (_integer, "NUMBER", "of the agent itself (-999)"),
+    "single_process_oom_kill": (_truth, "BOOL", "let one process of a container be killed alone"),
+    "oom_group_kill": (_truth, "BOOL", "kill a container as a whole (true)"),
+    "oom_retries": (_integer, "NUMBER", "how often an OOM-killed Burstable container is started again (3)"),
+    "oom_retries_reset": (Duration.parse, "TIME", "quiet time after which those are forgotten (10m)"),
+    "protect_kernel_defaults": (_truth, "BOOL", "refuse to run rather than change kernel settings"),
+    "container_runtime_endpoint": (
+        _text,
+        "SOCKET",
+        "of a container runtime; without it pods are plain processes",
+    ),
+    "container_log_max_size": (_text, "SIZE", "of a container's log file (10Mi)"),
+    "container_log_max_files": (_integer, "NUMBER", "of log files kept for a container (5)"),
+    "feature_gates": (_gates, "NAME=BOOL,…", "features to switch on or off, as MemoryQoS=false"),
+}
