@@ -1,7 +1,5 @@
 """`python -m evenkeel` is `evenkeel`."""
 
-import sys
+from evenkeel.cli.main import entry
 
-from evenkeel.cli.main import main
-
-sys.exit(main())
+entry()

@@ -10,6 +10,7 @@ from evenkeel.policy.kubernetes_cgroups import (
     pod_config,
     qos_configs,
 )
+from evenkeel.policy.pod_resources import pod_requests
 from evenkeel.policy.qos import pod_class
 from evenkeel.quantity import Quantity
 from tests.conformance.common import differences, read_pod
@@ -59,8 +60,12 @@ def _pod(vector_input: dict, expected: dict) -> list[str]:
     pod = read_pod(vector_input["pod"])
     found = differences("qosClass", pod_class(pod, Profile.KUBERNETES), expected["qosClass"])
     for variant, theirs in expected["variants"].items():
-        found += differences(variant, _plain(pod_config(pod, _POD_VARIANTS[variant])), theirs)
+        found += differences(variant, _plain(_pod_config(pod, _POD_VARIANTS[variant])), theirs)
     return found
+
+
+def _pod_config(pod, node: NodeSettings) -> CgroupConfig:
+    return pod_config(pod, node, pod_class(pod, Profile.KUBERNETES), pod_requests(pod))
 
 
 def _pod_direct(vector_input: dict, expected: dict) -> list[str]:
@@ -73,7 +78,7 @@ def _pod_direct(vector_input: dict, expected: dict) -> list[str]:
         memory_qos=vector_input.get("enforceMemoryQoS", False),
         reservation_policy=vector_input.get("memoryReservationPolicy", "None"),
     )
-    ours = _plain(pod_config(read_pod(vector_input["pod"]), node))
+    ours = _plain(_pod_config(read_pod(vector_input["pod"]), node))
     return differences("pod", {name: ours.get(name) for name in expected}, expected)
 
 
@@ -92,16 +97,20 @@ def _container(vector_input: dict, expected: dict) -> list[str]:
         has_swap_controller=vector_input["swapControllerAvailable"],
         single_process_oom_kill=vector_input["singleProcessOOMKill"],
     )
+    qos = pod_class(pod, Profile.KUBERNETES)
     found = differences("containers", {c.name for c in pod.spec.every_container}, set(expected))
     for container in pod.spec.every_container:
         theirs = expected.get(container.name)
-        found += differences(container.name, _plain_container(container_config(pod, container, node)), theirs)
+        found += differences(
+            container.name, _plain_container(container_config(pod, container, node, qos)), theirs
+        )
     return found
 
 
 def _qos_level(vector_input: dict, expected: dict) -> list[str]:
+    pods = [read_pod(pod) for pod in vector_input["pods"]]
     ours = qos_configs(
-        [read_pod(pod) for pod in vector_input["pods"]],
+        [(pod_class(pod, Profile.KUBERNETES), pod_requests(pod)) for pod in pods],
         tiered=vector_input["memoryQoS"] and vector_input["memoryReservationPolicy"] == "TieredReservation",
         allocatable_bytes=Quantity.parse(vector_input["nodeAllocatableMemory"]).value,
         reserved_percent=vector_input["qosReservedMemoryPercent"],
@@ -130,7 +139,9 @@ def _plain_container(config: ContainerConfig) -> dict:
         "memoryLimitInBytes": config.memory_bytes,
         "memorySwapLimitInBytes": 0,
         "unified": dict(config.unified),
-        "hugepageLimits": {name: config.hugepage_bytes.get(size, 0) for name, size in _HOST_PAGE_SIZES.items()},
+        "hugepageLimits": {
+            name: config.hugepage_bytes.get(size, 0) for name, size in _HOST_PAGE_SIZES.items()
+        },
     }
 
 

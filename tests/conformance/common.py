@@ -16,7 +16,9 @@ def differences(name: str, ours: object, theirs: object) -> list[str]:
     return [] if ours == theirs else [f"{name}: expected {theirs}, we say {ours}"]
 
 
-def quantity_differences(name: str, ours: Mapping[str, Quantity], theirs: Mapping[str, dict] | None) -> list[str]:
+def quantity_differences(
+    name: str, ours: Mapping[str, Quantity], theirs: Mapping[str, dict] | None
+) -> list[str]:
     """Numerically, as the vectors' description asks: how a sum is written depends on its first operand."""
     expected = {resource: int(amount["milli"]) for resource, amount in (theirs or {}).items()}
     return differences(name, {resource: amount.milli for resource, amount in ours.items()}, expected)

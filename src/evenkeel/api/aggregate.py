@@ -19,20 +19,20 @@ def aggregate(spec: PodSpec, resources_of: Callable[[Container], ResourceList]) 
     """The total over the pod's containers of what `resources_of` gives for each."""
     total: Totals = {}
     for container in spec.containers:
-        _add(total, resources_of(container))
+        add_to(total, resources_of(container))
     sidecars: Totals = {}
     starting: Totals = {}
     for container in spec.init_containers:
         resources = resources_of(container)
         if container.is_sidecar:
-            _add(total, resources)
-            _add(sidecars, resources)
-            _raise(starting, sidecars)
+            add_to(total, resources)
+            add_to(sidecars, resources)
+            raise_to(starting, sidecars)
         else:
             together = dict(resources)
-            _add(together, sidecars)
-            _raise(starting, together)
-    _raise(total, starting)
+            add_to(together, sidecars)
+            raise_to(starting, together)
+    raise_to(total, starting)
     return total
 
 
@@ -44,12 +44,12 @@ def container_limits(spec: PodSpec) -> Totals:
     return aggregate(spec, lambda container: container.resources.limits)
 
 
-def _add(total: Totals, more: ResourceList) -> None:
+def add_to(total: Totals, more: ResourceList) -> None:
     for name, amount in more.items():
         total[name] = total[name] + amount if name in total else amount
 
 
-def _raise(total: Totals, other: ResourceList) -> None:
+def raise_to(total: Totals, other: ResourceList) -> None:
     for name, amount in other.items():
         if name not in total or amount > total[name]:
             total[name] = amount

@@ -4,7 +4,16 @@ import re
 
 from evenkeel.errors import EvenkeelError
 
-_NANOSECONDS = {"ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
+_NANOSECONDS = {
+    "ns": 1,
+    "us": 10**3,
+    "µs": 10**3,
+    "μs": 10**3,
+    "ms": 10**6,
+    "s": 10**9,
+    "m": 60 * 10**9,
+    "h": 3600 * 10**9,
+}
 _PART = re.compile(r"([0-9]*)(?:\.([0-9]*))?(ns|us|µs|μs|ms|s|m|h)")
 _LONGEST = 2**63 - 1
 
@@ -32,7 +41,9 @@ class Duration(int):
             total += int(part[1] or "0") * unit + int(fraction or "0") * unit // 10 ** len(fraction)
             position = part.end()
         if position < len(rest) or not rest or total > _LONGEST:
-            raise EvenkeelError(f'"{text[:60]}" is not a duration: write a number and a unit, such as 30s, 1m30s or 100ms')
+            raise EvenkeelError(
+                f'"{text[:60]}" is not a duration: write a number and a unit, such as 30s, 1m30s or 100ms'
+            )
         return cls(sign * total)
 
     @property

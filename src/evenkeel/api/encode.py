@@ -19,7 +19,7 @@ def encode(value: object) -> object:
         return {str(key): encode(item) for key, item in value.items()}
     if isinstance(value, tuple | list | frozenset | set):
         return [encode(item) for item in value]
-    return value
+    return str(value) if isinstance(value, str) else value  # a member of a StrEnum is a plain word outside
 
 
 def _is_absent(value: object) -> bool:

@@ -65,6 +65,7 @@ class PodSpec(NamedTuple):
     security_context: PodSecurityContext | None = None
     tolerations: tuple[Toleration, ...] = ()
     hostname: str = ""
+    node_name: str = ""  # the node it is on, or must go to
 
     @property
     def every_container(self) -> Iterator[Container]:

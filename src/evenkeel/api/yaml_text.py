@@ -23,8 +23,9 @@ class SpelledFloat(float):
     text: str
 
     def __new__(cls, text: str) -> "SpelledFloat":
-        number = super().__new__(cls, text.replace("_", ""))
-        number.text = text
+        plain = text.replace("_", "")
+        number = super().__new__(cls, plain)
+        number.text = plain
         return number
 
 
@@ -112,14 +113,19 @@ class _Builder:
         elif isinstance(event, yaml.AliasEvent):
             self._alias(event)
         elif isinstance(event, yaml.DocumentStartEvent):
-            self._start(event.start_mark.line + 1)
+            self._start(_line(event))
         elif isinstance(event, yaml.DocumentEndEvent):
             return Document(self._root, self._line)
         return None
 
     def _scalar(self, event: yaml.ScalarEvent) -> None:
-        line = event.start_mark.line + 1
-        if self._expects_key() and event.tag in (None, "!", "tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"):
+        line = _line(event)
+        if self._expects_key() and event.tag in (
+            None,
+            "!",
+            "tag:yaml.org,2002:str",
+            "tag:yaml.org,2002:merge",
+        ):
             self._key(event.value, line)
             return
         value = _scalar(event, line)
@@ -128,7 +134,7 @@ class _Builder:
         self._put(value, line)
 
     def _open(self, event: yaml.MappingStartEvent | yaml.SequenceStartEvent) -> None:
-        line = event.start_mark.line + 1
+        line = _line(event)
         is_mapping = isinstance(event, yaml.MappingStartEvent)
         if event.tag not in (None, "!", "tag:yaml.org,2002:map" if is_mapping else "tag:yaml.org,2002:seq"):
             raise _Refused(f"the tag {_tag(event.tag)} is not supported: leave it out", line)
@@ -144,13 +150,13 @@ class _Builder:
         closed = self._stack.pop()
         if isinstance(closed.value, LinedDict):
             for merged in closed.merges:
-                _merge(merged, closed.value, event.start_mark.line + 1)
+                _merge(merged, closed.value, _line(event))
         if closed.anchor:
             self._anchors[closed.anchor] = (closed.value, self._values - closed.values_before)
-        self._put(closed.value, event.start_mark.line + 1, counted=True)
+        self._put(closed.value, _line(event), counted=True)
 
     def _alias(self, event: yaml.AliasEvent) -> None:
-        line = event.start_mark.line + 1
+        line = _line(event)
         if event.anchor not in self._anchors:
             raise _Refused(f"*{event.anchor} refers to no finished &{event.anchor} above it", line)
         value, values = self._anchors[event.anchor]
@@ -197,6 +203,10 @@ class _Builder:
             raise _Refused(f"holds more than {MAX_VALUES} values in one document", line)
 
 
+def _line(event: yaml.Event) -> int:
+    return event.start_mark.line + 1 if event.start_mark else 0
+
+
 def _merge(merged: object, into: LinedDict, line: int) -> None:
     """YAML's `<<`: the mapping's own keys win, earlier sources win over later ones."""
     for source in merged if isinstance(merged, LinedList) else [merged]:
@@ -225,7 +235,10 @@ def _scalar(event: yaml.ScalarEvent, line: int) -> object:
     tag = event.tag
     if tag in ("!", "tag:yaml.org,2002:str") or (tag is None and not event.implicit[0]):
         return text
-    if tag not in (None, *(f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "timestamp"))):
+    if tag not in (
+        None,
+        *(f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "timestamp")),
+    ):
         raise _Refused(f"the tag {_tag(tag)} is not supported: leave it out", line)
     if text in _NULL:
         return None
@@ -248,5 +261,5 @@ def _integer(text: str) -> int:
     return -number if text[0] == "-" else number
 
 
-def _tag(tag: str) -> str:
-    return tag.replace("tag:yaml.org,2002:", "!!")
+def _tag(tag: str | None) -> str:
+    return (tag or "!").replace("tag:yaml.org,2002:", "!!")

@@ -50,7 +50,9 @@ def child(parent: CgroupName, *components: str) -> CgroupName:
                 f'"{component[:80]}" cannot name a cgroup: a name has no "/" and no "_", and is not empty, "." or ".."'
             )
         if len(component.encode()) > _LONGEST_COMPONENT:
-            raise EvenkeelError(f'"{component[:40]}…" cannot name a cgroup: it is longer than {_LONGEST_COMPONENT} bytes')
+            raise EvenkeelError(
+                f'"{component[:40]}…" cannot name a cgroup: it is longer than {_LONGEST_COMPONENT} bytes'
+            )
     return (*parent, *components)
 
 

@@ -5,10 +5,13 @@ Exit codes: 0 done, 1 refused or failed, 2 usage.
 """
 
 import argparse
+import gc
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from importlib import import_module
+from typing import NoReturn
 
 from evenkeel import __version__
 from evenkeel.errors import EvenkeelError
@@ -25,10 +28,23 @@ _DESCRIPTION = "Keeps every promise on an oversubscribed Linux node."
 _EPILOG = "Every command has its own help: evenkeel COMMAND --help"
 
 
+def entry() -> NoReturn:
+    """The installed script: `main` without what only programs that live longer need."""
+    gc.disable()
+    code = main()
+    with suppress(BrokenPipeError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    # Taking the interpreter apart in good order takes longer than most commands do.
+    os._exit(code)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     chosen = next((argument for argument in arguments if not argument.startswith("-")), None)
-    parser = build_parser([chosen] if chosen in COMMANDS else [])
+    wants_help = not {"-h", "--help"}.isdisjoint(arguments)
+    given = None if wants_help else {argument.partition("=")[0] for argument in arguments}
+    parser = build_parser([chosen] if chosen in COMMANDS else [], given)
     try:
         parsed = parser.parse_args(arguments)
         if parsed.command is None:
@@ -48,14 +64,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def build_parser(with_flags_of: Sequence[str]) -> argparse.ArgumentParser:
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Help as wide as the terminal. argparse would import a library for that, at every start."""
+
+    def __init__(self, prog: str) -> None:
+        try:
+            width = os.get_terminal_size().columns
+        except OSError:
+            width = 100
+        super().__init__(prog, max_help_position=32, width=max(min(width, 120) - 2, 40))
+
+
+class _Parser(argparse.ArgumentParser):
+    """`given` are the words on the command line, or None if every flag is wanted, as for the help."""
+
+    given: Collection[str] | None = None
+
+
+def build_parser(
+    with_flags_of: Sequence[str], given: Collection[str] | None = None
+) -> argparse.ArgumentParser:
     """The parser with every command, and with the flags of the commands named."""
-    parser = argparse.ArgumentParser(prog="evenkeel", description=_DESCRIPTION, epilog=_EPILOG)
+    parser = _Parser(prog="evenkeel", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=_Help)
     parser.add_argument("--version", action="version", version=f"evenkeel {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for name, line in COMMANDS.items():
         if name not in with_flags_of:
-            commands.add_parser(name, help=line, add_help=False)
+            commands.add_parser(name, help=line, add_help=False, formatter_class=_Help)
             continue
         module = import_module(f"evenkeel.cli.{name}")
         command = commands.add_parser(
@@ -63,8 +98,10 @@ def build_parser(with_flags_of: Sequence[str]) -> argparse.ArgumentParser:
             help=line,
             description=f"{line[0].upper()}{line[1:]}.",
             epilog=module.EXAMPLES,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=_Help,
+            usage=f"evenkeel {name} {getattr(module, 'USAGE', '[flags]')}",
             allow_abbrev=False,
         )
+        command.given = given
         module.add_arguments(command)
     return parser

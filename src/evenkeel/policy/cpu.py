@@ -62,15 +62,15 @@ def burst_us(quota: int, percent: int) -> int:
     return quota * min(percent, 100) // 100
 
 
-def capped_weight(weight: int, *, capacity_millicpu: int, reserved_millicpu: int) -> int:
+def capped_shares(cpu_shares: int, *, capacity_millicpu: int, reserved_millicpu: int) -> int:
     """The pods' root beside system cgroups of default weight (E11): these keep what is reserved for them.
 
-    default ÷ (default + weight) must not fall below reserved ÷ capacity.
+    1024 ÷ (1024 + shares) must not fall below reserved ÷ capacity.
     """
     if not 0 < reserved_millicpu < capacity_millicpu:
-        return weight
-    most = DEFAULT_WEIGHT * (capacity_millicpu - reserved_millicpu) // reserved_millicpu
-    return max(min(weight, most), MIN_WEIGHT)
+        return cpu_shares
+    most = SHARES_PER_CORE * (capacity_millicpu - reserved_millicpu) // reserved_millicpu
+    return max(min(cpu_shares, most), MIN_SHARES)
 
 
 def fair_shares(requests_millicpu: Sequence[int], capacity_millicpu: int) -> list[int]:

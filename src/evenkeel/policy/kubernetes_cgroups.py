@@ -17,8 +17,8 @@ from evenkeel.api.resources import CPU, MEMORY, ResourceList, hugepage_bytes, is
 from evenkeel.policy import cpu
 from evenkeel.policy.critical import is_critical
 from evenkeel.policy.oom import oom_score_adj
-from evenkeel.policy.pod_resources import has_pod_level_resources, pod_limits, pod_requests
-from evenkeel.policy.qos import QoSClass, pod_class
+from evenkeel.policy.pod_resources import has_pod_level_resources, pod_limits
+from evenkeel.policy.qos import QoSClass
 from evenkeel.quantity import ZERO, Quantity
 
 TIERED = "TieredReservation"
@@ -65,17 +65,17 @@ class NodeSettings(NamedTuple):
     single_process_oom_kill: bool | None = None
 
 
-def pod_config(pod: Pod, node: NodeSettings) -> CgroupConfig:
-    """The pod's own cgroup."""
-    requests = pod_requests(pod)
+def pod_config(pod: Pod, node: NodeSettings, qos: QoSClass, requests: ResourceList) -> CgroupConfig:
+    """The pod's own cgroup; `qos` and `requests` are the pod's."""
     limits = pod_limits(pod)
-    qos = pod_class(pod, Profile.KUBERNETES)
     shares, quota, period, memory = cpu.MIN_SHARES, None, None, None
     if qos != QoSClass.BEST_EFFORT:
         shares = cpu.shares(requests.get(CPU, ZERO).milli)
         if qos == QoSClass.GUARANTEED or is_limited_whole(pod, CPU):
             period = node.cpu_period_us
-            quota = cpu.quota_us(limits.get(CPU, ZERO).milli, period) if node.enforce_cpu_limits else cpu.NO_QUOTA
+            quota = (
+                cpu.quota_us(limits.get(CPU, ZERO).milli, period) if node.enforce_cpu_limits else cpu.NO_QUOTA
+            )
         if qos == QoSClass.GUARANTEED or is_limited_whole(pod, MEMORY):
             memory = limits.get(MEMORY, ZERO).value
     unified: dict[str, str] = {}
@@ -83,7 +83,11 @@ def pod_config(pod: Pod, node: NodeSettings) -> CgroupConfig:
         request = requests.get(MEMORY, ZERO).value
         if node.reservation_policy == TIERED and request > 0:
             unified[_protection(qos)] = str(request)
-        if node.throttling_factor is not None and has_pod_level_resources(pod) and is_limited_whole(pod, MEMORY):
+        if (
+            node.throttling_factor is not None
+            and has_pod_level_resources(pod)
+            and is_limited_whole(pod, MEMORY)
+        ):
             limit = limits.get(MEMORY, ZERO).value
             high = memory_high(request, limit, node.throttling_factor)
             if limit > request and high > request:
@@ -99,16 +103,18 @@ def is_limited_whole(pod: Pod, resource: str) -> bool:
 
 
 def qos_configs(
-    pods: Iterable[Pod], *, tiered: bool, allocatable_bytes: int, reserved_percent: int | None = None
+    pods: Iterable[tuple[QoSClass, ResourceList]],
+    *,
+    tiered: bool,
+    allocatable_bytes: int,
+    reserved_percent: int | None = None,
 ) -> Mapping[QoSClass, CgroupConfig]:
-    """The Burstable and BestEffort branches, and (as Guaranteed) the pods' root."""
+    """The Burstable and BestEffort branches, and (as Guaranteed) the pods' root, from the pods' classes and requests."""
     burstable_millicpu = 0
-    requested_bytes = {QoSClass.GUARANTEED: 0, QoSClass.BURSTABLE: 0, QoSClass.BEST_EFFORT: 0}
-    for pod in pods:
-        qos = pod_class(pod, Profile.KUBERNETES)
+    requested_bytes = {QoSClass.GUARANTEED: 0, QoSClass.BURSTABLE: 0}
+    for qos, requests in pods:
         if qos == QoSClass.BEST_EFFORT:
             continue
-        requests = pod_requests(pod)
         requested_bytes[qos] += requests.get(MEMORY, ZERO).value
         if qos == QoSClass.BURSTABLE:
             burstable_millicpu += requests.get(CPU, ZERO).milli
@@ -128,17 +134,23 @@ def qos_configs(
     return {QoSClass.GUARANTEED: guaranteed, QoSClass.BURSTABLE: burstable, QoSClass.BEST_EFFORT: best_effort}
 
 
-def container_config(pod: Pod, container: Container, node: NodeSettings) -> ContainerConfig:
+def container_config(pod: Pod, container: Container, node: NodeSettings, qos: QoSClass) -> ContainerConfig:
     """What the runtime is told of one container."""
     cpu_limit = effective_limit(pod, container, CPU)
-    cpu_request = container.resources.requests.get(CPU, cpu_limit)  # a request that is not stated is the limit
+    cpu_request = container.resources.requests.get(
+        CPU, cpu_limit
+    )  # a request that is not stated is the limit
     return ContainerConfig(
         oom_score_adj=oom_score_adj(pod, container, node.capacity_bytes, Profile.KUBERNETES),
         cpu_shares=cpu.shares(cpu_request.milli),
         cpu_quota_us=cpu.quota_us(cpu_limit.milli, node.cpu_period_us) if node.enforce_cpu_limits else 0,
         cpu_period_us=node.cpu_period_us if node.enforce_cpu_limits else 0,
         memory_bytes=effective_limit(pod, container, MEMORY).value,
-        unified={**_swap(pod, container, node), **_memory_qos(pod, container, node), **_oom_group(node)},
+        unified={
+            **_swap(pod, container, node, qos),
+            **_memory_qos(pod, container, node, qos),
+            **_oom_group(node),
+        },
         hugepage_bytes=_hugepages(
             {**(pod.spec.resources.limits if pod.spec.resources else {}), **container.resources.limits}
         ),
@@ -163,13 +175,12 @@ def _protection(qos: QoSClass) -> str:
     return "memory.min" if qos == QoSClass.GUARANTEED else "memory.low"
 
 
-def _memory_qos(pod: Pod, container: Container, node: NodeSettings) -> dict[str, str]:
+def _memory_qos(pod: Pod, container: Container, node: NodeSettings, qos: QoSClass) -> dict[str, str]:
     if not node.memory_qos:
         return {"memory.high": "max"}
     request = container.resources.requests.get(MEMORY, ZERO).value
     limit = container.resources.limits.get(MEMORY, ZERO)
     is_throttled_by_pod = not limit and bool(effective_limit(pod, container, MEMORY))
-    qos = pod_class(pod, Profile.KUBERNETES)
     unified = {"memory.min": "0", "memory.low": "0"}
     if node.reservation_policy == TIERED and request > 0:
         unified = {_protection(qos): str(request)}
@@ -180,7 +191,7 @@ def _memory_qos(pod: Pod, container: Container, node: NodeSettings) -> dict[str,
     return unified
 
 
-def _swap(pod: Pod, container: Container, node: NodeSettings) -> dict[str, str]:
+def _swap(pod: Pod, container: Container, node: NodeSettings, qos: QoSClass) -> dict[str, str]:
     if not node.has_swap_controller:
         return {}
     request = container.resources.requests.get(MEMORY, ZERO)
@@ -188,7 +199,7 @@ def _swap(pod: Pod, container: Container, node: NodeSettings) -> dict[str, str]:
     may_swap = (
         node.swap_behavior == LIMITED_SWAP
         and not is_critical(pod)
-        and pod_class(pod, Profile.KUBERNETES) == QoSClass.BURSTABLE
+        and qos == QoSClass.BURSTABLE
         and request
         and request != limit
     )

@@ -1,19 +1,17 @@
 """What a pod as a whole requests and may use: containers, init containers, sidecars, overhead, pod level.
 
-While an init container runs, it and the sidecars started before it are there; later the sidecars and the containers
-are. A pod needs the larger of the two, resource by resource. Pod-level resources, where the profile has them, replace
-that sum; overhead comes on top (D4).
+Containers are added up as `api.aggregate` says; pod-level resources, where the profile has them, replace that sum, and
+overhead comes on top (D4).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
+from evenkeel.api.aggregate import Totals, add_to, aggregate, raise_to
 from evenkeel.api.container import Container
 from evenkeel.api.pod import Pod
 from evenkeel.api.resources import NO_RESOURCES, ResourceList, is_pod_level
 from evenkeel.api.status import ContainerStatus
 from evenkeel.quantity import ZERO, Quantity
-
-Totals = dict[str, Quantity]
 
 
 def pod_requests(
@@ -34,14 +32,18 @@ def pod_requests(
     """
     from_pod_status = from_pod_status and from_status
     requests = (
-        container_requests(pod, if_missing=if_missing, from_status=from_status, from_pod_status=from_pod_status)
+        container_requests(
+            pod, if_missing=if_missing, from_status=from_status, from_pod_status=from_pod_status
+        )
         if with_containers
         else {}
     )
     if with_pod_level and has_pod_level_requests(pod):
         assert pod.spec.resources is not None
         effective = pod.spec.resources.requests
-        if from_pod_status and (pod.status.resources is not None or _is_stated(pod.status.allocated_resources)):
+        if from_pod_status and (
+            pod.status.resources is not None or _is_stated(pod.status.allocated_resources)
+        ):
             in_force = pod.status.resources.requests if pod.status.resources is not None else NO_RESOURCES
             effective = _largest(
                 NO_RESOURCES if is_resize_infeasible(pod) else effective,
@@ -50,7 +52,7 @@ def pod_requests(
             )
         _replace(requests, effective)
     if with_overhead:
-        _add(requests, pod.spec.overhead)
+        add_to(requests, pod.spec.overhead)
     return requests
 
 
@@ -89,7 +91,7 @@ def container_requests(
     from_pod_status: bool = True,
 ) -> Totals:
     """What the containers request together, without pod level and overhead."""
-    asked = _aggregate(pod, lambda container: _completed(container.resources.requests, if_missing))
+    asked = aggregate(pod.spec, lambda container: _completed(container.resources.requests, if_missing))
     if not from_status:
         return asked
     infeasible = is_resize_infeasible(pod)
@@ -117,14 +119,14 @@ def container_requests(
                 return status.resources.requests
             return allocated_of(container)
 
-        allocated = _aggregate(pod, lambda container: _completed(allocated_of(container), if_missing))
-        actuated = _aggregate(pod, lambda container: _completed(actuated_of(container), if_missing))
+        allocated = aggregate(pod.spec, lambda container: _completed(allocated_of(container), if_missing))
+        actuated = aggregate(pod.spec, lambda container: _completed(actuated_of(container), if_missing))
     return _largest(NO_RESOURCES if infeasible else asked, actuated, allocated)
 
 
 def container_limits(pod: Pod, *, from_status: bool = False, from_pod_status: bool = True) -> Totals:
     """What the containers' limits are together, without pod level and overhead."""
-    asked = _aggregate(pod, lambda container: container.resources.limits)
+    asked = aggregate(pod.spec, lambda container: container.resources.limits)
     if not from_status:
         return asked
     infeasible = is_resize_infeasible(pod)
@@ -139,7 +141,7 @@ def container_limits(pod: Pod, *, from_status: bool = False, from_pod_status: bo
                 return status.resources.limits
             return NO_RESOURCES if infeasible else container.resources.limits
 
-        actuated = _aggregate(pod, actuated_of)
+        actuated = aggregate(pod.spec, actuated_of)
     return _largest(NO_RESOURCES if infeasible else asked, actuated)
 
 
@@ -169,50 +171,20 @@ def is_resize_infeasible(pod: Pod) -> bool:
     return False
 
 
-def _aggregate(pod: Pod, resources_of: Callable[[Container], ResourceList]) -> Totals:
-    total: Totals = {}
-    for container in pod.spec.containers:
-        _add(total, resources_of(container))
-    if not pod.spec.init_containers:
-        return total
-    sidecars: Totals = {}
-    starting: Totals = {}
-    for container in pod.spec.init_containers:
-        resources = resources_of(container)
-        if container.is_sidecar:
-            _add(total, resources)
-            _add(sidecars, resources)
-            _raise(starting, sidecars)
-        else:
-            together = dict(resources)
-            _add(together, sidecars)
-            _raise(starting, together)
-    _raise(total, starting)
-    return total
-
-
 def _is_stated(resources: ResourceList) -> bool:
     """Written down at all, if only as an empty mapping."""
     return resources is not NO_RESOURCES
 
 
 def _statuses(pod: Pod) -> Mapping[str, ContainerStatus]:
-    return {status.name: status for status in (*pod.status.init_container_statuses, *pod.status.container_statuses)}
+    return {
+        status.name: status
+        for status in (*pod.status.init_container_statuses, *pod.status.container_statuses)
+    }
 
 
 def _completed(resources: ResourceList, if_missing: ResourceList) -> ResourceList:
     return {**if_missing, **resources} if if_missing else resources
-
-
-def _add(total: Totals, more: ResourceList) -> None:
-    for name, amount in more.items():
-        total[name] = total[name] + amount if name in total else amount
-
-
-def _raise(total: Totals, other: ResourceList) -> None:
-    for name, amount in other.items():
-        if name not in total or amount > total[name]:
-            total[name] = amount
 
 
 def _replace(total: Totals, by: ResourceList) -> None:
@@ -224,7 +196,7 @@ def _replace(total: Totals, by: ResourceList) -> None:
 def _largest(first: ResourceList, *others: ResourceList) -> Totals:
     largest = dict(first)
     for other in others:
-        _raise(largest, other)
+        raise_to(largest, other)
     return largest
 
 

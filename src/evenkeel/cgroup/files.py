@@ -1,0 +1,83 @@
+"""From amounts to the kernel's files, for cgroup v1 and v2."""
+
+from collections.abc import Callable, Iterator
+
+from evenkeel.api.cpuset import format_cpuset
+from evenkeel.cgroup.tree import Setting, Version
+from evenkeel.policy.provision import NO_LIMIT, Amount, Provision
+
+_HUGEPAGE_UNITS = (("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10))
+
+
+def settings(version: Version, provision: Provision, weight: Callable[[int], int]) -> tuple[Setting, ...]:
+    """The settings of one cgroup; `weight` turns shares into v2's weight, which depends on who asks."""
+    return tuple(_v1(provision) if version == Version.V1 else _v2(provision, weight))
+
+
+def oom_score_setting(provision: Provision) -> Setting | None:
+    amount = provision.oom_score_adj
+    return None if amount is None else Setting("oom_score_adj", str(amount.value), amount.rule, amount.reason)
+
+
+def hugepage_size(page_bytes: int) -> str:
+    """`2MB`, as the kernel names its hugetlb files."""
+    for unit, size in _HUGEPAGE_UNITS:
+        if page_bytes >= size and page_bytes % size == 0:
+            return f"{page_bytes // size}{unit}"
+    return f"{page_bytes}B"
+
+
+def _v2(provision: Provision, weight: Callable[[int], int]) -> Iterator[Setting]:
+    shares = provision.cpu_shares
+    if shares is not None:
+        yield Setting("cpu.weight", str(weight(shares.value)), shares.rule, shares.reason)
+    quota = provision.cpu_quota
+    if quota is not None:
+        limit = "max" if quota.quota_us == NO_LIMIT else str(quota.quota_us)
+        yield Setting("cpu.max", f"{limit} {quota.period_us}", quota.rule, quota.reason)
+    yield from _plain("cpu.max.burst", provision.cpu_burst_us)
+    if provision.cpus is not None:
+        yield Setting(
+            "cpuset.cpus", format_cpuset(provision.cpus.cpus), provision.cpus.rule, provision.cpus.reason
+        )
+    for file, amount in (
+        ("memory.min", provision.memory_min),
+        ("memory.low", provision.memory_low),
+        ("memory.high", provision.memory_high),
+        ("memory.max", provision.memory_max),
+        ("memory.swap.max", provision.swap_max),
+        ("memory.oom.group", provision.oom_group),
+        ("pids.max", provision.pids_max),
+    ):
+        yield from _plain(file, amount)
+    for size, amount in provision.hugepages.items():
+        yield from _plain(f"hugetlb.{hugepage_size(size)}.max", amount)
+
+
+def _v1(provision: Provision) -> Iterator[Setting]:
+    yield from _plain("cpu.shares", provision.cpu_shares)
+    quota = provision.cpu_quota
+    if quota is not None:
+        yield Setting("cpu.cfs_period_us", str(quota.period_us), quota.rule, quota.reason)
+        yield Setting("cpu.cfs_quota_us", str(quota.quota_us), quota.rule, quota.reason)
+    yield from _plain("cpu.cfs_burst_us", provision.cpu_burst_us)
+    if provision.cpus is not None:
+        yield Setting(
+            "cpuset.cpus", format_cpuset(provision.cpus.cpus), provision.cpus.rule, provision.cpus.reason
+        )
+    yield from _plain("memory.limit_in_bytes", provision.memory_max, unlimited="-1")
+    yield from _plain("memory.soft_limit_in_bytes", provision.memory_soft_limit, unlimited="-1")
+    swap, limit = provision.swap_max, provision.memory_max
+    if swap is not None and limit is not None:
+        # v1 counts memory and swap together: no swap is memory+swap = memory (A18).
+        both = NO_LIMIT if NO_LIMIT in (swap.value, limit.value) else limit.value + swap.value
+        yield Setting("memory.memsw.limit_in_bytes", str(both), swap.rule, swap.reason)
+    yield from _plain("pids.max", provision.pids_max)
+    for size, amount in provision.hugepages.items():
+        yield from _plain(f"hugetlb.{hugepage_size(size)}.limit_in_bytes", amount, unlimited="-1")
+
+
+def _plain(file: str, amount: Amount | None, unlimited: str = "max") -> Iterator[Setting]:
+    if amount is not None:
+        value = unlimited if amount.value == NO_LIMIT else str(amount.value)
+        yield Setting(file, value, amount.rule, amount.reason)

@@ -1,0 +1,190 @@
+"""The plan: a node and its admitted pods, each at its moment of life, to the whole tree of cgroups (B10).
+
+Pure: the same input gives the same tree. `explain` prints it, reconciling makes the kernel equal to it.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+from evenkeel.api.container import Container
+from evenkeel.api.pod import Pod
+from evenkeel.api.profile import Profile
+from evenkeel.api.resources import CPU, MEMORY
+from evenkeel.cgroup import names
+from evenkeel.cgroup.files import oom_score_setting, settings
+from evenkeel.cgroup.tree import Cgroup, Kind, Naming, Tree, Version
+from evenkeel.policy import cpu, documents_cgroups
+from evenkeel.policy.allocatable import CgroupLimits
+from evenkeel.policy.node import NodeView
+from evenkeel.policy.provision import PodFacts, PodMoment, Provision, pod_facts
+from evenkeel.policy.qos import QoSClass, container_class
+from evenkeel.quantity import ZERO
+
+
+class Policy(Protocol):
+    """What a profile decides on each level (`documents_cgroups`, `kubernetes_provision`)."""
+
+    def root_provision(self, node: NodeView, pods: Sequence[PodFacts], min_bytes: int) -> Provision: ...
+    def branch_provision(
+        self, node: NodeView, qos: QoSClass, pods: Sequence[PodFacts], min_bytes: int, fair_shares: int | None
+    ) -> Provision: ...
+    def pod_provision(
+        self, node: NodeView, facts: PodFacts, min_bytes: int, fair_shares: int | None
+    ) -> Provision: ...
+    def container_provision(self, node: NodeView, facts: PodFacts, container: Container) -> Provision: ...
+    def infrastructure_provision(self, node: NodeView, pod: Pod) -> Provision: ...
+    def reserved_provision(self, node: NodeView, limits: CgroupLimits, what: str) -> Provision: ...
+
+
+# A dot keeps it apart from every container: their names have none.
+INFRASTRUCTURE = "pod.infrastructure"
+
+
+def plan(
+    node: NodeView,
+    moments: Sequence[PodMoment],
+    version: Version = Version.V2,
+    naming: Naming = Naming.CGROUPFS,
+) -> Tree:
+    """The tree for `moments`, the admitted pods in order of admission."""
+    builder = _Builder(node, version, naming)
+    return Tree(version, naming, tuple(builder.cgroups(moments)))
+
+
+class _Pod(NamedTuple):
+    """A pod with what is computed once for it and used on every level above."""
+
+    facts: PodFacts
+    name: names.CgroupName
+    children: tuple[tuple[Container | None, Provision], ...]
+    min_bytes: int
+    fair_shares: int | None
+
+
+class _Builder:
+    def __init__(self, node: NodeView, version: Version, naming: Naming) -> None:
+        self._node = node
+        self._version = version
+        self._naming = naming
+        self._per_qos = node.config.cgroups_per_qos
+        self._root = names.pods_root(node.config.cgroup_root, per_qos=self._per_qos)
+        if node.profile == Profile.DOCUMENTS:
+            self._policy: Policy = documents_cgroups
+            self._weight = self._container_weight = cpu.weight_keeping_ratio
+        else:
+            from evenkeel.policy import kubernetes_provision
+
+            self._policy = kubernetes_provision
+            self._weight, self._container_weight = cpu.weight_linear, cpu.weight_quadratic
+
+    def cgroups(self, moments: Sequence[PodMoment]) -> Iterator[Cgroup]:
+        pods = self._pods(moments)
+        yield from self._reserved()
+        yield from self._top(pods)
+        if not self._per_qos:
+            for pod in pods:
+                yield from self._pod(pod)
+            return
+        for qos in (QoSClass.GUARANTEED, QoSClass.BURSTABLE, QoSClass.BEST_EFFORT):
+            if qos != QoSClass.GUARANTEED:
+                yield self._branch(qos, pods)
+            for pod in pods:
+                if pod.facts.qos == qos:
+                    yield from self._pod(pod)
+
+    def _pods(self, moments: Sequence[PodMoment]) -> list[_Pod]:
+        every = [pod_facts(moment, self._node.profile) for moment in moments]
+        fair: Sequence[int | None] = [None] * len(every)
+        if self._node.config.fair_cpu_sharing:
+            requests = [facts.requests.get(CPU, ZERO).milli for facts in every]
+            fair = cpu.fair_shares(requests, self._node.pods_limits.millicpu or 0)
+        return [self._with_children(facts, shares) for facts, shares in zip(every, fair, strict=True)]
+
+    def _with_children(self, facts: PodFacts, fair_shares: int | None) -> _Pod:
+        parent = names.branch(self._root, facts.qos) if self._per_qos else self._root
+        children: list[tuple[Container | None, Provision]] = [
+            (None, self._policy.infrastructure_provision(self._node, facts.pod))
+        ]
+        for container in present_containers(facts.moment):
+            children.append((container, self._policy.container_provision(self._node, facts, container)))
+        protected = sum(child.memory_min.value for _, child in children if child.memory_min is not None)
+        return _Pod(
+            facts=facts,
+            name=names.child(parent, f"{names.POD_PREFIX}{facts.pod.metadata.uid}"),
+            children=tuple(children),
+            min_bytes=documents_cgroups.pod_min_bytes(facts, protected),
+            fair_shares=fair_shares,
+        )
+
+    def _reserved(self) -> Iterator[Cgroup]:
+        config, limits = self._node.config, self._node.reserved_limits
+        for path, of_daemons, what in (
+            (config.kube_reserved_cgroup, limits.kube, "kube-reserved"),
+            (config.system_reserved_cgroup, limits.system, "system-reserved"),
+        ):
+            if of_daemons is not None and path:
+                provision = self._policy.reserved_provision(self._node, of_daemons, what)
+                yield Cgroup(path, Kind.RESERVED, settings(self._version, provision, self._weight))
+
+    def _top(self, pods: Sequence[_Pod]) -> Iterator[Cgroup]:
+        root = self._policy.root_provision(
+            self._node, [pod.facts for pod in pods], sum(pod.min_bytes for pod in pods)
+        )
+        if self._node.profile == Profile.DOCUMENTS:
+            ancestor = documents_cgroups.ancestor_provision(root)
+            for depth in range(1, len(self._root)):
+                yield self._cgroup(self._root[:depth], Kind.ANCESTOR, ancestor)
+        if self._root:
+            yield self._cgroup(self._root, Kind.ROOT, root)
+
+    def _branch(self, qos: QoSClass, pods: Sequence[_Pod]) -> Cgroup:
+        of_class = [pod for pod in pods if pod.facts.qos == qos]
+        fair = None
+        if self._node.config.fair_cpu_sharing:
+            fair = min(max(sum(pod.fair_shares or 0 for pod in of_class), cpu.MIN_SHARES), cpu.MAX_SHARES)
+        provision = self._policy.branch_provision(
+            self._node, qos, [pod.facts for pod in pods], sum(pod.min_bytes for pod in of_class), fair
+        )
+        return self._cgroup(names.branch(self._root, qos), Kind.BRANCH, provision)._replace(qos=str(qos))
+
+    def _pod(self, pod: _Pod) -> Iterator[Cgroup]:
+        facts = pod.facts
+        provision = self._policy.pod_provision(self._node, facts, pod.min_bytes, pod.fair_shares)
+        key, qos = facts.pod.key, str(facts.qos)
+        yield self._cgroup(pod.name, Kind.POD, provision)._replace(pod=key, qos=qos)
+        for container, of_child in pod.children:
+            yield Cgroup(
+                path=self._child_path(pod, container.name if container else INFRASTRUCTURE),
+                kind=Kind.CONTAINER if container else Kind.INFRASTRUCTURE,
+                settings=settings(self._version, of_child, self._container_weight),
+                pod=key,
+                container=container.name if container else "",
+                qos=qos,
+                memory_qos=str(container_class(container, MEMORY)) if container else "",
+                cpu_qos=str(container_class(container, CPU)) if container else "",
+                oom_score_adj=oom_score_setting(of_child),
+            )
+
+    def _child_path(self, pod: _Pod, child: str) -> str:
+        if self._naming == Naming.CGROUPFS:
+            return names.to_cgroupfs(names.child(pod.name, child))
+        # Processes live in scopes. A unit's name is one for the whole system, so it holds the pod's UID too.
+        uid = pod.facts.pod.metadata.uid.replace("-", "_")
+        return f"{names.to_systemd(pod.name)}/evenkeel-{uid}-{child.replace('-', '_')}.scope"
+
+    def _cgroup(self, name: names.CgroupName, kind: Kind, provision: Provision) -> Cgroup:
+        path = names.to_cgroupfs(name) if self._naming == Naming.CGROUPFS else names.to_systemd(name)
+        return Cgroup(path, kind, settings(self._version, provision, self._weight))
+
+
+def present_containers(moment: PodMoment) -> Iterator[Container]:
+    """The containers that are there at this moment: while init container i runs, it and the sidecars before it; after
+    the last, the sidecars and the containers."""
+    spec = moment.pod.spec
+    for index, container in enumerate(spec.init_containers):
+        is_now = index == moment.init_container
+        is_started = moment.init_container is None or index < moment.init_container
+        if is_now or (container.is_sidecar and is_started):
+            yield container
+    if not moment.is_starting:
+        yield from spec.containers

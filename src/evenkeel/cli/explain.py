@@ -1,0 +1,181 @@
+"""`evenkeel explain`: what a node would do with pods, and why. No root, no agent; the agent acts on the same plan."""
+
+import argparse
+import sys
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from evenkeel.api.cpuset import parse_cpuset
+from evenkeel.api.pod import Pod
+from evenkeel.api.resources import CPU, MEMORY, PODS, ResourceList
+from evenkeel.cgroup.plan import plan
+from evenkeel.cgroup.tree import Cgroup, Naming, Tree, Version
+from evenkeel.cli.config_flags import add_config_flags, config_from
+from evenkeel.cli.inputs import add_manifest_flag, add_node_flag, manifests_from, node_from
+from evenkeel.cli.output import STRUCTURED, paint_for, print_structured
+from evenkeel.errors import EvenkeelError
+from evenkeel.policy.admission import Verdict, admit
+from evenkeel.policy.allocatable import node_capacity
+from evenkeel.policy.node import NodeView, node_view
+from evenkeel.policy.provision import PodMoment
+from evenkeel.policy.qos import container_class, pod_class
+from evenkeel.policy.words import bytes_text, cores_text
+from evenkeel.quantity import Quantity
+
+USAGE = "-f FILE… [--node NODE] [--cgroup v1|v2|systemd] [-o tree|json|yaml] [flags]"
+EXAMPLES = """examples:
+  evenkeel explain -f pod.yaml                          on a node like this machine
+  evenkeel explain -f examples/ --node 32Gi,8cpu        on a node of that size
+  evenkeel explain -f pod.yaml --profile kubernetes     as today's kubelet does it
+  evenkeel explain -f pod.yaml --cgroup v1 -o json      cgroup v1's files, for a program
+  evenkeel explain -f pod.yaml --kube-reserved memory=2Gi --system-reserved memory=1Gi
+"""
+_CGROUPS = {
+    "v1": (Version.V1, Naming.CGROUPFS),
+    "v2": (Version.V2, Naming.CGROUPFS),
+    "systemd": (Version.V2, Naming.SYSTEMD),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_manifest_flag(parser)
+    add_node_flag(parser)
+    parser.add_argument(
+        "--cgroup", choices=_CGROUPS, help="files and names of this kind (default: v2, or the driver's)"
+    )
+    parser.add_argument(
+        "--init", metavar="CONTAINER", help="the moment at which this init container runs (D3)"
+    )
+    parser.add_argument("-o", "--output", choices=("tree", *STRUCTURED), default="tree", help="default: tree")
+    parser.add_argument("-a", "--all", action="store_true", help="also what is left as the kernel has it")
+    add_config_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    config = config_from(args)
+    reading = manifests_from(args, config.rulebook)
+    node = node_view(node_from(args.node, reading.nodes), config)
+    verdicts = admit(reading.pods, node.allocatable, node.profile)
+    kind = args.cgroup or ("systemd" if config.cgroup_driver == "systemd" else "v2")
+    admitted = [verdict.pod for verdict in verdicts if verdict.refusal is None]
+    tree = plan(node, _moments(node, admitted, args.init), *_CGROUPS[kind])
+    explanation = _explanation(node, verdicts, tree)
+    if args.output in STRUCTURED:
+        print_structured(explanation, args.output)
+    else:
+        from evenkeel.cli.tree_text import tree_lines
+
+        paint = paint_for()
+        sys.stdout.write(
+            "\n".join([*_head(explanation.node, kind), "", *tree_lines(tree, paint, all_files=args.all), ""])
+        )
+        for pod in explanation.pods:
+            if not pod.admitted:
+                print(f"{paint('red', 'refused')} {pod.namespace}/{pod.name}: {pod.reason}: {pod.message}")
+    return int(any(verdict.refusal for verdict in verdicts))
+
+
+class NodeExplained(NamedTuple):
+    profile: str
+    capacity: ResourceList
+    allocatable: ResourceList
+
+
+class ContainerExplained(NamedTuple):
+    name: str
+    memory_qos_class: str
+    cpu_qos_class: str
+    oom_score_adj: int | None
+
+
+class PodExplained(NamedTuple):
+    namespace: str
+    name: str
+    uid: str
+    qos_class: str
+    admitted: bool
+    reason: str
+    message: str
+    containers: tuple[ContainerExplained, ...]
+
+
+class Explanation(NamedTuple):
+    """What `-o json` prints."""
+
+    node: NodeExplained
+    pods: tuple[PodExplained, ...]
+    cgroups: tuple[Cgroup, ...]
+
+
+def _moments(node: NodeView, pods: list[Pod], init: str | None) -> list[PodMoment]:
+    exclusive: Mapping[str, Mapping[str, tuple[int, ...]]] = {}
+    if node.config.cpu_manager_policy == "static":
+        from evenkeel.policy.cpuset import assign
+
+        cpus = range(node.capacity.millicpu // 1000)
+        reserved = parse_cpuset(node.config.reserved_system_cpus) or range(-(-node.reserved_millicpu // 1000))
+        assignment = assign(pods, cpus, reserved, node.profile)
+        exclusive = {pod.metadata.uid: assignment.of_pod(pod.metadata.uid) for pod in pods}
+    moments = [PodMoment(pod, _init_index(pod, init), exclusive.get(pod.metadata.uid, {})) for pod in pods]
+    if init is not None and pods and not any(moment.is_starting for moment in moments):
+        raise EvenkeelError(f"--init: no pod has an init container {init}")
+    return moments
+
+
+def _init_index(pod: Pod, init: str | None) -> int | None:
+    found = (index for index, container in enumerate(pod.spec.init_containers) if container.name == init)
+    return next(found, None)
+
+
+def _explanation(node: NodeView, verdicts: tuple[Verdict, ...], tree: Tree) -> Explanation:
+    scores = {
+        (cgroup.pod, cgroup.container): int(cgroup.oom_score_adj.value)
+        for cgroup in tree.cgroups
+        if cgroup.oom_score_adj is not None and cgroup.container
+    }
+    return Explanation(
+        node=NodeExplained(str(node.profile), _capacity(node), node.allocatable),
+        pods=tuple(_pod(node, verdict, scores) for verdict in verdicts),
+        cgroups=tree.cgroups,
+    )
+
+
+def _pod(node: NodeView, verdict: Verdict, scores: Mapping[tuple[str, str], int]) -> PodExplained:
+    pod, refusal = verdict
+    return PodExplained(
+        namespace=pod.metadata.namespace,
+        name=pod.metadata.name,
+        uid=pod.metadata.uid,
+        qos_class=str(pod_class(pod, node.profile)),
+        admitted=refusal is None,
+        reason=refusal.reason if refusal else "",
+        message=refusal.message if refusal else "",
+        containers=tuple(
+            ContainerExplained(
+                name=container.name,
+                memory_qos_class=str(container_class(container, MEMORY)),
+                cpu_qos_class=str(container_class(container, CPU)),
+                oom_score_adj=scores.get((pod.key, container.name)),
+            )
+            for container in pod.spec.every_container
+        ),
+    )
+
+
+def _capacity(node: NodeView) -> ResourceList:
+    return node_capacity(node.capacity, node.config)
+
+
+def _head(node: NodeExplained, kind: str) -> list[str]:
+    """The node in two lines: what it has, and what of it pods may use."""
+    has, may_use = (
+        ", ".join(f"{name} {_short(name, amount)}" for name, amount in resources.items())
+        for resources in (node.capacity, node.allocatable)
+    )
+    return [f"node: {has}", f"pods may use: {may_use}", f"profile {node.profile}, cgroup {kind}"]
+
+
+def _short(name: str, amount: Quantity) -> str:
+    if name == PODS:
+        return str(amount.value)
+    return cores_text(amount.milli) if name == CPU else bytes_text(amount.value)

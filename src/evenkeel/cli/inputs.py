@@ -1,0 +1,73 @@
+"""What several commands are given: manifests, and the size of the node."""
+
+import argparse
+import os
+import sys
+
+from evenkeel.api.manifests import NOTHING_READ, Reading, read_manifests
+from evenkeel.api.node import Node
+from evenkeel.api.profile import Profile
+from evenkeel.errors import EvenkeelError
+from evenkeel.host.files import manifest_paths, read_text
+from evenkeel.policy.allocatable import NodeCapacity
+from evenkeel.policy.node_size import capacity_of, parse_node
+
+
+def add_manifest_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-f",
+        "--filename",
+        metavar="FILE",
+        nargs="+",
+        action="extend",
+        required=True,
+        help="manifests: YAML or JSON files, directories of them, or - for standard input",
+    )
+
+
+def add_node_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--node",
+        metavar="NODE",
+        help="the node: its size (32Gi,8cpu) or a file with a Node object; else a Node among the manifests, "
+        "else this machine",
+    )
+
+
+def read_all(paths: list[str], profile: Profile) -> Reading:
+    """Everything in the manifests at `paths`, with every problem of every file."""
+    reading = NOTHING_READ
+    for given in paths:
+        for path in manifest_paths(given):
+            reading += read_manifests(read_text(path), "standard input" if path == "-" else path, profile)
+    return reading.without_duplicates()
+
+
+def manifests_from(args: argparse.Namespace, profile: Profile) -> Reading:
+    """The manifests of `-f`, which must be without problem; warnings go to standard error."""
+    reading = read_all(args.filename, profile).or_raise()
+    for warning in reading.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    return reading
+
+
+def node_from(text: str | None, nodes: tuple[Node, ...]) -> NodeCapacity:
+    """The node's capacity from `--node`, or else from the manifests, or else this machine's."""
+    if text is None:
+        if nodes:
+            return _one(nodes, "the manifests")
+        from evenkeel.host.capacity import machine_capacity
+
+        return machine_capacity()
+    if os.path.exists(text):
+        return _one(read_manifests(read_text(text), text).or_raise().nodes, text)
+    if text.endswith((".yaml", ".yml", ".json")):
+        raise EvenkeelError(f"--node: there is no file {text}")
+    return parse_node(text)
+
+
+def _one(nodes: tuple[Node, ...], source: str) -> NodeCapacity:
+    if len(nodes) != 1:
+        found = ", ".join(node.metadata.name for node in nodes) or "none"
+        raise EvenkeelError(f"--node: {source} must hold one Node, and holds {found}")
+    return capacity_of(nodes[0])

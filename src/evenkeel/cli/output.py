@@ -1,0 +1,42 @@
+"""What commands print: colour only for a terminal that wants it, and machine formats from typed values."""
+
+import os
+import sys
+
+from evenkeel.api.encode import encode
+
+STRUCTURED = ("json", "yaml")
+
+_CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
+
+
+class Paint:
+    """Puts colour around words, or not."""
+
+    def __init__(self, *, enabled: bool) -> None:
+        self._enabled = enabled
+
+    def __call__(self, style: str, text: str) -> str:
+        return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if self._enabled and text else text
+
+
+def paint_for(stream: object = None) -> Paint:
+    """Colour if `stream` (standard output) is a terminal, unless NO_COLOR is set or the terminal is dumb."""
+    isatty = getattr(stream or sys.stdout, "isatty", None)
+    wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return Paint(enabled=bool(wanted and isatty and isatty()))
+
+
+def print_structured(value: object, form: str) -> None:
+    """`value` as JSON or YAML on standard output."""
+    plain = encode(value)
+    if form == "json":
+        import json
+
+        json.dump(plain, sys.stdout, indent=2, ensure_ascii=False)
+        sys.stdout.write("\n")
+    else:
+        import yaml
+
+        dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+        yaml.dump(plain, sys.stdout, Dumper=dumper, sort_keys=False, allow_unicode=True, width=120)

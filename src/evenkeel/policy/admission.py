@@ -1,0 +1,71 @@
+"""Whether a pod is taken (A6, B2): only while the requests of all admitted pods stay within what the node allocates."""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from evenkeel.api.aggregate import Totals, add_to
+from evenkeel.api.pod import Pod
+from evenkeel.api.profile import Profile
+from evenkeel.api.resources import CPU, PODS, ResourceList
+from evenkeel.policy.pod_resources import pod_requests
+from evenkeel.policy.words import bytes_text, cores_text
+from evenkeel.quantity import ZERO, Quantity
+
+_ONE_POD: ResourceList = {PODS: Quantity.of(1)}
+
+
+class Refusal(NamedTuple):
+    """Why a pod is `Failed` before it began: Kubernetes' reason, and a sentence with the figures."""
+
+    reason: str
+    message: str
+
+
+class Verdict(NamedTuple):
+    pod: Pod
+    refusal: Refusal | None
+
+
+def admit(pods: Iterable[Pod], allocatable: ResourceList, profile: Profile) -> tuple[Verdict, ...]:
+    """Each pod's verdict, in order of arrival: a pod that is refused takes nothing from those after it."""
+    used: Totals = {}
+    verdicts = []
+    for pod in pods:
+        asked = requested(pod, profile)
+        refusal = refusal_of(asked, used, allocatable)
+        if refusal is None:
+            add_to(used, asked)
+        verdicts.append(Verdict(pod, refusal))
+    return tuple(verdicts)
+
+
+def requested(pod: Pod, profile: Profile) -> Totals:
+    """What admission counts a pod for: its requests, and one of the node's number of pods."""
+    asked = pod_requests(pod, with_pod_level=profile == Profile.KUBERNETES)
+    add_to(asked, _ONE_POD)
+    return asked
+
+
+def refusal_of(
+    asked: ResourceList, used: Mapping[str, Quantity], allocatable: ResourceList
+) -> Refusal | None:
+    """The first resource of which there is not enough, pods before others, or None if there is enough of all."""
+    for name in (PODS, *sorted(asked.keys() - {PODS})):
+        amount, has, taken = asked.get(name, ZERO), allocatable.get(name, ZERO), used.get(name, ZERO)
+        if amount and taken + amount > has:
+            return Refusal(f"OutOf{name}", _figures(name, amount, taken, has))
+    return None
+
+
+def _figures(name: str, amount: Quantity, taken: Quantity, has: Quantity) -> str:
+    if name == PODS:
+        return f"the node takes {has.value} pods and has {taken.value}"
+    free = max(has - taken, ZERO)
+    return (
+        f"requests {_text(name, amount)} of {name}, {_text(name, free)} is free: "
+        f"{_text(name, taken)} of {_text(name, has)} allocatable is requested already"
+    )
+
+
+def _text(name: str, amount: Quantity) -> str:
+    return cores_text(amount.milli) if name == CPU else bytes_text(amount.value)

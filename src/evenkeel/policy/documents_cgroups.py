@@ -1,0 +1,294 @@
+"""What the documents put on each cgroup (profile `documents`): node, branches, pods, containers."""
+
+from collections.abc import Mapping, Sequence
+
+from evenkeel.api.container import Container
+from evenkeel.api.pod import Pod
+from evenkeel.api.profile import Profile
+from evenkeel.api.resources import CPU, MEMORY, hugepage_bytes, is_hugepages
+from evenkeel.policy import cpu, memory
+from evenkeel.policy.allocatable import CgroupLimits
+from evenkeel.policy.node import NodeView
+from evenkeel.policy.oom import INFRASTRUCTURE_SCORE, oom_score_adj
+from evenkeel.policy.pod_resources import pod_limits
+from evenkeel.policy.provision import NO_LIMIT, Amount, Cpus, PodFacts, Provision, Quota
+from evenkeel.policy.qos import QoSClass, container_class
+from evenkeel.policy.words import bytes_text, cores_text
+from evenkeel.quantity import ZERO, Quantity
+
+# The per-container choice of E5, as an annotation of the pod: evenkeel.dev/oom-kill.<container>: process|container
+OOM_KILL_ANNOTATION = "evenkeel.dev/oom-kill."
+
+
+def container_provision(node: NodeView, facts: PodFacts, container: Container) -> Provision:
+    pod = facts.pod
+    request, limit = container.resources.requests, container.resources.limits
+    exclusive = facts.moment.exclusive_cpus.get(container.name)
+    quota, burst = _container_quota(node, limit.get(CPU, ZERO).milli, is_exclusive=exclusive is not None)
+    memory_request, memory_limit = request.get(MEMORY, ZERO).value, limit.get(MEMORY, ZERO).value
+    return Provision(
+        cpu_shares=_shares(request.get(CPU, ZERO).milli, "requests"),
+        cpu_quota=quota,
+        cpu_burst_us=burst,
+        cpus=Cpus(exclusive, "A23", "cores of its own: Guaranteed, whole cores requested")
+        if exclusive
+        else None,
+        memory_min=_memory_min(node, memory_request, "request"),
+        memory_high=_memory_high(node, memory_request, memory_limit),
+        memory_max=_limit(memory_limit, "C3", "limit"),
+        memory_soft_limit=Amount(memory_request, "D6", f"request {bytes_text(memory_request)}")
+        if memory_request
+        else Amount(NO_LIMIT, "D6", "no request"),
+        swap_max=_swap_max(node, container),
+        oom_group=_oom_group(node, pod, container),
+        hugepages=_container_hugepages(node, container),
+        oom_score_adj=_oom_score(node, pod, container),
+    )
+
+
+def infrastructure_provision(node: NodeView, pod: Pod) -> Provision:
+    """The pod's own cgroup beside its containers: it carries the overhead as a request, never as a limit (D4)."""
+    overhead = pod.spec.overhead
+    amount = overhead.get(MEMORY, ZERO).value
+    return Provision(
+        cpu_shares=_shares(overhead.get(CPU, ZERO).milli, "overhead", rule="D4"),
+        memory_min=_memory_min(node, amount, "overhead", rule="D4"),
+        oom_score_adj=Amount(INFRASTRUCTURE_SCORE, "A12", "pod infrastructure"),
+    )
+
+
+def pod_provision(
+    node: NodeView, facts: PodFacts, min_bytes: int, fair_shares: int | None = None
+) -> Provision:
+    """The pod's cgroup. `min_bytes` is what its children are protected by together; `fair_shares` replaces the shares
+    by request where CPU is shared fairly (A21)."""
+    request = facts.requests.get(CPU, ZERO).milli
+    of_what = (
+        "requests of its containers and overhead" if facts.pod.spec.overhead else "requests of its containers"
+    )
+    shares = _shares(request, of_what)
+    if fair_shares is not None:
+        shares = Amount(
+            fair_shares, "A21", f"request {cores_text(request)} and an equal part of what is unrequested"
+        )
+    pids = node.config.pod_pids_limit
+    return Provision(
+        cpu_shares=shares,
+        cpu_quota=_pod_quota(node, facts),
+        memory_min=_memory_min(node, min_bytes, of_what),
+        memory_max=_pod_limit(facts, MEMORY),
+        pids_max=Amount(pids, "B16", "podPidsLimit")
+        if pids > 0
+        else Amount(NO_LIMIT, "B16", "no podPidsLimit"),
+    )
+
+
+def branch_provision(
+    node: NodeView, qos: QoSClass, pods: Sequence[PodFacts], min_bytes: int, fair_shares: int | None = None
+) -> Provision:
+    """The Burstable or BestEffort branch. `pods` are all of the node's, `min_bytes` what those of the branch are
+    protected by together."""
+    if fair_shares is not None:
+        shares = Amount(fair_shares, "A21", "sum of its pods' fair shares")
+    elif qos == QoSClass.BEST_EFFORT:
+        shares = Amount(cpu.MIN_SHARES, "A11", "BestEffort pods request nothing: the least there is")
+    else:
+        shares = _shares(
+            sum(f.requests.get(CPU, ZERO).milli for f in pods if f.qos == qos), "requests of its pods"
+        )
+    return Provision(
+        cpu_shares=shares,
+        memory_min=_memory_min(node, min_bytes, "requests of its pods"),
+    )
+
+
+def root_provision(node: NodeView, pods: Sequence[PodFacts], min_bytes: int) -> Provision:  # noqa: ARG001
+    """The cgroup that holds all pods (A16, B8)."""
+    limits = node.pods_limits
+    assert limits.millicpu is not None
+    plain = cpu.shares(limits.millicpu)
+    capped = cpu.capped_shares(
+        plain, capacity_millicpu=node.capacity.millicpu, reserved_millicpu=node.reserved_millicpu
+    )
+    shares = Amount(plain, "B8", f"allocatable cpu {cores_text(limits.millicpu)}")
+    if capped < plain:
+        kept = cores_text(node.reserved_millicpu)
+        shares = Amount(capped, "E11", f"system cgroups of default weight keep their {kept} reserved")
+    return Provision(
+        cpu_shares=shares,
+        memory_min=_memory_min(node, min_bytes, "requests of all pods"),
+        memory_max=_root_memory_max(node, limits),
+        pids_max=_limit_of(limits.pids, "B8", "pids that are not reserved"),
+        hugepages={
+            size: Amount(amount, "B8", "pages that are not reserved")
+            for size, amount in limits.hugepage_bytes.items()
+        },
+    )
+
+
+def ancestor_provision(root: Provision) -> Provision:
+    """A cgroup between the hierarchy's root and the pods' root: weight and protection must pass through it."""
+    return Provision(cpu_shares=root.cpu_shares, memory_min=root.memory_min)
+
+
+def reserved_provision(node: NodeView, limits: CgroupLimits, what: str) -> Provision:
+    """The cgroup of kube or system daemons, where its reservation is enforced (B4, C1, E8)."""
+    protected = limits.memory_bytes or 0
+    capped: Amount | None = None
+    if limits.memory_bytes is not None:
+        capped = (
+            Amount(NO_LIMIT, "E8", "reservations protect and do not cap (reservedProtectOnly)")
+            if node.config.reserved_protect_only
+            else Amount(limits.memory_bytes, "B4", f"{what} is enforced")
+        )
+    return Provision(
+        cpu_shares=_shares(limits.millicpu, what, rule="B4") if limits.millicpu is not None else None,
+        memory_min=_memory_min(node, protected, what) if limits.memory_bytes is not None else None,
+        memory_max=capped,
+        pids_max=_limit_of(limits.pids, "B4", f"{what} is enforced") if limits.pids is not None else None,
+    )
+
+
+def pod_min_bytes(facts: PodFacts, children_bytes: int) -> int:
+    """What the pod's cgroup is protected by: its requests, and never less than its children's together (C1)."""
+    return max(facts.requests.get(MEMORY, ZERO).value, children_bytes)
+
+
+def _shares(millicpu: int, what: str, rule: str = "A11") -> Amount:
+    reason = f"{what} {cores_text(millicpu)}" if millicpu else f"no cpu in {what}: the least there is"
+    return Amount(cpu.shares(millicpu), rule, reason)
+
+
+def _container_quota(node: NodeView, limit: int, *, is_exclusive: bool) -> tuple[Quota, Amount]:
+    period = _period_us(node)
+    no_burst = Amount(0, "A23", "no burst")
+    if is_exclusive:
+        return Quota(NO_LIMIT, period, "A23", "cores of its own need no quota"), no_burst
+    if not limit:
+        return Quota(NO_LIMIT, period, "A4", "no limit: may use what is idle"), no_burst
+    if not node.config.cpu_cfs_quota:
+        return Quota(NO_LIMIT, period, "E10", "cpuCFSQuota is off"), no_burst
+    quota = cpu.quota_us(limit, period)
+    burst = cpu.burst_us(quota, node.config.cpu_burst) if limit % 1000 else 0
+    reason = f"{node.config.cpu_burst}% of a quota, from idle periods" if burst else "no burst"
+    return Quota(quota, period, "A4", f"limit {cores_text(limit)}"), Amount(burst, "A23", reason)
+
+
+def _pod_quota(node: NodeView, facts: PodFacts) -> Quota:
+    limit = _pod_limit(facts, CPU)
+    period = _period_us(node)
+    if limit.value == NO_LIMIT or not node.config.cpu_cfs_quota:
+        return Quota(NO_LIMIT, period, limit.rule, limit.reason)
+    if facts.moment.exclusive_cpus:
+        return Quota(NO_LIMIT, period, "A23", "a container has cores of its own")
+    return Quota(cpu.quota_us(limit.value, period), period, limit.rule, limit.reason)
+
+
+def _pod_limit(facts: PodFacts, resource: str) -> Amount:
+    """D1–D3: the pod-level limit once init containers are done; else the sum, if every container has a limit."""
+    pod = facts.pod
+    of_pod = pod.spec.resources.limits.get(resource) if pod.spec.resources is not None else None
+    if of_pod and not facts.moment.is_starting and facts.qos != QoSClass.GUARANTEED:  # D7
+        value, text = _measured(of_pod, resource)
+        return Amount(value, "D1", f"the pod's own limit {text}, shared by its containers")
+    waiting = "; the pod's own limit is set when its init containers are done (D3)" if of_pod else ""
+    if all(container.resources.limits.get(resource) for container in pod.spec.every_container):
+        total = pod_limits(pod, with_pod_level=False, with_overhead=False)[resource]
+        value, text = _measured(total, resource)
+        return Amount(value, "D2", f"limits of its containers {text}{waiting}")
+    return Amount(NO_LIMIT, "D2", f"a container has no limit{waiting}")
+
+
+def _measured(amount: Quantity, resource: str) -> tuple[int, str]:
+    return (
+        (amount.milli, cores_text(amount.milli))
+        if resource == CPU
+        else (amount.value, bytes_text(amount.value))
+    )
+
+
+def _memory_min(node: NodeView, amount: int, what: str, rule: str = "C1") -> Amount:
+    if not node.memory_qos:
+        return Amount(0, "C4", "MemoryQoS is off")
+    return Amount(amount, rule, f"{what} {bytes_text(amount)}" if amount else f"no memory in {what}")
+
+
+def _memory_high(node: NodeView, request: int, limit: int) -> Amount:
+    if not node.memory_qos:
+        return Amount(NO_LIMIT, "C4", "MemoryQoS is off")
+    factor = node.config.memory_throttling_factor
+    if factor is None:
+        return Amount(NO_LIMIT, "C2", "no memoryThrottlingFactor")
+    base = limit or node.allocatable_bytes
+    high = memory.high_bytes(base, factor)
+    source = f"limit {bytes_text(limit)}" if limit else f"no limit: node allocatable {bytes_text(base)}"
+    if high <= request:
+        return Amount(NO_LIMIT, "C2", f"{source} × {factor:g} is not above the request")
+    return Amount(high, "C2", f"{source} × {factor:g}")
+
+
+def _limit(value: int, rule: str, what: str) -> Amount:
+    return (
+        Amount(value, rule, f"{what} {bytes_text(value)}") if value else Amount(NO_LIMIT, rule, f"no {what}")
+    )
+
+
+def _limit_of(value: int | None, rule: str, reason: str) -> Amount:
+    return Amount(NO_LIMIT, rule, "no limit") if value is None else Amount(value, rule, reason)
+
+
+def _root_memory_max(node: NodeView, limits: CgroupLimits) -> Amount:
+    if not node.config.enforces("pods") or limits.memory_bytes is None:
+        return Amount(NO_LIMIT, "B4", "node allocatable is not enforced on pods")
+    capacity = bytes_text(node.capacity.memory_bytes)
+    kept = node.capacity.memory_bytes - limits.memory_bytes
+    less = f" − reserved {bytes_text(kept)}" if kept else ", nothing reserved"
+    return Amount(limits.memory_bytes, "B8", f"capacity {capacity}{less}")
+
+
+def _swap_max(node: NodeView, container: Container) -> Amount | None:
+    """A18: where swap may be on, it is kept from containers whose guarantees it would break."""
+    if node.config.fail_swap_on or container_class(container, MEMORY) == QoSClass.BEST_EFFORT:
+        return None
+    return Amount(0, "A18", "swap would break its guarantee")
+
+
+def _oom_group(node: NodeView, pod: Pod, container: Container) -> Amount:
+    chosen = pod.metadata.annotations.get(OOM_KILL_ANNOTATION + container.name)
+    if chosen in ("process", "container"):
+        return Amount(int(chosen == "container"), "E5", f"annotation {OOM_KILL_ANNOTATION}{container.name}")
+    whole = node.config.oom_group_kill is not False
+    return Amount(
+        int(whole), "A19", "an OOM kill takes the whole container" if whole else "oomGroupKill is off"
+    )
+
+
+def _oom_score(node: NodeView, pod: Pod, container: Container) -> Amount:
+    score = oom_score_adj(pod, container, node.capacity.memory_bytes, Profile.DOCUMENTS)
+    qos = container_class(container, MEMORY)
+    request = container.resources.requests.get(MEMORY, ZERO).value
+    reason = f"memory is {qos}"
+    if qos == QoSClass.BURSTABLE:
+        reason += (
+            f": 1000 − 1000 × {bytes_text(request)} ÷ {bytes_text(node.capacity.memory_bytes)}, within 2…999"
+        )
+    return Amount(score, "A12", reason)
+
+
+def _container_hugepages(node: NodeView, container: Container) -> Mapping[int, Amount]:
+    """Every page size the node has: what the container may use of it, or none."""
+    asked = {
+        hugepage_bytes(name): q.value for name, q in container.resources.limits.items() if is_hugepages(name)
+    }
+    return {
+        size: Amount(
+            asked.get(size, 0),
+            "A1",
+            f"limit {bytes_text(asked[size])}" if size in asked else "no limit asked",
+        )
+        for size in node.capacity.hugepages
+    }
+
+
+def _period_us(node: NodeView) -> int:
+    return int(node.config.cpu_cfs_quota_period) // 1000

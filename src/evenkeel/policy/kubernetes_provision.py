@@ -1,0 +1,187 @@
+"""Kubelet's amounts (`kubernetes_cgroups`) as provisions with their reasons (profile `kubernetes`)."""
+
+from collections.abc import Mapping, Sequence
+
+from evenkeel.api.container import Container
+from evenkeel.api.pod import Pod
+from evenkeel.api.resources import MEMORY
+from evenkeel.policy import cpu
+from evenkeel.policy.allocatable import CgroupLimits
+from evenkeel.policy.kubernetes_cgroups import (
+    TIERED,
+    CgroupConfig,
+    NodeSettings,
+    container_config,
+    pod_config,
+    qos_configs,
+)
+from evenkeel.policy.node import NodeView
+from evenkeel.policy.provision import NO_LIMIT, Amount, Cpus, PodFacts, Provision, Quota
+from evenkeel.policy.qos import QoSClass
+from evenkeel.policy.words import bytes_text, cores_text
+
+SANDBOX_SCORE = -998
+_RULE = "kubelet"
+
+
+def container_provision(node: NodeView, facts: PodFacts, container: Container) -> Provision:
+    config = container_config(facts.pod, container, _settings(node), facts.qos)
+    exclusive = facts.moment.exclusive_cpus.get(container.name)
+    unlimited = not config.cpu_quota_us or exclusive is not None
+    quota = Quota(
+        NO_LIMIT if unlimited else config.cpu_quota_us,
+        config.cpu_period_us or cpu.DEFAULT_PERIOD_US,
+        _RULE,
+        "no cpu limit, or one that is not enforced" if unlimited else "cpu limit of the container or its pod",
+    )
+    limited = Amount(config.memory_bytes, _RULE, f"memory limit {bytes_text(config.memory_bytes)}")
+    provision = Provision(
+        cpu_shares=Amount(config.cpu_shares, _RULE, "cpu request"),
+        cpu_quota=quota,
+        cpus=Cpus(exclusive, _RULE, "static cpu manager") if exclusive else None,
+        memory_max=limited if config.memory_bytes else Amount(NO_LIMIT, _RULE, "no memory limit"),
+        hugepages={
+            size: Amount(config.hugepage_bytes.get(size, 0), _RULE, "limit of the container")
+            for size in node.capacity.hugepages
+        },
+        oom_group=Amount(1, _RULE, "singleProcessOOMKill is off") if node.config.oom_group_kill else None,
+        oom_score_adj=Amount(config.oom_score_adj, _RULE, "class of the pod, and memory requested"),
+    )
+    return _with_unified(node, provision, config.unified)
+
+
+def infrastructure_provision(node: NodeView, pod: Pod) -> Provision:  # noqa: ARG001
+    """The sandbox: kubelet leaves its cgroup alone and only sets the score of its process."""
+    return Provision(
+        cpu_shares=Amount(cpu.MIN_SHARES, _RULE, "the sandbox requests nothing"),
+        oom_score_adj=Amount(SANDBOX_SCORE, _RULE, "sandbox"),
+    )
+
+
+def pod_provision(
+    node: NodeView, facts: PodFacts, min_bytes: int, fair_shares: int | None = None
+) -> Provision:  # noqa: ARG001
+    settings = _settings(node)
+    if facts.moment.exclusive_cpus and node.config.feature("DisableCPUQuotaWithExclusiveCPUs"):
+        settings = settings._replace(enforce_cpu_limits=False)
+    pids = node.config.pod_pids_limit
+    config = pod_config(facts.pod, settings, facts.qos, facts.requests)
+    provision = _provision(node, config, "requests of the pod", "limits of the pod")
+    return provision._replace(
+        cpu_shares=provision.cpu_shares
+        if fair_shares is None
+        else Amount(fair_shares, "A21", "fair CPU sharing"),
+        pids_max=Amount(pids, _RULE, "podPidsLimit")
+        if pids > 0
+        else Amount(NO_LIMIT, _RULE, "no podPidsLimit"),
+    )
+
+
+def branch_provision(
+    node: NodeView,
+    qos: QoSClass,
+    pods: Sequence[PodFacts],
+    min_bytes: int,
+    fair_shares: int | None = None,  # noqa: ARG001
+) -> Provision:
+    provision = _provision(node, _qos_configs(node, pods)[qos], "requests of its pods", "qosReserved")
+    provision = provision._replace(
+        cpu_quota=None,
+        hugepages={
+            size: Amount(NO_LIMIT, _RULE, "branches are not bounded") for size in node.capacity.hugepages
+        },
+    )
+    if fair_shares is not None:
+        provision = provision._replace(cpu_shares=Amount(fair_shares, "A21", "fair CPU sharing"))
+    return provision
+
+
+def root_provision(node: NodeView, pods: Sequence[PodFacts], min_bytes: int) -> Provision:  # noqa: ARG001
+    limits = node.pods_limits
+    assert limits.millicpu is not None
+    config = _qos_configs(node, pods)[QoSClass.GUARANTEED]
+    enforced = node.config.enforces("pods")
+    memory = limits.memory_bytes if enforced else None
+    provision = Provision(
+        cpu_shares=Amount(
+            cpu.shares(limits.millicpu), _RULE, f"allocatable cpu {cores_text(limits.millicpu)}"
+        ),
+        memory_max=_limit(memory, "capacity less what is reserved"),
+        pids_max=_limit(limits.pids if enforced else None, "pids less what is reserved"),
+        hugepages={
+            size: Amount(amount, _RULE, "pages less what is reserved")
+            for size, amount in limits.hugepage_bytes.items()
+        },
+    )
+    return _with_unified(node, provision, config.unified)
+
+
+def reserved_provision(node: NodeView, limits: CgroupLimits, what: str) -> Provision:
+    reason = f"{what} is enforced"
+    return Provision(
+        cpu_shares=Amount(cpu.shares(limits.millicpu), _RULE, reason)
+        if limits.millicpu is not None
+        else None,
+        memory_max=Amount(limits.memory_bytes, _RULE, reason) if limits.memory_bytes is not None else None,
+        pids_max=Amount(limits.pids, _RULE, reason) if limits.pids is not None else None,
+    )
+
+
+def _settings(node: NodeView) -> NodeSettings:
+    config = node.config
+    return NodeSettings(
+        capacity_bytes=node.capacity.memory_bytes,
+        allocatable_bytes=node.allocatable[MEMORY].value,
+        memory_qos=node.memory_qos,
+        reservation_policy=config.memory_reservation_policy,
+        throttling_factor=config.memory_throttling_factor,
+        enforce_cpu_limits=config.cpu_cfs_quota,
+        cpu_period_us=int(config.cpu_cfs_quota_period) // 1000,
+        swap_behavior=config.memory_swap.swap_behavior,
+        has_swap_controller=True,
+        single_process_oom_kill=not config.oom_group_kill,
+    )
+
+
+def _qos_configs(node: NodeView, pods: Sequence[PodFacts]) -> Mapping[QoSClass, CgroupConfig]:
+    percent = node.config.qos_reserved.get(MEMORY) if node.config.feature("QOSReserved") else None
+    return qos_configs(
+        ((facts.qos, facts.requests) for facts in pods),
+        tiered=node.memory_qos and node.config.memory_reservation_policy == TIERED,
+        allocatable_bytes=node.allocatable_bytes,
+        reserved_percent=int(percent.removesuffix("%")) if percent else None,
+    )
+
+
+def _provision(node: NodeView, config: CgroupConfig, shares_reason: str, limit_reason: str) -> Provision:
+    period = config.cpu_period_us or int(node.config.cpu_cfs_quota_period) // 1000
+    quota = config.cpu_quota_us or NO_LIMIT
+    provision = Provision(
+        cpu_shares=None if config.cpu_shares is None else Amount(config.cpu_shares, _RULE, shares_reason),
+        cpu_quota=Quota(
+            quota, period, _RULE, limit_reason if quota != NO_LIMIT else "not every container has a limit"
+        ),
+        memory_max=_limit(config.memory_bytes, limit_reason),
+        hugepages={size: Amount(amount, _RULE, "requests") for size, amount in config.hugepage_bytes.items()},
+    )
+    return _with_unified(node, provision, config.unified)
+
+
+def _with_unified(node: NodeView, provision: Provision, unified: Mapping[str, str]) -> Provision:
+    """The values kubelet passes through, and the kernel's defaults for those it does not (so that a rollback does
+    restore them)."""
+    reserved = f"memoryReservationPolicy {node.config.memory_reservation_policy}"
+    high = unified.get("memory.high", "max")
+    swap = unified.get("memory.swap.max")
+    return provision._replace(
+        memory_min=Amount(int(unified.get("memory.min", "0")), _RULE, reserved),
+        memory_low=Amount(int(unified.get("memory.low", "0")), _RULE, reserved),
+        memory_high=Amount(NO_LIMIT, _RULE, "no memoryThrottlingFactor, or not above the request")
+        if high == "max"
+        else Amount(int(high), _RULE, f"memoryThrottlingFactor {node.config.memory_throttling_factor}"),
+        swap_max=None if swap is None else Amount(int(swap), _RULE, "memorySwap.swapBehavior"),
+    )
+
+
+def _limit(value: int | None, reason: str) -> Amount:
+    return Amount(NO_LIMIT, _RULE, "no limit") if value is None else Amount(value, _RULE, reason)

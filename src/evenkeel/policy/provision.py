@@ -1,0 +1,86 @@
+"""What one cgroup is to be given, before it becomes files: amounts, each with the rule it came from.
+
+Both profiles fill this in (`documents_cgroups`, `kubernetes_provision`), and the plan turns it into the files of the
+kernel's cgroup version. None is "not ours to set"; `NO_LIMIT` is the kernel's own "no limit", written out so that a
+limit which is taken away is taken away in the kernel too (B13, C4).
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from evenkeel.api.aggregate import Totals
+from evenkeel.api.pod import Pod
+from evenkeel.api.profile import Profile
+from evenkeel.policy.pod_resources import pod_requests
+from evenkeel.policy.qos import QoSClass, pod_class
+
+NO_LIMIT = -1
+
+
+class Amount(NamedTuple):
+    value: int
+    rule: str
+    reason: str
+
+
+class Quota(NamedTuple):
+    """CPU time per period; `quota_us` may be NO_LIMIT."""
+
+    quota_us: int
+    period_us: int
+    rule: str
+    reason: str
+
+
+class Cpus(NamedTuple):
+    cpus: tuple[int, ...]
+    rule: str
+    reason: str
+
+
+class Provision(NamedTuple):
+    cpu_shares: Amount | None = None
+    cpu_quota: Quota | None = None
+    cpu_burst_us: Amount | None = None
+    cpus: Cpus | None = None
+    memory_min: Amount | None = None
+    memory_low: Amount | None = None
+    memory_high: Amount | None = None
+    memory_max: Amount | None = None
+    memory_soft_limit: Amount | None = None
+    swap_max: Amount | None = None
+    oom_group: Amount | None = None
+    pids_max: Amount | None = None
+    hugepages: Mapping[int, Amount] = MappingProxyType({})
+    oom_score_adj: Amount | None = None
+
+
+class PodMoment(NamedTuple):
+    """An admitted pod at one moment of its life: `init_container` is the index of the one that runs now, None once the
+    last has finished (D3). `exclusive_cpus` are the cores of its own that a container has (A23)."""
+
+    pod: Pod
+    init_container: int | None = None
+    exclusive_cpus: Mapping[str, tuple[int, ...]] = MappingProxyType({})
+
+    @property
+    def is_starting(self) -> bool:
+        return self.init_container is not None
+
+
+class PodFacts(NamedTuple):
+    """What every level of the tree asks of a pod, computed once."""
+
+    moment: PodMoment
+    qos: QoSClass
+    requests: Totals
+
+    @property
+    def pod(self) -> Pod:
+        return self.moment.pod
+
+
+def pod_facts(moment: PodMoment, profile: Profile) -> PodFacts:
+    requests = pod_requests(moment.pod, with_pod_level=profile == Profile.KUBERNETES)
+    return PodFacts(moment, pod_class(moment.pod, profile), requests)

@@ -1,0 +1,26 @@
+"""Amounts in the reader's words."""
+
+from functools import lru_cache
+
+_BINARY = (("Ti", 1 << 40), ("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10))
+_DECIMAL = (("T", 10**12), ("G", 10**9), ("M", 10**6), ("k", 10**3))
+_LONGEST_EXACT = 9999
+
+
+@lru_cache(maxsize=4096)
+def bytes_text(amount: int) -> str:
+    """`512Mi`, `384M`: exact where few digits say it, else to one place (`28.9Gi`)."""
+    if abs(amount) <= _LONGEST_EXACT:
+        return str(amount)
+    for unit, size in (*_BINARY, *_DECIMAL):
+        if amount % size == 0 and abs(amount) <= _LONGEST_EXACT * size:
+            return f"{amount // size}{unit}"
+    for unit, size in _BINARY:
+        if abs(amount) >= size:
+            return f"{amount / size:.1f}{unit}"
+    return str(amount)
+
+
+def cores_text(millicpu: int) -> str:
+    """`500m`, `2`."""
+    return f"{millicpu}m" if millicpu % 1000 else f"{millicpu // 1000}"
