@@ -12,10 +12,10 @@ from evenkeel.policy.eviction.decide import (
     Reclaim,
     Settings,
     State,
-    choose,
     decide,
     evicted_status,
     reclaimable,
+    victim,
 )
 from evenkeel.policy.eviction.observations import observations, thresholds_met
 from evenkeel.policy.eviction.rank import Order, rank
@@ -131,7 +131,7 @@ def alternatives(decision: Decision, snapshot: Snapshot, settings: Settings) -> 
     for threshold in of_memory or decision.due:
         yield decision._replace(
             reclaim=reclaimable(threshold.signal, snapshot.node),
-            victim=choose(threshold, snapshot, settings),
+            victim=victim(threshold.signal, threshold, snapshot, settings),
         )
 
 

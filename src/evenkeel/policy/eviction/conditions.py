@@ -71,8 +71,8 @@ def pressure_refusal(pod: Pod, conditions: Collection[str], profile: Profile) ->
         if pod_class(pod, profile) is not QoSClass.BEST_EFFORT or _tolerates_memory_pressure(pod):
             return None
         return (
-            f"the node is under {Pressure.MEMORY}, and {pod.key} is BestEffort: give it a cpu or memory request"
-            f" or a toleration of {MEMORY_PRESSURE_TAINT}"
+            f"the node is under {Pressure.MEMORY}, and {pod.key} is BestEffort: give it a cpu or memory"
+            f" request or a toleration of {MEMORY_PRESSURE_TAINT}"
         )
     return (
         f"the node is under {' and '.join(under)}, and takes only critical pods until that is over;"

@@ -25,8 +25,8 @@ from evenkeel.policy.eviction.observations import (
     thresholds_met,
     with_containerfs,
 )
-from evenkeel.policy.eviction.rank import Order, is_critical, need_of, rank
-from evenkeel.policy.eviction.snapshot import NodeFigures, PodSnapshot, Snapshot
+from evenkeel.policy.eviction.rank import Order, Ranked, is_critical, need_of, rank
+from evenkeel.policy.eviction.snapshot import NodeFigures, PodSnapshot, Snapshot, active
 from evenkeel.policy.eviction.storage_limits import LimitExceeded, limit_exceeded
 from evenkeel.policy.eviction.thresholds import Signal, Threshold
 from evenkeel.policy.eviction.usage import Resource, disk_parts, resource_of
@@ -36,7 +36,6 @@ DISRUPTION_TARGET = "DisruptionTarget"
 TERMINATED_BY_NODE = "TerminationByKubelet"
 _LIMIT_GRACE_SECONDS = 1
 _HARD_GRACE_SECONDS = {Profile.DOCUMENTS: 0, Profile.KUBERNETES: 1}
-_ENDED = ("Succeeded", "Failed")
 
 
 class Settings(NamedTuple):
@@ -78,8 +77,8 @@ class Decision(NamedTuple):
     """What to do, in this order.
 
     Pods `over_limit` all go, for each is above a limit of its own. `due` are the thresholds that call for
-    action, the most urgent first; only that one is acted on. `reclaim` first; if `is_relieved` then says of
-    a fresh look at the node that this was enough, `victim` stays.
+    action, the most urgent first, and `acting_on` the one that this is about. `reclaim` first; if
+    `is_relieved` then says of a fresh look at the node that this was enough, `victim` stays.
     """
 
     observations: Observations = NO_OBSERVATIONS
@@ -87,6 +86,7 @@ class Decision(NamedTuple):
     conditions: tuple[Pressure, ...] = ()
     over_limit: tuple[Eviction, ...] = ()
     due: tuple[Threshold, ...] = ()
+    acting_on: Threshold | None = None
     reclaim: tuple[Reclaim, ...] = ()
     victim: Eviction | None = None
 
@@ -113,8 +113,7 @@ def decide(
     if not thresholds and not settings.local_storage_capacity_isolation:
         return state, Decision(conditions=state.conditions)
     now = snapshot.time_seconds
-    pods = tuple(seen for seen in snapshot.pods if seen.pod.status.phase not in _ENDED)
-    snapshot = snapshot._replace(pods=pods)
+    snapshot = active(snapshot)
     seen = observations(snapshot.node)
 
     met = thresholds_met(_watched(state, thresholds, snapshot.node, settings), seen)
@@ -139,26 +138,46 @@ def decide(
     due = tuple(sorted(fresh, key=_urgency))
     if not due:
         return after, decision
+    threshold, evicted = _act(due, snapshot, settings)
     return after, decision._replace(
-        due=due, reclaim=reclaimable(due[0].signal, snapshot.node), victim=choose(due[0], snapshot, settings)
+        due=due,
+        acting_on=threshold,
+        reclaim=reclaimable(threshold.signal, snapshot.node),
+        victim=evicted,
     )
 
 
-def choose(threshold: Threshold, snapshot: Snapshot, settings: Settings) -> Eviction | None:
-    """The pod that goes first for `threshold`, if any may go."""
-    signal = threshold.signal
-    resource = resource_of(signal)
-    on_disk = disk_parts(signal, snapshot.node)
-    need = need_of(signal, snapshot, settings.profile)
-    ranked = rank(snapshot.pods, resource, on_disk, profile=settings.profile, order=settings.order, need=need)
-    candidates = [one for one in ranked if one.spared is None]
+def victim(
+    signal: Signal, threshold: Threshold | None, snapshot: Snapshot, settings: Settings
+) -> Eviction | None:
+    """The pod that goes first when `signal` is short, if any may go. `threshold` is what it fell below; None
+    for a shortage that is only supposed."""
+    candidates = [one for one in ranking(signal, snapshot, settings) if one.spared is None]
     if not candidates:
         return None
-    below = crossed(threshold, observations(snapshot.node)[signal])
-    reason = shortage(resource, below, candidates, on_disk, settings.order, need)
-    victim = candidates[0].seen
-    grace = _grace_seconds(victim, threshold, settings)
-    return Eviction(victim.pod, grace, shortage_message(reason), shortage=reason)
+    chosen = candidates[0].seen
+    reason = shortage(
+        resource_of(signal),
+        None if threshold is None else crossed(threshold, observations(snapshot.node)[signal]),
+        candidates,
+        disk_parts(signal, snapshot.node),
+        settings.order,
+        need_of(signal, snapshot, settings.profile),
+    )
+    grace = _grace_seconds(chosen, threshold, settings)
+    return Eviction(chosen.pod, grace, shortage_message(reason), shortage=reason)
+
+
+def ranking(signal: Signal, snapshot: Snapshot, settings: Settings) -> tuple[Ranked, ...]:
+    """All pods in the order in which they would go for `signal`, with those that would not marked."""
+    return rank(
+        snapshot.pods,
+        resource_of(signal),
+        disk_parts(signal, snapshot.node),
+        profile=settings.profile,
+        order=settings.order,
+        need=need_of(signal, snapshot, settings.profile),
+    )
 
 
 def reclaimable(signal: Signal, node: NodeFigures) -> tuple[Reclaim, ...]:
@@ -199,6 +218,17 @@ def _watched(
     return with_containerfs(thresholds, node)
 
 
+def _act(
+    due: Sequence[Threshold], snapshot: Snapshot, settings: Settings
+) -> tuple[Threshold, Eviction | None]:
+    """The most urgent threshold for which somebody may go, and who. Kubelet looks at the first alone."""
+    for threshold in due if settings.profile is Profile.DOCUMENTS else due[:1]:
+        evicted = victim(threshold.signal, threshold, snapshot, settings)
+        if evicted is not None:
+            return threshold, evicted
+    return due[0], None
+
+
 def _urgency(threshold: Threshold) -> tuple[int, bool, int]:
     """Memory first, for it kills; then processes, without which nothing can be mended; then disk. Hard before
     soft, and then in the order in which signals are listed."""
@@ -219,8 +249,8 @@ def _over_limit(snapshot: Snapshot, profile: Profile) -> tuple[Eviction, ...]:
     return tuple(found)
 
 
-def _grace_seconds(seen: PodSnapshot, threshold: Threshold, settings: Settings) -> int:
-    if threshold.hard:
+def _grace_seconds(seen: PodSnapshot, threshold: Threshold | None, settings: Settings) -> int:
+    if threshold is None or threshold.hard:
         return _HARD_GRACE_SECONDS[settings.profile]
     most = settings.max_pod_grace_period_seconds
     own = seen.pod.spec.termination_grace_period_seconds

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from evenkeel.policy.eviction.observations import Observation
 from evenkeel.policy.eviction.rank import Need, Order, Ranked
 from evenkeel.policy.eviction.storage_limits import LimitExceeded
-from evenkeel.policy.eviction.thresholds import Threshold, threshold_amount
+from evenkeel.policy.eviction.thresholds import Signal, Threshold, threshold_amount
 from evenkeel.policy.eviction.usage import DiskPart, Part, Resource, resource_of, usage_by_part
 
 _NEXT_IN_RANK = 3
@@ -122,7 +122,7 @@ def readable(amount: int, resource: Resource) -> str:
 
 
 def _crossed_sentence(below: Crossed) -> str:
-    resource = resource_of_name(below.signal)
+    resource = resource_of(Signal(below.signal))
     available = readable(below.available, resource)
     due = readable(below.threshold_amount, resource)
     if available == due and below.available != below.threshold_amount:
@@ -137,12 +137,6 @@ def _crossed_sentence(below: Crossed) -> str:
         f"{below.signal} is {available}: it fell below the {kind} threshold of {due}{share},"
         f" and {reclaim} above that are to be reclaimed."
     )
-
-
-def resource_of_name(signal: str) -> Resource:
-    from evenkeel.policy.eviction.thresholds import Signal
-
-    return resource_of(Signal(signal))
 
 
 def _figures(one: Considered, resource: Resource, parts: str = "") -> str:
@@ -169,14 +163,13 @@ def _against_request(one: Considered, resource: Resource) -> str:
 
 
 def _rule(reason: Shortage) -> str:
-    by = (
-        "by class and usage over request"
-        if reason.order == Order.CLASS
-        else "by priority and usage over request"
-    )
-    if not reason.victim.above_request and reason.need == Need.SYSTEM and reason.victim.usage is not None:
-        return f"{by}: no pod above its request is left, and what is missing is used outside the pods"
-    return by
+    by_class = reason.order == Order.CLASS
+    rule = "by class and usage over request" if by_class else "by priority and usage over request"
+    if reason.victim.above_request or reason.victim.usage is None or reason.need != Need.SYSTEM:
+        return rule
+    if reason.resource == Resource.MEMORY:
+        return f"{rule}; for the system's need: the pods together use no more than they requested"
+    return f"{rule}; for the system's need: nobody above its request could go"
 
 
 def _parts(parts: Sequence[Part], resource: Resource) -> str:

@@ -84,3 +84,10 @@ class Snapshot(NamedTuple):
     time_seconds: float = 0.0
     node: NodeFigures = NodeFigures()
     pods: tuple[PodSnapshot, ...] = ()
+
+
+def active(snapshot: Snapshot) -> Snapshot:
+    """`snapshot` without the pods that have ended: they hold nothing that evicting them would free."""
+    return snapshot._replace(
+        pods=tuple(seen for seen in snapshot.pods if seen.pod.status.phase not in ("Succeeded", "Failed"))
+    )

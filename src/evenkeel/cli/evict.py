@@ -1,0 +1,235 @@
+"""`evenkeel evict --dry-run`: who would be evicted, in which order, and why (E15)."""
+
+import argparse
+import sys
+from collections.abc import Iterable
+
+from evenkeel.api.config import KubeletConfiguration
+from evenkeel.api.profile import Profile
+from evenkeel.cli.config_flags import add_config_flags, config_from
+from evenkeel.errors import EvenkeelError
+from evenkeel.host.files import read_text
+from evenkeel.policy.eviction.decide import Settings, settings_from
+from evenkeel.policy.eviction.dry_run import DryRun, Step, by_shortfall, by_thresholds
+from evenkeel.policy.eviction.message import readable
+from evenkeel.policy.eviction.observations import Observation, observations
+from evenkeel.policy.eviction.rank import Order, Ranked
+from evenkeel.policy.eviction.snapshot import Snapshot
+from evenkeel.policy.eviction.snapshot_file import read_snapshot
+from evenkeel.policy.eviction.thresholds import Signal, Threshold, config_thresholds, threshold_amount
+from evenkeel.policy.eviction.usage import Resource, resource_of
+from evenkeel.policy.qos import pod_class
+from evenkeel.quantity import Quantity
+
+HELP = "who would be evicted, in which order and why (--dry-run)"
+EXAMPLES = """\
+examples:
+  what the thresholds would do to the node of a snapshot:
+    evenkeel evict --dry-run -f examples/snapshots/memory-pressure.yaml
+  who would have to go for 2Gi of memory:
+    evenkeel evict --dry-run -f snapshot.yaml --shortfall 2Gi
+  the whole order for a full disk, as today's kubelet would have it:
+    evenkeel evict --dry-run -f snapshot.yaml --signal nodefs.available --profile kubernetes
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
+    parser.add_argument("-f", "--filename", metavar="SNAPSHOT", required=True, help="a snapshot; - is stdin")
+    parser.add_argument(
+        "--shortfall", metavar="AMOUNT", type=_amount, help="evict until so much is free, as 2Gi"
+    )
+    parser.add_argument(
+        "--signal",
+        type=_signal,
+        metavar="SIGNAL",
+        help=f"what runs short (with --shortfall: {Signal.MEMORY_AVAILABLE}); alone: the whole order for it",
+    )
+    parser.add_argument(
+        "--order", choices=[*Order], help="by class or by priority; else as the profile has it"
+    )
+    parser.add_argument("-o", "--output", choices=("table", "json", "yaml"), default="table")
+    add_config_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    if not args.dry_run:
+        raise EvenkeelError(
+            "only the agent evicts, by itself and when it must, and it does not run here",
+            hint="add --dry-run to see who would go",
+        )
+    config = config_from(args)
+    settings = _settings(config, args.order)
+    snapshot = read_snapshot(read_text(args.filename), args.filename, settings.profile)
+    if args.shortfall is None and args.signal is None:
+        result = by_thresholds(snapshot, config_thresholds(config), settings)
+        signal = None
+    else:
+        signal = args.signal or Signal.MEMORY_AVAILABLE
+        result = by_shortfall(snapshot, signal, args.shortfall, settings)
+    if args.output == "table":
+        _print_table(result, snapshot, settings.profile, signal, args.shortfall)
+    else:
+        _print_data(_data(result, snapshot, settings, signal, args.shortfall), args.output)
+    return 0
+
+
+def _settings(config: KubeletConfiguration, order: str | None) -> Settings:
+    settings = settings_from(config)
+    return settings if order is None else settings._replace(order=Order(order))
+
+
+def _signal(text: str) -> Signal:
+    try:
+        return Signal(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f'"{text[:60]}" is no signal: write {" or ".join(Signal)}') from None
+
+
+def _amount(text: str) -> int:
+    try:
+        quantity = Quantity.parse(text)
+    except EvenkeelError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if quantity.sign <= 0:
+        raise argparse.ArgumentTypeError(f"must be more than nothing, not {text}: write 2Gi")
+    return quantity.value
+
+
+# Text
+
+
+def _print_table(
+    result: DryRun, snapshot: Snapshot, profile: Profile, signal: Signal | None, shortfall: int | None
+) -> None:
+    seen = observations(snapshot.node)
+    for threshold in result.crossed:
+        print(f"{_below(threshold, seen[threshold.signal])}.")
+    if not result.steps:
+        print(_nobody(result, signal))
+    else:
+        _print_columns(result.steps, profile)
+        print()
+        for number, step in enumerate(result.steps, start=1):
+            first = f"after {' and '.join(step.reclaim)} were deleted: " if step.reclaim else ""
+            print(f"{number}. {first}{step.eviction.message}")
+    resource = result.short or Resource.MEMORY
+    total = result.steps[-1].freed_so_far if result.steps else 0
+    if shortfall is not None:
+        covered = "covers" if total >= shortfall else "does not cover"
+        print(f"\nThat frees {readable(total, resource)}, which {covered} the shortfall of"
+              f" {readable(shortfall, resource)}.")  # fmt: skip
+    if result.unresolved:
+        still = " and ".join(dict.fromkeys(str(threshold) for threshold in result.unresolved))
+        print(f"\nStill the case after that: {still}.")
+    if result.spared and (signal is None or shortfall is None or total < shortfall):
+        print("\nNot evicted:")
+        for one in result.spared:
+            print(f"  {one.pod.key} {one.spared}{_of_request(one, resource)}")
+
+
+def _print_columns(steps: Iterable[Step], profile: Profile) -> None:
+    rows = [("", "POD", "CLASS", "PRIORITY", "USES", "REQUEST", "FREES", "IN ALL", "AFTER", "GRACE")]
+    for number, step in enumerate(steps, start=1):
+        pod = step.eviction.pod
+        uses, request = _figures(step)
+        rows.append(
+            (
+                str(number),
+                pod.key,
+                pod_class(pod, profile),
+                str(pod.spec.priority or 0),
+                uses,
+                request,
+                readable(step.freed, step.resource),
+                readable(step.freed_so_far, step.resource),
+                f"{step.after_seconds:g}s",
+                f"{step.eviction.grace_period_seconds}s",
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _figures(step: Step) -> tuple[str, str]:
+    """What the pod uses of what it goes for, and what it requested of that."""
+    reason = step.eviction.shortage
+    if reason is None:
+        assert step.eviction.limit is not None
+        return readable(step.eviction.limit.usage_bytes, step.resource), "-"
+    usage = reason.victim.usage
+    request = readable(reason.victim.request, step.resource)
+    return "?" if usage is None else readable(usage, step.resource), request
+
+
+def _below(threshold: Threshold, seen: Observation) -> str:
+    resource = resource_of(threshold.signal)
+    due = readable(threshold_amount(threshold.value, seen.capacity), resource)
+    kind = "hard" if threshold.hard else f"soft ({threshold.grace_period_seconds:g} s)"
+    return f"{threshold.signal} is {readable(seen.available, resource)}, below the {kind} threshold of {due}"
+
+
+def _nobody(result: DryRun, signal: Signal | None) -> str:
+    if signal is None and not result.crossed:
+        return "No threshold is crossed and no pod is above its own limits: nobody would be evicted."
+    return "Nobody would be evicted."
+
+
+def _of_request(one: Ranked, resource: Resource) -> str:
+    if one.usage is None or not one.request:
+        return ""
+    return f" ({readable(one.usage, resource)} of {one.request})"
+
+
+# Data
+
+
+def _print_data(data: dict[str, object], form: str) -> None:
+    import json
+
+    text = json.dumps(data, indent=2, ensure_ascii=False)
+    if form == "yaml":
+        import yaml
+
+        text = yaml.safe_dump(json.loads(text), sort_keys=False, allow_unicode=True, width=1000).rstrip()
+    sys.stdout.write(text + "\n")
+
+
+def _data(
+    result: DryRun, snapshot: Snapshot, settings: Settings, signal: Signal | None, shortfall: int | None
+) -> dict[str, object]:
+    from evenkeel.api.encode import encode
+    from evenkeel.policy.eviction.message import considered, crossed
+
+    seen = observations(snapshot.node)
+    data: dict[str, object] = {"profile": settings.profile, "order": settings.order}
+    if signal is not None:
+        data["signal"] = signal
+    if shortfall is not None:
+        total = result.steps[-1].freed_so_far if result.steps else 0
+        data |= {"shortfall": shortfall, "covered": total >= shortfall}
+    data["crossed"] = [encode(crossed(one, seen[one.signal])) for one in result.crossed]
+    data["evictions"] = [
+        {
+            "namespace": step.eviction.pod.metadata.namespace,
+            "name": step.eviction.pod.metadata.name,
+            "gracePeriodSeconds": step.eviction.grace_period_seconds,
+            "afterSeconds": step.after_seconds,
+            "resource": step.resource,
+            "freed": step.freed,
+            "freedSoFar": step.freed_so_far,
+            "reclaimFirst": list(step.reclaim),
+            "message": step.eviction.message,
+            "reason": encode(step.eviction.shortage or step.eviction.limit),
+        }
+        for step in result.steps
+    ]
+    data["spared"] = [{"why": one.spared, **_plain(encode(considered(one)))} for one in result.spared]
+    data["unresolved"] = [str(one) for one in result.unresolved]
+    return data
+
+
+def _plain(value: object) -> dict[str, object]:
+    assert isinstance(value, dict)
+    return value

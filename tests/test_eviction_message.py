@@ -1,0 +1,186 @@
+"""What an eviction says of itself, and what a node under pressure says to newcomers."""
+
+import pytest
+
+from evenkeel.api.encode import encode
+from evenkeel.api.pod import Toleration
+from evenkeel.api.profile import Profile
+from evenkeel.policy.eviction.conditions import MEMORY_PRESSURE_TAINT, Pressure, pressure_refusal
+from evenkeel.policy.eviction.decide import Settings, State, decide
+from evenkeel.policy.eviction.message import readable
+from evenkeel.policy.eviction.rank import Order
+from evenkeel.policy.eviction.snapshot import ContainerFigures, Snapshot
+from evenkeel.policy.eviction.thresholds import parse_thresholds
+from evenkeel.policy.eviction.usage import Resource
+from tests.eviction_pods import CRITICAL, GI, MI, best_effort, burstable, guaranteed, node, seen
+
+HARD = parse_thresholds(hard={"memory.available": "100Mi", "nodefs.available": "10%", "pid.available": "100"})
+
+
+def evicted(figures, *pods, settings=None, thresholds=HARD, times=(0,)):
+    state = State()
+    for time in times:
+        state, decision = decide(state, Snapshot(time, figures, pods), thresholds, settings or Settings())
+    return decision.victim
+
+
+@pytest.mark.req("E14")
+def test_a_message_states_signal_threshold_figure_usage_by_part_request_and_who_else_was_considered():
+    web = burstable("web", 1800, 1024, priority=7)
+    sidecar = ContainerFigures("sidecar", 100 * MI)
+    app = ContainerFigures("app", 1700 * MI)
+    web = web._replace(stats=web.stats._replace(containers=(sidecar, app)))
+    eviction = evicted(node(60), web, burstable("api", 2000, 1536), guaranteed("db", 900, 1000))
+    assert eviction.message == (
+        "memory.available is 60Mi, below the hard threshold of 100Mi."
+        " default/web (Burstable, priority 7) uses 1.76Gi of memory (app 1.66Gi, sidecar 100Mi),"
+        " 776Mi above its request of 1Gi, and goes first by class and usage over request."
+        " Next in rank: default/api (Burstable, priority 0) uses 1.95Gi of memory,"
+        " 464Mi above its request of 1.5Gi."
+    )
+
+
+@pytest.mark.req("E14")
+def test_the_reason_is_there_as_data_too():
+    eviction = evicted(node(60), best_effort("batch", 500), burstable("web", 200, 100))
+    plain = encode(eviction.shortage)
+    assert plain["crossed"] == {
+        "signal": "memory.available",
+        "threshold": "100Mi",
+        "thresholdAmount": 100 * MI,
+        "available": 60 * MI,
+        "capacity": 16 * GI,
+        "hard": True,
+        "gracePeriodSeconds": 0.0,
+        "minReclaimAmount": 0,
+    }
+    assert plain["victim"] == {
+        "pod": "default/batch",
+        "qosClass": "BestEffort",
+        "priority": 0,
+        "usage": 500 * MI,
+        "request": 0,
+        "aboveRequest": True,
+    }
+    assert plain["parts"] == [{"name": "app", "amount": 500 * MI}]
+    assert [one["pod"] for one in plain["nextInRank"]] == ["default/web"]
+
+
+@pytest.mark.req("E14")
+def test_for_disk_the_parts_are_layers_logs_and_volumes():
+    pod = seen("build", rootfs=300, logs=5, volumes={"objects": 1200}, requests={"ephemeral_storage": "1Gi"})
+    message = evicted(node(5000, nodefs=(3000, 51200)), pod).message
+    assert "nodefs.available is 2.93Gi, below the hard threshold of 5Gi (10% of 50Gi)." in message
+    assert "uses 1.47Gi of disk (volume objects 1.17Gi, app rootfs 300Mi, app logs 5Mi)" in message
+    assert "481Mi above its request of 1Gi" in message
+    assert message.endswith("No other pod could go.")
+
+
+@pytest.mark.req("E14")
+def test_processes_are_counted_and_cannot_be_requested():
+    message = evicted(node(5000, processes=(1000, 950)), best_effort("forks", processes=800)).message
+    assert "pid.available is 50, below the hard threshold of 100." in message
+    assert "uses 800 pids, which cannot be requested" in message
+
+
+@pytest.mark.req("E14")
+def test_a_soft_threshold_says_how_long():
+    soft = parse_thresholds(soft={"memory.available": "1Gi"}, soft_grace_period={"memory.available": "1m30s"})
+    eviction = evicted(node(500), best_effort("a", 10), thresholds=soft, times=(0, 95))
+    assert "below the soft threshold of 1Gi for 90 s or longer" in eviction.message
+
+
+@pytest.mark.req("E14")
+def test_figures_that_would_read_alike_are_told_exactly():
+    figures = node(0)
+    figures = figures._replace(memory=figures.memory._replace(available_bytes=100 * MI - 1))
+    assert (
+        "is 104857599, below the hard threshold of 104857600"
+        in evicted(figures, best_effort("a", 10)).message
+    )
+
+
+@pytest.mark.req("E14")
+def test_at_most_three_others_are_named_and_the_rest_counted():
+    pods = [best_effort(f"pod{number}", 100 - number) for number in range(9)]
+    message = evicted(node(50), *pods).message
+    assert [f"pod{number}" in message for number in range(9)] == [True] * 4 + [False] * 5
+    assert message.endswith("; and 5 more.")
+
+
+@pytest.mark.req("E14")
+def test_kubelets_order_says_so_and_a_pod_without_figures_is_no_riddle():
+    settings = Settings(profile=Profile.KUBERNETES, order=Order.PRIORITY)
+    pods = [burstable("silent", None, 512, measured=False), burstable("silent-too", None, 0, measured=False)]
+    message = evicted(node(50), *pods, settings=settings).message
+    assert "default/silent (Burstable, priority 0) has no figures of its memory, requested 512Mi" in message
+    assert "goes first by priority and usage over request." in message
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [
+        (0, "0"),
+        (1023, "1023"),
+        (1024, "1Ki"),
+        (1536 * MI, "1.5Gi"),
+        (100 * MI - 1, "100Mi"),
+        (5 * 1024**6, "5Ei"),
+    ],
+)
+def test_bytes_are_written_to_be_read(amount, text):
+    assert readable(amount, Resource.MEMORY) == text
+    assert readable(amount, Resource.INODES) == str(amount)
+
+
+# Newcomers under pressure
+
+
+def refusal(pod, *conditions, profile=Profile.DOCUMENTS):
+    return pressure_refusal(pod.pod, conditions, profile)
+
+
+@pytest.mark.req("B16")
+def test_without_pressure_everybody_is_welcome():
+    assert refusal(best_effort("a")) is None
+    assert refusal(best_effort("a"), "Ready") is None
+
+
+@pytest.mark.req("B16")
+@pytest.mark.parametrize("profile", Profile)
+def test_short_memory_keeps_best_effort_pods_out_unless_they_can_bear_it(profile):
+    why = refusal(best_effort("a"), Pressure.MEMORY, profile=profile)
+    assert "MemoryPressure" in why
+    assert "default/a" in why
+    assert MEMORY_PRESSURE_TAINT in why
+    assert refusal(burstable("b", 0, 1), Pressure.MEMORY, profile=profile) is None
+    assert refusal(best_effort("c", priority=CRITICAL), Pressure.MEMORY, profile=profile) is None
+
+
+@pytest.mark.req("B16")
+@pytest.mark.parametrize("pressure", [Pressure.DISK, Pressure.PID])
+def test_other_pressure_keeps_everybody_out_but_critical_pods(pressure):
+    tolerant = best_effort("t", tolerations=(Toleration(operator="Exists"),))
+    for pod in (best_effort("a"), guaranteed("g", 0, 1), tolerant):
+        assert str(pressure) in refusal(pod, pressure)
+        assert refusal(pod, Pressure.MEMORY, pressure) is not None
+    assert refusal(best_effort("c", priority=CRITICAL), Pressure.MEMORY, pressure) is None
+
+
+@pytest.mark.req("B16")
+@pytest.mark.parametrize(
+    ("toleration", "bears"),
+    [
+        (Toleration(key=MEMORY_PRESSURE_TAINT, operator="Exists", effect="NoSchedule"), True),
+        (Toleration(key=MEMORY_PRESSURE_TAINT, operator="Exists"), True),
+        (Toleration(key=MEMORY_PRESSURE_TAINT), True),
+        (Toleration(operator="Exists"), True),
+        (Toleration(key=MEMORY_PRESSURE_TAINT, operator="Equal", value="x"), False),
+        (Toleration(key=MEMORY_PRESSURE_TAINT, operator="Exists", effect="NoExecute"), False),
+        (Toleration(key="node.kubernetes.io/disk-pressure", operator="Exists"), False),
+        (Toleration(key=MEMORY_PRESSURE_TAINT, operator="Lt", value=""), False),
+    ],
+)
+def test_a_toleration_must_fit_the_taint(toleration, bears):
+    pod = best_effort("a", tolerations=(toleration,))
+    assert (refusal(pod, Pressure.MEMORY) is None) is bears
