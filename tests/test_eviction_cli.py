@@ -326,3 +326,10 @@ def test_no_snapshot_file_ends_in_anything_but_an_answer_or_sentences(value):
     except InvalidInput:
         return
     by_thresholds(snapshot, parse_thresholds(hard={"memory.available": "1Gi"}), Settings())
+
+
+def test_the_snapshot_shown_in_the_documentation_can_be_read():
+    page = (EXAMPLES.parent.parent / "docs" / "eviction.md").read_text(encoding="utf-8")
+    shown = page.partition("```yaml\n")[2].partition("```")[0]
+    snapshot = read_snapshot(shown, "docs/eviction.md", Profile.DOCUMENTS)
+    assert snapshot.pods[0].stats.volumes[0].used_bytes == 730 * MI

@@ -293,6 +293,7 @@ def test_every_pod_above_its_own_storage_limit_goes_and_nobody_else():
     pods = (
         limited("volume", used=501, size="500Mi"),
         limited("within", used=500, size="500Mi"),
+        limited("all-of-it", used=50, limit="100Mi", rootfs=30, logs=20),
         limited("together", used=60, limit="100Mi", rootfs=30, logs=20),
         seen("container", limits={"ephemeral_storage": "10Mi"}, rootfs=5, logs=6),
         best_effort("innocent", 900, rootfs=5000),

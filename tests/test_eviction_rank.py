@@ -10,7 +10,7 @@ from evenkeel.api.profile import Profile
 from evenkeel.policy.eviction.rank import Need, Order, Spared, is_critical, need_of, rank
 from evenkeel.policy.eviction.snapshot import Snapshot
 from evenkeel.policy.eviction.thresholds import Signal
-from evenkeel.policy.eviction.usage import DiskPart, Resource
+from evenkeel.policy.eviction.usage import DiskPart, Resource, usage
 from evenkeel.policy.oom import oom_score_adj
 from evenkeel.policy.qos import QoSClass, container_class
 from tests.eviction_pods import CRITICAL, GI, MI, best_effort, burstable, guaranteed, node, seen
@@ -140,6 +140,16 @@ def test_disk_counts_only_what_lies_on_the_filesystem_that_is_short():
     assert names(rank(pods, Resource.STORAGE, profile=DOCUMENTS, need=Need.SYSTEM)) == everything
     on_nodefs = rank(pods, Resource.STORAGE, (DiskPart.LOGS, DiskPart.VOLUMES), profile=DOCUMENTS)
     assert names(on_nodefs) == ["volumes", "logs", "layers"]
+
+
+@pytest.mark.req("B16", "D9")
+def test_a_volume_in_memory_is_not_held_against_the_disk():
+    pod = seen("a", rootfs=1, volumes={"data": 500})
+    (volume,) = pod.pod.spec.volumes
+    assert usage(pod, Resource.STORAGE) == 501 * MI
+    in_memory = volume._replace(empty_dir=volume.empty_dir._replace(medium="Memory"))
+    pod = pod._replace(pod=pod.pod._replace(spec=pod.pod.spec._replace(volumes=(in_memory,))))
+    assert usage(pod, Resource.STORAGE) == 1 * MI
 
 
 def test_a_guaranteed_pod_above_its_storage_request_goes_before_a_pod_within_it():

@@ -25,7 +25,7 @@ from evenkeel.policy.eviction.observations import (
     thresholds_met,
     with_containerfs,
 )
-from evenkeel.policy.eviction.rank import Order, Ranked, is_critical, need_of, rank
+from evenkeel.policy.eviction.rank import Need, Order, Ranked, is_critical, need_of, rank
 from evenkeel.policy.eviction.snapshot import NodeFigures, PodSnapshot, Snapshot, active
 from evenkeel.policy.eviction.storage_limits import LimitExceeded, limit_exceeded
 from evenkeel.policy.eviction.thresholds import Signal, Threshold
@@ -152,7 +152,8 @@ def victim(
 ) -> Eviction | None:
     """The pod that goes first when `signal` is short, if any may go. `threshold` is what it fell below; None
     for a shortage that is only supposed."""
-    candidates = [one for one in ranking(signal, snapshot, settings) if one.spared is None]
+    need = need_of(signal, snapshot, settings.profile)
+    candidates = [one for one in ranking(signal, snapshot, settings, need) if one.spared is None]
     if not candidates:
         return None
     chosen = candidates[0].seen
@@ -162,13 +163,15 @@ def victim(
         candidates,
         disk_parts(signal, snapshot.node),
         settings.order,
-        need_of(signal, snapshot, settings.profile),
+        need,
     )
     grace = _grace_seconds(chosen, threshold, settings)
     return Eviction(chosen.pod, grace, shortage_message(reason), shortage=reason)
 
 
-def ranking(signal: Signal, snapshot: Snapshot, settings: Settings) -> tuple[Ranked, ...]:
+def ranking(
+    signal: Signal, snapshot: Snapshot, settings: Settings, need: Need | None = None
+) -> tuple[Ranked, ...]:
     """All pods in the order in which they would go for `signal`, with those that would not marked."""
     return rank(
         snapshot.pods,
@@ -176,7 +179,7 @@ def ranking(signal: Signal, snapshot: Snapshot, settings: Settings) -> tuple[Ran
         disk_parts(signal, snapshot.node),
         profile=settings.profile,
         order=settings.order,
-        need=need_of(signal, snapshot, settings.profile),
+        need=need or need_of(signal, snapshot, settings.profile),
     )
 
 
