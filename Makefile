@@ -26,6 +26,7 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/requirements.py
 
 format: setup ## put the code into its form
 	$(BIN)/ruff format .

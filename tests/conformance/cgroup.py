@@ -5,11 +5,11 @@ from evenkeel.policy import cpu
 from evenkeel.policy.kubernetes_cgroups import (
     CgroupConfig,
     ContainerConfig,
-    NodeSettings,
     container_config,
     pod_config,
     qos_configs,
 )
+from evenkeel.policy.node import KubeletSettings
 from evenkeel.policy.pod_resources import pod_requests
 from evenkeel.policy.qos import pod_class
 from evenkeel.quantity import Quantity
@@ -17,11 +17,11 @@ from tests.conformance.common import differences, read_pod
 
 # The variants that the vectors were made with; `memoryQoSOff` alone gets no memory.high.
 _POD_VARIANTS = {
-    "default": NodeSettings(0, 0, throttling_factor=0.9),
-    "noCpuQuota": NodeSettings(0, 0, throttling_factor=0.9, enforce_cpu_limits=False),
-    "period10ms": NodeSettings(0, 0, throttling_factor=0.9, cpu_period_us=10_000),
-    "tiered": NodeSettings(0, 0, throttling_factor=0.9, reservation_policy="TieredReservation"),
-    "memoryQoSOff": NodeSettings(0, 0, memory_qos=False, reservation_policy="TieredReservation"),
+    "default": KubeletSettings(0, 0, throttling_factor=0.9),
+    "noCpuQuota": KubeletSettings(0, 0, throttling_factor=0.9, enforce_cpu_limits=False),
+    "period10ms": KubeletSettings(0, 0, throttling_factor=0.9, cpu_period_us=10_000),
+    "tiered": KubeletSettings(0, 0, throttling_factor=0.9, reservation_policy="TieredReservation"),
+    "memoryQoSOff": KubeletSettings(0, 0, memory_qos=False, reservation_policy="TieredReservation"),
 }
 _HOST_PAGE_SIZES = {"2MB": 2 << 20, "1GB": 1 << 30}
 
@@ -64,13 +64,13 @@ def _pod(vector_input: dict, expected: dict) -> list[str]:
     return found
 
 
-def _pod_config(pod, node: NodeSettings) -> CgroupConfig:
+def _pod_config(pod, node: KubeletSettings) -> CgroupConfig:
     return pod_config(pod, node, pod_class(pod, Profile.KUBERNETES), pod_requests(pod))
 
 
 def _pod_direct(vector_input: dict, expected: dict) -> list[str]:
     """Upstream's own test inputs: the same function, with what the input names."""
-    node = NodeSettings(
+    node = KubeletSettings(
         0,
         0,
         enforce_cpu_limits=vector_input.get("enforceCPULimits", True),
@@ -84,7 +84,7 @@ def _pod_direct(vector_input: dict, expected: dict) -> list[str]:
 
 def _container(vector_input: dict, expected: dict) -> list[str]:
     pod = read_pod(vector_input["pod"])
-    node = NodeSettings(
+    node = KubeletSettings(
         capacity_bytes=vector_input["nodeMemoryCapacity"],
         allocatable_bytes=Quantity.parse(vector_input["nodeAllocatableMemory"]).value,
         memory_qos=vector_input["enforceMemoryQoS"],

@@ -7,7 +7,7 @@ and false), except that dates stay text and a number with a fraction keeps its s
 
 import re
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import yaml
 
@@ -22,7 +22,7 @@ class SpelledFloat(float):
 
     text: str
 
-    def __new__(cls, text: str) -> "SpelledFloat":
+    def __new__(cls, text: str) -> Self:
         plain = text.replace("_", "")
         number = super().__new__(cls, plain)
         number.text = plain
@@ -73,7 +73,7 @@ def documents(text: str, problems: list[Problem]) -> Iterator[Document]:
         problems.append(Problem("", error.message, "Decode", line=error.line))
 
 
-class _Refused(Exception):  # noqa: N818
+class _Refused(Exception):
     def __init__(self, message: str, line: int) -> None:
         super().__init__(message)
         self.message = message

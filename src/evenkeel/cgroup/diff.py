@@ -38,12 +38,13 @@ class Step(NamedTuple):
 def diff(desired: Tree, observed: Observed, hands_off: Collection[str] = ()) -> tuple[Step, ...]:
     """The steps that make `observed` equal to `desired`; none where it already is. Below a path in `hands_off` nothing
     is touched (E9). A cgroup of daemons is set, but made or removed only by others."""
-    taking: list[tuple[int, Step]] = []
-    giving: list[tuple[int, Step]] = []
     wanted = {cgroup.path for cgroup in desired.cgroups}
-    for path in observed:
-        if path not in wanted and not _is_below(path, hands_off):
-            taking.append((_depth(path), Step(Action.REMOVE, path)))
+    taking = [
+        (_depth(path), Step(Action.REMOVE, path))
+        for path in observed
+        if path not in wanted and not _is_below(path, hands_off)
+    ]
+    giving: list[tuple[int, Step]] = []
     for cgroup in desired.cgroups:
         if _is_below(cgroup.path, hands_off):
             continue

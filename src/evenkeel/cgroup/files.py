@@ -1,6 +1,6 @@
 """From amounts to the kernel's files, for cgroup v1 and v2."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from evenkeel.api.cpuset import format_cpuset
 from evenkeel.cgroup.tree import Setting, Version
@@ -27,57 +27,53 @@ def hugepage_size(page_bytes: int) -> str:
     return f"{page_bytes}B"
 
 
-def _v2(provision: Provision, weight: Callable[[int], int]) -> Iterator[Setting]:
-    shares = provision.cpu_shares
+def _v2(provision: Provision, weight: Callable[[int], int]) -> list[Setting]:
+    found: list[Setting] = []
+    shares, quota, cpus = provision.cpu_shares, provision.cpu_quota, provision.cpus
     if shares is not None:
-        yield Setting("cpu.weight", str(weight(shares.value)), shares.rule, shares.reason)
-    quota = provision.cpu_quota
+        found.append(Setting("cpu.weight", str(weight(shares.value)), shares.rule, shares.reason))
     if quota is not None:
         limit = "max" if quota.quota_us == NO_LIMIT else str(quota.quota_us)
-        yield Setting("cpu.max", f"{limit} {quota.period_us}", quota.rule, quota.reason)
-    yield from _plain("cpu.max.burst", provision.cpu_burst_us)
-    if provision.cpus is not None:
-        yield Setting(
-            "cpuset.cpus", format_cpuset(provision.cpus.cpus), provision.cpus.rule, provision.cpus.reason
-        )
-    for file, amount in (
-        ("memory.min", provision.memory_min),
-        ("memory.low", provision.memory_low),
-        ("memory.high", provision.memory_high),
-        ("memory.max", provision.memory_max),
-        ("memory.swap.max", provision.swap_max),
-        ("memory.oom.group", provision.oom_group),
-        ("pids.max", provision.pids_max),
-    ):
-        yield from _plain(file, amount)
+        found.append(Setting("cpu.max", f"{limit} {quota.period_us}", quota.rule, quota.reason))
+    _add(found, "cpu.max.burst", provision.cpu_burst_us)
+    if cpus is not None:
+        found.append(Setting("cpuset.cpus", format_cpuset(cpus.cpus), cpus.rule, cpus.reason))
+    _add(found, "memory.min", provision.memory_min)
+    _add(found, "memory.low", provision.memory_low)
+    _add(found, "memory.high", provision.memory_high)
+    _add(found, "memory.max", provision.memory_max)
+    _add(found, "memory.swap.max", provision.swap_max)
+    _add(found, "memory.oom.group", provision.oom_group)
+    _add(found, "pids.max", provision.pids_max)
     for size, amount in provision.hugepages.items():
-        yield from _plain(f"hugetlb.{hugepage_size(size)}.max", amount)
+        _add(found, f"hugetlb.{hugepage_size(size)}.max", amount)
+    return found
 
 
-def _v1(provision: Provision) -> Iterator[Setting]:
-    yield from _plain("cpu.shares", provision.cpu_shares)
-    quota = provision.cpu_quota
+def _v1(provision: Provision) -> list[Setting]:
+    found: list[Setting] = []
+    quota, cpus = provision.cpu_quota, provision.cpus
+    _add(found, "cpu.shares", provision.cpu_shares)
     if quota is not None:
-        yield Setting("cpu.cfs_period_us", str(quota.period_us), quota.rule, quota.reason)
-        yield Setting("cpu.cfs_quota_us", str(quota.quota_us), quota.rule, quota.reason)
-    yield from _plain("cpu.cfs_burst_us", provision.cpu_burst_us)
-    if provision.cpus is not None:
-        yield Setting(
-            "cpuset.cpus", format_cpuset(provision.cpus.cpus), provision.cpus.rule, provision.cpus.reason
-        )
-    yield from _plain("memory.limit_in_bytes", provision.memory_max, unlimited="-1")
-    yield from _plain("memory.soft_limit_in_bytes", provision.memory_soft_limit, unlimited="-1")
+        found.append(Setting("cpu.cfs_period_us", str(quota.period_us), quota.rule, quota.reason))
+        found.append(Setting("cpu.cfs_quota_us", str(quota.quota_us), quota.rule, quota.reason))
+    _add(found, "cpu.cfs_burst_us", provision.cpu_burst_us)
+    if cpus is not None:
+        found.append(Setting("cpuset.cpus", format_cpuset(cpus.cpus), cpus.rule, cpus.reason))
+    _add(found, "memory.limit_in_bytes", provision.memory_max, unlimited="-1")
+    _add(found, "memory.soft_limit_in_bytes", provision.memory_soft_limit, unlimited="-1")
     swap, limit = provision.swap_max, provision.memory_max
     if swap is not None and limit is not None:
         # v1 counts memory and swap together: no swap is memory+swap = memory (A18).
         both = NO_LIMIT if NO_LIMIT in (swap.value, limit.value) else limit.value + swap.value
-        yield Setting("memory.memsw.limit_in_bytes", str(both), swap.rule, swap.reason)
-    yield from _plain("pids.max", provision.pids_max)
+        found.append(Setting("memory.memsw.limit_in_bytes", str(both), swap.rule, swap.reason))
+    _add(found, "pids.max", provision.pids_max)
     for size, amount in provision.hugepages.items():
-        yield from _plain(f"hugetlb.{hugepage_size(size)}.limit_in_bytes", amount, unlimited="-1")
+        _add(found, f"hugetlb.{hugepage_size(size)}.limit_in_bytes", amount, unlimited="-1")
+    return found
 
 
-def _plain(file: str, amount: Amount | None, unlimited: str = "max") -> Iterator[Setting]:
+def _add(found: list[Setting], file: str, amount: Amount | None, unlimited: str = "max") -> None:
     if amount is not None:
         value = unlimited if amount.value == NO_LIMIT else str(amount.value)
-        yield Setting(file, value, amount.rule, amount.reason)
+        found.append(Setting(file, value, amount.rule, amount.reason))

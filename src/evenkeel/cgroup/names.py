@@ -16,6 +16,7 @@ POD_PREFIX = "pod"
 _SLICE = ".slice"
 _BRANCH = {QoSClass.GUARANTEED: (), QoSClass.BURSTABLE: ("burstable",), QoSClass.BEST_EFFORT: ("besteffort",)}
 _LONGEST_COMPONENT = 255
+_FORBIDDEN = frozenset("/_\0")
 
 
 def pods_root(cgroup_root: str, *, per_qos: bool = True) -> CgroupName:
@@ -45,7 +46,7 @@ def pod_uid(name: CgroupName, root: CgroupName) -> str | None:
 def child(parent: CgroupName, *components: str) -> CgroupName:
     """`parent` with components below it, each of which must be safe as a directory and as part of a slice."""
     for component in components:
-        if not component or component in (".", "..") or any(character in component for character in "/_\0"):
+        if not component or component in (".", "..") or not _FORBIDDEN.isdisjoint(component):
             raise EvenkeelError(
                 f'"{component[:80]}" cannot name a cgroup: a name has no "/" and no "_", and is not empty, "." or ".."'
             )

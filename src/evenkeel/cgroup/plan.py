@@ -103,10 +103,12 @@ class _Builder:
     def _with_children(self, facts: PodFacts, fair_shares: int | None) -> _Pod:
         parent = names.branch(self._root, facts.qos) if self._per_qos else self._root
         children: list[tuple[Container | None, Provision]] = [
-            (None, self._policy.infrastructure_provision(self._node, facts.pod))
+            (None, self._policy.infrastructure_provision(self._node, facts.pod)),
+            *(
+                (container, self._policy.container_provision(self._node, facts, container))
+                for container in present_containers(facts.moment)
+            ),
         ]
-        for container in present_containers(facts.moment):
-            children.append((container, self._policy.container_provision(self._node, facts, container)))
         protected = sum(child.memory_min.value for _, child in children if child.memory_min is not None)
         return _Pod(
             facts=facts,

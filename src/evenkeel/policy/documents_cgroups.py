@@ -102,7 +102,7 @@ def branch_provision(
     )
 
 
-def root_provision(node: NodeView, pods: Sequence[PodFacts], min_bytes: int) -> Provision:  # noqa: ARG001
+def root_provision(node: NodeView, pods: Sequence[PodFacts], min_bytes: int) -> Provision:
     """The cgroup that holds all pods (A16, B8)."""
     limits = node.pods_limits
     assert limits.millicpu is not None

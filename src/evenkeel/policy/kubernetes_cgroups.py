@@ -16,6 +16,7 @@ from evenkeel.api.profile import Profile
 from evenkeel.api.resources import CPU, MEMORY, ResourceList, hugepage_bytes, is_hugepages
 from evenkeel.policy import cpu
 from evenkeel.policy.critical import is_critical
+from evenkeel.policy.node import KubeletSettings
 from evenkeel.policy.oom import oom_score_adj
 from evenkeel.policy.pod_resources import has_pod_level_resources, pod_limits
 from evenkeel.policy.qos import QoSClass
@@ -49,23 +50,7 @@ class ContainerConfig(NamedTuple):
     hugepage_bytes: Mapping[int, int]
 
 
-class NodeSettings(NamedTuple):
-    """What of the node and its configuration these decisions read."""
-
-    capacity_bytes: int
-    allocatable_bytes: int
-    memory_qos: bool = True
-    reservation_policy: str = "None"
-    throttling_factor: float | None = None
-    enforce_cpu_limits: bool = True
-    cpu_period_us: int = cpu.DEFAULT_PERIOD_US
-    swap_bytes: int = 0
-    swap_behavior: str = ""
-    has_swap_controller: bool = False
-    single_process_oom_kill: bool | None = None
-
-
-def pod_config(pod: Pod, node: NodeSettings, qos: QoSClass, requests: ResourceList) -> CgroupConfig:
+def pod_config(pod: Pod, node: KubeletSettings, qos: QoSClass, requests: ResourceList) -> CgroupConfig:
     """The pod's own cgroup; `qos` and `requests` are the pod's."""
     limits = pod_limits(pod)
     shares, quota, period, memory = cpu.MIN_SHARES, None, None, None
@@ -109,7 +94,7 @@ def qos_configs(
     allocatable_bytes: int,
     reserved_percent: int | None = None,
 ) -> Mapping[QoSClass, CgroupConfig]:
-    """The Burstable and BestEffort branches, and (as Guaranteed) the pods' root, from the pods' classes and requests."""
+    """The Burstable and BestEffort branches, and (as Guaranteed) the pods' root, from pods' classes and requests."""
     burstable_millicpu = 0
     requested_bytes = {QoSClass.GUARANTEED: 0, QoSClass.BURSTABLE: 0}
     for qos, requests in pods:
@@ -134,7 +119,7 @@ def qos_configs(
     return {QoSClass.GUARANTEED: guaranteed, QoSClass.BURSTABLE: burstable, QoSClass.BEST_EFFORT: best_effort}
 
 
-def container_config(pod: Pod, container: Container, node: NodeSettings, qos: QoSClass) -> ContainerConfig:
+def container_config(pod: Pod, container: Container, node: KubeletSettings, qos: QoSClass) -> ContainerConfig:
     """What the runtime is told of one container."""
     cpu_limit = effective_limit(pod, container, CPU)
     cpu_request = container.resources.requests.get(
@@ -175,7 +160,7 @@ def _protection(qos: QoSClass) -> str:
     return "memory.min" if qos == QoSClass.GUARANTEED else "memory.low"
 
 
-def _memory_qos(pod: Pod, container: Container, node: NodeSettings, qos: QoSClass) -> dict[str, str]:
+def _memory_qos(pod: Pod, container: Container, node: KubeletSettings, qos: QoSClass) -> dict[str, str]:
     if not node.memory_qos:
         return {"memory.high": "max"}
     request = container.resources.requests.get(MEMORY, ZERO).value
@@ -191,7 +176,7 @@ def _memory_qos(pod: Pod, container: Container, node: NodeSettings, qos: QoSClas
     return unified
 
 
-def _swap(pod: Pod, container: Container, node: NodeSettings, qos: QoSClass) -> dict[str, str]:
+def _swap(pod: Pod, container: Container, node: KubeletSettings, qos: QoSClass) -> dict[str, str]:
     if not node.has_swap_controller:
         return {}
     request = container.resources.requests.get(MEMORY, ZERO)
@@ -209,7 +194,7 @@ def _swap(pod: Pod, container: Container, node: NodeSettings, qos: QoSClass) -> 
     return {"memory.swap.max": str(int(request.value / node.capacity_bytes * node.swap_bytes))}
 
 
-def _oom_group(node: NodeSettings) -> dict[str, str]:
+def _oom_group(node: KubeletSettings) -> dict[str, str]:
     return {"memory.oom.group": "1"} if node.single_process_oom_kill is False else {}
 
 

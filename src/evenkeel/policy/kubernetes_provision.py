@@ -10,7 +10,6 @@ from evenkeel.policy.allocatable import CgroupLimits
 from evenkeel.policy.kubernetes_cgroups import (
     TIERED,
     CgroupConfig,
-    NodeSettings,
     container_config,
     pod_config,
     qos_configs,
@@ -25,7 +24,7 @@ _RULE = "kubelet"
 
 
 def container_provision(node: NodeView, facts: PodFacts, container: Container) -> Provision:
-    config = container_config(facts.pod, container, _settings(node), facts.qos)
+    config = container_config(facts.pod, container, node.kubelet, facts.qos)
     exclusive = facts.moment.exclusive_cpus.get(container.name)
     unlimited = not config.cpu_quota_us or exclusive is not None
     quota = Quota(
@@ -50,7 +49,7 @@ def container_provision(node: NodeView, facts: PodFacts, container: Container) -
     return _with_unified(node, provision, config.unified)
 
 
-def infrastructure_provision(node: NodeView, pod: Pod) -> Provision:  # noqa: ARG001
+def infrastructure_provision(node: NodeView, pod: Pod) -> Provision:
     """The sandbox: kubelet leaves its cgroup alone and only sets the score of its process."""
     return Provision(
         cpu_shares=Amount(cpu.MIN_SHARES, _RULE, "the sandbox requests nothing"),
@@ -60,8 +59,8 @@ def infrastructure_provision(node: NodeView, pod: Pod) -> Provision:  # noqa: AR
 
 def pod_provision(
     node: NodeView, facts: PodFacts, min_bytes: int, fair_shares: int | None = None
-) -> Provision:  # noqa: ARG001
-    settings = _settings(node)
+) -> Provision:
+    settings = node.kubelet
     if facts.moment.exclusive_cpus and node.config.feature("DisableCPUQuotaWithExclusiveCPUs"):
         settings = settings._replace(enforce_cpu_limits=False)
     pids = node.config.pod_pids_limit
@@ -82,7 +81,7 @@ def branch_provision(
     qos: QoSClass,
     pods: Sequence[PodFacts],
     min_bytes: int,
-    fair_shares: int | None = None,  # noqa: ARG001
+    fair_shares: int | None = None,
 ) -> Provision:
     provision = _provision(node, _qos_configs(node, pods)[qos], "requests of its pods", "qosReserved")
     provision = provision._replace(
@@ -96,7 +95,7 @@ def branch_provision(
     return provision
 
 
-def root_provision(node: NodeView, pods: Sequence[PodFacts], min_bytes: int) -> Provision:  # noqa: ARG001
+def root_provision(node: NodeView, pods: Sequence[PodFacts], min_bytes: int) -> Provision:
     limits = node.pods_limits
     assert limits.millicpu is not None
     config = _qos_configs(node, pods)[QoSClass.GUARANTEED]
@@ -124,22 +123,6 @@ def reserved_provision(node: NodeView, limits: CgroupLimits, what: str) -> Provi
         else None,
         memory_max=Amount(limits.memory_bytes, _RULE, reason) if limits.memory_bytes is not None else None,
         pids_max=Amount(limits.pids, _RULE, reason) if limits.pids is not None else None,
-    )
-
-
-def _settings(node: NodeView) -> NodeSettings:
-    config = node.config
-    return NodeSettings(
-        capacity_bytes=node.capacity.memory_bytes,
-        allocatable_bytes=node.allocatable[MEMORY].value,
-        memory_qos=node.memory_qos,
-        reservation_policy=config.memory_reservation_policy,
-        throttling_factor=config.memory_throttling_factor,
-        enforce_cpu_limits=config.cpu_cfs_quota,
-        cpu_period_us=int(config.cpu_cfs_quota_period) // 1000,
-        swap_behavior=config.memory_swap.swap_behavior,
-        has_swap_controller=True,
-        single_process_oom_kill=not config.oom_group_kill,
     )
 
 
