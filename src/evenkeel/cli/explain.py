@@ -46,6 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--init", metavar="CONTAINER", help="the moment at which this init container runs (D3)"
     )
+    parser.add_argument(
+        "--pressure",
+        choices=("MemoryPressure", "DiskPressure", "PIDPressure"),
+        action="append",
+        help="the node is under this pressure when the pods arrive",
+    )
     parser.add_argument("-o", "--output", choices=("tree", *STRUCTURED), default="tree", help="default: tree")
     parser.add_argument("-a", "--all", action="store_true", help="also what is left as the kernel has it")
     add_config_flags(parser)
@@ -55,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     config = config_from(args)
     reading = manifests_from(args, config.rulebook)
     node = node_view(node_from(args.node, reading.nodes), config)
-    verdicts = admit(reading.pods, node.allocatable, node.profile)
+    verdicts = admit(reading.pods, node.allocatable, node.profile, args.pressure or ())
     kind = args.cgroup or ("systemd" if config.cgroup_driver == "systemd" else "v2")
     admitted = [verdict.pod for verdict in verdicts if verdict.refusal is None]
     tree = plan(node, _moments(node, admitted, args.init), *_CGROUPS[kind])

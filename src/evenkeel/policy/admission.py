@@ -1,6 +1,7 @@
-"""Whether a pod is taken (A6, B2): only while the requests of all admitted pods stay within what the node allocates."""
+"""Whether a pod is taken (A6, B2): only while the requests of all admitted pods stay within what the node allocates,
+and only if the node is not under a pressure that the pod would add to."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from evenkeel.api.aggregate import Totals, add_to
@@ -26,17 +27,30 @@ class Verdict(NamedTuple):
     refusal: Refusal | None
 
 
-def admit(pods: Iterable[Pod], allocatable: ResourceList, profile: Profile) -> tuple[Verdict, ...]:
-    """Each pod's verdict, in order of arrival: a pod that is refused takes nothing from those after it."""
+def admit(
+    pods: Iterable[Pod], allocatable: ResourceList, profile: Profile, conditions: Collection[str] = ()
+) -> tuple[Verdict, ...]:
+    """Each pod's verdict, in order of arrival: a pod that is refused takes nothing from those after it. `conditions`
+    are the pressures the node reports."""
     used: Totals = {}
     verdicts = []
     for pod in pods:
         asked = requested(pod, profile)
-        refusal = refusal_of(asked, used, allocatable)
+        refusal = refusal_under_pressure(pod, conditions, profile) or refusal_of(asked, used, allocatable)
         if refusal is None:
             add_to(used, asked)
         verdicts.append(Verdict(pod, refusal))
     return tuple(verdicts)
+
+
+def refusal_under_pressure(pod: Pod, conditions: Collection[str], profile: Profile) -> Refusal | None:
+    """Today's rule: under memory pressure no BestEffort pod, under others only critical pods."""
+    if not conditions:
+        return None
+    from evenkeel.policy.eviction.conditions import pressure_refusal
+
+    why = pressure_refusal(pod, conditions, profile)
+    return None if why is None else Refusal("Evicted", why)
 
 
 def requested(pod: Pod, profile: Profile) -> Totals:

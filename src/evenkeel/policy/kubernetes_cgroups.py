@@ -183,7 +183,7 @@ def _swap(pod: Pod, container: Container, node: KubeletSettings, qos: QoSClass) 
     limit = container.resources.limits.get(MEMORY, ZERO)
     may_swap = (
         node.swap_behavior == LIMITED_SWAP
-        and not is_critical(pod)
+        and not is_critical(pod, Profile.KUBERNETES)
         and qos == QoSClass.BURSTABLE
         and request
         and request != limit

@@ -23,7 +23,7 @@ def oom_score_adj(pod: Pod, container: Container, capacity_bytes: int, profile: 
     if profile == Profile.DOCUMENTS:
         container_qos = container_class(container, MEMORY)
         request_bytes = _request_bytes(container)
-    elif is_node_critical(pod):
+    elif is_node_critical(pod, profile):
         container_qos = QoSClass.GUARANTEED
         request_bytes = 0
     else:

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from evenkeel.api.pod import Pod, Toleration
 from evenkeel.api.profile import Profile
-from evenkeel.policy.eviction.rank import is_critical
+from evenkeel.policy.critical import is_critical
 from evenkeel.policy.eviction.thresholds import Signal, Threshold
 from evenkeel.policy.eviction.usage import Resource, resource_of
 from evenkeel.policy.qos import QoSClass, pod_class

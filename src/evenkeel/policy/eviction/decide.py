@@ -15,6 +15,7 @@ from evenkeel.api.defaults import DEFAULT_GRACE_PERIOD_SECONDS
 from evenkeel.api.pod import Pod
 from evenkeel.api.profile import Profile
 from evenkeel.api.status import PodCondition, PodStatus
+from evenkeel.policy.critical import is_critical
 from evenkeel.policy.eviction import conditions as node_conditions
 from evenkeel.policy.eviction.conditions import Pressure
 from evenkeel.policy.eviction.message import Shortage, crossed, limit_message, shortage, shortage_message
@@ -25,7 +26,7 @@ from evenkeel.policy.eviction.observations import (
     thresholds_met,
     with_containerfs,
 )
-from evenkeel.policy.eviction.rank import Need, Order, Ranked, is_critical, need_of, rank
+from evenkeel.policy.eviction.rank import Need, Order, Ranked, need_of, rank
 from evenkeel.policy.eviction.snapshot import NodeFigures, PodSnapshot, Snapshot, active
 from evenkeel.policy.eviction.storage_limits import LimitExceeded, limit_exceeded
 from evenkeel.policy.eviction.thresholds import Signal, Threshold

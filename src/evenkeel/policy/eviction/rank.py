@@ -15,8 +15,9 @@ from collections.abc import Collection, Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
-from evenkeel.api.pod import CRITICAL_PRIORITIES, SYSTEM_CRITICAL_PRIORITY, Pod
+from evenkeel.api.pod import Pod
 from evenkeel.api.profile import Profile
+from evenkeel.policy.critical import is_critical
 from evenkeel.policy.eviction.snapshot import PodSnapshot, Snapshot
 from evenkeel.policy.eviction.thresholds import Signal
 from evenkeel.policy.eviction.usage import WHOLE_DISK, DiskPart, Resource, usage
@@ -110,18 +111,6 @@ def need_of(signal: Signal, snapshot: Snapshot, profile: Profile) -> Need:
     used = _memory_of_pods(snapshot)
     requested = sum((_request(seen.pod, Resource.MEMORY, profile) for seen in snapshot.pods), start=ZERO)
     return Need.SYSTEM if used is not None and Quantity.of(used) <= requested else Need.PODS
-
-
-def is_critical(pod: Pod, profile: Profile) -> bool:
-    """Kubernetes counts every pod from the node's own files as critical. On a machine where all pods come
-    from files that would make eviction impossible, so the documents profile goes by priority alone."""
-    if (pod.spec.priority or 0) >= SYSTEM_CRITICAL_PRIORITY:
-        return True
-    if profile is Profile.DOCUMENTS:
-        return pod.spec.priority is None and pod.spec.priority_class_name in CRITICAL_PRIORITIES
-    annotations = pod.metadata.annotations
-    source = annotations.get("kubernetes.io/config.source", "api")
-    return source != "api" or "kubernetes.io/config.mirror" in annotations
 
 
 def _ranked(
