@@ -123,8 +123,8 @@ class _Reader:
             # One warning a document, however many fields: nobody reads the second page of warnings.
             names = ", ".join(dict.fromkeys(_without_indices(path) for path in found.not_honoured))
             notes.append(Problem(found.not_honoured[0], f"not honoured here, and without effect: {names}"))
-        self.problems += [self._located(problem, document, number) for problem in found.problems]
-        self.warnings += [self._located(problem, document, number) for problem in notes]
+        self.problems += self._in_order(found.problems, document, number)
+        self.warnings += self._in_order(notes, document, number)
 
     def _objects(
         self, value: object, path: str, found: Findings, notes: list[Problem]
@@ -208,12 +208,17 @@ class _Reader:
             if owner is not None and problem.field.startswith("metadata."):
                 field = problem.field
             # A field that could not even be read has been reported; what follows from that has not to be.
-            if not any(_touches(field, other) for other in misshapen):
+            if not any(_follows(problem.kind, field, other) for other in misshapen):
                 of_pod.problems.append(problem._replace(field=field))
         notes += [problem._replace(field=_join(path, problem.field)) for problem in warnings(pod)]
         found.problems += of_pod.problems
         found.not_honoured += of_pod.not_honoured
         return None if of_pod.problems else pod._replace(metadata=_with_uid(pod.metadata))
+
+    def _in_order(self, problems: list[Problem], document: yaml_text.Document, number: int) -> list[Problem]:
+        return sorted(
+            (self._located(problem, document, number) for problem in problems), key=lambda p: p.line
+        )
 
     def _located(self, problem: Problem, document: yaml_text.Document, number: int) -> Problem:
         source = f"{self._source}#{number}" if number > 1 else self._source
@@ -317,10 +322,15 @@ def _without(value: Mapping[str, object], where: tuple[str, ...]) -> Mapping[str
     return others
 
 
-def _touches(field: str, other: str) -> bool:
-    """Whether one of two field paths lies within the other."""
-    shorter, longer = sorted((field, other), key=len)
-    return longer.startswith(shorter) and longer[len(shorter) : len(shorter) + 1] in ("", ".", "[")
+def _follows(kind: str, field: str, misshapen: str) -> bool:
+    """Whether a problem of `field` may be no more than the echo of one that was `misshapen`: it lies within that, or it
+    says that something is missing which that might have held."""
+    inner, outer = (misshapen, field) if kind == "FieldValueRequired" else (field, misshapen)
+    return _is_within(field, misshapen) or _is_within(inner, outer)
+
+
+def _is_within(inner: str, outer: str) -> bool:
+    return inner.startswith(outer) and inner[len(outer) : len(outer) + 1] in ("", ".", "[")
 
 
 def _without_indices(path: str) -> str:

@@ -13,9 +13,9 @@ from evenkeel.cgroup.tree import Cgroup, Naming, Tree, Version
 from evenkeel.cli.config_flags import add_config_flags, config_from
 from evenkeel.cli.inputs import add_manifest_flag, add_node_flag, manifests_from, node_from
 from evenkeel.cli.output import STRUCTURED, paint_for, print_structured
-from evenkeel.errors import EvenkeelError
+from evenkeel.errors import EvenkeelError, InvalidInput
 from evenkeel.policy.admission import Verdict, admit
-from evenkeel.policy.allocatable import node_capacity
+from evenkeel.policy.allocatable import node_capacity, reservation_problems
 from evenkeel.policy.node import NodeView, node_view
 from evenkeel.policy.provision import PodMoment
 from evenkeel.policy.qos import container_class, pod_class
@@ -60,7 +60,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     config = config_from(args)
     reading = manifests_from(args, config.rulebook)
-    node = node_view(node_from(args.node, reading.nodes), config)
+    capacity = node_from(args.node, reading.nodes)
+    if problems := list(reservation_problems(capacity, config)):
+        raise InvalidInput(problems)
+    node = node_view(capacity, config)
     verdicts = admit(reading.pods, node.allocatable, node.profile, args.pressure or ())
     kind = args.cgroup or ("systemd" if config.cgroup_driver == "systemd" else "v2")
     admitted = [verdict.pod for verdict in verdicts if verdict.refusal is None]

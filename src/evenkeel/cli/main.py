@@ -42,6 +42,9 @@ def entry() -> NoReturn:
 def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     chosen = next((argument for argument in arguments if not argument.startswith("-")), None)
+    if chosen is not None and chosen not in COMMANDS:
+        print(f"evenkeel: {_no_such_command(chosen)}", file=sys.stderr)
+        return 2
     wants_help = not {"-h", "--help"}.isdisjoint(arguments)
     given = None if wants_help else {argument.partition("=")[0] for argument in arguments}
     parser = build_parser([chosen] if chosen in COMMANDS else [], given)
@@ -62,6 +65,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     return code
+
+
+def _no_such_command(word: str) -> str:
+    from evenkeel.api.known_fields import closest
+
+    meant = closest(word, COMMANDS)
+    hint = f"did you mean {meant}?" if meant else f"there are {', '.join(COMMANDS)}"
+    return f'there is no command "{word[:40]}"; {hint}'
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):

@@ -99,14 +99,13 @@ def root_provision(node: NodeView, pods: Sequence[PodFacts], min_bytes: int) -> 
     limits = node.pods_limits
     assert limits.millicpu is not None
     config = _qos_configs(node, pods)[QoSClass.GUARANTEED]
-    enforced = node.config.enforces("pods")
-    memory = limits.memory_bytes if enforced else None
+    # Where `pods` is not enforced these are the machine's own size: kubelet sets that all the same.
     provision = Provision(
         cpu_shares=Amount(
             cpu.shares(limits.millicpu), _RULE, f"allocatable cpu {cores_text(limits.millicpu)}"
         ),
-        memory_max=_limit(memory, "capacity less what is reserved"),
-        pids_max=_limit(limits.pids if enforced else None, "pids less what is reserved"),
+        memory_max=_limit(limits.memory_bytes, "capacity less what is reserved"),
+        pids_max=_limit(limits.pids, "pids less what is reserved"),
         hugepages={
             size: Amount(amount, _RULE, "pages less what is reserved")
             for size, amount in limits.hugepage_bytes.items()
