@@ -3,7 +3,7 @@
 The first is worth a warning, the second is a typing error and worth the name that was meant, at any depth: a
 misspelt word inside `spec.affinity` is an error although Evenkeel does nothing with affinity.
 
-The table is data (`known_fields.json`, written by `tools/known_fields.py`): type → field → notation, where a
+The table (`known_fields_table`, written by `tools/known_fields.py`) is type → field → notation, where a
 notation is
     `string` `integer` `number` `boolean`  the scalars of JSON
     `quantity`                             a string or a number, as `500m`, `1Gi`, `2`
@@ -14,13 +14,13 @@ notation is
     `T[]`                                  a list of T
     `{T}`                                  a map from strings to T
 
-Reading its own data, once, when first asked, is the one thing here that is not pure. Nobody imports this
-module before an unknown field is met, so that other input does not pay for it.
+Nobody imports this module before an unknown field is met, so that other input does not pay for the table.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from evenkeel.api.known_fields_table import RELEASE, TYPES
 
 
 class Unknown(NamedTuple):
@@ -41,12 +41,12 @@ class Misshapen(NamedTuple):
 
 def fields_of(type_name: str) -> Mapping[str, str]:
     """The fields of a type (`V1PodSpec`, `KubeletConfiguration`) with the notation of each."""
-    return _table().types[type_name]
+    return TYPES[type_name]
 
 
 def kubernetes_release() -> str:
     """The release whose fields these are, as `1.37`."""
-    return _table().release
+    return RELEASE
 
 
 def closest(name: str, candidates: Iterable[str]) -> str | None:
@@ -73,9 +73,7 @@ def meant(name: str, type_name: str, ours: Iterable[str] = ()) -> str | None:
     A field, or else one that is a level further down in one place only: a container's `resources.limits`.
     """
     fields = fields_of(type_name)
-    deeper = [
-        f"{field}.{name}" for field, notation in fields.items() if name in _table().types.get(notation, ())
-    ]
+    deeper = [f"{field}.{name}" for field, notation in fields.items() if name in TYPES.get(notation, ())]
     return closest(name, {*fields, *ours}) or (deeper[0] if len(deeper) == 1 else None)
 
 
@@ -189,19 +187,3 @@ def _contains(letters: str, other: str) -> bool:
         return letters in other  # `gracePeriodSeconds` in `terminationGracePeriodSeconds`
     rest = iter(other)
     return len(other) < 9 and letters[0] == other[0] and all(letter in rest for letter in letters)  # `cmd`
-
-
-class _Table(NamedTuple):
-    release: str
-    types: dict[str, dict[str, str]]
-
-
-@cache
-def _table() -> _Table:
-    from json import loads
-
-    # The loader that found this module finds its data too, in a zip as well. `importlib.resources` would do
-    # the same for 15 ms of imports, which every manifest with a probe in it would pay at every start.
-    loader: Any = __spec__.loader
-    data = loads(loader.get_data(__file__.rpartition(".")[0] + ".json"))
-    return _Table(data["kubernetes"], data["types"])

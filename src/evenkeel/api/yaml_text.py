@@ -23,9 +23,8 @@ class SpelledFloat(float):
     text: str
 
     def __new__(cls, text: str) -> Self:
-        plain = text.replace("_", "")
-        number = super().__new__(cls, plain)
-        number.text = plain
+        number = super().__new__(cls, text)
+        number.text = text
         return number
 
 
@@ -69,6 +68,9 @@ def documents(text: str, problems: list[Problem]) -> Iterator[Document]:
         problems.append(Problem("", f"is not YAML: {what}", "Decode", line=mark.line + 1 if mark else 0))
     except yaml.YAMLError as error:
         problems.append(Problem("", f"is not YAML: {' '.join(str(error).split())}", "Decode"))
+    except UnicodeEncodeError as error:
+        line = text.count("\n", 0, error.start) + 1
+        problems.append(Problem("", "is not YAML: holds half of a surrogate pair", "Decode", line=line))
     except _Refused as error:
         problems.append(Problem("", error.message, "Decode", line=error.line))
 
@@ -80,14 +82,22 @@ class _Refused(Exception):
         self.line = line
 
 
+class _Merge:
+    """The key `<<` where it is YAML's own and not a text that somebody put in quotes."""
+
+
+_MERGE = _Merge()
+
+
 class _Open(NamedTuple):
     """A collection whose end has not been seen yet."""
 
     value: LinedDict | LinedList
-    key: list[str]  # the mapping's key that waits for its value; empty or one
+    key: list[str | _Merge]  # the mapping's key that waits for its value; empty or one
     merges: list[object]
     anchor: str | None
     values_before: int
+    line: int
 
 
 class _Builder:
@@ -126,7 +136,10 @@ class _Builder:
             "tag:yaml.org,2002:str",
             "tag:yaml.org,2002:merge",
         ):
-            self._key(event.value, line)
+            if event.anchor:
+                self._anchors[event.anchor] = (event.value, 1)
+            is_merge = event.value == "<<" and (event.implicit[0] or event.tag is not None)
+            self._key(_MERGE if is_merge else event.value, line)
             return
         value = _scalar(event, line)
         if event.anchor:
@@ -143,7 +156,7 @@ class _Builder:
         if self._expects_key():
             raise _Refused("a key must be a single word, not a list or mapping", line)
         value: LinedDict | LinedList = LinedDict() if is_mapping else LinedList()
-        self._stack.append(_Open(value, [], [], event.anchor, self._values))
+        self._stack.append(_Open(value, [], [], event.anchor, self._values, line))
         self._count(1, line)
 
     def _close(self, event: yaml.MappingEndEvent | yaml.SequenceEndEvent) -> None:
@@ -153,7 +166,7 @@ class _Builder:
                 _merge(merged, closed.value, _line(event))
         if closed.anchor:
             self._anchors[closed.anchor] = (closed.value, self._values - closed.values_before)
-        self._put(closed.value, _line(event), counted=True)
+        self._put(closed.value, closed.line, counted=True)
 
     def _alias(self, event: yaml.AliasEvent) -> None:
         line = _line(event)
@@ -169,12 +182,12 @@ class _Builder:
     def _expects_key(self) -> bool:
         return bool(self._stack) and isinstance(self._stack[-1].value, LinedDict) and not self._stack[-1].key
 
-    def _key(self, key: str, line: int) -> None:
+    def _key(self, key: str | _Merge, line: int) -> None:
         mapping = self._stack[-1].value
         assert isinstance(mapping, LinedDict)
-        if key in mapping.lines:
-            raise _Refused(f'the key "{key[:60]}" stands twice, first on line {mapping.lines[key]}', line)
-        if key != "<<":
+        if isinstance(key, str):
+            if key in mapping.lines:
+                raise _Refused(f'the key "{key[:60]}" stands twice, first on line {mapping.lines[key]}', line)
             mapping.lines[key] = line
         self._stack[-1].key.append(key)
 
@@ -192,10 +205,10 @@ class _Builder:
         if not top.key:
             raise _Refused("a key must be plain text", line)
         key = top.key.pop()
-        if key == "<<":
-            top.merges.append(value)
-        else:
+        if isinstance(key, str):
             top.value[key] = value
+        else:
+            top.merges.append(value)
 
     def _count(self, values: int, line: int) -> None:
         self._values += values
@@ -225,8 +238,10 @@ _TRUTH = {
     for spelled in words
     for word in (spelled, spelled.capitalize(), spelled.upper())
 }
-_INTEGER = re.compile(r"[-+]?(?:0b[01_]+|0o?[0-7_]+|0x[0-9a-fA-F_]+|0|[1-9][0-9_]*)\Z")
-_FLOAT = re.compile(r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9_]+)(?:[eE][-+]?[0-9]+)?\Z")
+# Without the underscores that YAML 1.1 allows between digits, and anywhere else too.
+_INTEGER = re.compile(r"[-+]?(?:0b[01]+|0o?[0-7]+|0x[0-9a-fA-F]+|0|[1-9][0-9]*)\Z")
+_FLOAT = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?\Z")
+_NOT_FINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)\Z|\.(?:nan|NaN|NAN)\Z")
 _LONGEST_NUMBER = 400
 
 
@@ -245,11 +260,12 @@ def _scalar(event: yaml.ScalarEvent, line: int) -> object:
     if text in _TRUTH:
         return _TRUTH[text]
     if text[0] in "-+.0123456789" and len(text) < _LONGEST_NUMBER:
-        if _INTEGER.match(text):
-            return _integer(text.replace("_", ""))
-        if _FLOAT.match(text):
-            return SpelledFloat(text)
-        if text.lstrip("+-").lower() in (".inf", ".nan"):
+        plain = text.replace("_", "")
+        if _INTEGER.match(plain):
+            return _integer(plain)
+        if _FLOAT.match(plain):
+            return SpelledFloat(plain)
+        if _NOT_FINITE.match(text):
             return SpelledFloat(text.replace(".", "", 1))
     return text
 
