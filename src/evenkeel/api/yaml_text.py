@@ -138,7 +138,7 @@ class _Builder:
         ):
             if event.anchor:
                 self._anchors[event.anchor] = (event.value, 1)
-            is_merge = event.value == "<<" and (event.implicit[0] or event.tag is not None)
+            is_merge = event.value == "<<" and (event.implicit[0] or event.tag == "tag:yaml.org,2002:merge")
             self._key(_MERGE if is_merge else event.value, line)
             return
         value = _scalar(event, line)
