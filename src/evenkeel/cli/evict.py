@@ -1,12 +1,12 @@
 """`evenkeel evict --dry-run`: who would be evicted, in which order, and why (E15)."""
 
 import argparse
-import sys
 from collections.abc import Iterable
 
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.api.profile import Profile
 from evenkeel.cli.config_flags import add_config_flags, config_from
+from evenkeel.cli.output import print_structured, print_table
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.files import read_text
 from evenkeel.policy.eviction.decide import Settings, settings_from
@@ -21,7 +21,7 @@ from evenkeel.policy.eviction.usage import Resource, resource_of
 from evenkeel.policy.qos import pod_class
 from evenkeel.quantity import Quantity
 
-HELP = "who would be evicted, in which order and why (--dry-run)"
+USAGE = "--dry-run -f SNAPSHOT [--shortfall AMOUNT] [--signal SIGNAL] [-o table|json|yaml] [flags]"
 EXAMPLES = """\
 examples:
   what the thresholds would do to the node of a snapshot:
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     if args.output == "table":
         _print_table(result, snapshot, settings.profile, signal, args.shortfall)
     else:
-        _print_data(_data(result, snapshot, settings, signal, args.shortfall), args.output)
+        print_structured(_data(result, snapshot, settings, signal, args.shortfall), args.output)
     return 0
 
 
@@ -147,9 +147,7 @@ def _print_columns(steps: Iterable[Step], profile: Profile) -> None:
                 f"{step.eviction.grace_period_seconds}s",
             )
         )
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    print_table(rows)
 
 
 def _figures(step: Step) -> tuple[str, str]:
@@ -183,17 +181,6 @@ def _of_request(one: Ranked, resource: Resource) -> str:
 
 
 # Data
-
-
-def _print_data(data: dict[str, object], form: str) -> None:
-    import json
-
-    text = json.dumps(data, indent=2, ensure_ascii=False)
-    if form == "yaml":
-        import yaml
-
-        text = yaml.safe_dump(json.loads(text), sort_keys=False, allow_unicode=True, width=1000).rstrip()
-    sys.stdout.write(text + "\n")
 
 
 def _data(

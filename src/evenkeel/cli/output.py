@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Sequence
 
 from evenkeel.api.encode import encode
 
@@ -25,6 +26,13 @@ def paint_for(stream: object = None) -> Paint:
     isatty = getattr(stream or sys.stdout, "isatty", None)
     wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     return Paint(enabled=bool(wanted and isatty and isatty()))
+
+
+def print_table(rows: Sequence[Sequence[str]]) -> None:
+    """`rows` in columns, the first as their heads."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 def print_structured(value: object, form: str) -> None:
