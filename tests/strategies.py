@@ -1,6 +1,69 @@
 """Pods, nodes and configurations for tests: builders in few words, and strategies that draw them."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from hypothesis import strategies as st
+
+from evenkeel.api.config import KubeletConfiguration
+from evenkeel.api.container import Container
+from evenkeel.api.defaults import default_pod
+from evenkeel.api.duration import Duration
+from evenkeel.api.metadata import ObjectMeta
+from evenkeel.api.pod import Pod, PodSpec
+from evenkeel.api.profile import Profile
+from evenkeel.api.resources import CPU, MEMORY, ResourceRequirements
+from evenkeel.policy.allocatable import NodeCapacity
+from evenkeel.policy.node import NodeView, node_view
+from evenkeel.policy.provision import PodMoment
+from evenkeel.quantity import ZERO, Quantity
+
+MIB, GIB = 2**20, 2**30
+Amounts = Mapping[str, str]
+
+
+def asks(requests: Amounts | None = None, limits: Amounts | None = None) -> ResourceRequirements:
+    return ResourceRequirements(amounts(requests), amounts(limits))
+
+
+def amounts(texts: Amounts | None) -> dict[str, Quantity]:
+    return {name: Quantity.parse(text) for name, text in (texts or {}).items()}
+
+
+def container(
+    requests: Amounts | None = None, limits: Amounts | None = None, name: str = "c", **more: Any
+) -> Container:
+    return Container(name=name, image="host", resources=asks(requests, limits), **more)
+
+
+def sidecar(requests: Amounts | None = None, limits: Amounts | None = None, name: str = "side") -> Container:
+    return container(requests, limits, name, restart_policy="Always")
+
+
+def pod(
+    *containers: Container,
+    init: tuple[Container, ...] = (),
+    own: ResourceRequirements | None = None,
+    name: str = "p",
+    annotations: Mapping[str, str] | None = None,
+    overhead: Amounts | None = None,
+    **spec: Any,
+) -> Pod:
+    """A pod whose UID is its name, as written: without defaults."""
+    return Pod(
+        ObjectMeta(name=name, uid=name, annotations=annotations or {}),
+        PodSpec(
+            containers=containers, init_containers=init, resources=own, overhead=amounts(overhead), **spec
+        ),
+    )
+
+
+def node(
+    memory: str = "32Gi", cpus: int = 8, hugepages: Mapping[int, int] | None = None, **config: Any
+) -> NodeView:
+    capacity = NodeCapacity(1000 * cpus, Quantity.parse(memory).value, 100 * GIB, hugepages or {})
+    return node_view(capacity, KubeletConfiguration(**config))
+
 
 # What JSON and YAML can both hold. Whole numbers stay below those that turn into text.
 _words = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp", "Cn", "Co"]), max_size=8)
@@ -12,4 +75,103 @@ plain_values = st.recursive(
     | _words,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_words, inner, max_size=4),
     max_leaves=12,
+)
+
+_AMOUNTS = {
+    CPU: [Quantity.of_milli(milli) for milli in (0, 1, 100, 250, 600, 1000, 1500, 2000)],
+    MEMORY: [Quantity.of(value) for value in (0, 1, 12_289, MIB, 100 * MIB, GIB, 3 * GIB)],
+}
+
+
+@st.composite
+def _requirements(draw: st.DrawFn) -> ResourceRequirements:
+    """Requests within limits, each there or not, or 0."""
+    requests, limits = {}, {}
+    for name, choices in _AMOUNTS.items():
+        limit = draw(st.none() | st.sampled_from(choices[1:]))
+        if limit is not None:
+            limits[name] = limit
+        request = draw(st.none() | st.sampled_from([q for q in choices if limit is None or q <= limit]))
+        if request is not None:
+            requests[name] = request
+    return ResourceRequirements(requests, limits)
+
+
+@st.composite
+def valid_pods(draw: st.DrawFn, name: str = "p", profile: Profile = Profile.DOCUMENTS) -> Pod:
+    """A pod as it is once it has its defaults: init containers, sidecars, overhead and a limit of its own, or not."""
+    count = draw(st.integers(1, 3))
+    containers = tuple(Container(f"c{n}", "host", resources=draw(_requirements())) for n in range(count))
+    init = tuple(
+        Container(
+            f"i{n}",
+            "host",
+            resources=draw(_requirements()),
+            restart_policy=draw(st.sampled_from([None, "Always"])),
+        )
+        for n in range(draw(st.integers(0, 2)))
+    )
+    overhead = draw(st.sampled_from([{}, {}, {CPU: Quantity("50m"), MEMORY: Quantity("64Mi")}]))
+    whole = default_pod(
+        Pod(ObjectMeta(name=name, uid=name), PodSpec(containers, init, overhead=overhead)), profile
+    )
+    limited = draw(st.sets(st.sampled_from([CPU, MEMORY])))
+    if not limited:
+        return whole
+    # D1: no container may have a limit above the pod's, nor may their requests together exceed it.
+    own = {
+        resource: sum(
+            (
+                max(each.resources.requests.get(resource, ZERO), each.resources.limits.get(resource, ZERO))
+                for each in whole.spec.every_container
+            ),
+            Quantity("1Gi") if resource == MEMORY else Quantity("300m"),
+        )
+        for resource in sorted(limited)
+    }
+    spec = whole.spec._replace(resources=ResourceRequirements(limits=own))
+    return default_pod(whole._replace(spec=spec), profile)
+
+
+pods = valid_pods()
+
+
+@st.composite
+def moments(draw: st.DrawFn, profile: Profile = Profile.DOCUMENTS, most: int = 4) -> list[PodMoment]:
+    """Some pods of one node, each running or at one of its init containers."""
+    found = []
+    for name in draw(st.lists(st.sampled_from("abcdef"), unique=True, max_size=most)):
+        some = draw(valid_pods(name, profile))
+        last = len(some.spec.init_containers) - 1
+        init = draw(st.none() | st.integers(0, last)) if last >= 0 else None
+        found.append(PodMoment(some, init))
+    return found
+
+
+# Configurations that change what the plan holds; all of them are valid, alone and together.
+configs = st.fixed_dictionaries(
+    {},
+    optional={
+        "cgroup_root": st.sampled_from(["/", "/a/b"]),
+        "feature_gates": st.sampled_from([{"MemoryQoS": False}, {"MemoryQoS": True}]),
+        "memory_throttling_factor": st.sampled_from([0.1, 0.9, 1.0]),
+        "fair_cpu_sharing": st.booleans(),
+        "cpu_burst": st.sampled_from([0, 50, 100]),
+        "cpu_cfs_quota": st.booleans(),
+        "cpu_cfs_quota_period": st.sampled_from([Duration.parse("20ms"), Duration.parse("250ms")]),
+        "fail_swap_on": st.booleans(),
+        "kube_reserved": st.sampled_from([{"memory": "2Gi", "cpu": "1"}, {"memory": "1Gi"}]),
+        "enforce_node_allocatable": st.sampled_from([(), ("pods",), ("pods", "kube-reserved")]),
+        "kube_reserved_cgroup": st.just("/kube"),
+        "pod_pids_limit": st.sampled_from([-1, 100]),
+        "oom_group_kill": st.booleans(),
+    },
+)
+profiles = st.sampled_from(list(Profile))
+nodes = st.builds(
+    lambda profile, config, cpus, pages: node(cpus=cpus, hugepages=pages, profile=str(profile), **config),
+    profiles,
+    configs,
+    st.sampled_from([1, 8, 200]),
+    st.sampled_from([{}, {2 * MIB: 512}]),
 )

@@ -4,34 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenkeel.api.container import Container
 from evenkeel.api.defaults import default_pod
-from evenkeel.api.pod import Pod, PodSpec
 from evenkeel.api.profile import Profile
-from evenkeel.api.resources import CPU, MEMORY, ResourceRequirements
+from evenkeel.api.resources import CPU, MEMORY
 from evenkeel.policy.qos import QoSClass, container_class, pod_class
-from evenkeel.quantity import Quantity
+from tests.strategies import asks, container, pod
 
 PROFILES = list(Profile)
-
-
-def asks(
-    requests: dict[str, str] | None = None, limits: dict[str, str] | None = None
-) -> ResourceRequirements:
-    return ResourceRequirements(
-        {name: Quantity.parse(amount) for name, amount in (requests or {}).items()},
-        {name: Quantity.parse(amount) for name, amount in (limits or {}).items()},
-    )
-
-
-def container(requests: dict[str, str] | None = None, limits: dict[str, str] | None = None) -> Container:
-    return Container(name="c", image="host", resources=asks(requests, limits))
-
-
-def pod(
-    *containers: Container, init: tuple[Container, ...] = (), own: ResourceRequirements | None = None
-) -> Pod:
-    return Pod(spec=PodSpec(containers=containers, init_containers=init, resources=own))
 
 
 BOTH = {"cpu": "1", "memory": "1Gi"}
