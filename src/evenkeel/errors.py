@@ -35,7 +35,7 @@ class Problem(NamedTuple):
 
     def __str__(self) -> str:
         where = ":".join(part for part in (self.source, str(self.line or "")) if part)
-        return ": ".join(part for part in (where, _printable(self.field), self.message) if part)
+        return _printable(": ".join(part for part in (where, self.field, self.message) if part))
 
 
 class InvalidInput(EvenkeelError):
@@ -47,5 +47,5 @@ class InvalidInput(EvenkeelError):
 
 
 def _printable(text: str) -> str:
-    """`text` on one line and without control characters: a field's path can hold what a stranger wrote."""
+    """`text` on one line and without control characters: paths and values can hold what a stranger wrote."""
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -33,6 +33,7 @@ class Findings:
     def __init__(self) -> None:
         self.problems: list[Problem] = []
         self.not_honoured: list[str] = []
+        self.suggestions_left = 100  # a likeness costs half a millisecond, and nobody reads more of them
 
     def wrong_shape(self, path: str, message: str) -> None:
         self.problems.append(Problem(path, message, WRONG_SHAPE))
@@ -66,7 +67,7 @@ def _struct(cls: type) -> _Decoder:
 
     def decode_struct(value: object, path: str, findings: Findings) -> Any:  # noqa: ANN401
         if not isinstance(value, Mapping):
-            findings.wrong_shape(path, f"must be a mapping of {_some(fields)}, not {_seen(value)}")
+            findings.wrong_shape(path, f"must be a mapping of {_some(fields)}, not {seen(value)}")
             return _FAILED
         found: dict[str, object] = {}
         for name, item in value.items():
@@ -112,7 +113,7 @@ def _decoder(annotation: Any) -> _Decoder:  # noqa: ANN401
 def _sequence(item_decoder: _Decoder) -> _Decoder:
     def decode_sequence(value: object, path: str, findings: Findings) -> object:
         if not isinstance(value, list):
-            findings.wrong_shape(path, f"must be a list, not {_seen(value)}")
+            findings.wrong_shape(path, f"must be a list, not {seen(value)}")
             return _FAILED
         items = [item_decoder(item, f"{path}[{index}]", findings) for index, item in enumerate(value)]
         return tuple(item for item in items if item is not _FAILED)
@@ -123,7 +124,7 @@ def _sequence(item_decoder: _Decoder) -> _Decoder:
 def _mapping(item_decoder: _Decoder, *, null: bool) -> _Decoder:
     def decode_mapping(value: object, path: str, findings: Findings) -> object:
         if not isinstance(value, Mapping):
-            findings.wrong_shape(path, f"must be a mapping, not {_seen(value)}")
+            findings.wrong_shape(path, f"must be a mapping, not {seen(value)}")
             return _FAILED
         items: dict[str, object] = {}
         for key, item in value.items():
@@ -141,7 +142,7 @@ def _text(value: object, path: str, findings: Findings) -> object:
     if isinstance(value, str):
         return value
     quote = f': put it in quotes, "{_raw(value)}"' if isinstance(value, bool | int | float) else ""
-    findings.wrong_shape(path, f"must be a string, not {_seen(value)}{quote}")
+    findings.wrong_shape(path, f"must be a string, not {seen(value)}{quote}")
     return _FAILED
 
 
@@ -151,7 +152,7 @@ def _integer(value: object, path: str, findings: Findings) -> object:
             return value
         findings.wrong_shape(path, f"must be a number of at most 64 bits, not {str(value)[:30]}")
         return _FAILED
-    findings.wrong_shape(path, f"must be a whole number, not {_seen(value)}")
+    findings.wrong_shape(path, f"must be a whole number, not {seen(value)}")
     return _FAILED
 
 
@@ -161,15 +162,19 @@ def _integer_or_text(value: object, path: str, findings: Findings) -> object:
 
 def _number(value: object, path: str, findings: Findings) -> object:
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
-    findings.wrong_shape(path, f"must be a number, not {_seen(value)}")
+        try:
+            return float(value)
+        except OverflowError:
+            findings.wrong_shape(path, f"must be a number of sensible size, not {str(value)[:30]}…")
+            return _FAILED
+    findings.wrong_shape(path, f"must be a number, not {seen(value)}")
     return _FAILED
 
 
 def _truth(value: object, path: str, findings: Findings) -> object:
     if isinstance(value, bool):
         return value
-    findings.wrong_shape(path, f"must be true or false, not {_seen(value)}")
+    findings.wrong_shape(path, f"must be true or false, not {seen(value)}")
     return _FAILED
 
 
@@ -193,7 +198,7 @@ def _amount(value: object, path: str, findings: Findings) -> object:
 
 def _duration(value: object, path: str, findings: Findings) -> object:
     if not isinstance(value, str):
-        findings.wrong_shape(path, f"must be a duration such as 30s or 1m30s, not {_seen(value)}")
+        findings.wrong_shape(path, f"must be a duration such as 30s or 1m30s, not {seen(value)}")
         return _FAILED
     try:
         return Duration.parse(value)
@@ -224,16 +229,20 @@ def _unknown(cls: type, name: str, value: object, path: str, findings: Findings)
     here = f"{path}.{name}" if path else name
     kubernetes_type = cls.__name__ if cls.__name__ in _UNVERSIONED else f"V1{cls.__name__}"
     ours = [camel(attribute) for attribute in _annotations(cls)]
+    findings.suggestions_left -= 1
+    may_suggest = findings.suggestions_left >= 0
     try:
         theirs = known_fields.fields_of(kubernetes_type)
     except KeyError:  # a type of our own
-        findings.problems.append(_no_such_field(here, known_fields.closest(name, ours), ours))
+        meant = known_fields.closest(name, ours) if may_suggest else None
+        findings.problems.append(_no_such_field(here, meant, ours))
         return
     if name in theirs:
         findings.not_honoured.append(here)
         unknown_below(theirs[name], value, here, findings)
         return
-    findings.problems.append(_no_such_field(here, known_fields.meant(name, kubernetes_type, ours), ours))
+    meant = known_fields.meant(name, kubernetes_type, ours) if may_suggest else None
+    findings.problems.append(_no_such_field(here, meant, ours))
 
 
 def unknown_below(notation: str, value: object, path: str, findings: Findings) -> None:
@@ -244,7 +253,7 @@ def unknown_below(notation: str, value: object, path: str, findings: Findings) -
         if isinstance(found, known_fields.Unknown):
             findings.problems.append(_no_such_field(found.path, found.closest))
         else:
-            findings.wrong_shape(found.path, f"must be {found.due}, not {_seen(found.value)}")
+            findings.wrong_shape(found.path, f"must be {found.due}, not {seen(found.value)}")
 
 
 def _no_such_field(path: str, meant: str | None, names: Iterable[str] = ()) -> Problem:
@@ -264,7 +273,7 @@ def _raw(value: object) -> str:
     return str(getattr(value, "text", value))
 
 
-def _seen(value: object) -> str:
+def seen(value: object) -> str:
     """`value` in the reader's words, short."""
     if value is None:
         return "nothing"
