@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from evenkeel.api.cpuset import format_cpuset, parse_cpuset
-from evenkeel.cgroup.tree import Cgroup, Kind, Setting, Tree, Version
+from evenkeel.cgroup.tree import Cgroup, Setting, Tree, Version
 from evenkeel.cgroup.values import default_value, direction, same_value
 from evenkeel.errors import EvenkeelError
 
@@ -37,7 +37,7 @@ class Step(NamedTuple):
 
 def diff(desired: Tree, observed: Observed, hands_off: Collection[str] = ()) -> tuple[Step, ...]:
     """The steps that make `observed` equal to `desired`; none where it already is. Below a path in `hands_off` nothing
-    is touched (E9). A cgroup of daemons is set, but made or removed only by others."""
+    is touched (E9). A cgroup of daemons is set, but made only where we are asked to (E7), and removed only by others."""
     wanted = {cgroup.path for cgroup in desired.cgroups}
     taking = [
         (_depth(path), Step(Action.REMOVE, path))
@@ -51,7 +51,7 @@ def diff(desired: Tree, observed: Observed, hands_off: Collection[str] = ()) -> 
         depth = _depth(cgroup.path)
         has = observed.get(cgroup.path)
         if has is None:
-            if cgroup.kind == Kind.RESERVED:
+            if not cgroup.is_ours_to_make:
                 continue
             giving.append((depth, Step(Action.CREATE, cgroup.path)))
             giving += [(depth, step) for step in _first_writes(cgroup, desired.version)]

@@ -126,7 +126,12 @@ class _Builder:
         ):
             if of_daemons is not None and path:
                 provision = self._policy.reserved_provision(self._node, of_daemons, what)
-                yield Cgroup(path, Kind.RESERVED, settings(self._version, provision, self._weight))
+                yield Cgroup(
+                    path,
+                    Kind.RESERVED,
+                    settings(self._version, provision, self._weight),
+                    is_ours_to_make=config.create_reserved_cgroups,
+                )
 
     def _top(self, pods: Sequence[_Pod]) -> Iterator[Cgroup]:
         root = self._policy.root_provision(

@@ -51,6 +51,7 @@ class Cgroup(NamedTuple):
     memory_qos: str = ""
     cpu_qos: str = ""
     oom_score_adj: Setting | None = None
+    is_ours_to_make: bool = True  # B5: a cgroup of daemons must be there, unless we are asked to make it (E7)
 
     def value(self, file: str) -> str | None:
         return next((setting.value for setting in self.settings if setting.file == file), None)
