@@ -37,7 +37,7 @@ class Step(NamedTuple):
 
 def diff(desired: Tree, observed: Observed, hands_off: Collection[str] = ()) -> tuple[Step, ...]:
     """The steps that make `observed` equal to `desired`; none where it already is. Below a path in `hands_off` nothing
-    is touched (E9). A cgroup of daemons is set, but made only where we are asked to (E7), and removed only by others."""
+    is touched (E9). A cgroup of daemons is set, but made only where we are asked to (E7), and never removed."""
     wanted = {cgroup.path for cgroup in desired.cgroups}
     taking = [
         (_depth(path), Step(Action.REMOVE, path))
