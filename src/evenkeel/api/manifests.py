@@ -4,13 +4,13 @@ A text holds any number of documents; a `List` holds objects; Deployment and its
 read as the pods it stands for. Problems carry source, document, line and field path, and all of them are found.
 """
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from evenkeel.api import yaml_text
-from evenkeel.api.decode import UNKNOWN_FIELD, Findings, decode, unknown_below
+from evenkeel.api.decode import UNKNOWN_FIELD, Findings, decode, seen, unknown_below
 from evenkeel.api.defaults import default_pod
+from evenkeel.api.field_path import Misshapen, join, line_of, without_indices
 from evenkeel.api.metadata import ObjectMeta
 from evenkeel.api.node import Node
 from evenkeel.api.pod import Pod, PodTemplateSpec
@@ -39,6 +39,7 @@ _OTHER_KINDS = {
 }  # fmt: skip
 _GROUPS = {"", "apps", "batch"}
 MAX_REPLICAS = 1000
+MAX_PODS = 100_000  # of one text: a few lines could ask for any number of pods
 
 
 class Reading(NamedTuple):
@@ -103,6 +104,14 @@ def read_manifests(text: str, source: str, profile: Profile = Profile.DOCUMENTS)
     )
 
 
+class _Owner(NamedTuple):
+    """What holds a pod template."""
+
+    metadata: ObjectMeta
+    path: str
+    findings: Findings
+
+
 class _Reader:
     def __init__(self, source: str, profile: Profile) -> None:
         self.pods: list[Pod] = []
@@ -112,16 +121,21 @@ class _Reader:
         self.warnings: list[Problem] = []
         self._source = source
         self._profile = profile
+        self._number = 0  # of the document
 
     def document(self, document: yaml_text.Document, number: int) -> None:
         found = Findings()
         notes: list[Problem] = []
+        self._number = number
         for pod, path in self._objects(document.value, "", found, notes):
+            if len(self.pods) == MAX_PODS:
+                found.problems.append(Problem(path, f"holds more than {MAX_PODS} pods, with all before it"))
+                break
             self.pods.append(pod)
             self.origins.append(self._located(Problem(path, ""), document, number))
         if found.not_honoured:
             # One warning a document, however many fields: nobody reads the second page of warnings.
-            names = ", ".join(dict.fromkeys(_without_indices(path) for path in found.not_honoured))
+            names = ", ".join(dict.fromkeys(without_indices(path) for path in found.not_honoured))
             notes.append(Problem(found.not_honoured[0], f"not honoured here, and without effect: {names}"))
         self.problems += self._in_order(found.problems, document, number)
         self.warnings += self._in_order(notes, document, number)
@@ -130,7 +144,7 @@ class _Reader:
         self, value: object, path: str, found: Findings, notes: list[Problem]
     ) -> Iterator[tuple[Pod, str]]:
         if not isinstance(value, Mapping):
-            found.wrong_shape(path, f"must be an object with apiVersion and kind, not {type(value).__name__}")
+            found.wrong_shape(path, f"must be an object with apiVersion and kind, not {seen(value)}")
             return
         kind = _kind(value, path, found)
         if kind in _LISTS:
@@ -142,14 +156,15 @@ class _Reader:
             if pod is not None:
                 yield pod, path
         elif kind == "Node":
-            node = decode(Node, _without_type(value), found, path)
-            if not node.metadata.name:
-                found.problems.append(
-                    Problem(_join(path, "metadata.name"), "a node needs a name", "FieldValueRequired")
-                )
+            of_node = Findings()
+            node = decode(Node, _without_type(value), of_node, path)
+            nameless = Problem(join(path, "metadata.name"), "a node needs a name", "FieldValueRequired")
+            _add_problems([] if node.metadata.name else [nameless], of_node)
+            found.problems += of_node.problems
+            found.not_honoured += of_node.not_honoured
             self.nodes.append(node)
         elif kind:
-            notes.append(Problem(_join(path, "kind"), f"{kind} is nothing to a node: passed over"))
+            notes.append(Problem(join(path, "kind"), f"{kind} is nothing to a node: passed over"))
 
     def _items(
         self, value: Mapping[str, object], kind: str, path: str, found: Findings, notes: list[Problem]
@@ -157,13 +172,13 @@ class _Reader:
         unknown_below("V1List", {name: value[name] for name in value if name != "items"}, path, found)
         items = value.get("items")
         if not isinstance(items, list):
-            found.wrong_shape(_join(path, "items"), f"a {kind} needs a list of items")
+            found.wrong_shape(join(path, "items"), f"a {kind} needs a list of items")
             return
         for index, item in enumerate(items):
             if isinstance(item, Mapping) and kind != "List":
                 # The items of a PodList need not say that they are pods.
                 item = {"apiVersion": value.get("apiVersion"), "kind": kind.removesuffix("List"), **item}
-            yield from self._objects(item, _join(path, f"items[{index}]"), found, notes)
+            yield from self._objects(item, join(path, f"items[{index}]"), found, notes)
 
     def _template(
         self, value: Mapping[str, object], kind: str, path: str, found: Findings, notes: list[Problem]
@@ -172,18 +187,22 @@ class _Reader:
         template: object = value
         for name in where:
             template = template.get(name) if isinstance(template, Mapping) else None
-        here = _join(path, ".".join(where))
-        if template is None:
-            found.problems.append(Problem(here, f"a {kind} needs a pod template", "FieldValueRequired"))
-            return
-        unknown_below(f"V1{kind}", _without(_without_type(value), where), path, found)
+        here = join(path, ".".join(where))
+        of_owner = Findings()
+        unknown_below(f"V1{kind}", _without(_without_type(value), where), path, of_owner)
         meta = decode(ObjectMeta, value.get("metadata") or {}, Findings())
-        count = _count(value, count_field, path, found) if count_field else 1
-        pod = self._pod(template, here, found, notes, owner=meta)
-        if pod is None:
+        owner = _Owner(self._named(meta, path), path, of_owner)
+        if template is None:
+            missing = Problem(here, f"a {kind} needs a pod template", "FieldValueRequired")
+            _add_problems([missing], of_owner)
+            found.problems += of_owner.problems
+            return
+        count = _count(value, count_field, path, of_owner) if count_field else 1
+        pod = self._pod(template, here, found, notes, owner)
+        if pod is None or of_owner.problems:
             return
         for index in range(count):
-            name = f"{meta.name}-{index}" if count > 1 else meta.name
+            name = f"{pod.metadata.name}-{index}" if count > 1 else pod.metadata.name
             yield pod._replace(metadata=_with_uid(pod.metadata._replace(name=name, uid=""))), path
 
     def _pod(
@@ -192,28 +211,36 @@ class _Reader:
         path: str,
         found: Findings,
         notes: list[Problem],
-        owner: ObjectMeta | None = None,
+        owner: "_Owner | None" = None,
     ) -> Pod | None:
         of_pod = Findings()
         if owner is None:
             pod = decode(Pod, value, of_pod, path)
+            pod = pod._replace(metadata=self._named(pod.metadata, path))
         else:
             template = decode(PodTemplateSpec, value, of_pod, path)
-            meta = template.metadata._replace(name=owner.name, namespace=owner.namespace)
+            of_pod.problems[:0] = owner.findings.problems
+            meta = template.metadata._replace(name=owner.metadata.name, namespace=owner.metadata.namespace)
             pod = Pod(metadata=meta, spec=template.spec)
         pod = default_pod(pod, self._profile)
-        misshapen = [problem.field for problem in of_pod.problems if problem.kind != UNKNOWN_FIELD]
-        for problem in validate_pod(pod, self._profile):
-            field = _join(path, problem.field)
-            if owner is not None and problem.field.startswith("metadata."):
-                field = problem.field
-            # A field that could not even be read has been reported; what follows from that has not to be.
-            if not any(_follows(problem.kind, field, other) for other in misshapen):
-                of_pod.problems.append(problem._replace(field=field))
-        notes += [problem._replace(field=_join(path, problem.field)) for problem in warnings(pod)]
+
+        def placed(problem: Problem) -> Problem:
+            # A pod has its name and namespace from what holds its template.
+            of_owner = owner is not None and problem.field in ("metadata.name", "metadata.namespace")
+            return problem._replace(field=join(owner.path if owner and of_owner else path, problem.field))
+
+        _add_problems(map(placed, validate_pod(pod, self._profile)), of_pod)
+        notes += map(placed, warnings(pod))
         found.problems += of_pod.problems
         found.not_honoured += of_pod.not_honoured
         return None if of_pod.problems else pod._replace(metadata=_with_uid(pod.metadata))
+
+    def _named(self, meta: ObjectMeta, path: str) -> ObjectMeta:
+        """`generateName` asks for a name of our making: one that stays the same while the text does."""
+        if meta.name or not meta.generate_name:
+            return meta
+        suffix = stable_uid(self._source, f"{self._number} {path}")[-5:]
+        return meta._replace(name=f"{meta.generate_name}{suffix}")
 
     def _in_order(self, problems: list[Problem], document: yaml_text.Document, number: int) -> list[Problem]:
         return sorted(
@@ -223,19 +250,6 @@ class _Reader:
     def _located(self, problem: Problem, document: yaml_text.Document, number: int) -> Problem:
         source = f"{self._source}#{number}" if number > 1 else self._source
         return problem._replace(source=source, line=line_of(document, problem.field))
-
-
-def line_of(document: yaml_text.Document, field: str) -> int:
-    """The line on which `field` stands, or that of the nearest thing around it which is there."""
-    value, line = document.value, document.line
-    for name, index in re.findall(r"([^.\[\]]+)|\[([^\]]*)\]", field):
-        if isinstance(value, yaml_text.LinedList) and index.isdigit() and int(index) < len(value):
-            line, value = value.lines[int(index)], value[int(index)]
-        elif isinstance(value, yaml_text.LinedDict) and (name or index) in value.lines:
-            line, value = value.lines[name or index], value[name or index]
-        else:
-            break
-    return line
 
 
 def stable_uid(namespace: str, name: str) -> str:
@@ -258,13 +272,13 @@ def _with_uid(meta: ObjectMeta) -> ObjectMeta:
 def _kind(value: Mapping[str, object], path: str, found: Findings) -> str:
     """The kind, or nothing where it is missing or wrong, which is then noted."""
     version, kind = value.get("apiVersion"), value.get("kind")
-    for name, seen, right in (("apiVersion", version, "v1"), ("kind", kind, "Pod")):
-        if seen is None:
+    for name, written, right in (("apiVersion", version, "v1"), ("kind", kind, "Pod")):
+        if written is None:
             found.problems.append(
-                Problem(_join(path, name), f"is missing: write {name}: {right}", "FieldValueRequired")
+                Problem(join(path, name), f"is missing: write {name}: {right}", "FieldValueRequired")
             )
-        elif not isinstance(seen, str):
-            found.wrong_shape(_join(path, name), f"must be a string such as {right}")
+        elif not isinstance(written, str):
+            found.wrong_shape(join(path, name), f"must be a string such as {right}")
     if not isinstance(version, str) or not isinstance(kind, str):
         return ""
     group = version.rpartition("/")[0]
@@ -274,7 +288,7 @@ def _kind(value: Mapping[str, object], path: str, found: Findings) -> str:
         right = f"{right_group}/v1" if right_group else "v1"
         if version != right:
             found.problems.append(
-                Problem(_join(path, "apiVersion"), f'a {kind} is of apiVersion {right}, not "{version[:60]}"')
+                Problem(join(path, "apiVersion"), f'a {kind} is of apiVersion {right}, not "{version[:60]}"')
             )
     elif group in _GROUPS and kind not in _KINDS | _OTHER_KINDS:
         from evenkeel.api import known_fields
@@ -285,9 +299,15 @@ def _kind(value: Mapping[str, object], path: str, found: Findings) -> str:
             if closest
             else "write Pod, or one of the kinds that hold a pod template"
         )
-        found.problems.append(Problem(_join(path, "kind"), f'there is no kind "{kind[:60]}"; {hint}'))
+        found.problems.append(Problem(join(path, "kind"), f'there is no kind "{kind[:60]}"; {hint}'))
         return ""
     return kind
+
+
+def _add_problems(more: Iterable[Problem], findings: Findings) -> None:
+    """Adds problems to those of decoding, but not what only follows from a field that could not be read."""
+    misshapen = Misshapen([problem.field for problem in findings.problems if problem.kind != UNKNOWN_FIELD])
+    findings.problems += [problem for problem in more if not misshapen.explains(problem.field, problem.kind)]
 
 
 def _count(value: Mapping[str, object], field: str, path: str, found: Findings) -> int:
@@ -295,17 +315,11 @@ def _count(value: Mapping[str, object], field: str, path: str, found: Findings) 
     count = spec.get(field) if isinstance(spec, Mapping) else None
     if count is None:
         return 1
-    if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= MAX_REPLICAS:
-        here = _join(path, f"spec.{field}")
-        found.problems.append(
-            Problem(here, f"must be a whole number from 0 to {MAX_REPLICAS}, not {str(count)[:40]}")
-        )
-        return 0
-    return count
-
-
-def _join(path: str, field: str) -> str:
-    return f"{path}.{field}" if path and field else path or field
+    if isinstance(count, int) and not isinstance(count, bool) and 0 <= count <= MAX_REPLICAS:
+        return count
+    message = f"must be a whole number from 0 to {MAX_REPLICAS}, not {seen(count)}"
+    _add_problems([Problem(join(path, f"spec.{field}"), message)], found)
+    return 0
 
 
 def _without_type(value: Mapping[str, object]) -> Mapping[str, object]:
@@ -317,21 +331,6 @@ def _without(value: Mapping[str, object], where: tuple[str, ...]) -> Mapping[str
     head, *rest = where
     inner = value.get(head)
     others = {name: item for name, item in value.items() if name != head}
-    if rest and isinstance(inner, Mapping):
-        others[head] = _without(inner, tuple(rest))
+    if rest:
+        others[head] = _without(inner, tuple(rest)) if isinstance(inner, Mapping) else inner
     return others
-
-
-def _follows(kind: str, field: str, misshapen: str) -> bool:
-    """Whether a problem of `field` may be no more than the echo of one that was `misshapen`: it lies within that, or it
-    says that something is missing which that might have held."""
-    inner, outer = (misshapen, field) if kind == "FieldValueRequired" else (field, misshapen)
-    return _is_within(field, misshapen) or _is_within(inner, outer)
-
-
-def _is_within(inner: str, outer: str) -> bool:
-    return inner.startswith(outer) and inner[len(outer) : len(outer) + 1] in ("", ".", "[")
-
-
-def _without_indices(path: str) -> str:
-    return re.sub(r"\[\d+\]", "[]", path)

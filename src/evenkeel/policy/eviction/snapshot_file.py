@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from evenkeel.api import yaml_text
 from evenkeel.api.decode import Findings, decode
 from evenkeel.api.defaults import default_pod
-from evenkeel.api.manifests import line_of
+from evenkeel.api.field_path import line_of
 from evenkeel.api.profile import Profile
 from evenkeel.errors import InvalidInput, Problem
 from evenkeel.policy.eviction.snapshot import Snapshot
