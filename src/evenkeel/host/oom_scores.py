@@ -39,7 +39,8 @@ class ScoresSet(NamedTuple):
         if self.refused:
             one = self.refused[0]
             rest = f" and {len(self.refused) - 1} more" if len(self.refused) > 1 else ""
-            return f"process {one.pid}{rest} could not be given oom_score_adj {self.score} and has {one.kept}: {one.why}"
+            what = f"could not be given oom_score_adj {self.score} and has {one.kept}"
+            return f"process {one.pid}{rest} {what}: {one.why}"
         if not self.is_stable:
             return f"not every process has oom_score_adj {self.score}: new ones appear faster than they can be set"
         return ""
