@@ -1,0 +1,220 @@
+"""What the drivers for cgroup v1 and v2 have in common: making cgroups, and ending what runs in them.
+
+A driver has one or more hierarchies, and a cgroup of the plan is in all of them: v2 has one, v1 one a mount.
+"""
+
+import errno
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+
+from evenkeel.cgroup.diff import Observed
+from evenkeel.cgroup.driver import CgroupError, Statistics
+from evenkeel.cgroup.drivers.bounds import Bounds
+from evenkeel.cgroup.drivers.cgroupfs import GONE, Cgroupfs
+from evenkeel.cgroup.drivers.kept import KeptFiles
+from evenkeel.cgroup.drivers.observation import Observer
+from evenkeel.cgroup.drivers.processes import is_dead, kill_process, listed, waits
+from evenkeel.cgroup.drivers.refusals import not_available, refusal
+from evenkeel.cgroup.tree import Naming, Tree, Version
+
+PATIENCE_SECONDS = 10.0
+
+_FREEZE_SECONDS = 0.2  # a round of killing waits no longer for those that are slow to freeze
+
+
+class CgroupfsDriver(ABC):
+    """Cgroups as directories. `patience_seconds` is how long processes may take to freeze or to die."""
+
+    version: Version
+
+    def __init__(
+        self,
+        mounts: Sequence[str],
+        bounds: Bounds,
+        naming: Naming = Naming.CGROUPFS,
+        patience_seconds: float = PATIENCE_SECONDS,
+    ) -> None:
+        self.naming = naming
+        self._bounds = bounds
+        self._patience_seconds = patience_seconds
+        self._kept = KeptFiles(self._open, self._has)
+        self._hierarchies = [Cgroupfs(mount, self._kept.make_room) for mount in mounts]
+        self._observer = Observer(self._kept, self._hierarchies, bounds, lambda path: self._has(path, ""))
+
+    def close(self) -> None:
+        """Closes every file that is kept open."""
+        self._kept.close()
+        for hierarchy in self._hierarchies:
+            hierarchy.close()
+
+    def observe(self, tree: Tree) -> Observed:
+        return self._observer.observe(tree)
+
+    def create(self, path: str) -> None:
+        self._bounds.to_set(path)
+        missing = [path]
+        try:
+            while missing:
+                try:
+                    self._make(missing[-1])
+                    missing.pop()
+                except FileNotFoundError:
+                    if len(missing) == path.count("/"):
+                        raise
+                    missing.append(missing[-1].rpartition("/")[0])
+        except OSError as error:
+            raise refusal(error, "make", missing[-1]) from None
+
+    def write(self, path: str, file: str, value: str) -> None:
+        self._bounds.to_set(path)
+        hierarchy = self._hierarchy_of(path, file)
+        try:
+            hierarchy.write(path, file, value)
+        except FileNotFoundError as error:
+            if not hierarchy.exists(path):
+                raise refusal(error, "write", path, file, value) from None
+            self._write_absent(path, file, value)
+        except OSError as error:
+            raise refusal(error, "write", path, file, value) from None
+
+    def remove(self, path: str) -> None:
+        self._bounds.to_remove(path)
+        refused: CgroupError | None = None
+        for _ in waits(self._patience_seconds):
+            below = self._below(path)
+            if any(self._pids(one) for one in below):
+                self.kill(path)
+            refused = self._remove_directories(below)
+            if refused is None:
+                return
+        assert refused is not None
+        raise refused
+
+    def processes(self, path: str) -> tuple[int, ...]:
+        self._bounds.to_read(path)
+        return tuple(sorted({pid for one in self._below(path) for pid in self._pids(one)}))
+
+    def add_process(self, path: str, pid: int) -> None:
+        self._bounds.to_set(path)
+        for hierarchy in self._hierarchies:
+            try:
+                hierarchy.write(path, "cgroup.procs", str(pid))
+            except OSError as error:
+                raise refusal(error, "move", path, "cgroup.procs", f"process {pid}") from None
+
+    def kill(self, path: str) -> None:
+        self._bounds.to_remove(path)
+        left = self._alive(path)
+        if not left:
+            return
+        at_once = self._kill_at_once(path)
+        for _ in waits(self._patience_seconds) if at_once else self._kill_by_rounds(path):
+            left = self._alive(path)
+            if not left:
+                return
+        raise CgroupError(
+            f"cgroup {path} could not be emptied: {listed(left)} did not die in {self._patience_seconds:g} s",
+            path=path,
+            hint="they wait for a device or a network filesystem, or are of another PID namespace",
+        )
+
+    @abstractmethod
+    def freeze(self, path: str, *, frozen: bool) -> None: ...
+
+    @abstractmethod
+    def statistics(self, path: str) -> Statistics: ...
+
+    @abstractmethod
+    def files(self, path: str) -> Mapping[str, str]: ...
+
+    # What v1 and v2 do each in its way
+
+    @abstractmethod
+    def _make(self, path: str) -> None:
+        """Makes the cgroup in one that exists, ready to have processes. One that is there is fine. Raises OSError."""
+
+    @abstractmethod
+    def _hierarchy_of(self, path: str, file: str) -> Cgroupfs:
+        """The hierarchy that has the file, or an error that says why none has."""
+
+    @abstractmethod
+    def _open(self, path: str, file: str) -> int:
+        """A descriptor to read the file with. Raises OSError."""
+
+    @abstractmethod
+    def _has(self, path: str, file: str) -> bool:
+        """Whether there is such a cgroup where `file` would be."""
+
+    @abstractmethod
+    def _kill_at_once(self, path: str) -> bool:
+        """Has the kernel kill everything; False if it cannot."""
+
+    @abstractmethod
+    def _set_frozen(self, path: str, *, frozen: bool) -> bool:
+        """Freezes or thaws the cgroup and all below it; False if it cannot."""
+
+    @abstractmethod
+    def _is_frozen(self, path: str) -> bool: ...
+
+    def _write_absent(self, path: str, file: str, value: str) -> None:  # noqa: ARG002
+        """A cgroup that is there has no such file: finds a way, or says why there is none."""
+        raise not_available(path, file)
+
+    # What they share
+
+    def _below(self, path: str) -> list[str]:
+        """The cgroup and all below it, in any hierarchy, children before parents."""
+        found = [path]
+        for one in found:  # grows as it goes
+            names = {name for hierarchy in self._hierarchies for name in hierarchy.children(one)}
+            found += [f"{one.rstrip('/')}/{name}" for name in sorted(names)]
+        return found[::-1]
+
+    def _pids(self, path: str) -> set[int]:
+        pids: set[int] = set()
+        for hierarchy in self._hierarchies:
+            try:
+                pids.update(map(int, hierarchy.read(path, "cgroup.procs").split()))
+            except OSError as error:
+                if error.errno not in GONE:
+                    raise refusal(error, "read", path, "cgroup.procs") from None
+        return pids
+
+    def _alive(self, path: str) -> list[int]:
+        return [pid for pid in self.processes(path) if not is_dead(pid)]
+
+    def _remove_directories(self, paths: Sequence[str]) -> CgroupError | None:
+        """Removes them; an error if one is still busy, for the kernel may need a moment."""
+        for path in paths:
+            self._kept.forget(path)
+            for hierarchy in self._hierarchies:
+                try:
+                    hierarchy.remove(path)
+                except OSError as error:
+                    refused = refusal(error, "remove", path)
+                    if error.errno in (errno.EBUSY, errno.ENOTEMPTY):
+                        return refused
+                    raise refused from None
+        return None
+
+    def _kill_by_rounds(self, path: str) -> Iterator[None]:
+        """Freezes, so that nobody can fork out of sight, signals, and thaws, so that they can die; until stopped."""
+        for _ in waits(self._patience_seconds):
+            if self._set_frozen(path, frozen=True):
+                for _ in waits(_FREEZE_SECONDS):
+                    if self._is_frozen(path):
+                        break
+            for pid in self.processes(path):
+                kill_process(pid, path)
+            self._set_frozen(path, frozen=False)
+            yield
+
+    def _wait_frozen(self, path: str, *, frozen: bool) -> None:
+        for _ in waits(self._patience_seconds):
+            if self._is_frozen(path) == frozen:
+                return
+        raise CgroupError(
+            f"cgroup {path} did not {'freeze' if frozen else 'thaw'} in {self._patience_seconds:g} s",
+            path=path,
+            hint="a process in it waits for a device or a network filesystem, or a cgroup above it is frozen",
+        )

@@ -1,0 +1,195 @@
+"""The one reader and writer of cgroup files.
+
+A cgroup's directory is entered step by step from the mount point, each step by its one name and never through a
+symbolic link: no path leads out. Directories stay open, because a path costs more to walk than most files to read. Of a
+cgroup that has been removed the kernel says ENOENT or ENODEV; what is kept of it is then let go, and looked for again,
+for another may be in its place.
+"""
+
+import errno
+import os
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+
+from evenkeel.cgroup.drivers.bounds import check_file
+from evenkeel.cgroup.drivers.refusals import refusal
+
+GONE = (errno.ENOENT, errno.ENODEV)
+
+_ENTER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+_WRITE = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Cgroupfs:
+    """The hierarchy mounted at `mount`. Paths are those of the plan, checked by `Bounds`. `make_room` closes what can
+    be spared when there are too many open files."""
+
+    def __init__(self, mount: str, make_room: Callable[[], None] = lambda: None) -> None:
+        self.mount = mount.rstrip("/") or "/"
+        self._directories: dict[str, int] = {}
+        self._make_room = make_room
+
+    def directory(self, path: str) -> str:
+        """Where the cgroup is, for those who watch a file of it."""
+        return f"{self.mount}{path}".rstrip("/") or "/"
+
+    def exists(self, path: str) -> bool:
+        try:
+            self._enter_anew(path)
+        except OSError as error:
+            if error.errno in GONE:
+                return False
+            raise refusal(error, "look into", path) from None
+        return True
+
+    def make(self, path: str) -> None:
+        """Makes the cgroup in one that exists; one that is there is fine. Raises OSError."""
+        parent, _, name = path.rpartition("/")
+        try:
+            try:
+                os.mkdir(name, 0o755, dir_fd=self._enter(parent))
+            except FileNotFoundError:
+                self._let_go(parent)
+                os.mkdir(name, 0o755, dir_fd=self._enter(parent))
+        except FileExistsError:
+            pass
+
+    def remove(self, path: str) -> None:
+        """Removes an empty cgroup; one that is gone is fine. Raises OSError."""
+        parent, _, name = path.rpartition("/")
+        self.forget(path)
+        try:
+            try:
+                os.rmdir(name, dir_fd=self._enter(parent))
+            except FileNotFoundError:
+                self._let_go(parent)
+                os.rmdir(name, dir_fd=self._enter(parent))
+        except FileNotFoundError:
+            pass
+
+    def children(self, path: str) -> tuple[str, ...]:
+        """The names of the cgroups in a cgroup; none in one that is gone."""
+        try:
+            descriptor = os.open(".", _LIST, dir_fd=self._enter_anew(path))
+            try:
+                with os.scandir(descriptor) as entries:
+                    return tuple(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            if error.errno in GONE:
+                return ()
+            raise refusal(error, "list", path) from None
+
+    def child_count(self, path: str) -> int:
+        """How many cgroups are in it, as the kernel counts a directory's links; negative where that is not known."""
+        try:
+            return os.fstat(self._enter(path)).st_nlink - 2
+        except OSError:
+            return -1
+
+    def open(self, path: str, file: str) -> int:
+        """A descriptor to read the file with, for the caller to close. Raises OSError."""
+        check_file(path, file)
+        return self._open(path, file, _READ)
+
+    def read(self, path: str, file: str) -> bytes:
+        """The whole file. Raises OSError."""
+        descriptor = self.open(path, file)
+        try:
+            parts = []
+            while part := os.read(descriptor, 1 << 16):
+                parts.append(part)
+            return b"".join(parts)
+        finally:
+            os.close(descriptor)
+
+    def write(self, path: str, file: str, value: str) -> None:
+        """Raises OSError: what an absent file means is for the driver to say."""
+        check_file(path, file)
+        descriptor = self._open(path, file, _WRITE)
+        try:
+            os.write(descriptor, value.encode())
+        finally:
+            os.close(descriptor)
+
+    def forget(self, path: str) -> None:
+        """Closes the cgroup's directory."""
+        if path in self._directories:
+            os.close(self._directories.pop(path))
+
+    def forget_others(self, root: str, paths: AbstractSet[str]) -> None:
+        """Closes the directories below `root`, but for the cgroups at `paths`."""
+        below = root.rstrip("/") + "/"
+        for path in self._directories.keys() - paths:
+            if path.startswith(below):
+                self.forget(path)
+
+    def close(self) -> None:
+        for path in list(self._directories):
+            self.forget(path)
+
+    def _open(self, path: str, file: str, flags: int) -> int:
+        try:
+            return self._opened(file, flags, self._enter(path))
+        except FileNotFoundError:
+            # Either there is no such file, or the directory that is kept is no longer the one at this path.
+            return self._opened(file, flags, self._enter_anew(path))
+
+    def _enter(self, path: str) -> int:
+        """The descriptor of the cgroup's directory, opened from the nearest one above that is open."""
+        path = path if path != "/" else ""
+        known = self._directories.get(path)
+        if known is not None:
+            return known
+        names: list[str] = []
+        above = path
+        while above and above not in self._directories:
+            above, _, name = above.rpartition("/")
+            names.append(name)
+        if above not in self._directories:
+            self._directories[""] = self._opened(self.mount, _ENTER & ~os.O_NOFOLLOW, None)
+        for name in reversed(names):
+            entered = self._opened(name, _ENTER, self._directories[above])
+            above = f"{above}/{name}"
+            self._directories[above] = entered
+        return self._directories[path]
+
+    def _enter_anew(self, path: str) -> int:
+        """As `_enter`, and certainly the cgroup that is at this path now: every living one has this file."""
+        try:
+            descriptor = self._enter(path)
+            os.stat("cgroup.procs", dir_fd=descriptor)
+        except FileNotFoundError:
+            self._let_go(path)
+            descriptor = self._enter(path)
+        return descriptor
+
+    def _let_go(self, path: str) -> None:
+        """Closes the directory of a cgroup that may be another by now, and those above it."""
+        while path:
+            self.forget(path)
+            path = path.rpartition("/")[0]
+
+    def _opened(self, name: str, flags: int, parent: int | None) -> int:
+        try:
+            return os.open(name, flags, dir_fd=parent)
+        except OSError as error:
+            if error.errno != errno.EMFILE:
+                raise
+        if not _raise_limit():
+            self._make_room()
+        return os.open(name, flags, dir_fd=parent)
+
+
+def _raise_limit() -> bool:
+    """Raises this process's limit on open files as far as it may; False if it is there already."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == hard:
+        return False
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return True

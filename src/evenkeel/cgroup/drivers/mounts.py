@@ -1,0 +1,55 @@
+"""Where the kernel's cgroup hierarchies are mounted, from the text of /proc/self/mountinfo.
+
+Version 1 has a hierarchy for each controller, or for several together (`cpu,cpuacct`); version 2 has one for all that
+are left over. Hybrid hosts have both.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+# The controllers that Evenkeel sets or reads. Version 2 has no cpuacct (cpu.stat does it) and no freezer (every cgroup
+# freezes).
+V1_CONTROLLERS = ("cpu", "cpuacct", "cpuset", "memory", "pids", "hugetlb", "freezer")
+V2_CONTROLLERS = ("cpu", "cpuset", "memory", "pids", "hugetlb")
+
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+
+
+class Mounts(NamedTuple):
+    """`v1` has the mount point of each controller, `v2` that of the unified hierarchy; empty where there is none."""
+
+    v1: Mapping[str, str]
+    v2: str = ""
+
+
+def parse_mountinfo(text: str) -> Mounts:
+    """Of several mounts of one hierarchy, the first that shows all of it, or else the first."""
+    hierarchies: dict[tuple[str, str], tuple[bool, str]] = {}
+    for kind, root, point, options in _visible(text):
+        for name in [""] if kind == "cgroup2" else options.split(","):
+            known = hierarchies.get((kind, name))
+            is_whole = root == "/"
+            if known is None or (is_whole and not known[0]):
+                hierarchies[kind, name] = (is_whole, point)
+    v1 = {name: hierarchies["cgroup", name][1] for name in V1_CONTROLLERS if ("cgroup", name) in hierarchies}
+    return Mounts(v1, hierarchies.get(("cgroup2", ""), (True, ""))[1])
+
+
+def _visible(text: str) -> list[tuple[str, str, str, str]]:
+    """Type, root, mount point and options of the cgroup mounts that no later mount at the same point covers."""
+    at_point: dict[str, tuple[str, str, str, str]] = {}
+    for line in text.splitlines():
+        before, dash, after = line.partition(" - ")
+        fields, kinds = before.split(" "), after.split(" ")
+        if not dash or len(fields) < 6 or len(kinds) < 3:
+            continue
+        point = _unescaped(fields[4])
+        at_point.pop(point, None)
+        at_point[point] = (kinds[0], _unescaped(fields[3]), point, kinds[2])
+    return [mount for mount in at_point.values() if mount[0] in ("cgroup", "cgroup2")]
+
+
+def _unescaped(text: str) -> str:
+    """The kernel writes blanks and the like as three octal digits."""
+    return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), text) if "\\" in text else text

@@ -1,0 +1,161 @@
+"""Reading a whole tree: every file that the plan sets, and whatever is there that the plan does not have.
+
+This is done over and over for a tree in which nothing has changed. So the descriptors of one tree are lined up once and
+read in one go, and the answer is the same object as before if every byte is the same. What should not be there is found
+by counting: a directory's links tell how many cgroups are in it, and only if there are more or fewer than the plan has
+are they listed.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from evenkeel.cgroup.diff import Observed
+from evenkeel.cgroup.driver import CgroupError
+from evenkeel.cgroup.drivers.bounds import Bounds
+from evenkeel.cgroup.drivers.cgroupfs import GONE, Cgroupfs
+from evenkeel.cgroup.drivers.kept import KeptFiles
+from evenkeel.cgroup.drivers.refusals import refusal
+from evenkeel.cgroup.names import POD_PREFIX
+from evenkeel.cgroup.tree import Kind, Tree
+
+_PARENTS = (Kind.ROOT, Kind.BRANCH, Kind.POD)  # whose children are all ours
+_MOST_BYTES = 4096  # more than any setting has
+_ATTEMPTS = 5
+
+
+class Observer:
+    """`exists` says whether there is such a cgroup; `root` is what belongs to us."""
+
+    def __init__(
+        self, kept: KeptFiles, hierarchies: Sequence[Cgroupfs], bounds: Bounds, exists: Callable[[str], bool]
+    ) -> None:
+        self._kept = kept
+        self._hierarchies = hierarchies
+        self._bounds = bounds
+        self._exists = exists
+        self._last: _Reading | None = None
+        self._contents: list[bytes] = []
+        self._observed: Observed = {}
+
+    def observe(self, tree: Tree) -> Observed:
+        pread = os.pread
+        for _ in range(_ATTEMPTS):
+            reading = self._opened(tree)
+            try:
+                contents = [pread(descriptor, _MOST_BYTES, 0) for descriptor in reading.descriptors]
+            except OSError as error:
+                if error.errno not in GONE:
+                    raise refusal(error, "read", self._bounds.root) from None
+                self._forget_gone(reading)
+                continue
+            if reading is not self._last or contents != self._contents:
+                self._last, self._contents, self._observed = reading, contents, _texts(reading, contents)
+            return self._with_differences(reading)
+        raise CgroupError(
+            f"cgroups below {self._bounds.root} come and go faster than they can be read",
+            path=self._bounds.root,
+        )
+
+    def _opened(self, tree: Tree) -> "_Reading":
+        last = self._last
+        if (
+            last is not None
+            and last.is_whole
+            and last.tree is tree
+            and last.generation == self._kept.generation
+        ):
+            return last
+        wanted = {cgroup.path for cgroup in tree.cgroups}
+        self._kept.forget_others(self._bounds.root, wanted)
+        for hierarchy in self._hierarchies:
+            hierarchy.forget_others(self._bounds.root, wanted)
+        descriptors: list[int] = []
+        cgroups: list[tuple[str, list[str]]] = []
+        for cgroup in tree.cgroups:
+            path = cgroup.path
+            files = [setting.file for setting in cgroup.settings]
+            if not self._kept.keeps(path):
+                self._bounds.to_read(path)
+            of_cgroup = self._kept.descriptors(path, files, look_again=True)
+            if of_cgroup is None or (not files and not self._exists(path)):
+                continue
+            there = [file for file, descriptor in zip(files, of_cgroup, strict=True) if descriptor >= 0]
+            cgroups.append((path, there))
+            descriptors += [descriptor for descriptor in of_cgroup if descriptor >= 0]
+        return _Reading(
+            tree=tree,
+            generation=self._kept.generation,
+            cgroups=cgroups,
+            descriptors=descriptors,
+            families=_families(tree, {path for path, _ in cgroups}),
+            is_whole=len(cgroups) == len(tree.cgroups)
+            and len(descriptors) == sum(len(cgroup.settings) for cgroup in tree.cgroups),
+        )
+
+    def _forget_gone(self, reading: "_Reading") -> None:
+        for path, files in reading.cgroups:
+            self._kept.contents(path, files, _MOST_BYTES)  # closes what it cannot read
+
+    def _with_differences(self, reading: "_Reading") -> Observed:
+        """What was read, with the cgroups that should not be there, and without those that one hierarchy lacks."""
+        extra: list[str] = []
+        partial: list[str] = []
+        for family in reading.families:
+            for hierarchy in self._hierarchies:
+                if hierarchy.child_count(family.parent) != family.there:
+                    found = hierarchy.children(family.parent)
+                    extra += [f"{family.parent}/{name}" for name in found if family.is_extra(name)]
+                    partial += [f"{family.parent}/{name}" for name in family.names.difference(found)]
+        if not extra and not partial:
+            return self._observed
+        gone = set(partial)
+        observed: dict[str, Mapping[str, str]] = {
+            path: values for path, values in self._observed.items() if not _is_in(path, gone)
+        }
+        return {**observed, **{path: {} for path in extra}}
+
+
+class _Family(NamedTuple):
+    """A cgroup with the names that the plan has in it, and how many of these are there."""
+
+    parent: str
+    names: frozenset[str]
+    there: int
+
+    def is_extra(self, name: str) -> bool:
+        # In the hierarchy's own root others live too, beside our pods if these are there (B6): pods go by their prefix.
+        return name not in self.names and (bool(self.parent) or name.startswith(POD_PREFIX))
+
+
+class _Reading(NamedTuple):
+    """The descriptors of a tree's files in its order; whole if nothing of the tree is missing."""
+
+    tree: Tree
+    generation: int
+    cgroups: list[tuple[str, list[str]]]
+    descriptors: list[int]
+    families: list[_Family]
+    is_whole: bool
+
+
+def _families(tree: Tree, there: set[str]) -> list[_Family]:
+    names: dict[str, list[str]] = {c.path: [] for c in tree.cgroups if c.kind in _PARENTS and c.path in there}
+    if all(cgroup.kind != Kind.ROOT for cgroup in tree.cgroups):
+        names[""] = []
+    counts = dict.fromkeys(names, 0)
+    for cgroup in tree.cgroups:
+        parent, _, name = cgroup.path.rpartition("/")
+        if parent in names:
+            names[parent].append(name)
+            counts[parent] += cgroup.path in there
+    return [_Family(parent, frozenset(children), counts[parent]) for parent, children in names.items()]
+
+
+def _texts(reading: _Reading, contents: list[bytes]) -> Observed:
+    texts = iter([content.decode("latin-1").rstrip("\n") for content in contents])
+    return {path: {file: next(texts) for file in files} for path, files in reading.cgroups}
+
+
+def _is_in(path: str, tops: set[str]) -> bool:
+    return bool(tops) and any(path == top or path.startswith(f"{top}/") for top in tops)

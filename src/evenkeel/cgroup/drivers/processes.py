@@ -1,0 +1,57 @@
+"""Processes as those see them who have to end them."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+from evenkeel.cgroup.driver import CgroupError
+from evenkeel.cgroup.drivers.refusals import refusal
+
+_WAIT_SECONDS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02)
+
+
+def waits(seconds: float) -> Iterator[None]:
+    """At once, and again after longer and longer waits, until `seconds` have passed."""
+    deadline = time.monotonic() + seconds
+    pauses = iter(_WAIT_SECONDS)
+    yield
+    while time.monotonic() < deadline:
+        time.sleep(next(pauses, _WAIT_SECONDS[-1]))
+        yield
+
+
+def kill_process(pid: int, path: str) -> None:
+    """SIGKILL for a process of the cgroup at `path`."""
+    if pid <= 0:  # of another PID namespace; kill(0) would be ourselves
+        return
+    if pid == os.getpid():
+        raise CgroupError(
+            f"cannot end the processes of cgroup {path}: this process is one of them", path=path
+        )
+    with suppress(ProcessLookupError):
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except PermissionError as error:
+            raise refusal(error, "end the processes of", path) from None
+
+
+def is_dead(pid: int) -> bool:
+    """Whether the process is gone, or waits only for its parent to take note."""
+    try:
+        descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return pid > 0
+    try:
+        # The name in brackets may hold anything; the state follows the last bracket.
+        return os.read(descriptor, 4096).rpartition(b") ")[2][:1] in (b"Z", b"X")
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+
+
+def listed(pids: Sequence[int]) -> str:
+    shown = ", ".join(str(pid) for pid in pids[:5])
+    return f"process {shown}" if len(pids) == 1 else f"processes {shown}{'…' if len(pids) > 5 else ''}"

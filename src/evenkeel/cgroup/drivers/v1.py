@@ -1,0 +1,146 @@
+"""cgroup v1: a hierarchy for each controller, or for several mounted together; a cgroup is a directory in each.
+
+On hybrid hosts it is in the unified hierarchy as well: that has no resources to set there, but pressure figures.
+"""
+
+from collections.abc import Mapping
+
+from evenkeel.api.cgroup_path import is_within
+from evenkeel.cgroup.driver import CgroupError, Statistics
+from evenkeel.cgroup.drivers.base import PATIENCE_SECONDS, CgroupfsDriver
+from evenkeel.cgroup.drivers.bounds import Bounds
+from evenkeel.cgroup.drivers.cgroupfs import Cgroupfs
+from evenkeel.cgroup.drivers.mounts import Mounts
+from evenkeel.cgroup.drivers.refusals import MissingController, not_available, refusal
+from evenkeel.cgroup.statistics import MOST_BYTES, V1_FILES, v1_statistics
+from evenkeel.cgroup.tree import Naming, Version
+
+UNIFIED = "unified"  # beside the controllers in `files`
+
+
+class V1Driver(CgroupfsDriver):
+    version = Version.V1
+
+    def __init__(
+        self,
+        mounts: Mounts,
+        bounds: Bounds,
+        naming: Naming = Naming.CGROUPFS,
+        patience_seconds: float = PATIENCE_SECONDS,
+    ) -> None:
+        points = list(dict.fromkeys([*mounts.v1.values(), *([mounts.v2] if mounts.v2 else [])]))
+        super().__init__(points, bounds, naming, patience_seconds)
+        of_mount = dict(zip(points, self._hierarchies, strict=True))
+        self._of_controller = {controller: of_mount[mount] for controller, mount in mounts.v1.items()}
+        self._unified = of_mount[mounts.v2] if mounts.v2 else None
+
+    def freeze(self, path: str, *, frozen: bool) -> None:
+        self._bounds.to_set(path)
+        if not self._set_frozen(path, frozen=frozen):
+            raise self._without(path, "freezer.state")
+        self._wait_frozen(path, frozen=frozen)
+
+    def statistics(self, path: str) -> Statistics:
+        if not self._kept.keeps(path):
+            self._bounds.to_read(path)
+        contents = self._kept.contents(path, V1_FILES, MOST_BYTES)
+        if contents is None:
+            raise CgroupError(f"there is no cgroup {path}", path=path, reason="ENOENT")
+        if not contents[0]:
+            self._hierarchy_of(path, V1_FILES[0])
+            raise not_available(path, V1_FILES[0])
+        try:
+            return v1_statistics(contents)
+        except ValueError:
+            raise CgroupError(f"the figures of cgroup {path} cannot be read", path=path) from None
+
+    def files(self, path: str) -> Mapping[str, str]:
+        self._bounds.to_read(path)
+        found = {controller: fs.directory(path) for controller, fs in self._of_controller.items()}
+        if self._unified is not None:
+            found[UNIFIED] = self._unified.directory(path)
+        return found
+
+    def _make(self, path: str) -> None:
+        for hierarchy in self._hierarchies:
+            hierarchy.make(path)
+        if path.count("/") == 1 or is_within(self._bounds.root, path):
+            self._count_with_children(path)
+        self._give_cpus(path)
+
+    def _hierarchy_of(self, path: str, file: str) -> Cgroupfs:
+        hierarchy = self._of_controller.get(file.partition(".")[0])
+        if hierarchy is None:
+            raise self._without(path, file)
+        return hierarchy
+
+    def _open(self, path: str, file: str) -> int:
+        hierarchy = self._of_controller.get(file.partition(".")[0])
+        if hierarchy is None:
+            raise FileNotFoundError(file)
+        return hierarchy.open(path, file)
+
+    def _has(self, path: str, file: str) -> bool:
+        hierarchy = self._of_controller.get(file.partition(".")[0])
+        return (hierarchy or self._hierarchies[0]).exists(path)
+
+    def _without(self, path: str, file: str) -> MissingController:
+        controller = file.partition(".")[0]
+        return MissingController(
+            f"cgroup {path} has no {file}: cgroup v1 controller {controller} is not mounted",
+            path=path,
+            file=file,
+            controller=controller,
+            hint=f"mount -t cgroup -o {controller} {controller} /sys/fs/cgroup/{controller}; /proc/cgroups says "
+            "whether the kernel has it",
+        )
+
+    def _count_with_children(self, path: str) -> None:
+        """Old kernels charge a cgroup for those below it only if told to before there are any; these inherit it."""
+        memory = self._of_controller.get("memory")
+        try:
+            if memory is not None and memory.read(path, "memory.use_hierarchy").strip() == b"0":
+                memory.write(path, "memory.use_hierarchy", "1")
+        except FileNotFoundError:
+            pass  # a kernel that always does
+
+    def _give_cpus(self, path: str) -> None:
+        """A new cpuset is empty, and nothing can run in it: it is given what the nearest one above has that has any.
+        Those made below it then inherit theirs."""
+        cpuset = self._of_controller.get("cpuset")
+        if cpuset is None:
+            return
+        for file in ("cpuset.mems", "cpuset.cpus"):
+            empty = []
+            above = path
+            while not (value := cpuset.read(above or "/", file).strip()) and above:
+                empty.append(above)
+                above = above.rpartition("/")[0]
+            for one in reversed(empty):
+                cpuset.write(one, file, value.decode())
+                cpuset.write(one, "cgroup.clone_children", "1")
+
+    def _kill_at_once(self, path: str) -> bool:  # noqa: ARG002
+        """The unified hierarchy could, but a container runtime may have left it out."""
+        return False
+
+    def _set_frozen(self, path: str, *, frozen: bool) -> bool:
+        """What a cgroup below has been frozen by itself must be thawed by itself."""
+        freezer = self._of_controller.get("freezer")
+        if freezer is None:
+            return False
+        for one in [path] if frozen else self._below(path):
+            try:
+                freezer.write(one, "freezer.state", "FROZEN" if frozen else "THAWED")
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise refusal(error, "freeze" if frozen else "thaw", one, "freezer.state") from None
+        return True
+
+    def _is_frozen(self, path: str) -> bool:
+        freezer = self._of_controller["freezer"]
+        try:
+            return freezer.read(path, "freezer.state").strip() == b"FROZEN"
+        except OSError:
+            return False

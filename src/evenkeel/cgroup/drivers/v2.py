@@ -1,0 +1,170 @@
+"""cgroup v2: one hierarchy, in which each cgroup hands controllers on to those below it.
+
+A cgroup that does so may hold no processes itself (but for the root), so only the cgroups at the ends of the tree are
+given any: containers and the pods' infrastructure.
+"""
+
+from collections.abc import Mapping
+
+from evenkeel.cgroup.driver import CgroupError, Statistics
+from evenkeel.cgroup.drivers.base import PATIENCE_SECONDS, CgroupfsDriver
+from evenkeel.cgroup.drivers.bounds import Bounds
+from evenkeel.cgroup.drivers.cgroupfs import Cgroupfs
+from evenkeel.cgroup.drivers.mounts import V2_CONTROLLERS
+from evenkeel.cgroup.drivers.refusals import MissingController, not_available, refusal
+from evenkeel.cgroup.statistics import MOST_BYTES, V2_FILES, field, v2_statistics
+from evenkeel.cgroup.tree import Naming, Version
+
+
+class V2Driver(CgroupfsDriver):
+    version = Version.V2
+
+    def __init__(
+        self,
+        mount: str,
+        bounds: Bounds,
+        naming: Naming = Naming.CGROUPFS,
+        patience_seconds: float = PATIENCE_SECONDS,
+    ) -> None:
+        super().__init__([mount], bounds, naming, patience_seconds)
+        self._fs = self._hierarchies[0]
+
+    def freeze(self, path: str, *, frozen: bool) -> None:
+        self._bounds.to_set(path)
+        self.write(path, "cgroup.freeze", str(int(frozen)))
+        self._wait_frozen(path, frozen=frozen)
+
+    def statistics(self, path: str) -> Statistics:
+        if not self._kept.keeps(path):
+            self._bounds.to_read(path)
+        contents = self._kept.contents(path, V2_FILES, MOST_BYTES)
+        if contents is None:
+            raise CgroupError(f"there is no cgroup {path}", path=path, reason="ENOENT")
+        if not contents[0]:
+            raise self._without(path, V2_FILES[0])
+        try:
+            return v2_statistics(contents)
+        except ValueError:
+            raise CgroupError(f"the figures of cgroup {path} cannot be read", path=path) from None
+
+    def files(self, path: str) -> Mapping[str, str]:
+        self._bounds.to_read(path)
+        return dict.fromkeys(V2_CONTROLLERS, self._fs.directory(path))
+
+    def _make(self, path: str) -> None:
+        self._hand_on(path.rpartition("/")[0] or "/")
+        self._fs.make(path)
+
+    def _hierarchy_of(self, path: str, file: str) -> Cgroupfs:  # noqa: ARG002
+        return self._fs
+
+    def _open(self, path: str, file: str) -> int:
+        return self._fs.open(path, file)
+
+    def _has(self, path: str, file: str) -> bool:  # noqa: ARG002
+        return self._fs.exists(path)
+
+    def _kill_at_once(self, path: str) -> bool:
+        try:
+            self._fs.write(path, "cgroup.kill", "1")
+        except FileNotFoundError:
+            return not self._fs.exists(path)
+        except OSError as error:
+            raise refusal(error, "end the processes of", path, "cgroup.kill") from None
+        return True
+
+    def _set_frozen(self, path: str, *, frozen: bool) -> bool:
+        try:
+            self._fs.write(path, "cgroup.freeze", str(int(frozen)))
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise refusal(error, "freeze", path, "cgroup.freeze") from None
+        return True
+
+    def _is_frozen(self, path: str) -> bool:
+        try:
+            return bool(field(self._fs.read(path, "cgroup.events"), b"\nfrozen "))
+        except OSError:
+            return False
+
+    def _write_absent(self, path: str, file: str, value: str) -> None:
+        if file.partition(".")[0] in self._controllers(path):
+            raise not_available(path, file)
+        self._hand_on(path.rpartition("/")[0] or "/")
+        try:
+            self._fs.write(path, file, value)
+        except FileNotFoundError:
+            raise self._without(path, file) from None
+        except OSError as error:
+            raise refusal(error, "write", path, file, value) from None
+
+    def _without(self, path: str, file: str) -> CgroupError:
+        """Why the cgroup does not have the file."""
+        controller = file.partition(".")[0]
+        if controller not in V2_CONTROLLERS or controller in self._controllers(path):
+            return not_available(path, file)
+        start = f"cgroup {path} has no {file}: "
+        if controller not in self._controllers("/"):
+            return MissingController(
+                f"{start}cgroup v2 at {self._fs.mount} has no controller {controller}",
+                path=path,
+                file=file,
+                controller=controller,
+                hint=f"cgroup v1 has it, or nobody: boot with cgroup_no_v1={controller}, or with "
+                f"cgroup_enable={controller} where the kernel is told to leave it out",
+            )
+        for one in _line(path)[:-1]:
+            try:
+                self._fs.write(one, "cgroup.subtree_control", f"+{controller}")
+            except OSError as error:
+                cause = refusal(error, "hand on", one, "cgroup.subtree_control", f"+{controller}")
+                return MissingController(
+                    start + cause.message,
+                    path=path,
+                    file=file,
+                    controller=controller,
+                    where=one,
+                    hint=cause.hint,
+                )
+        return not_available(path, file)
+
+    def _hand_on(self, path: str) -> None:
+        """Gives the cgroup's children every controller of ours that the hierarchy has, as far as that goes: what does
+        not go is an error when a setting needs it."""
+        offered = self._controllers("/").intersection(V2_CONTROLLERS)
+        if offered <= self._handed_on(path):
+            return
+        for one in _line(path):
+            missing = sorted(offered.intersection(self._controllers(one)) - self._handed_on(one))
+            if missing:
+                self._enable(one, [f"+{controller}" for controller in missing])
+                self._kept.forget_absences()
+
+    def _enable(self, path: str, words: list[str]) -> None:
+        """All at once, or else each that can be."""
+        for texts in ([" ".join(words)], words):
+            refused = False
+            for text in texts:
+                try:
+                    self._fs.write(path, "cgroup.subtree_control", text)
+                except OSError:
+                    refused = True
+            if not refused:
+                return
+
+    def _controllers(self, path: str) -> set[str]:
+        return self._words(path, "cgroup.controllers")
+
+    def _handed_on(self, path: str) -> set[str]:
+        return self._words(path, "cgroup.subtree_control")
+
+    def _words(self, path: str, file: str) -> set[str]:
+        contents = self._kept.contents(path, (file,), MOST_BYTES)
+        return set(contents[0].decode().split()) if contents else set()
+
+
+def _line(path: str) -> list[str]:
+    """The cgroups from the root to `path`."""
+    parts = path.split("/")[1:]
+    return ["/", *("/" + "/".join(parts[: depth + 1]) for depth in range(len(parts)) if parts[depth])]

@@ -1,0 +1,108 @@
+"""A cgroup's figures from the text of its files: parsing apart from reading.
+
+`V1_FILES` and `V2_FILES` name the files, in the order in which `v1_statistics` and `v2_statistics` take their contents.
+One that the kernel does not have is empty. This runs for every container at every sweep, so it looks for the few lines
+it needs in the bytes as they were read.
+"""
+
+from collections.abc import Sequence
+
+from evenkeel.cgroup.driver import Statistics
+
+# The first file of each is the one without which there is nothing to tell.
+V2_FILES = (
+    "memory.current",
+    "memory.stat",
+    "cpu.stat",
+    "pids.current",
+    "memory.events",
+    "memory.swap.current",
+)
+V1_FILES = (
+    "memory.usage_in_bytes",
+    "memory.stat",
+    "cpuacct.usage",
+    "cpu.stat",
+    "pids.current",
+    "memory.oom_control",
+)
+MOST_BYTES = 8192  # more than memory.stat has
+
+
+def v2_statistics(contents: Sequence[bytes]) -> Statistics:
+    current, stat, cpu, pids, events, swap = contents
+    usage = int(current)
+    anon, inactive_file, active_file, faults, major_faults = _V2_STAT.numbers(stat)
+    return Statistics(
+        usage,
+        usage - inactive_file if inactive_file < usage else 0,
+        inactive_file + active_file,
+        anon,
+        field(b"\n" + cpu, b"\nusage_usec "),
+        field(cpu, b"\nthrottled_usec "),
+        int(pids or 0),
+        faults,
+        major_faults,
+        field(events, b"\noom_kill "),
+        int(swap) if swap else None,
+    )
+
+
+def v1_statistics(contents: Sequence[bytes]) -> Statistics:
+    """Version 1 counts a cgroup alone and with all below it (`total_`); the latter is what version 2 means."""
+    usage_text, stat, cpu_usage, cpu, pids, oom_control = contents
+    usage = int(usage_text)
+    rss, swap, inactive_file, active_file, faults, major_faults = _V1_STAT.numbers(stat)
+    return Statistics(
+        usage,
+        usage - inactive_file if inactive_file < usage else 0,
+        inactive_file + active_file,
+        rss,
+        int(cpu_usage or 0) // 1000,
+        field(cpu, b"\nthrottled_time ") // 1000,
+        int(pids or 0),
+        faults,
+        major_faults,
+        field(oom_control, b"\noom_kill "),
+        swap if b"\ntotal_swap " in stat else None,
+    )
+
+
+def field(text: bytes, key: bytes) -> int:
+    """The number after `key`, which is a name between a line's end and a blank; 0 if there is no such line."""
+    start = text.find(key)
+    if start < 0:
+        return 0
+    start += len(key)
+    return int(text[start : text.find(b"\n", start)])
+
+
+class Layout:
+    """Numbers out of a long file of lines `name number`. A kernel writes its lines in one order: where the names are is
+    looked up once for each number of lines that is met."""
+
+    def __init__(self, *names: bytes) -> None:
+        self._names = names
+        self._places: dict[int, list[tuple[int, int]]] = {}
+
+    def numbers(self, text: bytes) -> list[int]:
+        """The number of each name, 0 where there is no such line."""
+        lines = text.split(b"\n")
+        lines[-1] = b"0"  # after the last line's end; for the names that are not there
+        places = self._places.get(len(lines))
+        if places is None:
+            of_name = {line.partition(b" ")[0]: index for index, line in enumerate(lines)}
+            places = [(of_name.get(name, -1), len(name) if name in of_name else 0) for name in self._names]
+            self._places[len(lines)] = places
+        return [int(lines[index][start:]) for index, start in places]
+
+
+_V2_STAT = Layout(b"anon", b"inactive_file", b"active_file", b"pgfault", b"pgmajfault")
+_V1_STAT = Layout(
+    b"total_rss",
+    b"total_swap",
+    b"total_inactive_file",
+    b"total_active_file",
+    b"total_pgfault",
+    b"total_pgmajfault",
+)
