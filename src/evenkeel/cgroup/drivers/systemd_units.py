@@ -101,7 +101,7 @@ def first_properties(path: str) -> tuple[Property, ...]:
     """What a unit of ours begins with: the controllers that it needs, and otherwise what a new cgroup has."""
     unit = path.rpartition("/")[2]
     found = [
-        Property("Description", "s", f"Evenkeel {unit.removesuffix(SLICE).removesuffix(SCOPE)}"),
+        Property("Description", "s", f"{'Pods' if _is_slice(unit) else 'A container'} kept by Evenkeel"),
         Property(
             "CollectMode", "s", "inactive-or-failed"
         ),  # leaves nothing behind when it ends, however it does

@@ -1,0 +1,313 @@
+"""Cgroups made and set by systemd: pods as slices, containers as scopes, on cgroup v2 (A24, B10).
+
+Three things are not as on a cgroup filesystem of one's own:
+
+- Systemd writes its units' files again when it is reloaded, when one of their properties changes, and when a unit near
+  by needs another controller. Values are therefore set as properties wherever there is one that can hold them, and the
+  reload keeps them (E9). The others are written beside systemd, and again after each thing asked of it that may have
+  undone them; what a reload undoes is drift, for the next pass to heal and report.
+- A scope exists only while a process is in it, but a container's cgroup must be there with all its limits before the
+  container's first instruction (A17). So `create` puts a sleeping process of no other use into the scope, in a cgroup
+  of its own below it where nobody takes it for the container's, and `add_process` ends it once the first process is
+  there. It is nobody's child: like everything else in a scope it survives the agent, and `remove` ends it. The other
+  way, to start the scope with the container's own process, would leave the plan and the kernel different until then,
+  and the process without limits while they are set.
+- When a container's last process ends, systemd removes the scope. To start it once more is to `create` it once more.
+  What must outlive it, such as the number of OOM kills, is counted in the pod's slice too.
+"""
+
+import errno
+import os
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+
+from evenkeel.cgroup.diff import Observed
+from evenkeel.cgroup.driver import CgroupError, Statistics
+from evenkeel.cgroup.drivers.base import PATIENCE_SECONDS
+from evenkeel.cgroup.drivers.bounds import Bounds
+from evenkeel.cgroup.drivers.cgroupfs import Cgroupfs
+from evenkeel.cgroup.drivers.dbus import NO_SUCH_UNIT, UNIT_EXISTS, Systemd, SystemdError
+from evenkeel.cgroup.drivers.refusals import refusal
+from evenkeel.cgroup.drivers.systemd_units import (
+    SCOPE,
+    SLICE,
+    Property,
+    first_properties,
+    kept,
+    properties,
+    unit_of,
+)
+from evenkeel.cgroup.drivers.v2 import V2Driver
+from evenkeel.cgroup.tree import Naming, Tree, Version
+from evenkeel.cgroup.values import same_value
+
+_PLACEHOLDER = "evenkeel.placeholder"
+# The shell leaves at once, so that init is the parent and nobody has to wait for it.
+_SLEEP = "sleep infinity </dev/null >/dev/null 2>&1 & echo $!"
+
+
+class SystemdDriver:
+    version = Version.V2
+    naming = Naming.SYSTEMD
+
+    def __init__(
+        self,
+        mount: str,
+        bounds: Bounds,
+        systemd: Systemd | None = None,
+        patience_seconds: float = PATIENCE_SECONDS,
+    ) -> None:
+        self._systemd = Systemd() if systemd is None else systemd
+        self._bounds = bounds
+        self._cgroupfs = V2Driver(mount, bounds, Naming.SYSTEMD, patience_seconds)
+        self._fs = Cgroupfs(mount)
+        self._running: set[str] = set()  # paths whose units were seen to run in this pass
+        self._beside: dict[str, dict[str, str]] = {}  # path: file: value that systemd does not know of
+
+    def close(self) -> None:
+        self._systemd.close()
+        self._cgroupfs.close()
+        self._fs.close()
+
+    def observe(self, tree: Tree) -> Observed:
+        self._running.clear()
+        self._fs.close()
+        observed = self._cgroupfs.observe(tree)
+        self._beside = {}
+        for cgroup in tree.cgroups:
+            found = observed.get(cgroup.path, {})
+            for file, value, _, _ in cgroup.settings:
+                if file in found and not kept(file, value) and same_value(file, value, found[file]):
+                    self._beside.setdefault(cgroup.path, {})[file] = value
+        return observed
+
+    def create(self, path: str) -> None:
+        self._bounds.to_set(path)
+        unit = unit_of(path)
+        if unit is None:
+            self._cgroupfs.create(path)
+            return
+        parent = path.rpartition("/")[0]
+        if parent and not self._fs.exists(parent):
+            self.create(parent)
+        if not self._fs.exists(path):
+            self._running.discard(path)
+        elif self._runs(path, unit):
+            return
+        with self._undisturbed(path):
+            self._start(path, unit)
+
+    def write(self, path: str, file: str, value: str) -> None:
+        self._bounds.to_set(path)
+        unit = unit_of(path)
+        wanted = properties(file, value) if unit is not None else ()
+        if unit is None or not wanted or not self._fs.exists(path) or not self._adopted(path, unit):
+            self._write_beside(path, file, value)
+            return
+        with self._undisturbed(path), _about(path, file):
+            self._beside.get(path, {}).pop(file, None)
+            self._systemd.set_properties(unit, wanted)
+        if not same_value(file, value, self._read(path, file)):
+            self._write_beside(path, file, value)
+
+    def remove(self, path: str) -> None:
+        self._bounds.to_remove(path)
+        unit = unit_of(path)
+        self._cgroupfs.kill(path)
+        if unit is not None:
+            with self._undisturbed(path):
+                self._stop(path, unit)
+        self._cgroupfs.remove(path)  # what no unit has made
+        self._running = {one for one in self._running if not f"{one}/".startswith(f"{path}/")}
+        self._beside = {
+            one: files for one, files in self._beside.items() if not f"{one}/".startswith(f"{path}/")
+        }
+
+    def processes(self, path: str) -> tuple[int, ...]:
+        every = self._cgroupfs.processes(path)
+        ours = {pid for one in self._placeholders(path) for pid in self._cgroupfs.processes(one)}
+        return tuple(pid for pid in every if pid not in ours)
+
+    def add_process(self, path: str, pid: int) -> None:
+        """Moves a process into the cgroup. One that was cloned into it is to be added all the same: only then does
+        the scope live and end with the container."""
+        self._cgroupfs.add_process(path, pid)
+        if path.endswith(SCOPE):
+            self._cgroupfs.remove(f"{path}/{_PLACEHOLDER}")
+
+    def kill(self, path: str) -> None:
+        self._cgroupfs.kill(path)
+
+    def freeze(self, path: str, *, frozen: bool) -> None:
+        self._cgroupfs.freeze(path, frozen=frozen)
+
+    def statistics(self, path: str) -> Statistics:
+        return self._cgroupfs.statistics(path)
+
+    def files(self, path: str) -> Mapping[str, str]:
+        return self._cgroupfs.files(path)
+
+    # Units
+
+    def _runs(self, path: str, unit: str) -> bool:
+        if path not in self._running:
+            with _about(path):
+                place = self._systemd.cgroup_of(unit)
+            if place and place != path:
+                raise CgroupError(
+                    f"{unit} runs at {place}, not at {path}",
+                    path=path,
+                    hint="two agents with one pod? Names of units are one for the whole machine; "
+                    f"systemctl stop '{unit}' ends the other",
+                )
+            if not place:
+                return False
+            self._running.add(path)
+        return True
+
+    def _adopted(self, path: str, unit: str) -> bool:
+        """Whether the unit runs; a slice whose cgroup somebody made without systemd does from now on."""
+        if not self._runs(path, unit):
+            if not unit.endswith(SLICE):
+                return False
+            self._start(path, unit)
+        return True
+
+    def _start(self, path: str, unit: str) -> None:
+        if not unit.endswith((SLICE, SCOPE)):
+            raise CgroupError(
+                f"cgroup {path} is that of a unit of systemd which does not run",
+                path=path,
+                reason="ENOENT",
+                hint=f"systemctl start '{unit}'",
+            )
+        if self._runs(path, unit):  # somebody removed the cgroup of an idle unit
+            self._stop(path, unit)
+        if unit.endswith(SLICE):
+            self._start_slice(path, unit)
+        else:
+            self._start_scope(path, unit)
+        self._running.add(path)
+
+    def _stop(self, path: str, unit: str) -> None:
+        with _about(path):
+            try:
+                self._systemd.stop(unit)
+            except SystemdError as error:
+                if error.name != NO_SUCH_UNIT:
+                    raise
+
+    def _start_slice(self, path: str, unit: str) -> None:
+        with _about(path):
+            try:
+                self._systemd.start_transient(unit, first_properties(path))
+            except SystemdError as error:
+                if error.name != UNIT_EXISTS:
+                    raise
+                self._systemd.start(unit)  # it has a file of its own, with its owner's settings
+
+    def _start_scope(self, path: str, unit: str) -> None:
+        pid = _sleeping_process(path)
+        wanted = (*first_properties(path), Property("PIDs", "au", (pid,)))
+        place = f"{path}/{_PLACEHOLDER}"
+        try:
+            with _about(path):
+                try:
+                    self._systemd.start_transient(unit, wanted)
+                except SystemdError as error:
+                    if error.name != UNIT_EXISTS:
+                        raise
+                    if pid not in self._cgroupfs.processes(path):  # else only the answer was lost
+                        self._stop(path, unit)  # the one before has yet to end
+                        self._systemd.start_transient(unit, wanted)
+            try:
+                self._fs.make(place)
+                self._fs.write(place, "cgroup.procs", str(pid))
+            except OSError as error:
+                raise refusal(error, "make", place) from None
+        except CgroupError:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            raise
+
+    def _placeholders(self, path: str) -> Iterator[str]:
+        if path.endswith(SCOPE):
+            if self._fs.exists(f"{path}/{_PLACEHOLDER}"):
+                yield f"{path}/{_PLACEHOLDER}"
+            return
+        for name in self._fs.children(path):
+            if name.endswith((SLICE, SCOPE)):
+                yield from self._placeholders(f"{path.rstrip('/')}/{name}")
+
+    # Values beside systemd
+
+    def _write_beside(self, path: str, file: str, value: str) -> None:
+        self._cgroupfs.write(path, file, value)
+        self._beside.setdefault(path, {})[file] = value
+
+    @contextmanager
+    def _undisturbed(self, path: str) -> Iterator[None]:
+        """Puts back what systemd changes besides what it is asked for. It applies all settings of a unit again when one
+        of them changes, and when the controllers change that the unit has or hands on to those below it."""
+        line = _line(path)
+        before = [self._read(one, "cgroup.subtree_control") for one in line]
+        yield
+        changed = {
+            one
+            for one, had in zip(line, before, strict=True)
+            if self._read(one, "cgroup.subtree_control") != had
+        }
+        for other, files in self._beside.items():
+            if other == path or other in changed or (other.rpartition("/")[0] or "/") in changed:
+                for file, value in files.items():
+                    now = self._read(other, file)
+                    if now and not same_value(file, value, now):
+                        with suppress(CgroupError):  # the next pass will see it
+                            self._cgroupfs.write(other, file, value)
+
+    def _read(self, path: str, file: str) -> str:
+        """What the kernel has; nothing if there is no such file or cgroup."""
+        try:
+            return self._fs.read(path, file).decode("latin-1").rstrip("\n")
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENODEV):
+                return ""
+            raise refusal(error, "read", path, file) from None
+
+
+@contextmanager
+def _about(path: str, file: str = "") -> Iterator[None]:
+    """Errors of systemd's are about a cgroup."""
+    try:
+        yield
+    except SystemdError as error:
+        error.path, error.file = path, file
+        error.reason = "ENOENT" if error.name == NO_SUCH_UNIT else ""
+        raise
+
+
+def _line(path: str) -> list[str]:
+    parts = path.split("/")[1:]
+    return ["/", *("/" + "/".join(parts[: depth + 1]) for depth in range(len(parts)))]
+
+
+def _sleeping_process(path: str) -> int:
+    import subprocess
+
+    try:
+        done = subprocess.run(  # noqa: S603 no word of it comes from outside
+            ["/bin/sh", "-c", _SLEEP],
+            capture_output=True,
+            check=True,
+            cwd="/",
+            env={"PATH": "/usr/bin:/bin"},
+            start_new_session=True,
+            text=True,
+        )
+        return int(done.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        raise CgroupError(
+            f"cannot make cgroup {path}: a scope needs a process, and /bin/sh could not start sleep: {error}",
+            path=path,
+        ) from None
