@@ -20,7 +20,9 @@ from evenkeel.errors import EvenkeelError
 COMMANDS = {
     "explain": "what a node would do with pods, and why: classes, scores, every cgroup file",
     "validate": "whether manifests and configuration are right, with every mistake at once",
+    "plan": "what would change in this machine's cgroups, and why; --apply does it",
     "evict": "who would be evicted, in which order and why (--dry-run)",
+    "doctor": "what about this machine would break a promise, and the mend for each",
     "schedule": "which of many nodes each pod would go to",
     "completion": "completion for your shell",
 }

@@ -1,0 +1,90 @@
+"""`evenkeel doctor`: what about this machine would break a promise, and the mend for each (C5, E7)."""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from evenkeel.cli.config_flags import add_config_flags, config_from
+from evenkeel.cli.output import STRUCTURED, Paint, paint_for, print_structured
+from evenkeel.host.checks import Check, Diagnosis, State, diagnose
+from evenkeel.host.machine import STATE_DIRECTORY, Machine, look
+from evenkeel.policy.words import bytes_text, cores_text
+
+USAGE = "[-o text|json|yaml] [flags]"
+EXAMPLES = """examples:
+  sudo evenkeel doctor                                 everything can be seen as root only
+  evenkeel doctor --config node.yaml                   with the agent's configuration
+  evenkeel doctor -o json | jq '.checks[] | select(.state == "broken")'
+exit status: 0 if every promise can be kept, 1 if not
+"""
+_MARKS = {
+    State.OK: ("green", "✓"),
+    State.NOTE: ("yellow", "!"),
+    State.BROKEN: ("red", "✗"),
+    State.UNKNOWN: ("cyan", "?"),
+}
+
+
+class Report(NamedTuple):
+    """What `-o json` prints."""
+
+    kernel: str
+    sound: bool
+    agent_starts: bool
+    checks: tuple[Check, ...]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-o", "--output", choices=("text", *STRUCTURED), default="text", help="default: text")
+    parser.add_argument(
+        "--state-dir",
+        metavar="PATH",
+        default=STATE_DIRECTORY,
+        help="where the agent keeps its journal (%(default)s)",
+    )
+    add_config_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    config = config_from(args)
+    machine = look(config, args.state_dir)
+    diagnosis = diagnose(machine, config)
+    if args.output in STRUCTURED:
+        starts = not any(check.stops_agent for check in diagnosis.checks)
+        print_structured(Report(diagnosis.kernel, diagnosis.is_sound, starts, diagnosis.checks), args.output)
+    else:
+        sys.stdout.write("\n".join([*_head(machine), "", *_lines(diagnosis, paint_for()), ""]))
+    return 0 if diagnosis.is_sound else 1
+
+
+def _head(machine: Machine) -> Iterator[str]:
+    size = f"{cores_text(machine.capacity.millicpu)} cpu, {bytes_text(machine.capacity.memory_bytes)} memory"
+    yield f"This machine: {size}, kernel {machine.kernel}"
+
+
+def _lines(diagnosis: Diagnosis, paint: Paint) -> Iterator[str]:
+    width = max(len(check.name) for check in diagnosis.checks)
+    indent = " " * (width + 4)
+    for check in diagnosis.checks:
+        colour, mark = _MARKS[check.state]
+        yield f"{paint(colour, mark)} {paint('bold', check.name.ljust(width))}  {check.seen}"
+        if check.promise:
+            rules = f"{paint('cyan', ' '.join(check.requirements))}  " if check.requirements else ""
+            yield f"{indent}{rules}{paint('dim', check.promise)}"
+        for number, mend in enumerate(check.mends):
+            yield f"{indent}{'or' if number else 'mend'}: {mend}"
+    yield ""
+    yield _verdict(diagnosis, paint)
+
+
+def _verdict(diagnosis: Diagnosis, paint: Paint) -> str:
+    states = [check.state for check in diagnosis.checks]
+    broken, unknown = states.count(State.BROKEN), states.count(State.UNKNOWN)
+    unseen = f"; {unknown} could not be seen" if unknown else ""
+    if not broken:
+        return f"{paint('green', 'Every promise can be kept')}{unseen}."
+    stopping = sum(check.stops_agent for check in diagnosis.checks)
+    starts = f"does not start with {stopping} of them" if stopping else "starts all the same"
+    count = paint("red", f"{broken} of {len(states)} checks")
+    return f"{count} would break a promise, and the agent {starts}{unseen}."

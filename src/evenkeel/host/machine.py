@@ -1,0 +1,280 @@
+"""Everything about this machine that promises depend on, seen at one moment and without changing anything.
+
+The checks (`checks`) are functions of what is gathered here, so that they can be tested on machines we do not have.
+"""
+
+import os
+import time
+from collections.abc import Iterable, Mapping
+from ctypes import CDLL, get_errno
+from errno import ENOSYS
+from typing import NamedTuple
+
+from evenkeel.api.config import KubeletConfiguration
+from evenkeel.api.profile import Profile
+from evenkeel.cgroup.drivers.detect import CgroupMachine, bounds_of, detect
+from evenkeel.cgroup.tree import Naming, Version
+from evenkeel.errors import EvenkeelError
+from evenkeel.host.capabilities import Capabilities, parse_capabilities
+from evenkeel.host.capacity import filesystem, machine_capacity, processes
+from evenkeel.host.files import read_text
+from evenkeel.host.kernel_log import DEVICE
+from evenkeel.host.meminfo import parse_meminfo
+from evenkeel.host.memory_signal import node_memory
+from evenkeel.host.oom_scores import runtime_process
+from evenkeel.host.swap import SwapDevice, swap_devices
+from evenkeel.host.sysctl import Difference, differences, kernel_settings
+from evenkeel.policy.allocatable import NodeCapacity
+from evenkeel.policy.eviction.snapshot import NodeFigures
+
+STATE_DIRECTORY = "/var/lib/evenkeel"
+
+# Programs that act on memory pressure, or on pods, by their own rules.
+NEIGHBOURS = ("earlyoom", "nohang", "nohang-desktop", "oomd", "systemd-oomd", "kubelet")
+
+# Files of the cgroups in which a feature shows, and the kernel in which it came.
+FEATURE_FILES = {
+    "memory.min": "4.18",
+    "memory.high": "4.0",
+    "memory.oom.group": "4.19",
+    "memory.reclaim": "5.19",
+    "memory.swap.max": "4.5",
+    "memory.memsw.limit_in_bytes": "",
+    "cgroup.kill": "5.14",
+    "cpu.max.burst": "5.14",
+    "cpu.cfs_burst_us": "5.14",
+}
+BOOT_TOOLS = ("update-grub", "grubby")
+_MRELEASE = 448  # the number of process_mrelease, on every architecture
+_MOST_LOOKED_AT = 200
+
+
+class Neighbour(NamedTuple):
+    pid: int
+    name: str
+    arguments: tuple[str, ...] = ()
+
+
+class CgroupSeen(NamedTuple):
+    """A cgroup that is asked for: the directories it does not have, whether one could be made, who is in it."""
+
+    path: str
+    directories: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    memory_bytes: int | None = None
+
+
+class Machine(NamedTuple):
+    kernel: str
+    capacity: NodeCapacity
+    figures: NodeFigures
+    cgroups: CgroupMachine | None
+    cgroups_problem: str = ""
+    features: Mapping[str, bool | None] = {}  # None: there is no cgroup to see it in
+    root: CgroupSeen = CgroupSeen("/")
+    root_refusal: str = ""  # why nothing can be made there
+    crowded: tuple[str, ...] = ()  # cgroups above the pods' with processes in them (v2)
+    reserved: tuple[CgroupSeen, ...] = ()
+    swap: tuple[SwapDevice, ...] = ()
+    settings: tuple[Difference, ...] = ()
+    settings_refusal: str = ""
+    uid: int = 0
+    capabilities: Capabilities = Capabilities()
+    neighbours: tuple[Neighbour, ...] = ()
+    pressure_refusal: str = ""
+    log_refusal: str = ""
+    state_directory: str = STATE_DIRECTORY
+    state_refusal: str = ""
+    runtime_pid: int | None = None
+    is_systemd: bool = False
+    boot_tool: str = ""  # the program that changes the kernel's command line, if it is a known one
+    time_seconds: float = 0.0
+
+
+def look(
+    config: KubeletConfiguration,
+    state_directory: str = STATE_DIRECTORY,
+    *,
+    proc: str = "/proc",
+    sys: str = "/sys",
+    log: str = DEVICE,
+) -> Machine:
+    """This machine as it is. Raises `EvenkeelError` only where it cannot be told how large it is."""
+    at = _nearest(state_directory)
+    cgroups, problem = _cgroups(proc)
+    settings = differences(kernel_settings(config.rulebook), proc)
+    machine = Machine(
+        kernel=os.uname().release,
+        capacity=machine_capacity(at, proc=proc, sys=sys),
+        figures=_figures(at, proc, config.rulebook),
+        cgroups=cgroups,
+        cgroups_problem=problem,
+        swap=swap_devices(proc),
+        settings=settings,
+        settings_refusal=_refusal(one.setting.path(proc) for one in settings),
+        uid=os.geteuid(),
+        capabilities=parse_capabilities(read_text(f"{proc}/self/status")),
+        neighbours=neighbours(proc),
+        pressure_refusal=_unreadable(f"{proc}/pressure/memory"),
+        log_refusal=_unreadable(log),
+        state_directory=state_directory,
+        state_refusal=_refusal([at]),
+        runtime_pid=runtime_process(config.container_runtime_endpoint)
+        if config.container_runtime_endpoint
+        else None,
+        is_systemd=os.path.isdir("/run/systemd/system"),
+        boot_tool=next((tool for tool in BOOT_TOOLS if os.path.exists(f"/usr/sbin/{tool}")), ""),
+        time_seconds=time.time(),
+    )
+    return machine if cgroups is None else _with_cgroups(machine, cgroups, config)
+
+
+def neighbours(proc: str = "/proc") -> tuple[Neighbour, ...]:
+    """The processes among all that can be seen whose name is one of `NEIGHBOURS`."""
+    found = []
+    for name in os.listdir(proc):
+        if name.isdecimal():
+            comm = _text(f"{proc}/{name}/comm").strip()
+            if comm in NEIGHBOURS:
+                arguments = _text(f"{proc}/{name}/cmdline").split("\0")
+                found.append(
+                    Neighbour(int(name), comm, tuple(argument for argument in arguments if argument))
+                )
+    return tuple(sorted(found))
+
+
+def _with_cgroups(machine: Machine, cgroups: CgroupMachine, config: KubeletConfiguration) -> Machine:
+    naming = Naming.SYSTEMD if config.cgroup_driver == "systemd" else Naming.CGROUPFS
+    bounds = bounds_of(config, naming)
+    root = _seen(cgroups, bounds.root)
+    makeable = [_nearest(directory) for directory in root.directories]
+    return machine._replace(
+        features=_features(cgroups),
+        root=root,
+        root_refusal=_refusal(makeable),
+        crowded=_crowded(cgroups, bounds.root),
+        reserved=tuple(_seen(cgroups, path) for path in bounds.reserved),
+    )
+
+
+def _cgroups(proc: str) -> tuple[CgroupMachine | None, str]:
+    try:
+        return detect(f"{proc}/self/mountinfo"), ""
+    except EvenkeelError as error:
+        return None, error.message
+
+
+def _figures(at: str, proc: str, profile: Profile) -> NodeFigures:
+    disk = filesystem(at)
+    return NodeFigures(
+        memory=node_memory(parse_meminfo(read_text(f"{proc}/meminfo")), profile),
+        nodefs=disk,
+        imagefs=disk,
+        processes=processes(proc),
+    )
+
+
+def _seen(cgroups: CgroupMachine, path: str) -> CgroupSeen:
+    directories = tuple(dict.fromkeys(f"{mount}{path}" for mount in cgroups.controllers.values()))
+    file = "memory.current" if cgroups.version == Version.V2 else "memory.usage_in_bytes"
+    usage = _text(f"{cgroups.controllers.get('memory', '')}{path}/{file}").strip()
+    return CgroupSeen(
+        path,
+        directories,
+        tuple(directory for directory in directories if not os.path.isdir(directory)),
+        int(usage) if usage.isdecimal() else None,
+    )
+
+
+def _crowded(cgroups: CgroupMachine, path: str) -> tuple[str, ...]:
+    """Version 2 hands no controllers on from a cgroup with processes in it, save from the real root; that of a
+    container is not the real one, and has a type."""
+    if cgroups.version != Version.V2:
+        return ()
+    found = []
+    parts = [part for part in path.split("/") if part]
+    for depth in range(len(parts) + 1):
+        above = "/" + "/".join(parts[:depth])
+        directory = f"{cgroups.mounts.v2}{above}".rstrip("/")
+        has_type = os.path.exists(f"{directory}/cgroup.type")
+        if has_type and _text(f"{directory}/cgroup.procs").strip():
+            found.append(above)
+    return tuple(found)
+
+
+def _features(cgroups: CgroupMachine) -> dict[str, bool | None]:
+    """Whether the kernel has each file, as seen in some cgroup that has its controller."""
+    sample = {"memory.max": "memory", "cpu.max": "cpu", "cgroup.events": "cgroup"}
+    if cgroups.version == Version.V1:
+        sample = {"memory.limit_in_bytes": "memory", "cpu.shares": "cpu"}
+    where: dict[str, str] = {}
+    for mount in dict.fromkeys(cgroups.controllers.values()):
+        for directory in _directories(mount):
+            for file, controller in sample.items():
+                if controller not in where and os.path.exists(f"{directory}/{file}"):
+                    where[controller] = directory
+    found: dict[str, bool | None] = {}
+    for file in FEATURE_FILES:
+        place = where.get(file.partition(".")[0])
+        found[file] = None if place is None else os.path.exists(f"{place}/{file}")
+    found["process_mrelease"] = _has_mrelease()
+    return found
+
+
+def _directories(top: str) -> Iterable[str]:
+    """`top` and cgroups below it, near ones first; not all of them."""
+    found = [top]
+    for directory in found:  # grows as it goes
+        yield directory
+        if len(found) < _MOST_LOOKED_AT:
+            try:
+                with os.scandir(directory) as entries:
+                    found += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+            except OSError:
+                continue
+
+
+def _has_mrelease() -> bool:
+    """Asked to release the memory of no process, a kernel that knows how complains of that, others of the question."""
+    libc = CDLL(None, use_errno=True)
+    libc.syscall(_MRELEASE, -1, 0)
+    return get_errno() != ENOSYS
+
+
+def _nearest(path: str) -> str:
+    """The path, or what there is of it."""
+    while not os.path.exists(path) and path not in ("", "/"):
+        path = os.path.dirname(path.rstrip("/"))
+    return path or "/"
+
+
+def _refusal(paths: Iterable[str]) -> str:
+    """Why the first of `paths` that cannot be written cannot; without writing anything."""
+    for path in paths:
+        if not os.access(path, os.W_OK):
+            read_only = os.access(path, os.F_OK) and os.statvfs(path).f_flag & os.ST_RDONLY
+            return f"{path} is {'mounted read-only' if read_only else 'not ours to write'}"
+    return ""
+
+
+def _unreadable(path: str) -> str:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        return f"{path}: {(error.strerror or str(error)).lower()}"
+    try:
+        os.read(descriptor, 8192)
+    except (BlockingIOError, BrokenPipeError):  # nothing new, or something overwritten
+        pass
+    except OSError as error:
+        return f"{path}: {(error.strerror or str(error)).lower()}"
+    finally:
+        os.close(descriptor)
+    return ""
+
+
+def _text(path: str) -> str:
+    try:
+        return read_text(path)
+    except EvenkeelError:
+        return ""
