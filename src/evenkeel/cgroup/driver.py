@@ -46,6 +46,10 @@ class Driver(Protocol):
     @property
     def naming(self) -> Naming: ...
 
+    def lacking(self, file: str) -> CgroupError | None:
+        """Why no cgroup of this machine can have `file`; None if one can, as far as is known."""
+        ...
+
     def observe(self, tree: Tree) -> Observed:
         """What the kernel has: for every cgroup of `tree` that exists, the files the tree sets; and every other cgroup
         down to the level of containers below the pods' root of `tree`, so that what should not be there is seen."""

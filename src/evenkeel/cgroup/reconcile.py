@@ -6,15 +6,24 @@ done all the same.
 """
 
 from collections.abc import Collection
-from types import MappingProxyType
 from typing import NamedTuple
 
 from evenkeel.api.cgroup_path import is_within
 from evenkeel.cgroup.diff import Action, Observed, Step, diff
 from evenkeel.cgroup.driver import CgroupError, Driver
 from evenkeel.cgroup.drivers.refusals import MissingController, NotAvailable
-from evenkeel.cgroup.tree import Tree, Version
-from evenkeel.cgroup.values import default_value, same_value
+from evenkeel.cgroup.fit import Fit, Unavailable, fit, is_default, unavailable_message
+from evenkeel.cgroup.tree import Tree
+from evenkeel.cgroup.values import same_value
+
+
+class Survey(NamedTuple):
+    """What there is to do: the plan as far as it fits this kernel, what the kernel has, and the steps between them."""
+
+    fit: Fit
+    hands_off: tuple[str, ...] = ()
+    observed: Observed | None = None
+    steps: tuple[Step, ...] = ()
 
 
 class Repair(NamedTuple):
@@ -29,20 +38,10 @@ class Repair(NamedTuple):
     reason: str
 
 
-class Unavailable(NamedTuple):
-    """A file that the kernel does not have, and the cgroups that should have it."""
-
-    file: str
-    message: str
-    paths: tuple[str, ...]
-
-
 class Report(NamedTuple):
-    """What one pass saw and did. `done` has the steps in order; `skipped` those that a failure made impossible."""
+    """What one pass did. `done` has the steps in order; `skipped` those that a failure made impossible."""
 
-    tree: Tree
-    hands_off: tuple[str, ...] = ()
-    observed: Observed = MappingProxyType({})
+    survey: Survey
     done: tuple[Step, ...] = ()
     repairs: tuple[Repair, ...] = ()
     failures: tuple[CgroupError, ...] = ()
@@ -50,13 +49,23 @@ class Report(NamedTuple):
     skipped: tuple[Step, ...] = ()
 
     @property
-    def is_quiet(self) -> bool:
-        """Whether there was nothing to do."""
-        return not (self.done or self.failures or self.unavailable or self.skipped)
+    def tree(self) -> Tree:
+        return self.survey.fit.wanted
 
-    def is_about(self, tree: Tree, observed: Observed, hands_off: Collection[str]) -> bool:
-        """Whether it is of the very same input: there is then as much to do as there was."""
-        return self.observed is observed and self.tree is tree and self.hands_off == tuple(hands_off)
+
+def survey(driver: Driver, tree: Tree, hands_off: Collection[str] = (), last: Survey | None = None) -> Survey:
+    """What reconciling would do now. `last` saves the comparing if everything is as it was then. Raises CgroupError."""
+    fitted = fit(tree, driver.lacking, last.fit if last is not None else None)
+    observed = driver.observe(fitted.tree)
+    untouched = tuple(hands_off)
+    if last is not None and (last.fit, last.observed) == (fitted, observed) and last.hands_off == untouched:
+        return last
+    steps = tuple(
+        step
+        for step in diff(fitted.tree, observed, untouched)
+        if not _is_absent_default(step, observed, tree) and not _holds(step, untouched)
+    )
+    return Survey(fitted, untouched, observed, steps)
 
 
 def reconcile(
@@ -65,38 +74,19 @@ def reconcile(
     """Makes the kernel equal to `tree`, but for what is below a path in `hands_off`. `last` is the report of the pass
     before: what differs now and was right then is drift."""
     try:
-        observed = driver.observe(tree)
+        seen = survey(driver, tree, hands_off, last.survey if last is not None else None)
     except CgroupError as error:
-        return Report(tree, tuple(hands_off), failures=(error,))
-    if last is not None and last.is_quiet and last.is_about(tree, observed, hands_off):
-        return last
-    steps = changes(tree, observed, hands_off)
-    if not steps:
-        return Report(tree, tuple(hands_off), observed)
-    work = _Work(driver)
-    for step in steps:
+        return Report(Survey(Fit(tree, tree), tuple(hands_off)), failures=(error,))
+    work = _Work(driver, seen.fit)
+    for step in seen.steps:
         work.do(step)
     return Report(
-        tree=tree,
-        hands_off=tuple(hands_off),
-        observed=observed,
+        survey=seen,
         done=tuple(work.done),
         repairs=_repairs(work.done, last) if last is not None else (),
         failures=tuple(work.failures),
         unavailable=tuple(work.unavailable.values()),
         skipped=tuple(work.skipped),
-    )
-
-
-def changes(tree: Tree, observed: Observed, hands_off: Collection[str] = ()) -> tuple[Step, ...]:
-    """The steps that reconciling would try. A file that the kernel does not have needs none where its default is
-    wanted; and a cgroup that holds a hands-off one stays, whatever it is."""
-    steps = diff(tree, observed, hands_off)
-    return tuple(
-        step
-        for step in steps
-        if not _is_absent_default(step, observed, tree.version)
-        and not (step.action == Action.REMOVE and any(is_within(path, step.path) for path in hands_off))
     )
 
 
@@ -117,16 +107,16 @@ _CPUS = "cpuset.cpus"  # cores that one cgroup would not let go must not be give
 class _Work:
     """One pass: what was done, and what of the rest depends on something that failed."""
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: Driver, fitted: Fit) -> None:
         self._driver = driver
         self._blocked: set[tuple[str, str]] = set()
         self._without: list[MissingController] = []
         self._gone: list[str] = []
-        self._kept: list[str] = []
+        self._not_removed: list[str] = []
         self.done: list[Step] = []
         self.skipped: list[Step] = []
-        self.failures: list[CgroupError] = []
-        self.unavailable: dict[str, Unavailable] = {}
+        self.failures: list[CgroupError] = list(fitted.failures)
+        self.unavailable = {one.file: one for one in fitted.unavailable}
 
     def do(self, step: Step) -> None:
         if self._is_blocked(step):
@@ -140,7 +130,9 @@ class _Work:
             else:
                 self._driver.write(step.path, step.setting.file, step.setting.value)
         except NotAvailable as error:
-            self._add_unavailable(error)
+            known = self.unavailable.get(error.file)
+            paths = (*known.paths, error.path) if known is not None else (error.path,)
+            self.unavailable[error.file] = Unavailable(error.file, unavailable_message(error), paths)
         except CgroupError as error:
             self._add_failure(step, error)
         else:
@@ -148,42 +140,40 @@ class _Work:
 
     def _is_blocked(self, step: Step) -> bool:
         if step.action == Action.REMOVE:
-            return any(is_within(path, step.path) for path in self._kept)
+            return any(is_within(path, step.path) for path in self._not_removed)
         if step.setting is not None and self._without:
             controller = step.setting.file.partition(".")[0]
             if any(e.controller == controller and is_within(step.path, e.where) for e in self._without):
                 return True
-        return self._tie(step) in self._blocked or any(is_within(step.path, path) for path in self._gone)
+        return _tie(step) in self._blocked or any(is_within(step.path, path) for path in self._gone)
 
     def _add_failure(self, step: Step, error: CgroupError) -> None:
+        self.failures.append(error)
         if isinstance(error, MissingController):
-            self._without.append(error)  # missing for this cgroup is missing for others: once is enough
+            self._without.append(error)  # missing here is missing for others: once is enough
         elif step.action == Action.REMOVE:
-            self._kept.append(step.path)
+            self._not_removed.append(step.path)
         elif step.setting is None or error.reason in ("ENOENT", "ENODEV"):
             self._gone.append(step.path)
         else:
-            self._blocked.add(self._tie(step))
-        self.failures.append(error)
-
-    def _add_unavailable(self, error: NotAvailable) -> None:
-        known = self.unavailable.get(error.file)
-        message = f"{error.file} is not available on this kernel{f': {error.hint}' if error.hint else ''}"
-        paths = known.paths if known else ()
-        self.unavailable[error.file] = Unavailable(error.file, message, (*paths, error.path))
-
-    @staticmethod
-    def _tie(step: Step) -> tuple[str, str]:
-        file = step.setting.file if step.setting else ""
-        return ("", file) if file == _CPUS else (step.path, _TIES.get(file, file))
+            self._blocked.add(_tie(step))
 
 
-def _is_absent_default(step: Step, observed: Observed, version: Version) -> bool:
+def _tie(step: Step) -> tuple[str, str]:
+    file = step.setting.file if step.setting else ""
+    return ("", file) if file == _CPUS else (step.path, _TIES.get(file, file))
+
+
+def _is_absent_default(step: Step, observed: Observed, tree: Tree) -> bool:
+    """A file that one cgroup does not have, for want of a controller, where the kernel's default is wanted."""
     if step.setting is None or step.before or step.path not in observed:
         return False
-    file, value = step.setting.file, step.setting.value
-    default = default_value(file, version)
-    return file not in observed[step.path] and default is not None and same_value(file, value, default)
+    return step.setting.file not in observed[step.path] and is_default(step.setting, tree.version)
+
+
+def _holds(step: Step, hands_off: tuple[str, ...]) -> bool:
+    """Removing a cgroup that holds a hands-off one would not be hands off."""
+    return step.action == Action.REMOVE and any(is_within(path, step.path) for path in hands_off)
 
 
 def _repairs(done: list[Step], last: Report) -> tuple[Repair, ...]:
@@ -191,7 +181,7 @@ def _repairs(done: list[Step], last: Report) -> tuple[Repair, ...]:
     unfinished = {(error.path, error.file) for error in last.failures}
     unfinished |= {(step.path, step.setting.file if step.setting else "") for step in last.skipped}
     unfinished |= {(path, one.file) for one in last.unavailable for path in one.paths}
-    before = {cgroup.path: cgroup for cgroup in last.tree.cgroups}
+    before = {cgroup.path: cgroup for cgroup in last.tree.cgroups} if done else {}
     made: set[str] = set()
     repairs = []
     for step in done:

@@ -39,7 +39,10 @@ class CgroupfsDriver(ABC):
         self._patience_seconds = patience_seconds
         self._kept = KeptFiles(self._open, self._has)
         self._hierarchies = [Cgroupfs(mount, self._kept.make_room) for mount in mounts]
-        self._observer = Observer(self._kept, self._hierarchies, bounds, lambda path: self._has(path, ""))
+        self._observer = Observer(
+            self._kept, self._hierarchies, bounds, lambda path: self._has(path, ""), self._note_absent
+        )
+        self._lacking: set[str] = set()  # files that this kernel does not have
 
     def close(self) -> None:
         """Closes every file that is kept open."""
@@ -49,6 +52,12 @@ class CgroupfsDriver(ABC):
 
     def observe(self, tree: Tree) -> Observed:
         return self._observer.observe(tree)
+
+    def lacking(self, file: str) -> CgroupError | None:
+        """Why no cgroup of this machine can have the file; None if one can, as far as is known."""
+        if file in self._lacking:
+            return not_available(self._bounds.root, file)
+        return self._without_controller(self._bounds.root, file)
 
     def create(self, path: str) -> None:
         self._bounds.to_set(path)
@@ -156,9 +165,17 @@ class CgroupfsDriver(ABC):
     @abstractmethod
     def _is_frozen(self, path: str) -> bool: ...
 
-    def _write_absent(self, path: str, file: str, value: str) -> None:  # noqa: ARG002
+    @abstractmethod
+    def _without_controller(self, path: str, file: str) -> CgroupError | None:
+        """The error if the file belongs to a controller that the machine does not have."""
+
+    @abstractmethod
+    def _write_absent(self, path: str, file: str, value: str) -> None:
         """A cgroup that is there has no such file: finds a way, or says why there is none."""
-        raise not_available(path, file)
+
+    @abstractmethod
+    def _note_absent(self, path: str, file: str) -> None:
+        """The cgroup has no such file: remembers it if that is because the kernel has none."""
 
     # What they share
 

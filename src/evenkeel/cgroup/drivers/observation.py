@@ -14,7 +14,7 @@ from evenkeel.cgroup.diff import Observed
 from evenkeel.cgroup.driver import CgroupError
 from evenkeel.cgroup.drivers.bounds import Bounds
 from evenkeel.cgroup.drivers.cgroupfs import GONE, Cgroupfs
-from evenkeel.cgroup.drivers.kept import KeptFiles
+from evenkeel.cgroup.drivers.kept import ABSENT, KeptFiles
 from evenkeel.cgroup.drivers.refusals import refusal
 from evenkeel.cgroup.names import POD_PREFIX
 from evenkeel.cgroup.tree import Kind, Tree
@@ -25,15 +25,21 @@ _ATTEMPTS = 5
 
 
 class Observer:
-    """`exists` says whether there is such a cgroup; `root` is what belongs to us."""
+    """`exists` says whether there is such a cgroup; `on_absent` is told of each that has not got a file."""
 
     def __init__(
-        self, kept: KeptFiles, hierarchies: Sequence[Cgroupfs], bounds: Bounds, exists: Callable[[str], bool]
+        self,
+        kept: KeptFiles,
+        hierarchies: Sequence[Cgroupfs],
+        bounds: Bounds,
+        exists: Callable[[str], bool],
+        on_absent: Callable[[str, str], None],
     ) -> None:
         self._kept = kept
         self._hierarchies = hierarchies
         self._bounds = bounds
         self._exists = exists
+        self._on_absent = on_absent
         self._last: _Reading | None = None
         self._contents: list[bytes] = []
         self._observed: Observed = {}
@@ -62,7 +68,7 @@ class Observer:
         if (
             last is not None
             and last.is_whole
-            and last.tree is tree
+            and last.tree == tree
             and last.generation == self._kept.generation
         ):
             return last
@@ -80,9 +86,11 @@ class Observer:
             of_cgroup = self._kept.descriptors(path, files, look_again=True)
             if of_cgroup is None or (not files and not self._exists(path)):
                 continue
-            there = [file for file, descriptor in zip(files, of_cgroup, strict=True) if descriptor >= 0]
-            cgroups.append((path, there))
-            descriptors += [descriptor for descriptor in of_cgroup if descriptor >= 0]
+            if ABSENT in of_cgroup:
+                there = self._without_absent(path, dict(zip(files, of_cgroup, strict=True)))
+                files, of_cgroup = list(there), list(there.values())
+            cgroups.append((path, files))
+            descriptors += of_cgroup
         return _Reading(
             tree=tree,
             generation=self._kept.generation,
@@ -92,6 +100,12 @@ class Observer:
             is_whole=len(cgroups) == len(tree.cgroups)
             and len(descriptors) == sum(len(cgroup.settings) for cgroup in tree.cgroups),
         )
+
+    def _without_absent(self, path: str, descriptors: Mapping[str, int]) -> dict[str, int]:
+        for file, descriptor in descriptors.items():
+            if descriptor == ABSENT:
+                self._on_absent(path, file)
+        return {file: descriptor for file, descriptor in descriptors.items() if descriptor != ABSENT}
 
     def _forget_gone(self, reading: "_Reading") -> None:
         for path, files in reading.cgroups:

@@ -105,6 +105,19 @@ class MissingController(CgroupError):
         self.where = where
 
 
+# Kubelet too does without these: what they would limit is rare, and nothing else depends on them.
+_OPTIONAL_CONTROLLERS = ("hugetlb",)
+
+
+def without_controller(path: str, file: str, why: str, *, where: str = "/", hint: str = "") -> CgroupError:
+    """The error for a file whose controller is not there at `where`; a missing optional one is only not available."""
+    controller = file.partition(".")[0]
+    message = f"cgroup {path} has no {file}: {why}"
+    if controller in _OPTIONAL_CONTROLLERS:
+        return NotAvailable(message, path=path, file=file, reason="ENOENT", hint=why)
+    return MissingController(message, path=path, file=file, controller=controller, where=where, hint=hint)
+
+
 def refusal(error: OSError, doing: str, path: str, file: str = "", value: str = "") -> CgroupError:
     """The error for `doing` ("write", "make", …) that the kernel refused."""
     number = error.errno or 0

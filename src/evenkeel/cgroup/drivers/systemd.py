@@ -70,6 +70,9 @@ class SystemdDriver:
         self._cgroupfs.close()
         self._fs.close()
 
+    def lacking(self, file: str) -> CgroupError | None:
+        return self._cgroupfs.lacking(file)
+
     def observe(self, tree: Tree) -> Observed:
         self._running.clear()
         self._fs.close()

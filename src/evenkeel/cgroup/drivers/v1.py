@@ -11,7 +11,7 @@ from evenkeel.cgroup.drivers.base import PATIENCE_SECONDS, CgroupfsDriver
 from evenkeel.cgroup.drivers.bounds import Bounds
 from evenkeel.cgroup.drivers.cgroupfs import Cgroupfs
 from evenkeel.cgroup.drivers.mounts import Mounts
-from evenkeel.cgroup.drivers.refusals import MissingController, not_available, refusal
+from evenkeel.cgroup.drivers.refusals import not_available, refusal, without_controller
 from evenkeel.cgroup.statistics import MOST_BYTES, V1_FILES, v1_statistics
 from evenkeel.cgroup.tree import Naming, Version
 
@@ -37,7 +37,7 @@ class V1Driver(CgroupfsDriver):
     def freeze(self, path: str, *, frozen: bool) -> None:
         self._bounds.to_set(path)
         if not self._set_frozen(path, frozen=frozen):
-            raise self._without(path, "freezer.state")
+            self._hierarchy_of(path, "freezer.state")
         self._wait_frozen(path, frozen=frozen)
 
     def statistics(self, path: str) -> Statistics:
@@ -71,7 +71,7 @@ class V1Driver(CgroupfsDriver):
     def _hierarchy_of(self, path: str, file: str) -> Cgroupfs:
         hierarchy = self._of_controller.get(file.partition(".")[0])
         if hierarchy is None:
-            raise self._without(path, file)
+            raise _not_mounted(path, file)
         return hierarchy
 
     def _open(self, path: str, file: str) -> int:
@@ -84,16 +84,17 @@ class V1Driver(CgroupfsDriver):
         hierarchy = self._of_controller.get(file.partition(".")[0])
         return (hierarchy or self._hierarchies[0]).exists(path)
 
-    def _without(self, path: str, file: str) -> MissingController:
-        controller = file.partition(".")[0]
-        return MissingController(
-            f"cgroup {path} has no {file}: cgroup v1 controller {controller} is not mounted",
-            path=path,
-            file=file,
-            controller=controller,
-            hint=f"mount -t cgroup -o {controller} {controller} /sys/fs/cgroup/{controller}; /proc/cgroups says "
-            "whether the kernel has it",
-        )
+    def _without_controller(self, path: str, file: str) -> CgroupError | None:
+        if file.partition(".")[0] in self._of_controller:
+            return None
+        return _not_mounted(path, file)
+
+    def _write_absent(self, path: str, file: str, value: str) -> None:  # noqa: ARG002
+        self._lacking.add(file)
+        raise not_available(path, file)
+
+    def _note_absent(self, path: str, file: str) -> None:  # noqa: ARG002
+        self._lacking.add(file)
 
     def _count_with_children(self, path: str) -> None:
         """Old kernels charge a cgroup for those below it only if told to before there are any; these inherit it."""
@@ -144,3 +145,14 @@ class V1Driver(CgroupfsDriver):
             return freezer.read(path, "freezer.state").strip() == b"FROZEN"
         except OSError:
             return False
+
+
+def _not_mounted(path: str, file: str) -> CgroupError:
+    controller = file.partition(".")[0]
+    return without_controller(
+        path,
+        file,
+        f"controller {controller} of cgroup v1 is not mounted",
+        hint=f"mkdir /sys/fs/cgroup/{controller}; mount -t cgroup -o {controller} {controller} "
+        f"/sys/fs/cgroup/{controller}; /proc/cgroups says whether the kernel has it",
+    )

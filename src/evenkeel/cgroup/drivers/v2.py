@@ -11,7 +11,7 @@ from evenkeel.cgroup.drivers.base import PATIENCE_SECONDS, CgroupfsDriver
 from evenkeel.cgroup.drivers.bounds import Bounds
 from evenkeel.cgroup.drivers.cgroupfs import Cgroupfs
 from evenkeel.cgroup.drivers.mounts import V2_CONTROLLERS
-from evenkeel.cgroup.drivers.refusals import MissingController, not_available, refusal
+from evenkeel.cgroup.drivers.refusals import not_available, refusal, without_controller
 from evenkeel.cgroup.statistics import MOST_BYTES, V2_FILES, field, v2_statistics
 from evenkeel.cgroup.tree import Naming, Version
 
@@ -89,44 +89,48 @@ class V2Driver(CgroupfsDriver):
             return False
 
     def _write_absent(self, path: str, file: str, value: str) -> None:
+        controller = file.partition(".")[0]
+        if controller in V2_CONTROLLERS and controller not in self._controllers(path):
+            self._hand_on(path.rpartition("/")[0] or "/")
+            try:
+                self._fs.write(path, file, value)
+            except FileNotFoundError:
+                raise self._without(path, file) from None
+            except OSError as error:
+                raise refusal(error, "write", path, file, value) from None
+            return
+        self._lacking.add(file)
+        raise not_available(path, file)
+
+    def _note_absent(self, path: str, file: str) -> None:
         if file.partition(".")[0] in self._controllers(path):
-            raise not_available(path, file)
-        self._hand_on(path.rpartition("/")[0] or "/")
-        try:
-            self._fs.write(path, file, value)
-        except FileNotFoundError:
-            raise self._without(path, file) from None
-        except OSError as error:
-            raise refusal(error, "write", path, file, value) from None
+            self._lacking.add(file)
+
+    def _without_controller(self, path: str, file: str) -> CgroupError | None:
+        controller = file.partition(".")[0]
+        if controller not in V2_CONTROLLERS or controller in self._controllers("/"):
+            return None
+        return without_controller(
+            path,
+            file,
+            f"cgroup v2 at {self._fs.mount} has no controller {controller}",
+            hint=f"if cgroup v1 has it, boot with cgroup_no_v1={controller}; if the kernel is told to leave it out, "
+            f"without cgroup_disable={controller}",
+        )
 
     def _without(self, path: str, file: str) -> CgroupError:
-        """Why the cgroup does not have the file."""
+        """Why the cgroup does not have the file, though it should."""
+        missing = self._without_controller(path, file)
+        if missing is not None:
+            return missing
         controller = file.partition(".")[0]
-        if controller not in V2_CONTROLLERS or controller in self._controllers(path):
-            return not_available(path, file)
-        start = f"cgroup {path} has no {file}: "
-        if controller not in self._controllers("/"):
-            return MissingController(
-                f"{start}cgroup v2 at {self._fs.mount} has no controller {controller}",
-                path=path,
-                file=file,
-                controller=controller,
-                hint=f"cgroup v1 has it, or nobody: boot with cgroup_no_v1={controller}, or with "
-                f"cgroup_enable={controller} where the kernel is told to leave it out",
-            )
         for one in _line(path)[:-1]:
-            try:
-                self._fs.write(one, "cgroup.subtree_control", f"+{controller}")
-            except OSError as error:
-                cause = refusal(error, "hand on", one, "cgroup.subtree_control", f"+{controller}")
-                return MissingController(
-                    start + cause.message,
-                    path=path,
-                    file=file,
-                    controller=controller,
-                    where=one,
-                    hint=cause.hint,
-                )
+            if controller not in self._handed_on(one):
+                try:
+                    self._fs.write(one, "cgroup.subtree_control", f"+{controller}")
+                except OSError as error:
+                    cause = refusal(error, "hand on", one, "cgroup.subtree_control", f"+{controller}")
+                    return without_controller(path, file, cause.message, where=one, hint=cause.hint)
         return not_available(path, file)
 
     def _hand_on(self, path: str) -> None:

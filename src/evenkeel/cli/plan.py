@@ -1,0 +1,193 @@
+"""`evenkeel plan`: what would change in this machine's cgroups, as a diff with reasons; `--apply` does it."""
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from evenkeel.cgroup.diff import Action, Step
+from evenkeel.cgroup.driver import CgroupError
+from evenkeel.cgroup.drivers.detect import detect, driver_for
+from evenkeel.cgroup.fit import Unavailable
+from evenkeel.cgroup.plan import plan
+from evenkeel.cgroup.reconcile import Report, reconcile, survey
+from evenkeel.cli.config_flags import add_config_flags, config_from
+from evenkeel.cli.explain import _moments
+from evenkeel.cli.inputs import add_manifest_flag, add_node_flag, manifests_from, node_from
+from evenkeel.cli.output import STRUCTURED, Paint, paint_for, print_structured
+from evenkeel.errors import InvalidInput
+from evenkeel.policy.admission import admit
+from evenkeel.policy.allocatable import reservation_problems
+from evenkeel.policy.node import node_view
+
+USAGE = "-f FILE… [--apply] [--node NODE] [-o diff|json|yaml] [flags]"
+EXAMPLES = """examples:
+  evenkeel plan -f examples/                            what would change on this machine
+  evenkeel plan -f examples/ --apply                    and do it, as root
+  evenkeel plan -f pod.yaml --feature-gates MemoryQoS=false
+  evenkeel plan -f pod.yaml --cgroup-root /other -o json
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_manifest_flag(parser)
+    add_node_flag(parser)
+    parser.add_argument("--apply", action="store_true", help="do it; needs root")
+    parser.add_argument("-o", "--output", choices=("diff", *STRUCTURED), default="diff", help="default: diff")
+    add_config_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    config = config_from(args)
+    reading = manifests_from(args, config.rulebook)
+    capacity = node_from(args.node, reading.nodes)
+    if problems := list(reservation_problems(capacity, config)):
+        raise InvalidInput(problems)
+    node = node_view(capacity, config)
+    verdicts = admit(reading.pods, node.allocatable, node.profile)
+    admitted = [verdict.pod for verdict in verdicts if verdict.refusal is None]
+    driver = driver_for(detect(), config)
+    try:
+        tree = plan(node, _moments(node, admitted, None), driver.version, driver.naming)
+        if args.apply:
+            report = reconcile(driver, tree, config.hands_off)
+        else:
+            seen = survey(driver, tree, config.hands_off)
+            report = Report(seen, seen.steps, (), seen.fit.failures, seen.fit.unavailable)
+    finally:
+        driver.close()
+    refused = tuple(
+        PodRefused(verdict.pod.metadata.namespace, verdict.pod.metadata.name, *verdict.refusal)
+        for verdict in verdicts
+        if verdict.refusal is not None
+    )
+    if args.output in STRUCTURED:
+        print_structured(_planned(report, refused, is_applied=args.apply), args.output)
+    else:
+        sys.stdout.write("".join(f"{line}\n" for line in _lines(report, paint_for(), is_applied=args.apply)))
+        paint = paint_for(sys.stderr)
+        for pod in refused:
+            print(
+                f"{paint('red', 'refused')} {pod.namespace}/{pod.name}: {pod.reason}: {pod.message}",
+                file=sys.stderr,
+            )
+    return int(bool(report.failures or report.skipped or refused))
+
+
+class StepPlanned(NamedTuple):
+    action: str
+    path: str
+    file: str = ""
+    before: str = ""
+    after: str = ""
+    rule: str = ""
+    reason: str = ""
+
+
+class Failure(NamedTuple):
+    path: str
+    file: str
+    error: str
+    message: str
+    hint: str
+
+
+class PodRefused(NamedTuple):
+    namespace: str
+    name: str
+    reason: str
+    message: str
+
+
+class Planned(NamedTuple):
+    """What `-o json` prints. `steps` are those that were done, if `applied`, or else those that would be."""
+
+    cgroup: str
+    applied: bool
+    steps: tuple[StepPlanned, ...]
+    failures: tuple[Failure, ...]
+    skipped: tuple[StepPlanned, ...]
+    unavailable: tuple[Unavailable, ...]
+    refused_pods: tuple[PodRefused, ...]
+
+
+def _planned(report: Report, refused: tuple[PodRefused, ...], *, is_applied: bool) -> Planned:
+    return Planned(
+        cgroup=str(report.tree.version),
+        applied=is_applied,
+        steps=tuple(_step(step) for step in report.done),
+        failures=tuple(_failure(error) for error in report.failures),
+        skipped=tuple(_step(step) for step in report.skipped),
+        unavailable=report.unavailable,
+        refused_pods=refused,
+    )
+
+
+def _step(step: Step) -> StepPlanned:
+    if step.setting is None:
+        return StepPlanned(str(step.action), step.path)
+    file, value, rule, reason = step.setting
+    return StepPlanned(str(step.action), step.path, file, step.before, value, rule, reason)
+
+
+def _failure(error: CgroupError) -> Failure:
+    return Failure(error.path, error.file, error.reason, error.message, error.hint)
+
+
+_SIGNS = {Action.CREATE: ("+", "green"), Action.REMOVE: ("-", "red"), Action.WRITE: ("~", "yellow")}
+
+
+def _lines(report: Report, paint: Paint, *, is_applied: bool) -> Iterator[str]:
+    """Steps in their order, those of one cgroup that follow each other together."""
+    made = {step.path for step in report.done if step.action == Action.CREATE}
+    shown = [_columns(step, made) for step in report.done if step.setting is not None]
+    widths = [max((len(columns[index]) for columns in shown), default=0) for index in range(3)]
+    for path, steps in groupby(report.done, key=lambda step: step.path):
+        together = list(steps)
+        sign, colour = _SIGNS[together[0].action]
+        yield paint(colour, f"{sign} {path}")
+        for step in together:
+            if step.setting is not None:
+                yield _file_line(step, made, widths, paint)
+    for one in report.unavailable:
+        yield f"{paint('yellow', 'not set')} {one.message} ({_count(len(one.paths), 'cgroup')})"
+    for error in report.failures:
+        yield f"{paint('red', 'failed')} {error}"
+    if report.skipped:
+        yield f"{paint('red', 'left out')} {_count(len(report.skipped), 'step')} that depend on what failed"
+    yield _summary(report, is_applied=is_applied)
+
+
+def _file_line(step: Step, made: set[str], widths: Sequence[int], paint: Paint) -> str:
+    assert step.setting is not None
+    file, value, rule = (text.ljust(width) for text, width in zip(_columns(step, made), widths, strict=True))
+    return f"    {file}  {paint('bold', value)}  {paint('cyan', rule)}  {paint('dim', step.setting.reason)}".rstrip()
+
+
+def _columns(step: Step, made: set[str]) -> tuple[str, str, str]:
+    """File, value and rule. What a new cgroup had before is only the kernel's default."""
+    assert step.setting is not None
+    change = step.setting.value if step.path in made else f"{step.before or 'none'} → {step.setting.value}"
+    return step.setting.file, change, step.setting.rule
+
+
+def _summary(report: Report, *, is_applied: bool) -> str:
+    counts = {action: sum(step.action == action for step in report.done) for action in Action}
+    if not report.done:
+        if report.failures or report.skipped:
+            return "nothing was changed" if is_applied else "nothing else to do"
+        return f"nothing to do: {_count(len(report.tree.cgroups), 'cgroup')} as planned"
+    words = ("made", "written", "removed") if is_applied else ("to make", "to write", "to remove")
+    parts = [
+        f"{_count(counts[action], what)} {word}"
+        for action, what, word in zip(
+            (Action.CREATE, Action.WRITE, Action.REMOVE), ("cgroup", "file", "cgroup"), words, strict=True
+        )
+        if counts[action]
+    ]
+    return ", ".join(parts) + ("" if is_applied else "; --apply does it")
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
