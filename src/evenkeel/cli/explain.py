@@ -5,7 +5,6 @@ import sys
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from evenkeel.api.cpuset import parse_cpuset
 from evenkeel.api.pod import Pod
 from evenkeel.api.resources import CPU, MEMORY, PODS, ResourceList
 from evenkeel.cgroup.plan import plan
@@ -117,15 +116,15 @@ class Explanation(NamedTuple):
 
 
 def _moments(node: NodeView, pods: list[Pod], init: str | None) -> list[PodMoment]:
-    exclusive: Mapping[str, Mapping[str, tuple[int, ...]]] = {}
+    moments = [PodMoment(pod, _init_index(pod, init)) for pod in pods]
     if node.config.cpu_manager_policy == "static":
-        from evenkeel.policy.cpuset import assign
+        from evenkeel.policy.cpuset import assign_on
 
-        cpus = range(node.capacity.millicpu // 1000)
-        reserved = parse_cpuset(node.config.reserved_system_cpus) or range(-(-node.reserved_millicpu // 1000))
-        assignment = assign(pods, cpus, reserved, node.profile)
-        exclusive = {pod.metadata.uid: assignment.of_pod(pod.metadata.uid) for pod in pods}
-    moments = [PodMoment(pod, _init_index(pod, init), exclusive.get(pod.metadata.uid, {})) for pod in pods]
+        cores = assign_on(node, pods)
+        moments = [
+            moment._replace(exclusive_cpus=cores.of_pod(moment.pod.metadata.uid), shared_cpus=cores.shared)
+            for moment in moments
+        ]
     if init is not None and pods and not any(moment.is_starting for moment in moments):
         raise EvenkeelError(f"--init: no pod has an init container {init}")
     return moments

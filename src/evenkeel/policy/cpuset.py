@@ -4,13 +4,15 @@ An assignment that was made is kept for as long as its container lives: moving a
 caches that it asked for cores of its own to keep.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from evenkeel.api.container import Container
+from evenkeel.api.cpuset import parse_cpuset
 from evenkeel.api.pod import Pod
 from evenkeel.api.profile import Profile
 from evenkeel.api.resources import CPU
+from evenkeel.policy.node import NodeView
 from evenkeel.policy.qos import QoSClass, pod_class
 from evenkeel.quantity import ZERO
 
@@ -28,16 +30,19 @@ class Assignment(NamedTuple):
 def assign(
     pods: Iterable[Pod],
     cpus: Sequence[int],
-    reserved: Iterable[int],
+    reserved: Collection[int],
     profile: Profile,
     kept: Mapping[ContainerKey, tuple[int, ...]] | None = None,
+    least_shared: int = 1,
 ) -> Assignment:
     """Cores for every container that is due some, in order of admission.
 
-    `reserved` cores (`reservedSystemCPUs`) are nobody's. One core always stays shared: containers without cores of
-    their own must run somewhere. A container for which too few are left runs on the shared ones, under its quota.
+    `reserved` cores (`reservedSystemCPUs`) are nobody's; kubelet lets those share them that have none of their own.
+    `least_shared` cores, and always one, stay shared: containers without cores of their own must run somewhere. A
+    container for which too few are left runs on the shared ones, under its quota.
     """
     free = sorted(set(cpus) - set(reserved))
+    least_shared = max(least_shared, 1)
     exclusive: dict[ContainerKey, tuple[int, ...]] = {}
     waiting: list[tuple[ContainerKey, int]] = []
     for pod in pods:
@@ -47,17 +52,31 @@ def assign(
                 continue
             key = (pod.metadata.uid, container.name)
             before = (kept or {}).get(key, ())
-            if len(before) == count and set(before) <= set(free):
+            if len(set(before)) == count <= len(free) - least_shared and set(before) <= set(free):
                 exclusive[key] = before
                 free = [cpu for cpu in free if cpu not in before]
             else:
                 waiting.append((key, count))
     for key, count in waiting:
-        if count < len(free):
+        if count <= len(free) - least_shared:
             # From the top: the kernel puts its own work on the first cores.
             exclusive[key] = tuple(free[-count:])
             del free[-count:]
-    return Assignment(exclusive, tuple(free))
+    shared = free if profile == Profile.DOCUMENTS else sorted({*free, *set(cpus).intersection(reserved)})
+    return Assignment(exclusive, tuple(shared))
+
+
+def assign_on(
+    node: NodeView, pods: Iterable[Pod], kept: Mapping[ContainerKey, tuple[int, ...]] | None = None
+) -> Assignment:
+    """Cores on `node`, as its configuration has them: none are anybody's own unless the policy is static. Where cpu is
+    reserved but not which CPUs, as many cores stay shared."""
+    cpus = range(node.capacity.millicpu // 1000)
+    if node.config.cpu_manager_policy != "static":
+        return Assignment({}, ())
+    reserved = parse_cpuset(node.config.reserved_system_cpus)
+    unnamed = 0 if reserved else -(-node.reserved_millicpu // 1000)
+    return assign(pods, cpus, reserved, node.profile, kept, least_shared=unnamed)
 
 
 def whole_cores(pod: Pod, container: Container, profile: Profile) -> int:

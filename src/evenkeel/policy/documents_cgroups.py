@@ -30,9 +30,7 @@ def container_provision(node: NodeView, facts: PodFacts, container: Container) -
         cpu_shares=_shares(request.get(CPU, ZERO).milli, "requests"),
         cpu_quota=quota,
         cpu_burst_us=burst,
-        cpus=Cpus(exclusive, "A23", "cores of its own: Guaranteed, whole cores requested")
-        if exclusive
-        else None,
+        cpus=_cpus(exclusive, facts.moment.shared_cpus),
         memory_min=_memory_min(node, memory_request, "request"),
         memory_high=_memory_high(node, memory_request, memory_limit),
         memory_max=_limit(memory_limit, "C3", "limit"),
@@ -72,9 +70,11 @@ def pod_provision(
             fair_shares, "A21", f"request {cores_text(request)} and an equal part of what is unrequested"
         )
     pids = node.config.pod_pids_limit
+    quota = _pod_quota(node, facts)
     return Provision(
         cpu_shares=shares,
-        cpu_quota=_pod_quota(node, facts),
+        cpu_quota=quota,
+        cpu_burst_us=_pod_burst(node, facts, quota),
         memory_min=_memory_min(node, min_bytes, of_what),
         memory_max=_pod_limit(facts, MEMORY),
         pids_max=Amount(pids, "B16", "podPidsLimit")
@@ -128,7 +128,19 @@ def root_provision(node: NodeView, pods: Sequence[PodFacts], min_bytes: int) -> 
 
 def ancestor_provision(root: Provision) -> Provision:
     """A cgroup between the hierarchy's root and the pods' root: weight and protection must pass through it."""
-    return Provision(cpu_shares=root.cpu_shares, memory_min=root.memory_min)
+    return Provision(cpu_shares=root.cpu_shares, memory_min=root.memory_min, memory_low=root.memory_low)
+
+
+def including(provision: Provision, inner: Sequence[Provision]) -> Provision:
+    """`provision` for a cgroup that others lie within: it must be protected by what they are together (C1)."""
+    protected = [amount.value for each in inner if (amount := each.memory_min) is not None]
+    own = provision.memory_min
+    if own is None or not any(protected):
+        return provision
+    total = own.value + sum(protected)
+    return provision._replace(
+        memory_min=Amount(total, own.rule, f"{own.reason}, and what lies within it: {bytes_text(total)}")
+    )
 
 
 def reserved_provision(node: NodeView, limits: CgroupLimits, what: str) -> Provision:
@@ -159,6 +171,12 @@ def _shares(millicpu: int, what: str, rule: str = "A11") -> Amount:
     return Amount(cpu.shares(millicpu), rule, reason)
 
 
+def _cpus(exclusive: tuple[int, ...] | None, shared: tuple[int, ...]) -> Cpus | None:
+    if exclusive:
+        return Cpus(exclusive, "A23", "cores of its own: Guaranteed, whole cores requested")
+    return Cpus(shared, "A23", "the cores that are nobody's own") if shared else None
+
+
 def _container_quota(node: NodeView, limit: int, *, is_exclusive: bool) -> tuple[Quota, Amount]:
     period = _period_us(node)
     no_burst = Amount(0, "A23", "no burst")
@@ -169,26 +187,42 @@ def _container_quota(node: NodeView, limit: int, *, is_exclusive: bool) -> tuple
     if not node.config.cpu_cfs_quota:
         return Quota(NO_LIMIT, period, "E10", "cpuCFSQuota is off"), no_burst
     quota = cpu.quota_us(limit, period)
-    burst = cpu.burst_us(quota, node.config.cpu_burst) if limit % 1000 else 0
-    reason = f"{node.config.cpu_burst}% of a quota, from idle periods" if burst else "no burst"
-    return Quota(quota, period, "A4", f"limit {cores_text(limit)}"), Amount(burst, "A23", reason)
+    return Quota(quota, period, "A4", f"limit {cores_text(limit)}"), _burst(node, quota, [limit])
 
 
 def _pod_quota(node: NodeView, facts: PodFacts) -> Quota:
     limit = _pod_limit(facts, CPU)
     period = _period_us(node)
-    if limit.value == NO_LIMIT or not node.config.cpu_cfs_quota:
+    if limit.value == NO_LIMIT:
         return Quota(NO_LIMIT, period, limit.rule, limit.reason)
+    if not node.config.cpu_cfs_quota:
+        return Quota(NO_LIMIT, period, "E10", "cpuCFSQuota is off")
     if facts.moment.exclusive_cpus:
         return Quota(NO_LIMIT, period, "A23", "a container has cores of its own")
     return Quota(cpu.quota_us(limit.value, period), period, limit.rule, limit.reason)
+
+
+def _pod_burst(node: NodeView, facts: PodFacts, quota: Quota) -> Amount:
+    """What its containers may carry over must pass through the pod's quota too."""
+    spec = facts.pod.spec
+    own = spec.resources.limits.get(CPU, ZERO) if spec.resources is not None else ZERO
+    limits = [own, *(container.resources.limits.get(CPU, ZERO) for container in spec.every_container)]
+    return _burst(node, quota.quota_us, [limit.milli for limit in limits])
+
+
+def _burst(node: NodeView, quota_us: int, limits_millicpu: Sequence[int]) -> Amount:
+    """A23: whole cores need no burst, since no period is too short for them."""
+    percent = node.config.cpu_burst
+    if quota_us == NO_LIMIT or not percent or not any(limit % 1000 for limit in limits_millicpu):
+        return Amount(0, "A23", "no burst")
+    return Amount(cpu.burst_us(quota_us, percent), "A23", f"{percent}% of a quota, from idle periods")
 
 
 def _pod_limit(facts: PodFacts, resource: str) -> Amount:
     """D1–D3: the pod-level limit once init containers are done; else the sum, if every container has a limit."""
     pod = facts.pod
     of_pod = pod.spec.resources.limits.get(resource) if pod.spec.resources is not None else None
-    if of_pod and not facts.moment.is_starting and facts.qos != QoSClass.GUARANTEED:  # D7
+    if of_pod and not facts.moment.awaits_init and facts.qos != QoSClass.GUARANTEED:  # D7
         value, text = _measured(of_pod, resource)
         return Amount(value, "D1", f"the pod's own limit {text}, shared by its containers")
     waiting = "; the pod's own limit is set when its init containers are done (D3)" if of_pod else ""

@@ -26,24 +26,28 @@ _RULE = "kubelet"
 def container_provision(node: NodeView, facts: PodFacts, container: Container) -> Provision:
     config = container_config(facts.pod, container, node.kubelet, facts.qos)
     exclusive = facts.moment.exclusive_cpus.get(container.name)
-    unlimited = not config.cpu_quota_us or exclusive is not None
+    is_exempt = exclusive is not None and node.config.feature("DisableCPUQuotaWithExclusiveCPUs")
+    unlimited = not config.cpu_quota_us or is_exempt
     quota = Quota(
         NO_LIMIT if unlimited else config.cpu_quota_us,
         config.cpu_period_us or cpu.DEFAULT_PERIOD_US,
         _RULE,
         "no cpu limit, or one that is not enforced" if unlimited else "cpu limit of the container or its pod",
     )
+    cpus = exclusive or facts.moment.shared_cpus
     limited = Amount(config.memory_bytes, _RULE, f"memory limit {bytes_text(config.memory_bytes)}")
     provision = Provision(
         cpu_shares=Amount(config.cpu_shares, _RULE, "cpu request"),
         cpu_quota=quota,
-        cpus=Cpus(exclusive, _RULE, "static cpu manager") if exclusive else None,
+        cpus=Cpus(cpus, _RULE, "static cpu manager") if cpus else None,
         memory_max=limited if config.memory_bytes else Amount(NO_LIMIT, _RULE, "no memory limit"),
         hugepages={
             size: Amount(config.hugepage_bytes.get(size, 0), _RULE, "limit of the container")
             for size in node.capacity.hugepages
         },
-        oom_group=Amount(1, _RULE, "singleProcessOOMKill is off") if node.config.oom_group_kill else None,
+        oom_group=Amount(1, _RULE, "singleProcessOOMKill is off")
+        if node.config.oom_group_kill
+        else Amount(0, _RULE, "singleProcessOOMKill is on"),
         oom_score_adj=Amount(config.oom_score_adj, _RULE, "class of the pod, and memory requested"),
     )
     return _with_unified(node, provision, config.unified)

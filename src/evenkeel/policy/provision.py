@@ -58,15 +58,23 @@ class Provision(NamedTuple):
 
 class PodMoment(NamedTuple):
     """An admitted pod at one moment of its life: `init_container` is the index of the one that runs now, None once the
-    last has finished (D3). `exclusive_cpus` are the cores of its own that a container has (A23)."""
+    last has finished (D3). `exclusive_cpus` are the cores of its own that a container has, `shared_cpus` those that
+    its other containers run on; none are all (A23)."""
 
     pod: Pod
     init_container: int | None = None
     exclusive_cpus: Mapping[str, tuple[int, ...]] = MappingProxyType({})
+    shared_cpus: tuple[int, ...] = ()
 
     @property
     def is_starting(self) -> bool:
         return self.init_container is not None
+
+    @property
+    def awaits_init(self) -> bool:
+        """Whether an init container is still to finish; sidecars never do, and hold nothing back (D3)."""
+        left = self.pod.spec.init_containers[self.init_container :] if self.is_starting else ()
+        return not all(container.is_sidecar for container in left)
 
 
 class PodFacts(NamedTuple):
