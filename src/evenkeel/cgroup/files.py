@@ -4,8 +4,12 @@ from collections.abc import Callable
 
 from evenkeel.api.cpuset import format_cpuset
 from evenkeel.cgroup.tree import Setting, Version
-from evenkeel.policy.provision import NO_LIMIT, Amount, Provision
+from evenkeel.policy.provision import NO_LIMIT, Amount, Provision, Quota
 
+# Beyond these the kernel refuses a number, or reads it as another; what they would limit, nobody has.
+_MOST_QUOTA_US = 1 << 43
+_MOST_BYTES = 1 << 62
+_MOST_PIDS = 1 << 22
 _HUGEPAGE_UNITS = (("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10))
 
 
@@ -33,9 +37,9 @@ def _v2(provision: Provision, weight: Callable[[int], int]) -> list[Setting]:
     if shares is not None:
         found.append(Setting("cpu.weight", str(weight(shares.value)), shares.rule, shares.reason))
     if quota is not None:
-        limit = "max" if quota.quota_us == NO_LIMIT else str(quota.quota_us)
+        limit = "max" if _is_no_quota(quota) else str(quota.quota_us)
         found.append(Setting("cpu.max", f"{limit} {quota.period_us}", quota.rule, quota.reason))
-    _add(found, "cpu.max.burst", provision.cpu_burst_us)
+    _add(found, "cpu.max.burst", _burst(provision))
     if cpus is not None:
         found.append(Setting("cpuset.cpus", format_cpuset(cpus.cpus), cpus.rule, cpus.reason))
     _add(found, "memory.min", provision.memory_min)
@@ -56,8 +60,9 @@ def _v1(provision: Provision) -> list[Setting]:
     _add(found, "cpu.shares", provision.cpu_shares)
     if quota is not None:
         found.append(Setting("cpu.cfs_period_us", str(quota.period_us), quota.rule, quota.reason))
-        found.append(Setting("cpu.cfs_quota_us", str(quota.quota_us), quota.rule, quota.reason))
-    _add(found, "cpu.cfs_burst_us", provision.cpu_burst_us)
+        limit_us = NO_LIMIT if _is_no_quota(quota) else quota.quota_us
+        found.append(Setting("cpu.cfs_quota_us", str(limit_us), quota.rule, quota.reason))
+    _add(found, "cpu.cfs_burst_us", _burst(provision))
     if cpus is not None:
         found.append(Setting("cpuset.cpus", format_cpuset(cpus.cpus), cpus.rule, cpus.reason))
     _add(found, "memory.limit_in_bytes", provision.memory_max, unlimited="-1")
@@ -66,14 +71,28 @@ def _v1(provision: Provision) -> list[Setting]:
     if swap is not None and limit is not None:
         # v1 counts memory and swap together: no swap is memory+swap = memory (A18).
         both = NO_LIMIT if NO_LIMIT in (swap.value, limit.value) else limit.value + swap.value
-        found.append(Setting("memory.memsw.limit_in_bytes", str(both), swap.rule, swap.reason))
+        _add(found, "memory.memsw.limit_in_bytes", swap._replace(value=both), unlimited="-1")
     _add(found, "pids.max", provision.pids_max)
     for size, amount in provision.hugepages.items():
         _add(found, f"hugetlb.{hugepage_size(size)}.limit_in_bytes", amount, unlimited="-1")
     return found
 
 
+def _is_no_quota(quota: Quota) -> bool:
+    return quota.quota_us == NO_LIMIT or quota.quota_us > _MOST_QUOTA_US
+
+
+def _burst(provision: Provision) -> Amount | None:
+    """A burst is of a quota: where there is none, there is none to carry over."""
+    burst, quota = provision.cpu_burst_us, provision.cpu_quota
+    return (
+        burst._replace(value=0) if burst is not None and quota is not None and _is_no_quota(quota) else burst
+    )
+
+
 def _add(found: list[Setting], file: str, amount: Amount | None, unlimited: str = "max") -> None:
     if amount is not None:
-        value = unlimited if amount.value == NO_LIMIT else str(amount.value)
+        number = amount.value
+        is_too_much = number > _MOST_BYTES or (number > _MOST_PIDS and file == "pids.max")
+        value = unlimited if is_too_much or number == NO_LIMIT else str(number)
         found.append(Setting(file, value, amount.rule, amount.reason))
