@@ -21,7 +21,7 @@ _FORBIDDEN = frozenset("/_\0")
 
 def pods_root(cgroup_root: str, *, per_qos: bool = True) -> CgroupName:
     """The cgroup that holds all pods: `kubepods` below the root, or the root itself without classes (B6)."""
-    root = parse_cgroupfs(posixpath.normpath(f"/{cgroup_root}".replace("//", "/")))
+    root = parse_cgroupfs(posixpath.normpath(f"/{cgroup_root.lstrip('/')}"))
     return child(root, PODS_ROOT) if per_qos else root
 
 

@@ -6,6 +6,7 @@ Pure: the same input gives the same tree. `explain` prints it, reconciling makes
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
+from evenkeel.api.cgroup_path import is_within
 from evenkeel.api.container import Container
 from evenkeel.api.pod import Pod
 from evenkeel.api.profile import Profile
@@ -79,7 +80,6 @@ class _Builder:
 
     def cgroups(self, moments: Sequence[PodMoment]) -> Iterator[Cgroup]:
         pods = self._pods(moments)
-        yield from self._reserved()
         yield from self._top(pods)
         if not self._per_qos:
             for pod in pods:
@@ -118,29 +118,35 @@ class _Builder:
             fair_shares=fair_shares,
         )
 
-    def _reserved(self) -> Iterator[Cgroup]:
+    def _reserved(self) -> dict[str, Provision]:
+        """What each cgroup of daemons is given, by its path."""
         config, limits = self._node.config, self._node.reserved_limits
-        for path, of_daemons, what in (
-            (config.kube_reserved_cgroup, limits.kube, "kube-reserved"),
-            (config.system_reserved_cgroup, limits.system, "system-reserved"),
-        ):
-            if of_daemons is not None and path:
-                provision = self._policy.reserved_provision(self._node, of_daemons, what)
-                yield Cgroup(
-                    path,
-                    Kind.RESERVED,
-                    settings(self._version, provision, self._weight),
-                    is_ours_to_make=config.create_reserved_cgroups,
-                )
+        return {
+            path: self._policy.reserved_provision(self._node, of_daemons, what)
+            for path, of_daemons, what in (
+                (config.kube_reserved_cgroup.rstrip("/"), limits.kube, "kube-reserved"),
+                (config.system_reserved_cgroup.rstrip("/"), limits.system, "system-reserved"),
+            )
+            if of_daemons is not None and path
+        }
 
     def _top(self, pods: Sequence[_Pod]) -> Iterator[Cgroup]:
+        """The pods' root with what is above and beside it."""
         root = self._policy.root_provision(
             self._node, [pod.facts for pod in pods], sum(pod.min_bytes for pod in pods)
         )
-        if self._node.profile == Profile.DOCUMENTS:
-            ancestor = documents_cgroups.ancestor_provision(root)
-            for depth in range(1, len(self._root)):
-                yield self._cgroup(self._root[:depth], Kind.ANCESTOR, ancestor)
+        reserved = self._reserved()
+        ancestor = documents_cgroups.ancestor_provision(root)
+        for depth in range(1, len(self._root)):
+            above = self._cgroup(self._root[:depth], Kind.ANCESTOR, ancestor)
+            inner = [provision for path, provision in reserved.items() if is_within(path, above.path)]
+            yield self._with_settings(above, documents_cgroups.including(ancestor, inner)) if inner else above
+        for path, provision in sorted(reserved.items()):  # one may lie within the other
+            inner = [reserved[other] for other in reserved if other != path and is_within(other, path)]
+            cgroup = Cgroup(
+                path, Kind.RESERVED, (), is_ours_to_make=self._node.config.create_reserved_cgroups
+            )
+            yield self._with_settings(cgroup, documents_cgroups.including(provision, inner))
         if self._root:
             yield self._cgroup(self._root, Kind.ROOT, root)
 
@@ -181,7 +187,10 @@ class _Builder:
 
     def _cgroup(self, name: names.CgroupName, kind: Kind, provision: Provision) -> Cgroup:
         path = names.to_cgroupfs(name) if self._naming == Naming.CGROUPFS else names.to_systemd(name)
-        return Cgroup(path, kind, settings(self._version, provision, self._weight))
+        return self._with_settings(Cgroup(path, kind, ()), provision)
+
+    def _with_settings(self, cgroup: Cgroup, provision: Provision) -> Cgroup:
+        return cgroup._replace(settings=settings(self._version, provision, self._weight))
 
 
 def present_containers(moment: PodMoment) -> Iterator[Container]:
