@@ -81,41 +81,40 @@ _AMOUNTS = {
     CPU: [Quantity.of_milli(milli) for milli in (0, 1, 100, 250, 600, 1000, 1500, 2000)],
     MEMORY: [Quantity.of(value) for value in (0, 1, 12_289, MIB, 100 * MIB, GIB, 3 * GIB)],
 }
-
-
-@st.composite
-def _requirements(draw: st.DrawFn) -> ResourceRequirements:
-    """Requests within limits, each there or not, or 0."""
-    requests, limits = {}, {}
-    for name, choices in _AMOUNTS.items():
-        limit = draw(st.none() | st.sampled_from(choices[1:]))
-        if limit is not None:
-            limits[name] = limit
-        request = draw(st.none() | st.sampled_from([q for q in choices if limit is None or q <= limit]))
-        if request is not None:
-            requests[name] = request
-    return ResourceRequirements(requests, limits)
+# Of each resource, every request within a limit: each of the two there or not, and the request possibly 0.
+_PAIRS = {
+    name: [
+        (request, limit)
+        for limit in (None, *choices[1:])
+        for request in (None, *choices)
+        if None in (request, limit) or request <= limit
+    ]
+    for name, choices in _AMOUNTS.items()
+}
+requirements = st.builds(
+    lambda *pairs: ResourceRequirements(
+        {name: pair[0] for name, pair in zip(_PAIRS, pairs, strict=True) if pair[0] is not None},
+        {name: pair[1] for name, pair in zip(_PAIRS, pairs, strict=True) if pair[1] is not None},
+    ),
+    *(st.sampled_from(pairs) for pairs in _PAIRS.values()),
+)
 
 
 @st.composite
 def valid_pods(draw: st.DrawFn, name: str = "p", profile: Profile = Profile.DOCUMENTS) -> Pod:
     """A pod as it is once it has its defaults: init containers, sidecars, overhead and a limit of its own, or not."""
-    count = draw(st.integers(1, 3))
-    containers = tuple(Container(f"c{n}", "host", resources=draw(_requirements())) for n in range(count))
-    init = tuple(
-        Container(
-            f"i{n}",
-            "host",
-            resources=draw(_requirements()),
-            restart_policy=draw(st.sampled_from([None, "Always"])),
-        )
-        for n in range(draw(st.integers(0, 2)))
+    regular = draw(st.lists(requirements, min_size=1, max_size=3))
+    init = draw(st.lists(st.tuples(requirements, st.sampled_from([None, "Always"])), max_size=2))
+    spec = PodSpec(
+        containers=tuple(Container(f"c{n}", "host", resources=each) for n, each in enumerate(regular)),
+        init_containers=tuple(
+            Container(f"i{n}", "host", resources=each, restart_policy=policy)
+            for n, (each, policy) in enumerate(init)
+        ),
+        overhead=draw(st.sampled_from([{}, {CPU: Quantity("50m"), MEMORY: Quantity("64Mi")}])),
     )
-    overhead = draw(st.sampled_from([{}, {}, {CPU: Quantity("50m"), MEMORY: Quantity("64Mi")}]))
-    whole = default_pod(
-        Pod(ObjectMeta(name=name, uid=name), PodSpec(containers, init, overhead=overhead)), profile
-    )
-    limited = draw(st.sets(st.sampled_from([CPU, MEMORY])))
+    whole = default_pod(Pod(ObjectMeta(name=name, uid=name), spec), profile)
+    limited = draw(st.sampled_from([(), (CPU,), (MEMORY,), (CPU, MEMORY)]))
     if not limited:
         return whole
     # D1: no container may have a limit above the pod's, nor may their requests together exceed it.
@@ -127,10 +126,11 @@ def valid_pods(draw: st.DrawFn, name: str = "p", profile: Profile = Profile.DOCU
             ),
             Quantity("1Gi") if resource == MEMORY else Quantity("300m"),
         )
-        for resource in sorted(limited)
+        for resource in limited
     }
-    spec = whole.spec._replace(resources=ResourceRequirements(limits=own))
-    return default_pod(whole._replace(spec=spec), profile)
+    return default_pod(
+        whole._replace(spec=whole.spec._replace(resources=ResourceRequirements(limits=own))), profile
+    )
 
 
 pods = valid_pods()

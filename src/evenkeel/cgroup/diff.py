@@ -1,7 +1,7 @@
 """The steps from what the kernel has to what the plan wants, in an order that breaks no promise on the way.
 
-First everything that takes: removals and lowered values, children before parents. Then everything that gives: new
-cgroups and raised values, parents before children. So at every moment
+First everything that takes: removals and lowered values, children before parents. Then cores that are changed for
+others. Then everything that gives: new cgroups and raised values, parents before children. So at every moment
 
 - a parent holds at least what its children are promised: its own value sinks only after theirs, and rises before;
 - no cgroup is allowed more than the larger of its old and new limit, nor protected by less than the smaller of the two;
@@ -9,11 +9,12 @@ cgroups and raised values, parents before children. So at every moment
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
 from evenkeel.api.cpuset import format_cpuset, parse_cpuset
-from evenkeel.cgroup.tree import Cgroup, Setting, Tree, Version
+from evenkeel.cgroup.names import POD_PREFIX
+from evenkeel.cgroup.tree import Cgroup, Kind, Setting, Tree, Version
 from evenkeel.cgroup.values import default_value, direction, same_value
 from evenkeel.errors import EvenkeelError
 
@@ -37,14 +38,16 @@ class Step(NamedTuple):
 
 def diff(desired: Tree, observed: Observed, hands_off: Collection[str] = ()) -> tuple[Step, ...]:
     """The steps that make `observed` equal to `desired`; none where it already is. Below a path in `hands_off` nothing
-    is touched (E9). A cgroup of daemons is set, but made only where we are asked to (E7), and never removed."""
+    is touched (E9). A cgroup of daemons is set, but made only where we are asked to (E7), and never removed: what is
+    not below the pods' root is not ours to remove."""
     wanted = {cgroup.path for cgroup in desired.cgroups}
-    taking = [
+    ours = _pods_prefix(desired)
+    steps: dict[_Phase, list[tuple[int, Step]]] = {phase: [] for phase in _Phase}
+    steps[_Phase.TAKE] = [
         (_depth(path), Step(Action.REMOVE, path))
         for path in observed
-        if path not in wanted and not _is_below(path, hands_off)
+        if path not in wanted and path.startswith(ours) and not _is_below(path, hands_off)
     ]
-    giving: list[tuple[int, Step]] = []
     for cgroup in desired.cgroups:
         if _is_below(cgroup.path, hands_off):
             continue
@@ -53,14 +56,18 @@ def diff(desired: Tree, observed: Observed, hands_off: Collection[str] = ()) -> 
         if has is None:
             if not cgroup.is_ours_to_make:
                 continue
-            giving.append((depth, Step(Action.CREATE, cgroup.path)))
-            giving += [(depth, step) for step in _first_writes(cgroup, desired.version)]
+            steps[_Phase.GIVE].append((depth, Step(Action.CREATE, cgroup.path)))
+            steps[_Phase.GIVE] += [(depth, step) for step in _first_writes(cgroup, desired.version)]
         else:
-            for step, is_taking in _writes(cgroup, has):
-                (taking if is_taking else giving).append((depth, step))
-    taking.sort(key=lambda entry: (-entry[0], _rank(entry[1], _TAKE_ORDER)))
-    giving.sort(key=lambda entry: entry[0])  # stable: a cgroup is made before its files are written
-    return tuple(step for _, step in (*taking, *_grouped(giving)))
+            for step, phase in _writes(cgroup, has):
+                steps[phase].append((depth, step))
+    steps[_Phase.TAKE].sort(key=lambda entry: (-entry[0], _rank(entry[1], _TAKE_ORDER)))
+    # Sorting is stable: a cgroup is made before its files are written.
+    created = {step.path for _, step in steps[_Phase.GIVE] if step.action == Action.CREATE}
+    steps[_Phase.GIVE].sort(
+        key=lambda entry: (entry[0], 0 if entry[1].path in created else _rank(entry[1], _GIVE_ORDER))
+    )
+    return tuple(step for phase in _Phase for _, step in steps[phase])
 
 
 def as_observed(tree: Tree) -> Observed:
@@ -68,16 +75,32 @@ def as_observed(tree: Tree) -> Observed:
     return {cgroup.path: {s.file: s.value for s in cgroup.settings} for cgroup in tree.cgroups}
 
 
-# Within one cgroup, where the kernel ties two files together: burst ≤ quota (v2 and v1), memory ≤ memory+swap (v1).
-_TAKE_ORDER = ("cpu.max.burst", "cpu.cfs_burst_us", "memory.limit_in_bytes", "memory.memsw.limit_in_bytes")
-_GIVE_ORDER = (
-    "memory.memsw.limit_in_bytes",
-    "memory.limit_in_bytes",
-    "cpu.max",
-    "cpu.max.burst",
-    "cpu.cfs_burst_us",
-)
+class _Phase(IntEnum):
+    """When a step is due."""
+
+    TAKE = 0
+    MOVE = 1  # other cores than before: when everybody has let go what they lose, and before anybody gains
+    GIVE = 2
+
+
 _V1_QUOTA, _V1_PERIOD = "cpu.cfs_quota_us", "cpu.cfs_period_us"
+# Within one cgroup, where the kernel ties two files together: burst ≤ quota (v2 and v1), memory ≤ memory+swap (v1).
+_TAKE_ORDER = {
+    "cpu.max.burst": 0,
+    "cpu.cfs_burst_us": 0,
+    "memory.limit_in_bytes": 1,
+    "memory.memsw.limit_in_bytes": 2,
+}
+_GIVE_ORDER = {
+    "memory.memsw.limit_in_bytes": 0,
+    "memory.limit_in_bytes": 1,
+    "cpu.max": 1,
+    _V1_QUOTA: 1,
+    _V1_PERIOD: 1,
+    "cpu.max.burst": 2,
+    "cpu.cfs_burst_us": 2,
+}
+_UNTIED = 3
 
 
 def _first_writes(cgroup: Cgroup, version: Version) -> Iterator[Step]:
@@ -89,8 +112,8 @@ def _first_writes(cgroup: Cgroup, version: Version) -> Iterator[Step]:
             yield Step(Action.WRITE, cgroup.path, setting, default or "")
 
 
-def _writes(cgroup: Cgroup, has: Mapping[str, str]) -> Iterator[tuple[Step, bool]]:
-    """Each write that `cgroup` needs, and whether it takes (is to be done in the first half)."""
+def _writes(cgroup: Cgroup, has: Mapping[str, str]) -> Iterator[tuple[Step, _Phase]]:
+    """Each write that `cgroup` needs, and when it is due."""
     quota_pair: list[Setting] = []
     for setting in cgroup.settings:
         before = has.get(setting.file)
@@ -103,55 +126,68 @@ def _writes(cgroup: Cgroup, has: Mapping[str, str]) -> Iterator[tuple[Step, bool
         if setting.file == "cpuset.cpus" and before:
             yield from _cpuset_writes(step, setting, before)
         else:
-            yield step, before is not None and direction(setting.file, before, setting.value) < 0
+            is_taking = before is not None and direction(setting.file, before, setting.value) < 0
+            yield step, _Phase.TAKE if is_taking else _Phase.GIVE
     if quota_pair:
         yield from _quota_writes(cgroup, quota_pair, has)
 
 
-def _cpuset_writes(step: Step, setting: Setting, before: str) -> Iterator[tuple[Step, bool]]:
+def _cpuset_writes(step: Step, setting: Setting, before: str) -> Iterator[tuple[Step, _Phase]]:
     """Cores are let go before others are taken, so that nobody has a core that is promised to another."""
     try:
         old, new = set(parse_cpuset(before)), set(parse_cpuset(setting.value))
     except EvenkeelError:
         old, new = set(), {0}
     kept = old & new
-    if kept and kept != old and kept != new:
-        yield step._replace(setting=setting._replace(value=format_cpuset(kept))), True
-        yield step._replace(before=format_cpuset(kept)), False
+    if not kept:
+        yield step, _Phase.MOVE
+    elif kept != old and kept != new:
+        yield step._replace(setting=setting._replace(value=format_cpuset(kept))), _Phase.TAKE
+        yield step._replace(before=format_cpuset(kept)), _Phase.GIVE
     else:
-        yield step, new < old
+        yield step, _Phase.TAKE if new < old else _Phase.GIVE
 
 
-def _quota_writes(cgroup: Cgroup, pair: list[Setting], has: Mapping[str, str]) -> Iterator[tuple[Step, bool]]:
-    """v1 keeps quota and period in two files: between the two writes the ratio must not pass both limits."""
+def _quota_writes(
+    cgroup: Cgroup, pair: list[Setting], has: Mapping[str, str]
+) -> Iterator[tuple[Step, _Phase]]:
+    """v1 keeps quota and period in two files, and lets no cgroup have a larger ratio than the one above it.
+
+    Of the two ways from the old ratio to the new one, that with the smaller ratio in between allows nobody more than
+    before or after. Where it is less than both, every cgroup goes down to it before any goes up from it.
+    """
     wanted = {s.file: s.value for s in cgroup.settings if s.file in (_V1_QUOTA, _V1_PERIOD)}
-    old = f"{has.get(_V1_QUOTA, '-1')} {has.get(_V1_PERIOD, '100000')}"
-    new = f"{wanted.get(_V1_QUOTA, '-1')} {wanted.get(_V1_PERIOD, '100000')}"
-    is_taking = direction("cpu.max", old, new) < 0
+    had = {_V1_QUOTA: has.get(_V1_QUOTA, "-1"), _V1_PERIOD: has.get(_V1_PERIOD, "100000")}
+    old, new = _ratio(had), _ratio(had | wanted)
+    phases = [_Phase.TAKE if direction("cpu.max", old, new) < 0 else _Phase.GIVE] * 2
     if len(pair) == 2:
-        quota_first = f"{wanted[_V1_QUOTA]} {has.get(_V1_PERIOD, '100000')}"
-        period_first = f"{has.get(_V1_QUOTA, '-1')} {wanted[_V1_PERIOD]}"
-        # Of the two ways through, the one with the smaller ratio in between allows nobody more than before or after.
-        first = _V1_QUOTA if direction("cpu.max", period_first, quota_first) <= 0 else _V1_PERIOD
+        between = {file: _ratio(had | {file: wanted[file]}) for file in wanted}
+        first = (
+            _V1_QUOTA if direction("cpu.max", between[_V1_PERIOD], between[_V1_QUOTA]) <= 0 else _V1_PERIOD
+        )
         pair.sort(key=lambda setting: setting.file != first)
-    for setting in pair:
-        yield Step(Action.WRITE, cgroup.path, setting, has.get(setting.file, "")), is_taking
+        if direction("cpu.max", old, between[first]) < 0 and direction("cpu.max", new, between[first]) < 0:
+            phases = [_Phase.TAKE, _Phase.GIVE]
+    for setting, phase in zip(pair, phases, strict=False):
+        yield Step(Action.WRITE, cgroup.path, setting, has.get(setting.file, "")), phase
 
 
-def _grouped(giving: list[tuple[int, Step]]) -> list[tuple[int, Step]]:
-    """Giving steps of existing cgroups in the order the kernel's ties ask for; new cgroups keep their own."""
-    created = {step.path for _, step in giving if step.action == Action.CREATE}
-    return sorted(
-        giving,
-        key=lambda entry: (entry[0], 0 if entry[1].path in created else _rank(entry[1], _GIVE_ORDER)),
-    )
+def _ratio(of_v1: Mapping[str, str]) -> str:
+    """As v2 writes it."""
+    return f"{of_v1[_V1_QUOTA]} {of_v1[_V1_PERIOD]}"
 
 
-def _rank(step: Step, order: tuple[str, ...]) -> int:
+def _rank(step: Step, order: Mapping[str, int]) -> int:
     """Removals of a level come after its writes: a cgroup can only go when nothing is left in it."""
-    if step.setting is None:
-        return len(order) + 1
-    return order.index(step.setting.file) if step.setting.file in order else len(order)
+    return _UNTIED + 1 if step.setting is None else order.get(step.setting.file, _UNTIED)
+
+
+def _pods_prefix(desired: Tree) -> str:
+    """How the paths of everything below the pods' root begin; where that is the hierarchy's own, of the pods in it."""
+    for cgroup in desired.cgroups:
+        if cgroup.kind == Kind.ROOT:
+            return f"{cgroup.path}/"
+    return f"/{POD_PREFIX}"
 
 
 def _depth(path: str) -> int:

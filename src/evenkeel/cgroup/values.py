@@ -8,7 +8,7 @@ _V1_UNLIMITED = (2**63 - 1) // PAGE_BYTES * PAGE_BYTES
 _BEYOND_ANY_LIMIT = 2**62  # hugetlb rounds its "no limit" down to a huge page
 _UNLIMITED = float("inf")
 
-_DEFAULTS = {
+DEFAULTS = {
     Version.V2: {
         "cpu.weight": "100",
         "cpu.max": "max 100000",
@@ -38,7 +38,7 @@ def default_value(file: str, version: Version) -> str | None:
     """What the kernel puts into `file` of a new cgroup; None where that depends on the parent."""
     if file.startswith("hugetlb."):
         return "max" if version == Version.V2 else str(_V1_UNLIMITED)
-    return _DEFAULTS[version].get(file)
+    return DEFAULTS[version].get(file)
 
 
 def same_value(file: str, ours: str, theirs: str) -> bool:
@@ -79,5 +79,5 @@ def _ratio(value: str) -> float | str:
     try:
         limit = _UNLIMITED if quota in ("max", "-1") else int(quota)
         return limit / int(period or "100000")
-    except (ValueError, ZeroDivisionError):
+    except (ValueError, ArithmeticError):
         return value
