@@ -1,0 +1,56 @@
+"""This machine itself, with its own cgroups, and what we need to be here."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests.kernel.cgroups import hierarchies
+from tests.machines import PROJECT, Unavailable
+
+# A test run that is interrupted removes its cgroups; that much time it has.
+INTERRUPTED_SECONDS = 30.0
+
+
+def require_root() -> None:
+    if os.geteuid() != 0:
+        raise Unavailable("you are not root: run it with sudo")
+
+
+def require_cgroups() -> None:
+    """Cgroups that we may make: in a container they are often read-only."""
+    found = hierarchies()
+    if not found:
+        raise Unavailable("no cgroup hierarchy is mounted")
+    refused = sorted({str(path) for path in found.values() if not os.access(path, os.W_OK)})
+    if refused:
+        raise Unavailable(f"no cgroups can be made in {', '.join(refused)}: read-only")
+
+
+def run(command: Sequence[str], variables: Mapping[str, str], *, time_limit_seconds: float) -> int:
+    """Run `command` here, with the Python that runs us first on its path; its exit status, 124 if time is over."""
+    path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
+    began = time.monotonic()
+    process = subprocess.Popen(command, cwd=PROJECT, env={**os.environ, "PATH": path, **variables})
+    try:
+        status = process.wait(timeout=time_limit_seconds)
+    except subprocess.TimeoutExpired:
+        print(f"host: the time limit of {time_limit_seconds:g} s is over", file=sys.stderr)
+        status = 124
+    finally:
+        _end(process)
+    print(f"host: the job took {time.monotonic() - began:.1f} s, exit status {status}", file=sys.stderr)
+    return status if status >= 0 else 128 - status
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=INTERRUPTED_SECONDS)
+        process.kill()
+        process.wait()

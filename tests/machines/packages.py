@@ -1,0 +1,66 @@
+"""The Debian packages that the machines are made with, installed where they are missing and we may."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+
+from tests.machines import Unavailable
+from tests.machines.cache import locked
+
+PROGRAMS = ("gcc", "libc6-dev")
+VIRTUAL_MACHINE = (
+    "cpio",
+    "e2fsprogs",
+    "mmdebstrap",
+    "mount",
+    "python3-venv",
+    "qemu-system-x86",
+    "squashfs-tools",
+    "util-linux",
+)
+
+
+def require(packages: Iterable[str]) -> None:
+    """Have `packages` installed, or raise `Unavailable` with the command that would do it."""
+    missing = _missing(packages)
+    if not missing:
+        return
+    if os.geteuid() != 0:
+        raise Unavailable(f"packages are missing: run 'sudo apt-get install {' '.join(missing)}'")
+    with locked("packages"):
+        missing = _missing(missing)
+        if missing:
+            print(f"installing {' '.join(missing)}", file=sys.stderr)
+            apt_get("update")
+            apt_get("install", "-y", "--no-install-recommends", *missing)
+
+
+def apt_get(*arguments: str) -> None:
+    command = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=300", *arguments]
+    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
+    result = subprocess.run(
+        command,
+        check=False,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+    )
+    if result.returncode:
+        said = (result.stderr or result.stdout).strip().splitlines()
+        raise Unavailable(
+            f"'apt-get {' '.join(arguments)}' failed: {said[-1] if said else 'it did not say why'}"
+        )
+
+
+def _missing(packages: Iterable[str]) -> list[str]:
+    wanted = list(packages)
+    query = ["dpkg-query", "--show", "--showformat", "${Package} ${db:Status-Status}\\n", *wanted]
+    try:
+        listed = subprocess.run(query, check=False, capture_output=True, text=True).stdout
+    except FileNotFoundError:
+        raise Unavailable("dpkg is not here: the machines are made from Debian packages") from None
+    installed = {line.split()[0] for line in listed.splitlines() if line.endswith(" installed")}
+    return [package for package in wanted if package not in installed]

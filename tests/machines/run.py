@@ -1,0 +1,82 @@
+"""A command, or the kernel tests, on one of the machines: made ready first, with the times it took told after."""
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tests.machines import Unavailable, host, virtual_machine
+from tests.machines.cache import CACHE
+from tests.machines.environment import compile_ahead, guest_environment, variables
+from tests.machines.image import root_image
+from tests.machines.initrd import initrd
+from tests.machines.packages import PROGRAMS, VIRTUAL_MACHINE, require
+from tests.machines.programs import programs
+
+MACHINES = ("host", "v2", "systemd")
+MACHINE_FAILED = 125
+CONSOLE_LINES = 30
+
+
+class Request(NamedTuple):
+    machine: str
+    time_limit_seconds: float
+    memory_mib: int
+    cpus: int
+
+
+def run_command(request: Request, command: Sequence[str]) -> int:
+    """Run `command` on the machine, from the project's directory; its exit status."""
+    told = {"EVENKEEL_MACHINE": request.machine}
+    if request.machine == "host":
+        return host.run(command, told, time_limit_seconds=request.time_limit_seconds)
+    began = time.monotonic()
+    host.require_root()
+    require(VIRTUAL_MACHINE)
+    image = root_image()
+    machine = virtual_machine.VirtualMachine(
+        image, initrd(image), request.machine == "systemd", request.memory_mib, request.cpus
+    )
+    environment = variables(guest_environment(), virtual_machine.SCRATCH) | told
+    prepared_seconds = time.monotonic() - began
+    outcome = virtual_machine.run(
+        machine, command, environment, time_limit_seconds=request.time_limit_seconds
+    )
+    return _reported(request.machine, prepared_seconds, outcome)
+
+
+def run_kernel_tests(request: Request, pytest_arguments: Sequence[str]) -> int:
+    """Run tests/kernel there. A machine that cannot be had is said with its reason, and fails only in CI."""
+    tests = ["-p", "no:cacheprovider", *(pytest_arguments or ["tests/kernel"])]
+    try:
+        host.require_root()
+        require(PROGRAMS)
+        programs()
+        if request.machine == "host":
+            host.require_cgroups()
+        else:
+            require(VIRTUAL_MACHINE)
+            compile_ahead(guest_environment(), tests)
+        return run_command(request, ["python", "-m", "pytest", *tests])
+    except Unavailable as reason:
+        print(f"kernel tests on {request.machine}: skipped, {reason}", file=sys.stderr)
+        return 1 if os.environ.get("CI") == "true" else 0
+
+
+def _reported(name: str, prepared_seconds: float, outcome: virtual_machine.Outcome) -> int:
+    ended = outcome.failure or f"exit status {outcome.status}"
+    print(
+        f"{name}: prepared in {prepared_seconds:.1f} s, booted in {outcome.boot_seconds:.1f} s,"
+        f" the job took {outcome.job_seconds:.1f} s, {ended}",
+        file=sys.stderr,
+    )
+    log = CACHE / "log" / f"{name}.log"
+    log.parent.mkdir(exist_ok=True)
+    written = log.with_suffix(f".{os.getpid()}")
+    written.write_text(outcome.console)
+    written.replace(log)
+    if outcome.status != 0 and outcome.console:
+        print(f"{name}: the end of the console, all of it in {log}:", file=sys.stderr)
+        print("\n".join(outcome.console.splitlines()[-CONSOLE_LINES:]), file=sys.stderr)
+    return MACHINE_FAILED if outcome.status is None else outcome.status
