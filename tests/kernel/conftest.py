@@ -1,0 +1,112 @@
+"""Which kernel tests fit the machine, and what they start from: a cgroup of their own and processes in it.
+
+`@pytest.mark.cgroup("v1")`, `("v2")` or `("systemd")` says what a test needs; several say that one of them will
+do, none that any machine will. Tests that do not fit are deselected, and pytest counts them.
+"""
+
+import os
+import platform
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.kernel import systemd
+from tests.kernel.cgroups import UNIFIED, Cgroup, hierarchies, temporary
+from tests.kernel.processes import Spawn, spawning
+from tests.kernel.waiting import eventually
+
+NEEDS = ("v1", "v2", "systemd")
+MACHINE = os.environ.get("EVENKEEL_MACHINE", "")
+# Bounds of everything a test does, whatever else it sets: the host has other work.
+MEMORY_BYTES = 1 << 30
+PROCESSES = 512
+# Unique to this run; without '-', which would make a slice of that name a child of another.
+PREFIX = f"evenkeeltest{secrets.token_hex(3)}"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "cgroup(need, …): needs one of v1, v2, systemd (tests/kernel only)")
+
+
+def pytest_report_header() -> str:
+    return f"machine: {MACHINE or 'none'}, {', '.join(sorted(offered()))}, Linux {platform.release()}"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    here = [item for item in items if Path(__file__).parent in item.path.parents]
+    for item in here:
+        unknown = needs(item) - set(NEEDS)
+        if unknown:
+            raise pytest.UsageError(
+                f"{item.nodeid}: cgroup({', '.join(unknown)}): there are {', '.join(NEEDS)}"
+            )
+    if config.option.collectonly:
+        return
+    if here and not MACHINE:
+        raise pytest.UsageError("tests/kernel runs through 'make kernel' or 'python -m tests.machines test'")
+    unfit = [item for item in here if needs(item) and not needs(item) & offered()]
+    config.hook.pytest_deselected(items=unfit)
+    items[:] = [item for item in items if item not in unfit]
+
+
+def needs(item: pytest.Item) -> set[str]:
+    return {need for mark in item.iter_markers("cgroup") for need in mark.args}
+
+
+def offered() -> set[str]:
+    """What tests may need and find here. The systemd guest leaves to the plain one what needs only cgroup v2."""
+    if MACHINE == "systemd":
+        return {"systemd"}
+    if "memory" in hierarchies():
+        return {"v1"}
+    return {"v2", "systemd"} if Path("/run/systemd/system").exists() else {"v2"}
+
+
+@pytest.fixture
+def cgroup_root() -> Iterator[Cgroup]:
+    """A new cgroup in every hierarchy, with a bound on memory and processes; all in it is gone after the test."""
+    name = f"{PREFIX}x{secrets.token_hex(3)}"
+    if "systemd" in offered():
+        yield from _slice_root(f"{name}.slice")
+        return
+    tops = Cgroup(hierarchies())
+    root = Cgroup({key: path / name for key, path in tops.directories.items()})
+    with temporary(root):
+        tops.child(name)
+        if root.has("memory.max"):
+            root.write("memory.max", MEMORY_BYTES)
+        else:
+            root.write("memory.limit_in_bytes", MEMORY_BYTES)
+        root.write("pids.max", PROCESSES)
+        yield root
+
+
+def _slice_root(unit: str) -> Iterator[Cgroup]:
+    """Under systemd it is a slice: a cgroup made behind systemd's back may lose its controllers to it."""
+    root = Cgroup({UNIFIED: hierarchies()[UNIFIED] / unit})
+    bounds = {"MemoryMax": ("t", str(MEMORY_BYTES)), "TasksMax": ("t", str(PROCESSES))}
+    accounting = {f"{what}Accounting": ("b", "true") for what in ("CPU", "IO", "Memory", "Tasks")}
+    with temporary(root):
+        systemd.start_slice(unit, bounds | accounting)
+        try:
+            eventually(root.paths()[0].exists)
+            yield root
+        finally:
+            systemd.stop_unit(unit)
+
+
+@pytest.fixture
+def spawn(cgroup_root: Cgroup) -> Iterator[Spawn]:
+    """Starts programs (tests/kernel/programs) that end with the test; before their cgroups are removed."""
+    with spawning() as start:
+        yield start
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_left() -> Iterator[None]:
+    """Every cgroup that the tests of this run made is gone after the last of them."""
+    yield
+    left = [str(path) for top in hierarchies().values() for path in top.glob(f"{PREFIX}*")]
+    assert not left, f"cgroups left behind: {', '.join(left)}"

@@ -1,0 +1,21 @@
+"""Waiting for what the kernel does in its own time: by an event where there is one, else by looking again."""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+# Generous: an emulated processor shared with others is slow, and a wait that succeeds costs nothing of it.
+PATIENCE_SECONDS = 30.0
+LOOK_AGAIN_SECONDS = 0.005
+
+
+def eventually(probe: Callable[[], T], *, within_seconds: float = PATIENCE_SECONDS) -> T:
+    """The first true answer of `probe`; an AssertionError with its last answer if there is none in time."""
+    deadline = time.monotonic() + within_seconds
+    while not (answer := probe()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {within_seconds:g} s; the last answer was {answer!r}")
+        time.sleep(LOOK_AGAIN_SECONDS)
+    return answer
