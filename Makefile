@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 VECTORS ?= tests/vectors
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint format unit conformance bench docs clean
+.PHONY: help setup run test lint format unit conformance kernel kernel-host kernel-v2 kernel-systemd bench docs clean
 
 help: ## show this list
-	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.ready ## make .venv and install everything into it
 
@@ -19,7 +19,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt tools/setup.sh
 run: setup ## what a node would do with the example pods, and why
 	$(BIN)/evenkeel explain -f examples/ --node 32Gi,8cpu
 
-test: setup lint unit conformance ## everything: style, types, rooms, tests, conformance
+test: setup lint unit conformance kernel ## everything: style, types, rooms, tests, conformance, kernels
 
 lint: setup
 	$(BIN)/ruff check .
@@ -38,6 +38,17 @@ unit: setup
 conformance: setup ## the answers of the real Kubernetes code, from VECTORS=DIR
 	$(BIN)/python -m tests.conformance $(VECTORS)
 
+kernel: kernel-host kernel-v2 kernel-systemd ## the tests that need a real kernel, on three of them (root)
+
+kernel-host: setup ## on this machine's own cgroups
+	$(BIN)/python -m tests.machines test host
+
+kernel-v2: setup ## in a virtual machine with cgroup v2
+	$(BIN)/python -m tests.machines test v2
+
+kernel-systemd: setup ## in a virtual machine with systemd
+	$(BIN)/python -m tests.machines test systemd
+
 bench: setup ## every figure beside its reference, and bench/results.json
 	$(BIN)/python -m bench
 
@@ -45,5 +56,5 @@ docs: setup ## generate docs/requirements.md from the tests' marks
 	$(BIN)/python tools/requirements.py --write
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist bench/results.json
+	rm -rf $(VENV) .cache .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist bench/results.json
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
