@@ -1,0 +1,95 @@
+"""What cgroups are called."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenkeel.cgroup import names
+from evenkeel.errors import EvenkeelError
+from evenkeel.policy.qos import QoSClass
+
+
+@pytest.mark.req("B10")
+@pytest.mark.parametrize(
+    "root, per_qos, path",
+    [
+        ("/evenkeel", True, "/evenkeel/kubepods"),
+        ("/", True, "/kubepods"),
+        ("/a/b", True, "/a/b/kubepods"),
+        ("/a/b", False, "/a/b"),
+        ("/", False, "/"),
+        ("a", True, "/a/kubepods"),
+        ("//a", True, "/a/kubepods"),
+        ("///a//b/", True, "/a/b/kubepods"),
+        ("/../a", True, "/a/kubepods"),
+        ("", True, "/kubepods"),
+    ],
+)
+def test_the_pods_root_hangs_below_the_configured_one(root, per_qos, path):
+    name = names.pods_root(root, per_qos=per_qos)
+    assert names.to_cgroupfs(name) == path
+    assert all(name)
+
+
+@pytest.mark.req("B10")
+@pytest.mark.parametrize(
+    "qos, path",
+    [
+        (QoSClass.GUARANTEED, "/kubepods/podu-1"),
+        (QoSClass.BURSTABLE, "/kubepods/burstable/podu-1"),
+        (QoSClass.BEST_EFFORT, "/kubepods/besteffort/podu-1"),
+    ],
+)
+def test_guaranteed_pods_are_in_the_root_and_others_in_their_branch(qos, path):
+    assert names.to_cgroupfs(names.pod_cgroup(("kubepods",), qos, "u-1")) == path
+
+
+@pytest.mark.req("A24")
+def test_under_systemd_each_slice_repeats_those_above_it():
+    name = names.pod_cgroup(("even-keel", "kubepods"), QoSClass.BURSTABLE, "u-1")
+    assert names.to_systemd(name) == (
+        "/even_keel.slice/even_keel-kubepods.slice/even_keel-kubepods-burstable.slice"
+        "/even_keel-kubepods-burstable-podu_1.slice"
+    )
+    assert names.to_systemd(()) == names.to_systemd(("",)) == "/"
+    assert names.is_systemd_style(names.to_systemd(name))
+    assert not names.is_systemd_style(names.to_cgroupfs(name))
+
+
+@pytest.mark.parametrize("component", ["", ".", "..", "a/b", "a_b", "a\0b", "x" * 256, "é" * 128])
+def test_what_cannot_name_a_cgroup_is_refused(component):
+    with pytest.raises(EvenkeelError, match="cannot name a cgroup"):
+        names.child(("kubepods",), component)
+
+
+def test_the_uid_is_told_from_a_pods_cgroup_and_from_no_other():
+    root = ("kubepods",)
+    for qos in QoSClass:
+        assert names.pod_uid(names.pod_cgroup(root, qos, "u-1"), root) == "u-1"
+    assert names.pod_uid(("kubepods", "burstable"), root) is None
+    assert names.pod_uid(("kubepods", "burstable", "other"), root) is None
+    assert names.pod_uid(("kubepods", "podu-1", "c"), root) is None
+
+
+components = st.text(st.sampled_from("abc019-."), min_size=1, max_size=6).filter(
+    lambda text: text not in (".", "..")
+)
+
+
+@given(st.lists(components, min_size=1, max_size=4))
+def test_names_are_read_back_from_both_kinds_of_path(parts):
+    name = names.child((), *parts)
+    assert names.parse_cgroupfs(names.to_cgroupfs(name)) == name
+    plain = tuple(part.replace("-", "x") for part in parts)
+    assert names.parse_systemd(names.to_systemd(plain)) == plain
+
+
+@given(st.text(max_size=20))
+def test_any_root_and_component_is_a_path_of_its_own_or_refused(text):
+    root = names.pods_root(text)
+    assert all(part not in ("", ".", "..") for part in root)
+    try:
+        name = names.child(root, text)
+    except EvenkeelError:
+        return
+    assert names.to_cgroupfs(name) == f"{names.to_cgroupfs(root)}/{text}"
