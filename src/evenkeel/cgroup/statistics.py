@@ -32,11 +32,11 @@ MOST_BYTES = 8192  # more than memory.stat has
 def v2_statistics(contents: Sequence[bytes]) -> Statistics:
     current, stat, cpu, pids, events, swap = contents
     usage = int(current)
-    anon, inactive_file, active_file, faults, major_faults = _V2_STAT.numbers(stat)
+    anon, dirty, writeback, inactive_file, active_file, faults, major_faults = _V2_STAT.numbers(stat)
     return Statistics(
         usage,
         usage - inactive_file if inactive_file < usage else 0,
-        inactive_file + active_file,
+        droppable(inactive_file + active_file, dirty + writeback),
         anon,
         field(b"\n" + cpu, b"\nusage_usec "),
         field(cpu, b"\nthrottled_usec "),
@@ -52,11 +52,11 @@ def v1_statistics(contents: Sequence[bytes]) -> Statistics:
     """Version 1 counts a cgroup alone and with all below it (`total_`); the latter is what version 2 means."""
     usage_text, stat, cpu_usage, cpu, pids, oom_control = contents
     usage = int(usage_text)
-    rss, swap, inactive_file, active_file, faults, major_faults = _V1_STAT.numbers(stat)
+    rss, dirty, writeback, swap, inactive_file, active_file, faults, major_faults = _V1_STAT.numbers(stat)
     return Statistics(
         usage,
         usage - inactive_file if inactive_file < usage else 0,
-        inactive_file + active_file,
+        droppable(inactive_file + active_file, dirty + writeback),
         rss,
         int(cpu_usage or 0) // 1000,
         field(cpu, b"\nthrottled_time ") // 1000,
@@ -66,6 +66,12 @@ def v1_statistics(contents: Sequence[bytes]) -> Statistics:
         field(oom_control, b"\noom_kill "),
         swap if b"\ntotal_swap " in stat else None,
     )
+
+
+def droppable(file_pages: int, unwritten: int) -> int:
+    """What of a cgroup's file cache the kernel could give back at once (E3). Neither tmpfs nor locked pages are in its
+    lists of file pages; those that are still to be written to disk are."""
+    return file_pages - unwritten if unwritten < file_pages else 0
 
 
 def field(text: bytes, key: bytes) -> int:
@@ -97,9 +103,13 @@ class Layout:
         return [int(lines[index][start:]) for index, start in places]
 
 
-_V2_STAT = Layout(b"anon", b"inactive_file", b"active_file", b"pgfault", b"pgmajfault")
+_V2_STAT = Layout(
+    b"anon", b"file_dirty", b"file_writeback", b"inactive_file", b"active_file", b"pgfault", b"pgmajfault"
+)
 _V1_STAT = Layout(
     b"total_rss",
+    b"total_dirty",
+    b"total_writeback",
     b"total_swap",
     b"total_inactive_file",
     b"total_active_file",

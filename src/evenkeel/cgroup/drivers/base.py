@@ -4,6 +4,7 @@ A driver has one or more hierarchies, and a cgroup of the plan is in all of them
 """
 
 import errno
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -116,6 +117,8 @@ class CgroupfsDriver(ABC):
         left = self._alive(path)
         if not left:
             return
+        if os.getpid() in left:
+            raise CgroupError(f"cannot end the processes of cgroup {path}: this one is in it", path=path)
         at_once = self._kill_at_once(path)
         for _ in waits(self._patience_seconds) if at_once else self._kill_by_rounds(path):
             left = self._alive(path)

@@ -8,10 +8,10 @@ are they listed.
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from evenkeel.cgroup.diff import Observed
-from evenkeel.cgroup.driver import CgroupError
 from evenkeel.cgroup.drivers.bounds import Bounds
 from evenkeel.cgroup.drivers.cgroupfs import GONE, Cgroupfs
 from evenkeel.cgroup.drivers.kept import ABSENT, KeptFiles
@@ -21,7 +21,6 @@ from evenkeel.cgroup.tree import Kind, Tree
 
 _PARENTS = (Kind.ROOT, Kind.BRANCH, Kind.POD)  # whose children are all ours
 _MOST_BYTES = 4096  # more than any setting has
-_ATTEMPTS = 5
 
 
 class Observer:
@@ -45,37 +44,24 @@ class Observer:
         self._observed: Observed = {}
 
     def observe(self, tree: Tree) -> Observed:
-        pread = os.pread
-        for _ in range(_ATTEMPTS):
-            reading = self._opened(tree)
-            try:
-                contents = [pread(descriptor, _MOST_BYTES, 0) for descriptor in reading.descriptors]
-            except OSError as error:
-                if error.errno not in GONE:
-                    raise refusal(error, "read", self._bounds.root) from None
-                self._forget_gone(reading)
-                continue
-            if reading is not self._last or contents != self._contents:
-                self._last, self._contents, self._observed = reading, contents, _texts(reading, contents)
-            return self._with_differences(reading)
-        raise CgroupError(
-            f"cgroups below {self._bounds.root} come and go faster than they can be read",
-            path=self._bounds.root,
-        )
+        last = self._last
+        reading = last if last is not None and self._is_good(last, tree) else self._opened(tree)
+        contents = self._contents_of(reading)
+        if contents is None:
+            return self._one_by_one(tree)
+        if reading is not last or contents != self._contents:
+            self._last, self._contents, self._observed = reading, contents, _texts(reading, contents)
+        return self._with_differences(reading.families, self._observed)
+
+    def _is_good(self, reading: "_Reading", tree: Tree) -> bool:
+        return reading.is_whole and reading.generation == self._kept.generation and reading.tree == tree
 
     def _opened(self, tree: Tree) -> "_Reading":
-        last = self._last
-        if (
-            last is not None
-            and last.is_whole
-            and last.tree == tree
-            and last.generation == self._kept.generation
-        ):
-            return last
         wanted = {cgroup.path for cgroup in tree.cgroups}
         self._kept.forget_others(self._bounds.root, wanted)
         for hierarchy in self._hierarchies:
             hierarchy.forget_others(self._bounds.root, wanted)
+        generation = self._kept.generation
         descriptors: list[int] = []
         cgroups: list[tuple[str, list[str]]] = []
         for cgroup in tree.cgroups:
@@ -93,7 +79,7 @@ class Observer:
             descriptors += of_cgroup
         return _Reading(
             tree=tree,
-            generation=self._kept.generation,
+            generation=generation,
             cgroups=cgroups,
             descriptors=descriptors,
             families=_families(tree, {path for path, _ in cgroups}),
@@ -101,33 +87,50 @@ class Observer:
             and len(descriptors) == sum(len(cgroup.settings) for cgroup in tree.cgroups),
         )
 
+    def _contents_of(self, reading: "_Reading") -> list[bytes] | None:
+        """None if descriptors were closed since they were lined up, or if one is of a cgroup that is gone."""
+        if reading.generation != self._kept.generation:
+            return None
+        pread = os.pread
+        try:
+            return [pread(descriptor, _MOST_BYTES, 0) for descriptor in reading.descriptors]
+        except OSError as error:
+            if error.errno in GONE:
+                return None
+            raise refusal(error, "read", self._bounds.root) from None
+
+    def _one_by_one(self, tree: Tree) -> Observed:
+        """Slower, and sure of itself while cgroups vanish, or descriptors are too few to be kept."""
+        observed: dict[str, Mapping[str, str]] = {}
+        for cgroup in tree.cgroups:
+            files = [setting.file for setting in cgroup.settings]
+            contents = self._kept.contents(cgroup.path, files, _MOST_BYTES)
+            if contents is not None and (files or self._exists(cgroup.path)):
+                observed[cgroup.path] = {
+                    file: _text(content) for file, content in zip(files, contents, strict=True) if content
+                }
+        return self._with_differences(_families(tree, observed.keys()), observed)
+
     def _without_absent(self, path: str, descriptors: Mapping[str, int]) -> dict[str, int]:
         for file, descriptor in descriptors.items():
             if descriptor == ABSENT:
                 self._on_absent(path, file)
         return {file: descriptor for file, descriptor in descriptors.items() if descriptor != ABSENT}
 
-    def _forget_gone(self, reading: "_Reading") -> None:
-        for path, files in reading.cgroups:
-            self._kept.contents(path, files, _MOST_BYTES)  # closes what it cannot read
-
-    def _with_differences(self, reading: "_Reading") -> Observed:
+    def _with_differences(self, families: "list[_Family]", observed: Observed) -> Observed:
         """What was read, with the cgroups that should not be there, and without those that one hierarchy lacks."""
         extra: list[str] = []
         partial: list[str] = []
-        for family in reading.families:
+        for family in families:
             for hierarchy in self._hierarchies:
                 if hierarchy.child_count(family.parent) != family.there:
                     found = hierarchy.children(family.parent)
                     extra += [f"{family.parent}/{name}" for name in found if family.is_extra(name)]
                     partial += [f"{family.parent}/{name}" for name in family.names.difference(found)]
         if not extra and not partial:
-            return self._observed
-        gone = set(partial)
-        observed: dict[str, Mapping[str, str]] = {
-            path: values for path, values in self._observed.items() if not _is_in(path, gone)
-        }
-        return {**observed, **{path: {} for path in extra}}
+            return observed
+        there = {path: values for path, values in observed.items() if not _is_in(path, set(partial))}
+        return {**there, **{path: {} for path in extra}}
 
 
 class _Family(NamedTuple):
@@ -153,7 +156,7 @@ class _Reading(NamedTuple):
     is_whole: bool
 
 
-def _families(tree: Tree, there: set[str]) -> list[_Family]:
+def _families(tree: Tree, there: AbstractSet[str]) -> list[_Family]:
     names: dict[str, list[str]] = {c.path: [] for c in tree.cgroups if c.kind in _PARENTS and c.path in there}
     if all(cgroup.kind != Kind.ROOT for cgroup in tree.cgroups):
         names[""] = []
@@ -167,8 +170,12 @@ def _families(tree: Tree, there: set[str]) -> list[_Family]:
 
 
 def _texts(reading: _Reading, contents: list[bytes]) -> Observed:
-    texts = iter([content.decode("latin-1").rstrip("\n") for content in contents])
+    texts = iter([_text(content) for content in contents])
     return {path: {file: next(texts) for file in files} for path, files in reading.cgroups}
+
+
+def _text(content: bytes) -> str:
+    return content.decode("latin-1").rstrip("\n")
 
 
 def _is_in(path: str, tops: set[str]) -> bool:

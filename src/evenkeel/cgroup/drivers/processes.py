@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from evenkeel.cgroup.driver import CgroupError
 from evenkeel.cgroup.drivers.refusals import refusal
 
 _WAIT_SECONDS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02)
@@ -26,10 +25,6 @@ def kill_process(pid: int, path: str) -> None:
     """SIGKILL for a process of the cgroup at `path`."""
     if pid <= 0:  # of another PID namespace; kill(0) would be ourselves
         return
-    if pid == os.getpid():
-        raise CgroupError(
-            f"cannot end the processes of cgroup {path}: this process is one of them", path=path
-        )
     with suppress(ProcessLookupError):
         try:
             os.kill(pid, signal.SIGKILL)

@@ -28,6 +28,7 @@ class V2Driver(CgroupfsDriver):
     ) -> None:
         super().__init__([mount], bounds, naming, patience_seconds)
         self._fs = self._hierarchies[0]
+        self._refused: dict[tuple[str, str], CgroupError] = {}  # why a cgroup could not hand a controller on
 
     def freeze(self, path: str, *, frozen: bool) -> None:
         self._bounds.to_set(path)
@@ -41,7 +42,7 @@ class V2Driver(CgroupfsDriver):
         if contents is None:
             raise CgroupError(f"there is no cgroup {path}", path=path, reason="ENOENT")
         if not contents[0]:
-            raise self._without(path, V2_FILES[0])
+            raise self._why_absent(path, V2_FILES[0])
         try:
             return v2_statistics(contents)
         except ValueError:
@@ -95,7 +96,7 @@ class V2Driver(CgroupfsDriver):
             try:
                 self._fs.write(path, file, value)
             except FileNotFoundError:
-                raise self._without(path, file) from None
+                raise self._why_absent(path, file) from None
             except OSError as error:
                 raise refusal(error, "write", path, file, value) from None
             return
@@ -118,19 +119,19 @@ class V2Driver(CgroupfsDriver):
             f"without cgroup_disable={controller}",
         )
 
-    def _without(self, path: str, file: str) -> CgroupError:
-        """Why the cgroup does not have the file, though it should."""
+    def _why_absent(self, path: str, file: str) -> CgroupError:
         missing = self._without_controller(path, file)
         if missing is not None:
             return missing
         controller = file.partition(".")[0]
         for one in _line(path)[:-1]:
             if controller not in self._handed_on(one):
-                try:
-                    self._fs.write(one, "cgroup.subtree_control", f"+{controller}")
-                except OSError as error:
-                    cause = refusal(error, "hand on", one, "cgroup.subtree_control", f"+{controller}")
+                cause = self._refused.get((one, controller))
+                if cause is not None:
                     return without_controller(path, file, cause.message, where=one, hint=cause.hint)
+                why = f"cgroup {one} does not hand on controller {controller}"
+                by_hand = f"echo +{controller} > {self._fs.directory(one)}/cgroup.subtree_control"
+                return without_controller(path, file, why, where=one, hint=by_hand)
         return not_available(path, file)
 
     def _hand_on(self, path: str) -> None:
@@ -139,23 +140,26 @@ class V2Driver(CgroupfsDriver):
         offered = self._controllers("/").intersection(V2_CONTROLLERS)
         if offered <= self._handed_on(path):
             return
+        self._refused.clear()
         for one in _line(path):
             missing = sorted(offered.intersection(self._controllers(one)) - self._handed_on(one))
             if missing:
-                self._enable(one, [f"+{controller}" for controller in missing])
+                self._enable(one, missing)
                 self._kept.forget_absences()
 
-    def _enable(self, path: str, words: list[str]) -> None:
+    def _enable(self, path: str, controllers: list[str]) -> None:
         """All at once, or else each that can be."""
-        for texts in ([" ".join(words)], words):
-            refused = False
-            for text in texts:
+        words = {f"+{controller}": controller for controller in controllers}
+        try:
+            self._fs.write(path, "cgroup.subtree_control", " ".join(words))
+        except OSError:
+            for word, controller in words.items():
                 try:
-                    self._fs.write(path, "cgroup.subtree_control", text)
-                except OSError:
-                    refused = True
-            if not refused:
-                return
+                    self._fs.write(path, "cgroup.subtree_control", word)
+                except OSError as error:
+                    self._refused[path, controller] = refusal(
+                        error, "write", path, "cgroup.subtree_control", word
+                    )
 
     def _controllers(self, path: str) -> set[str]:
         return self._words(path, "cgroup.controllers")

@@ -1,0 +1,61 @@
+"""The driver for the machine that the tests run on, bound to the cgroup of one test; and plans for it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from evenkeel.api.config import KubeletConfiguration, defaulted
+from evenkeel.api.defaults import default_pod
+from evenkeel.api.pod import Pod
+from evenkeel.cgroup.drivers.base import CgroupfsDriver
+from evenkeel.cgroup.drivers.bounds import Bounds
+from evenkeel.cgroup.drivers.detect import detect
+from evenkeel.cgroup.drivers.mounts import V1_CONTROLLERS, Mounts
+from evenkeel.cgroup.drivers.v1 import V1Driver
+from evenkeel.cgroup.drivers.v2 import V2Driver
+from evenkeel.cgroup.plan import plan
+from evenkeel.cgroup.tree import Tree, Version
+from evenkeel.policy.allocatable import NodeCapacity
+from evenkeel.policy.node import node_view
+from evenkeel.policy.provision import PodMoment
+from tests.kernel.cgroups import UNIFIED, Cgroup
+
+GIB = 1 << 30
+
+
+def path_of(cgroup: Cgroup) -> str:
+    """The cgroup's path as plans have it. Tests make theirs at the top of every hierarchy."""
+    return f"/{cgroup.paths()[0].name}"
+
+
+def made_driver(
+    cgroup: Cgroup, *, without: Sequence[str] = (), patience_seconds: float = 30
+) -> CgroupfsDriver:
+    """`without` are controllers, or `unified`, that the driver is to believe are not there."""
+    machine = detect()
+    bounds = Bounds(path_of(cgroup))
+    if machine.version == Version.V2:
+        return V2Driver(machine.mounts.v2, bounds, patience_seconds=patience_seconds)
+    v1 = {name: point for name, point in machine.mounts.v1.items() if name not in without}
+    mounts = Mounts(v1, "" if "unified" in without else machine.mounts.v2)
+    return V1Driver(mounts, bounds, patience_seconds=patience_seconds)
+
+
+def placed(cgroup: Cgroup, path: str) -> Cgroup:
+    """The cgroup at a path of the plan, to be looked at without the code under test: in the hierarchies we use."""
+    ours = {*V1_CONTROLLERS, UNIFIED}
+    return Cgroup(
+        {key: top.parent / path.lstrip("/") for key, top in cgroup.directories.items() if key in ours}
+    )
+
+
+def planned(
+    driver: CgroupfsDriver, cgroup: Cgroup, *pods: Pod | PodMoment, memory_bytes: int = 8 * GIB, **config: Any
+) -> Tree:
+    """The plan for pods in the cgroup of a test, on a node of two CPUs."""
+    full = defaulted(KubeletConfiguration(cgroup_root=path_of(cgroup), **config))
+    node = node_view(NodeCapacity(2000, memory_bytes, 100 * GIB, pids=400), full)
+    moments = [
+        moment._replace(pod=default_pod(moment.pod, node.profile))
+        for moment in (pod if isinstance(pod, PodMoment) else PodMoment(pod) for pod in pods)
+    ]
+    return plan(node, moments, driver.version)
