@@ -20,7 +20,7 @@ from evenkeel.policy.scheduling.score import (
     Strategy,
     balanced_score,
     evenness,
-    node_score,
+    scorer,
     shape_score,
     strategy_score,
 )
@@ -134,7 +134,7 @@ def test_least_allocated_counts_requests_and_not_limits():
     node = NodeInfo(a_node())
     node.add(figures(a_pod(cpu="1", memory="2Gi", limits={"cpu": "4", "memory": "8Gi"})))
     pod = figures(a_pod(cpu="1", memory="2Gi", limits={"cpu": "4", "memory": "8Gi"}))
-    assert node_score(pod, node, Scoring()).strategy == 50
+    assert scorer(pod, Scoring())(node).strategy == 50
 
 
 @pytest.mark.req("A10")
@@ -159,7 +159,7 @@ def test_a_missing_request_counts_as_100m_and_200mi_and_a_written_zero_as_nothin
     silent, zero = figures(a_pod()), figures(a_pod(cpu="0", memory="0"))
     assert (dict(silent.scored), silent.needed) == ({"cpu": 100, "memory": 200 << 20}, ())
     assert dict(zero.scored) == {"cpu": 0, "memory": 0}
-    assert node_score(silent, NodeInfo(a_node()), Scoring()).balanced == 0
+    assert scorer(silent, Scoring())(NodeInfo(a_node())).balanced == 0
 
 
 @pytest.mark.parametrize(

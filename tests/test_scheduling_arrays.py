@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from evenkeel.api.metadata import ObjectMeta
 from evenkeel.api.node import Node, NodeSpec, NodeStatus, Taint
 from evenkeel.api.pod import Toleration
-from evenkeel.policy.scheduling import arrays
+from evenkeel.policy.scheduling import arrays, kept_scores
 from evenkeel.policy.scheduling.arrays import ArrayCluster
 from evenkeel.policy.scheduling.cluster import Cluster
 from evenkeel.policy.scheduling.node_info import NodeInfo, PodFigures
@@ -133,7 +133,8 @@ def test_arrays_choose_as_the_loop_does_while_equal_nodes_fill_up(sizes, random,
 
 
 def test_more_shapes_than_are_remembered_are_still_right(monkeypatch):
-    monkeypatch.setattr(arrays, "MAX_SHAPES", 2)
+    monkeypatch.setattr(arrays, "MAX_KNOWN", 4)
+    monkeypatch.setattr(kept_scores, "MAX_KEPT", 2)
     node = Node(
         ObjectMeta(name="n"),
         status=NodeStatus(

@@ -99,6 +99,8 @@ def _spec(spec: PodSpec, profile: Profile) -> Problems:
         )
     if spec.priority_class_name:
         yield from _name("spec.priorityClassName", spec.priority_class_name, dns_subdomain)
+    if spec.node_name:
+        yield from _name("spec.nodeName", spec.node_name, dns_subdomain)
     if spec.hostname:
         yield from _name("spec.hostname", spec.hostname, dns_label)
     if spec.security_context is not None:

@@ -13,7 +13,7 @@ from evenkeel.api.pod import Pod
 from evenkeel.api.profile import Profile
 from evenkeel.policy.scheduling.fit import fits, insufficient
 from evenkeel.policy.scheduling.node_info import NodeInfo, PodFigures, pod_figures
-from evenkeel.policy.scheduling.score import Scoring, node_score
+from evenkeel.policy.scheduling.score import Scoring, scorer
 from evenkeel.policy.scheduling.taints import taint_words, untolerated
 
 
@@ -50,10 +50,16 @@ class Cluster:
 
     def best(self, pod: PodFigures) -> Choice | None:
         """The node that the pod should go to; the first of equals."""
+        return self.best_among(pod, range(len(self.nodes)))
+
+    def best_among(self, pod: PodFigures, places: Iterable[int]) -> Choice | None:
+        """The best of the nodes at `places`, which rise."""
+        score_of = scorer(pod, self.scoring)
         best = None
-        for place, node in enumerate(self.nodes):
-            if fits(pod, node) and not untolerated(node.taints, pod.tolerations):
-                score = node_score(pod, node, self.scoring).total
+        for place in places:
+            node = self.nodes[place]
+            if fits(pod, node) and not (node.taints and untolerated(node.taints, pod.tolerations)):
+                score = score_of(node).total
                 if best is None or score > best.score:
                     best = Choice(place, score)
         return best

@@ -19,6 +19,7 @@ from evenkeel.api.resources import (
     ResourceList,
     is_hugepages,
 )
+from evenkeel.api.validation.resources import is_extended
 from evenkeel.errors import EvenkeelError
 from evenkeel.policy.pod_resources import has_pod_level_requests, pod_requests
 from evenkeel.policy.scheduling.taints import repelling
@@ -112,7 +113,7 @@ def is_scalar(name: str) -> bool:
         is_hugepages(name)
         or name.startswith("attachable-volumes-")
         or "kubernetes.io/" in name
-        or ("/" in name and not name.startswith("requests."))
+        or is_extended(name)
     )
 
 

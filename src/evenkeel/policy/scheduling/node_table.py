@@ -23,28 +23,45 @@ Truths = NDArray[np.bool_]
 
 MAX_EXACT = 2**46
 OUT_OF_REACH = 2 * MAX_EXACT  # stands for every amount that no node of the table has
+NOTHING_NEEDED = -np.inf
 SLOTS = 0  # the row of how many more pods a node may take
 
 
 class Comparison(NamedTuple):
-    """By which rows nodes are compared: first by those the strategy weighs, then by those of the balance."""
+    """By which figures nodes are compared: first by those the strategy weighs, then by those of the balance."""
 
-    figure_rows: slice | Places
-    capacity_rows: slice | Places
+    number: int  # among the comparisons of its table
+    rows: slice | Places  # among the compared ones
+    compared: int  # how many they are
     weighed: int  # how many of them the strategy weighs
     weights: Floats | None  # their weights, a column; None: all are 1
     divisors: Floats  # what the strategy's sum and the balance are divided by; a column, or 2 for both
-    before_row: int  # 150 − the evenness without the pod; 0: not in the table
+    is_usual: bool  # the table holds the evenness without the pod
+
+
+class Offered(NamedTuple):
+    """What nodes, or one node, have: rows of figures, of as many columns."""
+
+    free: Floats
+    figures: Floats
+    capacities: Floats
+    before: Floats | None  # 150 − the evenness without the pod; None: not in the table
+
+
+class Asked(NamedTuple):
+    """What a pod, or pods, ask for: rows of amounts, of as many columns."""
+
+    needed: Floats  # of the first rows of what is free
+    added: Floats  # to the figures
+    balances: Floats | None  # 0 where the balance is skipped, else 1; None: 1 for all
+    may_exceed: bool  # one of them may fit a node of which more is requested than there is
 
 
 class Shape(NamedTuple):
-    """What a pod asks of the table."""
+    """All that the table has to know of a pod."""
 
-    needed: Floats  # of the first rows, how much must be free; a column
     comparison: Comparison
-    added: Floats  # what the pod adds to the figures that are compared; a column
-    is_balanced: bool  # False: the balance is skipped
-    may_exceed: bool  # it may fit a node of which more is requested than there is
+    asked: Asked
     growth: Floats  # what the column of its node grows by
     is_plain: bool  # the table cannot answer for this pod
 
@@ -66,16 +83,26 @@ class NodeTable:
         self._rare = frozenset(name for name in self._weighed + self._balanced if is_scalar(name))
         self._usual = tuple(name for name in self._balanced if name not in self._rare)
         self._everywhere = {*self._weighed, *self._balanced} - self._rare
-        self._compared = len(self._weighed) + len(self._balanced)
-        self._nothing = [0] * (self._compared + 1)
-        self._first_figure = 1 + len(self._free)
-        self._before_row = self._first_figure + 2 * self._compared
+        compared = len(self._weighed) + len(self._balanced)
+        self._nothing = [0] * (compared + 1)
+        self._figures_at = 1 + len(self._free)
+        self._capacities_at = self._figures_at + compared
+        self._before_at = self._capacities_at + compared
         self.free_rows = {name: 1 + index for index, name in enumerate(self._free)}
         self._comparisons: dict[tuple[tuple[str, ...], tuple[str, ...]], Comparison] = {}
         self.plain: set[int] = set()  # the nodes left to the plain rule
         columns = [self._column(node, place) for place, node in enumerate(nodes)]
-        self.values: Floats = np.array(columns, np.float64).reshape(len(nodes), self._before_row + 1).T.copy()
-        self._gathered: Floats = np.empty(self.values.size)
+        self.values: Floats = np.array(columns, np.float64).reshape(len(nodes), self._before_at + 1).T.copy()
+
+    def offered(self, by: Comparison, place: int | None = None) -> Offered:
+        """What all nodes have, or the one in that column."""
+        values = self.values if place is None else self.values[:, place : place + 1]
+        return Offered(
+            values[: self._figures_at],
+            values[self._figures_at : self._capacities_at][by.rows],
+            values[self._capacities_at : self._before_at][by.rows],
+            values[self._before_at] if by.is_usual else None,
+        )
 
     def grow(self, place: int, node: NodeInfo, shape: Shape) -> None:
         """A pod of that shape has come to the node, which is in that column."""
@@ -84,14 +111,7 @@ class NodeTable:
         if max(*node.requested.values(), *node.occupied.values()) > MAX_EXACT:
             self.plain.add(place)
         elif place not in self.plain:
-            self.values[self._before_row, place] = self._before(node)
-
-    def gather(self, places: Places) -> Floats:
-        """The columns of the nodes at `places` only; good until the next call."""
-        height = len(self.values)
-        gathered = self._gathered[: height * len(places)].reshape(height, len(places))
-        self.values.take(places, axis=1, out=gathered, mode="clip")
-        return gathered
+            column[self._before_at] = self._before(node)
 
     def shape_of(self, pod: PodFigures) -> Shape:
         needed, requests, scored, occupied = map(_within_reach, pod[:4])
@@ -112,11 +132,13 @@ class NodeTable:
         column += self._must_be_free(needed)
         numbers: Floats = np.array(column, np.float64)
         return Shape(
-            needed=numbers[added:, np.newaxis],
-            comparison=self._comparisons.get((weighed, balanced)) or self._comparison(weighed, balanced),
-            added=numbers[growth:added, np.newaxis],
-            is_balanced=not skips_balance(requests, self._scoring.balanced),
-            may_exceed=any(not 0 < requested(name, 0) <= needed.get(name, 0) for name in balanced),
+            self._comparisons.get((weighed, balanced)) or self._comparison(weighed, balanced),
+            Asked(
+                needed=numbers[added:, np.newaxis],
+                added=numbers[growth:added, np.newaxis],
+                balances=np.zeros(1) if skips_balance(requests, self._scoring.balanced) else None,
+                may_exceed=any(not 0 < requested(name, 0) <= needed.get(name, 0) for name in balanced),
+            ),
             growth=numbers[:growth],
             # Needs what no node has, or is compared by what it does not need and its node may not have.
             is_plain=not needed.keys() <= self.free_rows.keys()
@@ -124,18 +146,22 @@ class NodeTable:
         )
 
     def _comparison(self, weighed: tuple[str, ...], balanced: tuple[str, ...]) -> Comparison:
-        rows = [index for index, name in enumerate(self._weights) if name in weighed]
-        rows += [len(self._weights) + index for index, name in enumerate(self._balanced) if name in balanced]
+        rows = [index for index, name in enumerate(self._weighed) if name in weighed]
+        rows += [len(self._weighed) + index for index, name in enumerate(self._balanced) if name in balanced]
         weights = [self._weights[name] for name in weighed]
         is_ratio = self._scoring.strategy is Strategy.REQUESTED_TO_CAPACITY_RATIO
         divisor = 1 if is_ratio else sum(weights) or 1
         made = self._comparisons[weighed, balanced] = Comparison(
-            figure_rows=_selection(rows, self._first_figure, self._compared),
-            capacity_rows=_selection(rows, self._first_figure + self._compared, self._compared),
+            number=len(self._comparisons),
+            # A view where all rows are asked for, which is the usual case; a copy otherwise.
+            rows=np.array(rows, np.intp)
+            if weighed + balanced != self._weighed + self._balanced
+            else slice(None),
+            compared=len(rows),
             weighed=len(weighed),
             weights=_as_column(weights) if any(weight != 1 for weight in weights) else None,
-            divisors=np.array(2.0) if sum(weights) == 2 and not is_ratio else _as_column([divisor, 2]),
-            before_row=self._before_row if balanced == self._usual else 0,
+            divisors=np.array(2.0) if divisor == 2 else _as_column([divisor, 2]),
+            is_usual=balanced == self._usual,
         )
         return made
 
@@ -143,11 +169,11 @@ class NodeTable:
         allocatable, requested, occupied = node.allocatable, node.requested, node.occupied
         column: list[float] = [node.allowed_pods - node.pods]
         column += (allocatable.get(name, 0) - requested.get(name, 0) for name in self._free)
-        for name in self._weights:
+        for name in self._weighed:
             used = occupied.get(name, 0)
             column.append(MAX_SCORE * (allocatable.get(name, 0) - used if self._is_least else used))
         column += (requested.get(name, 0) for name in self._balanced)
-        column += (allocatable.get(name, 0) or 1 for name in (*self._weights, *self._balanced))
+        column += (allocatable.get(name, 0) or 1 for name in self._weighed + self._balanced)
         largest = max((0, *allocatable.values(), *requested.values(), *occupied.values()))
         if largest > MAX_EXACT or not all(map(allocatable.get, self._everywhere)):
             self.plain.add(place)
@@ -160,10 +186,8 @@ class NodeTable:
 
     def _must_be_free(self, needed: dict[str, int]) -> list[float]:
         """One pod more and what the pod needs, down to the last row that it needs anything of."""
-        column: list[float] = [1]
         last = max((self.free_rows.get(name, 0) for name in needed), default=0)
-        column += [needed.get(name, -np.inf) for name in self._free[:last]]
-        return column
+        return [1, *[needed.get(name, NOTHING_NEEDED) for name in self._free[:last]]]
 
 
 def _within_reach(amounts: Amounts) -> dict[str, int]:
@@ -172,10 +196,3 @@ def _within_reach(amounts: Amounts) -> dict[str, int]:
 
 def _as_column(numbers: Sequence[float]) -> Floats:
     return np.array(numbers, np.float64).reshape(-1, 1)
-
-
-def _selection(rows: list[int], first: int, all_rows: int) -> slice | Places:
-    """A view where all rows are asked for, which is the usual case; a copy otherwise."""
-    if len(rows) == all_rows:
-        return slice(first, first + all_rows)
-    return np.array(rows, np.intp) + first

@@ -6,7 +6,7 @@ whether the pod makes the use of the node's resources more even or less. Each gi
 their weighted sum.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from itertools import pairwise
 from math import sqrt
@@ -67,16 +67,18 @@ class NodeScore(NamedTuple):
     total: int
 
 
-def node_score(pod: PodFigures, node: NodeInfo, scoring: Scoring) -> NodeScore:
-    """The node's scores for the pod, whether or not it fits."""
-    strategy = strategy_score(dict(pod.scored), node, scoring)
-    requests = dict(pod.requests)
-    balanced = (
-        0 if skips_balance(requests, scoring.balanced) else balanced_score(requests, node, scoring.balanced)
-    )
-    return NodeScore(
-        strategy, balanced, strategy * scoring.strategy_weight + balanced * scoring.balanced_weight
-    )
+def scorer(pod: PodFigures, scoring: Scoring) -> Callable[[NodeInfo], NodeScore]:
+    """What gives a node its scores for the pod, whether or not it fits."""
+    asked, requests = dict(pod.scored), dict(pod.requests)
+    is_balanced = not skips_balance(requests, scoring.balanced)
+
+    def score(node: NodeInfo) -> NodeScore:
+        strategy = strategy_score(asked, node, scoring)
+        balanced = balanced_score(requests, node, scoring.balanced) if is_balanced else 0
+        total = strategy * scoring.strategy_weight + balanced * scoring.balanced_weight
+        return NodeScore(strategy, balanced, total)
+
+    return score
 
 
 def strategy_score(asked: Mapping[str, int], node: NodeInfo, scoring: Scoring) -> int:
@@ -142,8 +144,7 @@ def evenness(used: Sequence[int], capacities: Sequence[int]) -> int:
 
     Floats, in the order Kubernetes computes them: the result is cut to an integer, so that every bit counts.
     """
-    parts = [float(one) / float(capacity) for one, capacity in zip(used, capacities, strict=True)]
-    parts = [min(part, 1.0) for part in parts]
+    parts = [min(float(one) / float(all_of_it), 1.0) for one, all_of_it in zip(used, capacities, strict=True)]
     deviation = 0.0
     if len(parts) == 2:
         deviation = abs((parts[0] - parts[1]) / 2)
