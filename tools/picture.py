@@ -12,7 +12,15 @@ from pathlib import Path
 from evenkeel.cli.main import main
 
 ROOT = Path(__file__).parent.parent
-COMMAND = ["explain", "-f", "examples/web.yaml", "--node", "32Gi,8cpu", "--system-reserved", "memory=1Gi,cpu=500m"]
+COMMAND = [
+    "explain",
+    "-f",
+    "examples/web.yaml",
+    "--node",
+    "32Gi,8cpu",
+    "--system-reserved",
+    "memory=1Gi,cpu=500m",
+]
 COLOURS = {"1": "#ffffff", "2": "#8b949e", "31": "#ff7b72", "32": "#7ee787", "33": "#e3b341", "36": "#79c0ff"}
 LINE_HEIGHT, CHARACTER_WIDTH, MARGIN = 18, 7.83, 16
 
@@ -32,7 +40,7 @@ def draw(text: str) -> str:
     )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}">\n'
-        f'<title>{escape("evenkeel " + " ".join(COMMAND))}</title>\n'
+        f"<title>{escape('evenkeel ' + ' '.join(COMMAND))}</title>\n"
         f'<rect width="{width}" height="{height}" rx="8" fill="#0d1117"/>\n'
         '<g font-family="ui-monospace,SFMono-Regular,Menlo,Consolas,monospace" font-size="13" fill="#c9d1d9">\n'
         f"{rows}\n</g></svg>\n"
