@@ -1,7 +1,4 @@
-"""Draws docs/explain.svg, the README's picture: what `evenkeel explain` prints on a terminal.
-
-    python tools/picture.py
-"""
+"""Draws docs/explain.svg, the README's picture: what `evenkeel explain` prints on a terminal."""
 
 import contextlib
 import io
