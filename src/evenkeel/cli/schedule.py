@@ -41,7 +41,7 @@ examples:
   kubectl get pods,nodes -A -o yaml | evenkeel schedule -f - --profile kubernetes
 """
 
-# Up to so many looks of a pod at a node, the loop is done before numpy is imported.
+# So many looks of a pod at a node take the loop about as long as it takes to import numpy.
 _FEW_LOOKS = 20_000
 _MOST_NODES = 100_000
 

@@ -1,6 +1,6 @@
 """The figures of all nodes as one table for numpy: a row for each figure, a column for each node.
 
-The table holds floats: numpy takes thirty times as long to divide integers, and nothing is lost by it. Let a
+The table holds floats: numpy takes three times as long to divide integers, and nothing is lost by it. Let a
 and b be whole numbers with b ≤ 2^46 and a ≤ 100·b, so that both are exact as floats. If a/b is no whole
 number, it is at least 1/b ≥ 2^-46 away from the next one. Floats up to 100 lie at most 2^-46 apart, and
 division gives the nearest of them: it cannot reach that whole number, and rounding down gives a // b. A node
