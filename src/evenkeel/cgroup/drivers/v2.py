@@ -148,18 +148,23 @@ class V2Driver(CgroupfsDriver):
                 self._kept.forget_absences()
 
     def _enable(self, path: str, controllers: list[str]) -> None:
-        """All at once, or else each that can be."""
-        words = {f"+{controller}": controller for controller in controllers}
+        """All at once, or else each that can be. Not so where processes are in the way: the cgroup would then take some
+        controllers, become threaded, and take no others."""
+        words = [f"+{controller}" for controller in controllers]
+        refused = self._hand_on_words(path, " ".join(words))
+        if refused is None:
+            return
+        for controller, word in zip(controllers, words, strict=True):
+            alone = refused if refused.reason == "EBUSY" else self._hand_on_words(path, word)
+            if alone is not None:
+                self._refused[path, controller] = alone
+
+    def _hand_on_words(self, path: str, words: str) -> CgroupError | None:
         try:
-            self._fs.write(path, "cgroup.subtree_control", " ".join(words))
-        except OSError:
-            for word, controller in words.items():
-                try:
-                    self._fs.write(path, "cgroup.subtree_control", word)
-                except OSError as error:
-                    self._refused[path, controller] = refusal(
-                        error, "write", path, "cgroup.subtree_control", word
-                    )
+            self._fs.write(path, "cgroup.subtree_control", words)
+        except OSError as error:
+            return refusal(error, "write", path, "cgroup.subtree_control", words)
+        return None
 
     def _controllers(self, path: str) -> set[str]:
         return self._words(path, "cgroup.controllers")
