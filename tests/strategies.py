@@ -13,6 +13,8 @@ from evenkeel.api.metadata import ObjectMeta
 from evenkeel.api.pod import Pod, PodSpec
 from evenkeel.api.profile import Profile
 from evenkeel.api.resources import CPU, MEMORY, ResourceRequirements
+from evenkeel.cgroup.plan import plan
+from evenkeel.cgroup.tree import Kind, Version
 from evenkeel.policy.allocatable import NodeCapacity
 from evenkeel.policy.node import NodeView, node_view
 from evenkeel.policy.provision import PodMoment
@@ -63,6 +65,24 @@ def node(
 ) -> NodeView:
     capacity = NodeCapacity(1000 * cpus, Quantity.parse(memory).value, 100 * GIB, hugepages or {})
     return node_view(capacity, KubeletConfiguration(**config))
+
+
+def planned(
+    view: NodeView, *what: Pod | PodMoment, version: Version = Version.V2
+) -> dict[str, dict[str, str]]:
+    """The plan for defaulted pods as path → file → value; the path begins at the pods' root."""
+    pods_at = [
+        each if isinstance(each, PodMoment) else PodMoment(default_pod(each, view.profile)) for each in what
+    ]
+    tree = plan(view, pods_at, version)
+    root = next((cgroup.path for cgroup in tree.cgroups if cgroup.kind == Kind.ROOT), "")
+    return {
+        cgroup.path.removeprefix(f"{root}/") if cgroup.path != root else "": {
+            **{setting.file: setting.value for setting in cgroup.settings},
+            **({"oom_score_adj": cgroup.oom_score_adj.value} if cgroup.oom_score_adj else {}),
+        }
+        for cgroup in tree.cgroups
+    }
 
 
 # What JSON and YAML can both hold. Whole numbers stay below those that turn into text.
