@@ -316,11 +316,11 @@ def quota(value, period):
     [
         (("100000", "100000"), ("20000", "20000"), "cpu.cfs_quota_us"),
         (("20000", "20000"), ("100000", "100000"), "cpu.cfs_period_us"),
-        (("-1", "100000"), ("20000", "20000"), "cpu.cfs_quota_us"),
-        (("20000", "20000"), ("-1", "100000"), "cpu.cfs_period_us"),
+        (("-1", "100000"), ("20000", "20000"), "cpu.cfs_period_us"),
+        (("20000", "20000"), ("-1", "100000"), "cpu.cfs_quota_us"),
     ],
 )
-def test_v1_quota_and_period_change_by_way_of_the_smaller_ratio(old, new, first):
+def test_v1_quota_and_period_change_by_way_of_the_smaller_ratio_or_of_none(old, new, first):
     assert next(file for file, _ in written(quota(*old), quota(*new))) == first
 
 

@@ -285,7 +285,7 @@ def test_swap_is_kept_from_guarantees_only_where_it_may_be_on():
     view = node(fail_swap_on=False)
     found = planned(view, *pods)
     assert found[f"{POD}/c"]["memory.swap.max"] == found["podg/c"]["memory.swap.max"] == "0"
-    assert "memory.swap.max" not in found["besteffort/podn/c"]
+    assert found["besteffort/podn/c"]["memory.swap.max"] == "max"
     v1 = planned(view, *pods, version=Version.V1)
     assert v1[f"{POD}/c"]["memory.memsw.limit_in_bytes"] == str(512 * MIB)
     assert v1["burstable/podu/c"]["memory.memsw.limit_in_bytes"] == "-1"

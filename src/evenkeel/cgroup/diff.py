@@ -153,21 +153,25 @@ def _quota_writes(
 ) -> Iterator[tuple[Step, _Phase]]:
     """v1 keeps quota and period in two files, and lets no cgroup have a larger ratio than the one above it.
 
-    Of the two ways from the old ratio to the new one, that with the smaller ratio in between allows nobody more than
-    before or after. Where it is less than both, every cgroup goes down to it before any goes up from it.
+    A cgroup without a quota may always be there: who gets one gets it when those above have theirs, and who loses it
+    does so before those above change. Else, of the two ways from the old ratio to the new one, that with the smaller
+    ratio in between allows nobody more than before or after. Where it is less than both, every cgroup goes down to it
+    before any goes up from it.
     """
     wanted = {s.file: s.value for s in cgroup.settings if s.file in (_V1_QUOTA, _V1_PERIOD)}
     had = {_V1_QUOTA: has.get(_V1_QUOTA, "-1"), _V1_PERIOD: has.get(_V1_PERIOD, "100000")}
-    old, new = _ratio(had), _ratio(had | wanted)
-    phases = [_Phase.TAKE if direction("cpu.max", old, new) < 0 else _Phase.GIVE] * 2
-    if len(pair) == 2:
-        between = {file: _ratio(had | {file: wanted[file]}) for file in wanted}
-        first = (
-            _V1_QUOTA if direction("cpu.max", between[_V1_PERIOD], between[_V1_QUOTA]) <= 0 else _V1_PERIOD
-        )
-        pair.sort(key=lambda setting: setting.file != first)
-        if direction("cpu.max", old, between[first]) < 0 and direction("cpu.max", new, between[first]) < 0:
-            phases = [_Phase.TAKE, _Phase.GIVE]
+    will = had | wanted
+    between = {file: _ratio(had | {file: will[file]}) for file in had}
+    first = _V1_QUOTA if direction("cpu.max", between[_V1_PERIOD], between[_V1_QUOTA]) <= 0 else _V1_PERIOD
+    if had[_V1_QUOTA] == "-1":
+        first, phases = _V1_PERIOD, [_Phase.GIVE] * 2
+    elif will[_V1_QUOTA] == "-1":
+        first, phases = _V1_QUOTA, [_Phase.TAKE] * 2
+    elif len(pair) == 2 and all(direction("cpu.max", _ratio(end), between[first]) < 0 for end in (had, will)):
+        phases = [_Phase.TAKE, _Phase.GIVE]
+    else:
+        phases = [_Phase.TAKE if direction("cpu.max", _ratio(had), _ratio(will)) < 0 else _Phase.GIVE] * 2
+    pair.sort(key=lambda setting: setting.file != first)
     for setting, phase in zip(pair, phases, strict=False):
         yield Step(Action.WRITE, cgroup.path, setting, has.get(setting.file, "")), phase
 
