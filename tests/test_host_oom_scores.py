@@ -1,6 +1,8 @@
 """OOM scores of processes we did not start. /proc is a temporary directory; the kernel's refusals are played."""
 
+import contextlib
 import errno
+import itertools
 import os
 import socket
 
@@ -8,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evenkeel.errors import EvenkeelError
 from evenkeel.host import oom_scores
-from evenkeel.host.oom_scores import protect_daemons, read_score, runtime_process, set_oom_scores
+from evenkeel.host.oom_scores import frozen, protect_daemons, read_score, runtime_process, set_oom_scores
 
 
 class Processes:
@@ -32,8 +35,8 @@ class Processes:
     def score(self, pid):
         return read_score(pid, str(self.proc))
 
-    def set(self, score, listing=None):
-        return set_oom_scores(listing or self.list, score, str(self.proc))
+    def set(self, score, listing=None, **how):
+        return set_oom_scores(listing or self.list, score, proc=str(self.proc), **how)
 
 
 @pytest.fixture
@@ -124,9 +127,55 @@ def test_processes_that_end_meanwhile_do_not_matter(processes, monkeypatch):
         return plain(pid, score, proc)
 
     monkeypatch.setattr(oom_scores, "_write", write)
-    done = processes.set(9, lambda: [1, 2, 3])
+    done = processes.set(9, lambda: [1, 2])
     assert (done.refused, done.is_stable, done.message) == ((), True, "")
     assert processes.score(2) == 9
+
+
+@pytest.mark.req("A14")
+def test_processes_that_are_gone_before_they_are_seen_must_stand_still(processes):
+    """Each names a child that has the old score before it ends; none lives long enough to be seen."""
+    numbers = itertools.count(10)
+    moving = [True]
+
+    @contextlib.contextmanager
+    def standstill():
+        moving[0] = False
+        processes.start(5)
+        yield
+        moving[0] = True
+
+    def listing():
+        return [next(numbers)] if moving[0] else processes.list()
+
+    restless = processes.set(44, listing)
+    assert not restless.is_stable
+    done = processes.set(44, listing, standstill=standstill)
+    assert done.is_stable
+    assert (processes.score(5), moving[0]) == (44, True)
+
+
+def test_a_cgroup_that_does_not_freeze_is_said_not_to_be_stable(processes):
+    numbers = itertools.count(10)
+
+    @contextlib.contextmanager
+    def standstill():
+        raise EvenkeelError("it did not freeze")
+        yield
+
+    assert not processes.set(44, lambda: [next(numbers)], standstill=standstill).is_stable
+
+
+def test_a_container_is_thawed_whatever_happens():
+    calls = []
+
+    class Driver:
+        def freeze(self, path, *, frozen):
+            calls.append((path, frozen))
+
+    with pytest.raises(KeyError), frozen(Driver(), "/a"):
+        raise KeyError
+    assert calls == [("/a", True), ("/a", False)]
 
 
 @pytest.mark.req("A12")

@@ -7,12 +7,16 @@ import errno
 import os
 import socket
 import struct
-from collections.abc import Callable, Collection, Iterable
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple
 
-# A process that forks while we go round has given its child either the old score, and we see the child the next time
-# round, or the new one. So this is far more than it takes, and keeps us from going round for ever all the same.
+from evenkeel.cgroup.driver import Driver
+from evenkeel.errors import EvenkeelError
+
 _MOST_ROUNDS = 100
+_PAUSE_SECONDS = 0.002
 _INIT = 1
 
 
@@ -46,32 +50,93 @@ class ScoresSet(NamedTuple):
         return ""
 
 
-def set_oom_scores(list_processes: Callable[[], Iterable[int]], score: int, proc: str = "/proc") -> ScoresSet:
+def set_oom_scores(
+    list_processes: Callable[[], Iterable[int]],
+    score: int,
+    *,
+    standstill: Callable[[], AbstractContextManager[None]] | None = None,
+    proc: str = "/proc",
+) -> ScoresSet:
     """Gives every process that `list_processes` names the score, and goes round until nothing is left to set (A14).
 
     Where the kernel refuses, it is said and the rest is done. A score below what is allowed becomes the lowest that is.
+    A child that is still being forked has its parent's old score and is in no list yet. `standstill` (`frozen`, for a
+    container) makes sure that there is none; without it, nothing to do twice in a row has to be enough. It takes some
+    milliseconds.
     """
-    refused: dict[int, Refused] = {}
-    changed: set[int] = set()
-    seen: set[int] = set()
+    rounds = _Rounds(list_processes, score, proc)
+    if rounds.once():
+        return rounds.result(is_stable=True)
+    if standstill is not None:
+        return rounds.result(is_stable=_standing_still(rounds, standstill))
+    was_quiet = False
     for _ in range(_MOST_ROUNDS):
-        wrote = False
-        for pid in list_processes():
-            seen.add(pid)
-            if pid in refused:
+        is_quiet = rounds.once()
+        if is_quiet and was_quiet:
+            return rounds.result(is_stable=True)
+        if is_quiet:
+            time.sleep(_PAUSE_SECONDS)
+        was_quiet = is_quiet
+    return rounds.result(is_stable=False)
+
+
+def _standing_still(rounds: "_Rounds", standstill: Callable[[], AbstractContextManager[None]]) -> bool:
+    try:
+        with standstill():
+            return any(rounds.once() for _ in range(_MOST_ROUNDS))
+    except EvenkeelError:
+        return False
+
+
+@contextmanager
+def frozen(driver: Driver, path: str) -> Iterator[None]:
+    """For `standstill`, of a container. Not for a cgroup that we ourselves may be in."""
+    driver.freeze(path, frozen=True)
+    try:
+        yield
+    finally:
+        driver.freeze(path, frozen=False)
+
+
+class _Rounds:
+    """A process that forks meanwhile has given its child either the new score, or the old one, and then we see the
+    child the next time round. So nothing is left to do when every process that was listed was seen with its score."""
+
+    def __init__(self, list_processes: Callable[[], Iterable[int]], score: int, proc: str) -> None:
+        self._list_processes = list_processes
+        self._score = score
+        self._proc = proc
+        self._refused: dict[int, Refused] = {}
+        self._changed: set[int] = set()
+        self._seen: set[int] = set()
+
+    def once(self) -> bool:
+        """One time round; whether all was as it should be."""
+        is_done = True
+        for pid in self._list_processes():
+            if pid in self._refused:
                 continue
-            has = read_score(pid, proc)
-            if has is None or has == score:
-                continue
-            wrote = True
-            refusal = _set(pid, score, has, proc)
-            if refusal is None:
-                changed.add(pid)
-            else:
-                refused[pid] = refusal
-        if not wrote:
-            return ScoresSet(score, len(seen), len(changed), tuple(refused.values()))
-    return ScoresSet(score, len(seen), len(changed), tuple(refused.values()), is_stable=False)
+            has = read_score(pid, self._proc)
+            if has == self._score:
+                self._seen.add(pid)
+            elif has is not None:
+                self._seen.add(pid)
+                is_done = False
+                self._set(pid, has)
+            elif pid not in self._seen:
+                is_done = False  # it ended before it was seen, and may have left a child with the old score
+        return is_done
+
+    def result(self, *, is_stable: bool) -> ScoresSet:
+        refused = tuple(self._refused.values())
+        return ScoresSet(self._score, len(self._seen), len(self._changed), refused, is_stable)
+
+    def _set(self, pid: int, has: int) -> None:
+        refusal = _set(pid, self._score, has, self._proc)
+        if refusal is None:
+            self._changed.add(pid)
+        else:
+            self._refused[pid] = refusal
 
 
 def protect_daemons(
@@ -79,7 +144,9 @@ def protect_daemons(
 ) -> ScoresSet:
     """The score of the node's daemons (A12): `pids` (the agent, the container runtime) and every process of the cgroups
     that are reserved for daemons."""
-    return set_oom_scores(lambda: [*pids, *(pid for pid in list_reserved() if pid != _INIT)], score, proc)
+    return set_oom_scores(
+        lambda: [*pids, *(pid for pid in list_reserved() if pid != _INIT)], score, proc=proc
+    )
 
 
 def runtime_process(endpoint: str) -> int | None:

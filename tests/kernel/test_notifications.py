@@ -1,0 +1,418 @@
+"""What the kernel tells, heard through the stream: thresholds, OOM, memory.events, pressure and the log (E1, E6)."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from evenkeel.host.capabilities import parse_capabilities
+from evenkeel.host.event_stream import EventStream
+from evenkeel.host.events import (
+    Event,
+    MemoryEvents,
+    MemoryThreshold,
+    OomKill,
+    OomNotified,
+    Pressure,
+    SubscriptionEnded,
+)
+from evenkeel.host.pressure import Kind, Resource, Trigger
+from tests.kernel.cgroups import UNIFIED, Cgroup
+from tests.kernel.processes import Spawn
+from tests.kernel.waiting import PATIENCE_SECONDS, eventually
+from tests.machines.programs import programs
+
+MIB = 1 << 20
+
+
+async def heard(stream: EventStream, is_enough: Callable[[list[Event]], bool]) -> list[Event]:
+    """The stream's events up to the first with which they are enough."""
+    events: list[Event] = []
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        async for event in stream:
+            events.append(event)
+            if is_enough(events):
+                break
+    return events
+
+
+async def quiet(stream: EventStream, seconds: float = 0.3) -> list[Event]:
+    """What else comes within a moment."""
+    events: list[Event] = []
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while True:
+                events.append(await anext(stream))
+    return events
+
+
+def of(kind: type, events: list[Event]) -> list:
+    return [event for event in events if isinstance(event, kind)]
+
+
+def descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+@pytest.fixture(autouse=True)
+def _every_descriptor_is_closed():
+    before = descriptors()
+    yield
+    assert descriptors() == before
+
+
+def memory_directory(cgroup: Cgroup) -> str:
+    return str(cgroup.directories.get("memory") or cgroup.directories[UNIFIED])
+
+
+def limit(cgroup: Cgroup, limit_bytes: int) -> None:
+    cgroup.write("memory.max" if cgroup.has("memory.max") else "memory.limit_in_bytes", limit_bytes)
+
+
+def path_of(cgroup: Cgroup, root: Cgroup) -> str:
+    """As the kernel names it."""
+    top = root.paths()[0].parent
+    return f"/{cgroup.paths()[0].relative_to(top)}"
+
+
+# cgroup v1
+
+
+@pytest.mark.cgroup("v1")
+def test_crossing_a_threshold_is_told_upwards_and_downwards(cgroup_root: Cgroup, spawn: Spawn):
+    place = cgroup_root.child("place")
+    program = spawn("memory", cgroup=place)
+    program.ask("free")
+
+    async def job() -> None:
+        async with EventStream() as stream:
+            stream.watch_usage("/place", memory_directory(place), 16 * MIB)
+            program.tell(f"allocate {32 * MIB}")
+            (up,) = await heard(stream, bool)
+            assert isinstance(up, MemoryThreshold)
+            assert (up.path, up.threshold_bytes) == ("/place", 16 * MIB)
+            assert up.usage_bytes >= 16 * MIB
+            await asyncio.to_thread(program.answer)
+            program.tell("free")
+            (down,) = await heard(stream, bool)
+            assert isinstance(down, MemoryThreshold)
+            assert down.usage_bytes < 16 * MIB
+
+    asyncio.run(job())
+
+
+@pytest.mark.cgroup("v1")
+def test_a_threshold_that_was_crossed_before_it_was_watched_is_told(cgroup_root: Cgroup, spawn: Spawn):
+    place = cgroup_root.child("place")
+    spawn("memory", cgroup=place).ask(f"allocate {32 * MIB}")
+
+    async def job() -> list[Event]:
+        async with EventStream() as stream:
+            stream.watch_usage("/place", memory_directory(place), 16 * MIB)
+            return await heard(stream, bool)
+
+    (event,) = asyncio.run(job())
+    assert event.usage_bytes >= 32 * MIB
+
+
+@pytest.mark.cgroup("v1")
+def test_an_oom_is_told_to_all_below_the_limit_and_counted_where_it_killed(cgroup_root: Cgroup, spawn: Spawn):
+    pod = cgroup_root.child("pod")
+    eating, resting = pod.child("eating"), pod.child("resting")
+    limit(pod, 16 * MIB)
+    eater = spawn("memory", cgroup=eating, oom_score_adj=1000)
+    spawn("memory", cgroup=resting).ask("free")
+
+    async def job() -> list[Event]:
+        async with EventStream() as stream:
+            for name, cgroup in (("pod", pod), ("eating", eating), ("resting", resting)):
+                stream.watch_oom(name, memory_directory(cgroup))
+            eater.tell(f"allocate {32 * MIB}")
+            events = await heard(
+                stream, lambda events: any(event.oom_kills for event in of(OomNotified, events))
+            )
+            return events + await quiet(stream)
+
+    events = of(OomNotified, asyncio.run(job()))
+    assert eater.wait() == -signal.SIGKILL
+    assert {event.path for event in events if event.notifications} == {"pod", "eating", "resting"}
+    kills = {
+        name: sum(event.oom_kills for event in events if event.path == name)
+        for name in ("pod", "eating", "resting")
+    }
+    assert kills == {"pod": 0, "eating": 1, "resting": 0}
+    assert eating.counters("memory.oom_control")["oom_kill"] == 1
+
+
+@pytest.mark.cgroup("v1")
+def test_a_removed_cgroup_ends_its_subscriptions_with_events(cgroup_root: Cgroup):
+    place, other = cgroup_root.child("place"), cgroup_root.child("other")
+
+    async def job() -> list[Event]:
+        async with EventStream() as stream:
+            stream.watch_usage("/place", memory_directory(place), 16 * MIB)
+            stream.watch_oom("/place", memory_directory(place))
+            stream.watch_oom("/other", memory_directory(other))
+            place.remove()
+            events = await heard(stream, lambda events: len(events) == 2)
+            return events + await quiet(stream)
+
+    assert {*asyncio.run(job())} == {
+        SubscriptionEnded("/place", "memory.usage_in_bytes", "the cgroup was removed"),
+        SubscriptionEnded("/place", "memory.oom_control", "the cgroup was removed"),
+    }
+
+
+# cgroup v2
+
+
+@pytest.mark.cgroup("v2")
+def test_memory_events_are_told_and_add_up_to_the_kernels_counters(cgroup_root: Cgroup, spawn: Spawn):
+    pod = cgroup_root.child("pod")
+    place = pod.child("place")
+    limit(place, 16 * MIB)
+    baseline = spawn("memory", cgroup=place)
+    baseline.tell(f"allocate {32 * MIB}")
+    assert baseline.wait() == -signal.SIGKILL  # before anyone listens: not to be counted
+    before = place.counters("memory.events")
+    eaters = [spawn("memory", cgroup=place) for _ in range(3)]
+
+    async def job() -> list[Event]:
+        async with EventStream() as stream:
+            stream.watch_memory_events("place", memory_directory(place))
+            stream.watch_memory_events("pod", memory_directory(pod))
+            for eater in eaters:
+                eater.tell(f"allocate {32 * MIB}")
+                await asyncio.to_thread(eater.wait)
+            events = await heard(
+                stream,
+                lambda events: all(
+                    sum(e.oom_kill for e in of(MemoryEvents, events) if e.path == path) >= 3
+                    for path in ("place", "pod")
+                ),
+            )
+            return events + await quiet(stream)
+
+    events = of(MemoryEvents, asyncio.run(job()))
+    after = place.counters("memory.events")
+    for counter in ("low", "high", "max", "oom", "oom_kill", "oom_group_kill"):
+        added = after[counter] - before[counter]
+        assert sum(getattr(e, counter) for e in events if e.path == "place") == added, counter
+        assert sum(getattr(e, counter) for e in events if e.path == "pod") == added, counter
+    assert after["oom_kill"] - before["oom_kill"] == 3
+
+
+@pytest.mark.cgroup("v2")
+def test_a_cgroup_killed_as_a_whole_is_told_as_one(cgroup_root: Cgroup, spawn: Spawn):
+    place = cgroup_root.child("place")
+    limit(place, 16 * MIB)
+    place.write("memory.oom.group", 1)
+    bystander, eater = spawn("memory", cgroup=place), spawn("memory", cgroup=place)
+    bystander.ask("free")
+
+    async def job() -> list[Event]:
+        async with EventStream() as stream:
+            stream.watch_memory_events("place", memory_directory(place))
+            stream.watch_kernel_log()
+            eater.tell(f"allocate {32 * MIB}")
+            await asyncio.to_thread(bystander.wait)
+            events = await heard(stream, lambda events: len(of(OomKill, events)) >= 2)
+            return events + await quiet(stream)
+
+    events = asyncio.run(job())
+    assert sum(event.oom_group_kill for event in of(MemoryEvents, events)) == 1
+    records = [event.record for event in of(OomKill, events)]
+    assert sorted(record.pid for record in records) == sorted((bystander.pid, eater.pid))
+    assert {record.limit_cgroup for record in records} == {path_of(place, cgroup_root)}
+
+
+@pytest.mark.cgroup("v2")
+def test_a_removed_cgroup_ends_its_subscription_and_its_successor_has_one_of_its_own(
+    cgroup_root: Cgroup, spawn: Spawn
+):
+    place = cgroup_root.child("place")
+
+    async def job() -> None:
+        async with EventStream() as stream:
+            stream.watch_memory_events("/place", memory_directory(place))
+            place.remove()
+            assert await heard(stream, bool) == [
+                SubscriptionEnded("/place", "memory.events", "the cgroup was removed")
+            ]
+
+            again = cgroup_root.child("place")
+            stream.watch_memory_events("/place", memory_directory(again))
+            stream.unwatch("/place")
+            again.remove()
+            third = cgroup_root.child("place")  # all of this before the stream has had its turn
+            stream.watch_memory_events("/place", memory_directory(third))
+            assert await quiet(stream) == []
+
+            limit(third, 16 * MIB)
+            eater = spawn("memory", cgroup=third)
+            eater.tell(f"allocate {32 * MIB}")
+            await heard(stream, lambda events: any(event.oom_kill for event in of(MemoryEvents, events)))
+
+    asyncio.run(job())
+
+
+@pytest.mark.cgroup("v2")
+@pytest.mark.req("E1")
+def test_memory_pressure_at_a_limit_is_told_by_the_kernel(cgroup_root: Cgroup, spawn: Spawn, tmp_path: Path):
+    place = cgroup_root.child("place")
+    place.write("memory.high", 8 * MIB)
+    trigger = Trigger(Resource.MEMORY, Kind.SOME, 50_000, 1_000_000)
+    reader = spawn("memory", cgroup=place)
+
+    async def job() -> list[Event]:
+        async with EventStream() as stream:
+            armed = stream.watch_pressure(trigger, "/place", memory_directory(place))
+            assert armed is not None
+            assert armed.trigger == trigger
+            assert armed.note == ""  # with CAP_SYS_RESOURCE any window will do
+            reader.tell(f"allocate {64 * MIB}")
+            return await heard(stream, bool)
+
+    assert asyncio.run(job()) == [Pressure("/place", trigger)]
+
+
+# Both
+
+
+@pytest.mark.cgroup("v1", "v2")
+def test_cpu_pressure_is_told_with_the_window_that_is_allowed(cgroup_root: Cgroup, spawn: Spawn):
+    place = cgroup_root.child("place")
+    directory = str(place.directories[UNIFIED])
+    asked = Trigger(Resource.CPU, Kind.SOME, 50_000, 1_000_000)
+    allowed = "CAP_SYS_RESOURCE" in parse_capabilities(Path("/proc/self/status").read_text()).effective
+    for _ in range((os.cpu_count() or 1) + 1):
+        spawn("spin", cgroup=place).answer()
+
+    async def job() -> None:
+        async with EventStream() as stream:
+            armed = stream.watch_pressure(asked, "/place", directory)
+            assert armed is not None
+            if allowed:
+                assert armed.trigger == asked
+            else:
+                assert armed.trigger == asked._replace(stall_us=100_000, window_us=2_000_000)
+                assert "without CAP_SYS_RESOURCE it must be a multiple of 2 s, so it is 2 s" in armed.note
+            first, second = await heard(stream, lambda events: len(events) == 2)
+            assert first == second == Pressure("/place", armed.trigger)
+
+    asyncio.run(job())
+
+
+@pytest.mark.cgroup("v1", "v2")
+def test_a_removed_cgroup_ends_its_pressure_trigger(cgroup_root: Cgroup):
+    place = cgroup_root.child("place")
+    trigger = Trigger(Resource.MEMORY, Kind.FULL, 100_000, 2_000_000)
+
+    async def job() -> list[Event]:
+        async with EventStream() as stream:
+            assert stream.watch_pressure(trigger, "/place", str(place.directories[UNIFIED])) is not None
+            assert await quiet(stream) == []
+            place.remove()
+            events = await heard(stream, bool)
+            return events + await quiet(stream)
+
+    assert asyncio.run(job()) == [SubscriptionEnded("/place", "memory.pressure", "the cgroup was removed")]
+
+
+@pytest.mark.cgroup("v1", "v2")
+def test_the_whole_machines_pressure_can_be_watched():
+    async def job() -> None:
+        async with EventStream() as stream:
+            assert stream.watch_pressure(Trigger(Resource.IO, Kind.SOME, 1_999_999, 2_000_000)) is not None
+            assert await quiet(stream, 0.05) == []
+
+    asyncio.run(job())
+
+
+@pytest.mark.req("E6")
+@pytest.mark.cgroup("v1", "v2")
+def test_an_oom_kill_of_a_child_process_leaves_a_record_with_process_cgroup_limit_and_figures(
+    cgroup_root: Cgroup, spawn: Spawn
+):
+    pod = cgroup_root.child("pod")
+    place = pod.child("place")
+    limit(pod, 16 * MIB)
+    shell = spawn(
+        "/bin/sh", "-c", f"{programs()}/memory; echo survived; read line", cgroup=place, oom_score_adj=500
+    )
+
+    async def job() -> list[Event]:
+        async with EventStream() as stream:
+            stream.watch_kernel_log()
+            shell.tell(f"allocate {32 * MIB}")
+            assert await asyncio.to_thread(shell.answer) == "survived"
+            events = await heard(stream, lambda events: bool(of(OomKill, events)))
+            return events + await quiet(stream)
+
+    (event,) = of(OomKill, asyncio.run(job()))
+    record = event.record
+    assert record.process == "memory"
+    assert record.pid != shell.pid
+    assert record.constraint == "memcg"
+    assert (record.cgroup, record.limit_cgroup) == (path_of(place, cgroup_root), path_of(pod, cgroup_root))
+    assert record.limit_bytes == 16 * MIB
+    assert 15 * MIB < record.usage_bytes <= 16 * MIB
+    assert 8 * MIB < record.anon_rss_bytes <= 16 * MIB
+    assert record.oom_score_adj == 500
+
+
+@pytest.mark.req("E6")
+@pytest.mark.cgroup("v1", "v2")
+def test_every_one_of_many_kills_in_a_row_is_recorded_once(cgroup_root: Cgroup, spawn: Spawn):
+    """More than the kernel prints a header for: what it does not say, the record does not claim."""
+    place = cgroup_root.child("place")
+    limit(place, 8 * MIB)
+    eaters = [spawn("memory", cgroup=place) for _ in range(15)]
+    for eater in eaters:
+        eater.ask("free")
+
+    async def job() -> list[Event]:
+        async with EventStream() as stream:
+            stream.watch_kernel_log()
+            for eater in eaters:
+                eater.tell(f"allocate {16 * MIB}")
+            events = await heard(stream, lambda events: len(of(OomKill, events)) >= len(eaters))
+            return events + await quiet(stream)
+
+    records = [event.record for event in of(OomKill, asyncio.run(job()))]
+    for eater in eaters:
+        assert eater.wait() == -signal.SIGKILL
+    ours = [record for record in records if record.pid in {eater.pid for eater in eaters}]
+    assert sorted(record.pid for record in ours) == sorted(eater.pid for eater in eaters)
+    assert {record.cgroup for record in ours} <= {path_of(place, cgroup_root), ""}
+    assert {record.constraint for record in ours} == {"memcg"}
+
+
+@pytest.mark.req("E6")
+@pytest.mark.cgroup("v1", "v2")
+def test_records_written_while_nobody_listened_are_read_afterwards(cgroup_root: Cgroup, spawn: Spawn):
+    place = cgroup_root.child("place")
+    limit(place, 8 * MIB)
+
+    async def record_of(after_sequence: int | None) -> list[Event]:
+        async with EventStream() as stream:
+            stream.watch_kernel_log(after_sequence)
+            if after_sequence is None:
+                eat()
+            return await heard(stream, lambda events: bool(of(OomKill, events)))
+
+    def eat() -> int:
+        eater = spawn("memory", cgroup=place)
+        eater.tell(f"allocate {16 * MIB}")
+        assert eater.wait() == -signal.SIGKILL
+        return eater.pid
+
+    (first,) = of(OomKill, asyncio.run(record_of(None)))
+    missed = eat()
+    (second,) = of(OomKill, asyncio.run(record_of(first.record.sequence)))
+    assert second.record.pid == missed
+    assert eventually(lambda: second.record.sequence > first.record.sequence)
