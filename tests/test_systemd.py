@@ -233,15 +233,29 @@ def test_the_units_of_daemons_are_set_and_never_made(place):
         place.remove("/system.slice")
 
 
+@pytest.mark.parametrize("name", ["ssh.service", "x.scope", "x.slice", "memory.slice", "a b.scope"])
+def test_a_directory_that_is_called_like_a_unit_elsewhere_is_removed_and_the_unit_is_not_stopped(place, name):
+    place.create(POD)
+    place.fake.places |= {
+        "ssh.service": "/system.slice/ssh.service",
+        "x.scope": "/x.scope",
+        "x.slice": "/x.slice",
+    }
+    (place.mount / POD[1:] / name).mkdir()
+    place.remove(f"{POD}/{name}")
+    assert not (place.mount / POD[1:] / name).exists()
+    assert "stop" not in {method for method, _ in place.fake.calls}
+
+
 def pids_started(monkeypatch):
     started = []
-    real = module._sleeping_process
+    real = module.sleeping_process
 
     def start(path):
         started.append(real(path))
         return started[-1]
 
-    monkeypatch.setattr(module, "_sleeping_process", start)
+    monkeypatch.setattr(module, "sleeping_process", start)
     return started
 
 

@@ -28,6 +28,7 @@ from evenkeel.cgroup.drivers.base import PATIENCE_SECONDS
 from evenkeel.cgroup.drivers.bounds import Bounds
 from evenkeel.cgroup.drivers.cgroupfs import Cgroupfs
 from evenkeel.cgroup.drivers.dbus import NO_SUCH_UNIT, UNIT_EXISTS, Systemd, SystemdError
+from evenkeel.cgroup.drivers.placeholder import PLACEHOLDER, sleeping_process
 from evenkeel.cgroup.drivers.refusals import refusal
 from evenkeel.cgroup.drivers.systemd_units import (
     SCOPE,
@@ -41,10 +42,6 @@ from evenkeel.cgroup.drivers.systemd_units import (
 from evenkeel.cgroup.drivers.v2 import V2Driver
 from evenkeel.cgroup.tree import Naming, Tree, Version
 from evenkeel.cgroup.values import same_value
-
-_PLACEHOLDER = "evenkeel.placeholder"
-# The shell leaves at once, so that init is the parent and nobody has to wait for it.
-_SLEEP = "sleep infinity </dev/null >/dev/null 2>&1 & echo $!"
 
 
 class SystemdDriver:
@@ -116,8 +113,8 @@ class SystemdDriver:
 
     def remove(self, path: str) -> None:
         self._bounds.to_remove(path)
-        unit = unit_of(path)
         self._cgroupfs.kill(path)
+        unit = self._unit_at(path)
         if unit is not None:
             with self._undisturbed(path):
                 self._stop(path, unit)
@@ -137,7 +134,7 @@ class SystemdDriver:
         the scope live and end with the container."""
         self._cgroupfs.add_process(path, pid)
         if path.endswith(SCOPE):
-            self._cgroupfs.remove(f"{path}/{_PLACEHOLDER}")
+            self._cgroupfs.remove(f"{path}/{PLACEHOLDER}")
 
     def kill(self, path: str) -> None:
         self._cgroupfs.kill(path)
@@ -152,6 +149,15 @@ class SystemdDriver:
         return self._cgroupfs.files(path)
 
     # Units
+
+    def _unit_at(self, path: str) -> str | None:
+        """The unit that runs at `path`. Its name alone proves nothing: anybody can make a directory `ssh.service`."""
+        try:
+            unit = unit_of(path)
+        except CgroupError:
+            return None
+        with _about(path):
+            return unit if unit is not None and self._systemd.cgroup_of(unit) == path else None
 
     def _runs(self, path: str, unit: str) -> bool:
         if path not in self._running:
@@ -211,9 +217,9 @@ class SystemdDriver:
                 self._systemd.start(unit)  # it has a file of its own, with its owner's settings
 
     def _start_scope(self, path: str, unit: str) -> None:
-        pid = _sleeping_process(path)
+        pid = sleeping_process(path)
         wanted = (*first_properties(path), Property("PIDs", "au", (pid,)))
-        place = f"{path}/{_PLACEHOLDER}"
+        place = f"{path}/{PLACEHOLDER}"
         try:
             with _about(path):
                 try:
@@ -236,8 +242,8 @@ class SystemdDriver:
 
     def _placeholders(self, path: str) -> Iterator[str]:
         if path.endswith(SCOPE):
-            if self._fs.exists(f"{path}/{_PLACEHOLDER}"):
-                yield f"{path}/{_PLACEHOLDER}"
+            if self._fs.exists(f"{path}/{PLACEHOLDER}"):
+                yield f"{path}/{PLACEHOLDER}"
             return
         for name in self._fs.children(path):
             if name.endswith((SLICE, SCOPE)):
@@ -293,24 +299,3 @@ def _about(path: str, file: str = "") -> Iterator[None]:
 def _line(path: str) -> list[str]:
     parts = path.split("/")[1:]
     return ["/", *("/" + "/".join(parts[: depth + 1]) for depth in range(len(parts)))]
-
-
-def _sleeping_process(path: str) -> int:
-    import subprocess
-
-    try:
-        done = subprocess.run(  # noqa: S603 no word of it comes from outside
-            ["/bin/sh", "-c", _SLEEP],
-            capture_output=True,
-            check=True,
-            cwd="/",
-            env={"PATH": "/usr/bin:/bin"},
-            start_new_session=True,
-            text=True,
-        )
-        return int(done.stdout)
-    except (OSError, subprocess.SubprocessError, ValueError) as error:
-        raise CgroupError(
-            f"cannot make cgroup {path}: a scope needs a process, and /bin/sh could not start sleep: {error}",
-            path=path,
-        ) from None
