@@ -86,10 +86,10 @@ def cgroup_root() -> Iterator[Cgroup]:
 def _slice_root(unit: str) -> Iterator[Cgroup]:
     """Under systemd it is a slice: a cgroup made behind systemd's back may lose its controllers to it."""
     root = Cgroup({UNIFIED: hierarchies()[UNIFIED] / unit})
-    bounds = {"MemoryMax": ("t", str(MEMORY_BYTES)), "TasksMax": ("t", str(PROCESSES))}
-    accounting = {f"{what}Accounting": ("b", "true") for what in ("CPU", "IO", "Memory", "Tasks")}
+    # A controller reaches the slice where a property needs it.
+    properties = {"CPUWeight": 100, "IOWeight": 100, "MemoryMax": MEMORY_BYTES, "TasksMax": PROCESSES}
     with temporary(root):
-        systemd.start_slice(unit, bounds | accounting)
+        systemd.start_slice(unit, {name: ("t", str(value)) for name, value in properties.items()})
         try:
             eventually(root.paths()[0].exists)
             yield root

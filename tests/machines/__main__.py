@@ -1,6 +1,7 @@
 """`python -m tests.machines run|test MACHINE …`: a command, or the kernel tests, on this host or in a guest."""
 
 import argparse
+import os
 import signal
 import sys
 
@@ -25,6 +26,9 @@ def main(arguments: list[str]) -> int:
         return 1
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
+    except BrokenPipeError:  # whoever read our output has gone; so has the machine
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -16,7 +16,7 @@ from tests.machines.programs import programs
 
 MACHINES = ("host", "v2", "systemd")
 MACHINE_FAILED = 125
-CONSOLE_LINES = 30
+CONSOLE_LINES = 60
 
 
 class Request(NamedTuple):
@@ -28,40 +28,53 @@ class Request(NamedTuple):
 
 def run_command(request: Request, command: Sequence[str]) -> int:
     """Run `command` on the machine, from the project's directory; its exit status."""
-    told = {"EVENKEEL_MACHINE": request.machine}
     if request.machine == "host":
-        return host.run(command, told, time_limit_seconds=request.time_limit_seconds)
-    began = time.monotonic()
-    host.require_root()
-    require(VIRTUAL_MACHINE)
-    image = root_image()
-    machine = virtual_machine.VirtualMachine(
-        image, initrd(image), request.machine == "systemd", request.memory_mib, request.cpus
-    )
-    environment = variables(guest_environment(), virtual_machine.SCRATCH) | told
-    prepared_seconds = time.monotonic() - began
-    outcome = virtual_machine.run(
-        machine, command, environment, time_limit_seconds=request.time_limit_seconds
-    )
-    return _reported(request.machine, prepared_seconds, outcome)
+        return host.run(command, _told(request), time_limit_seconds=request.time_limit_seconds)
+    return _run_in_guest(request, command)
 
 
 def run_kernel_tests(request: Request, pytest_arguments: Sequence[str]) -> int:
     """Run tests/kernel there. A machine that cannot be had is said with its reason, and fails only in CI."""
     tests = ["-p", "no:cacheprovider", *(pytest_arguments or ["tests/kernel"])]
+    command = ["python", "-m", "pytest", *tests]
     try:
         host.require_root()
+        if request.machine != "host":
+            return _run_in_guest(request, command, tests)
+        host.require_cgroups()
         require(PROGRAMS)
-        programs()
-        if request.machine == "host":
-            host.require_cgroups()
-        else:
-            require(VIRTUAL_MACHINE)
-            compile_ahead(guest_environment(), tests)
-        return run_command(request, ["python", "-m", "pytest", *tests])
+        return run_command(request, command)
     except Unavailable as reason:
         print(f"kernel tests on {request.machine}: skipped, {reason}", file=sys.stderr)
         return 1 if os.environ.get("CI") == "true" else 0
+
+
+def _run_in_guest(request: Request, command: Sequence[str], tests: Sequence[str] = ()) -> int:
+    """Run `command` in a virtual machine; `tests` are compiled before, if it is going to run those."""
+    began = time.monotonic()
+    host.require_root()
+    require((*VIRTUAL_MACHINE, *PROGRAMS))
+    programs()
+    image = root_image()
+    machine = virtual_machine.VirtualMachine(
+        image, initrd(image), request.machine == "systemd", request.memory_mib, request.cpus
+    )
+    environment = guest_environment()
+    if tests:
+        compile_ahead(environment, tests)
+    prepared_seconds = time.monotonic() - began
+    outcome = virtual_machine.run(
+        machine,
+        command,
+        variables(environment, virtual_machine.SCRATCH) | _told(request),
+        time_limit_seconds=request.time_limit_seconds,
+    )
+    return _reported(request.machine, prepared_seconds, outcome)
+
+
+def _told(request: Request) -> dict[str, str]:
+    """What tests/kernel/conftest.py wants to know."""
+    return {"EVENKEEL_MACHINE": request.machine}
 
 
 def _reported(name: str, prepared_seconds: float, outcome: virtual_machine.Outcome) -> int:

@@ -102,14 +102,14 @@ def _boot_and_wait(
     messages = stack.enter_context((directory / "messages").open("wb"))
     shares = {"job": (directory / "job", "rw"), "project": (PROJECT, "ro")}
     servers = [_serve(stack, directory, tag, path, mode, messages) for tag, (path, mode) in shares.items()]
-    _make_disk(directory / "disk")
+    disk = _make_disk(stack, directory)
 
     output, output_end = os.pipe()
     stack.callback(os.close, output)
     # A 'stdio' device whose input has ended blocks the guest: hand the pipe over as a file.
-    command = _qemu(machine, directory, list(shares), f"/dev/fd/{output_end}")
+    command = _qemu(machine, directory, list(shares), f"/dev/fd/{disk}", f"/dev/fd/{output_end}")
     try:
-        qemu = _start(stack, command, messages, pass_fds=[output_end])
+        qemu = _start(stack, command, messages, pass_fds=[disk, output_end])
     finally:
         os.close(output_end)
 
@@ -169,15 +169,20 @@ def _serve(
     return _start(stack, command, messages, pass_fds=[listening.fileno()])
 
 
-def _make_disk(path: Path) -> None:
-    with path.open("wb") as disk:
-        disk.truncate(SCRATCH_BYTES)
+def _make_disk(stack: contextlib.ExitStack, directory: Path) -> int:
+    """The guest's disk: a sparse file without a name, so that its space is free again however this ends."""
+    file = stack.enter_context(tempfile.TemporaryFile(dir=directory))  # noqa: SIM115 — the stack closes it
+    file.truncate(SCRATCH_BYTES)
+    disk = file.fileno()
     # No journal: the disk does not outlive the machine.
-    command = ["mkfs.ext4", "-q", "-F", "-m", "0", "-O", "^has_journal", str(path)]
-    subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
+    command = ["mkfs.ext4", "-q", "-F", "-m", "0", "-O", "^has_journal", f"/dev/fd/{disk}"]
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, pass_fds=[disk])
+    return disk
 
 
-def _qemu(machine: VirtualMachine, directory: Path, shares: Sequence[str], output: str) -> list[str]:
+def _qemu(
+    machine: VirtualMachine, directory: Path, shares: Sequence[str], disk: str, output: str
+) -> list[str]:
     command = [
         "qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
         "-machine", "q35,memory-backend=memory", "-cpu", "Nehalem", "-smp", str(machine.cpus),
@@ -192,7 +197,7 @@ def _qemu(machine: VirtualMachine, directory: Path, shares: Sequence[str], outpu
         "-device", "virtserialport,chardev=output",
         "-drive", f"file={machine.image / 'root.squashfs'},format=raw,if=none,id=root,readonly=on",
         "-device", "virtio-blk-pci,drive=root",
-        "-drive", f"file={directory / 'disk'},format=raw,if=none,id=scratch,cache=unsafe,discard=unmap",
+        "-drive", f"file={disk},format=raw,if=none,id=scratch,cache=unsafe,discard=unmap",
         "-device", "virtio-blk-pci,drive=scratch",
     ]  # fmt: skip
     for tag in shares:
