@@ -171,6 +171,12 @@ def test_fields_without_effect_are_named_in_one_warning_a_document():
     assert len(reading.or_raise().pods) == 2
 
 
+def test_what_is_hardly_meant_is_told_of_pods_that_are_right_otherwise():
+    (warning,) = read_objects(a_pod("my.pod")).or_raise().warnings
+    assert (warning.field, warning.line) == ("metadata.name", 1)
+    assert not read_objects(a_pod("My.pod")).warnings
+
+
 def test_an_error_inside_a_field_without_effect_is_an_error():
     (problem,) = read_objects(a_pod(affinity={"podAfinity": {}})).problems
     assert problem.field == "spec.affinity.podAfinity"

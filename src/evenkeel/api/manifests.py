@@ -230,10 +230,12 @@ class _Reader:
             return problem._replace(field=join(owner.path if owner and of_owner else path, problem.field))
 
         _add_problems(map(placed, validate_pod(pod, self._profile)), of_pod)
-        notes += map(placed, warnings(pod))
         found.problems += of_pod.problems
         found.not_honoured += of_pod.not_honoured
-        return None if of_pod.problems else pod._replace(metadata=_with_uid(pod.metadata))
+        if of_pod.problems:
+            return None
+        notes += map(placed, warnings(pod))
+        return pod._replace(metadata=_with_uid(pod.metadata))
 
     def _named(self, meta: ObjectMeta, path: str) -> ObjectMeta:
         """`generateName` asks for a name of our making: one that stays the same while the text does."""

@@ -1,0 +1,95 @@
+"""`evenkeel validate`."""
+
+import json
+import os
+
+import pytest
+import yaml
+
+from evenkeel.cli.main import main
+
+GOOD = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: a, image: host}]}\n"
+BAD = GOOD.replace("host", "5").replace("name: p", "name: P")
+NODE = "apiVersion: v1\nkind: Node\nmetadata: {name: n}\nstatus: {capacity: {cpu: 1, memory: 1Gi}}\n"
+
+
+@pytest.fixture
+def validate(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def run(text, *arguments):
+        (tmp_path / "f.yaml").write_text(text)
+        code = main(["validate", "-f", "f.yaml", *arguments])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return run
+
+
+def test_what_is_right_is_counted(validate):
+    assert validate(GOOD) == (0, "1 pod: valid\n", "")
+    assert (
+        validate(f"{GOOD}---\n{GOOD.replace('name: p', 'name: q')}---\n{NODE}")[1]
+        == "2 pods, 1 node: valid\n"
+    )
+    assert validate("")[1] == "no pod: valid\n"
+
+
+@pytest.mark.req("A3")
+def test_every_mistake_is_told_with_its_place_and_counted(validate):
+    code, out, err = validate(BAD)
+    assert (code, out) == (1, "no pod: 2 errors\n")
+    first, second = err.splitlines()
+    assert first.startswith("error: f.yaml:3: metadata.name: ")
+    assert (
+        second == 'error: f.yaml:4: spec.containers[0].image: must be a string, not 5: put it in quotes, "5"'
+    )
+
+
+def test_warnings_leave_a_manifest_valid(validate):
+    code, out, err = validate(GOOD.replace("spec: {", "spec: {dnsPolicy: Default, "))
+    assert (code, out) == (0, "1 pod: valid\n")
+    assert err == "warning: f.yaml:4: spec.dnsPolicy: not honoured here, and without effect: spec.dnsPolicy\n"
+
+
+def test_json_and_yaml_say_the_same(validate):
+    code, out, err = validate(BAD, "-o", "json")
+    assert (code, err) == (1, "")
+    told = json.loads(out)
+    assert told == yaml.safe_load(validate(BAD, "-o", "yaml")[1])
+    assert (told["valid"], told["pods"]) == (False, 0)
+    assert told["problems"][1] == {
+        "field": "spec.containers[0].image",
+        "message": 'must be a string, not 5: put it in quotes, "5"',
+        "kind": "Decode",
+        "source": "f.yaml",
+        "line": 4,
+    }
+    assert json.loads(validate(GOOD, "-o", "json")[1]) == {"valid": True, "pods": 1, "nodes": 0}
+
+
+def test_the_profile_decides(validate):
+    own = GOOD.replace("spec: {", "spec: {resources: {requests: {memory: 1Gi}}, ")
+    assert validate(own)[0] == 1
+    assert validate(own, "--profile", "kubernetes")[0] == 0
+
+
+def test_the_configuration_is_validated_too(validate):
+    code, out, err = validate(GOOD, "--max-pods", "many", "--profile", "other")
+    assert (code, out) == (1, "")
+    assert "--max-pods: must be a whole number" in err
+
+
+def test_manifests_come_from_standard_input_too(capsys, monkeypatch, tmp_path):
+    file = tmp_path / "in"
+    file.write_text(BAD)
+    with file.open("rb") as stream:
+        saved = os.dup(0)
+        os.dup2(stream.fileno(), 0)
+        try:
+            code = main(["validate", "-f", "-"])
+        finally:
+            os.dup2(saved, 0)
+            os.close(saved)
+    assert code == 1
+    assert "error: standard input:3: metadata.name" in capsys.readouterr().err
