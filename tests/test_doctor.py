@@ -95,6 +95,13 @@ def test_switched_off_memory_qos_is_not_missed():
 
 
 @pytest.mark.req("C5")
+def test_where_no_cgroup_shows_memory_min_the_kernels_version_tells():
+    assert broken({"features": SOUND.features | {"memory.min": None}, "kernel": "4.17.0"}).seen == (
+        "kernel 4.17.0 has no memory.min"
+    )
+
+
+@pytest.mark.req("C5")
 def test_a_kernel_too_old_for_memory_min_is_named():
     check = broken({"features": SOUND.features | {"memory.min": False}, "kernel": "4.15.0-20-generic"})
     assert check.seen == "kernel 4.15.0-20-generic has no memory.min"
@@ -260,7 +267,7 @@ def test_a_missing_feature_is_a_note(feature):
     ("kernel", "missing"),
     [
         ("5.10.0-28-amd64", {"memory.reclaim", "cgroup.kill"}),
-        ("4.15.0", {"memory.reclaim", "cgroup.kill", "memory.oom.group"}),
+        ("4.18.0", {"memory.reclaim", "cgroup.kill", "memory.oom.group"}),
         ("6.18.44", set()),
         ("6.6-rc1", set()),
         ("custom", set()),

@@ -1,4 +1,4 @@
-"""What the kernel tells, heard through the stream: thresholds, OOM, memory.events, pressure and the log (E1, E6)."""
+"""What the kernel tells, heard through the stream: thresholds, OOM, memory.events, pressure and the log (E6)."""
 
 import asyncio
 import contextlib
@@ -261,7 +261,6 @@ def test_a_removed_cgroup_ends_its_subscription_and_its_successor_has_one_of_its
 
 
 @pytest.mark.cgroup("v2")
-@pytest.mark.req("E1")
 def test_memory_pressure_at_a_limit_is_told_by_the_kernel(cgroup_root: Cgroup, spawn: Spawn, tmp_path: Path):
     place = cgroup_root.child("place")
     place.write("memory.high", 8 * MIB)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.errors import EvenkeelError
-from evenkeel.host.machine import Machine
+from evenkeel.host.machine import FEATURE_FILES, Machine
 
 
 class State(StrEnum):
@@ -54,6 +54,20 @@ def diagnose(machine: Machine, config: KubeletConfiguration) -> Diagnosis:
         *checks_node.CHECKS,
     )
     return Diagnosis(machine.kernel, tuple(check for find in every for check in find(machine, config)))
+
+
+def has_feature(machine: Machine, feature: str) -> bool | None:
+    """Whether the kernel has it: as seen, or where there was no cgroup to see it in, by the kernel's version."""
+    seen = machine.features.get(feature)
+    since = _version(FEATURE_FILES.get(feature, ""))
+    version = _version(machine.kernel)
+    return seen if seen is not None or since is None or version is None else version >= since
+
+
+def _version(release: str) -> tuple[int, int] | None:
+    first, _, rest = release.partition(".")
+    second = "".join(character for character in rest.partition(".")[0] if character.isdigit())
+    return (int(first), int(second)) if first.isdecimal() and second else None
 
 
 def boot_with(words: str, machine: Machine) -> str:

@@ -10,7 +10,7 @@ from evenkeel.api.config import (
     KubeletConfiguration,
 )
 from evenkeel.cgroup.tree import Version
-from evenkeel.host.checks import Check, State, boot_with, unseen
+from evenkeel.host.checks import Check, State, boot_with, has_feature, unseen
 from evenkeel.host.machine import FEATURE_FILES, CgroupSeen, Machine
 
 # What each controller is for, in the words of the promise, and the promise.
@@ -85,7 +85,7 @@ def memory_qos(machine: Machine, config: KubeletConfiguration) -> Iterator[Check
             name, State.BROKEN, seen, promise, ("C1", "C2", "C5"), (boot_with(_TO_V2, machine), without)
         )
         return
-    missing = [file for file in ("memory.min", "memory.high") if machine.features.get(file) is False]
+    missing = [file for file in ("memory.min", "memory.high") if has_feature(machine, file) is False]
     if missing:
         since = FEATURE_FILES[missing[0]]
         seen = f"kernel {machine.kernel} has no {' and no '.join(missing)}"

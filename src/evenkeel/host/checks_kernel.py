@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.cgroup.tree import Version
-from evenkeel.host.checks import Check, State, boot_with, unseen
+from evenkeel.host.checks import Check, State, boot_with, has_feature, unseen
 from evenkeel.host.machine import FEATURE_FILES, Machine
 from evenkeel.host.swap import swap_mend
 from evenkeel.host.sysctl import mend as sysctl_mend
@@ -23,37 +23,22 @@ def features(machine: Machine, config: KubeletConfiguration) -> Iterator[Check]:
     missing = False
     if machine.cgroups is not None and machine.cgroups.version == Version.V2:
         for feature, (promise, requirement) in _WITHOUT.items():
-            if _has(machine, feature, FEATURE_FILES[feature]) is False:
+            if has_feature(machine, feature) is False:
                 missing = True
                 yield _without(machine, feature, FEATURE_FILES[feature], promise, requirement)
-    if machine.features.get("process_mrelease") is False:
+    if has_feature(machine, "process_mrelease") is False:
         missing = True
         promise = "the memory of an evicted pod comes back only when its processes get to run once more"
         yield _without(machine, "process_mrelease", _MRELEASE_SINCE, promise, "E2")
     if config.cpu_burst and machine.cgroups is not None:
         file = "cpu.cfs_burst_us" if machine.cgroups.version == Version.V1 else "cpu.max.burst"
-        if _has(machine, file, FEATURE_FILES[file]) is False:
+        if has_feature(machine, file) is False:
             missing = True
             promise = "containers cannot carry CPU over from idle periods, as --cpu-burst asks"
             burst = _without(machine, file, FEATURE_FILES[file], promise, "A23")
             yield burst._replace(state=State.BROKEN, mends=(*burst.mends, "--cpu-burst 0"))
     if not missing:
         yield Check(name, State.OK, f"{machine.kernel} has what is needed")
-
-
-def _has(machine: Machine, feature: str, since: str) -> bool | None:
-    """Where no cgroup is there to see it in, the kernel's version tells."""
-    seen = machine.features.get(feature)
-    if seen is not None:
-        return seen
-    version = _version(machine.kernel)
-    return None if version is None else version >= (_version(since) or (0, 0))
-
-
-def _version(release: str) -> tuple[int, int] | None:
-    first, _, rest = release.partition(".")
-    second = "".join(character for character in rest.partition(".")[0] if character.isdigit())
-    return (int(first), int(second)) if first.isdecimal() and second else None
 
 
 def _without(machine: Machine, feature: str, since: str, promise: str, requirement: str) -> Check:

@@ -36,7 +36,9 @@ def parse_log_record(record: bytes) -> LogLine | None:
     fields = head.split(b",")
     if not semicolon or len(fields) < 3 or not all(field.isdigit() for field in fields[:3]):
         return None
-    text = _ESCAPED.sub(lambda found: bytes((int(found[1], 16),)), rest.partition(b"\n")[0])
+    text = rest.partition(b"\n")[0]
+    if b"\\" in text:
+        text = _ESCAPED.sub(lambda found: bytes((int(found[1], 16),)), text)
     priority, sequence, microseconds = (int(field) for field in fields[:3])
     # The part above the lowest three bits says who wrote: 0 is the kernel, and processes cannot give themselves that.
     return LogLine(sequence, microseconds / 1e6, priority < 8, text.decode(errors="replace"))

@@ -48,6 +48,8 @@ class OomRecord(NamedTuple):
         return f"{where}: the machine was out of memory"
 
 
+# An OOM is a hundred lines in the log, of which five are read.
+_OF_INTEREST = re.compile(r"oom-kill|Tasks? in |memory: usage |Kill(?:ed)? process ")
 _VICTIM = re.compile(r"oom-kill:constraint=CONSTRAINT_(\w+),.*?(?:,oom_memcg=(.*?)|,global_oom)?"
                      r",task_memcg=(.*?),task=.*,pid=(\d+),uid=(\d+)$")  # fmt: skip
 _VICTIM_BEFORE_5 = re.compile(r"Task in (.*) killed as a result of limit of (.*)$")
@@ -88,6 +90,8 @@ class OomParser:
         self._group_pids: set[int] = set()
 
     def feed(self, line: str, sequence: int = 0, boot_seconds: float = 0.0) -> OomRecord | None:
+        if not _OF_INTEREST.search(line):
+            return None
         if "invoked oom-killer" in line:
             self._start()
         elif found := _USAGE.match(line):
