@@ -9,7 +9,6 @@ import gc
 import os
 import sys
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from importlib import import_module
 from typing import NoReturn
 
@@ -33,12 +32,28 @@ _EPILOG = "Every command has its own help: evenkeel COMMAND --help"
 def entry() -> NoReturn:
     """The installed script: `main` without what only programs that live longer need."""
     gc.disable()
-    code = main()
-    with suppress(BrokenPipeError):
+    _make_streams_safe()
+    try:
+        code = main()
+    except SystemExit as end:  # argparse's own, of usage and help
+        code = end.code if isinstance(end.code, int) else 0
+    try:
         sys.stdout.flush()
         sys.stderr.flush()
+    except OSError:
+        code = code or 1
     # Taking the interpreter apart in good order takes longer than most commands do.
     os._exit(code)
+
+
+def _make_streams_safe() -> None:
+    """Whatever was closed, and whatever the terminal cannot show: printing does not fail for it."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        else:
+            stream.reconfigure(errors="backslashreplace")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -63,6 +78,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # The reader (`| head`) has gone; what Python still flushes at exit must go nowhere too.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:  # a full disk, most likely: what is read is opened elsewhere
+        print(f"evenkeel: {(error.strerror or str(error)).lower()}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
