@@ -1,1 +1,1 @@
-"""The machine: files, and later capacity, procfs, pressure and OOM notifications."""
+"""The machine: files, capacity, what the kernel tells, and what about it would break a promise."""
