@@ -176,6 +176,7 @@ class _Builder:
                 memory_qos=str(container_class(container, MEMORY)) if container else "",
                 cpu_qos=str(container_class(container, CPU)) if container else "",
                 oom_score_adj=oom_score_setting(of_child),
+                is_killed_whole=of_child.oom_group is not None and of_child.oom_group.value == 1,
             )
 
     def _child_path(self, pod: _Pod, child: str) -> str:
