@@ -309,6 +309,20 @@ def test_what_is_not_yaml_is_said_to_be_none(text):
     assert "\n" not in problem.message
 
 
+@pytest.mark.parametrize("value", ["😀", "a😀b𝄞", "\\ud83d\\ude00", "\\\\😀", '"😀"'])
+def test_json_may_write_a_character_as_two_halves(value):
+    assert one(json.dumps({value: [value]})) == {value: [value]}
+
+
+@pytest.mark.parametrize(
+    "text, line, code", [("a: é\nb: \x01", 2, "0x01"), ("\0", 1, "0x00"), ("é\n\n\x7f", 3, "0x7f")]
+)
+def test_a_character_that_yaml_does_not_allow_is_told_with_its_line(text, line, code):
+    problem, _ = refused(text)
+    assert problem.message == f"is not YAML: holds the character {code}, which it does not allow"
+    assert problem.line == line
+
+
 def test_half_a_surrogate_pair_is_found_on_its_line():
     assert refused("a: 1\nb: \udfff")[0].line == 2
 
@@ -322,9 +336,12 @@ def test_windows_line_ends_and_a_byte_order_mark_are_fine():
 
 @given(plain_values)
 def test_json_is_yaml(value):
-    text = json.dumps({"value": value}, ensure_ascii=False)
-    assert one(text) == {"value": value}
-    assert one(json.dumps({"value": value}, indent=1, ensure_ascii=False)) == {"value": value}
+    for spelled in (
+        json.dumps({"value": value}),
+        json.dumps({"value": value}, ensure_ascii=False),
+        json.dumps({"value": value}, indent="\t"),
+    ):
+        assert one(spelled) == {"value": value}
 
 
 def holds_only_plain_values(value, depth=0):

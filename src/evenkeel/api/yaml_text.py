@@ -57,6 +57,8 @@ def documents(text: str, problems: list[Problem]) -> Iterator[Document]:
     """Each document of `text` that is not empty. What cannot be read is added to `problems`."""
     loader = yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader
     builder = _Builder()
+    if "\\u" in text and text.lstrip()[:1] in ("{", "["):
+        text = _SURROGATES.sub(_joined, text)
     try:
         for event in yaml.parse(text, Loader=loader):
             document = builder.take(event)
@@ -66,6 +68,10 @@ def documents(text: str, problems: list[Problem]) -> Iterator[Document]:
         mark = error.problem_mark or error.context_mark
         what = ", ".join(part for part in (error.context, error.problem) if part)
         problems.append(Problem("", f"is not YAML: {what}", "Decode", line=mark.line + 1 if mark else 0))
+    except yaml.reader.ReaderError as error:
+        line = text.encode()[: error.position].count(b"\n") + 1
+        message = f"is not YAML: holds the character {error.character:#04x}, which it does not allow"
+        problems.append(Problem("", message, "Decode", line=line))
     except yaml.YAMLError as error:
         problems.append(Problem("", f"is not YAML: {' '.join(str(error).split())}", "Decode"))
     except UnicodeEncodeError as error:
@@ -73,6 +79,15 @@ def documents(text: str, problems: list[Problem]) -> Iterator[Document]:
         problems.append(Problem("", "is not YAML: holds half of a surrogate pair", "Decode", line=line))
     except _Refused as error:
         problems.append(Problem("", error.message, "Decode", line=error.line))
+
+
+# JSON writes a character beyond the first 65,536 as two halves, which YAML does not know.
+_SURROGATES = re.compile(r"(?<!\\)((?:\\\\)*)\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})")
+
+
+def _joined(halves: re.Match[str]) -> str:
+    high, low = (int(half, 16) for half in halves.group(2, 3))
+    return f"{halves[1]}{chr(0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00))}"
 
 
 class _Refused(Exception):
