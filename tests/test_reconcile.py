@@ -117,10 +117,10 @@ def test_everything_is_made_and_a_second_pass_does_nothing():
 
     assert steps_of(first) == [
         ("create", "/r", ""),
-        ("write", "/r", "memory.max"),
         ("create", "/r/podx", ""),
         ("write", "/r/podx", "pids.max"),
         ("create", "/r/podx/c", ""),
+        ("write", "/r", "memory.max"),  # what is below is charged to it, and must have room
         ("write", "/r/podx/c", "memory.max"),
     ]
     second = reconcile(kernel, tree, last=first)

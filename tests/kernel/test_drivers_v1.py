@@ -150,3 +150,18 @@ def test_a_process_that_is_in_one_hierarchy_only_is_killed_too(
     driver.remove(path)
 
     assert program.wait() == -9
+
+
+@pytest.mark.req("D3")
+def test_a_quota_falls_below_that_of_a_cgroup_that_was_just_removed(
+    driver: CgroupfsDriver, cgroup_root: Cgroup, path: str
+):
+    """As when an init container is done: the kernel counts its quota for a moment longer."""
+    pod = path.rpartition("/")[0]
+    for _ in range(5):
+        driver.create(path)
+        driver.write(pod, "cpu.cfs_quota_us", "-1")
+        driver.write(path, "cpu.cfs_quota_us", "50000")
+        driver.remove(path)
+        driver.write(pod, "cpu.cfs_quota_us", "20000")
+        assert placed(cgroup_root, pod).read("cpu.cfs_quota_us") == "20000"

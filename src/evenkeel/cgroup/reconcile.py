@@ -60,12 +60,12 @@ def survey(driver: Driver, tree: Tree, hands_off: Collection[str] = (), last: Su
     untouched = tuple(hands_off)
     if last is not None and (last.fit, last.observed) == (fitted, observed) and last.hands_off == untouched:
         return last
-    steps = tuple(
+    steps = [
         step
         for step in diff(fitted.tree, observed, untouched)
         if not _is_absent_default(step, observed, tree) and not _holds(step, untouched)
-    )
-    return Survey(fitted, untouched, observed, steps)
+    ]
+    return Survey(fitted, untouched, observed, tuple(_limits_last(steps)))
 
 
 def reconcile(
@@ -87,6 +87,19 @@ def reconcile(
         failures=tuple(work.failures),
         unavailable=tuple(work.unavailable.values()),
         skipped=tuple(work.skipped),
+    )
+
+
+_MEMORY_LIMITS = ("memory.max", "memory.high", "memory.limit_in_bytes", "memory.memsw.limit_in_bytes")
+
+
+def _limits_last(steps: list[Step]) -> list[Step]:
+    """What the kernel needs for a cgroup is charged to the one above it. A new one, in which nothing runs yet, is
+    limited only when everything below it is made."""
+    made = {step.path for step in steps if step.action == Action.CREATE}
+    return sorted(
+        steps,
+        key=lambda step: step.path in made and bool(step.setting and step.setting.file in _MEMORY_LIMITS),
     )
 
 

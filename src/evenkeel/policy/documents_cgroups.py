@@ -283,7 +283,7 @@ def _root_memory_max(node: NodeView, limits: CgroupLimits) -> Amount:
 def _swap_max(node: NodeView, container: Container) -> Amount | None:
     """A18: where swap may be on, it is kept from containers whose guarantees it would break."""
     if node.config.fail_swap_on:
-        return None
+        return Amount(NO_LIMIT, "A18", "failSwapOn: there is no swap to keep away")
     if container_class(container, MEMORY) == QoSClass.BEST_EFFORT:
         return Amount(NO_LIMIT, "A18", "no guarantee that swap would break")
     return Amount(0, "A18", "swap would break its guarantee")

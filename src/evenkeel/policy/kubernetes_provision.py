@@ -21,6 +21,8 @@ from evenkeel.policy.words import bytes_text, cores_text
 
 SANDBOX_SCORE = -998
 _RULE = "kubelet"
+# Kubelet sets none; what our own profile may have left must go before a quota can fall below it.
+_NO_BURST = Amount(0, _RULE, "no burst")
 
 
 def container_provision(node: NodeView, facts: PodFacts, container: Container) -> Provision:
@@ -39,6 +41,7 @@ def container_provision(node: NodeView, facts: PodFacts, container: Container) -
     provision = Provision(
         cpu_shares=Amount(config.cpu_shares, _RULE, "cpu request"),
         cpu_quota=quota,
+        cpu_burst_us=_NO_BURST,
         cpus=Cpus(cpus, _RULE, "static cpu manager") if cpus else None,
         memory_max=limited if config.memory_bytes else Amount(NO_LIMIT, _RULE, "no memory limit"),
         hugepages={
@@ -71,6 +74,7 @@ def pod_provision(
     config = pod_config(facts.pod, settings, facts.qos, facts.requests)
     provision = _provision(node, config, "requests of the pod", "limits of the pod")
     return provision._replace(
+        cpu_burst_us=_NO_BURST,
         cpu_shares=provision.cpu_shares
         if fair_shares is None
         else Amount(fair_shares, "A21", "fair CPU sharing"),

@@ -30,7 +30,10 @@ _MEANINGS = {
     errno.EINVAL: ("the kernel does not take this value", ""),
     errno.ERANGE: ("the value is out of the kernel's range", ""),
     errno.ENOSPC: ("the kernel has no room for it", ""),
-    errno.ENOMEM: ("the kernel has no memory for it", ""),
+    errno.ENOMEM: (
+        "the kernel has no memory for it",
+        "a limit on memory above it may be too small to hold it",
+    ),
     errno.EAGAIN: (
         "a limit on the number of cgroups is reached",
         "see cgroup.max.descendants and cgroup.max.depth above it",

@@ -3,6 +3,7 @@
 On hybrid hosts it is in the unified hierarchy as well: that has no resources to set there, but pressure figures.
 """
 
+import time
 from collections.abc import Mapping
 
 from evenkeel.api.cgroup_path import is_within
@@ -11,11 +12,14 @@ from evenkeel.cgroup.drivers.base import PATIENCE_SECONDS, CgroupfsDriver
 from evenkeel.cgroup.drivers.bounds import Bounds
 from evenkeel.cgroup.drivers.cgroupfs import Cgroupfs
 from evenkeel.cgroup.drivers.mounts import Mounts
+from evenkeel.cgroup.drivers.processes import waits
 from evenkeel.cgroup.drivers.refusals import not_available, refusal, without_controller
 from evenkeel.cgroup.statistics import MOST_BYTES, V1_FILES, v1_statistics
 from evenkeel.cgroup.tree import Naming, Version
 
 UNIFIED = "unified"  # beside the controllers in `files`
+
+_LINGER_SECONDS = 2.0
 
 
 class V1Driver(CgroupfsDriver):
@@ -33,6 +37,28 @@ class V1Driver(CgroupfsDriver):
         of_mount = dict(zip(points, self._hierarchies, strict=True))
         self._of_controller = {controller: of_mount[mount] for controller, mount in mounts.v1.items()}
         self._unified = of_mount[mounts.v2] if mounts.v2 else None
+        self._removed: dict[str, float] = {}  # cgroups that were removed just now, and when
+
+    def write(self, path: str, file: str, value: str) -> None:
+        """A quota must not be below that of a cgroup below it, and the kernel goes on counting one for a moment after
+        it was removed."""
+        patience = _LINGER_SECONDS if file.startswith("cpu.cfs_") and self._was_above(path) else 0.0
+        refused: CgroupError | None = None
+        for _ in waits(patience):
+            try:
+                super().write(path, file, value)
+            except CgroupError as error:
+                if error.reason != "EINVAL":
+                    raise
+                refused = error
+            else:
+                return
+        assert refused is not None
+        raise refused
+
+    def remove(self, path: str) -> None:
+        super().remove(path)
+        self._removed[path] = time.monotonic()
 
     def freeze(self, path: str, *, frozen: bool) -> None:
         self._bounds.to_set(path)
@@ -60,6 +86,12 @@ class V1Driver(CgroupfsDriver):
         if self._unified is not None:
             found[UNIFIED] = self._unified.directory(path)
         return found
+
+    def _was_above(self, path: str) -> bool:
+        """Whether a cgroup below this one was removed just now."""
+        since = time.monotonic() - _LINGER_SECONDS
+        self._removed = {one: when for one, when in self._removed.items() if when > since}
+        return any(is_within(one, path) for one in self._removed)
 
     def _make(self, path: str) -> None:
         for hierarchy in self._hierarchies:
