@@ -80,9 +80,9 @@ class Cgroup:
                     found |= {int(pid) for pid in (Path(directory) / "cgroup.procs").read_text().split()}
         return found
 
-    def child(self, name: str) -> "Cgroup":
-        """Make the cgroup `name` below, with every controller that is to be had."""
-        if UNIFIED in self.directories:
+    def child(self, name: str, *, controllers: bool = True) -> "Cgroup":
+        """Make the cgroup `name` below, with every controller that v2 has here, unless they are to stay as they are."""
+        if controllers and UNIFIED in self.directories:
             enable_controllers(self.directories[UNIFIED])
         made = Cgroup({key: path / name for key, path in self.directories.items()})
         for path in made.paths():

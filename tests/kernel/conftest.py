@@ -74,7 +74,8 @@ def cgroup_root() -> Iterator[Cgroup]:
     tops = Cgroup(hierarchies())
     root = Cgroup({key: path / name for key, path in tops.directories.items()})
     with temporary(root):
-        tops.child(name)
+        # On a hybrid host what v2 hands on from its top is not ours to change; v1 has the controllers that matter.
+        tops.child(name, controllers=set(tops.directories) == {UNIFIED})
         if root.has("memory.max"):
             root.write("memory.max", MEMORY_BYTES)
         else:

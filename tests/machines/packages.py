@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 
 from tests.machines import Unavailable
 from tests.machines.cache import locked
@@ -20,6 +21,9 @@ VIRTUAL_MACHINE = (
     "util-linux",
 )
 
+# Debian 12 has it with QEMU, later releases in a package of its own.
+VIRTIOFSD = (Path("/usr/lib/qemu/virtiofsd"), Path("/usr/libexec/virtiofsd"))
+
 
 def require(packages: Iterable[str]) -> None:
     """Have `packages` installed, or raise `Unavailable` with the command that would do it."""
@@ -34,6 +38,16 @@ def require(packages: Iterable[str]) -> None:
             print(f"installing {' '.join(missing)}", file=sys.stderr)
             apt_get("update")
             apt_get("install", "-y", "--no-install-recommends", *missing)
+
+
+def virtiofsd() -> Path:
+    """The program that shares a directory with a guest."""
+    if not any(path.exists() for path in VIRTIOFSD):
+        require(["virtiofsd"])
+    for path in VIRTIOFSD:
+        if path.exists():
+            return path
+    raise Unavailable(f"virtiofsd is at none of {', '.join(map(str, VIRTIOFSD))}")
 
 
 def apt_get(*arguments: str) -> None:

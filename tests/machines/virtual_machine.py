@@ -18,11 +18,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from tests.machines import PROJECT, Unavailable
+from tests.machines import PROJECT
+from tests.machines.packages import virtiofsd
 
 SCRATCH = "/scratch"
 SCRATCH_BYTES = 4 << 30
-VIRTIOFSD = (Path("/usr/lib/qemu/virtiofsd"), Path("/usr/libexec/virtiofsd"))
 KERNEL_ARGUMENTS = (
     "console=ttyS0 quiet panic=-1 reboot=triple "
     "mitigations=off nokaslr no_timer_check tsc=reliable random.trust_cpu=1 cgroup_no_v1=all psi=1"
@@ -153,19 +153,16 @@ def _serve(
     Read-only is a matter of the mount: the server has no such option. The bind is not recursive, so that nothing
     mounted below comes along.
     """
-    server = next((path for path in VIRTIOFSD if path.exists()), None)
-    if server is None:
-        raise Unavailable(f"virtiofsd is at none of {', '.join(map(str, VIRTIOFSD))}")
     mounted = directory / f"{tag}-mounted"
     mounted.mkdir()
     listening = stack.enter_context(socket.socket(socket.AF_UNIX))
     listening.bind(str(directory / f"{tag}.socket"))
     listening.listen(1)
     cache = "always" if mode == "ro" else "auto"
-    options = f"source={mounted},sandbox=chroot,cache={cache},log_level=err"
+    options = f"source={mounted},sandbox=chroot,cache={cache}"
     script = 'mount --bind -o "$1" "$2" "$3" && shift 3 && exec "$@"'
     command = ["unshare", "--mount", "--", "sh", "-c", script, "sh", mode, str(path), str(mounted),
-               str(server), "-f", "--rlimit-nofile=0", f"--fd={listening.fileno()}", "-o", options]  # fmt: skip
+               str(virtiofsd()), "-f", "--rlimit-nofile=0", f"--fd={listening.fileno()}", "-o", options]  # fmt: skip
     return _start(stack, command, messages, pass_fds=[listening.fileno()])
 
 
