@@ -324,6 +324,32 @@ def test_v1_quota_and_period_change_by_way_of_the_smaller_ratio_or_of_none(old, 
     assert next(file for file, _ in written(quota(*old), quota(*new))) == first
 
 
+def pod_and_container(of_pod, of_container):
+    quotas = [(Setting("cpu.cfs_quota_us", quota, "", ""),) for quota in (of_pod, of_container)]
+    cgroups = (
+        Cgroup("/r", Kind.ROOT, ()),
+        Cgroup("/r/p", Kind.POD, quotas[0]),
+        Cgroup("/r/p/c", Kind.CONTAINER, quotas[1]),
+    )
+    return Tree(Version.V1, Naming.CGROUPFS, cgroups)
+
+
+@pytest.mark.req("D1", "D5")
+@pytest.mark.parametrize(
+    "old, new, first",
+    [
+        (("30000", "-1"), ("90000", "60000"), "/r/p"),  # more than the pod had
+        (("90000", "60000"), ("30000", "-1"), "/r/p/c"),  # more than the pod will have
+        (("30000", "-1"), ("-1", "60000"), "/r/p"),
+        (("-1", "60000"), ("30000", "-1"), "/r/p/c"),
+    ],
+)
+def test_v1_lets_no_container_have_a_quota_beyond_its_pods_on_the_way(old, new, first):
+    old, new = pod_and_container(*old), pod_and_container(*new)
+    take_all(old, new)
+    assert diff(new, as_observed(old))[0].path == first
+
+
 @pytest.mark.req("A23")
 def test_cores_are_let_go_before_others_take_them():
     def cores(first, second):

@@ -179,6 +179,19 @@ def test_requests_protect_containers_pods_branches_and_all_above():
     assert found[root] == found["/a/b"] == found["/a"] == 3 * GIB + 256 * MIB
 
 
+@pytest.mark.req("C1")
+def test_a_pod_is_protected_by_what_its_containers_are_though_each_is_rounded_up():
+    some = pod(container({"memory": "500m"}, name="x"), container({"memory": "500m"}, name="y"), name="b")
+    found = planned(node(), some)
+    assert [found[path]["memory.min"] for path in (f"{POD}/x", f"{POD}/y", POD, "burstable", "")] == [
+        "1",
+        "1",
+        "2",
+        "2",
+        "2",
+    ]
+
+
 @pytest.mark.req("C1", "E8")
 def test_reserved_cgroups_are_protected_and_capped_unless_told_not_to_cap():
     config = {

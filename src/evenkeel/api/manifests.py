@@ -199,7 +199,7 @@ class _Reader:
             return
         count = _count(value, count_field, path, of_owner) if count_field else 1
         pod = self._pod(template, here, found, notes, owner)
-        if pod is None or of_owner.problems:
+        if pod is None:
             return
         for index in range(count):
             name = f"{pod.metadata.name}-{index}" if count > 1 else pod.metadata.name
