@@ -19,6 +19,8 @@ def without_indices(path: str) -> str:
 def line_of(document: Document, field: str) -> int:
     """The line on which `field` stands, or that of the nearest thing around it which is there."""
     value, line = document.value, document.line
+    if not field:
+        return line
     for name, index in re.findall(r"([^.\[\]]+)|\[([^\]]*)\]", field):
         if isinstance(value, LinedList) and (place := _index(index)) is not None and place < len(value):
             line, value = value.lines[place], value[place]

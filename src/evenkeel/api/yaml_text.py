@@ -58,7 +58,7 @@ def documents(text: str, problems: list[Problem]) -> Iterator[Document]:
     loader = yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader
     builder = _Builder()
     if "\\u" in text and text.lstrip()[:1] in ("{", "["):
-        text = _SURROGATES.sub(_joined, text)
+        text = re.sub(_SURROGATES, _joined, text)
     try:
         for event in yaml.parse(text, Loader=loader):
             document = builder.take(event)
@@ -82,7 +82,7 @@ def documents(text: str, problems: list[Problem]) -> Iterator[Document]:
 
 
 # JSON writes a character beyond the first 65,536 as two halves, which YAML does not know.
-_SURROGATES = re.compile(r"(?<!\\)((?:\\\\)*)\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})")
+_SURROGATES = r"(?<!\\)((?:\\\\)*)\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})"
 
 
 def _joined(halves: re.Match[str]) -> str:
