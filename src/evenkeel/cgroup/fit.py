@@ -22,11 +22,12 @@ class Unavailable(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """`tree` is `wanted` without the settings whose files are `lacking`. A controller that is missing altogether is a
-    failure."""
+    """`tree` is `wanted` without the settings whose files are `lacking`; `files` are all that it has. A controller that
+    is missing altogether is a failure."""
 
     wanted: Tree
     tree: Tree
+    files: tuple[str, ...] = ()
     lacking: frozenset[str] = frozenset()
     unavailable: tuple[Unavailable, ...] = ()
     failures: tuple[CgroupError, ...] = ()
@@ -34,12 +35,13 @@ class Fit(NamedTuple):
 
 def fit(wanted: Tree, lacking: Callable[[str], CgroupError | None], last: Fit | None = None) -> Fit:
     """`lacking` says why the machine has no such file, None if it has. `last` is what is known already."""
-    files = {setting.file for cgroup in wanted.cgroups for setting in cgroup.settings}
-    errors = {file: error for file in sorted(files) if (error := lacking(file)) is not None}
-    if last is not None and last.wanted == wanted and last.lacking == errors.keys():
+    is_known = last is not None and last.wanted == wanted
+    files = last.files if last is not None and is_known else _files(wanted)
+    errors = {file: error for file in files if (error := lacking(file)) is not None}
+    if last is not None and is_known and last.lacking == errors.keys():
         return last
     if not errors:
-        return Fit(wanted, wanted)
+        return Fit(wanted, wanted, files)
     missed: dict[str, list[str]] = {}
     cgroups = []
     for cgroup in wanted.cgroups:
@@ -59,10 +61,15 @@ def fit(wanted: Tree, lacking: Callable[[str], CgroupError | None], last: Fit | 
     return Fit(
         wanted=wanted,
         tree=wanted._replace(cgroups=tuple(cgroups)),
+        files=files,
         lacking=frozenset(errors),
         unavailable=tuple(unavailable),
         failures=tuple(of_controller.values()),
     )
+
+
+def _files(tree: Tree) -> tuple[str, ...]:
+    return tuple(sorted({setting.file for cgroup in tree.cgroups for setting in cgroup.settings}))
 
 
 def is_default(setting: Setting, version: Version) -> bool:

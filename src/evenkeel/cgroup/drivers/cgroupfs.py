@@ -28,6 +28,7 @@ class Cgroupfs:
 
     def __init__(self, mount: str, make_room: Callable[[], None] = lambda: None) -> None:
         self.mount = mount.rstrip("/") or "/"
+        self.closings = 0  # while it stays, the descriptors of directories are good
         self._directories: dict[str, int] = {}
         self._make_room = make_room
 
@@ -83,12 +84,14 @@ class Cgroupfs:
                 return ()
             raise refusal(error, "list", path) from None
 
-    def child_count(self, path: str) -> int:
-        """How many cgroups are in it, as the kernel counts a directory's links; negative where that is not known."""
+    def entered(self, path: str) -> int:
+        """A descriptor of the cgroup's directory, good until `closings` changes; −1 if there is no such cgroup."""
         try:
-            return os.fstat(self._enter(path)).st_nlink - 2
-        except OSError:
-            return -1
+            return self._enter(path)
+        except OSError as error:
+            if error.errno in GONE:
+                return -1
+            raise refusal(error, "look into", path) from None
 
     def open(self, path: str, file: str) -> int:
         """A descriptor to read the file with, for the caller to close. Raises OSError."""
@@ -118,6 +121,7 @@ class Cgroupfs:
     def forget(self, path: str) -> None:
         """Closes the cgroup's directory."""
         if path in self._directories:
+            self.closings += 1
             os.close(self._directories.pop(path))
 
     def forget_others(self, root: str, paths: AbstractSet[str]) -> None:

@@ -1,26 +1,23 @@
 """Reading a whole tree: every file that the plan sets, and whatever is there that the plan does not have.
 
 This is done over and over for a tree in which nothing has changed. So the descriptors of one tree are lined up once and
-read in one go, and the answer is the same object as before if every byte is the same. What should not be there is found
-by counting: a directory's links tell how many cgroups are in it, and only if there are more or fewer than the plan has
-are they listed.
+read in one go, and the answer is the same object as before if every byte is the same.
 """
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from evenkeel.cgroup.diff import Observed
 from evenkeel.cgroup.drivers.bounds import Bounds
 from evenkeel.cgroup.drivers.cgroupfs import GONE, Cgroupfs
+from evenkeel.cgroup.drivers.families import Differences, Families
 from evenkeel.cgroup.drivers.kept import ABSENT, KeptFiles
 from evenkeel.cgroup.drivers.refusals import refusal
-from evenkeel.cgroup.names import POD_PREFIX
-from evenkeel.cgroup.tree import Kind, Tree
+from evenkeel.cgroup.tree import Tree
 
-_PARENTS = (Kind.ROOT, Kind.BRANCH, Kind.POD)  # whose children are all ours
-_MOST_BYTES = 4096  # more than any setting has
+_FEW_BYTES = 64  # more than almost any setting has
+_MOST_BYTES = 4096
 
 
 class Observer:
@@ -51,7 +48,7 @@ class Observer:
             return self._one_by_one(tree)
         if reading is not last or contents != self._contents:
             self._last, self._contents, self._observed = reading, contents, _texts(reading, contents)
-        return self._with_differences(reading.families, self._observed)
+        return _corrected(self._observed, reading.families.differences())
 
     def _is_good(self, reading: "_Reading", tree: Tree) -> bool:
         return reading.is_whole and reading.generation == self._kept.generation and reading.tree == tree
@@ -82,7 +79,7 @@ class Observer:
             generation=generation,
             cgroups=cgroups,
             descriptors=descriptors,
-            families=_families(tree, {path for path, _ in cgroups}),
+            families=Families(self._hierarchies, tree, {path for path, _ in cgroups}),
             is_whole=len(cgroups) == len(tree.cgroups)
             and len(descriptors) == sum(len(cgroup.settings) for cgroup in tree.cgroups),
         )
@@ -93,11 +90,14 @@ class Observer:
             return None
         pread = os.pread
         try:
-            return [pread(descriptor, _MOST_BYTES, 0) for descriptor in reading.descriptors]
+            contents = [pread(descriptor, _FEW_BYTES, 0) for descriptor in reading.descriptors]
+            if _FEW_BYTES in map(len, contents):
+                contents = [pread(descriptor, _MOST_BYTES, 0) for descriptor in reading.descriptors]
         except OSError as error:
             if error.errno in GONE:
                 return None
             raise refusal(error, "read", self._bounds.root) from None
+        return contents
 
     def _one_by_one(self, tree: Tree) -> Observed:
         """Slower, and sure of itself while cgroups vanish, or descriptors are too few to be kept."""
@@ -109,40 +109,13 @@ class Observer:
                 observed[cgroup.path] = {
                     file: _text(content) for file, content in zip(files, contents, strict=True) if content
                 }
-        return self._with_differences(_families(tree, observed.keys()), observed)
+        return _corrected(observed, Families(self._hierarchies, tree, observed.keys()).differences())
 
     def _without_absent(self, path: str, descriptors: Mapping[str, int]) -> dict[str, int]:
         for file, descriptor in descriptors.items():
             if descriptor == ABSENT:
                 self._on_absent(path, file)
         return {file: descriptor for file, descriptor in descriptors.items() if descriptor != ABSENT}
-
-    def _with_differences(self, families: "list[_Family]", observed: Observed) -> Observed:
-        """What was read, with the cgroups that should not be there, and without those that one hierarchy lacks."""
-        extra: list[str] = []
-        partial: list[str] = []
-        for family in families:
-            for hierarchy in self._hierarchies:
-                if hierarchy.child_count(family.parent) != family.there:
-                    found = hierarchy.children(family.parent)
-                    extra += [f"{family.parent}/{name}" for name in found if family.is_extra(name)]
-                    partial += [f"{family.parent}/{name}" for name in family.names.difference(found)]
-        if not extra and not partial:
-            return observed
-        there = {path: values for path, values in observed.items() if not _is_in(path, set(partial))}
-        return {**there, **{path: {} for path in extra}}
-
-
-class _Family(NamedTuple):
-    """A cgroup with the names that the plan has in it, and how many of these are there."""
-
-    parent: str
-    names: frozenset[str]
-    there: int
-
-    def is_extra(self, name: str) -> bool:
-        # In the hierarchy's own root others live too, beside our pods if these are there (B6): pods go by their prefix.
-        return name not in self.names and (bool(self.parent) or name.startswith(POD_PREFIX))
 
 
 class _Reading(NamedTuple):
@@ -152,21 +125,8 @@ class _Reading(NamedTuple):
     generation: int
     cgroups: list[tuple[str, list[str]]]
     descriptors: list[int]
-    families: list[_Family]
+    families: Families
     is_whole: bool
-
-
-def _families(tree: Tree, there: AbstractSet[str]) -> list[_Family]:
-    names: dict[str, list[str]] = {c.path: [] for c in tree.cgroups if c.kind in _PARENTS and c.path in there}
-    if all(cgroup.kind != Kind.ROOT for cgroup in tree.cgroups):
-        names[""] = []
-    counts = dict.fromkeys(names, 0)
-    for cgroup in tree.cgroups:
-        parent, _, name = cgroup.path.rpartition("/")
-        if parent in names:
-            names[parent].append(name)
-            counts[parent] += cgroup.path in there
-    return [_Family(parent, frozenset(children), counts[parent]) for parent, children in names.items()]
 
 
 def _texts(reading: _Reading, contents: list[bytes]) -> Observed:
@@ -176,6 +136,15 @@ def _texts(reading: _Reading, contents: list[bytes]) -> Observed:
 
 def _text(content: bytes) -> str:
     return content.decode("latin-1").rstrip("\n")
+
+
+def _corrected(observed: Observed, differences: Differences) -> Observed:
+    """What was read, with the cgroups that should not be there, and without those that one hierarchy lacks."""
+    if not differences.extra and not differences.partial:
+        return observed
+    partial = set(differences.partial)
+    whole = {path: values for path, values in observed.items() if not _is_in(path, partial)}
+    return {**whole, **{path: {} for path in differences.extra}}
 
 
 def _is_in(path: str, tops: set[str]) -> bool:

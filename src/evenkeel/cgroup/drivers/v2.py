@@ -38,7 +38,7 @@ class V2Driver(CgroupfsDriver):
     def statistics(self, path: str) -> Statistics:
         if not self._kept.keeps(path):
             self._bounds.to_read(path)
-        contents = self._kept.contents(path, V2_FILES, MOST_BYTES)
+        contents = self._kept.figures(path, V2_FILES, MOST_BYTES)
         if contents is None:
             raise CgroupError(f"there is no cgroup {path}", path=path, reason="ENOENT")
         if not contents[0]:
