@@ -5,18 +5,17 @@ import sys
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from evenkeel.api.pod import Pod
 from evenkeel.api.resources import CPU, MEMORY, PODS, ResourceList
 from evenkeel.cgroup.plan import plan
 from evenkeel.cgroup.tree import Cgroup, Naming, Tree, Version
 from evenkeel.cli.config_flags import add_config_flags, config_from
 from evenkeel.cli.inputs import add_manifest_flag, add_node_flag, manifests_from, node_from
+from evenkeel.cli.moments import moments_of
 from evenkeel.cli.output import STRUCTURED, paint_for, print_structured
-from evenkeel.errors import EvenkeelError, InvalidInput
+from evenkeel.errors import InvalidInput
 from evenkeel.policy.admission import Verdict, admit
 from evenkeel.policy.allocatable import node_capacity, reservation_problems
 from evenkeel.policy.node import NodeView, node_view
-from evenkeel.policy.provision import PodMoment
 from evenkeel.policy.qos import container_class, pod_class
 from evenkeel.policy.words import bytes_text, cores_text
 from evenkeel.quantity import Quantity
@@ -66,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     verdicts = admit(reading.pods, node.allocatable, node.profile, args.pressure or ())
     kind = args.cgroup or ("systemd" if config.cgroup_driver == "systemd" else "v2")
     admitted = [verdict.pod for verdict in verdicts if verdict.refusal is None]
-    tree = plan(node, _moments(node, admitted, args.init), *_CGROUPS[kind])
+    tree = plan(node, moments_of(node, admitted, args.init), *_CGROUPS[kind])
     explanation = _explanation(node, verdicts, tree)
     if args.output in STRUCTURED:
         print_structured(explanation, args.output)
@@ -113,26 +112,6 @@ class Explanation(NamedTuple):
     node: NodeExplained
     pods: tuple[PodExplained, ...]
     cgroups: tuple[Cgroup, ...]
-
-
-def _moments(node: NodeView, pods: list[Pod], init: str | None) -> list[PodMoment]:
-    moments = [PodMoment(pod, _init_index(pod, init)) for pod in pods]
-    if node.config.cpu_manager_policy == "static":
-        from evenkeel.policy.cpuset import assign_on
-
-        cores = assign_on(node, pods)
-        moments = [
-            moment._replace(exclusive_cpus=cores.of_pod(moment.pod.metadata.uid), shared_cpus=cores.shared)
-            for moment in moments
-        ]
-    if init is not None and pods and not any(moment.is_starting for moment in moments):
-        raise EvenkeelError(f"--init: no pod has an init container {init}")
-    return moments
-
-
-def _init_index(pod: Pod, init: str | None) -> int | None:
-    found = (index for index, container in enumerate(pod.spec.init_containers) if container.name == init)
-    return next(found, None)
 
 
 def _explanation(node: NodeView, verdicts: tuple[Verdict, ...], tree: Tree) -> Explanation:

@@ -3,7 +3,6 @@
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 from typing import NamedTuple
 
 from evenkeel.cgroup.diff import Action, Step
@@ -13,8 +12,8 @@ from evenkeel.cgroup.fit import Unavailable
 from evenkeel.cgroup.plan import plan
 from evenkeel.cgroup.reconcile import Report, reconcile, survey
 from evenkeel.cli.config_flags import add_config_flags, config_from
-from evenkeel.cli.explain import _moments
 from evenkeel.cli.inputs import add_manifest_flag, add_node_flag, manifests_from, node_from
+from evenkeel.cli.moments import moments_of
 from evenkeel.cli.output import STRUCTURED, Paint, paint_for, print_structured
 from evenkeel.errors import InvalidInput
 from evenkeel.policy.admission import admit
@@ -49,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     admitted = [verdict.pod for verdict in verdicts if verdict.refusal is None]
     driver = driver_for(detect(), config)
     try:
-        tree = plan(node, _moments(node, admitted, None), driver.version, driver.naming)
+        tree = plan(node, moments_of(node, admitted), driver.version, driver.naming)
         if args.apply:
             report = reconcile(driver, tree, config.hands_off)
         else:
@@ -139,15 +138,17 @@ _SIGNS = {Action.CREATE: ("+", "green"), Action.REMOVE: ("-", "red"), Action.WRI
 
 
 def _lines(report: Report, paint: Paint, *, is_applied: bool) -> Iterator[str]:
-    """Steps in their order, those of one cgroup that follow each other together."""
+    """What is done to each cgroup, in the order in which its first step comes."""
     made = {step.path for step in report.done if step.action == Action.CREATE}
+    together: dict[str, list[Step]] = {}
+    for step in report.done:
+        together.setdefault(step.path, []).append(step)
     shown = [_columns(step, made) for step in report.done if step.setting is not None]
     widths = [max((len(columns[index]) for columns in shown), default=0) for index in range(3)]
-    for path, steps in groupby(report.done, key=lambda step: step.path):
-        together = list(steps)
-        sign, colour = _SIGNS[together[0].action]
+    for path, steps in together.items():
+        sign, colour = _SIGNS[steps[0].action]
         yield paint(colour, f"{sign} {path}")
-        for step in together:
+        for step in steps:
             if step.setting is not None:
                 yield _file_line(step, made, widths, paint)
     for one in report.unavailable:
