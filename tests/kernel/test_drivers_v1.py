@@ -165,3 +165,20 @@ def test_a_quota_falls_below_that_of_a_cgroup_that_was_just_removed(
         driver.remove(path)
         driver.write(pod, "cpu.cfs_quota_us", "20000")
         assert placed(cgroup_root, pod).read("cpu.cfs_quota_us") == "20000"
+
+
+def test_a_cpuset_without_cpus_takes_no_process_and_that_is_said(
+    driver: CgroupfsDriver, cgroup_root: Cgroup, path: str, spawn: Spawn
+):
+    pod = path.rpartition("/")[0]
+    for directory in placed(cgroup_root, pod).paths():
+        directory.mkdir()  # made by somebody else, and left empty
+    program = spawn("memory")
+    program.ask("free")
+
+    with pytest.raises(CgroupError, match="its cpuset has no CPUs or no memory nodes") as refused:
+        driver.add_process(pod, program.pid)
+
+    assert refused.value.reason == "ENOSPC"
+    driver.create(pod)
+    driver.add_process(pod, program.pid)

@@ -140,3 +140,22 @@ def test_a_file_that_no_kernel_has_is_known_to_be_missing_afterwards(driver: Cgr
     with pytest.raises(NotAvailable):
         driver.write(path, "memory.nothing", "1")
     assert isinstance(driver.lacking("memory.nothing"), NotAvailable)
+
+
+def test_a_limit_on_the_number_of_cgroups_is_named(driver: CgroupfsDriver, cgroup_root: Cgroup, path: str):
+    cgroup_root.write("cgroup.max.descendants", "1")
+    with pytest.raises(CgroupError, match="a limit on the number of cgroups is reached") as refused:
+        driver.create(path)
+    assert (refused.value.reason, refused.value.path) == ("EAGAIN", path)
+    assert "cgroup.max.descendants" in refused.value.hint
+
+
+def test_where_no_cgroup_fits_below_a_limit_on_memory_the_limit_is_suspected(
+    driver: CgroupfsDriver, path: str
+):
+    pod = path.rpartition("/")[0]
+    driver.create(pod)
+    driver.write(pod, "memory.max", "0")
+    with pytest.raises(CgroupError, match="a limit on memory above it may be too small") as refused:
+        driver.create(path)
+    assert refused.value.reason == "ENOMEM"

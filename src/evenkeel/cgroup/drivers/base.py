@@ -24,7 +24,8 @@ _FREEZE_SECONDS = 0.2  # a round of killing waits no longer for those that are s
 
 
 class CgroupfsDriver(ABC):
-    """Cgroups as directories. `patience_seconds` is how long processes may take to freeze or to die."""
+    """Cgroups as directories. `patience_seconds` is how long processes may take to freeze or to die. For one thread at
+    a time: what one closes, another must not be reading."""
 
     version: Version
 
