@@ -42,13 +42,17 @@ def _v2(provision: Provision, weight: Callable[[int], int]) -> list[Setting]:
     _add(found, "cpu.max.burst", _burst(provision))
     if cpus is not None:
         found.append(Setting("cpuset.cpus", format_cpuset(cpus.cpus), cpus.rule, cpus.reason))
-    _add(found, "memory.min", provision.memory_min)
-    _add(found, "memory.low", provision.memory_low)
-    _add(found, "memory.high", provision.memory_high)
-    _add(found, "memory.max", provision.memory_max)
-    _add(found, "memory.swap.max", provision.swap_max)
-    _add(found, "memory.oom.group", provision.oom_group)
-    _add(found, "pids.max", provision.pids_max)
+    for file, plain in (
+        ("memory.min", provision.memory_min),
+        ("memory.low", provision.memory_low),
+        ("memory.high", provision.memory_high),
+        ("memory.max", provision.memory_max),
+        ("memory.swap.max", provision.swap_max),
+        ("memory.oom.group", provision.oom_group),
+        ("pids.max", provision.pids_max),
+    ):
+        if plain is not None:
+            _add(found, file, plain)
     for size, amount in provision.hugepages.items():
         _add(found, f"hugetlb.{hugepage_size(size)}.max", amount)
     return found
@@ -85,9 +89,9 @@ def _is_no_quota(quota: Quota) -> bool:
 def _burst(provision: Provision) -> Amount | None:
     """A burst is of a quota: where there is none, there is none to carry over."""
     burst, quota = provision.cpu_burst_us, provision.cpu_quota
-    return (
-        burst._replace(value=0) if burst is not None and quota is not None and _is_no_quota(quota) else burst
-    )
+    if burst is not None and burst.value and quota is not None and _is_no_quota(quota):
+        return burst._replace(value=0)
+    return burst
 
 
 def _add(found: list[Setting], file: str, amount: Amount | None, unlimited: str = "max") -> None:

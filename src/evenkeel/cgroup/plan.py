@@ -163,11 +163,12 @@ class _Builder:
     def _pod(self, pod: _Pod) -> Iterator[Cgroup]:
         facts = pod.facts
         provision = self._policy.pod_provision(self._node, facts, pod.min_bytes, pod.fair_shares)
-        key, qos = facts.pod.key, str(facts.qos)
-        yield self._cgroup(pod.name, Kind.POD, provision)._replace(pod=key, qos=qos)
+        key, qos, path = facts.pod.key, str(facts.qos), self._path(pod.name)
+        of_pod = settings(self._version, provision, self._weight)
+        yield Cgroup(path, Kind.POD, of_pod, pod=key, qos=qos)
         for container, of_child in pod.children:
             yield Cgroup(
-                path=self._child_path(pod, container.name if container else INFRASTRUCTURE),
+                path=self._child_path(pod, path, container.name if container else INFRASTRUCTURE),
                 kind=Kind.CONTAINER if container else Kind.INFRASTRUCTURE,
                 settings=settings(self._version, of_child, self._container_weight),
                 pod=key,
@@ -179,16 +180,19 @@ class _Builder:
                 is_killed_whole=of_child.oom_group is not None and of_child.oom_group.value == 1,
             )
 
-    def _child_path(self, pod: _Pod, child: str) -> str:
+    def _child_path(self, pod: _Pod, parent: str, child: str) -> str:
+        names.child(pod.name, child)  # refuses what cannot name a cgroup
         if self._naming == Naming.CGROUPFS:
-            return names.to_cgroupfs(names.child(pod.name, child))
+            return f"{parent}/{child}"
         # Processes live in scopes. A unit's name is one for the whole system, so it holds the pod's UID too.
         uid = pod.facts.pod.metadata.uid.replace("-", "_")
-        return f"{names.to_systemd(pod.name)}/evenkeel-{uid}-{child.replace('-', '_')}.scope"
+        return f"{parent}/evenkeel-{uid}-{child.replace('-', '_')}.scope"
+
+    def _path(self, name: names.CgroupName) -> str:
+        return names.to_cgroupfs(name) if self._naming == Naming.CGROUPFS else names.to_systemd(name)
 
     def _cgroup(self, name: names.CgroupName, kind: Kind, provision: Provision) -> Cgroup:
-        path = names.to_cgroupfs(name) if self._naming == Naming.CGROUPFS else names.to_systemd(name)
-        return self._with_settings(Cgroup(path, kind, ()), provision)
+        return Cgroup(self._path(name), kind, settings(self._version, provision, self._weight))
 
     def _with_settings(self, cgroup: Cgroup, provision: Provision) -> Cgroup:
         return cgroup._replace(settings=settings(self._version, provision, self._weight))

@@ -313,6 +313,8 @@ def _oom_score(node: NodeView, pod: Pod, container: Container) -> Amount:
 
 def _container_hugepages(node: NodeView, container: Container) -> Mapping[int, Amount]:
     """Every page size the node has: what the container may use of it, or none."""
+    if not node.capacity.hugepages:
+        return {}
     asked = {
         hugepage_bytes(name): q.value for name, q in container.resources.limits.items() if is_hugepages(name)
     }

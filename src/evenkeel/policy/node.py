@@ -51,7 +51,7 @@ class NodeView(NamedTuple):
     @property
     def memory_qos(self) -> bool:
         """C4: the gate; whether the kernel can do it is another question (C5)."""
-        return self.config.feature("MemoryQoS")
+        return self.kubelet.memory_qos
 
 
 def node_view(capacity: NodeCapacity, config: KubeletConfiguration) -> NodeView:
