@@ -14,6 +14,8 @@ from tests.kernel.drivers import made_driver, path_of, placed
 from tests.kernel.processes import Spawn
 from tests.kernel.waiting import eventually
 
+# Under systemd these cgroups would be made behind its back: its own driver has tests of its own.
+pytestmark = pytest.mark.cgroup("v1", "v2")
 MIB = 1 << 20
 
 
