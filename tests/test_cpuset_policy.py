@@ -103,6 +103,12 @@ def test_as_many_cores_stay_shared_as_are_reserved():
 
 
 @pytest.mark.req("A23")
+def test_a_core_that_was_noted_twice_is_given_once():
+    found = assign([guaranteed("3", "a")], range(5), (), DOCUMENTS, {("a", "c"): (2, 0, 0, 1)})
+    assert found.exclusive == {("a", "c"): (0, 1, 2)}
+
+
+@pytest.mark.req("A23")
 @given(
     st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(1, 5)), unique_by=lambda each: each[0]),
     st.integers(0, 12),

@@ -53,7 +53,7 @@ def assign(
             key = (pod.metadata.uid, container.name)
             before = (kept or {}).get(key, ())
             if len(set(before)) == count <= len(free) - least_shared and set(before) <= set(free):
-                exclusive[key] = before
+                exclusive[key] = tuple(sorted(set(before)))
                 free = [cpu for cpu in free if cpu not in before]
             else:
                 waiting.append((key, count))
