@@ -8,14 +8,13 @@ from typing import NamedTuple
 from evenkeel.api.resources import CPU, MEMORY, PODS, ResourceList
 from evenkeel.cgroup.plan import plan
 from evenkeel.cgroup.tree import Cgroup, Naming, Tree, Version
-from evenkeel.cli.config_flags import add_config_flags, config_from
-from evenkeel.cli.inputs import add_manifest_flag, add_node_flag, manifests_from, node_from
+from evenkeel.cli.config_flags import add_config_flags
+from evenkeel.cli.inputs import add_manifest_flag, add_node_flag, decided_from
 from evenkeel.cli.moments import moments_of
 from evenkeel.cli.output import STRUCTURED, paint_for, print_structured
-from evenkeel.errors import InvalidInput
-from evenkeel.policy.admission import Verdict, admit
-from evenkeel.policy.allocatable import node_capacity, reservation_problems
-from evenkeel.policy.node import NodeView, node_view
+from evenkeel.policy.admission import Verdict
+from evenkeel.policy.allocatable import node_capacity
+from evenkeel.policy.node import NodeView
 from evenkeel.policy.qos import container_class, pod_class
 from evenkeel.policy.words import bytes_text, cores_text
 from evenkeel.quantity import Quantity
@@ -56,16 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    config = config_from(args)
-    reading = manifests_from(args, config.rulebook)
-    capacity = node_from(args.node, reading.nodes)
-    if problems := list(reservation_problems(capacity, config)):
-        raise InvalidInput(problems)
-    node = node_view(capacity, config)
-    verdicts = admit(reading.pods, node.allocatable, node.profile, args.pressure or ())
-    kind = args.cgroup or ("systemd" if config.cgroup_driver == "systemd" else "v2")
-    admitted = [verdict.pod for verdict in verdicts if verdict.refusal is None]
-    tree = plan(node, moments_of(node, admitted, args.init), *_CGROUPS[kind])
+    node, verdicts = decided = decided_from(args, args.pressure or ())
+    kind = args.cgroup or ("systemd" if node.config.cgroup_driver == "systemd" else "v2")
+    tree = plan(node, moments_of(node, decided.admitted, args.init), *_CGROUPS[kind])
     explanation = _explanation(node, verdicts, tree)
     if args.output in STRUCTURED:
         print_structured(explanation, args.output)
@@ -79,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
         for pod in explanation.pods:
             if not pod.admitted:
                 print(f"{paint('red', 'refused')} {pod.namespace}/{pod.name}: {pod.reason}: {pod.message}")
-    return int(any(verdict.refusal for verdict in verdicts))
+    return int(bool(decided.refused))
 
 
 class NodeExplained(NamedTuple):

@@ -3,13 +3,19 @@
 import argparse
 import os
 import sys
+from collections.abc import Collection
+from typing import NamedTuple
 
 from evenkeel.api.manifests import NOTHING_READ, Reading, read_manifests
 from evenkeel.api.node import Node
+from evenkeel.api.pod import Pod
 from evenkeel.api.profile import Profile
-from evenkeel.errors import EvenkeelError
+from evenkeel.cli.config_flags import config_from
+from evenkeel.errors import EvenkeelError, InvalidInput
 from evenkeel.host.files import manifest_paths, read_text
-from evenkeel.policy.allocatable import NodeCapacity
+from evenkeel.policy.admission import Refusal, Verdict, admit
+from evenkeel.policy.allocatable import NodeCapacity, reservation_problems
+from evenkeel.policy.node import NodeView, node_view
 from evenkeel.policy.node_size import capacity_of, parse_node
 
 
@@ -49,6 +55,32 @@ def manifests_from(args: argparse.Namespace, profile: Profile) -> Reading:
     for warning in reading.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     return reading
+
+
+class Decided(NamedTuple):
+    """The node that a command is about, and which of the pods it takes."""
+
+    node: NodeView
+    verdicts: tuple[Verdict, ...]
+
+    @property
+    def admitted(self) -> list[Pod]:
+        return [verdict.pod for verdict in self.verdicts if verdict.refusal is None]
+
+    @property
+    def refused(self) -> list[tuple[Pod, Refusal]]:
+        return [(pod, refusal) for pod, refusal in self.verdicts if refusal is not None]
+
+
+def decided_from(args: argparse.Namespace, conditions: Collection[str] = ()) -> Decided:
+    """Configuration, manifests and node as `args` give them, and the admission of the pods in order."""
+    config = config_from(args)
+    reading = manifests_from(args, config.rulebook)
+    capacity = node_from(args.node, reading.nodes)
+    if problems := list(reservation_problems(capacity, config)):
+        raise InvalidInput(problems)
+    node = node_view(capacity, config)
+    return Decided(node, admit(reading.pods, node.allocatable, node.profile, conditions))
 
 
 def node_from(text: str | None, nodes: tuple[Node, ...]) -> NodeCapacity:

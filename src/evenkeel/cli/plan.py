@@ -11,14 +11,11 @@ from evenkeel.cgroup.drivers.detect import detect, driver_for
 from evenkeel.cgroup.fit import Unavailable
 from evenkeel.cgroup.plan import plan
 from evenkeel.cgroup.reconcile import Report, reconcile, survey
-from evenkeel.cli.config_flags import add_config_flags, config_from
-from evenkeel.cli.inputs import add_manifest_flag, add_node_flag, manifests_from, node_from
+from evenkeel.cgroup.restore import restoring
+from evenkeel.cli.config_flags import add_config_flags
+from evenkeel.cli.inputs import add_manifest_flag, add_node_flag, decided_from
 from evenkeel.cli.moments import moments_of
 from evenkeel.cli.output import STRUCTURED, Paint, paint_for, print_structured
-from evenkeel.errors import InvalidInput
-from evenkeel.policy.admission import admit
-from evenkeel.policy.allocatable import reservation_problems
-from evenkeel.policy.node import node_view
 
 USAGE = "-f FILE… [--apply] [--node NODE] [-o diff|json|yaml] [flags]"
 EXAMPLES = """examples:
@@ -38,17 +35,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    config = config_from(args)
-    reading = manifests_from(args, config.rulebook)
-    capacity = node_from(args.node, reading.nodes)
-    if problems := list(reservation_problems(capacity, config)):
-        raise InvalidInput(problems)
-    node = node_view(capacity, config)
-    verdicts = admit(reading.pods, node.allocatable, node.profile)
-    admitted = [verdict.pod for verdict in verdicts if verdict.refusal is None]
+    node, _ = decided = decided_from(args)
+    config = node.config
     driver = driver_for(detect(), config)
     try:
-        tree = plan(node, moments_of(node, admitted), driver.version, driver.naming)
+        # Whoever ran before may have been configured otherwise: what this plan does not name is put back (B13).
+        tree = restoring(plan(node, moments_of(node, decided.admitted), driver.version, driver.naming))
         if args.apply:
             report = reconcile(driver, tree, config.hands_off)
         else:
@@ -57,9 +49,7 @@ def run(args: argparse.Namespace) -> int:
     finally:
         driver.close()
     refused = tuple(
-        PodRefused(verdict.pod.metadata.namespace, verdict.pod.metadata.name, *verdict.refusal)
-        for verdict in verdicts
-        if verdict.refusal is not None
+        PodRefused(pod.metadata.namespace, pod.metadata.name, *refusal) for pod, refusal in decided.refused
     )
     if args.output in STRUCTURED:
         print_structured(_planned(report, refused, is_applied=args.apply), args.output)
