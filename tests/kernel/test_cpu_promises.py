@@ -21,6 +21,9 @@ make_node = planned.make_node
 
 MEASURED_SECONDS = 4.0  # of processor time: some hundred turns for each who takes part
 WARM_UP_SECONDS = 0.2
+# Newer kernels (EEVDF; seen on 6.18) may keep a container of the least weight, as one without a request is, waiting for
+# up to three seconds when it begins, whatever its pod is due.
+NEWCOMER_SECONDS = 4.0
 PATIENCE_SECONDS = 90.0
 
 
@@ -36,9 +39,9 @@ def wait_for_use(cgroups: list[Cgroup], seconds: float) -> list[float]:
     return used
 
 
-def proportions(*cgroups: Cgroup) -> list[float]:
+def proportions(*cgroups: Cgroup, warm_up_seconds: float = WARM_UP_SECONDS) -> list[float]:
     """How busy cgroups divide among themselves what they get."""
-    wait_for_use(list(cgroups), WARM_UP_SECONDS)
+    wait_for_use(list(cgroups), warm_up_seconds)
     used = wait_for_use(list(cgroups), MEASURED_SECONDS)
     return [each / sum(used) for each in used]
 
@@ -131,7 +134,9 @@ def test_fair_sharing_gives_each_its_request_and_an_equal_part_of_the_rest(make_
     for name in ("requester/c", "scavenger/c"):
         node.start(name, "spin").answer()
 
-    requester, scavenger = proportions(node.pod("requester"), node.pod("scavenger"))
+    requester, scavenger = proportions(
+        node.pod("requester"), node.pod("scavenger"), warm_up_seconds=NEWCOMER_SECONDS
+    )
 
     assert requester == pytest.approx(0.75, rel=0.05)
     assert scavenger == pytest.approx(0.25, rel=0.05)
@@ -150,7 +155,8 @@ def test_fair_shares_follow_as_pods_come_and_go(make_node: MakeNode):
         node.start(name, "spin").answer()
     sixth = 1 / 6
 
-    assert proportions(*map(node.pod, ("requester", "scavenger", "other"))) == [
+    three = map(node.pod, ("requester", "scavenger", "other"))
+    assert proportions(*three, warm_up_seconds=NEWCOMER_SECONDS) == [
         pytest.approx(0.5 + sixth, abs=0.03),
         pytest.approx(
             sixth, abs=0.03
