@@ -44,7 +44,7 @@ kernel-host: setup ## on this machine's own cgroups
 	$(BIN)/python -m tests.machines test host
 
 kernel-v2: setup ## in a virtual machine with cgroup v2
-	$(BIN)/python -m tests.machines test v2
+	$(BIN)/python -m tests.machines test v2 --cpus 2
 
 kernel-systemd: setup ## in a virtual machine with systemd
 	$(BIN)/python -m tests.machines test systemd

@@ -14,8 +14,6 @@ from evenkeel.api.profile import Profile
 from evenkeel.api.resources import CPU, MEMORY, ResourceRequirements
 from evenkeel.quantity import ZERO
 
-_RESOURCES = (CPU, MEMORY)
-
 
 class QoSClass(StrEnum):
     """Kubernetes' own words, equal to the plain strings."""
@@ -45,23 +43,23 @@ def container_class(container: Container, resource: str) -> QoSClass:
 
 
 def _class_of(every: Iterable[ResourceRequirements]) -> QoSClass:
-    requests = dict.fromkeys(_RESOURCES, ZERO)
-    limits = dict.fromkeys(_RESOURCES, ZERO)
+    # Sums in nanos: plain numbers, since every plan asks this of every pod.
+    cpu_requests = cpu_limits = memory_requests = memory_limits = 0
     all_limited = True
     for resources in every:
-        for name in _RESOURCES:
-            request = resources.requests.get(name, ZERO)
-            limit = resources.limits.get(name, ZERO)
-            if request > ZERO:
-                requests[name] += request
-            if limit > ZERO:
-                limits[name] += limit
-            else:
-                all_limited = False
-    if not any(requests.values()) and not any(limits.values()):
+        requests, limits = resources.requests, resources.limits
+        cpu_requests += max(requests.get(CPU, ZERO).nanos, 0)
+        memory_requests += max(requests.get(MEMORY, ZERO).nanos, 0)
+        cpu_limit = max(limits.get(CPU, ZERO).nanos, 0)
+        memory_limit = max(limits.get(MEMORY, ZERO).nanos, 0)
+        cpu_limits += cpu_limit
+        memory_limits += memory_limit
+        if not cpu_limit or not memory_limit:
+            all_limited = False
+    if not (cpu_requests or memory_requests or cpu_limits or memory_limits):
         return QoSClass.BEST_EFFORT
     # Sums are compared, as Kubernetes does: no request of a valid pod exceeds its limit, so equal sums mean
     # equal requests and limits everywhere.
-    if all_limited and requests == limits:
+    if all_limited and cpu_requests == cpu_limits and memory_requests == memory_limits:
         return QoSClass.GUARANTEED
     return QoSClass.BURSTABLE
