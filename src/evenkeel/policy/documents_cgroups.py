@@ -19,6 +19,8 @@ from evenkeel.quantity import ZERO, Quantity
 # The per-container choice of E5, as an annotation of the pod: evenkeel.dev/oom-kill.<container>: process|container
 OOM_KILL_ANNOTATION = "evenkeel.dev/oom-kill."
 
+_NO_BURST = Amount(0, "A23", "no burst")
+
 
 def container_provision(node: NodeView, facts: PodFacts, container: Container) -> Provision:
     pod = facts.pod
@@ -179,13 +181,12 @@ def _cpus(exclusive: tuple[int, ...] | None, shared: tuple[int, ...]) -> Cpus | 
 
 def _container_quota(node: NodeView, limit: int, *, is_exclusive: bool) -> tuple[Quota, Amount]:
     period = _period_us(node)
-    no_burst = Amount(0, "A23", "no burst")
     if is_exclusive:
-        return Quota(NO_LIMIT, period, "A23", "cores of its own need no quota"), no_burst
+        return Quota(NO_LIMIT, period, "A23", "cores of its own need no quota"), _NO_BURST
     if not limit:
-        return Quota(NO_LIMIT, period, "A4", "no limit: may use what is idle"), no_burst
+        return Quota(NO_LIMIT, period, "A4", "no limit: may use what is idle"), _NO_BURST
     if not node.config.cpu_cfs_quota:
-        return Quota(NO_LIMIT, period, "E10", "cpuCFSQuota is off"), no_burst
+        return Quota(NO_LIMIT, period, "E10", "cpuCFSQuota is off"), _NO_BURST
     quota = cpu.quota_us(limit, period)
     return Quota(quota, period, "A4", f"limit {cores_text(limit)}"), _burst(node, quota, [limit])
 
@@ -204,6 +205,8 @@ def _pod_quota(node: NodeView, facts: PodFacts) -> Quota:
 
 def _pod_burst(node: NodeView, facts: PodFacts, quota: Quota) -> Amount:
     """What its containers may carry over must pass through the pod's quota too."""
+    if not node.config.cpu_burst:
+        return _NO_BURST
     spec = facts.pod.spec
     own = spec.resources.limits.get(CPU, ZERO) if spec.resources is not None else ZERO
     limits = [own, *(container.resources.limits.get(CPU, ZERO) for container in spec.every_container)]
@@ -214,7 +217,7 @@ def _burst(node: NodeView, quota_us: int, limits_millicpu: Sequence[int]) -> Amo
     """A23: whole cores need no burst, since no period is too short for them."""
     percent = node.config.cpu_burst
     if quota_us == NO_LIMIT or not percent or not any(limit % 1000 for limit in limits_millicpu):
-        return Amount(0, "A23", "no burst")
+        return _NO_BURST
     return Amount(cpu.burst_us(quota_us, percent), "A23", f"{percent}% of a quota, from idle periods")
 
 

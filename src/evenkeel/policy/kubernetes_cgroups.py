@@ -126,7 +126,7 @@ def container_config(pod: Pod, container: Container, node: KubeletSettings, qos:
         CPU, cpu_limit
     )  # a request that is not stated is the limit
     return ContainerConfig(
-        oom_score_adj=oom_score_adj(pod, container, node.capacity_bytes, Profile.KUBERNETES),
+        oom_score_adj=oom_score_adj(pod, container, node.capacity_bytes, Profile.KUBERNETES, qos),
         cpu_shares=cpu.shares(cpu_request.milli),
         cpu_quota_us=cpu.quota_us(cpu_limit.milli, node.cpu_period_us) if node.enforce_cpu_limits else 0,
         cpu_period_us=node.cpu_period_us if node.enforce_cpu_limits else 0,

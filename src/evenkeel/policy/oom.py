@@ -18,8 +18,10 @@ _LEAST_BURSTABLE_SCORE = {Profile.DOCUMENTS: 2, Profile.KUBERNETES: 3}
 _GREATEST_BURSTABLE_SCORE = 999
 
 
-def oom_score_adj(pod: Pod, container: Container, capacity_bytes: int, profile: Profile) -> int:
-    """The `oom_score_adj` of every process in `container`."""
+def oom_score_adj(
+    pod: Pod, container: Container, capacity_bytes: int, profile: Profile, qos: QoSClass | None = None
+) -> int:
+    """The `oom_score_adj` of every process in `container`. `qos` is the pod's class, where it is known already."""
     if profile == Profile.DOCUMENTS:
         container_qos = container_class(container, MEMORY)
         request_bytes = _request_bytes(container)
@@ -27,7 +29,7 @@ def oom_score_adj(pod: Pod, container: Container, capacity_bytes: int, profile: 
         container_qos = QoSClass.GUARANTEED
         request_bytes = 0
     else:
-        container_qos = pod_class(pod, profile)
+        container_qos = qos if qos is not None else pod_class(pod, profile)
         request_bytes = _request_with_part_of_pod_level(pod, container)
     if container_qos == QoSClass.GUARANTEED:
         return _GUARANTEED_SCORE[profile]
