@@ -43,6 +43,10 @@ class Cgroup:
         """Each directory once: controllers may be mounted together."""
         return list(dict.fromkeys(self.directories.values()))
 
+    def path_in_hierarchy(self, root: "Cgroup") -> str:
+        """As the kernel and plans name it; `root` is the test's own, at the top of every hierarchy."""
+        return f"/{self.paths()[0].relative_to(root.paths()[0].parent)}"
+
     def file(self, name: str) -> Path:
         """The file `name`: in its v1 controller's hierarchy if it is there, else in the unified one."""
         candidates = [

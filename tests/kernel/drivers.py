@@ -1,7 +1,9 @@
 """The driver for the machine that the tests run on, bound to the cgroup of one test; and plans for it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
+
+import pytest
 
 from evenkeel.api.config import KubeletConfiguration, defaulted
 from evenkeel.api.defaults import default_pod
@@ -20,6 +22,21 @@ from evenkeel.policy.provision import PodMoment
 from tests.kernel.cgroups import UNIFIED, Cgroup
 
 GIB = 1 << 30
+
+# A module that uses one of these fixtures says so: `driver, path = drivers.driver, drivers.path`.
+
+
+@pytest.fixture
+def driver(cgroup_root: Cgroup) -> Iterator[CgroupfsDriver]:
+    made = made_driver(cgroup_root)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def path(cgroup_root: Cgroup) -> str:
+    """Two levels below the test's own cgroup, and not there yet."""
+    return f"{path_of(cgroup_root)}/pod/container"
 
 
 def path_of(cgroup: Cgroup) -> str:

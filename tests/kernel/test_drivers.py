@@ -2,13 +2,13 @@
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from evenkeel.cgroup.driver import CgroupError
 from evenkeel.cgroup.drivers.base import CgroupfsDriver
+from tests.kernel import drivers
 from tests.kernel.cgroups import Cgroup
 from tests.kernel.drivers import made_driver, path_of, placed
 from tests.kernel.processes import Spawn
@@ -18,18 +18,7 @@ from tests.kernel.waiting import eventually
 pytestmark = pytest.mark.cgroup("v1", "v2")
 MIB = 1 << 20
 
-
-@pytest.fixture
-def driver(cgroup_root: Cgroup) -> Iterator[CgroupfsDriver]:
-    made = made_driver(cgroup_root)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def path(cgroup_root: Cgroup) -> str:
-    """Two levels below the test's own cgroup, and not there yet."""
-    return f"{path_of(cgroup_root)}/pod/container"
+driver, path = drivers.driver, drivers.path
 
 
 def open_descriptors() -> int:

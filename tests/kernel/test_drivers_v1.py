@@ -1,12 +1,11 @@
 """cgroup v1: what is different there."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from evenkeel.cgroup.driver import CgroupError
 from evenkeel.cgroup.drivers.base import CgroupfsDriver
 from evenkeel.cgroup.drivers.refusals import MissingController
+from tests.kernel import drivers
 from tests.kernel.cgroups import Cgroup
 from tests.kernel.drivers import made_driver, path_of, placed
 from tests.kernel.processes import Spawn
@@ -14,17 +13,7 @@ from tests.kernel.processes import Spawn
 pytestmark = pytest.mark.cgroup("v1")
 MIB = 1 << 20
 
-
-@pytest.fixture
-def driver(cgroup_root: Cgroup) -> Iterator[CgroupfsDriver]:
-    made = made_driver(cgroup_root)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def path(cgroup_root: Cgroup) -> str:
-    return f"{path_of(cgroup_root)}/pod/container"
+driver, path = drivers.driver, drivers.path
 
 
 @pytest.mark.req("D5")

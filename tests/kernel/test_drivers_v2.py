@@ -1,7 +1,6 @@
 """cgroup v2: what is different there."""
 
 import signal
-from collections.abc import Iterator
 
 import pytest
 
@@ -9,6 +8,7 @@ from evenkeel.cgroup.driver import CgroupError
 from evenkeel.cgroup.drivers.base import CgroupfsDriver
 from evenkeel.cgroup.drivers.refusals import MissingController, NotAvailable
 from evenkeel.cgroup.drivers.v2 import V2Driver
+from tests.kernel import drivers
 from tests.kernel.cgroups import UNIFIED, Cgroup
 from tests.kernel.drivers import made_driver, path_of, placed
 from tests.kernel.processes import Spawn
@@ -16,17 +16,7 @@ from tests.kernel.processes import Spawn
 pytestmark = pytest.mark.cgroup("v2")
 MIB = 1 << 20
 
-
-@pytest.fixture
-def driver(cgroup_root: Cgroup) -> Iterator[CgroupfsDriver]:
-    made = made_driver(cgroup_root)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def path(cgroup_root: Cgroup) -> str:
-    return f"{path_of(cgroup_root)}/pod/container"
+driver, path = drivers.driver, drivers.path
 
 
 @pytest.mark.req("D5", "C1", "C3")

@@ -74,12 +74,6 @@ def limit(cgroup: Cgroup, limit_bytes: int) -> None:
     cgroup.write("memory.max" if cgroup.has("memory.max") else "memory.limit_in_bytes", limit_bytes)
 
 
-def path_of(cgroup: Cgroup, root: Cgroup) -> str:
-    """As the kernel names it."""
-    top = root.paths()[0].parent
-    return f"/{cgroup.paths()[0].relative_to(top)}"
-
-
 # cgroup v1
 
 
@@ -228,7 +222,7 @@ def test_a_cgroup_killed_as_a_whole_is_told_as_one(cgroup_root: Cgroup, spawn: S
     assert sum(event.oom_group_kill for event in of(MemoryEvents, events)) == 1
     records = [event.record for event in of(OomKill, events)]
     assert sorted(record.pid for record in records) == sorted((bystander.pid, eater.pid))
-    assert {record.limit_cgroup for record in records} == {path_of(place, cgroup_root)}
+    assert {record.limit_cgroup for record in records} == {place.path_in_hierarchy(cgroup_root)}
 
 
 @pytest.mark.cgroup("v2")
@@ -360,7 +354,10 @@ def test_an_oom_kill_of_a_child_process_leaves_a_record_with_process_cgroup_limi
     assert record.process == "memory"
     assert record.pid != shell.pid
     assert record.constraint == "memcg"
-    assert (record.cgroup, record.limit_cgroup) == (path_of(place, cgroup_root), path_of(pod, cgroup_root))
+    assert (record.cgroup, record.limit_cgroup) == (
+        place.path_in_hierarchy(cgroup_root),
+        pod.path_in_hierarchy(cgroup_root),
+    )
     assert record.limit_bytes == 16 * MIB
     assert 15 * MIB < record.usage_bytes <= 16 * MIB
     assert 8 * MIB < record.anon_rss_bytes <= 16 * MIB
@@ -390,7 +387,7 @@ def test_every_one_of_many_kills_in_a_row_is_recorded_once(cgroup_root: Cgroup, 
         assert eater.wait() == -signal.SIGKILL
     ours = [record for record in records if record.pid in {eater.pid for eater in eaters}]
     assert sorted(record.pid for record in ours) == sorted(eater.pid for eater in eaters)
-    assert {record.cgroup for record in ours} <= {path_of(place, cgroup_root), ""}
+    assert {record.cgroup for record in ours} <= {place.path_in_hierarchy(cgroup_root), ""}
     assert {record.constraint for record in ours} == {"memcg"}
 
 

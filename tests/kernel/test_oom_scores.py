@@ -41,10 +41,6 @@ def driver(cgroup_root: Cgroup) -> Iterator[CgroupfsDriver]:
         yield made
 
 
-def path_of(cgroup: Cgroup, root: Cgroup) -> str:
-    return f"/{cgroup.paths()[0].relative_to(root.paths()[0].parent)}"
-
-
 def scores(pids) -> set[int]:
     """Of those that still run."""
     return {read_score(pid) for pid in pids} - {None}
@@ -67,13 +63,13 @@ def test_every_process_below_a_cgroup_gets_the_score(
     assert spawn("family", "tree", 2, 3, cgroup=first).answer() == "ready 12"
     assert spawn("family", "zombies", 5, cgroup=second).answer() == "ready 5"
 
-    done = set_oom_scores(lambda: driver.processes(path_of(pod, cgroup_root)), score)
+    done = set_oom_scores(lambda: driver.processes(pod.path_in_hierarchy(cgroup_root)), score)
 
     assert done.is_stable
     assert done.refused == ()
     assert len(first.processes()) == 13
     assert scores(first.processes() | second.processes()) == {score}
-    again = set_oom_scores(lambda: driver.processes(path_of(pod, cgroup_root)), score)
+    again = set_oom_scores(lambda: driver.processes(pod.path_in_hierarchy(cgroup_root)), score)
     assert again.changed == 0
 
 
@@ -85,7 +81,7 @@ def test_processes_that_fork_all_the_time_do_not_escape_their_score(
     place = cgroup_root.child("place")
     spawn("family", "respawn", 8, cgroup=place).answer()
 
-    path = path_of(place, cgroup_root)
+    path = place.path_in_hierarchy(cgroup_root)
     done = set_oom_scores(lambda: driver.processes(path), score, standstill=lambda: frozen(driver, path))
 
     assert done.is_stable
@@ -114,7 +110,7 @@ def test_daemons_get_their_score_or_it_is_said_why_not(
     assert runtime_process(f"unix://{endpoint}") == runtime.pid
 
     daemons = {agent.pid, runtime.pid}
-    done = protect_daemons(daemons, lambda: driver.processes(path_of(reserved, cgroup_root)), -999)
+    done = protect_daemons(daemons, lambda: driver.processes(reserved.path_in_hierarchy(cgroup_root)), -999)
 
     everyone = daemons | reserved.processes()
     if ROOTS_OWN:

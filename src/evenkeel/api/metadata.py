@@ -16,9 +16,3 @@ class ObjectMeta(NamedTuple):
     annotations: Mapping[str, str] = NO_LABELS
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
-
-
-class ListMeta(NamedTuple):
-    """The metadata of a `List`; nothing in it matters to a node."""
-
-    resource_version: str = ""
