@@ -1,0 +1,1 @@
+"""The loops that join everything, and the journal on disk."""

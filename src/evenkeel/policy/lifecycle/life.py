@@ -1,0 +1,72 @@
+"""What is known of a pod's life: enough to decide what comes next, to tell its status, and to be kept in the journal.
+
+Times are seconds since the epoch. All of it can be encoded and decoded (`api.encode`, `api.decode`).
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from evenkeel.api.resources import ResourceRequirements
+
+
+class Ended(NamedTuple):
+    """How a container's attempt ended."""
+
+    exit_code: int = 0
+    signal: int = 0
+    reason: str = ""  # Completed, Error, OOMKilled, StartError, ContainerStatusUnknown …
+    message: str = ""
+    started_at: float = 0.0
+    finished_at: float = 0.0
+
+
+class ContainerLife(NamedTuple):
+    """`attempt` counts starts, 0 is "never"; it is raised, and written down, before the start (`is_asked_for`), so that
+    no start is done twice. `started_at` is set while it runs."""
+
+    attempt: int = 0
+    is_asked_for: bool = False  # the start of `attempt` was decided, and its outcome is not known yet
+    started_at: float | None = None
+    pid: int = 0
+    pid_start_ticks: int = 0
+    ended: Ended | None = None  # the last end, also while a later attempt runs
+    backoff_seconds: float = 0.0  # how long the next restart waits after an end; 0 is "not at all"
+    start_after: float = 0.0  # no start before this time
+    oom_kills: tuple[float, ...] = ()  # times of those that count for A17's retries
+    oom_kills_at_start: int = 0  # the cgroup's own counter when the attempt started
+    is_started: bool = False  # the startup probe has passed, or there is none
+    is_ready: bool = False
+    stopping: str = ""  # why it was asked to stop, while it has not ended
+    resources: ResourceRequirements | None = None  # those applied in the kernel (E17)
+
+    @property
+    def is_running(self) -> bool:
+        return self.started_at is not None
+
+
+NEVER_STARTED = ContainerLife()
+
+
+class Verdict(NamedTuple):
+    """What ended a pod for good, or keeps it from running: Failed with a reason such as Evicted, DeadlineExceeded,
+    OutOfmemory; for a pod that ran to its end, nothing but the phase."""
+
+    phase: str = ""  # Failed or Succeeded
+    reason: str = ""
+    message: str = ""
+    at: float = 0.0
+
+
+class PodLife(NamedTuple):
+    accepted_at: float = 0.0  # when admission took it; status.startTime
+    containers: Mapping[str, ContainerLife] = MappingProxyType({})  # init containers too: names are one space
+    verdict: Verdict | None = None  # with containers still to be stopped, maybe
+    deleted_at: float | None = None  # somebody asked for its end
+    deletion_grace_seconds: float | None = None  # None is the pod's own
+
+    def container(self, name: str) -> ContainerLife:
+        return self.containers.get(name, NEVER_STARTED)
+
+    def having(self, name: str, life: ContainerLife) -> "PodLife":
+        return self._replace(containers={**self.containers, name: life})

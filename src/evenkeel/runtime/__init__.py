@@ -1,0 +1,1 @@
+"""How containers are run: one small interface and its implementations."""

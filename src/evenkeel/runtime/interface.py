@@ -1,0 +1,139 @@
+"""What the agent asks of whatever runs containers, and what it is told.
+
+An attempt is one run of a container: the first start is attempt 1, each restart the next. A runtime starts an attempt
+at most once, remembers how it ended until the agent has written that down (`forget`), and outlives the agent: after a
+restart `containers` tells what became of every attempt that was asked for.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from typing import NamedTuple, Protocol
+
+from evenkeel.api.container import Container
+from evenkeel.api.pod import Pod
+from evenkeel.errors import EvenkeelError
+from evenkeel.policy.admission import Refusal
+
+UNKNOWN_EXIT = 137  # as kubelet says of a container of which nobody knows how it ended
+
+
+class Attempt(NamedTuple):
+    """One run of one container."""
+
+    uid: str  # the pod's
+    container: str
+    number: int
+
+
+class Launch(NamedTuple):
+    """Everything a start needs. The cgroup is there, with its limits; the runtime puts the container into it, with the
+    score, before its first instruction (A17)."""
+
+    attempt: Attempt
+    pod: Pod
+    container: Container
+    cgroup: str  # the plan's path
+    oom_score_adj: int | None
+
+
+class Process(NamedTuple):
+    """A process, told apart from another that may have the same number later."""
+
+    pid: int
+    start_ticks: int  # field 22 of /proc/PID/stat
+
+
+class Exit(NamedTuple):
+    """How an attempt ended. A signal's exit code is 128 + its number, as shells have it."""
+
+    exit_code: int
+    signal: int = 0
+    started_at: float = 0.0  # seconds since the epoch
+    finished_at: float = 0.0
+    is_known: bool = True  # False: it ended while nobody was there to see how
+    message: str = ""  # what it left in its termination message file, or the last lines of its log
+
+
+class Record(NamedTuple):
+    """What a runtime knows of an attempt: it runs, or it has ended."""
+
+    attempt: Attempt
+    process: Process | None
+    started_at: float
+    exit: Exit | None = None
+
+
+class Exited(NamedTuple):
+    attempt: Attempt
+    exit: Exit
+
+
+class RuntimeLost(NamedTuple):
+    """The runtime went away and is back, or not: what `containers` says now must be looked at again."""
+
+    why: str
+
+
+RuntimeEvent = Exited | RuntimeLost
+
+
+class ExecResult(NamedTuple):
+    """What a command run inside a container (an exec probe) did. `exit_code` is None if it did not end in time."""
+
+    exit_code: int | None
+    output: str  # the beginning of stdout and stderr together
+
+
+class StartFailed(EvenkeelError):
+    """The container could not be started; the message says what about it must change, or what the machine refused."""
+
+
+class Runtime(Protocol):
+    def refusal(self, pod: Pod) -> Refusal | None:
+        """Why this runtime cannot run the pod as it is written; None if it can. Does no I/O."""
+        ...
+
+    async def open(self) -> None:
+        """Connects, starting what is needed."""
+        ...
+
+    async def close(self) -> None:
+        """Lets go. Containers run on; what no longer has anything to do ends."""
+        ...
+
+    async def containers(self) -> Mapping[Attempt, Record]:
+        """Every attempt that runs, or has ended and was not forgotten."""
+        ...
+
+    async def prepare(self, pod: Pod) -> None:
+        """The pod's directories and volumes. Doing it again is fine. Raises StartFailed."""
+        ...
+
+    async def start(self, launch: Launch) -> Record:
+        """Raises StartFailed, and then nothing of the attempt is left. Starting an attempt that was started before
+        starts nothing and returns its record."""
+        ...
+
+    async def stop(self, attempt: Attempt, grace_seconds: float) -> None:
+        """SIGTERM to the container's first process, and after `grace_seconds` the end of everything in its cgroup.
+        Returns when nothing of it runs; its Exited comes as an event. One that has ended already is fine."""
+        ...
+
+    async def execute(self, attempt: Attempt, command: tuple[str, ...], timeout_seconds: float) -> ExecResult:
+        """Runs a command inside the container, in its cgroup. Raises StartFailed."""
+        ...
+
+    async def forget(self, attempt: Attempt) -> None:
+        """The end of the attempt has been written down."""
+        ...
+
+    async def remove(self, uid: str) -> None:
+        """The pod's directories, volumes and mounts, but not its logs; nothing of it runs any more. Again is fine."""
+        ...
+
+    async def remove_logs(self, uid: str) -> None: ...
+
+    async def pods(self) -> frozenset[str]:
+        """The UIDs of all pods of which something is left: directories, mounts or logs."""
+        ...
+
+    def events(self) -> AsyncIterator[RuntimeEvent]: ...
