@@ -1,0 +1,270 @@
+"""System calls that the standard library does not have: one thin typed place for all of them.
+
+Every function raises OSError with the kernel's errno and, where there is one, the path. Used between fork and exec too,
+so nothing here imports more than ctypes and os.
+"""
+
+import ctypes
+import errno
+import os
+import signal
+
+# clone(2), unshare(2), setns(2)
+CLONE_PARENT = 0x0000_8000
+CLONE_NEWNS = 0x0002_0000
+CLONE_NEWCGROUP = 0x0200_0000
+CLONE_NEWUTS = 0x0400_0000
+CLONE_NEWIPC = 0x0800_0000
+CLONE_NEWUSER = 0x1000_0000
+CLONE_NEWPID = 0x2000_0000
+CLONE_NEWNET = 0x4000_0000
+
+# mount(2)
+MS_RDONLY = 0x1
+MS_NOSUID = 0x2
+MS_NODEV = 0x4
+MS_NOEXEC = 0x8
+MS_REMOUNT = 0x20
+MS_NOSYMFOLLOW = 0x100
+MS_BIND = 0x1000
+MS_MOVE = 0x2000
+MS_REC = 0x4000
+MS_UNBINDABLE = 0x2_0000
+MS_PRIVATE = 0x4_0000
+MS_SLAVE = 0x8_0000
+MS_SHARED = 0x10_0000
+MS_RELATIME = 0x20_0000
+MS_STRICTATIME = 0x100_0000
+
+# umount2(2)
+MNT_FORCE = 0x1
+MNT_DETACH = 0x2
+UMOUNT_NOFOLLOW = 0x8
+
+# mount_setattr(2), open_tree(2), move_mount(2)
+AT_FDCWD = -100
+AT_SYMLINK_NOFOLLOW = 0x100
+AT_EMPTY_PATH = 0x1000
+AT_RECURSIVE = 0x8000
+MOUNT_ATTR_RDONLY = 0x1
+MOUNT_ATTR_NOSUID = 0x2
+MOUNT_ATTR_NODEV = 0x4
+MOUNT_ATTR_NOEXEC = 0x8
+OPEN_TREE_CLONE = 0x1
+OPEN_TREE_CLOEXEC = os.O_CLOEXEC
+MOVE_MOUNT_F_EMPTY_PATH = 0x4
+MOVE_MOUNT_T_EMPTY_PATH = 0x40
+
+# close_range(2)
+CLOSE_RANGE_CLOEXEC = 0x4
+
+# capabilities(7), by number
+CAPABILITIES = {
+    "chown": 0,
+    "dac_override": 1,
+    "fowner": 3,
+    "fsetid": 4,
+    "kill": 5,
+    "setgid": 6,
+    "setuid": 7,
+    "setpcap": 8,
+    "net_bind_service": 10,
+    "net_raw": 13,
+    "sys_chroot": 18,
+    "sys_admin": 21,
+    "sys_resource": 24,
+    "mknod": 27,
+    "audit_write": 29,
+    "setfcap": 31,
+}
+
+_PR_CAPBSET_DROP = 24
+_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_NO_NEW_PRIVS = 38
+_PR_CAP_AMBIENT = 47
+_PR_CAP_AMBIENT_CLEAR_ALL = 4
+_CAPABILITY_VERSION_3 = 0x2008_0522
+
+# From 424 on every architecture has the same numbers; clone is older.
+_SYS_OPEN_TREE = 428
+_SYS_MOVE_MOUNT = 429
+_SYS_CLOSE_RANGE = 436
+_SYS_MOUNT_SETATTR = 442
+_SYS_CLONE = {"x86_64": 56, "aarch64": 220, "riscv64": 220, "ppc64le": 120, "armv7l": 120, "i686": 120}
+
+# PyDLL: the interpreter keeps its lock, of which a fork would only see a copy.
+_libc = ctypes.PyDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
+
+
+def unshare(flags: int) -> None:
+    _checked(_libc.unshare(ctypes.c_int(flags)))
+
+
+def setns(descriptor: int, kinds: int) -> None:
+    """Enters the namespace behind a descriptor of /proc/PID/ns/…, or those of the given kinds of a pidfd."""
+    _checked(_libc.setns(ctypes.c_int(descriptor), ctypes.c_int(kinds)))
+
+
+def clone(flags: int) -> int:
+    """Forks into new namespaces: 0 in the child. Only for a process with one thread, whose child soon execs; Python's
+    own fork hooks are not run. Raises OSError with ENOSYS on an architecture whose number is not known here."""
+    number = _SYS_CLONE.get(os.uname().machine)
+    if number is None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    arguments = [ctypes.c_ulong(flags | signal.SIGCHLD), *[ctypes.c_ulong(0)] * 4]
+    return _checked(_libc.syscall(ctypes.c_long(number), *arguments))
+
+
+def mount(source: str | None, target: str, kind: str | None = None, flags: int = 0, data: str = "") -> None:
+    made = _libc.mount(
+        _path(source), os.fsencode(target), _path(kind), ctypes.c_ulong(flags), os.fsencode(data) or None
+    )
+    _checked(made, target)
+
+
+def umount(target: str, flags: int = 0) -> None:
+    _checked(_libc.umount2(os.fsencode(target), ctypes.c_int(flags)), target)
+
+
+def pivot_root(new_root: str, put_old: str) -> None:
+    _checked(_libc.pivot_root(os.fsencode(new_root), os.fsencode(put_old)), new_root)
+
+
+def mount_setattr(
+    path: str,
+    *,
+    add: int = 0,
+    clear: int = 0,
+    propagation: int = 0,
+    flags: int = AT_RECURSIVE,
+    dir_fd: int = AT_FDCWD,
+) -> None:
+    """MOUNT_ATTR_… of a mount and (AT_RECURSIVE) all below it. Linux 5.12; before, ENOSYS."""
+    attributes = (ctypes.c_uint64 * 4)(add, clear, propagation, 0)
+    _checked(
+        _libc.syscall(
+            ctypes.c_long(_SYS_MOUNT_SETATTR),
+            ctypes.c_int(dir_fd),
+            os.fsencode(path),
+            ctypes.c_uint(flags),
+            attributes,
+            ctypes.c_size_t(ctypes.sizeof(attributes)),
+        ),
+        path,
+    )
+
+
+def open_tree(path: str, flags: int = OPEN_TREE_CLONE, dir_fd: int = AT_FDCWD) -> int:
+    """A descriptor of a mount, or with OPEN_TREE_CLONE of a copy that is nowhere yet (`move_mount`). Linux 5.2."""
+    return _checked(
+        _libc.syscall(
+            ctypes.c_long(_SYS_OPEN_TREE),
+            ctypes.c_int(dir_fd),
+            os.fsencode(path),
+            ctypes.c_uint(flags | OPEN_TREE_CLOEXEC),
+        ),
+        path,
+    )
+
+
+def move_mount(from_fd: int, to_fd: int, to_path: str = "") -> None:
+    """Puts what `open_tree` gave at a place: the descriptor `to_fd` itself, or `to_path` from there. Linux 5.2."""
+    flags = MOVE_MOUNT_F_EMPTY_PATH | (0 if to_path else MOVE_MOUNT_T_EMPTY_PATH)
+    moved = _libc.syscall(
+        ctypes.c_long(_SYS_MOVE_MOUNT),
+        ctypes.c_int(from_fd),
+        b"",
+        ctypes.c_int(to_fd),
+        os.fsencode(to_path),
+        ctypes.c_uint(flags),
+    )
+    _checked(moved, to_path)
+
+
+def set_hostname(name: str) -> None:
+    encoded = os.fsencode(name)
+    _checked(_libc.sethostname(encoded, ctypes.c_size_t(len(encoded))))
+
+
+def set_child_subreaper() -> None:
+    """Descendants whose parents have ended become children of this process."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def set_no_new_privileges() -> None:
+    """No program that is executed from now on gives more than there is: set-user-ID bits count for nothing."""
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+
+
+def drop_bounding_capabilities(kept: int) -> None:
+    """No program that is executed from now on has a capability outside the mask `kept`, be it root's."""
+    for capability in range(64):
+        if not kept >> capability & 1 and not _drop_from_bounding_set(capability):
+            return
+
+
+def limit_capabilities(kept: int) -> None:
+    """Takes from this process all capabilities outside the mask `kept`, and leaves none to be inherited."""
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    sets = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable: low words, then high words
+    _checked(_libc.capget(header, sets))
+    for half in (0, 1):
+        for which in (0, 1):
+            sets[3 * half + which] &= kept >> 32 * half & 0xFFFF_FFFF
+        sets[3 * half + 2] = 0
+    _checked(_libc.capset(header, sets))
+    try:
+        _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a kernel before 4.3 has none
+            raise
+
+
+def close_on_exec_from(first: int) -> None:
+    """No descriptor from `first` on is there after the next exec."""
+    result = _libc.syscall(
+        ctypes.c_long(_SYS_CLOSE_RANGE),
+        ctypes.c_uint(first),
+        ctypes.c_uint(0xFFFF_FFFF),
+        ctypes.c_uint(CLOSE_RANGE_CLOEXEC),
+    )
+    if result < 0:  # before Linux 5.11
+        for name in os.listdir("/proc/self/fd"):
+            if int(name) >= first:
+                try:
+                    os.set_inheritable(int(name), False)
+                except OSError:
+                    pass  # the one that listed the directory
+
+
+def mask(*names: str) -> int:
+    """Capabilities as a set of bits."""
+    return sum(1 << CAPABILITIES[name] for name in names)
+
+
+def _drop_from_bounding_set(capability: int) -> bool:
+    """False if the kernel knows no such capability, nor any after it."""
+    try:
+        _prctl(_PR_CAPBSET_DROP, capability)
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            return False
+        raise
+    return True
+
+
+def _prctl(option: int, *arguments: int) -> None:
+    values = [ctypes.c_ulong(argument) for argument in (*arguments, 0, 0, 0, 0)[:4]]
+    _checked(_libc.prctl(ctypes.c_int(option), *values))
+
+
+def _path(path: str | None) -> bytes | None:
+    return None if path is None else os.fsencode(path)
+
+
+def _checked(result: int, path: str = "") -> int:
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), path or None)
+    return result
