@@ -1,0 +1,276 @@
+"""What each address answers. Pods and the node are Kubernetes' own objects; the rest are plain values of ours."""
+
+import asyncio
+import math
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import NamedTuple
+
+from evenkeel.agent.interface import DELETED, Front, PodChange
+from evenkeel.agent.records import Happening
+from evenkeel.api.encode import encode
+from evenkeel.api.manifests import Reading, read_manifests
+from evenkeel.api.pod import Pod
+from evenkeel.errors import EvenkeelError, InvalidInput, Problem
+from evenkeel.server.http import LINES, Answer, Refused, Request, Route, Stream, to_json
+
+SOURCES = ("api", "run")
+_MOST_EVENTS = 10_000
+_USAGE_SECONDS = 0.25  # figures so fresh are good enough for the next who asks
+_PODS_AT_A_TIME = 20  # are encoded before others have their turn
+_READ_AT_ONCE_BYTES = 16 * 1024  # a larger text is read in a thread
+
+
+class _Entry(NamedTuple):
+    method: str
+    path: tuple[str, ...]  # "*" is any word
+    route: Route
+    parameters: tuple[str, ...] = ()
+
+
+class FrontRoutes:
+    """The agent's front as HTTP."""
+
+    def __init__(self, front: Front) -> None:
+        self._front = front
+        self._texts = _PodTexts()
+        self._usage = (-math.inf, b"")
+        self._reading = asyncio.Lock()  # one large text at a time
+        self._table = (
+            _Entry("GET", ("healthz",), Route(self._healthz)),
+            _Entry("GET", ("pods",), Route(self._pods), ("namespace",)),
+            _Entry("POST", ("pods",), Route(self._apply, takes_body=True), ("source",)),
+            _Entry("GET", ("pods", "*", "*"), Route(self._pod)),
+            _Entry("DELETE", ("pods", "*", "*"), Route(self._delete), ("gracePeriodSeconds",)),
+            _Entry("GET", ("watch",), Route(self._watch), ("pod", "namespace")),
+            _Entry("GET", ("events",), Route(self._events), ("pod", "follow", "most")),
+            _Entry("GET", ("node",), Route(self._node)),
+            _Entry("GET", ("usage",), Route(self._usage_now)),
+            _Entry("GET", ("configz",), Route(self._configz)),
+        )
+
+    def find(self, request: Request) -> Route:
+        here = [entry for entry in self._table if _is_at(entry.path, request.path)]
+        if not here:
+            there_are = ", ".join(sorted({"/" + entry.path[0] for entry in self._table}))
+            raise Refused(
+                404, f"there is nothing at /{'/'.join(request.path)[:200]}", hint=f"there are {there_are}"
+            )
+        for entry in here:
+            if entry.method == request.method:
+                for name in request.parameters:
+                    if name not in entry.parameters:
+                        allowed = ", ".join(entry.parameters) or "none"
+                        raise Refused(
+                            400, f'there is no parameter "{name[:40]}" here', hint=f"there are: {allowed}"
+                        )
+                return entry.route
+        allow = ", ".join(entry.method for entry in here)
+        raise Refused(405, f"{request.method} is not done here", hint=f"there is {allow}", allow=allow)
+
+    async def _healthz(self, request: Request) -> Answer:  # noqa: ARG002
+        return Answer(b"ok", content_type="text/plain")
+
+    async def _pods(self, request: Request) -> Answer:
+        namespace = request.parameters.get("namespace", "")
+        pods = self._front.pods()
+        self._texts.keep_only(pods)
+        texts: list[bytes] = []
+        for number, pod in enumerate(pods, start=1):
+            if not namespace or pod.metadata.namespace == namespace:
+                texts.append(self._texts.of(pod))
+            if number % _PODS_AT_A_TIME == 0:
+                await asyncio.sleep(0)
+        head = b'{"apiVersion":"v1","kind":"PodList","metadata":{},"items":['
+        return Answer(b"".join((head, b",".join(texts), b"]}\n")))
+
+    async def _pod(self, request: Request) -> Answer:
+        pod = self._front.pod(_key(request))
+        if pod is None:
+            raise _no_such_pod(request)
+        return Answer(self._texts.of(pod) + b"\n")
+
+    async def _apply(self, request: Request) -> Answer:
+        source = request.parameters.get("source", SOURCES[0])
+        if source not in SOURCES:
+            raise Refused(400, f'source: "{source[:40]}" is not one of {", ".join(SOURCES)}')
+        reading = await self._read(request.body)
+        problems = reading.problems
+        if not problems and not reading.pods:
+            problems = (Problem("", "holds no pod", "FieldValueRequired", "the request"),)
+        if problems:
+            raise _invalid(problems)
+        try:
+            applied = await self._front.apply(reading.pods, source)
+        except InvalidInput as error:
+            raise _invalid(error.problems) from None
+        except EvenkeelError as error:
+            raise Refused(409, error.message, hint=error.hint) from None
+        return Answer(to_json({"pods": encode(applied), "warnings": encode(reading.warnings)}))
+
+    async def _read(self, body: bytes) -> Reading:
+        try:
+            text = body.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            line = body.count(b"\n", 0, error.start) + 1
+            raise _invalid([Problem("", "is not text in UTF-8", "Decode", "the request", line)]) from None
+        profile = self._front.config.rulebook
+        if len(body) <= _READ_AT_ONCE_BYTES:
+            return read_manifests(text, "the request", profile).without_duplicates()
+        async with self._reading:
+            return await asyncio.to_thread(
+                lambda: read_manifests(text, "the request", profile).without_duplicates()
+            )
+
+    async def _delete(self, request: Request) -> Answer:
+        if not await self._front.delete(_key(request), _grace(request)):
+            raise _no_such_pod(request)
+        return Answer(to_json({"pod": _key(request), "outcome": "deleted"}), 202)
+
+    async def _watch(self, request: Request) -> Stream:
+        return Stream(
+            self._changes(request.parameters.get("pod", ""), request.parameters.get("namespace", ""))
+        )
+
+    async def _changes(self, key: str, namespace: str) -> AsyncIterator[bytes]:
+        changes = self._front.watch()
+        try:
+            async for change in changes:
+                if (not key or change.pod.key == key) and namespace in ("", change.pod.metadata.namespace):
+                    yield self._change(change)
+        finally:
+            await _end(changes)
+
+    def _change(self, change: PodChange) -> bytes:
+        text = self._texts.of(change.pod)
+        if change.type == DELETED:
+            self._texts.forget(change.pod)
+        return b'{"type":"%b","object":%b}\n' % (change.type.encode(), text)
+
+    async def _events(self, request: Request) -> Answer | Stream:
+        pod, follow = request.parameters.get("pod", ""), request.parameters.get("follow", "")
+        most = _whole_number(request, "most", 1000, _MOST_EVENTS)
+        if follow not in ("", "0", "1", "false", "true"):
+            raise Refused(400, f'follow: "{follow[:40]}" is not one of 1 or 0')
+        if follow in ("1", "true"):
+            return Stream(self._happenings(pod, most))
+        lines = [to_json(encode(happening)) for happening in self._front.happenings(pod, most)]
+        return Answer(b"".join(lines), content_type=LINES)
+
+    async def _happenings(self, pod: str, most: int) -> AsyncIterator[bytes]:
+        """Those that were, and then those to come, none of them twice and none left out."""
+        coming = self._front.follow()
+        first = asyncio.ensure_future(_next(coming))
+        try:
+            await asyncio.sleep(0)  # `coming` is subscribed from here on
+            last = 0
+            for past in self._front.happenings(pod, most):
+                last = max(last, past.number)
+                yield to_json(encode(past))
+            happening = await first
+            while happening is not None:
+                if pod in ("", happening.pod) and (happening.number > last or not happening.number):
+                    yield to_json(encode(happening))
+                happening = await _next(coming)
+        finally:
+            first.cancel()
+            await asyncio.gather(first, return_exceptions=True)
+            await _end(coming)
+
+    async def _node(self, request: Request) -> Answer:  # noqa: ARG002
+        return Answer(to_json({"apiVersion": "v1", "kind": "Node", **_fields(self._front.node())}))
+
+    async def _usage_now(self, request: Request) -> Answer:  # noqa: ARG002
+        at, text = self._usage
+        if time.monotonic() - at > _USAGE_SECONDS:
+            text = to_json(encode(self._front.usage()))
+            self._usage = (time.monotonic(), text)
+        return Answer(text)
+
+    async def _configz(self, request: Request) -> Answer:  # noqa: ARG002
+        return Answer(to_json({"kubeletconfig": encode(self._front.config)}))
+
+
+class _PodTexts:
+    """Pods as JSON, each made once for all who ask while it does not change."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, tuple[Pod, bytes]] = {}
+
+    def of(self, pod: Pod) -> bytes:
+        known = self._texts.get(pod.key)
+        if known is None or known[0] is not pod:
+            text = to_json({"apiVersion": "v1", "kind": "Pod", **_fields(pod)}).rstrip()
+            known = self._texts[pod.key] = (pod, text)
+        return known[1]
+
+    def forget(self, pod: Pod) -> None:
+        if self._texts.get(pod.key, (None,))[0] is pod:
+            del self._texts[pod.key]
+
+    def keep_only(self, pods: Iterable[Pod]) -> None:
+        keys = {pod.key for pod in pods}
+        for key in [key for key in self._texts if key not in keys]:
+            del self._texts[key]
+
+
+def _fields(value: object) -> Mapping[str, object]:
+    fields = encode(value)
+    assert isinstance(fields, dict)
+    return fields
+
+
+def _is_at(pattern: tuple[str, ...], path: tuple[str, ...]) -> bool:
+    return len(pattern) == len(path) and all(
+        word in ("*", given) for word, given in zip(pattern, path, strict=True)
+    )
+
+
+def _key(request: Request) -> str:
+    return f"{request.path[1]}/{request.path[2]}"
+
+
+def _no_such_pod(request: Request) -> Refused:
+    _, namespace, name = request.path
+    return Refused(404, f'there is no pod "{name[:253]}" in namespace {namespace[:63]}')
+
+
+def _invalid(problems: Iterable[Problem]) -> Refused:
+    listed = tuple(problems)
+    what = "the pod is not valid" if len(listed) == 1 else f"there are {len(listed)} mistakes"
+    return Refused(422, what, more={"problems": encode(listed)})
+
+
+def _grace(request: Request) -> float | None:
+    text = request.parameters.get("gracePeriodSeconds")
+    if text is None:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds <= 2**31:
+        raise Refused(400, f'gracePeriodSeconds: "{text[:40]}" is not a number of seconds, 0 or more')
+    return seconds
+
+
+def _whole_number(request: Request, name: str, default: int, most: int) -> int:
+    text = request.parameters.get(name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= most):
+        raise Refused(400, f'{name}: "{text[:40]}" is not a whole number from 1 to {most}')
+    return int(text)
+
+
+async def _next(happenings: AsyncIterator[Happening]) -> Happening | None:
+    async for happening in happenings:
+        return happening
+    return None
+
+
+async def _end(iterator: AsyncIterator[object]) -> None:
+    """Lets a source of changes know that nobody listens any more, if it wants to know."""
+    close = getattr(iterator, "aclose", None)
+    if close is not None:
+        await close()
