@@ -55,6 +55,13 @@ OPEN_TREE_CLOEXEC = os.O_CLOEXEC
 MOVE_MOUNT_F_EMPTY_PATH = 0x4
 MOVE_MOUNT_T_EMPTY_PATH = 0x40
 
+# openat2(2)
+RESOLVE_NO_XDEV = 0x1
+RESOLVE_NO_MAGICLINKS = 0x2
+RESOLVE_NO_SYMLINKS = 0x4
+RESOLVE_BENEATH = 0x8
+RESOLVE_IN_ROOT = 0x10
+
 # close_range(2)
 CLOSE_RANGE_CLOEXEC = 0x4
 
@@ -89,6 +96,7 @@ _CAPABILITY_VERSION_3 = 0x2008_0522
 _SYS_OPEN_TREE = 428
 _SYS_MOVE_MOUNT = 429
 _SYS_CLOSE_RANGE = 436
+_SYS_OPENAT2 = 437
 _SYS_MOUNT_SETATTR = 442
 _SYS_CLONE = {"x86_64": 56, "aarch64": 220, "riscv64": 220, "ppc64le": 120, "armv7l": 120, "i686": 120}
 
@@ -180,6 +188,22 @@ def move_mount(from_fd: int, to_fd: int, to_path: str = "") -> None:
         ctypes.c_uint(flags),
     )
     _checked(moved, to_path)
+
+
+def open_within(directory: int, path: str, flags: int, resolve: int, mode: int = 0) -> int:
+    """openat2: opens `path` from `directory` with bounds (RESOLVE_…) on where symlinks and mounts may lead. Linux 5.6.
+    Bounds need paths to stay as they are meanwhile: EAGAIN if they do not, then again."""
+    how = (ctypes.c_uint64 * 3)(flags | os.O_CLOEXEC, mode, resolve)
+    return _checked(
+        _libc.syscall(
+            ctypes.c_long(_SYS_OPENAT2),
+            ctypes.c_int(directory),
+            os.fsencode(path),
+            how,
+            ctypes.c_size_t(ctypes.sizeof(how)),
+        ),
+        path,
+    )
 
 
 def set_hostname(name: str) -> None:
