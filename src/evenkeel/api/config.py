@@ -44,6 +44,10 @@ class MemorySwapConfiguration(NamedTuple):
     swap_behavior: str = ""
 
 
+class CrashLoopBackOffConfig(NamedTuple):
+    max_container_restart_period: Duration | None = None  # None is kubelet's five minutes
+
+
 class KubeletConfiguration(NamedTuple):
     """What the agent is told. Lists and maps of Kubernetes are tuples and read-only maps here."""
 
@@ -110,6 +114,7 @@ class KubeletConfiguration(NamedTuple):
     container_runtime_endpoint: str = ""  # "" runs pods as plain processes
     container_log_max_size: str = "10Mi"
     container_log_max_files: int = 5
+    crash_loop_back_off: CrashLoopBackOffConfig = CrashLoopBackOffConfig()
     feature_gates: Mapping[str, bool] = NO_GATES
 
     @property
@@ -185,6 +190,7 @@ def flag_of(attribute: str) -> str:
 
 
 _FLAGS = {
+    "crash_loop_back_off": "--max-container-restart-period",
     "memory_swap": "--memory-swap-behavior",
     "pod_pids_limit": "--pod-max-pids",
     "reserved_system_cpus": "--reserved-cpus",

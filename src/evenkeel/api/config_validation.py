@@ -119,6 +119,7 @@ def _one_of(words: tuple[str, ...], seen: str) -> str:
 
 
 _SECOND = Duration(10**9)
+_LONGEST_RESTART_PERIOD = Duration(300 * 10**9)
 # Attribute → the least and the greatest that it may be.
 _BOUNDS: Mapping[str, tuple[int, int | None]] = {
     "max_pods": (0, None),
@@ -146,6 +147,11 @@ def _numbers(config: KubeletConfiguration) -> Iterator[Problem]:
     for attribute, shortest in _LEAST_PERIODS.items():
         if (seen := getattr(config, attribute)) < shortest:
             yield _problem(attribute, f"must be at least {shortest}, not {seen}")
+    wait = config.crash_loop_back_off.max_container_restart_period
+    if wait is not None and not _SECOND <= wait <= _LONGEST_RESTART_PERIOD:
+        flag = flag_of("crash_loop_back_off")
+        message = f"{flag} must be from {_SECOND} to {_LONGEST_RESTART_PERIOD}, not {wait}"
+        yield Problem("crashLoopBackOff.maxContainerRestartPeriod", message)
     try:
         if Quantity.parse(config.container_log_max_size).sign <= 0:
             yield _problem(

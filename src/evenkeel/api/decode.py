@@ -23,7 +23,7 @@ WRONG_SHAPE = "Decode"
 UNKNOWN_FIELD = "FieldUnknown"
 
 # Kubernetes' types that carry no version in their name here or there.
-_UNVERSIONED = {"KubeletConfiguration", "MemorySwapConfiguration"}
+_UNVERSIONED = {"KubeletConfiguration", "MemorySwapConfiguration", "CrashLoopBackOffConfig"}
 _LEAST_INTEGER, _GREATEST_INTEGER = -(2**63), 2**63 - 1
 
 

@@ -9,7 +9,13 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from evenkeel.api.config import KubeletConfiguration, MemorySwapConfiguration, defaulted, flag_of
+from evenkeel.api.config import (
+    CrashLoopBackOffConfig,
+    KubeletConfiguration,
+    MemorySwapConfiguration,
+    defaulted,
+    flag_of,
+)
 from evenkeel.api.duration import Duration
 from evenkeel.api.names import camel
 from evenkeel.errors import EvenkeelError, InvalidInput, Problem
@@ -168,6 +174,10 @@ def _swap(text: str) -> MemorySwapConfiguration:
     return MemorySwapConfiguration(text)
 
 
+def _restart_period(text: str) -> CrashLoopBackOffConfig:
+    return CrashLoopBackOffConfig(Duration.parse(text))
+
+
 # Field → how its text is read, what stands for the text in the help, and the help.
 _FLAGS: Mapping[str, tuple[Callable[[str], object], str, str]] = {
     "profile": (_text, "NAME", "documents (default) or kubernetes: whose rules decide where they differ"),
@@ -248,5 +258,10 @@ _FLAGS: Mapping[str, tuple[Callable[[str], object], str, str]] = {
     ),
     "container_log_max_size": (_text, "SIZE", "of a container's log file (10Mi)"),
     "container_log_max_files": (_integer, "NUMBER", "of log files kept for a container (5)"),
+    "crash_loop_back_off": (
+        _restart_period,
+        "TIME",
+        "the longest that a container which keeps failing waits for its restart (5m)",
+    ),
     "feature_gates": (_gates, "NAME=BOOL,…", "features to switch on or off, as MemoryQoS=false"),
 }

@@ -37,12 +37,21 @@ class ContainerLife(NamedTuple):
     oom_kills_at_start: int = 0  # the cgroup's own counter when the attempt started
     is_started: bool = False  # the startup probe has passed, or there is none
     is_ready: bool = False
+    ready_changed_at: float = 0.0  # when `is_ready` last became what it is
     stopping: str = ""  # why it was asked to stop, while it has not ended
-    resources: ResourceRequirements | None = None  # those applied in the kernel (E17)
+    stop_by: float | None = None  # the end of the grace it was given then
+    resources: ResourceRequirements | None = (
+        None  # those applied in the kernel (E17); None also for "none at all"
+    )
 
     @property
     def is_running(self) -> bool:
         return self.started_at is not None
+
+    @property
+    def is_alive(self) -> bool:
+        """Runs, or may: its start was asked for and nobody knows yet what became of it."""
+        return self.is_running or self.is_asked_for
 
 
 NEVER_STARTED = ContainerLife()
@@ -56,6 +65,7 @@ class Verdict(NamedTuple):
     reason: str = ""
     message: str = ""
     at: float = 0.0
+    grace_seconds: float = 0.0  # that its containers have from then on, to end
 
 
 class PodLife(NamedTuple):
@@ -67,6 +77,10 @@ class PodLife(NamedTuple):
 
     def container(self, name: str) -> ContainerLife:
         return self.containers.get(name, NEVER_STARTED)
+
+    @property
+    def is_alive(self) -> bool:
+        return any(container.is_alive for container in self.containers.values())
 
     def having(self, name: str, life: ContainerLife) -> "PodLife":
         return self._replace(containers={**self.containers, name: life})
