@@ -20,8 +20,8 @@ from evenkeel.api.manifests import read_manifests
 from evenkeel.cgroup.drivers.base import CgroupfsDriver
 from evenkeel.cgroup.drivers.cgroupfs import Cgroupfs
 from evenkeel.cgroup.drivers.detect import detect, driver_for
-from evenkeel.cgroup.plan import plan
-from evenkeel.cgroup.reconcile import Report, reconcile
+from evenkeel.cgroup.planner import Planner
+from evenkeel.cgroup.reconcile import Report, reconcile, reconcile_changed
 from evenkeel.cgroup.statistics import V1_FILES, V2_FILES
 from evenkeel.cgroup.tree import Tree, Version
 from evenkeel.policy.node import node_view
@@ -48,18 +48,20 @@ spec:
 def figures() -> Iterator[Figure]:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    with tempfile.TemporaryDirectory() as directory, cgroups() as (driver, tree):
+    with tempfile.TemporaryDirectory() as directory, cgroups() as (driver, planner, moments):
         program = str(Path(directory) / "reference")
         source = str(Path(__file__).with_name("cgroup_reference.c"))
         subprocess.run(["cc", "-O2", "-o", program, source], check=True)
+        tree = planner.tree(moments)
         yield making(driver, tree, program)
         yield statistics(driver, tree, program)
         yield reconciling(driver, tree, program)
+        yield starting(driver, planner, moments, program)
 
 
 @contextmanager
-def cgroups() -> Iterator[tuple[CgroupfsDriver, Tree]]:
-    """A driver in a root of its own, and the plan for it; everything is removed at the end."""
+def cgroups() -> Iterator[tuple[CgroupfsDriver, Planner, list[PodMoment]]]:
+    """A driver in a root of its own, and pods for it; everything is removed at the end."""
     config = defaulted(KubeletConfiguration(cgroup_root=f"/evenkeel-bench-{os.getpid()}", cpu_burst=100))
     driver = driver_for(detect(), config)
     assert isinstance(driver, CgroupfsDriver)
@@ -68,7 +70,7 @@ def cgroups() -> Iterator[tuple[CgroupfsDriver, Tree]]:
     )
     node = node_view(parse_node("64Gi,16cpu"), config)
     try:
-        yield driver, plan(node, [PodMoment(pod) for pod in pods], driver.version)
+        yield driver, Planner(node, driver.version), [PodMoment(pod) for pod in pods]
     finally:
         driver.remove(config.cgroup_root)
         driver.close()
@@ -128,6 +130,32 @@ def reconciling(driver: CgroupfsDriver, tree: Tree, program: str) -> Figure:
             assert (report.done, report.failures, writes()) == ((), (), before), "nothing is written"
             references.append(ask("1") / 1000)
     return against("110 unchanged pods reconciled", ours, references, "ms CPU", value_at_most(10))
+
+
+def starting(driver: CgroupfsDriver, planner: Planner, moments: list[PodMoment], program: str) -> Figure:
+    """The last pod comes when all the others are there: what it costs beyond its own directories and files."""
+    every, others = planner.tree(moments), planner.tree(moments[:-1])
+    report = reconcile(driver, every)
+    back = reconcile_changed(driver, every, others, last=report)
+    ours, references = [], []
+    for _ in range(ROUNDS):
+        before = planner.tree(moments[:-1])
+        start = process_time()
+        after = planner.tree(moments)
+        report = reconcile_changed(driver, before, after, last=back)
+        ours.append((process_time() - start) * 1000)
+        assert not report.failures, report.failures[0]
+        reconcile_changed(driver, after, before, last=report)
+        with recorded() as calls:
+            reconcile_changed(driver, before, after, last=back)
+        reconcile_changed(driver, after, before, last=report)
+        with told(program, "make", calls) as ask:
+            references.append(ask("go") / 1000)
+        reconcile_changed(driver, after, before, last=report)
+    more = [mine - bare for mine, bare in zip(ours, references, strict=True)]
+    return against(
+        f"one pod more beside {len(moments) - 1}", more, references, "ms CPU more", value_at_most(3)
+    )
 
 
 def applied(driver: CgroupfsDriver, tree: Tree) -> Report:

@@ -3,7 +3,7 @@
 The same on real kernels: tests/kernel/test_reconcile.py.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 from hypothesis import given
@@ -14,7 +14,8 @@ from evenkeel.cgroup.driver import CgroupError, Statistics
 from evenkeel.cgroup.drivers.refusals import MissingController, NotAvailable
 from evenkeel.cgroup.fit import fit
 from evenkeel.cgroup.plan import plan
-from evenkeel.cgroup.reconcile import Report, reconcile, survey
+from evenkeel.cgroup.planner import Planner
+from evenkeel.cgroup.reconcile import Report, reconcile, reconcile_changed, survey
 from evenkeel.cgroup.tree import Cgroup, Kind, Naming, Setting, Tree, Version
 from evenkeel.cgroup.values import default_value, same_value
 from tests.strategies import moments, nodes
@@ -47,6 +48,10 @@ class Kernel:
             }
             for path, values in self.cgroups.items()
         }
+
+    def observe_only(self, cgroups: Sequence[Cgroup]) -> Mapping[str, Mapping[str, str]]:
+        whole = self.observe(Tree(self.version, self.naming, tuple(cgroups)))
+        return {one.path: whole[one.path] for one in cgroups if one.path in whole}
 
     def create(self, path: str) -> None:
         self._change("create", path, "")
@@ -81,6 +86,8 @@ class Kernel:
 
     def files(self, path: str) -> Mapping[str, str]:
         return {}
+
+    def close(self) -> None: ...
 
 
 def cgroup(path: str, kind: Kind, **files: str) -> Cgroup:
@@ -363,11 +370,146 @@ def test_a_survey_is_not_repeated_while_nothing_changes():
     assert survey(kernel, tree, last=first) is not first
 
 
+def test_a_file_the_kernel_lacks_is_known_after_a_pass_that_could_not_read():
+    class OnceUnreadable(Kernel):
+        broken = True
+
+        def observe(self, tree: Tree) -> Mapping[str, Mapping[str, str]]:
+            if self.broken:
+                raise CgroupError("cannot read it", path="/r")
+            return super().observe(tree)
+
+    kernel, tree = OnceUnreadable(), small_tree(cpu__max__burst="500")
+    kernel.absent = {"cpu.max.burst": absent("cpu.max.burst")}
+    first = reconcile(kernel, tree)
+    kernel.broken = False
+
+    second = reconcile(kernel, tree, last=first)
+
+    assert [one.file for one in second.unavailable] == ["cpu.max.burst"]
+    assert second.repairs == (), "of what could not be read nobody knows who changed it"
+
+
 def test_a_plan_that_fits_is_left_as_it_is():
     tree = small_tree(memory__max="4096")
     fitted = fit(tree, lambda file: None)
     assert fitted.tree is tree
     assert fit(tree, lambda file: None, fitted) is fitted
+
+
+def changed_tree(tree: Tree, *more: Cgroup, without: str = "") -> Tree:
+    kept = tuple(one for one in tree.cgroups if not (without and f"{one.path}/".startswith(f"{without}/")))
+    return tree._replace(cgroups=(*kept, *more))
+
+
+def test_a_change_touches_only_the_cgroups_that_differ():
+    kernel, before = Kernel(), small_tree(memory__max="4096")
+    first = reconcile(kernel, before)
+    kernel.cgroups["/r/podx/c"]["memory.max"] = "max"
+    kernel.cgroups["/r/stranger"] = {}
+    after = changed_tree(
+        before, cgroup("/r/pody", Kind.POD, pids__max="20"), cgroup("/r/pody/c", Kind.CONTAINER)
+    )
+
+    report = reconcile_changed(kernel, before, after, last=first)
+
+    assert steps_of(report) == [
+        ("create", "/r/pody", ""),
+        ("write", "/r/pody", "pids.max"),
+        ("create", "/r/pody/c", ""),
+    ]
+    assert report.tree == after
+    healed = reconcile(kernel, after, last=report)
+    assert {(one.path, one.file) for one in healed.repairs} == {
+        ("/r/stranger", ""),
+        ("/r/podx/c", "memory.max"),
+    }
+    assert reconcile(kernel, after, last=healed).done == ()
+
+
+def test_a_change_removes_what_is_only_in_the_plan_before():
+    kernel, before = Kernel(), small_tree(memory__max="4096")
+    reserved = cgroup("/daemons", Kind.RESERVED, memory__max="8192")
+    kernel.cgroups["/daemons"] = {}
+    reconcile(kernel, changed_tree(before, reserved))
+
+    report = reconcile_changed(
+        kernel, changed_tree(before, reserved), changed_tree(before, without="/r/podx")
+    )
+
+    assert steps_of(report) == [("remove", "/r/podx", "")]
+    assert set(kernel.cgroups) == {"/r", "/daemons"}
+
+
+@pytest.mark.req("E9")
+def test_a_change_leaves_alone_what_is_hands_off():
+    kernel, before = Kernel(), small_tree(memory__max="4096")
+    reconcile(kernel, before)
+    after = changed_tree(small_tree(memory__max="8192"), without="/r/podx/c")
+    assert reconcile_changed(kernel, before, after, ("/r/podx/c",)).done == ()
+    other = small_tree(memory__max="8192")
+    assert reconcile_changed(kernel, before, other, ("/r/podx",)).done == ()
+
+
+def test_a_change_writes_only_what_the_kernel_does_not_have_already():
+    kernel, before, after = Kernel(), small_tree(memory__max="4096"), small_tree(memory__max="8192")
+    first = reconcile(kernel, before)
+    kernel.cgroups["/r/podx/c"]["memory.max"] = "8192"
+    report = reconcile_changed(kernel, before, after, last=first)
+    assert (report.done, report.repairs) == ((), ())
+    assert reconcile_changed(kernel, after, after).done == ()
+
+
+def test_a_cgroup_that_a_change_finds_missing_is_made_again_and_reported():
+    kernel, before, after = Kernel(), small_tree(memory__max="4096"), small_tree(memory__max="8192")
+    first = reconcile(kernel, before)
+    del kernel.cgroups["/r/podx/c"]
+    report = reconcile_changed(kernel, before, after, last=first)
+    assert [(one.path, one.found) for one in report.repairs] == [("/r/podx/c", "removed by others")]
+    assert kernel.cgroups["/r/podx/c"]["memory.max"] == "8192"
+
+
+def test_what_an_earlier_pass_could_not_do_is_not_called_drift_after_a_change_elsewhere():
+    kernel, before = Kernel(), small_tree(memory__max="4096")
+    kernel.refuse = refuse_on("write", "/r/podx/c", "memory.max")
+    first = reconcile(kernel, before)
+    after = changed_tree(before, cgroup("/r/pody", Kind.POD, pids__max="20"))
+    second = reconcile_changed(kernel, before, after, last=first)
+    assert second.failures == ()
+    kernel.refuse = lambda *asked: None
+
+    third = reconcile(kernel, after, last=second)
+
+    assert steps_of(third) == [("write", "/r/podx/c", "memory.max")]
+    assert third.repairs == ()
+
+
+def test_what_a_change_could_not_do_is_done_by_the_next_pass_and_not_called_drift():
+    kernel, before, after = Kernel(), small_tree(memory__max="4096"), small_tree(memory__max="8192")
+    kernel.absent = {"cpu.max.burst": absent("cpu.max.burst")}
+    first = reconcile(kernel, before)
+    kernel.refuse = refuse_on("write", "/r/podx/c", "memory.max")
+    second = reconcile_changed(kernel, before, after, last=first)
+    assert [str(error) for error in second.failures] == ["no"]
+    kernel.refuse = lambda *asked: None
+
+    third = reconcile(kernel, after, last=second)
+
+    assert steps_of(third) == [("write", "/r/podx/c", "memory.max")]
+    assert third.repairs == ()
+
+
+@given(nodes, st.lists(moments(), min_size=1, max_size=4), st.sampled_from(list(Version)))
+def test_any_sequence_of_changes_ends_as_whole_passes_would(node, sequence, version: Version):
+    kernel, planner = Kernel(version), Planner(node, version)
+    before = planner.tree([])
+    last = reconcile(kernel, before)
+    for pods in sequence:
+        after = planner.tree(pods)
+        last = reconcile_changed(kernel, before, after, last=last)
+        assert (last.failures, last.repairs) == ((), ())
+        assert reconcile(kernel, after).done == ()
+        before = after
 
 
 @given(st.lists(st.tuples(nodes, moments()), min_size=1, max_size=4), st.sampled_from(list(Version)))

@@ -15,7 +15,7 @@ from evenkeel.cgroup.diff import Observed
 from evenkeel.cgroup.drivers.base import CgroupfsDriver
 from evenkeel.cgroup.drivers.refusals import MissingController
 from evenkeel.cgroup.plan import plan
-from evenkeel.cgroup.reconcile import Report, reconcile
+from evenkeel.cgroup.reconcile import Report, reconcile, reconcile_changed
 from evenkeel.cgroup.tree import Kind, Tree, Version
 from evenkeel.cgroup.values import default_value, direction, same_value
 from evenkeel.cli.main import main
@@ -272,6 +272,50 @@ def test_a_cgroup_that_vanishes_between_reading_and_writing_is_made_on_the_next_
     assert differences(other, cgroup_root) == []
 
 
+@any_version
+@pytest.mark.req("B10", "E9")
+def test_pods_that_come_and_go_change_their_own_cgroups_and_what_is_above_them(
+    driver: CgroupfsDriver, cgroup_root: Cgroup, spawn: Spawn
+):
+    first, second, third = three_pods()
+    before = planned(driver, cgroup_root, first, second)
+    report = reconcile(driver, before)
+    file = "cpu.weight" if before.version == Version.V2 else "cpu.shares"
+    left = container_path(before, "guaranteed")
+    placed(cgroup_root, left).write(file, "77")
+    leaving = spawn("spin", cgroup=placed(cgroup_root, container_path(before, "burstable")))
+    leaving.answer()
+
+    after = planned(driver, cgroup_root, first, third)
+    changed = reconcile_changed(driver, before, after, last=report)
+
+    assert (changed.failures, changed.repairs) == ((), ())
+    assert leaving.wait() == -signal.SIGKILL
+    assert [line for line in differences(after, cgroup_root) if left not in line] == []
+    assert placed(cgroup_root, left).read(file) == "77", "what has not changed is not looked at"
+    whole = reconcile(driver, after, last=changed)
+    assert [(repair.path, repair.file) for repair in whole.repairs] == [(left, file)]
+    assert made_paths(cgroup_root) == {c.path for c in after.cgroups} - {path_of(cgroup_root)}
+    assert reconcile(driver, after, last=whole).done == ()
+
+
+@any_version
+def test_a_change_finds_what_a_crash_left_half_made(driver: CgroupfsDriver, cgroup_root: Cgroup):
+    before = planned(driver, cgroup_root)
+    reconcile(driver, before)
+    after = planned(driver, cgroup_root, *three_pods())
+    half = container_path(after, "burstable")
+    driver.create(half)
+    driver.write(half, "pids.max", "3")
+    file = "cpu.weight" if after.version == Version.V2 else "cpu.shares"
+    driver.write(half, file, "77")
+
+    report = reconcile_changed(driver, before, after)
+
+    assert report.failures == ()
+    assert differences(after, cgroup_root) == []
+
+
 @pytest.mark.cgroup("v1")
 def test_a_limit_below_what_is_used_fails_alone_on_v1(
     driver: CgroupfsDriver, cgroup_root: Cgroup, spawn: Spawn
@@ -373,9 +417,9 @@ def is_too_small_for_v1(tree: Tree) -> bool:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     deadline=None,
 )
-@given(plans=st.lists(st.tuples(nodes, moments(most=3)), min_size=1, max_size=3))
+@given(plans=st.lists(st.tuples(nodes, moments(most=3)), min_size=1, max_size=3), is_partly=st.booleans())
 def test_any_sequence_of_plans_ends_with_the_kernel_as_the_last_one_says(
-    driver: CgroupfsDriver, cgroup_root: Cgroup, plans: list[tuple[Any, list[PodMoment]]]
+    driver: CgroupfsDriver, cgroup_root: Cgroup, plans: list[tuple[Any, list[PodMoment]]], is_partly: bool
 ):
     last: Report | None = None
     for node, pods in plans:
@@ -385,7 +429,11 @@ def test_any_sequence_of_plans_ends_with_the_kernel_as_the_last_one_says(
         assume(not is_too_small_for_v1(tree))
         witness = Witness(driver, cgroup_root, last.tree if last else None, tree)
 
-        last = reconcile(witness, tree, last=last)
+        # A part of the tree may be changed by itself where the rest of it, and the place of it, stay.
+        if last is not None and is_partly:
+            last = reconcile_changed(witness, last.tree, tree, last=last)
+        else:
+            last = reconcile(witness, tree, last=last)
 
         assert [str(error) for error in last.failures] == []
         assert witness.broken == []

@@ -36,12 +36,15 @@ class Step(NamedTuple):
     before: str = ""
 
 
-def diff(desired: Tree, observed: Observed, hands_off: Collection[str] = ()) -> tuple[Step, ...]:
+def diff(
+    desired: Tree, observed: Observed, hands_off: Collection[str] = (), ours: str | None = None
+) -> tuple[Step, ...]:
     """The steps that make `observed` equal to `desired`; none where it already is. Below a path in `hands_off` nothing
     is touched (E9). A cgroup of daemons is set, but made only where we are asked to (E7), and never removed: what is
-    not below the pods' root is not ours to remove."""
+    not below the pods' root is not ours to remove. `ours` is how the paths there begin, where `desired` does not tell
+    because it is only part of a plan."""
     wanted = {cgroup.path for cgroup in desired.cgroups}
-    ours = _pods_prefix(desired)
+    ours = pods_prefix(desired) if ours is None else ours
     steps: dict[_Phase, list[tuple[int, Step]]] = {phase: [] for phase in _Phase}
     steps[_Phase.TAKE] = [
         (_depth(path), Step(Action.REMOVE, path))
@@ -186,7 +189,7 @@ def _rank(step: Step, order: Mapping[str, int]) -> int:
     return _UNTIED + 1 if step.setting is None else order.get(step.setting.file, _UNTIED)
 
 
-def _pods_prefix(desired: Tree) -> str:
+def pods_prefix(desired: Tree) -> str:
     """How the paths of everything below the pods' root begin; where that is the hierarchy's own, of the pods in it."""
     for cgroup in desired.cgroups:
         if cgroup.kind == Kind.ROOT:

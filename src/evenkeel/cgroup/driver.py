@@ -4,11 +4,11 @@ Paths are the plan's: from the hierarchy's root, `/evenkeel/kubepods/burstable/p
 root it was given, whatever a path says.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from evenkeel.cgroup.diff import Observed
-from evenkeel.cgroup.tree import Naming, Tree, Version
+from evenkeel.cgroup.tree import Cgroup, Naming, Tree, Version
 from evenkeel.errors import EvenkeelError
 
 
@@ -55,6 +55,10 @@ class Driver(Protocol):
         down to the level of containers below the pods' root of `tree`, so that what should not be there is seen."""
         ...
 
+    def observe_only(self, cgroups: Sequence[Cgroup]) -> Observed:
+        """What the kernel has of these cgroups alone: for each that exists, the files it sets."""
+        ...
+
     def create(self, path: str) -> None:
         """Makes the cgroup, with the controllers it needs. One that is already there is fine."""
         ...
@@ -83,4 +87,8 @@ class Driver(Protocol):
     def files(self, path: str) -> Mapping[str, str]:
         """Where to find the cgroup's directory for each controller, for those who read or watch a file of it:
         controller name → directory (on v2 all the same)."""
+        ...
+
+    def close(self) -> None:
+        """Closes what is kept open; cgroups and what runs in them stay."""
         ...

@@ -10,12 +10,23 @@ from evenkeel.policy.provision import NO_LIMIT, Amount, Provision, Quota
 _MOST_QUOTA_US = 1 << 43
 _MOST_BYTES = 1 << 62
 _MOST_PIDS = 1 << 22
+_SHARES = {Version.V1: "cpu.shares", Version.V2: "cpu.weight"}
 _HUGEPAGE_UNITS = (("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10))
 
 
 def settings(version: Version, provision: Provision, weight: Callable[[int], int]) -> tuple[Setting, ...]:
     """The settings of one cgroup; `weight` turns shares into v2's weight, which depends on who asks."""
     return tuple(_v1(provision) if version == Version.V1 else _v2(provision, weight))
+
+
+def with_shares(
+    version: Version, of_cgroup: tuple[Setting, ...], shares: Amount, weight: Callable[[int], int]
+) -> tuple[Setting, ...]:
+    """The settings of a cgroup with these shares in place of others."""
+    value = shares.value if version == Version.V1 else weight(shares.value)
+    file = _SHARES[version]
+    changed = Setting(file, str(value), shares.rule, shares.reason)
+    return tuple(changed if setting.file == file else setting for setting in of_cgroup)
 
 
 def oom_score_setting(provision: Provision) -> Setting | None:

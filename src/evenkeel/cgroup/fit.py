@@ -22,12 +22,12 @@ class Unavailable(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """`tree` is `wanted` without the settings whose files are `lacking`; `files` are all that it has. A controller that
-    is missing altogether is a failure."""
+    """`tree` is `wanted` without the settings whose files are `lacking`; `files` are all that it has, None where nobody
+    has looked yet. A controller that is missing altogether is a failure."""
 
     wanted: Tree
     tree: Tree
-    files: tuple[str, ...] = ()
+    files: tuple[str, ...] | None = None
     lacking: frozenset[str] = frozenset()
     unavailable: tuple[Unavailable, ...] = ()
     failures: tuple[CgroupError, ...] = ()
@@ -35,11 +35,11 @@ class Fit(NamedTuple):
 
 def fit(wanted: Tree, lacking: Callable[[str], CgroupError | None], last: Fit | None = None) -> Fit:
     """`lacking` says why the machine has no such file, None if it has. `last` is what is known already."""
-    is_known = last is not None and last.wanted == wanted
-    files = last.files if last is not None and is_known else _files(wanted)
+    known = last if last is not None and last.files is not None and last.wanted == wanted else None
+    files = _files(wanted) if known is None or known.files is None else known.files
     errors = {file: error for file in files if (error := lacking(file)) is not None}
-    if last is not None and is_known and last.lacking == errors.keys():
-        return last
+    if known is not None and known.lacking == errors.keys():
+        return known
     if not errors:
         return Fit(wanted, wanted, files)
     missed: dict[str, list[str]] = {}

@@ -3,7 +3,7 @@
 Pure: the same input gives the same tree. `explain` prints it, reconciling makes the kernel equal to it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from evenkeel.api.cgroup_path import is_within
@@ -12,13 +12,14 @@ from evenkeel.api.pod import Pod
 from evenkeel.api.profile import Profile
 from evenkeel.api.resources import CPU, MEMORY
 from evenkeel.cgroup import names
-from evenkeel.cgroup.files import oom_score_setting, settings
+from evenkeel.cgroup.files import oom_score_setting, settings, with_shares
 from evenkeel.cgroup.tree import Cgroup, Kind, Naming, Tree, Version
 from evenkeel.policy import cpu, documents_cgroups
 from evenkeel.policy.allocatable import CgroupLimits
 from evenkeel.policy.node import NodeView
-from evenkeel.policy.provision import PodFacts, PodMoment, Provision, pod_facts
+from evenkeel.policy.provision import Amount, PodFacts, PodMoment, Provision, pod_facts
 from evenkeel.policy.qos import QoSClass, container_class
+from evenkeel.policy.words import cores_text
 from evenkeel.quantity import ZERO
 
 
@@ -27,11 +28,9 @@ class Policy(Protocol):
 
     def root_provision(self, node: NodeView, pods: Sequence[PodFacts], min_bytes: int) -> Provision: ...
     def branch_provision(
-        self, node: NodeView, qos: QoSClass, pods: Sequence[PodFacts], min_bytes: int, fair_shares: int | None
+        self, node: NodeView, qos: QoSClass, pods: Sequence[PodFacts], min_bytes: int
     ) -> Provision: ...
-    def pod_provision(
-        self, node: NodeView, facts: PodFacts, min_bytes: int, fair_shares: int | None
-    ) -> Provision: ...
+    def pod_provision(self, node: NodeView, facts: PodFacts, min_bytes: int) -> Provision: ...
     def container_provision(self, node: NodeView, facts: PodFacts, container: Container) -> Provision: ...
     def infrastructure_provision(self, node: NodeView, pod: Pod) -> Provision: ...
     def reserved_provision(self, node: NodeView, limits: CgroupLimits, what: str) -> Provision: ...
@@ -48,21 +47,21 @@ def plan(
     naming: Naming = Naming.CGROUPFS,
 ) -> Tree:
     """The tree for `moments`, the admitted pods in order of admission."""
-    builder = _Builder(node, version, naming)
-    return Tree(version, naming, tuple(builder.cgroups(moments)))
+    builder = TreeBuilder(node, version, naming)
+    return builder.tree([builder.pod(moment) for moment in moments])
 
 
-class _Pod(NamedTuple):
-    """A pod with what is computed once for it and used on every level above."""
+class PlannedPod(NamedTuple):
+    """A pod's part of the tree, which depends on the node and on nothing else: with shares by request."""
 
     facts: PodFacts
-    name: names.CgroupName
-    children: tuple[tuple[Container | None, Provision], ...]
-    min_bytes: int
-    fair_shares: int | None
+    cgroups: tuple[Cgroup, ...]
+    min_bytes: int  # what it is protected by, to be added up on the levels above
 
 
-class _Builder:
+class TreeBuilder:
+    """Trees for one node: pods each by itself, and then what is above them."""
+
     def __init__(self, node: NodeView, version: Version, naming: Naming) -> None:
         self._node = node
         self._version = version
@@ -78,45 +77,52 @@ class _Builder:
             self._policy = kubernetes_provision
             self._weight, self._container_weight = cpu.weight_linear, cpu.weight_quadratic
 
-    def cgroups(self, moments: Sequence[PodMoment]) -> Iterator[Cgroup]:
-        pods = self._pods(moments)
-        yield from self._top(pods)
-        if not self._per_qos:
-            for pod in pods:
-                yield from self._pod(pod)
-            return
-        for qos in (QoSClass.GUARANTEED, QoSClass.BURSTABLE, QoSClass.BEST_EFFORT):
-            if qos != QoSClass.GUARANTEED:
-                yield self._branch(qos, pods)
-            for pod in pods:
-                if pod.facts.qos == qos:
-                    yield from self._pod(pod)
-
-    def _pods(self, moments: Sequence[PodMoment]) -> list[_Pod]:
-        every = [pod_facts(moment, self._node.profile) for moment in moments]
-        fair: Sequence[int | None] = [None] * len(every)
-        if self._node.config.fair_cpu_sharing:
-            requests = [facts.requests.get(CPU, ZERO).milli for facts in every]
-            fair = cpu.fair_shares(requests, self._node.pods_limits.millicpu or 0)
-        return [self._with_children(facts, shares) for facts, shares in zip(every, fair, strict=True)]
-
-    def _with_children(self, facts: PodFacts, fair_shares: int | None) -> _Pod:
+    def pod(self, moment: PodMoment) -> PlannedPod:
+        facts = pod_facts(moment, self._node.profile)
         parent = names.branch(self._root, facts.qos) if self._per_qos else self._root
+        name = names.child(parent, f"{names.POD_PREFIX}{facts.pod.metadata.uid}")
         children: list[tuple[Container | None, Provision]] = [
             (None, self._policy.infrastructure_provision(self._node, facts.pod)),
             *(
                 (container, self._policy.container_provision(self._node, facts, container))
-                for container in present_containers(facts.moment)
+                for container in present_containers(moment)
             ),
         ]
         protected = sum(child.memory_min.value for _, child in children if child.memory_min is not None)
-        return _Pod(
-            facts=facts,
-            name=names.child(parent, f"{names.POD_PREFIX}{facts.pod.metadata.uid}"),
-            children=tuple(children),
-            min_bytes=documents_cgroups.pod_min_bytes(facts, protected),
-            fair_shares=fair_shares,
-        )
+        min_bytes = documents_cgroups.pod_min_bytes(facts, protected)
+        return PlannedPod(facts, tuple(self._pod_cgroups(facts, name, children, min_bytes)), min_bytes)
+
+    def tree(self, pods: Sequence[PlannedPod]) -> Tree:
+        return Tree(self._version, self._naming, tuple(self._cgroups(pods)))
+
+    def _cgroups(self, pods: Sequence[PlannedPod]) -> Iterator[Cgroup]:
+        yield from self._top(pods)
+        fair = self._fair_shares(pods) if self._node.config.fair_cpu_sharing else None
+        shares: Sequence[int | None] = [None] * len(pods) if fair is None else fair
+        if not self._per_qos:
+            for pod, of_pod in zip(pods, shares, strict=True):
+                yield from pod.cgroups if of_pod is None else self._with_fair_shares(pod, of_pod)
+            return
+        for qos in (QoSClass.GUARANTEED, QoSClass.BURSTABLE, QoSClass.BEST_EFFORT):
+            if qos != QoSClass.GUARANTEED:
+                yield self._branch(qos, pods, fair)
+            for pod, of_pod in zip(pods, shares, strict=True):
+                if pod.facts.qos == qos:
+                    yield from pod.cgroups if of_pod is None else self._with_fair_shares(pod, of_pod)
+
+    def _fair_shares(self, pods: Sequence[PlannedPod]) -> list[int]:
+        requests = [_cpu_request(pod.facts) for pod in pods]
+        return cpu.fair_shares(requests, self._node.pods_limits.millicpu or 0)
+
+    def _with_fair_shares(self, pod: PlannedPod, shares: int) -> Iterator[Cgroup]:
+        """A21: of what depends on the other pods, that is all."""
+        of_pod, *children = pod.cgroups
+        reason = f"request {cores_text(_cpu_request(pod.facts))} and an equal part of what is unrequested"
+        yield self._with_shares(of_pod, Amount(shares, "A21", reason), self._weight)
+        yield from children
+
+    def _with_shares(self, cgroup: Cgroup, shares: Amount, weight: Callable[[int], int]) -> Cgroup:
+        return cgroup._replace(settings=with_shares(self._version, cgroup.settings, shares, weight))
 
     def _reserved(self) -> dict[str, Provision]:
         """What each cgroup of daemons is given, by its path."""
@@ -130,7 +136,7 @@ class _Builder:
             if of_daemons is not None and path
         }
 
-    def _top(self, pods: Sequence[_Pod]) -> Iterator[Cgroup]:
+    def _top(self, pods: Sequence[PlannedPod]) -> Iterator[Cgroup]:
         """The pods' root with what is above and beside it."""
         root = self._policy.root_provision(
             self._node, [pod.facts for pod in pods], sum(pod.min_bytes for pod in pods)
@@ -150,25 +156,31 @@ class _Builder:
         if self._root:
             yield self._cgroup(self._root, Kind.ROOT, root)
 
-    def _branch(self, qos: QoSClass, pods: Sequence[_Pod]) -> Cgroup:
-        of_class = [pod for pod in pods if pod.facts.qos == qos]
-        fair = None
-        if self._node.config.fair_cpu_sharing:
-            fair = min(max(sum(pod.fair_shares or 0 for pod in of_class), cpu.MIN_SHARES), cpu.MAX_SHARES)
-        provision = self._policy.branch_provision(
-            self._node, qos, [pod.facts for pod in pods], sum(pod.min_bytes for pod in of_class), fair
-        )
+    def _branch(self, qos: QoSClass, pods: Sequence[PlannedPod], fair: Sequence[int] | None) -> Cgroup:
+        min_bytes = sum(pod.min_bytes for pod in pods if pod.facts.qos == qos)
+        provision = self._policy.branch_provision(self._node, qos, [pod.facts for pod in pods], min_bytes)
+        if fair is not None:
+            together = sum(shares for pod, shares in zip(pods, fair, strict=True) if pod.facts.qos == qos)
+            shares = min(max(together, cpu.MIN_SHARES), cpu.MAX_SHARES)
+            provision = provision._replace(cpu_shares=Amount(shares, "A21", "sum of its pods' fair shares"))
         return self._cgroup(names.branch(self._root, qos), Kind.BRANCH, provision)._replace(qos=str(qos))
 
-    def _pod(self, pod: _Pod) -> Iterator[Cgroup]:
-        facts = pod.facts
-        provision = self._policy.pod_provision(self._node, facts, pod.min_bytes, pod.fair_shares)
-        key, qos, path = facts.pod.key, str(facts.qos), self._path(pod.name)
+    def _pod_cgroups(
+        self,
+        facts: PodFacts,
+        name: names.CgroupName,
+        children: Sequence[tuple[Container | None, Provision]],
+        min_bytes: int,
+    ) -> Iterator[Cgroup]:
+        provision = self._policy.pod_provision(self._node, facts, min_bytes)
+        key, qos, path = facts.pod.key, str(facts.qos), self._path(name)
         of_pod = settings(self._version, provision, self._weight)
         yield Cgroup(path, Kind.POD, of_pod, pod=key, qos=qos)
-        for container, of_child in pod.children:
+        for container, of_child in children:
+            child = container.name if container else INFRASTRUCTURE
+            names.child(name, child)  # refuses what cannot name a cgroup
             yield Cgroup(
-                path=self._child_path(pod, path, container.name if container else INFRASTRUCTURE),
+                path=self._child_path(path, facts.pod.metadata.uid, child),
                 kind=Kind.CONTAINER if container else Kind.INFRASTRUCTURE,
                 settings=settings(self._version, of_child, self._container_weight),
                 pod=key,
@@ -180,13 +192,11 @@ class _Builder:
                 is_killed_whole=of_child.oom_group is not None and of_child.oom_group.value == 1,
             )
 
-    def _child_path(self, pod: _Pod, parent: str, child: str) -> str:
-        names.child(pod.name, child)  # refuses what cannot name a cgroup
+    def _child_path(self, parent: str, uid: str, child: str) -> str:
         if self._naming == Naming.CGROUPFS:
             return f"{parent}/{child}"
         # Processes live in scopes. A unit's name is one for the whole system, so it holds the pod's UID too.
-        uid = pod.facts.pod.metadata.uid.replace("-", "_")
-        return f"{parent}/evenkeel-{uid}-{child.replace('-', '_')}.scope"
+        return f"{parent}/evenkeel-{uid.replace('-', '_')}-{child.replace('-', '_')}.scope"
 
     def _path(self, name: names.CgroupName) -> str:
         return names.to_cgroupfs(name) if self._naming == Naming.CGROUPFS else names.to_systemd(name)
@@ -196,6 +206,10 @@ class _Builder:
 
     def _with_settings(self, cgroup: Cgroup, provision: Provision) -> Cgroup:
         return cgroup._replace(settings=settings(self._version, provision, self._weight))
+
+
+def _cpu_request(facts: PodFacts) -> int:
+    return facts.requests.get(CPU, ZERO).milli
 
 
 def present_containers(moment: PodMoment) -> Iterator[Container]:

@@ -57,24 +57,15 @@ def infrastructure_provision(node: NodeView, pod: Pod) -> Provision:
     )
 
 
-def pod_provision(
-    node: NodeView, facts: PodFacts, min_bytes: int, fair_shares: int | None = None
-) -> Provision:
-    """The pod's cgroup. `min_bytes` is what its children are protected by together; `fair_shares` replaces the shares
-    by request where CPU is shared fairly (A21)."""
-    request = facts.requests.get(CPU, ZERO).milli
+def pod_provision(node: NodeView, facts: PodFacts, min_bytes: int) -> Provision:
+    """The pod's cgroup. `min_bytes` is what its children are protected by together."""
     of_what = (
         "requests of its containers and overhead" if facts.pod.spec.overhead else "requests of its containers"
     )
-    shares = _shares(request, of_what)
-    if fair_shares is not None:
-        shares = Amount(
-            fair_shares, "A21", f"request {cores_text(request)} and an equal part of what is unrequested"
-        )
     pids = node.config.pod_pids_limit
     quota = _pod_quota(node, facts)
     return Provision(
-        cpu_shares=shares,
+        cpu_shares=_shares(facts.requests.get(CPU, ZERO).milli, of_what),
         cpu_quota=quota,
         cpu_burst_us=_pod_burst(node, facts, quota),
         memory_min=_memory_min(node, min_bytes, of_what),
@@ -85,14 +76,10 @@ def pod_provision(
     )
 
 
-def branch_provision(
-    node: NodeView, qos: QoSClass, pods: Sequence[PodFacts], min_bytes: int, fair_shares: int | None = None
-) -> Provision:
+def branch_provision(node: NodeView, qos: QoSClass, pods: Sequence[PodFacts], min_bytes: int) -> Provision:
     """The Burstable or BestEffort branch. `pods` are all of the node's, `min_bytes` what those of the branch are
     protected by together."""
-    if fair_shares is not None:
-        shares = Amount(fair_shares, "A21", "sum of its pods' fair shares")
-    elif qos == QoSClass.BEST_EFFORT:
+    if qos == QoSClass.BEST_EFFORT:
         shares = Amount(cpu.MIN_SHARES, "A11", "BestEffort pods request nothing: the least there is")
     else:
         shares = _shares(

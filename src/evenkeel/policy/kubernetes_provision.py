@@ -64,9 +64,7 @@ def infrastructure_provision(node: NodeView, pod: Pod) -> Provision:
     )
 
 
-def pod_provision(
-    node: NodeView, facts: PodFacts, min_bytes: int, fair_shares: int | None = None
-) -> Provision:
+def pod_provision(node: NodeView, facts: PodFacts, min_bytes: int) -> Provision:
     settings = node.kubelet
     if facts.moment.exclusive_cpus and node.config.feature("DisableCPUQuotaWithExclusiveCPUs"):
         settings = settings._replace(enforce_cpu_limits=False)
@@ -75,9 +73,6 @@ def pod_provision(
     provision = _provision(node, config, "requests of the pod", "limits of the pod")
     return provision._replace(
         cpu_burst_us=_NO_BURST,
-        cpu_shares=provision.cpu_shares
-        if fair_shares is None
-        else Amount(fair_shares, "A21", "fair CPU sharing"),
         pids_max=Amount(pids, _RULE, "podPidsLimit")
         if pids > 0
         else Amount(NO_LIMIT, _RULE, "no podPidsLimit"),
@@ -89,18 +84,14 @@ def branch_provision(
     qos: QoSClass,
     pods: Sequence[PodFacts],
     min_bytes: int,
-    fair_shares: int | None = None,
 ) -> Provision:
     provision = _provision(node, _qos_configs(node, pods)[qos], "requests of its pods", "qosReserved")
-    provision = provision._replace(
+    return provision._replace(
         cpu_quota=None,
         hugepages={
             size: Amount(NO_LIMIT, _RULE, "branches are not bounded") for size in node.capacity.hugepages
         },
     )
-    if fair_shares is not None:
-        provision = provision._replace(cpu_shares=Amount(fair_shares, "A21", "fair CPU sharing"))
-    return provision
 
 
 def root_provision(node: NodeView, pods: Sequence[PodFacts], min_bytes: int) -> Provision:

@@ -16,7 +16,7 @@ from evenkeel.cgroup.drivers.kept import KeptFiles
 from evenkeel.cgroup.drivers.observation import Observer
 from evenkeel.cgroup.drivers.processes import is_dead, kill_process, listed, waits
 from evenkeel.cgroup.drivers.refusals import not_available, refusal
-from evenkeel.cgroup.tree import Naming, Tree, Version
+from evenkeel.cgroup.tree import Cgroup, Naming, Tree, Version
 
 PATIENCE_SECONDS = 10.0
 
@@ -54,6 +54,9 @@ class CgroupfsDriver(ABC):
 
     def observe(self, tree: Tree) -> Observed:
         return self._observer.observe(tree)
+
+    def observe_only(self, cgroups: Sequence[Cgroup]) -> Observed:
+        return self._observer.observe_only(cgroups)
 
     def lacking(self, file: str) -> CgroupError | None:
         """Why no cgroup of this machine can have the file; None if one can, as far as is known."""

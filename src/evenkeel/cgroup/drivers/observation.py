@@ -14,7 +14,7 @@ from evenkeel.cgroup.drivers.cgroupfs import GONE, Cgroupfs
 from evenkeel.cgroup.drivers.families import Differences, Families
 from evenkeel.cgroup.drivers.kept import ABSENT, KeptFiles
 from evenkeel.cgroup.drivers.refusals import refusal
-from evenkeel.cgroup.tree import Tree
+from evenkeel.cgroup.tree import Cgroup, Tree
 
 _FEW_BYTES = 64  # more than almost any setting has
 _MOST_BYTES = 4096
@@ -49,6 +49,21 @@ class Observer:
         if reading is not last or contents != self._contents:
             self._last, self._contents, self._observed = reading, contents, _texts(reading, contents)
         return _corrected(self._observed, reading.families.differences())
+
+    def observe_only(self, cgroups: Sequence[Cgroup]) -> Observed:
+        """These alone; what is kept for whole trees stays as it is."""
+        observed: dict[str, Mapping[str, str]] = {}
+        missing: set[str] = set()
+        for cgroup in cgroups:
+            path = cgroup.path
+            if not self._kept.keeps(path):
+                self._bounds.to_read(path)
+            values = None if path.rpartition("/")[0] in missing else self._values(cgroup)
+            if values is None:
+                missing.add(path)
+            else:
+                observed[path] = values
+        return observed
 
     def _is_good(self, reading: "_Reading", tree: Tree) -> bool:
         return reading.is_whole and reading.generation == self._kept.generation and reading.tree == tree
@@ -103,13 +118,18 @@ class Observer:
         """Slower, and sure of itself while cgroups vanish, or descriptors are too few to be kept."""
         observed: dict[str, Mapping[str, str]] = {}
         for cgroup in tree.cgroups:
-            files = [setting.file for setting in cgroup.settings]
-            contents = self._kept.contents(cgroup.path, files, _MOST_BYTES)
-            if contents is not None and (files or self._exists(cgroup.path)):
-                observed[cgroup.path] = {
-                    file: _text(content) for file, content in zip(files, contents, strict=True) if content
-                }
+            values = self._values(cgroup)
+            if values is not None:
+                observed[cgroup.path] = values
         return _corrected(observed, Families(self._hierarchies, tree, observed.keys()).differences())
+
+    def _values(self, cgroup: Cgroup) -> Mapping[str, str] | None:
+        """What the cgroup's files hold; None if there is no such cgroup."""
+        files = [setting.file for setting in cgroup.settings]
+        contents = self._kept.contents(cgroup.path, files, _MOST_BYTES)
+        if contents is None or (not files and not self._exists(cgroup.path)):
+            return None
+        return {file: _text(content) for file, content in zip(files, contents, strict=True) if content}
 
     def _without_absent(self, path: str, descriptors: Mapping[str, int]) -> dict[str, int]:
         for file, descriptor in descriptors.items():

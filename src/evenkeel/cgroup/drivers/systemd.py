@@ -19,7 +19,7 @@ Three things are not as on a cgroup filesystem of one's own:
 import errno
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 from evenkeel.cgroup.diff import Observed
@@ -40,7 +40,7 @@ from evenkeel.cgroup.drivers.systemd_units import (
     unit_of,
 )
 from evenkeel.cgroup.drivers.v2 import V2Driver
-from evenkeel.cgroup.tree import Naming, Tree, Version
+from evenkeel.cgroup.tree import Cgroup, Naming, Tree, Version
 from evenkeel.cgroup.values import same_value
 
 
@@ -75,11 +75,14 @@ class SystemdDriver:
         self._fs.close()
         observed = self._cgroupfs.observe(tree)
         self._beside = {}
-        for cgroup in tree.cgroups:
-            found = observed.get(cgroup.path, {})
-            for file, value, _, _ in cgroup.settings:
-                if file in found and not kept(file, value) and same_value(file, value, found[file]):
-                    self._beside.setdefault(cgroup.path, {})[file] = value
+        self._note_beside(tree.cgroups, observed)
+        return observed
+
+    def observe_only(self, cgroups: Sequence[Cgroup]) -> Observed:
+        for cgroup in cgroups:
+            self._running.discard(cgroup.path)
+        observed = self._cgroupfs.observe_only(cgroups)
+        self._note_beside(cgroups, observed)
         return observed
 
     def create(self, path: str) -> None:
@@ -250,6 +253,14 @@ class SystemdDriver:
                 yield from self._placeholders(f"{path.rstrip('/')}/{name}")
 
     # Values beside systemd
+
+    def _note_beside(self, cgroups: Sequence[Cgroup], observed: Observed) -> None:
+        """Which of the values that are as wanted systemd does not know of."""
+        for path, _, settings, *_ in cgroups:
+            found = observed.get(path, {})
+            for file, value, _, _ in settings:
+                if file in found and not kept(file, value) and same_value(file, value, found[file]):
+                    self._beside.setdefault(path, {})[file] = value
 
     def _write_beside(self, path: str, file: str, value: str) -> None:
         self._cgroupfs.write(path, file, value)
