@@ -23,7 +23,7 @@ class HeldPod(NamedTuple):
 
 class Happening(NamedTuple):
     """One thing that happened, in the words of Kubernetes' events. `figures` are the numbers it was decided on (E6,
-    E14), as plain values. `number` is the journal's."""
+    E14), as plain values. `number` is the journal's; `times` says how often it happened, `at` the last time."""
 
     at: float
     type: str  # Normal or Warning
@@ -34,3 +34,4 @@ class Happening(NamedTuple):
     container: str = ""
     figures: Mapping[str, object] = MappingProxyType({})
     number: int = 0
+    times: int = 1
