@@ -41,7 +41,7 @@ def pod_status(
     waiting: Mapping[str, ContainerStateWaiting] = NO_WAITING,
     runtime: str = "process",
 ) -> PodStatus:
-    """`waiting` is that of `Actions`. A condition that is as it was in `pod.status`, the last one told, keeps its time."""
+    """`waiting` is that of `Actions`. A condition that is as it was in `pod.status` keeps its time."""
     phase = pod_phase(pod, life)
     verdict = life.verdict if phase in (SUCCEEDED, FAILED) else None
     known = PodStatus(
