@@ -409,8 +409,9 @@ def _is_same_life(one: HeldPod, other: HeldPod) -> bool:
 def _happening(row: tuple[Any, ...]) -> Happening | None:
     at, *texts, figures, number, times = row
     try:
+        kind, reason, message, pod, uid, container = map(stored, texts)
         figures = {} if figures is None else dict(plain_of(figures))
-        return Happening(float(at), *map(stored, texts), figures, int(number), int(count))
+        return Happening(float(at), kind, reason, message, pod, uid, container, figures, number, times)
     except (Unreadable, ValueError, TypeError):
         return None
 
