@@ -9,7 +9,7 @@ from hypothesis import given
 from evenkeel.api.decode import Findings, decode
 from evenkeel.api.duration import Duration
 from evenkeel.api.encode import encode
-from evenkeel.api.pod import Pod
+from evenkeel.api.pod import EmptyDirVolumeSource, Pod, Volume
 from evenkeel.quantity import Quantity
 from tests.strategies import pods
 
@@ -31,6 +31,7 @@ class Outer(NamedTuple):
     colour: Colour | None = None
     is_ready: bool | None = None
     count: int | None = None
+    chosen: Inner | None = None
 
 
 def test_names_are_those_of_yaml_and_what_is_empty_is_left_out():
@@ -51,6 +52,12 @@ def test_false_and_zero_are_not_empty():
 
 def test_an_empty_object_in_a_list_keeps_its_place():
     assert encode(Outer(inners=(Inner(), Inner(1)))) == {"inners": [{}, {"runAsUser": 1}]}
+
+
+def test_an_empty_object_that_says_something_by_being_there_stays():
+    assert encode(Outer(chosen=Inner())) == {"chosen": {}}
+    volume = Volume("scratch", empty_dir=EmptyDirVolumeSource())
+    assert encode(volume) == {"name": "scratch", "emptyDir": {}}
 
 
 def test_values_of_our_own_become_the_text_they_are_written_as():

@@ -13,8 +13,8 @@ def encode(value: object) -> object:
         return str(value)
     fields: tuple[str, ...] | None = getattr(value, "_fields", None)
     if fields is not None:
-        pairs = ((camel(name), getattr(value, name)) for name in fields)
-        return {name: encode(item) for name, item in pairs if not _is_absent(item)}
+        pairs = ((name, getattr(value, name)) for name in fields)
+        return {camel(name): encode(item) for name, item in pairs if not _is_absent(item, value, name)}
     if isinstance(value, Mapping):
         return {str(key): encode(item) for key, item in value.items()}
     if isinstance(value, tuple | list | frozenset | set):
@@ -22,8 +22,12 @@ def encode(value: object) -> object:
     return str(value) if isinstance(value, str) else value  # a member of a StrEnum is a plain word outside
 
 
-def _is_absent(value: object) -> bool:
-    """Kubernetes' `omitempty`: no value, an empty text, list or mapping, or an object without any field set."""
-    if value is None or value == "" or (isinstance(value, tuple | list | Mapping) and not value):
+def _is_absent(item: object, holder: object, name: str) -> bool:
+    """Kubernetes' `omitempty`: no value, an empty text, list or mapping, or an object without any field set, unless it
+    says something by being there (`emptyDir: {}`)."""
+    if item is None or item == "":
         return True
-    return hasattr(value, "_fields") and not encode(value)
+    if hasattr(item, "_fields"):
+        defaults: Mapping[str, object] = getattr(holder, "_field_defaults", {})
+        return defaults.get(name, item) is not None and not encode(item)
+    return isinstance(item, tuple | list | Mapping) and not item
