@@ -73,8 +73,8 @@ def _ending(pod: Pod, life: PodLife) -> _Ending | None:
         given = life.verdict.grace_seconds
         causes.append(_Ending(life.verdict.reason or life.verdict.phase, life.verdict.at + given, given > 0))
     if life.deleted_at is not None:
-        given = life.deletion_grace_seconds
-        given = grace_seconds(pod) if given is None else given
+        own = life.deletion_grace_seconds
+        given = grace_seconds(pod) if own is None else own
         causes.append(_Ending("Deleted", life.deleted_at + given, given > 0))
     ends = final_ends(pod, life)
     if ends:

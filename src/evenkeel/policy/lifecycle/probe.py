@@ -17,7 +17,7 @@ class ProbeKind(StrEnum):
     READINESS = "readiness"
 
 
-class Verdict(StrEnum):
+class ProbeVerdict(StrEnum):
     """What a probe says of the container, after counting."""
 
     UNKNOWN = "unknown"
@@ -28,7 +28,7 @@ class Verdict(StrEnum):
 class ProbeState(NamedTuple):
     """`last` is the last result and `run` how often it came in a row; `verdict` changes with the thresholds alone."""
 
-    verdict: Verdict = Verdict.UNKNOWN
+    verdict: ProbeVerdict = ProbeVerdict.UNKNOWN
     last: bool | None = None
     run: int = 0
     is_done: bool = False  # nothing more is to be asked in this attempt
@@ -41,9 +41,9 @@ def first_state(
     """Before the first result: liveness counts as passed, readiness as failed. `jitter`, from 0 to 1, is the part of a
     period that the first probe is put off by, so that an agent which starts does not ask everybody at once."""
     verdict = {
-        ProbeKind.LIVENESS: Verdict.PASSED,
-        ProbeKind.READINESS: Verdict.FAILED,
-        ProbeKind.STARTUP: Verdict.UNKNOWN,
+        ProbeKind.LIVENESS: ProbeVerdict.PASSED,
+        ProbeKind.READINESS: ProbeVerdict.FAILED,
+        ProbeKind.STARTUP: ProbeVerdict.UNKNOWN,
     }[kind]
     begin = max(now, started_at + probe.initial_delay_seconds)
     return ProbeState(verdict, next_at=begin + jitter * period_seconds(probe))
@@ -57,7 +57,7 @@ def after_result(
     state = state._replace(last=is_success, run=run, next_at=now + period_seconds(probe))
     if run < max(threshold, 1):
         return state
-    verdict = Verdict.PASSED if is_success else Verdict.FAILED
+    verdict = ProbeVerdict.PASSED if is_success else ProbeVerdict.FAILED
     # A startup probe has done its work once it has passed; a failure of it or of liveness ends the attempt.
     is_done = kind is ProbeKind.STARTUP or (kind is ProbeKind.LIVENESS and not is_success)
     return state._replace(verdict=verdict, is_done=is_done)

@@ -1,0 +1,215 @@
+"""Asks a container once how it is, over HTTP or TCP.
+
+Whoever answers may be broken or hostile: only the status line counts, headers are read only where they decide (a
+redirect) and within bounds, a body is never read, and one limit of time holds for all of it.
+"""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from evenkeel.api.container import Container, ContainerPort, HTTPGetAction, TCPSocketAction
+
+if TYPE_CHECKING:
+    import ssl
+
+DEFAULT_HOST = "127.0.0.1"  # pods have the host's network
+_LONGEST_LINE_BYTES = 8192
+_MOST_HEADERS = 100
+_MOST_REDIRECTS = 10
+_MOST_INTERIM = 5  # answers of the kind 1xx before the real one
+_REDIRECTS = (301, 302, 303, 307, 308)
+
+
+class Answer(NamedTuple):
+    """`is_success` is None where asking itself went wrong, which says nothing of the container."""
+
+    is_success: bool | None
+    message: str = ""
+
+
+async def ask_http(action: HTTPGetAction, container: Container, timeout_seconds: float) -> Answer:
+    """GET: 200 to 399 is a success. Redirects are followed on the same host, and elsewhere taken for an answer."""
+    port = port_number(action.port, container.ports)
+    if port is None:
+        return _no_port(action.port)
+    host = action.host or DEFAULT_HOST
+    first = _Request(
+        action.scheme.lower() == "https",
+        host,
+        port,
+        action.path or "/",
+        tuple((header.name, header.value) for header in action.http_headers),
+    )
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            return await _follow(first)
+    except TimeoutError:
+        return Answer(False, f"GET {first.url}: no answer within {timeout_seconds:g}s")
+    except (OSError, ValueError, EOFError) as error:
+        return Answer(False, f"GET {first.url}: {_reason(error)}")
+
+
+async def ask_tcp(action: TCPSocketAction, container: Container, timeout_seconds: float) -> Answer:
+    """A connection that is accepted is a success."""
+    port = port_number(action.port, container.ports)
+    if port is None:
+        return _no_port(action.port)
+    host = action.host or DEFAULT_HOST
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            _, writer = await asyncio.open_connection(host, port, limit=_LONGEST_LINE_BYTES)
+    except TimeoutError:
+        return Answer(False, f"connecting to {host}:{port}: no answer within {timeout_seconds:g}s")
+    except (OSError, ValueError) as error:
+        return Answer(False, f"connecting to {host}:{port}: {_reason(error)}")
+    writer.transport.abort()
+    return Answer(True)
+
+
+def port_number(port: int | str, ports: Sequence[ContainerPort]) -> int | None:
+    """The number of a port that is given as one, or by the name that the container gives it."""
+    if isinstance(port, int):
+        return port
+    for each in ports:
+        if each.name == port:
+            return each.container_port
+    return int(port) if port.isascii() and port.isdigit() and 0 < int(port) < 65536 else None
+
+
+class _Request(NamedTuple):
+    is_https: bool
+    host: str
+    port: int
+    target: str  # path and query
+    headers: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def authority(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == (443 if self.is_https else 80) else f"{host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        return f"{'https' if self.is_https else 'http'}://{self.authority}{self.target}"
+
+    def text(self) -> bytes:
+        from urllib.parse import quote
+
+        # What is no part of a URL is written as Go writes it, and a line can never be ended from within.
+        target = quote(self.target, safe="/?#[]@!$&'()*+,;=:%~-._")
+        given = {name.lower() for name, _ in self.headers}
+        lines = [f"GET {target if target.startswith('/') else '/' + target} HTTP/1.1"]
+        for name, value in (("Host", self.authority), ("User-Agent", "evenkeel-probe"), ("Accept", "*/*")):
+            if name.lower() not in given:
+                lines.append(f"{name}: {value}")
+        for name, value in self.headers:
+            if any(ord(letter) < 32 and letter != "\t" for letter in name + value):
+                raise ValueError(f"the header {name} holds a control character")
+            if value or name.lower() not in ("accept", "user-agent"):  # empty is how these are left out
+                lines.append(f"{name}: {value}")
+        lines += ["Connection: close", "", ""]
+        return "\r\n".join(lines).encode("utf-8", "replace")
+
+
+async def _follow(request: _Request) -> Answer:
+    first_host = request.host
+    for _ in range(_MOST_REDIRECTS + 1):
+        status, location = await _status(request)
+        following = _redirected(request, location) if location else None
+        if following is None or following.host != first_host:
+            return Answer(200 <= status < 400, "" if 200 <= status < 400 else f"HTTP status {status}")
+        request = following
+    return Answer(False, f"stopped after {_MOST_REDIRECTS} redirects")
+
+
+def _redirected(request: _Request, location: str) -> _Request | None:
+    """The request that `location` asks for; None where it asks for something that is not HTTP."""
+    from urllib.parse import urljoin, urlsplit
+
+    parts = urlsplit(urljoin(request.url, location))
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        return None
+    is_https = parts.scheme == "https"
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    port = parts.port or (443 if is_https else 80)
+    return request._replace(is_https=is_https, host=parts.hostname, port=port, target=target)
+
+
+async def _status(request: _Request) -> tuple[int, str]:
+    """The status, and of a redirect the place it leads to."""
+    text = request.text()
+    reader, writer = await asyncio.open_connection(
+        request.host,
+        request.port,
+        limit=_LONGEST_LINE_BYTES,
+        ssl=_unverified() if request.is_https else None,
+        server_hostname=request.host if request.is_https else None,
+    )
+    try:
+        writer.write(text)
+        for _ in range(_MOST_INTERIM + 1):
+            status = _status_code(await reader.readline())
+            if status in _REDIRECTS:
+                return status, await _location(reader)
+            if status >= 200:
+                return status, ""
+            await _location(reader)  # the headers of an interim answer
+        raise ValueError("too many interim answers")
+    finally:
+        writer.transport.abort()  # what is still to come is of no interest
+
+
+def _status_code(line: bytes) -> int:
+    if not line:
+        raise EOFError("the connection was closed without an answer")
+    version, _, rest = line.partition(b" ")
+    code = rest.strip()[:3]
+    if not version.startswith(b"HTTP/1.") or len(code) != 3 or not code.isdigit() or code < b"100":
+        raise ValueError("the answer is not HTTP")
+    return int(code)
+
+
+async def _location(reader: asyncio.StreamReader) -> str:
+    found = ""
+    for _ in range(_MOST_HEADERS):
+        line = (await reader.readline()).rstrip(b"\r\n")
+        if not line:
+            return found
+        name, _, value = line.partition(b":")
+        if name.strip().lower() == b"location":
+            found = value.strip().decode("latin-1")
+    raise ValueError(f"the answer has more than {_MOST_HEADERS} headers")
+
+
+def _unverified() -> "ssl.SSLContext":
+    """As kubelet: whether the container answers is asked, not who it is."""
+    if not _contexts:
+        import ssl
+
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        _contexts.append(context)
+    return _contexts[0]
+
+
+_contexts: list["ssl.SSLContext"] = []
+
+
+def _no_port(port: int | str) -> Answer:
+    return Answer(None, f'the container has no port called "{port}"')
+
+
+def _reason(error: Exception) -> str:
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return printable(str(text))
+
+
+def printable(text: str, most: int = 1024) -> str:
+    """The beginning of what a stranger wrote, on one line."""
+    return "".join(_shown(text[:most])).strip()
+
+
+def _shown(text: str) -> Iterator[str]:
+    return (letter if letter.isprintable() else " " for letter in text)
