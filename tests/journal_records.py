@@ -1,0 +1,33 @@
+"""Pods and happenings for the journal's tests."""
+
+from evenkeel.agent.records import NORMAL, Happening, HeldPod
+from evenkeel.policy.lifecycle.life import ContainerLife, Ended, PodLife, Verdict
+from tests.strategies import asks, container, pod
+
+LIFE = PodLife(
+    accepted_at=1.5,
+    containers={
+        "main": ContainerLife(
+            attempt=3,
+            started_at=1_700_000_000.123456,
+            pid=42,
+            pid_start_ticks=2**40,
+            ended=Ended(137, 9, "OOMKilled", "limit of 1Gi", 1.0, 2.0),
+            oom_kills=(1.5, 2.5),
+            resources=asks({"cpu": "100m"}, {"memory": "1Gi"}),
+        ),
+        "init": ContainerLife(attempt=1, ended=Ended()),
+    },
+    verdict=Verdict("Failed", "Evicted", "too much", 3.0),
+    deleted_at=0.0,
+)
+
+
+def named(uid, *, order=1, life=LIFE, source="api", is_admitted=True):
+    made = pod(container({"cpu": "1", "memory": "1Gi"}))
+    meta = made.metadata._replace(name=uid, uid=uid, labels={"a": "b"})
+    return HeldPod(made._replace(metadata=meta), source, order, is_admitted, life)
+
+
+def told(message, at=1.0, **more):
+    return Happening(at, NORMAL, "Started", message, **more)
