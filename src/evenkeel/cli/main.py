@@ -23,6 +23,10 @@ COMMANDS = {
     "evict": "who would be evicted, in which order and why (--dry-run)",
     "doctor": "what about this machine would break a promise, and the mend for each",
     "schedule": "which of many nodes each pod would go to",
+    "apply": "hand pods to the agent: start new ones, change those that differ",
+    "delete": "end pods, and wait until nothing of them is left",
+    "get": "pods, the node or events, as a table or for a program",
+    "events": "what happened to pods and to the node, and what happens next",
     "completion": "completion for your shell",
 }
 _DESCRIPTION = "Keeps every promise on an oversubscribed Linux node."

@@ -1,0 +1,47 @@
+"""`evenkeel apply`: hands pods to the agent, which starts, changes or leaves each of them."""
+
+import argparse
+import sys
+
+from evenkeel.api.encode import encode
+from evenkeel.api.profile import Profile
+from evenkeel.cli.client import Client, client_from
+from evenkeel.cli.inputs import add_manifest_flag, read_all
+from evenkeel.cli.state import add_state_flag
+from evenkeel.errors import EvenkeelError
+
+USAGE = "-f FILE… [--state-dir PATH]"
+EXAMPLES = """examples:
+  evenkeel apply -f pod.yaml                       pod/web created
+  evenkeel apply -f manifests/ -f extra.json       all of them, or with a mistake in one, none
+  kustomize build . | evenkeel apply -f -
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_manifest_flag(parser)
+    add_state_flag(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    client = client_from(args)
+    # Read here, so that mistakes are told with the user's own file names and lines; by the agent's rules.
+    reading = read_all(args.filename, profile_of(client)).or_raise()
+    for warning in reading.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    if not reading.pods:
+        raise EvenkeelError(f"{', '.join(args.filename)}: no pod in it")
+    items = [
+        {"apiVersion": "v1", "kind": "Pod", **pod}
+        for pod in map(encode, reading.pods)
+        if isinstance(pod, dict)
+    ]
+    answer = client.apply({"apiVersion": "v1", "kind": "List", "items": items})
+    for applied in answer["pods"]:
+        print(f"pod/{applied['pod'].partition('/')[2]} {applied['outcome']}")
+    return 0
+
+
+def profile_of(client: Client) -> Profile:
+    """The agent's rulebook."""
+    return Profile(client.get("/configz")["kubeletconfig"].get("profile", Profile.DOCUMENTS))

@@ -1,0 +1,95 @@
+"""`evenkeel events`: what happened to pods and to the node, and what happens next."""
+
+import argparse
+import sys
+from typing import Any
+
+from evenkeel.cli.client import Client, client_from
+from evenkeel.cli.output import STRUCTURED, print_structured
+from evenkeel.cli.state import add_namespace_flag, add_state_flag
+from evenkeel.cli.table import Table, age
+
+USAGE = "[POD] [-n NS|-A] [-f] [--most N] [-o json|yaml]"
+EXAMPLES = """examples:
+  evenkeel events                  everything that happened in namespace default, and to the node
+  evenkeel events web              to one pod
+  evenkeel events -A -f            everywhere, and what happens next, until Ctrl-C
+  evenkeel events -o json          with the figures that each was decided on
+"""
+_HEADS = ("LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("pods", nargs="?", metavar="POD", help="only what concerns this pod")
+    parser.add_argument("-f", "--follow", action="store_true", help="go on with what happens next")
+    parser.add_argument(
+        "--most", metavar="N", type=int, default=1000, help="the latest so many (%(default)s)"
+    )
+    add_namespace_flag(parser)
+    parser.add_argument("-A", "--all-namespaces", action="store_true", help="of every namespace")
+    parser.add_argument("-o", "--output", choices=STRUCTURED, help="else a table")
+    add_state_flag(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    client = client_from(args)
+    pod = f"{args.namespace}/{args.pods.removeprefix('pod/')}" if args.pods else ""
+    namespace = "" if args.all_namespaces or pod else args.namespace
+    return show_events(
+        client, pod=pod, namespace=namespace, follows=args.follow, form=args.output, most=args.most
+    )
+
+
+def show_events(
+    client: Client, *, pod: str, namespace: str, follows: bool, form: str | None, most: int = 1000
+) -> int:
+    """Those of one pod, or of a namespace and the node, or all."""
+    parameters = {"most": str(most)}
+    if pod:
+        parameters["pod"] = pod
+    if follows:
+        parameters["follow"] = "1"
+    happened = (
+        event
+        for event in client.lines("/events", **parameters)
+        if not namespace or event.get("pod", "").partition("/")[0] in ("", namespace)
+    )
+    if form and not follows:
+        print_structured({"kind": "List", "items": list(happened)}, form)
+        return 0
+    if form:
+        for event in happened:
+            print_structured(event, form)
+            sys.stdout.flush()
+        return 0
+    table = Table(_HEADS)
+    if follows:
+        for event in happened:
+            table.print_rows([_row(event)])
+    elif rows := [_row(event) for event in happened]:
+        table.print_rows(rows)
+    else:
+        print("no events", file=sys.stderr)
+    return 0
+
+
+def _row(event: dict[str, Any]) -> list[str]:
+    return [
+        age(event.get("at", 0.0)),
+        event.get("type", ""),
+        event.get("reason", ""),
+        what(event),
+        told(event),
+    ]
+
+
+def what(event: dict[str, Any]) -> str:
+    """Whom it concerns."""
+    pod = event.get("pod", "")
+    return f"pod/{pod.partition('/')[2]}" if pod else "node"
+
+
+def told(event: dict[str, Any]) -> str:
+    container = event.get("container", "")
+    message: str = event.get("message", "")
+    return f"{container}: {message}" if container and container not in message else message

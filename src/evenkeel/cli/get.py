@@ -1,0 +1,195 @@
+"""`evenkeel get`: pods, the node or events, as a table or for a program."""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from evenkeel.cli.client import AgentRefused, Client, client_from
+from evenkeel.cli.kinds import EVENTS, NODE, named
+from evenkeel.cli.output import STRUCTURED, print_structured
+from evenkeel.cli.pod_words import summary
+from evenkeel.cli.state import add_namespace_flag, add_state_flag
+from evenkeel.cli.table import Table, age_of
+from evenkeel.errors import EvenkeelError
+
+USAGE = "pods|pod NAME…|node|events [-n NS|-A] [-o wide|name|json|yaml] [-w]"
+EXAMPLES = """examples:
+  evenkeel get pods                      how the pods of namespace default are
+  evenkeel get pods -A -o wide           all of them, with class, requests and reasons
+  evenkeel get pod web -o yaml           everything about one
+  evenkeel get pods -w                   and every change as it comes, until Ctrl-C
+  evenkeel get node                      what the node has and what pods may use of it
+  evenkeel get events                    what happened
+"""
+Json = dict[str, Any]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("kind", metavar="KIND", help="pods, node or events; also pod/NAME")
+    parser.add_argument("pods", nargs="*", metavar="NAME", help="only these")
+    add_namespace_flag(parser)
+    parser.add_argument("-A", "--all-namespaces", action="store_true", help="the pods of every namespace")
+    parser.add_argument("-o", "--output", choices=("wide", "name", *STRUCTURED), help="else a table")
+    parser.add_argument("-w", "--watch", action="store_true", help="go on with the changes as they come")
+    add_state_flag(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    kind, names = named([args.kind, *args.pods])
+    client = client_from(args)
+    if kind == NODE:
+        if args.watch:
+            raise EvenkeelError("the node cannot be watched: -w is for pods and events")
+        return _get_node(client, args.output)
+    if kind == EVENTS:
+        from evenkeel.cli.events import show_events
+
+        if len(names) > 1 or args.output in ("wide", "name"):
+            raise EvenkeelError("get events takes one pod's name at most, and -o json or yaml")
+        pod = f"{args.namespace}/{names[0]}" if names else ""
+        namespace = "" if args.all_namespaces or pod else args.namespace
+        return show_events(client, pod=pod, namespace=namespace, follows=args.watch, form=args.output)
+    if names and args.all_namespaces:
+        raise EvenkeelError("names are those of one namespace: give -n NS, not -A")
+    return _get_pods(client, names, args)
+
+
+def _get_pods(client: Client, names: Sequence[str], args: argparse.Namespace) -> int:
+    namespace = "" if args.all_namespaces else args.namespace
+    failures: list[str] = []
+    if names:
+        pods = []
+        for name in names:
+            try:
+                pods.append(client.pod(namespace, name))
+            except AgentRefused as refusal:
+                failures.append(str(refusal))
+    else:
+        pods = client.pods(namespace)
+    if args.output in STRUCTURED and not args.watch:
+        if len(names) == 1 and pods:
+            print_structured(pods[0], args.output)
+        elif not failures:
+            print_structured({"apiVersion": "v1", "kind": "List", "items": pods}, args.output)
+    else:
+        show = _shower(args)
+        show(pods)
+        if not pods and not failures and not args.watch and args.output is None:
+            print(f"no pods{f' in namespace {namespace}' if namespace else ''}", file=sys.stderr)
+        if args.watch and not failures:
+            _follow(client, pods, names, namespace, show)
+    for message in failures:
+        print(f"evenkeel: {message}", file=sys.stderr)
+    return int(bool(failures))
+
+
+def _follow(
+    client: Client,
+    known: Sequence[Json],
+    names: Sequence[str],
+    namespace: str,
+    show: Callable[[Sequence[Json]], None],
+) -> None:
+    """Shows every change from what is `known` on, until the agent ends."""
+    last = {pod["metadata"]["uid"]: pod for pod in known}
+    parameters = {"namespace": namespace} if namespace else {}
+    for change in client.lines("/watch", **parameters):
+        pod = change["object"]
+        uid = pod["metadata"]["uid"]
+        if names and pod["metadata"]["name"] not in names:
+            continue
+        if change["type"] == "DELETED":
+            last.pop(uid, None)
+        elif last.get(uid) == pod:
+            continue  # shown before
+        else:
+            last[uid] = pod
+        show([pod])
+    raise EvenkeelError("the agent ended, and with it the watch")
+
+
+def _shower(args: argparse.Namespace) -> Callable[[Sequence[Json]], None]:
+    """What prints some pods, again and again."""
+    if args.output == "name":
+        return lambda pods: (
+            print(*(f"pod/{pod['metadata']['name']}" for pod in pods), sep="\n", flush=True) if pods else None
+        )
+    if args.output in STRUCTURED:
+
+        def show_structured(pods: Sequence[Json]) -> None:
+            for pod in pods:
+                print_structured(pod, args.output)
+                if args.output == "yaml":
+                    print("---")
+                sys.stdout.flush()
+
+        return show_structured
+    is_wide, has_namespace = args.output == "wide", args.all_namespaces
+    table = Table(pod_heads(is_wide=is_wide, has_namespace=has_namespace))
+    return lambda pods: table.print_rows(
+        [pod_row(pod, is_wide=is_wide, has_namespace=has_namespace) for pod in pods]
+    )
+
+
+def pod_heads(*, is_wide: bool = False, has_namespace: bool = False) -> list[str]:
+    heads = ["NAME", "READY", "STATUS", "RESTARTS", "AGE"]
+    if has_namespace:
+        heads.insert(0, "NAMESPACE")
+    return [*heads, "QOS", "CPU", "MEMORY", "PRIORITY", "REASON"] if is_wide else heads
+
+
+def pod_row(
+    pod: Json, *, is_wide: bool = False, has_namespace: bool = False, now: float | None = None
+) -> list[str]:
+    meta, status = pod["metadata"], pod.get("status", {})
+    told = summary(pod)
+    began = meta.get("creationTimestamp") or status.get("startTime")
+    row = [meta["name"], told.ready_text, told.status, told.restarts_text(now), age_of(began, now)]
+    if has_namespace:
+        row.insert(0, meta.get("namespace", "default"))
+    return [*row, *_wide_cells(pod)] if is_wide else row
+
+
+def _wide_cells(pod: Json) -> list[str]:
+    from evenkeel.cli.pod_amounts import request_and_limit
+
+    status = pod.get("status", {})
+    cpu, memory = request_and_limit(pod)
+    reason = status.get("message") or next(
+        (
+            told["message"]
+            for container in (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ()))
+            for told in container.get("state", {}).values()
+            if told.get("message")
+        ),
+        "",
+    )
+    priority = str(pod.get("spec", {}).get("priority", 0))
+    return [status.get("qosClass", ""), cpu, memory, priority, reason]
+
+
+def _get_node(client: Client, form: str | None) -> int:
+    node = client.get("/node")
+    name = node["metadata"].get("name", "")
+    if form in STRUCTURED:
+        print_structured(node, form)
+        return 0
+    if form == "name":
+        print(f"node/{name}")
+        return 0
+    status = node.get("status", {})
+    words = node_words(node)
+    capacity, allocatable = status.get("capacity", {}), status.get("allocatable", {})
+    amounts = [
+        f"{allocatable.get(which, '0')}/{capacity.get(which, '0')}" for which in ("cpu", "memory", "pods")
+    ]
+    Table(["NAME", "STATUS", "CPU", "MEMORY", "PODS"]).print_rows([[name, ",".join(words), *amounts]])
+    return 0
+
+
+def node_words(node: Json) -> list[str]:
+    """Ready or not, and which pressure it is under."""
+    conditions = {told["type"]: told["status"] for told in node.get("status", {}).get("conditions", ())}
+    words = ["NotReady" if conditions.pop("Ready", "True") == "False" else "Ready"]
+    return words + [kind for kind, status in conditions.items() if status == "True"]

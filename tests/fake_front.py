@@ -1,0 +1,188 @@
+"""An agent's front that runs nothing: pods are as a test says. Served on a real socket, in a thread of its own."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from evenkeel.agent.interface import ADDED, DELETED, MODIFIED, Applied, ContainerUsage, NodeUsage, PodChange
+from evenkeel.agent.records import NORMAL, Happening
+from evenkeel.api.config import KubeletConfiguration, defaulted
+from evenkeel.api.metadata import ObjectMeta
+from evenkeel.api.node import Node, NodeCondition, NodeStatus
+from evenkeel.api.pod import Pod
+from evenkeel.api.status import ContainerState, ContainerStateRunning, ContainerStatus, PodStatus
+from evenkeel.cgroup.driver import Statistics
+from evenkeel.errors import EvenkeelError
+from evenkeel.quantity import Quantity
+from evenkeel.server.app import serve
+
+DEFAULTS = KubeletConfiguration()
+BORN = "2026-11-16T00:00:00Z"
+
+
+class FakeFront:
+    """`ends_at_once` pods that are deleted are gone; others stay, with a deletion timestamp, until `remove`."""
+
+    def __init__(self, config=DEFAULTS, *, ends_at_once=True, most_waiting=1000):
+        self.config = defaulted(config)
+        self.held: dict[str, Pod] = {}
+        self.told: list[Happening] = []
+        self.deleted: list[tuple[str, float | None]] = []
+        self.sources: list[str] = []
+        self.dropped = 0
+        self.usages = 0
+        self.from_files: dict[str, str] = {}
+        self._ends_at_once = ends_at_once
+        self._most_waiting = most_waiting
+        self._listeners: set[asyncio.Queue] = set()
+        self._followers: set[asyncio.Queue] = set()
+
+    def node(self):
+        amounts = {"cpu": Quantity("8"), "memory": Quantity("32Gi"), "pods": Quantity("110")}
+        conditions = (
+            NodeCondition("Ready", "True"),
+            NodeCondition("MemoryPressure", "True", "Low", "10Mi left"),
+        )
+        return Node(
+            ObjectMeta(name="here"),
+            status=NodeStatus(amounts, {**amounts, "memory": Quantity("30Gi")}, conditions),
+        )
+
+    def pods(self):
+        return tuple(self.held.values())
+
+    def pod(self, key):
+        return self.held.get(key)
+
+    async def apply(self, pods, source="api"):
+        self.sources.append(source)
+        for pod in pods:
+            if pod.key in self.from_files:
+                raise EvenkeelError(f"{pod.key} is of {self.from_files[pod.key]}", hint="change it there")
+        outcomes = []
+        for pod in pods:
+            known = self.held.get(pod.key)
+            outcome = "created" if known is None else "unchanged" if known.spec == pod.spec else "configured"
+            outcomes.append(Applied(pod.key, outcome))
+            self.put(running(pod))
+        return tuple(outcomes)
+
+    async def delete(self, key, grace_seconds=None):
+        self.deleted.append((key, grace_seconds))
+        if key not in self.held:
+            return False
+        if self._ends_at_once:
+            self.remove(key)
+        else:
+            pod = self.held[key]
+            self.put(pod._replace(metadata=pod.metadata._replace(deletion_timestamp=BORN)))
+        return True
+
+    def put(self, pod):
+        kind = MODIFIED if pod.key in self.held else ADDED
+        self.held[pod.key] = pod
+        self._change(PodChange(kind, pod))
+
+    def remove(self, key):
+        self._change(PodChange(DELETED, self.held.pop(key)))
+
+    def tell(self, reason, message="", pod="", **more):
+        happening = Happening(
+            1_794_787_200.0, more.pop("type", NORMAL), reason, message, pod, number=len(self.told) + 1, **more
+        )
+        self.told.append(happening)
+        for queue in tuple(self._followers):
+            queue.put_nowait(happening)
+
+    def happenings(self, pod="", most=1000):
+        return tuple(told for told in self.told if pod in ("", told.pod))[-most:]
+
+    def follow(self):
+        return self._listen(self._followers, ())
+
+    def watch(self):
+        return self._listen(self._listeners, [PodChange(ADDED, pod) for pod in self.held.values()])
+
+    def usage(self):
+        self.usages += 1
+        second = 1_000_000 * self.usages
+        containers = []
+        for key, pod in self.held.items():
+            figures = Statistics(200 << 20, 100 << 20, 0, 90 << 20, second // 2, 0, 3)
+            containers.append(ContainerUsage(key, "", figures))
+            containers += [ContainerUsage(key, c.name, figures) for c in pod.spec.containers]
+        everything = Statistics(4 << 30, 3 << 30, 0, 2 << 30, second, 0, 30)
+        return NodeUsage(float(self.usages), 32 << 30, 20 << 30, 8000, everything, tuple(containers))
+
+    @property
+    def listeners(self):
+        return len(self._listeners) + len(self._followers)
+
+    def _change(self, change):
+        for queue in tuple(self._listeners):
+            if queue.qsize() < self._most_waiting:
+                queue.put_nowait(change)
+            else:
+                self.dropped += 1
+                self._listeners.discard(queue)
+                queue.put_nowait(None)
+
+    def _listen(self, listeners, first):
+        queue = asyncio.Queue()
+        for item in first:
+            queue.put_nowait(item)
+        listeners.add(queue)
+        return self._heard(listeners, queue)
+
+    async def _heard(self, listeners, queue):
+        try:
+            while (item := await queue.get()) is not None:
+                yield item
+        finally:
+            listeners.discard(queue)
+
+
+def running(pod: Pod) -> Pod:
+    """`pod`, with every container running and ready."""
+    statuses = tuple(
+        ContainerStatus(c.name, ContainerState(running=ContainerStateRunning(BORN)), ready=True, started=True)
+        for c in pod.spec.containers
+    )
+    meta = pod.metadata._replace(creation_timestamp=BORN)
+    return pod._replace(
+        metadata=meta,
+        status=PodStatus("Running", qos_class="Burstable", start_time=BORN, container_statuses=statuses),
+    )
+
+
+class Served:
+    """What a test has of a front that is served elsewhere: `call` runs a function in the server's own thread."""
+
+    def __init__(self, front, state_dir, loop):
+        self.front = front
+        self.state_dir = state_dir
+        self._loop = loop
+
+    def call(self, function, *arguments, **named):
+        async def do():
+            return function(*arguments, **named)
+
+        return asyncio.run_coroutine_threadsafe(do(), self._loop).result(30)
+
+
+@contextmanager
+def served(front, state_dir, **options) -> Iterator[Served]:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        server = asyncio.run_coroutine_threadsafe(serve(front, str(state_dir), **options), loop).result(30)
+        try:
+            yield Served(front, str(state_dir), loop)
+        finally:
+            asyncio.run_coroutine_threadsafe(server.close(), loop).result(30)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(30)
+        loop.close()
