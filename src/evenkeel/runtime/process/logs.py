@@ -1,13 +1,29 @@
-"""From a container's stdout and stderr to its log file, in the CRI format, bounded in size and in speed."""
+"""From a container's stdout and stderr to its log file, in the CRI format, bounded in size and in speed.
 
+An entry is `2026-01-02T03:04:05.678901234Z stdout F text`: F for a whole line, P for a part of one whose end comes
+later. Containers may write without end, so the work is done on whole chunks, never line by line, and a container
+beyond its budget is not read: its pipe fills and it waits.
+"""
+
+import os
+import time
 from collections.abc import Callable
 from typing import NamedTuple
+
+LONGEST_LINE_BYTES = 16 << 10  # longer ones are split, as container runtimes do
+# What one look takes: an empty line of a byte becomes an entry of 45, so this bounds memory too.
+_CHUNK_BYTES = 32 << 10
+_MOST_LEFT_BYTES = (
+    1 << 20
+)  # in the pipe of a container that has ended; more comes only from one that writes on
+_TRY_AGAIN_SECONDS = 1.0
+_PERMISSIONS = 0o640
 
 
 class LogLimits(NamedTuple):
     max_bytes: int = 10 << 20  # of a file, then it is rotated
     max_files: int = 5
-    bytes_per_second: int = 2 << 20  # sustained; what is above waits in the container's pipe
+    bytes_per_second: int = 2 << 20  # of log written; what is above waits in the container's pipe
     burst_bytes: int = 8 << 20
 
 
@@ -21,22 +37,228 @@ class LogRelay:
         path: str,
         limits: LogLimits,
         *,
-        wall_clock_ns: Callable[[], int] = ...,
-        clock: Callable[[], float] = ...,
+        wall_clock_ns: Callable[[], int] = time.time_ns,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Owns both descriptors, which must not block. The file's directory exists; the file is appended to."""
+        self._streams = {stdout: _Stream(b"stdout"), stderr: _Stream(b"stderr")}
+        self._file = LogFile(path, limits.max_bytes, limits.max_files, clock)
+        self._limits = limits
+        self._wall_clock_ns = wall_clock_ns
+        self._clock = clock
+        self._budget_bytes = float(limits.burst_bytes)
+        self._refilled_at = clock()
+        self._second = -1
+        self._second_text = ""
 
     @property
     def descriptors(self) -> tuple[int, ...]:
         """Those still open, to be polled for reading. One that is at its end has been closed and is gone from here."""
-        raise NotImplementedError
+        return tuple(self._streams)
 
     def pump(self, descriptor: int) -> float:
-        """Moves what is there (a bounded amount). Returns for how many seconds none of `descriptors` wants to be polled:
-        0.0 mostly, more when the container has used up its budget. Never raises."""
-        raise NotImplementedError
+        """Moves what is there (a bounded amount). Returns for how many seconds none of `descriptors` wants to be
+        polled: 0.0 mostly, more when the container has used up its budget. Never raises."""
+        stream = self._streams.get(descriptor)
+        if stream is None:
+            return 0.0
+        chunk = _read(descriptor)
+        if chunk is not None:
+            self._take(descriptor, stream, chunk)
+        return self._wait_seconds()
 
     def finish(self) -> None:
         """The container has ended: takes what is left in the pipes (whatever the budget), the last unterminated line
         too, and closes everything."""
-        raise NotImplementedError
+        for descriptor, stream in list(self._streams.items()):
+            left = _MOST_LEFT_BYTES
+            while left > 0 and (chunk := _read(descriptor)):
+                self._take(descriptor, stream, chunk)
+                left -= len(chunk)
+            if descriptor in self._streams:
+                self._take(descriptor, stream, b"")
+        self._file.close(self._timestamp())
+
+    def _take(self, descriptor: int, stream: "_Stream", chunk: bytes) -> None:
+        """An empty chunk is the end of the stream."""
+        timestamp = self._timestamp()
+        if chunk:
+            entries = stream.entries(chunk, timestamp)
+        else:
+            entries = stream.last_entry(timestamp)
+            del self._streams[descriptor]
+            os.close(descriptor)
+        if entries:
+            self._file.write(entries, len(chunk) or len(entries), timestamp)
+            self._budget_bytes -= len(entries)
+
+    def _wait_seconds(self) -> float:
+        now, rate = self._clock(), self._limits.bytes_per_second
+        self._budget_bytes = min(
+            self._limits.burst_bytes, self._budget_bytes + (now - self._refilled_at) * rate
+        )
+        self._refilled_at = now
+        if self._budget_bytes > 0:
+            return 0.0
+        # An eighth of a second's worth on top, or it would be woken for every few bytes.
+        return -self._budget_bytes / rate + 0.125
+
+    def _timestamp(self) -> bytes:
+        second, nanoseconds = divmod(self._wall_clock_ns(), 1_000_000_000)
+        if second != self._second:
+            self._second = second
+            self._second_text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+        return f"{self._second_text}.{nanoseconds:09d}Z".encode()
+
+
+class _Stream:
+    """Frames one stream; holds back the beginning of a line whose end has not come."""
+
+    def __init__(self, name: bytes) -> None:
+        self._name = name
+        self._held = b""
+
+    def entries(self, chunk: bytes, timestamp: bytes) -> bytes:
+        data = self._held + chunk if self._held else chunk
+        end = data.rfind(b"\n")
+        lines, rest = (data[:end], data[end + 1 :]) if end >= 0 else (None, data)
+        whole = b"%b %b F " % (timestamp, self._name)
+        part = b"%b %b P " % (timestamp, self._name)
+        entries = b"" if lines is None else _framed(lines, whole, part)
+        while len(rest) > LONGEST_LINE_BYTES:
+            entries += b"%b%b\n" % (part, rest[:LONGEST_LINE_BYTES])
+            rest = rest[LONGEST_LINE_BYTES:]
+        self._held = rest
+        return entries
+
+    def last_entry(self, timestamp: bytes) -> bytes:
+        rest, self._held = self._held, b""
+        return b"%b %b P %b\n" % (timestamp, self._name, rest) if rest else b""
+
+
+def _framed(lines: bytes, whole: bytes, part: bytes) -> bytes:
+    if not _has_long_line(lines):
+        return b"%b%b\n" % (whole, lines.replace(b"\n", b"\n" + whole))
+    framed = []
+    for line in lines.split(b"\n"):
+        while len(line) > LONGEST_LINE_BYTES:
+            framed.append(b"%b%b\n" % (part, line[:LONGEST_LINE_BYTES]))
+            line = line[LONGEST_LINE_BYTES:]
+        framed.append(b"%b%b\n" % (whole, line))
+    return b"".join(framed)
+
+
+def _has_long_line(lines: bytes) -> bool:
+    at = 0
+    while len(lines) - at > LONGEST_LINE_BYTES:
+        at = lines.rfind(b"\n", at, at + LONGEST_LINE_BYTES + 1) + 1
+        if not at:
+            return True
+    return False
+
+
+def _read(descriptor: int) -> bytes | None:
+    """None if there is nothing at the moment."""
+    try:
+        return os.read(descriptor, _CHUNK_BYTES)
+    except (BlockingIOError, InterruptedError):
+        return None
+    except OSError:
+        return b""  # as good as its end: there is nothing more to get from it
+
+
+class LogFile:
+    """A log file that is rotated as kubelet does: `1.log` becomes `1.log.20260102-030405`, the oldest go. What cannot
+    be written is dropped and counted, and said once writing works again."""
+
+    def __init__(self, path: str, max_bytes: int, max_files: int, clock: Callable[[], float]) -> None:
+        self._path = path
+        self._max_bytes = max_bytes
+        self._max_files = max_files
+        self._clock = clock
+        self._descriptor = -1
+        self._size = 0
+        self._last_stamp = 0  # seconds since the epoch, of the last rotation
+        self._try_at = 0.0
+        self._dropped_bytes = 0
+        self._why = ""
+
+    def write(self, entries: bytes, raw_bytes: int, timestamp: bytes) -> None:
+        """`entries` are whole ones; `raw_bytes` is what they hold of the container's."""
+        try:
+            self._ready(len(entries))
+            if self._dropped_bytes:
+                entries = self._loss(timestamp) + entries
+            self._append(entries)
+        except OSError as error:
+            self._dropped_bytes += raw_bytes
+            self._why = (error.strerror or str(error)).lower()
+        else:
+            self._dropped_bytes = 0
+
+    def close(self, timestamp: bytes) -> None:
+        if self._dropped_bytes:
+            self._try_at = 0.0
+            self.write(b"", 0, timestamp)
+        self._close()
+
+    def _ready(self, room: int) -> None:
+        if self._descriptor >= 0 and not os.fstat(self._descriptor).st_nlink:
+            self._close()  # somebody removed it
+        if self._descriptor < 0:
+            self._open()
+        if self._size and self._size + room > self._max_bytes:
+            self._rotate()
+            self._open()
+
+    def _open(self) -> None:
+        now = self._clock()
+        if now < self._try_at:
+            raise OSError(self._why)
+        self._try_at = now + _TRY_AGAIN_SECONDS
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        self._descriptor = os.open(self._path, flags, _PERMISSIONS)
+        self._size = os.fstat(self._descriptor).st_size
+        if self._size and os.pread(self._descriptor, 1, self._size - 1) != b"\n":
+            self._append(b"\n")  # who wrote it was killed in the middle of an entry
+        self._try_at = 0.0
+
+    def _append(self, entries: bytes) -> None:
+        written = 0
+        try:
+            while written < len(entries):
+                written += os.write(self._descriptor, entries[written:] if written else entries)
+        except OSError:
+            if written:
+                os.ftruncate(self._descriptor, self._size)  # no half entries
+            raise
+        self._size += written
+
+    def _rotate(self) -> None:
+        directory, name = os.path.split(self._path)
+        rotated = sorted(other for other in os.listdir(directory) if other.startswith(f"{name}."))
+        stamp = max(int(time.time()), self._last_stamp + 1)  # two in a second keep their order
+        while f"{name}.{_stamp(stamp)}" in rotated:
+            stamp += 1
+        os.rename(self._path, f"{self._path}.{_stamp(stamp)}")
+        self._last_stamp = stamp
+        self._close()
+        for other in rotated[: max(0, len(rotated) + 2 - self._max_files)]:
+            os.unlink(os.path.join(directory, other))
+
+    def _loss(self, timestamp: bytes) -> bytes:
+        return b"%b stderr F evenkeel: %d bytes of log were dropped here: %b\n" % (
+            timestamp,
+            self._dropped_bytes,
+            self._why.encode(),
+        )
+
+    def _close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+            self._size = 0
+
+
+def _stamp(second: int) -> str:
+    return time.strftime("%Y%m%d-%H%M%S", time.gmtime(second))

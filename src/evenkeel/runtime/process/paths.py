@@ -106,7 +106,7 @@ def checked(name: str, what: str) -> str:
     """`name`, if it can be one component of a path and nothing else. Raises UnsafeName."""
     if not name or name.startswith(".") or not _LETTERS.issuperset(name):
         raise UnsafeName(
-            f"{what} {name[:80]!r} cannot name a directory: only letters, digits, - and . may be in it, not . at its beginning"
+            f"{what} {name[:80]!r} cannot name a directory: it has letters, digits, - and . only, and no . first"
         )
     if len(name) > _LONGEST_NAME_BYTES:
         raise UnsafeName(

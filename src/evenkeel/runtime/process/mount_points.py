@@ -1,0 +1,146 @@
+"""Places in a container's filesystem at which something is mounted, made where they are missing. In an image, which has
+a layer of the container's own, that is easy; of the host's own files nothing may be changed, so there a directory that
+lacks a mount point is covered with one in memory that has the same entries, each of them the host's, and one more."""
+
+import os
+import stat
+
+from evenkeel.errors import EvenkeelError
+from evenkeel.runtime.process import syscalls
+
+WHOLE = syscalls.OPEN_TREE_CLONE | syscalls.AT_RECURSIVE  # a mount and all below it
+_MOST_ENTRIES = 1024  # of a directory that is covered: each is a mount
+_COVER_BYTES = 64 << 20
+_KERNEL_DIRECTORIES = ("/proc", "/sys")
+
+
+class FilesystemRefused(EvenkeelError):
+    """The filesystem cannot be made as it is asked for; a sentence says what would have to change."""
+
+
+class MountPoints:
+    """Of the calling process's root."""
+
+    def __init__(self, *, is_root_ours: bool) -> None:
+        """`is_root_ours`: what is made there is seen by this container only."""
+        self._is_ours = {"/": is_root_ours, "/dev": True, "/proc": False, "/sys": False}
+        self._covers: list[str] = []
+
+    def attach(self, tree: int, target: str, what: str, *, is_ours: bool = False) -> None:
+        """Mounts `tree` (a descriptor of open_tree, closed here) at the path `target`. `what` says for whom."""
+        point = self._point(target, what, is_directory=stat.S_ISDIR(os.fstat(tree).st_mode))
+        try:
+            real = os.readlink(f"/proc/self/fd/{point}")
+            syscalls.move_mount(tree, point)
+        except OSError as error:
+            raise FilesystemRefused(f"{what}: nothing can be mounted at {target}: {why(error)}") from None
+        finally:
+            os.close(point)
+            os.close(tree)
+        self._is_ours[real] = is_ours
+
+    def seal(self) -> None:
+        """Makes the covers read-only."""
+        for path in self._covers:
+            syscalls.mount_setattr(path, add=syscalls.MOUNT_ATTR_RDONLY, flags=0)
+
+    def _point(self, target: str, what: str, *, is_directory: bool) -> int:
+        path = os.path.normpath(f"/{target.lstrip('/')}")
+        try:
+            point = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        except FileNotFoundError:
+            try:
+                self._make(path, what, is_directory=is_directory)
+                point = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            except OSError as error:
+                raise FilesystemRefused(f"{what}: {path} cannot be made: {why(error)}") from None
+        except OSError as error:
+            raise FilesystemRefused(f"{what}: {path} cannot be reached: {why(error)}") from None
+        if stat.S_ISDIR(os.fstat(point).st_mode) != is_directory:
+            os.close(point)
+            kinds = ("a directory", "a file")
+            volume, found = kinds if is_directory else kinds[::-1]
+            raise FilesystemRefused(
+                f"{what}: what is to be mounted is {volume}, but {path} is {found} in the container"
+            )
+        return point
+
+    def _make(self, path: str, what: str, *, is_directory: bool) -> None:
+        parent, missing = os.path.split(path)
+        while not os.path.isdir(parent):
+            parent, missing = os.path.split(parent)
+        real = os.path.realpath(parent)
+        if os.path.lexists(os.path.join(real, missing)):
+            found = os.path.join(parent, missing)
+            raise FilesystemRefused(f"{what}: {found} is a symlink that leads nowhere, or no directory")
+        if any(real == top or real.startswith(f"{top}/") for top in _KERNEL_DIRECTORIES):
+            raise FilesystemRefused(f"{what}: {path} cannot be made, {real} is the kernel's")
+        if not self._owns(real):
+            self._cover(real, what)
+        place = os.path.join(real, os.path.relpath(path, parent))
+        os.makedirs(place if is_directory else os.path.dirname(place), 0o755, exist_ok=True)
+        if not is_directory:
+            os.close(os.open(place, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644))
+
+    def _owns(self, path: str) -> bool:
+        while path not in self._is_ours:
+            path = os.path.dirname(path)
+        return self._is_ours[path]
+
+    def _cover(self, directory: str, what: str) -> None:
+        below = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        names = os.listdir(below)
+        if len(names) > _MOST_ENTRIES:
+            raise FilesystemRefused(
+                f"{what}: a mount point in {directory} is missing, and with {len(names)} entries it is too large for"
+                f" one to be added without changing the host; make it there, or choose a path elsewhere"
+            )
+        # A new root has to be mounted somewhere before it is the root; not where it would be copied into itself.
+        ready = {"proc": syscalls.open_tree("/proc", WHOLE)} if directory == "/" else {}
+        place = "/proc" if ready else directory
+        status = os.fstat(below)
+        options = (
+            f"mode={status.st_mode & 0o7777:o},uid={status.st_uid},gid={status.st_gid},size={_COVER_BYTES}"
+        )
+        syscalls.mount("tmpfs", place, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, options)
+        cover = os.open(place, os.O_PATH | os.O_CLOEXEC)
+        for name in names:
+            try:
+                _carry(name, below, cover, ready.get(name, -1))
+            except FileNotFoundError:
+                pass  # removed meanwhile
+        if directory == "/":
+            change_root(cover)
+        os.close(cover)
+        os.close(below)
+        self._is_ours[directory] = True
+        self._covers.append(directory)
+
+
+def change_root(directory: int) -> None:
+    """Makes the mount behind a descriptor the root; what was the root is gone."""
+    os.fchdir(directory)
+    syscalls.pivot_root(".", ".")
+    syscalls.umount(".", syscalls.MNT_DETACH)
+    os.chdir("/")
+
+
+def why(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()
+
+
+def _carry(name: str, below: int, cover: int, ready: int) -> None:
+    """The entry `name` of one directory, as it is, in the other."""
+    mode = os.stat(name, dir_fd=below, follow_symlinks=False).st_mode
+    if stat.S_ISLNK(mode):
+        os.symlink(os.readlink(name, dir_fd=below), name, dir_fd=cover)
+        return
+    tree = ready if ready >= 0 else syscalls.open_tree(name, WHOLE | syscalls.AT_SYMLINK_NOFOLLOW, below)
+    try:
+        if stat.S_ISDIR(os.fstat(tree).st_mode):
+            os.mkdir(name, dir_fd=cover)
+        else:
+            os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, dir_fd=cover))
+        syscalls.move_mount(tree, cover, name)
+    finally:
+        os.close(tree)
