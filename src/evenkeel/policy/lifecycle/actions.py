@@ -26,8 +26,6 @@ from evenkeel.policy.lifecycle.settings import LifeSettings
 
 DEADLINE_EXCEEDED = "DeadlineExceeded"
 CRASH_LOOP = "CrashLoopBackOff"
-# A sidecar whose turn comes when the grace is used up has this long still, as kubelet gives it.
-_SIDECAR_GRACE_SECONDS = 2.0
 
 Waiting = ContainerStateWaiting
 
@@ -36,6 +34,9 @@ class Stop(NamedTuple):
     container: str
     reason: str
     grace_seconds: float  # what is left of it
+    stopped_as: str = (
+        ""  # AS_FAILURE, AS_RESTART: of a container that ends alone, what that means for its restart
+    )
 
 
 class Actions(NamedTuple):
@@ -49,13 +50,12 @@ class Actions(NamedTuple):
 
 
 def actions(pod: Pod, life: PodLife, now: float, settings: LifeSettings) -> Actions:
-    del settings  # nothing of it decides here yet
     late = _deadline_exceeded(pod, life, now)
     known = life if late is None else life._replace(verdict=late)
     ending = _ending(pod, known)
     if ending is None:
         return _living(pod, life, now)
-    done = _stopping(pod, known, ending, now)
+    done = _stopping(pod, known, ending, now, settings)
     return done if late is None else done._replace(verdict=late)
 
 
@@ -102,7 +102,7 @@ def _deadline(pod: Pod, life: PodLife) -> float | None:
     return life.accepted_at + seconds
 
 
-def _stopping(pod: Pod, life: PodLife, ending: _Ending, now: float) -> Actions:
+def _stopping(pod: Pod, life: PodLife, ending: _Ending, now: float, settings: LifeSettings) -> Actions:
     stop: list[Stop] = []
     wake_at = None
     alive = False
@@ -114,7 +114,7 @@ def _stopping(pod: Pod, life: PodLife, ending: _Ending, now: float) -> Actions:
             break
         alive = alive or it.is_alive
         if it.is_running:
-            least = _SIDECAR_GRACE_SECONDS if is_sidecar and ending.has_grace else 0.0
+            least = settings.least_sidecar_grace_seconds if is_sidecar and ending.has_grace else 0.0
             stop.append(_stop(container.name, it, ending, now, least))
     is_over = not life.is_alive
     return Actions(
@@ -138,8 +138,8 @@ def _stop(name: str, it: ContainerLife, ending: _Ending, now: float, least: floa
     if it.stop_by is None:
         return Stop(name, ending.reason, max(ending.by - now, least, 0.0))
     # Asked already. A grace that is cut short meanwhile is cut short for it too.
-    by = it.stop_by if least else min(it.stop_by, ending.by)
-    return Stop(name, it.stopping, max(by - now, 0.0))
+    by = min(it.stop_by, max(ending.by, now + least))
+    return Stop(name, it.stopping, max(by - now, 0.0), it.stopped_as)
 
 
 def _living(pod: Pod, life: PodLife, now: float) -> Actions:
@@ -162,7 +162,7 @@ def _living(pod: Pod, life: PodLife, now: float) -> Actions:
     return Actions(
         start=tuple(start),
         stop=tuple(
-            Stop(container.name, it.stopping, max((it.stop_by or now) - now, 0.0))
+            Stop(container.name, it.stopping, max((it.stop_by or now) - now, 0.0), it.stopped_as)
             for container in pod.spec.every_container
             if (it := life.container(container.name)).is_running and it.stopping
         ),

@@ -5,7 +5,7 @@ from evenkeel.api.pod import Pod
 from evenkeel.api.profile import Profile
 from evenkeel.api.resources import NOTHING_REQUIRED, ResourceRequirements
 from evenkeel.policy.lifecycle.actions import Stop
-from evenkeel.policy.lifecycle.life import ContainerLife, Ended, PodLife, Verdict
+from evenkeel.policy.lifecycle.life import AS_FAILURE, AS_RESTART, ContainerLife, Ended, PodLife, Verdict
 from evenkeel.policy.lifecycle.restarts import FAILED, grace_seconds, restarts_after
 from evenkeel.policy.lifecycle.settings import LifeSettings
 from evenkeel.policy.qos import QoSClass, pod_class
@@ -21,7 +21,7 @@ def asked_to_start(life: PodLife, name: str) -> PodLife:
     it = life.container(name)
     assert not it.is_alive, f"{name} is started twice"
     return life.having(
-        name, it._replace(attempt=it.attempt + 1, is_asked_for=True, stopping="", stop_by=None)
+        name, it._replace(attempt=it.attempt + 1, is_asked_for=True, stopping="", stop_by=None, stopped_as="")
     )
 
 
@@ -93,9 +93,9 @@ def ended(
     else:
         reason = ERROR if exit_code else COMPLETED
     begun = started_at or it.started_at or 0.0
-    end = Ended(exit_code, signal, reason, message or it.stopping, begun, finished_at)
+    end = Ended(exit_code, signal, reason, message or it.stopping, begun, finished_at, it.stopped_as)
     life = _ended(life, name, end, settings)
-    if is_oom_killed and settings.profile is Profile.DOCUMENTS:
+    if is_oom_killed and settings.profile is Profile.DOCUMENTS and life.deleted_at is None:
         return _after_oom_kill(pod, life, name, finished_at, settings)
     return life
 
@@ -124,7 +124,10 @@ def asked_to_stop(life: PodLife, stop: Stop, now: float) -> PodLife:
         return life
     by = now + stop.grace_seconds
     by = by if it.stop_by is None else min(by, it.stop_by)
-    return life.having(stop.container, it._replace(stopping=it.stopping or stop.reason, stop_by=by))
+    it = it._replace(
+        stopping=it.stopping or stop.reason, stop_by=by, stopped_as=it.stopped_as or stop.stopped_as
+    )
+    return life.having(stop.container, it)
 
 
 def probe_stop(pod: Pod, container: Container, kind: str, message: str) -> Stop:
@@ -132,9 +135,8 @@ def probe_stop(pod: Pod, container: Container, kind: str, message: str) -> Stop:
     probe = container.startup_probe if kind == "startup" else container.liveness_probe
     own = probe.termination_grace_period_seconds if probe is not None else None
     grace = grace_seconds(pod) if own is None else float(own)
-    return Stop(
-        container.name, f"{kind} probe failed: {message}" if message else f"{kind} probe failed", grace
-    )
+    reason = f"{kind} probe failed: {message}" if message else f"{kind} probe failed"
+    return Stop(container.name, reason, grace, AS_FAILURE)
 
 
 def deleted(pod: Pod, life: PodLife, now: float, given_seconds: float | None = None) -> PodLife:
@@ -157,11 +159,14 @@ def _ended(life: PodLife, name: str, end: Ended, settings: LifeSettings) -> PodL
     # As kubelet: the first restart is at once, the second waits; one that has run for long begins anew.
     ran_seconds = end.finished_at - end.started_at if end.started_at else 0.0
     wait = 0.0 if ran_seconds > settings.backoff_reset_seconds else it.backoff_seconds
+    following = min(max(2 * wait, settings.first_backoff_seconds), settings.greatest_backoff_seconds)
+    if end.stopped_as == AS_RESTART:
+        wait, following = 0.0, it.backoff_seconds  # no fault of its own
     after = ContainerLife(
         attempt=it.attempt,
         ended=end,
         start_after=end.finished_at + wait,
-        backoff_seconds=min(max(2 * wait, settings.first_backoff_seconds), settings.greatest_backoff_seconds),
+        backoff_seconds=following,
         oom_kills=it.oom_kills,
         ready_changed_at=end.finished_at if it.is_ready else it.ready_changed_at,
     )

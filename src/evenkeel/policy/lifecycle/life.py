@@ -9,6 +9,10 @@ from typing import NamedTuple
 
 from evenkeel.api.resources import ResourceRequirements
 
+# What a stop on purpose means for what comes after, whatever the exit code is; `stopped_as` is empty for the others.
+AS_FAILURE = "failure"  # a probe failed: the restart policy takes it for a failure
+AS_RESTART = "restart"  # it is to be started again, at once, if the restart policy knows restarts at all
+
 
 class Ended(NamedTuple):
     """How a container's attempt ended."""
@@ -19,6 +23,7 @@ class Ended(NamedTuple):
     message: str = ""
     started_at: float = 0.0
     finished_at: float = 0.0
+    stopped_as: str = ""
 
 
 class ContainerLife(NamedTuple):
@@ -40,6 +45,7 @@ class ContainerLife(NamedTuple):
     ready_changed_at: float = 0.0  # when `is_ready` last became what it is
     stopping: str = ""  # why it was asked to stop, while it has not ended
     stop_by: float | None = None  # the end of the grace it was given then
+    stopped_as: str = ""
     resources: ResourceRequirements | None = (
         None  # those applied in the kernel (E17); None also for "none at all"
     )
@@ -66,6 +72,7 @@ class Verdict(NamedTuple):
     message: str = ""
     at: float = 0.0
     grace_seconds: float = 0.0  # that its containers have from then on, to end
+    is_disruption: bool = False  # the node needed what it held: the condition DisruptionTarget
 
 
 class PodLife(NamedTuple):

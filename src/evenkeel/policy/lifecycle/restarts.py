@@ -37,7 +37,9 @@ def restarts_after(pod: Pod, container: Container, ended: Ended) -> bool:
     policy = container.restart_policy or pod.spec.restart_policy or "Always"
     if container in pod.spec.init_containers and not container.is_sidecar:
         return ended.exit_code != 0 and policy != "Never"  # once it has succeeded it is done
-    return policy == "Always" or (policy == "OnFailure" and ended.exit_code != 0)
+    if policy == "OnFailure":
+        return ended.exit_code != 0 or bool(ended.stopped_as)
+    return policy == "Always"
 
 
 def final_ends(pod: Pod, life: PodLife) -> tuple[Ended, ...]:

@@ -14,6 +14,7 @@ class LifeSettings(NamedTuple):
     first_backoff_seconds: float = 10.0
     greatest_backoff_seconds: float = 300.0
     backoff_reset_seconds: float = 600.0
+    least_sidecar_grace_seconds: float = 2.0  # of one whose turn comes when the pod's grace is used up
     oom_retries: int = 3  # A17
     oom_retries_reset_seconds: float = 600.0
 

@@ -17,7 +17,8 @@ from evenkeel.api.status import (
     PodCondition,
     PodStatus,
 )
-from evenkeel.policy.lifecycle.life import ContainerLife, Ended, PodLife
+from evenkeel.policy.eviction.decide import DISRUPTION_TARGET, TERMINATED_BY_NODE
+from evenkeel.policy.lifecycle.life import ContainerLife, Ended, PodLife, Verdict
 from evenkeel.policy.lifecycle.restarts import (
     FAILED,
     SUCCEEDED,
@@ -152,16 +153,18 @@ def _conditions(pod: Pod, life: PodLife, phase: str) -> tuple[PodCondition, ...]
     before = {condition.type: condition for condition in pod.status.conditions}
     initialized = _initialized(pod, life, phase)
     ready = _ready(pod, life, phase)
-    found = (
+    found: tuple[_Found, ...] = (
         _ready_to_start(life, phase),
         initialized,
         ready._replace(type="Ready"),
         ready,
         _Found("PodScheduled", is_true=True, since=life.accepted_at),
     )
+    if life.verdict is not None and life.verdict.is_disruption:
+        found += (_disruption(life.verdict),)
     ours = tuple(_condition(each, before.get(each.type)) for each in found)
     names = {each.type for each in ours}
-    # Those that others have set, such as DisruptionTarget, stay.
+    # Those that others have set stay.
     return (*ours, *(condition for condition in pod.status.conditions if condition.type not in names))
 
 
@@ -185,15 +188,19 @@ def _initialized(pod: Pod, life: PodLife, phase: str) -> _Found:
         names = " ".join(each.name for each in pod.spec.init_containers[current:])
         message = f"containers with incomplete status: [{names}]"
         return _Found("Initialized", False, life.accepted_at, "ContainersNotInitialized", message)
-    passed = [_passed_at(life.container(each.name)) for each in pod.spec.init_containers]
-    since = max(passed, default=life.accepted_at)
+    passed = [_passed_at(each, life.container(each.name)) for each in pod.spec.init_containers]
+    since = max(passed, default=0.0) or life.accepted_at
     return _Found("Initialized", True, since, "PodCompleted" if phase == SUCCEEDED else "")
 
 
-def _passed_at(it: ContainerLife) -> float:
-    if it.started_at is not None:
-        return it.started_at
-    return it.ended.finished_at if it.ended is not None else 0.0
+def _disruption(verdict: Verdict) -> _Found:
+    return _Found(DISRUPTION_TARGET, True, verdict.at, TERMINATED_BY_NODE, verdict.message)
+
+
+def _passed_at(container: Container, it: ContainerLife) -> float:
+    if not container.is_sidecar:
+        return it.ended.finished_at if it.ended is not None else 0.0
+    return it.started_at or 0.0 if it.attempt == 1 else 0.0  # later attempts say nothing of the first
 
 
 def _ready(pod: Pod, life: PodLife, phase: str) -> _Found:
