@@ -1,0 +1,233 @@
+"""The agent: pods from files and from its socket, kept running on this machine.
+
+It is put together here; what it does is in `sync` (the loop), `kernel_events`, `probing` and the rooms below.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+
+from evenkeel.agent import adoption
+from evenkeel.agent.admitting import FILE
+from evenkeel.agent.cgroups import Cgroups
+from evenkeel.agent.holdings import Holdings
+from evenkeel.agent.interface import ADDED, Applied, ContainerUsage, NodeUsage, PodChange
+from evenkeel.agent.journal import Journal
+from evenkeel.agent.kernel_events import KernelEvents
+from evenkeel.agent.node_status import node_object
+from evenkeel.agent.probing import Probing
+from evenkeel.agent.records import WARNING, Happening, HeldPod
+from evenkeel.agent.sources import PodFiles
+from evenkeel.agent.sync import Sync
+from evenkeel.agent.telling import Telling
+from evenkeel.agent.wanting import Wanting
+from evenkeel.api.config import KubeletConfiguration
+from evenkeel.api.node import Node
+from evenkeel.api.pod import Pod
+from evenkeel.api.status import PodStatus
+from evenkeel.cgroup.driver import Driver
+from evenkeel.cgroup.tree import Kind, Tree
+from evenkeel.errors import EvenkeelError
+from evenkeel.host.files import read_text
+from evenkeel.host.meminfo import parse_meminfo
+from evenkeel.host.memory_signal import node_memory
+from evenkeel.policy.lifecycle.actions import actions
+from evenkeel.policy.lifecycle.settings import settings_of
+from evenkeel.policy.lifecycle.status import NO_WAITING, pod_status, timestamp
+from evenkeel.policy.node import NodeView
+from evenkeel.runtime.interface import Attempt, Exited, Record, Runtime
+
+log = logging.getLogger(__name__)
+
+_HEAL_SECONDS = 10.0
+
+
+class Agent:
+    """Everything between `open` and `close`; nothing of it is safe for a second thread."""
+
+    def __init__(
+        self,
+        node: NodeView,
+        runtime: Runtime,
+        journal: Journal,
+        make_driver: Callable[[], Driver],
+        files: PodFiles | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._view = node
+        self._runtime = runtime
+        self._journal = journal
+        self._files = files
+        self._clock = clock
+        settings = settings_of(node.config)
+        self._settings = settings
+        self._telling = Telling(journal, clock)
+        self._holdings = Holdings(journal, self._with_status)
+        self._cgroups = Cgroups(node, make_driver, self._tree_changed)
+        self._sync = Sync(
+            node, settings, runtime, journal, self._holdings, self._cgroups, self._telling, self._clock
+        )
+        self._wanting = Wanting(journal, self._holdings, self._sync, self._telling, node.profile, clock)
+        self._kernel = KernelEvents(self._holdings, self._cgroups, journal, self._telling)
+        self._probing = Probing(runtime, self._holdings, self._sync, self._telling)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # From start to end
+
+    async def open(self) -> None:
+        """Takes over what runs, reads the files once, makes the cgroups; then works until `close`."""
+        await self._runtime.open()
+        records = await self._runtime.containers()
+        if self._files is not None:
+            self._wanting.files_are(await self._files.scan(), self._life_of(records))
+        await self._adopt(records)
+        self._sync.first_pass()
+        loops = [self._sync.run(), self._kernel.run(), self._listen(), self._heal(), self._probing.run()]
+        if self._files is not None:
+            loops.append(self._read_files(self._files))
+        self._tasks = [asyncio.create_task(loop) for loop in loops]
+
+    async def close(self, *, stop_pods: bool = False) -> None:
+        """Lets the pods run on, or stops them first."""
+        if stop_pods:
+            await self._stop_pods()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._sync.abandon()
+        if self._files is not None:
+            self._files.close()
+        self._holdings.changes.close()
+        self._telling.feed.close()
+        await self._runtime.close()
+        self._cgroups.close()
+
+    async def failed(self) -> BaseException | None:
+        """Returns when one of the loops has ended, which none should, with what ended it."""
+        done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        return next((task.exception() for task in done if not task.cancelled()), None)
+
+    async def _stop_pods(self) -> None:
+        self._sync.stop_all()
+        while not self._sync.is_at_rest():
+            await self._sync.stepped()
+        self._cgroups.remove_all()
+
+    async def _adopt(self, records: Mapping[Attempt, Record]) -> None:
+        for held in self._holdings:
+            for record in adoption.begun(held, records):
+                self._sync.started(record)
+        for held in self._holdings:
+            for attempt, exit_ in adoption.unseen_ends(held, records):
+                self._sync.exited(attempt, exit_)
+        uids = {held.pod.metadata.uid for held in self._holdings}
+        for record in adoption.strays(uids, records):
+            message = (
+                f"container {record.attempt.container} of pod {record.attempt.uid} runs, and nobody wants it"
+            )
+            self._telling.tell(WARNING, "Stray", f"{message}: it is stopped")
+            await self._runtime.stop(record.attempt, 0)
+        for uid in await self._runtime.pods() - uids:
+            await self._runtime.remove(uid)
+            await self._runtime.remove_logs(uid)
+
+    def _life_of(self, records: Mapping[Attempt, Record]) -> Callable[[Pod], HeldPod | None]:
+        """For pods that run and that the journal does not have."""
+
+        def held(pod: Pod) -> HeldPod | None:
+            life = adoption.life_from(pod, records)
+            return None if life is None else HeldPod(pod, "", 0, is_admitted=True, life=life)
+
+        return held
+
+    # The loops
+
+    async def _listen(self) -> None:
+        async for event in self._runtime.events():
+            if isinstance(event, Exited):
+                self._sync.exited(event.attempt, event.exit)
+            else:
+                self._telling.tell(WARNING, "RuntimeLost", event.why)
+                await self._adopt(await self._runtime.containers())
+
+    async def _heal(self) -> None:
+        while True:
+            await asyncio.sleep(_HEAL_SECONDS)
+            self._sync.heal()
+
+    async def _read_files(self, files: PodFiles) -> None:
+        async for found in files:
+            self._wanting.files_are(found)
+
+    def _tree_changed(self, tree: Tree) -> None:
+        self._kernel.follow(tree)
+
+    # Front: what others ask
+
+    @property
+    def config(self) -> KubeletConfiguration:
+        return self._view.config
+
+    def node(self) -> Node:
+        return node_object(self._view, self._sync.pressures)
+
+    def pods(self) -> tuple[Pod, ...]:
+        return self._holdings.shown()
+
+    def pod(self, key: str) -> Pod | None:
+        return self._holdings.shown_by_key(key)
+
+    async def apply(self, pods: Sequence[Pod], source: str = "api") -> tuple[Applied, ...]:
+        return self._wanting.apply(pods, source)
+
+    async def delete(self, key: str, grace_seconds: float | None = None) -> bool:
+        held = self._holdings.by_key(key)
+        if held is None:
+            return False
+        if held.source.startswith(FILE):
+            path = held.source.removeprefix(FILE)
+            raise EvenkeelError(
+                f"pod {key} stands in {path}",
+                hint="take it out of that file, or remove the file: it ends then",
+            )
+        self._wanting.delete(held, grace_seconds)
+        return True
+
+    def happenings(self, pod: str = "", most: int = 1000) -> tuple[Happening, ...]:
+        return self._journal.happenings(pod, most)
+
+    def follow(self) -> AsyncIterator[Happening]:
+        return self._telling.feed.listen()
+
+    def watch(self) -> AsyncIterator[PodChange]:
+        return self._holdings.changes.listen(PodChange(ADDED, pod) for pod in self.pods())
+
+    def usage(self) -> NodeUsage:
+        tree = self._cgroups.tree
+        found = []
+        root = None
+        for cgroup in tree.cgroups if tree is not None else ():
+            if cgroup.kind not in (Kind.ROOT, Kind.POD, Kind.CONTAINER):
+                continue
+            statistics = self._cgroups.statistics(cgroup)
+            if cgroup.kind == Kind.ROOT:
+                root = statistics
+            elif statistics is not None:
+                found.append(ContainerUsage(cgroup.pod, cgroup.container, statistics))
+        capacity = self._view.capacity
+        memory = node_memory(parse_meminfo(read_text("/proc/meminfo")), self._view.profile)
+        available = memory.available_bytes or 0
+        return NodeUsage(
+            self._clock(), capacity.memory_bytes, available, capacity.millicpu, root, tuple(found)
+        )
+
+    def _with_status(self, held: HeldPod, before: Pod | None) -> Pod:
+        """The pod with its status; conditions that are as they were in `before` keep their time."""
+        todo = actions(held.pod, held.life, self._clock(), self._settings) if held.is_admitted else None
+        told = held.pod._replace(status=before.status if before is not None else PodStatus())
+        if held.life.deleted_at is not None:
+            deleted = timestamp(held.life.deleted_at)
+            told = told._replace(metadata=told.metadata._replace(deletion_timestamp=deleted))
+        waiting = todo.waiting if todo is not None else NO_WAITING
+        return told._replace(status=pod_status(told, held.life, self._view.profile, waiting))

@@ -1,0 +1,96 @@
+"""An agent with everything it stands on: lock, journal, node, runtime, files. `up`, the demonstrations and the tests
+start it here."""
+
+import logging
+import os
+from collections.abc import Sequence
+
+from evenkeel.agent.admitting import FILE
+from evenkeel.agent.agent import Agent
+from evenkeel.agent.journal import Journal
+from evenkeel.agent.lock import StateLock
+from evenkeel.agent.node_setup import prepare_node, restore_node
+from evenkeel.agent.sources import PodFiles
+from evenkeel.api.pod import Pod
+from evenkeel.cgroup.driver import Driver
+from evenkeel.cgroup.drivers.detect import detect, driver_for
+from evenkeel.errors import EvenkeelError
+from evenkeel.policy.node import NodeView
+from evenkeel.runtime.process.client import ProcessRuntime
+from evenkeel.runtime.process.paths import StatePaths
+
+log = logging.getLogger(__name__)
+
+
+class Assembled:
+    """A running agent, and what is closed after it."""
+
+    def __init__(self, agent: Agent, journal: Journal, lock: StateLock) -> None:
+        self.agent = agent
+        self._journal = journal
+        self._lock = lock
+
+    async def close(self, *, stop_pods: bool = False) -> None:
+        """With `stop_pods` nothing of ours is left on the machine but the state directory."""
+        try:
+            await self.agent.close(stop_pods=stop_pods)
+            if stop_pods:
+                restore_node(self._journal)
+        finally:
+            self._journal.close()
+            self._lock.release()
+
+
+async def start(node: NodeView, state_directory: str, paths: Sequence[str] = ()) -> Assembled:
+    """Raises EvenkeelError, and then nothing was started, and what runs from before runs on."""
+    state = StatePaths(_made(state_directory))
+    lock = StateLock.acquire(state.root)
+    try:
+        journal = Journal.open(state.journal)
+        try:
+            for note in (*journal.notes, *prepare_node(node.config, state.root, journal)):
+                log.warning("%s", note)
+            machine = detect()
+
+            def make_driver() -> Driver:
+                return driver_for(machine, node.config)
+
+            runtime = ProcessRuntime(state.root, make_driver, node.config)
+            agent = Agent(node, runtime, journal, make_driver, _files(node, paths, journal))
+            await agent.open()
+        except BaseException:
+            journal.close()
+            raise
+    except BaseException:
+        lock.release()
+        raise
+    return Assembled(agent, journal, lock)
+
+
+def _made(directory: str) -> str:
+    """The state directory, for nobody but its owner: whoever can write here decides what runs as root."""
+    path = os.path.abspath(directory)
+    try:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        seen = os.stat(path)
+        if seen.st_uid != os.geteuid():
+            raise EvenkeelError(
+                f"--state-dir {path} belongs to user {seen.st_uid}, and the agent runs as user {os.geteuid()}",
+                hint=f"chown {os.geteuid()} {path}, or name another directory",
+            )
+        if seen.st_mode & 0o077:
+            os.chmod(path, 0o700)
+    except OSError as error:
+        raise EvenkeelError(
+            f"--state-dir {path} cannot be made: {(error.strerror or str(error)).lower()}"
+        ) from None
+    return path
+
+
+def _files(node: NodeView, paths: Sequence[str], journal: Journal) -> PodFiles:
+    """What files held when a former agent read them last is kept while they cannot be read."""
+    before: dict[str, list[Pod]] = {}
+    for held in journal.pods():
+        if held.source.startswith(FILE):
+            before.setdefault(held.source.removeprefix(FILE), []).append(held.pod)
+    return PodFiles(paths, node.profile, before)

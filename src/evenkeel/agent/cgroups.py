@@ -1,0 +1,104 @@
+"""The agent's hands in the cgroup tree: the plan for the pods as they are now, and the passes that make it so.
+
+A change of pods is applied to the cgroups that it concerns; from time to time the whole tree is read and what others
+changed is put right (E9). Ending processes may take long, and is done on a thread with a driver of its own: a driver
+is for one thread at a time.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from evenkeel.cgroup.driver import CgroupError, Driver, Statistics
+from evenkeel.cgroup.planner import Planner
+from evenkeel.cgroup.reconcile import Report, reconcile, reconcile_changed
+from evenkeel.cgroup.restore import restoring
+from evenkeel.cgroup.tree import Cgroup, Kind, Tree
+from evenkeel.policy.node import NodeView
+from evenkeel.policy.provision import PodMoment
+
+
+class Cgroups:
+    """`on_change` is told of each tree that was made."""
+
+    def __init__(
+        self, node: NodeView, make_driver: Callable[[], Driver], on_change: Callable[[Tree], None]
+    ) -> None:
+        self._node = node
+        self._on_change = on_change
+        self._make_driver = make_driver
+        self.driver = make_driver()
+        self._planner = Planner(node, self.driver.version, self.driver.naming)
+        self._tree: Tree | None = None
+        self._last: Report | None = None
+        self._of_container: dict[tuple[str, str], Cgroup] = {}
+
+    def follow(self, moments: Sequence[PodMoment]) -> Report:
+        """Makes the kernel as these pods need it, where that differs from what was made last."""
+        tree = self._planner.tree(moments)
+        hands_off = self._node.config.hands_off
+        if self._tree is None or self._last is None:
+            return self._made(reconcile(self.driver, tree, hands_off), tree)
+        return self._made(reconcile_changed(self.driver, self._tree, tree, hands_off, self._last), tree)
+
+    def first_pass(self, moments: Sequence[PodMoment]) -> Report:
+        """As `follow`, and puts back what another configuration may have set before the last restart (B13)."""
+        tree = self._planner.tree(moments)
+        return self._made(reconcile(self.driver, restoring(tree), self._node.config.hands_off), tree)
+
+    def heal(self) -> Report | None:
+        """Reads everything again; what differs was changed by others."""
+        if self._tree is None:
+            return None
+        return self._made(
+            reconcile(self.driver, self._tree, self._node.config.hands_off, self._last), self._tree
+        )
+
+    def _made(self, report: Report, tree: Tree) -> Report:
+        self._last = report
+        if tree is not self._tree:
+            self._tree = tree
+            self._of_container = {
+                (cgroup.pod, cgroup.container): cgroup
+                for cgroup in tree.cgroups
+                if cgroup.kind in (Kind.CONTAINER, Kind.POD)
+            }
+            self._on_change(tree)
+        return report
+
+    @property
+    def tree(self) -> Tree | None:
+        return self._tree
+
+    def of_container(self, pod: str, container: str) -> Cgroup | None:
+        """As planned last; `pod` is namespace/name. Of the pod itself, with an empty name."""
+        return self._of_container.get((pod, container))
+
+    def statistics(self, cgroup: Cgroup) -> Statistics | None:
+        """None if it is gone, or cannot be read."""
+        try:
+            return self.driver.statistics(cgroup.path)
+        except CgroupError:
+            return None
+
+    async def kill(self, path: str) -> CgroupError | None:
+        return await asyncio.to_thread(self._kill, path)
+
+    def _kill(self, path: str) -> CgroupError | None:
+        driver = self._make_driver()
+        try:
+            driver.kill(path)
+        except CgroupError as error:
+            return error
+        finally:
+            driver.close()
+        return None
+
+    def remove_all(self) -> None:
+        """Every cgroup of ours, with the pods' root itself. What is not empty stays, and is said."""
+        for cgroup in reversed(self._tree.cgroups if self._tree is not None else ()):
+            if cgroup.kind not in (Kind.RESERVED, Kind.ANCESTOR):
+                self.driver.remove(cgroup.path)
+        self._tree = None
+
+    def close(self) -> None:
+        self.driver.close()

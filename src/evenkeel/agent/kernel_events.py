@@ -1,0 +1,123 @@
+"""What the kernel tells the agent: OOM kills, with their figures (E6), and on cgroup v1 the moment to end the rest of a
+container of which the kernel has killed one process (A19)."""
+
+import asyncio
+import logging
+
+from evenkeel.agent.cgroups import Cgroups
+from evenkeel.agent.holdings import Holdings
+from evenkeel.agent.journal import Journal, JournalError
+from evenkeel.agent.records import WARNING
+from evenkeel.agent.telling import Telling
+from evenkeel.cgroup.tree import Cgroup, Kind, Tree, Version
+from evenkeel.errors import EvenkeelError
+from evenkeel.host.event_stream import EventStream
+from evenkeel.host.events import Event, LogGap, OomKill, OomNotified, SubscriptionEnded
+from evenkeel.host.files import read_text
+from evenkeel.host.kernel_log import DEVICE
+from evenkeel.host.oom_record import OomRecord
+
+log = logging.getLogger(__name__)
+
+_LOG_POSITION = "kernelLog"
+_MOST_REMEMBERED = 4096  # cgroups that are gone: the log may speak of them later
+
+
+class KernelEvents:
+    """Listens for as long as `run` runs; `follow` tells it which cgroups there are."""
+
+    def __init__(self, holdings: Holdings, cgroups: Cgroups, journal: Journal, telling: Telling) -> None:
+        self._holdings = holdings
+        self._cgroups = cgroups
+        self._journal = journal
+        self._telling = telling
+        self._stream: EventStream | None = None
+        self._tree: Tree | None = None
+        self._watched: set[str] = set()
+        self._known: dict[str, Cgroup] = {}
+        self._killing: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        async with EventStream() as stream:
+            self._stream = stream
+            self._watch_log(stream)
+            if self._tree is not None:
+                self._watch(stream, self._tree)
+            async for event in stream:
+                self._heard(event)
+
+    def follow(self, tree: Tree) -> None:
+        self._tree = tree
+        for cgroup in tree.cgroups:
+            if cgroup.kind == Kind.CONTAINER:
+                self._known.pop(cgroup.path, None)
+                self._known[cgroup.path] = cgroup
+        for path in list(self._known)[: max(len(self._known) - _MOST_REMEMBERED - len(tree.cgroups), 0)]:
+            del self._known[path]
+        if self._stream is not None:
+            self._watch(self._stream, tree)
+
+    def _watch(self, stream: EventStream, tree: Tree) -> None:
+        if tree.version != Version.V1:
+            return  # there the kernel itself kills the whole container
+        wanted = {cgroup.path for cgroup in tree.cgroups if cgroup.is_killed_whole}
+        for path in self._watched - wanted:
+            stream.unwatch(path)
+        for path in wanted - self._watched:
+            stream.watch_oom(path, self._cgroups.driver.files(path)["memory"])
+        self._watched = wanted
+
+    def _watch_log(self, stream: EventStream) -> None:
+        """From where a former agent stopped, if the machine has not been started anew since."""
+        after = None
+        position = self._journal.value(_LOG_POSITION)
+        if isinstance(position, dict) and position.get("boot") == _boot_id():
+            after = position.get("sequence")
+        stream.watch_kernel_log(after if isinstance(after, int) else None)
+
+    def _heard(self, event: Event) -> None:
+        if isinstance(event, OomKill):
+            self._told_of_kill(event.record)
+        elif isinstance(event, OomNotified) and event.oom_kills and event.path in self._watched:
+            task = asyncio.get_running_loop().create_task(self._kill_rest(event.path))
+            self._killing.add(task)
+            task.add_done_callback(self._killing.discard)
+        elif isinstance(event, LogGap):
+            message = f"{event.lines} lines of the kernel's log were lost: OOM kills may be among them"
+            self._telling.tell(WARNING, "KernelLogGap", message)
+        elif isinstance(event, SubscriptionEnded):
+            self._watched.discard(event.path)
+            if event.what == DEVICE:
+                message = f"OOM kills will be told without process and figures: {event.what}: {event.why}"
+                self._telling.tell(WARNING, "KernelLogUnreadable", message)
+
+    async def _kill_rest(self, path: str) -> None:
+        error = await self._cgroups.kill(path)
+        if error is not None:
+            self._telling.tell(WARNING, "FailedKill", str(error))
+
+    def _told_of_kill(self, record: OomRecord) -> None:
+        cgroup = self._known.get(record.cgroup)
+        if cgroup is None:
+            return  # somebody else's
+        held = self._holdings.by_key(cgroup.pod)
+        self._telling.tell(
+            WARNING,
+            "OOMKilling",
+            record.sentence,
+            held.pod if held is not None else None,
+            cgroup.container,
+            {name: value for name, value in record._asdict().items() if value not in ("", None)},
+        )
+        try:
+            self._journal.set_value(_LOG_POSITION, {"boot": _boot_id(), "sequence": record.sequence})
+            self._telling.commit()
+        except JournalError as error:
+            log.error("%s", error)  # noqa: TRY400
+
+
+def _boot_id() -> str:
+    try:
+        return read_text("/proc/sys/kernel/random/boot_id").strip()
+    except EvenkeelError:
+        return ""

@@ -1,0 +1,38 @@
+"""The node as the agent reports it (B2): what it has, what pods may request of it, and how it is."""
+
+import os
+from collections.abc import Collection
+
+from evenkeel.api.metadata import ObjectMeta
+from evenkeel.api.node import Node, NodeCondition, NodeStatus
+from evenkeel.policy.allocatable import node_capacity
+from evenkeel.policy.eviction.conditions import Pressure
+from evenkeel.policy.node import NodeView
+
+_WORDS = {
+    Pressure.MEMORY: ("memory is short", "enough memory is available"),
+    Pressure.DISK: ("disk space or inodes are short", "enough disk space and inodes are free"),
+    Pressure.PID: ("process numbers are short", "enough process numbers are free"),
+}
+
+
+def node_object(node: NodeView, pressures: Collection[str] = ()) -> Node:
+    """`pressures` are the conditions that hold now."""
+    conditions = [
+        NodeCondition(
+            str(pressure),
+            "True" if pressure in pressures else "False",
+            f"NodeHas{pressure}" if pressure in pressures else f"NodeHasNo{pressure}",
+            short if pressure in pressures else enough,
+        )
+        for pressure, (short, enough) in _WORDS.items()
+    ]
+    conditions.append(NodeCondition("Ready", "True", "AgentReady", "the agent is running"))
+    return Node(
+        metadata=ObjectMeta(name=os.uname().nodename),
+        status=NodeStatus(
+            capacity=node_capacity(node.capacity, node.config),
+            allocatable=node.allocatable,
+            conditions=tuple(conditions),
+        ),
+    )

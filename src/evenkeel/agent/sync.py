@@ -1,0 +1,476 @@
+"""The loop that keeps pods as they should be: look at those that something happened to, decide, write down, act.
+
+Everything that happens only changes what is held in memory and asks for a step. A step decides, commits to the journal,
+and acts after that, on nothing but what is now written: so whatever was half done when the agent was killed is found
+again, and done, by the first step after a restart. What takes time (starting, stopping, removing) runs beside the loop
+and reports back the same way.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+from evenkeel.agent import admitting
+from evenkeel.agent.admitting import Admission
+from evenkeel.agent.cgroups import Cgroups
+from evenkeel.agent.holdings import Holdings
+from evenkeel.agent.journal import Journal, JournalError
+from evenkeel.agent.records import NORMAL, WARNING, HeldPod
+from evenkeel.agent.telling import Telling
+from evenkeel.api.pod import Pod
+from evenkeel.cgroup.driver import CgroupError
+from evenkeel.cgroup.reconcile import Report
+from evenkeel.policy.cpuset import ContainerKey, assign_on
+from evenkeel.policy.lifecycle import changes
+from evenkeel.policy.lifecycle.actions import Actions, Stop, actions
+from evenkeel.policy.lifecycle.life import PodLife, Verdict
+from evenkeel.policy.lifecycle.restarts import grace_seconds
+from evenkeel.policy.lifecycle.settings import LifeSettings
+from evenkeel.policy.node import NodeView
+from evenkeel.policy.provision import PodMoment
+from evenkeel.policy.qos import pod_class
+from evenkeel.runtime.interface import Attempt, Exit, Launch, Record, Runtime, StartFailed
+
+log = logging.getLogger(__name__)
+
+_JOURNAL_RETRY_SECONDS = 1.0
+_CPUS = "cpus"  # where the journal keeps the cores that containers have for themselves (A23)
+
+
+class Sync:
+    def __init__(
+        self,
+        node: NodeView,
+        settings: LifeSettings,
+        runtime: Runtime,
+        journal: Journal,
+        holdings: Holdings,
+        cgroups: Cgroups,
+        telling: Telling,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.admission = Admission(node)
+        self.is_closing = False  # every container is to stop and none to start
+        self.on_gone: Callable[[HeldPod], None] = lambda _: None  # whoever has a successor for it puts it in
+        self.pressures: tuple[str, ...] = ()  # conditions of the node that admission asks about
+        self._node = node
+        self._settings = settings
+        self._runtime = runtime
+        self._journal = journal
+        self._holdings = holdings
+        self._cgroups = cgroups
+        self._telling = telling
+        self._clock = clock
+        self._wanted = asyncio.Event()  # a step
+        self._stepped = asyncio.Event()
+        self._look_at: set[str] = {held.pod.metadata.uid for held in holdings}
+        self._wake_at: dict[str, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._actions: dict[str, Actions] = {}
+        self._moments: dict[str, PodMoment] = {}
+        self._planned: tuple[PodMoment, ...] | None = None
+        self._starting: set[Attempt] = set()
+        self._stopping: dict[Attempt, tuple[float, asyncio.Task[None]]] = {}
+        self._removing: set[str] = set()
+        self._cleaned: set[str] = set()  # pods of which nothing but logs is left
+        self._ended: list[Attempt] = []  # to be forgotten by the runtime once that is written down
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._has_room = True  # somebody left since admission last looked
+        self._journal_fails = ""
+
+    # What happens
+
+    def want_step(self, uid: str = "") -> None:
+        if uid:
+            self._look_at.add(uid)
+        self._wanted.set()
+
+    def room_appeared(self) -> None:
+        self._has_room = True
+        self._wanted.set()
+
+    def started(self, record: Record) -> None:
+        held = self._held_of(record.attempt)
+        if held is None:
+            return
+        name = record.attempt.container
+        pid, ticks = record.process or (0, 0)
+        container = next(one for one in held.pod.spec.every_container if one.name == name)
+        life = changes.started(
+            held.life,
+            container,
+            record.started_at,
+            pid=pid,
+            pid_start_ticks=ticks,
+            oom_kills_at_start=held.life.container(name).oom_kills_at_start,
+            resources=container.resources,
+        )
+        self._holdings.put_life(held.pod.metadata.uid, life)
+        self._telling.tell(NORMAL, "Started", f"started container {name}", held.pod, name)
+        self.want_step(held.pod.metadata.uid)
+
+    def start_failed(self, attempt: Attempt, message: str) -> None:
+        held = self._held_of(attempt)
+        if held is None:
+            return
+        name = attempt.container
+        life = changes.start_failed(held.life, name, message, self._clock(), self._settings)
+        self._holdings.put_life(attempt.uid, life)
+        self._telling.tell(WARNING, "Failed", f"cannot start container {name}: {message}", held.pod, name)
+        self.want_step(attempt.uid)
+
+    def exited(self, attempt: Attempt, exit_: Exit) -> None:
+        """An end that was told of before, or of an attempt that is not the last, changes nothing."""
+        self._ended.append(attempt)
+        self._wanted.set()
+        held = self._held_of(attempt)
+        if held is None or not held.life.container(attempt.container).is_alive:
+            return
+        name = attempt.container
+        is_oom_killed = exit_.signal == 9 and self._has_oom_kill(held, name)
+        life = changes.ended(
+            held.pod,
+            held.life,
+            name,
+            exit_code=exit_.exit_code,
+            signal=exit_.signal,
+            message=exit_.message,
+            started_at=exit_.started_at,
+            finished_at=exit_.finished_at,
+            is_known=exit_.is_known,
+            is_oom_killed=is_oom_killed,
+            settings=self._settings,
+        )
+        self._holdings.put_life(attempt.uid, life)
+        self._telling.ended(held.pod, name, life.container(name).ended, is_oom_killed=is_oom_killed)
+        if life.verdict is not None and held.life.verdict is None:
+            self._telling.verdict(held.pod, life.verdict)
+        self.want_step(attempt.uid)
+
+    def is_current(self, attempt: Attempt) -> bool:
+        return self._held_of(attempt) is not None
+
+    def _held_of(self, attempt: Attempt) -> HeldPod | None:
+        """The pod, if the attempt is its container's last."""
+        held = self._holdings.get(attempt.uid)
+        if held is None or held.life.container(attempt.container).attempt != attempt.number:
+            return None
+        return held
+
+    def _has_oom_kill(self, held: HeldPod, name: str) -> bool:
+        """The kernel counts OOM kills for each cgroup: one more than at the start was this attempt's."""
+        return self._oom_kills(held.pod, name) > held.life.container(name).oom_kills_at_start
+
+    def _oom_kills(self, pod: Pod, name: str) -> int:
+        cgroup = self._cgroups.of_container(pod.key, name)
+        statistics = self._cgroups.statistics(cgroup) if cgroup is not None else None
+        return statistics.oom_kills if statistics is not None else 0
+
+    # Steps
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            self.step()
+
+    def step(self) -> None:
+        now = self._clock()
+        for uid in [uid for uid, at in self._wake_at.items() if at <= now]:
+            self._look_at.add(uid)
+            del self._wake_at[uid]
+        self._admit(now)
+        looked_at = [held for uid in self._look_at if (held := self._holdings.get(uid)) is not None]
+        looked_at.sort(key=lambda held: held.order)
+        self._look_at.clear()
+        for held in looked_at:
+            self._decide(held, now)
+        if not self._commit():
+            self._look_at.update(held.pod.metadata.uid for held in looked_at)
+            return
+        self._follow()
+        for held in looked_at:
+            self._act(held.pod.metadata.uid)
+        self._set_timer(now)
+        self._stepped.set()
+        self._stepped = asyncio.Event()
+
+    def _admit(self, now: float) -> None:
+        if not self._has_room or self.is_closing:
+            return
+        self._has_room = False
+        verdicts = self.admission.judge(self._holdings, self.pressures)
+        for held in verdicts.admitted:
+            uid = held.pod.metadata.uid
+            refusal = self._runtime.refusal(held.pod)
+            if refusal is not None:
+                self._refuse(held, refusal.reason, refusal.message, now)
+                continue
+            self._holdings.put(held._replace(is_admitted=True, life=PodLife(accepted_at=now)))
+            self._telling.tell(
+                NORMAL, "Admitted", f"class {pod_class(held.pod, self._node.profile)}", held.pod
+            )
+            self._look_at.add(uid)
+        for held, refusal in verdicts.refused:
+            self._refuse(held, refusal.reason, refusal.message, now)
+
+    def _refuse(self, held: HeldPod, reason: str, message: str, now: float) -> None:
+        before = held.life.verdict
+        if before is not None and (before.reason, before.message) == (reason, message):
+            return
+        verdict = Verdict("Failed", reason, message, now)
+        self._holdings.put(held._replace(life=held.life._replace(verdict=verdict)))
+        if before is None or before.reason != reason:
+            self._telling.tell(WARNING, reason, message, held.pod)
+
+    def _decide(self, held: HeldPod, now: float) -> None:
+        uid = held.pod.metadata.uid
+        if not held.is_admitted:
+            return
+        todo = actions(held.pod, held.life, now, self._settings)
+        self._actions[uid] = todo
+        life = held.life
+        if todo.verdict is not None and life.verdict is None:
+            life = life._replace(verdict=todo.verdict)
+            self._telling.verdict(held.pod, todo.verdict)
+        for name in todo.start if not self.is_closing else ():
+            life = changes.asked_to_start(life, name)
+            counted = self._oom_kills(held.pod, name)
+            life = life.having(name, life.container(name)._replace(oom_kills_at_start=counted))
+        for stop in todo.stop:
+            if not life.container(stop.container).stop_by:
+                message = f"stopping container {stop.container}: {stop.reason}"
+                self._telling.tell(NORMAL, "Killing", message, held.pod, stop.container)
+            life = changes.asked_to_stop(life, stop, now)
+        self._holdings.put_life(uid, life)
+        self._holdings.touch(uid)
+        if todo.wake_at is None:
+            self._wake_at.pop(uid, None)
+        else:
+            self._wake_at[uid] = todo.wake_at
+        after = self._holdings.get(uid)
+        assert after is not None
+        if todo.is_over or not admitting.takes_room(after):
+            if self._moments.pop(uid, None) is not None:
+                self.room_appeared()
+        elif uid not in self._moments or self._moments[uid].pod is not held.pod:
+            self._moments[uid] = PodMoment(held.pod, todo.init_container)
+        elif self._moments[uid].init_container != todo.init_container:
+            self._moments[uid] = self._moments[uid]._replace(init_container=todo.init_container)
+
+    def _commit(self) -> bool:
+        """Whether everything is written down; if not, nothing may be done about it yet."""
+        try:
+            self._holdings.commit()
+            self._telling.commit()
+        except JournalError as error:
+            if str(error) != self._journal_fails:
+                self._journal_fails = str(error)
+                log.error("%s", error)  # noqa: TRY400
+            asyncio.get_running_loop().call_later(_JOURNAL_RETRY_SECONDS, self._wanted.set)
+            return False
+        if self._journal_fails:
+            self._journal_fails = ""
+            log.warning("the journal can be written again")
+        ended, self._ended = self._ended, []
+        for attempt in ended:
+            self._spawn(self._runtime.forget(attempt))
+        return True
+
+    # Cgroups
+
+    def moments(self) -> tuple[PodMoment, ...]:
+        """The pods that have cgroups, in order of admission."""
+        ordered = sorted(self._moments.items(), key=lambda item: self._order(item[0]))
+        moments = [moment for _, moment in ordered]
+        if self._node.config.cpu_manager_policy == "static":
+            moments = self._with_cores(moments)
+        return tuple(moments)
+
+    def _order(self, uid: str) -> int:
+        held = self._holdings.get(uid)
+        return held.order if held is not None else 0
+
+    def _with_cores(self, moments: list[PodMoment]) -> list[PodMoment]:
+        kept: dict[ContainerKey, tuple[int, ...]] = {}
+        before = self._journal.value(_CPUS)
+        if isinstance(before, dict):
+            kept = {tuple(key.split("/", 1)): tuple(cpus) for key, cpus in before.items()}
+        cores = assign_on(self._node, [moment.pod for moment in moments], kept)
+        now = {f"{uid}/{name}": list(cpus) for (uid, name), cpus in cores.exclusive.items()}
+        if now != before:
+            self._journal.set_value(_CPUS, now)
+        return [
+            moment._replace(exclusive_cpus=cores.of_pod(moment.pod.metadata.uid), shared_cpus=cores.shared)
+            for moment in moments
+        ]
+
+    def _follow(self) -> None:
+        moments = self.moments()
+        if moments != self._planned:
+            self._planned = moments
+            self._reported(self._cgroups.follow(moments))
+
+    def first_pass(self) -> None:
+        """Decides for every pod that is held, without acting on it, and makes the tree for them."""
+        now = self._clock()
+        for held in self._holdings:
+            self._decide(held, now)
+        self._planned = self.moments()
+        self._reported(self._cgroups.first_pass(self._planned))
+        self._wanted.set()
+
+    def heal(self) -> None:
+        report = self._cgroups.heal()
+        if report is not None:
+            self._reported(report)
+
+    def _reported(self, report: Report) -> None:
+        self._telling.reconciled(report)
+
+    # Acts: each on what is written down
+
+    def _act(self, uid: str) -> None:
+        held = self._holdings.get(uid)
+        if held is None:
+            return
+        todo = self._actions.get(uid)
+        for launch in self._launches(held):
+            if launch.attempt not in self._starting:
+                self._starting.add(launch.attempt)
+                self._spawn(self._start(launch))
+        for stop in todo.stop if todo is not None else ():
+            self._stop(held, stop)
+        is_over = not held.is_admitted or (todo is not None and todo.is_over)
+        if is_over and uid not in self._removing:
+            if held.life.deleted_at is not None:
+                self._removing.add(uid)
+                self._spawn(self._remove(held))
+            elif held.is_admitted and uid not in self._cleaned and not admitting.is_running(held):
+                self._cleaned.add(uid)
+                self._spawn(self._runtime.remove(uid))
+
+    def _launches(self, held: HeldPod) -> Iterator[Launch]:
+        for container in held.pod.spec.every_container:
+            life = held.life.container(container.name)
+            if not life.is_asked_for:
+                continue
+            attempt = Attempt(held.pod.metadata.uid, container.name, life.attempt)
+            cgroup = self._cgroups.of_container(held.pod.key, container.name)
+            if cgroup is None:
+                self.start_failed(attempt, "its cgroup is not in the plan")
+                continue
+            score = int(cgroup.oom_score_adj.value) if cgroup.oom_score_adj is not None else None
+            yield Launch(attempt, held.pod, container, cgroup.path, score)
+
+    async def _start(self, launch: Launch) -> None:
+        try:
+            await self._runtime.prepare(launch.pod)
+            record = await self._runtime.start(launch)
+        except (StartFailed, CgroupError) as error:
+            self.start_failed(launch.attempt, str(error))
+        else:
+            self.started(record)
+            if record.exit is not None:
+                self.exited(record.attempt, record.exit)
+        finally:
+            self._starting.discard(launch.attempt)
+
+    def _stop(self, held: HeldPod, stop: Stop) -> None:
+        life = held.life.container(stop.container)
+        attempt = Attempt(held.pod.metadata.uid, stop.container, life.attempt)
+        deadline = asyncio.get_running_loop().time() + stop.grace_seconds
+        before = self._stopping.get(attempt)
+        if before is not None:
+            if before[0] <= deadline + 0.5:
+                return
+            before[1].cancel()  # somebody is in more of a hurry
+        task = self._spawn(self._runtime.stop(attempt, stop.grace_seconds))
+        self._stopping[attempt] = (deadline, task)
+        task.add_done_callback(lambda done: self._stopped(attempt, done))
+
+    def _stopped(self, attempt: Attempt, task: asyncio.Task[None]) -> None:
+        if attempt in self._stopping and self._stopping[attempt][1] is task:
+            del self._stopping[attempt]
+
+    async def _remove(self, held: HeldPod) -> None:
+        """The last of a pod; its cgroups are gone already."""
+        uid = held.pod.metadata.uid
+        try:
+            await self._runtime.remove(uid)
+            await self._runtime.remove_logs(uid)
+        finally:
+            self._removing.discard(uid)
+        self.forget(held)
+
+    def forget(self, held: HeldPod) -> None:
+        """Nothing of the pod is left; if another was to take its place, it comes now."""
+        self.forget_life(held)
+        self._holdings.remove(held.pod.metadata.uid)
+        self.on_gone(held)
+        self.room_appeared()
+
+    def forget_life(self, held: HeldPod) -> None:
+        uid = held.pod.metadata.uid
+        self._actions.pop(uid, None)
+        self._wake_at.pop(uid, None)
+        self._moments.pop(uid, None)
+        self._cleaned.discard(uid)
+        self.admission.forget(uid)
+
+    def actions_of(self, uid: str) -> Actions | None:
+        return self._actions.get(uid)
+
+    async def stepped(self) -> None:
+        """Returns after the next step."""
+        await self._stepped.wait()
+
+    def stop_all(self) -> None:
+        """Every container ends, within its pod's grace, and none is started again by this agent."""
+        self.is_closing = True
+        now = self._clock()
+        for held in self._holdings:
+            life = held.life
+            for name in held.life.containers:
+                stop = Stop(name, "the agent is shutting down", grace_seconds(held.pod))
+                life = changes.asked_to_stop(life, stop, now)
+            self._holdings.put(held._replace(life=life))
+            self.want_step(held.pod.metadata.uid)
+
+    def is_at_rest(self) -> bool:
+        """Whether nothing runs, nor is being started, stopped or removed."""
+        return not self._tasks and not any(held.life.is_alive for held in self._holdings)
+
+    # Time, and work beside the loop
+
+    def _set_timer(self, now: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._wake_at:
+            wait = max(min(self._wake_at.values()) - now, 0.0)
+            self._timer = asyncio.get_running_loop().call_later(wait, self._wanted.set)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    async def abandon(self) -> None:
+        """Drops what is being done: the next agent finds it half done, and finishes it."""
+        if self._timer is not None:
+            self._timer.cancel()
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("%s: %s", type(error).__name__, error)
+        self._wanted.set()

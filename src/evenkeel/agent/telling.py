@@ -1,0 +1,78 @@
+"""What the agent tells: happenings, written to the journal, to whoever follows, and to the log."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from evenkeel.agent.feeds import Feed
+from evenkeel.agent.journal import Journal
+from evenkeel.agent.records import NORMAL, WARNING, Happening
+from evenkeel.api.pod import Pod
+from evenkeel.cgroup.reconcile import Report
+from evenkeel.policy.lifecycle.life import Ended, Verdict
+
+log = logging.getLogger(__name__)
+
+_NO_FIGURES: Mapping[str, object] = MappingProxyType({})
+_MOST_WAITING = 10_000  # while the journal cannot be written
+
+
+class Telling:
+    def __init__(self, journal: Journal, clock: Callable[[], float] = time.time) -> None:
+        self.feed: Feed[Happening] = Feed()
+        self._journal = journal
+        self._clock = clock
+        self._waiting: list[Happening] = []
+        self._complaints: set[str] = set()  # what reconciling could not do, told once
+
+    def tell(
+        self,
+        type_: str,
+        reason: str,
+        message: str,
+        pod: Pod | None = None,
+        container: str = "",
+        figures: Mapping[str, object] = _NO_FIGURES,
+    ) -> None:
+        """Goes out with the next `commit`."""
+        key, uid = (pod.key, pod.metadata.uid) if pod is not None else ("", "")
+        self._waiting.append(Happening(self._clock(), type_, reason, message, key, uid, container, figures))
+        del self._waiting[:-_MOST_WAITING]
+
+    def ended(self, pod: Pod, container: str, ended: Ended | None, *, is_oom_killed: bool) -> None:
+        if ended is None:
+            return
+        how = f"signal {ended.signal}" if ended.signal else f"exit code {ended.exit_code}"
+        is_fine = ended.exit_code == 0 and not is_oom_killed
+        message = f"container {container} ended: {ended.reason}, {how}"
+        self.tell(NORMAL if is_fine else WARNING, ended.reason or "Exited", message, pod, container)
+
+    def verdict(self, pod: Pod, verdict: Verdict) -> None:
+        type_ = NORMAL if verdict.phase == "Succeeded" else WARNING
+        message = verdict.message or f"the pod has {verdict.phase.lower()}"
+        self.tell(type_, verdict.reason or verdict.phase, message, pod)
+
+    def reconciled(self, report: Report) -> None:
+        """Drift that was repaired (E9), and what the kernel refuses, once."""
+        for repair in report.repairs:
+            where = f"{repair.path}/{repair.file}" if repair.file else repair.path
+            message = (
+                f"{where}: found {repair.found or 'nothing'}, restored {repair.restored} ({repair.reason})"
+            )
+            self.tell(WARNING, "DriftRepaired", message, figures=repair._asdict())
+        complaints = {str(error) for error in report.failures}
+        complaints |= {one.message for one in report.unavailable}
+        for complaint in sorted(complaints - self._complaints):
+            self.tell(WARNING, "CgroupRefused", complaint)
+        self._complaints = complaints
+
+    def commit(self) -> None:
+        """Raises JournalError, and then it is all still to be told."""
+        if not self._waiting:
+            return
+        with self._journal.transaction():
+            told = [self._journal.tell(happening) for happening in self._waiting]
+        self._waiting.clear()
+        for happening in told:
+            self.feed.tell(happening)

@@ -1,0 +1,100 @@
+"""`evenkeel up`: the agent in the foreground on this machine, with these pods."""
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import sys
+
+from evenkeel.agent.assembly import start
+from evenkeel.cli.config_flags import add_config_flags, config_from
+from evenkeel.cli.inputs import node_from
+from evenkeel.cli.state import add_state_flag
+from evenkeel.cli.up_view import show
+from evenkeel.errors import EvenkeelError, InvalidInput
+from evenkeel.policy.allocatable import NodeCapacity, reservation_problems
+from evenkeel.policy.node import NodeView, node_view
+from evenkeel.policy.words import bytes_text, cores_text
+from evenkeel.server.app import serve
+
+log = logging.getLogger("evenkeel")
+
+USAGE = "[FILE|DIR…] [--stop-pods] [--state-dir DIR] [flags]"
+EXAMPLES = """examples:
+  evenkeel up examples/                      run these pods; a change in the directory is followed
+  evenkeel up                                run what `evenkeel apply` and `evenkeel run` hand in
+  evenkeel up examples/ --stop-pods          Ctrl-C ends the pods too
+  evenkeel up --node 4Gi,2cpu examples/      use that much of the machine, and no more
+
+Ctrl-C, or the death of the agent, leaves the pods running: the next `evenkeel up` takes them over.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "paths", metavar="FILE|DIR", nargs="*", help="manifests, and directories of them; they are watched"
+    )
+    parser.add_argument(
+        "--stop-pods", action="store_true", help="stop every pod when the agent ends (default: they run on)"
+    )
+    parser.add_argument(
+        "--node", metavar="NODE", help="how much of this machine to use (32Gi,8cpu); default: all of it"
+    )
+    add_state_flag(parser)
+    add_config_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    logging.basicConfig(format="%(levelname)s %(message)s", level=logging.INFO, stream=sys.stderr)
+    for path in args.paths:
+        if not os.path.exists(path):
+            raise EvenkeelError(f"there is no file or directory {path}")
+    config = config_from(args)
+    capacity = node_from(args.node, ())
+    if problems := list(reservation_problems(capacity, config)):
+        raise InvalidInput(problems)
+    node = node_view(capacity, config)
+    return asyncio.run(_up(args, node))
+
+
+async def _up(args: argparse.Namespace, node: NodeView) -> int:
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    assembled = await start(node, args.state_dir, args.paths)
+    agent = assembled.agent
+    is_stopping_pods = False
+    try:
+        server = await serve(agent, os.path.abspath(args.state_dir))
+        _say_hello(node, args.state_dir)
+        showing = asyncio.create_task(show(agent))
+        failing = asyncio.create_task(agent.failed())
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait({failing, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        is_stopping_pods = args.stop_pods and stopping.done()
+        if is_stopping_pods:
+            log.info("stopping the pods")
+    finally:
+        await assembled.close(stop_pods=is_stopping_pods)
+    await server.close()
+    showing.cancel()
+    stopping.cancel()
+    if failing.done() and (error := failing.result()) is not None:
+        raise error
+    failing.cancel()
+    if not is_stopping_pods:
+        log.info("the pods run on; `evenkeel up` takes them over again")
+    return 0
+
+
+def _say_hello(node: NodeView, state_directory: str) -> None:
+    size: NodeCapacity = node.capacity
+    log.info(
+        "agent %d on %s cpu and %s of memory, pods below %s, state in %s",
+        os.getpid(),
+        cores_text(size.millicpu),
+        bytes_text(size.memory_bytes),
+        node.config.cgroup_root,
+        state_directory,
+    )

@@ -1,0 +1,124 @@
+"""What `evenkeel up` shows while it runs: a table that is kept up to date on a terminal, a line for each thing that
+happens elsewhere."""
+
+import asyncio
+import os
+import sys
+from contextlib import suppress
+from datetime import datetime
+
+from evenkeel.agent.interface import Front, NodeUsage
+from evenkeel.agent.records import WARNING, Happening
+from evenkeel.api.encode import encode
+from evenkeel.api.pod import Pod
+from evenkeel.cli.output import Paint, paint_for
+from evenkeel.cli.pod_words import summary
+from evenkeel.policy.words import bytes_text, cores_text
+
+_REFRESH_SECONDS = 1.0
+_LATEST = 8  # happenings below the table
+
+
+async def show(front: Front) -> None:
+    """Until cancelled."""
+    if sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb":
+        await _Table(front).run()
+    else:
+        async for happening in front.follow():
+            print(line_of(happening, paint_for()), flush=True)
+
+
+def line_of(happening: Happening, paint: Paint) -> str:
+    at = datetime.fromtimestamp(happening.at).astimezone().strftime("%H:%M:%S")
+    colour = "yellow" if happening.type == WARNING else "green"
+    who = f"{happening.pod} " if happening.pod else ""
+    return f"{paint('dim', at)} {paint(colour, happening.reason)} {paint('bold', who)}{happening.message}"
+
+
+class _Table:
+    """Drawn over itself: the cursor goes up as many lines as were written."""
+
+    def __init__(self, front: Front) -> None:
+        self._front = front
+        self._paint = paint_for()
+        self._latest: list[Happening] = []
+        self._drawn = 0
+        self._last: NodeUsage | None = None
+
+    async def run(self) -> None:
+        listening = asyncio.create_task(self._listen())
+        try:
+            while True:
+                self._draw()
+                await asyncio.sleep(_REFRESH_SECONDS)
+        finally:
+            listening.cancel()
+            with suppress(asyncio.CancelledError):
+                await listening
+
+    async def _listen(self) -> None:
+        async for happening in self._front.follow():
+            self._latest = [*self._latest, happening][-_LATEST:]
+
+    def _draw(self) -> None:
+        lines = self._lines()
+        try:
+            columns, rows = os.get_terminal_size()
+        except OSError:
+            columns, rows = 100, 40
+        lines = lines[: max(rows - 1, 1)]
+        up = f"\x1b[{self._drawn}A" if self._drawn else ""
+        body = "".join(f"\x1b[2K{_clipped(line, columns)}\n" for line in lines)
+        sys.stdout.write(f"{up}\r{body}\x1b[J")
+        sys.stdout.flush()
+        self._drawn = len(lines)
+
+    def _lines(self) -> list[str]:
+        usage = self._front.usage()
+        before, self._last = self._last, usage
+        memory = {(one.pod, one.container): one.statistics for one in usage.containers}
+        earlier = {(one.pod, one.container): one.statistics for one in before.containers} if before else {}
+        seconds = usage.at - before.at if before else 0.0
+        rows = [("NAME", "READY", "STATUS", "RESTARTS", "QOS", "CPU", "MEMORY")]
+        for pod in self._front.pods():
+            now, then = memory.get((pod.key, "")), earlier.get((pod.key, ""))
+            cpu = "-"
+            if now and then and seconds > 0:
+                cpu = cores_text(max(round((now.cpu_usage_us - then.cpu_usage_us) / seconds / 1000), 0))
+            used = bytes_text(now.memory_working_set_bytes) if now else "-"
+            rows.append((*_columns(pod), pod.status.qos_class, cpu, used))
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows
+        ]
+        used_bytes = usage.capacity_bytes - usage.available_bytes
+        head = f"memory {bytes_text(used_bytes)} of {bytes_text(usage.capacity_bytes)} in use"
+        return [
+            self._paint("dim", head),
+            self._paint("bold", lines[0]),
+            *lines[1:],
+            "",
+            *(line_of(happening, self._paint) for happening in self._latest),
+        ]
+
+
+def _columns(pod: Pod) -> tuple[str, str, str, str]:
+    plain = encode(pod)
+    assert isinstance(plain, dict)
+    told = summary(plain)
+    return pod.key.removeprefix("default/"), told.ready_text, told.status, str(told.restarts)
+
+
+def _clipped(line: str, columns: int) -> str:
+    """No longer than the terminal is wide: a line that wraps would be counted wrong."""
+    shown, width, index = [], 0, 0
+    while index < len(line) and width < columns - 1:
+        if line[index] == "\x1b":
+            end = line.index("m", index) + 1
+            shown.append(line[index:end])
+            index = end
+            continue
+        shown.append(line[index])
+        width += 1
+        index += 1
+    return "".join(shown) + ("\x1b[0m" if "\x1b" in line else "")

@@ -1,0 +1,157 @@
+"""An agent without a machine: a runtime whose containers are entries in a table, and the model kernel of the reconcile
+tests. Both outlive the agent, as the real ones do."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+
+from evenkeel.agent.agent import Agent
+from evenkeel.agent.journal import Journal
+from evenkeel.agent.sources import PodFiles
+from evenkeel.api.config import KubeletConfiguration
+from evenkeel.api.manifests import read_manifests
+from evenkeel.api.pod import Pod
+from evenkeel.cgroup.driver import Statistics
+from evenkeel.policy.admission import Refusal
+from evenkeel.policy.allocatable import NodeCapacity
+from evenkeel.policy.node import node_view
+from evenkeel.runtime.interface import (
+    Attempt,
+    ExecResult,
+    Exit,
+    Exited,
+    Launch,
+    Process,
+    Record,
+    RuntimeEvent,
+    StartFailed,
+)
+from tests.test_reconcile import Kernel
+
+GIB = 2**30
+
+
+class CountingKernel(Kernel):
+    """With a count of OOM kills for each cgroup."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.oom_kills: dict[str, int] = {}
+
+    def statistics(self, path: str) -> Statistics:
+        return super().statistics(path)._replace(oom_kills=self.oom_kills.get(path, 0))
+
+
+class TableRuntime:
+    """`on_start` may look at, or refuse, each start before it is done."""
+
+    def __init__(self) -> None:
+        self.records: dict[Attempt, Record] = {}
+        self.stopped: list[tuple[Attempt, float]] = []
+        self.removed: list[str] = []
+        self.starts: list[Attempt] = []
+        self.on_start: Callable[[Launch], None] = lambda _: None
+        self.ignores_term = False
+        self.clock: Callable[[], float] = lambda: 0.0
+        self._queue: asyncio.Queue[RuntimeEvent] = asyncio.Queue()
+
+    def refusal(self, pod: Pod) -> Refusal | None:
+        images = [container.image for container in pod.spec.every_container if container.image != "host"]
+        return Refusal("NotHonoured", f"image {images[0]} is not host") if images else None
+
+    async def open(self) -> None:
+        self._queue = asyncio.Queue()
+
+    async def close(self) -> None: ...
+
+    async def containers(self) -> Mapping[Attempt, Record]:
+        return dict(self.records)
+
+    async def prepare(self, pod: Pod) -> None: ...
+
+    async def start(self, launch: Launch) -> Record:
+        if launch.attempt in self.records:
+            return self.records[launch.attempt]
+        self.on_start(launch)
+        running = [a for a, r in self.records.items() if a[:2] == launch.attempt[:2] and r.exit is None]
+        assert not running, f"{launch.attempt} would run beside {running}"
+        self.starts.append(launch.attempt)
+        record = Record(launch.attempt, Process(1000 + len(self.starts), 1), self.clock())
+        self.records[launch.attempt] = record
+        return record
+
+    async def stop(self, attempt: Attempt, grace_seconds: float) -> None:
+        self.stopped.append((attempt, grace_seconds))
+        if self.ignores_term:
+            await asyncio.sleep(grace_seconds)
+        self.end(attempt, 143, 15)
+
+    def end(self, attempt: Attempt, code: int = 0, signal: int = 0) -> None:
+        record = self.records.get(attempt)
+        if record is None or record.exit is not None:
+            return
+        exit_ = Exit(code, signal, record.started_at, self.clock())
+        self.records[attempt] = record._replace(exit=exit_)
+        self._queue.put_nowait(Exited(attempt, exit_))
+
+    async def execute(self, attempt: Attempt, command: tuple[str, ...], timeout_seconds: float) -> ExecResult:
+        raise StartFailed("nothing can be run in a table")
+
+    async def forget(self, attempt: Attempt) -> None:
+        record = self.records.get(attempt)
+        if record is not None and record.exit is not None:
+            del self.records[attempt]
+
+    async def remove(self, uid: str) -> None:
+        self.removed.append(uid)
+
+    async def remove_logs(self, uid: str) -> None: ...
+
+    async def pods(self) -> frozenset[str]:
+        return frozenset(attempt.uid for attempt in self.records)
+
+    async def events(self) -> AsyncIterator[RuntimeEvent]:
+        while True:
+            yield await self._queue.get()
+
+    def running(self) -> set[str]:
+        """Container names that run now."""
+        return {attempt.container for attempt, record in self.records.items() if record.exit is None}
+
+
+class Place:
+    """A machine on which agents come and go; time passes when told."""
+
+    def __init__(self, directory: str, config: KubeletConfiguration | None = None) -> None:
+        self.directory = directory
+        self.runtime = TableRuntime()
+        self.kernel = CountingKernel()
+        self.now = 1_000_000.0
+        self.runtime.clock = lambda: self.now
+        self.config = config or KubeletConfiguration(eviction_hard={})
+        self.node = node_view(NodeCapacity(4000, 8 * GIB), self.config)
+
+    @asynccontextmanager
+    async def agent(self, *paths: str) -> AsyncIterator[Agent]:
+        with Journal.open(f"{self.directory}/journal.db") as journal:
+            files = PodFiles(list(paths), self.node.profile) if paths else None
+            agent = Agent(
+                self.node, self.runtime, journal, lambda: self.kernel, files, clock=lambda: self.now
+            )
+            await agent.open()
+            try:
+                yield agent
+            finally:
+                await agent.close()
+
+
+def pods_of(text: str) -> tuple[Pod, ...]:
+    return read_manifests(text, "test").or_raise().pods
+
+
+async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    """Lets the loop run until the condition holds."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline, "it did not come to pass"
+        await asyncio.sleep(0.001)

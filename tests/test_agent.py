@@ -1,0 +1,511 @@
+"""The agent on a model machine: what it starts and stops, what it writes down before it acts, what it takes over.
+
+The same on real kernels: tests/kernel/test_agent.py."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from evenkeel.agent.agent import Agent
+from evenkeel.agent.journal import Journal, JournalError
+from evenkeel.api.config import KubeletConfiguration
+from evenkeel.errors import EvenkeelError
+from evenkeel.runtime.interface import Attempt, Launch, StartFailed
+from tests.agents import Place, pods_of, until
+
+WEB = """
+apiVersion: v1
+kind: Pod
+metadata: {name: web, uid: u-web}
+spec:
+  terminationGracePeriodSeconds: 7
+  containers:
+  - {name: server, image: host, command: [server], resources: {requests: {cpu: "1", memory: 1Gi}}}
+"""
+
+
+def pod(name: str, **spec: object) -> str:
+    container = {"name": "main", "image": "host", "command": ["x"]}
+    body = {"containers": [container], **spec}
+    return json.dumps(
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "uid": f"u-{name}"}, "spec": body}
+    )
+
+
+def requesting(name: str, cpu: str, **spec: object) -> str:
+    container = {
+        "name": "main",
+        "image": "host",
+        "command": ["x"],
+        "resources": {"requests": {"cpu": cpu}},
+    }
+    return pod(name, containers=[container], **spec)
+
+
+@pytest.fixture
+def place(tmp_path) -> Place:
+    return Place(str(tmp_path))
+
+
+def drive(place: Place, story: Callable[[Agent], Awaitable[None]], *paths: str) -> None:
+    async def main() -> None:
+        async with place.agent(*paths) as agent:
+            await story(agent)
+
+    asyncio.run(main())
+
+
+def phase(agent: Agent, name: str) -> str:
+    shown = agent.pod(f"default/{name}")
+    return shown.status.phase if shown else ""
+
+
+def test_a_pod_that_is_handed_in_runs(place):
+    async def story(agent: Agent) -> None:
+        applied = await agent.apply(pods_of(WEB))
+        assert [one.outcome for one in applied] == ["created"]
+        await until(lambda: phase(agent, "web") == "Running")
+
+    drive(place, story)
+    assert place.runtime.running() == {"server"}
+    assert "/evenkeel/kubepods/burstable/podu-web/server" in place.kernel.cgroups
+
+
+def test_the_attempt_is_in_the_journal_and_the_cgroup_made_before_the_start(place):
+    seen = []
+
+    def on_start(launch: Launch) -> None:
+        with Journal.read(f"{place.directory}/journal.db") as journal:
+            (held,) = journal.pods()
+        seen.append((held.life.container("server").attempt, held.life.container("server").is_asked_for))
+        seen.append("memory.min" in place.kernel.cgroups[launch.cgroup])
+
+    async def story(agent: Agent) -> None:
+        place.runtime.on_start = on_start
+        await agent.apply(pods_of(WEB))
+        await until(lambda: phase(agent, "web") == "Running")
+
+    drive(place, story)
+    assert seen == [(1, True), True]
+
+
+def test_a_pod_that_is_deleted_is_stopped_within_its_grace_and_leaves_nothing(place):
+    async def story(agent: Agent) -> None:
+        await agent.apply(pods_of(WEB))
+        await until(lambda: phase(agent, "web") == "Running")
+        assert await agent.delete("default/web")
+        await until(lambda: agent.pod("default/web") is None)
+        assert not await agent.delete("default/web")
+
+    drive(place, story)
+    assert place.runtime.stopped == [(Attempt("u-web", "server", 1), 7)]
+    assert place.runtime.removed == ["u-web"]
+    assert not any("podu-web" in path for path in place.kernel.cgroups)
+    with Journal.read(f"{place.directory}/journal.db") as journal:
+        assert journal.pods() == ()
+
+
+@pytest.mark.req("A6", "B2")
+def test_pods_are_admitted_in_order_of_arrival_and_refused_with_figures(place):
+    async def story(agent: Agent) -> None:
+        await agent.apply(pods_of("\n---\n".join(requesting(n, c) for n, c in (("a", "3"), ("b", "2"), ("c", "1")))))
+        await until(lambda: phase(agent, "a") == phase(agent, "c") == "Running" and phase(agent, "b") == "Failed")
+        status = agent.pod("default/b").status
+        assert (status.reason, "requests 2" in status.message) == ("OutOfcpu", True)
+
+    drive(place, story)
+
+
+@pytest.mark.req("A6")
+def test_a_pod_of_a_file_is_tried_again_when_room_appears(place, tmp_path):
+    directory = tmp_path / "pods"
+    directory.mkdir()
+    (directory / "a.yaml").write_text(requesting("a", "3"))
+    (directory / "b.yaml").write_text(requesting("b", "2"))
+
+    async def story(agent: Agent) -> None:
+        await until(lambda: phase(agent, "a") == "Running" and phase(agent, "b") == "Failed")
+        (directory / "a.yaml").unlink()
+        await until(lambda: phase(agent, "b") == "Running")
+        assert agent.pod("default/b").status.reason == ""
+
+    drive(place, story, str(directory))
+
+
+def test_after_a_restart_pods_are_admitted_in_the_order_in_which_they_first_came(place, tmp_path):
+    directory = tmp_path / "pods"
+    directory.mkdir()
+    (directory / "b.yaml").write_text(requesting("late", "3"))
+
+    async def first(agent: Agent) -> None:
+        await until(lambda: phase(agent, "late") == "Running")
+
+    drive(place, first, str(directory))
+    (directory / "a.yaml").write_text(requesting("early", "3"))
+
+    async def second(agent: Agent) -> None:
+        await until(lambda: phase(agent, "early") == "Failed")
+        assert phase(agent, "late") == "Running"
+
+    drive(place, second, str(directory))
+    assert len(place.runtime.starts) == 1
+
+
+def test_a_restarted_agent_takes_over_what_runs_and_starts_nothing_twice(place):
+    async def first(agent: Agent) -> None:
+        await agent.apply(pods_of(WEB))
+        await until(lambda: phase(agent, "web") == "Running")
+
+    async def second(agent: Agent) -> None:
+        await until(lambda: phase(agent, "web") == "Running")
+
+    drive(place, first)
+    changes = place.kernel.changes
+    drive(place, second)
+    assert place.runtime.starts == [Attempt("u-web", "server", 1)]
+    assert place.kernel.changes == changes  # the kernel was as planned
+
+
+def test_an_end_that_nobody_saw_is_known_after_a_restart(place):
+    async def first(agent: Agent) -> None:
+        await agent.apply(pods_of(pod("job", restartPolicy="Never")))
+        await until(lambda: phase(agent, "job") == "Running")
+
+    async def second(agent: Agent) -> None:
+        await until(lambda: phase(agent, "job") == "Failed")
+        (status,) = agent.pod("default/job").status.container_statuses
+        assert (status.state.terminated.exit_code, status.state.terminated.reason) == (3, "Error")
+
+    drive(place, first)
+    place.runtime.end(Attempt("u-job", "main", 1), 3)
+    drive(place, second)
+
+
+def test_a_container_of_which_nobody_knows_anything_has_ended_unseen(place):
+    async def first(agent: Agent) -> None:
+        await agent.apply(pods_of(pod("job", restartPolicy="Never")))
+        await until(lambda: phase(agent, "job") == "Running")
+
+    async def second(agent: Agent) -> None:
+        await until(lambda: phase(agent, "job") == "Failed")
+        (status,) = agent.pod("default/job").status.container_statuses
+        assert status.state.terminated.reason == "ContainerStatusUnknown"
+
+    drive(place, first)
+    place.runtime.records.clear()
+    drive(place, second)
+
+
+def test_a_start_that_was_written_down_and_not_done_is_done_once(place):
+    """Killed between the intent and the act."""
+
+    class Killed(Exception):
+        pass
+
+    async def first(agent: Agent) -> None:
+        started = asyncio.Event()
+
+        async def never(launch: Launch):
+            started.set()
+            await asyncio.Event().wait()
+
+        place.runtime.start = never
+        await agent.apply(pods_of(WEB))
+        await started.wait()
+
+    async def second(agent: Agent) -> None:
+        await until(lambda: phase(agent, "web") == "Running")
+
+    drive(place, first)
+    del place.runtime.start
+    drive(place, second)
+    assert place.runtime.starts == [Attempt("u-web", "server", 1)]
+
+
+def test_a_start_that_was_done_and_not_heard_of_is_not_done_again(place):
+    """Killed between the act and its outcome."""
+    real = place.runtime.start
+
+    async def first(agent: Agent) -> None:
+        done = asyncio.Event()
+
+        async def silent(launch: Launch):
+            await real(launch)
+            done.set()
+            await asyncio.Event().wait()
+
+        place.runtime.start = silent
+        await agent.apply(pods_of(WEB))
+        await done.wait()
+
+    async def second(agent: Agent) -> None:
+        await until(lambda: phase(agent, "web") == "Running")
+
+    drive(place, first)
+    place.runtime.start = real
+    drive(place, second)
+    assert place.runtime.starts == [Attempt("u-web", "server", 1)]
+
+
+def test_pods_that_run_are_taken_over_even_if_the_journal_is_lost(place, tmp_path):
+    directory = tmp_path / "pods"
+    directory.mkdir()
+    (directory / "web.yaml").write_text(WEB)
+
+    async def first(agent: Agent) -> None:
+        await until(lambda: phase(agent, "web") == "Running")
+
+    drive(place, first, str(directory))
+    for file in tmp_path.glob("journal.db*"):
+        file.unlink()
+
+    drive(place, first, str(directory))
+    assert place.runtime.starts == [Attempt("u-web", "server", 1)]
+    assert place.runtime.running() == {"server"}
+
+
+def test_what_runs_and_belongs_to_no_pod_is_stopped(place):
+    async def first(agent: Agent) -> None:
+        await agent.apply(pods_of(WEB))
+        await until(lambda: phase(agent, "web") == "Running")
+
+    async def second(agent: Agent) -> None:
+        await until(lambda: not place.runtime.running())
+
+    drive(place, first)
+    for file in Path(place.directory).glob("journal.db*"):
+        file.unlink()
+    drive(place, second)
+
+
+def test_a_container_that_fails_is_started_again_with_back_off(place):
+    async def story(agent: Agent) -> None:
+        await agent.apply(pods_of(WEB))
+        await until(lambda: phase(agent, "web") == "Running")
+        place.runtime.end(Attempt("u-web", "server", 1), 1)
+        await until(lambda: len(place.runtime.starts) == 2)
+        await until(lambda: phase(agent, "web") == "Running")
+        place.runtime.end(Attempt("u-web", "server", 2), 1)
+
+        def waits() -> bool:
+            (status,) = agent.pod("default/web").status.container_statuses
+            return bool(status.state.waiting and status.state.waiting.reason == "CrashLoopBackOff")
+
+        await until(waits)
+        assert len(place.runtime.starts) == 2
+
+    drive(place, story)
+
+
+@pytest.mark.req("A17", "A20")
+def test_a_best_effort_pod_that_is_oom_killed_is_evicted_at_once(place):
+    async def story(agent: Agent) -> None:
+        await agent.apply(pods_of(pod("batch")))
+        await until(lambda: phase(agent, "batch") == "Running")
+        place.kernel.oom_kills["/evenkeel/kubepods/besteffort/podu-batch/main"] = 1
+        place.runtime.end(Attempt("u-batch", "main", 1), 137, 9)
+        await until(lambda: phase(agent, "batch") == "Failed")
+        status = agent.pod("default/batch").status
+        assert status.reason == "Evicted"
+        assert status.container_statuses[0].state.terminated.reason == "OOMKilled"
+
+    drive(place, story)
+    assert len(place.runtime.starts) == 1
+
+
+@pytest.mark.req("A17")
+def test_an_oom_kill_of_an_attempt_before_is_not_counted_again(place):
+    def last_reason(agent: Agent) -> str:
+        (status,) = agent.pod("default/web").status.container_statuses
+        state = status.state.terminated or (status.last_state.terminated if status.last_state else None)
+        return state.reason if state else ""
+
+    async def story(agent: Agent) -> None:
+        await agent.apply(pods_of(WEB))
+        await until(lambda: phase(agent, "web") == "Running")
+        place.kernel.oom_kills["/evenkeel/kubepods/burstable/podu-web/server"] = 1
+        place.runtime.end(Attempt("u-web", "server", 1), 137, 9)
+        await until(lambda: len(place.runtime.starts) == 2 and phase(agent, "web") == "Running")
+        assert last_reason(agent) == "OOMKilled"
+        place.runtime.end(Attempt("u-web", "server", 2), 137, 9)
+        await until(lambda: last_reason(agent) == "Error")
+
+    drive(place, story)
+
+
+@pytest.mark.req("D3")
+def test_the_pod_level_limit_comes_when_the_last_init_container_has_ended(place):
+    text = pod(
+        "shared",
+        resources={"limits": {"memory": "100Mi"}},
+        initContainers=[
+            {"name": "init", "image": "host", "command": ["x"], "resources": {"limits": {"memory": "50Mi"}}}
+        ],
+    )
+    path = "/evenkeel/kubepods/burstable/podu-shared"
+    limits = []
+
+    def on_start(launch: Launch) -> None:
+        limits.append((launch.attempt.container, place.kernel.cgroups[path].get("memory.max", "max")))
+
+    async def story(agent: Agent) -> None:
+        place.runtime.on_start = on_start
+        await agent.apply(pods_of(text))
+        await until(lambda: place.runtime.running() == {"init"})
+        await until(lambda: phase(agent, "shared") == "Pending")
+        place.runtime.end(Attempt("u-shared", "init", 1), 0)
+        await until(lambda: phase(agent, "shared") == "Running")
+
+    drive(place, story)
+    assert [name for name, _ in limits] == ["init", "main"]
+    assert limits[0][1] != str(100 * 2**20)
+    assert limits[1][1] == str(100 * 2**20)
+
+
+def test_new_amounts_are_applied_in_place(place):
+    async def story(agent: Agent) -> None:
+        await agent.apply(pods_of(WEB))
+        await until(lambda: phase(agent, "web") == "Running")
+        applied = await agent.apply(pods_of(WEB.replace("1Gi", "2Gi")))
+        assert applied[0].outcome == "configured"
+        path = "/evenkeel/kubepods/burstable/podu-web/server"
+        await until(lambda: place.kernel.cgroups[path]["memory.min"] == str(2 * 2**30))
+        applied = await agent.apply(pods_of(WEB.replace("1Gi", "2Gi")))
+        assert applied[0].outcome == "unchanged"
+
+    drive(place, story)
+    assert place.runtime.stopped == []
+    assert len(place.runtime.starts) == 1
+
+
+def test_a_pod_that_was_changed_otherwise_ends_and_starts_anew(place):
+    async def story(agent: Agent) -> None:
+        await agent.apply(pods_of(WEB))
+        await until(lambda: phase(agent, "web") == "Running")
+        await agent.apply(pods_of(WEB.replace("[server]", "[server, -v]")))
+        await until(lambda: len(place.runtime.starts) == 2)
+        await until(lambda: phase(agent, "web") == "Running")
+
+    drive(place, story)
+    assert place.runtime.running() == {"server"}
+
+
+def test_a_replacement_survives_the_death_of_the_agent(place):
+    async def first(agent: Agent) -> None:
+        await agent.apply(pods_of(WEB))
+        await until(lambda: phase(agent, "web") == "Running")
+        place.runtime.ignores_term = True
+        await agent.apply(pods_of(WEB.replace("[server]", "[server, -v]")))
+        await until(lambda: bool(place.runtime.stopped))
+
+    async def second(agent: Agent) -> None:
+        await until(lambda: len(place.runtime.starts) == 2 and phase(agent, "web") == "Running")
+        assert agent.pod("default/web").spec.containers[0].command == ("server", "-v")
+
+    drive(place, first)
+    place.runtime.ignores_term = False
+    drive(place, second)
+
+
+def test_a_pod_that_cannot_be_started_says_why(place):
+    def refuse(launch: Launch) -> None:
+        raise StartFailed("command server is not found")
+
+    async def story(agent: Agent) -> None:
+        place.runtime.on_start = refuse
+        await agent.apply(pods_of(WEB.replace("spec:", "spec:\n  restartPolicy: Never", 1)))
+        await until(lambda: phase(agent, "web") == "Failed")
+        (status,) = agent.pod("default/web").status.container_statuses
+        assert status.state.terminated.reason == "StartError"
+        assert "command server is not found" in status.state.terminated.message
+
+    drive(place, story)
+
+
+def test_what_the_runtime_cannot_honour_is_refused_with_a_sentence(place):
+    async def story(agent: Agent) -> None:
+        await agent.apply(pods_of(WEB.replace("image: host", "image: nginx")))
+        await until(lambda: phase(agent, "web") == "Failed")
+        assert "image nginx is not host" in agent.pod("default/web").status.message
+
+    drive(place, story)
+
+
+def test_a_pod_of_a_file_is_not_the_sockets_to_change(place, tmp_path):
+    (tmp_path / "web.yaml").write_text(WEB)
+
+    async def story(agent: Agent) -> None:
+        await until(lambda: phase(agent, "web") == "Running")
+        with pytest.raises(EvenkeelError, match=r"stands in .*web\.yaml"):
+            await agent.apply(pods_of(WEB))
+        with pytest.raises(EvenkeelError, match=r"stands in .*web\.yaml"):
+            await agent.delete("default/web")
+
+    drive(place, story, str(tmp_path / "web.yaml"))
+
+
+def test_while_the_journal_cannot_be_written_nothing_new_is_started_and_what_runs_goes_on(place, monkeypatch):
+    async def story(agent: Agent) -> None:
+        await agent.apply(pods_of(WEB))
+        await until(lambda: phase(agent, "web") == "Running")
+
+        def full(*_: object) -> None:
+            raise JournalError("the disk is full")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Journal, "save", full)
+            with pytest.raises(JournalError):
+                await agent.apply(pods_of(pod("more")))
+            place.runtime.end(Attempt("u-web", "server", 1), 1)
+            await asyncio.sleep(0.05)
+            assert place.runtime.starts == [Attempt("u-web", "server", 1)]
+        await until(lambda: len(place.runtime.starts) == 2)
+
+    drive(place, story)
+
+
+def test_cores_of_their_own_are_kept_across_a_restart(tmp_path):
+    place = Place(str(tmp_path), KubeletConfiguration(eviction_hard={}, cpu_manager_policy="static"))
+
+    def whole(name: str) -> str:
+        amounts = {"limits": {"cpu": "1", "memory": "64Mi"}}
+        return pod(name, containers=[{"name": "main", "image": "host", "command": ["x"], "resources": amounts}])
+
+    def cpus(name: str) -> str:
+        return place.kernel.cgroups[f"/evenkeel/kubepods/podu-{name}/main"]["cpuset.cpus"]
+
+    async def first(agent: Agent) -> None:
+        await agent.apply(pods_of(f"{whole('a')}\n---\n{whole('b')}"))
+        await until(lambda: phase(agent, "a") == phase(agent, "b") == "Running")
+        before.update(a=cpus("a"), b=cpus("b"))
+        await agent.delete("default/a")
+        await until(lambda: agent.pod("default/a") is None)
+
+    async def second(agent: Agent) -> None:
+        await until(lambda: phase(agent, "b") == "Running")
+        assert cpus("b") == before["b"]
+
+    before: dict[str, str] = {}
+    asyncio.run(_within(place, first))
+    asyncio.run(_within(place, second))
+    assert before["a"] != before["b"]
+
+
+async def _within(place: Place, story: Callable[[Agent], Awaitable[None]]) -> None:
+    async with place.agent() as agent:
+        await story(agent)
+
+
+def test_stopping_the_pods_leaves_nothing(place):
+    async def main() -> None:
+        async with place.agent() as agent:
+            await agent.apply(pods_of(WEB))
+            await until(lambda: phase(agent, "web") == "Running")
+            await agent.close(stop_pods=True)
+
+    asyncio.run(main())
+    assert not place.runtime.running()
+    assert not any("kubepods" in path for path in place.kernel.cgroups)
