@@ -22,12 +22,11 @@ TERMINATION_LOG = "termination-log"  # in the attempt's directory
 UPPER, WORK = "upper", "work"  # there too: what the container writes over its image
 MEMORY = "memory"  # in the state directory: below it all memory-backed volumes are mounted
 
-_TERMINATION_LOG_MODE = 0o666  # any user the container runs as writes there
 _SHM_BYTES = 64 << 20  # as container runtimes give
 _SAFE = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
 _ONE = 0  # as flags of mount_setattr: this mount, not those below it
 # What of /proc would change the machine for everyone.
-_PROC_SETTINGS = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi", "driver", "mtrr")
+PROC_SETTINGS = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi", "driver", "mtrr")
 _DEVICES = {
     "null": (1, 3),
     "zero": (1, 5),
@@ -67,6 +66,7 @@ class FilesystemSpec(NamedTuple):
     mounts: tuple[Mount, ...] = ()
     is_read_only: bool = False  # securityContext.readOnlyRootFilesystem
     termination_message_path: str = "/dev/termination-log"  # "" for none
+    proc_settings: tuple[str, ...] = PROC_SETTINGS  # those that this kernel has
     hidden: tuple[str, ...] = ()  # where else on the host the state directory can be reached
     read_only: tuple[
         str, ...
@@ -82,7 +82,7 @@ def from_json(value: Mapping[str, Any]) -> FilesystemSpec:
     """What `as_json` made."""
     fields = {name: tuple(field) if isinstance(field, list) else field for name, field in value.items()}
     fields["mounts"] = tuple(Mount(*mount) for mount in fields["mounts"])
-    return FilesystemSpec(**fields)
+    return FilesystemSpec._make(fields[name] for name in FilesystemSpec._fields)
 
 
 def enter(spec: FilesystemSpec, *, has_pid_namespace: bool = True) -> None:
@@ -120,14 +120,14 @@ def _make(spec: FilesystemSpec, *, has_pid_namespace: bool) -> None:
     _let_go_of_memory(spec.state_directory)
     for path in (spec.state_directory, *spec.hidden):
         _cover(path)
-    _settle_proc(is_fresh=has_pid_namespace)
+    _settle_proc(spec.proc_settings, is_fresh=has_pid_namespace)
     for path in ("/sys", *spec.read_only):
         syscalls.mount_setattr(path, add=syscalls.MOUNT_ATTR_RDONLY)
     trees.update((mount, _volume(mount)) for mount in spec.mounts if not mount.is_ours)
     if spec.is_read_only and not root:
         syscalls.mount_setattr("/", add=syscalls.MOUNT_ATTR_RDONLY)
         syscalls.mount_setattr("/proc", clear=syscalls.MOUNT_ATTR_RDONLY, flags=_ONE)
-    _settle_dev()
+    _settle_dev(spec.termination_message_path)
 
     points = MountPoints(is_root_ours=root is not None and root.is_writable)
     if root:
@@ -171,10 +171,10 @@ def _cover(path: str) -> None:
     syscalls.mount("tmpfs", path, "tmpfs", _SAFE | syscalls.MS_RDONLY, "size=4k,nr_inodes=2,mode=0555")
 
 
-def _settle_proc(*, is_fresh: bool) -> None:
+def _settle_proc(names: tuple[str, ...], *, is_fresh: bool) -> None:
     if is_fresh:
         syscalls.mount("proc", "/proc", "proc", _SAFE)
-    for name in _PROC_SETTINGS:
+    for name in names:
         path = f"/proc/{name}"
         try:
             syscalls.mount(path, path, flags=syscalls.MS_BIND | syscalls.MS_REC)
@@ -183,7 +183,7 @@ def _settle_proc(*, is_fresh: bool) -> None:
         syscalls.mount_setattr(path, add=syscalls.MOUNT_ATTR_RDONLY)
 
 
-def _settle_dev() -> None:
+def _settle_dev(termination_message_path: str) -> None:
     host = os.open("/dev", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     syscalls.mount("tmpfs", "/dev", "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NOEXEC, "mode=0755,size=64k")
     for name, (major, minor) in _DEVICES.items():
@@ -194,6 +194,8 @@ def _settle_dev() -> None:
     os.close(host)
     for name, leads_to in _DEVICE_LINKS.items():
         os.symlink(leads_to, f"/dev/{name}")
+    if os.path.dirname(termination_message_path) == "/dev":  # as it is unless the manifest says otherwise
+        _make_empty(termination_message_path)
     os.mkdir("/dev/pts")
     os.mkdir("/dev/shm")  # noqa: S108
     syscalls.mount("tmpfs", "/dev/shm", "tmpfs", _SAFE, f"mode=1777,size={_SHM_BYTES}")  # noqa: S108
@@ -211,14 +213,18 @@ def _settle_dev() -> None:
 def _borrow_device(name: str, host: int) -> None:
     tree = syscalls.open_tree(name, dir_fd=host)
     syscalls.mount_setattr("", clear=syscalls.MOUNT_ATTR_NODEV, flags=syscalls.AT_EMPTY_PATH, dir_fd=tree)
-    os.close(os.open(f"/dev/{name}", os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666))
+    _make_empty(f"/dev/{name}")
     syscalls.move_mount(tree, syscalls.AT_FDCWD, f"/dev/{name}")
     os.close(tree)
 
 
+def _make_empty(path: str) -> None:
+    os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666))
+
+
 def _termination_log(spec: FilesystemSpec) -> int:
     path = os.path.join(spec.attempt_directory, TERMINATION_LOG)
-    os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, _TERMINATION_LOG_MODE))
+    _make_empty(path)  # any user that the container runs as writes there
     return syscalls.open_tree(path)
 
 
