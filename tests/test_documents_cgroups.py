@@ -9,6 +9,7 @@ from evenkeel.api.duration import Duration
 from evenkeel.api.profile import Profile
 from evenkeel.cgroup.plan import plan
 from evenkeel.cgroup.tree import Version
+from evenkeel.policy.memory import pod_own_bytes
 from evenkeel.policy.provision import PodMoment
 from tests.strategies import GIB, MIB, asks, container, moments, node, nodes, planned, pod, sidecar
 
@@ -334,7 +335,7 @@ def limits_of(some, view=None, version=Version.V2, path=None, init=None):
 @pytest.mark.req("D2", "D5")
 @pytest.mark.parametrize("version, none", [(Version.V2, "max"), (Version.V1, "-1")])
 def test_a_pod_is_limited_only_where_every_container_is_resource_by_resource(version, none):
-    assert limits_of(GUARANTEED, version=version) == ("100000", str(GIB))
+    assert limits_of(GUARANTEED, version=version) == ("100000", str(GIB + pod_own_bytes(2, 8)))
     assert limits_of(BURSTABLE, version=version) == ("200000", str(512 * MIB))
     half = pod(container(limits={"cpu": "1", "memory": "1Gi"}), container(limits={"cpu": "1"}, name="d"))
     assert limits_of(half, version=version) == ("200000", none)
@@ -349,6 +350,30 @@ def test_a_pods_own_limit_is_shared_by_its_containers(some, version):
     assert limits_of(own, version=version) == ("300000", str(2 * GIB))
     memory_only = some._replace(spec=some.spec._replace(resources=asks(limits={"memory": "2Gi"})))
     assert limits_of(memory_only, version=version) == (limits_of(some, version=version)[0], str(2 * GIB))
+
+
+@pytest.mark.req("A5", "D2")
+@pytest.mark.parametrize("version", list(Version))
+def test_a_pods_limit_leaves_room_beside_what_its_containers_request(version):
+    room = pod_own_bytes(3, 8)
+    tight = (container({"memory": "1Gi"}, {"memory": "1Gi"}), container({"memory": "1Gi"}, name="d"))
+    own = pod(*tight, own=asks(limits={"memory": "2Gi"}))
+    assert limits_of(own, version=version)[1] == str(2 * GIB + room)
+    with_overhead = pod(*tight, own=asks(limits={"memory": "2Gi"}), overhead={"memory": "64Mi"})
+    assert limits_of(with_overhead, version=version)[1] == str(2 * GIB + 64 * MIB + room)
+    roomy = pod(*tight, own=asks(limits={"memory": "3Gi"}))
+    assert limits_of(roomy, version=version)[1] == str(3 * GIB), (
+        "to the letter where nothing is promised at its limit"
+    )
+
+
+@pytest.mark.req("A5")
+def test_the_room_in_a_pods_limit_is_told():
+    moment = PodMoment(default_pod(GUARANTEED, Profile.DOCUMENTS))
+    assert reason(node(), moment, "/kubepods/podg", "memory.max") == (
+        "D2",
+        "limits of its containers 1Gi, and 1120Ki that the pod itself may need (A5)",
+    )
 
 
 @pytest.mark.req("D7")
@@ -374,7 +399,7 @@ def test_a_pods_own_limit_waits_for_its_init_containers():
     limited = container({"memory": "512Mi"}, {"memory": "1Gi", "cpu": "1"})
     some = pod(limited, init=(init,), own=asks(limits={"memory": "4Gi"}), name="b")
     # The larger of the biggest init container and of the others together.
-    assert limits_of(some, init=0)[1] == str(3 * GIB)
+    assert limits_of(some, init=0)[1] == str(3 * GIB + pod_own_bytes(3, 8))
     assert limits_of(some)[1] == str(4 * GIB)
     unlimited = pod(limited, init=(container(name="i"),), own=asks(limits={"memory": "4Gi"}), name="b")
     assert limits_of(unlimited, init=0)[1] == "max"
@@ -410,11 +435,14 @@ def test_overhead_is_the_infrastructures_request_and_nobodys_limit(version):
         assert found["podg"]["cpu.weight"] == "125"
     else:
         assert found["podg/pod.infrastructure"]["cpu.shares"] == "256"
-    limits = ("cpu.max", "memory.max", "memory.high", "cpu.cfs_quota_us", "memory.limit_in_bytes")
+    of_memory = "memory.max" if version == Version.V2 else "memory.limit_in_bytes"
+    limits = ("cpu.max", "memory.high", "cpu.cfs_quota_us", of_memory)
     for path, files in found.items():
-        assert {f: v for f, v in files.items() if f in limits} == {
-            f: v for f, v in without[path].items() if f in limits
+        assert {f: v for f, v in files.items() if f in limits and (path, f) != ("podg", of_memory)} == {
+            f: v for f, v in without[path].items() if f in limits and (path, f) != ("podg", of_memory)
         }
+    # It is promised, so that at the pod's limit there must be room for it (A5).
+    assert int(found["podg"][of_memory]) == int(without["podg"][of_memory]) + 64 * MIB
     assert not any(file in found["podg/pod.infrastructure"] for file in limits)
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from evenkeel.policy.memory import pod_own_bytes
 from tests.kernel import planned
-from tests.kernel.cgroups import Cgroup, hierarchies
+from tests.kernel.cgroups import Cgroup
 from tests.kernel.planned import (
     MIB,
     MakeNode,
@@ -77,11 +78,6 @@ def test_a_container_above_its_memory_limit_is_killed_and_one_within_it_is_not(m
 
 @pytest.mark.cgroup("v1", "v2")
 @pytest.mark.req("A5")
-@pytest.mark.xfail(
-    "memory" not in hierarchies(),
-    reason="C1 protects all that a Guaranteed container may have, D2 limits its pod to just that: the pod's limit is "
-    "met first, and nothing below it may be reclaimed",
-)
 def test_cache_is_no_reason_to_be_killed(make_node: MakeNode, tmp_path: Path):
     node = make_node()
     node.apply(pod("p", c="{limits: {memory: 32Mi}}"))
@@ -91,6 +87,47 @@ def test_cache_is_no_reason_to_be_killed(make_node: MakeNode, tmp_path: Path):
     assert program.is_alive()
     assert oom_kills(node.container("p/c")) == 0
     assert memory_bytes(node.container("p/c")) <= 32 * MIB
+
+
+@pytest.mark.cgroup("v1", "v2")
+@pytest.mark.req("A5", "D2", "D4")
+def test_several_containers_may_use_all_they_request_beside_their_pods_infrastructure(
+    make_node: MakeNode, tmp_path: Path
+):
+    """Each to the brim at once, two with cache and one with memory of its own, and the pod has a process as well."""
+    node = make_node()
+    names = ("first", "second", "third")
+    node.apply(pod("p", **dict.fromkeys(names, "{limits: {memory: 24Mi, cpu: 100m}}")))
+    held = node.start("p/infrastructure", "memory")
+    held.ask("free")
+    third = node.start("p/third", "memory")
+    third.ask("free")
+    full = (24 * MIB - memory_bytes(node.container("p/third"))) // MIB
+    assert third.ask(f"allocate {(full - 1) * MIB}")
+
+    cached = [with_cache(node, f"p/{name}", tmp_path / name, 64) for name in names[:2]]
+
+    assert third.ask("touch") == f"touched {(full - 1) * MIB}"
+    assert all(program.is_alive() for program in (*cached, held))
+    assert [oom_kills(node.container(f"p/{name}")) for name in names] == [0, 0, 0]
+    assert memory_bytes(node.pod("p")) > 66 * MIB, "there was need"
+    own = memory_bytes(node.pod("p")) - sum(memory_bytes(node.container(f"p/{name}")) for name in names)
+    assert own < pod_own_bytes(4, cpus=1)
+
+
+@pytest.mark.cgroup("v2")
+@pytest.mark.req("A5", "D1")
+def test_cache_is_no_reason_to_be_killed_where_a_pods_own_limit_is_all_requested(
+    make_node: MakeNode, tmp_path: Path
+):
+    node = make_node()
+    half = "{requests: {memory: 24Mi}}"
+    node.apply(pod("p", spec="resources: {limits: {memory: 48Mi}}", a=half, b=half))
+
+    programs = [with_cache(node, f"p/{name}", tmp_path / name, 64) for name in ("a", "b")]
+
+    assert all(program.is_alive() for program in programs)
+    assert [oom_kills(node.container(f"p/{name}")) for name in ("a", "b")] == [0, 0]
 
 
 @pytest.mark.cgroup("v2")

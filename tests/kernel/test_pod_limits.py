@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from evenkeel.policy.memory import pod_own_bytes
 from tests.kernel import planned
 from tests.kernel.cgroups import Cgroup
 from tests.kernel.planned import (
@@ -39,13 +40,18 @@ def example(*, cpu: str, nginx_cpu_request: str, nginx_cpu: str) -> str:
     )
 
 
-def limits(node: SmallNode, *names: str) -> dict[str, tuple[int | None, float | None]]:
+def limits(node: SmallNode, *names: str) -> dict[str, tuple[float | None, float | None]]:
     """MiB of memory and processors that the kernel limits each pod to."""
     found = {}
     for name in names:
         memory = memory_limit(node.pod(name))
-        found[name] = (memory and memory // MIB, cpu_quota(node.pod(name)))
+        found[name] = (memory and memory / MIB, cpu_quota(node.pod(name)))
     return found
+
+
+def with_room(limit_mib: int, containers: int) -> float:
+    """A pod's limit where all of it is promised: there is room for the pod itself (A5)."""
+    return limit_mib + pod_own_bytes(1 + containers, cpus=1) / MIB
 
 
 def shared_memory_bytes(cgroup: Cgroup) -> int:
@@ -66,7 +72,7 @@ def test_a_pod_is_limited_only_if_every_container_is_and_for_each_resource_by_it
     )
 
     assert limits(node, "promised", "every", "one", "of-memory", "of-cpu", "none") == {
-        "promised": (32, 0.1),
+        "promised": (with_room(32, containers=1), 0.1),
         "every": (64, 0.2),
         "one": (None, None),
         "of-memory": (48, None),
@@ -95,7 +101,7 @@ def test_the_pods_own_limit_is_set_on_burstable_and_best_effort_pods_and_not_on_
     assert limits(node, "burstable", "scavenger", "promised") == {
         "burstable": (96, 0.4),
         "scavenger": (96, 0.4),
-        "promised": (48, 0.2),
+        "promised": (with_room(48, containers=2), 0.2),
     }
     assert memory_limit(node.container("burstable/a")) is None
     assert memory_limit(node.container("burstable/b")) == 64 * MIB

@@ -69,7 +69,7 @@ def pod_provision(node: NodeView, facts: PodFacts, min_bytes: int) -> Provision:
         cpu_quota=quota,
         cpu_burst_us=_pod_burst(node, facts, quota),
         memory_min=_memory_min(node, min_bytes, of_what),
-        memory_max=_pod_limit(facts, MEMORY),
+        memory_max=_pod_memory_max(node, facts),
         pids_max=Amount(pids, "B16", "podPidsLimit")
         if pids > 0
         else Amount(NO_LIMIT, "B16", "no podPidsLimit"),
@@ -221,6 +221,21 @@ def _pod_limit(facts: PodFacts, resource: str) -> Amount:
         value, text = _measured(total, resource)
         return Amount(value, "D2", f"limits of its containers {text}{waiting}")
     return Amount(NO_LIMIT, "D2", f"a container has no limit{waiting}")
+
+
+def _pod_memory_max(node: NodeView, facts: PodFacts) -> Amount:
+    """A5 before the letter of D1 and D2: the pod's limit leaves room for what the pod needs besides its containers.
+    Without that, containers within their requests would meet the pod's limit before their own; and there nothing of
+    theirs may be reclaimed, not even cache, for all of it is protected (C1), so that one of them would be killed."""
+    limit = _pod_limit(facts, MEMORY)
+    cpus = -(-node.capacity.millicpu // 1000)
+    spec = facts.pod.spec
+    room = memory.pod_own_bytes(1 + len(spec.init_containers) + len(spec.containers), cpus)
+    needed = facts.requests.get(MEMORY, ZERO).value + room
+    if limit.value == NO_LIMIT or limit.value >= needed:
+        return limit
+    more = bytes_text(needed - limit.value)
+    return Amount(needed, limit.rule, f"{limit.reason}, and {more} that the pod itself may need (A5)")
 
 
 def _measured(amount: Quantity, resource: str) -> tuple[int, str]:
