@@ -70,7 +70,7 @@ class Agent:
         )
         self._wanting = Wanting(journal, self._holdings, self._sync, self._telling, node.profile, clock)
         self._kernel = KernelEvents(self._holdings, self._cgroups, journal, self._telling)
-        self._probing = Probing(runtime, self._holdings, self._sync, self._telling)
+        self._probing = Probing(runtime, self._holdings, self._sync, self._telling, clock)
         self._tasks: list[asyncio.Task[None]] = []
 
     # From start to end
@@ -83,7 +83,7 @@ class Agent:
             self._wanting.files_are(await self._files.scan(), self._life_of(records))
         await self._adopt(records)
         self._sync.first_pass()
-        loops = [self._sync.run(), self._kernel.run(), self._listen(), self._heal(), self._probing.run()]
+        loops = [self._sync.run(), self._kernel.run(), self._listen(), self._heal()]
         if self._files is not None:
             loops.append(self._read_files(self._files))
         self._tasks = [asyncio.create_task(loop) for loop in loops]
@@ -95,6 +95,7 @@ class Agent:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._probing.close()
         await self._sync.abandon()
         if self._files is not None:
             self._files.close()

@@ -54,6 +54,7 @@ class Sync:
         self.admission = Admission(node)
         self.is_closing = False  # every container is to stop and none to start
         self.on_gone: Callable[[HeldPod], None] = lambda _: None  # whoever has a successor for it puts it in
+        self.on_settled: Callable[[str, HeldPod | None], None] = lambda *_: None  # after a pod was looked at
         self.pressures: tuple[str, ...] = ()  # conditions of the node that admission asks about
         self._node = node
         self._settings = settings
@@ -92,7 +93,7 @@ class Sync:
         self._wanted.set()
 
     def started(self, record: Record) -> None:
-        held = self._held_of(record.attempt)
+        held = self.held_of(record.attempt)
         if held is None:
             return
         name = record.attempt.container
@@ -112,7 +113,7 @@ class Sync:
         self.want_step(held.pod.metadata.uid)
 
     def start_failed(self, attempt: Attempt, message: str) -> None:
-        held = self._held_of(attempt)
+        held = self.held_of(attempt)
         if held is None:
             return
         name = attempt.container
@@ -125,7 +126,7 @@ class Sync:
         """An end that was told of before, or of an attempt that is not the last, changes nothing."""
         self._ended.append(attempt)
         self._wanted.set()
-        held = self._held_of(attempt)
+        held = self.held_of(attempt)
         if held is None or not held.life.container(attempt.container).is_alive:
             return
         name = attempt.container
@@ -149,10 +150,7 @@ class Sync:
             self._telling.verdict(held.pod, life.verdict)
         self.want_step(attempt.uid)
 
-    def is_current(self, attempt: Attempt) -> bool:
-        return self._held_of(attempt) is not None
-
-    def _held_of(self, attempt: Attempt) -> HeldPod | None:
+    def held_of(self, attempt: Attempt) -> HeldPod | None:
         """The pod, if the attempt is its container's last."""
         held = self._holdings.get(attempt.uid)
         if held is None or held.life.container(attempt.container).attempt != attempt.number:
@@ -335,6 +333,7 @@ class Sync:
 
     def _act(self, uid: str) -> None:
         held = self._holdings.get(uid)
+        self.on_settled(uid, held)
         if held is None:
             return
         todo = self._actions.get(uid)
@@ -420,6 +419,7 @@ class Sync:
         self._moments.pop(uid, None)
         self._cleaned.discard(uid)
         self.admission.forget(uid)
+        self.on_settled(uid, None)
 
     def actions_of(self, uid: str) -> Actions | None:
         return self._actions.get(uid)
