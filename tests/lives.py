@@ -1,0 +1,62 @@
+"""A pod that lives by the rules alone: no process is started, the test says what happens and when."""
+
+from evenkeel.api.defaults import default_pod
+from evenkeel.api.pod import Pod
+from evenkeel.policy.lifecycle import changes
+from evenkeel.policy.lifecycle.actions import Actions, actions
+from evenkeel.policy.lifecycle.life import PodLife
+from evenkeel.policy.lifecycle.settings import LifeSettings
+from evenkeel.policy.lifecycle.status import pod_phase, pod_status
+
+ACCEPTED_AT = 1000.0
+
+
+class LivedPod:
+    """`step` does what an agent does: decide, write down, start. What must stop goes on until the test ends it."""
+
+    def __init__(self, pod: Pod, settings: LifeSettings = LifeSettings()) -> None:
+        self.pod = default_pod(pod, settings.profile)
+        self.settings = settings
+        self.now = ACCEPTED_AT
+        self.life = PodLife(accepted_at=ACCEPTED_AT)
+
+    def look(self) -> Actions:
+        return actions(self.pod, self.life, self.now, self.settings)
+
+    def step(self, after_seconds: float = 0.0) -> Actions:
+        self.now += after_seconds
+        todo = self.look()
+        if todo.verdict is not None:
+            self.life = changes.with_verdict(self.life, todo.verdict)
+        for name in todo.start:
+            self.life = changes.asked_to_start(self.life, name)
+            self.life = changes.started(self.life, self.container(name), self.now)
+        for stop in todo.stop:
+            self.life = changes.asked_to_stop(self.life, stop, self.now)
+        return todo
+
+    def end(self, name: str, exit_code: int = 0, after_seconds: float = 0.0, **facts: object) -> None:
+        self.now += after_seconds
+        self.life = changes.ended(
+            self.pod,
+            self.life,
+            name,
+            exit_code=exit_code,
+            finished_at=self.now,
+            settings=self.settings,
+            **facts,  # type: ignore[arg-type]
+        )
+
+    def container(self, name: str):
+        return next(each for each in self.pod.spec.every_container if each.name == name)
+
+    @property
+    def running(self) -> set[str]:
+        return {name for name, it in self.life.containers.items() if it.is_running}
+
+    @property
+    def phase(self) -> str:
+        return pod_phase(self.pod, self.life)
+
+    def status(self):
+        return pod_status(self.pod, self.life, self.settings.profile, self.look().waiting)
