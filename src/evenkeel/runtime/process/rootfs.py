@@ -11,6 +11,7 @@ import errno
 import os
 import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from evenkeel.runtime.process import syscalls
@@ -118,11 +119,13 @@ def _make(spec: FilesystemSpec, *, has_pid_namespace: bool) -> None:
     }
 
     _let_go_of_memory(spec.state_directory)
-    for path in (spec.state_directory, *spec.hidden):
-        _cover(path)
+    _cover(spec.state_directory)
+    for path in spec.hidden:
+        with suppress(FileNotFoundError, NotADirectoryError):  # gone meanwhile
+            _cover(path)
     _settle_proc(spec.proc_settings, is_fresh=has_pid_namespace)
     for path in ("/sys", *spec.read_only):
-        syscalls.mount_setattr(path, add=syscalls.MOUNT_ATTR_RDONLY)
+        _make_read_only(path)
     trees.update((mount, _volume(mount)) for mount in spec.mounts if not mount.is_ours)
     if spec.is_read_only and not root:
         syscalls.mount_setattr("/", add=syscalls.MOUNT_ATTR_RDONLY)
@@ -169,6 +172,14 @@ def _let_go_of_memory(state_directory: str) -> None:
 def _cover(path: str) -> None:
     """Nothing is seen of what is there, and nothing can be put there."""
     syscalls.mount("tmpfs", path, "tmpfs", _SAFE | syscalls.MS_RDONLY, "size=4k,nr_inodes=2,mode=0555")
+
+
+def _make_read_only(path: str) -> None:
+    try:
+        syscalls.mount_setattr(path, add=syscalls.MOUNT_ATTR_RDONLY)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOENT):  # nothing is mounted there, or no longer
+            raise
 
 
 def _settle_proc(names: tuple[str, ...], *, is_fresh: bool) -> None:

@@ -3,9 +3,45 @@
 All functions block (run them in a thread) except `refusal`, `memory_volume_bytes` and `source_path`, which are pure.
 """
 
-from evenkeel.api.pod import Pod, Volume
+import errno
+import os
+import stat
+import threading
+from collections.abc import Iterator
+
+from evenkeel.api.pod import HostPathVolumeSource, Pod, Volume
+from evenkeel.api.resources import MEMORY
 from evenkeel.errors import EvenkeelError
-from evenkeel.runtime.process.paths import StatePaths
+from evenkeel.policy.pod_resources import pod_limits
+from evenkeel.quantity import ZERO
+from evenkeel.runtime.process import syscalls
+from evenkeel.runtime.process.mount_table import is_below, read_mounts
+from evenkeel.runtime.process.paths import StatePaths, UnsafeName, checked
+from evenkeel.runtime.process.removal import Resists, remove_tree
+
+__all__ = (
+    "VolumeRefused",
+    "memory_volume_bytes",
+    "pods",
+    "prepare",
+    "refusal",
+    "remove",
+    "remove_logs",
+    "remove_tree",
+)
+
+IN_MEMORY = "Memory"
+_VOLUME_MODE = 0o777  # any user that a container runs as may write there
+_MEMORY_ROOT_OPTIONS = "mode=0700,size=4m"  # it holds directories only
+_FLAGS = syscalls.MS_NOSUID | syscalls.MS_NODEV
+_DIRECTORY_MODE, _FILE_MODE = 0o755, 0o644  # of what hostPath makes
+_KINDS = {"Directory": stat.S_ISDIR, "DirectoryOrCreate": stat.S_ISDIR, "File": stat.S_ISREG,
+          "FileOrCreate": stat.S_ISREG, "Socket": stat.S_ISSOCK}  # fmt: skip
+_WORDS = {"Directory": "directory", "DirectoryOrCreate": "directory", "File": "file", "FileOrCreate": "file",
+          "Socket": "socket"}  # fmt: skip
+_DEVICES = ("CharDevice", "BlockDevice")
+# The first volume in memory mounts what all others are mounted below, the last one takes it away.
+_memory_lock = threading.Lock()
 
 
 class VolumeRefused(EvenkeelError):
@@ -13,43 +49,215 @@ class VolumeRefused(EvenkeelError):
 
 
 def refusal(pod: Pod, *, is_root: bool = True) -> str:
-    """Why the pod's volumes and mounts cannot be honoured; empty if they can. Pure."""
-    raise NotImplementedError
+    """Why the pod's volumes cannot be honoured; empty if they can, as far as the manifest tells. Pure."""
+    mounted = {mount.name for container in pod.spec.every_container for mount in container.volume_mounts}
+    for volume in pod.spec.volumes:
+        if volume.name in mounted and (problem := _problem(volume, is_root=is_root)):
+            return f'volume "{volume.name}": {problem}'
+    return ""
 
 
 def prepare(pod: Pod, paths: StatePaths, *, allocatable_memory_bytes: int) -> None:
-    """Makes the pod's directory and volumes; what is there already is left as it is. Raises VolumeRefused."""
-    raise NotImplementedError
+    """Makes the pod's directory, volumes and log directories; what is there already is left as it is. Raises
+    VolumeRefused."""
+    uid = pod.metadata.uid
+    try:
+        _make_directory(f"{paths.pod(uid)}/volumes")
+        _make_directory(f"{paths.pod(uid)}/containers")
+        for container in pod.spec.every_container:
+            _make_directory(
+                paths.container_logs(pod.metadata.namespace, pod.metadata.name, uid, container.name)
+            )
+    except OSError as error:
+        raise VolumeRefused(
+            f"the pod's directories cannot be made at {error.filename}: {_why(error)}"
+        ) from None
+    group = pod.spec.security_context.fs_group if pod.spec.security_context else None
+    for volume in pod.spec.volumes:
+        try:
+            if volume.host_path is not None:
+                _check_host_path(volume.host_path, paths)
+            elif volume.empty_dir is not None and volume.empty_dir.medium == IN_MEMORY:
+                size = memory_volume_bytes(pod, volume, allocatable_memory_bytes)
+                _mount_in_memory(uid, volume.name, size, group, paths)
+            elif volume.empty_dir is not None:
+                _make_empty_dir(paths.volume(uid, volume.name), group)
+        except OSError as error:
+            where = f" at {error.filename}" if error.filename else ""
+            raise VolumeRefused(f'volume "{volume.name}" cannot be made{where}: {_why(error)}') from None
+        except VolumeRefused as refused:
+            raise VolumeRefused(f'volume "{volume.name}": {refused.message}') from None
 
 
 def remove(uid: str, paths: StatePaths) -> None:
     """Unmounts and removes everything of the pod but its logs; again is fine. Raises VolumeRefused where something
     resists, with its path."""
-    raise NotImplementedError
+    _unmount_memory(uid, paths)
+    _remove(paths.pod(uid))
 
 
 def remove_logs(uid: str, paths: StatePaths) -> None:
     """Removes the pod's log directories, whatever its name was."""
-    raise NotImplementedError
+    checked(uid, "pod UID")
+    for name in _names(paths.logs):
+        if name.rpartition("_")[2] == uid:
+            _remove(os.path.join(paths.logs, name))
 
 
 def pods(paths: StatePaths) -> frozenset[str]:
     """UIDs of pods of which directories, mounts or logs are left."""
-    raise NotImplementedError
+    logs = (name.rpartition("_")[2] for name in _names(paths.logs))
+    return frozenset(filter(_is_uid, (*_names(paths.pods), *_names(paths.memory), *logs)))
 
 
 def memory_volume_bytes(pod: Pod, volume: Volume, allocatable_memory_bytes: int) -> int:
-    """D9: the size of a memory-backed emptyDir: the smallest of its own limit, the pod's and what the node allocates.
-    Pure."""
-    raise NotImplementedError
+    """D9: the size of a memory-backed emptyDir: the smallest of its own limit, the pod's and what the node allocates;
+    0 if there is none of them. Pure."""
+    own = volume.empty_dir.size_limit if volume.empty_dir else None
+    bounds = (allocatable_memory_bytes, pod_limits(pod).get(MEMORY, ZERO).value, own.value if own else 0)
+    return min((bound for bound in bounds if bound > 0), default=0)
 
 
 def source_path(pod: Pod, volume: Volume, paths: StatePaths) -> str:
     """Where the volume is on the host. Pure."""
-    raise NotImplementedError
+    if volume.host_path is not None:
+        return volume.host_path.path
+    if volume.empty_dir is not None and volume.empty_dir.medium == IN_MEMORY:
+        return paths.memory_volume(pod.metadata.uid, volume.name)
+    return paths.volume(pod.metadata.uid, volume.name)
 
 
-def remove_tree(path: str) -> None:
-    """Removes a directory and all in it; follows no symlink, crosses into no mount (raises VolumeRefused), and stands
-    names, depths and flags of all kinds. One that is not there is fine."""
-    raise NotImplementedError
+def _problem(volume: Volume, *, is_root: bool) -> str:
+    if volume.host_path is not None:
+        if volume.host_path.type in _DEVICES:
+            return f"hostPath.type {volume.host_path.type}: containers get no devices of the host here"
+        return ""
+    if volume.empty_dir is None:
+        return "only emptyDir and hostPath can be had here; write emptyDir: {} for an empty directory"
+    medium = volume.empty_dir.medium
+    if medium not in ("", IN_MEMORY):
+        return f"emptyDir.medium {medium} cannot be had here; write Memory, or leave it out for the disk"
+    if medium and not is_root:
+        return "emptyDir.medium Memory needs root, who alone can mount; leave it out for the disk"
+    return ""
+
+
+def _make_directory(path: str) -> None:
+    os.makedirs(path, 0o700, exist_ok=True)
+
+
+def _make_empty_dir(path: str, group: int | None) -> None:
+    _make_directory(path)
+    if group is not None:
+        os.chown(path, -1, group)
+    # What is made in it later belongs to the group too.
+    os.chmod(path, _VOLUME_MODE | (stat.S_ISGID if group is not None else 0))
+
+
+def _mount_in_memory(uid: str, volume: str, size_bytes: int, group: int | None, paths: StatePaths) -> None:
+    with _memory_lock:
+        _mount_memory_root(paths)
+        point = paths.memory_volume(uid, volume)
+        _make_directory(point)
+        if os.path.ismount(point):
+            return
+        mode = _VOLUME_MODE | (stat.S_ISGID if group is not None else 0)
+        options = f"mode={mode:o}" + (f",gid={group}" if group is not None else "")
+        if size_bytes:
+            options += f",size={size_bytes}"
+        try:
+            # The charge stays memory: a limit on it must not be evaded through swap. Linux 6.4.
+            syscalls.mount("tmpfs", point, "tmpfs", _FLAGS, f"{options},noswap")
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            syscalls.mount("tmpfs", point, "tmpfs", _FLAGS, options)
+
+
+def _mount_memory_root(paths: StatePaths) -> None:
+    _make_directory(paths.memory)
+    if not os.path.ismount(paths.memory):
+        syscalls.mount("tmpfs", paths.memory, "tmpfs", _FLAGS, _MEMORY_ROOT_OPTIONS)
+    # Services with mount namespaces of their own would otherwise hold the volumes after they are gone here.
+    syscalls.mount(None, paths.memory, flags=syscalls.MS_PRIVATE)
+
+
+def _unmount_memory(uid: str, paths: StatePaths) -> None:
+    directory = paths.pod_memory(uid)
+    with _memory_lock:
+        if not os.path.isdir(paths.memory):
+            return
+        try:
+            # The last mounted first, as they may lie on each other.
+            for mount in reversed([mount for mount in read_mounts() if is_below(mount.point, directory)]):
+                syscalls.umount(mount.point, syscalls.MNT_DETACH | syscalls.UMOUNT_NOFOLLOW)
+            _remove(directory)
+            if not os.listdir(paths.memory):
+                if os.path.ismount(paths.memory):
+                    syscalls.umount(paths.memory, syscalls.MNT_DETACH | syscalls.UMOUNT_NOFOLLOW)
+                os.rmdir(paths.memory)
+        except OSError as error:
+            raise VolumeRefused(f"{error.filename or directory} cannot be removed: {_why(error)}") from None
+
+
+def _check_host_path(source: HostPathVolumeSource, paths: StatePaths) -> None:
+    path = source.path
+    for place in _upwards(os.path.realpath(path)):
+        if _is_same(place, paths.root):
+            raise VolumeRefused(f"hostPath {path} lies in the agent's state directory, which is no pod's")
+    wanted = source.type or ""
+    if not os.path.exists(path):
+        if wanted in ("", "DirectoryOrCreate"):
+            os.makedirs(path, _DIRECTORY_MODE, exist_ok=True)
+        elif wanted == "FileOrCreate":
+            os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, _FILE_MODE))
+        else:
+            raise VolumeRefused(
+                f"hostPath {path} is not there, and type {wanted} says it must be; make it, or write {wanted}OrCreate"
+                if wanted != "Socket"
+                else f"hostPath {path} is not there; start what listens there first"
+            )
+    is_right = _KINDS.get(wanted)
+    if is_right and not is_right(os.stat(path).st_mode):
+        raise VolumeRefused(f"hostPath {path} is no {_WORDS[wanted]}, as type {wanted} says it must be")
+
+
+def _upwards(path: str) -> Iterator[str]:
+    while True:
+        yield path
+        if path == "/":
+            return
+        path = os.path.dirname(path)
+
+
+def _is_same(path: str, other: str) -> bool:
+    try:
+        return os.path.samefile(path, other)
+    except OSError:
+        return False
+
+
+def _remove(path: str) -> None:
+    try:
+        remove_tree(path)
+    except Resists as error:
+        raise VolumeRefused(error.message) from None
+
+
+def _names(directory: str) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except FileNotFoundError:
+        return []
+
+
+def _is_uid(name: str) -> bool:
+    try:
+        checked(name, "pod UID")
+    except UnsafeName:
+        return False
+    return True
+
+
+def _why(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()

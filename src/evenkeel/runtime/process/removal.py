@@ -1,0 +1,146 @@
+"""Removing directories that containers wrote to, and may have made hard to remove on purpose.
+
+Each step goes through a descriptor of the directory, and the kernel is told not to follow symlinks nor to cross into
+mounts: what a container puts in a path's way leads nowhere. Depth does not matter: what lies deep is moved up first.
+"""
+
+import errno
+import fcntl
+import os
+import secrets
+import stat
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import TypeVar
+
+from evenkeel.errors import EvenkeelError
+from evenkeel.runtime.process import syscalls
+
+_DEEPEST = 32  # levels that are gone down by recursion, a descriptor each
+_STAY = syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_NO_XDEV
+_GET_FLAGS, _SET_FLAGS = 0x8008_6601, 0x4008_6602  # ioctl FS_IOC_GETFLAGS, FS_IOC_SETFLAGS
+_UNREMOVABLE = 0x10 | 0x20  # immutable, append-only
+
+
+T = TypeVar("T")
+
+
+class Resists(EvenkeelError):
+    """Something could not be removed; the message says what, and why."""
+
+
+def remove_tree(path: str) -> None:
+    """Removes a directory and all in it; follows no symlink, crosses into no mount (raises Resists), and stands names,
+    depths and flags of all kinds. One that is not there is fine."""
+    above, name = os.path.split(path.rstrip("/"))
+    try:
+        parent = os.open(above, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise Resists(f"{above} cannot be opened: {_why(error)}") from None
+    try:
+        _remove(parent, name)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        if error.errno in (errno.EXDEV, errno.EBUSY):
+            raise Resists(
+                f"{path} cannot be removed: something is mounted in it", hint="unmount it first"
+            ) from None
+        raise Resists(f"{path} cannot be removed: {_why(error)}") from None
+    finally:
+        os.close(parent)
+
+
+def _remove(parent: int, name: str) -> None:
+    if not stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
+        _insist(lambda: os.unlink(name, dir_fd=parent), parent, name)
+        return
+    top = _open(parent, name)
+    try:
+        # Each round goes down some levels; what lay deeper is at the top by then.
+        while not _empty(top, top, 0):
+            pass
+    finally:
+        os.close(top)
+    _insist(lambda: os.rmdir(name, dir_fd=parent), parent, name)
+
+
+def _empty(directory: int, top: int, depth: int) -> bool:
+    """False if something was moved up to the top instead of being removed."""
+    is_empty = True
+    with os.scandir(directory) as entries:
+        found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    for name, is_directory in found:
+        if not is_directory:
+            _insist(partial(os.unlink, name, dir_fd=directory), directory, name)
+        elif depth == _DEEPEST:
+            is_empty = False
+            _move_up(directory, name, top)
+        else:
+            inside = _open(directory, name)
+            try:
+                is_empty &= _empty(inside, top, depth + 1)
+            finally:
+                os.close(inside)
+            _insist(partial(os.rmdir, name, dir_fd=directory), directory, name)
+    return is_empty
+
+
+def _move_up(directory: int, name: str, top: int) -> None:
+    new = f"evenkeel-removes-{secrets.token_hex(8)}"
+    _insist(lambda: os.rename(name, new, src_dir_fd=directory, dst_dir_fd=top), directory, name)
+
+
+def _open(parent: int, name: str) -> int:
+    """Raises OSError with EXDEV if something is mounted there."""
+
+    def opened() -> int:
+        return syscalls.open_within(parent, name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, _STAY)
+
+    return _insist(opened, parent, name)
+
+
+def _insist(act: Callable[[], T], directory: int, name: str) -> T:
+    try:
+        return act()
+    except PermissionError:
+        _unprotect(directory, ".")
+        _unprotect(directory, name)
+    return act()
+
+
+def _unprotect(directory: int, name: str) -> None:
+    """Takes away what keeps an entry from being removed: flags, and modes (which do not keep root)."""
+    try:
+        entry = syscalls.open_within(directory, name, os.O_PATH | os.O_NOFOLLOW, _STAY)
+    except OSError:
+        return
+    try:
+        mode = os.fstat(entry).st_mode
+        if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
+            return
+        here = f"/proc/self/fd/{entry}"
+        with suppress(OSError):  # what counts is whether the removal works then
+            os.chmod(here, stat.S_IMODE(mode) | stat.S_IRWXU)
+        with suppress(OSError):
+            _clear_flags(here)
+    finally:
+        os.close(entry)
+
+
+def _clear_flags(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        flags = struct.unpack("I4x", fcntl.ioctl(descriptor, _GET_FLAGS, bytes(8)))[0]
+        if flags & _UNREMOVABLE:
+            fcntl.ioctl(descriptor, _SET_FLAGS, struct.pack("I4x", flags & ~_UNREMOVABLE))
+    finally:
+        os.close(descriptor)
+
+
+def _why(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()
