@@ -60,6 +60,7 @@ class Record(NamedTuple):
     process: Process | None
     started_at: float
     exit: Exit | None = None
+    notes: tuple[str, ...] = ()  # what about it is not as asked for, in sentences: a score the kernel refused
 
 
 class Exited(NamedTuple):

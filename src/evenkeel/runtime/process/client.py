@@ -1,0 +1,452 @@
+"""The runtime that runs pods as processes of this machine: the agent's side of it.
+
+What is asked for is handed to the keeper; what it knows is here, in a table: every attempt that runs, or has ended and
+was not forgotten. The table is read anew, from the keeper and from disk, whenever there is a new keeper.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
+
+from evenkeel.api.config import KubeletConfiguration
+from evenkeel.api.pod import Pod
+from evenkeel.cgroup.driver import CgroupError, Driver
+from evenkeel.cgroup.drivers.placeholder import PLACEHOLDER
+from evenkeel.cgroup.tree import Naming
+from evenkeel.errors import EvenkeelError
+from evenkeel.policy.admission import Refusal
+from evenkeel.quantity import Quantity
+from evenkeel.runtime.interface import (
+    Attempt,
+    ExecResult,
+    Exit,
+    Exited,
+    Launch,
+    Process,
+    Record,
+    RuntimeEvent,
+    RuntimeLost,
+    StartFailed,
+)
+from evenkeel.runtime.process import attempts, exits, orphans, refusals, syscalls, volumes
+from evenkeel.runtime.process.attempts import ProcessFile
+from evenkeel.runtime.process.connection import KeeperConnection, KeeperLost, KeeperRefused, connected
+from evenkeel.runtime.process.exits import ExitFile
+from evenkeel.runtime.process.filesystem import Surroundings, surroundings
+from evenkeel.runtime.process.images import Images
+from evenkeel.runtime.process.launching import plan_of
+from evenkeel.runtime.process.logs import LogLimits
+from evenkeel.runtime.process.messages import BadMessage, Message
+from evenkeel.runtime.process.paths import state_paths
+
+T = TypeVar("T")
+
+_TERM = 15
+_THREADS = 16
+_KILLED_SECONDS = 10.0  # after the kill of a cgroup, for the keeper to take note
+_EXECUTION_SLACK_SECONDS = 10.0
+_RECONNECTIONS = 3
+
+
+class ProcessRuntime:
+    """`make_driver` makes a driver for one thread to use. What memory-backed volumes may have together is at most
+    `allocatable_memory_bytes`, as a rule the node's."""
+
+    def __init__(
+        self,
+        state_directory: str,
+        make_driver: Callable[[], Driver],
+        config: KubeletConfiguration,
+        *,
+        allocatable_memory_bytes: int | None = None,
+    ) -> None:
+        self._paths = state_paths(state_directory)
+        self._make_driver = make_driver
+        self._limits = LogLimits(
+            max_bytes=Quantity.parse(config.container_log_max_size).value,
+            max_files=config.container_log_max_files,
+        )
+        self._allocatable_memory_bytes = allocatable_memory_bytes or _machine_memory_bytes()
+        self._powers = refusals.Powers(os.geteuid(), os.getegid())
+        self._images = Images(self._paths)
+        self._around: Surroundings | None = None
+        self._driver: Driver | None = None
+        self._threads = ThreadPoolExecutor(_THREADS, "evenkeel-runtime")
+        self._keeper: KeeperConnection | None = None
+        self._records: dict[Attempt, Record] = {}
+        self._processes: dict[Attempt, ProcessFile] = {}
+        self._starting: dict[Attempt, asyncio.Future[Record]] = {}
+        self._ends: dict[Attempt, asyncio.Future[None]] = {}
+        self._events: asyncio.Queue[RuntimeEvent] = asyncio.Queue()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._ready = asyncio.Event()
+        self._is_closed = False
+
+    def refusal(self, pod: Pod) -> Refusal | None:
+        return refusals.refusal(pod, self._powers)
+
+    async def open(self) -> None:
+        for directory in (self._paths.root, self._paths.pods, self._paths.logs):
+            os.makedirs(directory, 0o700, exist_ok=True)
+        syscalls.set_child_subreaper()
+        self._driver = self._make_driver()
+        await self._connect()
+
+    async def close(self) -> None:
+        self._is_closed = True
+        if self._keeper is not None:
+            self._keeper.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        if self._driver is not None:
+            _close(self._driver)
+
+    async def containers(self) -> Mapping[Attempt, Record]:
+        await self._ready.wait()
+        return dict(self._records)
+
+    async def prepare(self, pod: Pod) -> None:
+        try:
+            await self._in_thread(
+                partial(
+                    volumes.prepare,
+                    pod,
+                    self._paths,
+                    allocatable_memory_bytes=self._allocatable_memory_bytes,
+                )
+            )
+        except StartFailed:
+            raise
+        except EvenkeelError as error:
+            raise StartFailed(error.message, hint=error.hint) from None
+
+    # Starting
+
+    async def start(self, launch: Launch) -> Record:
+        attempt = launch.attempt
+        if attempt in self._records:
+            return self._records[attempt]
+        under_way = self._starting.get(attempt)
+        if under_way is not None:
+            return await asyncio.shield(under_way)
+        # A task of its own: whoever asked may stop waiting, and the start is known all the same.
+        task = asyncio.ensure_future(self._start(launch))
+        self._starting[attempt] = task
+        task.add_done_callback(lambda _: self._started(attempt))
+        self._keep(task)
+        return await asyncio.shield(task)
+
+    async def _start(self, launch: Launch) -> Record:
+        attempt = launch.attempt
+        try:
+            await self._write_plan(launch)
+        except StartFailed:
+            raise
+        except EvenkeelError as error:
+            raise StartFailed(error.message, hint=error.hint) from None
+        except OSError as error:
+            raise StartFailed(
+                f"the start cannot be written down in {self._paths.attempt(*attempt)}: {_reason(error)}"
+            ) from None
+        try:
+            answer = await self._ask_again("start", attempt)
+        except KeeperRefused as error:
+            if error.is_known:
+                await self._read_anew()
+                if attempt in self._records:
+                    return self._records[attempt]
+            await self._in_thread(partial(volumes.remove_tree, self._paths.attempt(*attempt)))
+            raise StartFailed(error.message, hint=error.hint) from None
+        except KeeperLost:
+            raise StartFailed("the process that keeps containers ends whenever it is started") from None
+        if answer is not None:
+            self._learn(answer)
+        self._leave_scope(launch)
+        return self._records[attempt]
+
+    async def _write_plan(self, launch: Launch) -> None:
+        assert self._driver is not None
+        if self._around is None:
+            self._around = surroundings(self._paths)
+        image = launch.container.image
+        if self._images.is_ready(image):
+            image_directory = self._images.directory(image)
+        else:
+            image_directory = await self._in_thread(partial(self._images.directory, image))
+        directories = dict.fromkeys(self._driver.files(launch.cgroup).values())
+        plan = plan_of(
+            launch,
+            self._paths,
+            self._powers,
+            procs=tuple(f"{directory}/cgroup.procs" for directory in directories),
+            image_directory=image_directory,
+            around=self._around,
+            limits=self._limits,
+        )
+        directory = self._paths.attempt(*launch.attempt)
+        os.makedirs(directory, 0o700, exist_ok=True)
+        attempts.write_json(directory, attempts.LAUNCH, plan._asdict())
+
+    def _started(self, attempt: Attempt) -> None:
+        """Whoever waits for the start hears of it before it hears of an end that followed at once."""
+        self._starting.pop(attempt, None)
+        record = self._records.get(attempt)
+        if record is not None and record.exit is not None:
+            asyncio.get_running_loop().call_soon(self._events.put_nowait, Exited(record.attempt, record.exit))
+
+    def _leave_scope(self, launch: Launch) -> None:
+        """Under systemd a sleeper held the container's place: the container is there now."""
+        process = self._processes.get(launch.attempt)
+        if process is not None and self._driver is not None and self._driver.naming == Naming.SYSTEMD:
+            self._keep(asyncio.ensure_future(self._in_thread(partial(self._add, process))))
+
+    def _add(self, process: ProcessFile) -> None:
+        driver = self._make_driver()
+        try:
+            driver.add_process(process.cgroup, process.pid)
+        except CgroupError:  # it has ended already
+            with suppress(CgroupError):
+                driver.remove(f"{process.cgroup}/{PLACEHOLDER}")
+        finally:
+            _close(driver)
+
+    # Stopping
+
+    async def stop(self, attempt: Attempt, grace_seconds: float) -> None:
+        under_way = self._starting.get(attempt)
+        if under_way is not None:
+            await asyncio.wait([under_way])
+        record = self._records.get(attempt)
+        if record is None or record.exit is not None:
+            return
+        ended = self._ends.setdefault(attempt, asyncio.get_running_loop().create_future())
+        if grace_seconds > 0:
+            await self._ask_again("signal", attempt, signal=_TERM)
+            await asyncio.wait([ended], timeout=grace_seconds)
+        process = self._processes.get(attempt)
+        if not ended.done() and process is not None:
+            await self._in_thread(partial(self._kill, process.cgroup))
+        await asyncio.wait([ended], timeout=_KILLED_SECONDS)
+        if not ended.done():
+            raise EvenkeelError(
+                f"container {attempt.container} was killed, and process {process.pid if process else '?'} is still "
+                "there",
+                hint="it waits for a device or a network filesystem",
+            )
+
+    def _kill(self, cgroup: str) -> None:
+        driver = self._make_driver()
+        try:
+            driver.kill(cgroup)
+        finally:
+            _close(driver)
+
+    # Everything else
+
+    async def execute(self, attempt: Attempt, command: tuple[str, ...], timeout_seconds: float) -> ExecResult:
+        await self._ready.wait()
+        if self._keeper is None:
+            raise StartFailed("nothing keeps containers just now")
+        try:
+            answer = await asyncio.wait_for(
+                self._keeper.ask(
+                    "execute", attempt=list(attempt), command=list(command), seconds=timeout_seconds
+                ),
+                timeout_seconds + _EXECUTION_SLACK_SECONDS,
+            )
+        except KeeperRefused as error:
+            raise StartFailed(error.message, hint=error.hint) from None
+        except BadMessage as error:
+            raise StartFailed(f"the command cannot be handed on: {error}") from None
+        except KeeperLost:
+            raise StartFailed(
+                "the process that keeps containers went away before the command had ended"
+            ) from None
+        except TimeoutError:
+            return ExecResult(None, "")
+        code = answer.get("exit_code")
+        return ExecResult(code if isinstance(code, int) else None, str(answer.get("output", "")))
+
+    async def forget(self, attempt: Attempt) -> None:
+        record = self._records.get(attempt)
+        if record is not None and record.exit is None:
+            return
+        self._records.pop(attempt, None)
+        self._processes.pop(attempt, None)
+        with suppress(KeeperLost):
+            await self._ask_again("forget", attempt)
+        await self._in_thread(partial(volumes.remove_tree, self._paths.attempt(*attempt)))
+
+    async def remove(self, uid: str) -> None:
+        for attempt in [attempt for attempt in self._records if attempt.uid == uid]:
+            await self.forget(attempt)
+        await self._in_thread(partial(volumes.remove, uid, self._paths))
+
+    async def remove_logs(self, uid: str) -> None:
+        await self._in_thread(partial(volumes.remove_logs, uid, self._paths))
+
+    async def pods(self) -> frozenset[str]:
+        return await self._in_thread(partial(volumes.pods, self._paths))
+
+    async def events(self) -> AsyncIterator[RuntimeEvent]:
+        while True:
+            yield await self._events.get()
+
+    # The keeper
+
+    async def _connect(self) -> None:
+        self._keeper, hello = await connected(self._paths.root, self._heard, self._lost)
+        self._powers = self._powers._replace(has_namespaces=bool(hello.get("has_namespaces", True)))
+        await self._read_anew()
+        self._ready.set()
+
+    def _lost(self) -> None:
+        if not self._is_closed:
+            self._ready.clear()
+            self._keep(asyncio.ensure_future(self._reconnect()))
+
+    async def _reconnect(self) -> None:
+        why = "the process that keeps containers ended"
+        try:
+            await self._connect()
+        except KeeperLost:
+            return  # the next one is on its way
+        except (EvenkeelError, OSError) as error:
+            why = f"{why}, and another could not be started: {error}"
+        else:
+            why += "; another has taken over"
+        self._events.put_nowait(RuntimeLost(why))
+
+    async def _ask_again(self, todo: str, attempt: Attempt, **fields: object) -> Message | None:
+        """As often as keepers go away. None if the attempt is known meanwhile, and was to be started."""
+        for _ in range(_RECONNECTIONS):
+            await self._ready.wait()
+            assert self._keeper is not None
+            try:
+                return await self._keeper.ask(todo, attempt=list(attempt), **fields)
+            except KeeperLost:
+                if self._is_closed:
+                    raise
+                await asyncio.sleep(0)  # `_lost` has been called, or is about to be
+                await self._ready.wait()
+                if todo == "start" and attempt in self._records:
+                    return None
+        raise KeeperLost
+
+    async def _read_anew(self) -> None:
+        """What the keeper has, and beside it what is on disk: ends, and containers of a keeper that is no more."""
+        keeper = self._keeper
+        assert keeper is not None
+        answer = await keeper.ask("list")
+        for listed in answer["records"]:
+            self._learn(listed)
+        kept = {tuple(listed["attempt"]) for listed in answer["records"]}
+        for key in attempts.every_attempt(self._paths):
+            if key in kept:
+                continue
+            attempt, directory = Attempt(*key), self._paths.attempt(*key)
+            process = attempts.read_process(directory)
+            ended = exits.read_exit(directory)
+            if ended is not None:
+                self._note_end(attempt, process, ended)
+            elif process is not None:
+                self._note_process(attempt, process)
+                await keeper.ask("adopt", attempt=list(key))
+
+    def _heard(self, message: Message) -> None:
+        attempt = Attempt(*message["attempt"])
+        if message["event"] == "exited":
+            ended = exits.from_json(message["exit"])
+            if ended is not None:
+                self._note_end(attempt, self._processes.get(attempt), ended)
+        elif message["event"] == "ended":
+            process = self._processes.get(attempt)
+            status = None if process is None else orphans.ended_status(process)
+            self._keep(asyncio.ensure_future(self._finish(attempt, status)))
+
+    async def _finish(self, attempt: Attempt, status: int | None) -> None:
+        if self._keeper is not None:
+            with suppress(KeeperLost):
+                await self._keeper.ask("finish", attempt=list(attempt), status=status)
+
+    # The table
+
+    def _learn(self, listed: Message) -> None:
+        attempt = Attempt(*listed["attempt"])
+        process = attempts.process_from(listed)
+        if process is None:
+            return
+        ended = exits.from_json(listed["exit"]) if listed.get("exit") else None
+        if ended is None:
+            self._note_process(attempt, process)
+        else:
+            self._note_end(attempt, process, ended)
+
+    def _note_process(self, attempt: Attempt, process: ProcessFile) -> None:
+        self._processes[attempt] = process
+        if attempt not in self._records:
+            self._records[attempt] = Record(
+                attempt, Process(process.pid, process.ticks), process.started_at, notes=process.notes
+            )
+
+    def _note_end(self, attempt: Attempt, process: ProcessFile | None, ended: ExitFile) -> None:
+        """Each end is told once, and only of what was known to run: the others are in the table from the beginning."""
+        known = self._records.get(attempt)
+        if known is not None and known.exit is not None:
+            return
+        if process is not None and not process.has_pid_namespace:
+            self._keep(asyncio.ensure_future(self._end_after_kill(attempt, process, ended)))
+            return
+        self._end(attempt, process, ended)
+
+    async def _end_after_kill(self, attempt: Attempt, process: ProcessFile, ended: ExitFile) -> None:
+        """Without a pid namespace nothing ends with its first process by itself."""
+        with suppress(CgroupError):
+            await self._in_thread(partial(self._kill, process.cgroup))
+        self._end(attempt, process, ended)
+
+    def _end(self, attempt: Attempt, process: ProcessFile | None, ended: ExitFile) -> None:
+        known = self._records.get(attempt)
+        if known is not None and known.exit is not None:
+            return
+        if process is not None:
+            self._processes[attempt] = process
+        first = None if process is None else Process(process.pid, process.ticks)
+        notes = () if process is None else process.notes
+        exit_ = Exit(*ended)
+        self._records[attempt] = Record(attempt, first, ended.started_at, exit_, notes)
+        future = self._ends.pop(attempt, None)
+        if future is not None and not future.done():
+            future.set_result(None)
+        if known is not None and attempt not in self._starting:
+            self._events.put_nowait(Exited(attempt, exit_))
+
+    # Tasks and threads
+
+    async def _in_thread(self, function: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function)
+
+    def _keep(self, task: "asyncio.Future[Any]") -> None:
+        assert isinstance(task, asyncio.Task)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _machine_memory_bytes() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _close(driver: Driver) -> None:
+    close = getattr(driver, "close", None)
+    if close is not None:
+        close()
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()

@@ -1,0 +1,238 @@
+"""The client's side of the keeper's socket, on asyncio; and how a keeper is started where none runs."""
+
+import asyncio
+import os
+import socket
+import sys
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+
+import evenkeel
+from evenkeel.errors import EvenkeelError
+from evenkeel.runtime.process.messages import (
+    MOST_BYTES,
+    SOCKET_NAME,
+    VERSION,
+    BadMessage,
+    Message,
+    decode,
+    encode,
+)
+
+_HELLO_SECONDS = 20.0
+_TRIES = 100
+_TRY_AGAIN_SECONDS = 0.05
+
+# Without `site` and the environment: it starts in half the time and needs nothing of either.
+_PROGRAM = "import sys; sys.path.insert(0, sys.argv.pop(1)); from evenkeel.runtime.process.keeper import entry; entry()"
+
+
+class KeeperLost(Exception):
+    """The keeper went away before it answered."""
+
+
+class KeeperRefused(EvenkeelError):
+    """What the keeper answered instead of doing it."""
+
+    def __init__(self, message: str, *, hint: str = "", is_known: bool = False) -> None:
+        super().__init__(message, hint=hint)
+        self.is_known = is_known  # the attempt was started before
+
+
+class KeeperConnection:
+    """One connection. `on_event` hears what the keeper says unasked, `on_lost` that it is gone."""
+
+    def __init__(
+        self, client: socket.socket, on_event: Callable[[Message], None], on_lost: Callable[[], None]
+    ) -> None:
+        client.setblocking(False)
+        self._socket = client
+        self._loop = asyncio.get_running_loop()
+        self._on_event = on_event
+        self._on_lost = on_lost
+        self._count = 0
+        self._answers: dict[int, asyncio.Future[Message]] = {}
+        self._parts: dict[int, list[object]] = {}
+        self._waiting: deque[bytes] = deque()
+        self._hello: asyncio.Future[Message] = self._loop.create_future()
+        self.is_open = True
+        self._loop.add_reader(client.fileno(), self._ready)
+
+    async def hello(self) -> Message:
+        """The first thing the keeper says. Raises KeeperLost."""
+        try:
+            return await asyncio.wait_for(asyncio.shield(self._hello), _HELLO_SECONDS)
+        except TimeoutError:
+            self._hello.cancel()
+            raise KeeperLost("it says nothing") from None
+
+    async def ask(self, todo: str, **fields: object) -> Message:
+        """The answer. Raises KeeperRefused, KeeperLost, or BadMessage for one that is too long to be sent."""
+        if not self.is_open:
+            raise KeeperLost
+        self._count += 1
+        number = self._count
+        packet = encode({"id": number, "do": todo, **fields})
+        answer = self._answers[number] = self._loop.create_future()
+        self._waiting.append(packet)
+        self._flush()
+        try:
+            message: Message = await answer
+        finally:
+            self._answers.pop(number, None)
+            self._parts.pop(number, None)
+        if "error" in message:
+            raise KeeperRefused(
+                str(message["error"]),
+                hint=str(message.get("hint") or ""),
+                is_known=bool(message.get("is_known")),
+            )
+        return message
+
+    def close(self) -> None:
+        """`on_lost` is not called."""
+        if not self.is_open:
+            return
+        self.is_open = False
+        self._loop.remove_reader(self._socket.fileno())
+        self._loop.remove_writer(self._socket.fileno())
+        self._socket.close()
+        for answer in (*self._answers.values(), self._hello):
+            if not answer.done():
+                answer.set_exception(KeeperLost())
+                answer.exception()  # somebody may have stopped waiting
+
+    def _ready(self) -> None:
+        for _ in range(64):
+            try:
+                packet = self._socket.recv(MOST_BYTES + 1)
+            except BlockingIOError:
+                return
+            except OSError:
+                packet = b""
+            if not packet:
+                self.close()
+                self._on_lost()
+                return
+            with suppress(BadMessage):
+                self._take(decode(packet))
+            if not self.is_open:
+                return
+
+    def _take(self, message: Message) -> None:
+        if message.get("event") in ("hello", "busy"):
+            if not self._hello.done():
+                self._hello.set_result(message)
+            return
+        if "event" in message:
+            self._on_event(message)
+            return
+        number = message.get("id")
+        answer = self._answers.get(number) if isinstance(number, int) else None
+        if answer is None or answer.done() or not isinstance(number, int):
+            return
+        if "records" in message:
+            parts = self._parts.setdefault(number, [])
+            parts += message["records"]
+            if message.get("more"):
+                return
+            message["records"] = parts
+        answer.set_result(message)
+
+    def _flush(self) -> None:
+        while self._waiting and self.is_open:
+            try:
+                self._socket.send(self._waiting[0], socket.MSG_NOSIGNAL)
+            except BlockingIOError:
+                self._loop.add_writer(self._socket.fileno(), self._flush)
+                return
+            except OSError:
+                return  # reading will tell
+            self._waiting.popleft()
+        if self.is_open:
+            self._loop.remove_writer(self._socket.fileno())
+
+
+async def connected(
+    state: str, on_event: Callable[[Message], None], on_lost: Callable[[], None]
+) -> tuple[KeeperConnection, Message]:
+    """A connection to the keeper of the state directory, which is started if none runs; and what it said first."""
+    for _ in range(_TRIES):
+        client = _existing(state) or _started(state)
+        connection = KeeperConnection(client, on_event, on_lost)
+        try:
+            hello = await connection.hello()
+        except KeeperLost:  # it was about to end, or another was starting
+            connection.close()
+            await asyncio.sleep(_TRY_AGAIN_SECONDS)
+            continue
+        if hello.get("event") == "hello":
+            if hello.get("version") != VERSION:
+                connection.close()
+                raise EvenkeelError(
+                    f"process {hello.get('pid')} keeps the containers of {state} and is of another version "
+                    f"({hello.get('version')}, not {VERSION})",
+                    hint="stop the pods with the version of Evenkeel that started them, or kill that process: the "
+                    "containers run on, and this version takes them over",
+                )
+            return connection, hello
+        connection.close()
+        await asyncio.sleep(_TRY_AGAIN_SECONDS)
+    raise EvenkeelError(
+        f"the process that keeps containers cannot be started for {state}",
+        hint=f"{state}/keeper.log may say why",
+    )
+
+
+def _existing(state: str) -> socket.socket | None:
+    directory = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        client.connect(f"/proc/self/fd/{directory}/{SOCKET_NAME}")
+    except OSError:
+        client.close()
+        return None
+    finally:
+        os.close(directory)
+    return client
+
+
+def _started(state: str) -> socket.socket:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    package = os.path.dirname(os.path.dirname(os.path.abspath(evenkeel.__file__)))
+    command = [sys.executable, "-I", "-S", "-c", _PROGRAM, package, state, "3"]
+    try:
+        pid = os.posix_spawn(
+            sys.executable,
+            command,
+            {},
+            file_actions=[(os.POSIX_SPAWN_DUP2, theirs.fileno(), 3)],
+            setsid=True,
+        )
+    except OSError as error:
+        ours.close()
+        raise EvenkeelError(
+            f"cannot start the process that keeps containers: {(error.strerror or str(error)).lower()}"
+        ) from None
+    finally:
+        theirs.close()
+    _wait_for(pid)
+    return ours
+
+
+def _wait_for(pid: int) -> None:
+    """Takes note of our child's end, whenever that is."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except OSError:
+        return
+    loop = asyncio.get_running_loop()
+
+    def ended() -> None:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+        with suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+
+    loop.add_reader(descriptor, ended)

@@ -1,0 +1,230 @@
+"""Commands run inside a running container, as exec probes are: in its namespaces and its cgroup, as its user.
+
+A namespace of pids takes in only those who are forked after it was entered. So there are two processes: the first goes
+into the container and makes the second, beside it a child of the keeper, which executes the command.
+"""
+
+import os
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import NoReturn
+
+from evenkeel.errors import EvenkeelError
+from evenkeel.runtime.process import attempts, spawn, syscalls
+from evenkeel.runtime.process.keeping import Answer, Kept
+from evenkeel.runtime.process.loop import Loop
+
+OUTPUT_BYTES = 10 << 10  # as much as kubelet keeps of a probe's
+
+_KINDS = (
+    ("user", syscalls.CLONE_NEWUSER),
+    ("ipc", syscalls.CLONE_NEWIPC),
+    ("uts", syscalls.CLONE_NEWUTS),
+    ("pid", syscalls.CLONE_NEWPID),
+    ("mnt", syscalls.CLONE_NEWNS),
+)
+
+
+class _Execution:
+    def __init__(self, answer: Answer, first: int, report: int, output: int) -> None:
+        self.answer: Answer | None = answer
+        self.first = first
+        self.second = 0
+        self.status: int | None = None
+        self.report = report
+        self.said = b""
+        self.output = output
+        self.text = b""
+
+
+class Executing:
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._executions: list[_Execution] = []
+        self._unknown: dict[int, int] = {}  # children that ended before their numbers were told
+
+    def __bool__(self) -> bool:
+        return bool(self._executions)
+
+    def execute(self, kept: Kept, command: tuple[str, ...], seconds: float, answer: Answer) -> None:
+        pipes: list[int] = []
+        try:
+            for _ in range(2):
+                pipes += os.pipe2(os.O_CLOEXEC)
+            report, report_end, output, output_end = pipes
+            first = os.fork()
+        except OSError as error:
+            for descriptor in pipes:
+                os.close(descriptor)
+            answer(error=f"no process can be made for it: {(error.strerror or str(error)).lower()}")
+            return
+        if first == 0:
+            _first(kept, command, report_end, output_end)
+        os.close(report_end)
+        os.close(output_end)
+        execution = _Execution(answer, first, report, output)
+        self._executions.append(execution)
+        for descriptor, callback in ((report, self._read_report), (output, self._read_output)):
+            os.set_blocking(descriptor, False)
+            self._loop.watch(descriptor, partial(callback, execution))
+        self._loop.after(seconds, partial(self._overdue, execution))
+
+    def child_ended(self, pid: int, status: int) -> bool:
+        for execution in self._executions:
+            if pid == execution.first:
+                execution.first = 0
+                self._read_report(execution)
+                if not execution.second:  # it got no further
+                    self._done(execution)
+                return True
+            if pid == execution.second:
+                execution.status = status
+                self._read_report(execution)
+                self._read_output(execution)
+                self._done(execution)
+                return True
+        if any(not execution.second for execution in self._executions):
+            self._unknown[pid] = status
+        return False
+
+    def _read_report(self, execution: _Execution) -> None:
+        if execution.report < 0:
+            return
+        try:
+            while part := os.read(execution.report, 65536):
+                execution.said += part
+            self._close_report(execution)
+        except BlockingIOError:
+            pass
+        if not execution.second and b"\n" in execution.said:
+            number, _, execution.said = execution.said.partition(b"\n")
+            if not number.isdigit():
+                execution.said = number + b"\n" + execution.said
+                return
+            execution.second = int(number)
+            status = self._unknown.pop(execution.second, None)
+            if status is not None:
+                self.child_ended(execution.second, status)
+
+    def _read_output(self, execution: _Execution) -> None:
+        """What is above the bound is taken too, so that nobody waits for a reader."""
+        if execution.output < 0:
+            return
+        try:
+            for _ in range(64):
+                part = os.read(execution.output, 65536)
+                if not part:
+                    self._close_output(execution)
+                    return
+                execution.text = (execution.text + part)[:OUTPUT_BYTES]
+        except BlockingIOError:
+            pass
+
+    def _overdue(self, execution: _Execution) -> None:
+        if execution not in self._executions:
+            return
+        self._read_output(execution)
+        self._answer(execution, exit_code=None, output=_text(execution.text))
+        with suppress(OSError):
+            if execution.second:
+                os.killpg(execution.second, signal.SIGKILL)
+            elif execution.first:
+                os.kill(execution.first, signal.SIGKILL)
+
+    def _done(self, execution: _Execution) -> None:
+        if execution not in self._executions:
+            return
+        self._executions.remove(execution)
+        if not self._executions:
+            self._unknown.clear()
+        self._close_report(execution)
+        self._close_output(execution)
+        said = spawn.read_report(execution.said)
+        if said.error:
+            self._answer(execution, error=said.error, hint=said.hint)
+        elif execution.status is None or not said.is_executed:
+            self._answer(execution, error="the command's process ended before it could be executed")
+        else:
+            status = execution.status
+            code = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+            self._answer(execution, exit_code=code, output=_text(execution.text))
+
+    def _answer(self, execution: _Execution, **answer: object) -> None:
+        if execution.answer is not None:
+            execution.answer(**answer)
+            execution.answer = None
+
+    def _close_report(self, execution: _Execution) -> None:
+        if execution.report >= 0:
+            self._loop.unwatch(execution.report)
+            os.close(execution.report)
+            execution.report = -1
+
+    def _close_output(self, execution: _Execution) -> None:
+        if execution.output >= 0:
+            self._loop.unwatch(execution.output)
+            os.close(execution.output)
+            execution.output = -1
+
+
+def _first(kept: Kept, command: tuple[str, ...], report: int, output: int) -> NoReturn:
+    def act() -> None:
+        plan, process = kept.plan, kept.process
+        spawn.be_a_plain_process()
+        spawn.enter_cgroup(plan.procs, plan.cgroup)
+        if plan.oom_score_adj is not None:
+            spawn.take_oom_score(plan.oom_score_adj)
+        nothing = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+        for number, descriptor in enumerate((nothing, output, output)):
+            os.dup2(descriptor, number, inheritable=True)
+        has_entered = _enter_namespaces(process.pid, process.ticks)
+        second = syscalls.clone(syscalls.CLONE_PARENT)
+        if second == 0:
+            _guarded(partial(_second, plan._replace(argv=command), report, has_entered), report)
+        os.write(report, b"%d\n" % second)
+
+    _guarded(act, report)
+
+
+def _second(plan: spawn.Plan, report: int, has_entered: bool) -> None:  # noqa: FBT001
+    os.setsid()
+    program = spawn.settle(plan, is_privileged=os.geteuid() == 0 or has_entered)
+    syscalls.close_on_exec_from(3)
+    spawn.execute(program, report)
+
+
+def _guarded(act: Callable[[], None], report: int) -> NoReturn:
+    """Whatever happens, this process does not get back into the keeper's loop."""
+    try:
+        act()
+    except EvenkeelError as error:
+        spawn.tell(report, error=error.message, hint=error.hint)
+    except BaseException as error:  # noqa: BLE001
+        spawn.tell(report, error=f"the command could not be set up: {spawn.reason(error)}")
+    finally:
+        os._exit(0)
+    raise AssertionError
+
+
+def _enter_namespaces(pid: int, ticks: int) -> bool:
+    """Those of the container that are not ours. True if its user namespace is one of them."""
+    entered = []
+    for name, kind in _KINDS:
+        path = f"/proc/{pid}/ns/{name}"
+        try:
+            theirs, ours = os.stat(path), os.stat(f"/proc/self/ns/{name}")
+            if (theirs.st_dev, theirs.st_ino) != (ours.st_dev, ours.st_ino):
+                entered.append((os.open(path, os.O_RDONLY | os.O_CLOEXEC), kind))
+        except FileNotFoundError:
+            continue
+    if attempts.start_ticks(pid) != ticks:
+        raise EvenkeelError("the container has ended meanwhile")
+    for descriptor, kind in entered:
+        syscalls.setns(descriptor, kind)
+    return any(kind == syscalls.CLONE_NEWUSER for _, kind in entered)
+
+
+def _text(read: bytes) -> str:
+    return read.decode("utf-8", "replace")

@@ -1,0 +1,62 @@
+"""The keeper's event loop: descriptors that are ready, times that have come. Nothing that a callback does ends it."""
+
+import heapq
+import select
+import time
+from collections.abc import Callable
+
+READABLE = select.EPOLLIN
+WRITABLE = select.EPOLLOUT
+
+_LONGEST_WAIT_SECONDS = 3600.0
+
+
+class Loop:
+    """`on_error` hears of what callbacks let through: a mistake of ours, which must not end the others' containers."""
+
+    def __init__(self, on_error: Callable[[BaseException], None]) -> None:
+        self._epoll = select.epoll()
+        self._callbacks: dict[int, Callable[[], None]] = {}
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = 0
+        self._on_error = on_error
+
+    def watch(self, descriptor: int, callback: Callable[[], None], events: int = READABLE) -> None:
+        if descriptor in self._callbacks:
+            self._epoll.modify(descriptor, events)
+        else:
+            self._epoll.register(descriptor, events)
+        self._callbacks[descriptor] = callback
+
+    def unwatch(self, descriptor: int) -> None:
+        """Before the descriptor is closed, or after: one that is not watched is fine."""
+        if self._callbacks.pop(descriptor, None) is not None:
+            try:
+                self._epoll.unregister(descriptor)
+            except (OSError, ValueError):
+                pass  # it was closed already
+
+    def after(self, seconds: float, callback: Callable[[], None]) -> None:
+        self._count += 1
+        heapq.heappush(self._timers, (time.monotonic() + seconds, self._count, callback))
+
+    def run(self, is_over: Callable[[], bool]) -> None:
+        while not is_over():
+            self._once()
+
+    def _once(self) -> None:
+        wait = _LONGEST_WAIT_SECONDS
+        if self._timers:
+            wait = min(max(self._timers[0][0] - time.monotonic(), 0.0), wait)
+        for descriptor, _ in self._epoll.poll(wait):
+            callback = self._callbacks.get(descriptor)  # another callback may have let it go
+            if callback is not None:
+                self._call(callback)
+        while self._timers and self._timers[0][0] <= time.monotonic():
+            self._call(heapq.heappop(self._timers)[2])
+
+    def _call(self, callback: Callable[[], None]) -> None:
+        try:
+            callback()
+        except Exception as error:  # noqa: BLE001
+            self._on_error(error)
