@@ -1,6 +1,7 @@
-"""`evenkeel completion`: a script that completes commands, flags and choices in the user's shell."""
+"""`evenkeel completion`: a script that completes commands, flags, choices, files and the names of pods."""
 
 import argparse
+from collections.abc import Iterator
 
 from evenkeel.errors import EvenkeelError
 
@@ -9,6 +10,44 @@ EXAMPLES = """examples:
   evenkeel completion bash | sudo tee /etc/bash_completion.d/evenkeel
   evenkeel completion zsh > "${fpath[1]}/_evenkeel"
 """
+
+# The pods there are, by asking the agent; of the namespace and state directory that the command line names so far.
+_PREAMBLES = {
+    "bash": """
+_evenkeel_asked() {
+  local flags=() i
+  for ((i = 1; i < COMP_CWORD; i++)); do
+    case "${COMP_WORDS[i]}" in
+      -n | --namespace | --state-dir) flags+=("${COMP_WORDS[i]}" "${COMP_WORDS[i + 1]}") ;;
+    esac
+  done
+  evenkeel get pods -o name "${flags[@]}" 2>/dev/null
+}
+_evenkeel_pods() {
+  local names
+  names=$(_evenkeel_asked)
+  compgen -W "${names//pod\\//}" -- "$1"
+}
+_evenkeel_kinds() {
+  compgen -W "pods node events" -- "$1"
+}
+""",
+    "zsh": """
+_evenkeel_pods() {
+  local -a names flags
+  local i
+  for ((i = 1; i < CURRENT; i++)); do
+    case "${words[i]}" in
+      -n | --namespace | --state-dir) flags+=("${words[i]}" "${words[i + 1]}") ;;
+    esac
+  done
+  names=(${${(f)"$(evenkeel get pods -o name "${flags[@]}" 2>/dev/null)"}#pod/})
+  compadd -a names
+}
+""",
+}
+_NAMES = {"bash": "_evenkeel_pods", "zsh": "_evenkeel_pods"}
+_KINDS = {"bash": "_evenkeel_kinds", "zsh": "(pods node events)", "tcsh": "(pods node events)"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,5 +63,24 @@ def run(args: argparse.Namespace) -> int:
         ) from None
     from evenkeel.cli.main import COMMANDS, build_parser
 
-    print(shtab.complete(build_parser(list(COMMANDS)), shell=args.shell))
+    parser = build_parser(list(COMMANDS))
+    for action in _every_action(parser):
+        if action.dest == "pods" and args.shell in _NAMES:
+            action.complete = _NAMES  # type: ignore[attr-defined]
+        elif action.dest == "kind":
+            action.complete = _KINDS  # type: ignore[attr-defined]
+        elif action.metavar in ("FILE", "SNAPSHOT"):
+            action.complete = shtab.FILE  # type: ignore[attr-defined]
+        elif action.metavar in ("PATH", "DIR"):
+            action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
+    print(shtab.complete(parser, shell=args.shell, preamble=_PREAMBLES.get(args.shell, "")))
     return 0
+
+
+def _every_action(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    for action in parser._actions:  # noqa: SLF001 - argparse tells of them no other way
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
+            for command in set(action.choices.values()):
+                yield from _every_action(command)
+        else:
+            yield action

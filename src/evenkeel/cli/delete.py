@@ -1,12 +1,13 @@
 """`evenkeel delete`: ends pods, and waits until nothing of them is left."""
 
 import argparse
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 from evenkeel.cli.client import AgentRefused, Client, client_from
 from evenkeel.cli.kinds import PODS, named
-from evenkeel.cli.state import add_namespace_flag, add_state_flag
+from evenkeel.cli.state import add_namespace_flag, add_state_flag, grace_seconds
 from evenkeel.errors import EvenkeelError
 
 USAGE = "NAME… | pod NAME… | -f FILE… | --all [-n NS] [--grace-period SECONDS] [--now] [--wait=false]"
@@ -28,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all", action="store_true", help="every pod of the namespace")
     parser.add_argument(
         "--grace-period",
-        type=_seconds,
+        type=grace_seconds,
         metavar="SECONDS",
         help="from SIGTERM to the kill; else the pod's own",
     )
@@ -60,14 +61,8 @@ def run(args: argparse.Namespace) -> int:
         deletion.ask(namespace, name)
     deletion.wait()
     for message in deletion.failures:
-        print_error(message)
+        print(f"evenkeel: {message}", file=sys.stderr)
     return int(bool(deletion.failures))
-
-
-def print_error(message: str) -> None:
-    import sys
-
-    print(f"evenkeel: {message}", file=sys.stderr)
 
 
 class _Deletion:
@@ -121,13 +116,3 @@ def _wanted(args: argparse.Namespace, client: Client) -> Iterator[tuple[str, str
             raise EvenkeelError("only pods can be deleted: name them")
         for name in names:
             yield args.namespace, name
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds <= 2**31:
-        raise argparse.ArgumentTypeError(f'"{text}" is not a number of seconds, 0 or more')
-    return seconds

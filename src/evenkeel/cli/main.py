@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Collection, Sequence
 from importlib import import_module
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from evenkeel import __version__
 from evenkeel.errors import EvenkeelError
@@ -27,7 +27,11 @@ COMMANDS = {
     "apply": "hand pods to the agent: start new ones, change those that differ",
     "delete": "end pods, and wait until nothing of them is left",
     "get": "pods, the node or events, as a table or for a program",
+    "describe": "everything about a pod or the node: states, resources asked and applied, events",
+    "logs": "what a pod's containers wrote; -f goes on",
+    "run": "one command as a pod of its own, with a request and a limit",
     "events": "what happened to pods and to the node, and what happens next",
+    "top": "cpu and memory in use, against requests and limits",
     "completion": "completion for your shell",
 }
 _DESCRIPTION = "Keeps every promise on an oversubscribed Linux node."
@@ -115,6 +119,15 @@ class _Parser(argparse.ArgumentParser):
     """`given` are the words on the command line, or None if every flag is wanted, as for the help."""
 
     given: Collection[str] | None = None
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:  # noqa: ANN401
+        """Names may stand after flags too (`get pods -o yaml web`), which argparse by itself does not take."""
+        parsed, left = super().parse_known_args(args, namespace)
+        many = next((action.dest for action in self._actions if action.nargs == "*"), None)
+        if many and left and not any(word.startswith("-") for word in left):
+            getattr(parsed, many).extend(left)
+            left = []
+        return parsed, left
 
 
 def build_parser(

@@ -32,3 +32,13 @@ def default_state_directory() -> str:
         return ROOT_STATE_DIRECTORY
     home = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
     return os.path.join(home, "evenkeel")
+
+
+def grace_seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= 2**31:
+        raise argparse.ArgumentTypeError(f'"{text}" is not a number of seconds, 0 or more')
+    return seconds

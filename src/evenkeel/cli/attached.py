@@ -1,0 +1,102 @@
+"""Staying with a pod until it has ended: its output as it comes, also while the agent is away and comes back."""
+
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+from evenkeel.cli.attempts import LogPrinter, attempt_is_over, is_ended
+from evenkeel.cli.client import AgentRefused, Client, NoAgent
+from evenkeel.runtime.process.log_reading import follow
+from evenkeel.runtime.process.paths import state_paths
+
+Json = dict[str, Any]
+_RETRY_SECONDS = 0.5
+_LOOK_SECONDS = 0.02
+
+
+class Attached:
+    def __init__(self, client: Client, namespace: str, name: str, container: str) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._name = name
+        self._container = container
+        self._pod = client.pod(namespace, name)
+        self._is_gone = False
+        self._paths = state_paths(client.state_dir)
+        self._tasks: list[threading.Thread] = []
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def stream(self) -> Json:
+        """Prints what the container writes, attempt after attempt, and returns the pod as it was at its end."""
+        printer = LogPrinter(splits_streams=True)
+        uid, attempt = self._pod["metadata"]["uid"], 1
+        while True:
+            path = self._paths.log(self._namespace, self._name, uid, self._container, attempt)
+            while not os.path.exists(path) and not self._is_at_end:
+                time.sleep(_LOOK_SECONDS)
+            if os.path.exists(path):
+                for line in follow(path, is_over=lambda number=attempt: self._is_over(number)):  # type: ignore[misc]
+                    printer.print(line, at_once=True)
+            elif self._is_at_end:
+                return self._pod
+            attempt += 1
+
+    def ask_to_stop(self, grace_seconds: float | None) -> None:
+        """In a thread of its own: this is called from a signal's handler."""
+        task = threading.Thread(target=self._delete, args=(grace_seconds,), daemon=True)
+        self._tasks.append(task)
+        task.start()
+
+    def finish(self) -> None:
+        """Waits for what was asked."""
+        for task in self._tasks:
+            task.join(10)
+
+    @property
+    def _is_at_end(self) -> bool:
+        return self._is_gone or is_ended(self._pod)
+
+    def _is_over(self, attempt: int) -> bool:
+        return self._is_gone or attempt_is_over(self._pod, self._container, attempt)
+
+    def _delete(self, grace_seconds: float | None) -> None:
+        while True:
+            try:
+                self._client.delete(self._namespace, self._name, grace_seconds)
+            except AgentRefused as refusal:
+                if not refusal.is_not_found:
+                    print(f"evenkeel: {refusal}", file=sys.stderr)
+            except NoAgent:
+                time.sleep(_RETRY_SECONDS)
+                continue
+            return
+
+    def _watch(self) -> None:
+        """Keeps what is known of the pod up to date, for as long as it is there."""
+        is_told = False
+        while True:
+            try:
+                for change in self._client.lines("/watch", pod=f"{self._namespace}/{self._name}"):
+                    if self._take(change["object"], is_deleted=change["type"] == "DELETED"):
+                        return
+                now = self._client.pod_or_none(self._namespace, self._name)
+                if self._take(now or self._pod, is_deleted=now is None):
+                    return
+                is_told = False
+            except NoAgent:
+                if not is_told:
+                    print("evenkeel: the agent is away; the pod goes on without it", file=sys.stderr)
+                    is_told = True
+            except AgentRefused as refusal:
+                print(f"evenkeel: {refusal}", file=sys.stderr)
+            time.sleep(_RETRY_SECONDS)
+
+    def _take(self, pod: Json, *, is_deleted: bool) -> bool:
+        """Whether it is gone, and nothing more will come of it."""
+        is_same = pod["metadata"]["uid"] == self._pod["metadata"]["uid"]
+        if is_same:
+            self._pod = pod
+        self._is_gone = is_deleted or not is_same  # another of the same name has taken its place
+        return self._is_gone

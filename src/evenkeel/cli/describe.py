@@ -1,0 +1,257 @@
+"""`evenkeel describe`: everything about a pod or the node, for reading."""
+
+import argparse
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from evenkeel.cli.client import AgentRefused, Client, client_from
+from evenkeel.cli.events import told
+from evenkeel.cli.kinds import NODE, PODS, named
+from evenkeel.cli.state import add_namespace_flag, add_state_flag
+from evenkeel.cli.table import NONE, age, printable
+from evenkeel.errors import EvenkeelError
+
+USAGE = "pod NAME…|node [-n NS] [--state-dir PATH]"
+EXAMPLES = """examples:
+  evenkeel describe pod web           its containers, what each asked for and has, and what happened to it
+  evenkeel describe web               the same
+  evenkeel describe node              what it has, who holds how much of it, how it is
+"""
+Json = dict[str, Any]
+Lines = Iterator[str]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("kind", metavar="KIND", help="pod or node; else pod/NAME, or the name of a pod")
+    parser.add_argument("pods", nargs="*", metavar="NAME", help="of pods")
+    add_namespace_flag(parser)
+    add_state_flag(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    words = [args.kind, *args.pods]
+    client = client_from(args)
+    kind, names = (NODE, []) if words in (["node"], ["nodes"], ["no"]) else named(words, default=PODS)
+    if kind == NODE:
+        print("\n".join(_node(client.get("/node"), client.pods(), _events(client, "", most=20))))
+        return 0
+    if kind != PODS:
+        raise EvenkeelError("describe tells of pods and the node", hint="evenkeel events has the events")
+    if words in (["pods"], ["pod"], ["po"]):
+        names = [pod["metadata"]["name"] for pod in client.pods(args.namespace)]
+    failures = 0
+    for number, name in enumerate(names):
+        try:
+            pod = client.pod(args.namespace, name)
+        except AgentRefused as refusal:
+            print(f"evenkeel: {refusal}", file=sys.stderr)
+            failures += 1
+            continue
+        print("\n\n" if number else "", end="")
+        print("\n".join(_pod(pod, _events(client, f"{args.namespace}/{name}"))))
+    return int(failures > 0)
+
+
+def _events(client: Client, pod: str, most: int = 50) -> list[Json]:
+    parameters = {"most": str(most), **({"pod": pod} if pod else {})}
+    return list(client.lines("/events", **parameters))
+
+
+def _pod(pod: Json, events: list[Json]) -> Lines:
+    meta, spec, status = pod["metadata"], pod.get("spec", {}), pod.get("status", {})
+    yield from _fields(
+        {
+            "Name": meta["name"],
+            "Namespace": meta.get("namespace", "default"),
+            "Priority": str(spec.get("priority", 0)),
+            "Start Time": status.get("startTime") or NONE,
+            "Labels": _pairs(meta.get("labels", {})),
+            "Annotations": _pairs(meta.get("annotations", {})),
+            "Deletion Time": meta.get("deletionTimestamp", ""),
+            "Status": status.get("phase", "Unknown"),
+            "Reason": status.get("reason", ""),
+            "Message": status.get("message", ""),
+            "QoS Class": status.get("qosClass", ""),
+            "Restart Policy": spec.get("restartPolicy", ""),
+            "Grace Period": f"{spec['terminationGracePeriodSeconds']}s"
+            if spec.get("terminationGracePeriodSeconds")
+            else "",
+            "Deadline": f"{spec['activeDeadlineSeconds']}s" if spec.get("activeDeadlineSeconds") else "",
+            "UID": meta.get("uid", ""),
+        }
+    )
+    if "resources" in spec or "resources" in status:
+        yield from _resources(spec.get("resources", {}), status.get("resources"), "")
+    for title, containers, statuses in (
+        ("Init Containers", spec.get("initContainers", ()), status.get("initContainerStatuses", ())),
+        ("Containers", spec.get("containers", ()), status.get("containerStatuses", ())),
+    ):
+        if containers:
+            yield f"{title}:"
+            told_of = {container["name"]: container for container in statuses}
+            for container in containers:
+                yield from _container(container, told_of.get(container["name"], {}))
+    yield from _conditions(status.get("conditions", ()))
+    yield from _volumes(spec.get("volumes", ()))
+    yield from _event_lines(events)
+
+
+def _container(container: Json, status: Json) -> Lines:
+    yield f"  {printable(container['name'])}:"
+    command = [*container.get("command", ()), *container.get("args", ())]
+    yield from _fields(
+        {
+            "Image": container.get("image", ""),
+            "Command": " ".join(_quoted(word) for word in command),
+            "Working Dir": container.get("workingDir", ""),
+            "Ports": ", ".join(
+                f"{p['containerPort']}/{p.get('protocol', 'TCP')}" for p in container.get("ports", ())
+            ),
+        },
+        "    ",
+    )
+    yield from _state("State", status.get("state", {}))
+    if status.get("lastState"):
+        yield from _state("Last State", status["lastState"])
+    yield from _fields(
+        {
+            "Ready": str(bool(status.get("ready"))),
+            "Restart Count": str(status.get("restartCount", 0)),
+            "QoS": ", ".join(
+                f"{which} {status[field]}"
+                for which, field in (("memory", "memoryQosClass"), ("cpu", "cpuQosClass"))
+                if status.get(field)
+            ),
+        },
+        "    ",
+    )
+    yield from _resources(container.get("resources", {}), status.get("resources"), "    ")
+    for title, field in (
+        ("Liveness", "livenessProbe"),
+        ("Readiness", "readinessProbe"),
+        ("Startup", "startupProbe"),
+    ):
+        if field in container:
+            yield f"    {title + ':':<16}{_probe(container[field])}"
+    if env := container.get("env", ()):
+        yield "    Environment:"
+        for variable in env:
+            yield printable(f"      {variable['name']}: {variable.get('value', '')}")
+    if mounts := container.get("volumeMounts", ()):
+        yield "    Mounts:"
+        for mount in mounts:
+            way = "ro" if mount.get("readOnly") else "rw"
+            yield printable(f"      {mount['mountPath']} from {mount['name']} ({way})")
+
+
+def _state(title: str, state: Json) -> Lines:
+    for kind, of_kind in state.items():
+        yield f"    {title + ':':<16}{kind.capitalize()}"
+        yield from _fields(
+            {
+                "Reason": of_kind.get("reason", ""),
+                "Message": of_kind.get("message", ""),
+                "Exit Code": str(of_kind.get("exitCode", 0)) if kind == "terminated" else "",
+                "Signal": str(of_kind.get("signal") or ""),
+                "Started": of_kind.get("startedAt", ""),
+                "Finished": of_kind.get("finishedAt", ""),
+            },
+            "      ",
+        )
+        return
+    yield f"    {title + ':':<16}Waiting"
+
+
+def _resources(asked: Json, applied: Json | None, indent: str) -> Lines:
+    """What was asked for beside what is in the kernel (E17)."""
+    rows = []
+    for kind, field in (("request", "requests"), ("limit", "limits")):
+        wanted, given = asked.get(field, {}), (applied or {}).get(field, {})
+        rows += [
+            (f"{name} {kind}", wanted.get(name, "-"), given.get(name, "-") if applied is not None else "-")
+            for name in dict.fromkeys((*wanted, *given))
+        ]
+    if not rows:
+        return
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    first, second = max(widths[0], 14), max(widths[1], len("ASKED"))
+    yield f"{indent}{'Resources:':<{first + 2}}  {'ASKED':<{second}}  APPLIED"
+    for name, wanted_text, applied_text in rows:
+        yield f"{indent}  {name:<{first}}  {wanted_text:<{second}}  {applied_text}"
+
+
+def _probe(probe: Json) -> str:
+    if "exec" in probe:
+        how = "exec " + " ".join(_quoted(word) for word in probe["exec"].get("command", ()))
+    elif "httpGet" in probe:
+        get = probe["httpGet"]
+        where = f"{get.get('host', '')}:{get.get('port')}{get.get('path', '/')}"
+        how = f"http-get {get.get('scheme', 'HTTP').lower()}://{where}"
+    else:
+        how = f"tcp-socket :{probe.get('tcpSocket', {}).get('port')}"
+    return printable(
+        f"{how} delay={probe.get('initialDelaySeconds', 0)}s timeout={probe.get('timeoutSeconds', 1)}s "
+        f"period={probe.get('periodSeconds', 10)}s #success={probe.get('successThreshold', 1)} "
+        f"#failure={probe.get('failureThreshold', 3)}"
+    )
+
+
+def _conditions(conditions: Iterable[Json]) -> Lines:
+    if rows := [(c["type"], c["status"], c.get("reason", ""), c.get("message", "")) for c in conditions]:
+        yield "Conditions:"
+        yield from _columns([("Type", "Status", "Reason", "Message"), *rows])
+
+
+def _volumes(volumes: Iterable[Json]) -> Lines:
+    if listed := list(volumes):
+        yield "Volumes:"
+    for volume in listed:
+        if "hostPath" in volume:
+            what = f"hostPath {volume['hostPath'].get('path', '')}"
+        else:
+            source = volume.get("emptyDir", {})
+            size = f", at most {source['sizeLimit']}" if "sizeLimit" in source else ""
+            what = f"emptyDir {'in memory' if source.get('medium') == 'Memory' else 'on disk'}{size}"
+        yield printable(f"  {volume['name']}: {what}")
+
+
+def _event_lines(events: list[Json]) -> Lines:
+    if not events:
+        yield f"Events:         {NONE}"
+        return
+    yield "Events:"
+    rows = [
+        (event.get("type", ""), event.get("reason", ""), age(event.get("at", 0.0)), told(event))
+        for event in events
+    ]
+    yield from _columns([("Type", "Reason", "Age", "Message"), *rows])
+
+
+def _node(node: Json, pods: list[Json], events: list[Json]) -> Lines:
+    from evenkeel.cli.node_text import node_lines
+
+    yield from node_lines(node, pods)
+    yield from _event_lines([event for event in events if not event.get("pod")])
+
+
+def _fields(fields: Mapping[str, str], indent: str = "") -> Lines:
+    for name, value in fields.items():
+        if value:
+            yield f"{indent}{name + ':':<16}{printable(value)}"
+
+
+def _columns(rows: list[tuple[str, ...]]) -> Lines:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        yield printable("  " + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip())
+
+
+def _pairs(labels: Mapping[str, str]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in labels.items()) or NONE
+
+
+def _quoted(word: str) -> str:
+    """A word of a command as one would type it."""
+    is_plain = word and all(letter.isalnum() or letter in "-_./=:,+@%" for letter in word)
+    return word if is_plain else "'" + word.replace("'", "'\\''") + "'"

@@ -1,0 +1,209 @@
+"""`evenkeel logs`: what a pod's containers wrote. Read from the files themselves: it works without an agent too."""
+
+import argparse
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from evenkeel.api.duration import Duration
+from evenkeel.cli.attempts import (
+    LogPrinter,
+    attempt_is_over,
+    containers_of,
+    log_directory,
+    status_of,
+)
+from evenkeel.cli.client import AgentRefused, Client, NoAgent, client_from
+from evenkeel.cli.state import add_namespace_flag, add_state_flag
+from evenkeel.errors import EvenkeelError
+from evenkeel.runtime.process import log_reading
+from evenkeel.runtime.process.paths import checked, state_paths
+
+USAGE = "POD [-c CONTAINER | --all-containers] [-f] [-p] [--tail N] [--since 5m] [--timestamps] [-n NS]"
+EXAMPLES = """examples:
+  evenkeel logs web                              all of it
+  evenkeel logs web -c app -f --tail 20          the last 20 lines, and what comes
+  evenkeel logs web --previous                   of the attempt before this one: why it crashed
+  evenkeel logs web --all-containers --prefix --since 10m
+"""
+Json = dict[str, Any]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("pods", metavar="POD", help="the pod; also pod/NAME")
+    parser.add_argument("container_name", nargs="?", metavar="CONTAINER", help="the same as -c CONTAINER")
+    parser.add_argument("-c", "--container", metavar="CONTAINER", help="of this container; else of the first")
+    parser.add_argument("--all-containers", action="store_true", help="of all, init containers too")
+    parser.add_argument("-f", "--follow", action="store_true", help="go on until the container ends")
+    parser.add_argument(
+        "-p", "--previous", action="store_true", help="of the attempt before the last restart"
+    )
+    parser.add_argument(
+        "--tail", type=_lines, metavar="N", help="the last so many lines of each container; else all"
+    )
+    parser.add_argument("--since", type=_ago, metavar="5m", help="not older than that")
+    parser.add_argument("--timestamps", action="store_true", help="when each line was written")
+    parser.add_argument("--prefix", action="store_true", help="which container wrote each line")
+    add_namespace_flag(parser)
+    add_state_flag(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.follow and args.previous:
+        raise EvenkeelError("--previous has ended: there is nothing to follow")
+    name = args.pods.removeprefix("pod/")
+    client = client_from(args)
+    pod = _asked(client, args.namespace, name)
+    uid = pod["metadata"]["uid"] if pod else ""
+    directory = log_directory(state_paths(args.state_dir), args.namespace, name, uid)
+    logs = [
+        _log(directory, container, pod, is_previous=args.previous)
+        for container in _containers(args, name, directory, pod)
+    ]
+    if args.all_containers:  # those that have not started have no log, and that is no mistake
+        logs = [log for log in logs if log.attempt]
+    for log in logs:
+        if not log.attempt:
+            raise EvenkeelError(log.why_not)
+    since = None if args.since is None else time.time() - args.since
+    printer = LogPrinter(has_timestamps=args.timestamps)
+
+    def prefix(log: _Log) -> str:
+        return f"[pod/{name}/{log.container}] " if args.prefix else ""
+
+    if not args.follow:
+        for log in logs:
+            for line in log_reading.read_logs(log.path, tail=args.tail, since_seconds=since):
+                printer.print(line, prefix(log))
+        return 0
+
+    def lines_of(log: _Log) -> Iterator[log_reading.LogLine]:
+        is_over = _over(client, args.namespace, name, uid, log)
+        return log_reading.follow(log.path, tail=args.tail, since_seconds=since, is_over=is_over)
+
+    if len(logs) == 1:
+        for line in lines_of(logs[0]):
+            printer.print(line, prefix(logs[0]), at_once=True)
+    else:
+        for log, line in _together(logs, lines_of):
+            printer.print(line, prefix(log), at_once=True)
+    return 0
+
+
+class _Log(NamedTuple):
+    container: str
+    path: str = ""
+    attempt: int = 0
+    why_not: str = ""
+
+
+def _asked(client: Client, namespace: str, name: str) -> Json | None:
+    """What the agent knows of the pod. Without an agent, or one that has forgotten it, its logs may still be there."""
+    try:
+        return client.pod_or_none(namespace, name)
+    except NoAgent:
+        return None
+
+
+def _containers(args: argparse.Namespace, name: str, directory: str, pod: Json | None) -> list[str]:
+    if args.container and args.container_name:
+        raise EvenkeelError("-c and a second name both name a container: give one of them")
+    init, others = containers_of(pod) if pod else ([], _subdirectories(directory))
+    if args.all_containers:
+        if args.container or args.container_name:
+            raise EvenkeelError("--all-containers and -c say two things: give one of them")
+        return [*init, *others]
+    wanted = args.container or args.container_name
+    if wanted:
+        if pod and wanted not in (*init, *others):
+            raise EvenkeelError(f"pod {name} has no container {wanted}: it has {', '.join((*init, *others))}")
+        return [checked(wanted, "container name")]
+    if len(others) > 1:
+        if not pod:
+            raise EvenkeelError(
+                f"pod {name} has several containers: choose one of {', '.join(others)} with -c"
+            )
+        print(f"the first container, {others[0]}, of: {', '.join((*init, *others))}", file=sys.stderr)
+    if not others:
+        raise EvenkeelError(f"pod {name} has no log yet")
+    return others[:1]
+
+
+def _subdirectories(directory: str) -> list[str]:
+    try:
+        with os.scandir(directory) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir())
+    except OSError as error:
+        raise EvenkeelError(f"cannot read {directory}: {(error.strerror or str(error)).lower()}") from None
+
+
+def _log(directory: str, container: str, pod: Json | None, *, is_previous: bool) -> _Log:
+    here = f"{directory}/{container}"
+    attempts = log_reading.attempts(here) if os.path.isdir(here) else ()
+    if is_previous:
+        if len(attempts) < 2:
+            return _Log(container, why_not=f"container {container} has no log of an earlier attempt")
+        attempts = attempts[:-1]
+    if not attempts:
+        waiting = status_of(pod, container).get("state", {}).get("waiting", {}) if pod else {}
+        why = ": ".join(filter(None, (waiting.get("reason", ""), waiting.get("message", ""))))
+        return _Log(container, why_not=f"container {container} has no log yet{f' ({why})' if why else ''}")
+    return _Log(container, f"{here}/{attempts[-1]}.log", attempts[-1])
+
+
+def _over(client: Client, namespace: str, name: str, uid: str, log: _Log) -> Callable[[], bool]:
+    def is_over() -> bool:
+        try:
+            pod = client.pod(namespace, name)
+        except NoAgent:
+            return False  # containers go on without an agent
+        except AgentRefused as refusal:
+            return refusal.is_not_found
+        if uid and pod["metadata"]["uid"] != uid:
+            return True
+        return attempt_is_over(pod, log.container, log.attempt)
+
+    return is_over
+
+
+def _together(
+    logs: list[_Log], lines_of: Callable[[_Log], Iterator[log_reading.LogLine]]
+) -> Iterator[tuple[_Log, log_reading.LogLine]]:
+    """The lines of several logs as they come, until the last of them is over."""
+    lines: queue.Queue[tuple[_Log, log_reading.LogLine] | None] = queue.Queue(maxsize=1000)
+
+    def read(log: _Log) -> None:
+        try:
+            for line in lines_of(log):
+                lines.put((log, line))
+        finally:
+            lines.put(None)
+
+    for log in logs:
+        threading.Thread(target=read, args=(log,), daemon=True).start()
+    left = len(logs)
+    while left:
+        item = lines.get()
+        if item is None:
+            left -= 1
+        else:
+            yield item
+
+
+def _lines(text: str) -> int | None:
+    if text == "-1":  # as kubectl has it
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise argparse.ArgumentTypeError(f'"{text}" is not a number of lines')
+    return int(text)
+
+
+def _ago(text: str) -> float:
+    try:
+        return Duration.parse(text).seconds
+    except EvenkeelError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

@@ -1,0 +1,161 @@
+"""`evenkeel run`: one command as a pod. Attached, it looks as if the command ran here: its output, its exit code."""
+
+import argparse
+import os
+import signal
+import sys
+from typing import Any
+
+from evenkeel.cli.client import Client, client_from
+from evenkeel.cli.state import add_namespace_flag, add_state_flag, grace_seconds
+from evenkeel.errors import EvenkeelError
+from evenkeel.quantity import Quantity
+
+USAGE = "[--cpu 500m] [--memory 1Gi] [--cpu-limit 2] [--memory-limit 2Gi] [--rm] [-d] [flags] -- COMMAND…"
+EXAMPLES = """examples:
+  evenkeel run --memory 1Gi -- make -j4               its output comes here, Ctrl-C stops it
+  evenkeel run --rm --cpu 2 --cpu-limit 2 -- ./bench  and nothing of it is left afterwards
+  evenkeel run -d --name worker --restart Always -- ./worker --queue mail
+  evenkeel run --memory-limit 256Mi --env MODE=test -- python3 script.py
+without a request it is BestEffort: it has what is idle, and goes first when memory runs short
+"""
+CONTAINER = "main"
+Json = dict[str, Any]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--name", metavar="N", help="the pod's name; else the command's with a few letters")
+    for flag, words in (
+        ("--cpu", "what it must have, as 500m or 2"),
+        ("--memory", "what it must have, as 256Mi or 1Gi"),
+        ("--cpu-limit", "what it must not exceed"),
+        ("--memory-limit", "what it must not exceed"),
+    ):
+        parser.add_argument(flag, metavar="AMOUNT", type=_amount, help=words)
+    parser.add_argument(
+        "-e", "--env", metavar="K=V", action="append", default=[], help="a variable; K alone takes over yours"
+    )
+    parser.add_argument(
+        "--image", default="host", help="a root filesystem: directory or archive (%(default)s)"
+    )
+    parser.add_argument("--workdir", metavar="DIR", help="where it runs; else here")
+    parser.add_argument(
+        "--restart", choices=("Never", "OnFailure", "Always"), default="Never", help="%(default)s"
+    )
+    parser.add_argument(
+        "--grace-period", type=grace_seconds, metavar="SECONDS", help="from SIGTERM to the kill (30)"
+    )
+    parser.add_argument("--rm", action="store_true", help="delete the pod when it has ended")
+    parser.add_argument("-d", "--detach", action="store_true", help="do not wait for it")
+    add_namespace_flag(parser)
+    add_state_flag(parser)
+    parser.add_argument("command_line", nargs=argparse.REMAINDER, metavar="-- COMMAND…")
+
+
+def run(args: argparse.Namespace) -> int:
+    command = args.command_line[1:] if args.command_line[:1] == ["--"] else args.command_line
+    if not command:
+        raise EvenkeelError("run needs a command", hint="evenkeel run -- COMMAND ARGUMENT…")
+    if args.rm and args.detach:
+        raise EvenkeelError("--rm waits for the end, and --detach does not: give one of them")
+    client = client_from(args)
+    name = args.name or _name(command[0])
+    if args.name and client.pod_or_none(args.namespace, name) is not None:
+        raise EvenkeelError(f"there is a pod {name} already", hint=f"evenkeel delete {name}")
+    client.apply(_pod(args, name, command), source="run")
+    if args.detach:
+        print(f"pod/{name} created")
+        return 0
+    return _attached(client, args.namespace, name, removes=args.rm)
+
+
+def _pod(args: argparse.Namespace, name: str, command: list[str]) -> Json:
+    amounts = {
+        "requests": {"cpu": args.cpu, "memory": args.memory},
+        "limits": {"cpu": args.cpu_limit, "memory": args.memory_limit},
+    }
+    resources = {
+        kind: {n: str(v) for n, v in given.items() if v is not None} for kind, given in amounts.items()
+    }
+    workdir = args.workdir or (os.getcwd() if args.image == "host" else "")
+    container = {
+        "name": CONTAINER,
+        "image": args.image if args.image == "host" else os.path.abspath(args.image),
+        "command": command,
+        "env": [_variable(text) for text in args.env],
+        "resources": {kind: given for kind, given in resources.items() if given},
+        **({"workingDir": os.path.abspath(workdir) if args.image == "host" else workdir} if workdir else {}),
+    }
+    spec: Json = {"restartPolicy": args.restart, "containers": [container]}
+    if args.grace_period is not None:
+        spec["terminationGracePeriodSeconds"] = round(args.grace_period)
+    metadata = {"name": name, "namespace": args.namespace, "labels": {"run": name}}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def _attached(client: Client, namespace: str, name: str, *, removes: bool) -> int:
+    from evenkeel.cli.attached import Attached
+
+    attached = Attached(client, namespace, name, CONTAINER)
+    stops = 0
+
+    def stop(number: int, frame: object) -> None:  # noqa: ARG001
+        nonlocal stops
+        stops += 1
+        if stops > 2:
+            raise KeyboardInterrupt
+        attached.ask_to_stop(grace_seconds=None if stops == 1 else 0.0)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        pod = attached.stream()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if removes:
+        attached.ask_to_stop(grace_seconds=None)
+        attached.finish()
+    return _exit_code(pod, name, was_stopped=stops > 0)
+
+
+def _exit_code(pod: Json, name: str, *, was_stopped: bool) -> int:
+    from evenkeel.cli.attempts import status_of
+
+    status = pod.get("status", {})
+    told = status_of(pod, CONTAINER)
+    ended = told.get("state", {}).get("terminated") or told.get("lastState", {}).get("terminated")
+    if status.get("reason"):
+        print(f"evenkeel: pod/{name}: {status['reason']}: {status.get('message', '')}", file=sys.stderr)
+    elif ended and ended.get("reason") not in ("Completed", "Error", None) and not was_stopped:
+        print(f"evenkeel: pod/{name}: {ended['reason']}: {ended.get('message', '')}", file=sys.stderr)
+    if ended is None:
+        return 130 if was_stopped else 1
+    code: int = ended.get("exitCode", 0)
+    return code or (1 if status.get("reason") else 0)
+
+
+def _name(command: str) -> str:
+    """From the command's own, such as `make-7x2fk`."""
+    letters = "bcdfghjklmnpqrstvwxz2456789"
+    base = "".join(
+        c if c.isascii() and c.isalnum() else "-" for c in os.path.basename(command).lower()
+    ).strip("-")
+    return (
+        f"{base[:40].rstrip('-') or 'run'}-{''.join(letters[byte % len(letters)] for byte in os.urandom(5))}"
+    )
+
+
+def _variable(text: str) -> dict[str, str]:
+    name, has_value, value = text.partition("=")
+    if not name or "\0" in text:
+        raise EvenkeelError(f'--env: "{text}" is not NAME=VALUE')
+    if not has_value and name not in os.environ:
+        raise EvenkeelError(f"--env: you have no variable {name} to take over: write {name}=VALUE")
+    return {"name": name, "value": value if has_value else os.environ[name]}
+
+
+def _amount(text: str) -> Quantity:
+    try:
+        return Quantity.parse(text)
+    except EvenkeelError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
