@@ -22,7 +22,7 @@ def read_text(path: str) -> str:
     try:
         if path != "-" and not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise EvenkeelError(f"cannot read {path}: it is not a file")
-        return _decoded(path, _bounded(path, descriptor))
+        return decoded(path, _bounded(path, descriptor))
     finally:
         if path != "-":
             os.close(descriptor)
@@ -37,11 +37,25 @@ def manifest_paths(path: str) -> Iterator[str]:
         names = sorted(os.listdir(path))
     except OSError as error:
         raise EvenkeelError(f"cannot read {path}: {_reason(error)}") from None
-    found = [name for name in names if name.endswith(MANIFEST_SUFFIXES) and not name.startswith(".")]
+    found = [name for name in names if is_manifest_name(name)]
     if not found:
         raise EvenkeelError(f"{path} holds no manifest: no file there ends in {', '.join(MANIFEST_SUFFIXES)}")
     for name in found:
         yield os.path.join(path, name)
+
+
+def is_manifest_name(name: str) -> bool:
+    """Whether an entry of a directory is a manifest: not hidden, nor an editor's copy."""
+    return name.endswith(MANIFEST_SUFFIXES) and not name.startswith(".")
+
+
+def decoded(path: str, content: bytes) -> str:
+    """`content` as the text of the file at `path`."""
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise EvenkeelError(f"{path}:{line}: is not text in UTF-8") from None
 
 
 def _bounded(path: str, descriptor: int) -> bytes:
@@ -57,14 +71,6 @@ def _bounded(path: str, descriptor: int) -> bytes:
         parts.append(part)
         left -= len(part)
     raise EvenkeelError(f"{path} is larger than {MAX_BYTES >> 20} MiB, which no manifest needs")
-
-
-def _decoded(path: str, content: bytes) -> str:
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise EvenkeelError(f"{path}:{line}: is not text in UTF-8") from None
 
 
 def _reason(error: OSError) -> str:

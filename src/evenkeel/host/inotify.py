@@ -7,7 +7,14 @@ from ctypes import CDLL, get_errno
 from typing import NamedTuple
 
 MODIFIED = 0x2
+ATTRIBUTES = 0x4
+WRITTEN = 0x8  # closed by one who had it open for writing
+MOVED_FROM = 0x40
+MOVED_TO = 0x80
+CREATED = 0x100
 DELETED = 0x200  # an entry of a watched directory
+SELF_DELETED = 0x400
+SELF_MOVED = 0x800
 OVERFLOW = 0x4000
 IGNORED = 0x8000  # the watch itself is gone
 
@@ -37,6 +44,11 @@ class Inotify:
     def watch_directory(self, path: str) -> int:
         """Tells when an entry was removed."""
         return self._add(path, DELETED | _ONLY_DIRECTORY)
+
+    def watch_entries(self, path: str) -> int:
+        """Tells when an entry of the directory came, went or was written, and when the directory itself goes."""
+        entries = CREATED | WRITTEN | MOVED_FROM | MOVED_TO | DELETED | ATTRIBUTES
+        return self._add(path, entries | SELF_DELETED | SELF_MOVED | _ONLY_DIRECTORY)
 
     def unwatch(self, watch: int) -> None:
         self._libc.inotify_rm_watch(
