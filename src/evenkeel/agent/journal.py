@@ -257,17 +257,15 @@ class Journal:
 
     def checkpoint(self) -> None:
         """Moves what was written into the main file, which waits for the disk: for a thread beside the loop. Cheap if
-        there is little to move; safe in any thread. Also notices that the file was removed under us."""
+        there is little to move; safe in any thread. Also keeps some room in the file for the day the disk is full, and
+        notices that the file was removed under us. To be called every minute or so."""
         if _identity(self.path) != self._file:
             raise journal_faults.moved(self.path)
-        try:
-            if os.stat(f"{self.path}-wal").st_size < _CHECKPOINT_BYTES:
-                return
-        except OSError:
-            return
         connection = journal_schema.connect(self.path, "rw")
         try:
-            connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            if journal_schema.size(f"{self.path}-wal") >= _CHECKPOINT_BYTES:
+                connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            journal_schema.keep_reserve(connection)
         except sqlite3.Error as error:
             raise journal_faults.of_sqlite(self.path, error) from None
         finally:
@@ -282,7 +280,7 @@ class Journal:
             raise journal_faults.of_sqlite(self.path, error) from None
         try:
             self.set_value(_CLOSED, None)
-            journal_schema.keep_reserve(self._connection)
+            journal_schema.keep_reserve(self._connection, at_least_bytes=1 << 40)  # for its log, too
         except (sqlite3.Error, JournalError) as error:
             # Without room there is still much to read.
             if self._connection.in_transaction:

@@ -10,8 +10,8 @@ from evenkeel.agent.journal_faults import JournalError, damaged, foreign, newer,
 APPLICATION = 0x45564B4C  # EVKL: tells a journal from other programs' databases
 LOCK_PATIENCE_SECONDS = 1.0
 CHECK_SECONDS = 2.0
-# Kept free in the file from the start, so that there is room for what must be noted when the disk is full.
-RESERVE_BYTES = 256 * 1024
+# Kept free in the file and its log, so that there is room for what must be noted when the disk is full.
+RESERVE_BYTES = 512 * 1024
 # Pages (of 4 KiB) in the write-ahead log after which the writer itself moves them; `Journal.checkpoint` comes before.
 AUTOMATIC_CHECKPOINT_PAGES = 4096
 
@@ -46,7 +46,7 @@ def open_for_writing(path: str) -> sqlite3.Connection:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
         try:
             os.fchmod(descriptor, 0o600)
-            if os.fstat(descriptor).st_size == 0 and _size(f"{path}-wal") > 0:
+            if os.fstat(descriptor).st_size == 0 and size(f"{path}-wal") > 0:
                 raise damaged(path, "it is empty, but the log of writes beside it is not")
         finally:
             os.close(descriptor)
@@ -82,7 +82,7 @@ def open_for_reading(path: str) -> sqlite3.Connection:
     try:
         return _checked_for_reading(path, "ro")
     except JournalError as error:
-        if not error.is_passing or _size(f"{path}-wal") > 0:
+        if not error.is_passing or size(f"{path}-wal") > 0:
             raise
     return _checked_for_reading(path, "ro&immutable=1")
 
@@ -116,11 +116,18 @@ def check(connection: sqlite3.Connection, path: str, seconds: float = CHECK_SECO
         connection.set_progress_handler(None, 0)
 
 
-def keep_reserve(connection: sqlite3.Connection) -> None:
-    connection.execute("BEGIN IMMEDIATE")
+def keep_reserve(connection: sqlite3.Connection, *, at_least_bytes: int = RESERVE_BYTES // 2) -> None:
+    """Sees to it that new rows find room in the file as it is. Then a checkpoint needs no room on the disk, and after
+    one the log of writes is written anew from its beginning, in the room that it has."""
+    (pages,) = connection.execute("PRAGMA freelist_count").fetchone()
+    if pages * 4096 >= at_least_bytes:
+        return
     connection.execute("INSERT INTO reserve VALUES (zeroblob(?))", (RESERVE_BYTES,))
-    connection.execute("DELETE FROM reserve")
-    connection.execute("COMMIT")
+    try:
+        # Passive: the others would keep writers waiting for the disk.
+        connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+    finally:
+        connection.execute("DELETE FROM reserve")
 
 
 def _checked_for_reading(path: str, mode: str) -> sqlite3.Connection:
@@ -174,7 +181,7 @@ def _number(connection: sqlite3.Connection, pragma: str) -> int:
     return int(value)
 
 
-def _size(path: str) -> int:
+def size(path: str) -> int:
     try:
         return os.stat(path).st_size
     except OSError:

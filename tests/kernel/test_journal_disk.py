@@ -1,0 +1,140 @@
+"""The journal on real file systems that are full, and on ones that have become read-only."""
+
+import secrets
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from evenkeel.agent.journal import Journal, JournalError
+from evenkeel.agent.records import HeldPod
+from evenkeel.policy.lifecycle.life import PodLife
+from tests.journal_records import named, told
+
+SIZE_MIB = 4
+pytestmark = pytest.mark.cgroup("v1", "v2")
+
+
+def run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True)
+
+
+@pytest.fixture(params=["tmpfs", "ext4"])
+def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A file system with little room."""
+    mount = tmp_path / f"small{secrets.token_hex(3)}"
+    mount.mkdir()
+    if request.param == "tmpfs":
+        run("mount", "-t", "tmpfs", "-o", f"size={SIZE_MIB}m,mode=700", "evenkeel-test", str(mount))
+    else:
+        image = tmp_path / "image"
+        with image.open("wb") as file:
+            file.truncate(SIZE_MIB << 20)
+        run("mkfs.ext4", "-q", "-m", "0", "-O", "^has_journal", str(image))
+        try:
+            run("mount", "-o", "loop", str(image), str(mount))
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"no loop devices here: {error.stderr.decode().strip()}")
+    try:
+        yield mount
+    finally:
+        run("umount", str(mount))
+
+
+def fill(directory: Path) -> Path:
+    """Leaves no byte free."""
+    filler = directory / "filler"
+    with filler.open("ab", buffering=0) as file:
+        for size in (1 << 16, 1 << 12, 1):
+            try:
+                while True:
+                    file.write(b"\xa5" * size)
+            except OSError:
+                continue
+    return filler
+
+
+def save_until_it_fails(journal: Journal) -> tuple[int, JournalError]:
+    for number in range(10_000):
+        try:
+            journal.save(named(f"filler-{number}", order=number, source="x" * 2000))
+        except JournalError as error:
+            return number, error
+    raise AssertionError("it is never full")
+
+
+def test_a_disk_that_becomes_full_is_told_of_and_nothing_is_lost(small: Path):
+    path = str(small / "journal.db")
+    with Journal.open(path) as journal:
+        journal.save(named("first", order=-1))
+        filler = fill(small)
+        number, error = save_until_it_fails(journal)
+        assert error.is_passing
+        assert f"the disk is full: the journal {path} takes no more; running pods keep running" in str(error)
+        assert len(journal.pods()) == number + 1
+        filler.unlink()
+        journal.save(named(f"filler-{number}", order=number, source="x" * 2000))
+        journal.tell(told("there is room again"))
+    with Journal.open(path) as journal:
+        assert len(journal.pods()) == number + 2
+        assert journal.pods()[0] == named("first", order=-1)
+        assert journal.happenings()[-1].message == "there is room again"
+
+
+def test_lives_can_still_be_noted_on_a_full_disk(small: Path):
+    """In the room that the journal has from the start; so that what runs is known after a restart."""
+    with Journal.open(str(small / "journal.db")) as journal:
+        for number in range(20):
+            journal.save(named(f"pod-{number}", order=number))
+        fill(small)
+        for number in range(20):
+            journal.save(named(f"pod-{number}", order=number, life=PodLife(accepted_at=5.0)))
+    with Journal.open(str(small / "journal.db")) as journal:
+        assert [held.life.accepted_at for held in journal.pods()] == [5.0] * 20
+
+
+def opened(path: str) -> tuple[HeldPod, ...] | str:
+    """On some file systems there is no room even for the files beside it that an opening needs."""
+    try:
+        with Journal.open(path) as journal:
+            return journal.pods()
+    except JournalError as error:
+        return "no room" if error.is_passing else str(error)
+
+
+def test_a_journal_on_a_full_disk_can_be_opened_read_and_closed(small: Path):
+    path = str(small / "journal.db")
+    with Journal.open(path) as journal:
+        journal.save(named("a"))
+    filler = fill(small)
+    for _ in range(2):
+        assert opened(path) in ((named("a"),), "no room")
+    filler.unlink()
+    with Journal.open(path) as journal:
+        assert journal.pods() == (named("a"),)
+        journal.save(named("b"))
+
+
+def test_no_journal_can_be_made_on_a_full_disk_and_the_sentence_says_so(small: Path):
+    filler = fill(small)
+    with pytest.raises(JournalError, match=r"the disk is full|the disk fails under"):
+        Journal.open(str(small / "journal.db"))
+    filler.unlink()
+    with Journal.open(str(small / "journal.db")) as journal:
+        journal.save(named("a"))
+
+
+def test_a_file_system_that_becomes_read_only_is_told_of_and_passes(small: Path):
+    path = str(small / "journal.db")
+    with Journal.open(path) as journal:
+        journal.save(named("a"))
+    run("mount", "-o", "remount,ro", str(small))
+    with pytest.raises(JournalError, match="is read-only, by its mode or its file system") as caught:
+        Journal.open(path)
+    assert caught.value.is_passing
+    with Journal.read(path) as reader:
+        assert reader.pods() == (named("a"),)
+    run("mount", "-o", "remount,rw", str(small))
+    with Journal.open(path) as journal:
+        assert journal.pods() == (named("a"),)
