@@ -7,7 +7,7 @@ from typing import NamedTuple
 from evenkeel.api.container import Container
 from evenkeel.api.pod import Pod
 from evenkeel.runtime.process import volumes
-from evenkeel.runtime.process.mount_table import Mounted, is_below, read_mounts
+from evenkeel.runtime.process.mount_table import Mounted, is_below, other_ways, read_mounts
 from evenkeel.runtime.process.paths import StatePaths
 from evenkeel.runtime.process.rootfs import PROC_SETTINGS, FilesystemSpec, Mount
 
@@ -67,30 +67,6 @@ def filesystem_spec(
         hidden=around.hidden,
         read_only=around.read_only,
     )
-
-
-def other_ways(directory: str, mounts: Sequence[Mounted]) -> tuple[str, ...]:
-    """Paths outside `directory` at which it, or a part of it, can be seen: its filesystem may be mounted elsewhere too.
-    Pure."""
-    home = max(
-        (mount for mount in mounts if is_below(directory, mount.point)),
-        key=lambda mount: len(mount.point),
-        default=None,
-    )
-    if home is None:
-        return ()
-    inside = os.path.normpath(
-        f"{home.root}/{os.path.relpath(directory, home.point)}"
-    )  # its filesystem's own path
-    ways = []
-    for mount in mounts:
-        if mount.device != home.device or is_below(mount.point, directory):
-            continue
-        if is_below(inside, mount.root):
-            ways.append(os.path.normpath(f"{mount.point}/{os.path.relpath(inside, mount.root)}"))
-        elif is_below(mount.root, inside):
-            ways.append(mount.point)
-    return tuple(dict.fromkeys(way for way in ways if not is_below(way, directory)))
 
 
 def kernel_mounts(directory: str, mounts: Sequence[Mounted]) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 _ESCAPE = re.compile(rb"\\([0-7]{3})")
@@ -34,6 +35,30 @@ def parse_mounts(text: bytes) -> tuple[Mounted, ...]:
 def is_below(path: str, directory: str) -> bool:
     """Whether `path` is `directory` or in it. Both absolute and without dots."""
     return path == directory or path.startswith(directory.rstrip("/") + "/")
+
+
+def other_ways(directory: str, mounts: Sequence[Mounted]) -> tuple[str, ...]:
+    """Paths outside `directory` at which it, or a part of it, can be seen: its filesystem may be mounted elsewhere too.
+    Pure."""
+    home = max(
+        (mount for mount in mounts if is_below(directory, mount.point)),
+        key=lambda mount: len(mount.point),
+        default=None,
+    )
+    if home is None:
+        return ()
+    inside = os.path.normpath(
+        f"{home.root}/{os.path.relpath(directory, home.point)}"
+    )  # its filesystem's own path
+    ways = []
+    for mount in mounts:
+        if mount.device != home.device or is_below(mount.point, directory):
+            continue
+        if is_below(inside, mount.root):
+            ways.append(os.path.normpath(f"{mount.point}/{os.path.relpath(inside, mount.root)}"))
+        elif is_below(mount.root, inside):
+            ways.append(mount.point)
+    return tuple(dict.fromkeys(way for way in ways if not is_below(way, directory)))
 
 
 def _unescaped(text: bytes) -> str:
