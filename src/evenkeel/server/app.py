@@ -39,9 +39,10 @@ class Server:
             return
         self._server.close()
         listen.remove(self._state_dir, self._inode)
-        if answering := [
-            task for task, connection in self._open.items() if connection.doing is Doing.ANSWERING
-        ]:
+        answering = [task for task, connection in self._open.items() if connection.doing is Doing.ANSWERING]
+        for task in answering:
+            self._open[task].is_last = True
+        if answering:
             await asyncio.wait(answering, timeout=_LAST_WORDS_SECONDS)
         for task in (ending := list(self._open)):
             task.cancel()

@@ -122,6 +122,7 @@ class Connection:
         large_bodies: asyncio.Semaphore,
     ) -> None:
         self.doing = Doing.WAITING
+        self.is_last = False  # this answer, whatever the client would like
         self._reader = reader
         self._writer = writer
         self._limits = limits
@@ -262,6 +263,8 @@ class Connection:
         self, status: int, content_type: str, more: Sequence[tuple[str, str]] = (), length: int | None = None
     ) -> None:
         headers = [("Content-Type", content_type), ("Cache-Control", "no-store"), *more]
+        if self.is_last:
+            headers.append(("Connection", "close"))
         if length is not None:
             headers.append(("Content-Length", str(length)))
         await self._send(h11.Response(status_code=status, headers=headers, reason=_reason(status)))
