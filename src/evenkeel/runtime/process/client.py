@@ -50,6 +50,8 @@ _THREADS = 16
 _KILLED_SECONDS = 10.0  # after the kill of a cgroup, for the keeper to take note
 _EXECUTION_SLACK_SECONDS = 10.0
 _RECONNECTIONS = 3
+_FIRST_RECONNECTION_SECONDS = 0.5
+_LONGEST_RECONNECTION_SECONDS = 30.0
 
 
 class ProcessRuntime:
@@ -94,7 +96,10 @@ class ProcessRuntime:
             os.makedirs(directory, 0o700, exist_ok=True)
         syscalls.set_child_subreaper()
         self._driver = self._make_driver()
-        await self._connect()
+        try:
+            await self._connect()
+        except KeeperLost:
+            raise EvenkeelError("the process that keeps containers ends as soon as it is started") from None
 
     async def close(self) -> None:
         self._is_closed = True
@@ -307,21 +312,27 @@ class ProcessRuntime:
         self._ready.set()
 
     def _lost(self) -> None:
-        if not self._is_closed:
-            self._ready.clear()
-            self._keep(asyncio.ensure_future(self._reconnect()))
+        """One keeper after another, and never two at a time."""
+        if self._is_closed or not self._ready.is_set():
+            return
+        self._ready.clear()
+        self._keep(asyncio.ensure_future(self._reconnect()))
 
     async def _reconnect(self) -> None:
-        why = "the process that keeps containers ended"
-        try:
-            await self._connect()
-        except KeeperLost:
-            return  # the next one is on its way
-        except (EvenkeelError, OSError) as error:
-            why = f"{why}, and another could not be started: {error}"
-        else:
-            why += "; another has taken over"
-        self._events.put_nowait(RuntimeLost(why))
+        """Until there is a keeper again: containers run on meanwhile, and nothing is started."""
+        self._events.put_nowait(RuntimeLost("the process that keeps containers ended"))
+        wait = _FIRST_RECONNECTION_SECONDS
+        while not self._is_closed:
+            try:
+                await self._connect()
+            except (KeeperLost, EvenkeelError, OSError) as error:
+                why = f"the process that keeps containers cannot be started: {error}"
+                self._events.put_nowait(RuntimeLost(why))
+                await asyncio.sleep(wait)
+                wait = min(2 * wait, _LONGEST_RECONNECTION_SECONDS)
+            else:
+                self._events.put_nowait(RuntimeLost("another process keeps the containers now"))
+                return
 
     async def _ask_again(self, todo: str, attempt: Attempt, **fields: object) -> Message | None:
         """As often as keepers go away. None if the attempt is known meanwhile, and was to be started."""

@@ -21,7 +21,7 @@ from evenkeel.runtime.process.messages import (
 )
 
 _HELLO_SECONDS = 20.0
-_TRIES = 100
+_TRIES = 20
 _TRY_AGAIN_SECONDS = 0.05
 
 # Without `site` and the environment: it starts in half the time and needs nothing of either.
@@ -41,16 +41,15 @@ class KeeperRefused(EvenkeelError):
 
 
 class KeeperConnection:
-    """One connection. `on_event` hears what the keeper says unasked, `on_lost` that it is gone."""
+    """One connection. `on_event` hears what the keeper says unasked, `on_lost` that it is gone; whoever makes the
+    connection sees for itself whether it comes about, so `on_lost` is set only then."""
 
-    def __init__(
-        self, client: socket.socket, on_event: Callable[[Message], None], on_lost: Callable[[], None]
-    ) -> None:
+    def __init__(self, client: socket.socket, on_event: Callable[[Message], None]) -> None:
         client.setblocking(False)
         self._socket = client
         self._loop = asyncio.get_running_loop()
         self._on_event = on_event
-        self._on_lost = on_lost
+        self.on_lost: Callable[[], None] = lambda: None
         self._count = 0
         self._answers: dict[int, asyncio.Future[Message]] = {}
         self._parts: dict[int, list[object]] = {}
@@ -113,7 +112,7 @@ class KeeperConnection:
                 packet = b""
             if not packet:
                 self.close()
-                self._on_lost()
+                self.on_lost()
                 return
             with suppress(BadMessage):
                 self._take(decode(packet))
@@ -158,14 +157,14 @@ async def connected(
     state: str, on_event: Callable[[Message], None], on_lost: Callable[[], None]
 ) -> tuple[KeeperConnection, Message]:
     """A connection to the keeper of the state directory, which is started if none runs; and what it said first."""
-    for _ in range(_TRIES):
+    for pause in _TRY_AGAIN_SECONDS:
         client = _existing(state) or _started(state)
-        connection = KeeperConnection(client, on_event, on_lost)
+        connection = KeeperConnection(client, on_event)
         try:
             hello = await connection.hello()
         except KeeperLost:  # it was about to end, or another was starting
             connection.close()
-            await asyncio.sleep(_TRY_AGAIN_SECONDS)
+            await asyncio.sleep(pause)
             continue
         if hello.get("event") == "hello":
             if hello.get("version") != VERSION:
@@ -176,9 +175,12 @@ async def connected(
                     hint="stop the pods with the version of Evenkeel that started them, or kill that process: the "
                     "containers run on, and this version takes them over",
                 )
+            connection.on_lost = on_lost
+            if not connection.is_open:
+                on_lost()
             return connection, hello
         connection.close()
-        await asyncio.sleep(_TRY_AGAIN_SECONDS)
+        await asyncio.sleep(pause)
     raise EvenkeelError(
         f"the process that keeps containers cannot be started for {state}",
         hint=f"{state}/keeper.log may say why",

@@ -6,7 +6,6 @@ into the container and makes the second, beside it a child of the keeper, which 
 
 import os
 import signal
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import NoReturn
@@ -14,7 +13,7 @@ from typing import NoReturn
 from evenkeel.errors import EvenkeelError
 from evenkeel.runtime.process import attempts, spawn, syscalls
 from evenkeel.runtime.process.keeping import Answer, Kept
-from evenkeel.runtime.process.loop import Loop
+from evenkeel.runtime.process.loop import Loop, Timer
 
 OUTPUT_BYTES = 10 << 10  # as much as kubelet keeps of a probe's
 
@@ -37,6 +36,7 @@ class _Execution:
         self.said = b""
         self.output = output
         self.text = b""
+        self.overdue: Timer | None = None
 
 
 class Executing:
@@ -69,7 +69,7 @@ class Executing:
         for descriptor, callback in ((report, self._read_report), (output, self._read_output)):
             os.set_blocking(descriptor, False)
             self._loop.watch(descriptor, partial(callback, execution))
-        self._loop.after(seconds, partial(self._overdue, execution))
+        execution.overdue = self._loop.after(seconds, partial(self._overdue, execution))
 
     def child_ended(self, pid: int, status: int) -> bool:
         for execution in self._executions:
@@ -137,6 +137,8 @@ class Executing:
         if execution not in self._executions:
             return
         self._executions.remove(execution)
+        if execution.overdue is not None:
+            execution.overdue.cancel()
         if not self._executions:
             self._unknown.clear()
         self._close_report(execution)
@@ -179,37 +181,26 @@ def _first(kept: Kept, command: tuple[str, ...], report: int, output: int) -> No
         nothing = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         for number, descriptor in enumerate((nothing, output, output)):
             os.dup2(descriptor, number, inheritable=True)
-        has_entered = _enter_namespaces(process.pid, process.ticks)
+        _enter_namespaces(process.pid, process.ticks)
         second = syscalls.clone(syscalls.CLONE_PARENT)
         if second == 0:
-            _guarded(partial(_second, plan._replace(argv=command), report, has_entered), report)
+            spawn.guarded(partial(_second, plan._replace(argv=command), report), report)
         os.write(report, b"%d\n" % second)
 
-    _guarded(act, report)
+    spawn.guarded(act, report)
 
 
-def _second(plan: spawn.Plan, report: int, has_entered: bool) -> None:  # noqa: FBT001
+def _second(plan: spawn.Plan, report: int) -> None:
     os.setsid()
-    program = spawn.settle(plan, is_privileged=os.geteuid() == 0 or has_entered)
+    is_privileged = os.geteuid() == 0
+    spawn.limit_future_powers(is_privileged=is_privileged)
+    program = spawn.settle(plan, is_privileged=is_privileged)
     syscalls.close_on_exec_from(3)
     spawn.execute(program, report)
 
 
-def _guarded(act: Callable[[], None], report: int) -> NoReturn:
-    """Whatever happens, this process does not get back into the keeper's loop."""
-    try:
-        act()
-    except EvenkeelError as error:
-        spawn.tell(report, error=error.message, hint=error.hint)
-    except BaseException as error:  # noqa: BLE001
-        spawn.tell(report, error=f"the command could not be set up: {spawn.reason(error)}")
-    finally:
-        os._exit(0)
-    raise AssertionError
-
-
-def _enter_namespaces(pid: int, ticks: int) -> bool:
-    """Those of the container that are not ours. True if its user namespace is one of them."""
+def _enter_namespaces(pid: int, ticks: int) -> None:
+    """Those of the container that are not ours."""
     entered = []
     for name, kind in _KINDS:
         path = f"/proc/{pid}/ns/{name}"
@@ -223,7 +214,6 @@ def _enter_namespaces(pid: int, ticks: int) -> bool:
         raise EvenkeelError("the container has ended meanwhile")
     for descriptor, kind in entered:
         syscalls.setns(descriptor, kind)
-    return any(kind == syscalls.CLONE_NEWUSER for _, kind in entered)
 
 
 def _text(read: bytes) -> str:

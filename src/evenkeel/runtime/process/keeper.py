@@ -24,6 +24,7 @@ from evenkeel.runtime.process.listener import Connection, Listener
 from evenkeel.runtime.process.loop import Loop
 from evenkeel.runtime.process.messages import LOCK_NAME, AttemptKey, BadMessage, Message, attempt_of, encode
 from evenkeel.runtime.process.paths import StatePaths
+from evenkeel.runtime.process.spares import Spares
 
 _LOWEST_SCORE = -999
 _RECORDS_A_PACKET = 100
@@ -35,7 +36,8 @@ class Keeper:
         self._state = state
         self._loop = Loop(self._mistake)
         namespaces = usable_namespaces()
-        self._keeping = Keeping(self._loop, StatePaths(state), namespaces, self._tell)
+        self._spares = Spares(self._loop, namespaces)
+        self._keeping = Keeping(self._loop, StatePaths(state), self._spares, self._tell)
         self._executing = Executing(self._loop)
         self._wake, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
@@ -45,6 +47,7 @@ class Keeper:
         self.listener = Listener(self._loop, directory, hello, self._heard, self._keeping.client_gone)
 
     def run(self) -> None:
+        self._spares.fill()
         self._loop.run(lambda: self.listener.connection is None and not self._keeping and not self._executing)
         self.listener.close()
 
@@ -110,7 +113,7 @@ class Keeper:
                 return
             if pid == 0:
                 return
-            if not self._keeping.child_ended(pid, status):
+            if not self._keeping.child_ended(pid, status) and not self._spares.child_ended(pid):
                 self._executing.child_ended(pid, status)
 
     def _mistake(self, error: BaseException) -> None:
@@ -126,8 +129,8 @@ class Keeper:
 def usable_namespaces() -> int:
     """Which kinds containers get: all of them, or none if the kernel does not let us. Those who are not root need a
     user namespace to begin with, and some systems give them one that is good for nothing."""
-    flags = spawn.NAMESPACES | (0 if os.geteuid() == 0 else syscalls.CLONE_NEWUSER)
     owner = os.geteuid(), os.getegid()
+    flags = spawn.EARLY_NAMESPACES | (0 if owner[0] == 0 else syscalls.CLONE_NEWUSER)
     try:
         pid = syscalls.clone(flags)
     except OSError:
@@ -136,6 +139,7 @@ def usable_namespaces() -> int:
         try:
             if flags & syscalls.CLONE_NEWUSER:
                 spawn.map_own_user(owner)
+            syscalls.unshare(syscalls.CLONE_NEWNS)
             syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
             os._exit(0)
         finally:

@@ -11,16 +11,17 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 from evenkeel.runtime.process import attempts, exits, spawn, syscalls
 from evenkeel.runtime.process.attempts import ProcessFile
 from evenkeel.runtime.process.exits import ExitFile
 from evenkeel.runtime.process.log_reading import termination_message
 from evenkeel.runtime.process.logs import LogLimits, LogRelay
-from evenkeel.runtime.process.loop import Loop
+from evenkeel.runtime.process.loop import Loop, Timer
 from evenkeel.runtime.process.messages import AttemptKey, Message
 from evenkeel.runtime.process.paths import StatePaths
+from evenkeel.runtime.process.spares import Descriptors, Spares
 
 Answer = Callable[..., None]
 
@@ -28,14 +29,12 @@ _SETUP_SECONDS = 60.0  # then whatever holds the set-up up (a mount of a dead se
 _RETRY_SECONDS = 1.0
 _CLIENT_SECONDS = 5.0  # in which the client says how an adopted one ended
 
-_NO_NAMESPACES = (errno.EPERM, errno.EINVAL, errno.ENOSYS)
-
 
 class Kept:
     """One attempt: being set up (`answers` wait for that), running, or ended with its record still to be written."""
 
-    __slots__ = ("answers", "directory", "ended", "is_told", "key", "pidfd", "plan", "process", "relay", "report",
-                 "said", "status")  # fmt: skip
+    __slots__ = ("answers", "directory", "ended", "is_told", "key", "overdue", "pidfd", "plan", "process", "relay",
+                 "report", "said", "status")  # fmt: skip
 
     def __init__(self, key: AttemptKey, directory: str, plan: spawn.Plan, process: ProcessFile) -> None:
         self.key = key
@@ -45,6 +44,7 @@ class Kept:
         self.relay: LogRelay | None = None
         self.report = -1  # the pipe through which the child reports while it sets itself up
         self.said = b""
+        self.overdue: Timer | None = None
         self.answers: list[Answer] = []
         self.pidfd = -1  # of an adopted one
         self.status: int | None = None  # waitpid's, if it ended before its report was read
@@ -64,13 +64,12 @@ class Keeping:
     """`tell` sends an event to the client, if there is one; False if there is none."""
 
     def __init__(
-        self, loop: Loop, paths: StatePaths, namespaces: int, tell: Callable[[Message], bool]
+        self, loop: Loop, paths: StatePaths, spares: Spares, tell: Callable[[Message], bool]
     ) -> None:
         self._loop = loop
         self._paths = paths
-        self._namespaces = namespaces
+        self._spares = spares
         self._tell = tell
-        self._owner = (os.geteuid(), os.getegid())
         self._kept: dict[AttemptKey, Kept] = {}
         self._by_pid: dict[int, Kept] = {}
         self._after_setup: list[tuple[set[AttemptKey], Callable[[], None]]] = []
@@ -189,51 +188,35 @@ class Keeping:
 
     def _spawn(self, key: AttemptKey, directory: str, plan: spawn.Plan) -> Kept:
         """Raises OSError, and then there is no child."""
-        with _Descriptors() as opened:
+        with Descriptors() as opened:
             streams = [opened.fifo(f"{directory}/{name}") for name in (attempts.STDOUT, attempts.STDERR)]
-            report, report_end = opened.pipe()
-            go_end, go = opened.pipe()
             os.makedirs(os.path.dirname(plan.log), 0o700, exist_ok=True)
-            ends = spawn.Ends(report_end, go_end, streams[0][1], streams[1][1])
-            started_at = time.time()
-            pid = self._clone(plan, ends)
-            # The child runs nothing before `go`; if that is not said, it ends.
+            spare = self._spares.take()
+            orders, report = opened.add(spare.orders), opened.add(spare.report)
+            # It is nobody's yet; if it hears nothing (also because the keeper is killed now), it ends.
             process = ProcessFile(
-                pid,
-                attempts.start_ticks(pid) or 0,
+                spare.pid,
+                spare.ticks,
                 plan.cgroup,
                 plan.procs,
-                started_at,
-                bool(self._namespaces & syscalls.CLONE_NEWPID),
+                time.time(),
+                bool(spare.namespaces & syscalls.CLONE_NEWPID),
             )
             kept = Kept(key, directory, plan, process)
-            limits = LogLimits(*plan.log_limits)
-            kept.relay = LogRelay(opened.keep(streams[0][0]), opened.keep(streams[1][0]), plan.log, limits)
             try:
                 attempts.write_process(directory, process)
-                os.write(go, b"!")
+                os.write(orders, os.fsencode(directory))
             except OSError:
-                kept.relay.finish()
                 _unlink(directory)
                 raise
+            stdout, stderr = map(opened.keep, streams)
+            kept.relay = LogRelay(stdout, stderr, plan.log, LogLimits(*plan.log_limits))
             kept.report = opened.keep(report)
-            os.set_blocking(report, False)
-        self._kept[key] = self._by_pid[pid] = kept
+        self._kept[key] = self._by_pid[spare.pid] = kept
         self._watch_logs(kept)
         self._loop.watch(kept.report, partial(self._read_report, kept))
-        self._loop.after(_SETUP_SECONDS, partial(self._setup_overdue, kept))
+        kept.overdue = self._loop.after(_SETUP_SECONDS, partial(self._setup_overdue, kept))
         return kept
-
-    def _clone(self, plan: spawn.Plan, ends: spawn.Ends) -> int:
-        try:
-            pid = syscalls.clone(self._namespaces) if self._namespaces else os.fork()
-        except OSError as error:
-            if error.errno not in _NO_NAMESPACES or not self._namespaces:
-                raise
-            raise OSError(error.errno, f"no namespaces for it: {os.strerror(error.errno or 0)}") from None
-        if pid == 0:
-            spawn.become_container(plan, self._namespaces, ends, self._owner)
-        return pid
 
     def _read_report(self, kept: Kept) -> None:
         try:
@@ -246,6 +229,8 @@ class Keeping:
         self._loop.unwatch(kept.report)
         os.close(kept.report)
         kept.report = -1
+        if kept.overdue is not None:
+            kept.overdue.cancel()
         said = spawn.read_report(kept.said)
         kept.said = b""
         if said.error or not said.is_executed:
@@ -341,7 +326,7 @@ class Keeping:
     def _relay_anew(self, kept: Kept) -> None:
         """An adopted container still has its FIFOs; what it wrote meanwhile is in them."""
         try:
-            with _Descriptors() as opened:
+            with Descriptors() as opened:
                 flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
                 names = (attempts.STDOUT, attempts.STDERR)
                 streams = [opened.add(os.open(f"{kept.directory}/{name}", flags)) for name in names]
@@ -405,40 +390,3 @@ def _refused(error: OSError) -> dict[str, str]:
         "error": f"the container's process cannot be made: {where}{reason}",
         "hint": hints.get(error.errno or 0, ""),
     }
-
-
-class _Descriptors:
-    """Closes what was opened, but for what is kept."""
-
-    def __init__(self) -> None:
-        self._opened: set[int] = set()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for descriptor in self._opened:
-            os.close(descriptor)
-
-    def add(self, descriptor: int) -> int:
-        self._opened.add(descriptor)
-        return descriptor
-
-    def keep(self, descriptor: int) -> int:
-        self._opened.discard(descriptor)
-        return descriptor
-
-    def pipe(self) -> tuple[int, int]:
-        read, write = os.pipe2(os.O_CLOEXEC)
-        return self.add(read), self.add(write)
-
-    def fifo(self, path: str) -> tuple[int, int]:
-        """Its end for reading, and one for the container: for reading as well, so that writing to it never fails for
-        want of a reader."""
-        try:
-            os.mkfifo(path, 0o600)
-        except FileExistsError:
-            pass
-        flags = os.O_CLOEXEC | os.O_NOFOLLOW
-        write = self.add(os.open(path, os.O_RDWR | flags))
-        return self.add(os.open(path, os.O_RDONLY | os.O_NONBLOCK | flags)), write

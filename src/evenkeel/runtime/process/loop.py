@@ -11,13 +11,25 @@ WRITABLE = select.EPOLLOUT
 _LONGEST_WAIT_SECONDS = 3600.0
 
 
+class Timer:
+    """Something to be done later, unless it is cancelled."""
+
+    __slots__ = ("callback",)
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self.callback: Callable[[], None] | None = callback
+
+    def cancel(self) -> None:
+        self.callback = None
+
+
 class Loop:
     """`on_error` hears of what callbacks let through: a mistake of ours, which must not end the others' containers."""
 
     def __init__(self, on_error: Callable[[BaseException], None]) -> None:
         self._epoll = select.epoll()
         self._callbacks: dict[int, Callable[[], None]] = {}
-        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._timers: list[tuple[float, int, Timer]] = []
         self._count = 0
         self._on_error = on_error
 
@@ -36,9 +48,11 @@ class Loop:
             except (OSError, ValueError):
                 pass  # it was closed already
 
-    def after(self, seconds: float, callback: Callable[[], None]) -> None:
+    def after(self, seconds: float, callback: Callable[[], None]) -> Timer:
         self._count += 1
-        heapq.heappush(self._timers, (time.monotonic() + seconds, self._count, callback))
+        timer = Timer(callback)
+        heapq.heappush(self._timers, (time.monotonic() + seconds, self._count, timer))
+        return timer
 
     def run(self, is_over: Callable[[], bool]) -> None:
         while not is_over():
@@ -53,7 +67,9 @@ class Loop:
             if callback is not None:
                 self._call(callback)
         while self._timers and self._timers[0][0] <= time.monotonic():
-            self._call(heapq.heappop(self._timers)[2])
+            callback = heapq.heappop(self._timers)[2].callback
+            if callback is not None:
+                self._call(callback)
 
     def _call(self, callback: Callable[[], None]) -> None:
         try:

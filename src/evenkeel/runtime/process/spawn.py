@@ -1,22 +1,27 @@
 """What a container's first process does between the fork and its program, in order.
 
-The keeper clones it straight into its namespaces, so that it is the keeper's own child and the first process of its pid
-namespace. It puts itself into its cgroup and takes its OOM score before anything else (A17): all that follows counts as
-the container's already. Whatever goes wrong comes back through a pipe as the two parts of a sentence.
+It is forked before it is needed (`spares`): a spare is already the first process of its pid namespace, has taken off
+all that is the keeper's, and waits to be told which container it is to become. Then it puts itself into the container's
+cgroup and takes its OOM score before anything else (A17): all that follows counts as the container's already. Whatever
+goes wrong comes back through a pipe as the two parts of a sentence.
 """
 
+import fcntl
 import gc
 import json
 import os
 import resource
 import signal
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 from evenkeel.errors import EvenkeelError
-from evenkeel.runtime.process import rootfs, syscalls, users
+from evenkeel.runtime.process import attempts, rootfs, syscalls, users
 
-NAMESPACES = syscalls.CLONE_NEWNS | syscalls.CLONE_NEWPID | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWIPC
+# Those of a spare. The mount namespace comes last: what was mounted before the start is to be seen in it.
+EARLY_NAMESPACES = syscalls.CLONE_NEWPID | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWIPC
 
 # What containers commonly may, and no more: what Docker gives, without making device files.
 _CAPABILITIES = syscalls.mask(
@@ -48,15 +53,6 @@ class Plan(NamedTuple):
     message_policy: str = ""
 
 
-class Ends(NamedTuple):
-    """The child's descriptors."""
-
-    report: int  # to write notes and errors to
-    go: int  # says a byte when the keeper has written down which process this is
-    stdout: int
-    stderr: int
-
-
 class Report(NamedTuple):
     """What a child told before it became its program, or did not."""
 
@@ -75,39 +71,61 @@ def plan_from(value: dict[str, Any]) -> Plan:
     return Plan(**fields)
 
 
-def become_container(plan: Plan, namespaces: int, ends: Ends, owner: tuple[int, int]) -> NoReturn:
-    """The whole life of the child. Never returns, never raises. `owner` are the keeper's user and group."""
+def be_spare(orders: int, report: int, namespaces: int, owner: tuple[int, int]) -> NoReturn:
+    """The whole life of a spare. `orders` says in which directory its plan is, or that there will be none; `report` is
+    told notes and errors. `namespaces` are those it was cloned into, `owner` the keeper's user and group. Never
+    returns, never raises."""
+
+    def stand_alone() -> None:
+        be_a_plain_process()
+        ours, ours_to_tell = _only(orders, report)
+        guarded(partial(_be_spare, ours, ours_to_tell, namespaces, owner), ours_to_tell)
+
+    guarded(stand_alone, report)
+
+
+def guarded(act: Callable[[], None], report: int) -> NoReturn:
+    """Whatever happens, this process does not get back into the keeper's loop."""
     try:
-        _become(plan, namespaces, ends, owner)
+        act()
     except EvenkeelError as error:
-        tell(ends.report, error=error.message, hint=error.hint)
-    except BaseException as error:  # noqa: BLE001 nothing may get back into the keeper's loop
-        tell(ends.report, error=f"the container could not be set up: {reason(error)}")
+        tell(report, error=error.message, hint=error.hint)
+    except BaseException as error:  # noqa: BLE001
+        tell(report, error=f"the container could not be set up: {reason(error)}")
     finally:
         os._exit(1)
     raise AssertionError
 
 
-def _become(plan: Plan, namespaces: int, ends: Ends, owner: tuple[int, int]) -> None:
-    be_a_plain_process()
+def _be_spare(orders: int, report: int, namespaces: int, owner: tuple[int, int]) -> None:
+    os.setsid()
+    if namespaces & syscalls.CLONE_NEWUSER:
+        map_own_user(owner)
+    is_privileged = os.geteuid() == 0
+    limit_future_powers(is_privileged=is_privileged)
+    _warm_up()
+    directory = os.fsdecode(os.read(orders, 4096))
+    if directory:
+        plan = plan_from(attempts.read_json(directory, attempts.LAUNCH) or {})
+        _become(plan, directory, report, namespaces, is_privileged=is_privileged)
+
+
+def _become(plan: Plan, directory: str, report: int, namespaces: int, *, is_privileged: bool) -> None:
     enter_cgroup(plan.procs, plan.cgroup)
     if plan.oom_score_adj is not None:
         note = take_oom_score(plan.oom_score_adj)
         if note:
-            tell(ends.report, note=note)
-    os.setsid()
-    _take_streams(ends)
-    if namespaces & syscalls.CLONE_NEWUSER:
-        map_own_user(owner)
-    if namespaces & syscalls.CLONE_NEWNS:
-        has_pid_namespace = bool(namespaces & syscalls.CLONE_NEWPID)
-        rootfs.enter(rootfs.from_json(plan.filesystem), has_pid_namespace=has_pid_namespace)
-    if namespaces & syscalls.CLONE_NEWUTS and plan.hostname:
+            tell(report, note=note)
+    for number, name in ((1, attempts.STDOUT), (2, attempts.STDERR)):
+        # For reading too: then writing never fails for want of a reader, should the keeper be gone.
+        os.dup2(os.open(f"{directory}/{name}", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW), number)
+    if namespaces:
+        syscalls.unshare(syscalls.CLONE_NEWNS)
+        rootfs.enter(rootfs.from_json(plan.filesystem), has_pid_namespace=True)
         syscalls.set_hostname(plan.hostname)
-    program = settle(plan, is_privileged=os.geteuid() == 0 or bool(namespaces & syscalls.CLONE_NEWUSER))
+    program = settle(plan, is_privileged=is_privileged)
     syscalls.close_on_exec_from(3)
-    if os.read(ends.go, 1):
-        execute(program, ends.report)
+    execute(program, report)
 
 
 class Program(NamedTuple):
@@ -123,6 +141,22 @@ def be_a_plain_process() -> None:
     for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP, signal.SIGINT, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def limit_future_powers(*, is_privileged: bool) -> None:
+    """What counts from the next exec on, and can be done before anything is known of the program."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, most = _OPEN_FILES
+    if hard != resource.RLIM_INFINITY and hard < most:
+        most = hard
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, most), most))
+    if is_privileged:
+        try:
+            syscalls.drop_bounding_capabilities(_CAPABILITIES)
+        except OSError as error:
+            raise EvenkeelError(f"the container's capabilities cannot be reduced: {reason(error)}") from None
+    syscalls.set_no_new_privileges()
 
 
 def enter_cgroup(procs: tuple[str, ...], cgroup: str) -> None:
@@ -166,18 +200,16 @@ def map_own_user(owner: tuple[int, int]) -> None:
 
 
 def settle(plan: Plan, *, is_privileged: bool) -> Program:
-    """User, groups, limits, powers, working directory and environment, inside the container's filesystem; and which
-    program that is. After this nothing can be undone."""
+    """User, groups, powers, working directory and environment, inside the container's filesystem; and which program
+    that is. `limit_future_powers` was done before."""
     user = users.look_up(plan.uid, plan.gid, users.passwd())
     env = dict(plan.env)
     env.setdefault("HOME", user.home)
-    _limit_open_files()
     _go_to(plan.working_directory)
     os.fchown(1, user.uid, user.gid)  # so that it may open /dev/stdout anew
     os.fchown(2, user.uid, user.gid)
     if is_privileged:
         _drop_powers(user, plan)
-    syscalls.set_no_new_privileges()
     return Program(_program_path(plan.argv[0], env.get("PATH", "")), plan.argv, env)
 
 
@@ -218,20 +250,27 @@ def read_report(read: bytes) -> Report:
     return Report(error, hint, tuple(notes), is_executed)
 
 
-def _take_streams(ends: Ends) -> None:
-    nothing = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-    for number, descriptor in enumerate((nothing, ends.stdout, ends.stderr)):
-        os.dup2(descriptor, number, inheritable=True)
+def _only(*descriptors: int) -> tuple[int, ...]:
+    """Closes all others: whoever waits for an end of one of the keeper's is not to wait for a spare. They are then 3,
+    4 and so on; the standard ones are /dev/null, as the keeper's."""
+    above = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 64) for descriptor in descriptors]
+    for number, descriptor in enumerate(above, 3):
+        os.dup2(descriptor, number, inheritable=False)
+    os.closerange(3 + len(above), 1 << 20)
+    return tuple(range(3, 3 + len(above)))
+
+
+def _warm_up() -> None:
+    """Does what does no harm, for each page of the keeper's that is used for the first time is copied: better now."""
+    plan_from(json.loads(json.dumps(Plan(("/",), (), "", (), "", (), {})._asdict())))
+    users.look_up(None, None, users.passwd())
+    _read("/proc/self/oom_score_adj")
+    os.path.isfile("/")
 
 
 def _drop_powers(user: users.User, plan: Plan) -> None:
     try:
-        syscalls.drop_bounding_capabilities(_CAPABILITIES)
-    except OSError as error:
-        raise EvenkeelError(f"the container's capabilities cannot be reduced: {reason(error)}") from None
-    try:
-        if os.geteuid() == 0:
-            os.setgroups(sorted({*plan.groups}))
+        os.setgroups(sorted({*plan.groups}))
         if (user.gid, user.uid) != (os.getgid(), os.getuid()):
             os.setresgid(user.gid, user.gid, user.gid)
             os.setresuid(user.uid, user.uid, user.uid)
@@ -241,15 +280,6 @@ def _drop_powers(user: users.User, plan: Plan) -> None:
             hint="only root can give a container another user",
         ) from None
     syscalls.limit_capabilities(_CAPABILITIES)
-
-
-def _limit_open_files() -> None:
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    soft, most = _OPEN_FILES
-    if hard != resource.RLIM_INFINITY and hard < most:
-        most = hard
-    with suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, most), most))
 
 
 def _go_to(directory: str) -> None:

@@ -25,10 +25,15 @@ def look_up(uid: int | None, gid: int | None, passwd_text: str) -> User:
 
 def passwd(path: str = "/etc/passwd") -> str:
     try:
-        with open(path, "rb") as file:
-            return file.read(_MOST_BYTES).decode("utf-8", "surrogateescape")
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
         return ""
+    try:
+        return os.read(descriptor, _MOST_BYTES).decode("utf-8", "surrogateescape")
+    except OSError:
+        return ""
+    finally:
+        os.close(descriptor)
 
 
 def _entry(uid: int, text: str) -> User | None:
