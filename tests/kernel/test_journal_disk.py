@@ -1,6 +1,7 @@
 """The journal on real file systems that are full, and on ones that have become read-only."""
 
 import secrets
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,8 @@ def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     if request.param == "tmpfs":
         run("mount", "-t", "tmpfs", "-o", f"size={SIZE_MIB}m,mode=700", "evenkeel-test", str(mount))
     else:
+        if shutil.which("mkfs.ext4") is None:
+            pytest.skip("no mkfs.ext4 here")
         image = tmp_path / "image"
         with image.open("wb") as file:
             file.truncate(SIZE_MIB << 20)

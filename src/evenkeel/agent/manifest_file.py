@@ -11,6 +11,7 @@ import os
 import signal
 import stat
 import time
+from ctypes import CDLL
 from typing import NamedTuple
 
 from evenkeel.api.manifests import read_manifests
@@ -20,6 +21,7 @@ from evenkeel.errors import EvenkeelError, Problem
 from evenkeel.host.files import decoded
 
 MAX_BYTES = 4 * 1024 * 1024
+_LARGE_BYTES = 256 * 1024
 MAX_PODS = 1000
 MAX_PROBLEMS = 20
 # A file that is being written is none of the user's worry at first.
@@ -94,7 +96,10 @@ def _read(descriptor: int, known: FileState, profile: Profile) -> FileState:
     digest = hashlib.blake2b(content, digest_size=16).digest()
     if digest == known.digest:
         return known._replace(fingerprint=fingerprint, busy_since=None)
-    return FileState(_parsed(known.file, content, profile), fingerprint, digest)
+    file = _parsed(known.file, content, profile)
+    if len(content) > _LARGE_BYTES:
+        _give_back_memory()
+    return FileState(file, fingerprint, digest)
 
 
 def _parsed(last: PodFile, content: bytes, profile: Profile) -> PodFile:
@@ -117,6 +122,13 @@ def _parsed(last: PodFile, content: bytes, profile: Profile) -> PodFile:
     if reading.problems:
         return last._replace(problems=_some(reading.problems), warnings=warnings)
     return PodFile(path, reading.pods, (), warnings)
+
+
+def _give_back_memory() -> None:
+    """What a large file took to be read is not needed until the next; the C library would keep it."""
+    trim = getattr(CDLL(None), "malloc_trim", None)  # glibc's
+    if trim is not None:
+        trim(0)
 
 
 def _some(problems: tuple[Problem, ...]) -> tuple[str, ...]:
