@@ -18,6 +18,7 @@ from evenkeel.errors import EvenkeelError
 # Command, its module in this package, and its line in the list of commands.
 COMMANDS = {
     "up": "run the agent in the foreground on this machine, with these pods",
+    "demo": "the promises shown on this machine, bounded and removed afterwards, each with a verdict",
     "explain": "what a node would do with pods, and why: classes, scores, every cgroup file",
     "validate": "whether manifests and configuration are right, with every mistake at once",
     "plan": "what would change in this machine's cgroups, and why; --apply does it",

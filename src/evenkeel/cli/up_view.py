@@ -17,15 +17,19 @@ from evenkeel.policy.words import bytes_text, cores_text
 
 _REFRESH_SECONDS = 1.0
 _LATEST = 8  # happenings below the table
+_COLOURS = {"Pending": "yellow", "Succeeded": "dim", "Failed": "red"}  # of a pod's line, by its phase
 
 
 async def show(front: Front) -> None:
     """Until cancelled."""
+    await view_of(front).run()
+
+
+def view_of(front: Front) -> "Table | Lines":
+    """What suits standard output."""
     if sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb":
-        await _Table(front).run()
-    else:
-        async for happening in front.follow():
-            print(line_of(happening, paint_for()), flush=True)
+        return Table(front)
+    return Lines(front)
 
 
 def line_of(happening: Happening, paint: Paint) -> str:
@@ -35,7 +39,24 @@ def line_of(happening: Happening, paint: Paint) -> str:
     return f"{paint('dim', at)} {paint(colour, happening.reason)} {paint('bold', who)}{happening.message}"
 
 
-class _Table:
+class Lines:
+    """Each thing that happens, as it happens."""
+
+    def __init__(self, front: Front) -> None:
+        self._front = front
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async for happening in self._front.follow():
+            print(line_of(happening, paint_for()), flush=True)
+
+    def say(self, text: str) -> None:
+        print(text, flush=True)
+
+    def finish(self) -> None: ...
+
+
+class Table:
     """Drawn over itself: the cursor goes up as many lines as were written."""
 
     def __init__(self, front: Front) -> None:
@@ -45,7 +66,18 @@ class _Table:
         self._drawn = 0
         self._last: NodeUsage | None = None
 
+    def say(self, text: str) -> None:
+        """A line that stays, above the table."""
+        self._write([text], _columns_and_rows()[0])
+        self._drawn = 0
+        self._draw()
+
+    def finish(self) -> None:
+        """Shows how things stand now, to stay."""
+        self._draw()
+
     async def run(self) -> None:
+        """Until cancelled."""
         listening = asyncio.create_task(self._listen())
         try:
             while True:
@@ -61,12 +93,11 @@ class _Table:
             self._latest = [*self._latest, happening][-_LATEST:]
 
     def _draw(self) -> None:
-        lines = self._lines()
-        try:
-            columns, rows = os.get_terminal_size()
-        except OSError:
-            columns, rows = 100, 40
-        lines = lines[: max(rows - 1, 1)]
+        columns, rows = _columns_and_rows()
+        self._write(self._lines()[: max(rows - 1, 1)], columns)
+
+    def _write(self, lines: list[str], columns: int) -> None:
+        """In place of what was written last."""
         up = f"\x1b[{self._drawn}A" if self._drawn else ""
         body = "".join(f"\x1b[2K{_clipped(line, columns)}\n" for line in lines)
         sys.stdout.write(f"{up}\r{body}\x1b[J")
@@ -75,11 +106,16 @@ class _Table:
 
     def _lines(self) -> list[str]:
         usage = self._front.usage()
-        before, self._last = self._last, usage
+        before = self._last
+        if (
+            before is None or usage.at - before.at >= _REFRESH_SECONDS / 2
+        ):  # over less, cpu use is mostly chance
+            self._last = usage
         memory = {(one.pod, one.container): one.statistics for one in usage.containers}
         earlier = {(one.pod, one.container): one.statistics for one in before.containers} if before else {}
         seconds = usage.at - before.at if before else 0.0
         rows = [("NAME", "READY", "STATUS", "RESTARTS", "QOS", "CPU", "MEMORY")]
+        colours = ["bold"]
         for pod in self._front.pods():
             now, then = memory.get((pod.key, "")), earlier.get((pod.key, ""))
             cpu = "-"
@@ -87,19 +123,29 @@ class _Table:
                 cpu = cores_text(max(round((now.cpu_usage_us - then.cpu_usage_us) / seconds / 1000), 0))
             used = bytes_text(now.memory_working_set_bytes) if now else "-"
             rows.append((*_columns(pod), pod.status.qos_class, cpu, used))
+            colours.append(_COLOURS.get(pod.status.phase, ""))
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
         lines = [
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows
         ]
-        used_bytes = usage.capacity_bytes - usage.available_bytes
-        head = f"memory {bytes_text(used_bytes)} of {bytes_text(usage.capacity_bytes)} in use"
+        lines = [
+            self._paint(colour, line) if colour else line for colour, line in zip(colours, lines, strict=True)
+        ]
+        used_bytes = usage.pods.memory_working_set_bytes if usage.pods else 0
+        head = f"pods use {bytes_text(used_bytes)} of {bytes_text(usage.capacity_bytes)} memory"
         return [
             self._paint("dim", head),
-            self._paint("bold", lines[0]),
-            *lines[1:],
+            *lines,
             "",
             *(line_of(happening, self._paint) for happening in self._latest),
         ]
+
+
+def _columns_and_rows() -> tuple[int, int]:
+    try:
+        return os.get_terminal_size()
+    except OSError:
+        return 100, 40
 
 
 def _columns(pod: Pod) -> tuple[str, str, str, str]:
