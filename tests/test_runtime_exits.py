@@ -1,0 +1,108 @@
+"""Attempts and their ends on disk: complete or not there, whatever happened to the disk."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from evenkeel.runtime.process import attempts, exits
+from evenkeel.runtime.process.attempts import ProcessFile
+from evenkeel.runtime.process.exits import ExitFile
+from evenkeel.runtime.process.paths import StatePaths
+
+
+def test_an_end_is_read_as_it_was_written(tmp_path):
+    ended = ExitFile(143, 15, 10.25, 12.5, is_known=True, message="schade \ud800 ☔")
+    exits.write_exit(str(tmp_path), ended)
+    assert exits.read_exit(str(tmp_path)) == ended
+    assert (tmp_path / "exit").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b'{"exit_code":1}', b"\xff\xff", b'{"exit_code":"x"}', b"null"]
+)
+def test_a_record_that_cannot_be_read_counts_as_not_there(tmp_path, content):
+    (tmp_path / "exit").write_bytes(content)
+    assert exits.read_exit(str(tmp_path)) is None
+    (tmp_path / "process").write_bytes(content)
+    assert attempts.read_process(str(tmp_path)) is None
+
+
+def test_a_link_is_not_followed(tmp_path):
+    exits.write_exit(str(tmp_path), ExitFile(0))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "exit").symlink_to(tmp_path / "exit")
+    assert exits.read_exit(str(tmp_path / "other")) is None
+
+
+def test_a_half_written_record_leaves_the_one_before(tmp_path, monkeypatch):
+    exits.write_exit(str(tmp_path), ExitFile(1))
+
+    def full(descriptor, text):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(OSError, match="No space"):
+        exits.write_exit(str(tmp_path), ExitFile(2))
+    assert exits.read_exit(str(tmp_path)) == ExitFile(1)
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "number"),
+    [("exit 0", 0, 0), ("exit 7", 7, 0), ("kill -9 $$", 137, 9), ("kill $$", 143, 15)],
+)
+def test_a_signals_exit_code_is_128_and_its_number(script, code, number):
+    pid = os.posix_spawn("/bin/sh", ["sh", "-c", script], {})
+    _, status = os.waitpid(pid, 0)
+    assert exits.of_status(status, 1.0, 2.0) == ExitFile(code, number, 1.0, 2.0)
+
+
+def test_an_end_that_nobody_saw_says_so():
+    assert exits.unknown(1.0, 2.0) == ExitFile(137, 0, 1.0, 2.0, is_known=False)
+
+
+def test_every_attempt_that_has_a_directory_is_found(tmp_path):
+    for path in ("pods/u1/containers/web/1", "pods/u1/containers/web/12", "pods/u2/containers/a.b/3"):
+        (tmp_path / path).mkdir(parents=True)
+    for path in ("pods/u1/containers/web/x", "pods/u1/containers/web/01", "pods/u3/volumes"):
+        (tmp_path / path).mkdir(parents=True)
+    (tmp_path / "pods" / "file").write_text("")
+    assert sorted(attempts.every_attempt(StatePaths(str(tmp_path)))) == [
+        ("u1", "web", 1),
+        ("u1", "web", 12),
+        ("u2", "a.b", 3),
+    ]
+    assert not list(attempts.every_attempt(StatePaths(str(tmp_path / "nothing"))))
+
+
+def own_process() -> ProcessFile:
+    ticks = attempts.start_ticks(os.getpid())
+    assert ticks is not None
+    path = max(
+        (line.split(":", 2)[2] for line in Path("/proc/self/cgroup").read_text().splitlines()), key=len
+    )
+    return ProcessFile(os.getpid(), ticks, path, (), 1.5, has_pid_namespace=True, notes=("a", "b"))
+
+
+def test_a_process_is_read_as_it_was_written(tmp_path):
+    attempts.write_process(str(tmp_path), own_process())
+    assert attempts.read_process(str(tmp_path)) == own_process()
+
+
+def test_a_process_is_known_by_number_start_and_cgroup_together():
+    process = own_process()
+    assert attempts.is_running(process)
+    assert not attempts.is_running(process._replace(ticks=process.ticks + 1))
+    assert not attempts.is_running(process._replace(cgroup="/no/such"))
+    assert not attempts.is_running(process._replace(pid=2**22 - 1))
+
+
+def test_one_that_only_waits_for_its_parent_does_not_run():
+    child = subprocess.Popen(["sleep", "60"])
+    process = own_process()._replace(pid=child.pid, ticks=attempts.start_ticks(child.pid))
+    assert attempts.is_running(process)
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert not attempts.is_running(process)
+    child.wait()
