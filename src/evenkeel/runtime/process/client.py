@@ -309,6 +309,8 @@ class ProcessRuntime:
         self._keeper, hello = await connected(self._paths.root, self._heard, self._lost)
         self._powers = self._powers._replace(has_namespaces=bool(hello.get("has_namespaces", True)))
         await self._read_anew()
+        if not self._keeper.is_open:
+            raise KeeperLost
         self._ready.set()
 
     def _lost(self) -> None:

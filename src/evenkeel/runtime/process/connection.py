@@ -21,8 +21,8 @@ from evenkeel.runtime.process.messages import (
 )
 
 _HELLO_SECONDS = 20.0
-_TRIES = 20
-_TRY_AGAIN_SECONDS = 0.05
+# Longer and longer: a keeper that cannot live must not become a storm of processes.
+_TRY_AGAIN_SECONDS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
 
 # Without `site` and the environment: it starts in half the time and needs nothing of either.
 _PROGRAM = "import sys; sys.path.insert(0, sys.argv.pop(1)); from evenkeel.runtime.process.keeper import entry; entry()"
