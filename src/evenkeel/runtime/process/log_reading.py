@@ -1,20 +1,41 @@
 """Reading container logs in the CRI format back, across rotation."""
 
+import os
+import select
+import time
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from contextlib import ExitStack, suppress
+from typing import IO, NamedTuple
+
+from evenkeel.errors import EvenkeelError
+from evenkeel.runtime.process.rootfs import TERMINATION_LOG
+
+_LONGEST_ENTRY_BYTES = 1 << 20  # ours are much shorter; a damaged file has anything
+_LONGEST_JOINED_BYTES = 1 << 20  # of a line in parts; what is longer is shown as it comes
+_LOOK_SECONDS = 1.0
+_TRIES = 8
+_STEP_BYTES, _HEAD_BYTES = 64 << 10, 64
+# Kubernetes' own bounds on termination messages.
+_LONGEST_MESSAGE_BYTES = 4096
+_LOG_MESSAGE_BYTES, _LOG_MESSAGE_LINES = 2048, 80
 
 
 class LogLine(NamedTuple):
     timestamp: str  # RFC 3339, nanoseconds
     stream: str
     text: bytes  # without its newline
-    is_whole: bool = True  # False: the container has not ended the line yet
+    is_whole: bool = True  # False: the container has not ended the line
 
 
 def read_logs(path: str, *, tail: int | None = None, since_seconds: float | None = None) -> Iterator[LogLine]:
-    """The lines of the log at `path` (STATE/logs/…/<attempt>.log) and of the files it was rotated to, oldest first;
-    the last `tail` of them; of those not older than `since_seconds` (since the epoch). Raises EvenkeelError if there is no log."""
-    raise NotImplementedError
+    """The lines of the log at `path` (STATE/logs/…/<attempt>.log) and of the files it was rotated to, oldest first; of
+    these the last `tail`, and those not older than `since_seconds` (since the epoch). Raises EvenkeelError if there
+    is no log."""
+    with ExitStack() as stack:
+        joining = _Joining(since_seconds)
+        for file in _opened(path, tail, stack):
+            yield from joining.lines(file)
+        yield from joining.rest()
 
 
 def follow(
@@ -24,22 +45,235 @@ def follow(
     since_seconds: float | None = None,
     is_over: Callable[[], bool],
 ) -> Iterator[LogLine]:
-    """The same, and then what is added, until `is_over` (asked about once a second) and nothing more is there. Blocks."""
-    raise NotImplementedError
+    """The same, and then what is added, until `is_over` (asked about once a second, and after each addition) and
+    nothing more is there. Blocks."""
+    with ExitStack() as stack:
+        joining = _Joining(since_seconds)
+        watch = _Watch(path)
+        stack.callback(watch.close)
+        files = _opened(path, tail, stack)
+        while True:
+            was_over = is_over()
+            watch.renew()
+            for file in files:
+                yield from joining.lines(file)
+            newer = _newer(path, files[-1], stack)
+            if newer:
+                # All that will ever be in the old one, as something may have been added before it was rotated.
+                files = [files[-1], *newer]
+            elif was_over:
+                break
+            else:
+                files = files[-1:]
+                watch.wait()
+        yield from joining.rest()
 
 
 def attempts(directory: str) -> tuple[int, ...]:
     """The attempts of which a container's log directory has a log, in order: the last is the current one, the one
     before it is what `--previous` shows."""
-    raise NotImplementedError
+    with suppress(FileNotFoundError, NotADirectoryError):
+        names = (name.removesuffix(".log") for name in os.listdir(directory) if name.endswith(".log"))
+        return tuple(sorted(int(name) for name in names if name.isascii() and name.isdigit()))
+    return ()
 
 
-def last_lines(path: str, *, lines: int = 80, max_bytes: int = 2048) -> str:
+def last_lines(path: str, *, lines: int = _LOG_MESSAGE_LINES, max_bytes: int = _LOG_MESSAGE_BYTES) -> str:
     """For a termination message: the end of a log."""
-    raise NotImplementedError
+    try:
+        text = b"".join(line.text + b"\n" * line.is_whole for line in read_logs(path, tail=lines))
+    except EvenkeelError:
+        return ""
+    return text[-max_bytes:].decode(errors="replace")
 
 
 def termination_message(attempt_directory: str, log_path: str, policy: str, *, is_error: bool) -> str:
-    """What the container left in its termination message file (at most 4096 bytes), or with
-    `FallbackToLogsOnError`, where that is empty and it failed, the end of its log."""
-    raise NotImplementedError
+    """What the container left in its termination message file (the end of it), or with `FallbackToLogsOnError`, where
+    that is empty and it failed, the end of its log."""
+    message = ""
+    with suppress(OSError):
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(os.path.join(attempt_directory, TERMINATION_LOG), flags)
+        try:
+            start = max(0, os.fstat(descriptor).st_size - _LONGEST_MESSAGE_BYTES)
+            message = os.pread(descriptor, _LONGEST_MESSAGE_BYTES, start).decode(errors="replace")
+        finally:
+            os.close(descriptor)
+    if not message and is_error and policy == "FallbackToLogsOnError":
+        return last_lines(log_path)
+    return message
+
+
+class _Joining:
+    """Entries to lines: the parts of a long line are one again."""
+
+    def __init__(self, since_seconds: float | None) -> None:
+        self._since = _timestamp(since_seconds) if since_seconds is not None else b""
+        self._parts: dict[bytes, list[bytes]] = {}  # by stream
+        self._incomplete = b""  # an entry that is being written
+
+    def lines(self, file: IO[bytes]) -> Iterator[LogLine]:
+        """Those from where the file was left to where it ends now."""
+        while data := file.readline(_LONGEST_ENTRY_BYTES):
+            entry = self._incomplete + data
+            if not entry.endswith(b"\n") and len(entry) < _LONGEST_ENTRY_BYTES:
+                self._incomplete = entry
+                continue
+            self._incomplete = b""
+            line = self._line(entry)
+            if line is not None:
+                yield line
+
+    def rest(self) -> Iterator[LogLine]:
+        for stream, (timestamp, *parts) in self._parts.items():
+            yield LogLine(timestamp.decode(), stream.decode(), b"".join(parts), is_whole=False)
+        self._parts.clear()
+
+    def _line(self, entry: bytes) -> LogLine | None:
+        try:
+            timestamp, stream, tag, text = entry.rstrip(b"\n").split(b" ", 3)
+            stream_name, time_text = stream.decode(), timestamp.decode()
+        except ValueError:
+            return None  # its writer was killed in the middle of it
+        if timestamp < self._since:
+            return None
+        if tag == b"F" and stream not in self._parts:
+            return LogLine(time_text, stream_name, text)
+        parts = self._parts.setdefault(stream, [timestamp])  # when its first part came
+        parts.append(text)
+        if tag == b"F" or sum(map(len, parts)) > _LONGEST_JOINED_BYTES:
+            first, *texts = self._parts.pop(stream)
+            return LogLine(first.decode(), stream_name, b"".join(texts), is_whole=tag == b"F")
+        return None
+
+
+def _opened(path: str, tail: int | None, stack: ExitStack) -> list[IO[bytes]]:
+    """The log's files, each where reading is to start."""
+    files = _all_files(path, stack)
+    if not files:
+        raise EvenkeelError(
+            f"there is no log at {path}", hint="the container has not started yet, or its log was removed"
+        )
+    return files if tail is None else _at_last_lines(files, tail)
+
+
+def _all_files(path: str, stack: ExitStack) -> list[IO[bytes]]:
+    """Oldest first. A rotation between listing and opening would leave a gap: then again."""
+    files: list[IO[bytes]] = []
+    for _ in range(_TRIES):
+        names = _names(path)
+        files = []
+        for name in names:
+            with suppress(FileNotFoundError):
+                files.append(stack.enter_context(_open(name)))
+        if _names(path) == names:
+            break
+    return files
+
+
+def _newer(path: str, last: IO[bytes], stack: ExitStack) -> list[IO[bytes]]:
+    """The files that came after `last`, if it is no longer the current one."""
+    identity = _identity(last)
+    with suppress(OSError):
+        status = os.stat(path)
+        if (status.st_dev, status.st_ino) == identity:
+            return []
+    files = _all_files(path, stack)
+    known = [_identity(file) for file in files]
+    # If it has been removed since, whatever is there is newer.
+    return files[known.index(identity) + 1 :] if identity in known else files
+
+
+def _names(path: str) -> list[str]:
+    directory, name = os.path.split(path)
+    try:
+        found = sorted(other for other in os.listdir(directory) if other.startswith(f"{name}."))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise EvenkeelError(f"cannot read {directory}: {(error.strerror or str(error)).lower()}") from None
+    current = [path] if os.path.lexists(path) else []
+    return [os.path.join(directory, other) for other in found] + current
+
+
+def _open(path: str) -> IO[bytes]:
+    try:
+        return open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise EvenkeelError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from None
+
+
+def _at_last_lines(files: list[IO[bytes]], count: int) -> list[IO[bytes]]:
+    """Those of the files that hold the last `count` lines, the first of them where these begin."""
+    is_last_entry = True
+    for index in range(len(files) - 1, -1, -1):
+        for end, head in _backwards(files[index].fileno()):
+            is_whole = head.split(b" ", 3)[2:3] == [b"F"]
+            if is_whole or is_last_entry:  # a last line without an end is a line
+                if count == 0:
+                    files[index].seek(end)
+                    return files[index:]
+                count -= 1
+            is_last_entry = False
+    return files
+
+
+def _backwards(descriptor: int) -> Iterator[tuple[int, bytes]]:
+    """Where each entry of the file ends, and its first bytes; the last entry first."""
+    position, held = os.fstat(descriptor).st_size, b""
+    while position > 0:
+        step = min(_STEP_BYTES, position)
+        position -= step
+        held = os.pread(descriptor, step, position) + held
+        end = len(held)
+        while (before := held.rfind(b"\n", 0, max(end - 1, 0))) >= 0:
+            yield position + end, held[before + 1 : min(end, before + 1 + _HEAD_BYTES)]
+            end = before + 1
+        held = held[:end]
+    if held:
+        yield len(held), held[:_HEAD_BYTES]
+
+
+class _Watch:
+    """Of the log's directory and of the file that is written now."""
+
+    def __init__(self, path: str) -> None:
+        from evenkeel.host.inotify import Inotify
+
+        self._path = path
+        self._inotify: Inotify | None = None
+        with suppress(OSError):  # too many of them: then look now and then
+            self._inotify = Inotify()
+            self._inotify.watch_entries(os.path.dirname(path))
+
+    def renew(self) -> None:
+        """Before the file is read, so that nothing is missed. The file at the path may be another one by now."""
+        if self._inotify:
+            with suppress(OSError):
+                self._inotify.watch_file(self._path)
+
+    def wait(self) -> None:
+        """Returns when something may have changed, or after a while."""
+        if not self._inotify:
+            time.sleep(_LOOK_SECONDS / 4)
+            return
+        select.select([self._inotify], [], [], _LOOK_SECONDS)
+        for _ in self._inotify.read():
+            pass
+
+    def close(self) -> None:
+        if self._inotify:
+            self._inotify.close()
+
+
+def _identity(file: IO[bytes]) -> tuple[int, int]:
+    status = os.fstat(file.fileno())
+    return status.st_dev, status.st_ino
+
+
+def _timestamp(seconds: float) -> bytes:
+    whole = int(seconds // 1)
+    fraction = int((seconds - whole) * 1_000_000_000)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(whole))}.{fraction:09d}Z".encode()

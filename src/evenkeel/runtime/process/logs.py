@@ -62,6 +62,7 @@ class LogRelay:
         stream = self._streams.get(descriptor)
         if stream is None:
             return 0.0
+        self._refill()
         chunk = _read(descriptor)
         if chunk is not None:
             self._take(descriptor, stream, chunk)
@@ -92,16 +93,17 @@ class LogRelay:
             self._file.write(entries, len(chunk) or len(entries), timestamp)
             self._budget_bytes -= len(entries)
 
-    def _wait_seconds(self) -> float:
-        now, rate = self._clock(), self._limits.bytes_per_second
-        self._budget_bytes = min(
-            self._limits.burst_bytes, self._budget_bytes + (now - self._refilled_at) * rate
-        )
+    def _refill(self) -> None:
+        now = self._clock()
+        earned = (now - self._refilled_at) * self._limits.bytes_per_second
+        self._budget_bytes = min(self._limits.burst_bytes, self._budget_bytes + earned)
         self._refilled_at = now
+
+    def _wait_seconds(self) -> float:
         if self._budget_bytes > 0:
             return 0.0
         # An eighth of a second's worth on top, or it would be woken for every few bytes.
-        return -self._budget_bytes / rate + 0.125
+        return -self._budget_bytes / self._limits.bytes_per_second + 0.125
 
     def _timestamp(self) -> bytes:
         second, nanoseconds = divmod(self._wall_clock_ns(), 1_000_000_000)
