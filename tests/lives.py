@@ -9,12 +9,13 @@ from evenkeel.policy.lifecycle.settings import LifeSettings
 from evenkeel.policy.lifecycle.status import pod_phase, pod_status
 
 ACCEPTED_AT = 1000.0
+_DEFAULTS = LifeSettings()
 
 
 class LivedPod:
     """`step` does what an agent does: decide, write down, start. What must stop goes on until the test ends it."""
 
-    def __init__(self, pod: Pod, settings: LifeSettings = LifeSettings()) -> None:
+    def __init__(self, pod: Pod, settings: LifeSettings = _DEFAULTS) -> None:
         self.pod = default_pod(pod, settings.profile)
         self.settings = settings
         self.now = ACCEPTED_AT

@@ -297,7 +297,8 @@ def test_the_deadline_counts_while_a_pod_starts_and_waits_too():
     lived.now = ACCEPTED_AT + 60
     todo = lived.step()
     assert todo.is_over
-    assert todo.verdict is not None and todo.verdict.reason == "DeadlineExceeded"
+    assert todo.verdict is not None
+    assert todo.verdict.reason == "DeadlineExceeded"
     assert lived.step().start == ()
 
 
@@ -369,7 +370,8 @@ def test_a_failed_probe_counts_as_a_failure_however_the_container_ends(policy, i
     lived.end("a", exit_code, after_seconds=1)
     assert lived.look().start == (("a",) if is_restarted else ())
     ended = lived.life.container("a").ended
-    assert ended is not None and ended.message == "liveness probe failed: HTTP status 500"
+    assert ended is not None
+    assert ended.message == "liveness probe failed: HTTP status 500"
 
 
 def test_a_wanted_restart_is_at_once_and_raises_no_back_off():

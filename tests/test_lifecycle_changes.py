@@ -1,0 +1,240 @@
+"""What each happening makes of a pod's life."""
+
+import pytest
+
+from evenkeel.api.config import CrashLoopBackOffConfig, KubeletConfiguration
+from evenkeel.api.config_file import read_config
+from evenkeel.api.config_validation import validate_config
+from evenkeel.api.container import ExecAction, Probe
+from evenkeel.api.duration import Duration
+from evenkeel.api.profile import Profile
+from evenkeel.policy.lifecycle import changes
+from evenkeel.policy.lifecycle.actions import Stop
+from evenkeel.policy.lifecycle.life import ContainerLife, PodLife
+from evenkeel.policy.lifecycle.settings import LifeSettings, settings_of
+from tests.lives import LivedPod
+from tests.strategies import asks, container, pod
+
+ASK = Probe(exec=ExecAction(("true",)))
+BEST_EFFORT = pod(container(name="a"), container(name="b"))
+BURSTABLE = pod(container({"memory": "1Gi"}, name="a"), container(name="b"))
+BOTH = {"cpu": "1", "memory": "1Gi"}
+GUARANTEED = pod(container(BOTH, BOTH, name="a"))
+
+
+def test_a_start_is_counted_before_it_is_done():
+    life = changes.asked_to_start(PodLife(), "a")
+    assert life.container("a") == ContainerLife(attempt=1, is_asked_for=True)
+    with pytest.raises(AssertionError):
+        changes.asked_to_start(life, "a")
+
+
+def test_a_start_that_was_never_done_is_not_counted():
+    assert changes.not_started(changes.asked_to_start(PodLife(), "a"), "a").container("a") == ContainerLife()
+    lived = LivedPod(BEST_EFFORT)
+    lived.step()
+    assert changes.not_started(lived.life, "a") == lived.life
+
+
+def test_what_is_known_of_a_running_container_is_kept():
+    life = changes.asked_to_start(PodLife(), "a")
+    applied = asks({"cpu": "1"})
+    life = changes.started(
+        life, container(name="a"), 7.5, pid=12, pid_start_ticks=99, oom_kills_at_start=2, resources=applied
+    )
+    it = life.container("a")
+    assert (it.attempt, it.started_at, it.pid, it.pid_start_ticks) == (1, 7.5, 12, 99)
+    assert (it.oom_kills_at_start, it.resources, it.is_asked_for) == (2, applied, False)
+
+
+@pytest.mark.parametrize(
+    "probes, is_started, is_ready",
+    [
+        ({}, True, True),
+        ({"readiness_probe": ASK}, True, False),
+        ({"startup_probe": ASK}, False, False),
+        ({"liveness_probe": ASK}, True, True),
+        ({"startup_probe": ASK, "readiness_probe": ASK}, False, False),
+    ],
+)
+def test_a_container_without_a_probe_is_started_and_ready_when_it_runs(probes, is_started, is_ready):
+    probed = container(name="a")._replace(**probes)
+    it = changes.started(PodLife(), probed, 1.0).container("a")
+    assert (it.is_started, it.is_ready) == (is_started, is_ready)
+
+
+def test_a_container_whose_startup_probe_passed_is_ready_unless_it_has_a_readiness_probe():
+    plain = container(name="a")._replace(startup_probe=ASK)
+    life = changes.started_up(changes.started(PodLife(), plain, 1.0), plain, 4.0)
+    assert (life.container("a").is_started, life.container("a").is_ready) == (True, True)
+    assert life.container("a").ready_changed_at == 4.0
+    asked = plain._replace(readiness_probe=ASK)
+    life = changes.started_up(changes.started(PodLife(), asked, 1.0), asked, 4.0)
+    assert (life.container("a").is_started, life.container("a").is_ready) == (True, False)
+
+
+def test_a_result_that_comes_after_the_end_changes_nothing():
+    lived = LivedPod(BEST_EFFORT)
+    lived.step()
+    lived.end("a")
+    assert changes.with_readiness(lived.life, "a", is_ready=True, now=2.0) == lived.life
+    assert changes.started_up(lived.life, lived.container("a"), 2.0) == lived.life
+    assert changes.asked_to_stop(lived.life, Stop("a", "", 1), 2.0) == lived.life
+
+
+def test_a_start_that_failed_ends_the_attempt_with_what_was_said():
+    life = changes.asked_to_start(PodLife(), "a")
+    life = changes.start_failed(life, "a", "no such file: /bin/x", 5.0, LifeSettings())
+    ended = life.container("a").ended
+    assert ended is not None
+    assert (ended.exit_code, ended.reason, ended.message) == (128, "StartError", "no such file: /bin/x")
+    assert (life.container("a").attempt, life.is_alive) == (1, False)
+    life = changes.asked_to_start(life, "a")
+    life = changes.start_failed(life, "a", "", 6.0, LifeSettings())
+    assert life.container("a").start_after == 16.0
+
+
+@pytest.mark.parametrize(
+    "facts, reason",
+    [
+        ({"exit_code": 0}, "Completed"),
+        ({"exit_code": 2}, "Error"),
+        ({"exit_code": 143, "signal": 15}, "Error"),
+        ({"exit_code": 137, "signal": 9, "is_oom_killed": True}, "OOMKilled"),
+        ({"exit_code": 137, "is_known": False}, "ContainerStatusUnknown"),
+        ({"exit_code": 137, "is_known": False, "is_oom_killed": True}, "OOMKilled"),
+        # A child was killed, and the container itself went on to its good end.
+        ({"exit_code": 0, "is_oom_killed": True}, "Completed"),
+    ],
+)
+def test_the_reason_of_an_end(facts, reason):
+    lived = LivedPod(GUARANTEED)
+    lived.step()
+    lived.end("a", **facts)
+    ended = lived.life.container("a").ended
+    assert ended is not None
+    assert (ended.reason, ended.exit_code, ended.signal) == (
+        reason,
+        facts["exit_code"],
+        facts.get("signal", 0),
+    )
+    assert (ended.started_at, ended.finished_at) == (1000.0, 1000.0)
+    assert not lived.life.container("a").is_alive
+
+
+@pytest.mark.req("A17")
+@pytest.mark.parametrize("policy", ["Always", "OnFailure", "Never"])
+def test_an_oom_killed_best_effort_pod_is_evicted_at_once(policy):
+    lived = LivedPod(BEST_EFFORT._replace(spec=BEST_EFFORT.spec._replace(restart_policy=policy)))
+    lived.step()
+    lived.end("a", 137, is_oom_killed=True)
+    verdict = lived.life.verdict
+    assert verdict is not None
+    assert (verdict.phase, verdict.reason, verdict.at) == ("Failed", "Evicted", lived.now)
+    assert "Container a was OOM-killed" in verdict.message
+    assert [stop.container for stop in lived.step().stop] == ["b"]
+    assert lived.look().start == ()
+
+
+@pytest.mark.req("A17")
+def test_an_oom_killed_burstable_container_is_tried_again_three_times():
+    lived = LivedPod(BURSTABLE)
+    for kills in range(3):
+        lived.step(after_seconds=300)
+        lived.end("a", 137, is_oom_killed=True)
+        assert lived.life.verdict is None
+        assert len(lived.life.container("a").oom_kills) == kills + 1
+    lived.step(after_seconds=300)
+    lived.end("a", 137, is_oom_killed=True)
+    assert lived.life.verdict is not None
+    assert (lived.life.verdict.reason, lived.life.verdict.phase) == ("Evicted", "Failed")
+    assert "4 times" in lived.life.verdict.message
+
+
+@pytest.mark.req("A17")
+def test_retries_are_counted_for_each_container():
+    lived = LivedPod(BURSTABLE)
+    for _ in range(3):
+        lived.step(after_seconds=300)
+        lived.end("a", 137, is_oom_killed=True)
+        lived.end("b", 137, is_oom_killed=True)
+    assert lived.life.verdict is None
+
+
+@pytest.mark.req("A17")
+def test_ten_quiet_minutes_give_the_retries_back():
+    lived = LivedPod(BURSTABLE)
+    for _ in range(12):
+        lived.step(after_seconds=400)
+        lived.end("a", 137, is_oom_killed=True, after_seconds=201)
+        assert lived.life.verdict is None
+    assert len(lived.life.container("a").oom_kills) == 1
+
+
+@pytest.mark.req("A17")
+def test_the_number_of_retries_is_a_setting():
+    none = LivedPod(BURSTABLE, LifeSettings(oom_retries=0))
+    none.step()
+    none.end("a", 137, is_oom_killed=True)
+    assert none.life.verdict is not None
+    config = KubeletConfiguration(oom_retries=5, oom_retries_reset=Duration.parse("1m"))
+    assert (settings_of(config).oom_retries, settings_of(config).oom_retries_reset_seconds) == (5, 60)
+
+
+@pytest.mark.req("A17")
+def test_a_burstable_pod_that_is_never_restarted_fails_by_its_policy_and_is_not_evicted():
+    once = LivedPod(
+        pod(container({"memory": "1Gi"}, name="a"), restart_policy="Never"), LifeSettings(oom_retries=0)
+    )
+    once.step()
+    once.end("a", 137, is_oom_killed=True)
+    assert once.step().verdict == changes.Verdict("Failed", at=once.now)
+
+
+@pytest.mark.req("A17")
+def test_a_guaranteed_pod_is_never_evicted_for_meeting_its_own_limit():
+    lived = LivedPod(GUARANTEED)
+    for _ in range(9):
+        lived.step(after_seconds=300)
+        lived.end("a", 137, is_oom_killed=True)
+    assert lived.life.verdict is None
+
+
+@pytest.mark.req("A17")
+def test_kubelet_has_no_such_rule():
+    for spec in (BEST_EFFORT, BURSTABLE):
+        lived = LivedPod(spec, LifeSettings(profile=Profile.KUBERNETES))
+        for _ in range(9):
+            lived.step(after_seconds=300)
+            lived.end("a", 137, is_oom_killed=True)
+        assert lived.life.verdict is None
+        assert lived.step(after_seconds=300).start == ("a",)
+
+
+def test_a_pod_that_was_asked_to_end_is_not_evicted_on_its_way_out():
+    lived = LivedPod(BEST_EFFORT)
+    lived.step()
+    lived.life = changes.deleted(lived.pod, lived.life, lived.now)
+    lived.end("a", 137, is_oom_killed=True)
+    assert lived.life.verdict is None
+
+
+def test_the_longest_wait_for_a_restart_is_kubelets_setting():
+    file = read_config("crashLoopBackOff: {maxContainerRestartPeriod: 15s}", "node.yaml")
+    assert not [*validate_config(file.config)]
+    settings = settings_of(file.config)
+    assert (settings.first_backoff_seconds, settings.greatest_backoff_seconds) == (10, 15)
+    short = KubeletConfiguration(crash_loop_back_off=CrashLoopBackOffConfig(Duration.parse("2s")))
+    assert settings_of(short).first_backoff_seconds == 2
+    assert settings_of(KubeletConfiguration()).greatest_backoff_seconds == 300
+
+
+@pytest.mark.parametrize(
+    "period, is_valid", [("1s", True), ("300s", True), ("999ms", False), ("301s", False)]
+)
+def test_that_setting_is_from_one_second_to_five_minutes(period, is_valid):
+    config = KubeletConfiguration(crash_loop_back_off=CrashLoopBackOffConfig(Duration.parse(period)))
+    problems = [*validate_config(config)]
+    assert [problem.field for problem in problems] == (
+        [] if is_valid else ["crashLoopBackOff.maxContainerRestartPeriod"]
+    )

@@ -1,0 +1,218 @@
+"""What holds in every life of every pod, whatever happens in it and in whatever order."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenkeel.api.container import Container, ExecAction, Probe
+from evenkeel.api.decode import Findings, decode
+from evenkeel.api.encode import encode
+from evenkeel.api.metadata import ObjectMeta
+from evenkeel.api.pod import Pod, PodSpec
+from evenkeel.api.profile import Profile
+from evenkeel.policy.lifecycle import changes
+from evenkeel.policy.lifecycle.life import PodLife, Verdict
+from evenkeel.policy.lifecycle.settings import LifeSettings
+from evenkeel.policy.provision import PodMoment
+from tests.lives import LivedPod
+from tests.strategies import requirements
+
+ASK = Probe(ExecAction(("true",)))
+INIT_CONTAINERS = [
+    Container(),
+    Container(restart_policy="Always"),
+    Container(restart_policy="Always", startup_probe=ASK),
+]
+probes = st.sampled_from([None, ASK])
+
+
+@st.composite
+def some_pods(draw, policies=("Always", "OnFailure", "Never")):
+    mains = draw(st.lists(st.tuples(requirements, probes), min_size=1, max_size=2))
+    inits = draw(st.lists(st.sampled_from(INIT_CONTAINERS), max_size=3))
+    spec = PodSpec(
+        containers=tuple(
+            Container(f"c{n}", "host", resources=resources, readiness_probe=probe)
+            for n, (resources, probe) in enumerate(mains)
+        ),
+        init_containers=tuple(each._replace(name=f"i{n}", image="host") for n, each in enumerate(inits)),
+        restart_policy=draw(st.sampled_from(policies)),
+        active_deadline_seconds=draw(st.sampled_from([None, None, 500])),
+        termination_grace_period_seconds=draw(st.sampled_from([0, 30])),
+    )
+    return Pod(ObjectMeta(name="p", uid="p"), spec)
+
+
+class Checked(LivedPod):
+    """Looks after every rule each time it looks, and lives on with what the journal would have kept."""
+
+    was_over = False
+
+    def look(self):
+        self.life = kept(self.life)
+        todo = super().look()
+        check(self, todo)
+        self.was_over = self.was_over or todo.is_over
+        return todo
+
+
+def kept(life):
+    """`life` after a restart of the agent."""
+    findings = Findings()
+    found = decode(PodLife, json.loads(json.dumps(encode(life))), findings)
+    assert not findings.problems
+    assert found == life
+    return found
+
+
+def check(lived, todo):
+    pod, life = lived.pod, lived.life
+    regular_init = [each for each in pod.spec.init_containers if not each.is_sidecar]
+    done = {each.name for each in regular_init if has_succeeded(life, each.name)}
+    mains = {each.name for each in pod.spec.containers}
+    is_ending = life.verdict is not None or life.deleted_at is not None or todo.verdict is not None
+    assert not any(life.container(name).is_alive for name in todo.start)
+    assert not done & {*todo.start}
+    assert all(life.container(stop.container).is_running for stop in todo.stop)
+    assert not (is_ending and todo.start)
+    if mains & {*todo.start}:
+        assert todo.init_container is None
+        assert all(each.name in done for each in regular_init)
+    for place, each in enumerate(pod.spec.init_containers):
+        if each.name in todo.start:
+            earlier = {other.name for other in regular_init} & {
+                o.name for o in pod.spec.init_containers[:place]
+            }
+            assert earlier <= done
+    # D3: the pod-level limit is held back exactly as long as an init container has to finish.
+    awaits_init = PodMoment(pod, todo.init_container).awaits_init
+    assert awaits_init == (len(done) < len(regular_init))
+    assert todo.wake_at is None or todo.wake_at > lived.now
+    if todo.is_over:
+        assert not life.is_alive
+        assert not todo.start
+        assert life.verdict is not None or todo.verdict is not None
+    assert not lived.was_over or todo.is_over
+    if lived.phase in ("Succeeded", "Failed"):
+        assert not life.is_alive
+    if life.is_alive and mains & lived.running and todo.stop and is_ending:
+        in_time = [stop for stop in todo.stop if stop.grace_seconds > 0]
+        sidecars = {each.name for each in pod.spec.init_containers if each.is_sidecar}
+        assert not (
+            in_time and in_time[0].container in mains and sidecars & {s.container for s in in_time}
+        ), "sidecars outlive the others"
+
+
+def has_succeeded(life, name):
+    it = life.container(name)
+    return not it.is_alive and it.ended is not None and it.ended.exit_code == 0
+
+
+moves = st.one_of(
+    st.tuples(st.just("step"), st.sampled_from([0, 1, 10, 299, 601])),
+    st.tuples(st.just("end"), st.sampled_from([0, 0, 1, 137]), st.booleans(), st.integers(0, 9)),
+    st.tuples(st.just("half a start"), st.sampled_from(["ran", "failed", "not begun"])),
+    st.tuples(st.just("started up"), st.integers(0, 9)),
+    st.tuples(st.just("probe failed"), st.integers(0, 9)),
+    st.tuples(st.just("delete"), st.sampled_from([None, 0, 5])),
+    st.tuples(st.just("evict"), st.sampled_from([0, 7])),
+)
+
+
+def move(lived, what, *how):
+    running = sorted(lived.running)
+    if what == "step":
+        lived.step(*how)
+    elif what == "half a start":
+        half_a_start(lived, *how)
+    elif what == "delete":
+        lived.life = changes.deleted(lived.pod, lived.life, lived.now, *how)
+    elif what == "evict":
+        lived.life = changes.with_verdict(lived.life, Verdict("Failed", "Evicted", "", lived.now, *how))
+    elif running:
+        name = running[how[-1] % len(running)]
+        if what == "end":
+            lived.end(name, how[0], is_oom_killed=how[1] and how[0] != 0, after_seconds=1)
+        elif what == "started up":
+            lived.life = changes.started_up(lived.life, lived.container(name), lived.now)
+        else:
+            stop = changes.probe_stop(lived.pod, lived.container(name), "liveness", "no answer")
+            lived.life = changes.asked_to_stop(lived.life, stop, lived.now)
+
+
+def half_a_start(lived, outcome):
+    """The agent is killed after it has written down that it starts something."""
+    for name in lived.look().start[:1]:
+        lived.life = changes.asked_to_start(lived.life, name)
+        assert name not in lived.look().start
+        if outcome == "ran":
+            lived.life = changes.started(lived.life, lived.container(name), lived.now)
+        elif outcome == "failed":
+            lived.life = changes.start_failed(lived.life, name, "no such file", lived.now, lived.settings)
+        else:
+            lived.life = changes.not_started(lived.life, name)
+
+
+rulebooks = st.builds(
+    lambda profile, retries: LifeSettings(profile=profile, oom_retries=retries),
+    st.sampled_from(list(Profile)),
+    st.integers(0, 2),
+)
+
+
+@pytest.mark.req("D3", "A17")
+@given(some_pods(), rulebooks, st.lists(moves, max_size=25))
+def test_no_life_breaks_a_rule(pod, rules, what):
+    lived = Checked(pod, rules)
+    lived.step()
+    for one in what:
+        move(lived, *one)
+        lived.look()
+        lived.status()
+
+
+@given(some_pods(policies=("Never",)), st.lists(st.sampled_from([0, 1, 137]), min_size=20, max_size=20))
+def test_a_pod_that_is_never_restarted_comes_to_its_end(pod, codes):
+    lived = Checked(pod)
+    for code in codes:
+        lived.step(after_seconds=40)
+        for name in sorted(lived.running):
+            lived.life = changes.started_up(lived.life, lived.container(name), lived.now)
+        mains = [name for name in sorted(lived.running) if name.startswith("c")]
+        stopping = [stop.container for stop in lived.look().stop]
+        inits = [each.name for each in pod.spec.init_containers if not each.is_sidecar]
+        for name in {*mains, *stopping, *(lived.running & {*inits})}:
+            lived.end(name, code)
+    assert lived.step().is_over
+    assert lived.phase in ("Succeeded", "Failed")
+
+
+@pytest.mark.req("A20")
+@given(some_pods(), st.lists(moves, max_size=12), st.sampled_from([0, 9]))
+def test_an_evicted_pod_is_over_once_what_runs_has_been_stopped(pod, what, grace):
+    lived = Checked(pod)
+    lived.step()
+    for one in what:
+        move(lived, *one)
+    lived.life = changes.with_verdict(lived.life, Verdict("Failed", "Evicted", "", lived.now, grace))
+    for _ in range(len(pod.spec.init_containers) + 2):
+        for stop in lived.step().stop:
+            lived.end(stop.container, 137)
+    assert lived.look().is_over
+    assert lived.phase in ("Succeeded", "Failed")
+
+
+@given(some_pods(policies=("Always",)), st.integers(1, 4))
+def test_a_pod_that_is_always_restarted_runs_again_after_each_wait(pod, ends):
+    pod = pod._replace(spec=pod.spec._replace(active_deadline_seconds=None, init_containers=()))
+    lived = Checked(pod, LifeSettings(profile=Profile.KUBERNETES))
+    for _ in range(ends):
+        lived.step()
+        assert len(lived.running) == len(pod.spec.containers)
+        for name in sorted(lived.running):
+            lived.end(name, 1)
+        lived.now = lived.look().wake_at or lived.now
+    lived.step()
+    assert lived.phase == "Running"
