@@ -67,7 +67,7 @@ def test_a_new_cgroup_has_the_kernels_defaults():
     assert default_value("cpu.shares", Version.V1) == "1024"
     assert default_value("hugetlb.2MB.max", Version.V2) == "max"
     assert default_value("hugetlb.2MB.limit_in_bytes", Version.V1) == UNLIMITED_V1
-    assert default_value("cpuset.cpus", Version.V2) is None
+    assert default_value("cpuset.cpus", Version.V2) == "", "those of the cgroup above"
 
 
 FILES = sorted({file for files in DEFAULTS.values() for file in files} | {"cpuset.cpus", "hugetlb.2MB.max"})

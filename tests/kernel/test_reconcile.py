@@ -1,6 +1,7 @@
 """The plan becomes the kernel's own, stays so, and is put right when others change it."""
 
 import json
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,12 +11,15 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from evenkeel.api.config import KubeletConfiguration, defaulted
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.diff import Observed
 from evenkeel.cgroup.drivers.base import CgroupfsDriver
 from evenkeel.cgroup.drivers.refusals import MissingController
 from evenkeel.cgroup.plan import plan
 from evenkeel.cgroup.reconcile import Report, reconcile, reconcile_changed
+from evenkeel.cgroup.relocate import Relocation, relocate
+from evenkeel.cgroup.restore import found_before, not_only_ours, restoring
 from evenkeel.cgroup.tree import Kind, Tree, Version
 from evenkeel.cgroup.values import default_value, direction, same_value
 from evenkeel.cli.main import main
@@ -154,6 +158,102 @@ def test_switching_memory_qos_off_restores_defaults_under_running_pods_and_on_ag
 
     assert differences(on, cgroup_root) == []
     assert program.ask("touch") == f"touched {8 * MIB}", "and the pod runs on"
+
+
+@any_version
+@pytest.mark.req("B13", "B4")
+def test_limits_on_daemons_go_back_to_what_was_found_when_they_are_no_longer_enforced(
+    cgroup_root: Cgroup, spawn: Spawn
+):
+    daemons = cgroup_root.child("daemons")
+    path = f"{path_of(cgroup_root)}/daemons"
+    is_v2 = daemons.has("memory.max")
+    limit, weight = ("memory.max", "cpu.weight") if is_v2 else ("memory.limit_in_bytes", "cpu.shares")
+    daemons.write(limit, 96 * MIB)
+    daemons.write(weight, 77)
+    daemon = spawn("memory", cgroup=daemons)
+    daemon.ask(f"allocate {8 * MIB}")
+    driver = made_driver(cgroup_root)
+    reserving = {
+        "system_reserved": {"memory": "64Mi", "cpu": "500m"},
+        "system_reserved_cgroup": path,
+        "enforce_node_allocatable": ("pods", "system-reserved"),
+    }
+    on, off = (
+        planned(driver, cgroup_root, *three_pods(), **reserving),
+        planned(driver, cgroup_root, *three_pods()),
+    )
+
+    before = found_before(on, driver.observe_only(not_only_ours(on)), {})
+    assert reconcile(driver, restoring(on, before)).failures == ()
+    assert daemons.read(limit) == str(64 * MIB)
+    assert differences(on, cgroup_root) == []
+    again = found_before(on, driver.observe_only(not_only_ours(on)), before)
+    report = reconcile(driver, restoring(off, again))
+
+    assert report.failures == ()
+    assert (daemons.read(limit), daemons.read(weight)) == (str(96 * MIB), "77")
+    if is_v2:
+        assert daemons.read("memory.min") == "0"
+    assert daemon.ask("touch") == f"touched {8 * MIB}"
+    assert reconcile(driver, restoring(off, again)).done == ()
+    driver.close()
+
+
+@any_version
+@pytest.mark.req("A23", "B13")
+def test_cores_of_ones_own_are_given_back_when_the_policy_is_switched_off(
+    driver: CgroupfsDriver, cgroup_root: Cgroup, spawn: Spawn
+):
+    some = pod(container({"cpu": "1"}, {"cpu": "1"}), name="x")
+    static = planned(driver, cgroup_root, PodMoment(some, exclusive_cpus={"c": (0,)}))
+    none = planned(driver, cgroup_root, PodMoment(some))
+    reconcile(driver, static)
+    here = placed(cgroup_root, container_path(static, "x"))
+    program = spawn("memory", cgroup=here)
+    program.ask("free")
+    assert os.sched_getaffinity(program.pid) == {0}
+
+    report = reconcile(driver, restoring(none))
+
+    assert report.failures == ()
+    assert os.sched_getaffinity(program.pid) == os.sched_getaffinity(0)
+    assert reconcile(driver, restoring(none), last=report).done == ()
+    assert reconcile(driver, restoring(none)).done == ()
+    reconcile(driver, static)
+    assert os.sched_getaffinity(program.pid) == {0}, "and on again"
+
+
+@any_version
+@pytest.mark.req("B6", "B13")
+def test_pods_move_and_run_on_when_classes_are_switched_on_and_off(
+    driver: CgroupfsDriver, cgroup_root: Cgroup, spawn: Spawn
+):
+    flat = {"cgroups_per_qos": False, "enforce_node_allocatable": ()}
+    first = planned(driver, cgroup_root, *three_pods(), **flat)
+    second = planned(driver, cgroup_root, *three_pods()[:2])
+    reconcile(driver, first)
+    kept, ended = container_path(first, "burstable"), container_path(first, "besteffort")
+    program = spawn("family", "respawn", 4, cgroup=placed(cgroup_root, kept))
+    program.answer()
+    gone = spawn("memory", cgroup=placed(cgroup_root, ended))
+    gone.ask("free")
+
+    for before, after in ((first, second), (second, planned(driver, cgroup_root, *three_pods()[:2], **flat))):
+        config = KubeletConfiguration(cgroup_root=path_of(cgroup_root), cgroups_per_qos=after is second)
+        relocation = relocate(driver, defaulted(config), after)
+
+        assert relocation.failures == ()
+        assert {old for old, _ in relocation.moved} == {
+            c.path for c in before.cgroups if c.kind == Kind.POD and "besteffort" not in c.path
+        }
+        assert reconcile(driver, after).failures == ()
+        assert program.is_alive()
+        assert program.pid in driver.processes(container_path(after, "burstable"))
+        assert differences(after, cgroup_root) == []
+        assert made_paths(cgroup_root) == {c.path for c in after.cgroups} - {path_of(cgroup_root)}
+        assert relocate(driver, defaulted(config), after) == Relocation(), "and then there is nothing to move"
+    assert gone.wait() == -signal.SIGKILL, "what is not in the plan is ended"
 
 
 @any_version

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from evenkeel.api.cpuset import format_cpuset, parse_cpuset
 from evenkeel.cgroup.names import POD_PREFIX
 from evenkeel.cgroup.tree import Cgroup, Kind, Setting, Tree, Version
-from evenkeel.cgroup.values import default_value, direction, same_value
+from evenkeel.cgroup.values import CPUS, INHERITED, default_value, direction, same_value
 from evenkeel.errors import EvenkeelError
 
 Observed = Mapping[str, Mapping[str, str]]  # path → file → value as read
@@ -126,7 +126,7 @@ def _writes(cgroup: Cgroup, has: Mapping[str, str]) -> Iterator[tuple[Step, _Pha
             quota_pair.append(setting)
             continue
         step = Step(Action.WRITE, cgroup.path, setting, before or "")
-        if setting.file == "cpuset.cpus" and before:
+        if setting.file == CPUS and before and setting.value != INHERITED:
             yield from _cpuset_writes(step, setting, before)
         else:
             is_taking = before is not None and direction(setting.file, before, setting.value) < 0

@@ -1,31 +1,84 @@
 """Turning a feature off restores the kernel files that it wrote (B13).
 
 A plan names only the files that its configuration has an opinion on. Another configuration, before the last restart,
-may have written more: for the first pass after a start the plan is completed with the kernel's defaults.
+may have written more: for the first pass after a start the plan is completed with what was there before. On cgroups
+that are only ours that is the kernel's default. On those that we only set, such as the daemons', it is what we found
+there first, and whoever applies plans has to remember it: `found_before` says what, before anything is written, and
+`still_needed` what of that is of use after a pass without failures. Both are plain values, path → file → value.
 """
 
+from collections.abc import Mapping
+
+from evenkeel.cgroup.diff import Observed
 from evenkeel.cgroup.tree import Cgroup, Kind, Setting, Tree, Version
-from evenkeel.cgroup.values import DEFAULTS
+from evenkeel.cgroup.values import CPUS, DEFAULTS, INHERITED, default_value
+
+Found = dict[str, dict[str, str]]
 
 _RULE = "B13"
-_REASON = "not set here: as the kernel makes it"
+_AS_MADE = "not set here: as the kernel makes it"
+_AS_FOUND = "not set here any more: as it was found"
 # Others may have set something on these, before us or beside us.
 _NOT_ONLY_OURS = (Kind.RESERVED, Kind.ANCESTOR)
 
 
-def restoring(tree: Tree) -> Tree:
-    """`tree` with every file that we might have written and it does not name, at the kernel's default."""
-    return tree._replace(
-        cgroups=tuple(
-            cgroup if cgroup.kind in _NOT_ONLY_OURS else _restored(cgroup, tree.version)
-            for cgroup in tree.cgroups
-        )
-    )
-
-
-def _restored(cgroup: Cgroup, version: Version) -> Cgroup:
-    named = {setting.file for setting in cgroup.settings}
-    more = [
-        Setting(file, value, _RULE, _REASON) for file, value in DEFAULTS[version].items() if file not in named
+def restoring(tree: Tree, before: Mapping[str, Mapping[str, str]] | None = None) -> Tree:
+    """`tree` with every file that we might have written and it does not name: as the kernel makes it, or as it is
+    remembered in `before`."""
+    before = before or {}
+    cgroups = [
+        _as_found(cgroup, before.get(cgroup.path, {}))
+        if cgroup.kind in _NOT_ONLY_OURS
+        else _as_made(cgroup, tree.version)
+        for cgroup in tree.cgroups
     ]
+    planned = {cgroup.path for cgroup in tree.cgroups}
+    cgroups += [
+        _as_found(Cgroup(path, Kind.RESERVED, (), is_ours_to_make=False), files)
+        for path, files in sorted(before.items())
+        if path not in planned
+    ]
+    return tree._replace(cgroups=tuple(cgroups))
+
+
+def not_only_ours(tree: Tree) -> tuple[Cgroup, ...]:
+    """The cgroups of which `found_before` needs to know what the kernel has."""
+    return tuple(cgroup for cgroup in tree.cgroups if cgroup.kind in _NOT_ONLY_OURS)
+
+
+def found_before(tree: Tree, observed: Observed, before: Mapping[str, Mapping[str, str]]) -> Found:
+    """What to remember when `tree` is about to be applied: what is remembered already, and of the files that are
+    written for the first time what is in them now."""
+    found = {path: dict(files) for path, files in before.items()}
+    for cgroup in not_only_ours(tree):
+        now, first = observed.get(cgroup.path), found.setdefault(cgroup.path, {})
+        for setting in cgroup.settings:
+            value = default_value(setting.file, tree.version) if now is None else now.get(setting.file)
+            if value is not None:
+                first.setdefault(setting.file, value)
+    return {path: files for path, files in found.items() if files}
+
+
+def still_needed(tree: Tree, before: Mapping[str, Mapping[str, str]]) -> Found:
+    """What of `before` must be remembered when `restoring(tree, before)` has been applied: what `tree` sets now."""
+    named = {cgroup.path: {setting.file for setting in cgroup.settings} for cgroup in not_only_ours(tree)}
+    kept = {
+        path: {file: value for file, value in files.items() if file in named.get(path, ())}
+        for path, files in before.items()
+    }
+    return {path: files for path, files in kept.items() if files}
+
+
+def _as_found(cgroup: Cgroup, files: Mapping[str, str]) -> Cgroup:
+    named = {setting.file for setting in cgroup.settings}
+    more = [Setting(file, value, _RULE, _AS_FOUND) for file, value in files.items() if file not in named]
+    return cgroup._replace(settings=(*cgroup.settings, *more)) if more else cgroup
+
+
+def _as_made(cgroup: Cgroup, version: Version) -> Cgroup:
+    named = {setting.file for setting in cgroup.settings}
+    defaults = dict(DEFAULTS[version])
+    if cgroup.kind == Kind.CONTAINER:
+        defaults[CPUS] = INHERITED
+    more = [Setting(file, value, _RULE, _AS_MADE) for file, value in defaults.items() if file not in named]
     return cgroup._replace(settings=(*cgroup.settings, *more))

@@ -8,6 +8,9 @@ _V1_UNLIMITED = (2**63 - 1) // PAGE_BYTES * PAGE_BYTES
 _BEYOND_ANY_LIMIT = 2**62  # hugetlb rounds its "no limit" down to a huge page
 _UNLIMITED = float("inf")
 
+CPUS = "cpuset.cpus"
+INHERITED = ""  # of CPUS: those of the cgroup above. v2 means it so; for v1 the driver looks them up
+
 DEFAULTS = {
     Version.V2: {
         "cpu.weight": "100",
@@ -35,7 +38,9 @@ DEFAULTS = {
 
 
 def default_value(file: str, version: Version) -> str | None:
-    """What the kernel puts into `file` of a new cgroup; None where that depends on the parent."""
+    """What the kernel, or on v1 the driver, puts into `file` of a new cgroup; None where nobody can know."""
+    if file == CPUS:
+        return INHERITED
     if file.startswith("hugetlb."):
         return "max" if version == Version.V2 else str(_V1_UNLIMITED)
     return DEFAULTS[version].get(file)
@@ -60,7 +65,7 @@ def _measure(file: str, value: str) -> float | int | str:
     """The value as a number of which more is more, or its text where it is none."""
     if file == "cpu.max":
         return _ratio(value)
-    if file == "cpuset.cpus":
+    if file == CPUS:
         return value
     if value == "max":
         return _UNLIMITED

@@ -5,6 +5,7 @@ from evenkeel.cgroup.diff import Action, Step
 from evenkeel.cgroup.driver import CgroupError, Driver
 from evenkeel.cgroup.drivers.refusals import MissingController, NotAvailable
 from evenkeel.cgroup.fit import Fit, Unavailable, unavailable_message
+from evenkeel.cgroup.values import CPUS
 
 # Files of one cgroup that the kernel ties together: if one could not be set, setting another would fail for that
 # reason, or allow more than either plan does.
@@ -17,7 +18,6 @@ TIES = {
     "memory.limit_in_bytes": "memory and swap",
     "memory.memsw.limit_in_bytes": "memory and swap",
 }
-_CPUS = "cpuset.cpus"  # cores that one cgroup would not let go must not be given to another
 
 
 class Work:
@@ -77,4 +77,5 @@ class Work:
 
 def _tie(step: Step) -> tuple[str, str]:
     file = step.setting.file if step.setting else ""
-    return ("", file) if file == _CPUS else (step.path, TIES.get(file, file))
+    # Cores that one cgroup would not let go must not be given to another.
+    return ("", file) if file == CPUS else (step.path, TIES.get(file, file))

@@ -4,8 +4,8 @@ from evenkeel.quantity import Quantity
 
 PAGE_BYTES = 4096
 # What a pod's cgroup is charged besides its containers: a small process that holds the pod's place, and for each cgroup
-# in it what the kernel keeps, most of that once for each processor. Measured: 8 KiB and 2 KiB a processor (Linux 6.1 and
-# 6.18); twice as much is left for kernels to come.
+# in it what the kernel keeps, most of that once for each processor. Measured with Linux 6.1 and 6.18: 8 KiB, and 2 KiB
+# a processor; twice as much is left for kernels to come.
 _INFRASTRUCTURE_BYTES = 1 << 20
 _CGROUP_BYTES = 16 << 10
 _CGROUP_BYTES_PER_CPU = 4 << 10

@@ -17,6 +17,7 @@ from evenkeel.cgroup.drivers.observation import Observer
 from evenkeel.cgroup.drivers.processes import is_dead, kill_process, listed, waits
 from evenkeel.cgroup.drivers.refusals import not_available, refusal
 from evenkeel.cgroup.tree import Cgroup, Naming, Tree, Version
+from evenkeel.cgroup.values import CPUS, INHERITED
 
 PATIENCE_SECONDS = 10.0
 
@@ -28,6 +29,7 @@ class CgroupfsDriver(ABC):
     a time: what one closes, another must not be reading."""
 
     version: Version
+    _cpus_file: str  # which tells the CPUs that a cgroup hands on
 
     def __init__(
         self,
@@ -44,6 +46,8 @@ class CgroupfsDriver(ABC):
         self._observer = Observer(
             self._kept, self._hierarchies, bounds, lambda path: self._has(path, ""), self._note_absent
         )
+        self._last_tree: Tree | None = None
+        self._inheriting: list[str] = []
         self._lacking: set[str] = set()  # files that this kernel does not have
 
     def close(self) -> None:
@@ -53,10 +57,12 @@ class CgroupfsDriver(ABC):
             hierarchy.close()
 
     def observe(self, tree: Tree) -> Observed:
-        return self._observer.observe(tree)
+        if tree is not self._last_tree:
+            self._last_tree, self._inheriting = tree, _inheriting(tree.cgroups)
+        return self._with_inherited(self._observer.observe(tree), self._inheriting)
 
     def observe_only(self, cgroups: Sequence[Cgroup]) -> Observed:
-        return self._observer.observe_only(cgroups)
+        return self._with_inherited(self._observer.observe_only(cgroups), _inheriting(cgroups))
 
     def lacking(self, file: str) -> CgroupError | None:
         """Why no cgroup of this machine can have the file; None if one can, as far as is known."""
@@ -83,7 +89,10 @@ class CgroupfsDriver(ABC):
         self._bounds.to_set(path)
         hierarchy = self._hierarchy_of(path, file)
         try:
-            hierarchy.write(path, file, value)
+            if file == CPUS and value == INHERITED:
+                self._inherit_cpus(path)
+            else:
+                hierarchy.write(path, file, value)
         except FileNotFoundError as error:
             if not hierarchy.exists(path):
                 raise refusal(error, "write", path, file, value) from None
@@ -134,6 +143,12 @@ class CgroupfsDriver(ABC):
             hint="they wait for a device or a network filesystem, or are of another PID namespace",
         )
 
+    def send_kill(self, path: str) -> None:
+        self._bounds.to_remove(path)
+        if not self._kill_at_once(path):
+            for pid in self.processes(path):
+                kill_process(pid, path)
+
     @abstractmethod
     def freeze(self, path: str, *, frozen: bool) -> None: ...
 
@@ -162,6 +177,10 @@ class CgroupfsDriver(ABC):
         """Whether there is such a cgroup where `file` would be."""
 
     @abstractmethod
+    def _inherit_cpus(self, path: str) -> None:
+        """Gives the cgroup the CPUs of the one above it, and none of its own if it can be so. Raises OSError."""
+
+    @abstractmethod
     def _kill_at_once(self, path: str) -> bool:
         """Has the kernel kill everything; False if it cannot."""
 
@@ -185,6 +204,22 @@ class CgroupfsDriver(ABC):
         """The cgroup has no such file: remembers it if that is because the kernel has none."""
 
     # What they share
+
+    def _with_inherited(self, observed: Observed, paths: Sequence[str]) -> Observed:
+        """Of cgroups that are to have the CPUs of the one above: none of their own, if they have the same."""
+        same = {
+            path: {**observed[path], CPUS: INHERITED}
+            for path in paths
+            if observed.get(path, {}).get(CPUS) and observed[path][CPUS] == self._cpus_above(path)
+        }
+        return {**observed, **same} if same else observed
+
+    def _cpus_above(self, path: str) -> str:
+        above = path.rpartition("/")[0] or "/"
+        try:
+            return self._hierarchy_of(path, CPUS).read(above, self._cpus_file).decode("latin-1").rstrip("\n")
+        except OSError as error:
+            raise refusal(error, "read", above, self._cpus_file) from None
 
     def _below(self, path: str) -> list[str]:
         """The cgroup and all below it, in any hierarchy, children before parents."""
@@ -242,3 +277,7 @@ class CgroupfsDriver(ABC):
             path=path,
             hint="a process in it waits for a device or a network filesystem, or a cgroup above it is frozen",
         )
+
+
+def _inheriting(cgroups: Sequence[Cgroup]) -> list[str]:
+    return [cgroup.path for cgroup in cgroups if cgroup.value(CPUS) == INHERITED]

@@ -114,7 +114,7 @@ class Cgroupfs:
         check_file(path, file)
         descriptor = self._open(path, file, _WRITE)
         try:
-            os.write(descriptor, value.encode())
+            os.write(descriptor, value.encode() or b"\n")  # to empty a file, something must be written
         finally:
             os.close(descriptor)
 

@@ -1,6 +1,6 @@
 """Which cgroups this machine has: versions, mount points, controllers; and the driver for them."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from evenkeel.api.config import KubeletConfiguration
@@ -53,12 +53,16 @@ def detect(mountinfo_path: str = "/proc/self/mountinfo") -> CgroupMachine:
 
 
 def driver_for(
-    machine: CgroupMachine, config: KubeletConfiguration, readable: tuple[str, ...] = ()
+    machine: CgroupMachine,
+    config: KubeletConfiguration,
+    readable: tuple[str, ...] = (),
+    restored: Collection[str] = (),
 ) -> "V1Driver | V2Driver | SystemdDriver":
     """The driver for this machine's cgroups, bound to what `config` says is ours. `readable` are cgroups of others
-    whose figures are wanted."""
+    whose figures are wanted, `restored` those of others on which we have to put something back (B13)."""
     naming = Naming.SYSTEMD if config.cgroup_driver == "systemd" else Naming.CGROUPFS
     bounds = bounds_of(config, naming, readable)
+    bounds = bounds._replace(reserved=(*bounds.reserved, *restored))
     if naming == Naming.SYSTEMD:
         if machine.version == Version.V1:
             raise EvenkeelError(

@@ -142,6 +142,9 @@ class SystemdDriver:
     def kill(self, path: str) -> None:
         self._cgroupfs.kill(path)
 
+    def send_kill(self, path: str) -> None:
+        self._cgroupfs.send_kill(path)
+
     def freeze(self, path: str, *, frozen: bool) -> None:
         self._cgroupfs.freeze(path, frozen=frozen)
 

@@ -5,6 +5,7 @@ On hybrid hosts it is in the unified hierarchy as well: that has no resources to
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 
 from evenkeel.api.cgroup_path import is_within
 from evenkeel.cgroup.driver import CgroupError, Statistics
@@ -16,6 +17,7 @@ from evenkeel.cgroup.drivers.processes import waits
 from evenkeel.cgroup.drivers.refusals import not_available, refusal, without_controller
 from evenkeel.cgroup.statistics import MOST_BYTES, V1_FILES, v1_statistics
 from evenkeel.cgroup.tree import Naming, Version
+from evenkeel.cgroup.values import CPUS
 
 UNIFIED = "unified"  # beside the controllers in `files`
 
@@ -24,6 +26,7 @@ _LINGER_SECONDS = 2.0
 
 class V1Driver(CgroupfsDriver):
     version = Version.V1
+    _cpus_file = CPUS
 
     def __init__(
         self,
@@ -59,6 +62,14 @@ class V1Driver(CgroupfsDriver):
     def remove(self, path: str) -> None:
         super().remove(path)
         self._removed[path] = time.monotonic()
+
+    def send_kill(self, path: str) -> None:
+        """Of a hybrid host the unified hierarchy kills in one step who is in it; the others are found one by one."""
+        self._bounds.to_remove(path)
+        if self._unified is not None:
+            with suppress(OSError):
+                self._unified.write(path, "cgroup.kill", "1")
+        super().send_kill(path)
 
     def freeze(self, path: str, *, frozen: bool) -> None:
         self._bounds.to_set(path)
@@ -127,6 +138,9 @@ class V1Driver(CgroupfsDriver):
 
     def _note_absent(self, path: str, file: str) -> None:  # noqa: ARG002
         self._lacking.add(file)
+
+    def _inherit_cpus(self, path: str) -> None:
+        self._hierarchy_of(path, CPUS).write(path, CPUS, self._cpus_above(path))
 
     def _count_with_children(self, path: str) -> None:
         """Old kernels charge a cgroup for those below it only if told to before there are any; these inherit it."""

@@ -4,6 +4,7 @@ A cgroup that does so may hold no processes itself (but for the root), so only t
 given any: containers and the pods' infrastructure.
 """
 
+import errno
 from collections.abc import Mapping
 
 from evenkeel.cgroup.driver import CgroupError, Statistics
@@ -14,10 +15,12 @@ from evenkeel.cgroup.drivers.mounts import V2_CONTROLLERS
 from evenkeel.cgroup.drivers.refusals import not_available, refusal, without_controller
 from evenkeel.cgroup.statistics import MOST_BYTES, V2_FILES, field, v2_statistics
 from evenkeel.cgroup.tree import Naming, Version
+from evenkeel.cgroup.values import CPUS, INHERITED
 
 
 class V2Driver(CgroupfsDriver):
     version = Version.V2
+    _cpus_file = "cpuset.cpus.effective"
 
     def __init__(
         self,
@@ -64,6 +67,15 @@ class V2Driver(CgroupfsDriver):
 
     def _has(self, path: str, file: str) -> bool:  # noqa: ARG002
         return self._fs.exists(path)
+
+    def _inherit_cpus(self, path: str) -> None:
+        """None of its own means those above it. Some kernels (6.1 is one) refuse that while somebody runs in it."""
+        try:
+            self._fs.write(path, CPUS, INHERITED)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            self._fs.write(path, CPUS, self._cpus_above(path))
 
     def _kill_at_once(self, path: str) -> bool:
         try:
