@@ -142,6 +142,22 @@ def test_fair_shares_of_a_branch_are_those_of_its_pods_together():
     assert found["podg"]["cpu.shares"] == "2048"
 
 
+@pytest.mark.req("A21")
+@pytest.mark.parametrize("version, file", [(Version.V2, "cpu.weight"), (Version.V1, "cpu.shares")])
+def test_fair_shares_of_a_pod_are_divided_among_its_containers(version, file):
+    two = pod(container({"cpu": "500m"}), container(name="d"), name="b")
+    found = planned(node(cpus=1, fair_cpu_sharing=True), two, version=version)
+    shares = [int(found[f"{POD}/{name}"][file]) for name in "cd"]
+    assert sum(shares) == pytest.approx(int(found[POD][file]), abs=1)
+    assert shares[0] / sum(shares) == pytest.approx(0.75, abs=0.01)
+    alone = planned(node(cpus=1, fair_cpu_sharing=True), BEST_EFFORT, version=version)
+    assert alone["besteffort/podn/c"][file] == alone["besteffort/podn"][file]
+    asking = pod(container(), name="n", overhead={"cpu": "250m"})
+    found = planned(node(cpus=1, fair_cpu_sharing=True), asking, version=version)
+    part, whole = (int(found[path][file]) for path in ("besteffort/podn/c", "besteffort/podn"))
+    assert part / whole == pytest.approx(0.75, abs=0.01), "overhead is the infrastructure's"
+
+
 # Memory
 
 

@@ -21,9 +21,6 @@ make_node = planned.make_node
 
 MEASURED_SECONDS = 4.0  # of processor time: some hundred turns for each who takes part
 WARM_UP_SECONDS = 0.2
-# Newer kernels (EEVDF; seen on 6.18) may keep a container of the least weight, as one without a request is, waiting for
-# up to three seconds when it begins, whatever its pod is due.
-NEWCOMER_SECONDS = 4.0
 PATIENCE_SECONDS = 90.0
 
 
@@ -39,9 +36,9 @@ def wait_for_use(cgroups: list[Cgroup], seconds: float) -> list[float]:
     return used
 
 
-def proportions(*cgroups: Cgroup, warm_up_seconds: float = WARM_UP_SECONDS) -> list[float]:
+def proportions(*cgroups: Cgroup) -> list[float]:
     """How busy cgroups divide among themselves what they get."""
-    wait_for_use(list(cgroups), warm_up_seconds)
+    wait_for_use(list(cgroups), WARM_UP_SECONDS)
     used = wait_for_use(list(cgroups), MEASURED_SECONDS)
     return [each / sum(used) for each in used]
 
@@ -134,12 +131,23 @@ def test_fair_sharing_gives_each_its_request_and_an_equal_part_of_the_rest(make_
     for name in ("requester/c", "scavenger/c"):
         node.start(name, "spin").answer()
 
-    requester, scavenger = proportions(
-        node.pod("requester"), node.pod("scavenger"), warm_up_seconds=NEWCOMER_SECONDS
-    )
+    requester, scavenger = proportions(node.pod("requester"), node.pod("scavenger"))
 
     assert requester == pytest.approx(0.75, rel=0.05)
     assert scavenger == pytest.approx(0.25, rel=0.05)
+
+
+@pytest.mark.req("A21")
+def test_fair_sharing_goes_on_among_the_containers_of_a_pod(make_node: MakeNode):
+    node = make_node(fair_cpu_sharing=True)
+    node.apply(pod("p", asks="{requests: {cpu: 500m}}", silent="{}"))
+    for name in ("p/asks", "p/silent"):
+        node.start(name, "spin").answer()
+
+    assert proportions(node.container("p/asks"), node.container("p/silent")) == [
+        pytest.approx(0.75, rel=0.05),
+        pytest.approx(0.25, rel=0.05),
+    ]
 
 
 @pytest.mark.req("A21")
@@ -155,13 +163,10 @@ def test_fair_shares_follow_as_pods_come_and_go(make_node: MakeNode):
         node.start(name, "spin").answer()
     sixth = 1 / 6
 
-    three = map(node.pod, ("requester", "scavenger", "other"))
-    assert proportions(*three, warm_up_seconds=NEWCOMER_SECONDS) == [
-        pytest.approx(0.5 + sixth, abs=0.03),
-        pytest.approx(
-            sixth, abs=0.03
-        ),  # of the processor: a twentieth of a sixth is a few ticks of the scheduler
-        pytest.approx(sixth, abs=0.03),
+    assert proportions(*map(node.pod, ("requester", "scavenger", "other"))) == [
+        pytest.approx(0.5 + sixth, rel=0.05),
+        pytest.approx(sixth, rel=0.05),
+        pytest.approx(sixth, rel=0.05),
     ]
 
     node.apply(requester, scavenger)

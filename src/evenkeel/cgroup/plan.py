@@ -55,7 +55,8 @@ class PlannedPod(NamedTuple):
     """A pod's part of the tree, which depends on the node and on nothing else: with shares by request."""
 
     facts: PodFacts
-    cgroups: tuple[Cgroup, ...]
+    cgroups: tuple[Cgroup, ...]  # the pod's, its infrastructure's, and those of its containers
+    containers: tuple[Container, ...]
     min_bytes: int  # what it is protected by, to be added up on the levels above
 
 
@@ -81,16 +82,15 @@ class TreeBuilder:
         facts = pod_facts(moment, self._node.profile)
         parent = names.branch(self._root, facts.qos) if self._per_qos else self._root
         name = names.child(parent, f"{names.POD_PREFIX}{facts.pod.metadata.uid}")
+        containers = tuple(present_containers(moment))
         children: list[tuple[Container | None, Provision]] = [
             (None, self._policy.infrastructure_provision(self._node, facts.pod)),
-            *(
-                (container, self._policy.container_provision(self._node, facts, container))
-                for container in present_containers(moment)
-            ),
+            *((one, self._policy.container_provision(self._node, facts, one)) for one in containers),
         ]
         protected = sum(child.memory_min.value for _, child in children if child.memory_min is not None)
         min_bytes = documents_cgroups.pod_min_bytes(facts, protected)
-        return PlannedPod(facts, tuple(self._pod_cgroups(facts, name, children, min_bytes)), min_bytes)
+        cgroups = tuple(self._pod_cgroups(facts, name, children, min_bytes))
+        return PlannedPod(facts, cgroups, containers, min_bytes)
 
     def tree(self, pods: Sequence[PlannedPod]) -> Tree:
         return Tree(self._version, self._naming, tuple(self._cgroups(pods)))
@@ -115,11 +115,18 @@ class TreeBuilder:
         return cpu.fair_shares(requests, self._node.pods_limits.millicpu or 0)
 
     def _with_fair_shares(self, pod: PlannedPod, shares: int) -> Iterator[Cgroup]:
-        """A21: of what depends on the other pods, that is all."""
-        of_pod, *children = pod.cgroups
+        """A21: of what depends on the other pods, that is all. Within the pod it goes on: of what the pod has, each
+        container gets its request and an equal part of the rest. Its infrastructure needs next to nothing."""
+        of_pod, infrastructure, *of_containers = pod.cgroups
         reason = f"request {cores_text(_cpu_request(pod.facts))} and an equal part of what is unrequested"
         yield self._with_shares(of_pod, Amount(shares, "A21", reason), self._weight)
-        yield from children
+        yield infrastructure
+        requests = [container.resources.requests.get(CPU, ZERO).milli for container in pod.containers]
+        overhead = pod.facts.pod.spec.overhead.get(CPU, ZERO).milli
+        parts = cpu.fair_shares(requests, cpu.millicpu_from_shares(shares) - overhead)
+        for cgroup, part, request in zip(of_containers, parts, requests, strict=True):
+            reason = f"request {cores_text(request)} and an equal part of what its pod has besides"
+            yield self._with_shares(cgroup, Amount(part, "A21", reason), self._container_weight)
 
     def _with_shares(self, cgroup: Cgroup, shares: Amount, weight: Callable[[int], int]) -> Cgroup:
         return cgroup._replace(settings=with_shares(self._version, cgroup.settings, shares, weight))
