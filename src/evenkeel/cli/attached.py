@@ -4,6 +4,7 @@ import os
 import sys
 import threading
 import time
+from functools import partial
 from typing import Any
 
 from evenkeel.cli.attempts import LogPrinter, attempt_is_over, is_ended
@@ -37,7 +38,8 @@ class Attached:
             while not os.path.exists(path) and not self._is_at_end:
                 time.sleep(_LOOK_SECONDS)
             if os.path.exists(path):
-                for line in follow(path, is_over=lambda number=attempt: self._is_over(number)):  # type: ignore[misc]
+                is_over = partial(self._is_over, attempt)
+                for line in follow(path, is_over=is_over, look_seconds=_LOOK_SECONDS):
                     printer.print(line, at_once=True)
             elif self._is_at_end:
                 return self._pod

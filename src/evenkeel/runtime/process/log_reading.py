@@ -12,7 +12,7 @@ from evenkeel.runtime.process.rootfs import TERMINATION_LOG
 
 _LONGEST_ENTRY_BYTES = 1 << 20  # ours are much shorter; a damaged file has anything
 _LONGEST_JOINED_BYTES = 1 << 20  # of a line in parts; what is longer is shown as it comes
-_LOOK_SECONDS = 1.0
+_SLEEP_SECONDS = 0.25
 _TRIES = 8
 _STEP_BYTES, _HEAD_BYTES = 64 << 10, 64
 # Kubernetes' own bounds on termination messages.
@@ -44,8 +44,9 @@ def follow(
     tail: int | None = None,
     since_seconds: float | None = None,
     is_over: Callable[[], bool],
+    look_seconds: float = 1.0,
 ) -> Iterator[LogLine]:
-    """The same, and then what is added, until `is_over` (asked about once a second, and after each addition) and
+    """The same, and then what is added, until `is_over` (asked every `look_seconds`, and after each addition) and
     nothing more is there. Blocks."""
     with ExitStack() as stack:
         joining = _Joining(since_seconds)
@@ -65,7 +66,7 @@ def follow(
                 break
             else:
                 files = files[-1:]
-                watch.wait()
+                watch.wait(look_seconds)
         yield from joining.rest()
 
 
@@ -254,12 +255,12 @@ class _Watch:
             with suppress(OSError):
                 self._inotify.watch_file(self._path)
 
-    def wait(self) -> None:
+    def wait(self, look_seconds: float) -> None:
         """Returns when something may have changed, or after a while."""
         if not self._inotify:
-            time.sleep(_LOOK_SECONDS / 4)
+            time.sleep(min(look_seconds, _SLEEP_SECONDS))
             return
-        select.select([self._inotify], [], [], _LOOK_SECONDS)
+        select.select([self._inotify], [], [], look_seconds)
         for _ in self._inotify.read():
             pass
 
