@@ -318,7 +318,7 @@ def test_following_goes_on_without_inotify(tmp_path: Path, monkeypatch: pytest.M
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     monkeypatch.setattr("evenkeel.host.inotify.Inotify.__init__", refused)
-    monkeypatch.setattr(log_reading, "_LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(log_reading, "_SLEEP_SECONDS", 0.001)
     relayed = Relayed(tmp_path / "1.log")
     relayed.say(b"one\n")
     asked = 0
