@@ -29,7 +29,7 @@ def judged(kind, probe, results):
     "kind, before",
     [
         (ProbeKind.LIVENESS, ProbeVerdict.PASSED),
-        (ProbeKind.READINESS, ProbeVerdict.FAILED),
+        (ProbeKind.READINESS, ProbeVerdict.UNKNOWN),
         (ProbeKind.STARTUP, ProbeVerdict.UNKNOWN),
     ],
 )
@@ -47,7 +47,7 @@ def test_readiness_comes_back_when_successes_in_a_row_reach_theirs():
     probe = ASK._replace(success_threshold=2, failure_threshold=1)
     _, verdicts = judged(ProbeKind.READINESS, probe, "+-++-+")
     passed, failed = ProbeVerdict.PASSED, ProbeVerdict.FAILED
-    assert verdicts == [failed, failed, failed, passed, failed, failed]
+    assert verdicts == [ProbeVerdict.UNKNOWN, failed, failed, passed, failed, failed]
 
 
 def test_liveness_and_startup_ask_no_more_once_they_have_failed():

@@ -62,8 +62,8 @@ class Probes:
     def watch(self, attempt: Attempt, container: Container, started_at: float, *, is_started: bool) -> None:
         """Probes a running container until `unwatch`; again is fine. Once its startup probe has passed, the others
         begin by themselves."""
-        running = self._tasks.setdefault(attempt, {})
         for kind, probe in due_probes(container, is_started=is_started):
+            running = self._tasks.setdefault(attempt, {})
             if kind not in running:
                 task = asyncio.get_running_loop().create_task(
                     self._run(attempt, container, kind, probe, started_at)

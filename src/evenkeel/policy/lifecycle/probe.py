@@ -38,13 +38,10 @@ class ProbeState(NamedTuple):
 def first_state(
     kind: ProbeKind, probe: Probe, started_at: float, now: float, jitter: float = 0.0
 ) -> ProbeState:
-    """Before the first result: liveness counts as passed, readiness as failed. `jitter`, from 0 to 1, is the part of a
+    """Before the first result: liveness counts as passed; of the others nothing is known, so that the first verdict is
+    news, also of a container that was ready before the agent was started again. `jitter`, from 0 to 1, is the part of a
     period that the first probe is put off by, so that an agent which starts does not ask everybody at once."""
-    verdict = {
-        ProbeKind.LIVENESS: ProbeVerdict.PASSED,
-        ProbeKind.READINESS: ProbeVerdict.FAILED,
-        ProbeKind.STARTUP: ProbeVerdict.UNKNOWN,
-    }[kind]
+    verdict = ProbeVerdict.PASSED if kind is ProbeKind.LIVENESS else ProbeVerdict.UNKNOWN
     begin = max(now, started_at + probe.initial_delay_seconds)
     return ProbeState(verdict, next_at=begin + jitter * period_seconds(probe))
 

@@ -1,0 +1,422 @@
+"""Probes against real servers on this machine, friendly and not."""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+
+import pytest
+
+from evenkeel.agent.probe_requests import Answer, ask_http, ask_tcp, port_number
+from evenkeel.agent.probes import Probes
+from evenkeel.api.container import (
+    Container,
+    ContainerPort,
+    ExecAction,
+    HTTPGetAction,
+    HTTPHeader,
+    Probe,
+    TCPSocketAction,
+)
+from evenkeel.policy.lifecycle.probe import ProbeKind, ProbeVerdict
+from evenkeel.runtime.interface import Attempt, ExecResult, StartFailed
+
+PATIENT_SECONDS = 30.0
+ATTEMPT = Attempt("uid", "c", 1)
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+
+# Of a server nobody trusts, and which is asked all the same.
+TLS_PEM = """\
+-----BEGIN PRIVATE KEY-----
+MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgXUPJcZwxKhESfA2M
+cPco+6cG1Ri+hyPlfJk29hKwHL6hRANCAAQpwTGw4aTZJHNi3o4Ff7+V1ERRWnT5
+k2p6Glai3GiQaoK+Tdhbk8+ZRLV+cUAcbBOvZrTPDFThZ/7AFIjIYRst
+-----END PRIVATE KEY-----
+-----BEGIN CERTIFICATE-----
+MIIBbDCCAROgAwIBAgIULuLw0PhpII0lfdPCRJ0pv/gioygwCgYIKoZIzj0EAwIw
+DDEKMAgGA1UEAwwBeDAeFw0yNjExMTYwMTMwMTVaFw0yNjExMTcwMTMwMTVaMAwx
+CjAIBgNVBAMMAXgwWTATBgcqhkjOPQIBBggqhkjOPQMBBwNCAAQpwTGw4aTZJHNi
+3o4Ff7+V1ERRWnT5k2p6Glai3GiQaoK+Tdhbk8+ZRLV+cUAcbBOvZrTPDFThZ/7A
+FIjIYRsto1MwUTAdBgNVHQ4EFgQUS25L33OHF1CfTP0+KlkTjyZ5fMIwHwYDVR0j
+BBgwFoAUS25L33OHF1CfTP0+KlkTjyZ5fMIwDwYDVR0TAQH/BAUwAwEB/zAKBggq
+hkjOPQQDAgNHADBEAiBERrEr9w+G8H6w3OsTLRRlyR1rdTm+vilPEKywcgqgzQIg
+Oh+0Yy8e5qtRIro/yQy9bZqWRr5okClEZvCaqH5M0bI=
+-----END CERTIFICATE-----
+"""
+
+
+@contextlib.asynccontextmanager
+async def server(handle, host="127.0.0.1", **options):
+    """`handle(request, writer)` answers each connection; the request is its head, or empty if none came."""
+    tasks = set()
+
+    async def serve(reader, writer):
+        tasks.add(asyncio.current_task())
+        try:
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+                head = await reader.readuntil(b"\r\n\r\n")
+                await handle(head.decode(), writer)
+        finally:
+            writer.close()
+
+    running = await asyncio.start_server(serve, host, 0, **options)
+    try:
+        yield running.sockets[0].getsockname()[1]
+    finally:
+        running.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def answering(text):
+    async def handle(_, writer):
+        writer.write(text)
+        await writer.drain()
+
+    return handle
+
+
+def status(line):
+    return answering(f"HTTP/1.1 {line}\r\nContent-Length: 0\r\n\r\n".encode())
+
+
+def asked(handle, timeout_seconds=PATIENT_SECONDS, **action):
+    async def ask():
+        async with server(handle) as port:
+            get = HTTPGetAction(**{"port": port, "path": "/", "scheme": "HTTP", **action})
+            return await ask_http(get, Container(), timeout_seconds)
+
+    return asyncio.run(ask())
+
+
+@pytest.mark.parametrize(
+    "line, is_success",
+    [
+        ("200 OK", True),
+        ("204 No Content", True),
+        ("399 Odd", True),
+        ("302 Found", True),
+        ("400 Bad", False),
+        ("404 Not Found", False),
+        ("500 Broken", False),
+        ("503", False),
+    ],
+)
+def test_a_status_from_200_to_399_is_a_success(line, is_success):
+    answer = asked(status(line))
+    assert answer.is_success is is_success
+    assert is_success or line[:3] in answer.message
+
+
+def test_a_request_is_what_the_probe_says_and_cannot_end_its_own_lines():
+    heads = []
+
+    async def handle(head, writer):
+        heads.append(head.split("\r\n"))
+        writer.write(OK)
+
+    headers = (HTTPHeader("X-Who", "me"), HTTPHeader("Host", "example.org"), HTTPHeader("User-Agent", ""))
+    assert asked(handle, path="/a b?c=d\r\nX-Evil: 1", http_headers=headers).is_success
+    first, *rest = heads[0]
+    assert first == "GET /a%20b?c=d%0D%0AX-Evil:%201 HTTP/1.1"
+    assert {"X-Who: me", "Host: example.org", "Accept: */*", "Connection: close"} <= {*rest}
+    assert not any(line.startswith(("User-Agent", "X-Evil")) for line in rest)
+
+
+def test_a_header_with_a_line_in_it_is_refused():
+    answer = asked(answering(OK), http_headers=(HTTPHeader("X-Who", "me\r\nX-Evil: 1"),))
+    assert (answer.is_success, "control character" in answer.message) == (False, True)
+
+
+def test_the_host_is_this_machine_unless_the_probe_names_another():
+    heads = []
+
+    async def handle(head, writer):
+        heads.append(head)
+        writer.write(OK)
+
+    asked(handle)
+    assert "Host: 127.0.0.1:" in heads[0]
+    assert asked(handle, host="localhost").is_success
+    assert "Host: localhost:" in heads[1]
+
+
+def test_a_redirect_is_followed_on_the_same_host_only():
+    seen = []
+
+    async def handle(head, writer):
+        path = head.split()[1]
+        seen.append(path)
+        to = {"/": "/next", "/next": "http://127.0.0.1.nowhere.invalid/away", "/bad": "/broken"}.get(path)
+        line = f"302 Found\r\nLocation: {to}" if to else "500 Broken"
+        writer.write(f"HTTP/1.1 {line}\r\n\r\n".encode())
+
+    assert asked(handle) == Answer(True)
+    assert seen == ["/", "/next"]
+    assert asked(handle, path="/bad").is_success is False
+
+
+def test_a_redirect_without_end_fails():
+    answer = asked(answering(b"HTTP/1.1 307 T\r\nLocation: /\r\n\r\n"))
+    assert (answer.is_success, answer.message) == (False, "stopped after 10 redirects")
+
+
+def test_an_interim_answer_is_not_the_answer():
+    assert asked(answering(b"HTTP/1.1 103 Early\r\nLink: x\r\n\r\n" + OK)).is_success
+    assert asked(answering(b"HTTP/1.1 100 C\r\n\r\n" * 50 + OK)).is_success is False
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"\r\n",
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        b"HTTP/1.1 \r\n",
+        b"HTTP/1.1 2x0 OK\r\n",
+        b"HTTP/1.1 099 Low\r\n",
+        b"\x00\xff" * 100,
+        b"HTTP/1.1 302 F\r\nLocation: http://[::1\r\n\r\n",
+    ],
+)
+def test_what_is_not_http_is_a_failure_in_words(text):
+    answer = asked(answering(text))
+    assert answer.is_success is False
+    assert answer.message.isprintable()
+
+
+def endless(chunk, begin=b""):
+    async def handle(_, writer):
+        writer.write(begin)
+        while True:
+            writer.write(chunk)
+            await writer.drain()
+
+    return handle
+
+
+@pytest.mark.parametrize(
+    "handle",
+    [
+        endless(b"x" * 65536),
+        endless(b"X-More: y\r\n" * 1000, b"HTTP/1.1 301 M\r\n"),
+        endless(b"x" * 65536, b"HTTP/1.1 301 M\r\nX-Long: "),
+    ],
+    ids=["status line", "headers", "header"],
+)
+def test_an_answer_without_end_is_cut_off(handle):
+    assert asked(handle).is_success is False
+
+
+def test_a_body_without_end_is_not_read():
+    assert asked(endless(b"x" * 65536, b"HTTP/1.1 200 OK\r\n\r\n")).is_success
+
+
+def test_a_server_that_says_nothing_costs_no_more_than_the_timeout():
+    async def silent(_, writer):
+        await asyncio.Event().wait()
+
+    answer = asked(silent, timeout_seconds=0.05)
+    assert (answer.is_success, "within 0.05s" in answer.message) == (False, True)
+
+
+def test_a_server_that_speaks_one_letter_at_a_time_costs_no_more_than_the_timeout():
+    async def slow(_, writer):
+        for letter in OK:
+            writer.write(bytes([letter]))
+            await asyncio.sleep(0.02)
+
+    assert asked(slow, timeout_seconds=0.1).is_success is False
+
+
+def test_https_asks_whoever_it_is(tmp_path):
+    pem = tmp_path / "server.pem"
+    pem.write_text(TLS_PEM)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pem)
+
+    async def ask():
+        async with server(answering(OK), ssl=context) as port:
+            secure = HTTPGetAction(port=port, path="/", scheme="HTTPS")
+            plain = secure._replace(scheme="HTTP")
+            return [await ask_http(each, Container(), PATIENT_SECONDS) for each in (secure, plain)]
+
+    assert [answer.is_success for answer in asyncio.run(ask())] == [True, False]
+
+
+def test_a_port_can_be_named():
+    ports = (ContainerPort(8080, "web"), ContainerPort(9090, "metrics"))
+    assert [port_number(port, ports) for port in (80, "metrics", "81")] == [80, 9090, 81]
+    assert [port_number(port, ports) for port in ("other", "0", "99999", "²")] == [None] * 4
+    answer = asyncio.run(ask_tcp(TCPSocketAction("other"), Container(ports=ports), 1.0))
+    assert (answer.is_success, answer.message) == (None, 'the container has no port called "other"')
+
+
+def test_a_tcp_probe_passes_where_somebody_listens():
+    def ask(port):
+        return asyncio.run(ask_tcp(TCPSocketAction(port), Container(), PATIENT_SECONDS))
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        assert ask(port) == Answer(True)
+    gone = ask(port)
+    assert (gone.is_success, f"127.0.0.1:{port}" in gone.message) == (False, True)
+
+
+class Asked:
+    """Answers commands as it is told to, and keeps what it was asked and what the probes said of it."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+        self.commands = []
+        self.told = []
+        self.waiting = asyncio.Event()
+        self.probes = Probes(self.execute, self.tell, jitter=lambda: 0.0)
+        self.news = asyncio.Queue()
+
+    async def execute(self, attempt, command, timeout_seconds):
+        self.commands.append((attempt, command, timeout_seconds))
+        if not self.answers:
+            self.waiting.set()
+            await asyncio.Event().wait()
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def tell(self, probed):
+        self.told.append(probed)
+        self.news.put_nowait(probed)
+
+    async def next_news(self):
+        return await asyncio.wait_for(self.news.get(), PATIENT_SECONDS)
+
+
+COMMAND = Probe(ExecAction(("check", "it")), timeout_seconds=2, failure_threshold=1)
+PASSED, FAILED = ExecResult(0, ""), ExecResult(1, "no\x1b[31m disk\n")
+
+
+def at_once(probe):
+    """Without the wait between two questions, which is a whole second at least."""
+    return probe._replace(period_seconds=1e-6)
+
+
+def test_a_readiness_probe_tells_when_it_first_knows_and_when_that_changes():
+    async def run():
+        asking = Asked(PASSED, PASSED, FAILED, FAILED, PASSED)
+        container = Container("c", readiness_probe=at_once(COMMAND))
+        asking.probes.watch(ATTEMPT, container, 0.0, is_started=True)
+        asking.probes.watch(ATTEMPT, container, 0.0, is_started=True)
+        await asyncio.wait_for(asking.waiting.wait(), PATIENT_SECONDS)
+        await asking.probes.close()
+        return asking
+
+    asking = asyncio.run(run())
+    assert [(each.verdict, each.has_changed) for each in asking.told] == [
+        (ProbeVerdict.PASSED, True),
+        (ProbeVerdict.FAILED, True),
+        (ProbeVerdict.FAILED, False),
+        (ProbeVerdict.PASSED, True),
+    ]
+    assert asking.commands[0] == (ATTEMPT, ("check", "it"), 2.0)
+    assert asking.told[1].answer == Answer(False, "the command ended with 1: no [31m disk")
+
+
+def test_the_others_begin_when_the_startup_probe_has_passed():
+    async def run():
+        asking = Asked(FAILED, PASSED, FAILED)
+        container = Container(
+            "c", startup_probe=at_once(COMMAND._replace(failure_threshold=9)), liveness_probe=at_once(COMMAND)
+        )
+        asking.probes.watch(ATTEMPT, container, 0.0, is_started=False)
+        news = [await asking.next_news() for _ in range(3)]
+        await asking.probes.close()
+        return news
+
+    news = asyncio.run(run())
+    assert [(each.kind, each.verdict, each.has_changed) for each in news] == [
+        (ProbeKind.STARTUP, ProbeVerdict.UNKNOWN, False),
+        (ProbeKind.STARTUP, ProbeVerdict.PASSED, True),
+        (ProbeKind.LIVENESS, ProbeVerdict.FAILED, True),
+    ]
+
+
+def test_a_liveness_probe_that_failed_asks_no_more_of_the_same_attempt():
+    async def run():
+        asking = Asked(FAILED, PASSED)
+        container = Container("c", liveness_probe=at_once(COMMAND))
+        asking.probes.watch(ATTEMPT, container, 0.0, is_started=True)
+        await asking.next_news()
+        asking.probes.watch(ATTEMPT, container, 0.0, is_started=True)
+        await asyncio.sleep(0)
+        next_attempt = ATTEMPT._replace(number=2)
+        asking.probes.unwatch(ATTEMPT)
+        asking.probes.watch(next_attempt, container, 0.0, is_started=True)
+        await asyncio.wait_for(asking.waiting.wait(), PATIENT_SECONDS)
+        await asking.probes.close()
+        return [attempt.number for attempt, *_ in asking.commands]
+
+    assert asyncio.run(run()) == [1, 2, 2]
+
+
+def test_a_command_that_cannot_be_run_says_nothing_of_the_container():
+    async def run():
+        asking = Asked(StartFailed("no such program"), ExecResult(None, ""))
+        asking.probes.watch(ATTEMPT, Container("c", liveness_probe=at_once(COMMAND)), 0.0, is_started=True)
+        news = [await asking.next_news() for _ in range(2)]
+        await asking.probes.close()
+        return news
+
+    first, second = asyncio.run(run())
+    assert (first.answer, first.has_changed) == (Answer(None, "no such program"), False)
+    assert (second.verdict, second.answer.message) == (
+        ProbeVerdict.FAILED,
+        "the command did not end within 2s",
+    )
+
+
+def test_nothing_is_told_of_a_container_that_is_watched_no_more():
+    async def run():
+        asking = Asked()
+        asking.probes.watch(ATTEMPT, Container("c", readiness_probe=COMMAND), 0.0, is_started=True)
+        await asyncio.wait_for(asking.waiting.wait(), PATIENT_SECONDS)
+        asking.probes.unwatch(ATTEMPT)
+        asking.probes.unwatch(ATTEMPT)
+        assert asking.probes.watched() == frozenset()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.wait(others, timeout=PATIENT_SECONDS)
+        assert all(task.cancelled() for task in others)
+        return asking.told
+
+    assert asyncio.run(run()) == []
+
+
+def test_a_container_without_probes_costs_nothing():
+    async def run():
+        asking = Asked()
+        asking.probes.watch(ATTEMPT, Container("c"), 0.0, is_started=True)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert asking.probes.watched() == frozenset()
+
+    asyncio.run(run())
+
+
+def test_an_agent_that_has_just_started_spreads_its_questions():
+    async def run():
+        probed = Container("c", readiness_probe=COMMAND._replace(period_seconds=3600))
+        asking = Asked(PASSED)
+        asking.probes = Probes(asking.execute, asking.tell, jitter=lambda: 0.5)
+        asking.probes.watch(ATTEMPT, probed, 0.0, is_started=True)
+        later = Asked(PASSED)
+        times = iter([0.0])
+        later.probes = Probes(
+            later.execute, later.tell, clock=lambda: next(times, 4000.0), jitter=lambda: 0.5
+        )
+        later.probes.watch(ATTEMPT, probed, 0.0, is_started=True)
+        await later.next_news()
+        await asking.probes.close()
+        await later.probes.close()
+        return asking.commands
+
+    assert asyncio.run(run()) == []
