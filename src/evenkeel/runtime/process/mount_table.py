@@ -41,24 +41,26 @@ def other_ways(directory: str, mounts: Sequence[Mounted]) -> tuple[str, ...]:
     """Paths outside `directory` at which it, or a part of it, can be seen: its filesystem may be mounted elsewhere too.
     Pure."""
     home = max(
-        (mount for mount in mounts if is_below(directory, mount.point)),
+        (mount for mount in reversed(mounts) if is_below(directory, mount.point)),  # of two, the later
         key=lambda mount: len(mount.point),
         default=None,
     )
     if home is None:
         return ()
-    inside = os.path.normpath(
-        f"{home.root}/{os.path.relpath(directory, home.point)}"
-    )  # its filesystem's own path
+    inside = _joined(home.root, os.path.relpath(directory, home.point))  # its filesystem's own path
     ways = []
     for mount in mounts:
         if mount.device != home.device or is_below(mount.point, directory):
             continue
         if is_below(inside, mount.root):
-            ways.append(os.path.normpath(f"{mount.point}/{os.path.relpath(inside, mount.root)}"))
+            ways.append(_joined(mount.point, os.path.relpath(inside, mount.root)))
         elif is_below(mount.root, inside):
             ways.append(mount.point)
     return tuple(dict.fromkeys(way for way in ways if not is_below(way, directory)))
+
+
+def _joined(directory: str, path: str) -> str:
+    return os.path.normpath(os.path.join(directory, path))
 
 
 def _unescaped(text: bytes) -> str:

@@ -143,7 +143,14 @@ def _problem(volume: Volume, *, is_root: bool) -> str:
 
 
 def _make_directory(path: str) -> None:
-    os.makedirs(path, 0o700, exist_ok=True)
+    """With all above it, none of which is anybody else's to look into."""
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        pass
+    except FileNotFoundError:
+        _make_directory(os.path.dirname(path))
+        os.mkdir(path, 0o700)
 
 
 def _make_empty_dir(path: str, group: int | None) -> None:

@@ -1,0 +1,259 @@
+"""Volumes: what is refused, how large they may be, what is made on disk and how it is removed again."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from evenkeel.api.container import Container, SecurityContext, VolumeMount
+from evenkeel.api.metadata import ObjectMeta
+from evenkeel.api.pod import (
+    EmptyDirVolumeSource,
+    HostPathVolumeSource,
+    Pod,
+    PodSecurityContext,
+    PodSpec,
+    Volume,
+)
+from evenkeel.api.resources import ResourceRequirements
+from evenkeel.quantity import Quantity
+from evenkeel.runtime.process import volumes
+from evenkeel.runtime.process.filesystem import Surroundings, filesystem_spec
+from evenkeel.runtime.process.paths import StatePaths
+from evenkeel.runtime.process.removal import remove_tree
+from evenkeel.runtime.process.rootfs import Mount
+from evenkeel.runtime.process.volumes import VolumeRefused, memory_volume_bytes, prepare, refusal
+
+UID = "0c9c9b6e-4f4a-4d8e-9d43-0f7f2b6c1a11"
+MI = 1 << 20
+
+
+def pod(
+    *sources: Volume, mounts: tuple[VolumeMount, ...] = (), fs_group: int | None = None, memory: str = ""
+) -> Pod:
+    mounts = mounts or tuple(VolumeMount(volume.name, f"/{volume.name}") for volume in sources)
+    limits = ResourceRequirements(limits={"memory": Quantity.parse(memory)} if memory else {})
+    container = Container(name="app", image="host", command=("true",), volume_mounts=mounts, resources=limits)
+    return Pod(
+        metadata=ObjectMeta(name="web", namespace="default", uid=UID),
+        spec=PodSpec(
+            containers=(container,),
+            volumes=sources,
+            security_context=PodSecurityContext(fs_group=fs_group) if fs_group is not None else None,
+        ),
+    )
+
+
+def empty_dir(name: str = "v", medium: str = "", size: str = "") -> Volume:
+    limit = Quantity.parse(size) if size else None
+    return Volume(name=name, empty_dir=EmptyDirVolumeSource(medium=medium, size_limit=limit))
+
+
+def host_path(path: str | Path, kind: str | None = None) -> Volume:
+    return Volume(name="v", host_path=HostPathVolumeSource(path=str(path), type=kind))
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> StatePaths:
+    (tmp_path / "state").mkdir()
+    return StatePaths(str(tmp_path / "state"))
+
+
+@pytest.mark.parametrize(
+    "volume, is_root, said",
+    [
+        (Volume(name="v"), True, "only emptyDir and hostPath"),
+        (empty_dir(medium="HugePages"), True, "emptyDir.medium HugePages cannot be had"),
+        (empty_dir(medium="Memory"), False, "needs root"),
+        (host_path("/dev/kvm", "CharDevice"), True, "no devices of the host"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_with_a_sentence(volume: Volume, is_root: bool, said: str) -> None:
+    assert said in refusal(pod(volume), is_root=is_root)
+
+
+@pytest.mark.parametrize("volume", [empty_dir(), empty_dir(medium="Memory"), host_path("/srv")])
+def test_what_can_be_honoured_is_not_refused(volume: Volume) -> None:
+    assert refusal(pod(volume)) == ""
+
+
+def test_a_volume_that_nobody_mounts_is_not_refused() -> None:
+    mounted = VolumeMount("other", "/x")
+    assert refusal(pod(Volume(name="v"), empty_dir("other"), mounts=(mounted,))) == ""
+
+
+@pytest.mark.req("D9")
+@pytest.mark.parametrize(
+    "own, limit, allocatable, expected",
+    [
+        ("", "", 100 * MI, 100 * MI),
+        ("10Mi", "", 100 * MI, 10 * MI),
+        ("", "50Mi", 100 * MI, 50 * MI),
+        ("80Mi", "50Mi", 100 * MI, 50 * MI),
+        ("10Mi", "50Mi", 100 * MI, 10 * MI),
+        ("200Mi", "", 100 * MI, 100 * MI),
+        ("0", "", 0, 0),
+    ],
+)
+def test_a_volume_in_memory_is_as_large_as_the_least_of_its_limits(
+    own: str, limit: str, allocatable: int, expected: int
+) -> None:
+    volume = empty_dir(medium="Memory", size=own)
+    assert memory_volume_bytes(pod(volume, memory=limit), volume, allocatable) == expected
+
+
+def test_an_empty_dir_is_open_to_every_user_of_the_pod(paths: StatePaths) -> None:
+    prepare(pod(empty_dir()), paths, allocatable_memory_bytes=0)
+    status = Path(paths.volume(UID, "v")).stat()
+    assert stat.S_IMODE(status.st_mode) == 0o777
+    assert stat.S_IMODE(Path(paths.pod(UID)).stat().st_mode) == 0o700
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives directories away")
+def test_an_empty_dir_belongs_to_the_pods_group(paths: StatePaths) -> None:
+    prepare(pod(empty_dir(), fs_group=4711), paths, allocatable_memory_bytes=0)
+    status = Path(paths.volume(UID, "v")).stat()
+    assert (stat.S_IMODE(status.st_mode), status.st_gid) == (0o2777, 4711)
+
+
+def test_preparing_again_leaves_what_is_in_a_volume(paths: StatePaths) -> None:
+    prepare(pod(empty_dir()), paths, allocatable_memory_bytes=0)
+    kept = Path(paths.volume(UID, "v"), "kept")
+    kept.write_text("text")
+    prepare(pod(empty_dir()), paths, allocatable_memory_bytes=0)
+    assert kept.read_text() == "text"
+
+
+@pytest.mark.parametrize("kind", [None, "", "DirectoryOrCreate"])
+def test_a_missing_directory_of_the_host_is_made_where_its_type_allows(
+    kind: str | None, paths: StatePaths, tmp_path: Path
+) -> None:
+    prepare(pod(host_path(tmp_path / "a/b", kind)), paths, allocatable_memory_bytes=0)
+    assert (tmp_path / "a/b").is_dir()
+
+
+def test_a_missing_file_of_the_host_is_made_where_its_type_says_so(paths: StatePaths, tmp_path: Path) -> None:
+    prepare(pod(host_path(tmp_path / "f", "FileOrCreate")), paths, allocatable_memory_bytes=0)
+    assert (tmp_path / "f").read_bytes() == b""
+
+
+@pytest.mark.parametrize("kind", ["Directory", "File", "Socket"])
+def test_a_missing_path_of_the_host_is_refused_where_its_type_wants_it(
+    kind: str, paths: StatePaths, tmp_path: Path
+) -> None:
+    with pytest.raises(VolumeRefused, match=r'volume "v": hostPath .* is not there'):
+        prepare(pod(host_path(tmp_path / "missing", kind)), paths, allocatable_memory_bytes=0)
+    assert not (tmp_path / "missing").exists()
+
+
+@pytest.mark.parametrize(
+    "kind, said",
+    [("Directory", "no directory"), ("DirectoryOrCreate", "no directory"), ("Socket", "no socket")],
+)
+def test_a_file_is_not_what_other_types_want(kind: str, said: str, paths: StatePaths, tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("")
+    with pytest.raises(VolumeRefused, match=said):
+        prepare(pod(host_path(tmp_path / "f", kind)), paths, allocatable_memory_bytes=0)
+
+
+@pytest.mark.parametrize("kind", ["File", "FileOrCreate"])
+def test_a_directory_is_no_file(kind: str, paths: StatePaths, tmp_path: Path) -> None:
+    with pytest.raises(VolumeRefused, match="no file"):
+        prepare(pod(host_path(tmp_path, kind)), paths, allocatable_memory_bytes=0)
+
+
+@pytest.mark.parametrize("way", ["state", "state/pods", "state/new/directory", "link", "link/pods"])
+def test_the_state_directory_is_no_volume_whatever_way_leads_there(
+    way: str, paths: StatePaths, tmp_path: Path
+) -> None:
+    (tmp_path / "link").symlink_to("state")
+    with pytest.raises(VolumeRefused, match="the agent's state directory"):
+        prepare(pod(host_path(tmp_path / way)), paths, allocatable_memory_bytes=0)
+    assert not (tmp_path / "state/new").exists()
+
+
+def test_a_uid_that_leads_elsewhere_prepares_nothing(paths: StatePaths, tmp_path: Path) -> None:
+    bad = pod(empty_dir())._replace(metadata=ObjectMeta(name="web", uid="../../evil"))
+    with pytest.raises(Exception, match="cannot name a directory"):
+        prepare(bad, paths, allocatable_memory_bytes=0)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["state"]
+
+
+def test_removal_leaves_only_the_logs_and_then_nothing(paths: StatePaths) -> None:
+    prepare(pod(empty_dir()), paths, allocatable_memory_bytes=0)
+    Path(paths.volume(UID, "v"), "file").write_text("text")
+    assert volumes.pods(paths) == {UID}
+    volumes.remove(UID, paths)
+    assert not Path(paths.pod(UID)).exists()
+    assert volumes.pods(paths) == {UID}
+    volumes.remove_logs(UID, paths)
+    assert volumes.pods(paths) == frozenset()
+    volumes.remove(UID, paths)
+    volumes.remove_logs(UID, paths)
+
+
+def test_a_mount_of_a_container_becomes_a_mount_of_its_filesystem(paths: StatePaths) -> None:
+    mount = VolumeMount("v", "data//x/", "sub", read_only=True)
+    held = pod(empty_dir(), mounts=(mount,))
+    container = held.spec.containers[0]._replace(
+        security_context=SecurityContext(read_only_root_filesystem=True)
+    )
+    spec = filesystem_spec(
+        held, container, 2, paths, image_directory="/img", around=Surroundings(hidden=("/mnt/state",))
+    )
+    assert spec.mounts == (Mount(paths.volume(UID, "v"), "/data/x", "sub", is_read_only=True),)
+    assert spec.attempt_directory == paths.attempt(UID, "app", 2)
+    assert (spec.image, spec.is_read_only, spec.hidden) == ("/img", True, ("/mnt/state",))
+    assert spec.termination_message_path == "/dev/termination-log"
+
+
+def test_removal_follows_no_symlink(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "precious").write_text("mine")
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    (inside / "link").symlink_to(outside)
+    (inside / "dangling").symlink_to("nowhere")
+    remove_tree(str(inside))
+    assert not inside.exists()
+    assert (outside / "precious").read_text() == "mine"
+
+
+def test_a_symlink_in_the_place_of_a_directory_is_removed_itself(tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "link").symlink_to("outside")
+    remove_tree(str(tmp_path / "link"))
+    assert not (tmp_path / "link").is_symlink()
+    assert (tmp_path / "outside").is_dir()
+
+
+def test_removal_stands_any_depth_and_any_name(tmp_path: Path) -> None:
+    top = tmp_path / "deep"
+    top.mkdir()
+    descriptor = os.open(top, os.O_RDONLY)
+    for _ in range(1500):  # deeper than paths can be, and than recursion goes
+        os.mkdir("d" * 20, dir_fd=descriptor)
+        os.close(os.open("f\n\udcff", os.O_CREAT | os.O_WRONLY, dir_fd=descriptor))
+        inner = os.open("d" * 20, os.O_RDONLY, dir_fd=descriptor)
+        os.close(descriptor)
+        descriptor = inner
+    os.close(descriptor)
+    os.mkfifo(top / "fifo")
+    remove_tree(str(top))
+    assert not top.exists()
+
+
+def test_removal_gets_into_directories_that_are_closed(tmp_path: Path) -> None:
+    closed = tmp_path / "top/closed"
+    closed.mkdir(parents=True)
+    (closed / "file").write_text("")
+    closed.chmod(0)
+    remove_tree(str(tmp_path / "top"))
+    assert not (tmp_path / "top").exists()
+
+
+def test_removing_what_is_not_there_is_fine(tmp_path: Path) -> None:
+    remove_tree(str(tmp_path / "missing"))
+    remove_tree(str(tmp_path / "missing/too"))
