@@ -37,6 +37,8 @@ def unpack(archive: IO[bytes], directory: str, name: str, bounds: Bounds | None 
     bounds = bounds or Bounds()
     try:
         whole = _unpack_all([archive], os.path.join(directory, "archive"), bounds, are_layers=False)
+        if not os.listdir(whole):
+            raise tarfile.ReadError("it is empty")
         layers = _layers(whole)
         if layers is None:
             return whole
@@ -89,7 +91,9 @@ def _decompressed(archive: IO[bytes]) -> IO[bytes]:
         return lzma.LZMAFile(archive, "rb")
     if start.startswith(_ZSTD):
         raise tarfile.ReadError("it is compressed with zstd, which is not known here; gzip, bzip2 and xz are")
-    return os.fdopen(os.dup(archive.fileno()), "rb")  # closing it must not close ours
+    plain = os.fdopen(os.dup(archive.fileno()), "rb")  # closing it must not close ours
+    plain.seek(0)
+    return plain
 
 
 class _Forwards:
