@@ -16,6 +16,9 @@ from evenkeel.agent.interface import ADDED, Applied, ContainerUsage, NodeUsage, 
 from evenkeel.agent.journal import Journal
 from evenkeel.agent.kernel_events import KernelEvents
 from evenkeel.agent.node_status import node_object
+from evenkeel.agent.pressure.memory import MemoryPressure
+from evenkeel.agent.pressure.node_conditions import NodeConditions
+from evenkeel.agent.pressure.returning import Returning
 from evenkeel.agent.probing import Probing
 from evenkeel.agent.records import WARNING, Happening, HeldPod
 from evenkeel.agent.sources import PodFiles
@@ -71,6 +74,21 @@ class Agent:
         self._wanting = Wanting(journal, self._holdings, self._sync, self._telling, node.profile, clock)
         self._kernel = KernelEvents(self._holdings, self._cgroups, journal, self._telling)
         self._probing = Probing(runtime, self._holdings, self._sync, self._telling, clock)
+        self._returning = Returning(journal, self._holdings, self._sync, self._telling, clock)
+        self._conditions = NodeConditions(self._sync, self._telling)
+        self._conditions.on_change = self._returning.look_again
+        self._pressure = MemoryPressure(
+            node,
+            make_driver,
+            journal,
+            self._holdings,
+            self._sync,
+            self._telling,
+            self._conditions,
+            clock,
+        )
+        self._pressure.on_evicted = lambda _: self._returning.look_again()
+        self._sync.on_cleaned = self._pressure.cleaned
         self._tasks: list[asyncio.Task[None]] = []
 
     # From start to end
@@ -81,15 +99,24 @@ class Agent:
         records = await self._runtime.containers()
         if self._files is not None:
             self._wanting.files_are(await self._files.scan(), self._life_of(records))
+        self._pressure.take_up()
         await self._adopt(records)
         self._sync.first_pass()
-        loops = [self._sync.run(), self._kernel.run(), self._listen(), self._heal()]
+        self._pressure.open()
+        loops = [
+            self._sync.run(),
+            self._kernel.run(),
+            self._listen(),
+            self._heal(),
+            self._returning.run(),
+        ]
         if self._files is not None:
             loops.append(self._read_files(self._files))
         self._tasks = [asyncio.create_task(loop) for loop in loops]
 
     async def close(self, *, stop_pods: bool = False) -> None:
         """Lets the pods run on, or stops them first."""
+        self._pressure.close()
         if stop_pods:
             await self._stop_pods()
         for task in self._tasks:
@@ -163,6 +190,7 @@ class Agent:
 
     def _tree_changed(self, tree: Tree) -> None:
         self._kernel.follow(tree)
+        self._pressure.follow(tree)
 
     # Front: what others ask
 

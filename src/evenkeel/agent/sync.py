@@ -55,6 +55,9 @@ class Sync:
         self.is_closing = False  # every container is to stop and none to start
         self.on_gone: Callable[[HeldPod], None] = lambda _: None  # whoever has a successor for it puts it in
         self.on_settled: Callable[[str, HeldPod | None], None] = lambda *_: None  # after a pod was looked at
+        self.on_cleaned: Callable[[str], None] = lambda _: (
+            None
+        )  # nothing of a pod is left but logs; with its UID
         self.pressures: tuple[str, ...] = ()  # conditions of the node that admission asks about
         self._node = node
         self._settings = settings
@@ -75,7 +78,8 @@ class Sync:
         self._starting: set[Attempt] = set()
         self._stopping: dict[Attempt, tuple[float, asyncio.Task[None]]] = {}
         self._removing: set[str] = set()
-        self._cleaned: set[str] = set()  # pods of which nothing but logs is left
+        self._cleaned: set[str] = set()  # pods of which nothing but logs is left, or will be in a moment
+        self._cleaning: set[str] = set()
         self._ended: list[Attempt] = []  # to be forgotten by the runtime once that is written down
         self._tasks: set[asyncio.Task[None]] = set()
         self._has_room = True  # somebody left since admission last looked
@@ -149,6 +153,26 @@ class Sync:
         if life.verdict is not None and held.life.verdict is None:
             self._telling.verdict(held.pod, life.verdict)
         self.want_step(attempt.uid)
+
+    def evict(self, uid: str, verdict: Verdict) -> None:
+        """The node needs what the pod holds: it ends, whole, within the grace that the verdict gives it (A20). A pod
+        that was evicted before, or has ended otherwise, is what it is."""
+        held = self._holdings.get(uid)
+        if held is not None and held.is_admitted:
+            self._holdings.put_life(uid, changes.with_verdict(held.life, verdict))
+            self.want_step(uid)
+
+    def start_anew(self, uid: str) -> bool:
+        """A pod that is over is judged and started again, as one that has just come (E16). False if something of it is
+        still left."""
+        held = self._holdings.get(uid)
+        if held is None or held.life.is_alive or uid not in self._cleaned or uid in self._cleaning:
+            return False
+        self.forget_life(held)
+        self._holdings.put(held._replace(is_admitted=False, life=PodLife()))
+        self.want_step(uid)
+        self.room_appeared()
+        return True
 
     def held_of(self, attempt: Attempt) -> HeldPod | None:
         """The pod, if the attempt is its container's last."""
@@ -350,7 +374,7 @@ class Sync:
                 self._spawn(self._remove(held))
             elif held.is_admitted and uid not in self._cleaned and not admitting.is_running(held):
                 self._cleaned.add(uid)
-                self._spawn(self._runtime.remove(uid))
+                self._spawn(self._clean(uid))
 
     def _launches(self, held: HeldPod) -> Iterator[Launch]:
         for container in held.pod.spec.every_container:
@@ -395,11 +419,21 @@ class Sync:
         if attempt in self._stopping and self._stopping[attempt][1] is task:
             del self._stopping[attempt]
 
+    async def _clean(self, uid: str) -> None:
+        """Volumes and directories of a pod that is over; its status and its logs stay."""
+        self._cleaning.add(uid)
+        try:
+            await self._runtime.remove(uid)
+        finally:
+            self._cleaning.discard(uid)
+        self.on_cleaned(uid)
+
     async def _remove(self, held: HeldPod) -> None:
         """The last of a pod; its cgroups are gone already."""
         uid = held.pod.metadata.uid
         try:
             await self._runtime.remove(uid)
+            self.on_cleaned(uid)
             await self._runtime.remove_logs(uid)
         finally:
             self._removing.discard(uid)

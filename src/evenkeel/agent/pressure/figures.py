@@ -1,0 +1,180 @@
+"""What the watch reads: two files of the pods' cgroup and one of the machine at every look; every pod's for a decision.
+
+Memory of pods that are on their way out is counted as back (E2): it is, in a moment, and nobody else must go for it.
+"""
+
+import errno
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from evenkeel.agent.pressure.roster import Member, Roster
+from evenkeel.api.amount import Amount
+from evenkeel.api.profile import Profile
+from evenkeel.host.memory_reading import CgroupMemory, NodeMemory, Reading
+from evenkeel.policy.eviction.snapshot import (
+    ContainerFigures,
+    MemoryFigures,
+    NodeFigures,
+    PodFigures,
+    PodSnapshot,
+    Snapshot,
+)
+
+_NOTHING = Reading(0, 0, 0, 0)
+_UNKNOWN = PodFigures()
+
+
+class Look(NamedTuple):
+    """The node at one moment, cheaply. `returning_bytes` is counted as available in both figures."""
+
+    at: float
+    node: MemoryFigures
+    pods: MemoryFigures | None  # None where there is no pods' cgroup to watch
+    root: Reading = _NOTHING
+    returning_bytes: int = 0
+
+
+class Figures:
+    def __init__(self, profile: Profile) -> None:
+        self._profile = profile
+        self._node = NodeMemory(profile)
+        self._roster = Roster()
+        self._root: CgroupMemory | None = None
+        self._pods: dict[str, CgroupMemory] = {}  # by UID
+        self._held_bytes = 0  # cache that memory.min keeps from being dropped, when all pods were last read
+        self._droppable_then = 0
+
+    def follow(self, roster: Roster) -> None:
+        before, self._roster = self._roster, roster
+        if roster.directory != before.directory or self._root is None:
+            self._close_root()
+            self._open_root()
+        current = {member.uid: member.directory for member in roster.members}
+        for uid in [uid for uid, file in self._pods.items() if current.get(uid) != file.directory]:
+            self._pods.pop(uid).close()
+
+    def close(self) -> None:
+        self._close_root()
+        for file in self._pods.values():
+            file.close()
+        self._pods.clear()
+        self._node.close()
+
+    def look(self, now: float, returning_bytes: int = 0) -> Look:
+        root = self._root_reading()
+        held = 0
+        if any(member.min_bytes for member in self._roster.members):
+            # Cache that came since may be that of a protected pod, until all are read again.
+            held = self._held_bytes + max(root.droppable_bytes - self._droppable_then, 0)
+        return self._looked(now, root, held, returning_bytes)
+
+    def snapshot(
+        self, now: float, leaving_out: Collection[str] = (), returning_bytes: int = 0
+    ) -> tuple[Look, Snapshot]:
+        """Every pod but those of the UIDs in `leaving_out`, each read now."""
+        root = self._root_reading()
+        held = 0
+        pods = []
+        for member in self._roster.members:
+            reading = self.pod(member)
+            if reading is not None and member.min_bytes:
+                reclaimable = max(reading.usage_bytes - member.min_bytes, 0)
+                held += max(reading.droppable_bytes - reclaimable, 0)
+            if member.uid not in leaving_out:
+                pods.append(PodSnapshot(member.pod, self._pod_figures(reading)))
+        self._held_bytes, self._droppable_then = held, root.droppable_bytes
+        look = self._looked(now, root, held, returning_bytes)
+        node = NodeFigures(memory=look.node, pods_cgroup_memory=look.pods)
+        return look, Snapshot(now, node, tuple(pods))
+
+    def pod(self, member: Member) -> Reading | None:
+        """None if its cgroup is not there."""
+        file = self._pods.get(member.uid)
+        try:
+            if file is None:
+                file = self._pods[member.uid] = CgroupMemory(member.directory, self._roster.version)
+            return file.read()
+        except OSError:
+            if file is not None:
+                self._pods.pop(member.uid).close()
+            return None
+
+    def with_parts(self, seen: PodSnapshot, member: Member) -> PodSnapshot:
+        """The pod with the figures of each of its containers."""
+        if seen.stats is None:
+            return seen
+        parts = []
+        for name, directory in member.containers:
+            try:
+                file = CgroupMemory(directory, self._roster.version)
+            except OSError:
+                continue
+            try:
+                used = file.read().working_set_bytes(self._profile)
+                parts.append(ContainerFigures(name, memory_working_set_bytes=Amount(used)))
+            except OSError:
+                pass
+            finally:
+                file.close()
+        return seen._replace(stats=seen.stats._replace(containers=tuple(parts)))
+
+    def usage_of(self, uids: Collection[str]) -> Mapping[str, Reading]:
+        """Of the pods that are still there."""
+        found = {}
+        for member in self._roster.members:
+            if member.uid in uids and (reading := self.pod(member)) is not None:
+                found[member.uid] = reading
+        return found
+
+    def _looked(self, now: float, root: Reading, held: int, returning_bytes: int) -> Look:
+        node = _with(self._node.read(), returning_bytes - held)
+        if not self._roster.limit_bytes or self._root is None:
+            return Look(now, node, None, root, returning_bytes)
+        used = root.working_set_bytes(self._profile)
+        if self._profile is Profile.DOCUMENTS:
+            used += min(held, root.droppable_bytes)
+        pods = _figures(self._roster.limit_bytes, used - returning_bytes)
+        return Look(now, node, pods, root, returning_bytes)
+
+    def _root_reading(self) -> Reading:
+        if self._root is None:
+            self._open_root()
+            if self._root is None:
+                return _NOTHING
+        try:
+            return self._root.read()
+        except OSError as error:
+            if error.errno not in (errno.ENODEV, errno.ENOENT):
+                raise
+        self._close_root()
+        return _NOTHING
+
+    def _open_root(self) -> None:
+        if not self._roster.directory:
+            return
+        try:
+            self._root = CgroupMemory(self._roster.directory, self._roster.version)
+        except OSError:
+            self._root = None
+
+    def _close_root(self) -> None:
+        if self._root is not None:
+            self._root.close()
+            self._root = None
+
+    def _pod_figures(self, reading: Reading | None) -> PodFigures | None:
+        if reading is None:
+            return _UNKNOWN
+        return PodFigures(memory_working_set_bytes=Amount(reading.working_set_bytes(self._profile)))
+
+
+def _figures(total: int, working_set: int) -> MemoryFigures:
+    working_set = min(max(working_set, 0), total)
+    return MemoryFigures(Amount(total - working_set), Amount(working_set))
+
+
+def _with(figures: MemoryFigures, more_bytes: int) -> MemoryFigures:
+    if not more_bytes:
+        return figures
+    total = (figures.available_bytes or 0) + (figures.working_set_bytes or 0)
+    return _figures(total, (figures.working_set_bytes or 0) - more_bytes)

@@ -1,0 +1,227 @@
+"""Memory pressure, the loop's side of it: what the watch decided becomes part of the pods' lives, the journal and the
+node's conditions."""
+
+import asyncio
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable
+
+from evenkeel.agent.holdings import Holdings
+from evenkeel.agent.journal import Journal, JournalError
+from evenkeel.agent.journal_text import Unreadable, plain_of, to_text
+from evenkeel.agent.pressure import intents
+from evenkeel.agent.pressure.marks import MEMORY_SIGNALS
+from evenkeel.agent.pressure.node_conditions import NodeConditions
+from evenkeel.agent.pressure.recording import KIND, Step, given, said, state_from, state_plain
+from evenkeel.agent.pressure.roster import Member, roster_of
+from evenkeel.agent.pressure.watch import Evicting, Watch
+from evenkeel.agent.records import NORMAL, WARNING
+from evenkeel.agent.sync import Sync
+from evenkeel.agent.telling import Telling
+from evenkeel.cgroup.driver import Driver
+from evenkeel.cgroup.tree import Tree
+from evenkeel.errors import EvenkeelError
+from evenkeel.host.files import read_text
+from evenkeel.host.protection import lock_memory
+from evenkeel.policy.eviction.decide import EVICTED, State, settings_from
+from evenkeel.policy.eviction.message import readable
+from evenkeel.policy.eviction.thresholds import config_thresholds
+from evenkeel.policy.eviction.usage import Resource
+from evenkeel.policy.lifecycle.life import Verdict
+from evenkeel.policy.node import NodeView
+
+log = logging.getLogger(__name__)
+
+SOURCE = "memory"
+_STATE = "evictionState"  # in the journal
+_SWITCH_SECONDS = 0.0005  # how long the loop may keep the interpreter while the watch waits for it
+
+
+class MemoryPressure:
+    """Does nothing where no memory threshold is configured."""
+
+    def __init__(
+        self,
+        node: NodeView,
+        make_driver: Callable[[], Driver],
+        journal: Journal,
+        holdings: Holdings,
+        sync: Sync,
+        telling: Telling,
+        conditions: NodeConditions,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.on_evicted: Callable[[str], None] = lambda _: (
+            None
+        )  # with the UID, after its verdict is written down
+        self._node = node
+        self._make_driver = make_driver
+        self._driver: Driver | None = None  # to find files with
+        self._journal = journal
+        self._holdings = holdings
+        self._sync = sync
+        self._telling = telling
+        self._conditions = conditions
+        self._clock = clock
+        self._thresholds = tuple(
+            one for one in config_thresholds(node.config) if one.signal in MEMORY_SIGNALS
+        )
+        self._settings = settings_from(node.config)._replace(local_storage_capacity_isolation=False)
+        self._watch: Watch | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._tree: Tree | None = None
+        self._notes: set[str] = set()
+
+    # From start to end
+
+    def take_up(self) -> None:
+        """What a former agent's watch had decided, and nobody had written down: before anything else is done."""
+        for held in self._holdings:
+            uid = held.pod.metadata.uid
+            intent = intents.intent_of(self._journal, uid)
+            if intent is not None:
+                message, at = str(intent.get("message", "")), intent.get("at")
+                self._evict(uid, message, float(at) if isinstance(at, int | float) else self._clock(), 0.0)
+
+    def open(self) -> None:
+        if not self._thresholds:
+            return
+        self._loop = asyncio.get_running_loop()
+        state = self._state_before()
+        self._conditions.set(SOURCE, state.conditions)
+        if note := lock_memory():
+            self._noted(note)
+        sys.setswitchinterval(_SWITCH_SECONDS)
+        self._driver = self._make_driver()
+        self._watch = Watch(
+            self._thresholds,
+            self._settings,
+            state,
+            os.cpu_count() or 1,
+            self._make_driver,
+            self._journal.path,
+            _Reports(self, self._loop),
+            self._clock,
+        )
+        if self._tree is not None:
+            self.follow(self._tree)
+        self._watch.start()
+
+    def close(self) -> None:
+        if self._watch is not None:
+            self._watch.stop()
+            self._watch = None
+        if self._driver is not None:
+            self._driver.close()
+
+    def follow(self, tree: Tree) -> None:
+        """The cgroups are now these."""
+        self._tree = tree
+        if self._watch is not None and self._driver is not None:
+            limit = self._node.pods_limits.memory_bytes
+            self._watch.follow(roster_of(tree, self._holdings, self._driver, limit))
+
+    def cleaned(self, uid: str) -> None:
+        """The pod's volumes are removed."""
+        if self._watch is not None:
+            self._watch.cleaned(uid)
+
+    # What the watch tells
+
+    def _evicting(self, evicting: Evicting) -> None:
+        eviction = evicting.eviction
+        self._evict(evicting.uid, eviction.message, evicting.at, float(eviction.grace_period_seconds))
+        figures = plain_of(to_text(eviction.shortage)) if eviction.shortage is not None else {}
+        self._telling.tell(WARNING, EVICTED, eviction.message, eviction.pod, figures=figures)
+
+    def _evict(self, uid: str, message: str, at: float, grace_seconds: float) -> None:
+        verdict = Verdict("Failed", EVICTED, message, at, grace_seconds, is_disruption=True)
+        self._sync.evict(uid, verdict)
+        try:
+            with self._journal.transaction():
+                self._holdings.commit()
+                intents.taken_up(self._journal, uid)
+        except JournalError as error:
+            log.error("%s", error)  # noqa: TRY400 - the next step tries again
+        self.on_evicted(uid)
+
+    def _stepped(self, step: Step, after: State, took_seconds: float) -> None:
+        decision = step.decision
+        crossed = [str(threshold) for threshold in decision.crossed]
+        before = [str(threshold) for threshold in step.state.first_crossed]
+        for name in crossed:
+            if name not in before:
+                figures = {str(signal): list(seen) for signal, seen in decision.observations.items()}
+                self._telling.tell(
+                    WARNING, "EvictionThresholdMet", f"the node has crossed {name}", figures=figures
+                )
+        for name in before:
+            if name not in crossed:
+                self._telling.tell(NORMAL, "EvictionThresholdOver", f"{name} is no longer the case")
+        self._conditions.set(SOURCE, decision.conditions)
+        try:
+            with self._journal.transaction():
+                outcome = {**said(decision), "isDone": step.is_done, "tookSeconds": took_seconds}
+                self._journal.record(KIND, given(step), outcome, self._clock())
+                self._journal.set_value(_STATE, {"boot": _boot_id(), "state": state_plain(after)})
+        except JournalError as error:
+            log.error("%s", error)  # noqa: TRY400
+        self._sync.want_step()
+
+    def _back(self, member: Member, held_bytes: int, took_seconds: float) -> None:
+        held = self._holdings.get(member.uid)
+        message = f"{readable(held_bytes, Resource.MEMORY)} came back within {took_seconds * 1000:.0f} ms"
+        figures = {"bytes": held_bytes, "seconds": took_seconds}
+        pod = held.pod if held is not None else None
+        self._telling.tell(NORMAL, "MemoryBack", message, pod, figures=figures)
+        self._sync.want_step()
+
+    def _noted(self, text: str) -> None:
+        if text not in self._notes:
+            self._notes.add(text)
+            log.warning("%s", text)
+
+    def _state_before(self) -> State:
+        """As a former agent left it, if the machine has not been started anew since: its clock has."""
+        kept = self._journal.value(_STATE)
+        if not isinstance(kept, dict) or kept.get("boot") != _boot_id():
+            return State()
+        try:
+            return state_from(kept.get("state"))
+        except Unreadable:
+            return State()
+
+
+class _Reports:
+    """From the watch's thread into the loop."""
+
+    def __init__(self, pressure: MemoryPressure, loop: asyncio.AbstractEventLoop) -> None:
+        self._pressure = pressure
+        self._loop = loop
+
+    def evicting(self, evicting: Evicting) -> None:
+        self._call(self._pressure._evicting, evicting)  # noqa: SLF001 - its other half
+
+    def stepped(self, step: Step, after: State, took_seconds: float) -> None:
+        self._call(self._pressure._stepped, step, after, took_seconds)  # noqa: SLF001
+
+    def back(self, member: Member, held_bytes: int, took_seconds: float) -> None:
+        self._call(self._pressure._back, member, held_bytes, took_seconds)  # noqa: SLF001
+
+    def noted(self, text: str) -> None:
+        self._call(self._pressure._noted, text)  # noqa: SLF001
+
+    def _call(self, function: Callable[..., None], *arguments: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(function, *arguments)
+        except RuntimeError:
+            pass  # the loop has ended; the journal has the intent
+
+
+def _boot_id() -> str:
+    try:
+        return read_text("/proc/sys/kernel/random/boot_id").strip()
+    except EvenkeelError:
+        return ""

@@ -1,0 +1,66 @@
+"""Whom the watch over memory has to know: the pods' cgroup and every pod in it, with where its figures are.
+
+Made by the agent's loop whenever the tree has changed and handed to the watch whole: it is never changed.
+"""
+
+from typing import NamedTuple
+
+from evenkeel.agent.holdings import Holdings
+from evenkeel.api.pod import Pod
+from evenkeel.cgroup.driver import Driver
+from evenkeel.cgroup.tree import Cgroup, Kind, Tree, Version
+
+
+class Member(NamedTuple):
+    uid: str
+    pod: Pod
+    path: str  # of its cgroup, as planned
+    directory: str  # of its memory files
+    containers: tuple[tuple[str, str], ...]  # name and directory
+    min_bytes: int = 0  # memory.min
+
+    @property
+    def has_memory_volume(self) -> bool:
+        """Whether some of its memory comes back only when its volumes are removed."""
+        return any(
+            volume.empty_dir is not None and volume.empty_dir.medium == "Memory"
+            for volume in self.pod.spec.volumes
+        )
+
+
+class Roster(NamedTuple):
+    version: Version = Version.V2
+    path: str = ""  # of the pods' cgroup; empty where there is none
+    directory: str = ""
+    limit_bytes: int = 0
+    members: tuple[Member, ...] = ()
+    branches: tuple[str, ...] = ()  # paths of Burstable and BestEffort
+
+
+def roster_of(tree: Tree, holdings: Holdings, driver: Driver, limit_bytes: int | None) -> Roster:
+    root = next((cgroup for cgroup in tree.cgroups if cgroup.kind == Kind.ROOT), None)
+    directory = driver.files(root.path).get("memory", "") if root is not None else ""
+    if root is None or not directory:
+        return Roster(tree.version)
+    top = directory.removesuffix(root.path)
+    containers: dict[str, list[tuple[str, str]]] = {}
+    for cgroup in tree.cgroups:
+        if cgroup.kind == Kind.CONTAINER:
+            containers.setdefault(cgroup.pod, []).append((cgroup.container, top + cgroup.path))
+    members = []
+    for cgroup in tree.cgroups:
+        held = holdings.by_key(cgroup.pod) if cgroup.kind == Kind.POD else None
+        if held is not None:
+            parts = tuple(containers.get(cgroup.pod, ()))
+            members.append(
+                Member(
+                    held.pod.metadata.uid, held.pod, cgroup.path, top + cgroup.path, parts, _min_bytes(cgroup)
+                )
+            )
+    branches = tuple(cgroup.path for cgroup in tree.cgroups if cgroup.kind == Kind.BRANCH)
+    return Roster(tree.version, root.path, directory, limit_bytes or 0, tuple(members), branches)
+
+
+def _min_bytes(cgroup: Cgroup) -> int:
+    value = cgroup.value("memory.min")
+    return int(value) if value is not None and value.isdecimal() else 0

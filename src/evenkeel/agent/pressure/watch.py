@@ -1,0 +1,303 @@
+"""The watch over memory: a thread that looks, decides and sends the kill, whatever else the agent is doing.
+
+It looks when the kernel tells it to, and otherwise when what is left could be used up at the earliest (`pace`). When a
+threshold is crossed it reads every pod, decides (`policy.eviction.decide`), notes what it will do and does it, all
+within a few milliseconds; what remains to be done then (status, volumes, cgroups) is for the agent's loop. It goes
+on to the next victim only if what is on its way back will not do (E2).
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from evenkeel.agent.pressure.departures import Departures
+from evenkeel.agent.pressure.figures import Figures, Look
+from evenkeel.agent.pressure.intents import Intents
+from evenkeel.agent.pressure.marks import Mark, marks_met, marks_of
+from evenkeel.agent.pressure.recording import Step
+from evenkeel.agent.pressure.roster import Member, Roster
+from evenkeel.agent.pressure.wakers import Wakers
+from evenkeel.cgroup.driver import CgroupError, Driver
+from evenkeel.errors import EvenkeelError
+from evenkeel.host.dying import Dying, pids_of
+from evenkeel.host.protection import run_before_others
+from evenkeel.policy.eviction.decide import Decision, Eviction, Settings, State, decide
+from evenkeel.policy.eviction.message import shortage_message
+from evenkeel.policy.eviction.pace import MOST_SECONDS, Distance, fastest_growth, look_after_seconds
+from evenkeel.policy.eviction.snapshot import Snapshot
+from evenkeel.policy.eviction.thresholds import Signal, Threshold
+from evenkeel.policy.eviction.usage import Resource, usage_by_part
+
+log = logging.getLogger(__name__)
+
+_SOFT_SECONDS = 1.0  # how late the crossing of a soft threshold may be seen
+_AGAIN_SECONDS = 0.1  # between two decisions on a hard shortage for which nobody may go
+_DEPARTING_SECONDS = 0.001  # between two looks while memory is on its way back
+_AFTER_FAILURE_SECONDS = 0.1
+
+
+class Evicting(NamedTuple):
+    """A pod that goes, told before anything is done to it."""
+
+    uid: str
+    eviction: Eviction
+    at: float  # seconds since the epoch
+
+
+class Reports(Protocol):
+    """Whom the watch tells. Called in its thread; they must not keep it."""
+
+    def evicting(self, evicting: Evicting) -> None: ...
+    def stepped(self, step: Step, after: State, took_seconds: float) -> None:
+        """A decision that changed something, after it was carried out."""
+        ...
+
+    def back(self, member: Member, held_bytes: int, took_seconds: float) -> None: ...
+    def noted(self, text: str) -> None:
+        """Something that makes the watch worse than it could be."""
+        ...
+
+
+class Watch:
+    """`start` and `stop` it; `follow` and `cleaned` are for the agent's loop."""
+
+    def __init__(
+        self,
+        thresholds: tuple[Threshold, ...],
+        settings: Settings,
+        state: State,
+        cpus: int,
+        make_driver: Callable[[], Driver],
+        journal_path: str,
+        reports: Reports,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._thresholds = thresholds
+        self._settings = settings
+        self._state = state
+        self._growth = fastest_growth(cpus)
+        self._make_driver = make_driver
+        self._journal_path = journal_path
+        self._reports = reports
+        self._clock = clock
+        self._wakers = Wakers()
+        self._figures = Figures(settings.profile)
+        self._departures = Departures(settings.profile, reports.back)
+        self._roster = Roster()
+        self._new_roster: Roster | None = None
+        self._members: dict[str, Member] = {}
+        self._marks: tuple[Mark, ...] = ()
+        self._is_told = False  # the kernel tells of crossings in the pods' cgroup
+        self._met: tuple[Threshold, ...] = ()
+        self._decided_at = 0.0
+        self._left_then = 0  # of what was short, at the last decision
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._run, name="memory", daemon=True)
+
+    # The loop's side
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._is_stopping = True
+        self._wakers.wake()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._departures.close()
+        self._figures.close()
+        self._wakers.close()
+
+    def follow(self, roster: Roster) -> None:
+        self._new_roster = roster
+        self._wakers.wake()
+
+    def cleaned(self, uid: str) -> None:
+        """The pod's volumes are removed."""
+        self._departures.cleaned(uid)
+
+    # The thread
+
+    def _run(self) -> None:
+        for note in (run_before_others(), *self._wakers.notes):
+            if note:
+                self._reports.noted(note)
+        self._driver = self._make_driver()
+        self._intents = self._opened_intents()
+        try:
+            while not self._is_stopping:
+                try:
+                    wait = self._turn()
+                except (OSError, EvenkeelError) as error:
+                    self._reports.noted(f"the watch over memory: {error}")
+                    wait = _AFTER_FAILURE_SECONDS
+                except Exception:
+                    log.exception("the watch over memory")
+                    wait = _AFTER_FAILURE_SECONDS
+                self._wakers.wait(wait)
+        finally:
+            if self._intents is not None:
+                self._intents.close()
+            self._driver.close()
+
+    def _opened_intents(self) -> Intents | None:
+        try:
+            return Intents(self._journal_path)
+        except EvenkeelError as error:
+            self._reports.noted(str(error))
+            return None
+
+    def _turn(self) -> float:
+        """Looks once, does what is to be done, and says when to look again."""
+        now = time.monotonic()
+        if self._new_roster is not None:
+            self._take_up(self._new_roster)
+        look = self._figures.look(now, self._departures.returning_bytes(now))
+        if not self._marks:
+            self._mark(look)
+        met = marks_met(self._marks, look, self._state.unresolved)
+        if self._is_due(met, look, now) and self._step(now):
+            return 0.0
+        return self._wait_seconds(look, met, now)
+
+    def _take_up(self, roster: Roster) -> None:
+        self._new_roster = None
+        before, self._roster = self._roster, roster
+        self._members = {member.uid: member for member in roster.members}
+        self._figures.follow(roster)
+        self._departures.follow(set(self._members))
+        if (roster.directory, roster.limit_bytes) != (before.directory, before.limit_bytes):
+            self._marks = ()
+
+    def _mark(self, look: Look) -> None:
+        self._marks = marks_of(self._thresholds, look)
+        limit = self._roster.limit_bytes
+        of_pods = [
+            limit - mark.due_bytes
+            for mark in self._marks
+            if mark.threshold.signal is Signal.ALLOCATABLE_MEMORY_AVAILABLE and mark.due_bytes < limit
+        ]
+        self._is_told = self._wakers.follow(self._roster, of_pods)
+
+    # When to decide
+
+    def _is_due(self, met: tuple[Threshold, ...], look: Look, now: float) -> bool:
+        if met != self._met:
+            return True
+        since = now - self._decided_at
+        if any(threshold.hard for threshold in met):
+            # Nobody could go, or what goes is not enough yet. Who allocates on may become one who can.
+            left, reserve = self._left(met, look)
+            return since >= _AGAIN_SECONDS or self._left_then - left > reserve // 16
+        if met:
+            due = min(self._state.first_crossed.get(one, now) + one.grace_period_seconds for one in met)
+            return since >= _SOFT_SECONDS or (now >= due > self._decided_at)
+        if self._state.first_crossed and not self._departures.is_any_killed:
+            return True  # it is over: to be known, and to be told
+        ends = [at + self._settings.pressure_transition_period_seconds for at in self._seen_at()]
+        return bool(ends) and now >= min(ends)
+
+    def _seen_at(self) -> list[float]:
+        return [self._state.pressure_seen[one] for one in self._state.conditions]
+
+    def _left(self, met: tuple[Threshold, ...], look: Look) -> tuple[int, int]:
+        """What is left of the shortest, and what should be."""
+        return min(
+            ((mark.available(look) or 0), mark.due_bytes)
+            for mark in self._marks
+            if mark.threshold in met and mark.threshold.hard
+        )
+
+    def _wait_seconds(self, look: Look, met: tuple[Threshold, ...], now: float) -> float:
+        if self._departures.is_any_killed and look.returning_bytes:
+            return _DEPARTING_SECONDS
+        distances = []
+        most = MOST_SECONDS
+        for mark in self._marks:
+            available = mark.available(look)
+            if available is None:
+                continue
+            if not mark.threshold.hard:
+                most = min(most, _SOFT_SECONDS)
+                continue
+            is_told = (
+                self._is_told
+                and look.pods is not None
+                and mark.threshold.signal is Signal.ALLOCATABLE_MEMORY_AVAILABLE
+                and look.root.usage_bytes < self._roster.limit_bytes - mark.due_bytes
+            )
+            distances.append(Distance(available - mark.due_bytes, mark.due_bytes, is_told))
+        ends = [at + self._settings.pressure_transition_period_seconds - now for at in self._seen_at()]
+        ends += [
+            self._state.first_crossed[one] + one.grace_period_seconds - now
+            for one in met
+            if not one.hard and one in self._state.first_crossed
+        ]
+        ahead = [seconds for seconds in ends if seconds > 0]
+        return min(most, look_after_seconds(distances, self._growth), *ahead)
+
+    # What to do
+
+    def _step(self, now: float) -> bool:
+        """Decides on figures of this moment, and carries it out; whether somebody was killed."""
+        began = time.monotonic()
+        out = self._departures.no_candidates()
+        look, snapshot = self._figures.snapshot(now, out, self._departures.returning_bytes(now))
+        before = self._state
+        after, decision = decide(before, snapshot, self._thresholds, self._settings)
+        self._state, self._decided_at = after, now
+        self._met = marks_met(self._marks, look, after.unresolved)
+        if any(threshold.hard for threshold in self._met):
+            self._left_then = self._left(self._met, look)[0]
+        victim = decision.victim
+        is_urgent = decision.acting_on is not None and decision.acting_on.hard
+        if victim is not None and not is_urgent and self._departures.is_any_asked(now):
+            victim = None  # one goes already, and has its time
+        step = Step(before, snapshot, self._thresholds, self._settings, decision)
+        if victim is None:
+            step = step._replace(is_done=decision.victim is None)
+            if (decision.crossed, decision.conditions) != (tuple(before.first_crossed), before.conditions):
+                self._reports.stepped(step, after, time.monotonic() - began)
+            return False
+        member = self._members[victim.pod.metadata.uid]
+        step = self._with_parts(step, victim, member)
+        self._evict(step, member, now, began)
+        self._met = ()  # the next look decides anew, with what is then on its way back
+        self._reports.stepped(step, after, time.monotonic() - began)
+        return True
+
+    def _with_parts(self, step: Step, victim: Eviction, member: Member) -> Step:
+        """The step with the victim's own parts looked at, too (E14)."""
+        pods = list(step.snapshot.pods)
+        place = next(place for place, seen in enumerate(pods) if seen.pod is victim.pod)
+        pods[place] = self._figures.with_parts(pods[place], member)
+        if victim.shortage is not None:
+            reason = victim.shortage._replace(parts=usage_by_part(pods[place], Resource.MEMORY))
+            victim = victim._replace(shortage=reason, message=shortage_message(reason))
+        snapshot: Snapshot = step.snapshot._replace(pods=tuple(pods))
+        decision: Decision = step.decision._replace(victim=victim)
+        return step._replace(snapshot=snapshot, decision=decision)
+
+    def _evict(self, step: Step, member: Member, now: float, began: float) -> None:
+        eviction = step.decision.victim
+        assert eviction is not None
+        at = self._clock()
+        if eviction.grace_period_seconds > 0:
+            self._reports.evicting(Evicting(member.uid, eviction, at))
+            self._departures.asked(member.uid, now, eviction.grace_period_seconds)
+            return
+        if self._intents is not None:
+            self._intents.write(member.uid, {"message": eviction.message, "at": at})
+        # Told first: the loop then hears of the pod's end after it has heard of the reason.
+        self._reports.evicting(Evicting(member.uid, eviction, at))
+        dying = Dying(pid for _, directory in member.containers for pid in pids_of(directory))
+        try:
+            self._driver.send_kill(member.path)
+        except CgroupError as error:
+            self._reports.noted(str(error))
+        self._departures.killed(member, self._roster.version, time.monotonic())
+        dying.release()
+        dying.close()
+        log.debug("killed %s within %.1f ms", member.pod.key, (time.monotonic() - began) * 1000)

@@ -1,0 +1,109 @@
+"""Memory figures read again and again, as cheaply as can be: through descriptors that are kept open (E1).
+
+A decision under pressure is made on figures of that moment. Two reads give a cgroup's, one the machine's.
+"""
+
+import os
+from typing import NamedTuple
+
+from evenkeel.api.amount import Amount
+from evenkeel.api.profile import Profile
+from evenkeel.cgroup.statistics import MOST_BYTES, Layout, droppable
+from evenkeel.cgroup.tree import Version
+from evenkeel.errors import EvenkeelError
+from evenkeel.policy.eviction.snapshot import MemoryFigures
+
+_USAGE_FILE = {Version.V1: "memory.usage_in_bytes", Version.V2: "memory.current"}
+_NAMES = (
+    b"inactive_file",
+    b"active_file",
+    b"dirty",
+    b"writeback",
+    b"shmem",
+    b"slab_reclaimable",
+)
+_LAYOUT = {
+    Version.V1: Layout(*(b"total_" + name for name in _NAMES)),
+    Version.V2: Layout(*(b"file_" + name if name in (b"dirty", b"writeback") else name for name in _NAMES)),
+}
+
+
+class Reading(NamedTuple):
+    """One cgroup with all below it."""
+
+    usage_bytes: int
+    inactive_file_bytes: int
+    droppable_bytes: int  # file cache that the kernel could give back at once (E3)
+    washable_bytes: int  # what it could give back with some work: unwritten files, caches of the kernel's own
+    shmem_bytes: int = 0
+
+    def working_set_bytes(self, profile: Profile) -> int:
+        """What is in use and cannot simply be dropped, as the profile counts."""
+        cache = self.inactive_file_bytes if profile is Profile.KUBERNETES else self.droppable_bytes
+        return max(self.usage_bytes - cache, 0)
+
+
+class CgroupMemory:
+    """The memory of the cgroup whose files are in `directory`."""
+
+    def __init__(self, directory: str, version: Version) -> None:
+        """Raises OSError where there is no such cgroup."""
+        self.directory = directory
+        self._layout = _LAYOUT[version]
+        self._usage = os.open(f"{directory}/{_USAGE_FILE[version]}", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._stat = os.open(f"{directory}/memory.stat", os.O_RDONLY | os.O_CLOEXEC)
+        except BaseException:
+            os.close(self._usage)
+            raise
+
+    def usage_bytes(self) -> int:
+        return int(os.pread(self._usage, 64, 0))
+
+    def read(self) -> Reading:
+        """Raises OSError with ENODEV once the cgroup is gone."""
+        return self.parsed(self.raw())
+
+    def raw(self) -> tuple[bytes, bytes]:
+        """What `parsed` takes: for those who must read now and have time to look at it later."""
+        return os.pread(self._usage, 64, 0), os.pread(self._stat, MOST_BYTES, 0)
+
+    def parsed(self, raw: tuple[bytes, bytes]) -> Reading:
+        usage, stat = raw
+        inactive, active, dirty, writeback, shmem, slab = self._layout.numbers(stat)
+        can_drop = droppable(inactive + active, dirty + writeback)
+        washable = min(dirty + writeback, inactive + active) + slab
+        return Reading(int(usage), inactive, can_drop, washable, shmem)
+
+    def close(self) -> None:
+        os.close(self._usage)
+        os.close(self._stat)
+
+
+class NodeMemory:
+    """The machine's own, from /proc/meminfo."""
+
+    def __init__(self, profile: Profile, path: str = "/proc/meminfo") -> None:
+        self._profile = profile
+        self._path = path
+        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def read(self) -> MemoryFigures:
+        """As `memory_signal.node_memory`, from the few lines that it needs."""
+        text = os.pread(self._file, MOST_BYTES, 0)
+        total = self._bytes(text, b"MemTotal:")
+        if self._profile is Profile.KUBERNETES:
+            available = self._bytes(text, b"MemFree:") + self._bytes(text, b"Inactive(file):")
+        else:
+            available = self._bytes(text, b"MemAvailable:")
+        available = min(available, total)
+        return MemoryFigures(Amount(available), Amount(total - available))
+
+    def _bytes(self, text: bytes, name: bytes) -> int:
+        start = text.find(name)
+        if start < 0:
+            raise EvenkeelError(f"{self._path} has no {name.decode().rstrip(':')}: this is no Linux kernel's")
+        return int(text[start + len(name) : text.index(b"\n", start)].split()[0]) * 1024
+
+    def close(self) -> None:
+        os.close(self._file)

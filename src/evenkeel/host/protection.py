@@ -1,0 +1,33 @@
+"""What keeps a thread of ours at work while the machine thrashes: memory that stays, and its turn before others."""
+
+import ctypes
+import os
+import threading
+
+_MCL_CURRENT, _MCL_FUTURE, _MCL_ONFAULT = 1, 2, 4
+
+
+def lock_memory() -> str:
+    """Keeps every page that this process has used, or will use, in memory: none is waited for under pressure. A
+    sentence where that is not allowed, else nothing."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mlockall(_MCL_CURRENT | _MCL_FUTURE | _MCL_ONFAULT) == 0:
+        return ""
+    why = os.strerror(ctypes.get_errno()).lower()
+    return f"the agent's memory is not locked, so it may have to wait for its own pages under pressure: {why}"
+
+
+def run_before_others() -> str:
+    """Gives the calling thread its turn before all ordinary ones, but not to processes that it starts. A sentence
+    where that is not allowed, else nothing."""
+    try:
+        os.sched_setscheduler(
+            threading.get_native_id(), os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1)
+        )
+    except OSError as error:
+        try:
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -20)
+        except OSError:
+            why = (error.strerror or str(error)).lower()
+            return f"the watch over memory waits for its turn like any process: {why}"
+    return ""
