@@ -82,6 +82,7 @@ class ProcessRuntime:
         self._records: dict[Attempt, Record] = {}
         self._processes: dict[Attempt, ProcessFile] = {}
         self._starting: dict[Attempt, asyncio.Future[Record]] = {}
+        self._early: dict[Attempt, ExitFile] = {}  # ends of those whose start has not been taken note of
         self._ends: dict[Attempt, asyncio.Future[None]] = {}
         self._events: asyncio.Queue[RuntimeEvent] = asyncio.Queue()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -172,6 +173,9 @@ class ProcessRuntime:
             raise StartFailed("the process that keeps containers ends whenever it is started") from None
         if answer is not None:
             self._learn(answer)
+        ended = self._early.pop(attempt, None)
+        if ended is not None:
+            self._note_end(attempt, self._processes.get(attempt), ended)
         self._leave_scope(launch)
         return self._records[attempt]
 
@@ -376,7 +380,9 @@ class ProcessRuntime:
         attempt = Attempt(*message["attempt"])
         if message["event"] == "exited":
             ended = exits.from_json(message["exit"])
-            if ended is not None:
+            if ended is not None and attempt in self._starting and attempt not in self._records:
+                self._early[attempt] = ended
+            elif ended is not None:
                 self._note_end(attempt, self._processes.get(attempt), ended)
         elif message["event"] == "ended":
             process = self._processes.get(attempt)

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import socket
+import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable
@@ -28,8 +29,13 @@ _TRY_AGAIN_SECONDS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
 _PROGRAM = "import sys; sys.path.insert(0, sys.argv.pop(1)); from evenkeel.runtime.process.keeper import entry; entry()"
 
 
-class KeeperLost(Exception):
+class KeeperLost(EvenkeelError):
     """The keeper went away before it answered."""
+
+    def __init__(
+        self, message: str = "the process that keeps containers went away before it answered"
+    ) -> None:
+        super().__init__(message)
 
 
 class KeeperRefused(EvenkeelError):
@@ -64,7 +70,7 @@ class KeeperConnection:
             return await asyncio.wait_for(asyncio.shield(self._hello), _HELLO_SECONDS)
         except TimeoutError:
             self._hello.cancel()
-            raise KeeperLost("it says nothing") from None
+            raise KeeperLost("the process that keeps containers does not answer") from None
 
     async def ask(self, todo: str, **fields: object) -> Message:
         """The answer. Raises KeeperRefused, KeeperLost, or BadMessage for one that is too long to be sent."""
@@ -203,14 +209,12 @@ def _existing(state: str) -> socket.socket | None:
 def _started(state: str) -> socket.socket:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     package = os.path.dirname(os.path.dirname(os.path.abspath(evenkeel.__file__)))
-    command = [sys.executable, "-I", "-S", "-c", _PROGRAM, package, state, "3"]
+    number = theirs.fileno()
+    command = [sys.executable, "-I", "-S", "-c", _PROGRAM, package, state, str(number)]
     try:
-        pid = os.posix_spawn(
-            sys.executable,
-            command,
-            {},
-            file_actions=[(os.POSIX_SPAWN_DUP2, theirs.fileno(), 3)],
-            setsid=True,
+        # Not posix_spawn: glibc's leaves two of its own signals ignored, for the containers too.
+        process = subprocess.Popen(  # noqa: S603 no word of it comes from outside
+            command, env={}, pass_fds=(number,), start_new_session=True
         )
     except OSError as error:
         ours.close()
@@ -219,7 +223,8 @@ def _started(state: str) -> socket.socket:
         ) from None
     finally:
         theirs.close()
-    _wait_for(pid)
+    process.returncode = 0  # it outlives us, and when it ends is noted below
+    _wait_for(process.pid)
     return ours
 
 

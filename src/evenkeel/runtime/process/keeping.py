@@ -33,8 +33,8 @@ _CLIENT_SECONDS = 5.0  # in which the client says how an adopted one ended
 class Kept:
     """One attempt: being set up (`answers` wait for that), running, or ended with its record still to be written."""
 
-    __slots__ = ("answers", "directory", "ended", "is_told", "key", "overdue", "pidfd", "plan", "process", "relay",
-                 "report", "said", "status")  # fmt: skip
+    __slots__ = ("answers", "directory", "ended", "failed", "is_told", "key", "overdue", "pidfd", "plan", "process",
+                 "relay", "report", "said", "status")  # fmt: skip
 
     def __init__(self, key: AttemptKey, directory: str, plan: spawn.Plan, process: ProcessFile) -> None:
         self.key = key
@@ -44,6 +44,7 @@ class Kept:
         self.relay: LogRelay | None = None
         self.report = -1  # the pipe through which the child reports while it sets itself up
         self.said = b""
+        self.failed: spawn.Report | None = None  # why its set-up did, until its process is gone
         self.overdue: Timer | None = None
         self.answers: list[Answer] = []
         self.pidfd = -1  # of an adopted one
@@ -57,7 +58,7 @@ class Kept:
 
     @property
     def is_set_up(self) -> bool:
-        return self.report < 0
+        return self.report < 0 and self.failed is None
 
 
 class Keeping:
@@ -173,7 +174,9 @@ class Keeping:
         if kept is None:
             return False
         kept.status = status
-        if not kept.is_set_up:
+        if kept.failed is not None:
+            self._setup_failed(kept, kept.failed)
+        elif not kept.is_set_up:
             self._read_report(kept)  # all of it is there: nobody else had the other end
         else:
             self._end(kept, status)
@@ -233,11 +236,14 @@ class Keeping:
             kept.overdue.cancel()
         said = spawn.read_report(kept.said)
         kept.said = b""
-        if said.error or not said.is_executed:
-            self._setup_failed(kept, said)
-        else:
+        if not said.error and said.is_executed:
             self._set_up(kept, said)
-        self._settled(kept.key)
+        elif kept.status is not None:
+            self._setup_failed(kept, said)
+        else:  # whoever hears of it is to find nothing left
+            kept.failed = said
+            with suppress(ProcessLookupError):
+                os.kill(kept.process.pid, signal.SIGKILL)
 
     def _set_up(self, kept: Kept, said: spawn.Report) -> None:
         if said.notes:
@@ -251,14 +257,12 @@ class Keeping:
         kept.answers.clear()
         if kept.ended is not None:
             self._tell_exit(kept)
+        self._settled(kept.key)
 
     def _setup_failed(self, kept: Kept, said: spawn.Report) -> None:
-        """Nothing of the attempt is left but a child that is about to be waited for."""
+        """Its process is gone, and so is all else of the attempt."""
         del self._kept[kept.key]
         self._stop_relay(kept)
-        if self._by_pid.pop(kept.process.pid, None) is not None:
-            with suppress(ProcessLookupError):
-                os.kill(kept.process.pid, signal.SIGKILL)
         _unlink(kept.directory)
         error, hint = said.error, said.hint
         if not error:
@@ -267,6 +271,7 @@ class Keeping:
         for answer in kept.answers:
             answer(error=error, hint=hint)
         kept.answers.clear()
+        self._settled(kept.key)
 
     def _setup_overdue(self, kept: Kept) -> None:
         if not kept.is_set_up and kept.status is None:
