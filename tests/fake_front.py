@@ -159,10 +159,15 @@ def running(pod: Pod) -> Pod:
 class Served:
     """What a test has of a front that is served elsewhere: `call` runs a function in the server's own thread."""
 
-    def __init__(self, front, state_dir, loop):
+    def __init__(self, front, state_dir, loop, server):
         self.front = front
         self.state_dir = state_dir
         self._loop = loop
+        self._server = server
+
+    def end(self):
+        """The agent's end; what it ran goes on."""
+        asyncio.run_coroutine_threadsafe(self._server.close(), self._loop).result(30)
 
     def call(self, function, *arguments, **named):
         async def do():
@@ -179,9 +184,9 @@ def served(front, state_dir, **options) -> Iterator[Served]:
     try:
         server = asyncio.run_coroutine_threadsafe(serve(front, str(state_dir), **options), loop).result(30)
         try:
-            yield Served(front, str(state_dir), loop)
+            yield (agent := Served(front, str(state_dir), loop, server))
         finally:
-            asyncio.run_coroutine_threadsafe(server.close(), loop).result(30)
+            agent.end()
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join(30)
