@@ -111,8 +111,12 @@ def test_a_pod_that_is_deleted_is_stopped_within_its_grace_and_leaves_nothing(pl
 @pytest.mark.req("A6", "B2")
 def test_pods_are_admitted_in_order_of_arrival_and_refused_with_figures(place):
     async def story(agent: Agent) -> None:
-        await agent.apply(pods_of("\n---\n".join(requesting(n, c) for n, c in (("a", "3"), ("b", "2"), ("c", "1")))))
-        await until(lambda: phase(agent, "a") == phase(agent, "c") == "Running" and phase(agent, "b") == "Failed")
+        await agent.apply(
+            pods_of("\n---\n".join(requesting(n, c) for n, c in (("a", "3"), ("b", "2"), ("c", "1"))))
+        )
+        await until(
+            lambda: phase(agent, "a") == phase(agent, "c") == "Running" and phase(agent, "b") == "Failed"
+        )
         status = agent.pod("default/b").status
         assert (status.reason, "requests 2" in status.message) == ("OutOfcpu", True)
 
@@ -472,7 +476,9 @@ def test_cores_of_their_own_are_kept_across_a_restart(tmp_path):
 
     def whole(name: str) -> str:
         amounts = {"limits": {"cpu": "1", "memory": "64Mi"}}
-        return pod(name, containers=[{"name": "main", "image": "host", "command": ["x"], "resources": amounts}])
+        return pod(
+            name, containers=[{"name": "main", "image": "host", "command": ["x"], "resources": amounts}]
+        )
 
     def cpus(name: str) -> str:
         return place.kernel.cgroups[f"/evenkeel/kubepods/podu-{name}/main"]["cpuset.cpus"]

@@ -252,6 +252,8 @@ class Sync:
         uid = held.pod.metadata.uid
         if not held.is_admitted:
             return
+        if self.is_closing:
+            held = held._replace(life=self._closing(held, now))
         todo = actions(held.pod, held.life, now, self._settings)
         self._actions[uid] = todo
         life = held.life
@@ -465,14 +467,18 @@ class Sync:
     def stop_all(self) -> None:
         """Every container ends, within its pod's grace, and none is started again by this agent."""
         self.is_closing = True
-        now = self._clock()
         for held in self._holdings:
-            life = held.life
-            for name in held.life.containers:
-                stop = Stop(name, "the agent is shutting down", grace_seconds(held.pod))
-                life = changes.asked_to_stop(life, stop, now)
-            self._holdings.put(held._replace(life=life))
             self.want_step(held.pod.metadata.uid)
+
+    def _closing(self, held: HeldPod, now: float) -> PodLife:
+        life = held.life
+        for name, container in held.life.containers.items():
+            attempt = Attempt(held.pod.metadata.uid, name, container.attempt)
+            if container.is_asked_for and attempt not in self._starting:
+                life = changes.not_started(life, name)
+            stop = Stop(name, "the agent is shutting down", grace_seconds(held.pod))
+            life = changes.asked_to_stop(life, stop, now)
+        return life
 
     def is_at_rest(self) -> bool:
         """Whether nothing runs, nor is being started, stopped or removed."""

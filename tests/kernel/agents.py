@@ -1,0 +1,187 @@
+"""`evenkeel up` as a process of its own, on a small node in a test's cgroup; killed and started again as tests please."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evenkeel.cli.client import Client, NoAgent
+from evenkeel.host.oom_scores import runtime_process
+from tests.kernel.cgroups import Cgroup
+from tests.kernel.waiting import eventually
+
+MIB = 1 << 20
+READY_SECONDS = 120.0  # an emulated machine imports Python for seconds
+
+
+class Up:
+    """An agent, its state directory and its directory of manifests."""
+
+    def __init__(self, root: Cgroup, directory: Path, *flags: str, node: str = "384Mi,2cpu") -> None:
+        self.root = root
+        self.state = directory / "state"
+        self.manifests = directory / "pods"
+        self.manifests.mkdir(exist_ok=True)
+        self.client = Client(str(self.state))
+        self.log = directory / "agent.log"
+        self._flags = [
+            "--cgroup-root",
+            f"/{root.paths()[0].name}",
+            "--node",
+            node,
+            "--eviction-hard=",
+            *flags,
+        ]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self, *more: str) -> None:
+        assert not self.is_running
+        command = [
+            sys.executable,
+            "-m",
+            "evenkeel",
+            "up",
+            str(self.manifests),
+            "--state-dir",
+            str(self.state),
+        ]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*command, *self._flags, *more], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        eventually(self._answers, within_seconds=READY_SECONDS)
+
+    def _answers(self) -> bool:
+        assert self.is_running, f"the agent ended: {self.log.read_text()[-2000:]}"
+        try:
+            self.client.get("/healthz")
+        except NoAgent:
+            return False
+        return True
+
+    def kill(self) -> None:
+        """As nobody should: at once, wherever it is."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> int:
+        """As Ctrl-C does."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGINT)
+        try:
+            return self._process.wait(READY_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"the agent does not end: {self.log.read_text()[-3000:]}") from None
+
+    def write(self, name: str, *texts: str) -> Path:
+        """A manifest that is there at once, as an editor's rename makes it."""
+        path = self.manifests / name
+        temporary = self.manifests / f".{name}"
+        temporary.write_text("\n---\n".join(texts))
+        temporary.rename(path)
+        return path
+
+    def apply(self, *pods: dict[str, Any]) -> None:
+        self.client.apply({"apiVersion": "v1", "kind": "List", "items": list(pods)})
+
+    def pod(self, name: str) -> dict[str, Any]:
+        return self.client.pod_or_none("default", name) or {}
+
+    def status(self, name: str) -> dict[str, Any]:
+        return self.pod(name).get("status", {})
+
+    def phase(self, name: str) -> str:
+        return self.status(name).get("phase", "")
+
+    def await_phase(self, name: str, phase: str) -> dict[str, Any]:
+        def reached() -> bool:
+            return self.phase(name) == phase
+
+        try:
+            eventually(reached, within_seconds=READY_SECONDS)
+        except AssertionError:
+            raise AssertionError(
+                f"{name} is {json.dumps(self.pod(name).get('status'), indent=1)}\n{self.log.read_text()[-3000:]}"
+            ) from None
+        return self.status(name)
+
+    def await_gone(self, name: str) -> None:
+        eventually(lambda: not self.pod(name), within_seconds=READY_SECONDS)
+
+    def cli(self, *arguments: str) -> str:
+        command = [sys.executable, "-m", "evenkeel", *arguments, "--state-dir", str(self.state)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def cgroup(self, *names: str) -> Cgroup:
+        """A cgroup below the pods' root."""
+        return Cgroup({key: path.joinpath("kubepods", *names) for key, path in self.root.directories.items()})
+
+    def keeper_pid(self) -> int | None:
+        return runtime_process(f"unix://{self.state}/keeper.sock")
+
+    def close(self) -> None:
+        """Ends the agent and everything it started, whatever the test left."""
+        if self.is_running:
+            self.kill()
+        for file in self.manifests.iterdir():
+            file.unlink()
+        self.start("--stop-pods")
+        assert self.stop() == 0, self.log.read_text()[-3000:]
+
+
+MakeUp = Callable[..., Up]
+
+
+@pytest.fixture
+def up(cgroup_root: Cgroup, tmp_path: Path) -> Iterator[MakeUp]:
+    """Makes agents; a second one is another node, with a state of its own."""
+    made: list[Up] = []
+
+    def make(*flags: str, **options: Any) -> Up:
+        directory = tmp_path / f"agent{len(made)}"
+        directory.mkdir()
+        agent = Up(cgroup_root, directory, *flags, **options)
+        made.append(agent)
+        return agent
+
+    try:
+        yield make
+    finally:
+        for agent in made:
+            agent.close()
+
+
+def pod(name: str, command: list[str], *, uid: str = "", **spec: Any) -> dict[str, Any]:
+    """A pod with one container `main`. `resources` and `spec` are as in a manifest."""
+    container = {"name": "main", "image": "host", "command": command, **spec.pop("container", {})}
+    metadata = {"name": name, **({"uid": uid} if uid else {})}
+    body = {"terminationGracePeriodSeconds": 1, "containers": [container], **spec}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": body}
+
+
+def processes_of(cgroup: Cgroup) -> list[int]:
+    path = cgroup.paths()[0] / "cgroup.procs"
+    return [int(pid) for pid in path.read_text().split()] if path.exists() else []
+
+
+def is_alive(pid: int) -> bool:
+    return os.path.exists(f"/proc/{pid}")

@@ -1,0 +1,226 @@
+"""A load of pods that changes all the time under an agent that is killed at random moments; what must hold after each
+restart, and at the end. The seed is printed, and replays the story: what is done, and when."""
+
+import json
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+from evenkeel.api.config import KubeletConfiguration
+from evenkeel.api.manifests import read_manifests
+from evenkeel.api.pod import Pod
+from evenkeel.cgroup.drivers.detect import detect, driver_for
+from evenkeel.cgroup.plan import plan
+from evenkeel.cgroup.reconcile import survey
+from evenkeel.policy.node import node_view
+from evenkeel.policy.node_size import parse_node
+from evenkeel.policy.provision import PodMoment
+from tests.kernel.agents import Up
+from tests.kernel.waiting import eventually
+
+NODE = "768Mi,8cpu"
+SETTLE_SECONDS = 300.0
+
+
+class Wanted:
+    """A pod that should be there, and what must become of it."""
+
+    def __init__(self, name: str, manifest: dict[str, Any], exit_code: int | None, *, in_file: bool) -> None:
+        self.name = name
+        self.manifest = manifest
+        self.exit_code = exit_code  # None: it runs on
+        self.in_file = in_file
+
+
+class Story:
+    """Each container takes a lock of its own for as long as anything of it lives: a second one at the same time cannot,
+    and says so in a file."""
+
+    def __init__(self, up: Up, directory: Path, seed: int, most_pods: int) -> None:
+        self.up = up
+        self.random = random.Random(seed)
+        self.most_pods = most_pods
+        self.wanted: dict[str, Wanted] = {}
+        self.locks = directory / "locks"
+        self.runs = directory / "runs"
+        self.doubles = directory / "doubles"
+        for each in (self.locks, self.runs, self.doubles):
+            each.mkdir()
+        self._count = 0
+
+    # The load
+
+    def step(self) -> None:
+        acts = [self._add] * 5 + [self._remove] * 2 + [self._change] * 2
+        if len(self.wanted) >= self.most_pods:
+            acts = [self._remove, self._change]
+        self.random.choice(acts)()
+
+    def step_in_files(self) -> None:
+        """What users can do while no agent is there."""
+        files = sorted(name for name, one in self.wanted.items() if one.in_file)
+        if files and self.random.random() < 0.5:
+            gone = self.wanted.pop(self.random.choice(files))
+            (self.up.manifests / f"{gone.name}.json").unlink()
+        else:
+            self._count += 1
+            name = f"p{self._count}"
+            self._put(Wanted(name, self._manifest(name, "service", None), None, in_file=True))
+
+    def _add(self) -> None:
+        self._count += 1
+        name = f"p{self._count}"
+        kind = self.random.choice(["service", "job", "job", "init", "burstable"])
+        exit_code = self.random.choice([0, 0, 7]) if kind == "job" else None
+        self._put(
+            Wanted(name, self._manifest(name, kind, exit_code), exit_code, in_file=self.random.random() < 0.6)
+        )
+
+    def _remove(self) -> None:
+        if not self.wanted:
+            return
+        gone = self.wanted.pop(self.random.choice(sorted(self.wanted)))
+        if gone.in_file:
+            (self.up.manifests / f"{gone.name}.json").unlink()
+        elif self.up.is_running:
+            self.up.client.delete("default", gone.name, 0)
+
+    def _change(self) -> None:
+        services = sorted(name for name, one in self.wanted.items() if one.exit_code is None)
+        if not services:
+            return
+        one = self.wanted[self.random.choice(services)]
+        container = one.manifest["spec"]["containers"][0]
+        if "resources" in container:
+            container["resources"]["requests"]["memory"] = f"{self.random.randint(1, 4)}Mi"
+        else:
+            container["env"] = [{"name": "GENERATION", "value": str(self.random.random())}]
+        self._put(one)
+
+    def _put(self, one: Wanted) -> None:
+        self.wanted[one.name] = one
+        if one.in_file:
+            self.up.write(f"{one.name}.json", json.dumps(one.manifest))
+        elif self.up.is_running:
+            self.up.apply(one.manifest)
+
+    def _manifest(self, name: str, kind: str, exit_code: int | None) -> dict[str, Any]:
+        main = self._container("main", name, "exec sleep 1000000")
+        if kind == "job":
+            seconds = self.random.choice(["0", "0.05", "0.3"])
+            main = self._container("main", name, f"sleep {seconds}; exit {exit_code}")
+        if kind == "burstable":
+            main["resources"] = {"requests": {"memory": "1Mi", "cpu": "1m"}}
+        spec: dict[str, Any] = {"terminationGracePeriodSeconds": 0, "containers": [main]}
+        if kind == "job":
+            spec["restartPolicy"] = "Never"
+        if kind == "init":
+            spec["initContainers"] = [self._container("first", name, "sleep 0.05")]
+        return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+    def _container(self, container: str, pod: str, act: str) -> dict[str, Any]:
+        key = f"{pod}.{container}"
+        ran = f"echo run >> {self.runs}/{key}; {act}"
+        double = f"touch {self.doubles}/{key}; exit 99"
+        # 98 is flock's answer where the lock is held: by another attempt that should have been gone.
+        guarded = f"flock -n -E 98 {self.locks}/{key} sh -c '{ran}'; code=$?; [ $code = 98 ] && {{ {double}; }}; exit $code"
+        return {"name": container, "image": "host", "command": ["sh", "-c", guarded]}
+
+    # What must hold
+
+    def settle(self) -> None:
+        """Until everything is as it should be; the wait is for pods, not for what must never happen."""
+        last: list[str] = []
+
+        def settled() -> bool:
+            last[:] = self._unsettled()
+            return not last
+
+        try:
+            eventually(settled, within_seconds=SETTLE_SECONDS)
+        except AssertionError:
+            raise AssertionError(f"not as it should be: {last}\n{self.up.log.read_text()[-3000:]}") from None
+
+    def _unsettled(self) -> list[str]:
+        pods = {one["metadata"]["name"]: one for one in self.up.client.pods()}
+        wrong = [f"{name} is left" for name in pods.keys() - self.wanted.keys()]
+        for name, one in self.wanted.items():
+            status = pods.get(name, {}).get("status", {})
+            due = {None: "Running", 0: "Succeeded"}.get(one.exit_code, "Failed")
+            if status.get("phase") != due:
+                wrong.append(f"{name} is {status.get('phase')} and not {due}: {status.get('message')}")
+        return wrong
+
+    def check(self) -> None:
+        """After `settle`: nothing ran twice, no status was lost, the kernel equals the plan."""
+        assert not list(self.doubles.iterdir())
+        pods = {one["metadata"]["name"]: one for one in self.up.client.pods()}
+        for name, one in self.wanted.items():
+            (status,) = pods[name]["status"]["containerStatuses"]
+            if one.exit_code is not None:
+                ended = status["state"]["terminated"]
+                assert ended.get("exitCode", 0) == one.exit_code, (name, ended)
+                runs = (self.runs / f"{name}.main").read_text().count("run")
+                assert runs == 1, f"{name} ran {runs} times"
+        self._check_kernel([one for name, one in pods.items() if self.wanted[name].exit_code is None])
+
+    def _check_kernel(self, pods: list[dict[str, Any]]) -> None:
+        root = f"/{self.up.root.paths()[0].name}"
+        config = KubeletConfiguration(cgroup_root=root, eviction_hard={}, max_pods=1000)
+        node = node_view(parse_node(NODE), config)
+        driver = driver_for(detect(), config)
+        try:
+            tree = plan(node, [PodMoment(_pod(one)) for one in pods], driver.version, driver.naming)
+            steps = survey(driver, tree).steps
+        finally:
+            driver.close()
+        assert not steps, f"the kernel is not as planned: {steps[:5]}"
+
+    def end(self) -> None:
+        """Everything is taken away, and nothing is left of it."""
+        for name in list(self.wanted):
+            gone = self.wanted.pop(name)
+            if gone.in_file:
+                (self.up.manifests / f"{name}.json").unlink()
+            else:
+                self.up.client.delete("default", name, 0)
+        self.settle()
+        assert not list((self.up.state / "pods").glob("*"))
+        assert not list((self.up.state / "logs").glob("*"))
+        for key in sorted(path.name for path in self.locks.iterdir()):
+            assert not _is_locked(self.locks / key), f"a process of {key} is left"
+
+
+def _pod(plain: dict[str, Any]) -> Pod:
+    (pod,) = read_manifests(json.dumps({**plain, "status": {}}), "agent").or_raise().pods
+    return pod
+
+
+def _is_locked(path: Path) -> bool:
+    import fcntl
+
+    with path.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def live(up: Up, directory: Path, *, seed: int, most_pods: int, kills: int) -> None:
+    print(f"crash story with seed {seed}")
+    story = Story(up, directory, seed, most_pods)
+    up.start()
+    for number in range(kills):
+        for _ in range(story.random.randint(1, max(most_pods // 4, 2))):
+            story.step()
+        time.sleep(story.random.random() * 0.5)  # the moment of death is part of the story
+        up.kill()
+        for _ in range(story.random.randint(0, 2)):
+            story.step_in_files()
+        up.start()
+        if number % 3 == 2 or number == kills - 1:
+            story.settle()
+            story.check()
+    story.end()

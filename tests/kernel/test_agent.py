@@ -1,0 +1,155 @@
+"""The agent with real processes on a real kernel: pods live, die and come back as their manifests say."""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.agents import MakeUp, is_alive, pod, processes_of, up
+from tests.kernel.waiting import eventually
+
+__all__ = ["up"]
+
+SLEEP = ["sleep", "1000"]
+
+
+def test_pods_of_a_directory_run_and_follow_it(up: MakeUp):
+    agent = up()
+    agent.write("web.json", _text(pod("web", SLEEP)))
+    agent.start()
+    status = agent.await_phase("web", "Running")
+    assert status["qosClass"] == "BestEffort"
+    (main,) = processes_of(agent.cgroup("besteffort", f"pod{_uid(agent, 'web')}", "main"))
+    agent.write("more.json", _text(pod("more", SLEEP)))
+    agent.await_phase("more", "Running")
+    (agent.manifests / "web.json").unlink()
+    agent.await_gone("web")
+    assert not is_alive(main)
+    assert not agent.cgroup("besteffort", f"pod{_uid(agent, 'web')}").paths()[0].exists()
+    assert agent.phase("more") == "Running"
+
+
+@pytest.mark.req("A17")
+def test_an_exit_is_told_with_code_signal_and_reason(up: MakeUp):
+    agent = up()
+    agent.start()
+    agent.apply(
+        pod("good", ["true"], restartPolicy="Never"),
+        pod("bad", ["sh", "-c", "exit 3"], restartPolicy="Never"),
+        pod("shot", SLEEP, restartPolicy="Never"),
+        pod("absent", ["no-such-program"], restartPolicy="Never"),
+    )
+    assert _ended(agent.await_phase("good", "Succeeded")) == (0, 0, "Completed")
+    assert _ended(agent.await_phase("bad", "Failed")) == (3, 0, "Error")
+    agent.await_phase("shot", "Running")
+    (main,) = processes_of(agent.cgroup("besteffort", f"pod{_uid(agent, 'shot')}", "main"))
+    os.kill(main, signal.SIGKILL)
+    assert _ended(agent.await_phase("shot", "Failed")) == (137, signal.SIGKILL, "Error")
+    status = agent.await_phase("absent", "Failed")
+    assert _ended(status) == (128, 0, "StartError")
+    message = status["containerStatuses"][0]["state"]["terminated"]["message"]
+    assert "no-such-program" in message
+
+
+def test_pods_outlive_the_agent_and_are_taken_over(up: MakeUp):
+    agent = up()
+    agent.start()
+    agent.apply(pod("stays", SLEEP))
+    agent.await_phase("stays", "Running")
+    (before,) = processes_of(agent.cgroup("besteffort", f"pod{_uid(agent, 'stays')}", "main"))
+    agent.kill()
+    assert is_alive(before)
+    agent.start()
+    agent.await_phase("stays", "Running")
+    assert processes_of(agent.cgroup("besteffort", f"pod{_uid(agent, 'stays')}", "main")) == [before]
+    assert agent.status("stays")["containerStatuses"][0].get("restartCount", 0) == 0
+
+
+def test_an_exit_while_no_agent_was_there_is_known(up: MakeUp):
+    agent = up()
+    agent.start()
+    agent.apply(
+        pod("job", ["sh", "-c", "trap 'exit 42' TERM; while :; do sleep 0.05; done"], restartPolicy="Never")
+    )
+    agent.await_phase("job", "Running")
+    cgroup = agent.cgroup("besteffort", f"pod{_uid(agent, 'job')}", "main")
+    eventually(lambda: len(processes_of(cgroup)) > 1)
+    main = min(processes_of(cgroup))
+    agent.kill()
+    os.kill(main, signal.SIGTERM)
+    eventually(lambda: not is_alive(main))
+    agent.start()
+    assert _ended(agent.await_phase("job", "Failed"))[0] == 42
+
+
+def test_a_container_that_ignores_the_request_to_end_is_killed_with_all_it_started(up: MakeUp):
+    agent = up()
+    agent.start()
+    agent.apply(pod("deaf", ["sh", "-c", "trap '' TERM; sleep 1000 & while :; do sleep 1000; done"]))
+    agent.await_phase("deaf", "Running")
+    cgroup = agent.cgroup("besteffort", f"pod{_uid(agent, 'deaf')}", "main")
+    eventually(lambda: len(processes_of(cgroup)) >= 3)
+    pids = processes_of(cgroup)
+    agent.client.delete("default", "deaf")
+    agent.await_gone("deaf")
+    assert not [pid for pid in pids if is_alive(pid)]
+
+
+def test_ctrl_c_leaves_pods_running_and_stop_pods_ends_them(up: MakeUp):
+    agent = up()
+    agent.start()
+    agent.apply(pod("stays", SLEEP))
+    agent.await_phase("stays", "Running")
+    (main,) = processes_of(agent.cgroup("besteffort", f"pod{_uid(agent, 'stays')}", "main"))
+    assert agent.stop() == 0
+    assert is_alive(main)
+    agent.start("--stop-pods")
+    keeper = agent.keeper_pid()
+    assert agent.stop() == 0
+    assert not is_alive(main)
+    eventually(lambda: keeper is None or not is_alive(keeper))
+    assert not agent.cgroup().paths()[0].exists()
+    assert str(agent.state) not in Path("/proc/self/mountinfo").read_text()
+
+
+@pytest.mark.req("A19", "E5", "E6")
+def test_an_oom_kill_takes_the_container_is_recorded_and_retried(up: MakeUp):
+    agent = up()
+    agent.start()
+    eater = "import time; time.sleep(0.3); x = bytearray(64 * 2**20); time.sleep(1000)"
+    amounts = {"requests": {"memory": "8Mi"}, "limits": {"memory": "40Mi"}}
+    agent.apply(pod("eater", [sys.executable, "-c", eater], container={"resources": amounts}))
+
+    def killed() -> bool:
+        statuses = agent.status("eater").get("containerStatuses", [{}])
+        last = statuses[0].get("lastState", {}).get("terminated", {})
+        return last.get("reason") == "OOMKilled"
+
+    eventually(killed, within_seconds=120)
+    happenings = agent.client.lines("/events", pod="default/eater")
+    told = [one for one in happenings if one["reason"] == "OOMKilling"]
+    if os.access("/dev/kmsg", os.R_OK):
+        assert told
+        assert told[0]["figures"]["pid"] > 0
+
+
+def _text(plain: dict) -> str:
+    return json.dumps(plain)
+
+
+_uids: dict[str, str] = {}
+
+
+def _uid(agent, name: str) -> str:
+    found = agent.pod(name).get("metadata", {}).get("uid")
+    if found:
+        _uids[name] = found
+    return _uids[name]
+
+
+def _ended(status: dict) -> tuple[int, int, str]:
+    state = status["containerStatuses"][0]["state"]["terminated"]
+    return state.get("exitCode", 0), state.get("signal", 0), state["reason"]
