@@ -8,7 +8,7 @@ from typing import Any
 
 from evenkeel.cli.client import Client, client_from
 from evenkeel.cli.state import add_namespace_flag, add_state_flag, grace_seconds
-from evenkeel.errors import EvenkeelError
+from evenkeel.errors import EvenkeelError, InvalidInput
 from evenkeel.quantity import Quantity
 
 USAGE = "[--cpu 500m] [--memory 1Gi] [--cpu-limit 2] [--memory-limit 2Gi] [--rm] [-d] [flags] -- COMMAND…"
@@ -62,7 +62,10 @@ def run(args: argparse.Namespace) -> int:
     name = args.name or _name(command[0])
     if args.name and client.pod_or_none(args.namespace, name) is not None:
         raise EvenkeelError(f"there is a pod {name} already", hint=f"evenkeel delete {name}")
-    client.apply(_pod(args, name, command), source="run")
+    try:
+        client.apply(_pod(args, name, command), source="run")
+    except InvalidInput as error:  # in a manifest of our making: its lines would tell nobody anything
+        raise InvalidInput([problem._replace(source="", line=0) for problem in error.problems]) from None
     if args.detach:
         print(f"pod/{name} created")
         return 0

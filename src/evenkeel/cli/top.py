@@ -184,6 +184,6 @@ def _interval(text: str) -> float:
         seconds = float(text)
     except ValueError:
         seconds = 0.0
-    if not 0.1 <= seconds <= 3600:
-        raise argparse.ArgumentTypeError(f'"{text}" is not a number of seconds from 0.1 to 3600')
+    if not 0.5 <= seconds <= 3600:
+        raise argparse.ArgumentTypeError(f'"{text}" is not a number of seconds from 0.5 to 3600')
     return seconds
