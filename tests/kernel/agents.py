@@ -1,7 +1,6 @@
-"""`evenkeel up` as a process of its own, on a small node in a test's cgroup; killed and started again as tests please."""
+"""`evenkeel up` as a process of its own, on a small node in a test's cgroup; killed and started as tests please."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -184,4 +183,4 @@ def processes_of(cgroup: Cgroup) -> list[int]:
 
 
 def is_alive(pid: int) -> bool:
-    return os.path.exists(f"/proc/{pid}")
+    return Path(f"/proc/{pid}").exists()

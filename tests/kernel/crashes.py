@@ -124,7 +124,8 @@ class Story:
         ran = f"echo run >> {self.runs}/{key}; {act}"
         double = f"touch {self.doubles}/{key}; exit 99"
         # 98 is flock's answer where the lock is held: by another attempt that should have been gone.
-        guarded = f"flock -n -E 98 {self.locks}/{key} sh -c '{ran}'; code=$?; [ $code = 98 ] && {{ {double}; }}; exit $code"
+        held = f"flock -n -E 98 {self.locks}/{key} sh -c '{ran}'"
+        guarded = f"{held}; code=$?; [ $code = 98 ] && {{ {double}; }}; exit $code"
         return {"name": container, "image": "host", "command": ["sh", "-c", guarded]}
 
     # What must hold
