@@ -28,7 +28,9 @@ def decisions(agent: Up) -> list[dict]:
         found = list(journal.decisions(KIND))
     for record in found:
         _, again = replayed(record)
-        assert {**record.decision, **again} == record.decision, f"decision {record.number} differs when replayed"
+        assert {**record.decision, **again} == record.decision, (
+            f"decision {record.number} differs when replayed"
+        )
     return [record.decision for record in found]
 
 
@@ -52,3 +54,92 @@ def test_the_pod_above_its_request_goes_and_the_one_within_stays(up: MakeUp):
     victims = [one["pod"] for record in decisions(agent) for one in record["evictions"]]
     assert victims == ["default/runaway"]
     assert any("runaway" in line for line in agent.cli("events").splitlines() if "Evicted" in line)
+
+
+@pytest.mark.req("B16", "E16")
+def test_pressure_is_a_condition_keeps_best_effort_out_and_ends_with_the_pods_return(up: MakeUp):
+    agent = up(*FLAGS)
+    agent.start()
+    agent.apply(grow("within", "anon", 96, request_mib=128), grow("runaway", "anon", 1024))
+    agent.await_phase("runaway", "Failed")
+    eventually(lambda: "BackOff" in reasons(agent, "runaway"))
+    # The period of a second is over, and with it the condition; then the back-off of ten; then it is there again.
+    eventually(
+        lambda: "NodeHasMemoryPressure" in reasons(agent) and "NodeHasNoMemoryPressure" in reasons(agent)
+    )
+    eventually(lambda: condition(agent, "MemoryPressure") == "False")
+    eventually(lambda: reasons(agent, "runaway").count("Returning") == 1, within_seconds=60)
+    eventually(lambda: reasons(agent, "runaway").count("Evicted") == 2, within_seconds=60)
+    assert agent.phase("within") == "Running"
+    eventually(lambda: reasons(agent, "runaway").count("BackOff") == 2)
+    waits = [one["message"] for one in events(agent, "runaway") if one["reason"] == "BackOff"]
+    assert ["10 s" in waits[0], "20 s" in waits[1]] == [True, True]
+
+
+@pytest.mark.req("B16")
+def test_a_soft_threshold_waits_for_its_time_and_gives_the_pod_its_grace(up: MakeUp, tmp_path):
+    agent = up(
+        "--eviction-hard=memory.available<8Mi",
+        "--eviction-soft=memory.available<100Gi",  # the machine has less
+        "--eviction-soft-grace-period=memory.available=1s",
+        "--eviction-max-pod-grace-period=20",
+        "--eviction-pressure-transition-period=1s",
+    )
+    agent.start()
+    said = tmp_path / "said"
+    script = f"trap 'echo term > {said}; exit 0' TERM; while :; do sleep 0.05; done"
+    little = {"resources": {"requests": {"memory": "64Ki"}}}  # BestEffort is not let in now
+    polite = pod("polite", ["sh", "-c", script], container=little, restartPolicy="Never")
+    polite["spec"]["terminationGracePeriodSeconds"] = 20
+    agent.apply(polite)
+    status = agent.await_phase("polite", "Failed")
+    assert status["reason"] == "Evicted"
+    assert said.read_text() == "term\n"
+    assert "soft threshold of 100Gi for 1 s or longer" in status["message"]
+    decisions(agent)
+
+
+@pytest.mark.req("A20", "E14")
+def test_an_eviction_that_was_noted_is_known_after_the_agent_was_killed(up: MakeUp):
+    """Killed after the intent was written, before anything else was."""
+    agent = up(*FLAGS)
+    agent.start()
+    agent.apply(grow("victim", "anon", 8, restartPolicy="Never"))
+    agent.await_phase("victim", "Running")
+    uid = agent.pod("victim")["metadata"]["uid"]
+    agent.kill()
+    with Journal.open(str(agent.state / "journal.db")) as journal:
+        journal.set_value(f"evicting:{uid}", {"message": "for the test", "at": 1.0})
+    agent.start()
+    status = agent.await_phase("victim", "Failed")
+    assert (status["reason"], status["message"]) == ("Evicted", "for the test")
+    with Journal.read(str(agent.state / "journal.db")) as journal:
+        assert journal.value(f"evicting:{uid}") is None
+
+
+@pytest.mark.req("A20")
+def test_a_pod_goes_whole_with_all_its_containers_and_processes(up: MakeUp):
+    agent = up(*FLAGS)
+    agent.start()
+    many = grow("many", "tree", 1024, restartPolicy="Never")
+    many["spec"]["containers"].append({"name": "beside", "image": "host", "command": ["sleep", "1000"]})
+    agent.apply(many)
+    uid = eventually(lambda: agent.pod("many"))["metadata"]["uid"]
+    status = agent.await_phase("many", "Failed")
+    assert {one["state"]["terminated"]["exitCode"] for one in status["containerStatuses"]} == {137}
+    eventually(lambda: not agent.cgroup("besteffort", f"pod{uid}").paths()[0].exists())
+    assert oom_kills(agent.cgroup()) == 0
+
+
+def events(agent: Up, name: str = "") -> list[dict]:
+    parameters = {"pod": f"default/{name}"} if name else {}
+    return list(agent.client.lines("/events", most="1000", **parameters))
+
+
+def reasons(agent: Up, name: str = "") -> list[str]:
+    return [one["reason"] for one in events(agent, name)]
+
+
+def condition(agent: Up, name: str) -> str:
+    node = agent.client.get("/node")
+    return next(one["status"] for one in node["status"]["conditions"] if one["type"] == name)
