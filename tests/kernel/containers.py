@@ -20,7 +20,7 @@ from evenkeel.cgroup.drivers.processes import is_dead
 from evenkeel.runtime.interface import Attempt, Exited, Launch, Record
 from evenkeel.runtime.process.client import ProcessRuntime
 from tests.kernel.cgroups import Cgroup
-from tests.kernel.waiting import PATIENCE_SECONDS, eventually
+from tests.kernel.waiting import PATIENCE_SECONDS, T, eventually
 
 CONTAINER = "main"
 
@@ -28,10 +28,10 @@ CONTAINER = "main"
 class Containers:
     """`start` makes a pod of one container, with its cgroup, and starts it; `log` is what it wrote."""
 
-    def __init__(self, root: Cgroup, state: Path) -> None:
-        self.root = f"/{root.paths()[0].name}"
+    def __init__(self, root: str, state: Path, config: KubeletConfiguration | None = None) -> None:
+        self.root = root
         self.state = state
-        self._config = KubeletConfiguration(cgroup_root=self.root)
+        self._config = config or KubeletConfiguration(cgroup_root=root)
         self._machine = detect()
         self._driver = self.make_driver()
         self.runtime = self.another()
@@ -130,10 +130,15 @@ class Containers:
         self._driver.close()
 
 
+async def until(probe: Callable[[], T], within_seconds: float = PATIENCE_SECONDS) -> T:
+    """As `eventually`, while the loop goes on."""
+    return await asyncio.to_thread(eventually, probe, within_seconds=within_seconds)
+
+
 @pytest.fixture
 def containers(cgroup_root: Cgroup) -> Iterator[Containers]:
     with tempfile.TemporaryDirectory(prefix="evenkeel-") as directory:
-        one = Containers(cgroup_root, Path(directory).resolve())
+        one = Containers(f"/{cgroup_root.paths()[0].name}", Path(directory).resolve())
         try:
             yield one
         finally:

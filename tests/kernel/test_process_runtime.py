@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import signal
 from contextlib import suppress
 from pathlib import Path
@@ -9,19 +10,15 @@ from pathlib import Path
 import pytest
 
 from evenkeel.runtime.interface import Attempt, ExecResult, Exited, RuntimeLost, StartFailed
+from evenkeel.runtime.process.orphans import ended_children
 from tests.kernel import containers as of_test
-from tests.kernel.containers import CONTAINER, Containers
+from tests.kernel.containers import CONTAINER, Containers, until
 from tests.kernel.planned import may_lower_scores
-from tests.kernel.waiting import PATIENCE_SECONDS, eventually
+from tests.kernel.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.cgroup("v1", "v2")
 
 containers = of_test.containers
-
-
-async def until(probe, within_seconds: float = PATIENCE_SECONDS):
-    """As `eventually`, while the loop goes on."""
-    return await asyncio.to_thread(eventually, probe, within_seconds=within_seconds)
 
 
 @pytest.mark.req("A17")
@@ -263,6 +260,7 @@ def test_many_are_started_at_once(containers: Containers):
             *(world.shell(f"m{number}", "echo $$; sleep 600") for number in range(30))
         )
         assert len({record.process for record in records}) == 30
+        await until(lambda: all(world.log(f"m{number}") for number in range(30)))
         await asyncio.gather(*(world.runtime.stop(record.attempt, 0) for record in records))
         assert all(record.exit for record in (await world.runtime.containers()).values())
         assert [world.log(f"m{number}") for number in range(30)] == [["1"]] * 30
@@ -374,6 +372,7 @@ def test_containers_and_their_logs_outlive_the_keeper(containers: Containers):
         ended = await world.exited()
         assert (ended.exit.exit_code, ended.exit.is_known) == (9, True)
         assert world.log("survivor")[-1] == "bye"
+        await until(lambda: not ended_children())  # spares of the keeper that was killed
 
     containers.run(body)
 
@@ -449,8 +448,6 @@ def test_the_keeper_survives_nonsense_and_vanished_directories(containers: Conta
             if packet:
                 link.send(packet)
         victim = await world.start("victim", "sleep", "600")
-        import shutil
-
         shutil.rmtree(world.state / "pods/uid-victim")
         os.kill(victim.process.pid, signal.SIGKILL)
         event = await world.exited()

@@ -47,6 +47,7 @@ T = TypeVar("T")
 
 _TERM = 15
 _THREADS = 16
+_STRAY_SECONDS = 2.0
 _KILLED_SECONDS = 10.0  # after the kill of a cgroup, for the keeper to take note
 _EXECUTION_SLACK_SECONDS = 10.0
 _RECONNECTIONS = 3
@@ -323,6 +324,7 @@ class ProcessRuntime:
             return
         self._ready.clear()
         self._keep(asyncio.ensure_future(self._reconnect()))
+        self._keep(asyncio.ensure_future(self._take_note_of_strays()))
 
     async def _reconnect(self) -> None:
         """Until there is a keeper again: containers run on meanwhile, and nothing is started."""
@@ -339,6 +341,14 @@ class ProcessRuntime:
             else:
                 self._events.put_nowait(RuntimeLost("another process keeps the containers now"))
                 return
+
+    async def _take_note_of_strays(self) -> None:
+        """Whom nobody has waited for in a while, nobody will: but for containers, of which the next keeper tells."""
+        await asyncio.sleep(_STRAY_SECONDS)
+        ended = orphans.ended_children()
+        await asyncio.sleep(_STRAY_SECONDS)
+        ours = {process.pid for process in self._processes.values()}
+        orphans.take_note(ended & orphans.ended_children() - ours)
 
     async def _ask_again(self, todo: str, attempt: Attempt, **fields: object) -> Message | None:
         """As often as keepers go away. None if the attempt is known meanwhile, and was to be started."""

@@ -5,6 +5,7 @@ The next keeper watches them (`adopt`) and says when one has ended.
 """
 
 import os
+from collections.abc import Iterable
 
 from evenkeel.runtime.process import attempts
 from evenkeel.runtime.process.attempts import ProcessFile
@@ -21,18 +22,25 @@ def ended_status(process: ProcessFile) -> int | None:
     return status if pid == process.pid else None
 
 
-def take_note_of_strays(known: frozenset[int]) -> None:
-    """A dead keeper leaves more than containers: processes that were to be waited for. As their parent we do that, but
-    not for children of our own (`known`), which somebody else waits for."""
-    for pid in _children() - known:
+def ended_children() -> frozenset[int]:
+    """Children that have ended and were not waited for."""
+    found = set()
+    for pid in _children():
+        try:
+            if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+                found.add(pid)
+        except ChildProcessError:
+            pass
+    return frozenset(found)
+
+
+def take_note(pids: Iterable[int]) -> None:
+    """A dead keeper leaves more than containers: processes that it would have waited for, now ours."""
+    for pid in pids:
         try:
             os.waitpid(pid, os.WNOHANG)
         except ChildProcessError:
             pass
-
-
-def children() -> frozenset[int]:
-    return frozenset(_children())
 
 
 def _children() -> set[int]:
