@@ -2,6 +2,7 @@
 a layer of the container's own, that is easy; of the host's own files nothing may be changed, so there a directory that
 lacks a mount point is covered with one in memory that has the same entries, each of them the host's, and one more."""
 
+import errno
 import os
 import stat
 
@@ -28,9 +29,10 @@ class MountPoints:
 
     def attach(self, tree: int, target: str, what: str, *, is_ours: bool = False) -> None:
         """Mounts `tree` (a descriptor of open_tree, closed here) at the path `target`. `what` says for whom."""
-        point = self._point(target, what, is_directory=stat.S_ISDIR(os.fstat(tree).st_mode))
+        path = os.path.normpath(f"/{target.lstrip('/')}")
+        point = self._point(path, what, is_directory=stat.S_ISDIR(os.fstat(tree).st_mode))
         try:
-            real = os.readlink(f"/proc/self/fd/{point}")
+            real = os.path.realpath(path)
             syscalls.move_mount(tree, point)
         except OSError as error:
             raise FilesystemRefused(f"{what}: nothing can be mounted at {target}: {why(error)}") from None
@@ -44,8 +46,7 @@ class MountPoints:
         for path in self._covers:
             syscalls.mount_setattr(path, add=syscalls.MOUNT_ATTR_RDONLY, flags=0)
 
-    def _point(self, target: str, what: str, *, is_directory: bool) -> int:
-        path = os.path.normpath(f"/{target.lstrip('/')}")
+    def _point(self, path: str, what: str, *, is_directory: bool) -> int:
         try:
             point = os.open(path, os.O_PATH | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -98,17 +99,14 @@ class MountPoints:
         # A new root has to be mounted somewhere before it is the root; not where it would be copied into itself.
         ready = {"proc": syscalls.open_tree("/proc", WHOLE)} if directory == "/" else {}
         place = "/proc" if ready else directory
-        status = os.fstat(below)
-        options = (
-            f"mode={status.st_mode & 0o7777:o},uid={status.st_uid},gid={status.st_gid},size={_COVER_BYTES}"
-        )
-        syscalls.mount("tmpfs", place, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, options)
+        _mount_cover(place, os.fstat(below))
         cover = os.open(place, os.O_PATH | os.O_CLOEXEC)
         for name in names:
             try:
                 _carry(name, below, cover, ready.get(name, -1))
             except FileNotFoundError:
-                pass  # removed meanwhile
+                continue  # removed meanwhile
+            self._is_ours.setdefault(os.path.join(directory, name), False)
         if directory == "/":
             change_root(cover)
         os.close(cover)
@@ -127,6 +125,18 @@ def change_root(directory: int) -> None:
 
 def why(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
+
+
+def _mount_cover(place: str, status: os.stat_result) -> None:
+    """With the mode and the owner of what it covers; in a user namespace its root's, if the owner is nobody there."""
+    options = f"mode={status.st_mode & 0o7777:o},size={_COVER_BYTES}"
+    flags = syscalls.MS_NOSUID | syscalls.MS_NODEV
+    try:
+        syscalls.mount("tmpfs", place, "tmpfs", flags, f"{options},uid={status.st_uid},gid={status.st_gid}")
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        syscalls.mount("tmpfs", place, "tmpfs", flags, options)
 
 
 def _carry(name: str, below: int, cover: int, ready: int) -> None:
