@@ -1,32 +1,35 @@
 """A cgroup's figures from the text of its files: parsing apart from reading.
 
-`V1_FILES` and `V2_FILES` name the files, in the order in which `v1_statistics` and `v2_statistics` take their contents.
-One that the kernel does not have is empty. This runs for every container at every sweep, so it looks for the few lines
-it needs in the bytes as they were read.
+`V1_FILES` and `V2_FILES` name the files, in the order in which `v1_statistics` and `v2_statistics` take their contents,
+and say how long each may be. One that the kernel does not have is empty. This runs for every container at every sweep,
+so it looks for the few lines it needs in the bytes as they were read.
 """
 
 from collections.abc import Sequence
 
 from evenkeel.cgroup.driver import Statistics
 
-# The first file of each is the one without which there is nothing to tell.
-V2_FILES = (
-    "memory.current",
-    "memory.stat",
-    "cpu.stat",
-    "pids.current",
-    "memory.events",
-    "memory.swap.current",
-)
-V1_FILES = (
-    "memory.usage_in_bytes",
-    "memory.stat",
-    "cpuacct.usage",
-    "cpu.stat",
-    "pids.current",
-    "memory.oom_control",
-)
+_NUMBER_BYTES = 64
+_LINES_BYTES = 1024
 MOST_BYTES = 8192  # more than memory.stat has
+
+# The first file of each is the one without which there is nothing to tell.
+V2_FILES = {
+    "memory.current": _NUMBER_BYTES,
+    "memory.stat": MOST_BYTES,
+    "cpu.stat": _LINES_BYTES,
+    "pids.current": _NUMBER_BYTES,
+    "memory.events": _LINES_BYTES,
+    "memory.swap.current": _NUMBER_BYTES,
+}
+V1_FILES = {
+    "memory.usage_in_bytes": _NUMBER_BYTES,
+    "memory.stat": MOST_BYTES,
+    "cpuacct.usage": _NUMBER_BYTES,
+    "cpu.stat": _LINES_BYTES,
+    "pids.current": _NUMBER_BYTES,
+    "memory.oom_control": _LINES_BYTES,
+}
 
 
 def v2_statistics(contents: Sequence[bytes]) -> Statistics:

@@ -29,13 +29,14 @@ class Work:
         self._without: list[MissingController] = []
         self._gone: list[str] = []
         self._not_removed: list[str] = []
+        self._has_failed = False
         self.done: list[Step] = []
         self.skipped: list[Step] = []
         self.failures: list[CgroupError] = list(fitted.failures)
         self.unavailable = {one.file: one for one in fitted.unavailable}
 
     def do(self, step: Step) -> None:
-        if self._is_blocked(step):
+        if self._has_failed and self._is_blocked(step):
             self.skipped.append(step)
             return
         try:
@@ -65,6 +66,7 @@ class Work:
 
     def _add_failure(self, step: Step, error: CgroupError) -> None:
         self.failures.append(error)
+        self._has_failed = True
         if isinstance(error, MissingController):
             self._without.append(error)  # missing here is missing for others: once is enough
         elif step.action == Action.REMOVE:

@@ -6,7 +6,7 @@ A driver has one or more hierarchies, and a cgroup of the plan is in all of them
 import errno
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from evenkeel.cgroup.diff import Observed
 from evenkeel.cgroup.driver import CgroupError, Statistics
@@ -46,6 +46,7 @@ class CgroupfsDriver(ABC):
         self._observer = Observer(
             self._kept, self._hierarchies, bounds, lambda path: self._has(path, ""), self._note_absent
         )
+        self._told: dict[str, tuple[list[bytes], Statistics]] = {}
         self._last_tree: Tree | None = None
         self._inheriting: list[str] = []
         self._lacking: set[str] = set()  # files that this kernel does not have
@@ -221,6 +222,20 @@ class CgroupfsDriver(ABC):
         except OSError as error:
             raise refusal(error, "read", above, self._cpus_file) from None
 
+    def _figures(
+        self, path: str, contents: list[bytes], parse: Callable[[Sequence[bytes]], Statistics]
+    ) -> Statistics:
+        """Where nothing has happened, the same figures as before."""
+        known = self._told.get(path)
+        if known is not None and known[0] == contents:
+            return known[1]
+        try:
+            figures = parse(contents)
+        except ValueError:
+            raise CgroupError(f"the figures of cgroup {path} cannot be read", path=path) from None
+        self._told[path] = (contents, figures)
+        return figures
+
     def _below(self, path: str) -> list[str]:
         """The cgroup and all below it, in any hierarchy, children before parents."""
         found = [path]
@@ -246,6 +261,7 @@ class CgroupfsDriver(ABC):
         """Removes them; an error if one is still busy, for the kernel may need a moment."""
         for path in paths:
             self._kept.forget(path)
+            self._told.pop(path, None)
             for hierarchy in self._hierarchies:
                 try:
                     hierarchy.remove(path)

@@ -1,5 +1,6 @@
 """How far a driver may go: names are checked here before they become paths."""
 
+from functools import lru_cache
 from typing import NamedTuple
 
 from evenkeel.api.cgroup_path import is_within
@@ -49,6 +50,7 @@ def check_file(path: str, file: str) -> None:
         raise CgroupError(f'"{file[:80]!r}" is not a file of cgroup {path}', path=path, file=file)
 
 
+@lru_cache(maxsize=4096)  # the same few paths are asked for again and again
 def _check_path(path: str) -> None:
     if not path.startswith("/") or "\0" in path or not _is_text(path):
         raise CgroupError(f"{path[:80]!r} is not a cgroup: write it as /evenkeel/kubepods", path=path)

@@ -45,8 +45,8 @@ class Cgroupfs:
             raise refusal(error, "look into", path) from None
         return True
 
-    def make(self, path: str) -> None:
-        """Makes the cgroup in one that exists; one that is there is fine. Raises OSError."""
+    def make(self, path: str) -> bool:
+        """Makes the cgroup in one that exists; False if it is there already. Raises OSError."""
         parent, _, name = path.rpartition("/")
         try:
             try:
@@ -55,7 +55,8 @@ class Cgroupfs:
                 self._let_go(parent)
                 os.mkdir(name, 0o755, dir_fd=self._enter(parent))
         except FileExistsError:
-            pass
+            return False
+        return True
 
     def remove(self, path: str) -> None:
         """Removes an empty cgroup; one that is gone is fine. Raises OSError."""

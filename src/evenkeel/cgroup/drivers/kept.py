@@ -5,7 +5,7 @@ cgroup that is at the path now, if there is one, is opened.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from evenkeel.cgroup.drivers.cgroupfs import GONE
@@ -25,7 +25,7 @@ class KeptFiles:
         self._open_file = open_file
         self._exists = exists
         self._kept: dict[str, dict[str, int]] = {}
-        self._lines: dict[str, list[int]] = {}
+        self._lines: dict[str, list[tuple[int, int]]] = {}
         self._lacking: set[str] = set()  # cgroups with absent files
         self._in_use = ""
 
@@ -62,21 +62,22 @@ class KeptFiles:
             self.forget(path)
         return None
 
-    def figures(self, path: str, files: Sequence[str], most_bytes: int) -> list[bytes] | None:
-        """As `contents`, for files that are always the same: how they are lined up is kept too."""
+    def figures(self, path: str, files: Mapping[str, int]) -> list[bytes] | None:
+        """As `contents`, for files that are always the same, each with its size at most: how they are lined up is kept
+        too."""
         line = self._lines.get(path)
         if line is not None:
             pread = os.pread
             try:
-                return [pread(fd, most_bytes, 0) if fd >= 0 else b"" for fd in line]
+                return [pread(fd, most_bytes, 0) if fd >= 0 else b"" for fd, most_bytes in line]
             except OSError as error:
                 if error.errno not in GONE:
                     raise refusal(error, "read", path) from None
             self.forget(path)
-        contents = self.contents(path, files, most_bytes)
-        line = self.descriptors(path, files, look_again=False) if contents is not None else None
-        if line is not None:
-            self._lines[path] = line
+        contents = self.contents(path, tuple(files), max(files.values()))
+        descriptors = self.descriptors(path, tuple(files), look_again=False) if contents is not None else None
+        if descriptors is not None:
+            self._lines[path] = list(zip(descriptors, files.values(), strict=True))
         return contents
 
     def keeps(self, path: str) -> bool:

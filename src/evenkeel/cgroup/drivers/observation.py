@@ -76,13 +76,18 @@ class Observer:
         generation = self._kept.generation
         descriptors: list[int] = []
         cgroups: list[tuple[str, list[str]]] = []
+        missing: set[str] = set()
         for cgroup in tree.cgroups:
             path = cgroup.path
+            if path.rpartition("/")[0] in missing:  # nothing is in what is not there
+                missing.add(path)
+                continue
             files = [setting.file for setting in cgroup.settings]
             if not self._kept.keeps(path):
                 self._bounds.to_read(path)
             of_cgroup = self._kept.descriptors(path, files, look_again=True)
             if of_cgroup is None or (not files and not self._exists(path)):
+                missing.add(path)
                 continue
             if ABSENT in of_cgroup:
                 there = self._without_absent(path, dict(zip(files, of_cgroup, strict=True)))

@@ -4,7 +4,7 @@ On hybrid hosts it is in the unified hierarchy as well: that has no resources to
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from evenkeel.api.cgroup_path import is_within
@@ -15,7 +15,7 @@ from evenkeel.cgroup.drivers.cgroupfs import Cgroupfs
 from evenkeel.cgroup.drivers.mounts import Mounts
 from evenkeel.cgroup.drivers.processes import waits
 from evenkeel.cgroup.drivers.refusals import not_available, refusal, without_controller
-from evenkeel.cgroup.statistics import MOST_BYTES, V1_FILES, v1_statistics
+from evenkeel.cgroup.statistics import V1_FILES, v1_statistics
 from evenkeel.cgroup.tree import Naming, Version
 from evenkeel.cgroup.values import CPUS
 
@@ -80,16 +80,13 @@ class V1Driver(CgroupfsDriver):
     def statistics(self, path: str) -> Statistics:
         if not self._kept.keeps(path):
             self._bounds.to_read(path)
-        contents = self._kept.figures(path, V1_FILES, MOST_BYTES)
+        contents = self._kept.figures(path, V1_FILES)
         if contents is None:
             raise CgroupError(f"there is no cgroup {path}", path=path, reason="ENOENT")
         if not contents[0]:
-            self._hierarchy_of(path, V1_FILES[0])
-            raise not_available(path, V1_FILES[0])
-        try:
-            return v1_statistics(contents)
-        except ValueError:
-            raise CgroupError(f"the figures of cgroup {path} cannot be read", path=path) from None
+            self._hierarchy_of(path, next(iter(V1_FILES)))
+            raise not_available(path, next(iter(V1_FILES)))
+        return self._figures(path, contents, v1_statistics)
 
     def files(self, path: str) -> Mapping[str, str]:
         self._bounds.to_read(path)
@@ -105,11 +102,15 @@ class V1Driver(CgroupfsDriver):
         return any(is_within(one, path) for one in self._removed)
 
     def _make(self, path: str) -> None:
+        cpuset = self._of_controller.get("cpuset")
+        is_new = False
         for hierarchy in self._hierarchies:
-            hierarchy.make(path)
+            is_new = (hierarchy.make(path) and hierarchy is cpuset) or is_new
         if path.count("/") == 1 or is_within(self._bounds.root, path):
             self._count_with_children(path)
-        self._give_cpus(path)
+        if cpuset is not None:
+            # What a new one inherits, it inherits with its memory.
+            self._give_cpus(cpuset, path, ("cpuset.cpus",) if is_new else ("cpuset.mems", "cpuset.cpus"))
 
     def _hierarchy_of(self, path: str, file: str) -> Cgroupfs:
         hierarchy = self._of_controller.get(file.partition(".")[0])
@@ -151,11 +152,10 @@ class V1Driver(CgroupfsDriver):
         except FileNotFoundError:
             pass  # a kernel that always does
 
-    def _give_cpus(self, path: str) -> None:
+    def _give_cpus(self, cpuset: Cgroupfs, path: str, looked_at: Sequence[str]) -> None:
         """A new cpuset is empty, and nothing can run in it: it is given what the nearest one above has that has any.
         Those made below it then inherit theirs."""
-        cpuset = self._of_controller.get("cpuset")
-        if cpuset is None:
+        if all(cpuset.read(path, file).strip() for file in looked_at):
             return
         for file in ("cpuset.mems", "cpuset.cpus"):
             empty = []

@@ -41,15 +41,12 @@ class V2Driver(CgroupfsDriver):
     def statistics(self, path: str) -> Statistics:
         if not self._kept.keeps(path):
             self._bounds.to_read(path)
-        contents = self._kept.figures(path, V2_FILES, MOST_BYTES)
+        contents = self._kept.figures(path, V2_FILES)
         if contents is None:
             raise CgroupError(f"there is no cgroup {path}", path=path, reason="ENOENT")
         if not contents[0]:
-            raise self._why_absent(path, V2_FILES[0])
-        try:
-            return v2_statistics(contents)
-        except ValueError:
-            raise CgroupError(f"the figures of cgroup {path} cannot be read", path=path) from None
+            raise self._why_absent(path, next(iter(V2_FILES)))
+        return self._figures(path, contents, v2_statistics)
 
     def files(self, path: str) -> Mapping[str, str]:
         self._bounds.to_read(path)
