@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 VECTORS ?= tests/vectors
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint format unit conformance kernel kernel-host kernel-v2 kernel-systemd bench docs clean
+.PHONY: help setup run demo explain root test lint format unit conformance kernel kernel-host kernel-v2 kernel-systemd bench docs clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -16,8 +16,19 @@ $(VENV)/.ready: pyproject.toml constraints.txt tools/setup.sh
 	PYTHON=$(PYTHON) VENV=$(VENV) sh tools/setup.sh
 	@touch $@
 
-run: setup ## what a node would do with the example pods, and why
+run: setup root ## run the example pods on this machine (root); Ctrl-C ends them
+	$(BIN)/evenkeel up examples/ --stop-pods
+
+demo: setup root ## the three promises, shown on this machine (root), each with a verdict
+	$(BIN)/evenkeel demo
+
+explain: setup ## what a node would do with the example pods, and why (any user)
 	$(BIN)/evenkeel explain -f examples/ --node 32Gi,8cpu
+
+root:
+	@test "$$(id -u)" = 0 || { \
+	  echo "running pods takes root, for their cgroups: sudo make $(MAKECMDGOALS)"; \
+	  echo "as you are: make explain shows what would happen, and why"; exit 1; }
 
 test: setup lint unit conformance kernel ## everything: style, types, rooms, tests, conformance, kernels
 

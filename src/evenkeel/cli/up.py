@@ -11,7 +11,7 @@ from evenkeel.agent.assembly import start
 from evenkeel.cli.config_flags import add_config_flags, config_from
 from evenkeel.cli.inputs import node_from
 from evenkeel.cli.state import add_state_flag
-from evenkeel.cli.up_view import show
+from evenkeel.cli.up_view import say_above, view_of
 from evenkeel.errors import EvenkeelError, InvalidInput
 from evenkeel.policy.allocatable import NodeCapacity, reservation_problems
 from evenkeel.policy.node import NodeView, node_view
@@ -68,15 +68,20 @@ async def _up(args: argparse.Namespace, node: NodeView) -> int:
     try:
         server = await serve(agent, os.path.abspath(args.state_dir))
         _say_hello(node, args.state_dir)
-        showing = asyncio.create_task(show(agent))
+        view = view_of(agent)
+        say_above(view)
+        showing = asyncio.create_task(view.run())
         failing = asyncio.create_task(agent.failed())
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({failing, stopping}, return_when=asyncio.FIRST_COMPLETED)
         is_stopping_pods = args.stop_pods and stopping.done()
         if is_stopping_pods:
             log.info("stopping the pods")
+        else:
+            view.freeze()
     finally:
         await assembled.close(stop_pods=is_stopping_pods)
+    view.freeze()
     await server.close()
     showing.cancel()
     stopping.cancel()

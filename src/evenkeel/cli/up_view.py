@@ -2,6 +2,7 @@
 happens elsewhere."""
 
 import asyncio
+import logging
 import os
 import sys
 from contextlib import suppress
@@ -20,16 +21,31 @@ _LATEST = 8  # happenings below the table
 _COLOURS = {"Pending": "yellow", "Succeeded": "dim", "Failed": "red"}  # of a pod's line, by its phase
 
 
-async def show(front: Front) -> None:
-    """Until cancelled."""
-    await view_of(front).run()
-
-
 def view_of(front: Front) -> "Table | Lines":
     """What suits standard output."""
     if sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb":
         return Table(front)
     return Lines(front)
+
+
+class _Above(logging.Handler):
+    """Log lines that do not tear the table apart."""
+
+    def __init__(self, table: "Table") -> None:
+        super().__init__()
+        self._table = table
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._table.say(self.format(record))
+
+
+def say_above(view: "Table | Lines") -> None:
+    """From now on what is logged stands above the table, if there is one."""
+    if isinstance(view, Table):
+        root = logging.getLogger()
+        above = _Above(view)
+        above.setFormatter(root.handlers[0].formatter if root.handlers else None)
+        root.handlers[:] = [above]
 
 
 def line_of(happening: Happening, paint: Paint) -> str:
@@ -53,6 +69,8 @@ class Lines:
     def say(self, text: str) -> None:
         print(text, flush=True)
 
+    def freeze(self) -> None: ...
+
     def finish(self) -> None: ...
 
 
@@ -64,23 +82,32 @@ class Table:
         self._paint = paint_for()
         self._latest: list[Happening] = []
         self._drawn = 0
+        self._is_frozen = False
         self._last: NodeUsage | None = None
 
     def say(self, text: str) -> None:
         """A line that stays, above the table."""
+        if self._is_frozen:
+            print(text, flush=True)
+            return
         self._write([text], _columns_and_rows()[0])
         self._drawn = 0
         self._draw()
 
+    def freeze(self) -> None:
+        """The table stays as it is: whom it asks goes away, and what is said from now on stands below it."""
+        self._is_frozen = True
+
     def finish(self) -> None:
         """Shows how things stand now, to stay."""
         self._draw()
+        self.freeze()
 
     async def run(self) -> None:
         """Until cancelled."""
         listening = asyncio.create_task(self._listen())
         try:
-            while True:
+            while not self._is_frozen:
                 self._draw()
                 await asyncio.sleep(_REFRESH_SECONDS)
         finally:
