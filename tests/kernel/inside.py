@@ -17,6 +17,10 @@ NOBODY = 65534
 _PR_SET_DUMPABLE = 4
 
 
+class Killed(Exception):
+    """It ended and told nothing."""
+
+
 def inside(
     spec: FilesystemSpec | Callable[[], FilesystemSpec],
     act: Callable[[], Any],
@@ -26,20 +30,13 @@ def inside(
     is_user: bool = False,
 ) -> Any:
     """What `act` returns in there, as JSON has it. `host` is run before, in a mount namespace whose end is the end of
-    all that it mounts. Raises FilesystemRefused as `enter` did. `is_user`: by a user who is not root."""
+    all that it mounts. Raises FilesystemRefused as `enter` did, or Killed. `is_user`: by a user who is not root."""
     readable, writable = os.pipe()
     child = os.fork()
     if not child:
         _ending(lambda: _first(spec, act, host, cgroup, is_user=is_user), writable)
     os.close(writable)
-    with os.fdopen(readable, "rb") as answers:
-        text = answers.read()
-    os.waitpid(child, 0)
-    answer = json.loads(text)
-    if "refused" in answer:
-        raise FilesystemRefused(answer["refused"])
-    assert "failed" not in answer, answer["failed"]
-    return answer["returned"]
+    return _answer(child, readable)
 
 
 def refused_with(act: Callable[[], object]) -> str:
@@ -65,6 +62,19 @@ def read(path: str, count: int = 4096) -> str:
         return os.read(descriptor, count).decode(errors="replace")
     finally:
         os.close(descriptor)
+
+
+def _answer(child: int, readable: int) -> Any:
+    with os.fdopen(readable, "rb") as answers:
+        text = answers.read()
+    os.waitpid(child, 0)
+    answer = json.loads(text) if text else {"killed": True}
+    if "killed" in answer:
+        raise Killed
+    if "refused" in answer:
+        raise FilesystemRefused(answer["refused"])
+    assert "failed" not in answer, answer["failed"]
+    return answer["returned"]
 
 
 def _first(
@@ -96,14 +106,7 @@ def _first(
     if not child:
         _ending(lambda: _second(spec() if callable(spec) else spec, act), writable)
     os.close(writable)
-    with os.fdopen(readable, "rb") as answers:
-        text = answers.read()
-    os.waitpid(child, 0)
-    answer = json.loads(text)
-    if "refused" in answer:
-        raise FilesystemRefused(answer["refused"])
-    assert "failed" not in answer, answer["failed"]
-    return answer["returned"]
+    return _answer(child, readable)
 
 
 def _second(spec: FilesystemSpec, act: Callable[[], Any]) -> Any:
@@ -120,6 +123,8 @@ def _ending(act: Callable[[], Any], writable: int) -> None:
         answer = {"returned": act()}
     except FilesystemRefused as refused:
         answer = {"refused": str(refused)}
+    except Killed:
+        answer = {"killed": True}
     except BaseException:  # noqa: BLE001 the test process must not run on here
         answer = {"failed": traceback.format_exc()}
     with suppress(BaseException), os.fdopen(writable, "wb") as file:

@@ -411,7 +411,16 @@ def test_an_image_is_the_root_and_is_not_changed(image: Path, place: Place) -> N
 
 def test_an_image_has_the_hosts_way_to_the_network(image: Path, place: Place) -> None:
     (image / "etc/hosts").write_text("the image's")
-    assert inside(place.spec(image=str(image)), lambda: read("/etc/hosts")) == read("/etc/hosts")
+
+    def host() -> None:
+        syscalls.mount("tmpfs", "/etc", "tmpfs")
+        write("/etc/hosts", "the host's")
+        write("/etc/resolv.conf", "the host's too")
+
+    def act() -> object:
+        return [read("/etc/hosts"), read("/etc/resolv.conf")]
+
+    assert inside(place.spec(image=str(image)), act, host=host) == ["the host's", "the host's too"]
     assert (image / "etc/hosts").read_text() == "the image's"
 
 
