@@ -627,7 +627,6 @@ def test_logs_without_an_agent(cli, pods, agent):
 @pytest.mark.parametrize(
     "words, told",
     [
-        (("web",), "container app has no log yet"),
         (("web", "-c", "nope"), "pod web has no container nope: it has app, logger"),
         (("web", "-f", "-p"), "nothing to follow"),
         (("../../etc",), "cannot name a directory"),
@@ -659,6 +658,21 @@ def test_logs_are_followed_until_the_container_ends(cli, pods, agent):
     assert cli("logs", "web", "app", "-f")[1] == "one\ntwo\n"
     going.join()
     assert sorted(cli("logs", "web", "-f", "--all-containers")[1].split()) == ["one", "other", "two"]
+
+
+def test_a_container_that_has_said_nothing_yet_is_waited_for_if_asked(cli, pods, agent):
+    assert cli("logs", "web", "app", "--previous")[0] == 1
+    assert cli("logs", "web", "app") == (0, "", "")
+
+    def speak():
+        write_log(agent, "web", "app", "at last")
+        finish(agent, "default/web", 0)
+
+    speaking = later(speak)
+    assert cli("logs", "web", "app", "-f") == (0, "at last\n", "")
+    speaking.join()
+    finish(agent, "default/batch", 0)
+    assert cli("logs", "batch", "app", "-f") == (0, "", "")
 
 
 def finish(agent, key, code, reason="Completed"):
@@ -700,6 +714,17 @@ def test_run_hands_in_one_command_as_a_pod(cli, agent, monkeypatch, tmp_path):
     }
     assert (str(container.resources.limits["memory"]), "cpu" in container.resources.limits) == ("2Gi", False)
     assert (spec.restart_policy, spec.termination_grace_period_seconds) == ("OnFailure", 5)
+
+
+def test_what_is_typed_is_what_is_run(cli, agent):
+    assert cli("run", "-d", "-e", "PRICE=$(5)", "--", "sh", "-c", "kill $$ $(pwd) $HOME")[0] == 0
+    (pod,) = agent.front.held.values()
+    (container,) = pod.spec.containers
+    assert (
+        container.command[-1].replace("$$", "$") == "kill $$ $(pwd) $HOME"
+    )  # as every $$ becomes $ at the start
+    assert container.command[-1].count("$") == 8
+    assert container.env[0].value == "$$(5)"
 
 
 def test_a_pod_that_is_run_has_a_name_of_its_own(cli, agent):
@@ -768,7 +793,6 @@ def test_run_goes_on_through_restarts(cli, agent):
     def live():
         key = f"default/{only_pod(agent)}"
         name = key.partition("/")[2]
-        write_log(agent, name, "main", "first")
         again = ContainerStatus("main", ContainerState(running=ContainerStateRunning(BORN)), restart_count=1)
         change(agent, key, container_statuses=(again,))
         write_log(agent, name, "main", "second", attempt=2)
@@ -776,7 +800,7 @@ def test_run_goes_on_through_restarts(cli, agent):
         change(agent, key, phase="Succeeded", container_statuses=(again._replace(state=ended),))
 
     living = later(live)
-    assert cli("run", "--restart", "OnFailure", "--", "true")[:2] == (0, "first\nsecond\n")
+    assert cli("run", "--restart", "OnFailure", "--", "true")[:2] == (0, "second\n")
     living.join()
 
 

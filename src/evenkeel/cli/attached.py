@@ -1,6 +1,5 @@
 """Staying with a pod until it has ended: its output as it comes, also while the agent is away and comes back."""
 
-import os
 import sys
 import threading
 import time
@@ -9,7 +8,7 @@ from typing import Any
 
 from evenkeel.cli.attempts import LogPrinter, attempt_is_over, is_ended
 from evenkeel.cli.client import AgentRefused, Client, NoAgent
-from evenkeel.runtime.process.log_reading import follow
+from evenkeel.runtime.process.log_reading import attempts, follow
 from evenkeel.runtime.process.paths import state_paths
 
 Json = dict[str, Any]
@@ -32,18 +31,21 @@ class Attached:
     def stream(self) -> Json:
         """Prints what the container writes, attempt after attempt, and returns the pod as it was at its end."""
         printer = LogPrinter(splits_streams=True)
-        uid, attempt = self._pod["metadata"]["uid"], 1
+        uid = self._pod["metadata"]["uid"]
+        directory = self._paths.container_logs(self._namespace, self._name, uid, self._container)
+        printed = 0
         while True:
-            path = self._paths.log(self._namespace, self._name, uid, self._container, attempt)
-            while not os.path.exists(path) and not self._is_at_end:
-                time.sleep(_LOOK_SECONDS)
-            if os.path.exists(path):
+            is_at_end = self._is_at_end
+            attempt = next((number for number in attempts(directory) if number > printed), 0)
+            if attempt:
                 is_over = partial(self._is_over, attempt)
-                for line in follow(path, is_over=is_over, look_seconds=_LOOK_SECONDS):
+                for line in follow(f"{directory}/{attempt}.log", is_over=is_over, look_seconds=_LOOK_SECONDS):
                     printer.print(line, at_once=True)
-            elif self._is_at_end:
+                printed = attempt
+            elif is_at_end:
                 return self._pod
-            attempt += 1
+            else:
+                time.sleep(_LOOK_SECONDS)
 
     def ask_to_stop(self, grace_seconds: float | None) -> None:
         """In a thread of its own: this is called from a signal's handler."""

@@ -29,10 +29,10 @@ def status_of(pod: Json, container: str) -> Json:
 def attempt_is_over(pod: Json, container: str, attempt: int) -> bool:
     """Whether the attempt has ended: it says so, or a later one has begun, or the whole pod has ended."""
     told = status_of(pod, container)
-    restarts, state = told.get("restartCount", 0), told.get("state", {})
-    if restarts >= attempt or "terminated" in state or is_ended(pod):
-        return True
-    return "running" not in state and restarts == attempt - 1 and "terminated" in told.get("lastState", {})
+    last, state = told.get("restartCount", 0) + 1, told.get("state", {})
+    if last != attempt or is_ended(pod):
+        return last > attempt or is_ended(pod)
+    return "terminated" in state or state.get("waiting", {}).get("reason") == "CrashLoopBackOff"
 
 
 def containers_of(pod: Json) -> tuple[list[str], list[str]]:

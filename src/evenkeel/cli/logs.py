@@ -31,6 +31,7 @@ EXAMPLES = """examples:
   evenkeel logs web --all-containers --prefix --since 10m
 """
 Json = dict[str, Any]
+_LOOK_SECONDS = 0.2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,9 +66,9 @@ def run(args: argparse.Namespace) -> int:
         for container in _containers(args, name, directory, pod)
     ]
     if args.all_containers:  # those that have not started have no log, and that is no mistake
-        logs = [log for log in logs if log.attempt]
+        logs = [log for log in logs if not log.why_not]
     for log in logs:
-        if not log.attempt:
+        if log.why_not:
             raise EvenkeelError(log.why_not)
     since = None if args.since is None else time.time() - args.since
     printer = LogPrinter(has_timestamps=args.timestamps)
@@ -76,13 +77,17 @@ def run(args: argparse.Namespace) -> int:
         return f"[pod/{name}/{log.container}] " if args.prefix else ""
 
     if not args.follow:
-        for log in logs:
+        for log in (log for log in logs if log.attempt):
             for line in log_reading.read_logs(log.path, tail=args.tail, since_seconds=since):
                 printer.print(line, prefix(log))
         return 0
 
     def lines_of(log: _Log) -> Iterator[log_reading.LogLine]:
         is_over = _over(client, args.namespace, name, uid, log)
+        if not log.attempt:
+            log = _awaited(log, directory, is_over)
+            if not log.attempt:
+                return iter(())
         return log_reading.follow(log.path, tail=args.tail, since_seconds=since, is_over=is_over)
 
     if len(logs) == 1:
@@ -95,6 +100,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 class _Log(NamedTuple):
+    """`attempt` is 0 where there is no log: for a reason that `why_not` tells, or because the container has not said a
+    word yet."""
+
     container: str
     path: str = ""
     attempt: int = 0
@@ -149,10 +157,23 @@ def _log(directory: str, container: str, pod: Json | None, *, is_previous: bool)
             return _Log(container, why_not=f"container {container} has no log of an earlier attempt")
         attempts = attempts[:-1]
     if not attempts:
-        waiting = status_of(pod, container).get("state", {}).get("waiting", {}) if pod else {}
+        state = status_of(pod, container).get("state", {}) if pod else {}
+        if not is_previous and ("running" in state or "terminated" in state):
+            return _Log(container)
+        waiting = state.get("waiting", {})
         why = ": ".join(filter(None, (waiting.get("reason", ""), waiting.get("message", ""))))
         return _Log(container, why_not=f"container {container} has no log yet{f' ({why})' if why else ''}")
     return _Log(container, f"{here}/{attempts[-1]}.log", attempts[-1])
+
+
+def _awaited(log: _Log, directory: str, is_over: Callable[[], bool]) -> _Log:
+    """The log, once the container has said its first word; as it was if it ends without one."""
+    here = f"{directory}/{log.container}"
+    while not (attempts := log_reading.attempts(here)):
+        if is_over() and not log_reading.attempts(here):
+            return log
+        time.sleep(_LOOK_SECONDS)
+    return log._replace(path=f"{here}/{attempts[-1]}.log", attempt=attempts[-1])
 
 
 def _over(client: Client, namespace: str, name: str, uid: str, log: _Log) -> Callable[[], bool]:
@@ -165,7 +186,7 @@ def _over(client: Client, namespace: str, name: str, uid: str, log: _Log) -> Cal
             return refusal.is_not_found
         if uid and pod["metadata"]["uid"] != uid:
             return True
-        return attempt_is_over(pod, log.container, log.attempt)
+        return attempt_is_over(pod, log.container, log.attempt or 1)
 
     return is_over
 

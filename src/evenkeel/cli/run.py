@@ -84,7 +84,7 @@ def _pod(args: argparse.Namespace, name: str, command: list[str]) -> Json:
     container = {
         "name": CONTAINER,
         "image": args.image if args.image == "host" else os.path.abspath(args.image),
-        "command": command,
+        "command": [_literal(word) for word in command],
         "env": [_variable(text) for text in args.env],
         "resources": {kind: given for kind, given in resources.items() if given},
         **({"workingDir": os.path.abspath(workdir) if args.image == "host" else workdir} if workdir else {}),
@@ -154,7 +154,12 @@ def _variable(text: str) -> dict[str, str]:
         raise EvenkeelError(f'--env: "{text}" is not NAME=VALUE')
     if not has_value and name not in os.environ:
         raise EvenkeelError(f"--env: you have no variable {name} to take over: write {name}=VALUE")
-    return {"name": name, "value": value if has_value else os.environ[name]}
+    return {"name": name, "value": _literal(value if has_value else os.environ[name])}
+
+
+def _literal(text: str) -> str:
+    """In a manifest `$(NAME)` stands for a variable and `$$` for `$`; what was typed here stands for itself."""
+    return text.replace("$", "$$")
 
 
 def _amount(text: str) -> Quantity:
