@@ -13,6 +13,7 @@ from evenkeel.cgroup.planner import Planner
 from evenkeel.cgroup.reconcile import Report, reconcile, reconcile_changed
 from evenkeel.cgroup.restore import restoring
 from evenkeel.cgroup.tree import Cgroup, Kind, Tree
+from evenkeel.host.oom_scores import ScoresSet, frozen, set_oom_scores
 from evenkeel.policy.node import NodeView
 from evenkeel.policy.provision import PodMoment
 
@@ -31,6 +32,7 @@ class Cgroups:
         self._tree: Tree | None = None
         self._last: Report | None = None
         self._of_container: dict[tuple[str, str], Cgroup] = {}
+        self.rescored: tuple[Cgroup, ...] = ()  # containers whose OOM score differs from that of the tree before
 
     def follow(self, moments: Sequence[PodMoment]) -> Report:
         """Makes the kernel as these pods need it, where that differs from what was made last."""
@@ -56,12 +58,20 @@ class Cgroups:
     def _made(self, report: Report, tree: Tree) -> Report:
         self._last = report
         if tree is not self._tree:
-            self._tree = tree
+            before, self._tree = self._of_container, tree
             self._of_container = {
                 (cgroup.pod, cgroup.container): cgroup
                 for cgroup in tree.cgroups
                 if cgroup.kind in (Kind.CONTAINER, Kind.POD)
             }
+            self.rescored = tuple(
+                cgroup
+                for key, cgroup in self._of_container.items()
+                if (was := before.get(key)) is not None
+                and was is not cgroup
+                and was.path == cgroup.path
+                and was.oom_score_adj != cgroup.oom_score_adj
+            )
             self._on_change(tree)
         return report
 
@@ -92,6 +102,23 @@ class Cgroups:
         finally:
             driver.close()
         return None
+
+    async def set_score(self, cgroup: Cgroup) -> ScoresSet | None:
+        """Gives the score that is planned now to everything that runs in the container already (A14)."""
+        if cgroup.oom_score_adj is None:
+            return None
+        return await asyncio.to_thread(self._set_score, cgroup.path, int(cgroup.oom_score_adj.value))
+
+    def _set_score(self, path: str, score: int) -> ScoresSet:
+        driver = self._make_driver()
+        try:
+            return set_oom_scores(
+                lambda: driver.processes(path), score, standstill=lambda: frozen(driver, path)
+            )
+        except CgroupError:
+            return ScoresSet(score, 0, 0)  # it has ended
+        finally:
+            driver.close()
 
     def remove_all(self) -> None:
         """Every cgroup of ours, with the pods' root itself. What is not empty stays, and is said."""

@@ -22,10 +22,11 @@ from evenkeel.agent.telling import Telling
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.driver import CgroupError
 from evenkeel.cgroup.reconcile import Report
+from evenkeel.cgroup.tree import Cgroup
 from evenkeel.policy.cpuset import ContainerKey, assign_on
 from evenkeel.policy.lifecycle import changes
 from evenkeel.policy.lifecycle.actions import Actions, Stop, actions
-from evenkeel.policy.lifecycle.life import PodLife, Verdict
+from evenkeel.policy.lifecycle.life import AS_RESTART, PodLife, Verdict
 from evenkeel.policy.lifecycle.restarts import grace_seconds
 from evenkeel.policy.lifecycle.settings import LifeSettings
 from evenkeel.policy.node import NodeView
@@ -134,7 +135,7 @@ class Sync:
         if held is None or not held.life.container(attempt.container).is_alive:
             return
         name = attempt.container
-        is_oom_killed = exit_.signal == 9 and self._has_oom_kill(held, name)
+        is_oom_killed = self._has_oom_kill(held, name)
         life = changes.ended(
             held.pod,
             held.life,
@@ -166,13 +167,17 @@ class Sync:
         """A pod that is over is judged and started again, as one that has just come (E16). False if something of it is
         still left."""
         held = self._holdings.get(uid)
-        if held is None or held.life.is_alive or uid not in self._cleaned or uid in self._cleaning:
+        if held is None or held.life.is_alive or not self.is_clean(uid):
             return False
         self.forget_life(held)
         self._holdings.put(held._replace(is_admitted=False, life=PodLife()))
         self.want_step(uid)
         self.room_appeared()
         return True
+
+    def is_clean(self, uid: str) -> bool:
+        """Whether nothing of a pod that was taken is left but its logs: its attempts may be counted anew."""
+        return uid in self._cleaned and uid not in self._cleaning
 
     def held_of(self, attempt: Attempt) -> HeldPod | None:
         """The pod, if the attempt is its container's last."""
@@ -337,6 +342,13 @@ class Sync:
         if moments != self._planned:
             self._planned = moments
             self._reported(self._cgroups.follow(moments))
+            for cgroup in self._cgroups.rescored:
+                self._spawn(self._rescore(cgroup))
+
+    async def _rescore(self, cgroup: Cgroup) -> None:
+        scored = await self._cgroups.set_score(cgroup)
+        if scored is not None and scored.message:
+            self._telling.tell(WARNING, "OOMScoreRefused", f"{cgroup.path}: {scored.message}")
 
     def first_pass(self) -> None:
         """Decides for every pod that is held, without acting on it, and makes the tree for them."""
@@ -376,6 +388,7 @@ class Sync:
                 self._spawn(self._remove(held))
             elif held.is_admitted and uid not in self._cleaned and not admitting.is_running(held):
                 self._cleaned.add(uid)
+                self._cleaning.add(uid)
                 self._spawn(self._clean(uid))
 
     def _launches(self, held: HeldPod) -> Iterator[Launch]:
@@ -423,7 +436,6 @@ class Sync:
 
     async def _clean(self, uid: str) -> None:
         """Volumes and directories of a pod that is over; its status and its logs stay."""
-        self._cleaning.add(uid)
         try:
             await self._runtime.remove(uid)
         finally:
@@ -476,7 +488,7 @@ class Sync:
             attempt = Attempt(held.pod.metadata.uid, name, container.attempt)
             if container.is_asked_for and attempt not in self._starting:
                 life = changes.not_started(life, name)
-            stop = Stop(name, "the agent is shutting down", grace_seconds(held.pod))
+            stop = Stop(name, "the agent is shutting down", grace_seconds(held.pod), AS_RESTART)
             life = changes.asked_to_stop(life, stop, now)
         return life
 

@@ -23,7 +23,7 @@ from evenkeel.api.status import PodStatus
 from evenkeel.errors import EvenkeelError
 from evenkeel.policy.lifecycle import changes
 from evenkeel.policy.lifecycle.actions import Stop
-from evenkeel.policy.lifecycle.life import PodLife
+from evenkeel.policy.lifecycle.life import AS_RESTART, PodLife
 from evenkeel.policy.lifecycle.resize import Change, resize
 from evenkeel.policy.lifecycle.restarts import grace_seconds
 
@@ -152,10 +152,11 @@ class Wanting:
         pod = pod._replace(metadata=pod.metadata._replace(creation_timestamp=since), status=PodStatus())
         if change.kind == Change.UNCHANGED:
             return UNCHANGED
-        if not takes_room(held) and not is_running(held):
+        is_over = not takes_room(held) and not is_running(held)
+        if is_over and (not held.is_admitted or self._sync.is_clean(uid)):
             self._sync.forget_life(held)
             self._holdings.put(held._replace(pod=pod, is_admitted=False, life=PodLife()))
-        elif change.kind == Change.IN_PLACE and pod.metadata.uid == uid:
+        elif change.kind == Change.IN_PLACE and not is_over and pod.metadata.uid == uid:
             self._resize(held, pod, change.restart)
         else:
             self._replace(held, pod)
@@ -182,10 +183,11 @@ class Wanting:
             if one.is_running:
                 life = life.having(container.name, one._replace(resources=container.resources))
                 if container.name in restart:
-                    stop = Stop(container.name, "its amounts have changed", grace_seconds(pod))
+                    stop = Stop(container.name, "its amounts have changed", grace_seconds(pod), AS_RESTART)
                     life = changes.asked_to_stop(life, stop, self._clock())
         self._holdings.put(held._replace(pod=pod, life=life))
-        self._telling.tell(NORMAL, "Resized", "requests and limits have changed", pod)
+        if life != held.life:
+            self._telling.tell(NORMAL, "Resized", "requests and limits have changed", pod)
 
     def _succeed(self, gone: HeldPod) -> None:
         """Puts what was to take the place of a pod that is gone into it."""
