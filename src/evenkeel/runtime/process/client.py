@@ -6,6 +6,7 @@ was not forgotten. The table is read anew, from the keeper and from disk, whenev
 
 import asyncio
 import os
+import select
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -77,6 +78,7 @@ class ProcessRuntime:
         self._powers = refusals.Powers(os.geteuid(), os.getegid())
         self._images = Images(self._paths)
         self._around: Surroundings | None = None
+        self._mounts = MountWatch()
         self._driver: Driver | None = None
         self._threads = ThreadPoolExecutor(_THREADS, "evenkeel-runtime")
         self._keeper: KeeperConnection | None = None
@@ -111,6 +113,7 @@ class ProcessRuntime:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._threads.shutdown(wait=False, cancel_futures=True)
+        self._mounts.close()
         if self._driver is not None:
             _close(self._driver)
 
@@ -119,17 +122,17 @@ class ProcessRuntime:
         return dict(self._records)
 
     async def prepare(self, pod: Pod) -> None:
+        make = partial(
+            volumes.prepare,
+            pod,
+            self._paths,
+            allocatable_memory_bytes=self._allocatable_memory_bytes,
+        )
         try:
-            await self._in_thread(
-                partial(
-                    volumes.prepare,
-                    pod,
-                    self._paths,
-                    allocatable_memory_bytes=self._allocatable_memory_bytes,
-                )
-            )
-        except StartFailed:
-            raise
+            if pod.spec.volumes:
+                await self._in_thread(make)
+            else:
+                make()  # a few directories
         except EvenkeelError as error:
             raise StartFailed(error.message, hint=error.hint) from None
 
@@ -182,7 +185,7 @@ class ProcessRuntime:
 
     async def _write_plan(self, launch: Launch) -> None:
         assert self._driver is not None
-        if self._around is None:
+        if self._around is None or self._mounts.have_changed():
             self._around = surroundings(self._paths)
         image = launch.container.image
         if self._images.is_ready(image):
@@ -237,7 +240,8 @@ class ProcessRuntime:
             return
         ended = self._ends.setdefault(attempt, asyncio.get_running_loop().create_future())
         if grace_seconds > 0:
-            await self._ask_again("signal", attempt, signal=_TERM)
+            with suppress(KeeperLost):
+                await self._ask_again("signal", attempt, signal=_TERM)
             await asyncio.wait([ended], timeout=grace_seconds)
         process = self._processes.get(attempt)
         if not ended.done() and process is not None:
@@ -465,6 +469,23 @@ class ProcessRuntime:
         assert isinstance(task, asyncio.Task)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+class MountWatch:
+    """Whether anything was mounted or unmounted since it was last asked: the kernel tells those who poll."""
+
+    def __init__(self) -> None:
+        self._descriptor = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
+        self._poll = select.poll()
+        self._poll.register(self._descriptor, select.POLLPRI)
+
+    def have_changed(self) -> bool:
+        return bool(self._poll.poll(0))
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
 
 def _machine_memory_bytes() -> int:

@@ -176,8 +176,7 @@ def _first(kept: Kept, command: tuple[str, ...], report: int, output: int) -> No
         plan, process = kept.plan, kept.process
         spawn.be_a_plain_process()
         spawn.enter_cgroup(plan.procs, plan.cgroup)
-        if plan.oom_score_adj is not None:
-            spawn.take_oom_score(plan.oom_score_adj)
+        spawn.take_oom_score(plan.oom_score_adj)
         nothing = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         for number, descriptor in enumerate((nothing, output, output)):
             os.dup2(descriptor, number, inheritable=True)

@@ -10,6 +10,7 @@ is killed before, the containers run on, and the next one adopts them.
 import fcntl
 import gc
 import os
+import resource
 import signal
 import socket
 import sys
@@ -189,6 +190,8 @@ def _stand_apart(connection: int) -> socket.socket | None:
     for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # three descriptors a container
     syscalls.set_child_subreaper()
     try:
         spawn.take_oom_score(_LOWEST_SCORE)

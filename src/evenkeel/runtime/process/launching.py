@@ -49,6 +49,6 @@ def plan_of(
         gid=who.gid,
         groups=groups(pod),
         hostname=hostname,
-        oom_score_adj=launch.oom_score_adj,
+        oom_score_adj=launch.oom_score_adj or 0,  # never the keeper's own
         message_policy=container.termination_message_policy,
     )

@@ -49,7 +49,7 @@ class Plan(NamedTuple):
     gid: int | None = None
     groups: tuple[int, ...] = ()
     hostname: str = ""
-    oom_score_adj: int | None = None
+    oom_score_adj: int = 0
     message_policy: str = ""
 
 
@@ -112,10 +112,9 @@ def _be_spare(orders: int, report: int, namespaces: int, owner: tuple[int, int])
 
 def _become(plan: Plan, directory: str, report: int, namespaces: int, *, is_privileged: bool) -> None:
     enter_cgroup(plan.procs, plan.cgroup)
-    if plan.oom_score_adj is not None:
-        note = take_oom_score(plan.oom_score_adj)
-        if note:
-            tell(report, note=note)
+    note = take_oom_score(plan.oom_score_adj)
+    if note:
+        tell(report, note=note)
     for number, name in ((1, attempts.STDOUT), (2, attempts.STDERR)):
         # For reading too: then writing never fails for want of a reader, should the keeper be gone.
         os.dup2(os.open(f"{directory}/{name}", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW), number)
