@@ -13,6 +13,7 @@ from evenkeel.agent.agent import Agent
 from evenkeel.agent.journal import Journal, JournalError
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.errors import EvenkeelError
+from evenkeel.policy.cpu import shares, weight_keeping_ratio
 from evenkeel.runtime.interface import Attempt, Launch, StartFailed
 from tests.agents import Place, pods_of, until
 
@@ -383,6 +384,28 @@ def test_new_amounts_are_applied_in_place(place):
     drive(place, story)
     assert place.runtime.stopped == []
     assert len(place.runtime.starts) == 1
+
+
+def test_a_pod_that_wants_more_than_there_is_gets_it_when_room_appears(place):
+    async def first(agent: Agent) -> None:
+        await agent.apply(pods_of(requesting("a", "2") + "\n---\n" + requesting("b", "1")))
+        await until(lambda: phase(agent, "a") == phase(agent, "b") == "Running")
+        await agent.apply(pods_of(requesting("b", "3")))
+        await until(lambda: any(one.reason == "ResizeDeferred" for one in agent.happenings()))
+        assert place.kernel.cgroups["/evenkeel/kubepods/burstable/podu-b"].get("cpu.weight", "100") == before
+
+    async def second(agent: Agent) -> None:
+        await agent.delete("default/a")
+        await until(
+            lambda: (
+                place.kernel.cgroups["/evenkeel/kubepods/burstable/podu-b"].get("cpu.weight", "100") != before
+            )
+        )
+
+    before = str(weight_keeping_ratio(shares(1000)))
+    drive(place, first)
+    drive(place, second)
+    assert place.runtime.stopped == [(Attempt("u-a", "main", 1), 30)]
 
 
 def test_a_pod_that_was_changed_otherwise_ends_and_starts_anew(place):

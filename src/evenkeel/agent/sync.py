@@ -55,6 +55,7 @@ class Sync:
         self.admission = Admission(node)
         self.is_closing = False  # every container is to stop and none to start
         self.on_gone: Callable[[HeldPod], None] = lambda _: None  # whoever has a successor for it puts it in
+        self.on_room: Callable[[], None] = lambda: None  # before admission looks at those that wait
         self.on_settled: Callable[[str, HeldPod | None], None] = lambda *_: None  # after a pod was looked at
         self.on_cleaned: Callable[[str], None] = lambda _: (
             None
@@ -229,6 +230,7 @@ class Sync:
         if not self._has_room or self.is_closing:
             return
         self._has_room = False
+        self.on_room()
         verdicts = self.admission.judge(self._holdings, self.pressures)
         for held in verdicts.admitted:
             uid = held.pod.metadata.uid

@@ -30,6 +30,7 @@ from evenkeel.policy.lifecycle.restarts import grace_seconds
 log = logging.getLogger(__name__)
 
 CREATED, CONFIGURED, UNCHANGED = "created", "configured", "unchanged"
+_RESIZE = "resize:"  # in the journal, with the UID of the pod that is to be so when there is room
 _SUCCESSOR = "successor:"  # in the journal, with the UID of the pod whose place it takes
 
 
@@ -52,6 +53,9 @@ class Wanting:
         self._problems: set[str] = set()  # of files, told once
         self._in_files: dict[str, tuple[Pod, str]] = {}  # by namespace/name
         sync.on_gone = self._succeed
+        sync.on_room = self._try_deferred
+        kept = ((held.pod.metadata.uid, self._kept(_RESIZE + held.pod.metadata.uid)) for held in holdings)
+        self._deferred = {uid: pod for uid, pod in kept if pod is not None}  # larger, when there is room
 
     # Files
 
@@ -151,6 +155,7 @@ class Wanting:
         since = held.pod.metadata.creation_timestamp
         pod = pod._replace(metadata=pod.metadata._replace(creation_timestamp=since), status=PodStatus())
         if change.kind == Change.UNCHANGED:
+            self._not_deferred(uid)  # it is wanted as it is, again
             return UNCHANGED
         is_over = not takes_room(held) and not is_running(held)
         if is_over and (not held.is_admitted or self._sync.is_clean(uid)):
@@ -173,10 +178,15 @@ class Wanting:
 
     def _resize(self, held: HeldPod, pod: Pod, restart: Sequence[str]) -> None:
         """New amounts while it runs: the cgroups follow with the next step."""
+        uid = held.pod.metadata.uid
         refusal = self._sync.admission.refusal_of_resize(held, pod, self._holdings)
         if refusal is not None:
-            self._telling.tell(WARNING, "ResizeDeferred", refusal.message, held.pod)
+            if self._deferred.get(uid) != pod:
+                self._deferred[uid] = pod
+                self._journal.set_value(_RESIZE + uid, encode(pod))
+                self._telling.tell(WARNING, "ResizeDeferred", refusal.message, held.pod)
             return
+        self._not_deferred(uid)
         life = held.life
         for container in pod.spec.every_container:
             one = life.container(container.name)
@@ -188,6 +198,30 @@ class Wanting:
         self._holdings.put(held._replace(pod=pod, life=life))
         if life != held.life:
             self._telling.tell(NORMAL, "Resized", "requests and limits have changed", pod)
+
+    def _try_deferred(self) -> None:
+        """Somebody left: there may be room now for a pod that wanted to be larger."""
+        for uid, pod in list(self._deferred.items()):
+            held = self._holdings.get(uid)
+            if (
+                held is None
+                or not takes_room(held)
+                or resize(held.pod, pod, self._profile).kind != Change.IN_PLACE
+            ):
+                self._not_deferred(uid)
+            else:
+                self._resize(held, pod, resize(held.pod, pod, self._profile).restart)
+                self._sync.want_step(uid)
+
+    def _not_deferred(self, uid: str) -> None:
+        if self._deferred.pop(uid, None) is not None:
+            self._journal.set_value(_RESIZE + uid, None)
+
+    def _kept(self, key: str) -> Pod | None:
+        findings = Findings()
+        kept = self._journal.value(key)
+        pod = decode(Pod, kept, findings) if kept is not None else None
+        return None if findings.problems else pod
 
     def _succeed(self, gone: HeldPod) -> None:
         """Puts what was to take the place of a pod that is gone into it."""
