@@ -3,10 +3,10 @@
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from evenkeel.agent.interface import DELETED, Front, PodChange
+from evenkeel.agent.interface import Front
 from evenkeel.agent.records import Happening
 from evenkeel.api.encode import encode
 from evenkeel.api.manifests import Reading, read_manifests
@@ -18,6 +18,7 @@ SOURCES = ("api", "run")
 _MOST_EVENTS = 10_000
 _USAGE_SECONDS = 0.25  # figures so fresh are good enough for the next who asks
 _PODS_AT_A_TIME = 20  # are encoded before others have their turn
+_SPARE_TEXTS = 256  # of pods that are gone
 _READ_AT_ONCE_BYTES = 16 * 1024  # a larger text is read in a thread
 
 
@@ -33,7 +34,7 @@ class FrontRoutes:
 
     def __init__(self, front: Front) -> None:
         self._front = front
-        self._texts = _PodTexts()
+        self._texts = _PodTexts(front.pods)
         self._usage = (-math.inf, b"")
         self._reading = asyncio.Lock()  # one large text at a time
         self._table = (
@@ -74,7 +75,6 @@ class FrontRoutes:
     async def _pods(self, request: Request) -> Answer:
         namespace = request.parameters.get("namespace", "")
         pods = self._front.pods()
-        self._texts.keep_only(pods)
         texts: list[bytes] = []
         for number, pod in enumerate(pods, start=1):
             if not namespace or pod.metadata.namespace == namespace:
@@ -137,15 +137,9 @@ class FrontRoutes:
         try:
             async for change in changes:
                 if (not key or change.pod.key == key) and namespace in ("", change.pod.metadata.namespace):
-                    yield self._change(change)
+                    yield b'{"type":"%b","object":%b}\n' % (change.type.encode(), self._texts.of(change.pod))
         finally:
             await _end(changes)
-
-    def _change(self, change: PodChange) -> bytes:
-        text = self._texts.of(change.pod)
-        if change.type == DELETED:
-            self._texts.forget(change.pod)
-        return b'{"type":"%b","object":%b}\n' % (change.type.encode(), text)
 
     async def _events(self, request: Request) -> Answer | Stream:
         pod, follow = request.parameters.get("pod", ""), request.parameters.get("follow", "")
@@ -192,9 +186,11 @@ class FrontRoutes:
 
 
 class _PodTexts:
-    """Pods as JSON, each made once for all who ask while it does not change."""
+    """Pods as JSON, each made once for all who ask while it does not change. Those that are gone are forgotten now and
+    then, as some may still have to be told of their end."""
 
-    def __init__(self) -> None:
+    def __init__(self, pods: Callable[[], tuple[Pod, ...]]) -> None:
+        self._pods = pods
         self._texts: dict[str, tuple[Pod, bytes]] = {}
 
     def of(self, pod: Pod) -> bytes:
@@ -202,16 +198,15 @@ class _PodTexts:
         if known is None or known[0] is not pod:
             text = to_json({"apiVersion": "v1", "kind": "Pod", **_fields(pod)}).rstrip()
             known = self._texts[pod.key] = (pod, text)
+            if len(self._texts) > _SPARE_TEXTS:
+                self._forget_some()
         return known[1]
 
-    def forget(self, pod: Pod) -> None:
-        if self._texts.get(pod.key, (None,))[0] is pod:
-            del self._texts[pod.key]
-
-    def keep_only(self, pods: Iterable[Pod]) -> None:
-        keys = {pod.key for pod in pods}
-        for key in [key for key in self._texts if key not in keys]:
-            del self._texts[key]
+    def _forget_some(self) -> None:
+        pods = self._pods()
+        if len(self._texts) > len(pods) + _SPARE_TEXTS:
+            keys = {pod.key for pod in pods}
+            self._texts = {key: known for key, known in self._texts.items() if key in keys}
 
 
 def _fields(value: object) -> Mapping[str, object]:
