@@ -318,6 +318,29 @@ def test_a_pod_removed_behind_our_back_is_made_again_and_a_stranger_removed(
 
 
 @any_version
+@pytest.mark.req("E9")
+def test_after_any_number_of_quiet_passes_a_stranger_in_one_hierarchy_is_found(
+    driver: CgroupfsDriver, cgroup_root: Cgroup
+):
+    tree = planned(driver, cgroup_root, *three_pods())
+    report = reconcile(driver, tree)
+    for place in placed(cgroup_root, container_path(tree, "burstable").rpartition("/")[0]).paths():
+        for _ in range(4):
+            report = reconcile(driver, tree, last=report)
+            assert report.done == ()
+        (place / "stranger").mkdir()
+        report = reconcile(driver, tree, last=report)
+        assert [repair.found for repair in report.repairs] == ["made by others"]
+        assert not (place / "stranger").exists()
+    for _ in range(4):
+        report = reconcile(driver, tree, last=report)
+    placed(cgroup_root, container_path(tree, "burstable", "d")).remove()
+    report = reconcile(driver, tree, last=report)
+    assert [repair.found for repair in report.repairs] == ["removed by others"]
+    assert differences(tree, cgroup_root) == []
+
+
+@any_version
 def test_a_pod_that_leaves_the_plan_leaves_nothing_behind(
     driver: CgroupfsDriver, cgroup_root: Cgroup, spawn: Spawn
 ):

@@ -53,6 +53,7 @@ class CgroupfsDriver(ABC):
 
     def close(self) -> None:
         """Closes every file that is kept open."""
+        self._observer.close()
         self._kept.close()
         for hierarchy in self._hierarchies:
             hierarchy.close()

@@ -1,7 +1,8 @@
 """Which cgroups are in which: what is there that the plan does not have, and what one hierarchy lacks.
 
 Found by counting: a directory's links tell how many cgroups are in it. Only where there are more or fewer than the plan
-has are they listed, which costs thirty times as much.
+has are they listed, which costs thirty times as much. Who counts again and again has the kernel tell whether there is
+anything new to count.
 """
 
 import os
@@ -10,6 +11,7 @@ from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from evenkeel.cgroup.drivers.cgroupfs import Cgroupfs
+from evenkeel.cgroup.drivers.watch import DirectoryWatch
 from evenkeel.cgroup.names import POD_PREFIX
 from evenkeel.cgroup.tree import Kind, Tree
 
@@ -22,24 +24,44 @@ class Differences(NamedTuple):
     partial: list[str]
 
 
-class Families:
-    """The parents of a plan with their children; `there` are the paths of the plan that were found."""
+NONE = Differences([], [])
 
-    def __init__(self, hierarchies: Sequence[Cgroupfs], tree: Tree, there: AbstractSet[str]) -> None:
+
+class Families:
+    """The parents of a plan with their children; `there` are the paths of the plan that were found. `watch` is nobody
+    else's meanwhile."""
+
+    def __init__(
+        self,
+        hierarchies: Sequence[Cgroupfs],
+        tree: Tree,
+        there: AbstractSet[str],
+        watch: DirectoryWatch | None = None,
+    ) -> None:
         self._hierarchies = hierarchies
         self._pairs = [(family, hierarchy) for family in _families(tree, there) for hierarchy in hierarchies]
         self._expected = [family.present + _OWN_LINKS for family, _ in self._pairs]
         self._directories: list[int] = []
         self._closings = -1
+        self._watch = watch
+        self._is_watched = False
+        self._are_as_planned = False
 
     def differences(self) -> Differences:
         if self._closings != sum(hierarchy.closings for hierarchy in self._hierarchies):
             self._enter()
+        elif self._are_as_planned and self._watch is not None:
+            if not self._is_watched:  # a second time: it will not be the last
+                self._is_watched = self._watch.watch(self._directories)
+                self._watch = self._watch if self._is_watched else None
+            elif self._watch.is_quiet():
+                return NONE
         fstat = os.fstat
         links = [fstat(directory).st_nlink if directory >= 0 else 0 for directory in self._directories]
+        self._are_as_planned = links == self._expected
         extra: list[str] = []
         partial: list[str] = []
-        if links != self._expected:
+        if not self._are_as_planned:
             for (family, hierarchy), seen, expected in zip(self._pairs, links, self._expected, strict=True):
                 if seen != expected:
                     found = hierarchy.children(family.parent)
@@ -48,6 +70,7 @@ class Families:
         return Differences(extra, partial)
 
     def _enter(self) -> None:
+        self._is_watched = False
         self._closings = sum(hierarchy.closings for hierarchy in self._hierarchies)
         self._directories = [hierarchy.entered(family.parent) for family, hierarchy in self._pairs]
 

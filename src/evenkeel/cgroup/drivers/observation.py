@@ -14,6 +14,7 @@ from evenkeel.cgroup.drivers.cgroupfs import GONE, Cgroupfs
 from evenkeel.cgroup.drivers.families import Differences, Families
 from evenkeel.cgroup.drivers.kept import ABSENT, KeptFiles
 from evenkeel.cgroup.drivers.refusals import refusal
+from evenkeel.cgroup.drivers.watch import DirectoryWatch
 from evenkeel.cgroup.tree import Cgroup, Tree
 
 _FEW_BYTES = 64  # more than almost any setting has
@@ -36,9 +37,14 @@ class Observer:
         self._bounds = bounds
         self._exists = exists
         self._on_absent = on_absent
+        self._watch = DirectoryWatch()
         self._last: _Reading | None = None
         self._contents: list[bytes] = []
         self._observed: Observed = {}
+
+    def close(self) -> None:
+        self._last = None
+        self._watch.close()
 
     def observe(self, tree: Tree) -> Observed:
         last = self._last
@@ -99,7 +105,7 @@ class Observer:
             generation=generation,
             cgroups=cgroups,
             descriptors=descriptors,
-            families=Families(self._hierarchies, tree, {path for path, _ in cgroups}),
+            families=Families(self._hierarchies, tree, {path for path, _ in cgroups}, self._watch),
             is_whole=len(cgroups) == len(tree.cgroups)
             and len(descriptors) == sum(len(cgroup.settings) for cgroup in tree.cgroups),
         )
