@@ -6,7 +6,6 @@ was not forgotten. The table is read anew, from the keeper and from disk, whenev
 
 import asyncio
 import os
-import select
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -27,7 +26,6 @@ from evenkeel.runtime.interface import (
     Exit,
     Exited,
     Launch,
-    Process,
     Record,
     RuntimeEvent,
     RuntimeLost,
@@ -39,9 +37,11 @@ from evenkeel.runtime.process.connection import KeeperConnection, KeeperLost, Ke
 from evenkeel.runtime.process.exits import ExitFile
 from evenkeel.runtime.process.filesystem import Surroundings, surroundings
 from evenkeel.runtime.process.images import Images
+from evenkeel.runtime.process.known import Known, Listed, listed
 from evenkeel.runtime.process.launching import plan_of
 from evenkeel.runtime.process.logs import LogLimits
 from evenkeel.runtime.process.messages import BadMessage, Message
+from evenkeel.runtime.process.mount_watch import MountWatch
 from evenkeel.runtime.process.paths import state_paths
 
 T = TypeVar("T")
@@ -82,11 +82,9 @@ class ProcessRuntime:
         self._driver: Driver | None = None
         self._threads = ThreadPoolExecutor(_THREADS, "evenkeel-runtime")
         self._keeper: KeeperConnection | None = None
-        self._records: dict[Attempt, Record] = {}
-        self._processes: dict[Attempt, ProcessFile] = {}
+        self._known = Known()
         self._starting: dict[Attempt, asyncio.Future[Record]] = {}
         self._early: dict[Attempt, ExitFile] = {}  # ends of those whose start has not been taken note of
-        self._ends: dict[Attempt, asyncio.Future[None]] = {}
         self._events: asyncio.Queue[RuntimeEvent] = asyncio.Queue()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._ready = asyncio.Event()
@@ -119,7 +117,7 @@ class ProcessRuntime:
 
     async def containers(self) -> Mapping[Attempt, Record]:
         await self._ready.wait()
-        return dict(self._records)
+        return dict(self._known.records)
 
     async def prepare(self, pod: Pod) -> None:
         make = partial(
@@ -140,8 +138,8 @@ class ProcessRuntime:
 
     async def start(self, launch: Launch) -> Record:
         attempt = launch.attempt
-        if attempt in self._records:
-            return self._records[attempt]
+        if attempt in self._known:
+            return self._known.records[attempt]
         under_way = self._starting.get(attempt)
         if under_way is not None:
             return await asyncio.shield(under_way)
@@ -169,19 +167,22 @@ class ProcessRuntime:
         except KeeperRefused as error:
             if error.is_known:
                 await self._read_anew()
-                if attempt in self._records:
-                    return self._records[attempt]
+                if attempt in self._known:
+                    return self._known.records[attempt]
             await self._in_thread(partial(volumes.remove_tree, self._paths.attempt(*attempt)))
             raise StartFailed(error.message, hint=error.hint) from None
         except KeeperLost:
             raise StartFailed("the process that keeps containers ends whenever it is started") from None
-        if answer is not None:
-            self._learn(answer)
+        told = None if answer is None else listed(answer)
+        if told is not None:
+            self._known.note_process(attempt, told.process)
+            if told.ended is not None:
+                self._note_end(attempt, told.ended)
         ended = self._early.pop(attempt, None)
         if ended is not None:
-            self._note_end(attempt, self._processes.get(attempt), ended)
+            self._note_end(attempt, ended)
         self._leave_scope(launch)
-        return self._records[attempt]
+        return self._known.records[attempt]
 
     async def _write_plan(self, launch: Launch) -> None:
         assert self._driver is not None
@@ -209,13 +210,13 @@ class ProcessRuntime:
     def _started(self, attempt: Attempt) -> None:
         """Whoever waits for the start hears of it before it hears of an end that followed at once."""
         self._starting.pop(attempt, None)
-        record = self._records.get(attempt)
+        record = self._known.records.get(attempt)
         if record is not None and record.exit is not None:
             asyncio.get_running_loop().call_soon(self._events.put_nowait, Exited(record.attempt, record.exit))
 
     def _leave_scope(self, launch: Launch) -> None:
         """Under systemd a sleeper held the container's place: the container is there now."""
-        process = self._processes.get(launch.attempt)
+        process = self._known.process(launch.attempt)
         if process is not None and self._driver is not None and self._driver.naming == Naming.SYSTEMD:
             self._keep(asyncio.ensure_future(self._in_thread(partial(self._add, process))))
 
@@ -235,15 +236,14 @@ class ProcessRuntime:
         under_way = self._starting.get(attempt)
         if under_way is not None:
             await asyncio.wait([under_way])
-        record = self._records.get(attempt)
-        if record is None or record.exit is not None:
+        if not self._known.runs(attempt):
             return
-        ended = self._ends.setdefault(attempt, asyncio.get_running_loop().create_future())
+        ended = self._known.end_of(attempt)
         if grace_seconds > 0:
             with suppress(KeeperLost):
                 await self._ask_again("signal", attempt, signal=_TERM)
             await asyncio.wait([ended], timeout=grace_seconds)
-        process = self._processes.get(attempt)
+        process = self._known.process(attempt)
         if not ended.done() and process is not None:
             await self._in_thread(partial(self._kill, process.cgroup))
         await asyncio.wait([ended], timeout=_KILLED_SECONDS)
@@ -288,17 +288,15 @@ class ProcessRuntime:
         return ExecResult(code if isinstance(code, int) else None, str(answer.get("output", "")))
 
     async def forget(self, attempt: Attempt) -> None:
-        record = self._records.get(attempt)
-        if record is not None and record.exit is None:
+        if self._known.runs(attempt):
             return
-        self._records.pop(attempt, None)
-        self._processes.pop(attempt, None)
+        self._known.forget(attempt)
         with suppress(KeeperLost):
             await self._ask_again("forget", attempt)
         await self._in_thread(partial(volumes.remove_tree, self._paths.attempt(*attempt)))
 
     async def remove(self, uid: str) -> None:
-        for attempt in [attempt for attempt in self._records if attempt.uid == uid]:
+        for attempt in [attempt for attempt in self._known.records if attempt.uid == uid]:
             await self.forget(attempt)
         await self._in_thread(partial(volumes.remove, uid, self._paths))
 
@@ -351,8 +349,7 @@ class ProcessRuntime:
         await asyncio.sleep(_STRAY_SECONDS)
         ended = orphans.ended_children()
         await asyncio.sleep(_STRAY_SECONDS)
-        ours = {process.pid for process in self._processes.values()}
-        orphans.take_note(ended & orphans.ended_children() - ours)
+        orphans.take_note((ended & orphans.ended_children()) - self._known.pids())
 
     async def _ask_again(self, todo: str, attempt: Attempt, **fields: object) -> Message | None:
         """As often as keepers go away. None if the attempt is known meanwhile, and was to be started."""
@@ -366,7 +363,7 @@ class ProcessRuntime:
                     raise
                 await asyncio.sleep(0)  # `_lost` has been called, or is about to be
                 await self._ready.wait()
-                if todo == "start" and attempt in self._records:
+                if todo == "start" and attempt in self._known:
                     return None
         raise KeeperLost
 
@@ -375,31 +372,33 @@ class ProcessRuntime:
         keeper = self._keeper
         assert keeper is not None
         answer = await keeper.ask("list")
-        for listed in answer["records"]:
-            self._learn(listed)
-        kept = {tuple(listed["attempt"]) for listed in answer["records"]}
-        for key in attempts.every_attempt(self._paths):
-            if key in kept:
+        kept = {told.attempt: told for told in map(listed, answer["records"]) if told is not None}
+        on_disk = (Attempt(*key) for key in attempts.every_attempt(self._paths))
+        for attempt in dict.fromkeys((*kept, *on_disk)):
+            told = kept.get(attempt) or _on_disk(attempt, self._paths.attempt(*attempt))
+            if told is None:
                 continue
-            attempt, directory = Attempt(*key), self._paths.attempt(*key)
-            process = attempts.read_process(directory)
-            ended = exits.read_exit(directory)
-            if ended is not None:
-                self._note_end(attempt, process, ended)
-            elif process is not None:
-                self._note_process(attempt, process)
-                await keeper.ask("adopt", attempt=list(key))
+            if told.ended is None:
+                self._known.note_process(attempt, told.process)
+                if attempt not in kept:
+                    await keeper.ask("adopt", attempt=list(attempt))
+            elif not self._known.has_ended(attempt):
+                self._known.note_dead(attempt, told.process)
+                if told.process.has_pid_namespace:
+                    self._end(attempt, told.ended)
+                else:
+                    await self._end_after_kill(attempt, told.process, told.ended)
 
     def _heard(self, message: Message) -> None:
         attempt = Attempt(*message["attempt"])
         if message["event"] == "exited":
             ended = exits.from_json(message["exit"])
-            if ended is not None and attempt in self._starting and attempt not in self._records:
+            if ended is not None and attempt in self._starting and attempt not in self._known:
                 self._early[attempt] = ended
             elif ended is not None:
-                self._note_end(attempt, self._processes.get(attempt), ended)
+                self._note_end(attempt, ended)
         elif message["event"] == "ended":
-            process = self._processes.get(attempt)
+            process = self._known.process(attempt)
             status = None if process is None else orphans.ended_status(process)
             self._keep(asyncio.ensure_future(self._finish(attempt, status)))
 
@@ -408,57 +407,25 @@ class ProcessRuntime:
             with suppress(KeeperLost):
                 await self._keeper.ask("finish", attempt=list(attempt), status=status)
 
-    # The table
+    # Ends
 
-    def _learn(self, listed: Message) -> None:
-        attempt = Attempt(*listed["attempt"])
-        process = attempts.process_from(listed)
-        if process is None:
-            return
-        ended = exits.from_json(listed["exit"]) if listed.get("exit") else None
-        if ended is None:
-            self._note_process(attempt, process)
+    def _note_end(self, attempt: Attempt, ended: ExitFile) -> None:
+        process = self._known.process(attempt)
+        if process is None or process.has_pid_namespace:
+            self._end(attempt, ended)
         else:
-            self._note_end(attempt, process, ended)
-
-    def _note_process(self, attempt: Attempt, process: ProcessFile) -> None:
-        self._processes[attempt] = process
-        if attempt not in self._records:
-            self._records[attempt] = Record(
-                attempt, Process(process.pid, process.ticks), process.started_at, notes=process.notes
-            )
-
-    def _note_end(self, attempt: Attempt, process: ProcessFile | None, ended: ExitFile) -> None:
-        """Each end is told once, and only of what was known to run: the others are in the table from the beginning."""
-        known = self._records.get(attempt)
-        if known is not None and known.exit is not None:
-            return
-        if process is not None and not process.has_pid_namespace:
             self._keep(asyncio.ensure_future(self._end_after_kill(attempt, process, ended)))
-            return
-        self._end(attempt, process, ended)
 
     async def _end_after_kill(self, attempt: Attempt, process: ProcessFile, ended: ExitFile) -> None:
         """Without a pid namespace nothing ends with its first process by itself."""
         with suppress(CgroupError):
             await self._in_thread(partial(self._kill, process.cgroup))
-        self._end(attempt, process, ended)
+        self._end(attempt, ended)
 
-    def _end(self, attempt: Attempt, process: ProcessFile | None, ended: ExitFile) -> None:
-        known = self._records.get(attempt)
-        if known is not None and known.exit is not None:
-            return
-        if process is not None:
-            self._processes[attempt] = process
-        first = None if process is None else Process(process.pid, process.ticks)
-        notes = () if process is None else process.notes
-        exit_ = Exit(*ended)
-        self._records[attempt] = Record(attempt, first, ended.started_at, exit_, notes)
-        future = self._ends.pop(attempt, None)
-        if future is not None and not future.done():
-            future.set_result(None)
-        if known is not None and attempt not in self._starting:
-            self._events.put_nowait(Exited(attempt, exit_))
+    def _end(self, attempt: Attempt, ended: ExitFile) -> None:
+        """Each end is told once, and only of what was known to run: the others are in the table from the beginning."""
+        if self._known.note_end(attempt, ended) and attempt not in self._starting:
+            self._events.put_nowait(Exited(attempt, Exit(*ended)))
 
     # Tasks and threads
 
@@ -471,21 +438,12 @@ class ProcessRuntime:
         task.add_done_callback(self._tasks.discard)
 
 
-class MountWatch:
-    """Whether anything was mounted or unmounted since it was last asked: the kernel tells those who poll."""
-
-    def __init__(self) -> None:
-        self._descriptor = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
-        self._poll = select.poll()
-        self._poll.register(self._descriptor, select.POLLPRI)
-
-    def have_changed(self) -> bool:
-        return bool(self._poll.poll(0))
-
-    def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+def _on_disk(attempt: Attempt, directory: str) -> Listed | None:
+    """What the files of an attempt tell; None if it was never begun."""
+    process, ended = attempts.read_process(directory), exits.read_exit(directory)
+    if process is None and ended is not None:  # which process it was is of no use any more
+        process = ProcessFile(0, 0, "", (), ended.started_at, has_pid_namespace=True)
+    return None if process is None else Listed(attempt, process, ended)
 
 
 def _machine_memory_bytes() -> int:
