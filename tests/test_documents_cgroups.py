@@ -320,6 +320,12 @@ def test_swap_is_kept_from_guarantees_only_where_it_may_be_on():
     v1 = planned(view, *pods, version=Version.V1)
     assert v1[f"{POD}/c"]["memory.memsw.limit_in_bytes"] == str(512 * MIB)
     assert v1["burstable/podu/c"]["memory.memsw.limit_in_bytes"] == "-1"
+    # Without a limit there is none on swap either: the kernel is told not to swap it out.
+    assert v1["burstable/podu/c"]["memory.swappiness"] == v1["podg/c"]["memory.swappiness"] == "0"
+    assert "memory.swappiness" not in v1["besteffort/podn/c"]
+    assert not any(
+        "memory.swappiness" in files for files in planned(node(), *pods, version=Version.V1).values()
+    )
 
 
 @pytest.mark.req("A19", "E5")

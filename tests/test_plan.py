@@ -146,7 +146,12 @@ def test_parents_come_before_children_and_every_setting_has_a_rule_and_a_reason(
             assert all(setting), setting
         assert (cgroup.oom_score_adj is not None) == (cgroup.kind in (Kind.CONTAINER, Kind.INFRASTRUCTURE))
     default = {file for files in DEFAULTS.values() for file in files}
-    known = default | {"hugetlb.2MB.max", "hugetlb.2MB.limit_in_bytes", "cpuset.cpus"}
+    known = default | {
+        "hugetlb.2MB.max",
+        "hugetlb.2MB.limit_in_bytes",
+        "cpuset.cpus",
+        "memory.swappiness",
+    }
     assert {setting.file for cgroup in some.cgroups for setting in cgroup.settings} <= known
 
 

@@ -18,6 +18,7 @@ UNLIMITED_V1 = "9223372036854771712"
         ("memory.min", "8192", "4096", False),
         ("memory.limit_in_bytes", "-1", UNLIMITED_V1, True),
         ("memory.memsw.limit_in_bytes", "-1", UNLIMITED_V1, True),
+        ("memory.swappiness", "0", "60", False),
         ("memory.limit_in_bytes", "-1", "4096", False),
         ("hugetlb.2MB.limit_in_bytes", "-1", "9223372036852678656", True),
         ("memory.oom.group", "1", "0", False),

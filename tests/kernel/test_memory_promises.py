@@ -277,21 +277,21 @@ def test_containers_with_a_guarantee_are_kept_from_swap_where_it_may_be_on(make_
     node.apply(
         pod("promised", c="{limits: {memory: 32Mi, cpu: 100m}}"),
         pod("burstable", c="{requests: {memory: 8Mi}, limits: {memory: 24Mi}}"),
+        pod("unlimited", c="{requests: {memory: 8Mi}}"),
         pod("scavenger", c="{}"),
     )
-    promised, burstable, scavenger = (
-        node.container(f"{name}/c") for name in ("promised", "burstable", "scavenger")
+    promised, burstable, unlimited, scavenger = (
+        node.container(f"{name}/c") for name in ("promised", "burstable", "unlimited", "scavenger")
     )
     if promised.has("memory.swap.max"):
-        assert [each.read("memory.swap.max") for each in (promised, burstable, scavenger)] == [
-            "0",
-            "0",
-            "max",
-        ]
+        every = (promised, burstable, unlimited, scavenger)
+        assert [each.read("memory.swap.max") for each in every] == ["0", "0", "0", "max"]
     else:  # of v1's two limits one is on memory and swap together
         both = "memory.memsw.limit_in_bytes"
         assert [int(each.read(both)) // MIB for each in (promised, burstable)] == [32, 24]
         assert int(scavenger.read(both)) >= 1 << 60
+        assert [each.read("memory.swappiness") for each in (promised, burstable, unlimited)] == ["0"] * 3
+        assert scavenger.read("memory.swappiness") == node.pod("scavenger").read("memory.swappiness") != "0"
 
 
 @pytest.mark.cgroup("v2")

@@ -87,6 +87,8 @@ def _v1(provision: Provision) -> list[Setting]:
         # v1 counts memory and swap together: no swap is memory+swap = memory (A18).
         both = NO_LIMIT if NO_LIMIT in (swap.value, limit.value) else limit.value + swap.value
         _add(found, "memory.memsw.limit_in_bytes", swap._replace(value=both), unlimited="-1")
+    # That bounds the two together, and only where there is a limit; what keeps pages from being swapped out is this.
+    _add(found, "memory.swappiness", provision.swappiness)
     _add(found, "pids.max", provision.pids_max)
     for size, amount in provision.hugepages.items():
         _add(found, f"hugetlb.{hugepage_size(size)}.limit_in_bytes", amount, unlimited="-1")

@@ -8,6 +8,8 @@ _V1_UNLIMITED = (2**63 - 1) // PAGE_BYTES * PAGE_BYTES
 _BEYOND_ANY_LIMIT = 2**62  # hugetlb rounds its "no limit" down to a huge page
 _UNLIMITED = float("inf")
 
+_NOT_IN_BYTES = ("memory.oom.group", "memory.swappiness")
+
 CPUS = "cpuset.cpus"
 INHERITED = ""  # of CPUS: those of the cgroup above. v2 means it so; for v1 the driver looks them up
 
@@ -73,7 +75,7 @@ def _measure(file: str, value: str) -> float | int | str:
         number = int(value)
     except ValueError:
         return value
-    if file.startswith(("memory.", "hugetlb.")) and file != "memory.oom.group":
+    if file.startswith(("memory.", "hugetlb.")) and file not in _NOT_IN_BYTES:
         return _UNLIMITED if number < 0 or number >= _BEYOND_ANY_LIMIT else number // PAGE_BYTES
     return _UNLIMITED if number < 0 else number
 

@@ -27,6 +27,7 @@ def container_provision(node: NodeView, facts: PodFacts, container: Container) -
     request, limit = container.resources.requests, container.resources.limits
     exclusive = facts.moment.exclusive_cpus.get(container.name)
     quota, burst = _container_quota(node, limit.get(CPU, ZERO).milli, is_exclusive=exclusive is not None)
+    swap = _swap_max(node, container)
     memory_request, memory_limit = request.get(MEMORY, ZERO).value, limit.get(MEMORY, ZERO).value
     return Provision(
         cpu_shares=_shares(request.get(CPU, ZERO).milli, "requests"),
@@ -39,7 +40,8 @@ def container_provision(node: NodeView, facts: PodFacts, container: Container) -
         memory_soft_limit=Amount(memory_request, "D6", f"request {bytes_text(memory_request)}")
         if memory_request
         else Amount(NO_LIMIT, "D6", "no request"),
-        swap_max=_swap_max(node, container),
+        swap_max=swap,
+        swappiness=swap if swap.value == 0 else None,
         oom_group=_oom_group(node, pod, container),
         hugepages=_container_hugepages(node, container),
         oom_score_adj=_oom_score(node, pod, container),
@@ -285,7 +287,7 @@ def _root_memory_max(node: NodeView, limits: CgroupLimits) -> Amount:
     return Amount(limits.memory_bytes, "B8", f"capacity {capacity}{less}")
 
 
-def _swap_max(node: NodeView, container: Container) -> Amount | None:
+def _swap_max(node: NodeView, container: Container) -> Amount:
     """A18: where swap may be on, it is kept from containers whose guarantees it would break."""
     if node.config.fail_swap_on:
         return Amount(NO_LIMIT, "A18", "failSwapOn: there is no swap to keep away")

@@ -50,6 +50,7 @@ class Provision(NamedTuple):
     memory_max: Amount | None = None
     memory_soft_limit: Amount | None = None
     swap_max: Amount | None = None
+    swappiness: Amount | None = None  # v1 has no limit on swap alone
     oom_group: Amount | None = None
     pids_max: Amount | None = None
     hugepages: Mapping[int, Amount] = MappingProxyType({})
