@@ -58,7 +58,7 @@ def test_the_help_of_a_command_lists_the_flags_of_the_configuration():
     "arguments, words",
     [
         (["explian"], 'there is no command "explian"; did you mean explain?'),
-        (["xyzzy"], "there are explain, validate"),
+        (["xyzzy"], "explain, validate"),
         (["explain"], "the following arguments are required: -f/--filename"),
         (["explain", "-f"], "expected at least one argument"),
         (["explain", "-f", WEB, "--bogus"], "unrecognized arguments: --bogus"),

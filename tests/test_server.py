@@ -1,6 +1,7 @@
 """HTTP at the agent's socket: what each address answers, and that nobody can hold it up."""
 
 import asyncio
+import gc
 import json
 import os
 import socket
@@ -14,6 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from evenkeel.api.decode import Findings, decode
+from evenkeel.api.manifests import read_manifests
 from evenkeel.api.pod import Pod
 from evenkeel.errors import EvenkeelError
 from evenkeel.server.app import serve
@@ -303,6 +305,21 @@ def test_a_watch_tells_what_is_there_and_every_change(agent, front):
         assert second["object"]["spec"]["containers"][0]["resources"]["requests"]["memory"] == "1Gi"
         ask(agent, "DELETE", "/pods/default/web")
         assert watch.line()["type"] == "DELETED"
+
+
+def test_pods_that_are_gone_are_forgotten(agent, front):
+    with Http(agent) as watch:
+        watch.send("GET /watch HTTP/1.1\r\nHost: x\r\n\r\n")
+        watch.head()
+        (pod,) = read_manifests(POD, "").pods
+        for number in range(600):
+            named = pod._replace(metadata=pod.metadata._replace(name=f"web-{number}"))
+            agent.call(front.put, named)
+            agent.call(front.remove, named.key)
+            assert [watch.line()["type"] for _ in range(2)] == ["ADDED", "DELETED"]
+    held = [text for text in gc.get_objects() if isinstance(text, dict) and "default/web-599" in text]
+    assert all(len(texts) < 300 for texts in held)
+    assert held
 
 
 def test_a_watch_can_be_of_one_pod_or_one_namespace(agent):

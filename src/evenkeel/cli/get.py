@@ -126,7 +126,8 @@ def _shower(args: argparse.Namespace) -> Callable[[Sequence[Json]], None]:
 
         return show_structured
     is_wide, has_namespace = args.output == "wide", args.all_namespaces
-    table = Table(pod_heads(is_wide=is_wide, has_namespace=has_namespace))
+    least = {"STATUS": len("ContainerCreating")} if args.watch else {}
+    table = Table(pod_heads(is_wide=is_wide, has_namespace=has_namespace), least)
     return lambda pods: table.print_rows(
         [pod_row(pod, is_wide=is_wide, has_namespace=has_namespace) for pod in pods]
     )

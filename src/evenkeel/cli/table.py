@@ -2,18 +2,20 @@
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 NONE = "<none>"
+NO_WIDTHS: Mapping[str, int] = MappingProxyType({})
 
 
 class Table:
-    """Columns that grow with what they hold. What was printed stays as it is, so a table that is known as a whole is
-    measured first (`print_rows`)."""
+    """Columns that grow with what they hold. What was printed stays as it is: `print_rows` measures all that it is
+    given first, and `least` is for what may come later, the width of a column by its head."""
 
-    def __init__(self, heads: Sequence[str]) -> None:
+    def __init__(self, heads: Sequence[str], least: Mapping[str, int] = NO_WIDTHS) -> None:
         self._heads = tuple(heads)
-        self._widths = [len(head) for head in heads]
+        self._widths = [max(len(head), least.get(head, 0)) for head in heads]
         self._has_heads = False
 
     def print_rows(self, rows: Sequence[Sequence[str]]) -> None:

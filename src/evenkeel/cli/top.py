@@ -93,7 +93,8 @@ def _node_lines(now: Json, before: Json) -> list[str]:
         rows.append(("pods cpu", f"{millicpu}m", cores_text(cores), _percent(millicpu, cores)))
         working_set = pods_now["memoryWorkingSetBytes"]
         rows.append(("pods memory", _short(working_set), _short(whole), _percent(working_set, whole)))
-    rows.append(("node memory", _short(whole - free), _short(whole), _percent(whole - free, whole)))
+    if free <= whole:  # an agent that was given a part of the machine has more free than its own
+        rows.append(("node memory", _short(whole - free), _short(whole), _percent(whole - free, whole)))
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     return [
         "   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -120,9 +121,10 @@ class _Listing:
         rows.sort(key=lambda row: (-row[0], row[1][0]))
         cells = [_HEADS, *(row for _, row in rows)]
         widths = [max(len(row[column]) for row in cells) for column in range(len(_HEADS))]
-        for row in cells:
+        for number, row in enumerate(cells):
             *rest, used = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-            yield "   ".join((*rest, paint(_colour(used), used.rstrip()) if used.strip() else "")).rstrip()
+            painted = paint(_colour(used), used.rstrip()) if number else used
+            yield "   ".join((*rest, painted)).rstrip()
 
     def _rows(self, pod: Pod) -> Iterator[tuple[int, tuple[str, ...]]]:
         name = pod.key if self._has_namespace else pod.metadata.name
