@@ -1,0 +1,139 @@
+"""What a directory takes on disk, whatever a container put into it."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from evenkeel.host.disk_usage import Usage, Walk, unlinked_usage, walked
+
+pytestmark = pytest.mark.req("B12")
+
+
+def du(path: Path) -> Usage:
+    """What du says, without the directory itself."""
+    blocks = subprocess.run(["du", "-s", "-x", "-B1", str(path)], capture_output=True, text=True, check=True)
+    inodes = subprocess.run(
+        ["du", "-s", "-x", "--inodes", str(path)], capture_output=True, text=True, check=True
+    )
+    own = path.stat().st_blocks * 512
+    return Usage(int(blocks.stdout.split()[0]) - own, int(inodes.stdout.split()[0]) - 1)
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def write(path: Path, size: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"x" * size)
+
+
+def test_it_counts_what_du_counts(tmp_path: Path):
+    for number in range(50):
+        write(tmp_path / f"d{number % 7}" / f"e{number % 3}" / f"f{number}", number * 1000)
+    assert walked(str(tmp_path)) == du(tmp_path)
+
+
+def test_a_directory_that_is_not_there_takes_nothing(tmp_path: Path):
+    assert walked(str(tmp_path / "none")) == Usage()
+    assert walked(str(tmp_path)) == Usage()
+
+
+def test_a_file_of_several_names_counts_once(tmp_path: Path):
+    write(tmp_path / "one", 100_000)
+    before = walked(str(tmp_path))
+    (tmp_path / "sub").mkdir()
+    for number in range(5):
+        os.link(tmp_path / "one", tmp_path / "sub" / str(number))
+    assert walked(str(tmp_path)).inodes == before.inodes + 1  # the new directory
+    assert walked(str(tmp_path)) == du(tmp_path)
+
+
+def test_a_sparse_file_counts_what_is_there(tmp_path: Path):
+    with (tmp_path / "sparse").open("wb") as file:
+        file.truncate(1 << 40)
+    assert walked(str(tmp_path)).used_bytes < 1 << 20
+
+
+def test_symlinks_are_counted_and_lead_nowhere(tmp_path: Path):
+    outside = tmp_path / "outside"
+    write(outside / "large", 1_000_000)
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    (inside / "directory").symlink_to(outside)
+    (inside / "file").symlink_to(outside / "large")
+    (inside / "up").symlink_to("..")
+    assert walked(str(inside)).inodes == 3
+    assert walked(str(inside)).used_bytes < 100_000
+
+
+def test_depth_costs_no_descriptors(tmp_path: Path):
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    depth = 2000
+    for _ in range(depth):
+        os.mkdir("d" * 50, dir_fd=descriptor)
+        below = os.open("d" * 50, os.O_RDONLY, dir_fd=descriptor)
+        os.close(descriptor)
+        descriptor = below
+    os.close(os.open("leaf", os.O_WRONLY | os.O_CREAT, dir_fd=descriptor))
+    os.close(descriptor)
+    walk = Walk(str(tmp_path))
+    most = 0
+    while not walk.is_done:
+        walk.advance(100)
+        most = max(most, descriptors())
+    assert walk.usage.inodes == depth + 1
+    assert walk.is_whole
+    assert most < 100
+    subprocess.run(["rm", "-rf", str(tmp_path)], check=True)
+
+
+def test_a_slice_is_as_large_as_asked_for_and_all_of_them_are_the_whole(tmp_path: Path):
+    for number in range(100):
+        write(tmp_path / f"d{number % 10}" / str(number), 10)
+    walk = Walk(str(tmp_path))
+    assert walk.advance(30) == 30
+    assert not walk.is_done
+    assert walk.usage.inodes <= 30
+    while not walk.is_done:
+        assert walk.advance(7) <= 7
+    assert walk.usage == du(tmp_path)
+
+
+def test_a_directory_moved_away_during_the_walk_ends_it_and_is_admitted(tmp_path: Path):
+    tree = tmp_path / "tree"
+    write(tree / "a" / "b" / "file", 10)
+    walk = Walk(str(tree))
+    walk.advance(4)  # the entry a, into it, the entry b, into that
+    (tree / "a" / "b").rename(tmp_path / "elsewhere")
+    while not walk.is_done:
+        walk.advance(100)
+    assert not walk.is_whole
+
+
+def test_a_walk_that_is_given_up_leaves_no_descriptor(tmp_path: Path):
+    write(tmp_path / "a" / "b", 10)
+    before = descriptors()
+    walk = Walk(str(tmp_path))
+    walk.advance(2)
+    walk.close()
+    del walk
+    assert descriptors() == before
+
+
+def test_files_without_a_name_are_found_through_who_holds_them(tmp_path: Path):
+    device = tmp_path.stat().st_dev
+    assert unlinked_usage([os.getpid()], [0]) == Usage()
+    with (tmp_path / "gone").open("wb") as file:
+        file.write(b"x" * 500_000)
+        file.flush()
+        os.fsync(file.fileno())
+        assert unlinked_usage([os.getpid()], [device]).used_bytes < 500_000
+        (tmp_path / "gone").unlink()
+        copy = os.dup(file.fileno())
+        held = unlinked_usage([os.getpid(), 2**22 - 1], [device])
+        os.close(copy)
+        assert held.used_bytes >= 500_000
+        assert walked(str(tmp_path)) == Usage()
