@@ -538,3 +538,26 @@ def test_stopping_the_pods_leaves_nothing(place):
     asyncio.run(main())
     assert not place.runtime.running()
     assert not any("kubepods" in path for path in place.kernel.cgroups)
+
+
+@pytest.mark.req("B13")
+def test_what_was_set_on_the_cgroup_of_daemons_is_put_back_when_that_is_switched_off(tmp_path):
+    def place_with(**settings: object) -> Place:
+        return Place(str(tmp_path), KubeletConfiguration(eviction_hard={}, **settings))
+
+    async def story(agent: Agent) -> None:
+        await until(lambda: agent.node() is not None)
+
+    enforcing = place_with(
+        kube_reserved={"memory": "1Gi"},
+        kube_reserved_cgroup="/daemons",
+        enforce_node_allocatable=("pods", "kube-reserved"),
+    )
+    kernel = enforcing.kernel
+    kernel.cgroups["/daemons"] = {"memory.max": str(5 * 2**30)}
+    drive(enforcing, story)
+    assert kernel.cgroups["/daemons"]["memory.max"] == str(2**30)
+    without = place_with()
+    without.kernel = kernel
+    drive(without, story)
+    assert kernel.cgroups["/daemons"]["memory.max"] == str(5 * 2**30)

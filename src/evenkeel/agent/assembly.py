@@ -4,12 +4,13 @@ start it here."""
 import logging
 import os
 from collections.abc import Sequence
+from contextlib import closing
 
 from evenkeel.agent.admitting import FILE
 from evenkeel.agent.agent import Agent
 from evenkeel.agent.journal import Journal
 from evenkeel.agent.lock import StateLock
-from evenkeel.agent.node_setup import prepare_node, restore_node
+from evenkeel.agent.node_setup import prepare_node, protect_daemons_of, restore_node
 from evenkeel.agent.sources import PodFiles
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.driver import Driver
@@ -55,6 +56,9 @@ async def start(node: NodeView, state_directory: str, paths: Sequence[str] = ())
             def make_driver() -> Driver:
                 return driver_for(machine, node.config)
 
+            with closing(make_driver()) as driver:
+                for note in protect_daemons_of(node.config, driver):
+                    log.warning("%s", note)
             runtime = ProcessRuntime(state.root, make_driver, node.config)
             agent = Agent(node, runtime, journal, make_driver, _files(node, paths, journal))
             await agent.open()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from evenkeel.cgroup.driver import CgroupError, Driver, Statistics
 from evenkeel.cgroup.planner import Planner
 from evenkeel.cgroup.reconcile import Report, reconcile, reconcile_changed
-from evenkeel.cgroup.restore import restoring
+from evenkeel.cgroup.restore import Found, found_before, not_only_ours, restoring, still_needed
 from evenkeel.cgroup.tree import Cgroup, Kind, Tree
 from evenkeel.host.oom_scores import ScoresSet, frozen, set_oom_scores
 from evenkeel.policy.node import NodeView
@@ -32,7 +32,9 @@ class Cgroups:
         self._tree: Tree | None = None
         self._last: Report | None = None
         self._of_container: dict[tuple[str, str], Cgroup] = {}
-        self.rescored: tuple[Cgroup, ...] = ()  # containers whose OOM score differs from that of the tree before
+        self.rescored: tuple[
+            Cgroup, ...
+        ] = ()  # containers whose OOM score differs from that of the tree before
 
     def follow(self, moments: Sequence[PodMoment]) -> Report:
         """Makes the kernel as these pods need it, where that differs from what was made last."""
@@ -42,10 +44,19 @@ class Cgroups:
             return self._made(reconcile(self.driver, tree, hands_off), tree)
         return self._made(reconcile_changed(self.driver, self._tree, tree, hands_off, self._last), tree)
 
-    def first_pass(self, moments: Sequence[PodMoment]) -> Report:
-        """As `follow`, and puts back what another configuration may have set before the last restart (B13)."""
+    def first_pass(
+        self, moments: Sequence[PodMoment], before: Found, remember: Callable[[Found], None]
+    ) -> Report:
+        """As `follow`, and puts back what another configuration may have set before the last restart (B13). `before` is
+        what was found then on cgroups that are not only ours; `remember` is told what to keep, before it is changed and
+        when it is put back."""
         tree = self._planner.tree(moments)
-        return self._made(reconcile(self.driver, restoring(tree), self._node.config.hands_off), tree)
+        found = found_before(tree, self.driver.observe_only(not_only_ours(tree)), before)
+        remember(found)
+        report = self._made(reconcile(self.driver, restoring(tree, found), self._node.config.hands_off), tree)
+        if not report.failures and not report.skipped:
+            remember(still_needed(tree, found))
+        return report
 
     def heal(self) -> Report | None:
         """Reads everything again; what differs was changed by others."""

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 
 from evenkeel.agent.journal import Journal
 from evenkeel.api.config import KubeletConfiguration
+from evenkeel.cgroup.driver import CgroupError, Driver
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.checks import State, diagnose, sentence
 from evenkeel.host.machine import look
-from evenkeel.host.oom_scores import set_oom_scores
+from evenkeel.host.oom_scores import protect_daemons
 from evenkeel.host.sysctl import (
     Difference,
     KernelSetting,
@@ -39,9 +40,22 @@ def prepare_node(config: KubeletConfiguration, state_directory: str, journal: Jo
         _keep(journal, changed)
         for setting, seen in changed:
             log.info("%s was %s and is now %s, so that %s", setting.name, seen, setting.value, setting.why)
-    scored = set_oom_scores(lambda: [os.getpid()], config.oom_score_adj)  # A12
-    if scored.message:
-        yield scored.message
+
+
+def protect_daemons_of(config: KubeletConfiguration, driver: Driver) -> Iterator[str]:
+    """The OOM score of the agent and of everything in the cgroups that are kept for daemons (A12)."""
+    reserved = [path for path in (config.kube_reserved_cgroup, config.system_reserved_cgroup) if path]
+
+    def daemons() -> list[int]:
+        return [pid for path in reserved for pid in driver.processes(path)]
+
+    try:
+        scored = protect_daemons([os.getpid()], daemons, config.oom_score_adj)
+    except CgroupError as error:
+        yield str(error)
+    else:
+        if scored.message:
+            yield scored.message
 
 
 def restore_node(journal: Journal) -> None:

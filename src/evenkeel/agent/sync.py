@@ -22,6 +22,7 @@ from evenkeel.agent.telling import Telling
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.driver import CgroupError
 from evenkeel.cgroup.reconcile import Report
+from evenkeel.cgroup.restore import Found
 from evenkeel.cgroup.tree import Cgroup
 from evenkeel.policy.cpuset import ContainerKey, assign_on
 from evenkeel.policy.lifecycle import changes
@@ -37,6 +38,7 @@ from evenkeel.runtime.interface import Attempt, Exit, Launch, Record, Runtime, S
 log = logging.getLogger(__name__)
 
 _JOURNAL_RETRY_SECONDS = 1.0
+_FOUND = "foundBefore"  # what cgroups of others had in the files that we set (B13)
 _CPUS = "cpus"  # where the journal keeps the cores that containers have for themselves (A23)
 
 
@@ -358,8 +360,17 @@ class Sync:
         for held in self._holdings:
             self._decide(held, now)
         self._planned = self.moments()
-        self._reported(self._cgroups.first_pass(self._planned))
+        before = self._journal.value(_FOUND)
+        self._reported(
+            self._cgroups.first_pass(
+                self._planned, before if isinstance(before, dict) else {}, self._remember_found
+            )
+        )
         self._wanted.set()
+
+    def _remember_found(self, found: Found) -> None:
+        if found != (self._journal.value(_FOUND) or {}):
+            self._journal.set_value(_FOUND, found or None)
 
     def heal(self) -> None:
         report = self._cgroups.heal()
