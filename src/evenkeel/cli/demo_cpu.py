@@ -90,8 +90,11 @@ async def _measure(stage: Stage, cpu: int) -> _Shares:
     after = (_cpu_us(stage, "idler"), _cpu_us(stage, "requester"), _idle_seconds()[cpu])
     seconds = loop.time() - begun
     idler, requester = (max(after[i] - before[i], 0) / 1e6 / seconds for i in range(2))
-    idle = (after[2] - before[2]) / seconds
-    return _Shares(idler, requester, idle, max(1 - idler - requester - idle, 0.0))
+    rest = max(1 - idler - requester, 0.0)
+    idle = min(
+        (after[2] - before[2]) / seconds, rest
+    )  # counted in ticks, and coarsely where the CPU is emulated
+    return _Shares(idler, requester, idle, rest - idle)
 
 
 def _leaves_nothing(shares: _Shares) -> bool:
