@@ -550,3 +550,12 @@ def test_closing_ends_the_iteration_and_nothing_is_left_open(tmp_path):
         assert descriptors() <= before
 
     asyncio.run(run())
+
+
+def test_an_image_is_named_from_where_its_manifest_stands(tmp_path):
+    (tmp_path / "a.yaml").write_text(
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n"
+        "spec: {containers: [{name: main, image: ./rootfs, command: [x]}]}\n"
+    )
+    (pod,) = asyncio.run(PodFiles([str(tmp_path)]).scan()).files[0].pods
+    assert pod.spec.containers[0].image == str(tmp_path / "rootfs")

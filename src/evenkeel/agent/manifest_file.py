@@ -19,6 +19,7 @@ from evenkeel.api.pod import Pod
 from evenkeel.api.profile import Profile
 from evenkeel.errors import EvenkeelError, Problem
 from evenkeel.host.files import decoded
+from evenkeel.runtime.process.images import with_absolute_images
 
 MAX_BYTES = 4 * 1024 * 1024
 _LARGE_BYTES = 256 * 1024
@@ -121,7 +122,8 @@ def _parsed(last: PodFile, content: bytes, profile: Profile) -> PodFile:
     warnings = _some(reading.warnings)
     if reading.problems:
         return last._replace(problems=_some(reading.problems), warnings=warnings)
-    return PodFile(path, reading.pods, (), warnings)
+    directory = os.path.dirname(path)
+    return PodFile(path, tuple(with_absolute_images(pod, directory) for pod in reading.pods), (), warnings)
 
 
 def _give_back_memory() -> None:

@@ -1,9 +1,13 @@
 """`evenkeel apply`: hands pods to the agent, which starts, changes or leaves each of them."""
 
 import argparse
+import os
 import sys
+from collections.abc import Iterator
 
 from evenkeel.api.encode import encode
+from evenkeel.api.manifests import Reading
+from evenkeel.api.pod import Pod
 from evenkeel.api.profile import Profile
 from evenkeel.cli.client import Client, client_from
 from evenkeel.cli.inputs import add_manifest_flag, read_all
@@ -33,13 +37,24 @@ def run(args: argparse.Namespace) -> int:
         raise EvenkeelError(f"{', '.join(args.filename)}: no pod in it")
     items = [
         {"apiVersion": "v1", "kind": "Pod", **pod}
-        for pod in map(encode, reading.pods)
+        for pod in map(encode, _with_images(reading))
         if isinstance(pod, dict)
     ]
     answer = client.apply({"apiVersion": "v1", "kind": "List", "items": items})
     for applied in answer["pods"]:
         print(f"pod/{applied['pod'].partition('/')[2]} {applied['outcome']}")
     return 0
+
+
+def _with_images(reading: Reading) -> Iterator[Pod]:
+    """Images that are named from where their manifest stands, or for standard input from here."""
+    from evenkeel.runtime.process.images import with_absolute_images
+
+    for pod, origin in zip(reading.pods, reading.origins, strict=True):
+        is_file = os.path.exists(origin.source)
+        yield with_absolute_images(
+            pod, os.path.dirname(os.path.abspath(origin.source)) if is_file else os.getcwd()
+        )
 
 
 def profile_of(client: Client) -> Profile:
