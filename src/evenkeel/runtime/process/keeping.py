@@ -279,6 +279,7 @@ class Keeping:
                 os.kill(kept.process.pid, signal.SIGKILL)
 
     def _settled(self, key: AttemptKey) -> None:
+        self._spares.fill_later()
         waiting, self._after_setup = self._after_setup, []
         for keys, callback in waiting:
             keys.discard(key)

@@ -8,7 +8,7 @@ from evenkeel.runtime.process.attempts import start_ticks
 from evenkeel.runtime.process.loop import Loop, Timer
 
 _READY = 2
-_REFILL_SECONDS = 0.01  # not at once: the one just taken has better use for the processor
+_REFILL_SECONDS = 0.005
 
 
 class Spare(NamedTuple):
@@ -31,10 +31,13 @@ class Spares:
 
     def take(self) -> Spare:
         """Raises OSError where none can be made."""
+        return self._ready.pop() if self._ready else self._forked()
+
+    def fill_later(self) -> None:
+        """When nothing has been started for a moment: those just begun have better use for the processor."""
         if self._refill is not None:
             self._refill.cancel()
         self._refill = self._loop.after(_REFILL_SECONDS, self.fill)
-        return self._ready.pop() if self._ready else self._forked()
 
     def fill(self) -> None:
         try:
@@ -50,6 +53,7 @@ class Spares:
                 self._ready.remove(spare)
                 os.close(spare.orders)
                 os.close(spare.report)
+                self.fill_later()
                 return True
         return False
 
