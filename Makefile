@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 VECTORS ?= tests/vectors
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo explain root test lint format unit conformance kernel kernel-host kernel-v2 kernel-systemd bench docs clean
+.PHONY: help setup run demo explain root test lint format unit conformance kernel kernel-host kernel-v2 kernel-systemd bench docs clean soak
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +59,11 @@ kernel-v2: setup ## in a virtual machine with cgroup v2
 
 kernel-systemd: setup ## in a virtual machine with systemd
 	$(BIN)/python -m tests.machines test systemd
+
+soak: setup root ## hours of it: the agent killed under 500 pods, hundreds of storms (SEED=n replays)
+	EVENKEEL_CRASH_PODS=500 EVENKEEL_CRASHES=60 EVENKEEL_STORMS=300 EVENKEEL_SEED=$(SEED) \
+	  $(BIN)/python -m tests.machines test host --time-limit 14400 -- \
+	  tests/kernel/test_crashes.py tests/kernel/test_storms.py -s
 
 bench: setup ## every figure beside its reference, and bench/results.json
 	$(BIN)/python -m bench

@@ -9,22 +9,21 @@ and reports back the same way.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
 
 from evenkeel.agent import admitting
+from evenkeel.agent.acts import Acts
 from evenkeel.agent.admitting import Admission
 from evenkeel.agent.cgroups import Cgroups
+from evenkeel.agent.cores import with_cores
 from evenkeel.agent.holdings import Holdings
 from evenkeel.agent.journal import Journal, JournalError
 from evenkeel.agent.records import NORMAL, WARNING, HeldPod
 from evenkeel.agent.telling import Telling
 from evenkeel.api.pod import Pod
-from evenkeel.cgroup.driver import CgroupError
 from evenkeel.cgroup.reconcile import Report
 from evenkeel.cgroup.restore import Found
 from evenkeel.cgroup.tree import Cgroup
-from evenkeel.policy.cpuset import ContainerKey, assign_on
 from evenkeel.policy.lifecycle import changes
 from evenkeel.policy.lifecycle.actions import Actions, Stop, actions
 from evenkeel.policy.lifecycle.life import AS_RESTART, PodLife, Verdict
@@ -33,13 +32,12 @@ from evenkeel.policy.lifecycle.settings import LifeSettings
 from evenkeel.policy.node import NodeView
 from evenkeel.policy.provision import PodMoment
 from evenkeel.policy.qos import pod_class
-from evenkeel.runtime.interface import Attempt, Exit, Launch, Record, Runtime, StartFailed
+from evenkeel.runtime.interface import Attempt, Exit, Launch, Record, Runtime
 
 log = logging.getLogger(__name__)
 
 _JOURNAL_RETRY_SECONDS = 1.0
 _FOUND = "foundBefore"  # what cgroups of others had in the files that we set (B13)
-_CPUS = "cpus"  # where the journal keeps the cores that containers have for themselves (A23)
 
 
 class Sync:
@@ -79,13 +77,8 @@ class Sync:
         self._actions: dict[str, Actions] = {}
         self._moments: dict[str, PodMoment] = {}
         self._planned: tuple[PodMoment, ...] | None = None
-        self._starting: set[Attempt] = set()
-        self._stopping: dict[Attempt, tuple[float, asyncio.Task[None]]] = {}
-        self._removing: set[str] = set()
-        self._cleaned: set[str] = set()  # pods of which nothing but logs is left, or will be in a moment
-        self._cleaning: set[str] = set()
+        self._acts = Acts(runtime, self)
         self._ended: list[Attempt] = []  # to be forgotten by the runtime once that is written down
-        self._tasks: set[asyncio.Task[None]] = set()
         self._has_room = True  # somebody left since admission last looked
         self._journal_fails = ""
 
@@ -95,6 +88,9 @@ class Sync:
         if uid:
             self._look_at.add(uid)
         self._wanted.set()
+
+    def settled(self, uid: str) -> None:
+        self.want_step(uid)
 
     def room_appeared(self) -> None:
         self._has_room = True
@@ -119,6 +115,8 @@ class Sync:
         self._holdings.put_life(held.pod.metadata.uid, life)
         self._telling.tell(NORMAL, "Started", f"started container {name}", held.pod, name)
         self.want_step(held.pod.metadata.uid)
+        if record.exit is not None:
+            self.exited(record.attempt, record.exit)
 
     def start_failed(self, attempt: Attempt, message: str) -> None:
         held = self.held_of(attempt)
@@ -180,7 +178,7 @@ class Sync:
 
     def is_clean(self, uid: str) -> bool:
         """Whether nothing of a pod that was taken is left but its logs: its attempts may be counted anew."""
-        return uid in self._cleaned and uid not in self._cleaning
+        return self._acts.is_clean(uid)
 
     def held_of(self, attempt: Attempt) -> HeldPod | None:
         """The pod, if the attempt is its container's last."""
@@ -310,7 +308,7 @@ class Sync:
             log.warning("the journal can be written again")
         ended, self._ended = self._ended, []
         for attempt in ended:
-            self._spawn(self._runtime.forget(attempt))
+            self._acts.forget_attempt(attempt)
         return True
 
     # Cgroups
@@ -320,26 +318,12 @@ class Sync:
         ordered = sorted(self._moments.items(), key=lambda item: self._order(item[0]))
         moments = [moment for _, moment in ordered]
         if self._node.config.cpu_manager_policy == "static":
-            moments = self._with_cores(moments)
+            moments = with_cores(self._node, moments, self._journal)
         return tuple(moments)
 
     def _order(self, uid: str) -> int:
         held = self._holdings.get(uid)
         return held.order if held is not None else 0
-
-    def _with_cores(self, moments: list[PodMoment]) -> list[PodMoment]:
-        kept: dict[ContainerKey, tuple[int, ...]] = {}
-        before = self._journal.value(_CPUS)
-        if isinstance(before, dict):
-            kept = {tuple(key.split("/", 1)): tuple(cpus) for key, cpus in before.items()}
-        cores = assign_on(self._node, [moment.pod for moment in moments], kept)
-        now = {f"{uid}/{name}": list(cpus) for (uid, name), cpus in cores.exclusive.items()}
-        if now != before:
-            self._journal.set_value(_CPUS, now)
-        return [
-            moment._replace(exclusive_cpus=cores.of_pod(moment.pod.metadata.uid), shared_cpus=cores.shared)
-            for moment in moments
-        ]
 
     def _follow(self) -> None:
         moments = self.moments()
@@ -347,7 +331,7 @@ class Sync:
             self._planned = moments
             self._reported(self._cgroups.follow(moments))
             for cgroup in self._cgroups.rescored:
-                self._spawn(self._rescore(cgroup))
+                self._acts.spawn(self._rescore(cgroup))
 
     async def _rescore(self, cgroup: Cgroup) -> None:
         scored = await self._cgroups.set_score(cgroup)
@@ -389,20 +373,15 @@ class Sync:
             return
         todo = self._actions.get(uid)
         for launch in self._launches(held):
-            if launch.attempt not in self._starting:
-                self._starting.add(launch.attempt)
-                self._spawn(self._start(launch))
+            self._acts.start(launch)
         for stop in todo.stop if todo is not None else ():
-            self._stop(held, stop)
+            number = held.life.container(stop.container).attempt
+            self._acts.stop(Attempt(uid, stop.container, number), stop)
         is_over = not held.is_admitted or (todo is not None and todo.is_over)
-        if is_over and uid not in self._removing:
-            if held.life.deleted_at is not None:
-                self._removing.add(uid)
-                self._spawn(self._remove(held))
-            elif held.is_admitted and uid not in self._cleaned and not admitting.is_running(held):
-                self._cleaned.add(uid)
-                self._cleaning.add(uid)
-                self._spawn(self._clean(uid))
+        if is_over and held.life.deleted_at is not None:
+            self._acts.remove(uid)
+        elif is_over and held.is_admitted and not admitting.is_running(held):
+            self._acts.clean(uid)
 
     def _launches(self, held: HeldPod) -> Iterator[Launch]:
         for container in held.pod.spec.every_container:
@@ -417,57 +396,14 @@ class Sync:
             score = int(cgroup.oom_score_adj.value) if cgroup.oom_score_adj is not None else None
             yield Launch(attempt, held.pod, container, cgroup.path, score)
 
-    async def _start(self, launch: Launch) -> None:
-        try:
-            await self._runtime.prepare(launch.pod)
-            record = await self._runtime.start(launch)
-        except (StartFailed, CgroupError) as error:
-            self.start_failed(launch.attempt, str(error))
-        else:
-            self.started(record)
-            if record.exit is not None:
-                self.exited(record.attempt, record.exit)
-        finally:
-            self._starting.discard(launch.attempt)
-
-    def _stop(self, held: HeldPod, stop: Stop) -> None:
-        life = held.life.container(stop.container)
-        attempt = Attempt(held.pod.metadata.uid, stop.container, life.attempt)
-        deadline = asyncio.get_running_loop().time() + stop.grace_seconds
-        before = self._stopping.get(attempt)
-        if before is not None:
-            if before[0] <= deadline + 0.5:
-                return
-            before[1].cancel()  # somebody is in more of a hurry
-        task = self._spawn(self._runtime.stop(attempt, stop.grace_seconds))
-        self._stopping[attempt] = (deadline, task)
-        task.add_done_callback(lambda done: self._stopped(attempt, done))
-
-    def _stopped(self, attempt: Attempt, task: asyncio.Task[None]) -> None:
-        if attempt in self._stopping and self._stopping[attempt][1] is task:
-            del self._stopping[attempt]
-
-    async def _clean(self, uid: str) -> None:
-        """Volumes and directories of a pod that is over; its status and its logs stay."""
-        try:
-            await self._runtime.remove(uid)
-        finally:
-            self._cleaning.discard(uid)
+    def cleaned(self, uid: str) -> None:
         self.on_cleaned(uid)
 
-    async def _remove(self, held: HeldPod) -> None:
-        """The last of a pod; its cgroups are gone already."""
-        uid = held.pod.metadata.uid
-        try:
-            await self._runtime.remove(uid)
-            self.on_cleaned(uid)
-            await self._runtime.remove_logs(uid)
-        finally:
-            self._removing.discard(uid)
-        self.forget(held)
-
-    def forget(self, held: HeldPod) -> None:
+    def removed(self, uid: str) -> None:
         """Nothing of the pod is left; if another was to take its place, it comes now."""
+        held = self._holdings.get(uid)
+        if held is None:
+            return
         self.forget_life(held)
         self._holdings.remove(held.pod.metadata.uid)
         self.on_gone(held)
@@ -478,7 +414,7 @@ class Sync:
         self._actions.pop(uid, None)
         self._wake_at.pop(uid, None)
         self._moments.pop(uid, None)
-        self._cleaned.discard(uid)
+        self._acts.forget(uid)
         self.admission.forget(uid)
         self.on_settled(uid, None)
 
@@ -499,7 +435,7 @@ class Sync:
         life = held.life
         for name, container in held.life.containers.items():
             attempt = Attempt(held.pod.metadata.uid, name, container.attempt)
-            if container.is_asked_for and attempt not in self._starting:
+            if container.is_asked_for and not self._acts.is_starting(attempt):
                 life = changes.not_started(life, name)
             stop = Stop(name, "the agent is shutting down", grace_seconds(held.pod), AS_RESTART)
             life = changes.asked_to_stop(life, stop, now)
@@ -507,7 +443,7 @@ class Sync:
 
     def is_at_rest(self) -> bool:
         """Whether nothing runs, nor is being started, stopped or removed."""
-        return not self._tasks and not any(held.life.is_alive for held in self._holdings)
+        return self._acts.is_idle and not any(held.life.is_alive for held in self._holdings)
 
     # Time, and work beside the loop
 
@@ -519,23 +455,8 @@ class Sync:
             wait = max(min(self._wake_at.values()) - now, 0.0)
             self._timer = asyncio.get_running_loop().call_later(wait, self._wanted.set)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-        return task
-
     async def abandon(self) -> None:
         """Drops what is being done: the next agent finds it half done, and finishes it."""
         if self._timer is not None:
             self._timer.cancel()
-        tasks = tuple(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("%s: %s", type(error).__name__, error)
-        self._wanted.set()
+        await self._acts.abandon()

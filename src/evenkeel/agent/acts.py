@@ -1,0 +1,147 @@
+"""What takes time: starting, stopping and removing, beside the loop that decides it.
+
+Each act is done once at a time, however often it is asked for, and reports back through `Outcome`. One that fails is
+told of, and asked for again by the loop a little later.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from evenkeel.cgroup.driver import CgroupError
+from evenkeel.policy.lifecycle.actions import Stop
+from evenkeel.runtime.interface import Attempt, Launch, Record, Runtime, StartFailed
+
+log = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 5.0
+_HURRY_SECONDS = 0.5  # a stop that ends so much sooner takes the place of the one under way
+
+
+class Outcome(Protocol):
+    """What the loop is told. `settled` comes after every act, with the pod's UID."""
+
+    def started(self, record: Record) -> None: ...
+    def start_failed(self, attempt: Attempt, message: str) -> None: ...
+    def cleaned(self, uid: str) -> None: ...
+    def removed(self, uid: str) -> None: ...
+    def settled(self, uid: str) -> None: ...
+
+
+class Acts:
+    def __init__(self, runtime: Runtime, outcome: Outcome) -> None:
+        self._runtime = runtime
+        self._outcome = outcome
+        self._starting: set[Attempt] = set()
+        self._stopping: dict[Attempt, tuple[float, asyncio.Task[None]]] = {}
+        self._removing: set[str] = set()
+        self._cleaned: set[str] = set()  # pods of which nothing but logs is left, or will be in a moment
+        self._cleaning: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, launch: Launch) -> None:
+        if launch.attempt not in self._starting:
+            self._starting.add(launch.attempt)
+            self.spawn(self._start(launch), launch.attempt.uid)
+
+    def is_starting(self, attempt: Attempt) -> bool:
+        return attempt in self._starting
+
+    def stop(self, attempt: Attempt, stop: Stop) -> None:
+        deadline = asyncio.get_running_loop().time() + stop.grace_seconds
+        before = self._stopping.get(attempt)
+        if before is not None:
+            if before[0] <= deadline + _HURRY_SECONDS:
+                return
+            before[1].cancel()
+        task = self.spawn(self._runtime.stop(attempt, stop.grace_seconds), attempt.uid)
+        self._stopping[attempt] = (deadline, task)
+        task.add_done_callback(lambda done: self._stopped(attempt, done))
+
+    def forget_attempt(self, attempt: Attempt) -> None:
+        self.spawn(self._runtime.forget(attempt), attempt.uid)
+
+    def clean(self, uid: str) -> None:
+        """Volumes and directories of a pod that is over; its status and its logs stay."""
+        if uid not in self._cleaned:
+            self._cleaned.add(uid)
+            self._cleaning.add(uid)
+            self.spawn(self._clean(uid), uid)
+
+    def is_clean(self, uid: str) -> bool:
+        """Whether nothing of a pod that was taken is left but its logs: its attempts may be counted anew."""
+        return uid in self._cleaned and uid not in self._cleaning
+
+    def remove(self, uid: str) -> None:
+        """The last of a pod; its cgroups are gone already."""
+        if uid not in self._removing:
+            self._removing.add(uid)
+            self.spawn(self._remove(uid), uid)
+
+    def forget(self, uid: str) -> None:
+        """The pod may come anew."""
+        self._cleaned.discard(uid)
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._tasks
+
+    def spawn(self, work: Coroutine[Any, Any, None], uid: str = "") -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(lambda done: self._done(done, uid))
+        return task
+
+    async def abandon(self) -> None:
+        """Drops what is being done: the next agent finds it half done, and finishes it."""
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _start(self, launch: Launch) -> None:
+        try:
+            await self._runtime.prepare(launch.pod)
+            record = await self._runtime.start(launch)
+        except (StartFailed, CgroupError) as error:
+            self._outcome.start_failed(launch.attempt, str(error))
+        else:
+            self._outcome.started(record)
+        finally:
+            self._starting.discard(launch.attempt)
+
+    def _stopped(self, attempt: Attempt, task: asyncio.Task[None]) -> None:
+        if attempt in self._stopping and self._stopping[attempt][1] is task:
+            del self._stopping[attempt]
+
+    async def _clean(self, uid: str) -> None:
+        try:
+            await self._runtime.remove(uid)
+        except BaseException:
+            self._cleaned.discard(uid)
+            raise
+        finally:
+            self._cleaning.discard(uid)
+        self._outcome.cleaned(uid)
+
+    async def _remove(self, uid: str) -> None:
+        try:
+            await self._runtime.remove(uid)
+            self._outcome.cleaned(uid)
+            await self._runtime.remove_logs(uid)
+        finally:
+            self._removing.discard(uid)
+        self._outcome.removed(uid)
+
+    def _done(self, task: asyncio.Task[None], uid: str) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is None:
+            self._outcome.settled("")
+            return
+        log.error("%s: %s", type(error).__name__, error)
+        later: Callable[[], None] = lambda: self._outcome.settled(uid)  # noqa: E731
+        task.get_loop().call_later(_RETRY_SECONDS, later)
