@@ -1,0 +1,336 @@
+"""The agent with real pods: one started, a hundred at once, 110 kept for a while, and taken over after a restart.
+
+A start is timed to the first instruction of the program, which says what time it was. Beside it, in turns: the same
+program cloned into the same namespaces and a cgroup that is there already, by a C program (start_reference.c) that does
+nothing else; and `podman run` of it, with the host's network and a root filesystem that is a directory. Before each the
+machine is left alone for a moment: who enters a cgroup just after another has done so need not wait for all processors
+to take note (an RCU grace period, the larger part of a bare start), and neither is to profit from the other.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from bench.figure import Figure, against, failed, ratio_at_most, value_at_least, value_at_most
+from evenkeel.api.config import KubeletConfiguration, defaulted
+from evenkeel.cgroup.drivers.detect import detect, driver_for
+from evenkeel.cli.client import Client, NoAgent
+
+STARTS = 31
+PODMAN_STARTS = 7
+BURST = 100
+BURSTS = 3
+KEPT = 110
+IDLE_SECONDS = 30.0
+PATIENCE_SECONDS = 120.0
+SETTLED_SECONDS = 0.2
+TICKS = os.sysconf("SC_CLK_TCK")
+MIB = 1 << 20
+FEW_FILES = (
+    "--ulimit",
+    "nofile=1024:4096",
+    "--ulimit",
+    "nproc=4096:4096",
+)  # also where root may not raise limits
+
+
+class Agent:
+    """`evenkeel up` in a directory and a cgroup root of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self.state = directory / "state"
+        self.times = directory / "times"
+        self.times.mkdir()
+        self.program = directory / "start_reference"
+        self.client = Client(str(self.state))
+        self.cgroup_root = f"/evenkeel-bench-{os.getpid()}"
+        self._log = directory / "log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *flags: str) -> None:
+        command = [sys.executable, "-m", "evenkeel", "up", "--state-dir", str(self.state)]
+        node = [
+            "--cgroup-root",
+            self.cgroup_root,
+            "--node",
+            "8Gi,16cpu",
+            "--eviction-hard=",
+            "--max-pods",
+            "250",
+        ]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*command, *node, *flags], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        eventually(self._answers)
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, self._log.read_text()[-2000:]
+        try:
+            self.client.get("/healthz")
+        except NoAgent:
+            return False
+        return True
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def keeper_pid(self) -> int:
+        """The process that is the containers' parent. The state directory is among its arguments, and among those of
+        the processes that it forked for containers to come."""
+        state = os.fsencode(os.path.realpath(self.state))
+        found = {}
+        for path in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if state in (path / "cmdline").read_bytes().split(b"\0") and int(path.name) != self.pid:
+                    found[int(path.name)] = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+        return next(pid for pid, parent in found.items() if parent not in found)
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def close(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self.kill()
+        self.start("--stop-pods")
+        assert self._process is not None
+        self._process.send_signal(signal.SIGINT)
+        self._process.wait(PATIENCE_SECONDS)
+        driver = driver_for(detect(), defaulted(KubeletConfiguration(cgroup_root=self.cgroup_root)))
+        driver.remove(self.cgroup_root)
+        driver.close()
+
+    def apply(self, *names: str) -> float:
+        """Pods that say when their program began, and stay; the time before they were handed in."""
+        pods = [self._pod(name) for name in names]
+        at = time.time()
+        self.client.apply({"apiVersion": "v1", "kind": "List", "items": pods})
+        return at
+
+    def _pod(self, name: str) -> dict[str, Any]:
+        command = [str(self.program), "first", str(self.times / name), "stay"]
+        resources = {"requests": {"cpu": "100m", "memory": "16Mi"}}
+        container = {"name": "main", "image": "host", "command": command, "resources": resources}
+        spec = {"terminationGracePeriodSeconds": 0, "containers": [container]}
+        return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+    def began(self, name: str) -> float:
+        """When the pod's program did."""
+        return said_time(self.times / name)
+
+    def delete(self, *names: str) -> None:
+        for name in names:
+            self.client.delete("default", name, 0)
+        eventually(
+            lambda: not {pod["metadata"]["name"] for pod in self.client.pods()} & set(names), pause=0.05
+        )
+
+    def happened(self, name: str, reason: str) -> float:
+        told = self.client.lines("/events", pod=f"default/{name}")
+        return float(next(one["at"] for one in told if one["reason"] == reason))
+
+    def procs(self, name: str) -> list[str]:
+        """The files that take a process into the cgroup of the pod's container."""
+        uid = self.client.pod("default", name)["metadata"]["uid"]
+        launch = json.loads((self.state / "pods" / uid / "containers" / "main" / "1" / "launch").read_text())
+        return list(launch["procs"])
+
+
+def figures() -> Iterator[Figure]:
+    with agent() as one:
+        yield from starts(one)
+        yield burst(one)
+        yield from kept(one)
+        yield taking_over(one)
+
+
+@contextmanager
+def agent() -> Iterator[Agent]:
+    with tempfile.TemporaryDirectory() as directory:
+        one = Agent(Path(directory))
+        source = str(Path(__file__).with_name("start_reference.c"))
+        subprocess.run(["cc", "-O2", "-static", "-o", str(one.program), source], check=True)
+        one.start()
+        try:
+            yield one
+        finally:
+            one.close()
+
+
+def starts(one: Agent) -> Iterator[Figure]:
+    applied: list[float] = []
+    admitted: list[float] = []
+    bare: list[float] = []
+    podman: list[float] = []
+    problem = ""
+    for number in range(STARTS):
+        name = f"start-{number}"
+        time.sleep(SETTLED_SECONDS)
+        at = one.apply(name)
+        began = one.began(name)
+        applied.append((began - at) * 1000)
+        admitted.append((began - one.happened(name, "Admitted")) * 1000)
+        bare.append(bare_start(one, name) * 1000)
+        if len(podman) < PODMAN_STARTS and not problem:
+            try:
+                podman.append(podman_start(one, f"podman-{number}") * 1000)
+            except (OSError, subprocess.CalledProcessError, AssertionError) as error:
+                problem = f"podman cannot be measured here: {said(error)}"
+        one.delete(name)
+    yield against("a pod from admission to its first instruction", admitted, bare, "ms", ratio_at_most(5))
+    yield against("a pod from apply to its first instruction", applied, bare, "ms", None)
+    name, target = "a pod from admission, beside podman run", ratio_at_most(0.1)
+    yield failed(name, problem, target) if problem else against(name, admitted, podman, "ms", target)
+
+
+def bare_start(one: Agent, name: str) -> float:
+    """The program alone, in the cgroup where the pod already is."""
+    target = one.times / f"bare-{name}"
+    command = [str(one.program), "spawn", *one.procs(name)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        time.sleep(SETTLED_SECONDS)
+        said_before, _ = process.communicate(f"{target}\n", PATIENCE_SECONDS)
+    return said_time(target) - int(said_before) / 1e9
+
+
+def podman_start(one: Agent, name: str) -> float:
+    image = one.times.parent / "image"
+    if not image.exists():
+        for directory in ("proc", "sys", "dev", "etc", "run", "tmp"):
+            (image / directory).mkdir(parents=True)
+        shutil.copy(one.program, image / "program")
+    # runc rather than crun where both are: crun refuses hybrid cgroups.
+    runtime = ["--runtime", "runc"] if shutil.which("runc") else []
+    command = ["podman", *runtime, "run", "--rm", "--network", "host", *FEW_FILES]
+    mounts = ["--volume", f"{one.times}:/times", "--rootfs", str(image)]
+    at = time.time()
+    subprocess.run(
+        [*command, *mounts, "/program", "first", f"/times/{name}"],
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
+    return said_time(one.times / name) - at
+
+
+def burst(one: Agent) -> Figure:
+    rates = []
+    for round_ in range(BURSTS):
+        names = [f"burst-{round_}-{number}" for number in range(BURST)]
+        told = one.client.lines("/events", follow="true")
+        at = one.apply(*names)
+        waiting = set(names)
+        for happening in told:
+            if happening["reason"] == "Started":
+                waiting.discard(happening["pod"].partition("/")[2])
+            if not waiting:
+                break
+        rates.append(BURST / (time.time() - at))
+        one.delete(*names)
+    rates.sort()
+    return Figure(
+        f"{BURST} pods at once, from apply until all run",
+        rates[len(rates) // 2],
+        "pods/s",
+        None,
+        None,
+        value_at_least(100),
+    )
+
+
+def kept(one: Agent) -> Iterator[Figure]:
+    names = [f"kept-{number}" for number in range(KEPT)]
+    one.apply(*names)
+    for name in names:
+        one.began(name)
+    eventually(lambda: all(pod["status"]["phase"] == "Running" for pod in one.client.pods()), pause=0.1)
+    time.sleep(2.0)  # what follows the start (a look at each pod, memory given back) is not idling
+    pids = {"the agent": one.pid, "the keeper": one.keeper_pid}
+    before, since = {name: cpu_seconds(pid) for name, pid in pids.items()}, time.monotonic()
+    time.sleep(IDLE_SECONDS)
+    lasted = time.monotonic() - since
+    for name, pid in pids.items():
+        share = 100 * (cpu_seconds(pid) - before[name]) / lasted
+        is_agent = name == "the agent"
+        yield Figure(
+            f"{name}, idle with {KEPT} pods",
+            share,
+            "% of a core",
+            None,
+            None,
+            value_at_most(0.5) if is_agent else None,
+        )
+        resident = resident_mib(pid)
+        yield Figure(
+            f"{name}'s memory with {KEPT} pods",
+            resident,
+            "MiB",
+            None,
+            None,
+            value_at_most(64) if is_agent else None,
+        )
+
+
+def taking_over(one: Agent) -> Figure:
+    """From exec of a new agent, after the old one was killed, until it answers with every pod running."""
+    one.kill()
+    at = time.monotonic()
+    one.start()
+    eventually(
+        lambda: sum(pod["status"].get("phase") == "Running" for pod in one.client.pods()) == KEPT, pause=0.01
+    )
+    return Figure(
+        f"{KEPT} pods taken over by a new agent", (time.monotonic() - at) * 1000, "ms", None, None, None
+    )
+
+
+def said_time(path: Path) -> float:
+    def read() -> float | None:
+        with suppress(OSError):
+            text = path.read_text()
+            return int(text) / 1e9 if text.endswith("\n") else None
+        return None
+
+    return float(eventually(read))
+
+
+def eventually(probe: Any, *, pause: float = 0.001) -> Any:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not (answer := probe()):
+        assert time.monotonic() < deadline, "not in time"
+        time.sleep(pause)
+    return answer
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def resident_mib(pid: int) -> float:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS:"))
+
+
+def said(error: Exception) -> str:
+    text = (
+        error.stderr.decode(errors="replace").strip()
+        if isinstance(error, subprocess.CalledProcessError)
+        else ""
+    )
+    return text.splitlines()[-1] if text else str(error)
