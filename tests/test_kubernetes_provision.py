@@ -136,6 +136,33 @@ def test_huge_pages_of_a_container_are_those_it_asked_for():
     found = planned(kubelet(hugepages={2 * MIB: 512, GIB: 1}), some)
     assert (found[f"{POD}/c"]["hugetlb.2MB.max"], found[f"{POD}/c"]["hugetlb.1GB.max"]) == (str(4 * MIB), "0")
     assert found[POD]["hugetlb.2MB.max"] == str(4 * MIB)
+    assert found[POD]["hugetlb.1GB.max"] == "0", "of a size that is not asked for, none"
+    for path in ("", "burstable", "besteffort"):
+        assert found[path]["hugetlb.2MB.max"] == found[path]["hugetlb.1GB.max"] == str(1 << 62)
+    for files in found.values():
+        assert all(
+            files[file.replace(".max", ".rsvd.max")] == value
+            for file, value in files.items()
+            if file in ("hugetlb.2MB.max", "hugetlb.1GB.max")
+        )
+
+
+def test_reserved_cgroups_have_no_huge_pages():
+    view = kubelet(
+        hugepages={2 * MIB: 512, GIB: 1},
+        system_reserved={"memory": "1Gi"},
+        system_reserved_cgroup="/system",
+        enforce_node_allocatable=("pods", "system-reserved"),
+    )
+    found = planned(view, version=Version.V1)["/system"]
+    assert (found["hugetlb.1GB.limit_in_bytes"], found["hugetlb.1GB.rsvd.limit_in_bytes"]) == ("0", "0")
+
+
+def test_where_there_is_no_quota_the_period_is_the_kernels():
+    view = kubelet(cpu_cfs_quota_period=Duration.parse("20ms"))
+    assert planned(view, BEST_EFFORT)["besteffort/podn"]["cpu.max"] == "max 100000"
+    off = kubelet(cpu_cfs_quota_period=Duration.parse("20ms"), cpu_cfs_quota=False)
+    assert planned(off, BURSTABLE)[POD]["cpu.max"] == "max 20000"
 
 
 def test_every_setting_is_kubelets():

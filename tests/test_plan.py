@@ -149,6 +149,8 @@ def test_parents_come_before_children_and_every_setting_has_a_rule_and_a_reason(
     known = default | {
         "hugetlb.2MB.max",
         "hugetlb.2MB.limit_in_bytes",
+        "hugetlb.2MB.rsvd.max",
+        "hugetlb.2MB.rsvd.limit_in_bytes",
         "cpuset.cpus",
         "memory.swappiness",
     }

@@ -66,6 +66,22 @@ def test_of_a_cgroup_that_we_make_the_kernels_defaults_are_remembered():
     assert found == {"/evenkeel": {"cpu.weight": "100", "memory.min": "0"}}
 
 
+@pytest.mark.req("B13")
+@pytest.mark.parametrize("version", list(Version))
+def test_huge_pages_that_the_other_profile_kept_from_pods_are_theirs_again(version):
+    kernel = Kernel(version)
+    pages = {"hugepages": {2 << 20: 8}}
+    reconcile(kernel, plan(node(profile="kubernetes", **pages), [POD], version))
+    last = "max" if version == Version.V2 else "limit_in_bytes"
+    path = next(path for path in kernel.cgroups if path.endswith("/podp"))
+    assert kernel.cgroups[path][f"hugetlb.2MB.{last}"] == "0"
+
+    reconcile(kernel, restoring(plan(node(**pages), [POD], version)))
+
+    for file in (f"hugetlb.2MB.{last}", f"hugetlb.2MB.rsvd.{last}"):
+        assert kernel.cgroups[path][file] in ("max", "9223372036854771712")
+
+
 @pytest.mark.req("A23", "B13")
 @pytest.mark.parametrize("version", list(Version))
 def test_cores_of_ones_own_are_given_back(version):

@@ -1,6 +1,6 @@
 """From amounts to the kernel's files, for cgroup v1 and v2."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from evenkeel.api.cpuset import format_cpuset
 from evenkeel.cgroup.tree import Setting, Version
@@ -64,8 +64,8 @@ def _v2(provision: Provision, weight: Callable[[int], int]) -> list[Setting]:
     ):
         if plain is not None:
             _add(found, file, plain)
-    for size, amount in provision.hugepages.items():
-        _add(found, f"hugetlb.{hugepage_size(size)}.max", amount)
+    for file, amount in _hugepages(provision):
+        _add(found, f"{file}.max", amount)
     return found
 
 
@@ -90,9 +90,18 @@ def _v1(provision: Provision) -> list[Setting]:
     # That bounds the two together, and only where there is a limit; what keeps pages from being swapped out is this.
     _add(found, "memory.swappiness", provision.swappiness)
     _add(found, "pids.max", provision.pids_max)
-    for size, amount in provision.hugepages.items():
-        _add(found, f"hugetlb.{hugepage_size(size)}.limit_in_bytes", amount, unlimited="-1")
+    for file, amount in _hugepages(provision):
+        _add(found, f"{file}.limit_in_bytes", amount, unlimited="-1")
     return found
+
+
+def _hugepages(provision: Provision) -> Iterator[tuple[str, Amount]]:
+    """How the files of each size begin."""
+    for size, amount in provision.hugepages.items():
+        file = f"hugetlb.{hugepage_size(size)}"
+        yield file, amount
+        if provision.hugepages_when_reserved:
+            yield f"{file}.rsvd", amount
 
 
 def _is_no_quota(quota: Quota) -> bool:

@@ -26,10 +26,11 @@ def restoring(tree: Tree, before: Mapping[str, Mapping[str, str]] | None = None)
     """`tree` with every file that we might have written and it does not name: as the kernel makes it, or as it is
     remembered in `before`."""
     before = before or {}
+    defaults = {**DEFAULTS[tree.version], **_hugepages(tree)}
     cgroups = [
         _as_found(cgroup, before.get(cgroup.path, {}))
         if cgroup.kind in _NOT_ONLY_OURS
-        else _as_made(cgroup, tree.version)
+        else _as_made(cgroup, defaults)
         for cgroup in tree.cgroups
     ]
     planned = {cgroup.path for cgroup in tree.cgroups}
@@ -75,10 +76,18 @@ def _as_found(cgroup: Cgroup, files: Mapping[str, str]) -> Cgroup:
     return cgroup._replace(settings=(*cgroup.settings, *more)) if more else cgroup
 
 
-def _as_made(cgroup: Cgroup, version: Version) -> Cgroup:
+def _as_made(cgroup: Cgroup, defaults: Mapping[str, str]) -> Cgroup:
     named = {setting.file for setting in cgroup.settings}
-    defaults = dict(DEFAULTS[version])
-    if cgroup.kind == Kind.CONTAINER:
-        defaults[CPUS] = INHERITED
     more = [Setting(file, value, _RULE, _AS_MADE) for file, value in defaults.items() if file not in named]
+    if cgroup.kind == Kind.CONTAINER and CPUS not in named:
+        more.append(Setting(CPUS, INHERITED, _RULE, _AS_MADE))
     return cgroup._replace(settings=(*cgroup.settings, *more))
+
+
+def _hugepages(tree: Tree) -> dict[str, str]:
+    """The files of every page size that the plan knows of."""
+    of_plan = {s.file for cgroup in tree.cgroups for s in cgroup.settings if s.file.startswith("hugetlb.")}
+    sizes = sorted({file.split(".")[1] for file in of_plan})
+    last = "max" if tree.version == Version.V2 else "limit_in_bytes"
+    files = (f"hugetlb.{size}.{middle}{last}" for size in sizes for middle in ("", "rsvd."))
+    return {file: default_value(file, tree.version) or "" for file in files}

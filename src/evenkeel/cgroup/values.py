@@ -5,7 +5,9 @@ from evenkeel.policy.memory import PAGE_BYTES
 
 # v1 shows "no limit" as the largest multiple of a page that fits a signed 64-bit number.
 _V1_UNLIMITED = (2**63 - 1) // PAGE_BYTES * PAGE_BYTES
-_BEYOND_ANY_LIMIT = 2**62  # hugetlb rounds its "no limit" down to a huge page
+_MOST_LIMITED = (
+    2**62
+)  # hugetlb rounds its "no limit" down to a huge page; kubelet writes this where it means none
 _UNLIMITED = float("inf")
 
 _NOT_IN_BYTES = ("memory.oom.group", "memory.swappiness")
@@ -76,7 +78,7 @@ def _measure(file: str, value: str) -> float | int | str:
     except ValueError:
         return value
     if file.startswith(("memory.", "hugetlb.")) and file not in _NOT_IN_BYTES:
-        return _UNLIMITED if number < 0 or number >= _BEYOND_ANY_LIMIT else number // PAGE_BYTES
+        return _UNLIMITED if number < 0 or number > _MOST_LIMITED else number // PAGE_BYTES
     return _UNLIMITED if number < 0 else number
 
 

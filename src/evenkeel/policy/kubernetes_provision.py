@@ -1,6 +1,7 @@
 """Kubelet's amounts (`kubernetes_cgroups`) as provisions with their reasons (profile `kubernetes`)."""
 
 from collections.abc import Mapping, Sequence
+from typing import TypedDict
 
 from evenkeel.api.container import Container
 from evenkeel.api.pod import Pod
@@ -23,6 +24,7 @@ SANDBOX_SCORE = -998
 _RULE = "kubelet"
 # Kubelet sets none; what our own profile may have left must go before a quota can fall below it.
 _NO_BURST = Amount(0, _RULE, "no burst")
+_NO_BOUND = 1 << 62  # what kubelet writes for huge pages that are not to be limited
 
 
 def container_provision(node: NodeView, facts: PodFacts, container: Container) -> Provision:
@@ -44,10 +46,7 @@ def container_provision(node: NodeView, facts: PodFacts, container: Container) -
         cpu_burst_us=_NO_BURST,
         cpus=Cpus(cpus, _RULE, "static cpu manager") if cpus else None,
         memory_max=limited if config.memory_bytes else Amount(NO_LIMIT, _RULE, "no memory limit"),
-        hugepages={
-            size: Amount(config.hugepage_bytes.get(size, 0), _RULE, "limit of the container")
-            for size in node.capacity.hugepages
-        },
+        **_hugepages(node, config.hugepage_bytes, "limit of the container"),
         oom_group=Amount(1, _RULE, "singleProcessOOMKill is off")
         if node.config.oom_group_kill
         else Amount(0, _RULE, "singleProcessOOMKill is on"),
@@ -88,9 +87,7 @@ def branch_provision(
     provision = _provision(node, _qos_configs(node, pods)[qos], "requests of its pods", "qosReserved")
     return provision._replace(
         cpu_quota=None,
-        hugepages={
-            size: Amount(NO_LIMIT, _RULE, "branches are not bounded") for size in node.capacity.hugepages
-        },
+        **_unbounded_hugepages(node),
     )
 
 
@@ -105,10 +102,8 @@ def root_provision(node: NodeView, pods: Sequence[PodFacts], min_bytes: int) -> 
         ),
         memory_max=_limit(limits.memory_bytes, "capacity less what is reserved"),
         pids_max=_limit(limits.pids, "pids less what is reserved"),
-        hugepages={
-            size: Amount(amount, _RULE, "pages less what is reserved")
-            for size, amount in limits.hugepage_bytes.items()
-        },
+        # Limited to what is allocatable at the start, but unbounded again whenever the branches are looked after.
+        **_unbounded_hugepages(node),
     )
     return _with_unified(node, provision, config.unified)
 
@@ -121,6 +116,7 @@ def reserved_provision(node: NodeView, limits: CgroupLimits, what: str) -> Provi
         else None,
         memory_max=Amount(limits.memory_bytes, _RULE, reason) if limits.memory_bytes is not None else None,
         pids_max=Amount(limits.pids, _RULE, reason) if limits.pids is not None else None,
+        **_hugepages(node, limits.hugepage_bytes, reason),
     )
 
 
@@ -135,7 +131,8 @@ def _qos_configs(node: NodeView, pods: Sequence[PodFacts]) -> Mapping[QoSClass, 
 
 
 def _provision(node: NodeView, config: CgroupConfig, shares_reason: str, limit_reason: str) -> Provision:
-    period = config.cpu_period_us or int(node.config.cpu_cfs_quota_period) // 1000
+    # Where kubelet sets no quota it sets no period either.
+    period = config.cpu_period_us or cpu.DEFAULT_PERIOD_US
     quota = config.cpu_quota_us or NO_LIMIT
     provision = Provision(
         cpu_shares=None if config.cpu_shares is None else Amount(config.cpu_shares, _RULE, shares_reason),
@@ -143,7 +140,7 @@ def _provision(node: NodeView, config: CgroupConfig, shares_reason: str, limit_r
             quota, period, _RULE, limit_reason if quota != NO_LIMIT else "not every container has a limit"
         ),
         memory_max=_limit(config.memory_bytes, limit_reason),
-        hugepages={size: Amount(amount, _RULE, "requests") for size, amount in config.hugepage_bytes.items()},
+        **_hugepages(node, config.hugepage_bytes, "requests of the pod"),
     )
     return _with_unified(node, provision, config.unified)
 
@@ -162,6 +159,24 @@ def _with_unified(node: NodeView, provision: Provision, unified: Mapping[str, st
         else Amount(int(high), _RULE, f"memoryThrottlingFactor {node.config.memory_throttling_factor}"),
         swap_max=None if swap is None else Amount(int(swap), _RULE, "memorySwap.swapBehavior"),
     )
+
+
+class _Hugepages(TypedDict):
+    hugepages: Mapping[int, Amount]
+    hugepages_when_reserved: bool
+
+
+def _hugepages(node: NodeView, asked_bytes: Mapping[int, int], reason: str) -> _Hugepages:
+    """Of every page size that the machine has: what is asked for, or none."""
+    sizes = {**dict.fromkeys(node.capacity.hugepages, 0), **asked_bytes}
+    amounts = {
+        size: Amount(amount, _RULE, reason if amount else "none asked for") for size, amount in sizes.items()
+    }
+    return {"hugepages": amounts, "hugepages_when_reserved": True}
+
+
+def _unbounded_hugepages(node: NodeView) -> _Hugepages:
+    return _hugepages(node, dict.fromkeys(node.capacity.hugepages, _NO_BOUND), "not bounded above the pods")
 
 
 def _limit(value: int | None, reason: str) -> Amount:

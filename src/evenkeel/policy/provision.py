@@ -54,6 +54,9 @@ class Provision(NamedTuple):
     oom_group: Amount | None = None
     pids_max: Amount | None = None
     hugepages: Mapping[int, Amount] = MappingProxyType({})
+    hugepages_when_reserved: bool = (
+        False  # whether these count when pages are reserved, too, or only when used
+    )
     oom_score_adj: Amount | None = None
 
 

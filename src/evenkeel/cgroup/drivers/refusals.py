@@ -144,7 +144,8 @@ def refusal(error: OSError, doing: str, path: str, file: str = "", value: str = 
 
 
 def not_available(path: str, file: str) -> NotAvailable:
-    since = f"it came with Linux {_SINCE[file]}" if file in _SINCE else _WHY_ABSENT.get(file, "")
+    version = "5.7" if ".rsvd." in file else _SINCE.get(file)
+    since = f"it came with Linux {version}" if version else _WHY_ABSENT.get(file, "")
     return NotAvailable(
         f"{file} of cgroup {path} is not available on this kernel",
         path=path,

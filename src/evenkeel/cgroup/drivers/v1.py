@@ -13,7 +13,7 @@ from evenkeel.cgroup.drivers.base import PATIENCE_SECONDS, CgroupfsDriver
 from evenkeel.cgroup.drivers.bounds import Bounds
 from evenkeel.cgroup.drivers.cgroupfs import Cgroupfs
 from evenkeel.cgroup.drivers.mounts import Mounts
-from evenkeel.cgroup.drivers.processes import waits
+from evenkeel.cgroup.drivers.processes import kill_process, waits
 from evenkeel.cgroup.drivers.refusals import not_available, refusal, without_controller
 from evenkeel.cgroup.statistics import V1_FILES, v1_statistics
 from evenkeel.cgroup.tree import Naming, Version
@@ -64,12 +64,20 @@ class V1Driver(CgroupfsDriver):
         self._removed[path] = time.monotonic()
 
     def send_kill(self, path: str) -> None:
-        """Of a hybrid host the unified hierarchy kills in one step who is in it; the others are found one by one."""
+        """Of a hybrid host the unified hierarchy kills in one step who is in it. Who is not is found by its memory."""
         self._bounds.to_remove(path)
-        if self._unified is not None:
+        memory = self._of_controller.get("memory")
+        try:
+            if self._unified is None or memory is None:
+                raise FileNotFoundError("cgroup.kill")
+            self._unified.write(path, "cgroup.kill", "1")
+        except OSError:
+            super().send_kill(path)
+            return
+        for one in (path, *(f"{path}/{name}" for name in memory.children(path))):
             with suppress(OSError):
-                self._unified.write(path, "cgroup.kill", "1")
-        super().send_kill(path)
+                for pid in map(int, memory.read(one, "cgroup.procs").split()):
+                    kill_process(pid, path)
 
     def freeze(self, path: str, *, frozen: bool) -> None:
         self._bounds.to_set(path)
