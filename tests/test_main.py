@@ -259,5 +259,5 @@ def test_no_words_on_the_command_line_end_in_a_traceback(command, words):
 @settings(max_examples=50)
 @given(st.lists(st.text(max_size=8) | st.sampled_from(sorted(COMMANDS)), max_size=2))
 def test_no_word_for_a_command_ends_in_a_traceback(words):
-    words = [word for word in words if word not in ("plan", "doctor")]  # these look at the machine
+    words = [word for word in words if word not in ("plan", "doctor", "up", "demo")]  # these use the machine
     assert run(*words)[0] in (0, 1, 2)
