@@ -537,7 +537,7 @@ def test_stopping_the_pods_leaves_nothing(place):
 
     asyncio.run(main())
     assert not place.runtime.running()
-    assert not any("kubepods" in path for path in place.kernel.cgroups)
+    assert not place.kernel.cgroups  # the root that was made for the pods is gone too
 
 
 @pytest.mark.req("B13")

@@ -18,6 +18,7 @@ from evenkeel.agent.kernel_events import KernelEvents
 from evenkeel.agent.node_status import node_object
 from evenkeel.agent.pressure.memory import MemoryPressure
 from evenkeel.agent.pressure.node_conditions import NodeConditions
+from evenkeel.agent.pressure.node_pressure import NodePressure
 from evenkeel.agent.pressure.returning import Returning
 from evenkeel.agent.probing import Probing
 from evenkeel.agent.records import WARNING, Happening, HeldPod
@@ -88,7 +89,19 @@ class Agent:
             clock,
         )
         self._pressure.on_evicted = lambda _: self._returning.look_again()
-        self._sync.on_cleaned = self._pressure.cleaned
+        self._node_pressure = NodePressure(
+            node,
+            runtime,
+            make_driver,
+            journal,
+            self._holdings,
+            self._sync,
+            self._telling,
+            self._conditions,
+            clock,
+        )
+        self._node_pressure.outcomes.on_evicted = lambda _: self._returning.look_again()
+        self._sync.on_cleaned = self._cleaned
         self._tasks: list[asyncio.Task[None]] = []
 
     # From start to end
@@ -103,6 +116,7 @@ class Agent:
         await self._adopt(records)
         self._sync.first_pass()
         self._pressure.open()
+        self._node_pressure.open()
         loops = [
             self._sync.run(),
             self._kernel.run(),
@@ -117,6 +131,7 @@ class Agent:
     async def close(self, *, stop_pods: bool = False) -> None:
         """Lets the pods run on, or stops them first."""
         self._pressure.close()
+        await self._node_pressure.close()
         if stop_pods:
             await self._stop_pods()
         for task in self._tasks:
@@ -140,7 +155,7 @@ class Agent:
         self._sync.stop_all()
         while not self._sync.is_at_rest():
             await self._sync.stepped()
-        self._cgroups.remove_all()
+        self._sync.remove_cgroups()
 
     async def _adopt(self, records: Mapping[Attempt, Record]) -> None:
         for held in self._holdings:
@@ -191,6 +206,11 @@ class Agent:
     def _tree_changed(self, tree: Tree) -> None:
         self._kernel.follow(tree)
         self._pressure.follow(tree)
+        self._node_pressure.follow(tree)
+
+    def _cleaned(self, uid: str) -> None:
+        self._pressure.cleaned(uid)
+        self._node_pressure.cleaned(uid)
 
     # Front: what others ask
 

@@ -6,8 +6,9 @@ is for one thread at a time.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
+from evenkeel.cgroup.diff import Action
 from evenkeel.cgroup.driver import CgroupError, Driver, Statistics
 from evenkeel.cgroup.planner import Planner
 from evenkeel.cgroup.reconcile import Report, reconcile, reconcile_changed
@@ -131,10 +132,16 @@ class Cgroups:
         finally:
             driver.close()
 
-    def remove_all(self) -> None:
-        """Every cgroup of ours, with the pods' root itself. What is not empty stays, and is said."""
+    def ancestors_made(self, report: Report) -> tuple[str, ...]:
+        """The cgroups above the pods' root that this pass has made: they are ours to remove."""
+        above = {cgroup.path for cgroup in report.tree.cgroups if cgroup.kind == Kind.ANCESTOR}
+        return tuple(step.path for step in report.done if step.action == Action.CREATE and step.path in above)
+
+    def remove_all(self, made: Collection[str]) -> None:
+        """Every cgroup of ours, and those of `made` above the pods' root in which nobody else has put anything."""
         for cgroup in reversed(self._tree.cgroups if self._tree is not None else ()):
-            if cgroup.kind not in (Kind.RESERVED, Kind.ANCESTOR):
+            is_ours = cgroup.kind not in (Kind.RESERVED, Kind.ANCESTOR)
+            if is_ours or (cgroup.path in made and not self.driver.processes(cgroup.path)):
                 self.driver.remove(cgroup.path)
         self._tree = None
 

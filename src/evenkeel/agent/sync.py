@@ -21,6 +21,7 @@ from evenkeel.agent.journal import Journal, JournalError
 from evenkeel.agent.records import NORMAL, WARNING, HeldPod
 from evenkeel.agent.telling import Telling
 from evenkeel.api.pod import Pod
+from evenkeel.cgroup.driver import CgroupError
 from evenkeel.cgroup.reconcile import Report
 from evenkeel.cgroup.restore import Found
 from evenkeel.cgroup.tree import Cgroup
@@ -37,6 +38,7 @@ from evenkeel.runtime.interface import Attempt, Exit, Launch, Record, Runtime
 log = logging.getLogger(__name__)
 
 _JOURNAL_RETRY_SECONDS = 1.0
+_MADE = "cgroupsMade"  # above the pods' root, by us
 _FOUND = "foundBefore"  # what cgroups of others had in the files that we set (B13)
 
 
@@ -345,12 +347,26 @@ class Sync:
             self._decide(held, now)
         self._planned = self.moments()
         before = self._journal.value(_FOUND)
-        self._reported(
-            self._cgroups.first_pass(
-                self._planned, before if isinstance(before, dict) else {}, self._remember_found
-            )
+        report = self._cgroups.first_pass(
+            self._planned, before if isinstance(before, dict) else {}, self._remember_found
         )
+        if made := self._cgroups.ancestors_made(report):
+            self._journal.set_value(_MADE, sorted({*self._made(), *made}))
+        self._reported(report)
         self._wanted.set()
+
+    def _made(self) -> list[str]:
+        made = self._journal.value(_MADE)
+        return made if isinstance(made, list) else []
+
+    def remove_cgroups(self) -> None:
+        """All of ours; nothing runs in them any more."""
+        try:
+            self._cgroups.remove_all(self._made())
+        except CgroupError as error:
+            log.error("%s", error)  # noqa: TRY400
+        else:
+            self._journal.set_value(_MADE, None)
 
     def _remember_found(self, found: Found) -> None:
         if found != (self._journal.value(_FOUND) or {}):
