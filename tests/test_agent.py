@@ -561,3 +561,15 @@ def test_what_was_set_on_the_cgroup_of_daemons_is_put_back_when_that_is_switched
     without.kernel = kernel
     drive(without, story)
     assert kernel.cgroups["/daemons"]["memory.max"] == str(5 * 2**30)
+
+
+def test_of_pods_that_are_over_the_latest_are_kept(place, monkeypatch):
+    monkeypatch.setattr("evenkeel.agent.wanting._MOST_OVER", 2)
+
+    async def story(agent: Agent) -> None:
+        for number in range(4):
+            await agent.apply(pods_of(requesting(f"p{number}", "100")))
+            await until(lambda number=number: phase(agent, f"p{number}") == "Failed")
+        await until(lambda: {one.metadata.name for one in agent.pods()} == {"p1", "p2", "p3"})
+
+    drive(place, story)

@@ -30,6 +30,7 @@ from evenkeel.policy.lifecycle.restarts import grace_seconds
 log = logging.getLogger(__name__)
 
 CREATED, CONFIGURED, UNCHANGED = "created", "configured", "unchanged"
+_MOST_OVER = 500
 _RESIZE = "resize:"  # in the journal, with the UID of the pod that is to be so when there is room
 _SUCCESSOR = "successor:"  # in the journal, with the UID of the pod whose place it takes
 
@@ -134,8 +135,22 @@ class Wanting:
             self._sync.want_step(pod.metadata.uid)
             applied.append(Applied(pod.key, outcome))
         self._holdings.commit()  # what was answered is not lost
+        self._collect()
         self._sync.room_appeared()
         return tuple(applied)
+
+    def _collect(self) -> None:
+        """Of pods that were handed in and are over, the latest are kept to be looked at."""
+        over = [
+            held
+            for held in self._holdings
+            if not held.source.startswith(FILE)
+            and held.life.verdict is not None
+            and held.life.deleted_at is None
+            and not is_running(held)
+        ]
+        for held in over[:-_MOST_OVER]:
+            self.delete(held, 0)
 
     def delete(self, held: HeldPod, given_seconds: float | None) -> None:
         uid = held.pod.metadata.uid
