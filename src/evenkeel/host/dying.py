@@ -16,6 +16,7 @@ class Dying:
 
     def __init__(self, pids: Iterable[int]) -> None:
         self._descriptors: list[int] = []
+        self._pids: list[int] = []
         for pid in pids:
             if len(self._descriptors) == _MOST:
                 break
@@ -23,6 +24,16 @@ class Dying:
                 self._descriptors.append(os.pidfd_open(pid))
             except OSError:
                 continue  # gone already, or there are no more descriptors
+            self._pids.append(pid)
+
+    def hurry(self) -> None:
+        """They were killed: lets them end before others run, and whatever share of the processor they were limited to.
+        Else a process that may use a hundredth of one takes a hundred times as long to give its memory back."""
+        for pid in self._pids:
+            try:
+                os.sched_setscheduler(pid, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+            except OSError:
+                continue  # gone, or not allowed
 
     def release(self) -> int:
         """Gives back the memory of those that were killed, and tells how many did. Of one that was not the kernel

@@ -4,6 +4,7 @@ import ctypes
 import os
 import threading
 
+_SOON = -15  # a nice value
 _MCL_CURRENT, _MCL_FUTURE, _MCL_ONFAULT = 1, 2, 4
 
 
@@ -15,6 +16,15 @@ def lock_memory() -> str:
         return ""
     why = os.strerror(ctypes.get_errno()).lower()
     return f"the agent's memory is not locked, so it may have to wait for its own pages under pressure: {why}"
+
+
+def name_thread(name: str) -> None:
+    """What `top -H` calls the calling thread; the kernel takes fifteen letters."""
+    try:
+        with open(f"/proc/self/task/{threading.get_native_id()}/comm", "w", encoding="ascii") as file:
+            file.write(name[:15])
+    except OSError:
+        pass  # it works without a name
 
 
 def run_before_others() -> str:
@@ -30,4 +40,17 @@ def run_before_others() -> str:
         except OSError:
             why = (error.strerror or str(error)).lower()
             return f"the watch over memory waits for its turn like any process: {why}"
+    return ""
+
+
+def run_soon() -> str:
+    """Lets the calling thread, which may hold what the one before others waits for, run soon; but none of the processes
+    that it starts. A sentence where that is not allowed, else nothing."""
+    try:
+        own = threading.get_native_id()
+        os.sched_setscheduler(own, os.SCHED_OTHER | os.SCHED_RESET_ON_FORK, os.sched_param(0))
+        os.setpriority(os.PRIO_PROCESS, own, _SOON)
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        return f"the agent waits for its turn like any process: {why}"
     return ""

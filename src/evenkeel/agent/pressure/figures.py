@@ -4,7 +4,7 @@ Memory of pods that are on their way out is counted as back (E2): it is, in a mo
 """
 
 import errno
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import NamedTuple
 
 from evenkeel.agent.pressure.roster import Member, Roster
@@ -41,6 +41,7 @@ class Figures:
         self._roster = Roster()
         self._root: CgroupMemory | None = None
         self._pods: dict[str, CgroupMemory] = {}  # by UID
+        self.readings: dict[str, Reading] = {}  # by UID, of the last snapshot
         self._held_bytes = 0  # cache that memory.min keeps from being dropped, when all pods were last read
         self._droppable_then = 0
 
@@ -75,8 +76,11 @@ class Figures:
         root = self._root_reading()
         held = 0
         pods = []
+        self.readings = {}
         for member in self._roster.members:
             reading = self.pod(member)
+            if reading is not None:
+                self.readings[member.uid] = reading
             if reading is not None and member.min_bytes:
                 reclaimable = max(reading.usage_bytes - member.min_bytes, 0)
                 held += max(reading.droppable_bytes - reclaimable, 0)
@@ -117,14 +121,6 @@ class Figures:
             finally:
                 file.close()
         return seen._replace(stats=seen.stats._replace(containers=tuple(parts)))
-
-    def usage_of(self, uids: Collection[str]) -> Mapping[str, Reading]:
-        """Of the pods that are still there."""
-        found = {}
-        for member in self._roster.members:
-            if member.uid in uids and (reading := self.pod(member)) is not None:
-                found[member.uid] = reading
-        return found
 
     def _looked(self, now: float, root: Reading, held: int, returning_bytes: int) -> Look:
         node = _with(self._node.read(), returning_bytes - held)

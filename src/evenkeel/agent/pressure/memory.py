@@ -2,6 +2,7 @@
 node's conditions."""
 
 import asyncio
+import gc
 import logging
 import os
 import sys
@@ -16,7 +17,7 @@ from evenkeel.agent.pressure.marks import MEMORY_SIGNALS
 from evenkeel.agent.pressure.node_conditions import NodeConditions
 from evenkeel.agent.pressure.recording import KIND, Step, given, said, state_from, state_plain
 from evenkeel.agent.pressure.roster import Member, roster_of
-from evenkeel.agent.pressure.watch import Evicting, Watch
+from evenkeel.agent.pressure.watch import Evicting, Timing, Watch
 from evenkeel.agent.records import NORMAL, WARNING
 from evenkeel.agent.sync import Sync
 from evenkeel.agent.telling import Telling
@@ -24,7 +25,7 @@ from evenkeel.cgroup.driver import Driver
 from evenkeel.cgroup.tree import Tree
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.files import read_text
-from evenkeel.host.protection import lock_memory
+from evenkeel.host.protection import lock_memory, run_soon
 from evenkeel.policy.eviction.decide import EVICTED, State, settings_from
 from evenkeel.policy.eviction.message import readable
 from evenkeel.policy.eviction.thresholds import config_thresholds
@@ -91,9 +92,13 @@ class MemoryPressure:
         self._loop = asyncio.get_running_loop()
         state = self._state_before()
         self._conditions.set(SOURCE, state.conditions)
-        if note := lock_memory():
-            self._noted(note)
+        for note in (lock_memory(), run_soon()):
+            if note:
+                self._noted(note)
         sys.setswitchinterval(_SWITCH_SECONDS)
+        # Nobody can run while Python looks for garbage: what is there now will not be any.
+        gc.collect()
+        gc.freeze()
         self._driver = self._make_driver()
         self._watch = Watch(
             self._thresholds,
@@ -147,7 +152,7 @@ class MemoryPressure:
             log.error("%s", error)  # noqa: TRY400 - the next step tries again
         self.on_evicted(uid)
 
-    def _stepped(self, step: Step, after: State, took_seconds: float) -> None:
+    def _stepped(self, step: Step, after: State, timing: Timing) -> None:
         decision = step.decision
         crossed = [str(threshold) for threshold in decision.crossed]
         before = [str(threshold) for threshold in step.state.first_crossed]
@@ -163,7 +168,7 @@ class MemoryPressure:
         self._conditions.set(SOURCE, decision.conditions)
         try:
             with self._journal.transaction():
-                outcome = {**said(decision), "isDone": step.is_done, "tookSeconds": took_seconds}
+                outcome = {**said(decision), "isDone": step.is_done, **_plain_timing(timing)}
                 self._journal.record(KIND, given(step), outcome, self._clock())
                 self._journal.set_value(_STATE, {"boot": _boot_id(), "state": state_plain(after)})
         except JournalError as error:
@@ -176,6 +181,15 @@ class MemoryPressure:
         figures = {"bytes": held_bytes, "seconds": took_seconds}
         pod = held.pod if held is not None else None
         self._telling.tell(NORMAL, "MemoryBack", message, pod, figures=figures)
+        self._sync.want_step()
+
+    def _reclaiming(self, expected_bytes: int, short_bytes: int) -> None:
+        expected, short = (readable(amount, Resource.MEMORY) for amount in (expected_bytes, short_bytes))
+        message = (
+            f"{short} are missing: taking back {expected} of files and caches from pods above their requests"
+        )
+        figures = {"expectedBytes": expected_bytes, "shortBytes": short_bytes}
+        self._telling.tell(NORMAL, "Reclaiming", message, figures=figures)
         self._sync.want_step()
 
     def _noted(self, text: str) -> None:
@@ -204,11 +218,14 @@ class _Reports:
     def evicting(self, evicting: Evicting) -> None:
         self._call(self._pressure._evicting, evicting)  # noqa: SLF001 - its other half
 
-    def stepped(self, step: Step, after: State, took_seconds: float) -> None:
-        self._call(self._pressure._stepped, step, after, took_seconds)  # noqa: SLF001
+    def stepped(self, step: Step, after: State, timing: Timing) -> None:
+        self._call(self._pressure._stepped, step, after, timing)  # noqa: SLF001
 
     def back(self, member: Member, held_bytes: int, took_seconds: float) -> None:
         self._call(self._pressure._back, member, held_bytes, took_seconds)  # noqa: SLF001
+
+    def reclaiming(self, expected_bytes: int, short_bytes: int) -> None:
+        self._call(self._pressure._reclaiming, expected_bytes, short_bytes)  # noqa: SLF001
 
     def noted(self, text: str) -> None:
         self._call(self._pressure._noted, text)  # noqa: SLF001
@@ -218,6 +235,13 @@ class _Reports:
             self._loop.call_soon_threadsafe(function, *arguments)
         except RuntimeError:
             pass  # the loop has ended; the journal has the intent
+
+
+def _plain_timing(timing: Timing) -> dict[str, object]:
+    if timing.sent_at is None:
+        return {"beganAt": timing.began_at}
+    took = timing.sent_at - timing.began_at
+    return {"beganAt": timing.began_at, "killSentAt": timing.sent_at, "tookSeconds": took}
 
 
 def _boot_id() -> str:

@@ -7,8 +7,10 @@ from typing import NamedTuple
 
 from evenkeel.agent.holdings import Holdings
 from evenkeel.api.pod import Pod
+from evenkeel.api.resources import MEMORY
 from evenkeel.cgroup.driver import Driver
 from evenkeel.cgroup.tree import Cgroup, Kind, Tree, Version
+from evenkeel.policy.pod_resources import eviction_request
 
 
 class Member(NamedTuple):
@@ -18,6 +20,7 @@ class Member(NamedTuple):
     directory: str  # of its memory files
     containers: tuple[tuple[str, str], ...]  # name and directory
     min_bytes: int = 0  # memory.min
+    request_bytes: int = 0
 
     @property
     def has_memory_volume(self) -> bool:
@@ -34,7 +37,6 @@ class Roster(NamedTuple):
     directory: str = ""
     limit_bytes: int = 0
     members: tuple[Member, ...] = ()
-    branches: tuple[str, ...] = ()  # paths of Burstable and BestEffort
 
 
 def roster_of(tree: Tree, holdings: Holdings, driver: Driver, limit_bytes: int | None) -> Roster:
@@ -52,13 +54,19 @@ def roster_of(tree: Tree, holdings: Holdings, driver: Driver, limit_bytes: int |
         held = holdings.by_key(cgroup.pod) if cgroup.kind == Kind.POD else None
         if held is not None:
             parts = tuple(containers.get(cgroup.pod, ()))
+            request = eviction_request(held.pod, MEMORY).value
             members.append(
                 Member(
-                    held.pod.metadata.uid, held.pod, cgroup.path, top + cgroup.path, parts, _min_bytes(cgroup)
+                    held.pod.metadata.uid,
+                    held.pod,
+                    cgroup.path,
+                    top + cgroup.path,
+                    parts,
+                    _min_bytes(cgroup),
+                    request,
                 )
             )
-    branches = tuple(cgroup.path for cgroup in tree.cgroups if cgroup.kind == Kind.BRANCH)
-    return Roster(tree.version, root.path, directory, limit_bytes or 0, tuple(members), branches)
+    return Roster(tree.version, root.path, directory, limit_bytes or 0, tuple(members))
 
 
 def _min_bytes(cgroup: Cgroup) -> int:

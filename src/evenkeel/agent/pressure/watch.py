@@ -14,15 +14,17 @@ from typing import NamedTuple, Protocol
 
 from evenkeel.agent.pressure.departures import Departures
 from evenkeel.agent.pressure.figures import Figures, Look
+from evenkeel.agent.pressure.hands import Hands
 from evenkeel.agent.pressure.intents import Intents
 from evenkeel.agent.pressure.marks import Mark, marks_met, marks_of
 from evenkeel.agent.pressure.recording import Step
 from evenkeel.agent.pressure.roster import Member, Roster
 from evenkeel.agent.pressure.wakers import Wakers
 from evenkeel.cgroup.driver import CgroupError, Driver
+from evenkeel.cgroup.tree import Version
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.dying import Dying, pids_of
-from evenkeel.host.protection import run_before_others
+from evenkeel.host.protection import name_thread, run_before_others
 from evenkeel.policy.eviction.decide import Decision, Eviction, Settings, State, decide
 from evenkeel.policy.eviction.message import shortage_message
 from evenkeel.policy.eviction.pace import MOST_SECONDS, Distance, fastest_growth, look_after_seconds
@@ -32,10 +34,15 @@ from evenkeel.policy.eviction.usage import Resource, usage_by_part
 
 log = logging.getLogger(__name__)
 
+THREAD = "evenkeel-memory"  # as top and /proc show it
+
 _SOFT_SECONDS = 1.0  # how late the crossing of a soft threshold may be seen
 _AGAIN_SECONDS = 0.1  # between two decisions on a hard shortage for which nobody may go
 _DEPARTING_SECONDS = 0.001  # between two looks while memory is on its way back
 _AFTER_FAILURE_SECONDS = 0.1
+_RECLAIM_SECONDS = 0.3  # to take memory back in, before somebody has to go
+_RECLAIMING_SECONDS = 0.002  # between two looks meanwhile
+_RECLAIM_AGAIN_SECONDS = 5.0
 
 
 class Evicting(NamedTuple):
@@ -46,15 +53,23 @@ class Evicting(NamedTuple):
     at: float  # seconds since the epoch
 
 
+class Timing(NamedTuple):
+    """Of one decision, by the machine's own clock (CLOCK_MONOTONIC)."""
+
+    began_at: float
+    sent_at: float | None = None  # when the kill was
+
+
 class Reports(Protocol):
     """Whom the watch tells. Called in its thread; they must not keep it."""
 
     def evicting(self, evicting: Evicting) -> None: ...
-    def stepped(self, step: Step, after: State, took_seconds: float) -> None:
+    def stepped(self, step: Step, after: State, timing: Timing) -> None:
         """A decision that changed something, after it was carried out."""
         ...
 
     def back(self, member: Member, held_bytes: int, took_seconds: float) -> None: ...
+    def reclaiming(self, expected_bytes: int, short_bytes: int) -> None: ...
     def noted(self, text: str) -> None:
         """Something that makes the watch worse than it could be."""
         ...
@@ -93,12 +108,16 @@ class Watch:
         self._met: tuple[Threshold, ...] = ()
         self._decided_at = 0.0
         self._left_then = 0  # of what was short, at the last decision
+        self._reclaiming_since: float | None = None
+        self._no_reclaim_before = 0.0
+        self._hands = Hands(make_driver)
         self._is_stopping = False
-        self._thread = threading.Thread(target=self._run, name="memory", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=THREAD, daemon=True)
 
     # The loop's side
 
     def start(self) -> None:
+        self._hands.start()
         self._thread.start()
 
     def stop(self) -> None:
@@ -106,6 +125,7 @@ class Watch:
         self._wakers.wake()
         if self._thread.is_alive():
             self._thread.join()
+        self._hands.stop()
         self._departures.close()
         self._figures.close()
         self._wakers.close()
@@ -121,6 +141,7 @@ class Watch:
     # The thread
 
     def _run(self) -> None:
+        name_thread(THREAD)
         for note in (run_before_others(), *self._wakers.notes):
             if note:
                 self._reports.noted(note)
@@ -158,6 +179,12 @@ class Watch:
         if not self._marks:
             self._mark(look)
         met = marks_met(self._marks, look, self._state.unresolved)
+        if self._hands.is_throttling and not self._is_still_short(look):
+            self._hands.release()
+        if not met:
+            self._reclaiming_since = None
+        elif self._reclaims(met, look, now):
+            return _RECLAIMING_SECONDS
         if self._is_due(met, look, now) and self._step(now):
             return 0.0
         return self._wait_seconds(look, met, now)
@@ -180,6 +207,61 @@ class Watch:
             if mark.threshold.signal is Signal.ALLOCATABLE_MEMORY_AVAILABLE and mark.due_bytes < limit
         ]
         self._is_told = self._wakers.follow(self._roster, of_pods)
+
+    # What helps before somebody has to go
+
+    def _reclaims(self, met: tuple[Threshold, ...], look: Look, now: float) -> bool:
+        """Whether what is short may soon be there because the kernel is taking it back from those above their request:
+        files that are yet to be written, and its own caches. Not where there is no time for it, and not again and
+        again."""
+        if self._departures.is_any_killed or not any(threshold.hard for threshold in met):
+            return False
+        left, due = self._left(met, look)
+        if left < due // 2 or look.root.washable_bytes < due - left:
+            return False
+        if self._reclaiming_since is None:
+            if now < self._no_reclaim_before:
+                return False
+            self._reclaiming_since = now
+            self._no_reclaim_before = now + _RECLAIM_AGAIN_SECONDS
+            self._figures.snapshot(now)
+            wanted = {
+                member.path: reading.washable_bytes
+                for member in self._roster.members
+                if (reading := self._figures.readings.get(member.uid)) is not None
+                and reading.usage_bytes > member.request_bytes
+                and reading.washable_bytes
+            }
+            if not wanted:
+                return False
+            self._hands.reclaim(self._roster.version, wanted)
+            self._reports.reclaiming(sum(wanted.values()), due - left)
+        return now - self._reclaiming_since < _RECLAIM_SECONDS
+
+    def _throttle(self, leaving: str) -> None:
+        """Those above their request get no more while memory is on its way back; on cgroup v2."""
+        if self._roster.version != Version.V2:
+            return
+        out = self._departures.no_candidates()
+        self._hands.throttle(
+            {
+                member.path: reading.usage_bytes
+                for member in self._roster.members
+                if member.uid != leaving
+                and member.uid not in out
+                and (reading := self._figures.readings.get(member.uid)) is not None
+                and reading.usage_bytes > member.request_bytes
+            }
+        )
+
+    def _is_still_short(self, look: Look) -> bool:
+        """Whether, without what is on its way back, a hard threshold is crossed."""
+        return bool(look.returning_bytes) and any(
+            mark.threshold.hard
+            and (available := mark.available(look)) is not None
+            and available - look.returning_bytes < mark.over_bytes
+            for mark in self._marks
+        )
 
     # When to decide
 
@@ -259,13 +341,13 @@ class Watch:
         if victim is None:
             step = step._replace(is_done=decision.victim is None)
             if (decision.crossed, decision.conditions) != (tuple(before.first_crossed), before.conditions):
-                self._reports.stepped(step, after, time.monotonic() - began)
+                self._reports.stepped(step, after, Timing(began))
             return False
         member = self._members[victim.pod.metadata.uid]
         step = self._with_parts(step, victim, member)
-        self._evict(step, member, now, began)
+        sent_at = self._evict(step, member, now)
         self._met = ()  # the next look decides anew, with what is then on its way back
-        self._reports.stepped(step, after, time.monotonic() - began)
+        self._reports.stepped(step, after, Timing(began, sent_at))
         return True
 
     def _with_parts(self, step: Step, victim: Eviction, member: Member) -> Step:
@@ -280,14 +362,15 @@ class Watch:
         decision: Decision = step.decision._replace(victim=victim)
         return step._replace(snapshot=snapshot, decision=decision)
 
-    def _evict(self, step: Step, member: Member, now: float, began: float) -> None:
+    def _evict(self, step: Step, member: Member, now: float) -> float | None:
+        """When the kill was sent; None if the pod was asked to end."""
         eviction = step.decision.victim
         assert eviction is not None
         at = self._clock()
         if eviction.grace_period_seconds > 0:
             self._reports.evicting(Evicting(member.uid, eviction, at))
             self._departures.asked(member.uid, now, eviction.grace_period_seconds)
-            return
+            return None
         if self._intents is not None:
             self._intents.write(member.uid, {"message": eviction.message, "at": at})
         # Told first: the loop then hears of the pod's end after it has heard of the reason.
@@ -297,7 +380,10 @@ class Watch:
             self._driver.send_kill(member.path)
         except CgroupError as error:
             self._reports.noted(str(error))
-        self._departures.killed(member, self._roster.version, time.monotonic())
+        sent_at = time.monotonic()
+        dying.hurry()
+        self._departures.killed(member, self._roster.version, sent_at)
+        self._throttle(member.uid)
         dying.release()
         dying.close()
-        log.debug("killed %s within %.1f ms", member.pod.key, (time.monotonic() - began) * 1000)
+        return sent_at

@@ -1,0 +1,264 @@
+"""From the crossing of a hard threshold to the kill, and to the memory being back; and what watching costs when idle.
+
+A pod allocates as fast as the machine can. Beside the agent stands a C program that waits for the same event of the
+kernel, in a cgroup with the same limit, and kills the whole cgroup; the crossing is seen by that same program in both
+cases. All times are on one clock. cgroup v1 has that event; on v2 the program reads the usage all the time instead.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import quantiles
+
+from tests.kernel.cgroups import UNIFIED, Cgroup, hierarchies, temporary
+from tests.machines.programs import programs
+
+from bench.figure import Figure, Target, ratio_at_most, value_at_most
+from evenkeel.agent.journal import Journal
+from evenkeel.agent.pressure.recording import KIND
+from evenkeel.agent.pressure.watch import THREAD
+from evenkeel.cli.client import Client
+from evenkeel.errors import EvenkeelError
+
+MIB = 1 << 20
+NODE_MIB = 2048
+THRESHOLD_MIB = 100
+ROUNDS = 20
+IDLE_PODS = 110
+IDLE_SECONDS = 10.0
+MARK = (NODE_MIB - THRESHOLD_MIB) * MIB
+BACK = 128 * MIB  # nobody else is there: what is left below it is the kernel's own
+
+
+def figures() -> Iterator[Figure]:
+    with tempfile.TemporaryDirectory() as directory, cgroup() as root:
+        program = f"{directory}/reference"
+        source = str(Path(__file__).with_name("eviction_reference.c"))
+        subprocess.run(["cc", "-O2", "-o", program, source], check=True)
+        ours, references = [], []
+        with agent(root, f"{directory}/state") as client:
+            for number in range(ROUNDS):
+                ours.append(evicted(client, f"{directory}/state", root, program, number))
+                references.append(killed(root, program))
+        yield from compared(ours, references)
+        with agent(root, f"{directory}/idle") as client:
+            yield idle(client)
+    yield from peers()
+
+
+def compared(ours: list[tuple[float, float]], references: list[tuple[float, float]]) -> Iterator[Figure]:
+    sent, back = (list(column) for column in zip(*ours, strict=True))
+    sent_reference, back_reference = (list(column) for column in zip(*references, strict=True))
+    yield figure("threshold crossed to kill sent, median", sent, sent_reference, 50, None)
+    yield figure("threshold crossed to kill sent, p99", sent, sent_reference, 99, value_at_most(10))
+    yield figure("threshold crossed to memory back, median", back, back_reference, 50, ratio_at_most(1.5))
+    yield figure("threshold crossed to memory back, p99", back, back_reference, 99, ratio_at_most(1.5))
+
+
+def figure(
+    name: str, values: list[float], references: list[float], percent: int, target: Target | None
+) -> Figure:
+    value, reference = (percentile(column, percent) for column in (values, references))
+    return Figure(name, value, "ms", reference, value / reference, target)
+
+
+def percentile(values: list[float], percent: int) -> float:
+    return quantiles(values, n=100, method="inclusive")[percent - 1]
+
+
+# The agent
+
+
+@contextmanager
+def agent(root: Cgroup, state: str) -> Iterator[Client]:
+    command = [
+        sys.executable, "-m", "evenkeel", "up", "--stop-pods", "--state-dir", state,
+        "--cgroup-root", f"/{root.paths()[0].name}", "--node", f"{NODE_MIB}Mi,2cpu",
+        f"--eviction-hard=memory.available<{THRESHOLD_MIB}Mi", "--eviction-pressure-transition-period=10ms",
+    ]  # fmt: skip
+    Path(state).mkdir()
+    log = Path(f"{state}.log")
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+    client = Client(state)
+    client_pid[client] = process.pid
+    try:
+        until(lambda: answers(client, process, log))
+        yield client
+    finally:
+        process.terminate()
+        process.wait(60)
+        shutil.rmtree(state, ignore_errors=True)
+
+
+client_pid: dict[Client, int] = {}
+
+
+def answers(client: Client, process: subprocess.Popen[bytes], log: Path) -> bool:
+    assert process.poll() is None, log.read_text()[-2000:]
+    try:
+        client.get("/healthz")
+    except EvenkeelError:
+        return False
+    return True
+
+
+def pod(name: str, command: list[str]) -> dict:
+    container = {"name": "main", "image": "host", "command": command}
+    spec = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": [container]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+
+def evicted(client: Client, state: str, root: Cgroup, program: str, number: int) -> tuple[float, float]:
+    """Milliseconds from the crossing to the kill, and to the memory being back."""
+    until(
+        lambda: (
+            "True"
+            not in [
+                c["status"]
+                for c in client.get("/node")["status"]["conditions"]
+                if c["type"] == "MemoryPressure"
+            ]
+        )
+    )
+    name = f"eater-{number}"
+    pods = root_of(root, "kubepods")
+    with watching(program, pods) as told:
+        client.apply(pod(name, [str(programs() / "grow"), "anon", str(16 << 30), "0"]))
+        times = told()
+    until(lambda: (client.pod_or_none("default", name) or {}).get("status", {}).get("phase") == "Failed")
+    status = client.pod("default", name)["status"]
+    assert status.get("reason") == "Evicted", status
+    assert status["containerStatuses"][0]["state"]["terminated"]["reason"] != "OOMKilled", (
+        "the kernel was first"
+    )
+    sent = until(lambda: kill_sent(state, name))
+    client.delete("default", name)
+    until(lambda: client.pod_or_none("default", name) is None)
+    return sent * 1000 - times["crossed"], times["back"] - times["crossed"]
+
+
+def kill_sent(state: str, name: str) -> float | None:
+    with Journal.read(f"{state}/journal.db") as journal:
+        for record in journal.decisions(KIND):
+            assert isinstance(record.decision, dict)
+            if any(one["pod"] == f"default/{name}" for one in record.decision["evictions"]):
+                return record.decision["killSentAt"]
+    return None
+
+
+def idle(client: Client) -> Figure:
+    """Of one core, for the thread that watches."""
+    client.apply({"apiVersion": "v1", "kind": "List", "items": [
+        pod(f"idle-{number}", ["sleep", "1000"]) for number in range(IDLE_PODS)
+    ]})  # fmt: skip
+    until(lambda: sum(p["status"]["phase"] == "Running" for p in client.pods()) == IDLE_PODS, 120)
+    time.sleep(2)  # what the starts have left to do
+    tasks = Path(f"/proc/{client_pid[client]}/task")
+    thread = next(t for t in tasks.iterdir() if (t / "comm").read_text().strip() == THREAD[:15])
+    began, before = time.monotonic(), run_seconds(thread)
+    time.sleep(IDLE_SECONDS)
+    percent = (run_seconds(thread) - before) / (time.monotonic() - began) * 100
+    return Figure(f"watching {IDLE_PODS} idle pods", percent, "% of a core", None, None, value_at_most(0.2))
+
+
+def run_seconds(thread: Path) -> float:
+    return int((thread / "schedstat").read_text().split()[0]) / 1e9
+
+
+# The reference
+
+
+def killed(root: Cgroup, program: str) -> tuple[float, float]:
+    """The same allocator in a cgroup with the same limit, killed by the C program that waits for the same event."""
+    place = root.child("reference")
+    try:
+        limit = "memory.max" if place.has("memory.max") else "memory.limit_in_bytes"
+        place.write(limit, NODE_MIB * MIB)
+        with watching(program, place, kill=str(place.directories[UNIFIED] / "cgroup.kill")) as told:
+            command = [
+                programs() / "enter",
+                "-",
+                *place.paths(),
+                "--",
+                programs() / "grow",
+                "anon",
+                16 << 30,
+                0,
+            ]
+            eater = subprocess.Popen([str(word) for word in command])
+            times = told()
+            eater.wait(60)
+        return times["sent"] - times["crossed"], times["back"] - times["crossed"]
+    finally:
+        place.remove()
+
+
+@contextmanager
+def watching(program: str, place: Cgroup, kill: str = "") -> Iterator:
+    """A function that waits for the times, in milliseconds."""
+    directory = str(place.file("memory.stat").parent)
+    command = [program, directory, str(MARK), str(BACK), *([kill] if kill else [])]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+
+    def told() -> dict[str, float]:
+        text, _ = process.communicate(timeout=90)
+        assert process.returncode == 0, f"the reference ended with {process.returncode}"
+        return {word: int(number) / 1e6 for word, number in (line.split() for line in text.splitlines())}
+
+    try:
+        yield told
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+# Peers
+
+
+def peers() -> Iterator[Figure]:
+    """earlyoom and systemd-oomd watch the whole machine: to be compared, they need one of their own (tests.machines).
+    Whoever has measured them there leaves the figures in this file, one object a line."""
+    kept = Path(__file__).with_name("eviction_peers.jsonl")
+    for line in kept.read_text().splitlines() if kept.exists() else ():
+        one = json.loads(line)
+        yield Figure(one["name"], one["value"], one["unit"], None, None, None)
+
+
+# A place to be
+
+
+@contextmanager
+def cgroup() -> Iterator[Cgroup]:
+    """A root of our own in every hierarchy, bounded; removed at the end."""
+    tops = Cgroup(hierarchies())
+    name = f"evenkeelbench{os.getpid()}"
+    root = Cgroup({key: path / name for key, path in tops.directories.items()})
+    with temporary(root):
+        tops.child(name, controllers=set(tops.directories) == {UNIFIED})
+        root.write(
+            "memory.max" if root.has("memory.max") else "memory.limit_in_bytes", (NODE_MIB + 512) * MIB
+        )
+        yield root
+
+
+def root_of(root: Cgroup, name: str) -> Cgroup:
+    return Cgroup({key: path / name for key, path in root.directories.items()})
+
+
+def until(probe, seconds: float = 60.0):
+    deadline = time.monotonic() + seconds
+    while not (answer := probe()):
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.01)
+    return answer
