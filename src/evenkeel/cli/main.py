@@ -140,7 +140,8 @@ def build_parser(
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for name, line in COMMANDS.items():
         if name not in with_flags_of:
-            commands.add_parser(name, help=line, add_help=False, formatter_class=_Help)
+            if given is None or not with_flags_of:  # else nobody will read the list of commands
+                commands.add_parser(name, help=line, add_help=False, formatter_class=_Help)
             continue
         module = import_module(f"evenkeel.cli.{name}")
         command = commands.add_parser(
