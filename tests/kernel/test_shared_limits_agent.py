@@ -111,12 +111,12 @@ def test_the_first_example_shares_its_processors(up: MakeUp, spawn: Spawn):
     nginx = beside(agent, spawn, "nginx", "nginx", "spin")
     nginx.answer()
     eventually(lambda: cpu_seconds(nginx_cgroup) > 0)
-    before, began = [cpu_seconds(pod), cpu_seconds(nginx_cgroup)], time.monotonic()
+    began, before = time.monotonic(), [cpu_seconds(pod), cpu_seconds(nginx_cgroup)]
 
     time.sleep(MEASURED_SECONDS)  # the measurement
 
-    passed = time.monotonic() - began
     of_pod, of_nginx = cpu_seconds(pod) - before[0], cpu_seconds(nginx_cgroup) - before[1]
+    passed = time.monotonic() - began
     assert of_pod <= 0.2 * passed * 1.05
     assert of_nginx <= 0.1 * passed * 1.05
     # nginx has a request and the proxy none: what nginx wants comes first, and the proxy has the rest.

@@ -6,22 +6,14 @@ free. Shares are measured from what the kernel counts for each cgroup and for th
 
 import asyncio
 import os
-import sys
 from typing import NamedTuple
 
 from evenkeel.cli.demo_stage import Stage, Story, Verdict, pod
 from evenkeel.host.files import read_text
 from evenkeel.policy.allocatable import NodeCapacity
 
-# Spins on one CPU. It ends by itself, should nobody be left to end it.
-_SPINNER = """
-import os, sys, time
-os.sched_setaffinity(0, {int(sys.argv[1])})
-end = time.monotonic() + 300
-while time.monotonic() < end:
-    for _ in range(10000):
-        pass
-"""
+# It is on its CPU from its first instruction, and ends by itself, should nobody be left to end it.
+_SPINNER = ("timeout", "300", "sh", "-c", "while :; do :; done")
 _LOOK_SECONDS = 0.5
 _WINDOW_SECONDS = 2.0
 _REQUEST_MILLICPU = 900
@@ -31,7 +23,7 @@ _MOST_LEFT_IDLE = 0.1  # of what one that is alone could have had
 
 async def _squeeze(stage: Stage) -> Verdict:
     cpu = await _idlest_cpu()
-    program = (os.path.realpath(sys.executable), "-I", "-S", "-c", _SPINNER, str(cpu))
+    program = ("taskset", "-c", str(cpu), *_SPINNER)
     stage.say(f"pod idler requests no CPU, and spins on CPU {cpu}")
     await stage.apply(pod("idler", *program))
     await stage.until(lambda: _cpu_us(stage, "idler") > 100_000, "that pod idler spins")
