@@ -1,6 +1,8 @@
 """`evenkeel up` as a process of its own, on a small node in a test's cgroup; killed and started as tests please."""
 
+import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -11,7 +13,6 @@ from typing import Any
 import pytest
 
 from evenkeel.cli.client import Client, NoAgent
-from evenkeel.host.oom_scores import runtime_process
 from tests.kernel.cgroups import Cgroup
 from tests.kernel.waiting import eventually
 
@@ -135,7 +136,14 @@ class Up:
         return Cgroup({key: path.joinpath("kubepods", *names) for key, path in self.root.directories.items()})
 
     def keeper_pid(self) -> int | None:
-        return runtime_process(f"unix://{self.state}/keeper.sock")
+        """The state directory is among its arguments, and among those of its children that are to be containers."""
+        state = os.fsencode(os.path.realpath(self.state))
+        found = {}
+        for path in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if state in (path / "cmdline").read_bytes().split(b"\0") and int(path.name) != self.pid:
+                    found[int(path.name)] = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+        return next((pid for pid, parent in found.items() if parent not in found), None)
 
     def close(self) -> None:
         """Ends the agent and everything it started, whatever the test left."""

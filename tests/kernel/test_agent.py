@@ -12,6 +12,7 @@ from tests.kernel.agents import MakeUp, is_alive, pod, processes_of, up
 from tests.kernel.waiting import eventually
 
 __all__ = ["up"]
+pytestmark = pytest.mark.cgroup("v1", "v2")
 
 SLEEP = ["sleep", "1000"]
 

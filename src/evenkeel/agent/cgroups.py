@@ -6,6 +6,7 @@ is for one thread at a time.
 """
 
 import asyncio
+import os
 from collections.abc import Callable, Collection, Sequence
 
 from evenkeel.cgroup.diff import Action
@@ -13,7 +14,7 @@ from evenkeel.cgroup.driver import CgroupError, Driver, Statistics
 from evenkeel.cgroup.planner import Planner
 from evenkeel.cgroup.reconcile import Report, reconcile, reconcile_changed
 from evenkeel.cgroup.restore import Found, found_before, not_only_ours, restoring, still_needed
-from evenkeel.cgroup.tree import Cgroup, Kind, Tree
+from evenkeel.cgroup.tree import Cgroup, Kind, Naming, Tree
 from evenkeel.host.oom_scores import ScoresSet, frozen, set_oom_scores
 from evenkeel.policy.node import NodeView
 from evenkeel.policy.provision import PodMoment
@@ -69,6 +70,11 @@ class Cgroups:
 
     def _made(self, report: Report, tree: Tree) -> Report:
         self._last = report
+        if self.driver.naming == Naming.SYSTEMD:
+            # A scope goes with its last process: that is nobody's doing, and no drift.
+            report = report._replace(
+                repairs=tuple(one for one in report.repairs if one.file or not one.path.endswith(".scope"))
+            )
         if tree is not self._tree:
             before, self._tree = self._of_container, tree
             self._of_container = {
@@ -94,6 +100,19 @@ class Cgroups:
     def of_container(self, pod: str, container: str) -> Cgroup | None:
         """As planned last; `pod` is namespace/name. Of the pod itself, with an empty name."""
         return self._of_container.get((pod, container))
+
+    def is_there(self, cgroup: Cgroup) -> bool:
+        """Whether the kernel has it now: under systemd a container's goes with its last process, and anywhere somebody
+        else may have removed it."""
+        directories = self.driver.files(cgroup.path).values()
+        return all(os.path.isdir(directory) for directory in directories)
+
+    def oom_kills(self, pod: str, container: str) -> int:
+        """The kernel's own count for the container. Where a container's cgroup does not outlive it, the pod's."""
+        is_lasting = self.driver.naming == Naming.CGROUPFS
+        cgroup = self.of_container(pod, container if is_lasting else "")
+        statistics = self.statistics(cgroup) if cgroup is not None else None
+        return statistics.oom_kills if statistics is not None else 0
 
     def statistics(self, cgroup: Cgroup) -> Statistics | None:
         """None if it is gone, or cannot be read."""

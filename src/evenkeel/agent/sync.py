@@ -20,7 +20,6 @@ from evenkeel.agent.holdings import Holdings
 from evenkeel.agent.journal import Journal, JournalError
 from evenkeel.agent.records import NORMAL, WARNING, HeldPod
 from evenkeel.agent.telling import Telling
-from evenkeel.api.pod import Pod
 from evenkeel.cgroup.driver import CgroupError
 from evenkeel.cgroup.reconcile import Report
 from evenkeel.cgroup.restore import Found
@@ -191,12 +190,7 @@ class Sync:
 
     def _has_oom_kill(self, held: HeldPod, name: str) -> bool:
         """The kernel counts OOM kills for each cgroup: one more than at the start was this attempt's."""
-        return self._oom_kills(held.pod, name) > held.life.container(name).oom_kills_at_start
-
-    def _oom_kills(self, pod: Pod, name: str) -> int:
-        cgroup = self._cgroups.of_container(pod.key, name)
-        statistics = self._cgroups.statistics(cgroup) if cgroup is not None else None
-        return statistics.oom_kills if statistics is not None else 0
+        return self._cgroups.oom_kills(held.pod.key, name) > held.life.container(name).oom_kills_at_start
 
     # Steps
 
@@ -271,7 +265,7 @@ class Sync:
             self._telling.verdict(held.pod, todo.verdict)
         for name in todo.start if not self.is_closing else ():
             life = changes.asked_to_start(life, name)
-            counted = self._oom_kills(held.pod, name)
+            counted = self._cgroups.oom_kills(held.pod.key, name)
             life = life.having(name, life.container(name)._replace(oom_kills_at_start=counted))
         for stop in todo.stop:
             if not life.container(stop.container).stop_by:
@@ -409,6 +403,8 @@ class Sync:
             if cgroup is None:
                 self.start_failed(attempt, "its cgroup is not in the plan")
                 continue
+            if not self._cgroups.is_there(cgroup):
+                self.heal()
             score = int(cgroup.oom_score_adj.value) if cgroup.oom_score_adj is not None else None
             yield Launch(attempt, held.pod, container, cgroup.path, score)
 

@@ -1,0 +1,53 @@
+"""The agent with systemd's slices and scopes: the same life as with plain cgroups."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.agents import MakeUp, is_alive, pod, up
+from tests.kernel.waiting import eventually
+
+__all__ = ["up"]
+pytestmark = pytest.mark.cgroup("systemd")
+
+
+def _processes(scope: Path) -> list[int]:
+    return [int(pid) for pid in (scope / "cgroup.procs").read_text().split()] if scope.exists() else []
+
+
+@pytest.mark.req("A24")
+def test_pods_live_in_scopes_are_restarted_in_them_and_outlive_the_agent(up: MakeUp):
+    agent = up("--cgroup-driver", "systemd")
+    agent.start()
+    agent.apply(pod("stays", ["sleep", "1000"]), pod("again", ["sh", "-c", "sleep 0.2; exit 1"]))
+    agent.await_phase("stays", "Running")
+    (scope,) = eventually(lambda: list(agent.root.paths()[0].glob("**/evenkeel-*-main.scope"))[:1])
+    assert scope.parent.name.endswith(".slice")
+
+    def restarted() -> bool:
+        statuses = agent.status("again").get("containerStatuses", [{}])
+        return statuses[0].get("restartCount", 0) >= 1
+
+    eventually(restarted, within_seconds=120)
+    uid = agent.pod("stays")["metadata"]["uid"].replace("-", "_")
+    (mine,) = agent.root.paths()[0].glob(f"**/evenkeel-{uid}-main.scope")
+    (main,) = eventually(lambda: _processes(mine))
+    agent.kill()
+    assert is_alive(main)
+    agent.start()
+    agent.await_phase("stays", "Running")
+    assert _processes(mine) == [main]
+    agent.client.delete("default", "stays", 0)
+    agent.await_gone("stays")
+    assert not is_alive(main)
+
+
+@pytest.mark.req("A17", "A19")
+def test_an_oom_kill_is_known_though_the_scope_is_gone_with_it(up: MakeUp):
+    agent = up("--cgroup-driver", "systemd")
+    agent.start()
+    eater = ["sh", "-c", "tail /dev/zero"]
+    amounts = {"requests": {"memory": "8Mi"}, "limits": {"memory": "24Mi"}}
+    agent.apply(pod("eater", eater, restartPolicy="Never", container={"resources": amounts}))
+    status = agent.await_phase("eater", "Failed")
+    assert status["containerStatuses"][0]["state"]["terminated"]["reason"] == "OOMKilled"
