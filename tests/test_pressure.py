@@ -1,0 +1,310 @@
+"""What the watch over memory reads, counts and keeps, on files with a kernel's own text. On real kernels:
+tests/kernel/test_evictions.py and test_storms.py."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from evenkeel.agent.agent import Agent
+from evenkeel.agent.journal import Decision as Recorded
+from evenkeel.agent.journal import Journal
+from evenkeel.agent.pressure.departures import Departures
+from evenkeel.agent.pressure.figures import Figures
+from evenkeel.agent.pressure.intents import Intents, intent_of, taken_up
+from evenkeel.agent.pressure.marks import marks_met, marks_of
+from evenkeel.agent.pressure.recording import Step, given, replayed, said
+from evenkeel.agent.pressure.roster import Member, Roster
+from evenkeel.api.amount import Amount
+from evenkeel.api.pod import Pod
+from evenkeel.api.profile import Profile
+from evenkeel.cgroup.tree import Version
+from evenkeel.host.memory_reading import CgroupMemory, NodeMemory
+from evenkeel.policy.eviction.decide import Settings, State, decide
+from evenkeel.policy.eviction.snapshot import MemoryFigures, NodeFigures, PodFigures, PodSnapshot, Snapshot
+from evenkeel.policy.eviction.thresholds import Signal, parse_thresholds
+from evenkeel.policy.lifecycle.life import Verdict
+from tests.agents import Place, pods_of, until
+
+MIB = 2**20
+PODS = """
+{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "batch", "uid": "u-batch"},
+ "spec": {"containers": [{"name": "main", "image": "host", "command": ["x"]}]}}
+---
+{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web", "uid": "u-web"},
+ "spec": {"containers": [{"name": "main", "image": "host", "command": ["x"],
+   "resources": {"requests": {"memory": "64Mi"}}}]}}
+"""
+
+
+def v2(directory: Path, usage: int, **stat: int) -> Path:
+    """A cgroup's files, amounts in MiB."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "memory.current").write_text(f"{usage * MIB}\n")
+    names = (
+        "anon",
+        "file",
+        "shmem",
+        "file_dirty",
+        "file_writeback",
+        "inactive_file",
+        "active_file",
+        "slab_reclaimable",
+    )
+    lines = "".join(f"{name} {stat.get(name, 0) * MIB}\n" for name in names)
+    (directory / "memory.stat").write_text(lines)
+    return directory
+
+
+def v1(directory: Path, usage: int, **stat: int) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "memory.usage_in_bytes").write_text(f"{usage * MIB}\n")
+    names = (
+        "cache",
+        "dirty",
+        "total_dirty",
+        "total_writeback",
+        "total_shmem",
+        "total_inactive_file",
+        "total_active_file",
+    )
+    (directory / "memory.stat").write_text("".join(f"{name} {stat.get(name, 0) * MIB}\n" for name in names))
+    return directory
+
+
+@pytest.mark.req("E3")
+def test_cache_that_can_be_dropped_is_not_in_use_and_cache_to_be_written_is(tmp_path):
+    stat = {"inactive_file": 30, "active_file": 10, "file_dirty": 5, "slab_reclaimable": 2, "shmem": 7}
+    reading = CgroupMemory(str(v2(tmp_path, 100, **stat)), Version.V2).read()
+    assert reading.working_set_bytes(Profile.DOCUMENTS) == (100 - 35) * MIB
+    assert reading.working_set_bytes(Profile.KUBERNETES) == (100 - 30) * MIB
+    assert (reading.washable_bytes, reading.shmem_bytes) == (7 * MIB, 7 * MIB)
+
+
+def test_version_1_counts_with_all_below(tmp_path):
+    stat = {"total_inactive_file": 40, "total_dirty": 8, "dirty": 1}
+    reading = CgroupMemory(str(v1(tmp_path, 100, **stat)), Version.V1).read()
+    assert reading.working_set_bytes(Profile.DOCUMENTS) == (100 - 32) * MIB
+
+
+def test_the_machine_s_memory_is_what_the_kernel_says_is_available(tmp_path):
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal: 1000 kB\nMemFree: 100 kB\nMemAvailable: 600 kB\nInactive(file): 50 kB\n")
+    assert NodeMemory(Profile.DOCUMENTS, str(meminfo)).read() == MemoryFigures(Amount(614400), Amount(409600))
+    assert NodeMemory(Profile.KUBERNETES, str(meminfo)).read().available_bytes == 150 * 1024
+
+
+def roster(tmp_path: Path, limit_mib: int, *pods: tuple[Pod, int]) -> Roster:
+    members = tuple(
+        Member(
+            pod.metadata.uid, pod, f"/k/{pod.metadata.uid}", str(tmp_path / pod.metadata.uid), (), least * MIB
+        )
+        for pod, least in pods
+    )
+    return Roster(Version.V2, "/k", str(tmp_path / "root"), limit_mib * MIB, members)
+
+
+@pytest.mark.req("B8", "E3")
+def test_cache_that_memory_min_keeps_counts_as_used(tmp_path):
+    _, web = pods_of(PODS)
+    v2(tmp_path / "root", 200, inactive_file=80)
+    v2(tmp_path / "u-web", 60, inactive_file=50)
+    figures = Figures(Profile.DOCUMENTS)
+    figures.follow(roster(tmp_path, 400, (web, 64)))
+    look, snapshot = figures.snapshot(1.0)
+    # 80 could be dropped, but 50 of them are of a pod that uses no more than is kept for it.
+    assert look.pods == MemoryFigures(Amount(230 * MIB), Amount(170 * MIB))
+    assert snapshot.pods[0].stats == PodFigures(memory_working_set_bytes=Amount(10 * MIB))
+    assert figures.look(2.0).pods == look.pods
+    # More cache since then may be of the same pod, for all that is known without looking at it.
+    v2(tmp_path / "root", 220, inactive_file=100)
+    assert figures.look(3.0).pods == MemoryFigures(Amount(210 * MIB), Amount(190 * MIB))
+    figures.close()
+
+
+@pytest.mark.req("E2")
+def test_memory_on_its_way_back_counts_as_back_until_it_gets_stuck(tmp_path):
+    batch, _ = pods_of(PODS)
+    told = []
+    departures = Departures(Profile.DOCUMENTS, lambda *what: told.append(what))
+    member = roster(tmp_path, 400, (batch, 0)).members[0]
+    v2(tmp_path / "u-batch", 100)
+    departures.killed(member, Version.V2, 10.0)
+    assert departures.returning_bytes(10.1) == 100 * MIB
+    v2(tmp_path / "u-batch", 40)
+    assert departures.returning_bytes(10.2) == 40 * MIB
+    assert departures.no_candidates() == {"u-batch"}
+    assert departures.returning_bytes(11.1) == 40 * MIB
+    assert departures.returning_bytes(11.3) == 0  # nothing came for more than a second
+    assert departures.no_candidates() == {"u-batch"}
+    assert told == []
+
+
+@pytest.mark.req("E2")
+def test_memory_that_is_back_is_told_with_its_time(tmp_path):
+    batch, _ = pods_of(PODS)
+    told = []
+    departures = Departures(Profile.DOCUMENTS, lambda *what: told.append(what))
+    v2(tmp_path / "u-batch", 100)
+    member = roster(tmp_path, 400, (batch, 0)).members[0]
+    departures.killed(member, Version.V2, 10.0)
+    v2(tmp_path / "u-batch", 2)
+    departures.returning_bytes(10.5)
+    assert told == [(member, 100 * MIB, 0.5)]
+
+
+@pytest.mark.req("B16")
+def test_a_threshold_once_crossed_is_over_with_its_minimum_reclaim(tmp_path):
+    thresholds = parse_thresholds(
+        hard={"memory.available": "10%"},
+        minimum_reclaim={"memory.available": "50Mi"},
+        enforce_node_allocatable=("pods",),
+    )
+    own = tuple(one for one in thresholds if one.signal is Signal.ALLOCATABLE_MEMORY_AVAILABLE)
+    v2(tmp_path / "root", 350)
+    figures = Figures(Profile.DOCUMENTS)
+    figures.follow(roster(tmp_path, 400))
+    look = figures.look(1.0)
+    marks = marks_of(own, look)
+    assert [(mark.due_bytes, mark.over_bytes) for mark in marks] == [(40 * MIB, 90 * MIB)]
+    assert marks_met(marks, look, ()) == ()
+    assert marks_met(marks, look, own) == own
+    figures.close()
+
+
+def step() -> Step:
+    pods = pods_of(PODS)
+    thresholds = parse_thresholds(
+        hard={"memory.available": "100Mi"},
+        soft={"memory.available": "20%"},
+        soft_grace_period={"memory.available": "1m30s"},
+        minimum_reclaim={"memory.available": "5%"},
+        enforce_node_allocatable=("pods",),
+    )
+    settings = Settings(local_storage_capacity_isolation=False)
+    seen = tuple(PodSnapshot(pod, PodFigures(memory_working_set_bytes=Amount(200 * MIB))) for pod in pods)
+    figures = MemoryFigures(Amount(50 * MIB), Amount(400 * MIB))
+    snapshot = Snapshot(10.0, NodeFigures(memory=figures, pods_cgroup_memory=figures), seen)
+    state, _ = decide(State(), snapshot._replace(time_seconds=1.0), thresholds, settings)
+    _, decision = decide(state, snapshot, thresholds, settings)
+    return Step(state, snapshot, thresholds, settings, decision)
+
+
+@pytest.mark.req("E14")
+def test_a_recorded_decision_is_made_again_from_its_record():
+    made = step()
+    assert made.decision.victim is not None
+    plain = json.loads(json.dumps(given(made)))
+    again, outcome = replayed(Recorded(1, 0.0, "eviction", plain, said(made.decision)))
+    assert outcome == said(made.decision)
+    assert (again.state, again.snapshot, again.settings) == (made.state, made.snapshot, made.settings)
+    assert again.thresholds == made.thresholds
+
+
+@pytest.mark.req("E14")
+def test_a_record_that_was_changed_is_seen_to_differ():
+    made = step()
+    plain = json.loads(json.dumps(given(made)))
+    plain["snapshot"]["pods"] = plain["snapshot"]["pods"][1:]
+    _, outcome = replayed(Recorded(1, 0.0, "eviction", plain, said(made.decision)))
+    assert outcome != said(made.decision)
+
+
+def test_an_intent_is_in_the_journal_before_the_loop_knows_of_it(tmp_path):
+    with Journal.open(str(tmp_path / "journal.db")) as journal:
+        intents = Intents(journal.path)
+        assert intents.write("u-1", {"message": "why", "at": 5.0})
+        assert intent_of(journal, "u-1") == {"message": "why", "at": 5.0}
+        taken_up(journal, "u-1")
+        assert intent_of(journal, "u-1") is None
+        with journal.transaction():
+            journal.set_value("other", 1)
+            assert not intents.write("u-2", {})  # the loop is writing: the pod does not wait for that
+        intents.close()
+
+
+@pytest.fixture
+def place(tmp_path) -> Place:
+    return Place(str(tmp_path))
+
+
+@pytest.mark.req("E16")
+def test_an_evicted_pod_comes_back_when_pressure_and_back_off_are_over(place):
+    async def story() -> None:
+        async with place.agent() as agent:
+            await agent.apply(pods_of(PODS))
+            await until(lambda: place.runtime.running() == {"main"} and len(place.runtime.starts) == 2)
+            agent._conditions.set("test", ["MemoryPressure"])
+            evict(agent, place, "u-batch")
+            await until(lambda: phase(agent, "batch") == "Failed")
+            await until(lambda: "BackOff" in told(agent, "batch"))
+            place.now += 11
+            agent._returning.look_again()
+            await asyncio.sleep(0.05)
+            assert phase(agent, "batch") == "Failed"  # the node is still under pressure
+            agent._conditions.set("test", [])
+            await until(lambda: phase(agent, "batch") == "Running")
+            assert "Returning" in told(agent, "batch")
+            # The second time it waits for longer, and a restart of the agent does not change that.
+            evict(agent, place, "u-batch")
+            await until(lambda: told(agent, "batch").count("BackOff") == 2)
+        async with place.agent() as agent:
+            place.now += 15
+            agent._returning.look_again()
+            await asyncio.sleep(0.05)
+            assert phase(agent, "batch") == "Failed"
+            place.now += 6
+            agent._returning.look_again()
+            await until(lambda: phase(agent, "batch") == "Running")
+
+    asyncio.run(story())
+
+
+@pytest.mark.req("E16")
+def test_a_pod_that_is_never_restarted_stays_away(place):
+    never = PODS.replace('"spec": {"containers"', '"spec": {"restartPolicy": "Never", "containers"')
+
+    async def story() -> None:
+        async with place.agent() as agent:
+            await agent.apply(pods_of(never))
+            await until(lambda: len(place.runtime.starts) == 2)
+            await until(lambda: phase(agent, "batch") == "Running")
+            evict(agent, place, "u-batch")
+            await until(lambda: phase(agent, "batch") == "Failed")
+            place.now += 1000
+            agent._returning.look_again()
+            await asyncio.sleep(0.05)
+            assert phase(agent, "batch") == "Failed"
+            assert "BackOff" not in told(agent, "batch")
+
+    asyncio.run(story())
+
+
+@pytest.mark.req("B16")
+def test_under_memory_pressure_best_effort_pods_wait_and_are_let_in_when_it_is_over(place):
+    async def story() -> None:
+        async with place.agent() as agent:
+            agent._conditions.set("test", ["MemoryPressure"])
+            conditions = {one.type: one.status for one in agent.node().status.conditions}
+            assert conditions["MemoryPressure"] == "True"
+            await agent.apply(pods_of(PODS))
+            await until(lambda: phase(agent, "web") == "Running" and phase(agent, "batch") == "Failed")
+            agent._conditions.set("test", [])
+            await until(lambda: phase(agent, "batch") == "Running")
+
+    asyncio.run(story())
+
+
+def evict(agent: Agent, place: Place, uid: str) -> None:
+    agent._sync.evict(uid, Verdict("Failed", "Evicted", "for the test", place.now, is_disruption=True))
+    agent._returning.look_again()
+
+
+def phase(agent: Agent, name: str) -> str:
+    shown = agent.pod(f"default/{name}")
+    return shown.status.phase if shown else ""
+
+
+def told(agent: Agent, name: str) -> list[str]:
+    return [one.reason for one in agent.happenings(f"default/{name}")]
