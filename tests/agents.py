@@ -17,6 +17,7 @@ from evenkeel.policy.allocatable import NodeCapacity
 from evenkeel.policy.node import node_view
 from evenkeel.runtime.interface import (
     Attempt,
+    Directories,
     ExecResult,
     Exit,
     Exited,
@@ -113,6 +114,15 @@ class TableRuntime:
     async def events(self) -> AsyncIterator[RuntimeEvent]:
         while True:
             yield await self._queue.get()
+
+    storage_path = images_path = "/"
+
+    def directories(self, pod: Pod) -> Directories:
+        return Directories()
+
+    async def remove_unused_images(self) -> None: ...
+
+    async def remove_old_logs(self) -> None: ...
 
     def running(self) -> set[str]:
         """Container names that run now."""

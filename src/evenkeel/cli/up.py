@@ -13,6 +13,7 @@ from evenkeel.cli.inputs import node_from
 from evenkeel.cli.state import add_state_flag
 from evenkeel.cli.up_view import say_above, view_of
 from evenkeel.errors import EvenkeelError, InvalidInput
+from evenkeel.host.capacity import filesystem
 from evenkeel.policy.allocatable import NodeCapacity, reservation_problems
 from evenkeel.policy.node import NodeView, node_view
 from evenkeel.policy.words import bytes_text, cores_text
@@ -51,11 +52,23 @@ def run(args: argparse.Namespace) -> int:
         if not os.path.exists(path):
             raise EvenkeelError(f"there is no file or directory {path}")
     config = config_from(args)
-    capacity = node_from(args.node, ())
+    capacity = _with_storage(node_from(args.node, ()), args)
     if problems := list(reservation_problems(capacity, config)):
         raise InvalidInput(problems)
     node = node_view(capacity, config)
     return asyncio.run(_up(args, node))
+
+
+def _with_storage(capacity: NodeCapacity, args: argparse.Namespace) -> NodeCapacity:
+    """B12: storage is that of the filesystem which pods write to, or less where the node was said to have less."""
+    path = os.path.abspath(args.state_dir)
+    while not os.path.exists(path):
+        path = os.path.dirname(path)
+    room = filesystem(path).capacity_bytes
+    said = capacity.ephemeral_storage_bytes
+    if args.node is None or said is None or room is None:
+        return capacity._replace(ephemeral_storage_bytes=room)
+    return capacity._replace(ephemeral_storage_bytes=min(said, room))
 
 
 async def _up(args: argparse.Namespace, node: NodeView) -> int:

@@ -84,6 +84,15 @@ class ExecResult(NamedTuple):
     output: str  # the beginning of stdout and stderr together
 
 
+class Directories(NamedTuple):
+    """Where on disk lies what a pod writes: a container's or volume's name, and a directory. A container may have
+    several layers, of attempts that are not forgotten yet."""
+
+    layers: tuple[tuple[str, str], ...] = ()
+    logs: tuple[tuple[str, str], ...] = ()
+    volumes: tuple[tuple[str, str], ...] = ()
+
+
 class StartFailed(EvenkeelError):
     """The container could not be started; the message says what about it must change, or what the machine refused."""
 
@@ -138,3 +147,27 @@ class Runtime(Protocol):
         ...
 
     def events(self) -> AsyncIterator[RuntimeEvent]: ...
+
+    # The disk (B12)
+
+    @property
+    def storage_path(self) -> str:
+        """A directory on the filesystem that pods write to."""
+        ...
+
+    @property
+    def images_path(self) -> str:
+        """One on the filesystem that images lie on; it need not be there yet."""
+        ...
+
+    def directories(self, pod: Pod) -> Directories:
+        """Blocks for a moment; for any thread."""
+        ...
+
+    async def remove_unused_images(self) -> None:
+        """Images that nothing runs from, and that could be had again."""
+        ...
+
+    async def remove_old_logs(self) -> None:
+        """Of pods that go on: what was rotated away, and what attempts before the last but one wrote."""
+        ...

@@ -22,6 +22,7 @@ from evenkeel.policy.admission import Refusal
 from evenkeel.quantity import Quantity
 from evenkeel.runtime.interface import (
     Attempt,
+    Directories,
     ExecResult,
     Exit,
     Exited,
@@ -31,7 +32,7 @@ from evenkeel.runtime.interface import (
     RuntimeLost,
     StartFailed,
 )
-from evenkeel.runtime.process import attempts, exits, orphans, refusals, syscalls, volumes
+from evenkeel.runtime.process import attempts, disk, exits, orphans, refusals, syscalls, volumes
 from evenkeel.runtime.process.attempts import ProcessFile
 from evenkeel.runtime.process.connection import KeeperConnection, KeeperLost, KeeperRefused, connected
 from evenkeel.runtime.process.exits import ExitFile
@@ -87,6 +88,7 @@ class ProcessRuntime:
         self._early: dict[Attempt, ExitFile] = {}  # ends of those whose start has not been taken note of
         self._events: asyncio.Queue[RuntimeEvent] = asyncio.Queue()
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._collecting: asyncio.Task[None] | None = None  # unused images are being removed
         self._ready = asyncio.Event()
         self._is_closed = False
 
@@ -189,6 +191,8 @@ class ProcessRuntime:
         if self._around is None or self._mounts.have_changed():
             self._around = surroundings(self._paths)
         image = launch.container.image
+        if self._collecting is not None:
+            await asyncio.wait([self._collecting])
         if self._images.is_ready(image):
             image_directory = self._images.directory(image)
         else:
@@ -309,6 +313,35 @@ class ProcessRuntime:
     async def events(self) -> AsyncIterator[RuntimeEvent]:
         while True:
             yield await self._events.get()
+
+    # The disk
+
+    @property
+    def storage_path(self) -> str:
+        return self._paths.root
+
+    @property
+    def images_path(self) -> str:
+        return self._paths.images
+
+    def directories(self, pod: Pod) -> Directories:
+        return disk.directories_of(pod, self._paths)
+
+    async def remove_unused_images(self) -> None:
+        if self._starting or self._collecting is not None:
+            return  # who starts may have an image already, and not have said so yet
+        self._collecting = asyncio.ensure_future(self._in_thread(self._remove_unused_images))
+        try:
+            await asyncio.wait([self._collecting])
+            self._collecting.result()
+        finally:
+            self._collecting = None
+
+    def _remove_unused_images(self) -> None:
+        self._images.remove_unused(disk.images_in_use(self._paths))
+
+    async def remove_old_logs(self) -> None:
+        await self._in_thread(partial(disk.remove_old_logs, self._paths))
 
     # The keeper
 

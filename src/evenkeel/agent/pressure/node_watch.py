@@ -1,0 +1,465 @@
+"""The watch over disk and processes: a thread that looks, measures, decides, and ends who must go (B12, B16).
+
+A look (two calls of the kernel) is as rare as what is left allows. When a threshold is crossed every pod is measured,
+what nobody needs is collected first, and only if that was not enough a pod goes; the next one not before what the
+first one held is back, or is no longer coming (E2). Process numbers run out faster than disk: they are looked at
+between the slices of every walk, and the pod that takes them can start no more of them before it is killed.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import NamedTuple, Protocol
+
+from evenkeel.agent.pressure.intents import Intents
+from evenkeel.agent.pressure.leaving import Leaving
+from evenkeel.agent.pressure.recording import Step
+from evenkeel.agent.pressure.roster import Member
+from evenkeel.agent.pressure.storage import Storage
+from evenkeel.api.amount import Amount
+from evenkeel.api.pod import Pod
+from evenkeel.api.profile import Profile
+from evenkeel.cgroup.driver import CgroupError, Driver
+from evenkeel.errors import EvenkeelError
+from evenkeel.host.capacity import filesystem, processes
+from evenkeel.host.protection import name_thread
+from evenkeel.policy.eviction.decide import Decision, Eviction, Reclaim, Settings, State, decide
+from evenkeel.policy.eviction.observations import (
+    Observations,
+    is_relieved,
+    observations,
+    thresholds_met,
+    with_containerfs,
+)
+from evenkeel.policy.eviction.snapshot import (
+    FilesystemFigures,
+    NodeFigures,
+    PodFigures,
+    PodSnapshot,
+    ProcessFigures,
+    Snapshot,
+)
+from evenkeel.policy.eviction.storage_limits import limit_exceeded
+from evenkeel.policy.eviction.thresholds import Threshold, threshold_amount
+from evenkeel.policy.eviction.usage import Resource, resource_of
+from evenkeel.runtime.interface import Directories
+
+log = logging.getLogger(__name__)
+
+THREAD = "evenkeel-disk"
+
+# What a machine of today can use up in a second at the most.
+_PER_SECOND = {Resource.STORAGE: 4 << 30, Resource.INODES: 400_000, Resource.PIDS: 50_000}
+_LEAST_SECONDS, _MOST_SECONDS = 0.02, 1.0  # between two looks
+_IDLE_SECONDS = 600.0  # where there is nothing to watch
+_AGAIN_DISK_SECONDS, _AGAIN_PROCESSES_SECONDS = 1.0, 0.1  # between two decisions on one shortage
+_COLLECT_SECONDS = 10.0  # between two collections, unless a pod has gone
+_MEASURE_SECONDS = 10.0  # for all pods together, when a decision waits for it
+_AFTER_FAILURE_SECONDS = 1.0
+
+
+class NodeRoster(NamedTuple):
+    """Whom the watch has to know; never changed, handed over whole."""
+
+    path: str = ""  # of the pods' cgroup
+    members: tuple[Member, ...] = ()
+    pids_top: str = ""  # before the paths of cgroups, where their pids.current is
+
+
+class Collector(NamedTuple):
+    """A way to have room again without touching a pod. `collect` blocks."""
+
+    kind: Reclaim
+    name: str
+    collect: Callable[[], None]
+
+
+class Measured(NamedTuple):
+    """Everything that this watch can see."""
+
+    node: NodeFigures
+    pods: Mapping[str, PodFigures]  # by UID
+
+
+class Reports(Protocol):
+    """Whom the watch tells. Called in its thread; they must not keep it."""
+
+    def evicting(self, uid: str, eviction: Eviction, at: float) -> None: ...
+    def stepped(self, step: Step, after: State, more: Mapping[str, object]) -> None: ...
+    def collected(self, name: str, bytes_: int, inodes: int) -> None: ...
+    def noted(self, text: str) -> None: ...
+
+
+class NodeWatch:
+    """`start` and `stop` it; `follow`, `cleaned` and `measure` are for the agent's loop."""
+
+    def __init__(
+        self,
+        thresholds: tuple[Threshold, ...],
+        settings: Settings,
+        state: State,
+        *,
+        most_processes: int,
+        storage_path: str,
+        images_path: str,
+        directories: Callable[[Pod], Directories],
+        collectors: Sequence[Collector],
+        make_driver: Callable[[], Driver],
+        journal_path: str,
+        reports: Reports,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._thresholds = thresholds
+        self._settings = settings
+        self._state = state
+        self._most_processes = most_processes
+        self._storage_path = storage_path
+        self._images_path = images_path
+        self._collectors = collectors
+        self._make_driver = make_driver
+        self._journal_path = journal_path
+        self._reports = reports
+        self._clock = clock
+        self._storage = Storage(directories, os.stat(storage_path).st_dev, self._between)
+        self._leaving = Leaving()
+        self._roster = NodeRoster()
+        self._new_roster: NodeRoster | None = None
+        self._members: dict[str, Member] = {}
+        self._met: tuple[Threshold, ...] = ()
+        self._decided_at = 0.0
+        self._collected_at = -_COLLECT_SECONDS
+        self._asked: deque[Future[Measured]] = deque()
+        self._driver: Driver | None = None
+        self._intents: Intents | None = None
+        self._is_stopping = False
+        self._wanted = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=THREAD, daemon=True)
+
+    # The loop's side
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._is_stopping = True
+        self._wanted.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def follow(self, roster: NodeRoster) -> None:
+        self._new_roster = roster
+        self._wanted.set()
+
+    def cleaned(self, uid: str) -> None:
+        """The pod's directories and volumes are removed."""
+        self._leaving.cleaned(uid)
+        self._wanted.set()
+
+    def measure(self) -> "Future[Measured]":
+        """Every pod, now."""
+        asked: Future[Measured] = Future()
+        self._asked.append(asked)
+        self._wanted.set()
+        return asked
+
+    # The thread
+
+    def _run(self) -> None:
+        name_thread(THREAD)
+        self._driver = self._make_driver()
+        try:
+            self._intents = Intents(self._journal_path)
+        except EvenkeelError as error:
+            self._reports.noted(str(error))
+        try:
+            while not self._is_stopping:
+                self._wanted.clear()
+                try:
+                    wait = self._turn()
+                except _Stopped:
+                    return
+                except (OSError, EvenkeelError) as error:
+                    self._reports.noted(f"the watch over disk and processes: {error}")
+                    wait = _AFTER_FAILURE_SECONDS
+                except Exception:
+                    log.exception("the watch over disk and processes")
+                    wait = _AFTER_FAILURE_SECONDS
+                self._wanted.wait(wait)
+        finally:
+            for asked in self._asked:
+                asked.cancel()
+            if self._intents is not None:
+                self._intents.close()
+            self._driver.close()
+
+    def _turn(self) -> float:
+        """Looks once, does what is to be done, and says when to look again."""
+        if self._new_roster is not None:
+            self._roster, self._new_roster = self._new_roster, None
+            self._members = {member.uid: member for member in self._roster.members}
+            self._storage.follow(self._roster.members)
+            self._leaving.follow(self._members.keys())
+        while self._asked:
+            self._answer(self._asked.popleft())
+        now = time.monotonic()
+        node = self._look(now)
+        met = self._crossed(node)
+        if self._is_due(met, now):
+            self._step(with_disk=any(_is_disk(one) for one in met))
+        elif self._settings.local_storage_capacity_isolation:
+            self._look_at_limits(node)
+        return self._wait_seconds(node, time.monotonic())
+
+    def _between(self) -> None:
+        """Between two slices of a walk."""
+        if self._is_stopping:
+            raise _Stopped
+        if not any(resource_of(one.signal) is Resource.PIDS for one in self._thresholds):
+            return
+        now = time.monotonic()
+        seen = observations(NodeFigures(processes=self._processes()))
+        met = [one for one in thresholds_met(self._thresholds, seen) if one.hard]
+        is_again = now - self._decided_at >= _AGAIN_PROCESSES_SECONDS
+        if met and is_again and not self._leaving.is_any(Resource.PIDS, now):
+            self._step(with_disk=False)
+
+    def _answer(self, asked: "Future[Measured]") -> None:
+        if not asked.set_running_or_notify_cancel():
+            return
+        try:
+            until = time.monotonic() + _MEASURE_SECONDS
+            for member in self._roster.members:
+                self._storage.measure(member, until)
+            pods = {member.uid: self._figures(member) for member in self._roster.members}
+            asked.set_result(Measured(self._look(time.monotonic()), pods))
+        except BaseException as error:
+            asked.set_exception(error)
+            raise
+
+    # Figures
+
+    def _look(self, now: float) -> NodeFigures:
+        nodefs = filesystem(self._storage_path)
+        self._storage.saw(nodefs)
+        self._leaving.saw(nodefs, now)
+        return self._with_images(NodeFigures(nodefs=nodefs, processes=self._processes()), nodefs)
+
+    def _with_images(self, node: NodeFigures, nodefs: FilesystemFigures) -> NodeFigures:
+        try:
+            is_apart = os.stat(self._images_path).st_dev != os.stat(self._storage_path).st_dev
+        except OSError:
+            is_apart = False
+        if is_apart:  # layers lie with the pods, images alone lie there
+            return node._replace(
+                imagefs=filesystem(self._images_path),
+                containerfs=nodefs,
+                dedicated_imagefs=True,
+                separate_containerfs=True,
+            )
+        # Kubelet holds the thresholds of images against the one filesystem too.
+        return node._replace(imagefs=nodefs) if self._settings.profile is Profile.KUBERNETES else node
+
+    def _processes(self) -> ProcessFigures:
+        """The machine's; or those of the pods alone, where the node was said to have fewer than the machine and has
+        fewer left."""
+        machine = processes()
+        if machine.maximum is None or self._most_processes >= machine.maximum:
+            return machine
+        used = self._process_count(self._roster.path)
+        if used is None:
+            return machine
+        left = machine.maximum - (machine.running or 0)
+        if self._most_processes - used > left:
+            return machine
+        return ProcessFigures(Amount(self._most_processes), Amount(used))
+
+    def _process_count(self, path: str) -> int | None:
+        if not self._roster.pids_top or not path:
+            return None
+        try:
+            with open(f"{self._roster.pids_top}{path}/pids.current", "rb", buffering=0) as file:
+                return int(file.read())
+        except (OSError, ValueError):
+            return None
+
+    def _figures(self, member: Member) -> PodFigures:
+        count = self._process_count(member.path)
+        figures = PodFigures(process_count=None if count is None else Amount(count))
+        disk = self._storage.known(member.uid)
+        return figures if disk is None else disk.figures(figures)
+
+    def _crossed(self, node: NodeFigures) -> tuple[Threshold, ...]:
+        seen = observations(node)
+        met = thresholds_met(with_containerfs(self._thresholds, node), seen)
+        still = thresholds_met(self._state.unresolved, seen, enforce_min_reclaim=True)
+        return met + tuple(one for one in still if one not in met)
+
+    # When to decide
+
+    def _is_due(self, met: tuple[Threshold, ...], now: float) -> bool:
+        if met != self._met:
+            return True
+        since = now - self._decided_at
+        for one in met:
+            begun = self._state.first_crossed.get(one, now)
+            is_lasting = now - begun >= one.grace_period_seconds
+            if is_lasting and since >= _again_seconds(one) and not self._is_coming_back(one, now):
+                return True
+        if not met and self._state.first_crossed:
+            return True  # it is over: to be known, and to be told
+        period = self._settings.pressure_transition_period_seconds
+        seen_at = [self._state.pressure_seen[one] for one in self._state.conditions]
+        return not met and any(now >= at + period for at in seen_at)
+
+    def _is_coming_back(self, threshold: Threshold, now: float) -> bool:
+        return self._leaving.is_any(resource_of(threshold.signal), now)
+
+    def _look_at_limits(self, node: NodeFigures) -> None:
+        """One pod at a time (B12)."""
+        member = self._storage.due(self._leaving.uids)
+        if member is not None:
+            self._storage.measure(member)
+            if limit_exceeded(PodSnapshot(member.pod, self._figures(member)), node) is not None:
+                self._step(with_disk=False)
+
+    def _wait_seconds(self, node: NodeFigures, now: float) -> float:
+        if not self._thresholds and not self._storage.has_limits:
+            return _IDLE_SECONDS
+        soonest = _MOST_SECONDS
+        seen = observations(node)
+        for one in with_containerfs(self._thresholds, node):
+            if one in self._met:
+                soonest = min(soonest, _again_seconds(one) / 2)
+            elif one.signal in seen:
+                soonest = min(soonest, _reach_seconds(one, seen))
+        period = self._settings.pressure_transition_period_seconds
+        ends = [self._state.pressure_seen[one] + period - now for one in self._state.conditions]
+        ends += [at + one.grace_period_seconds - now for one, at in self._state.first_crossed.items()]
+        return min(soonest, *(seconds for seconds in ends if seconds > 0), soonest)
+
+    # What to do
+
+    def _step(self, *, with_disk: bool) -> None:
+        """Decides on figures of this moment, and carries it out."""
+        began = time.monotonic()
+        if with_disk:
+            self._measure_all()
+        now = time.monotonic()
+        node = self._look(now)
+        out = self._leaving.uids
+        pods = tuple(
+            PodSnapshot(member.pod, self._figures(member))
+            for member in self._roster.members
+            if member.uid not in out
+        )
+        before = self._state
+        snapshot = Snapshot(now, node, pods)
+        after, decision = decide(before, snapshot, self._thresholds, self._settings)
+        self._state, self._decided_at = after, now
+        self._met = self._crossed(node)
+        step = Step(before, snapshot, self._thresholds, self._settings, decision)
+        more: dict[str, object] = {"beganAt": began}
+        going = list(decision.over_limit)
+        if decision.victim is not None:
+            acting_on = decision.acting_on
+            assert acting_on is not None
+            if self._is_coming_back(acting_on, now):
+                step = step._replace(is_done=False)  # one goes already
+            elif self._is_relieved_by_collecting(decision, more):
+                step = step._replace(is_done=False)
+            else:
+                going.append(decision.victim)
+        elif decision.reclaim:
+            self._is_relieved_by_collecting(decision, more)
+        for eviction in going:
+            self._evict(eviction, decision, time.monotonic())
+        is_news = (decision.crossed, decision.conditions) != (tuple(before.first_crossed), before.conditions)
+        if going or is_news or "collected" in more:
+            self._reports.stepped(step, after, more)
+
+    def _measure_all(self) -> None:
+        until = time.monotonic() + _MEASURE_SECONDS
+        out = self._leaving.uids
+        for member in self._roster.members:
+            if member.uid not in out:
+                self._storage.measure(member, until)
+
+    def _is_relieved_by_collecting(self, decision: Decision, more: dict[str, object]) -> bool:
+        now = time.monotonic()
+        if not decision.reclaim or now - self._collected_at < _COLLECT_SECONDS:
+            return False
+        self._collected_at = now
+        due = [one for one in decision.due if _is_disk(one)]
+        collected: list[dict[str, object]] = []
+        more["collected"] = collected
+        for collector in self._collectors:
+            if collector.kind not in decision.reclaim:
+                continue
+            before = filesystem(self._storage_path)
+            try:
+                collector.collect()
+            except (OSError, EvenkeelError, TimeoutError) as error:
+                self._reports.noted(f"{collector.name} cannot be removed: {error}")
+                continue
+            node = self._look(time.monotonic())
+            assert node.nodefs is not None
+            bytes_ = max((node.nodefs.available_bytes or 0) - (before.available_bytes or 0), 0)
+            inodes = max((node.nodefs.inodes_free or 0) - (before.inodes_free or 0), 0)
+            collected.append({"what": collector.name, "bytes": bytes_, "inodes": inodes})
+            if bytes_ or inodes:
+                self._reports.collected(collector.name, bytes_, inodes)
+            if is_relieved(due, node):
+                return True
+        return False
+
+    def _evict(self, eviction: Eviction, decision: Decision, now: float) -> None:
+        member = self._members[eviction.pod.metadata.uid]
+        resource = Resource.STORAGE
+        if eviction.limit is None and decision.acting_on is not None:
+            resource = resource_of(decision.acting_on.signal)
+        grace = eviction.grace_period_seconds
+        at = self._clock()
+        if grace == 0 and self._intents is not None:
+            self._intents.write(member.uid, {"message": eviction.message, "at": at})
+        self._reports.evicting(member.uid, eviction, at)
+        if grace == 0:
+            self._kill(member, resource)
+        self._leaving.add(
+            member.uid, resource, now + grace, lambda: bool(self._process_count(member.path)), at=now
+        )
+        self._collected_at = -_COLLECT_SECONDS  # its logs stay, and may be what is missing
+
+    def _kill(self, member: Member, resource: Resource) -> None:
+        assert self._driver is not None
+        if resource is Resource.PIDS:
+            with suppress(CgroupError):
+                self._driver.write(member.path, "pids.max", "0")  # none of them starts another one
+        try:
+            self._driver.send_kill(member.path)
+        except CgroupError as error:
+            self._reports.noted(str(error))
+
+
+class _Stopped(Exception):
+    """The agent ends in the middle of a walk."""
+
+
+def _is_disk(threshold: Threshold) -> bool:
+    return resource_of(threshold.signal) in (Resource.STORAGE, Resource.INODES)
+
+
+def _again_seconds(threshold: Threshold) -> float:
+    return _AGAIN_DISK_SECONDS if _is_disk(threshold) else _AGAIN_PROCESSES_SECONDS
+
+
+def _reach_seconds(threshold: Threshold, seen: Observations) -> float:
+    """When the threshold could be crossed at the earliest; half of that, to be safe."""
+    available, capacity = seen[threshold.signal]
+    headroom = available - threshold_amount(threshold.value, capacity)
+    seconds = headroom / _PER_SECOND[resource_of(threshold.signal)] / 2
+    return min(max(seconds, _LEAST_SECONDS), _MOST_SECONDS)

@@ -1,0 +1,117 @@
+"""What was decided under pressure becomes part of the pods' lives, of the journal and of the node's conditions."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+
+from evenkeel.agent.holdings import Holdings
+from evenkeel.agent.journal import Journal, JournalError
+from evenkeel.agent.journal_text import Unreadable, plain_of, to_text
+from evenkeel.agent.pressure import intents
+from evenkeel.agent.pressure.node_conditions import NodeConditions
+from evenkeel.agent.pressure.recording import KIND, Step, given, said, state_from, state_plain
+from evenkeel.agent.records import NORMAL, WARNING
+from evenkeel.agent.sync import Sync
+from evenkeel.agent.telling import Telling
+from evenkeel.errors import EvenkeelError
+from evenkeel.host.files import read_text
+from evenkeel.policy.eviction.decide import EVICTED, Eviction, State
+from evenkeel.policy.lifecycle.life import Verdict
+
+log = logging.getLogger(__name__)
+
+
+class Outcomes:
+    """Of one who watches; `source` is its name, also in the journal. For the agent's loop alone."""
+
+    def __init__(
+        self,
+        source: str,
+        journal: Journal,
+        holdings: Holdings,
+        sync: Sync,
+        telling: Telling,
+        conditions: NodeConditions,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.on_evicted: Callable[[str], None] = lambda _: None  # with the UID, after its verdict is written
+        self._source = source
+        self._key = f"evictionState:{source}"
+        self._journal = journal
+        self._holdings = holdings
+        self._sync = sync
+        self._telling = telling
+        self._conditions = conditions
+        self._clock = clock
+        self._notes: set[str] = set()
+
+    def evicting(self, uid: str, eviction: Eviction, at: float) -> None:
+        """A pod goes, whole (A20)."""
+        grace = float(eviction.grace_period_seconds)
+        verdict = Verdict(
+            "Failed", EVICTED, eviction.message, at, grace, is_disruption=eviction.limit is None
+        )
+        self._sync.evict(uid, verdict)
+        try:
+            with self._journal.transaction():
+                self._holdings.commit()
+                intents.taken_up(self._journal, uid)
+        except JournalError as error:
+            log.error("%s", error)  # noqa: TRY400 - the next step tries again
+        self.on_evicted(uid)
+        reason = eviction.shortage or eviction.limit
+        figures = plain_of(to_text(reason)) if reason is not None else {}
+        self._telling.tell(WARNING, EVICTED, eviction.message, eviction.pod, figures=figures)
+
+    def stepped(self, step: Step, after: State, more: Mapping[str, object]) -> None:
+        """A decision that changed something, after it was carried out."""
+        decision = step.decision
+        crossed = [str(threshold) for threshold in decision.crossed]
+        before = [str(threshold) for threshold in step.state.first_crossed]
+        for name in crossed:
+            if name not in before:
+                figures = {str(signal): list(seen) for signal, seen in decision.observations.items()}
+                self._telling.tell(
+                    WARNING, "EvictionThresholdMet", f"the node has crossed {name}", figures=figures
+                )
+        for name in before:
+            if name not in crossed:
+                self._telling.tell(NORMAL, "EvictionThresholdOver", f"{name} is no longer the case")
+        self._conditions.set(self._source, decision.conditions)
+        try:
+            with self._journal.transaction():
+                outcome = {**said(decision), "isDone": step.is_done, "source": self._source, **more}
+                self._journal.record(KIND, given(step), outcome, self._clock())
+                self._journal.set_value(self._key, {"boot": _boot_id(), "state": state_plain(after)})
+        except JournalError as error:
+            log.error("%s", error)  # noqa: TRY400
+        self._sync.want_step()
+
+    def told(self, type_: str, reason: str, message: str, figures: Mapping[str, object]) -> None:
+        self._telling.tell(type_, reason, message, figures=figures)
+        self._sync.want_step()
+
+    def noted(self, text: str) -> None:
+        """Something that makes the watch worse than it could be; once."""
+        if text not in self._notes:
+            self._notes.add(text)
+            log.warning("%s", text)
+
+    def state_before(self) -> State:
+        """As a former agent left it, if the machine has not been started anew since: its clock has."""
+        kept = self._journal.value(self._key)
+        if not isinstance(kept, dict) or kept.get("boot") != _boot_id():
+            return State()
+        try:
+            state = state_from(kept.get("state"))
+        except Unreadable:
+            return State()
+        self._conditions.set(self._source, state.conditions)
+        return state
+
+
+def _boot_id() -> str:
+    try:
+        return read_text("/proc/sys/kernel/random/boot_id").strip()
+    except EvenkeelError:
+        return ""
