@@ -16,7 +16,9 @@ from evenkeel.cgroup.driver import Driver
 from evenkeel.errors import EvenkeelError
 
 _MOST_ROUNDS = 100
-_PAUSE_SECONDS = 0.002
+_PAUSE_SECONDS = (
+    0.002  # longer than a fork takes: of one that is under way nothing tells, and daemons cannot be frozen
+)
 _INIT = 1
 
 

@@ -5,8 +5,9 @@ A driver has one or more hierarchies, and a cgroup of the plan is in all of them
 
 import errno
 import os
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from evenkeel.cgroup.diff import Observed
 from evenkeel.cgroup.driver import CgroupError, Statistics
@@ -14,13 +15,14 @@ from evenkeel.cgroup.drivers.bounds import Bounds
 from evenkeel.cgroup.drivers.cgroupfs import GONE, Cgroupfs
 from evenkeel.cgroup.drivers.kept import KeptFiles
 from evenkeel.cgroup.drivers.observation import Observer
-from evenkeel.cgroup.drivers.processes import is_dead, kill_process, listed, waits
+from evenkeel.cgroup.drivers.processes import await_deaths, is_dead, kill_process, listed, waits
 from evenkeel.cgroup.drivers.refusals import not_available, refusal
 from evenkeel.cgroup.tree import Cgroup, Naming, Tree, Version
 from evenkeel.cgroup.values import CPUS, INHERITED
 
 PATIENCE_SECONDS = 10.0
 
+_ROUND_SECONDS = 1.0  # after which we look again who is there
 _FREEZE_SECONDS = 0.2  # a round of killing waits no longer for those that are slow to freeze
 
 
@@ -112,6 +114,7 @@ class CgroupfsDriver(ABC):
             refused = self._remove_directories(below)
             if refused is None:
                 return
+            self._await_empty(path, self._patience_seconds)
         assert refused is not None
         raise refused
 
@@ -134,11 +137,15 @@ class CgroupfsDriver(ABC):
             return
         if os.getpid() in left:
             raise CgroupError(f"cannot end the processes of cgroup {path}: this one is in it", path=path)
-        at_once = self._kill_at_once(path)
-        for _ in waits(self._patience_seconds) if at_once else self._kill_by_rounds(path):
+        deadline = time.monotonic() + self._patience_seconds
+        is_sent = self._kill_at_once(path)
+        while left and time.monotonic() < deadline:
+            if not is_sent:
+                self._kill_frozen(path)
+            await_deaths(left, min(deadline - time.monotonic(), _ROUND_SECONDS))
             left = self._alive(path)
-            if not left:
-                return
+        if not left:
+            return
         raise CgroupError(
             f"cgroup {path} could not be emptied: {listed(left)} did not die in {self._patience_seconds:g} s",
             path=path,
@@ -191,7 +198,12 @@ class CgroupfsDriver(ABC):
         """Freezes or thaws the cgroup and all below it; False if it cannot."""
 
     @abstractmethod
-    def _is_frozen(self, path: str) -> bool: ...
+    def _await_frozen(self, path: str, *, frozen: bool, seconds: float) -> bool:
+        """Waits until the cgroup is frozen, or is not; False if it takes longer than that."""
+
+    @abstractmethod
+    def _await_empty(self, path: str, seconds: float) -> None:
+        """Waits until no process is left in the cgroup and below it, where the kernel tells of that."""
 
     @abstractmethod
     def _without_controller(self, path: str, file: str) -> CgroupError | None:
@@ -204,6 +216,10 @@ class CgroupfsDriver(ABC):
     @abstractmethod
     def _note_absent(self, path: str, file: str) -> None:
         """The cgroup has no such file: remembers it if that is because the kernel has none."""
+
+    @abstractmethod
+    def _let_go(self, path: str) -> None:
+        """What there is to do before a cgroup is removed."""
 
     # What they share
 
@@ -263,6 +279,7 @@ class CgroupfsDriver(ABC):
         for path in paths:
             self._kept.forget(path)
             self._told.pop(path, None)
+            self._let_go(path)
             for hierarchy in self._hierarchies:
                 try:
                     hierarchy.remove(path)
@@ -273,22 +290,17 @@ class CgroupfsDriver(ABC):
                     raise refused from None
         return None
 
-    def _kill_by_rounds(self, path: str) -> Iterator[None]:
-        """Freezes, so that nobody can fork out of sight, signals, and thaws, so that they can die; until stopped."""
-        for _ in waits(self._patience_seconds):
-            if self._set_frozen(path, frozen=True):
-                for _ in waits(_FREEZE_SECONDS):
-                    if self._is_frozen(path):
-                        break
-            for pid in self.processes(path):
-                kill_process(pid, path)
-            self._set_frozen(path, frozen=False)
-            yield
+    def _kill_frozen(self, path: str) -> None:
+        """Freezes, so that nobody can fork out of sight, signals, and thaws, so that they can die."""
+        if self._set_frozen(path, frozen=True):
+            self._await_frozen(path, frozen=True, seconds=_FREEZE_SECONDS)
+        for pid in self.processes(path):
+            kill_process(pid, path)
+        self._set_frozen(path, frozen=False)
 
     def _wait_frozen(self, path: str, *, frozen: bool) -> None:
-        for _ in waits(self._patience_seconds):
-            if self._is_frozen(path) == frozen:
-                return
+        if self._await_frozen(path, frozen=frozen, seconds=self._patience_seconds):
+            return
         raise CgroupError(
             f"cgroup {path} did not {'freeze' if frozen else 'thaw'} in {self._patience_seconds:g} s",
             path=path,

@@ -1,6 +1,7 @@
 """Processes as those see them who have to end them."""
 
 import os
+import select
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -12,13 +13,35 @@ _WAIT_SECONDS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02)
 
 
 def waits(seconds: float) -> Iterator[None]:
-    """At once, and again after longer and longer waits, until `seconds` have passed."""
+    """At once, and again after longer and longer waits, until `seconds` have passed: for what nothing tells of."""
     deadline = time.monotonic() + seconds
     pauses = iter(_WAIT_SECONDS)
     yield
     while time.monotonic() < deadline:
         time.sleep(next(pauses, _WAIT_SECONDS[-1]))
         yield
+
+
+def await_deaths(pids: Sequence[int], seconds: float) -> None:
+    """Returns when all of them are dead, or `seconds` have passed: the kernel tells through a descriptor of each."""
+    deadline = time.monotonic() + seconds
+    for pid in pids:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        except OSError:  # of another PID namespace; too many open files; a kernel before 5.3
+            time.sleep(min(left, _WAIT_SECONDS[-1]))
+            continue
+        try:
+            poll = select.poll()
+            poll.register(descriptor, select.POLLIN)
+            poll.poll(left * 1000)
+        finally:
+            os.close(descriptor)
 
 
 def kill_process(pid: int, path: str) -> None:

@@ -3,7 +3,6 @@
 On hybrid hosts it is in the unified hierarchy as well: that has no resources to set there, but pressure figures.
 """
 
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
@@ -20,8 +19,6 @@ from evenkeel.cgroup.tree import Naming, Version
 from evenkeel.cgroup.values import CPUS
 
 UNIFIED = "unified"  # beside the controllers in `files`
-
-_LINGER_SECONDS = 2.0
 
 
 class V1Driver(CgroupfsDriver):
@@ -40,28 +37,6 @@ class V1Driver(CgroupfsDriver):
         of_mount = dict(zip(points, self._hierarchies, strict=True))
         self._of_controller = {controller: of_mount[mount] for controller, mount in mounts.v1.items()}
         self._unified = of_mount[mounts.v2] if mounts.v2 else None
-        self._removed: dict[str, float] = {}  # cgroups that were removed just now, and when
-
-    def write(self, path: str, file: str, value: str) -> None:
-        """A quota must not be below that of a cgroup below it, and the kernel goes on counting one for a moment after
-        it was removed."""
-        patience = _LINGER_SECONDS if file.startswith("cpu.cfs_") and self._was_above(path) else 0.0
-        refused: CgroupError | None = None
-        for _ in waits(patience):
-            try:
-                super().write(path, file, value)
-            except CgroupError as error:
-                if error.reason != "EINVAL":
-                    raise
-                refused = error
-            else:
-                return
-        assert refused is not None
-        raise refused
-
-    def remove(self, path: str) -> None:
-        super().remove(path)
-        self._removed[path] = time.monotonic()
 
     def send_kill(self, path: str) -> None:
         """Of a hybrid host the unified hierarchy kills in one step who is in it. Who is not is found by its memory."""
@@ -102,12 +77,6 @@ class V1Driver(CgroupfsDriver):
         if self._unified is not None:
             found[UNIFIED] = self._unified.directory(path)
         return found
-
-    def _was_above(self, path: str) -> bool:
-        """Whether a cgroup below this one was removed just now."""
-        since = time.monotonic() - _LINGER_SECONDS
-        self._removed = {one: when for one, when in self._removed.items() if when > since}
-        return any(is_within(one, path) for one in self._removed)
 
     def _make(self, path: str) -> None:
         cpuset = self._of_controller.get("cpuset")
@@ -193,12 +162,28 @@ class V1Driver(CgroupfsDriver):
                 raise refusal(error, "freeze" if frozen else "thaw", one, "freezer.state") from None
         return True
 
-    def _is_frozen(self, path: str) -> bool:
-        freezer = self._of_controller["freezer"]
-        try:
-            return freezer.read(path, "freezer.state").strip() == b"FROZEN"
-        except OSError:
-            return False
+    def _await_frozen(self, path: str, *, frozen: bool, seconds: float) -> bool:
+        """Nothing tells when processes have frozen."""
+        freezer = self._of_controller.get("freezer")
+        for _ in waits(seconds):
+            try:
+                is_frozen = freezer is not None and freezer.read(path, "freezer.state").strip() == b"FROZEN"
+            except OSError:
+                is_frozen = False
+            if is_frozen == frozen:
+                return True
+        return False
+
+    def _await_empty(self, path: str, seconds: float) -> None:
+        """Nothing tells. But who is seen to be dead has left its cgroups before."""
+
+    def _let_go(self, path: str) -> None:
+        """Takes the quota away. A cgroup is counted for a moment after it was removed, until the kernel's workers have
+        got round to it, and while it has a quota none above it may have a smaller one."""
+        cpu = self._of_controller.get("cpu")
+        if cpu is not None:
+            with suppress(OSError):  # it has none, or is gone
+                cpu.write(path, "cpu.cfs_quota_us", "-1")
 
 
 def _not_mounted(path: str, file: str) -> CgroupError:

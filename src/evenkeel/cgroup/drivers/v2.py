@@ -5,12 +5,15 @@ given any: containers and the pods' infrastructure.
 """
 
 import errno
-from collections.abc import Mapping
+import os
+import select
+import time
+from collections.abc import Callable, Mapping
 
 from evenkeel.cgroup.driver import CgroupError, Statistics
 from evenkeel.cgroup.drivers.base import PATIENCE_SECONDS, CgroupfsDriver
 from evenkeel.cgroup.drivers.bounds import Bounds
-from evenkeel.cgroup.drivers.cgroupfs import Cgroupfs
+from evenkeel.cgroup.drivers.cgroupfs import GONE, Cgroupfs
 from evenkeel.cgroup.drivers.mounts import V2_CONTROLLERS
 from evenkeel.cgroup.drivers.refusals import not_available, refusal, without_controller
 from evenkeel.cgroup.statistics import MOST_BYTES, V2_FILES, field, v2_statistics
@@ -92,11 +95,34 @@ class V2Driver(CgroupfsDriver):
             raise refusal(error, "freeze", path, "cgroup.freeze") from None
         return True
 
-    def _is_frozen(self, path: str) -> bool:
+    def _await_frozen(self, path: str, *, frozen: bool, seconds: float) -> bool:
+        return self._await_event(path, lambda events: bool(field(events, b"\nfrozen ")) == frozen, seconds)
+
+    def _await_empty(self, path: str, seconds: float) -> None:
+        self._await_event(path, lambda events: not field(b"\n" + events, b"\npopulated "), seconds)
+
+    def _let_go(self, path: str) -> None:
+        pass
+
+    def _await_event(self, path: str, has_come: Callable[[bytes], bool], seconds: float) -> bool:
+        """Whether cgroup.events is as wanted, or the cgroup is gone, before `seconds` have passed."""
+        deadline = time.monotonic() + seconds
         try:
-            return bool(field(self._fs.read(path, "cgroup.events"), b"\nfrozen "))
-        except OSError:
-            return False
+            descriptor = self._fs.open(path, "cgroup.events")
+            try:
+                poll = select.poll()
+                poll.register(descriptor, select.POLLPRI)
+                while not has_come(os.pread(descriptor, MOST_BYTES, 0)):
+                    left = deadline - time.monotonic()
+                    if left <= 0:
+                        return False
+                    poll.poll(left * 1000)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            if error.errno not in GONE:
+                raise refusal(error, "read", path, "cgroup.events") from None
+        return True
 
     def _write_absent(self, path: str, file: str, value: str) -> None:
         controller = file.partition(".")[0]
