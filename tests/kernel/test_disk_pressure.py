@@ -1,0 +1,228 @@
+"""A disk that fills up, on a small filesystem: who goes, what is collected first, and who is not touched (B12)."""
+
+import secrets
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from evenkeel.cli.client import Client
+from tests.kernel.agents import MIB, MakeUp, Up, pod, up
+from tests.kernel.test_evictions import condition, decisions, reasons
+from tests.kernel.waiting import eventually
+
+__all__ = ["up"]
+
+SIZE_MIB = 96
+HARD = "--eviction-hard=nodefs.available<24Mi,nodefs.inodesFree<20%"
+FLAGS = (HARD, "--eviction-pressure-transition-period=1s")
+SLEEP = ["sleep", "1000"]
+
+
+def run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True)
+
+
+@pytest.fixture
+def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A filesystem with little room, for the agent's state: ext4 where there are loop devices, else in memory."""
+    mount = tmp_path / f"small{secrets.token_hex(3)}"
+    mount.mkdir()
+    image = tmp_path / "image"
+    mib = getattr(request, "param", SIZE_MIB)
+    with image.open("wb") as file:
+        file.truncate(mib * MIB)
+    try:
+        run("mkfs.ext4", "-q", "-m", "0", "-N", "8192", "-O", "^has_journal", str(image))
+        run("mount", "-o", "loop", str(image), str(mount))
+    except (subprocess.CalledProcessError, FileNotFoundError):
+        options = f"size={mib}m,nr_inodes=8192,mode=700"
+        run("mount", "-t", "tmpfs", "-o", options, "evenkeel-test", str(mount))
+    try:
+        yield mount
+    finally:
+        # Who keeps the containers ends a moment after the last of them.
+        command = ["umount", "--recursive", str(mount)]
+        eventually(lambda: subprocess.run(command, check=False, capture_output=True).returncode == 0)
+
+
+def on(agent: Up, place: Path) -> Up:
+    """The agent with its state there."""
+    agent.state = place / "state"
+    agent.client = Client(str(agent.state))
+    return agent
+
+
+def writer(name: str, script: str, *, volume: dict | None = None, **spec: object) -> dict:
+    """A pod whose one container runs a shell in its emptyDir."""
+    container = {
+        "command": ["sh", "-c", f"cd /scratch && {script}"],
+        "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}],
+        **spec.pop("container", {}),
+    }
+    volumes = [{"name": "scratch", "emptyDir": volume or {}}]
+    return pod(name, container.pop("command"), container=container, volumes=volumes, **spec)
+
+
+FILL = "exec dd if=/dev/zero of=fill bs=64k 2>/dev/null"
+FILL_AND_STAY = "dd if=/dev/zero of=fill bs=64k 2>/dev/null; exec sleep 1000"
+INODES = "i=0; while true; do true > $i || sleep 1; i=$((i+1)); done"
+
+
+def victims(agent: Up) -> list[str]:
+    return [one["pod"] for record in decisions(agent) if record["isDone"] for one in record["evictions"]]
+
+
+@pytest.mark.req("B12", "B16", "E14")
+def test_who_fills_the_disk_goes_and_nobody_else(small: Path, up: MakeUp):
+    agent = on(up(*FLAGS), small)
+    agent.start()
+    agent.apply(
+        writer("quiet", "echo data > kept; exec sleep 1000"),
+        writer("modest", "dd if=/dev/zero of=some bs=1M count=4 2>/dev/null; exec sleep 1000"),
+        pod("talker", ["sh", "-c", "seq 1000; exec sleep 1000"]),
+    )
+    for name in ("quiet", "modest", "talker"):
+        agent.await_phase(name, "Running")
+    agent.apply(writer("filler", FILL_AND_STAY, restartPolicy="Never"))
+    status = agent.await_phase("filler", "Failed")
+    assert status["reason"] == "Evicted"
+    assert "nodefs.available is " in status["message"]
+    assert "volume scratch" in status["message"]  # usage by part
+    assert "default/modest" in status["message"]  # who else was considered
+    eventually(lambda: condition(agent, "DiskPressure") == "False", within_seconds=60)
+    assert reasons(agent).count("NodeHasDiskPressure") == 1
+    for name in ("quiet", "modest", "talker"):
+        assert agent.phase(name) == "Running"
+        assert agent.status(name)["containerStatuses"][0].get("restartCount", 0) == 0
+    kept = agent.state / "pods" / agent.pod("quiet")["metadata"]["uid"] / "volumes" / "scratch" / "kept"
+    assert kept.read_text() == "data\n"
+    assert victims(agent) == ["default/filler"]
+
+
+@pytest.mark.req("B12", "B16")
+def test_who_uses_up_the_inodes_goes_and_nobody_else(small: Path, up: MakeUp):
+    agent = on(up(*FLAGS), small)
+    agent.start()
+    agent.apply(writer("quiet", "echo data > kept; exec sleep 1000"), pod("idle", SLEEP))
+    agent.await_phase("quiet", "Running")
+    agent.await_phase("idle", "Running")
+    agent.apply(writer("maker", INODES, restartPolicy="Never"))
+    status = agent.await_phase("maker", "Failed")
+    assert "nodefs.inodesFree is " in status["message"]
+    eventually(lambda: condition(agent, "DiskPressure") == "False", within_seconds=60)
+    assert agent.phase("quiet") == agent.phase("idle") == "Running"
+    assert victims(agent) == ["default/maker"]
+
+
+@pytest.mark.req("B12")
+def test_a_file_that_was_removed_and_is_still_open_counts_for_who_holds_it(small: Path, up: MakeUp):
+    agent = on(up(*FLAGS), small)
+    agent.start()
+    agent.apply(writer("modest", "dd if=/dev/zero of=some bs=1M count=8 2>/dev/null; exec sleep 1000"))
+    agent.await_phase("modest", "Running")
+    hidden = "exec 3> fill; rm fill; dd if=/dev/zero bs=64k >&3 2>/dev/null; exec sleep 1000"
+    agent.apply(writer("hider", hidden, restartPolicy="Never"))
+    agent.await_phase("hider", "Failed")
+    eventually(lambda: condition(agent, "DiskPressure") == "False", within_seconds=60)
+    assert agent.phase("modest") == "Running"
+    assert victims(agent) == ["default/hider"]
+
+
+@pytest.mark.req("B12")
+def test_limits_on_storage_are_held_by_eviction(small: Path, up: MakeUp):
+    agent = on(up("--eviction-hard=", "--eviction-pressure-transition-period=1s"), small)
+    agent.start()
+    some = "dd if=/dev/zero of=some bs=1M count=12 2>/dev/null; exec sleep 1000"
+    limit = {"resources": {"limits": {"ephemeral-storage": "8Mi"}}}
+    roomy = {"resources": {"limits": {"ephemeral-storage": "40Mi"}}}
+    agent.apply(
+        writer("sized", some, volume={"sizeLimit": "8Mi"}, restartPolicy="Never"),
+        writer("limited", some, container=limit, restartPolicy="Never"),
+        writer("within", some, volume={"sizeLimit": "16Mi"}, container=roomy),
+        writer("in-memory", some, volume={"medium": "Memory"}, container=limit),
+        writer("unlimited", some),
+    )
+    sized = agent.await_phase("sized", "Failed")
+    assert (sized["reason"], "emptyDir volume scratch of 8Mi" in sized["message"]) == ("Evicted", True)
+    limited = agent.await_phase("limited", "Failed")
+    assert "all containers together of 8Mi" in limited["message"]
+    for name in ("within", "in-memory", "unlimited"):
+        agent.await_phase(name, "Running")
+    assert sorted(victims(agent)) == ["default/limited", "default/sized"]
+    agent.client.delete("default", "in-memory")
+    agent.await_gone("in-memory")
+
+
+@pytest.mark.req("B12")
+def test_logs_count_and_what_dead_pods_left_is_collected_before_anybody_goes(small: Path, up: MakeUp):
+    agent = on(up(*FLAGS, "--container-log-max-size=32Mi"), small)
+    agent.start()
+    talk = f"yes {'x' * 200} | head -c 24000000"
+    agent.apply(pod("idle", SLEEP), pod("talked", ["sh", "-c", talk], restartPolicy="Never"))
+    agent.await_phase("idle", "Running")
+    agent.await_phase("talked", "Succeeded")
+    uid = agent.pod("talked")["metadata"]["uid"]
+    log = agent.state / "logs" / f"default_talked_{uid}"
+    assert sum(file.stat().st_size for file in log.rglob("*") if file.is_file()) > 20 * MIB
+    agent.apply(writer("grows", "dd if=/dev/zero of=some bs=1M count=42 2>/dev/null; exec sleep 1000"))
+    eventually(lambda: "Collected" in reasons(agent), within_seconds=60)
+    assert not log.exists()
+    eventually(lambda: condition(agent, "DiskPressure") == "False", within_seconds=60)
+    assert agent.phase("grows") == agent.phase("idle") == "Running"
+    assert victims(agent) == []
+
+
+@pytest.mark.parametrize(
+    "small", [320], indirect=True
+)  # an archive is unpacked only where there is much room
+@pytest.mark.req("B12")
+def test_images_that_nothing_runs_from_are_collected_and_those_in_use_are_not(
+    small: Path, up: MakeUp, tmp_path: Path
+):
+    busybox = shutil.which("busybox")
+    if busybox is None:
+        pytest.skip("no busybox here")
+    agent = on(up(*FLAGS), small)
+    agent.start()
+    used, unused = (archive(tmp_path / name, busybox, 4) for name in ("used.tar", "unused.tar"))
+    command = {"command": ["/bin/busybox", "sleep", "1000"]}
+    agent.apply(pod("runs", command["command"], container={"image": used}))
+    agent.apply(pod("ran", ["/bin/busybox", "true"], container={"image": unused}, restartPolicy="Never"))
+    agent.await_phase("runs", "Running")
+    agent.await_phase("ran", "Succeeded")
+    images = agent.state / "images"
+    assert len(list(images.iterdir())) == 2
+    fill = "dd if=/dev/zero of=/fill bs=64k; exec /bin/busybox sleep 1000"
+    agent.apply(
+        pod("filler", ["/bin/busybox", "sh", "-c", fill], container={"image": used}, restartPolicy="Never")
+    )
+    status = agent.await_phase("filler", "Failed")
+    assert "main rootfs" in status["message"]
+    assert len(list(images.iterdir())) == 1
+    assert agent.phase("runs") == "Running"
+    assert victims(agent) == ["default/filler"]
+
+
+@pytest.mark.req("B12")
+def test_requests_for_storage_are_kept_to_at_admission(small: Path, up: MakeUp):
+    agent = on(up(), small)
+    agent.start()
+    asking = {"resources": {"requests": {"ephemeral-storage": "60Mi"}}}
+    agent.apply(pod("first", SLEEP, container=asking), pod("second", SLEEP, container=asking))
+    agent.await_phase("first", "Running")
+    status = agent.await_phase("second", "Failed")
+    assert "ephemeral-storage" in status["message"]
+
+
+def archive(path: Path, busybox: str, mib: int) -> str:
+    """A root filesystem with busybox, and some ballast that makes it another than the next."""
+    ballast = path.with_suffix(".ballast")
+    ballast.write_bytes(path.name.encode() * (mib * MIB // len(path.name)))
+    with tarfile.open(path, "w") as tar:
+        tar.add(busybox, "bin/busybox")
+        tar.add(ballast, "ballast")
+    return str(path)

@@ -1,0 +1,63 @@
+"""Process numbers that run out: a fork storm, on a node that was said to have few (B16)."""
+
+import pytest
+
+from tests.kernel.agents import MakeUp, Up, pod, processes_of, up
+from tests.kernel.test_disk_pressure import victims
+from tests.kernel.test_evictions import condition, reasons
+from tests.kernel.waiting import eventually
+
+__all__ = ["up"]
+
+# Far below what the tests' own cgroup may have (conftest.PROCESSES), whatever the machine has.
+NODE = "384Mi,2cpu,pids=200"
+FLAGS = ("--eviction-hard=pid.available<100", "--eviction-pressure-transition-period=1s")
+STORM = "while true; do sleep 1000 & done"  # each of them one more, until none can be had
+STORM_OF_STORMS = "f() { sleep 1000 & f & f & wait; }; f"
+
+
+def busy(name: str, count: int, **spec: object) -> dict:
+    """A pod with some processes."""
+    script = f"for i in $(seq {count}); do sleep 1000 & done; wait"
+    return pod(name, ["sh", "-c", script], **spec)
+
+
+def count(agent: Up, name: str) -> int:
+    uid = agent.pod(name)["metadata"]["uid"]
+    return len(processes_of(agent.cgroup("besteffort", f"pod{uid}", "main")))
+
+
+@pytest.mark.parametrize("storm", [STORM, STORM_OF_STORMS])
+@pytest.mark.req("B16", "E14")
+def test_who_starts_processes_without_end_goes_and_nobody_else(up: MakeUp, storm: str):
+    agent = up(*FLAGS, node=NODE)
+    agent.start()
+    agent.apply(busy("some", 20), pod("idle", ["sleep", "1000"]))
+    eventually(lambda: agent.phase("some") == "Running" and count(agent, "some") == 21)
+    agent.await_phase("idle", "Running")
+    before = processes_of(agent.cgroup("besteffort", f"pod{agent.pod('some')['metadata']['uid']}", "main"))
+    agent.apply(pod("storm", ["sh", "-c", storm], restartPolicy="Never"))
+    status = agent.await_phase("storm", "Failed")
+    assert status["reason"] == "Evicted"
+    assert "pid.available is " in status["message"]
+    assert "default/some" in status["message"]  # who else was considered
+    eventually(lambda: condition(agent, "PIDPressure") == "False", within_seconds=60)
+    assert "NodeHasPIDPressure" in reasons(agent)
+    assert agent.phase("some") == agent.phase("idle") == "Running"
+    after = processes_of(agent.cgroup("besteffort", f"pod{agent.pod('some')['metadata']['uid']}", "main"))
+    assert sorted(after) == sorted(before)
+    assert victims(agent) == ["default/storm"]
+
+
+@pytest.mark.req("B16")
+def test_nobody_is_taken_while_process_numbers_are_short(up: MakeUp):
+    agent = up(
+        "--eviction-soft=pid.available<180", "--eviction-soft-grace-period=pid.available=10m", node=NODE
+    )
+    agent.start()
+    agent.apply(busy("some", 30))
+    eventually(lambda: condition(agent, "PIDPressure") == "True")
+    agent.apply(pod("late", ["sleep", "1000"]))
+    status = agent.await_phase("late", "Failed")
+    assert "PIDPressure" in status["message"]
+    assert agent.phase("some") == "Running"
