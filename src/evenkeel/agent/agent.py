@@ -16,6 +16,7 @@ from evenkeel.agent.interface import ADDED, Applied, ContainerUsage, NodeUsage, 
 from evenkeel.agent.journal import Journal
 from evenkeel.agent.kernel_events import KernelEvents
 from evenkeel.agent.node_status import node_object
+from evenkeel.agent.pressure.cpu import CpuPressure
 from evenkeel.agent.pressure.memory import MemoryPressure
 from evenkeel.agent.pressure.node_conditions import NodeConditions
 from evenkeel.agent.pressure.node_pressure import NodePressure
@@ -73,7 +74,9 @@ class Agent:
             node, settings, runtime, journal, self._holdings, self._cgroups, self._telling, self._clock
         )
         self._wanting = Wanting(journal, self._holdings, self._sync, self._telling, node.profile, clock)
-        self._kernel = KernelEvents(self._holdings, self._cgroups, journal, self._telling)
+        self._kernel = KernelEvents(
+            self._holdings, self._cgroups, journal, self._telling, self._sync.want_step
+        )
         self._probing = Probing(runtime, self._holdings, self._sync, self._telling, clock)
         self._returning = Returning(journal, self._holdings, self._sync, self._telling, clock)
         self._conditions = NodeConditions(self._sync, self._telling)
@@ -101,6 +104,17 @@ class Agent:
             clock,
         )
         self._node_pressure.outcomes.on_evicted = lambda _: self._returning.look_again()
+        self._cpu_pressure = CpuPressure(
+            node,
+            self._cgroups,
+            journal,
+            self._holdings,
+            self._sync,
+            self._telling,
+            self._conditions,
+            clock,
+        )
+        self._cpu_pressure.on_evicted = lambda _: self._returning.look_again()
         self._sync.on_cleaned = self._cleaned
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -124,6 +138,8 @@ class Agent:
             self._heal(),
             self._returning.run(),
         ]
+        if self._cpu_pressure.is_on:
+            loops.append(self._cpu_pressure.run())
         if self._files is not None:
             loops.append(self._read_files(self._files))
         self._tasks = [asyncio.create_task(loop) for loop in loops]
@@ -155,6 +171,8 @@ class Agent:
         self._sync.stop_all()
         while not self._sync.is_at_rest():
             await self._sync.stepped()
+        for uid in await self._runtime.pods():
+            await self._runtime.remove(uid)  # volumes in memory are mounts
         self._sync.remove_cgroups()
 
     async def _adopt(self, records: Mapping[Attempt, Record]) -> None:
@@ -266,7 +284,9 @@ class Agent:
                 found.append(ContainerUsage(cgroup.pod, cgroup.container, statistics))
         capacity = self._view.capacity
         memory = node_memory(parse_meminfo(read_text("/proc/meminfo")), self._view.profile)
-        available = memory.available_bytes or 0
+        # Of a node that is only a part of the machine, what is left of that part.
+        left = capacity.memory_bytes - (root.memory_working_set_bytes if root is not None else 0)
+        available = max(min(memory.available_bytes or 0, left), 0)
         return NodeUsage(
             self._clock(), capacity.memory_bytes, available, capacity.millicpu, root, tuple(found)
         )

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from evenkeel.cgroup.diff import Action
 from evenkeel.cgroup.driver import CgroupError, Driver, Statistics
+from evenkeel.cgroup.overrides import Overrides, Wanted
 from evenkeel.cgroup.planner import Planner
 from evenkeel.cgroup.reconcile import Report, reconcile, reconcile_changed
 from evenkeel.cgroup.restore import Found, found_before, not_only_ours, restoring, still_needed
@@ -31,16 +32,34 @@ class Cgroups:
         self._make_driver = make_driver
         self.driver = make_driver()
         self._planner = Planner(node, self.driver.version, self.driver.naming)
+        self._overrides = Overrides()
+        self._planned: Tree | None = None  # without what is overridden
         self._tree: Tree | None = None
         self._last: Report | None = None
         self._of_container: dict[tuple[str, str], Cgroup] = {}
+        self.killing: set[str] = set()  # cgroups in which everything is being ended
         self.rescored: tuple[
             Cgroup, ...
         ] = ()  # containers whose OOM score differs from that of the tree before
 
     def follow(self, moments: Sequence[PodMoment]) -> Report:
         """Makes the kernel as these pods need it, where that differs from what was made last."""
-        tree = self._planner.tree(moments)
+        self._planned = self._planner.tree(moments)
+        return self._follow(self._overrides.on(self._planned))
+
+    def override(self, source: str, wanted: Wanted) -> Report | None:
+        """Has these settings in place of the planned ones until `source` says otherwise: they are all that it wants.
+        None where that changes nothing."""
+        if not self._overrides.set(source, wanted) or self._planned is None:
+            return None
+        return self._follow(self._overrides.on(self._planned))
+
+    @property
+    def planned(self) -> Tree | None:
+        """The tree without what is overridden."""
+        return self._planned
+
+    def _follow(self, tree: Tree) -> Report:
         hands_off = self._node.config.hands_off
         if self._tree is None or self._last is None:
             return self._made(reconcile(self.driver, tree, hands_off), tree)
@@ -52,7 +71,8 @@ class Cgroups:
         """As `follow`, and puts back what another configuration may have set before the last restart (B13). `before` is
         what was found then on cgroups that are not only ours; `remember` is told what to keep, before it is changed and
         when it is put back."""
-        tree = self._planner.tree(moments)
+        self._planned = self._planner.tree(moments)
+        tree = self._overrides.on(self._planned)
         found = found_before(tree, self.driver.observe_only(not_only_ours(tree)), before)
         remember(found)
         report = self._made(reconcile(self.driver, restoring(tree, found), self._node.config.hands_off), tree)
@@ -122,7 +142,11 @@ class Cgroups:
             return None
 
     async def kill(self, path: str) -> CgroupError | None:
-        return await asyncio.to_thread(self._kill, path)
+        self.killing.add(path)
+        try:
+            return await asyncio.to_thread(self._kill, path)
+        finally:
+            self.killing.discard(path)
 
     def _kill(self, path: str) -> CgroupError | None:
         driver = self._make_driver()
@@ -162,7 +186,7 @@ class Cgroups:
             is_ours = cgroup.kind not in (Kind.RESERVED, Kind.ANCESTOR)
             if is_ours or (cgroup.path in made and not self.driver.processes(cgroup.path)):
                 self.driver.remove(cgroup.path)
-        self._tree = None
+        self._tree = self._planned = None
 
     def close(self) -> None:
         self.driver.close()

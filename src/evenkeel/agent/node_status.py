@@ -6,7 +6,7 @@ from collections.abc import Collection
 from evenkeel.api.metadata import ObjectMeta
 from evenkeel.api.node import Node, NodeCondition, NodeStatus
 from evenkeel.policy.allocatable import node_capacity
-from evenkeel.policy.eviction.conditions import Pressure
+from evenkeel.policy.eviction.conditions import CPU_PRESSURE, Pressure
 from evenkeel.policy.node import NodeView
 
 _WORDS = {
@@ -14,10 +14,14 @@ _WORDS = {
     Pressure.DISK: ("disk space or inodes are short", "enough disk space and inodes are free"),
     Pressure.PID: ("process numbers are short", "enough process numbers are free"),
 }
+_CPU_WORDS = ("pods receive less cpu than they requested", "pods receive the cpu they requested")
 
 
 def node_object(node: NodeView, pressures: Collection[str] = ()) -> Node:
     """`pressures` are the conditions that hold now."""
+    words: dict[str, tuple[str, str]] = {str(one): both for one, both in _WORDS.items()}
+    if node.config.cpu_kills:
+        words[CPU_PRESSURE] = _CPU_WORDS
     conditions = [
         NodeCondition(
             str(pressure),
@@ -25,7 +29,7 @@ def node_object(node: NodeView, pressures: Collection[str] = ()) -> Node:
             f"NodeHas{pressure}" if pressure in pressures else f"NodeHasNo{pressure}",
             short if pressure in pressures else enough,
         )
-        for pressure, (short, enough) in _WORDS.items()
+        for pressure, (short, enough) in words.items()
     ]
     conditions.append(NodeCondition("Ready", "True", "AgentReady", "the agent is running"))
     return Node(

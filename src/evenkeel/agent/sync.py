@@ -21,6 +21,7 @@ from evenkeel.agent.journal import Journal, JournalError
 from evenkeel.agent.records import NORMAL, WARNING, HeldPod
 from evenkeel.agent.telling import Telling
 from evenkeel.cgroup.driver import CgroupError
+from evenkeel.cgroup.overrides import Wanted
 from evenkeel.cgroup.reconcile import Report
 from evenkeel.cgroup.restore import Found
 from evenkeel.cgroup.tree import Cgroup
@@ -152,7 +153,13 @@ class Sync:
             settings=self._settings,
         )
         self._holdings.put_life(attempt.uid, life)
-        self._telling.ended(held.pod, name, life.container(name).ended, is_oom_killed=is_oom_killed)
+        self._telling.ended(
+            held.pod,
+            name,
+            life.container(name).ended,
+            is_oom_killed=is_oom_killed,
+            was_asked=bool(held.life.container(name).stopping),
+        )
         if life.verdict is not None and held.life.verdict is None:
             self._telling.verdict(held.pod, life.verdict)
         self.want_step(attempt.uid)
@@ -262,7 +269,8 @@ class Sync:
         life = held.life
         if todo.verdict is not None and life.verdict is None:
             life = life._replace(verdict=todo.verdict)
-            self._telling.verdict(held.pod, todo.verdict)
+            if life.deleted_at is None:
+                self._telling.verdict(held.pod, todo.verdict)
         for name in todo.start if not self.is_closing else ():
             life = changes.asked_to_start(life, name)
             counted = self._cgroups.oom_kills(held.pod.key, name)
@@ -366,6 +374,12 @@ class Sync:
         if found != (self._journal.value(_FOUND) or {}):
             self._journal.set_value(_FOUND, found or None)
 
+    def override(self, source: str, wanted: Wanted) -> None:
+        """Settings in place of planned ones, for as long as `source` wants them: they are all that it wants now."""
+        report = self._cgroups.override(source, wanted)
+        if report is not None:
+            self._reported(report)
+
     def heal(self) -> None:
         report = self._cgroups.heal()
         if report is not None:
@@ -403,6 +417,8 @@ class Sync:
             if cgroup is None:
                 self.start_failed(attempt, "its cgroup is not in the plan")
                 continue
+            if cgroup.path in self._cgroups.killing:
+                continue  # the rest of the attempt before is being ended in there; a step follows
             if not self._cgroups.is_there(cgroup):
                 self.heal()
             score = int(cgroup.oom_score_adj.value) if cgroup.oom_score_adj is not None else None

@@ -19,6 +19,7 @@ class Pressure(StrEnum):
     PID = "PIDPressure"
 
 
+CPU_PRESSURE = "CPUPressure"  # A22; Kubernetes has no such condition, and only `cpuKills` makes it appear
 MEMORY_PRESSURE_TAINT = "node.kubernetes.io/memory-pressure"
 
 _PRESSURE = {
@@ -62,10 +63,16 @@ def pressure_refusal(pod: Pod, conditions: Collection[str], profile: Profile) ->
     """Why the node does not take `pod` under `conditions`; None if it does.
 
     Critical pods are always taken, since the node may need them to recover. Short memory alone keeps only
-    pods out that requested none of it and do not say that they can bear it.
+    pods out that requested none of it and do not say that they can bear it; short CPU, only BestEffort ones.
     """
     under = [pressure for pressure in Pressure if pressure in conditions]
-    if not under or is_critical(pod, profile):
+    if is_critical(pod, profile):
+        return None
+    if CPU_PRESSURE in conditions and pod_class(pod, profile) is QoSClass.BEST_EFFORT:
+        return (
+            f"the node is under {CPU_PRESSURE}, and {pod.key} is BestEffort: give it a cpu or memory request"
+        )
+    if not under:
         return None
     if under == [Pressure.MEMORY]:
         if pod_class(pod, profile) is not QoSClass.BEST_EFFORT or _tolerates_memory_pressure(pod):

@@ -1,0 +1,214 @@
+"""Pods that do not get the CPU they requested, and what is done about it (A22, `cpuKills`; off by default).
+
+A pod is short when over a whole window it waited for CPU and still received less than 90 % of its request. Then the
+node is under CPUPressure, and BestEffort pods get the least weight there is. If a pod is still short after a second
+window, one of those that stand in the way goes, and again after every further one: BestEffort pods by use, then
+Burstable ones by use over request. Never a pod within its request, nor one that uses next to nothing, nor a Guaranteed
+one.
+"""
+
+from typing import NamedTuple
+
+from evenkeel.api.pod import Pod
+from evenkeel.api.profile import Profile
+from evenkeel.api.resources import CPU
+from evenkeel.policy.critical import is_critical
+from evenkeel.policy.eviction.conditions import CPU_PRESSURE
+from evenkeel.policy.pod_resources import eviction_request
+from evenkeel.policy.qos import QoSClass, pod_class
+
+__all__ = ["CPU_PRESSURE", "CpuDecision", "CpuSettings", "CpuState", "CpuWindow", "PodCpu", "decide_cpu"]
+
+_DELIVERED_PERCENT = 90  # of a request: what is less is a shortage
+_LEAST_MILLICPU = 10  # who uses less than that stands in nobody's way
+_NEXT_IN_RANK = 3
+_CLASS_PLACE = {QoSClass.BEST_EFFORT: 0, QoSClass.BURSTABLE: 1}
+
+
+class PodCpu(NamedTuple):
+    """What one pod did in a window. `waited_us` is how long it was kept waiting by others, not by its own limit: of
+    each task (`is_wait_of_tasks`), or how long at least one of them was. Absent where nobody measured it."""
+
+    pod: Pod = Pod()
+    used_us: int = 0
+    waited_us: int | None = None
+    is_wait_of_tasks: bool = False
+
+
+class CpuWindow(NamedTuple):
+    """Every pod that was there for the whole of it."""
+
+    ends_at: float = 0.0  # seconds that only grow
+    seconds: float = 0.0
+    pods: tuple[PodCpu, ...] = ()
+
+
+class CpuSettings(NamedTuple):
+    profile: Profile = Profile.DOCUMENTS
+    max_pod_grace_period_seconds: int = 0
+    transition_period_seconds: float = 300.0
+
+
+class CpuState(NamedTuple):
+    """What one window leaves for the next."""
+
+    short_windows: int = 0  # one after another, up to now
+    short_at: float | None = None  # when one last ended
+
+
+class ShortPod(NamedTuple):
+    pod: str
+    received_millicpu: int
+    waited_millicpu: int
+    request_millicpu: int
+
+
+class InTheWay(NamedTuple):
+    """A pod that could go."""
+
+    pod: str
+    qos_class: str
+    priority: int
+    used_millicpu: int
+    request_millicpu: int
+
+
+class CpuShortage(NamedTuple):
+    """Why this pod and no other goes."""
+
+    short: tuple[ShortPod, ...]
+    seconds: float
+    windows: int
+    victim: InTheWay
+    next_in_rank: tuple[InTheWay, ...] = ()
+    others_in_rank: int = 0
+
+
+class CpuDecision(NamedTuple):
+    """`short` are the pods that were, the worst off first; `is_pressure` is the condition, and the least weight for
+    BestEffort pods with it."""
+
+    short: tuple[ShortPod, ...] = ()
+    is_pressure: bool = False
+    victim: Pod | None = None
+    grace_seconds: float = 0.0
+    reason: CpuShortage | None = None
+    message: str = ""
+
+
+def decide_cpu(state: CpuState, window: CpuWindow, settings: CpuSettings) -> tuple[CpuState, CpuDecision]:
+    short = short_pods(window, settings.profile)
+    if not short:
+        lasting = settings.transition_period_seconds
+        is_pressure = state.short_at is not None and window.ends_at - state.short_at < lasting
+        return CpuState(0, state.short_at if is_pressure else None), CpuDecision(is_pressure=is_pressure)
+    after = CpuState(state.short_windows + 1, window.ends_at)
+    ranked = in_the_way(window, settings.profile) if state.short_windows else []
+    if not ranked:
+        return after, CpuDecision(short, is_pressure=True)
+    (first, victim), *others = ranked
+    reason = CpuShortage(
+        short,
+        window.seconds,
+        after.short_windows,
+        first,
+        tuple(one for one, _ in others[:_NEXT_IN_RANK]),
+        len(others[_NEXT_IN_RANK:]),
+    )
+    grace = _grace_seconds(victim, settings)
+    return after, CpuDecision(short, True, victim, grace, reason, shortage_message(reason))
+
+
+def short_pods(window: CpuWindow, profile: Profile) -> tuple[ShortPod, ...]:
+    """Those that waited, and that would have had nine tenths of their request without it: one that wanted less was not
+    kept from anything."""
+    found = []
+    for one in window.pods:
+        request = _request_millicpu(one.pod, profile)
+        if not request or one.waited_us is None:
+            continue
+        received, waited = _millicpu(one.used_us, window), _millicpu(one.waited_us, window)
+        # That one task waited says nothing of how many did: as many as could have used the request.
+        tasks = 1.0 if one.is_wait_of_tasks else max(request / 1000, 1.0)
+        due = request * _DELIVERED_PERCENT / 100
+        if waited and received < due <= received + waited * tasks:
+            found.append(ShortPod(one.pod.key, received, waited, request))
+    found.sort(key=lambda pod: (pod.received_millicpu / pod.request_millicpu, pod.pod))
+    return tuple(found)
+
+
+def in_the_way(window: CpuWindow, profile: Profile) -> list[tuple[InTheWay, Pod]]:
+    """Who could go, who would go first first. Critical pods are the last."""
+    found: list[tuple[tuple[int, ...], str, InTheWay, Pod]] = []
+    for one in window.pods:
+        qos = pod_class(one.pod, profile)
+        request, used = _request_millicpu(one.pod, profile), _millicpu(one.used_us, window)
+        over = used - request
+        if qos not in _CLASS_PLACE or over < _LEAST_MILLICPU:
+            continue
+        priority = one.pod.spec.priority or 0
+        key = (is_critical(one.pod, profile), _CLASS_PLACE[qos], -over, priority)
+        found.append((key, one.pod.key, InTheWay(one.pod.key, qos, priority, used, request), one.pod))
+    found.sort(key=lambda each: each[:2])
+    return [(candidate, pod) for _, _, candidate, pod in found]
+
+
+def shortage_message(reason: CpuShortage) -> str:
+    """E14: signal, mark, figures, the victim's use and request, and who else was considered."""
+    first, *more = reason.short
+    others = f", and {len(more)} more pods were short" if more else ""
+    for_long = f"for {reason.seconds:.3g} s"
+    what = (
+        f"{first.pod} received {_cpu(first.received_millicpu)} of the {_cpu(first.request_millicpu)} cpu that it"
+        f" requested {for_long}, less than {_DELIVERED_PERCENT}%, while it waited for cpu{others}; it is the"
+        f" {_ordinal(reason.windows)} such time in a row, and BestEffort pods have the least weight already."
+    )
+    sentences = [what, f"{_figures(reason.victim)}, and goes first by class and use over request."]
+    if reason.next_in_rank:
+        rest = f"; and {reason.others_in_rank} more" if reason.others_in_rank else ""
+        sentences.append(f"Next in rank: {'; '.join(map(_figures, reason.next_in_rank))}{rest}.")
+    else:
+        sentences.append("No other pod could go.")
+    return " ".join(sentences)
+
+
+def short_sentence(one: ShortPod, seconds: float) -> str:
+    return (
+        f"{one.pod} waited for cpu and received {_cpu(one.received_millicpu)} of the {_cpu(one.request_millicpu)} that"
+        f" it requested, for {seconds:.3g} s"
+    )
+
+
+def _figures(one: InTheWay) -> str:
+    against = (
+        f"{_cpu(one.used_millicpu - one.request_millicpu)} above its request of {_cpu(one.request_millicpu)}"
+        if one.request_millicpu
+        else "requested none"
+    )
+    return (
+        f"{one.pod} ({one.qos_class}, priority {one.priority}) uses {_cpu(one.used_millicpu)} cpu, {against}"
+    )
+
+
+def _cpu(millicpu: int) -> str:
+    return f"{millicpu}m" if millicpu % 1000 else str(millicpu // 1000)
+
+
+def _ordinal(number: int) -> str:
+    return {2: "second", 3: "third"}.get(number, f"{number}th")
+
+
+def _grace_seconds(pod: Pod, settings: CpuSettings) -> float:
+    """A shortage of CPU is no emergency: as for soft thresholds, the pod's own time, within the setting."""
+    most, own = settings.max_pod_grace_period_seconds, pod.spec.termination_grace_period_seconds
+    if most < 0:
+        return float(30 if own is None else own)
+    return float(most if own is None else min(most, own))
+
+
+def _millicpu(used_us: int, window: CpuWindow) -> int:
+    return round(used_us / window.seconds / 1000) if window.seconds > 0 else 0
+
+
+def _request_millicpu(pod: Pod, profile: Profile) -> int:
+    return eviction_request(pod, CPU, with_pod_level=profile is Profile.KUBERNETES).milli

@@ -1,0 +1,129 @@
+"""The agent under CPU pressure, with counters of the test's own: condition, weight, eviction, and the end of it."""
+
+import asyncio
+
+import pytest
+
+from evenkeel.agent.agent import Agent
+from evenkeel.agent.journal import Journal
+from evenkeel.agent.pressure import cpu
+from evenkeel.api.config import KubeletConfiguration
+from evenkeel.api.duration import Duration
+from evenkeel.cgroup.driver import Statistics
+from tests.agents import CountingKernel, Place, pods_of, until
+
+pytestmark = pytest.mark.req("A22")
+
+PODS = """
+apiVersion: v1
+kind: Pod
+metadata: {name: starved, uid: u1}
+spec: {containers: [{name: c, image: host, command: [a], resources: {requests: {cpu: 1}}}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: batch, uid: u2}
+spec: {containers: [{name: c, image: host, command: [a]}], restartPolicy: Never}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: idle, uid: u3}
+spec: {containers: [{name: c, image: host, command: [a]}]}
+"""
+BRANCH = "/evenkeel/kubepods/besteffort"
+WINDOW = 0.12
+
+
+class BusyKernel(CountingKernel):
+    """CPU time runs with the loop's clock, at the rates that the test sets (cores, by the pod's UID)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rates: dict[str, float] = {}
+        self.waits: dict[str, float] = {}
+
+    def statistics(self, path: str) -> Statistics:
+        return super().statistics(path)._replace(cpu_usage_us=self.at(self.rates, path), cpu_throttled_us=0)
+
+    @staticmethod
+    def at(rates: dict[str, float], path: str) -> int:
+        rate = next((rate for uid, rate in rates.items() if path.endswith(f"pod{uid}")), 0.0)
+        return int(asyncio.get_running_loop().time() * 1e6 * rate)
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    config = KubeletConfiguration(
+        eviction_hard={},
+        cpu_kills=True,
+        cpu_kills_window=Duration(int(WINDOW * 1e9)),
+        fair_cpu_sharing=True,
+        eviction_pressure_transition_period=Duration(int(WINDOW * 1e9)),
+    )
+    place = Place(str(tmp_path), config)
+    place.kernel = kernel = BusyKernel()
+    monkeypatch.setattr(cpu, "waited_some_us", lambda directory: kernel.at(kernel.waits, directory))
+    monkeypatch.setattr(kernel, "files", lambda path: {"cpu": path, "memory": path}, raising=False)
+    return place
+
+
+def test_condition_and_least_weight_come_first_then_the_pod_in_the_way_goes_and_all_is_as_before(
+    place: Place,
+):
+    kernel = place.kernel
+    kernel.rates, kernel.waits = {"u1": 0.2, "u2": 0.7, "u3": 0.001}, {"u1": 0.8}
+
+    async def live() -> None:
+        async with place.agent() as agent:
+            await agent.apply(pods_of(PODS))
+
+            def is_running() -> bool:
+                return len(place.runtime.running()) == 1 and len(place.runtime.records) == 3
+
+            await until(is_running)
+            assert int(kernel.cgroups[BRANCH]["cpu.weight"]) > 1  # A21 gives it more than the least
+            await until(lambda: condition(agent) == "True")
+            assert kernel.cgroups[BRANCH]["cpu.weight"] == "1"
+            assert kernel.cgroups[f"{BRANCH}/podu2"]["cpu.weight"] == "1"
+            assert phase(agent, "batch") != "Failed"
+            await until(lambda: phase(agent, "batch") == "Failed")
+            pod = agent.pod("default/batch")
+            assert pod is not None
+            assert pod.status.reason == "Evicted"
+            assert "default/starved received" in pod.status.message
+            kernel.rates = {"u1": 0.99}
+            kernel.waits = {}
+            await until(lambda: condition(agent) == "False")
+            await until(lambda: int(kernel.cgroups[BRANCH]["cpu.weight"]) > 1)
+            assert phase(agent, "idle") != "Failed"
+            await until(lambda: "CPUShortageOver" in [one.reason for one in agent.happenings()])
+            reasons = [one.reason for one in agent.happenings()]
+            assert "CPUShortage" in reasons
+            assert "DriftRepaired" not in reasons
+
+    asyncio.run(live())
+    with Journal.read(f"{place.directory}/journal.db") as journal:
+        recorded = list(journal.decisions(cpu.KIND))
+    assert any(one.decision["evictions"] for one in recorded)
+    for one in recorded:
+        assert cpu.replayed(one) == one.decision
+
+
+def test_nothing_is_looked_at_where_it_is_off_and_the_condition_is_not_shown(tmp_path):
+    place = Place(str(tmp_path))
+
+    async def live() -> None:
+        async with place.agent() as agent:
+            assert condition(agent) is None
+
+    asyncio.run(live())
+
+
+def condition(agent: Agent) -> str | None:
+    found = [one.status for one in agent.node().status.conditions if one.type == "CPUPressure"]
+    return found[0] if found else None
+
+
+def phase(agent: Agent, name: str) -> str:
+    pod = agent.pod(f"default/{name}")
+    return pod.status.phase if pod is not None else ""

@@ -1,0 +1,61 @@
+"""Settings in place of planned ones: kept by the pass that heals, put back when they end."""
+
+from evenkeel.cgroup.overrides import Overrides
+from evenkeel.cgroup.reconcile import reconcile, reconcile_changed
+from evenkeel.cgroup.tree import Cgroup, Kind, Naming, Setting, Tree, Version
+from tests.test_reconcile import Kernel
+
+PLANNED = Setting("cpu.weight", "100", "A11", "requests 1")
+LEAST = Setting("cpu.weight", "1", "A22", "others are short of cpu")
+ONE = Cgroup("/top/pod1", Kind.POD, (PLANNED, Setting("memory.max", "max", "C3", "no limit")))
+OTHER = Cgroup("/top/pod2", Kind.POD, (PLANNED,))
+TREE = Tree(Version.V2, Naming.CGROUPFS, (Cgroup("/top", Kind.ROOT, ()), ONE, OTHER))
+
+
+def test_what_is_wanted_takes_the_place_of_what_is_planned_and_nothing_else_changes():
+    overrides = Overrides()
+    assert overrides.on(TREE) is TREE
+    assert overrides.set("cpu", {"/top/pod1": (LEAST,), "/top/gone": (LEAST,)})
+    assert not overrides.set("cpu", {"/top/pod1": (LEAST,), "/top/gone": (LEAST,)})
+    made = overrides.on(TREE)
+    assert [cgroup.path for cgroup in made.cgroups] == [cgroup.path for cgroup in TREE.cgroups]
+    assert made.cgroups[1].settings == (LEAST, ONE.settings[1])
+    assert made.cgroups[2] is OTHER
+    assert overrides.on(TREE).cgroups[1] is made.cgroups[1]  # so that nobody looks for changes in it
+    overrides.set("cpu", {})
+    assert overrides.on(TREE) is TREE
+
+
+def test_those_of_two_sources_stand_beside_each_other():
+    overrides = Overrides()
+    limit = Setting("memory.max", "5000", "C8", "for the test")
+    overrides.set("cpu", {"/top/pod1": (LEAST,)})
+    overrides.set("stall", {"/top/pod1": (limit,)})
+    assert overrides.on(TREE).cgroups[1].settings == (LEAST, limit)
+    overrides.set("cpu", {})
+    assert overrides.on(TREE).cgroups[1].settings == (PLANNED, limit)
+
+
+def test_a_file_that_is_not_planned_stays_so():
+    overrides = Overrides()
+    overrides.set("stall", {"/top/pod2": (Setting("memory.high", "5000", "C8", "for the test"),)})
+    assert overrides.on(TREE).cgroups[2].settings == (PLANNED,)
+
+
+def test_healing_keeps_them_and_their_end_is_no_drift():
+    kernel, overrides = Kernel(), Overrides()
+    report = reconcile(kernel, TREE)
+    overrides.set("cpu", {"/top/pod1": (LEAST,)})
+    made = overrides.on(TREE)
+    report = reconcile_changed(kernel, TREE, made, last=report)
+    assert kernel.cgroups["/top/pod1"]["cpu.weight"] == "1"
+    report = reconcile(kernel, made, last=report)
+    assert not report.done
+    kernel.cgroups["/top/pod1"]["cpu.weight"] = "77"
+    report = reconcile(kernel, made, last=report)
+    (repair,) = report.repairs
+    assert (repair.found, repair.restored, repair.rule) == ("77", "1", "A22")
+    overrides.set("cpu", {})
+    report = reconcile_changed(kernel, made, overrides.on(TREE), last=report)
+    assert kernel.cgroups["/top/pod1"]["cpu.weight"] == "100"
+    assert not report.repairs
