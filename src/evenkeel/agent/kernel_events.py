@@ -3,6 +3,7 @@ container of which the kernel has killed one process (A19)."""
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from evenkeel.agent.cgroups import Cgroups
 from evenkeel.agent.holdings import Holdings
@@ -26,7 +27,16 @@ _MOST_REMEMBERED = 4096  # cgroups that are gone: the log may speak of them late
 class KernelEvents:
     """Listens for as long as `run` runs; `follow` tells it which cgroups there are."""
 
-    def __init__(self, holdings: Holdings, cgroups: Cgroups, journal: Journal, telling: Telling) -> None:
+    def __init__(
+        self,
+        holdings: Holdings,
+        cgroups: Cgroups,
+        journal: Journal,
+        telling: Telling,
+        killed: Callable[[str], None],
+    ) -> None:
+        """`killed` is told the UID of each pod in which the rest of a container has been ended."""
+        self._killed = killed
         self._holdings = holdings
         self._cgroups = cgroups
         self._journal = journal
@@ -79,9 +89,7 @@ class KernelEvents:
         if isinstance(event, OomKill):
             self._told_of_kill(event.record)
         elif isinstance(event, OomNotified) and event.oom_kills and event.path in self._watched:
-            task = asyncio.get_running_loop().create_task(self._kill_rest(event.path))
-            self._killing.add(task)
-            task.add_done_callback(self._killing.discard)
+            self._kill_rest_of(event.path)
         elif isinstance(event, LogGap):
             message = f"{event.lines} lines of the kernel's log were lost: OOM kills may be among them"
             self._telling.tell(WARNING, "KernelLogGap", message)
@@ -91,10 +99,23 @@ class KernelEvents:
                 message = f"OOM kills will be told without process and figures: {event.what}: {event.why}"
                 self._telling.tell(WARNING, "KernelLogUnreadable", message)
 
-    async def _kill_rest(self, path: str) -> None:
+    def _kill_rest_of(self, path: str) -> None:
+        """Of the attempt that was hit; the next one may run in the same cgroup already."""
+        cgroup = self._known[path]
+        held = self._holdings.by_key(cgroup.pod)
+        if held is None:
+            return
+        counted = self._cgroups.oom_kills(cgroup.pod, cgroup.container)
+        if counted > held.life.container(cgroup.container).oom_kills_at_start:
+            task = asyncio.get_running_loop().create_task(self._kill_rest(path, held.pod.metadata.uid))
+            self._killing.add(task)
+            task.add_done_callback(self._killing.discard)
+
+    async def _kill_rest(self, path: str, uid: str) -> None:
         error = await self._cgroups.kill(path)
         if error is not None:
             self._telling.tell(WARNING, "FailedKill", str(error))
+        self._killed(uid)
 
     def _told_of_kill(self, record: OomRecord) -> None:
         cgroup = self._known.get(record.cgroup)
@@ -104,7 +125,7 @@ class KernelEvents:
         self._telling.tell(
             WARNING,
             "OOMKilling",
-            record.sentence,
+            _in_words(record, cgroup),
             held.pod if held is not None else None,
             cgroup.container,
             {name: value for name, value in record._asdict().items() if value not in ("", None)},
@@ -114,6 +135,20 @@ class KernelEvents:
             self._telling.commit()
         except JournalError as error:
             log.error("%s", error)  # noqa: TRY400
+
+
+def _in_words(record: OomRecord, cgroup: Cgroup) -> str:
+    """The record's sentence, with what people call the cgroups in it; their paths are among the figures."""
+    names = {
+        record.cgroup: f"container {cgroup.container}",
+        cgroup.path: "the container",
+        cgroup.path.rpartition("/")[0]: "the pod",
+    }
+    words = record._replace(
+        cgroup=names.get(record.cgroup, record.cgroup),
+        limit_cgroup=names.get(record.limit_cgroup, record.limit_cgroup),
+    )
+    return words.sentence
 
 
 def _boot_id() -> str:

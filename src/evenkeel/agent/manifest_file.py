@@ -6,6 +6,7 @@ that holds anything wrong keeps the pods it had; one whose bytes are the same is
 
 import errno
 import fcntl
+import gc
 import hashlib
 import os
 import signal
@@ -128,6 +129,7 @@ def _parsed(last: PodFile, content: bytes, profile: Profile) -> PodFile:
 
 def _give_back_memory() -> None:
     """What a large file took to be read is not needed until the next; the C library would keep it."""
+    gc.collect()
     trim = getattr(CDLL(None), "malloc_trim", None)  # glibc's
     if trim is not None:
         trim(0)

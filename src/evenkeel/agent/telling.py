@@ -40,10 +40,16 @@ class Telling:
         self._waiting.append(Happening(self._clock(), type_, reason, message, key, uid, container, figures))
         del self._waiting[:-_MOST_WAITING]
 
-    def ended(self, pod: Pod, container: str, ended: Ended | None, *, is_oom_killed: bool) -> None:
+    def ended(
+        self, pod: Pod, container: str, ended: Ended | None, *, is_oom_killed: bool, was_asked: bool
+    ) -> None:
+        """`was_asked`: it was told to end, and how it did so is nothing to be alarmed about."""
         if ended is None:
             return
         how = f"signal {ended.signal}" if ended.signal else f"exit code {ended.exit_code}"
+        if was_asked and not is_oom_killed:
+            self.tell(NORMAL, "Stopped", f"container {container} has ended: {how}", pod, container)
+            return
         is_fine = ended.exit_code == 0 and not is_oom_killed
         message = f"container {container} ended: {ended.reason}, {how}"
         self.tell(NORMAL if is_fine else WARNING, ended.reason or "Exited", message, pod, container)
