@@ -11,7 +11,7 @@ from evenkeel.agent.journal import Journal
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.cgroup.driver import CgroupError, Driver
 from evenkeel.errors import EvenkeelError
-from evenkeel.host.checks import State, diagnose, sentence
+from evenkeel.host.checks import State, diagnose
 from evenkeel.host.machine import look
 from evenkeel.host.oom_scores import protect_daemons
 from evenkeel.host.sysctl import (
@@ -30,9 +30,18 @@ _SETTINGS = "kernelSettings"
 def prepare_node(config: KubeletConfiguration, state_directory: str, journal: Journal) -> Iterator[str]:
     """Does it, and yields a sentence for each thing that is not as it should be and does not keep the agent from
     starting. Raises EvenkeelError with everything that does (A13, A18, C5, E7)."""
-    diagnosis = diagnose(look(config, state_directory), config)
+    machine = look(config, state_directory)
+    diagnosis = diagnose(machine, config)
     diagnosis.or_raise()
-    yield from (sentence(check) for check in diagnosis.checks if check.state == State.BROKEN)
+    if machine.root_refusal:
+        raise EvenkeelError(
+            f"the cgroup {config.cgroup_root} for pods cannot be made: {machine.root_refusal}",
+            hint="run as root; or, on cgroup v2, get a cgroup of your own with `systemd-run --user --scope -p"
+            " Delegate=yes bash`, and in it name one below what /proc/self/cgroup shows with --cgroup-root",
+        )
+    for check in diagnosis.checks:
+        if check.state == State.BROKEN:
+            yield f"{check.name}: {check.seen} (evenkeel doctor says what that breaks, and the mend)"
     if os.geteuid() == 0:
         changed = apply_kernel_settings(
             kernel_settings(config.rulebook), protect=config.protect_kernel_defaults

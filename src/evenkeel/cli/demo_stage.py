@@ -67,7 +67,7 @@ class Stage:
         except BaseException:
             await self._clean_up()
             raise
-        self._view = view_of(self.agent)
+        self._view = view_of(self.agent, time.time())
         self._showing = asyncio.create_task(self._view.run())
         return self
 

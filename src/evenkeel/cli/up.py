@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import sys
+import time
 
 from evenkeel.agent.assembly import start
 from evenkeel.cli.config_flags import add_config_flags, config_from
@@ -75,13 +76,14 @@ async def _up(args: argparse.Namespace, node: NodeView) -> int:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    began_at = time.time()
     assembled = await start(node, args.state_dir, args.paths)
     agent = assembled.agent
     is_stopping_pods = False
     try:
         server = await serve(agent, os.path.abspath(args.state_dir))
         _say_hello(node, args.state_dir)
-        view = view_of(agent)
+        view = view_of(agent, began_at)
         say_above(view)
         showing = asyncio.create_task(view.run())
         failing = asyncio.create_task(agent.failed())

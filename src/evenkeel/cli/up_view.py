@@ -5,6 +5,7 @@ import asyncio
 import logging
 import os
 import sys
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 
@@ -21,11 +22,13 @@ _LATEST = 8  # happenings below the table
 _COLOURS = {"Pending": "yellow", "Succeeded": "dim", "Failed": "red"}  # of a pod's line, by its phase
 
 
-def view_of(front: Front) -> "Table | Lines":
-    """What suits standard output."""
+def view_of(front: Front, since: float) -> "Table | Lines":
+    """What suits standard output. It begins with what happened since that time."""
+    listening = front.follow()
+    before = [happening for happening in front.happenings() if happening.at >= since]
     if sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb":
-        return Table(front)
-    return Lines(front)
+        return Table(front, before, listening)
+    return Lines(before, listening)
 
 
 class _Above(logging.Handler):
@@ -58,12 +61,15 @@ def line_of(happening: Happening, paint: Paint) -> str:
 class Lines:
     """Each thing that happens, as it happens."""
 
-    def __init__(self, front: Front) -> None:
-        self._front = front
+    def __init__(self, before: Sequence[Happening], listening: AsyncIterator[Happening]) -> None:
+        self._before = before
+        self._listening = listening
 
     async def run(self) -> None:
         """Until cancelled."""
-        async for happening in self._front.follow():
+        for happening in self._before:
+            print(line_of(happening, paint_for()), flush=True)
+        async for happening in self._listening:
             print(line_of(happening, paint_for()), flush=True)
 
     def say(self, text: str) -> None:
@@ -77,10 +83,13 @@ class Lines:
 class Table:
     """Drawn over itself: the cursor goes up as many lines as were written."""
 
-    def __init__(self, front: Front) -> None:
+    def __init__(
+        self, front: Front, before: Sequence[Happening], listening: AsyncIterator[Happening]
+    ) -> None:
         self._front = front
+        self._listening = listening
         self._paint = paint_for()
-        self._latest: list[Happening] = []
+        self._latest = list(before[-_LATEST:])
         self._drawn = 0
         self._is_frozen = False
         self._last: NodeUsage | None = None
@@ -116,12 +125,12 @@ class Table:
                 await listening
 
     async def _listen(self) -> None:
-        async for happening in self._front.follow():
+        async for happening in self._listening:
             self._latest = [*self._latest, happening][-_LATEST:]
 
     def _draw(self) -> None:
         columns, rows = _columns_and_rows()
-        self._write(self._lines()[: max(rows - 1, 1)], columns)
+        self._write(self._lines(max(rows - 1, 3)), columns)
 
     def _write(self, lines: list[str], columns: int) -> None:
         """In place of what was written last."""
@@ -131,7 +140,8 @@ class Table:
         sys.stdout.flush()
         self._drawn = len(lines)
 
-    def _lines(self) -> list[str]:
+    def _lines(self, most: int) -> list[str]:
+        """At most so many; of more pods than fit the first are shown, and what happened last has its room too."""
         usage = self._front.usage()
         before = self._last
         if (
@@ -160,12 +170,12 @@ class Table:
         ]
         used_bytes = usage.pods.memory_working_set_bytes if usage.pods else 0
         head = f"pods use {bytes_text(used_bytes)} of {bytes_text(usage.capacity_bytes)} memory"
-        return [
-            self._paint("dim", head),
-            *lines,
-            "",
-            *(line_of(happening, self._paint) for happening in self._latest),
-        ]
+        below = ["", *(line_of(happening, self._paint) for happening in self._latest)][: most // 2]
+        room = most - 1 - len(below)
+        if len(lines) > room:
+            hidden = len(lines) - room + 1
+            lines = [*lines[: room - 1], self._paint("dim", f"and {hidden} more: evenkeel get pods")]
+        return [self._paint("dim", head), *lines, *below][:most]
 
 
 def _columns_and_rows() -> tuple[int, int]:

@@ -8,8 +8,8 @@ may be large and mostly not there.
 
 import os
 import stat
-from collections.abc import Collection, Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Collection, Iterable
+from typing import Any, NamedTuple
 
 _BLOCK_BYTES = 512  # what st_blocks counts in, whatever the filesystem
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -127,7 +127,7 @@ class _Level:
         self.descriptor = descriptor
         self.device, self._inode = seen.st_dev, seen.st_ino
         self.directories: list[str] = []
-        self._entries: Iterator[os.DirEntry[str]] | None = None
+        self._entries: Any = None  # of os.scandir, whose type has no public name
         self._is_read = False
 
     def next_entry(self) -> "os.DirEntry[str] | None":
@@ -136,7 +136,7 @@ class _Level:
         try:
             if self._entries is None:
                 self._entries = os.scandir(self.descriptor)
-            entry = next(self._entries, None)
+            entry: os.DirEntry[str] | None = next(self._entries, None)
         except OSError:
             entry = None
         if entry is None:
@@ -156,7 +156,9 @@ class _Level:
         return True
 
     def close(self) -> None:
-        self._entries = None
+        if self._entries is not None:
+            self._entries.close()
+            self._entries = None
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
