@@ -64,7 +64,7 @@ def _v2(provision: Provision, weight: Callable[[int], int]) -> list[Setting]:
     ):
         if plain is not None:
             _add(found, file, plain)
-    for file, amount in _hugepages(provision):
+    for file, amount in _hugepages(provision) if provision.hugepages else ():
         _add(found, f"{file}.max", amount)
     return found
 
@@ -90,7 +90,7 @@ def _v1(provision: Provision) -> list[Setting]:
     # That bounds the two together, and only where there is a limit; what keeps pages from being swapped out is this.
     _add(found, "memory.swappiness", provision.swappiness)
     _add(found, "pids.max", provision.pids_max)
-    for file, amount in _hugepages(provision):
+    for file, amount in _hugepages(provision) if provision.hugepages else ():
         _add(found, f"{file}.limit_in_bytes", amount, unlimited="-1")
     return found
 
@@ -118,7 +118,8 @@ def _burst(provision: Provision) -> Amount | None:
 
 def _add(found: list[Setting], file: str, amount: Amount | None, unlimited: str = "max") -> None:
     if amount is not None:
-        number = amount.value
-        is_too_much = number > _MOST_BYTES or (number > _MOST_PIDS and file == "pids.max")
-        value = unlimited if is_too_much or number == NO_LIMIT else str(number)
-        found.append(Setting(file, value, amount.rule, amount.reason))
+        number, rule, reason = amount
+        is_too_much = number > _MOST_PIDS and (number > _MOST_BYTES or file == "pids.max")
+        found.append(
+            Setting(file, unlimited if is_too_much or number == NO_LIMIT else str(number), rule, reason)
+        )

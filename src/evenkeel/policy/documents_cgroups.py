@@ -230,11 +230,13 @@ def _pod_memory_max(node: NodeView, facts: PodFacts) -> Amount:
     Without that, containers within their requests would meet the pod's limit before their own; and there nothing of
     theirs may be reclaimed, not even cache, for all of it is protected (C1), so that one of them would be killed."""
     limit = _pod_limit(facts, MEMORY)
+    if limit.value == NO_LIMIT:
+        return limit
     cpus = -(-node.capacity.millicpu // 1000)
     spec = facts.pod.spec
     room = memory.pod_own_bytes(1 + len(spec.init_containers) + len(spec.containers), cpus)
     needed = facts.requests.get(MEMORY, ZERO).value + room
-    if limit.value == NO_LIMIT or limit.value >= needed:
+    if limit.value >= needed:
         return limit
     more = bytes_text(needed - limit.value)
     return Amount(needed, limit.rule, f"{limit.reason}, and {more} that the pod itself may need (A5)")

@@ -1,5 +1,7 @@
 """Memory amounts of the documents (A5, C2)."""
 
+from functools import lru_cache
+
 from evenkeel.quantity import Quantity
 
 PAGE_BYTES = 4096
@@ -15,8 +17,12 @@ _NANO = 10**9
 def high_bytes(base_bytes: int, factor: float) -> int:
     """`memory.high`: base × factor, down to a whole page. The factor is the decimal that was written, not the float
     nearest to it, so that 100Mi × 0.8 is 80Mi and not a page less."""
-    factor_nanos = Quantity.parse(repr(factor)).nanos
-    return base_bytes * factor_nanos // (_NANO * PAGE_BYTES) * PAGE_BYTES
+    return base_bytes * _nanos(factor) // (_NANO * PAGE_BYTES) * PAGE_BYTES
+
+
+@lru_cache(maxsize=16)  # one configuration has one
+def _nanos(factor: float) -> int:
+    return Quantity.parse(repr(factor)).nanos
 
 
 def pod_own_bytes(children: int, cpus: int) -> int:
