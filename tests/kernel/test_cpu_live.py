@@ -1,0 +1,177 @@
+"""CPU as live policies of the agent: fair sharing, cores of one's own and burst follow pods as they come, go and change;
+a pod that does not get what it requested has those who stand in its way evicted."""
+
+import json
+import os
+from typing import Any
+
+import pytest
+
+from evenkeel.agent.journal import Journal
+from evenkeel.agent.pressure import cpu
+from tests.kernel.agents import MakeUp, Up, pod, processes_of, up
+from tests.kernel.cgroups import Cgroup
+from tests.kernel.planned import cpu_quota
+from tests.kernel.waiting import eventually
+from tests.machines.programs import programs
+
+__all__ = ["up"]
+
+SLEEP = ["sleep", "1000"]
+
+
+def spinner(name: str, cpu: str = "", limits: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
+    """A pod that uses all the CPU it gets."""
+    resources: dict[str, Any] = {"requests": {"cpu": cpu}} if cpu else {}
+    if limits:
+        resources["limits"] = limits
+    return pod(name, [str(programs() / "spin")], container={"resources": resources}, **spec)
+
+
+def of_pod(agent: Up, name: str, *more: str) -> Cgroup:
+    found = agent.pod(name)
+    branch = {"Guaranteed": (), "Burstable": ("burstable",), "BestEffort": ("besteffort",)}
+    return agent.cgroup(*branch[found["status"]["qosClass"]], f"pod{found['metadata']['uid']}", *more)
+
+
+def weight(cgroup: Cgroup) -> float:
+    """As shares."""
+    return (
+        int(cgroup.read("cpu.weight")) * 10.24 if cgroup.has("cpu.weight") else int(cgroup.read("cpu.shares"))
+    )
+
+
+def cpus(agent: Up, name: str) -> set[int]:
+    """Those that the pod's one process runs on."""
+    (main,) = processes_of(of_pod(agent, name, "main"))
+    return os.sched_getaffinity(main)
+
+
+def reasons(agent: Up, name: str = "") -> list[str]:
+    parameters = {"pod": f"default/{name}"} if name else {}
+    return [one["reason"] for one in agent.client.lines("/events", most="1000", **parameters)]
+
+
+@pytest.mark.req("A21")
+def test_fair_shares_follow_pods_that_come_and_go(up: MakeUp):
+    agent = up("--fair-cpu-sharing=true")
+    agent.start()
+    agent.apply(pod("half", SLEEP, container={"resources": {"requests": {"cpu": "500m"}}}))
+    agent.await_phase("half", "Running")
+    assert weight(of_pod(agent, "half")) == pytest.approx(2048, rel=0.01)  # alone, all of the two cores
+    agent.apply(pod("nothing", SLEEP))
+    agent.await_phase("nothing", "Running")
+    # 0.5 + 1.5 ÷ 2 cores for one, 1.5 ÷ 2 for the other
+    assert weight(of_pod(agent, "half")) == pytest.approx(1280, rel=0.01)
+    assert weight(of_pod(agent, "nothing")) == pytest.approx(768, rel=0.01)
+    assert weight(agent.cgroup("besteffort")) == pytest.approx(768, rel=0.01)
+    agent.client.delete("default", "nothing")
+    agent.await_gone("nothing")
+    eventually(lambda: weight(of_pod(agent, "half")) == pytest.approx(2048, rel=0.01))
+    assert weight(agent.cgroup("besteffort")) < 20
+
+
+@pytest.mark.req("A23", "E10")
+@pytest.mark.skipif(os.cpu_count() == 1, reason="one processor: none can be anybody's own")
+def test_cores_of_ones_own_outlive_the_agent_follow_a_resize_and_are_given_back(up: MakeUp):
+    agent = up("--cpu-manager-policy=static")
+    agent.start()
+    whole = {"cpu": "1", "memory": "16Mi"}
+    pinned = pod("pinned", SLEEP, container={"resources": {"limits": whole}})
+    agent.apply(pod("shares", SLEEP))
+    agent.await_phase("shares", "Running")
+    assert cpus(agent, "shares") == {0, 1}
+    agent.apply(pinned)
+    agent.await_phase("pinned", "Running")
+    assert (cpus(agent, "pinned"), cpus(agent, "shares")) == ({1}, {0})
+    assert cpu_quota(of_pod(agent, "pinned", "main")) is None
+    (main,) = processes_of(of_pod(agent, "pinned", "main"))
+
+    agent.kill()
+    agent.start()
+    agent.apply(pod("later", SLEEP))
+    agent.await_phase("later", "Running")
+    assert (cpus(agent, "pinned"), cpus(agent, "shares"), cpus(agent, "later")) == ({1}, {0}, {0})
+
+    agent.apply(_with_limits(pinned, {"cpu": "500m", "memory": "16Mi"}))
+    eventually(lambda: cpus(agent, "shares") == {0, 1})
+    assert (cpus(agent, "pinned"), cpu_quota(of_pod(agent, "pinned", "main"))) == ({0, 1}, 0.5)
+    agent.apply(pinned)
+    eventually(lambda: cpus(agent, "shares") == {0})
+    assert (cpus(agent, "pinned"), cpu_quota(of_pod(agent, "pinned", "main"))) == ({1}, None)
+    assert processes_of(of_pod(agent, "pinned", "main")) == [main]  # all in place
+
+    agent.client.delete("default", "pinned")
+    agent.await_gone("pinned")
+    eventually(lambda: cpus(agent, "shares") == cpus(agent, "later") == {0, 1})
+
+
+@pytest.mark.req("A23", "E10")
+def test_burst_is_set_on_what_is_limited_and_follows_a_resize(up: MakeUp):
+    agent = up("--cpu-burst=50")
+    agent.start()
+    limited = pod("limited", SLEEP, container={"resources": {"limits": {"cpu": "200m"}}})
+    agent.apply(limited)
+    agent.await_phase("limited", "Running")
+    main = of_pod(agent, "limited", "main")
+    file = "cpu.max.burst" if main.has("cpu.max.burst") else "cpu.cfs_burst_us"
+    assert int(main.read(file)) == 10_000
+    agent.apply(_with_limits(limited, {"cpu": "400m"}))
+    eventually(lambda: int(main.read(file)) == 20_000)
+    assert cpu_quota(main) == 0.4
+
+
+@pytest.mark.req("A22", "E14")
+def test_who_keeps_a_pod_from_the_cpu_it_requested_is_lowered_then_evicted(up: MakeUp):
+    """The planned weights deliver what is requested. Here somebody else gives BestEffort pods all the weight there is,
+    again and again, so that only the policy is left to help."""
+    agent = up(
+        "--cpu-kills=true",
+        "--cpu-kills-window=3s",
+        "--eviction-pressure-transition-period=3s",
+        node=f"384Mi,{os.cpu_count()}cpu",
+    )
+    agent.start()
+    cores = os.cpu_count() or 1
+    agent.apply(
+        _threads(spinner("starved", f"{cores * 1000 - 200}m"), cores),
+        _threads(spinner("greedy", restartPolicy="Never"), cores),
+        pod("idle", SLEEP),
+        pod("within", SLEEP, container={"resources": {"requests": {"cpu": "100m"}}}),
+    )
+    for name in ("starved", "greedy", "idle", "within"):
+        agent.await_phase(name, "Running")
+    file = "cpu.weight" if agent.cgroup().has("cpu.weight") else "cpu.shares"
+    most = "10000" if file == "cpu.weight" else "262144"
+
+    def starve() -> bool:
+        if agent.phase("greedy") == "Failed":
+            return True
+        agent.cgroup("besteffort").write(file, most)
+        return False
+
+    eventually(starve, within_seconds=90)
+    status = agent.status("greedy")
+    assert status["reason"] == "Evicted"
+    assert "default/starved received" in status["message"]
+    assert "default/greedy (BestEffort, priority 0) uses" in status["message"]
+    assert agent.phase("idle") == agent.phase("within") == agent.phase("starved") == "Running"
+    assert "NodeHasCPUPressure" in reasons(agent)
+    assert "CPUShortage" in reasons(agent, "starved")
+    with Journal.read(str(agent.state / "journal.db")) as journal:
+        found = list(journal.decisions(cpu.KIND))
+    assert [cpu.replayed(one) for one in found] == [one.decision for one in found]
+
+
+def _with_limits(plain: dict[str, Any], limits: dict[str, str]) -> dict[str, Any]:
+    changed = json.loads(json.dumps(plain))
+    changed["spec"]["containers"][0]["resources"] = {"limits": limits}
+    return changed
+
+
+def _threads(plain: dict[str, Any], count: int) -> dict[str, Any]:
+    """As many processes that each use what they get."""
+    program = plain["spec"]["containers"][0]["command"][0]
+    spins = " & ".join([program] * count)
+    plain["spec"]["containers"][0]["command"] = ["sh", "-c", f"{spins} & wait"]
+    return plain
