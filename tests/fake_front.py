@@ -32,6 +32,7 @@ class FakeFront:
         self.sources: list[str] = []
         self.dropped = 0
         self.usages = 0
+        self.snapshot_plain: dict[str, object] = {}
         self.from_files: dict[str, str] = {}
         self._ends_at_once = ends_at_once
         self._most_waiting = most_waiting
@@ -103,6 +104,9 @@ class FakeFront:
 
     def watch(self):
         return self._listen(self._listeners, [PodChange(ADDED, pod) for pod in self.held.values()])
+
+    async def snapshot(self):
+        return self.snapshot_plain
 
     def usage(self):
         self.usages += 1

@@ -217,7 +217,6 @@ def test_evict_without_dry_run_needs_the_agent(capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--dry-run"], "-f"),
         (["--dry-run", "-f", MEMORY, "--shortfall", "2Gib"], "2Gib"),
         (["--dry-run", "-f", MEMORY, "--shortfall", "0"], "more than nothing"),
         (["--dry-run", "-f", MEMORY, "--signal", "memory"], "memory.available or"),

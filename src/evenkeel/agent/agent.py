@@ -17,6 +17,7 @@ from evenkeel.agent.journal import Journal
 from evenkeel.agent.kernel_events import KernelEvents
 from evenkeel.agent.node_status import node_object
 from evenkeel.agent.pressure.cpu import CpuPressure
+from evenkeel.agent.pressure.live import live_given, live_snapshot
 from evenkeel.agent.pressure.memory import MemoryPressure
 from evenkeel.agent.pressure.node_conditions import NodeConditions
 from evenkeel.agent.pressure.node_pressure import NodePressure
@@ -289,6 +290,13 @@ class Agent:
         available = max(min(memory.available_bytes or 0, left), 0)
         return NodeUsage(
             self._clock(), capacity.memory_bytes, available, capacity.millicpu, root, tuple(found)
+        )
+
+    async def snapshot(self) -> Mapping[str, object]:
+        measured = await self._node_pressure.measured()
+        driver = self._cgroups.driver
+        return live_given(
+            self._view, live_snapshot(self._view, self._cgroups.tree, self._holdings, driver, measured)
         )
 
     def _with_status(self, held: HeldPod, before: Pod | None) -> Pod:

@@ -1,6 +1,6 @@
 """What the agent offers to those who ask over its socket (`server`), and to the terminal in which it runs."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from evenkeel.agent.records import Happening
@@ -79,3 +79,7 @@ class Front(Protocol):
         ...
 
     def usage(self) -> NodeUsage: ...
+
+    async def snapshot(self) -> Mapping[str, object]:
+        """All that a decision about evictions would be made on now, as plain values (E15)."""
+        ...

@@ -61,6 +61,11 @@ def config_from(args: argparse.Namespace) -> KubeletConfiguration:
     return given.config
 
 
+def given_fields(args: argparse.Namespace) -> frozenset[str]:
+    """The fields that have a flag on the command line."""
+    return frozenset(name for name in _FLAGS if getattr(args, _DEST + name, None) is not None)
+
+
 def given_config(args: argparse.Namespace) -> GivenConfig:
     """File, then flags, then defaults, then every rule; `InvalidInput` with all that is wrong."""
     problems: list[Problem] = []

@@ -3,10 +3,10 @@
 import argparse
 from collections.abc import Iterable
 
-from evenkeel.api.config import KubeletConfiguration
 from evenkeel.api.profile import Profile
 from evenkeel.cli.config_flags import add_config_flags, config_from
 from evenkeel.cli.output import print_structured, print_table
+from evenkeel.cli.state import add_state_flag
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.files import read_text
 from evenkeel.policy.eviction.decide import Settings, settings_from
@@ -21,9 +21,11 @@ from evenkeel.policy.eviction.usage import Resource, resource_of
 from evenkeel.policy.qos import pod_class
 from evenkeel.quantity import Quantity
 
-USAGE = "--dry-run -f SNAPSHOT [--shortfall AMOUNT] [--signal SIGNAL] [-o table|json|yaml] [flags]"
+USAGE = "--dry-run [-f SNAPSHOT] [--shortfall AMOUNT] [--signal SIGNAL] [-o table|json|yaml] [flags]"
 EXAMPLES = """\
 examples:
+  who would go on this node for 2Gi of memory, as it is now:
+    evenkeel evict --dry-run --shortfall 2Gi
   what the thresholds would do to the node of a snapshot:
     evenkeel evict --dry-run -f examples/snapshots/memory-pressure.yaml
   who would have to go for 2Gi of memory:
@@ -35,7 +37,9 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
-    parser.add_argument("-f", "--filename", metavar="SNAPSHOT", required=True, help="a snapshot; - is stdin")
+    parser.add_argument(
+        "-f", "--filename", metavar="SNAPSHOT", help="a snapshot; - is stdin; default: the agent's node, now"
+    )
     parser.add_argument(
         "--shortfall", metavar="AMOUNT", type=_amount, help="evict until so much is free, as 2Gi"
     )
@@ -49,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--order", choices=[*Order], help="by class or by priority; else as the profile has it"
     )
     parser.add_argument("-o", "--output", choices=("table", "json", "yaml"), default="table")
+    add_state_flag(parser)
     add_config_flags(parser)
 
 
@@ -58,11 +63,11 @@ def run(args: argparse.Namespace) -> int:
             "only the agent evicts, by itself and when it must, and it does not run here",
             hint="add --dry-run to see who would go",
         )
-    config = config_from(args)
-    settings = _settings(config, args.order)
-    snapshot = read_snapshot(read_text(args.filename), args.filename, settings.profile)
+    snapshot, thresholds, settings = _from_agent(args) if args.filename is None else _from_file(args)
+    if args.order is not None:
+        settings = settings._replace(order=Order(args.order))
     if args.shortfall is None and args.signal is None:
-        result = by_thresholds(snapshot, config_thresholds(config), settings)
+        result = by_thresholds(snapshot, thresholds, settings)
         signal = None
     else:
         signal = args.signal or Signal.MEMORY_AVAILABLE
@@ -74,9 +79,28 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _settings(config: KubeletConfiguration, order: str | None) -> Settings:
+def _from_file(args: argparse.Namespace) -> tuple[Snapshot, tuple[Threshold, ...], Settings]:
+    config = config_from(args)
     settings = settings_from(config)
-    return settings if order is None else settings._replace(order=Order(order))
+    snapshot = read_snapshot(read_text(args.filename), args.filename, settings.profile)
+    return snapshot, config_thresholds(config), settings
+
+
+def _from_agent(args: argparse.Namespace) -> tuple[Snapshot, tuple[Threshold, ...], Settings]:
+    """The node as the agent sees it now, with its own thresholds and settings where no flag says otherwise."""
+    from evenkeel.agent.journal import Decision
+    from evenkeel.agent.journal_text import Unreadable
+    from evenkeel.agent.pressure.recording import KIND, replayed
+    from evenkeel.cli.client import client_from
+    from evenkeel.cli.what_if import WhatIf
+
+    told = client_from(args).get("/snapshot")
+    try:
+        step, _ = replayed(Decision(0, 0.0, KIND, told, {}))
+    except Unreadable as error:
+        raise EvenkeelError(f"the agent's snapshot cannot be read: {error}") from None
+    what_if = WhatIf(args)
+    return step.snapshot, what_if.thresholds(step.thresholds), what_if.settings(step.settings)
 
 
 def _signal(text: str) -> Signal:

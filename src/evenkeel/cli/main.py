@@ -32,6 +32,8 @@ COMMANDS = {
     "logs": "what a pod's containers wrote; -f goes on",
     "run": "one command as a pod of its own, with a request and a limit",
     "events": "what happened to pods and to the node, and what happens next",
+    "why": "what became of a pod, in sentences, with the figures of each moment",
+    "replay": "decide again what the journal says was decided; with other settings: what if",
     "top": "cpu and memory in use, against requests and limits",
     "completion": "completion for your shell",
 }

@@ -47,6 +47,7 @@ class FrontRoutes:
             _Entry("GET", ("events",), Route(self._events), ("pod", "follow", "most")),
             _Entry("GET", ("node",), Route(self._node)),
             _Entry("GET", ("usage",), Route(self._usage_now)),
+            _Entry("GET", ("snapshot",), Route(self._snapshot)),
             _Entry("GET", ("configz",), Route(self._configz)),
         )
 
@@ -180,6 +181,9 @@ class FrontRoutes:
             text = to_json(encode(self._front.usage()))
             self._usage = (time.monotonic(), text)
         return Answer(text)
+
+    async def _snapshot(self, request: Request) -> Answer:  # noqa: ARG002
+        return Answer(to_json(await self._front.snapshot()))
 
     async def _configz(self, request: Request) -> Answer:  # noqa: ARG002
         return Answer(to_json({"kubeletconfig": encode(self._front.config)}))

@@ -1,0 +1,157 @@
+"""`evenkeel replay`: decides again what the journal says was decided, from what it was decided on (E14).
+
+With the same configuration the same must come out; a difference is an error. With other thresholds or another policy
+it is a "what if".
+"""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from evenkeel.agent.journal import Decision as Recorded
+from evenkeel.agent.journal import Journal
+from evenkeel.agent.journal_text import Unreadable
+from evenkeel.agent.pressure.recording import KIND, replayed, said
+from evenkeel.cli.config_flags import add_config_flags
+from evenkeel.cli.output import STRUCTURED, print_structured
+from evenkeel.cli.state import add_state_flag
+from evenkeel.cli.table import printable
+from evenkeel.cli.what_if import WhatIf
+from evenkeel.policy.eviction.decide import State, decide
+
+USAGE = "[JOURNAL] [--all] [-o json|yaml] [--eviction-hard … --eviction-order … --profile … flags]"
+EXAMPLES = """examples:
+  evenkeel replay                                      whether everything would be decided again as it was
+  evenkeel replay /var/lib/evenkeel/journal.db --all   and what that was
+  evenkeel replay --eviction-hard 'memory.available<1Gi'      who would have gone then
+  evenkeel replay --eviction-order priority            by priority instead of by class
+"""
+
+
+class Replayed(NamedTuple):
+    """One decision, as it was and as it would be. `differs` names what is not the same."""
+
+    number: int
+    at: float
+    recorded: dict[str, object]
+    now: dict[str, object]
+    differs: tuple[str, ...] = ()
+    unreadable: str = ""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "journal",
+        metavar="JOURNAL",
+        nargs="?",
+        help="a journal, or a state directory with one; default: --state-dir",
+    )
+    parser.add_argument("--all", action="store_true", help="show every decision, not only those that differ")
+    parser.add_argument("-o", "--output", choices=STRUCTURED, help="else sentences")
+    add_state_flag(parser)
+    add_config_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    path = args.journal or args.state_dir
+    if os.path.isdir(path):
+        path = os.path.join(path, "journal.db")
+    what_if = WhatIf(args)
+    with Journal.read(path) as journal:
+        steps = list(_replay(journal, what_if))
+        for note in journal.notes:
+            print(f"warning: {printable(note)}", file=sys.stderr)
+    if args.output:
+        print_structured({"isWhatIf": what_if.changes_anything, "decisions": steps}, args.output)
+    else:
+        _print(steps, what_if, shows_all=args.all)
+    is_bad = any(step.unreadable or (step.differs and not what_if.changes_anything) for step in steps)
+    return int(is_bad)
+
+
+def _replay(journal: Journal, what_if: WhatIf) -> Iterator[Replayed]:
+    # With other thresholds, what was known before a step is what the steps before it would have left. Each of those
+    # who watch has a state of its own.
+    states: dict[object, State] = {}
+    for record in journal.decisions(KIND):
+        recorded = record.decision if isinstance(record.decision, dict) else {}
+        try:
+            step, now = replayed(record)
+        except Unreadable as error:
+            yield Replayed(record.number, record.at, recorded, {}, unreadable=str(error))
+            continue
+        if what_if.changes_anything:
+            source = recorded.get("source", "memory")
+            state = states.get(source, State()) if what_if.changes_thresholds else step.state
+            thresholds, settings = what_if.thresholds(step.thresholds), what_if.settings(step.settings)
+            states[source], decision = decide(state, step.snapshot, thresholds, settings)
+            now = said(decision)
+        yield _compared(record, recorded, now, what_if)
+
+
+def _compared(
+    record: Recorded, recorded: dict[str, object], now: dict[str, object], what_if: WhatIf
+) -> Replayed:
+    if what_if.changes_anything:  # words and thresholds differ as they must; what counts is who goes
+        differs: tuple[str, ...] = () if _pods(recorded) == _pods(now) else ("evictions",)
+    else:
+        differs = tuple(name for name, value in now.items() if recorded.get(name) != value)
+    return Replayed(record.number, record.at, recorded, now, differs)
+
+
+def _print(steps: list[Replayed], what_if: WhatIf, *, shows_all: bool) -> None:
+    for step in steps:
+        if not (shows_all or step.differs or step.unreadable):
+            continue
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(step.at))
+        print(printable(f"decision {step.number}, {when}: {_words(step, what_if)}"))
+    differing = sum(bool(step.differs) for step in steps)
+    unreadable = sum(bool(step.unreadable) for step in steps)
+    count = f"{len(steps)} decisions" if len(steps) != 1 else "1 decision"
+    if what_if.changes_anything:
+        print(f"{count}; with these settings {differing or 'none'} would have been another.")
+        if what_if.changes_thresholds and steps:
+            print(
+                "Looked at are the moments that the agent wrote down; between them others may have been crossed."
+            )
+    elif differing or unreadable:
+        print(f"{count}; {differing} decided differently now, {unreadable} not readable.")
+    else:
+        print(f"{count}, each decided again as it was.")
+
+
+def _words(step: Replayed, what_if: WhatIf) -> str:
+    if step.unreadable:
+        return f"cannot be read: {step.unreadable}"
+    was = _doing(step.recorded)
+    if not step.differs:
+        return was
+    if what_if.changes_anything:
+        return f"{was}; with these settings: {_doing(step.now)}"
+    parts = "; ".join(
+        f"{name} was {step.recorded.get(name)!r} and is {step.now.get(name)!r}" for name in step.differs
+    )
+    return f"DIFFERENT: {parts}"
+
+
+def _doing(said_: dict[str, object]) -> str:
+    pods = _pods(said_)
+    acting_on = said_.get("actingOn")
+    because = f" for {acting_on}" if acting_on else ""
+    held = "" if said_.get("isDone", True) else ", held back: what was needed was on its way already"
+    if pods:
+        return f"evict {' and '.join(pods)}{because}{held}"
+    crossed = said_.get("crossed")
+    if isinstance(crossed, list) and crossed:
+        return f"nobody goes; crossed: {', '.join(map(str, crossed))}"
+    return "nobody goes; nothing is crossed"
+
+
+def _pods(said_: dict[str, object]) -> list[str]:
+    evictions = said_.get("evictions")
+    if not isinstance(evictions, list):
+        return []
+    return [str(one.get("pod", "")) for one in evictions if isinstance(one, dict)]

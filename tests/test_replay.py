@@ -1,0 +1,232 @@
+"""`evenkeel replay` and `evenkeel why`: decisions made again from the journal, and told in sentences."""
+
+import json
+import time
+
+import pytest
+
+from evenkeel.agent.journal import Journal
+from evenkeel.agent.journal_text import plain_of, to_text
+from evenkeel.agent.pressure.recording import KIND, Step, given, said
+from evenkeel.agent.records import NORMAL, WARNING, Happening, HeldPod
+from evenkeel.cli.main import main
+from evenkeel.policy.eviction.decide import Settings, State, decide
+from evenkeel.policy.eviction.snapshot import Snapshot
+from evenkeel.policy.eviction.thresholds import parse_thresholds
+from evenkeel.policy.lifecycle.life import PodLife, Verdict
+from tests.eviction_pods import best_effort, burstable, guaranteed, node
+from tests.fake_front import FakeFront, served
+
+THEN = 1_790_000_000.0
+THRESHOLDS = parse_thresholds(hard={"memory.available": "100Mi"})
+PODS = (
+    best_effort("small", 100, priority=5),
+    burstable("web", 600, 100, priority=1),
+    burstable("db", 300, 400),
+    guaranteed("gold", 900, 900),
+)
+SNAPSHOT = Snapshot(10.0, node(60, pods=1900), PODS)
+
+
+def step(snapshot=SNAPSHOT, thresholds=THRESHOLDS, settings=None):
+    settings = settings or Settings()
+    _, decision = decide(State(), snapshot, thresholds, settings)
+    return Step(State(), snapshot, thresholds, settings, decision)
+
+
+def record(journal, made, at=THEN, **more):
+    journal.record(KIND, given(made), {**said(made.decision), "isDone": True, **more}, at)
+
+
+@pytest.fixture
+def state(tmp_path):
+    """A state directory whose journal has the end of the pod `small`."""
+    made = step()
+    (victim,) = made.decision.evictions
+    assert victim.pod.metadata.name == "small"
+    with Journal.open(str(tmp_path / "journal.db")) as journal:
+        verdict = Verdict("Failed", "Evicted", victim.message, THEN)
+        journal.save(HeldPod(victim.pod, "api", 1, True, PodLife(THEN - 60, verdict=verdict)))
+        about = {"pod": victim.pod.key, "uid": victim.pod.metadata.uid}
+        journal.tell(Happening(THEN - 60, NORMAL, "Admitted", "class BestEffort", **about))
+        journal.tell(
+            Happening(THEN - 59, NORMAL, "Started", "started container app", container="app", **about)
+        )
+        record(journal, made)
+        figures = plain_of(to_text(victim.shortage))
+        journal.tell(Happening(THEN, WARNING, "Evicted", victim.message, figures=figures, **about))
+    return tmp_path
+
+
+def run(capsys, *arguments):
+    code = main([*map(str, arguments)])
+    said_ = capsys.readouterr()
+    return code, said_.out, said_.err
+
+
+# Replay
+
+
+@pytest.mark.req("E14")
+def test_the_same_configuration_decides_the_same(state, capsys):
+    code, out, _ = run(capsys, "replay", state / "journal.db")
+    assert code == 0
+    assert "1 decision, each decided again as it was." in out
+    assert run(capsys, "replay", state)[0] == 0  # a state directory will do
+    code, out, _ = run(capsys, "replay", "--state-dir", state, "--all")
+    assert "evict default/small for memory.available<100Mi" in out
+
+
+@pytest.mark.req("E14")
+def test_a_decision_that_is_now_another_is_shown_and_is_an_error(tmp_path, capsys):
+    made = step()
+    with Journal.open(str(tmp_path / "journal.db")) as journal:
+        other = said(made.decision)
+        other["evictions"][0]["pod"] = "default/somebody-else"
+        journal.record(KIND, given(made), other, THEN)
+    code, out, _ = run(capsys, "replay", tmp_path)
+    assert code == 1
+    assert "DIFFERENT" in out
+    assert "somebody-else" in out
+
+
+def test_a_record_that_cannot_be_read_is_an_error_and_the_others_are_replayed(state, capsys):
+    with Journal.open(str(state / "journal.db")) as journal:
+        journal.record(KIND, {"state": 3, "snapshot": {}, "thresholds": 1, "settings": {}}, {}, THEN)
+        journal.record("other", {}, {}, THEN)
+    code, out, _ = run(capsys, "replay", state)
+    assert code == 1
+    assert "2 decisions; 0 decided differently now, 1 not readable." in out
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (
+            ["--eviction-order", "priority"],
+            "evict default/small for memory.available<100Mi; with these settings: evict default/web",
+        ),
+        (
+            ["--eviction-hard", "memory.available<50Mi"],
+            "with these settings: nobody goes; nothing is crossed",
+        ),
+        (["--profile", "kubernetes"], "with these settings: evict default/web"),
+        (
+            [
+                "--eviction-soft",
+                "memory.available<70Mi",
+                "--eviction-soft-grace-period",
+                "memory.available=1s",
+            ],
+            "none",
+        ),
+    ],
+)
+@pytest.mark.req("E14", "E15")
+def test_what_if(state, capsys, flags, words):
+    code, out, _ = run(capsys, "replay", state, *flags)
+    assert code == 0
+    assert words in out
+
+
+def test_replay_for_programs(state, capsys):
+    _, out, _ = run(capsys, "replay", state, "-o", "json", "--eviction-order", "priority")
+    told = json.loads(out)
+    assert told["isWhatIf"] is True
+    (one,) = told["decisions"]
+    assert [two["pod"] for two in one["recorded"]["evictions"]] == ["default/small"]
+    assert [two["pod"] for two in one["now"]["evictions"]] == ["default/web"]
+    assert one["differs"] == ["evictions"]
+
+
+def test_replay_without_a_journal_is_a_sentence(tmp_path, capsys):
+    code, _, err = run(capsys, "replay", tmp_path / "none.db")
+    assert code == 1
+    assert "there is no journal" in err
+
+
+# Why
+
+
+@pytest.mark.req("E14")
+def test_why_tells_the_story_of_an_evicted_pod_with_its_figures(state, capsys):
+    code, out, _ = run(capsys, "why", "small", "--state-dir", state)
+    assert code == 0
+    lines = out.splitlines()
+    assert lines[1] == time.strftime("%Y-%m-%d:", time.localtime(THEN - 60))
+    assert "Admitted: class BestEffort." in lines[2]
+    assert "Started container app." in lines[3]
+    evicted = next(
+        line for line in lines if "memory.available is 60Mi, below the hard threshold of 100Mi" in line
+    )
+    assert "uses 100Mi of memory (app 100Mi)" in evicted
+    rest = "\n".join(lines[lines.index(evicted) :])
+    assert "Considered, and left alone:" in rest
+    assert (
+        "default/web (Burstable, priority 1), using 600Mi of its request of 100Mi, was number 2 in rank."
+        in rest
+    )
+    assert (
+        "default/db (Burstable, priority 0), using 300Mi of its request of 400Mi, is within its request."
+        in rest
+    )
+    assert (
+        "default/gold (Guaranteed, priority 0), using 900Mi of its request of 900Mi, is within its request."
+        in rest
+    )
+    assert lines[-1] == "It is Failed now: Evicted."
+
+
+@pytest.mark.req("E14")
+def test_why_tells_of_a_pod_that_stayed_when_another_went(state, capsys):
+    code, out, _ = run(capsys, "why", "default/db", "--state-dir", state)
+    assert code == 0
+    assert "default/small was evicted, and this pod stayed: it is within its request." in out
+    assert "nobody asks for it any more" in out
+
+
+def test_why_for_programs(state, capsys):
+    _, out, _ = run(capsys, "why", "default/small", "--state-dir", state, "-o", "json")
+    told = json.loads(out)
+    last = told["chapters"][-1]
+    assert last["reason"] == "Evicted"
+    assert last["figures"]["crossed"]["signal"] == "memory.available"
+    assert {one["pod"]["pod"] for one in last["stayed"]} == {"default/web", "default/db", "default/gold"}
+    assert last["decision"] == 1
+
+
+def test_why_of_a_pod_that_nobody_knows_is_a_sentence(state, capsys):
+    code, _, err = run(capsys, "why", "nobody", "--state-dir", state)
+    assert code == 1
+    assert "has never heard of a pod default/nobody" in err
+
+
+# On the live node
+
+
+@pytest.mark.req("E15")
+def test_a_dry_run_without_a_file_asks_the_agent(tmp_path, capsys):
+    front = FakeFront()
+    front.snapshot_plain = plain_of(json.dumps(given(step())))
+    with served(front, str(tmp_path)):
+        code, out, _ = run(capsys, "evict", "--dry-run", "--state-dir", tmp_path)
+        assert code == 0
+        assert "memory.available is 60Mi, below the hard threshold of 100Mi." in out
+        assert "default/small" in out
+        code, out, _ = run(
+            capsys, "evict", "--dry-run", "--state-dir", tmp_path, "-o", "json", "--shortfall", "300Mi"
+        )
+        assert [one["name"] for one in json.loads(out)["evictions"]] == ["small", "web"]
+        command = ("evict", "--dry-run", "--state-dir", tmp_path, "-o", "json", "--shortfall", "300Mi")
+        _, out, _ = run(capsys, *command, "--order", "priority")
+        assert [one["name"] for one in json.loads(out)["evictions"]] == ["web"]
+        _, out, _ = run(
+            capsys, "evict", "--dry-run", "--state-dir", tmp_path, "--eviction-hard", "memory.available<1Mi"
+        )
+        assert "nobody would be evicted" in out
+
+
+def test_a_dry_run_without_a_file_and_without_an_agent_is_a_sentence(tmp_path, capsys):
+    code, _, err = run(capsys, "evict", "--dry-run", "--state-dir", tmp_path)
+    assert code == 1
+    assert "no agent listens" in err
