@@ -92,7 +92,7 @@ class Agent:
             self._conditions,
             clock,
         )
-        self._pressure.on_evicted = lambda _: self._returning.look_again()
+        self._pressure.outcomes.on_evicted = lambda _: self._returning.look_again()
         self._node_pressure = NodePressure(
             node,
             runtime,

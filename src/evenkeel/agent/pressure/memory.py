@@ -3,40 +3,33 @@ node's conditions."""
 
 import asyncio
 import gc
-import logging
 import os
 import sys
 import time
 from collections.abc import Callable
 
 from evenkeel.agent.holdings import Holdings
-from evenkeel.agent.journal import Journal, JournalError
-from evenkeel.agent.journal_text import Unreadable, plain_of, to_text
+from evenkeel.agent.journal import Journal
 from evenkeel.agent.pressure import intents
 from evenkeel.agent.pressure.marks import MEMORY_SIGNALS
 from evenkeel.agent.pressure.node_conditions import NodeConditions
-from evenkeel.agent.pressure.recording import KIND, Step, given, said, state_from, state_plain
+from evenkeel.agent.pressure.outcomes import Outcomes
+from evenkeel.agent.pressure.recording import Step
 from evenkeel.agent.pressure.roster import Member, roster_of
 from evenkeel.agent.pressure.watch import Evicting, Timing, Watch
-from evenkeel.agent.records import NORMAL, WARNING
+from evenkeel.agent.records import NORMAL
 from evenkeel.agent.sync import Sync
 from evenkeel.agent.telling import Telling
 from evenkeel.cgroup.driver import Driver
 from evenkeel.cgroup.tree import Tree
-from evenkeel.errors import EvenkeelError
-from evenkeel.host.files import read_text
 from evenkeel.host.protection import lock_memory, run_soon
-from evenkeel.policy.eviction.decide import EVICTED, State, settings_from
+from evenkeel.policy.eviction.decide import State, settings_from
 from evenkeel.policy.eviction.message import readable
 from evenkeel.policy.eviction.thresholds import config_thresholds
 from evenkeel.policy.eviction.usage import Resource
-from evenkeel.policy.lifecycle.life import Verdict
 from evenkeel.policy.node import NodeView
 
-log = logging.getLogger(__name__)
-
 SOURCE = "memory"
-_STATE = "evictionState"  # in the journal
 _SWITCH_SECONDS = 0.0005  # how long the loop may keep the interpreter while the watch waits for it
 
 
@@ -54,9 +47,6 @@ class MemoryPressure:
         conditions: NodeConditions,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.on_evicted: Callable[[str], None] = lambda _: (
-            None
-        )  # with the UID, after its verdict is written down
         self._node = node
         self._make_driver = make_driver
         self._driver: Driver | None = None  # to find files with
@@ -64,7 +54,7 @@ class MemoryPressure:
         self._holdings = holdings
         self._sync = sync
         self._telling = telling
-        self._conditions = conditions
+        self.outcomes = Outcomes(SOURCE, journal, holdings, sync, telling, conditions, clock)
         self._clock = clock
         self._thresholds = tuple(
             one for one in config_thresholds(node.config) if one.signal in MEMORY_SIGNALS
@@ -73,7 +63,6 @@ class MemoryPressure:
         self._watch: Watch | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tree: Tree | None = None
-        self._notes: set[str] = set()
 
     # From start to end
 
@@ -84,17 +73,16 @@ class MemoryPressure:
             intent = intents.intent_of(self._journal, uid)
             if intent is not None:
                 message, at = str(intent.get("message", "")), intent.get("at")
-                self._evict(uid, message, float(at) if isinstance(at, int | float) else self._clock(), 0.0)
+                self.outcomes.evict(uid, message, float(at) if isinstance(at, int | float) else self._clock())
 
     def open(self) -> None:
         if not self._thresholds:
             return
         self._loop = asyncio.get_running_loop()
-        state = self._state_before()
-        self._conditions.set(SOURCE, state.conditions)
+        state = self.outcomes.state_before()
         for note in (lock_memory(), run_soon()):
             if note:
-                self._noted(note)
+                self.outcomes.noted(note)
         sys.setswitchinterval(_SWITCH_SECONDS)
         # Nobody can run while Python looks for garbage: what is there now will not be any.
         gc.collect()
@@ -117,6 +105,8 @@ class MemoryPressure:
     def close(self) -> None:
         if self._watch is not None:
             self._watch.stop()
+            for uid in tuple(self._watch.evicting):
+                self.settle(uid)
             self._watch = None
         if self._driver is not None:
             self._driver.close()
@@ -136,44 +126,10 @@ class MemoryPressure:
     # What the watch tells
 
     def _evicting(self, evicting: Evicting) -> None:
-        eviction = evicting.eviction
-        self._evict(evicting.uid, eviction.message, evicting.at, float(eviction.grace_period_seconds))
-        figures = plain_of(to_text(eviction.shortage)) if eviction.shortage is not None else {}
-        self._telling.tell(WARNING, EVICTED, eviction.message, eviction.pod, figures=figures)
-
-    def _evict(self, uid: str, message: str, at: float, grace_seconds: float) -> None:
-        verdict = Verdict("Failed", EVICTED, message, at, grace_seconds, is_disruption=True)
-        self._sync.evict(uid, verdict)
-        try:
-            with self._journal.transaction():
-                self._holdings.commit()
-                intents.taken_up(self._journal, uid)
-        except JournalError as error:
-            log.error("%s", error)  # noqa: TRY400 - the next step tries again
-        self.on_evicted(uid)
+        self.outcomes.evicting(evicting.uid, evicting.eviction, evicting.at)
 
     def _stepped(self, step: Step, after: State, timing: Timing) -> None:
-        decision = step.decision
-        crossed = [str(threshold) for threshold in decision.crossed]
-        before = [str(threshold) for threshold in step.state.first_crossed]
-        for name in crossed:
-            if name not in before:
-                figures = {str(signal): list(seen) for signal, seen in decision.observations.items()}
-                self._telling.tell(
-                    WARNING, "EvictionThresholdMet", f"the node has crossed {name}", figures=figures
-                )
-        for name in before:
-            if name not in crossed:
-                self._telling.tell(NORMAL, "EvictionThresholdOver", f"{name} is no longer the case")
-        self._conditions.set(SOURCE, decision.conditions)
-        try:
-            with self._journal.transaction():
-                outcome = {**said(decision), "isDone": step.is_done, **_plain_timing(timing)}
-                self._journal.record(KIND, given(step), outcome, self._clock())
-                self._journal.set_value(_STATE, {"boot": _boot_id(), "state": state_plain(after)})
-        except JournalError as error:
-            log.error("%s", error)  # noqa: TRY400
-        self._sync.want_step()
+        self.outcomes.stepped(step, after, _plain_timing(timing))
 
     def _back(self, member: Member, held_bytes: int, took_seconds: float) -> None:
         held = self._holdings.get(member.uid)
@@ -191,21 +147,6 @@ class MemoryPressure:
         figures = {"expectedBytes": expected_bytes, "shortBytes": short_bytes}
         self._telling.tell(NORMAL, "Reclaiming", message, figures=figures)
         self._sync.want_step()
-
-    def _noted(self, text: str) -> None:
-        if text not in self._notes:
-            self._notes.add(text)
-            log.warning("%s", text)
-
-    def _state_before(self) -> State:
-        """As a former agent left it, if the machine has not been started anew since: its clock has."""
-        kept = self._journal.value(_STATE)
-        if not isinstance(kept, dict) or kept.get("boot") != _boot_id():
-            return State()
-        try:
-            return state_from(kept.get("state"))
-        except Unreadable:
-            return State()
 
 
 class _Reports:
@@ -228,7 +169,7 @@ class _Reports:
         self._call(self._pressure._reclaiming, expected_bytes, short_bytes)  # noqa: SLF001
 
     def noted(self, text: str) -> None:
-        self._call(self._pressure._noted, text)  # noqa: SLF001
+        self._call(self._pressure.outcomes.noted, text)
 
     def _call(self, function: Callable[..., None], *arguments: object) -> None:
         try:
@@ -242,10 +183,3 @@ def _plain_timing(timing: Timing) -> dict[str, object]:
         return {"beganAt": timing.began_at}
     took = timing.sent_at - timing.began_at
     return {"beganAt": timing.began_at, "killSentAt": timing.sent_at, "tookSeconds": took}
-
-
-def _boot_id() -> str:
-    try:
-        return read_text("/proc/sys/kernel/random/boot_id").strip()
-    except EvenkeelError:
-        return ""

@@ -63,6 +63,19 @@ class Outcomes:
         figures = plain_of(to_text(reason)) if reason is not None else {}
         self._telling.tell(WARNING, EVICTED, eviction.message, eviction.pod, figures=figures)
 
+    def evict(
+        self, uid: str, message: str, at: float, grace_seconds: float = 0.0, *, is_disruption: bool = True
+    ) -> None:
+        """It ends with this as its verdict, and that is written down now."""
+        self._sync.evict(uid, Verdict("Failed", EVICTED, message, at, grace_seconds, is_disruption))
+        try:
+            with self._journal.transaction():
+                self._holdings.commit()
+                intents.taken_up(self._journal, uid)
+        except JournalError as error:
+            log.error("%s", error)  # noqa: TRY400 - the next step tries again
+        self.on_evicted(uid)
+
     def stepped(self, step: Step, after: State, more: Mapping[str, object]) -> None:
         """A decision that changed something, after it was carried out."""
         decision = step.decision
