@@ -101,6 +101,13 @@ def test_who_fills_the_disk_goes_and_nobody_else(small: Path, up: MakeUp):
     kept = agent.state / "pods" / agent.pod("quiet")["metadata"]["uid"] / "volumes" / "scratch" / "kept"
     assert kept.read_text() == "data\n"
     assert victims(agent) == ["default/filler"]
+    why = agent.cli("why", "filler")
+    assert "Considered, and left alone:" in why
+    assert "default/quiet (BestEffort, priority 0)" in why
+    assert "each decided again as it was" in agent.cli("replay")
+    assert "default/modest" in agent.cli("evict", "--dry-run", "--signal", "nodefs.available")
+    agent.kill()
+    assert agent.cli("why", "filler") == why  # of the journal alone
 
 
 @pytest.mark.req("B12", "B16")
