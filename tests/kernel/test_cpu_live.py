@@ -1,5 +1,5 @@
-"""CPU as live policies of the agent: fair sharing, cores of one's own and burst follow pods as they come, go and change;
-a pod that does not get what it requested has those who stand in its way evicted."""
+"""CPU as live policies of the agent: fair sharing, cores of one's own and burst follow pods as they come, go and
+change; a pod that does not get what it requested has those who stand in its way evicted."""
 
 import json
 import os

@@ -13,7 +13,7 @@ from evenkeel.agent.admitting import FILE
 from evenkeel.agent.cgroups import Cgroups
 from evenkeel.agent.holdings import Holdings
 from evenkeel.agent.interface import ADDED, Applied, ContainerUsage, NodeUsage, PodChange
-from evenkeel.agent.journal import Journal
+from evenkeel.agent.journal import Journal, JournalError
 from evenkeel.agent.kernel_events import KernelEvents
 from evenkeel.agent.node_status import node_object
 from evenkeel.agent.pressure.cpu import CpuPressure
@@ -22,6 +22,7 @@ from evenkeel.agent.pressure.memory import MemoryPressure
 from evenkeel.agent.pressure.node_conditions import NodeConditions
 from evenkeel.agent.pressure.node_pressure import NodePressure
 from evenkeel.agent.pressure.returning import Returning
+from evenkeel.agent.pressure.stall import MemoryStalls
 from evenkeel.agent.probing import Probing
 from evenkeel.agent.records import WARNING, Happening, HeldPod
 from evenkeel.agent.sources import PodFiles
@@ -33,7 +34,7 @@ from evenkeel.api.node import Node
 from evenkeel.api.pod import Pod
 from evenkeel.api.status import PodStatus
 from evenkeel.cgroup.driver import Driver
-from evenkeel.cgroup.tree import Kind, Tree
+from evenkeel.cgroup.tree import Kind, Tree, Version
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.files import read_text
 from evenkeel.host.meminfo import parse_meminfo
@@ -47,6 +48,7 @@ from evenkeel.runtime.interface import Attempt, Exited, Record, Runtime
 log = logging.getLogger(__name__)
 
 _HEAL_SECONDS = 10.0
+_CHECKPOINT_SECONDS = 60.0
 
 
 class Agent:
@@ -116,8 +118,12 @@ class Agent:
             clock,
         )
         self._cpu_pressure.on_evicted = lambda _: self._returning.look_again()
+        self._stalls = MemoryStalls(
+            node, self._cgroups, journal, self._holdings, self._sync, self._telling, clock
+        )
         self._sync.on_cleaned = self._cleaned
         self._tasks: list[asyncio.Task[None]] = []
+        self.before_removal: Callable[[], None] = lambda: None  # of the cgroups, when the pods have ended
 
     # From start to end
 
@@ -129,6 +135,7 @@ class Agent:
             self._wanting.files_are(await self._files.scan(), self._life_of(records))
         self._pressure.take_up()
         await self._adopt(records)
+        self._stalls.take_up()
         self._sync.first_pass()
         self._pressure.open()
         self._node_pressure.open()
@@ -137,8 +144,11 @@ class Agent:
             self._kernel.run(),
             self._listen(),
             self._heal(),
+            self._checkpoint(),
             self._returning.run(),
         ]
+        if self._cgroups.driver.version == Version.V2:
+            loops.append(self._stalls.run())
         if self._cpu_pressure.is_on:
             loops.append(self._cpu_pressure.run())
         if self._files is not None:
@@ -174,6 +184,7 @@ class Agent:
             await self._sync.stepped()
         for uid in await self._runtime.pods():
             await self._runtime.remove(uid)  # volumes in memory are mounts
+        self.before_removal()
         self._sync.remove_cgroups()
 
     async def _adopt(self, records: Mapping[Attempt, Record]) -> None:
@@ -218,6 +229,20 @@ class Agent:
             await asyncio.sleep(_HEAL_SECONDS)
             self._sync.heal()
 
+    async def _checkpoint(self) -> None:
+        """The journal's log of writes would grow without it; waiting for the disk is a thread's business."""
+        last = ""
+        while True:
+            await asyncio.sleep(_CHECKPOINT_SECONDS)
+            try:
+                await asyncio.to_thread(self._journal.checkpoint)
+            except JournalError as error:
+                if str(error) != last:
+                    log.error("%s", error)  # noqa: TRY400 a sentence says it all
+                last = str(error)
+            else:
+                last = ""
+
     async def _read_files(self, files: PodFiles) -> None:
         async for found in files:
             self._wanting.files_are(found)
@@ -226,6 +251,7 @@ class Agent:
         self._kernel.follow(tree)
         self._pressure.follow(tree)
         self._node_pressure.follow(tree)
+        self._stalls.follow(tree)
 
     def _cleaned(self, uid: str) -> None:
         self._pressure.cleaned(uid)

@@ -12,9 +12,12 @@ from evenkeel.agent.agent import Agent
 from evenkeel.agent.journal import Journal
 from evenkeel.agent.lock import StateLock
 from evenkeel.agent.node_setup import prepare_node, protect_daemons_of, restore_node
+from evenkeel.agent.own_cgroup import OwnCgroup, enter
 from evenkeel.agent.sources import PodFiles
+from evenkeel.agent.sync import CGROUPS_MADE
+from evenkeel.api.config import KubeletConfiguration
 from evenkeel.api.pod import Pod
-from evenkeel.cgroup.driver import Driver
+from evenkeel.cgroup.driver import CgroupError, Driver
 from evenkeel.cgroup.drivers.detect import detect, driver_for
 from evenkeel.errors import EvenkeelError
 from evenkeel.policy.node import NodeView
@@ -43,8 +46,11 @@ class Assembled:
             self._lock.release()
 
 
-async def start(node: NodeView, state_directory: str, paths: Sequence[str] = ()) -> Assembled:
-    """Raises EvenkeelError, and then nothing was started, and what runs from before runs on."""
+async def start(
+    node: NodeView, state_directory: str, paths: Sequence[str] = (), *, own_cgroup: bool = False
+) -> Assembled:
+    """Raises EvenkeelError, and then nothing was started, and what runs from before runs on. With `own_cgroup` this
+    process goes into a cgroup of its own beside that of the pods."""
     gc.enable()  # commands do without, since they end soon
     state = StatePaths(_made(state_directory))
     lock = StateLock.acquire(state.root)
@@ -61,8 +67,11 @@ async def start(node: NodeView, state_directory: str, paths: Sequence[str] = ())
             with closing(make_driver()) as driver:
                 for note in protect_daemons_of(node.config, driver):
                     log.warning("%s", note)
+                own = _entered(node.config, driver, journal) if own_cgroup else None
             runtime = ProcessRuntime(state.root, make_driver, node.config)
             agent = Agent(node, runtime, journal, make_driver, _files(node, paths, journal))
+            if own is not None:
+                agent.before_removal = lambda: _leave(own)
             await agent.open()
         except BaseException:
             journal.close()
@@ -71,6 +80,24 @@ async def start(node: NodeView, state_directory: str, paths: Sequence[str] = ())
         lock.release()
         raise
     return Assembled(agent, journal, lock)
+
+
+def _entered(config: KubeletConfiguration, driver: Driver, journal: Journal) -> OwnCgroup | None:
+    try:
+        own = enter(config, driver)
+    except CgroupError as error:
+        log.info("the agent stays in the cgroup it was started in: %s", error)
+        return None
+    if own is not None and own.made:
+        before = journal.value(CGROUPS_MADE)
+        journal.set_value(CGROUPS_MADE, sorted({*(before if isinstance(before, list) else ()), *own.made}))
+    return own
+
+
+def _leave(own: OwnCgroup) -> None:
+    note = own.leave()
+    if note:
+        log.warning("%s", note)
 
 
 def _made(directory: str) -> str:

@@ -38,7 +38,7 @@ from evenkeel.runtime.interface import Attempt, Exit, Launch, Record, Runtime
 log = logging.getLogger(__name__)
 
 _JOURNAL_RETRY_SECONDS = 1.0
-_MADE = "cgroupsMade"  # above the pods' root, by us
+CGROUPS_MADE = "cgroupsMade"  # above the pods' root, by us
 _FOUND = "foundBefore"  # what cgroups of others had in the files that we set (B13)
 
 
@@ -353,12 +353,12 @@ class Sync:
             self._planned, before if isinstance(before, dict) else {}, self._remember_found
         )
         if made := self._cgroups.ancestors_made(report):
-            self._journal.set_value(_MADE, sorted({*self._made(), *made}))
+            self._journal.set_value(CGROUPS_MADE, sorted({*self._made(), *made}))
         self._reported(report)
         self._wanted.set()
 
     def _made(self) -> list[str]:
-        made = self._journal.value(_MADE)
+        made = self._journal.value(CGROUPS_MADE)
         return made if isinstance(made, list) else []
 
     def remove_cgroups(self) -> None:
@@ -368,7 +368,7 @@ class Sync:
         except CgroupError as error:
             log.error("%s", error)  # noqa: TRY400
         else:
-            self._journal.set_value(_MADE, None)
+            self._journal.set_value(CGROUPS_MADE, None)
 
     def _remember_found(self, found: Found) -> None:
         if found != (self._journal.value(_FOUND) or {}):

@@ -15,6 +15,7 @@ from evenkeel.cli.state import add_state_flag
 from evenkeel.cli.up_view import say_above, view_of
 from evenkeel.errors import EvenkeelError, InvalidInput
 from evenkeel.host.capacity import filesystem
+from evenkeel.host.service_manager import feed_watchdog, notify
 from evenkeel.policy.allocatable import NodeCapacity, reservation_problems
 from evenkeel.policy.node import NodeView, node_view
 from evenkeel.policy.words import bytes_text, cores_text
@@ -77,7 +78,7 @@ async def _up(args: argparse.Namespace, node: NodeView) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     began_at = time.time()
-    assembled = await start(node, args.state_dir, args.paths)
+    assembled = await start(node, args.state_dir, args.paths, own_cgroup=True)
     agent = assembled.agent
     is_stopping_pods = False
     try:
@@ -88,7 +89,11 @@ async def _up(args: argparse.Namespace, node: NodeView) -> int:
         showing = asyncio.create_task(view.run())
         failing = asyncio.create_task(agent.failed())
         stopping = asyncio.create_task(stop.wait())
+        notify("READY=1")
+        watching = asyncio.create_task(feed_watchdog())
         await asyncio.wait({failing, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        notify("STOPPING=1")
+        watching.cancel()
         is_stopping_pods = args.stop_pods and stopping.done()
         if is_stopping_pods:
             log.info("stopping the pods")

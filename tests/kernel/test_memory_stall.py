@@ -1,0 +1,93 @@
+"""An allocator that stands still at memory.high, with the agent: noticed, resolved as the setting says, and told."""
+
+from typing import Any
+
+import pytest
+
+from evenkeel.agent.journal import Journal
+from evenkeel.agent.pressure.stall import KIND
+from tests.kernel.agents import MIB, MakeUp, Up, pod, up
+from tests.kernel.cgroups import Cgroup
+from tests.kernel.waiting import eventually
+from tests.machines.programs import programs
+
+__all__ = ["up"]
+
+pytestmark = [pytest.mark.cgroup("v2"), pytest.mark.req("C8", "E4")]
+
+FLAGS = ("--memory-throttling-factor=0.75", "--memory-high-stall-period=2s")
+LIMIT_MIB, HIGH_MIB, WANTED_MIB = 64, 48, 58
+PATIENCE_SECONDS = 120.0
+
+
+def allocator(**spec: Any) -> dict[str, Any]:
+    """Wants more than memory.high and less than the limit, all of it anonymous: there is nothing to take back."""
+    resources = {"requests": {"memory": "8Mi"}, "limits": {"memory": f"{LIMIT_MIB}Mi"}}
+    command = [str(programs() / "grow"), "anon", str(WANTED_MIB * MIB), "0"]
+    return pod("allocator", command, container={"resources": resources}, **spec)
+
+
+def main_of(agent: Up) -> Cgroup:
+    uid = eventually(lambda: agent.pod("allocator"))["metadata"]["uid"]
+    return agent.cgroup("burstable", f"pod{uid}", "main")
+
+
+def stalls(agent: Up) -> list[dict[str, Any]]:
+    events = agent.client.lines("/events", most="1000", pod="default/allocator")
+    return [one for one in events if one["reason"] == "MemoryHighStall"]
+
+
+def test_raise_moves_the_mark_towards_the_limit_and_keeps_it_over_a_restart(up: MakeUp):
+    agent = up(*FLAGS)
+    agent.start()
+    agent.apply(allocator())
+    main = main_of(agent)
+    eventually(lambda: main.has("memory.high"))
+    assert int(main.read("memory.high")) == HIGH_MIB * MIB
+    eventually(lambda: int(main.read("memory.current")) >= WANTED_MIB * MIB, within_seconds=PATIENCE_SECONDS)
+    raised = main.read("memory.high")
+    assert raised == "max" or int(raised) > HIGH_MIB * MIB
+    status = agent.status("allocator")["containerStatuses"][0]
+    assert (status.get("restartCount", 0), agent.phase("allocator")) == (0, "Running")
+    told = stalls(agent)
+    assert "it stalls at memory.high" in told[0]["message"]
+    assert "towards 64Mi" in told[0]["message"]
+    agent.kill()
+    agent.start()
+    agent.await_phase("allocator", "Running")
+    assert main.read("memory.high") == raised
+    reasons = [one["reason"] for one in agent.client.lines("/events", most="1000")]
+    assert "DriftRepaired" not in reasons
+    with Journal.read(str(agent.state / "journal.db")) as journal:
+        assert len(list(journal.decisions(KIND))) == len(told)
+
+
+def test_kill_ends_the_container_and_its_restart_policy_says_what_follows(up: MakeUp):
+    agent = up(*FLAGS, "--memory-high-stall=kill")
+    agent.start()
+    agent.apply(allocator(restartPolicy="Never"))
+    status = agent.await_phase("allocator", "Failed")
+    ended = status["containerStatuses"][0]["state"]["terminated"]
+    assert (ended["exitCode"], ended["reason"]) == (137, "Error")
+    assert "it stalls at memory.high" in ended["message"]
+    (told,) = stalls(agent)
+    assert told["figures"]["answer"] == "kill"
+
+
+def test_report_tells_once_and_leaves_it_where_it_is(up: MakeUp):
+    agent = up(*FLAGS, "--memory-high-stall=report")
+    agent.start()
+    agent.apply(allocator())
+    main = main_of(agent)
+    eventually(lambda: stalls(agent), within_seconds=PATIENCE_SECONDS)
+    used = int(main.read("memory.current"))
+    full = main.read("memory.pressure").splitlines()[1].rpartition("=")[2]
+    # Two more periods of waiting, by the kernel's own count.
+    eventually(
+        lambda: int(main.read("memory.pressure").splitlines()[1].rpartition("=")[2]) > int(full) + 4_000_000,
+        within_seconds=PATIENCE_SECONDS,
+    )
+    assert len(stalls(agent)) == 1
+    assert int(main.read("memory.high")) == HIGH_MIB * MIB
+    assert abs(int(main.read("memory.current")) - used) < 5 * MIB
+    assert agent.phase("allocator") == "Running"

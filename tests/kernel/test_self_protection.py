@@ -1,0 +1,57 @@
+"""The agent's own cgroup: in it from the start with its keeper, no drift, and gone with the pods."""
+
+import pytest
+
+from evenkeel.agent.own_cgroup import NAME
+from tests.kernel.agents import MakeUp, Up, is_alive, pod, processes_of, up
+from tests.kernel.cgroups import Cgroup
+from tests.kernel.waiting import eventually
+
+__all__ = ["up"]
+
+pytestmark = pytest.mark.cgroup("v1", "v2")
+
+
+def own(agent: Up) -> Cgroup:
+    return Cgroup({key: path / NAME for key, path in agent.root.directories.items()})
+
+
+def test_the_agent_and_the_keeper_are_beside_the_pods_and_leave_nothing(up: MakeUp):
+    agent = up()
+    agent.start()
+    agent.apply(pod("stays", ["sleep", "1000"]))
+    agent.await_phase("stays", "Running")
+    uid = agent.pod("stays")["metadata"]["uid"]
+    main = agent.cgroup("besteffort", f"pod{uid}", "main")
+    there = [path for path in own(agent).paths() if path.exists()]  # v1: not for controllers that nobody needs
+    assert there
+    for path in there:
+        inside = {int(pid) for pid in (path / "cgroup.procs").read_text().split()}
+        assert agent.pid in inside
+        assert len(inside) > 1  # the keeper
+        assert not inside & set(processes_of(main))
+    (container,) = processes_of(main)
+    keepers = set(processes_of(own(agent))) - {agent.pid}
+
+    agent.kill()
+    assert is_alive(container)
+    agent.start()
+    agent.await_phase("stays", "Running")
+    assert agent.pid in processes_of(own(agent))
+    assert keepers & set(processes_of(own(agent)))
+    reasons = [one["reason"] for one in agent.client.lines("/events", most="1000")]
+    assert "DriftRepaired" not in reasons
+
+    assert agent.stop() == 0
+    agent.start("--stop-pods")
+    assert agent.stop() == 0
+    assert not [path for path in (*own(agent).paths(), *agent.cgroup().paths()) if path.exists()]
+    eventually(lambda: not any(map(is_alive, keepers)))
+
+
+@pytest.mark.req("E11")
+def test_its_weight_is_ten_times_that_of_others(up: MakeUp):
+    agent = up()
+    agent.start()
+    mine = own(agent)
+    assert mine.read("cpu.weight" if mine.has("cpu.weight") else "cpu.shares") in ("1000", "10240")

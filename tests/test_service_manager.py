@@ -1,0 +1,64 @@
+"""What systemd is told: on its socket, as often as it asks, and nothing where nobody listens."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from evenkeel.host.service_manager import feed_watchdog, notify, watchdog_seconds
+
+
+@pytest.fixture
+def listening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(tmp_path / "notify"))
+        listener.settimeout(5)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        yield listener
+
+
+def test_readiness_is_told(listening: socket.socket):
+    assert notify("READY=1")
+    assert listening.recv(100) == b"READY=1"
+
+
+def test_an_abstract_address_is_understood(monkeypatch: pytest.MonkeyPatch):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(f"\0evenkeel-test-{os.getpid()}")
+        monkeypatch.setenv("NOTIFY_SOCKET", f"@evenkeel-test-{os.getpid()}")
+        assert notify("STOPPING=1")
+        assert listener.recv(100) == b"STOPPING=1"
+
+
+@pytest.mark.parametrize("address", ["", "relative", "/nowhere/notify"])
+def test_nobody_is_told_where_nobody_listens(monkeypatch: pytest.MonkeyPatch, address: str):
+    monkeypatch.setenv("NOTIFY_SOCKET", address)
+    assert not notify("READY=1")
+
+
+@pytest.mark.parametrize(
+    ("microseconds", "pid", "seconds"),
+    [("3000000", "", 3.0), ("3000000", "self", 3.0), ("3000000", "1", None), ("", "", None), ("x", "", None)],
+)
+def test_the_watchdog_is_fed_only_where_it_is_ours(
+    monkeypatch: pytest.MonkeyPatch, microseconds: str, pid: str, seconds: float | None
+):
+    monkeypatch.setenv("WATCHDOG_USEC", microseconds)
+    monkeypatch.setenv("WATCHDOG_PID", str(os.getpid()) if pid == "self" else pid)
+    assert watchdog_seconds() == seconds
+
+
+def test_the_watchdog_is_fed_again_and_again(listening: socket.socket, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("WATCHDOG_USEC", "30000")
+    monkeypatch.delenv("WATCHDOG_PID", raising=False)
+
+    async def fed() -> None:
+        feeding = asyncio.create_task(feed_watchdog())
+        for _ in range(3):
+            assert await asyncio.to_thread(listening.recv, 100) == b"WATCHDOG=1"
+        feeding.cancel()
+
+    asyncio.run(fed())
