@@ -4,6 +4,7 @@ The same on real kernels: tests/kernel/test_agent.py."""
 
 import asyncio
 import json
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -573,3 +574,28 @@ def test_of_pods_that_are_over_the_latest_are_kept(place, monkeypatch):
         await until(lambda: {one.metadata.name for one in agent.pods()} == {"p1", "p2", "p3"})
 
     drive(place, story)
+
+
+def test_the_journal_is_kept_short_and_its_loss_is_told_once(place, monkeypatch, caplog):
+    monkeypatch.setattr("evenkeel.agent.agent._CHECKPOINT_SECONDS", 0.001)
+    calls = []
+    checkpoint = Journal.checkpoint
+
+    def counted(journal: Journal) -> None:
+        calls.append(threading.current_thread() is threading.main_thread())
+        checkpoint(journal)
+
+    monkeypatch.setattr(Journal, "checkpoint", counted)
+
+    async def story(agent: Agent) -> None:
+        await until(lambda: len(calls) > 2)
+        path = Path(place.directory, "journal.db")
+        path.rename(path.with_suffix(".away"))
+        before = len(calls)
+        await until(lambda: len(calls) > before + 4)
+        path.with_suffix(".away").rename(path)
+
+    drive(place, story)
+    assert not any(calls), "waiting for the disk is not the loop's"
+    told = [record for record in caplog.records if "journal.db" in record.getMessage()]
+    assert len(told) == 1
