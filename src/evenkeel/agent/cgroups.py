@@ -14,11 +14,16 @@ from evenkeel.cgroup.driver import CgroupError, Driver, Statistics
 from evenkeel.cgroup.overrides import Overrides, Wanted
 from evenkeel.cgroup.planner import Planner
 from evenkeel.cgroup.reconcile import Report, reconcile, reconcile_changed
+from evenkeel.cgroup.relocate import relocate
 from evenkeel.cgroup.restore import Found, found_before, not_only_ours, restoring, still_needed
 from evenkeel.cgroup.tree import Cgroup, Kind, Naming, Tree
 from evenkeel.host.oom_scores import ScoresSet, frozen, set_oom_scores
 from evenkeel.policy.node import NodeView
 from evenkeel.policy.provision import PodMoment
+
+FOUND_BEFORE = (
+    "foundBefore"  # where the journal keeps what cgroups of others had in the files that we set (B13)
+)
 
 
 class Cgroups:
@@ -73,12 +78,13 @@ class Cgroups:
         when it is put back."""
         self._planned = self._planner.tree(moments)
         tree = self._overrides.on(self._planned)
+        relocation = relocate(self.driver, self._node.config, tree, self._node.config.hands_off)
         found = found_before(tree, self.driver.observe_only(not_only_ours(tree)), before)
         remember(found)
         report = self._made(reconcile(self.driver, restoring(tree, found), self._node.config.hands_off), tree)
         if not report.failures and not report.skipped:
             remember(still_needed(tree, found))
-        return report
+        return report._replace(failures=(*relocation.failures, *report.failures))
 
     def heal(self) -> Report | None:
         """Reads everything again; what differs was changed by others."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from evenkeel.agent import admitting
 from evenkeel.agent.acts import Acts
 from evenkeel.agent.admitting import Admission
-from evenkeel.agent.cgroups import Cgroups
+from evenkeel.agent.cgroups import FOUND_BEFORE, Cgroups
 from evenkeel.agent.cores import with_cores
 from evenkeel.agent.holdings import Holdings
 from evenkeel.agent.journal import Journal, JournalError
@@ -39,7 +39,6 @@ log = logging.getLogger(__name__)
 
 _JOURNAL_RETRY_SECONDS = 1.0
 CGROUPS_MADE = "cgroupsMade"  # above the pods' root, by us
-_FOUND = "foundBefore"  # what cgroups of others had in the files that we set (B13)
 
 
 class Sync:
@@ -62,6 +61,7 @@ class Sync:
         self.on_cleaned: Callable[[str], None] = lambda _: (
             None
         )  # nothing of a pod is left but logs; with its UID
+        self.on_exit: Callable[[str], None] = lambda _: None  # before an end is looked at; with the pod's UID
         self.pressures: tuple[str, ...] = ()  # conditions of the node that admission asks about
         self._node = node
         self._settings = settings
@@ -132,6 +132,7 @@ class Sync:
 
     def exited(self, attempt: Attempt, exit_: Exit) -> None:
         """An end that was told of before, or of an attempt that is not the last, changes nothing."""
+        self.on_exit(attempt.uid)
         self._ended.append(attempt)
         self._wanted.set()
         held = self.held_of(attempt)
@@ -348,7 +349,7 @@ class Sync:
         for held in self._holdings:
             self._decide(held, now)
         self._planned = self.moments()
-        before = self._journal.value(_FOUND)
+        before = self._journal.value(FOUND_BEFORE)
         report = self._cgroups.first_pass(
             self._planned, before if isinstance(before, dict) else {}, self._remember_found
         )
@@ -371,8 +372,8 @@ class Sync:
             self._journal.set_value(CGROUPS_MADE, None)
 
     def _remember_found(self, found: Found) -> None:
-        if found != (self._journal.value(_FOUND) or {}):
-            self._journal.set_value(_FOUND, found or None)
+        if found != (self._journal.value(FOUND_BEFORE) or {}):
+            self._journal.set_value(FOUND_BEFORE, found or None)
 
     def override(self, source: str, wanted: Wanted) -> None:
         """Settings in place of planned ones, for as long as `source` wants them: they are all that it wants now."""

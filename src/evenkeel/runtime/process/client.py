@@ -47,7 +47,7 @@ from evenkeel.runtime.process.paths import state_paths
 
 T = TypeVar("T")
 
-_TERM = 15
+_TERM, _KILL = 15, 9
 _THREADS = 16
 _STRAY_SECONDS = 2.0
 _KILLED_SECONDS = 10.0  # after the kill of a cgroup, for the keeper to take note
@@ -250,6 +250,9 @@ class ProcessRuntime:
         process = self._known.process(attempt)
         if not ended.done() and process is not None:
             await self._in_thread(partial(self._kill, process.cgroup))
+            # Its processes may live elsewhere by now (B13); with the first of a pid namespace all of it ends.
+            with suppress(KeeperLost):
+                await self._ask_again("signal", attempt, signal=_KILL)
         await asyncio.wait([ended], timeout=_KILLED_SECONDS)
         if not ended.done():
             raise EvenkeelError(
