@@ -9,6 +9,7 @@ from contextlib import closing
 
 from evenkeel.agent.admitting import FILE
 from evenkeel.agent.agent import Agent
+from evenkeel.agent.cgroups import FOUND_BEFORE
 from evenkeel.agent.journal import Journal
 from evenkeel.agent.lock import StateLock
 from evenkeel.agent.node_setup import prepare_node, protect_daemons_of, restore_node
@@ -60,9 +61,11 @@ async def start(
             for note in (*journal.notes, *prepare_node(node.config, state.root, journal)):
                 log.warning("%s", note)
             machine = detect()
+            found = journal.value(FOUND_BEFORE)
+            restored = tuple(found) if isinstance(found, dict) else ()
 
             def make_driver() -> Driver:
-                return driver_for(machine, node.config)
+                return driver_for(machine, node.config, restored=restored)
 
             with closing(make_driver()) as driver:
                 for note in protect_daemons_of(node.config, driver):

@@ -9,6 +9,7 @@ import asyncio
 import os
 from collections.abc import Callable, Collection, Sequence
 
+from evenkeel.agent.own_cgroup import not_the_pods
 from evenkeel.cgroup.diff import Action
 from evenkeel.cgroup.driver import CgroupError, Driver, Statistics
 from evenkeel.cgroup.overrides import Overrides, Wanted
@@ -33,6 +34,7 @@ class Cgroups:
         self, node: NodeView, make_driver: Callable[[], Driver], on_change: Callable[[Tree], None]
     ) -> None:
         self._node = node
+        self._hands_off = (*node.config.hands_off, *not_the_pods(node.config))
         self._on_change = on_change
         self._make_driver = make_driver
         self.driver = make_driver()
@@ -65,10 +67,9 @@ class Cgroups:
         return self._planned
 
     def _follow(self, tree: Tree) -> Report:
-        hands_off = self._node.config.hands_off
         if self._tree is None or self._last is None:
-            return self._made(reconcile(self.driver, tree, hands_off), tree)
-        return self._made(reconcile_changed(self.driver, self._tree, tree, hands_off, self._last), tree)
+            return self._made(reconcile(self.driver, tree, self._hands_off), tree)
+        return self._made(reconcile_changed(self.driver, self._tree, tree, self._hands_off, self._last), tree)
 
     def first_pass(
         self, moments: Sequence[PodMoment], before: Found, remember: Callable[[Found], None]
@@ -78,10 +79,10 @@ class Cgroups:
         when it is put back."""
         self._planned = self._planner.tree(moments)
         tree = self._overrides.on(self._planned)
-        relocation = relocate(self.driver, self._node.config, tree, self._node.config.hands_off)
+        relocation = relocate(self.driver, self._node.config, tree, self._hands_off)
         found = found_before(tree, self.driver.observe_only(not_only_ours(tree)), before)
         remember(found)
-        report = self._made(reconcile(self.driver, restoring(tree, found), self._node.config.hands_off), tree)
+        report = self._made(reconcile(self.driver, restoring(tree, found), self._hands_off), tree)
         if not report.failures and not report.skipped:
             remember(still_needed(tree, found))
         return report._replace(failures=(*relocation.failures, *report.failures))
@@ -90,9 +91,7 @@ class Cgroups:
         """Reads everything again; what differs was changed by others."""
         if self._tree is None:
             return None
-        return self._made(
-            reconcile(self.driver, self._tree, self._node.config.hands_off, self._last), self._tree
-        )
+        return self._made(reconcile(self.driver, self._tree, self._hands_off, self._last), self._tree)
 
     def _made(self, report: Report, tree: Tree) -> Report:
         self._last = report

@@ -61,6 +61,12 @@ def path_for(config: KubeletConfiguration, driver: Driver, own: str) -> str | No
     return names.to_cgroupfs(names.child(root, NAME))
 
 
+def not_the_pods(config: KubeletConfiguration) -> tuple[str, ...]:
+    """Where the agent's cgroup is, or was with another configuration: nothing that a plan for pods may remove."""
+    root = names.pods_root(config.cgroup_root, per_qos=False)
+    return (names.to_cgroupfs(names.child(root, NAME)),) if root else ()
+
+
 def enter(config: KubeletConfiguration, driver: Driver) -> OwnCgroup | None:
     """Moves this process. None where it stays where it is. Raises CgroupError."""
     try:
