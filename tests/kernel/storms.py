@@ -1,7 +1,7 @@
 """Storms: random pods that use memory in every way there is, around pods that keep to their requests.
 
 A storm is made from a seed alone, so that one that went wrong can be made again:
-`EVENKEEL_STORM_SEED=17 make storms`.
+`EVENKEEL_SEED=17 python -m tests.machines test host -- -s tests/kernel/test_storms.py`.
 """
 
 import os
@@ -28,8 +28,8 @@ class Storm(NamedTuple):
 
 
 def seeds(default: int) -> list[int]:
-    """`EVENKEEL_STORM_SEED` names one; else `EVENKEEL_STORMS` says how many new ones."""
-    one = os.environ.get("EVENKEEL_STORM_SEED")
+    """`EVENKEEL_SEED` names one; else `EVENKEEL_STORMS` says how many new ones."""
+    one = os.environ.get("EVENKEEL_SEED")
     if one:
         return [int(one)]
     return [

@@ -74,8 +74,8 @@ def _run_in_guest(request: Request, command: Sequence[str], tests: Sequence[str]
 
 def _told(request: Request) -> dict[str, str]:
     """What tests/kernel/conftest.py wants to know."""
-    storms = {name: value for name, value in os.environ.items() if name.startswith("EVENKEEL_STORM")}
-    return {"EVENKEEL_MACHINE": request.machine, **storms}
+    ours = {name: value for name, value in os.environ.items() if name.startswith("EVENKEEL_")}
+    return {**ours, "EVENKEEL_MACHINE": request.machine}
 
 
 def _reported(name: str, prepared_seconds: float, outcome: virtual_machine.Outcome) -> int:

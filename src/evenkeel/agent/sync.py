@@ -62,6 +62,7 @@ class Sync:
             None
         )  # nothing of a pod is left but logs; with its UID
         self.on_exit: Callable[[str], None] = lambda _: None  # before an end is looked at; with the pod's UID
+        self.on_exit: Callable[[str], None] = lambda _: None  # before an end is looked at; with the pod's UID
         self.pressures: tuple[str, ...] = ()  # conditions of the node that admission asks about
         self._node = node
         self._settings = settings
@@ -132,6 +133,7 @@ class Sync:
 
     def exited(self, attempt: Attempt, exit_: Exit) -> None:
         """An end that was told of before, or of an attempt that is not the last, changes nothing."""
+        self.on_exit(attempt.uid)
         self.on_exit(attempt.uid)
         self._ended.append(attempt)
         self._wanted.set()

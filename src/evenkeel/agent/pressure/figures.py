@@ -4,7 +4,7 @@ Memory of pods that are on their way out is counted as back (E2): it is, in a mo
 """
 
 import errno
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from evenkeel.agent.pressure.roster import Member, Roster
@@ -22,6 +22,7 @@ from evenkeel.policy.eviction.snapshot import (
 
 _NOTHING = Reading(0, 0, 0, 0)
 _UNKNOWN = PodFigures()
+_EXACT = 4  # pods of each class whose cache is looked at, at least: the victim and those after it
 
 
 class Look(NamedTuple):
@@ -42,6 +43,7 @@ class Figures:
         self._root: CgroupMemory | None = None
         self._pods: dict[str, CgroupMemory] = {}  # by UID
         self.readings: dict[str, Reading] = {}  # by UID, of the last snapshot
+        self._has_protected = False  # by memory.min
         self._held_bytes = 0  # cache that memory.min keeps from being dropped, when all pods were last read
         self._droppable_then = 0
 
@@ -50,6 +52,7 @@ class Figures:
         if roster.directory != before.directory or self._root is None:
             self._close_root()
             self._open_root()
+        self._has_protected = any(member.min_bytes for member in roster.members)
         current = {member.uid: member.directory for member in roster.members}
         for uid in [uid for uid, file in self._pods.items() if current.get(uid) != file.directory]:
             self._pods.pop(uid).close()
@@ -64,7 +67,7 @@ class Figures:
     def look(self, now: float, returning_bytes: int = 0) -> Look:
         root = self._root_reading()
         held = 0
-        if any(member.min_bytes for member in self._roster.members):
+        if self._has_protected:
             # Cache that came since may be that of a protected pod, until all are read again.
             held = self._held_bytes + max(root.droppable_bytes - self._droppable_then, 0)
         return self._looked(now, root, held, returning_bytes)
@@ -72,36 +75,84 @@ class Figures:
     def snapshot(
         self, now: float, leaving_out: Collection[str] = (), returning_bytes: int = 0
     ) -> tuple[Look, Snapshot]:
-        """Every pod but those of the UIDs in `leaving_out`, each read now."""
+        """Every pod but those of the UIDs in `leaving_out`, each read now.
+
+        What a pod uses with its cache is quickly read, and the cache takes longer: it is looked at where it matters,
+        for those who may be first, and for all where memory.min may keep it. The others may use less than is said here.
+        """
         root = self._root_reading()
-        held = 0
-        pods = []
-        self.readings = {}
-        for member in self._roster.members:
-            reading = self.pod(member)
-            if reading is not None:
-                self.readings[member.uid] = reading
-            if reading is not None and member.min_bytes:
-                reclaimable = max(reading.usage_bytes - member.min_bytes, 0)
-                held += max(reading.droppable_bytes - reclaimable, 0)
-            if member.uid not in leaving_out:
-                pods.append(PodSnapshot(member.pod, self._pod_figures(reading)))
-        self._held_bytes, self._droppable_then = held, root.droppable_bytes
+        is_exact = self._has_protected and root.droppable_bytes > self._droppable_then
+        usages = {member.uid: self._usage_bytes(member) for member in self._roster.members}
+        if is_exact:
+            self.readings = {member.uid: self.pod(member) or _NOTHING for member in self._roster.members}
+            self._held_bytes = sum(
+                _held(member, self.readings[member.uid])
+                for member in self._roster.members
+                if member.min_bytes
+            )
+            self._droppable_then = root.droppable_bytes
+        else:
+            self.readings = self._first_in_rank(usages, leaving_out)
+            if not self.readings:  # nobody is above his request: all the others may come into question
+                for member in self._roster.members:
+                    if member.uid not in leaving_out and (reading := self.pod(member)) is not None:
+                        self.readings[member.uid] = reading
+        pods = tuple(
+            PodSnapshot(member.pod, self._pod_figures(usages[member.uid], self.readings.get(member.uid)))
+            for member in self._roster.members
+            if member.uid not in leaving_out
+        )
+        held = self._held_bytes if self._has_protected else 0
         look = self._looked(now, root, held, returning_bytes)
         node = NodeFigures(memory=look.node, pods_cgroup_memory=look.pods)
-        return look, Snapshot(now, node, tuple(pods))
+        return look, Snapshot(now, node, pods)
+
+    def _first_in_rank(
+        self, usages: Mapping[str, int | None], leaving_out: Collection[str]
+    ) -> dict[str, Reading]:
+        """Of each class those who use the most over their request, with their cache: enough of them that nobody else,
+        cache included, uses more. It is the class that the ranking asks about first, or the priority."""
+        groups: dict[object, list[tuple[int, Member]]] = {}
+        for member in self._roster.members:
+            used = usages[member.uid]
+            if used is not None and used > member.request_bytes and member.uid not in leaving_out:
+                groups.setdefault(member.group, []).append((used - member.request_bytes, member))
+        readings = {}
+        for group in groups.values():
+            group.sort(key=lambda one: -one[0])
+            exact: list[int] = []
+            for over, member in group:
+                if len(exact) >= _EXACT and sorted(exact)[-_EXACT] >= over:
+                    break
+                reading = self.pod(member)
+                if reading is not None:
+                    readings[member.uid] = reading
+                    exact.append(reading.working_set_bytes(self._profile) - member.request_bytes)
+        return readings
+
+    def _usage_bytes(self, member: Member) -> int | None:
+        try:
+            file = self._pods.get(member.uid) or self._opened(member)
+            return file.usage_bytes()
+        except OSError:
+            self._forget(member)
+            return None
 
     def pod(self, member: Member) -> Reading | None:
         """None if its cgroup is not there."""
-        file = self._pods.get(member.uid)
         try:
-            if file is None:
-                file = self._pods[member.uid] = CgroupMemory(member.directory, self._roster.version)
-            return file.read()
+            return (self._pods.get(member.uid) or self._opened(member)).read()
         except OSError:
-            if file is not None:
-                self._pods.pop(member.uid).close()
+            self._forget(member)
             return None
+
+    def _opened(self, member: Member) -> CgroupMemory:
+        file = self._pods[member.uid] = CgroupMemory(member.directory, self._roster.version)
+        return file
+
+    def _forget(self, member: Member) -> None:
+        if file := self._pods.pop(member.uid, None):
+            file.close()
 
     def with_parts(self, seen: PodSnapshot, member: Member) -> PodSnapshot:
         """The pod with the figures of each of its containers."""
@@ -158,10 +209,16 @@ class Figures:
             self._root.close()
             self._root = None
 
-    def _pod_figures(self, reading: Reading | None) -> PodFigures | None:
-        if reading is None:
+    def _pod_figures(self, usage_bytes: int | None, reading: Reading | None) -> PodFigures:
+        if usage_bytes is None:
             return _UNKNOWN
-        return PodFigures(memory_working_set_bytes=Amount(reading.working_set_bytes(self._profile)))
+        used = usage_bytes if reading is None else reading.working_set_bytes(self._profile)
+        return PodFigures(memory_working_set_bytes=Amount(used))
+
+
+def _held(member: Member, reading: Reading) -> int:
+    """The cache that its memory.min keeps from whoever is short of memory."""
+    return max(reading.droppable_bytes - max(reading.usage_bytes - member.min_bytes, 0), 0)
 
 
 def _figures(total: int, working_set: int) -> MemoryFigures:

@@ -61,6 +61,7 @@ class MemoryPressure:
         )
         self._settings = settings_from(node.config)._replace(local_storage_capacity_isolation=False)
         self._watch: Watch | None = None
+        sync.on_exit = self.settle
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tree: Tree | None = None
 
@@ -125,8 +126,14 @@ class MemoryPressure:
 
     # What the watch tells
 
+    def settle(self, uid: str) -> None:
+        """Something of the pod has ended: if it was the watch that ended it, that is to be known first."""
+        if self._watch is not None and (evicting := self._watch.evicting.get(uid)) is not None:
+            self._evicting(evicting)
+
     def _evicting(self, evicting: Evicting) -> None:
-        self.outcomes.evicting(evicting.uid, evicting.eviction, evicting.at)
+        if self._watch is not None and self._watch.evicting.pop(evicting.uid, None) is not None:
+            self.outcomes.evicting(evicting.uid, evicting.eviction, evicting.at)
 
     def _stepped(self, step: Step, after: State, timing: Timing) -> None:
         self.outcomes.stepped(step, after, _plain_timing(timing))

@@ -21,6 +21,10 @@ class Member(NamedTuple):
     containers: tuple[tuple[str, str], ...]  # name and directory
     min_bytes: int = 0  # memory.min
     request_bytes: int = 0
+    group: tuple[str, int] = (
+        "",
+        0,
+    )  # class and priority: within one, usage over request decides who goes first
 
     @property
     def has_memory_volume(self) -> bool:
@@ -64,6 +68,7 @@ def roster_of(tree: Tree, holdings: Holdings, driver: Driver, limit_bytes: int |
                     parts,
                     _min_bytes(cgroup),
                     request,
+                    (cgroup.qos, held.pod.spec.priority or 0),
                 )
             )
     return Roster(tree.version, root.path, directory, limit_bytes or 0, tuple(members))

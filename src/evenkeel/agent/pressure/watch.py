@@ -17,6 +17,7 @@ from evenkeel.agent.pressure.figures import Figures, Look
 from evenkeel.agent.pressure.hands import Hands
 from evenkeel.agent.pressure.intents import Intents
 from evenkeel.agent.pressure.marks import Mark, marks_met, marks_of
+from evenkeel.agent.pressure.reaper import Reaper
 from evenkeel.agent.pressure.recording import Step
 from evenkeel.agent.pressure.roster import Member, Roster
 from evenkeel.agent.pressure.wakers import Wakers
@@ -25,7 +26,7 @@ from evenkeel.cgroup.tree import Version
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.dying import Dying, pids_of
 from evenkeel.host.protection import name_thread, run_before_others
-from evenkeel.policy.eviction.decide import Decision, Eviction, Settings, State, decide
+from evenkeel.policy.eviction.decide import Decision, Eviction, Settings, State, decide, ranking
 from evenkeel.policy.eviction.message import shortage_message
 from evenkeel.policy.eviction.pace import MOST_SECONDS, Distance, fastest_growth, look_after_seconds
 from evenkeel.policy.eviction.snapshot import Snapshot
@@ -89,6 +90,7 @@ class Watch:
         reports: Reports,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        self.evicting: dict[str, Evicting] = {}  # by UID, until the loop takes them out
         self._thresholds = thresholds
         self._settings = settings
         self._state = state
@@ -111,6 +113,7 @@ class Watch:
         self._reclaiming_since: float | None = None
         self._no_reclaim_before = 0.0
         self._hands = Hands(make_driver)
+        self._reaper = Reaper()
         self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name=THREAD, daemon=True)
 
@@ -118,6 +121,7 @@ class Watch:
 
     def start(self) -> None:
         self._hands.start()
+        self._reaper.start()
         self._thread.start()
 
     def stop(self) -> None:
@@ -126,6 +130,7 @@ class Watch:
         if self._thread.is_alive():
             self._thread.join()
         self._hands.stop()
+        self._reaper.stop()
         self._departures.close()
         self._figures.close()
         self._wakers.close()
@@ -197,6 +202,9 @@ class Watch:
         self._departures.follow(set(self._members))
         if (roster.directory, roster.limit_bytes) != (before.directory, before.limit_bytes):
             self._marks = ()
+        # What is worked out once for each pod is worked out now, and not when there is no time.
+        _, snapshot = self._figures.snapshot(time.monotonic())
+        ranking(Signal.ALLOCATABLE_MEMORY_AVAILABLE, snapshot, self._settings)
 
     def _mark(self, look: Look) -> None:
         self._marks = marks_of(self._thresholds, look)
@@ -368,22 +376,22 @@ class Watch:
         assert eviction is not None
         at = self._clock()
         if eviction.grace_period_seconds > 0:
-            self._reports.evicting(Evicting(member.uid, eviction, at))
+            self.evicting[member.uid] = Evicting(member.uid, eviction, at)
+            self._reports.evicting(self.evicting[member.uid])
             self._departures.asked(member.uid, now, eviction.grace_period_seconds)
             return None
         if self._intents is not None:
             self._intents.write(member.uid, {"message": eviction.message, "at": at})
-        # Told first: the loop then hears of the pod's end after it has heard of the reason.
-        self._reports.evicting(Evicting(member.uid, eviction, at))
         dying = Dying(pid for _, directory in member.containers for pid in pids_of(directory))
+        # To be found by the loop before it looks at the pod's end. It is woken later: it would be in the way now.
+        evicting = self.evicting[member.uid] = Evicting(member.uid, eviction, at)
         try:
             self._driver.send_kill(member.path)
         except CgroupError as error:
             self._reports.noted(str(error))
         sent_at = time.monotonic()
-        dying.hurry()
+        self._reports.evicting(evicting)
+        self._reaper.release(dying)
         self._departures.killed(member, self._roster.version, sent_at)
         self._throttle(member.uid)
-        dying.release()
-        dying.close()
         return sent_at

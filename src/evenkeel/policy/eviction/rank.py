@@ -117,14 +117,13 @@ def _ranked(
     seen: PodSnapshot, resource: Resource, on_disk: Collection[DiskPart], profile: Profile, need: Need
 ) -> Ranked:
     pod = seen.pod
+    qos, request, critical = _facts(pod, resource, profile)
     used = usage(seen, resource, on_disk)
-    request = _request(pod, resource, profile)
     over = _over(used or 0, request)
     above = over > 0
     if profile is Profile.KUBERNETES and resource is Resource.INODES:
         # Kubelet holds inodes against the request for bytes here, and only here.
         over = _over(used or 0, _request(pod, Resource.STORAGE, profile))
-    critical = is_critical(pod, profile)
     spared: Spared | None = None
     if profile is Profile.KUBERNETES:
         spared = Spared.CRITICAL if critical else None
@@ -134,7 +133,24 @@ def _ranked(
         spared = Spared.NO_USAGE
     elif not above and need is Need.PODS:
         spared = Spared.WITHIN_REQUEST
-    return Ranked(seen, pod_class(pod, profile), used, request, over, above, critical, spared)
+    return Ranked(seen, qos, used, request, over, above, critical, spared)
+
+
+_MOST_KNOWN = 4096
+_known: dict[tuple[int, Resource, Profile], tuple[Pod, QoSClass, Quantity, bool]] = {}
+
+
+def _facts(pod: Pod, resource: Resource, profile: Profile) -> tuple[QoSClass, Quantity, bool]:
+    """Its class, its request, and whether it is critical. They follow from the pod alone and are kept: under pressure
+    the same pods are ranked again and again, and there is no time."""
+    key = (id(pod), resource, profile)
+    known = _known.get(key)
+    if known is None or known[0] is not pod:
+        if len(_known) >= _MOST_KNOWN:
+            _known.clear()
+        request = _request(pod, resource, profile)
+        known = _known[key] = (pod, pod_class(pod, profile), request, is_critical(pod, profile))
+    return known[1:]
 
 
 def _request(pod: Pod, resource: Resource, profile: Profile) -> Quantity:
