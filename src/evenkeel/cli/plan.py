@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from evenkeel.agent.own_cgroup import not_the_pods
 from evenkeel.cgroup.diff import Action, Step
 from evenkeel.cgroup.driver import CgroupError
 from evenkeel.cgroup.drivers.detect import detect, driver_for
@@ -41,10 +42,11 @@ def run(args: argparse.Namespace) -> int:
     try:
         # Whoever ran before may have been configured otherwise: what this plan does not name is put back (B13).
         tree = restoring(plan(node, moments_of(node, decided.admitted), driver.version, driver.naming))
+        hands_off = (*config.hands_off, *not_the_pods(config))
         if args.apply:
-            report = reconcile(driver, tree, config.hands_off)
+            report = reconcile(driver, tree, hands_off)
         else:
-            seen = survey(driver, tree, config.hands_off)
+            seen = survey(driver, tree, hands_off)
             report = Report(seen, seen.steps, (), seen.fit.failures, seen.fit.unavailable)
     finally:
         driver.close()
