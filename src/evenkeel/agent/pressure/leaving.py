@@ -27,12 +27,10 @@ class Leaving:
         self._told: deque[str] = deque()
         self._available: tuple[int, int] = (0, 0)
 
-    def add(
-        self, uid: str, resource: Resource, ends_at: float, has_processes: Callable[[], bool], *, at: float
-    ) -> None:
+    def add(self, uid: str, resource: Resource, ends_at: float, has_processes: Callable[[], bool]) -> None:
         """`ends_at` is when its time to end by itself is over."""
         patience = _DYING_SECONDS if resource is Resource.PIDS else _STUCK_SECONDS
-        self._of[uid] = _Leaver(resource, max(ends_at, at) + patience, has_processes)
+        self._of[uid] = _Leaver(resource, ends_at + patience, has_processes)
 
     def cleaned(self, uid: str) -> None:
         """Nothing of it is left on disk, but for its logs. For any thread."""

@@ -7,9 +7,11 @@ from collections.abc import Callable, Coroutine, Mapping
 from evenkeel.agent.admitting import takes_room
 from evenkeel.agent.holdings import Holdings
 from evenkeel.agent.journal import Journal
+from evenkeel.agent.pressure.collecting import Collected, Collector
 from evenkeel.agent.pressure.marks import MEMORY_SIGNALS
 from evenkeel.agent.pressure.node_conditions import NodeConditions
-from evenkeel.agent.pressure.node_watch import Collector, Measured, NodeRoster, NodeWatch
+from evenkeel.agent.pressure.node_reading import NodeRoster
+from evenkeel.agent.pressure.node_watch import Measured, NodeWatch
 from evenkeel.agent.pressure.outcomes import Outcomes
 from evenkeel.agent.pressure.recording import Step
 from evenkeel.agent.pressure.roster import roster_of
@@ -146,8 +148,9 @@ class _Reports:
     def stepped(self, step: Step, after: State, more: Mapping[str, object]) -> None:
         self._call(self._outcomes.stepped, step, after, more)
 
-    def collected(self, name: str, bytes_: int, inodes: int) -> None:
-        message = f"removed {name}: {readable(bytes_, Resource.STORAGE)} and {inodes} inodes are free again"
+    def collected(self, collected: Collected) -> None:
+        what, bytes_, inodes, _ = collected
+        message = f"removed {what}: {readable(bytes_, Resource.STORAGE)} and {inodes} inodes are free again"
         figures = {"bytes": bytes_, "inodes": inodes}
         self._call(self._outcomes.told, NORMAL, "Collected", message, figures)
 

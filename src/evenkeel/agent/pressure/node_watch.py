@@ -16,32 +16,28 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
+from evenkeel.agent.pressure.collecting import Collected, Collecting, Collector, is_disk
 from evenkeel.agent.pressure.intents import Intents
 from evenkeel.agent.pressure.leaving import Leaving
+from evenkeel.agent.pressure.node_reading import NodeReading, NodeRoster
 from evenkeel.agent.pressure.recording import Step
 from evenkeel.agent.pressure.roster import Member
 from evenkeel.agent.pressure.storage import Storage
-from evenkeel.api.amount import Amount
 from evenkeel.api.pod import Pod
-from evenkeel.api.profile import Profile
 from evenkeel.cgroup.driver import CgroupError, Driver
 from evenkeel.errors import EvenkeelError
-from evenkeel.host.capacity import filesystem, processes
 from evenkeel.host.protection import name_thread
-from evenkeel.policy.eviction.decide import Decision, Eviction, Reclaim, Settings, State, decide
+from evenkeel.policy.eviction.decide import Decision, Eviction, Settings, State, decide
 from evenkeel.policy.eviction.observations import (
     Observations,
-    is_relieved,
     observations,
     thresholds_met,
     with_containerfs,
 )
 from evenkeel.policy.eviction.snapshot import (
-    FilesystemFigures,
     NodeFigures,
     PodFigures,
     PodSnapshot,
-    ProcessFigures,
     Snapshot,
 )
 from evenkeel.policy.eviction.storage_limits import limit_exceeded
@@ -58,25 +54,8 @@ _PER_SECOND = {Resource.STORAGE: 4 << 30, Resource.INODES: 400_000, Resource.PID
 _LEAST_SECONDS, _MOST_SECONDS = 0.02, 1.0  # between two looks
 _IDLE_SECONDS = 600.0  # where there is nothing to watch
 _AGAIN_DISK_SECONDS, _AGAIN_PROCESSES_SECONDS = 1.0, 0.1  # between two decisions on one shortage
-_COLLECT_SECONDS = 10.0  # between two collections, unless a pod has gone
 _MEASURE_SECONDS = 10.0  # for all pods together, when a decision waits for it
 _AFTER_FAILURE_SECONDS = 1.0
-
-
-class NodeRoster(NamedTuple):
-    """Whom the watch has to know; never changed, handed over whole."""
-
-    path: str = ""  # of the pods' cgroup
-    members: tuple[Member, ...] = ()
-    pids_top: str = ""  # before the paths of cgroups, where their pids.current is
-
-
-class Collector(NamedTuple):
-    """A way to have room again without touching a pod. `collect` blocks."""
-
-    kind: Reclaim
-    name: str
-    collect: Callable[[], None]
 
 
 class Measured(NamedTuple):
@@ -91,7 +70,7 @@ class Reports(Protocol):
 
     def evicting(self, uid: str, eviction: Eviction, at: float) -> None: ...
     def stepped(self, step: Step, after: State, more: Mapping[str, object]) -> None: ...
-    def collected(self, name: str, bytes_: int, inodes: int) -> None: ...
+    def collected(self, collected: Collected) -> None: ...
     def noted(self, text: str) -> None: ...
 
 
@@ -117,10 +96,8 @@ class NodeWatch:
         self._thresholds = thresholds
         self._settings = settings
         self._state = state
-        self._most_processes = most_processes
-        self._storage_path = storage_path
-        self._images_path = images_path
-        self._collectors = collectors
+        self._reading = NodeReading(storage_path, images_path, most_processes, settings.profile)
+        self._collecting = Collecting(collectors, self._reading.look)
         self._make_driver = make_driver
         self._journal_path = journal_path
         self._reports = reports
@@ -132,7 +109,6 @@ class NodeWatch:
         self._members: dict[str, Member] = {}
         self._met: tuple[Threshold, ...] = ()
         self._decided_at = 0.0
-        self._collected_at = -_COLLECT_SECONDS
         self._asked: deque[Future[Measured]] = deque()
         self._driver: Driver | None = None
         self._intents: Intents | None = None
@@ -201,6 +177,7 @@ class NodeWatch:
         """Looks once, does what is to be done, and says when to look again."""
         if self._new_roster is not None:
             self._roster, self._new_roster = self._new_roster, None
+            self._reading.roster = self._roster
             self._members = {member.uid: member for member in self._roster.members}
             self._storage.follow(self._roster.members)
             self._leaving.follow(self._members.keys())
@@ -210,7 +187,7 @@ class NodeWatch:
         node = self._look(now)
         met = self._crossed(node)
         if self._is_due(met, now):
-            self._step(with_disk=any(_is_disk(one) for one in met))
+            self._step(with_disk=any(is_disk(one) for one in met))
         elif self._settings.local_storage_capacity_isolation:
             self._look_at_limits(node)
         return self._wait_seconds(node, time.monotonic())
@@ -222,7 +199,7 @@ class NodeWatch:
         if not any(resource_of(one.signal) is Resource.PIDS for one in self._thresholds):
             return
         now = time.monotonic()
-        seen = observations(NodeFigures(processes=self._processes()))
+        seen = observations(NodeFigures(processes=self._reading.processes()))
         met = [one for one in thresholds_met(self._thresholds, seen) if one.hard]
         is_again = now - self._decided_at >= _AGAIN_PROCESSES_SECONDS
         if met and is_again and not self._leaving.is_any(Resource.PIDS, now):
@@ -244,52 +221,14 @@ class NodeWatch:
     # Figures
 
     def _look(self, now: float) -> NodeFigures:
-        nodefs = filesystem(self._storage_path)
-        self._storage.saw(nodefs)
-        self._leaving.saw(nodefs, now)
-        return self._with_images(NodeFigures(nodefs=nodefs, processes=self._processes()), nodefs)
-
-    def _with_images(self, node: NodeFigures, nodefs: FilesystemFigures) -> NodeFigures:
-        try:
-            is_apart = os.stat(self._images_path).st_dev != os.stat(self._storage_path).st_dev
-        except OSError:
-            is_apart = False
-        if is_apart:  # layers lie with the pods, images alone lie there
-            return node._replace(
-                imagefs=filesystem(self._images_path),
-                containerfs=nodefs,
-                dedicated_imagefs=True,
-                separate_containerfs=True,
-            )
-        # Kubelet holds the thresholds of images against the one filesystem too.
-        return node._replace(imagefs=nodefs) if self._settings.profile is Profile.KUBERNETES else node
-
-    def _processes(self) -> ProcessFigures:
-        """The machine's; or those of the pods alone, where the node was said to have fewer than the machine and has
-        fewer left."""
-        machine = processes()
-        if machine.maximum is None or self._most_processes >= machine.maximum:
-            return machine
-        used = self._process_count(self._roster.path)
-        if used is None:
-            return machine
-        left = machine.maximum - (machine.running or 0)
-        if self._most_processes - used > left:
-            return machine
-        return ProcessFigures(Amount(self._most_processes), Amount(used))
-
-    def _process_count(self, path: str) -> int | None:
-        if not self._roster.pids_top or not path:
-            return None
-        try:
-            with open(f"{self._roster.pids_top}{path}/pids.current", "rb", buffering=0) as file:
-                return int(file.read())
-        except (OSError, ValueError):
-            return None
+        node = self._reading.look()
+        assert node.nodefs is not None
+        self._storage.saw(node.nodefs)
+        self._leaving.saw(node.nodefs, now)
+        return node
 
     def _figures(self, member: Member) -> PodFigures:
-        count = self._process_count(member.path)
-        figures = PodFigures(process_count=None if count is None else Amount(count))
+        figures = self._reading.pod(member)
         disk = self._storage.known(member.uid)
         return figures if disk is None else disk.figures(figures)
 
@@ -390,32 +329,15 @@ class NodeWatch:
                 self._storage.measure(member, until)
 
     def _is_relieved_by_collecting(self, decision: Decision, more: dict[str, object]) -> bool:
-        now = time.monotonic()
-        if not decision.reclaim or now - self._collected_at < _COLLECT_SECONDS:
-            return False
-        self._collected_at = now
-        due = [one for one in decision.due if _is_disk(one)]
-        collected: list[dict[str, object]] = []
-        more["collected"] = collected
-        for collector in self._collectors:
-            if collector.kind not in decision.reclaim:
-                continue
-            before = filesystem(self._storage_path)
-            try:
-                collector.collect()
-            except (OSError, EvenkeelError, TimeoutError) as error:
-                self._reports.noted(f"{collector.name} cannot be removed: {error}")
-                continue
-            node = self._look(time.monotonic())
-            assert node.nodefs is not None
-            bytes_ = max((node.nodefs.available_bytes or 0) - (before.available_bytes or 0), 0)
-            inodes = max((node.nodefs.inodes_free or 0) - (before.inodes_free or 0), 0)
-            collected.append({"what": collector.name, "bytes": bytes_, "inodes": inodes})
-            if bytes_ or inodes:
-                self._reports.collected(collector.name, bytes_, inodes)
-            if is_relieved(due, node):
-                return True
-        return False
+        collected, is_relieved = self._collecting.collect(decision, time.monotonic())
+        for one in collected:
+            if one.failure:
+                self._reports.noted(f"cannot remove {one.what}: {one.failure}")
+            elif one.bytes or one.inodes:
+                self._reports.collected(one)
+        if collected:
+            more["collected"] = [one._asdict() for one in collected]
+        return is_relieved
 
     def _evict(self, eviction: Eviction, decision: Decision, now: float) -> None:
         member = self._members[eviction.pod.metadata.uid]
@@ -430,9 +352,9 @@ class NodeWatch:
         if grace == 0:
             self._kill(member, resource)
         self._leaving.add(
-            member.uid, resource, now + grace, lambda: bool(self._process_count(member.path)), at=now
+            member.uid, resource, now + grace, lambda: bool(self._reading.process_count(member.path))
         )
-        self._collected_at = -_COLLECT_SECONDS  # its logs stay, and may be what is missing
+        self._collecting.a_pod_has_gone()
 
     def _kill(self, member: Member, resource: Resource) -> None:
         assert self._driver is not None
@@ -449,12 +371,8 @@ class _Stopped(Exception):
     """The agent ends in the middle of a walk."""
 
 
-def _is_disk(threshold: Threshold) -> bool:
-    return resource_of(threshold.signal) in (Resource.STORAGE, Resource.INODES)
-
-
 def _again_seconds(threshold: Threshold) -> float:
-    return _AGAIN_DISK_SECONDS if _is_disk(threshold) else _AGAIN_PROCESSES_SECONDS
+    return _AGAIN_DISK_SECONDS if is_disk(threshold) else _AGAIN_PROCESSES_SECONDS
 
 
 def _reach_seconds(threshold: Threshold, seen: Observations) -> float:
