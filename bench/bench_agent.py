@@ -18,9 +18,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from bench.figure import Figure, against, failed, ratio_at_most, value_at_least, value_at_most
+from tests.machines import Unavailable
+from tests.machines.packages import require
+
+from bench.figure import Figure, against, ratio_at_most, value_at_least, value_at_most
 from evenkeel.api.config import KubeletConfiguration, defaulted
 from evenkeel.cgroup.drivers.detect import detect, driver_for
 from evenkeel.cli.client import Client, NoAgent
@@ -35,6 +39,7 @@ PATIENCE_SECONDS = 120.0
 SETTLED_SECONDS = 0.2
 TICKS = os.sysconf("SC_CLK_TCK")
 MIB = 1 << 20
+PODMAN = ("podman", "runc")  # crun, its usual partner, refuses hybrid cgroups
 FEW_FILES = (
     "--ulimit",
     "nofile=1024:4096",
@@ -177,7 +182,7 @@ def starts(one: Agent) -> Iterator[Figure]:
     admitted: list[float] = []
     bare: list[float] = []
     podman: list[float] = []
-    problem = ""
+    problem = podman_problem()
     for number in range(STARTS):
         name = f"start-{number}"
         time.sleep(SETTLED_SECONDS)
@@ -194,8 +199,20 @@ def starts(one: Agent) -> Iterator[Figure]:
         one.delete(name)
     yield against("a pod from admission to its first instruction", admitted, bare, "ms", ratio_at_most(5))
     yield against("a pod from apply to its first instruction", applied, bare, "ms", None)
-    name, target = "a pod from admission, beside podman run", ratio_at_most(0.1)
-    yield failed(name, problem, target) if problem else against(name, admitted, podman, "ms", target)
+    name = "a pod from admission to its first instruction, beside podman run"
+    if problem:
+        yield Figure(f"{name} ({problem})", median(admitted), "ms", None, None, None)
+    else:
+        yield against(name, admitted, podman, "ms", ratio_at_most(0.1))
+
+
+def podman_problem() -> str:
+    """Why podman cannot be had here; nothing if it can, and then it is."""
+    try:
+        require(PODMAN)
+    except Unavailable as error:
+        return f"podman cannot be had: {error}"
+    return ""
 
 
 def bare_start(one: Agent, name: str) -> float:
@@ -214,9 +231,7 @@ def podman_start(one: Agent, name: str) -> float:
         for directory in ("proc", "sys", "dev", "etc", "run", "tmp"):
             (image / directory).mkdir(parents=True)
         shutil.copy(one.program, image / "program")
-    # runc rather than crun where both are: crun refuses hybrid cgroups.
-    runtime = ["--runtime", "runc"] if shutil.which("runc") else []
-    command = ["podman", *runtime, "run", "--rm", "--network", "host", *FEW_FILES]
+    command = ["podman", "--runtime", "runc", "run", "--rm", "--network", "host", *FEW_FILES]
     mounts = ["--volume", f"{one.times}:/times", "--rootfs", str(image)]
     at = time.time()
     subprocess.run(
@@ -242,10 +257,9 @@ def burst(one: Agent) -> Figure:
                 break
         rates.append(BURST / (time.time() - at))
         one.delete(*names)
-    rates.sort()
     return Figure(
         f"{BURST} pods at once, from apply until all run",
-        rates[len(rates) // 2],
+        median(rates),
         "pods/s",
         None,
         None,
