@@ -53,6 +53,21 @@ def test_cores_are_given_from_the_top_in_order_of_admission():
 
 
 @pytest.mark.req("A23")
+@pytest.mark.parametrize(
+    ("cpu", "cores"), [("1", (5,)), ("2", (3, 5)), ("3", (3, 5, 7)), ("4", (3, 5, 6, 7)), ("1500m", None)]
+)
+def test_a_container_that_is_resized_keeps_what_it_can(cpu, cores):
+    kept = {("a", "c"): (3, 5), ("b", "c"): (4,)}
+    newer, resized, other = guaranteed("2", "n"), guaranteed(cpu, "a"), guaranteed("1", "b")
+    found = assign([other, resized], range(8), (), DOCUMENTS, kept)
+    assert found.exclusive.get(("a", "c")) == cores
+    assert found.exclusive["b", "c"] == (4,)
+    assert not {*found.shared} & {*(cores or ()), 4}
+    # Not even one that was admitted before is given its cores.
+    assert assign([newer, other, resized], range(8), (), DOCUMENTS, kept).exclusive.get(("a", "c")) == cores
+
+
+@pytest.mark.req("A23")
 def test_a_container_for_which_too_few_are_left_shares():
     found = assign([guaranteed("4", "a"), guaranteed("3", "b")], range(4), (), DOCUMENTS)
     assert found.exclusive == {("b", "c"): (1, 2, 3)}
@@ -74,10 +89,20 @@ def test_cores_that_were_given_are_kept_whatever_the_order():
 
 
 @pytest.mark.req("A23")
-@pytest.mark.parametrize("before", [(1,), (1, 1), (0, 1), (3, 4), (1, 2, 3)])
-def test_cores_that_cannot_be_kept_are_given_anew(before):
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ((1,), (1, 3)),
+        ((1, 1), (1, 3)),
+        ((0, 1), (1, 3)),
+        ((3, 4), (2, 3)),
+        ((1, 2, 3), (2, 3)),
+        ((0, 9), (2, 3)),
+    ],
+)
+def test_for_cores_that_cannot_be_kept_others_are_given(before, after):
     found = assign([guaranteed("2", "a")], range(4), (0,), DOCUMENTS, {("a", "c"): before})
-    assert found.exclusive == {("a", "c"): (2, 3)}
+    assert found.exclusive == {("a", "c"): after}
 
 
 @pytest.mark.req("A23")

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from evenkeel.agent.journal import Journal
-from evenkeel.policy.cpuset import ContainerKey, assign_on
+from evenkeel.policy.cpuset import ContainerKey, assign_on, whole_cores
 from evenkeel.policy.node import NodeView
 from evenkeel.policy.provision import PodMoment
 
@@ -25,3 +25,14 @@ def with_cores(node: NodeView, moments: Sequence[PodMoment], journal: Journal) -
         moment._replace(exclusive_cpus=cores.of_pod(moment.pod.metadata.uid), shared_cpus=cores.shared)
         for moment in moments
     ]
+
+
+def sharing(node: NodeView, moments: Sequence[PodMoment]) -> set[ContainerKey]:
+    """The containers that are due cores of their own, and for which too few are left: they run on those that are
+    shared, under their quota."""
+    return {
+        (moment.pod.metadata.uid, container.name)
+        for moment in moments
+        for container in moment.pod.spec.every_container
+        if container.name not in moment.exclusive_cpus and whole_cores(moment.pod, container, node.profile)
+    }

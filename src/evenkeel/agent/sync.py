@@ -15,7 +15,7 @@ from evenkeel.agent import admitting
 from evenkeel.agent.acts import Acts
 from evenkeel.agent.admitting import Admission
 from evenkeel.agent.cgroups import FOUND_BEFORE, Cgroups
-from evenkeel.agent.cores import with_cores
+from evenkeel.agent.cores import sharing, with_cores
 from evenkeel.agent.holdings import Holdings
 from evenkeel.agent.journal import Journal, JournalError
 from evenkeel.agent.records import NORMAL, WARNING, HeldPod
@@ -25,6 +25,7 @@ from evenkeel.cgroup.overrides import Wanted
 from evenkeel.cgroup.reconcile import Report
 from evenkeel.cgroup.restore import Found
 from evenkeel.cgroup.tree import Cgroup
+from evenkeel.policy.cpuset import ContainerKey
 from evenkeel.policy.lifecycle import changes
 from evenkeel.policy.lifecycle.actions import Actions, Stop, actions
 from evenkeel.policy.lifecycle.life import AS_RESTART, PodLife, Verdict
@@ -82,6 +83,7 @@ class Sync:
         self._planned: tuple[PodMoment, ...] | None = None
         self._acts = Acts(runtime, self)
         self._ended: list[Attempt] = []  # to be forgotten by the runtime once that is written down
+        self._sharing: set[ContainerKey] = set()  # containers without the cores of their own that they are due
         self._has_room = True  # somebody left since admission last looked
         self._journal_fails = ""
 
@@ -326,7 +328,16 @@ class Sync:
         moments = [moment for _, moment in ordered]
         if self._node.config.cpu_manager_policy == "static":
             moments = with_cores(self._node, moments, self._journal)
+            self._tell_sharing(sharing(self._node, moments))
         return tuple(moments)
+
+    def _tell_sharing(self, now: set[ContainerKey]) -> None:
+        for uid, name in sorted(now - self._sharing):
+            held = self._holdings.get(uid)
+            message = f"container {name} shares its cores: too few are left that could be its own"
+            self._telling.tell(WARNING, "CoresShared", message, held.pod if held is not None else None, name)
+            self._wanted.set()  # a step writes it down
+        self._sharing = now
 
     def _order(self, uid: str) -> int:
         held = self._holdings.get(uid)

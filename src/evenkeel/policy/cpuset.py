@@ -1,7 +1,7 @@
 """Cores of their own for Guaranteed containers that request whole cores (A23, `cpuManagerPolicy: static`).
 
 An assignment that was made is kept for as long as its container lives: moving a running container would cost it the
-caches that it asked for cores of its own to keep.
+caches that it asked for cores of its own to keep. One that is resized keeps those it can.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -57,11 +57,16 @@ def assign(
                 free = [cpu for cpu in free if cpu not in before]
             else:
                 waiting.append((key, count))
+    if kept:
+        waiting.sort(key=lambda one: not kept.get(one[0]))  # nobody else is given what a resized one had
     for key, count in waiting:
         if count <= len(free) - least_shared:
-            # From the top: the kernel puts its own work on the first cores.
-            exclusive[key] = tuple(free[-count:])
-            del free[-count:]
+            # Of a container whose number has changed, those it had. Else from the top: the kernel puts its own work on
+            # the first cores.
+            had = (kept or {}).get(key, ())
+            chosen = sorted(free, key=lambda cpu: (cpu not in had, -cpu))[:count]
+            exclusive[key] = tuple(sorted(chosen))
+            free = [cpu for cpu in free if cpu not in chosen]
     shared = free if profile == Profile.DOCUMENTS else sorted({*free, *set(cpus).intersection(reserved)})
     return Assignment(exclusive, tuple(shared))
 
