@@ -247,9 +247,7 @@ class Sync:
                 self._refuse(held, refusal.reason, refusal.message, now)
                 continue
             self._holdings.put(held._replace(is_admitted=True, life=PodLife(accepted_at=now)))
-            self._telling.tell(
-                NORMAL, "Admitted", f"class {pod_class(held.pod, self._node.profile)}", held.pod
-            )
+            self._telling.admitted(held.pod, pod_class(held.pod, self._node.profile))
             self._look_at.add(uid)
         for held, refusal in verdicts.refused:
             self._refuse(held, refusal.reason, refusal.message, now)

@@ -11,6 +11,7 @@ from evenkeel.agent.records import NORMAL, WARNING, Happening
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.reconcile import Report
 from evenkeel.policy.lifecycle.life import Ended, Verdict
+from evenkeel.policy.pod_resources import pod_limits, pod_requests
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +40,20 @@ class Telling:
         key, uid = (pod.key, pod.metadata.uid) if pod is not None else ("", "")
         self._waiting.append(Happening(self._clock(), type_, reason, message, key, uid, container, figures))
         del self._waiting[:-_MOST_WAITING]
+
+    def admitted(self, pod: Pod, qos_class: str) -> None:
+        """With what it asks for, so that its story can be told from here on (E14)."""
+        amounts = {"requests": pod_requests(pod), "limits": pod_limits(pod)}
+        words = [
+            f"{what} {', '.join(f'{name} {amount}' for name, amount in found.items())}"
+            for what, found in amounts.items()
+            if found
+        ]
+        figures = {
+            what: {name: str(amount) for name, amount in found.items()} for what, found in amounts.items()
+        }
+        message = f"class {qos_class}, {'; '.join(words) or 'requests nothing'}"
+        self.tell(NORMAL, "Admitted", message, pod, figures={"class": str(qos_class), **figures})
 
     def ended(
         self, pod: Pod, container: str, ended: Ended | None, *, is_oom_killed: bool, was_asked: bool

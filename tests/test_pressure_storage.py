@@ -1,0 +1,312 @@
+"""What pods have on disk, when it is measured, and what is removed before one of them goes."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from evenkeel.agent.pressure.collecting import Collected, Collecting, Collector
+from evenkeel.agent.pressure.leaving import Leaving
+from evenkeel.agent.pressure.node_reading import NodeReading, NodeRoster
+from evenkeel.agent.pressure.roster import Member
+from evenkeel.agent.pressure.storage import Storage, nearest_limit
+from evenkeel.api.manifests import read_manifests
+from evenkeel.api.profile import Profile
+from evenkeel.policy.eviction.decide import Decision, Reclaim
+from evenkeel.policy.eviction.snapshot import FilesystemFigures, NodeFigures, PodFigures, PodSnapshot
+from evenkeel.policy.eviction.thresholds import parse_thresholds
+from evenkeel.policy.eviction.usage import Resource, usage
+from evenkeel.runtime.interface import Directories
+from evenkeel.runtime.process import disk
+from evenkeel.runtime.process.paths import StatePaths
+
+MIB = 1 << 20
+MANIFEST = """
+apiVersion: v1
+kind: Pod
+metadata: {name: web, uid: u1}
+spec:
+  containers:
+  - {name: app, image: host, command: [a], resources: {limits: {ephemeral-storage: 30Mi}}}
+  - {name: side, image: host, command: [a], resources: {limits: {ephemeral-storage: 50Mi}}}
+  volumes:
+  - {name: scratch, emptyDir: {sizeLimit: 40Mi}}
+  - {name: fast, emptyDir: {medium: Memory, sizeLimit: 1Mi}}
+  - {name: host, hostPath: {path: /srv}}
+"""
+
+
+def pod_of(text=MANIFEST):
+    (pod,) = read_manifests(text, "test").or_raise().pods
+    return pod
+
+
+def write(path: Path, mib: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"x" * (mib * MIB))
+
+
+@pytest.fixture
+def paths(tmp_path):
+    """A state directory in which the pod has something of everything."""
+    state = StatePaths(str(tmp_path))
+    write(tmp_path / "pods/u1/containers/app/1/upper/etc/file", 1)
+    write(tmp_path / "pods/u1/containers/app/2/upper/file", 2)
+    write(tmp_path / "pods/u1/containers/app/2/launch", 8)  # ours, not the pod's
+    write(tmp_path / "pods/u1/volumes/scratch/data", 4)
+    write(tmp_path / "memory/u1/fast/data", 16)
+    write(tmp_path / "logs/default_web_u1/side/1.log", 3)
+    return state
+
+
+def member(pod):
+    return Member(pod.metadata.uid, pod, "/pods/u1", "/nowhere", ())
+
+
+class Clock:
+    def __init__(self):
+        self.now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+def storage(paths, clock=None, between=lambda: None):
+    return Storage(lambda pod: disk.directories_of(pod, paths), 0, between, clock or Clock())
+
+
+@pytest.mark.req("B12")
+def test_layers_logs_and_volumes_on_disk_count_and_nothing_else(paths):
+    pod = pod_of()
+    measured = storage(paths).measure(member(pod))
+    figures = measured.figures(PodFigures())
+    seen = {
+        one.name: (one.rootfs.used_bytes // MIB, one.logs.used_bytes // MIB) for one in figures.containers
+    }
+    assert seen == {"app": (3, 0), "side": (0, 3)}
+    assert [(one.name, one.used_bytes // MIB, one.inodes_used) for one in figures.volumes] == [
+        ("scratch", 4, 1)
+    ]
+    assert usage(PodSnapshot(pod, figures), Resource.STORAGE) // MIB == 10
+    assert measured.is_whole
+
+
+def test_the_nearest_limit_is_that_of_a_container_a_volume_on_disk_or_the_pod():
+    assert nearest_limit(pod_of()) == 30 * MIB
+    assert nearest_limit(pod_of(MANIFEST.replace("30Mi", "45Mi"))) == 40 * MIB
+    plain = {"name": "a", "image": "host", "command": ["a"]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": {"containers": [plain]}}
+    assert nearest_limit(pod_of(json.dumps(pod))) is None
+
+
+@pytest.mark.req("B12")
+def test_a_pod_is_walked_again_only_when_it_could_have_come_to_its_limit(paths):
+    clock = Clock()
+    measuring = storage(paths, clock)
+    one = member(pod_of())
+    measuring.follow([one])
+    measuring.saw(FilesystemFigures(available_bytes=100 * MIB))
+    assert measuring.due() is one  # never seen
+    measuring.measure(one)
+    assert measuring.due() is None
+    clock.now += 5
+    assert measuring.due() is None  # the filesystem has lost nothing
+    measuring.saw(FilesystemFigures(available_bytes=90 * MIB))
+    assert measuring.due() is None  # it has 20 MiB left
+    measuring.saw(FilesystemFigures(available_bytes=99 * MIB))  # somebody gave back
+    measuring.saw(FilesystemFigures(available_bytes=88 * MIB))
+    assert measuring.due() is one
+    assert measuring.due({one.uid}) is None  # it goes already
+    measuring.measure(one)
+    clock.now += 0.5
+    measuring.saw(FilesystemFigures(available_bytes=MIB))
+    assert measuring.due() is None  # not so soon
+    clock.now += 1
+    assert measuring.due() is one
+
+
+def test_a_walk_that_takes_too_long_gives_what_is_known(paths):
+    clock = Clock()
+    for number in range(2000):
+        (Path(paths.volume("u1", "scratch")) / str(number)).touch()
+
+    def passing():
+        clock.now += 1
+
+    measuring = storage(paths, clock, passing)
+    one = member(pod_of())
+    whole = measuring.measure(one)
+    assert whole.is_whole
+    again = measuring.measure(one, until=clock.now + 0.5)
+    assert again.used_bytes == whole.used_bytes  # the larger of the two
+
+
+# Removing
+
+
+@pytest.mark.req("B12")
+def test_old_logs_go_and_the_last_two_attempts_stay(tmp_path):
+    paths = StatePaths(str(tmp_path))
+    directory = tmp_path / "logs" / "default_web_u1" / "app"
+    directory.mkdir(parents=True)
+    names = ["8.log", "9.log", "10.log", "10.log.20260101-000000", "9.log.20260101-000000"]
+    for name in names:
+        (directory / name).touch()
+    disk.remove_old_logs(paths)
+    assert sorted(path.name for path in directory.iterdir()) == ["10.log", "9.log"]
+    disk.remove_old_logs(StatePaths(str(tmp_path / "none")))
+
+
+@pytest.mark.req("B12")
+def test_an_image_is_in_use_while_any_attempt_has_it(tmp_path):
+    paths = StatePaths(str(tmp_path))
+    for digest in ("aaa", "bbb"):
+        (tmp_path / "images" / digest).mkdir(parents=True)
+    launch = tmp_path / "pods" / "u1" / "containers" / "app" / "1" / "launch"
+    launch.parent.mkdir(parents=True)
+    launch.write_text(json.dumps({"filesystem": {"image": paths.image("aaa")}}))
+    assert disk.images_in_use(paths) == {paths.image("aaa")}
+    other = tmp_path / "pods" / "u2" / "containers" / "app" / "1"
+    other.mkdir(parents=True)  # begun, and nobody knows with which
+    assert disk.images_in_use(paths) == {paths.image("aaa"), paths.image("bbb")}
+
+
+def test_a_pod_has_the_layers_of_every_attempt_and_no_memory_volume(paths):
+    assert disk.directories_of(pod_of(), paths) == Directories(
+        (
+            ("app", f"{paths.attempt('u1', 'app', 1)}/upper"),
+            ("app", f"{paths.attempt('u1', 'app', 2)}/upper"),
+        ),
+        tuple((name, paths.container_logs("default", "web", "u1", name)) for name in ("app", "side")),
+        (("scratch", paths.volume("u1", "scratch")),),
+    )
+
+
+class Disk:
+    """A node whose disk is as the test says."""
+
+    def __init__(self, mib):
+        self.mib = mib
+        self.removed = []
+
+    def look(self):
+        return NodeFigures(nodefs=FilesystemFigures(self.mib * MIB, 1000 * MIB, 100, 100))
+
+    def collector(self, kind, name, mib):
+        def collect():
+            self.removed.append(name)
+            if mib is None:
+                raise OSError("no")
+            self.mib += mib
+
+        return Collector(kind, name, collect)
+
+
+DUE = parse_thresholds(hard={"nodefs.available": "100Mi"}, minimum_reclaim={"nodefs.available": "20Mi"})
+SHORT = Decision(due=DUE, acting_on=DUE[0], reclaim=(Reclaim.CONTAINERS, Reclaim.IMAGES))
+
+
+@pytest.mark.req("B12", "B16")
+def test_collecting_goes_on_until_it_is_enough_and_no_further():
+    place = Disk(50)
+    collecting = Collecting(
+        [
+            place.collector(
+                Reclaim.CONTAINERS, "dead", 60
+            ),  # above the threshold, but not by the minimum reclaim
+            place.collector(Reclaim.CONTAINERS, "refused", None),
+            place.collector(Reclaim.IMAGES, "images", 15),
+            place.collector(Reclaim.CONTAINERS, "logs", 100),
+        ],
+        place.look,
+    )
+    collected, is_relieved = collecting.collect(SHORT, 100.0)
+    assert is_relieved
+    assert place.removed == ["dead", "refused", "images"]
+    assert collected == [
+        Collected("dead", 60 * MIB),
+        Collected("refused", failure="no"),
+        Collected("images", 15 * MIB),
+    ]
+
+
+def test_collecting_is_not_done_over_and_over_unless_a_pod_has_gone():
+    place = Disk(50)
+    collecting = Collecting([place.collector(Reclaim.IMAGES, "images", 0)], place.look)
+    assert collecting.collect(SHORT._replace(reclaim=()), 100.0) == ([], False)
+    assert collecting.collect(SHORT, 100.0) == ([Collected("images")], False)
+    assert collecting.collect(SHORT, 101.0) == ([], False)
+    collecting.a_pod_has_gone()
+    assert collecting.collect(SHORT, 102.0) == ([Collected("images")], False)
+    assert collecting.collect(SHORT, 120.0) == ([Collected("images")], False)
+
+
+# Who is on the way out
+
+
+@pytest.mark.req("E2")
+def test_nobody_else_goes_while_disk_is_coming_back_and_until_it_has_settled():
+    leaving = Leaving()
+    leaving.add("u1", Resource.STORAGE, 100.0, lambda: False)
+    assert leaving.is_any(Resource.INODES, 100.0)
+    assert not leaving.is_any(Resource.PIDS, 100.0)
+    for second in range(1, 40):  # a large tree, on its way
+        leaving.saw(FilesystemFigures(second * MIB, None, 5, None), 100.0 + second)
+        assert leaving.is_any(Resource.STORAGE, 100.0 + second)
+    leaving.follow(())  # its cgroup is gone, its files are not
+    assert leaving.uids == {"u1"}
+    leaving.cleaned("u1")
+    leaving.saw(FilesystemFigures(50 * MIB, None, 5, None), 140.0)
+    assert leaving.is_any(Resource.STORAGE, 140.5)
+    leaving.saw(FilesystemFigures(50 * MIB, None, 5, None), 141.5)
+    assert leaving.uids == frozenset()
+
+
+@pytest.mark.req("E2")
+def test_a_pod_whose_disk_does_not_come_back_is_not_waited_for_for_ever():
+    leaving = Leaving()
+    leaving.add("u1", Resource.STORAGE, 130.0, lambda: True)  # it has a grace of 30 seconds
+    leaving.saw(FilesystemFigures(MIB, None, None, None), 101.0)
+    leaving.saw(FilesystemFigures(MIB, None, None, None), 139.0)
+    assert leaving.is_any(Resource.STORAGE, 139.0)
+    leaving.saw(FilesystemFigures(MIB, None, None, None), 141.0)
+    assert not leaving.uids
+
+
+def test_processes_are_back_when_none_is_left():
+    has_processes = True
+    leaving = Leaving()
+    leaving.add("u1", Resource.PIDS, 100.0, lambda: has_processes)
+    leaving.saw(FilesystemFigures(), 101.0)
+    assert leaving.is_any(Resource.PIDS, 101.0)
+    has_processes = False
+    leaving.saw(FilesystemFigures(), 101.1)
+    assert not leaving.is_any(Resource.PIDS, 101.1)
+
+
+# The node
+
+
+@pytest.mark.req("B16")
+def test_a_node_that_was_said_to_have_fewer_processes_counts_those_of_the_pods(tmp_path):
+    (tmp_path / "pods" / "u1").mkdir(parents=True)
+    (tmp_path / "pods" / "pids.current").write_text("150\n")
+    (tmp_path / "pods" / "u1" / "pids.current").write_text("120\n")
+    small = NodeReading(str(tmp_path), str(tmp_path / "images"), 200, Profile.DOCUMENTS)
+    assert small.processes().maximum > 200  # nothing is known of the pods yet
+    small.roster = NodeRoster("/pods", (), str(tmp_path))
+    assert tuple(small.processes()) == (200, 150)
+    assert small.pod(member(pod_of())).process_count == 120
+    assert small.process_count("/gone") is None
+    whole = NodeReading(str(tmp_path), str(tmp_path / "images"), 1 << 30, Profile.DOCUMENTS)
+    assert whole.processes().maximum > 200
+
+
+def test_images_on_the_same_filesystem_count_apart_only_for_kubelet(tmp_path):
+    for profile, is_there in ((Profile.DOCUMENTS, False), (Profile.KUBERNETES, True)):
+        node = NodeReading(str(tmp_path), str(tmp_path), 1 << 30, profile).look()
+        assert (node.imagefs is not None) is is_there
+        assert not node.dedicated_imagefs
+    apart = NodeReading(str(tmp_path), "/proc", 1 << 30, Profile.DOCUMENTS).look()
+    assert (apart.dedicated_imagefs, apart.separate_containerfs) == (True, True)
+    assert apart.containerfs == apart.nodefs
