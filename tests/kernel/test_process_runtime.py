@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from evenkeel.cgroup.drivers.processes import is_dead
 from evenkeel.runtime.interface import Attempt, ExecResult, Exited, RuntimeLost, StartFailed
 from evenkeel.runtime.process.orphans import ended_children
 from tests.kernel import containers as of_test
@@ -382,7 +383,11 @@ def test_an_end_that_nobody_could_see_is_told_as_unknown(containers: Containers)
         record = await world.start("unseen", "sleep", "600")
         assert record.process is not None
         await world.runtime.close()
-        os.kill(world.keeper(), signal.SIGKILL)
+        keeper = world.keeper()
+        os.kill(keeper, signal.SIGKILL)
+        await until(
+            lambda: is_dead(keeper)
+        )  # it must not see the end
         os.kill(record.process.pid, signal.SIGKILL)
         # Whoever is the parent now takes note: nobody of ours.
         await until(lambda: not world.processes("unseen"))
