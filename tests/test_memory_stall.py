@@ -41,6 +41,7 @@ def samples(
         (samples(100, 103, 106), False),  # it moves, if slowly
         (samples(100, 90, 100), False),  # it was off the mark
         (samples(60, 60, 60), False),
+        (samples(100, 100, 100, high=UNLIMITED), False),
         (samples(100, 100, 100, seconds=9), False),  # not long enough
         ([], False),
     ],

@@ -58,8 +58,8 @@ def pressure(machine: Machine, config: KubeletConfiguration) -> Iterator[Check]:
             f"no pressure figures: {machine.pressure_refusal}",
             "memory pressure is noticed by usage thresholds alone"
             if v1
-            else "memory pressure and stalls at memory.high are noticed by looking, not by kernel events",
-            ("E1", "E4"),
+            else "memory pressure is noticed by looking alone; stalls at memory.high and pods short of cpu are not",
+            ("E1", "E4", "A22"),
             (boot_with("psi=1", machine), "start a kernel of version 4.20 or later, built with CONFIG_PSI"),
         )
     elif "CAP_SYS_RESOURCE" not in machine.capabilities.bounding:

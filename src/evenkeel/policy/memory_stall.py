@@ -37,7 +37,7 @@ class StallSample(NamedTuple):
 
     at: float = 0.0  # seconds that only grow
     usage_bytes: int = 0
-    high_bytes: int = 0
+    high_bytes: int = 0  # or UNLIMITED
     full_us: int = 0
     high_events: int = 0
 
@@ -76,6 +76,8 @@ def stall(samples: Sequence[StallSample], period_seconds: float) -> Stall | None
     if seconds < period_seconds or seconds <= 0:
         return None
     high = last.high_bytes
+    if high == UNLIMITED:
+        return None
     if any(sample.high_bytes != high or sample.usage_bytes < high * _AT_MARK for sample in samples):
         return None
     share = min((last.full_us - first.full_us) / (seconds * 1e6), 1.0)

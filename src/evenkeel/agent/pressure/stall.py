@@ -7,7 +7,6 @@ plan, and is kept over restarts of the agent, until the container ends or its us
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -22,8 +21,7 @@ from evenkeel.cgroup.tree import Cgroup, Kind, Setting, Tree, Version
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.event_stream import EventStream
 from evenkeel.host.events import MemoryEvents, SubscriptionEnded
-from evenkeel.host.memory_events import parse_memory_events
-from evenkeel.host.pressure import Resource, cgroup_file, parse_pressure
+from evenkeel.host.mark_reading import read_at_mark
 from evenkeel.policy.lifecycle import changes
 from evenkeel.policy.lifecycle.actions import Stop
 from evenkeel.policy.lifecycle.life import AS_FAILURE
@@ -82,6 +80,7 @@ class MemoryStalls:
         self._telling = telling
         self._clock = clock
         self._stream: EventStream | None = None
+        self._known: dict[str, tuple[Cgroup, int | None]] = {}  # containers with their marks, by path
         self._marked: dict[str, Cgroup] = {}  # containers that have a mark, by path; as planned
         self._listening: set[str] = set()
         self._seen: dict[str, tuple[StallSample, ...]] = {}  # of those that are looked at
@@ -103,7 +102,13 @@ class MemoryStalls:
         if tree.version != Version.V2:
             return
         planned = self._cgroups.planned or tree
-        self._marked = {cgroup.path: cgroup for cgroup in planned.cgroups if _mark(cgroup) is not None}
+        before, self._known = self._known, {}
+        for cgroup in planned.cgroups:
+            if cgroup.kind == Kind.CONTAINER:
+                known = before.get(cgroup.path)
+                is_same = known is not None and known[0] is cgroup
+                self._known[cgroup.path] = known if is_same and known else (cgroup, _mark(cgroup))
+        self._marked = {path: one for path, (one, mark) in self._known.items() if mark is not None}
         for path in [path for path in self._seen if path not in self._marked]:
             del self._seen[path]
         self._reported &= self._marked.keys()
@@ -185,17 +190,7 @@ class MemoryStalls:
         self._look_later()
 
     def _sample(self, path: str, now: float) -> StallSample | None:
-        directory = self._directory(path)
-        high = _read(f"{directory}/{_HIGH}")
-        try:
-            usage = int(_read(f"{directory}/memory.current"))
-            # Without a mark there is nothing to stall at.
-            mark = int(high) if high != "max" else usage * 2 + 1
-        except ValueError:
-            return None
-        events = parse_memory_events(_read(f"{directory}/memory.events"))
-        full = parse_pressure(_read(cgroup_file(directory, Resource.MEMORY))).full.total_us
-        return StallSample(now, usage, mark, full, events.get("high", 0))
+        return read_at_mark(self._directory(path), now)
 
     def _directory(self, path: str) -> str:
         try:
@@ -305,7 +300,7 @@ class MemoryStalls:
 
 def _mark(cgroup: Cgroup) -> int | None:
     """The planned memory.high of a container, if it has one."""
-    return _number(cgroup.value(_HIGH)) if cgroup.kind == Kind.CONTAINER else None
+    return _number(cgroup.value(_HIGH))
 
 
 def _number(value: str | None) -> int | None:
@@ -316,16 +311,3 @@ def _is_off(samples: tuple[StallSample, ...], period_seconds: float) -> bool:
     """Whether the mark was not met for a period."""
     first, last = samples[0], samples[-1]
     return last.at - first.at >= period_seconds and first.high_events == last.high_events
-
-
-def _read(path: str) -> str:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return ""
-    try:
-        return os.read(descriptor, 4096).decode("ascii", "replace").strip()
-    except OSError:
-        return ""
-    finally:
-        os.close(descriptor)

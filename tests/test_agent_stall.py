@@ -1,0 +1,136 @@
+"""The agent and a container that stands still at memory.high, with figures of the test's own."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from evenkeel.agent.agent import Agent
+from evenkeel.agent.pressure import stall
+from evenkeel.api.config import KubeletConfiguration
+from evenkeel.api.duration import Duration
+from evenkeel.policy.memory_stall import StallSample
+from tests.agents import Place, pods_of, until
+
+pytestmark = pytest.mark.req("C8", "E4")
+
+MIB = 1 << 20
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: stuck, uid: u1}
+spec:
+  restartPolicy: Never
+  containers:
+  - {name: c, image: host, command: [a], resources: {requests: {memory: 8Mi}, limits: {memory: 128Mi}}}
+"""
+PATH = "/evenkeel/kubepods/burstable/podu1/c"
+
+
+class Figures:
+    """What is read of the container. It uses so much, or all that its mark lets it; and waits for as long as it is at
+    the mark."""
+
+    def __init__(self, place: Place) -> None:
+        self.wants_mib = 1000
+        self._kernel = place.kernel
+
+    def __call__(self, directory: str, now: float) -> StallSample | None:
+        high = self._kernel.cgroups.get(PATH, {}).get("memory.high", "max")
+        mark = -1 if high == "max" else int(high)
+        wanted = self.wants_mib * MIB
+        used = wanted if mark < 0 else min(wanted, mark)
+        return StallSample(now, used, mark, int(now * 1e6) if used == mark else 0, 1)
+
+
+def placed(tmp_path, monkeypatch: pytest.MonkeyPatch, answer: str) -> tuple[Place, Figures]:
+    config = KubeletConfiguration(
+        eviction_hard={},
+        memory_high_stall=answer,
+        memory_high_stall_period=Duration(50_000_000),
+        memory_throttling_factor=0.75,
+    )
+    place = Place(str(tmp_path), config)
+    monkeypatch.setattr(place.kernel, "files", lambda path: {"memory": path}, raising=False)
+    figures = Figures(place)
+    monkeypatch.setattr(stall, "read_at_mark", figures)
+    return place, figures
+
+
+def drive(place: Place, *stories: Callable[[Agent], Awaitable[None]]) -> None:
+    """Each with an agent of its own: the next one looks at all containers when it starts."""
+
+    async def run() -> None:
+        async with place.agent() as agent:
+            await agent.apply(pods_of(POD))
+            await until(lambda: place.runtime.running() == {"c"})
+        for story in stories:
+            async with place.agent() as agent:
+                await story(agent)
+
+    asyncio.run(run())
+
+
+def high(place: Place) -> str:
+    return place.kernel.cgroups[PATH]["memory.high"]
+
+
+def test_raise_goes_to_the_limit_in_steps_is_kept_over_restarts_and_ends_when_usage_falls_back(
+    tmp_path, monkeypatch: pytest.MonkeyPatch
+):
+    place, figures = placed(tmp_path, monkeypatch, "raise")
+    marks = []
+
+    async def raised(agent: Agent) -> None:
+        assert high(place) == str(96 * MIB)
+        await until(lambda: high(place) == "max")
+        marks.extend(one.message for one in agent.happenings() if one.reason == "MemoryHighStall")
+
+    async def kept(agent: Agent) -> None:
+        assert high(place) == "max"
+        figures.wants_mib = 50
+        await until(lambda: high(place) == str(96 * MIB))
+        await until(lambda: "MemoryHighRestored" in [one.reason for one in agent.happenings()])
+        assert "DriftRepaired" not in [one.reason for one in agent.happenings()]
+
+    drive(place, raised, kept)
+    assert [message.rpartition("; ")[2] for message in marks][:3] == [
+        f"memory.high is raised to {mark}Mi, towards 128Mi" for mark in (104, 112, 120)
+    ]
+
+
+def test_kill_ends_the_container_at_once_and_the_restart_policy_decides(
+    tmp_path, monkeypatch: pytest.MonkeyPatch
+):
+    place, _ = placed(tmp_path, monkeypatch, "kill")
+
+    async def killed(agent: Agent) -> None:
+        await until(lambda: bool(place.runtime.stopped))
+        ((_, grace),) = place.runtime.stopped
+        assert grace == 0
+        await until(lambda: phase(agent) == "Failed")
+
+    drive(place, killed)
+    assert len(place.runtime.starts) == 1
+
+
+def test_report_tells_once_and_tells_of_the_end(tmp_path, monkeypatch: pytest.MonkeyPatch):
+    place, figures = placed(tmp_path, monkeypatch, "report")
+
+    async def reported(agent: Agent) -> None:
+        def reasons() -> list[str]:
+            return [one.reason for one in agent.happenings()]
+
+        await until(lambda: "MemoryHighStall" in reasons())
+        await asyncio.sleep(0.2)  # some periods more
+        figures.wants_mib = 50
+        await until(lambda: "MemoryHighStallOver" in reasons())
+        assert reasons().count("MemoryHighStall") == 1
+        assert (high(place), phase(agent)) == (str(96 * MIB), "Running")
+
+    drive(place, reported)
+
+
+def phase(agent: Agent) -> str:
+    pod = agent.pod("default/stuck")
+    return pod.status.phase if pod is not None else ""
