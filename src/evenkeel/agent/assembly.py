@@ -55,6 +55,7 @@ async def start(
     gc.enable()  # commands do without, since they end soon
     state = StatePaths(_made(state_directory))
     lock = StateLock.acquire(state.root)
+    own: OwnCgroup | None = None
     try:
         journal = Journal.open(state.journal)
         try:
@@ -73,11 +74,12 @@ async def start(
                 own = _entered(node.config, driver, journal) if own_cgroup else None
             runtime = ProcessRuntime(state.root, make_driver, node.config)
             agent = Agent(node, runtime, journal, make_driver, _files(node, paths, journal))
-            if own is not None:
-                agent.before_removal = lambda: _leave(own)
+            agent.before_removal = lambda: _leave(own)
             await agent.open()
         except BaseException:
             journal.close()
+            if own is not None:
+                own.step_out()
             raise
     except BaseException:
         lock.release()
@@ -97,8 +99,8 @@ def _entered(config: KubeletConfiguration, driver: Driver, journal: Journal) -> 
     return own
 
 
-def _leave(own: OwnCgroup) -> None:
-    note = own.leave()
+def _leave(own: OwnCgroup | None) -> None:
+    note = own.leave() if own is not None else ""
     if note:
         log.warning("%s", note)
 

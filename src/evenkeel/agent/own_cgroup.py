@@ -9,6 +9,7 @@ own already.
 import os
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.cgroup import names
@@ -31,6 +32,13 @@ class OwnCgroup:
         self.made: tuple[str, ...] = ()  # cgroups above it that were not there before
         self._directories = directories
         self._origins = origins  # one for each
+
+    def step_out(self) -> None:
+        """This process alone, as far as that goes; the cgroup goes if nobody else is in it."""
+        for directory, origin in zip(self._directories, self._origins, strict=True):
+            _move(os.getpid(), (origin, directory.removesuffix(self.path)))
+            with suppress(OSError):
+                os.rmdir(directory)
 
     def leave(self) -> str:
         """Back to where the agent was started, with all that is here, and away with the cgroup. A sentence if it cannot
@@ -86,7 +94,11 @@ def enter(config: KubeletConfiguration, driver: Driver) -> OwnCgroup | None:
     }
     entered = OwnCgroup(path, tuple(by_directory), tuple(by_directory.values()))
     entered.made = missing
-    driver.add_process(path, os.getpid())
+    try:
+        driver.add_process(path, os.getpid())
+    except CgroupError:
+        entered.step_out()  # of those hierarchies that let it in
+        raise
     try:
         driver.write(path, *_WEIGHT[driver.version])
     except CgroupError:
@@ -114,13 +126,17 @@ def _missing_above(path: str, directories: tuple[str, ...]) -> tuple[str, ...]:
 def _empty(directory: str, goals: tuple[str, ...]) -> None:
     """Moves everything in it to the first of the goals that takes it."""
     for pid in _pids(directory):
-        for goal in goals:
-            try:
-                with open(f"{goal}/cgroup.procs", "w", encoding="ascii") as file:
-                    file.write(str(pid))
-            except OSError:
-                continue
-            break
+        _move(pid, goals)
+
+
+def _move(pid: int, goals: tuple[str, ...]) -> None:
+    for goal in goals:
+        try:
+            with open(f"{goal}/cgroup.procs", "w", encoding="ascii") as file:
+                file.write(str(pid))
+        except OSError:
+            continue
+        return
 
 
 def _pids(directory: str) -> list[int]:
