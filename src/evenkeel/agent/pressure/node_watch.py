@@ -26,7 +26,7 @@ from evenkeel.agent.pressure.storage import Storage
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.driver import CgroupError, Driver
 from evenkeel.errors import EvenkeelError
-from evenkeel.host.protection import name_thread
+from evenkeel.host.protection import name_thread, run_soon
 from evenkeel.policy.eviction.decide import Decision, Eviction, Settings, State, decide
 from evenkeel.policy.eviction.observations import (
     Observations,
@@ -51,7 +51,8 @@ THREAD = "evenkeel-disk"
 
 # What a machine of today can use up in a second at the most.
 _PER_SECOND = {Resource.STORAGE: 4 << 30, Resource.INODES: 400_000, Resource.PIDS: 50_000}
-_LEAST_SECONDS, _MOST_SECONDS = 0.02, 1.0  # between two looks
+_LEAST_SECONDS, _MOST_SECONDS = 0.02, 2.0  # between two looks
+_LIMITS_SECONDS = 1.0  # at the most, where pods have limits of their own
 _IDLE_SECONDS = 600.0  # where there is nothing to watch
 _AGAIN_DISK_SECONDS, _AGAIN_PROCESSES_SECONDS = 1.0, 0.1  # between two decisions on one shortage
 _MEASURE_SECONDS = 10.0  # for all pods together, when a decision waits for it
@@ -147,6 +148,7 @@ class NodeWatch:
 
     def _run(self) -> None:
         name_thread(THREAD)
+        run_soon()  # the watch over memory may have to wait for what this one holds
         self._driver = self._make_driver()
         try:
             self._intents = Intents(self._journal_path)
@@ -269,7 +271,7 @@ class NodeWatch:
     def _wait_seconds(self, node: NodeFigures, now: float) -> float:
         if not self._thresholds and not self._storage.has_limits:
             return _IDLE_SECONDS
-        soonest = _MOST_SECONDS
+        soonest = _LIMITS_SECONDS if self._storage.has_limits else _MOST_SECONDS
         seen = observations(node)
         for one in with_containerfs(self._thresholds, node):
             if one in self._met:
