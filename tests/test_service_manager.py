@@ -1,6 +1,7 @@
 """What systemd is told: on its socket, as often as it asks, and nothing where nobody listens."""
 
 import asyncio
+import configparser
 import os
 import socket
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from evenkeel.cli.main import build_parser
 from evenkeel.host.service_manager import feed_watchdog, notify, watchdog_seconds
 
 
@@ -62,3 +64,15 @@ def test_the_watchdog_is_fed_again_and_again(listening: socket.socket, monkeypat
         feeding.cancel()
 
     asyncio.run(fed())
+
+
+def test_the_example_of_a_unit_starts_what_the_command_line_takes_and_stops_the_agent_alone():
+    unit = configparser.ConfigParser(interpolation=None, strict=False)
+    unit.optionxform = str  # type: ignore[assignment]
+    unit.read(Path(__file__).parent.parent / "examples" / "evenkeel.service")
+    service = unit["Service"]
+    assert (service["KillMode"], service["Delegate"], service["Type"]) == ("process", "yes", "notify")
+    program, *arguments = service["ExecStart"].split()
+    assert Path(program).name == "evenkeel"
+    parsed = build_parser(["up"]).parse_args(arguments)
+    assert (parsed.command, parsed.paths) == ("up", ["/etc/evenkeel/pods"])
