@@ -1,4 +1,8 @@
-"""The agent's own cgroup: in it from the start with its keeper, no drift, and gone with the pods."""
+"""What keeps the agent at work: its own cgroup, in it from the start with its keeper, and gone with the pods; and a
+watchdog that hears from it."""
+
+import socket
+from pathlib import Path
 
 import pytest
 
@@ -23,7 +27,9 @@ def test_the_agent_and_the_keeper_are_beside_the_pods_and_leave_nothing(up: Make
     agent.await_phase("stays", "Running")
     uid = agent.pod("stays")["metadata"]["uid"]
     main = agent.cgroup("besteffort", f"pod{uid}", "main")
-    there = [path for path in own(agent).paths() if path.exists()]  # v1: not for controllers that nobody needs
+    there = [
+        path for path in own(agent).paths() if path.exists()
+    ]  # v1: not for controllers that nobody needs
     assert there
     for path in there:
         inside = {int(pid) for pid in (path / "cgroup.procs").read_text().split()}
@@ -55,3 +61,23 @@ def test_its_weight_is_ten_times_that_of_others(up: MakeUp):
     agent.start()
     mine = own(agent)
     assert mine.read("cpu.weight" if mine.has("cpu.weight") else "cpu.shares") in ("1000", "10240")
+
+
+def test_systemd_hears_when_it_is_ready_that_it_turns_and_that_it_ends(
+    up: MakeUp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    address = tmp_path / "notify"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(address))
+        systemd.settimeout(60)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(address))
+        monkeypatch.setenv("WATCHDOG_USEC", "300000")
+        agent = up()
+        agent.start()
+        heard = [systemd.recv(100) for _ in range(3)]
+        assert heard == [b"READY=1", b"WATCHDOG=1", b"WATCHDOG=1"]
+        assert agent.stop() == 0
+        while (last := systemd.recv(100)) == b"WATCHDOG=1":
+            pass
+        assert last == b"STOPPING=1"
+        monkeypatch.delenv("NOTIFY_SOCKET")
