@@ -63,7 +63,6 @@ class Sync:
             None
         )  # nothing of a pod is left but logs; with its UID
         self.on_exit: Callable[[str], None] = lambda _: None  # before an end is looked at; with the pod's UID
-        self.on_exit: Callable[[str], None] = lambda _: None  # before an end is looked at; with the pod's UID
         self.pressures: tuple[str, ...] = ()  # conditions of the node that admission asks about
         self._node = node
         self._settings = settings
@@ -83,7 +82,9 @@ class Sync:
         self._planned: tuple[PodMoment, ...] | None = None
         self._acts = Acts(runtime, self)
         self._ended: list[Attempt] = []  # to be forgotten by the runtime once that is written down
-        self._sharing: set[ContainerKey] = set()  # containers without the cores of their own that they are due
+        self._sharing: set[ContainerKey] = (
+            set()
+        )  # containers without the cores of their own that they are due
         self._has_room = True  # somebody left since admission last looked
         self._journal_fails = ""
 
@@ -135,7 +136,6 @@ class Sync:
 
     def exited(self, attempt: Attempt, exit_: Exit) -> None:
         """An end that was told of before, or of an attempt that is not the last, changes nothing."""
-        self.on_exit(attempt.uid)
         self.on_exit(attempt.uid)
         self._ended.append(attempt)
         self._wanted.set()
