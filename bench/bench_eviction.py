@@ -81,7 +81,8 @@ def agent(root: Cgroup, state: str) -> Iterator[Client]:
     command = [
         sys.executable, "-m", "evenkeel", "up", "--stop-pods", "--state-dir", state,
         "--cgroup-root", f"/{root.paths()[0].name}", "--node", f"{NODE_MIB}Mi,2cpu",
-        f"--eviction-hard=memory.available<{THRESHOLD_MIB}Mi", "--eviction-pressure-transition-period=10ms", "--max-pods", "120",
+        f"--eviction-hard=memory.available<{THRESHOLD_MIB}Mi", "--eviction-pressure-transition-period=10ms",
+        "--max-pods", "120",
     ]  # fmt: skip
     Path(state).mkdir()
     log = Path(f"{state}.log")
