@@ -385,9 +385,7 @@ def test_an_end_that_nobody_could_see_is_told_as_unknown(containers: Containers)
         await world.runtime.close()
         keeper = world.keeper()
         os.kill(keeper, signal.SIGKILL)
-        await until(
-            lambda: is_dead(keeper)
-        )  # it must not see the end
+        await until(lambda: is_dead(keeper))  # it must not see the end
         os.kill(record.process.pid, signal.SIGKILL)
         # Whoever is the parent now takes note: nobody of ours.
         await until(lambda: not world.processes("unseen"))
