@@ -216,6 +216,7 @@ def test_device_nodes_are_left_out(place: Place) -> None:
         (tar(entry("f", b"x" * 5000), entry("g", b"y"))[:3000], "is no sound archive"),
         (b"\x28\xb5\x2f\xfd" + b"x" * 600, "zstd"),
     ],
+    ids=["empty", "zeros", "text", "text in gzip", "gzip cut short", "tar cut short", "zstd"],
 )
 def test_a_damaged_archive_is_refused_and_leaves_nothing(content: bytes, said: str, place: Place) -> None:
     with pytest.raises(ImageRefused, match=said):
