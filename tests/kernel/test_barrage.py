@@ -21,7 +21,7 @@ __all__ = ["up"]
 MIB = 1 << 20
 SLEEP = ["sleep", "100000"]
 # An emulated machine is slow: less of everything, of the same kinds.
-PODS, LARGE_BYTES, ROUNDS = (200, 2 * MIB, 2) if MACHINE == "host" else (60, MIB // 2, 1)
+PODS, LARGE_BYTES, ROUNDS, CLIENTS = (200, 2 * MIB, 2, 1200) if MACHINE == "host" else (60, MIB // 4, 1, 300)
 PATIENCE_SECONDS = 60.0 if MACHINE == "host" else 300.0
 # What an agent may have grown by when a barrage is over, however long it was: the most values that it reads of one file
 # take almost as much, and leave holes in its heap that the next such file fills.
@@ -174,7 +174,7 @@ def test_hostile_clients_keep_nobody_waiting_and_change_nothing(up: MakeUp):
     resident_before = _resident_bytes(agent.pid)
     clients = []
     try:
-        for request in _HOSTILE_REQUESTS * 200:
+        for request in _HOSTILE_REQUESTS * (CLIENTS // len(_HOSTILE_REQUESTS)):
             clients.append(_sent(agent, request))  # noqa: PERF401 those that were opened are closed, whatever fails
         agent.apply(pod("more", SLEEP))
         agent.await_phase("more", "Running")
