@@ -4,6 +4,8 @@ import ctypes
 import os
 import threading
 
+from evenkeel.cgroup.drivers.mounts import parse_mountinfo
+
 _SOON = -15  # a nice value
 _MCL_CURRENT, _MCL_FUTURE, _MCL_ONFAULT = 1, 2, 4
 
@@ -30,17 +32,39 @@ def name_thread(name: str) -> None:
 def run_before_others() -> str:
     """Gives the calling thread its turn before all ordinary ones, but not to processes that it starts. A sentence
     where that is not allowed, else nothing."""
-    try:
-        os.sched_setscheduler(
-            threading.get_native_id(), os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1)
-        )
-    except OSError as error:
+    own = threading.get_native_id()
+    why = _set_first(own)
+    if why and _leave_cpu_cgroup(own):
+        why = _set_first(own)
+    if why:
         try:
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -20)
+            os.setpriority(os.PRIO_PROCESS, own, -20)
         except OSError:
-            why = (error.strerror or str(error)).lower()
             return f"the watch over memory waits for its turn like any process: {why}"
     return ""
+
+
+def _set_first(thread: int) -> str:
+    try:
+        os.sched_setscheduler(thread, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    return ""
+
+
+def _leave_cpu_cgroup(thread: int) -> bool:
+    """Some kernels let nobody run before others in a cgroup of v1's cpu controller that was given no time for it, as a
+    new one never is. A thread alone can go back to the top, where there is some."""
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+            cpu = parse_mountinfo(file.read()).v1.get("cpu")
+        if cpu is None:
+            return False
+        with open(f"{cpu}/tasks", "w", encoding="ascii") as file:
+            file.write(str(thread))
+    except OSError:
+        return False
+    return True
 
 
 def run_soon() -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 
 from evenkeel.cgroup.driver import CgroupError, Driver
 from evenkeel.cgroup.tree import Version
+from evenkeel.host.protection import run_soon
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +57,7 @@ class Hands:
         return bool(self._throttled)
 
     def _run(self) -> None:
+        run_soon()
         driver = self._make_driver()
         try:
             while (work := self._work.get()) is not None:

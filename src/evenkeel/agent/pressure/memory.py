@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 from evenkeel.agent.holdings import Holdings
 from evenkeel.agent.journal import Journal
@@ -16,7 +17,7 @@ from evenkeel.agent.pressure.node_conditions import NodeConditions
 from evenkeel.agent.pressure.outcomes import Outcomes
 from evenkeel.agent.pressure.recording import Step
 from evenkeel.agent.pressure.roster import Member, roster_of
-from evenkeel.agent.pressure.watch import Evicting, Timing, Watch
+from evenkeel.agent.pressure.watch import SWITCH_SECONDS, Evicting, Timing, Watch
 from evenkeel.agent.records import NORMAL
 from evenkeel.agent.sync import Sync
 from evenkeel.agent.telling import Telling
@@ -30,7 +31,7 @@ from evenkeel.policy.eviction.usage import Resource
 from evenkeel.policy.node import NodeView
 
 SOURCE = "memory"
-_SWITCH_SECONDS = 0.0005  # how long the loop may keep the interpreter while the watch waits for it
+_THREADS = 4
 
 
 class MemoryPressure:
@@ -84,7 +85,10 @@ class MemoryPressure:
         for note in (lock_memory(), run_soon()):
             if note:
                 self.outcomes.noted(note)
-        sys.setswitchinterval(_SWITCH_SECONDS)
+        sys.setswitchinterval(SWITCH_SECONDS)
+        # Threads that work for the loop hold the interpreter as it does.
+        threads = ThreadPoolExecutor(_THREADS, "evenkeel", initializer=run_soon)
+        self._loop.set_default_executor(threads)
         # Nobody can run while Python looks for garbage: what is there now will not be any.
         gc.collect()
         gc.freeze()

@@ -7,6 +7,7 @@ on to the next victim only if what is on its way back will not do (E2).
 """
 
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -36,6 +37,9 @@ from evenkeel.policy.eviction.usage import Resource, usage_by_part
 log = logging.getLogger(__name__)
 
 THREAD = "evenkeel-memory"  # as top and /proc show it
+
+SWITCH_SECONDS = 0.0005  # how long another thread may keep the interpreter while the watch waits for it
+_UNDISTURBED_SECONDS = 0.01  # how long others wait for it while the watch decides
 
 _SOFT_SECONDS = 1.0  # how late the crossing of a soft threshold may be seen
 _AGAIN_SECONDS = 0.1  # between two decisions on a hard shortage for which nobody may go
@@ -190,8 +194,13 @@ class Watch:
             self._reclaiming_since = None
         elif self._reclaims(met, look, now):
             return _RECLAIMING_SECONDS
-        if self._is_due(met, look, now) and self._step(now):
-            return 0.0
+        if self._is_due(met, look, now):
+            sys.setswitchinterval(_UNDISTURBED_SECONDS)
+            try:
+                if self._step(now):
+                    return 0.0
+            finally:
+                sys.setswitchinterval(SWITCH_SECONDS)
         return self._wait_seconds(look, met, now)
 
     def _take_up(self, roster: Roster) -> None:

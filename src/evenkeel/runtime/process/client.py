@@ -18,6 +18,7 @@ from evenkeel.cgroup.driver import CgroupError, Driver
 from evenkeel.cgroup.drivers.placeholder import PLACEHOLDER
 from evenkeel.cgroup.tree import Naming
 from evenkeel.errors import EvenkeelError
+from evenkeel.host.protection import run_soon
 from evenkeel.policy.admission import Refusal
 from evenkeel.quantity import Quantity
 from evenkeel.runtime.interface import (
@@ -81,7 +82,7 @@ class ProcessRuntime:
         self._around: Surroundings | None = None
         self._mounts = MountWatch()
         self._driver: Driver | None = None
-        self._threads = ThreadPoolExecutor(_THREADS, "evenkeel-runtime")
+        self._threads = ThreadPoolExecutor(_THREADS, "evenkeel-runtime", initializer=run_soon)
         self._keeper: KeeperConnection | None = None
         self._known = Known()
         self._starting: dict[Attempt, asyncio.Future[Record]] = {}
