@@ -55,10 +55,10 @@ kernel-host: setup ## on this machine's own cgroups
 	$(BIN)/python -m tests.machines test host
 
 kernel-v2: setup ## in a virtual machine with cgroup v2
-	$(BIN)/python -m tests.machines test v2 --cpus 2
+	$(BIN)/python -m tests.machines test v2 --cpus 2 --time-limit 2700
 
 kernel-systemd: setup ## in a virtual machine with systemd
-	$(BIN)/python -m tests.machines test systemd
+	$(BIN)/python -m tests.machines test systemd --time-limit 1200
 
 soak: setup root ## hours of it: the agent killed under 500 pods, hundreds of storms (SEED=n replays)
 	EVENKEEL_CRASH_PODS=500 EVENKEEL_CRASHES=60 EVENKEEL_STORMS=300 EVENKEEL_SEED=$(SEED) \
