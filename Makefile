@@ -52,7 +52,7 @@ conformance: setup ## the answers of the real Kubernetes code, from VECTORS=DIR
 kernel: kernel-host kernel-v2 kernel-systemd ## the tests that need a real kernel, on three of them (root)
 
 kernel-host: setup ## on this machine's own cgroups
-	$(BIN)/python -m tests.machines test host
+	$(BIN)/python -m tests.machines test host --time-limit 1800
 
 kernel-v2: setup ## in a virtual machine with cgroup v2
 	$(BIN)/python -m tests.machines test v2 --cpus 2 --time-limit 2700
