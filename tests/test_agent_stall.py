@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from evenkeel.agent.agent import Agent
+from evenkeel.agent.journal import Journal
 from evenkeel.agent.pressure import stall
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.api.duration import Duration
@@ -94,6 +95,10 @@ def test_raise_goes_to_the_limit_in_steps_is_kept_over_restarts_and_ends_when_us
         assert "DriftRepaired" not in [one.reason for one in agent.happenings()]
 
     drive(place, raised, kept)
+    with Journal.read(f"{place.directory}/journal.db") as journal:
+        recorded = list(journal.decisions(stall.KIND))
+    assert [stall.replayed(one) for one in recorded] == [one.decision["stall"] for one in recorded]
+    assert len(recorded) == 4
     assert [message.rpartition("; ")[2] for message in marks][:3] == [
         f"memory.high is raised to {mark}Mi, towards 128Mi" for mark in (104, 112, 120)
     ]

@@ -13,7 +13,9 @@ from typing import NamedTuple
 
 from evenkeel.agent.cgroups import Cgroups
 from evenkeel.agent.holdings import Holdings
+from evenkeel.agent.journal import Decision as Recorded
 from evenkeel.agent.journal import Journal, JournalError
+from evenkeel.agent.journal_text import Unreadable
 from evenkeel.agent.records import NORMAL, WARNING, HeldPod
 from evenkeel.agent.sync import Sync
 from evenkeel.agent.telling import Telling
@@ -296,6 +298,18 @@ class MemoryStalls:
             )
         except JournalError as error:
             log.error("%s", error)  # noqa: TRY400
+
+
+def replayed(record: Recorded) -> list[object] | None:
+    """What the recorded samples show now, to be compared with `stall` in `record.decision`. Raises Unreadable."""
+    content = record.snapshot
+    try:
+        assert isinstance(content, dict)
+        samples = [StallSample(*sample) for sample in content["samples"]]
+        found = stall(samples, float(content["periodSeconds"]))
+    except (AssertionError, KeyError, TypeError, ValueError):
+        raise Unreadable(f"decision {record.number} has no samples") from None
+    return None if found is None else list(found)
 
 
 def _mark(cgroup: Cgroup) -> int | None:
