@@ -68,6 +68,9 @@ class Departures:
         self._asked: dict[str, float] = {}  # to end within their grace; and by when they should be gone
         self._over: set[str] = set()  # killed, and not to be counted on any more
         self._cleaned: deque[str] = deque()  # told by another thread
+        self.in_volumes_bytes = (
+            0  # part of what was last found returning: it is back only when volumes are removed
+        )
 
     def killed(self, member: Member, version: Version, now: float) -> None:
         self._asked.pop(member.uid, None)
@@ -107,6 +110,7 @@ class Departures:
             if departure is not None and departure.gone_at is not None:
                 departure.left_bytes = 0
         total = 0
+        self.in_volumes_bytes = 0
         for uid, departure in list(self._killed.items()):
             if departure.gone_at is None:
                 departure.look(now, self._profile)
@@ -119,6 +123,8 @@ class Departures:
                 del self._killed[uid]
             else:
                 total += departure.left_bytes
+                if departure.member.has_memory_volume:
+                    self.in_volumes_bytes += min(departure.shmem_bytes, departure.left_bytes)
         return total
 
     def close(self) -> None:

@@ -184,7 +184,7 @@ class Watch:
         now = time.monotonic()
         if self._new_roster is not None:
             self._take_up(self._new_roster)
-        look = self._figures.look(now, self._departures.returning_bytes(now))
+        look = self._looked(now)
         if not self._marks:
             self._mark(look)
         met = marks_met(self._marks, look, self._state.unresolved)
@@ -197,11 +197,26 @@ class Watch:
         if self._is_due(met, look, now):
             sys.setswitchinterval(_UNDISTURBED_SECONDS)
             try:
-                if self._step(now):
+                if self._step(now, look.returning_bytes):
                     return 0.0
             finally:
                 sys.setswitchinterval(SWITCH_SECONDS)
         return self._wait_seconds(look, met, now)
+
+    def _looked(self, now: float) -> Look:
+        """With what is on its way back; but volumes take a while to remove, and where next to nothing is left the
+        kernel would not wait for them."""
+        returning = self._departures.returning_bytes(now)
+        look = self._figures.look(now, returning)
+        in_volumes = self._departures.in_volumes_bytes
+        if in_volumes and any(
+            mark.threshold.hard
+            and (available := mark.available(look)) is not None
+            and available - returning < mark.due_bytes // 2
+            for mark in self._marks
+        ):
+            return self._figures.look(now, returning - in_volumes)
+        return look
 
     def _take_up(self, roster: Roster) -> None:
         self._new_roster = None
@@ -339,11 +354,11 @@ class Watch:
 
     # What to do
 
-    def _step(self, now: float) -> bool:
+    def _step(self, now: float, returning_bytes: int) -> bool:
         """Decides on figures of this moment, and carries it out; whether somebody was killed."""
         began = time.monotonic()
         out = self._departures.no_candidates()
-        look, snapshot = self._figures.snapshot(now, out, self._departures.returning_bytes(now))
+        look, snapshot = self._figures.snapshot(now, out, returning_bytes)
         before = self._state
         after, decision = decide(before, snapshot, self._thresholds, self._settings)
         self._state, self._decided_at = after, now
