@@ -1,9 +1,12 @@
 """Memory pressure on a real kernel: who goes, how it is told, and what comes back."""
 
+from pathlib import Path
+
 import pytest
 
 from evenkeel.agent.journal import Journal
 from evenkeel.agent.pressure.recording import KIND, replayed
+from evenkeel.host.meminfo import parse_meminfo
 from tests.kernel.agents import MIB, MakeUp, Up, pod, up
 from tests.kernel.planned import oom_kills
 from tests.kernel.waiting import eventually
@@ -12,7 +15,6 @@ from tests.machines.programs import programs
 __all__ = ["up"]
 
 FLAGS = ("--eviction-hard=memory.available<48Mi", "--eviction-pressure-transition-period=1s")
-ANON = {"memory": "400Mi"}
 
 
 def grow(name: str, kind: str, mib: int, rate_mib: int = 0, *, request_mib: int = 0, **spec: object) -> dict:
@@ -143,3 +145,27 @@ def reasons(agent: Up, name: str = "") -> list[str]:
 def condition(agent: Up, name: str) -> str:
     node = agent.client.get("/node")
     return next(one["status"] for one in node["status"]["conditions"] if one["type"] == name)
+
+
+@pytest.mark.cgroup("v2")
+@pytest.mark.req("A15", "B16", "E1")
+def test_the_machine_s_own_memory_is_watched_as_well(up: MakeUp):
+    """In a machine that is the test's own: on a shared one others decide how much is left."""
+    available = parse_meminfo(Path("/proc/meminfo").read_text())["MemAvailable"]
+    threshold = available // MIB - 320  # the agent itself needs some of it
+    agent = up(
+        "--eviction-hard",
+        f"memory.available<{threshold}Mi",
+        "--enforce-node-allocatable=",
+        "--eviction-pressure-transition-period=1s",
+        node="900Mi,2cpu",
+    )
+    agent.start()
+    agent.apply(
+        grow("within", "anon", 16, request_mib=32), grow("runaway", "anon", 900, restartPolicy="Never")
+    )
+    status = agent.await_phase("runaway", "Failed")
+    assert status["reason"] == "Evicted"
+    assert status["message"].startswith("memory.available is")
+    assert agent.phase("within") == "Running"
+    decisions(agent)
