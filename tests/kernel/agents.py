@@ -39,6 +39,7 @@ class Up:
             *flags,
         ]
         self._process: subprocess.Popen[bytes] | None = None
+        self._stops_pods = True
 
     @property
     def pid(self) -> int:
@@ -49,8 +50,11 @@ class Up:
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    def start(self, *more: str) -> None:
+    def start(self, *more: str, stop_pods: bool = True) -> None:
+        """`stop_pods` is what Ctrl-C does to them; a kill does nothing to them in any case."""
         assert not self.is_running
+        more = (*more, "--stop-pods") if stop_pods else more
+        self._stops_pods = stop_pods
         command = [
             sys.executable,
             "-m",
@@ -147,11 +151,12 @@ class Up:
 
     def close(self) -> None:
         """Ends the agent and everything it started, whatever the test left."""
-        if self.is_running:
-            self.kill()
         for file in self.manifests.iterdir():
             file.unlink()
-        self.start("--stop-pods")
+        if not self.is_running or not self._stops_pods:
+            if self.is_running:
+                self.kill()
+            self.start()
         assert self.stop() == 0, self.log.read_text()[-3000:]
 
 

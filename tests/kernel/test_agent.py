@@ -101,13 +101,13 @@ def test_a_container_that_ignores_the_request_to_end_is_killed_with_all_it_start
 
 def test_ctrl_c_leaves_pods_running_and_stop_pods_ends_them(up: MakeUp):
     agent = up()
-    agent.start()
+    agent.start(stop_pods=False)
     agent.apply(pod("stays", SLEEP))
     agent.await_phase("stays", "Running")
     (main,) = processes_of(agent.cgroup("besteffort", f"pod{_uid(agent, 'stays')}", "main"))
     assert agent.stop() == 0
     assert is_alive(main)
-    agent.start("--stop-pods")
+    agent.start()
     keeper = agent.keeper_pid()
     assert agent.stop() == 0
     assert not is_alive(main)

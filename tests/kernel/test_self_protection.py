@@ -49,7 +49,7 @@ def test_the_agent_and_the_keeper_are_beside_the_pods_and_leave_nothing(up: Make
     assert "DriftRepaired" not in reasons
 
     assert agent.stop() == 0
-    agent.start("--stop-pods")
+    agent.start()
     assert agent.stop() == 0
     assert not [path for path in (*own(agent).paths(), *agent.cgroup().paths()) if path.exists()]
     eventually(lambda: not any(map(is_alive, keepers)))
