@@ -175,7 +175,8 @@ def test_logs_count_and_what_dead_pods_left_is_collected_before_anybody_goes(sma
     uid = agent.pod("talked")["metadata"]["uid"]
     log = agent.state / "logs" / f"default_talked_{uid}"
     assert sum(file.stat().st_size for file in log.rglob("*") if file.is_file()) > 20 * MIB
-    agent.apply(writer("grows", "dd if=/dev/zero of=some bs=1M count=42 2>/dev/null; exec sleep 1000"))
+    count = shutil.disk_usage(small).free // MIB - 16  # below the threshold, and above it without that log
+    agent.apply(writer("grows", f"dd if=/dev/zero of=some bs=1M count={count} 2>/dev/null; exec sleep 1000"))
     eventually(lambda: "Collected" in reasons(agent), within_seconds=60)
     assert not log.exists()
     eventually(lambda: condition(agent, "DiskPressure") == "False", within_seconds=60)
