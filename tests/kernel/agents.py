@@ -32,7 +32,7 @@ class Up:
         self.log = directory / "agent.log"
         self._flags = [
             "--cgroup-root",
-            f"/{root.paths()[0].name}",
+            f"/{root.paths()[0].name.removesuffix('.slice')}",
             "--node",
             node,
             "--eviction-hard=",
