@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 VECTORS ?= tests/vectors
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo explain root test lint format unit conformance kernel kernel-host kernel-v2 kernel-systemd bench docs clean soak
+.PHONY: help setup run demo explain root test lint format unit conformance kernel kernel-host kernel-v2 kernel-v2-long kernel-systemd bench docs clean soak
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ kernel-host: setup ## on this machine's own cgroups
 
 kernel-v2: setup ## in a virtual machine with cgroup v2
 	$(BIN)/python -m tests.machines test v2 --cpus 2 --time-limit 2700
+
+kernel-v2-long: setup ## crashes, storms and barrages there too, which takes most of an hour when emulated
+	EVENKEEL_LONG=1 $(BIN)/python -m tests.machines test v2 --cpus 2 --time-limit 7200 -- tests/kernel -m long
 
 kernel-systemd: setup ## in a virtual machine with systemd
 	$(BIN)/python -m tests.machines test systemd --time-limit 1200

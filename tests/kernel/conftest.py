@@ -28,6 +28,9 @@ PREFIX = f"evenkeeltest{secrets.token_hex(3)}"
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "cgroup(need, …): needs one of v1, v2, systemd (tests/kernel only)")
+    config.addinivalue_line(
+        "markers", "long: takes many minutes where the machine is emulated (tests/kernel only)"
+    )
 
 
 def pytest_report_header() -> str:
@@ -46,9 +49,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     if here and not MACHINE:
         raise pytest.UsageError("tests/kernel runs through 'make kernel' or 'python -m tests.machines test'")
-    unfit = [item for item in here if needs(item) and not needs(item) & offered()]
+    unfit = [item for item in here if (needs(item) and not needs(item) & offered()) or is_too_long(item)]
     config.hook.pytest_deselected(items=unfit)
     items[:] = [item for item in items if item not in unfit]
+
+
+def is_too_long(item: pytest.Item) -> bool:
+    """`make kernel-v2-long` runs them in the guest; `make test` only where the processor is real."""
+    is_wanted = MACHINE == "host" or bool(os.environ.get("EVENKEEL_LONG"))
+    return not is_wanted and item.get_closest_marker("long") is not None
 
 
 def needs(item: pytest.Item) -> set[str]:

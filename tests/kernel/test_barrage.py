@@ -18,6 +18,8 @@ from tests.kernel.waiting import eventually
 
 __all__ = ["up"]
 
+pytestmark = pytest.mark.long
+
 MIB = 1 << 20
 SLEEP = ["sleep", "100000"]
 # An emulated machine is slow: less of everything, of the same kinds.

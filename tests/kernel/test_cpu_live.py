@@ -17,6 +17,8 @@ from tests.machines.programs import programs
 
 __all__ = ["up"]
 
+pytestmark = pytest.mark.long
+
 SLEEP = ["sleep", "1000"]
 
 

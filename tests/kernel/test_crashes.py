@@ -11,6 +11,8 @@ from tests.kernel.crashes import NODE, live
 
 __all__ = ["up"]
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.cgroup("v1", "v2")
 def test_nothing_is_lost_doubled_or_leaked_however_often_the_agent_is_killed(up: MakeUp, tmp_path: Path):

@@ -16,6 +16,8 @@ from tests.kernel.waiting import eventually
 
 __all__ = ["up"]
 
+pytestmark = pytest.mark.long
+
 SIZE_MIB = 96
 HARD = "--eviction-hard=nodefs.available<24Mi,nodefs.inodesFree<20%"
 FLAGS = (HARD, "--eviction-pressure-transition-period=1s")

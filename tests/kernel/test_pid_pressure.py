@@ -9,6 +9,8 @@ from tests.kernel.waiting import eventually
 
 __all__ = ["up"]
 
+pytestmark = pytest.mark.long
+
 # Far below what the tests' own cgroup may have (conftest.PROCESSES), whatever the machine has.
 NODE = "384Mi,2cpu,pids=200"
 FLAGS = ("--eviction-hard=pid.available<100", "--eviction-pressure-transition-period=1s")

@@ -17,6 +17,8 @@ from tests.kernel.waiting import eventually
 
 __all__ = ["up"]
 
+pytestmark = pytest.mark.long
+
 IS_GUEST = os.environ.get("EVENKEEL_MACHINE") != "host"
 CALM_SECONDS = 1.5
 LONGEST_SECONDS = 120.0
