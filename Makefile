@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 VECTORS ?= tests/vectors
+SEED ?= $(shell od -An -N3 -tu4 /dev/urandom | tr -d ' ')
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run demo explain root test lint format unit conformance kernel kernel-host kernel-v2 kernel-v2-long kernel-systemd bench docs clean soak
@@ -63,10 +64,10 @@ kernel-v2-long: setup ## crashes, storms and barrages there too, which takes mos
 kernel-systemd: setup ## in a virtual machine with systemd
 	$(BIN)/python -m tests.machines test systemd --time-limit 1200
 
-soak: setup root ## hours of it: the agent killed under 500 pods, hundreds of storms (SEED=n replays)
-	EVENKEEL_CRASH_PODS=500 EVENKEEL_CRASHES=60 EVENKEEL_STORMS=300 EVENKEEL_SEED=$(SEED) \
-	  $(BIN)/python -m tests.machines test host --time-limit 14400 -- \
-	  tests/kernel/test_crashes.py tests/kernel/test_storms.py -s
+soak: setup root ## hours of it: the agent killed under 500 pods (SEED=n replays), hundreds of storms
+	EVENKEEL_CRASH_PODS=500 EVENKEEL_CRASHES=60 EVENKEEL_SEED=$(SEED) \
+	  $(BIN)/python -m tests.machines test host --time-limit 14400 -- tests/kernel/test_crashes.py -s
+	EVENKEEL_STORMS=300 $(BIN)/python -m tests.machines test host --time-limit 14400 -- tests/kernel/test_storms.py -s
 
 bench: setup ## every figure beside its reference, and bench/results.json
 	$(BIN)/python -m bench

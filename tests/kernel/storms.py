@@ -28,13 +28,13 @@ class Storm(NamedTuple):
 
 
 def seeds(default: int) -> list[int]:
-    """`EVENKEEL_SEED` names one; else `EVENKEEL_STORMS` says how many new ones."""
-    one = os.environ.get("EVENKEEL_SEED")
+    """`EVENKEEL_SEED` names one, `EVENKEEL_STORMS` says how many new ones; else the same `default` ones each time."""
+    one, many = os.environ.get("EVENKEEL_SEED"), os.environ.get("EVENKEEL_STORMS")
     if one:
         return [int(one)]
-    return [
-        random.SystemRandom().randrange(10**6) for _ in range(int(os.environ.get("EVENKEEL_STORMS", default)))
-    ]
+    if many:
+        return [random.SystemRandom().randrange(10**6) for _ in range(int(many))]
+    return list(range(1, default + 1))
 
 
 def storm(seed: int) -> Storm:

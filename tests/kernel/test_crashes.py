@@ -1,7 +1,6 @@
 """The agent is killed at random moments under a changing load (`make soak` does it with many more pods)."""
 
 import os
-import secrets
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,8 @@ pytestmark = pytest.mark.long
 
 @pytest.mark.cgroup("v1", "v2")
 def test_nothing_is_lost_doubled_or_leaked_however_often_the_agent_is_killed(up: MakeUp, tmp_path: Path):
-    seed = int(os.environ.get("EVENKEEL_SEED") or secrets.randbits(32))
+    # The same story each time, so that a failure is one of the code; `make soak` tells others.
+    seed = int(os.environ.get("EVENKEEL_SEED") or 1)
     pods = int(os.environ.get("EVENKEEL_CRASH_PODS") or 25)
     kills = int(os.environ.get("EVENKEEL_CRASHES") or 9)
     live(up("--max-pods", "1000", node=NODE), tmp_path, seed=seed, most_pods=pods, kills=kills)
