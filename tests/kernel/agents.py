@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from evenkeel.cgroup.drivers.processes import is_dead
 from evenkeel.cli.client import Client, NoAgent
 from tests.kernel.cgroups import Cgroup
 from tests.kernel.waiting import eventually
@@ -196,4 +197,5 @@ def processes_of(cgroup: Cgroup) -> list[int]:
 
 
 def is_alive(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
+    """One that has ended and waits only for its parent to take note is not."""
+    return not is_dead(pid)

@@ -537,13 +537,20 @@ def is_too_small_for_v1(tree: Tree) -> bool:
 @pytest.mark.req("B10", "B13", "D5")
 @settings(
     max_examples=4 if MACHINE == "v2" else 12,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    suppress_health_check=[
+        HealthCheck.function_scoped_fixture,
+        HealthCheck.too_slow,
+        HealthCheck.filter_too_much,
+    ],
     deadline=None,
+    derandomize=True,
 )
 @given(plans=st.lists(st.tuples(nodes, moments(most=3)), min_size=1, max_size=3), is_partly=st.booleans())
 def test_any_sequence_of_plans_ends_with_the_kernel_as_the_last_one_says(
     driver: CgroupfsDriver, cgroup_root: Cgroup, plans: list[tuple[Any, list[PodMoment]]], is_partly: bool
 ):
+    # Another profile is another start of the agent, whose first pass puts back what the new plan does not name (B13).
+    assume(len({node.profile for node, _ in plans}) == 1)
     last: Report | None = None
     for node, pods in plans:
         config = node.config._replace(cgroup_root=path_of(cgroup_root), kube_reserved_cgroup="")
