@@ -13,6 +13,7 @@ import pytest
 from evenkeel.agent.agent import Agent
 from evenkeel.agent.journal import Journal, JournalError
 from evenkeel.api.config import KubeletConfiguration
+from evenkeel.cgroup.drivers.refusals import NotAvailable
 from evenkeel.errors import EvenkeelError
 from evenkeel.policy.cpu import shares, weight_keeping_ratio
 from evenkeel.runtime.interface import Attempt, Launch, StartFailed
@@ -599,3 +600,29 @@ def test_the_journal_is_kept_short_and_its_loss_is_told_once(place, monkeypatch,
     assert not any(calls), "waiting for the disk is not the loop's"
     told = [record for record in caplog.records if "journal.db" in record.getMessage()]
     assert len(told) == 1
+
+
+def test_what_the_kernel_lacks_is_told_once_however_pods_come_and_go(place):
+    place.kernel.absent["memory.high"] = NotAvailable("no memory.high here", path="/", file="memory.high")
+    limits = {"cpu": "10m", "memory": "64Mi"}
+
+    def with_memory(name: str, requested: str) -> str:
+        amounts = {"requests": {"cpu": "10m", "memory": requested}, "limits": limits}
+        return pod(
+            name, containers=[{"name": "main", "image": "host", "command": ["x"], "resources": amounts}]
+        )
+
+    async def story(agent: Agent) -> None:
+        # b is Guaranteed and has no memory.high (C2).
+        for text in (with_memory("a", "16Mi"), with_memory("b", "64Mi"), with_memory("c", "16Mi")):
+            (one,) = pods_of(text)
+            await agent.apply([one])
+            await until(lambda one=one: phase(agent, one.metadata.name) == "Running")
+        agent._sync.heal()
+        agent._telling.commit()
+        told = [one for one in agent.happenings() if one.reason == "CgroupRefused"]
+        assert [(one.message, one.times) for one in told] == [
+            ("memory.high is not available on this kernel", 1)
+        ]
+
+    drive(place, story)

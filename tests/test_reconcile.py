@@ -530,3 +530,20 @@ def test_after_any_sequence_of_plans_the_kernel_is_as_the_last_one_says(plans, v
 
 def paths(tree: Tree) -> set[str]:
     return {one.path for one in tree.cgroups}
+
+
+def test_a_part_of_a_pass_knows_what_the_kernel_lacks_elsewhere():
+    kernel = Kernel()
+    kernel.absent["memory.high"] = NotAvailable("no memory.high", path="/r", file="memory.high")
+    before = small_tree(memory__max="4096", memory__high="2048")
+    first = reconcile(kernel, before)
+    (lacking,) = first.unavailable
+    assert lacking.paths == ("/r/podx/c",)
+
+    other = cgroup("/r/pody", Kind.POD, pids__max="10")
+    after = before._replace(cgroups=(*before.cgroups, other))
+    report = reconcile_changed(kernel, before, after, last=first)
+    assert report.unavailable == first.unavailable
+
+    gone = after._replace(cgroups=tuple(one for one in after.cgroups if "podx" not in one.path))
+    assert reconcile_changed(kernel, after, gone, last=report).unavailable == ()

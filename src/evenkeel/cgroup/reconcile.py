@@ -109,13 +109,28 @@ def reconcile_changed(
         work,
         () if last is None else _repairs(work.done, before, last),
     )
-    if last is None or not last.unfinished:
+    return report if last is None else _with_what_stays(report, changed, last)
+
+
+def _with_what_stays(report: Report, changed: list[Cgroup], last: Report) -> Report:
+    """The report of a pass over `changed` alone, with what the one before knew of the rest of the plan."""
+    if not last.unfinished and not last.unavailable:
         return report
-    looked_at = {cgroup.path for cgroup in changed}
-    still = {cgroup.path for cgroup in after.cgroups} - looked_at
-    return report._replace(
-        unfinished=report.unfinished | {(path, file) for path, file in last.unfinished if path in still}
-    )
+    looked_at = {(cgroup.path, setting.file) for cgroup in changed for setting in cgroup.settings}
+    looked_at |= {(cgroup.path, "") for cgroup in changed}
+    planned = {cgroup.path: cgroup for cgroup in report.tree.cgroups}
+    unavailable = {one.file: one for one in report.unavailable}
+    for file, message, paths in last.unavailable:
+        left = tuple(
+            path
+            for path in paths
+            if path in planned and (path, file) not in looked_at and planned[path].value(file) is not None
+        )
+        if left:
+            now = unavailable.get(file, Unavailable(file, message, ()))
+            unavailable[file] = now._replace(paths=(*now.paths, *left))
+    left_over = {one for one in last.unfinished if one[0] in planned and one not in looked_at}
+    return report._replace(unfinished=report.unfinished | left_over, unavailable=tuple(unavailable.values()))
 
 
 def _changes(before: Tree, after: Tree) -> tuple[list[Cgroup], list[str]]:

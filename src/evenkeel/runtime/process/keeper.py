@@ -28,6 +28,7 @@ from evenkeel.runtime.process.paths import StatePaths
 from evenkeel.runtime.process.spares import Spares
 
 _LOWEST_SCORE = -999
+_SIGNALS_OF_THE_C_LIBRARY = (32, 33)  # those Python does not name
 _RECORDS_A_PACKET = 100
 _LOG_BYTES = 64 << 10
 
@@ -185,8 +186,9 @@ def _stand_apart(connection: int) -> socket.socket | None:
     os.umask(0o022)
     os.environ.clear()
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-        if number < signal.SIGRTMIN:
-            signal.signal(number, signal.SIG_DFL)
+        signal.signal(number, signal.SIG_DFL)
+    for number in _SIGNALS_OF_THE_C_LIBRARY:
+        syscalls.stop_ignoring(number)
     for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())

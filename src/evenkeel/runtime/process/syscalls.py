@@ -98,6 +98,7 @@ _SYS_MOVE_MOUNT = 429
 _SYS_CLOSE_RANGE = 436
 _SYS_OPENAT2 = 437
 _SYS_MOUNT_SETATTR = 442
+_SYS_RT_SIGACTION = {"x86_64": 13, "aarch64": 134, "riscv64": 134, "ppc64le": 173, "armv7l": 174, "i686": 174}
 _SYS_CLONE = {"x86_64": 56, "aarch64": 220, "riscv64": 220, "ppc64le": 120, "armv7l": 120, "i686": 120}
 
 # PyDLL: the interpreter keeps its lock, of which a fork would only see a copy.
@@ -243,6 +244,15 @@ def limit_capabilities(kept: int) -> None:
     except OSError as error:
         if error.errno != errno.EINVAL:  # a kernel before 4.3 has none
             raise
+
+
+def stop_ignoring(number: int) -> None:
+    """What the C library does not let one set: also the two signals it keeps for itself (32 and 33), which a parent may
+    have ignored for us. Does nothing on an architecture whose number is not known here."""
+    call = _SYS_RT_SIGACTION.get(os.uname().machine)
+    if call is not None:
+        default = (ctypes.c_ulong * 8)()  # SIG_DFL, no flags, an empty mask: as long as any architecture's
+        _checked(_libc.syscall(ctypes.c_long(call), ctypes.c_int(number), default, None, ctypes.c_size_t(8)))
 
 
 def close_on_exec_from(first: int) -> None:
