@@ -16,6 +16,7 @@ from evenkeel.agent.interface import ADDED, Applied, ContainerUsage, NodeUsage, 
 from evenkeel.agent.journal import Journal, JournalError
 from evenkeel.agent.kernel_events import KernelEvents
 from evenkeel.agent.node_status import node_object
+from evenkeel.agent.parts import Parts
 from evenkeel.agent.pressure.cpu import CpuPressure
 from evenkeel.agent.pressure.live import live_given, live_snapshot
 from evenkeel.agent.pressure.memory import MemoryPressure
@@ -76,51 +77,28 @@ class Agent:
         self._sync = Sync(
             node, settings, runtime, journal, self._holdings, self._cgroups, self._telling, self._clock
         )
-        self._wanting = Wanting(journal, self._holdings, self._sync, self._telling, node.profile, clock)
-        self._kernel = KernelEvents(
-            self._holdings, self._cgroups, journal, self._telling, self._sync.want_step
-        )
-        self._probing = Probing(runtime, self._holdings, self._sync, self._telling, clock)
-        self._returning = Returning(journal, self._holdings, self._sync, self._telling, clock)
-        self._conditions = NodeConditions(self._sync, self._telling)
-        self._conditions.on_change = self._returning.look_again
-        self._pressure = MemoryPressure(
-            node,
-            make_driver,
-            journal,
-            self._holdings,
-            self._sync,
-            self._telling,
-            self._conditions,
-            clock,
-        )
-        self._pressure.outcomes.on_evicted = lambda _: self._returning.look_again()
-        self._node_pressure = NodePressure(
+        parts = Parts(
             node,
             runtime,
             make_driver,
             journal,
             self._holdings,
-            self._sync,
-            self._telling,
-            self._conditions,
-            clock,
-        )
-        self._node_pressure.outcomes.on_evicted = lambda _: self._returning.look_again()
-        self._cpu_pressure = CpuPressure(
-            node,
             self._cgroups,
-            journal,
-            self._holdings,
-            self._sync,
             self._telling,
-            self._conditions,
+            self._sync,
             clock,
         )
-        self._cpu_pressure.on_evicted = lambda _: self._returning.look_again()
-        self._stalls = MemoryStalls(
-            node, self._cgroups, journal, self._holdings, self._sync, self._telling, clock
-        )
+        self._wanting = Wanting(parts)
+        self._kernel = KernelEvents(parts)
+        self._probing = Probing(parts)
+        self._returning = Returning(parts)
+        self._sync.on_evicted = self._returning.look_again
+        self._conditions = NodeConditions(self._sync, self._telling)
+        self._conditions.on_change = self._returning.look_again
+        self._pressure = MemoryPressure(parts, self._conditions)
+        self._node_pressure = NodePressure(parts, self._conditions)
+        self._cpu_pressure = CpuPressure(parts, self._conditions)
+        self._stalls = MemoryStalls(parts)
         self._sync.on_cleaned = self._cleaned
         self._tasks: list[asyncio.Task[None]] = []
         self.before_removal: Callable[[], None] = lambda: None  # of the cgroups, when the pods have ended

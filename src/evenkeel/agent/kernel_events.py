@@ -3,13 +3,10 @@ container of which the kernel has killed one process (A19)."""
 
 import asyncio
 import logging
-from collections.abc import Callable
 
-from evenkeel.agent.cgroups import Cgroups
-from evenkeel.agent.holdings import Holdings
-from evenkeel.agent.journal import Journal, JournalError
+from evenkeel.agent.journal import JournalError
+from evenkeel.agent.parts import Parts
 from evenkeel.agent.records import WARNING
-from evenkeel.agent.telling import Telling
 from evenkeel.cgroup.tree import Cgroup, Kind, Tree, Version
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.event_stream import EventStream
@@ -27,20 +24,12 @@ _MOST_REMEMBERED = 4096  # cgroups that are gone: the log may speak of them late
 class KernelEvents:
     """Listens for as long as `run` runs; `follow` tells it which cgroups there are."""
 
-    def __init__(
-        self,
-        holdings: Holdings,
-        cgroups: Cgroups,
-        journal: Journal,
-        telling: Telling,
-        killed: Callable[[str], None],
-    ) -> None:
-        """`killed` is told the UID of each pod in which the rest of a container has been ended."""
-        self._killed = killed
-        self._holdings = holdings
-        self._cgroups = cgroups
-        self._journal = journal
-        self._telling = telling
+    def __init__(self, parts: Parts) -> None:
+        self._sync = parts.sync
+        self._holdings = parts.holdings
+        self._cgroups = parts.cgroups
+        self._journal = parts.journal
+        self._telling = parts.telling
         self._stream: EventStream | None = None
         self._tree: Tree | None = None
         self._watched: set[str] = set()
@@ -115,7 +104,7 @@ class KernelEvents:
         error = await self._cgroups.kill(path)
         if error is not None:
             self._telling.tell(WARNING, "FailedKill", str(error))
-        self._killed(uid)
+        self._sync.want_step(uid)
 
     def _told_of_kill(self, record: OomRecord) -> None:
         cgroup = self._known.get(record.cgroup)

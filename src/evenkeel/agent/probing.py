@@ -1,34 +1,22 @@
 """What probes make of a pod's life: readiness, the end of start-up, and the end of a container that does not answer."""
 
-import time
-from collections.abc import Callable
-
-from evenkeel.agent.holdings import Holdings
+from evenkeel.agent.parts import Parts
 from evenkeel.agent.probes import Probed, Probes
 from evenkeel.agent.records import WARNING, HeldPod
-from evenkeel.agent.sync import Sync
-from evenkeel.agent.telling import Telling
 from evenkeel.policy.lifecycle import changes
 from evenkeel.policy.lifecycle.probe import ProbeKind, ProbeVerdict
-from evenkeel.runtime.interface import Attempt, Runtime
+from evenkeel.runtime.interface import Attempt
 
 
 class Probing:
-    def __init__(
-        self,
-        runtime: Runtime,
-        holdings: Holdings,
-        sync: Sync,
-        telling: Telling,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._holdings = holdings
-        self._sync = sync
-        self._telling = telling
-        self._clock = clock
-        self._probes = Probes(runtime.execute, self._told, clock)
+    def __init__(self, parts: Parts) -> None:
+        self._holdings = parts.holdings
+        self._sync = parts.sync
+        self._telling = parts.telling
+        self._clock = parts.clock
+        self._probes = Probes(parts.runtime.execute, self._told, parts.clock)
         self._watched: dict[str, set[Attempt]] = {}  # by the pod's UID
-        sync.on_settled = self._follow
+        parts.sync.on_settled = self._follow
 
     async def close(self) -> None:
         await self._probes.close()

@@ -61,7 +61,8 @@ class Sync:
         self.on_settled: Callable[[str, HeldPod | None], None] = lambda *_: None  # after a pod was looked at
         self.on_cleaned: Callable[[str], None] = lambda _: (
             None
-        )  # nothing of a pod is left but logs; with its UID
+        )  # nothing is left but logs; with the pod's UID
+        self.on_evicted: Callable[[], None] = lambda: None
         self.on_exit: Callable[[str], None] = lambda _: None  # before an end is looked at; with the pod's UID
         self.pressures: tuple[str, ...] = ()  # conditions of the node that admission asks about
         self._node = node
@@ -176,6 +177,7 @@ class Sync:
         if held is not None and held.is_admitted:
             self._holdings.put_life(uid, changes.with_verdict(held.life, verdict))
             self.want_step(uid)
+            self.on_evicted()
 
     def start_anew(self, uid: str) -> bool:
         """A pod that is over is judged and started again, as one that has just come (E16). False if something of it is

@@ -8,17 +8,13 @@ import logging
 from collections.abc import Callable, Sequence
 
 from evenkeel.agent.admitting import FILE, is_running, takes_room
-from evenkeel.agent.holdings import Holdings
 from evenkeel.agent.interface import Applied
-from evenkeel.agent.journal import Journal
+from evenkeel.agent.parts import Parts
 from evenkeel.agent.records import NORMAL, WARNING, HeldPod
 from evenkeel.agent.sources import FileSet
-from evenkeel.agent.sync import Sync
-from evenkeel.agent.telling import Telling
 from evenkeel.api.decode import Findings, decode
 from evenkeel.api.encode import encode
 from evenkeel.api.pod import Pod
-from evenkeel.api.profile import Profile
 from evenkeel.api.status import PodStatus
 from evenkeel.errors import EvenkeelError
 from evenkeel.policy.lifecycle import changes
@@ -36,25 +32,17 @@ _SUCCESSOR = "successor:"  # in the journal, with the UID of the pod whose place
 
 
 class Wanting:
-    def __init__(
-        self,
-        journal: Journal,
-        holdings: Holdings,
-        sync: Sync,
-        telling: Telling,
-        profile: Profile,
-        clock: Callable[[], float],
-    ) -> None:
-        self._profile = profile
-        self._journal = journal
-        self._holdings = holdings
-        self._sync = sync
-        self._telling = telling
-        self._clock = clock
+    def __init__(self, parts: Parts) -> None:
+        self._profile = parts.node.profile
+        self._journal = parts.journal
+        self._holdings = holdings = parts.holdings
+        self._sync = parts.sync
+        self._telling = parts.telling
+        self._clock = parts.clock
         self._problems: set[str] = set()  # of files, told once
         self._in_files: dict[str, tuple[Pod, str]] = {}  # by namespace/name
-        sync.on_gone = self._succeed
-        sync.on_room = self._try_deferred
+        parts.sync.on_gone = self._succeed
+        parts.sync.on_room = self._try_deferred
         kept = ((held.pod.metadata.uid, self._kept(_RESIZE + held.pod.metadata.uid)) for held in holdings)
         self._deferred = {uid: pod for uid, pod in kept if pod is not None}  # larger, when there is room
 

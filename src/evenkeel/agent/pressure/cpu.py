@@ -8,17 +8,13 @@ counted. BestEffort pods get the least weight as a part of the plan, so that nob
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 
-from evenkeel.agent.cgroups import Cgroups
-from evenkeel.agent.holdings import Holdings
 from evenkeel.agent.journal import Decision as Recorded
-from evenkeel.agent.journal import Journal, JournalError
+from evenkeel.agent.journal import JournalError
 from evenkeel.agent.journal_text import Unreadable, from_text, plain_of, plain_text, to_text
+from evenkeel.agent.parts import Parts
 from evenkeel.agent.pressure.node_conditions import NodeConditions
 from evenkeel.agent.records import NORMAL, WARNING, HeldPod
-from evenkeel.agent.sync import Sync
-from evenkeel.agent.telling import Telling
 from evenkeel.cgroup.tree import Cgroup, Kind, Setting, Version
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.cpu_waits import TaskWaits, waited_some_us
@@ -35,7 +31,6 @@ from evenkeel.policy.cpu_shortage import (
 )
 from evenkeel.policy.eviction.decide import EVICTED, settings_from
 from evenkeel.policy.lifecycle.life import Verdict
-from evenkeel.policy.node import NodeView
 from evenkeel.policy.qos import QoSClass
 
 log = logging.getLogger(__name__)
@@ -60,26 +55,16 @@ class _Begun:
 class CpuPressure:
     """`run` it where `is_on`."""
 
-    def __init__(
-        self,
-        node: NodeView,
-        cgroups: Cgroups,
-        journal: Journal,
-        holdings: Holdings,
-        sync: Sync,
-        telling: Telling,
-        conditions: NodeConditions,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self.on_evicted: Callable[[str], None] = lambda _: None  # with the UID
+    def __init__(self, parts: Parts, conditions: NodeConditions) -> None:
+        node = parts.node
         self.is_on = node.config.cpu_kills
-        self._cgroups = cgroups
-        self._journal = journal
-        self._holdings = holdings
-        self._sync = sync
-        self._telling = telling
+        self._cgroups = parts.cgroups
+        self._journal = parts.journal
+        self._holdings = parts.holdings
+        self._sync = parts.sync
+        self._telling = parts.telling
         self._conditions = conditions
-        self._clock = clock
+        self._clock = parts.clock
         self._window_seconds = node.config.cpu_kills_window.seconds
         of_eviction = settings_from(node.config)
         self._settings = CpuSettings(
@@ -199,7 +184,6 @@ class CpuPressure:
             self._sync.evict(uid, verdict)
             figures = plain_of(to_text(decision.reason))
             self._telling.tell(WARNING, EVICTED, decision.message, decision.victim, figures=figures)
-            self.on_evicted(uid)
         self._sync.want_step()
 
     def _tell(self, decision: CpuDecision, window: CpuWindow) -> None:

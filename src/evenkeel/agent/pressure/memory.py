@@ -5,12 +5,10 @@ import asyncio
 import gc
 import os
 import sys
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from evenkeel.agent.holdings import Holdings
-from evenkeel.agent.journal import Journal
+from evenkeel.agent.parts import Parts
 from evenkeel.agent.pressure import intents
 from evenkeel.agent.pressure.marks import MEMORY_SIGNALS
 from evenkeel.agent.pressure.node_conditions import NodeConditions
@@ -19,8 +17,6 @@ from evenkeel.agent.pressure.recording import Step
 from evenkeel.agent.pressure.roster import Member, roster_of
 from evenkeel.agent.pressure.watch import SWITCH_SECONDS, Evicting, Timing, Watch
 from evenkeel.agent.records import NORMAL
-from evenkeel.agent.sync import Sync
-from evenkeel.agent.telling import Telling
 from evenkeel.cgroup.driver import Driver
 from evenkeel.cgroup.tree import Tree
 from evenkeel.host.protection import lock_memory, run_soon
@@ -28,7 +24,6 @@ from evenkeel.policy.eviction.decide import State, settings_from
 from evenkeel.policy.eviction.message import readable
 from evenkeel.policy.eviction.thresholds import config_thresholds
 from evenkeel.policy.eviction.usage import Resource
-from evenkeel.policy.node import NodeView
 
 SOURCE = "memory"
 _THREADS = 4
@@ -37,32 +32,22 @@ _THREADS = 4
 class MemoryPressure:
     """Does nothing where no memory threshold is configured."""
 
-    def __init__(
-        self,
-        node: NodeView,
-        make_driver: Callable[[], Driver],
-        journal: Journal,
-        holdings: Holdings,
-        sync: Sync,
-        telling: Telling,
-        conditions: NodeConditions,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._node = node
-        self._make_driver = make_driver
+    def __init__(self, parts: Parts, conditions: NodeConditions) -> None:
+        self._node = node = parts.node
+        self._make_driver = parts.make_driver
         self._driver: Driver | None = None  # to find files with
-        self._journal = journal
-        self._holdings = holdings
-        self._sync = sync
-        self._telling = telling
-        self.outcomes = Outcomes(SOURCE, journal, holdings, sync, telling, conditions, clock)
-        self._clock = clock
+        self._journal = parts.journal
+        self._holdings = parts.holdings
+        self._sync = parts.sync
+        self._telling = parts.telling
+        self.outcomes = Outcomes(SOURCE, parts, conditions)
+        self._clock = parts.clock
         self._thresholds = tuple(
             one for one in config_thresholds(node.config) if one.signal in MEMORY_SIGNALS
         )
         self._settings = settings_from(node.config)._replace(local_storage_capacity_isolation=False)
         self._watch: Watch | None = None
-        sync.on_exit = self.settle
+        parts.sync.on_exit = self.settle
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tree: Tree | None = None
 

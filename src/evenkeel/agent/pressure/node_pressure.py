@@ -1,12 +1,10 @@
 """Disk and process pressure, the loop's side of it: what the watch needs of the agent, and what it tells."""
 
 import asyncio
-import time
 from collections.abc import Callable, Coroutine, Mapping
 
 from evenkeel.agent.admitting import takes_room
-from evenkeel.agent.holdings import Holdings
-from evenkeel.agent.journal import Journal
+from evenkeel.agent.parts import Parts
 from evenkeel.agent.pressure.collecting import Collected, Collector
 from evenkeel.agent.pressure.marks import MEMORY_SIGNALS
 from evenkeel.agent.pressure.node_conditions import NodeConditions
@@ -16,41 +14,26 @@ from evenkeel.agent.pressure.outcomes import Outcomes
 from evenkeel.agent.pressure.recording import Step
 from evenkeel.agent.pressure.roster import roster_of
 from evenkeel.agent.records import NORMAL
-from evenkeel.agent.sync import Sync
-from evenkeel.agent.telling import Telling
 from evenkeel.cgroup.driver import Driver
 from evenkeel.cgroup.tree import Tree
 from evenkeel.policy.eviction.decide import Eviction, Reclaim, State, settings_from
 from evenkeel.policy.eviction.message import readable
 from evenkeel.policy.eviction.thresholds import config_thresholds
 from evenkeel.policy.eviction.usage import Resource
-from evenkeel.policy.node import NodeView
-from evenkeel.runtime.interface import Runtime
 
 SOURCE = "node"
 _COLLECT_SECONDS = 60.0  # how long the watch waits for a collection
 
 
 class NodePressure:
-    def __init__(
-        self,
-        node: NodeView,
-        runtime: Runtime,
-        make_driver: Callable[[], Driver],
-        journal: Journal,
-        holdings: Holdings,
-        sync: Sync,
-        telling: Telling,
-        conditions: NodeConditions,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._node = node
-        self._runtime = runtime
-        self._make_driver = make_driver
-        self._journal = journal
-        self._holdings = holdings
-        self._clock = clock
-        self.outcomes = Outcomes(SOURCE, journal, holdings, sync, telling, conditions, clock)
+    def __init__(self, parts: Parts, conditions: NodeConditions) -> None:
+        self._node = parts.node
+        self._runtime = parts.runtime
+        self._make_driver = parts.make_driver
+        self._journal = parts.journal
+        self._holdings = parts.holdings
+        self._clock = parts.clock
+        self.outcomes = Outcomes(SOURCE, parts, conditions)
         self._driver: Driver | None = None  # to find files with
         self._watch: NodeWatch | None = None
         self._tree: Tree | None = None

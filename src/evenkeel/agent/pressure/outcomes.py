@@ -1,18 +1,15 @@
 """What was decided under pressure becomes part of the pods' lives, of the journal and of the node's conditions."""
 
 import logging
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from evenkeel.agent.holdings import Holdings
-from evenkeel.agent.journal import Journal, JournalError
+from evenkeel.agent.journal import JournalError
 from evenkeel.agent.journal_text import Unreadable, plain_of, to_text
+from evenkeel.agent.parts import Parts
 from evenkeel.agent.pressure import intents
 from evenkeel.agent.pressure.node_conditions import NodeConditions
 from evenkeel.agent.pressure.recording import KIND, Step, given, said, state_from, state_plain
 from evenkeel.agent.records import NORMAL, WARNING
-from evenkeel.agent.sync import Sync
-from evenkeel.agent.telling import Telling
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.files import read_text
 from evenkeel.policy.eviction.decide import EVICTED, Eviction, State
@@ -24,41 +21,21 @@ log = logging.getLogger(__name__)
 class Outcomes:
     """Of one who watches; `source` is its name, also in the journal. For the agent's loop alone."""
 
-    def __init__(
-        self,
-        source: str,
-        journal: Journal,
-        holdings: Holdings,
-        sync: Sync,
-        telling: Telling,
-        conditions: NodeConditions,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self.on_evicted: Callable[[str], None] = lambda _: None  # with the UID, after its verdict is written
+    def __init__(self, source: str, parts: Parts, conditions: NodeConditions) -> None:
         self._source = source
         self._key = f"evictionState:{source}"
-        self._journal = journal
-        self._holdings = holdings
-        self._sync = sync
-        self._telling = telling
+        self._journal = parts.journal
+        self._holdings = parts.holdings
+        self._sync = parts.sync
+        self._telling = parts.telling
         self._conditions = conditions
-        self._clock = clock
+        self._clock = parts.clock
         self._notes: set[str] = set()
 
     def evicting(self, uid: str, eviction: Eviction, at: float) -> None:
         """A pod goes, whole (A20)."""
         grace = float(eviction.grace_period_seconds)
-        verdict = Verdict(
-            "Failed", EVICTED, eviction.message, at, grace, is_disruption=eviction.limit is None
-        )
-        self._sync.evict(uid, verdict)
-        try:
-            with self._journal.transaction():
-                self._holdings.commit()
-                intents.taken_up(self._journal, uid)
-        except JournalError as error:
-            log.error("%s", error)  # noqa: TRY400 - the next step tries again
-        self.on_evicted(uid)
+        self.evict(uid, eviction.message, at, grace, is_disruption=eviction.limit is None)
         reason = eviction.shortage or eviction.limit
         figures = plain_of(to_text(reason)) if reason is not None else {}
         self._telling.tell(WARNING, EVICTED, eviction.message, eviction.pod, figures=figures)
@@ -74,7 +51,6 @@ class Outcomes:
                 intents.taken_up(self._journal, uid)
         except JournalError as error:
             log.error("%s", error)  # noqa: TRY400 - the next step tries again
-        self.on_evicted(uid)
 
     def stepped(self, step: Step, after: State, more: Mapping[str, object]) -> None:
         """A decision that changed something, after it was carried out."""

@@ -6,14 +6,10 @@ anew, through admission, as if it had just come.
 
 import asyncio
 import logging
-import time
-from collections.abc import Callable
 
-from evenkeel.agent.holdings import Holdings
-from evenkeel.agent.journal import Journal, JournalError
+from evenkeel.agent.journal import JournalError
+from evenkeel.agent.parts import Parts
 from evenkeel.agent.records import NORMAL, HeldPod
-from evenkeel.agent.sync import Sync
-from evenkeel.agent.telling import Telling
 from evenkeel.policy.eviction.back_off import NO_BACK_OFF, BackOff, after_eviction
 from evenkeel.policy.eviction.decide import EVICTED
 
@@ -24,19 +20,12 @@ _KEPT = "returning"  # in the journal: back-offs by UID
 
 
 class Returning:
-    def __init__(
-        self,
-        journal: Journal,
-        holdings: Holdings,
-        sync: Sync,
-        telling: Telling,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._journal = journal
-        self._holdings = holdings
-        self._sync = sync
-        self._telling = telling
-        self._clock = clock
+    def __init__(self, parts: Parts) -> None:
+        self._journal = parts.journal
+        self._holdings = parts.holdings
+        self._sync = parts.sync
+        self._telling = parts.telling
+        self._clock = parts.clock
         self._changed = asyncio.Event()
         self._of: dict[str, BackOff] = self._kept()
 

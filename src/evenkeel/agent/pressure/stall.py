@@ -8,17 +8,13 @@ plan, and is kept over restarts of the agent, until the container ends or its us
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 from typing import NamedTuple
 
-from evenkeel.agent.cgroups import Cgroups
-from evenkeel.agent.holdings import Holdings
 from evenkeel.agent.journal import Decision as Recorded
-from evenkeel.agent.journal import Journal, JournalError
+from evenkeel.agent.journal import JournalError
 from evenkeel.agent.journal_text import Unreadable
+from evenkeel.agent.parts import Parts
 from evenkeel.agent.records import NORMAL, WARNING, HeldPod
-from evenkeel.agent.sync import Sync
-from evenkeel.agent.telling import Telling
 from evenkeel.cgroup.tree import Cgroup, Kind, Setting, Tree, Version
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.event_stream import EventStream
@@ -37,7 +33,6 @@ from evenkeel.policy.memory_stall import (
     recent,
     stall,
 )
-from evenkeel.policy.node import NodeView
 from evenkeel.policy.words import bytes_text
 
 log = logging.getLogger(__name__)
@@ -62,25 +57,17 @@ class Raised(NamedTuple):
 class MemoryStalls:
     """`take_up` before the first pass, `follow` each tree, `run` until cancelled."""
 
-    def __init__(
-        self,
-        node: NodeView,
-        cgroups: Cgroups,
-        journal: Journal,
-        holdings: Holdings,
-        sync: Sync,
-        telling: Telling,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, parts: Parts) -> None:
+        node = parts.node
         self._answer = Answer(node.config.memory_high_stall)
         self._period = node.config.memory_high_stall_period.seconds
         self._allocatable_bytes = node.allocatable_bytes
-        self._cgroups = cgroups
-        self._journal = journal
-        self._holdings = holdings
-        self._sync = sync
-        self._telling = telling
-        self._clock = clock
+        self._cgroups = parts.cgroups
+        self._journal = parts.journal
+        self._holdings = parts.holdings
+        self._sync = parts.sync
+        self._telling = parts.telling
+        self._clock = parts.clock
         self._stream: EventStream | None = None
         self._known: dict[str, tuple[Cgroup, int | None]] = {}  # containers with their marks, by path
         self._marked: dict[str, Cgroup] = {}  # containers that have a mark, by path; as planned
