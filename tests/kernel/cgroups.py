@@ -19,15 +19,25 @@ UNIFIED = ""  # the key of the cgroup v2 hierarchy
 def hierarchies(mountinfo: str | None = None) -> dict[str, Path]:
     """The mount of each cgroup v1 controller, and that of cgroup v2 as `UNIFIED`: see proc_pid_mountinfo(5)."""
     found: dict[str, Path] = {}
+    for directory, kind, options in _mounted(mountinfo):
+        for key in [UNIFIED] if kind == "cgroup2" else V1_CONTROLLERS.intersection(options):
+            found.setdefault(key, directory)
+    return found
+
+
+def named_hierarchies(mountinfo: str | None = None) -> list[Path]:
+    """Those of v1 without a controller, such as systemd's; runc makes a container's cgroup there too."""
+    mounted = _mounted(mountinfo)
+    return [directory for directory, _, options in mounted if any(one.startswith("name=") for one in options)]
+
+
+def _mounted(mountinfo: str | None) -> Iterator[tuple[Path, str, list[str]]]:
     for line in (mountinfo or Path("/proc/self/mountinfo").read_text()).splitlines():
         mount, _, filesystem = line.partition(" - ")
         kind, _, options = filesystem.split(" ")
         root, directory = mount.split(" ")[3:5]
-        if kind not in ("cgroup", "cgroup2") or root != "/":
-            continue
-        for key in [UNIFIED] if kind == "cgroup2" else V1_CONTROLLERS.intersection(options.split(",")):
-            found.setdefault(key, Path(directory))
-    return found
+        if kind in ("cgroup", "cgroup2") and root == "/":
+            yield Path(directory), kind, options.split(",")
 
 
 class Cgroup:
@@ -111,7 +121,7 @@ class Cgroup:
         """Kill what is in it, and remove it with all below in every hierarchy."""
         self.kill()
         for path in self.paths():
-            eventually(partial(_removed, path))
+            eventually(partial(removed, path))
 
     def _kill_once(self) -> bool:
         with contextlib.suppress(OSError):
@@ -143,7 +153,7 @@ def temporary(cgroup: Cgroup) -> Iterator[Cgroup]:
         cgroup.remove()
 
 
-def _removed(path: Path) -> bool:
+def removed(path: Path) -> bool:
     """Remove the directory with all below it; False while something is still on its way out."""
     for directory, _, _ in os.walk(path, topdown=False):
         with contextlib.suppress(OSError):

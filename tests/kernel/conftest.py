@@ -8,12 +8,13 @@ import os
 import platform
 import secrets
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.kernel import systemd
-from tests.kernel.cgroups import UNIFIED, Cgroup, hierarchies, temporary
+from tests.kernel.cgroups import UNIFIED, Cgroup, hierarchies, named_hierarchies, removed, temporary
 from tests.kernel.processes import Spawn, spawning
 from tests.kernel.waiting import eventually
 
@@ -82,15 +83,19 @@ def cgroup_root() -> Iterator[Cgroup]:
         return
     tops = Cgroup(hierarchies())
     root = Cgroup({key: path / name for key, path in tops.directories.items()})
-    with temporary(root):
-        # On a hybrid host what v2 hands on from its top is not ours to change; v1 has the controllers that matter.
-        tops.child(name, controllers=set(tops.directories) == {UNIFIED})
-        if root.has("memory.max"):
-            root.write("memory.max", MEMORY_BYTES)
-        else:
-            root.write("memory.limit_in_bytes", MEMORY_BYTES)
-        root.write("pids.max", PROCESSES)
-        yield root
+    try:
+        with temporary(root):
+            # On a hybrid host what v2 hands on from its top is not ours to change; v1 has the controllers that matter.
+            tops.child(name, controllers=set(tops.directories) == {UNIFIED})
+            if root.has("memory.max"):
+                root.write("memory.max", MEMORY_BYTES)
+            else:
+                root.write("memory.limit_in_bytes", MEMORY_BYTES)
+            root.write("pids.max", PROCESSES)
+            yield root
+    finally:
+        for top in named_hierarchies():
+            eventually(partial(removed, top / name))
 
 
 def _slice_root(unit: str) -> Iterator[Cgroup]:
@@ -118,5 +123,6 @@ def spawn(cgroup_root: Cgroup) -> Iterator[Spawn]:
 def _nothing_left() -> Iterator[None]:
     """Every cgroup that the tests of this run made is gone after the last of them."""
     yield
-    left = [str(path) for top in hierarchies().values() for path in top.glob(f"{PREFIX}*")]
+    tops = [*hierarchies().values(), *named_hierarchies()]
+    left = [str(path) for top in tops for path in top.glob(f"{PREFIX}*")]
     assert not left, f"cgroups left behind: {', '.join(left)}"

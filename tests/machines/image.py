@@ -17,12 +17,14 @@ from tests.machines.cache import made_once
 
 PACKAGES = (
     "busybox-static",
+    "containerd",
     "dbus",
     "kmod",
     "libstdc++6",  # for compiled Python packages
     "linux-image-cloud-amd64",
     "procps",
     "python3",
+    "runc",
     "systemd",
 )
 OPTIONS = (

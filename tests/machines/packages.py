@@ -1,6 +1,7 @@
 """The Debian packages that the machines are made with, installed where they are missing and we may."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -10,6 +11,9 @@ from tests.machines import Unavailable
 from tests.machines.cache import locked
 
 PROGRAMS = ("gcc", "libc6-dev")
+IMAGES = ("busybox-static",)
+# By the program that is looked for first: one that another package has brought is as good, and is not to be replaced.
+CONTAINERD = {"containerd": "containerd", "runc": "runc"}
 VIRTUAL_MACHINE = (
     "cpio",
     "e2fsprogs",
@@ -37,7 +41,11 @@ def require(packages: Iterable[str]) -> None:
         if missing:
             print(f"installing {' '.join(missing)}", file=sys.stderr)
             apt_get("update")
-            apt_get("install", "-y", "--no-install-recommends", *missing)
+            apt_get("install", "-y", "--no-install-recommends", "--no-remove", *missing)
+
+
+def require_containerd() -> None:
+    require(package for program, package in CONTAINERD.items() if shutil.which(program) is None)
 
 
 def virtiofsd() -> Path:
@@ -71,6 +79,8 @@ def apt_get(*arguments: str) -> None:
 
 def _missing(packages: Iterable[str]) -> list[str]:
     wanted = list(packages)
+    if not wanted:
+        return []
     query = ["dpkg-query", "--show", "--showformat", "${Package} ${db:Status-Status}\\n", *wanted]
     try:
         listed = subprocess.run(query, check=False, capture_output=True, text=True).stdout

@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from tests.machines import Unavailable, host, virtual_machine
 from tests.machines.cache import CACHE
+from tests.machines.container_images import container_images
 from tests.machines.environment import compile_ahead, guest_environment, variables
 from tests.machines.image import root_image
 from tests.machines.initrd import initrd
-from tests.machines.packages import PROGRAMS, VIRTUAL_MACHINE, require
-from tests.machines.programs import programs
+from tests.machines.packages import IMAGES, PROGRAMS, VIRTUAL_MACHINE, require
 
 MACHINES = ("host", "v2", "systemd")
 MACHINE_FAILED = 125
@@ -42,7 +42,7 @@ def run_kernel_tests(request: Request, pytest_arguments: Sequence[str]) -> int:
         if request.machine != "host":
             return _run_in_guest(request, command, tests)
         host.require_cgroups()
-        require(PROGRAMS)
+        require((*PROGRAMS, *IMAGES))
         return run_command(request, command)
     except Unavailable as reason:
         print(f"kernel tests on {request.machine}: skipped, {reason}", file=sys.stderr)
@@ -53,8 +53,8 @@ def _run_in_guest(request: Request, command: Sequence[str], tests: Sequence[str]
     """Run `command` in a virtual machine; `tests` are compiled before, if it is going to run those."""
     began = time.monotonic()
     host.require_root()
-    require((*VIRTUAL_MACHINE, *PROGRAMS))
-    programs()
+    require((*VIRTUAL_MACHINE, *PROGRAMS, *IMAGES))
+    container_images()  # and with them the programs
     image = root_image()
     machine = virtual_machine.VirtualMachine(
         image, initrd(image), request.machine == "systemd", request.memory_mib, request.cpus

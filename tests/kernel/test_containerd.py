@@ -1,0 +1,37 @@
+"""The containerd that tests start, and the images they make for it: a container runs, and nothing is left of it."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.cgroups import Cgroup
+from tests.kernel.waiting import eventually
+from tests.machines.container_images import TEST
+from tests.machines.containerd import Containerd
+from tests.machines.packages import require_containerd
+from tests.machines.programs import programs
+
+
+@pytest.mark.cgroup("v1", "v2")
+def test_a_container_with_our_programs_runs_outlives_containerd_and_ends_with_us(cgroup_root: Cgroup):
+    require_containerd()
+    place = cgroup_root.paths()[0].name
+    with Containerd() as containerd:
+        grow = [str(programs() / "grow"), "anon", "0", "0"]
+        own = ["--runc-root", str(containerd.directory / "runc"), "--cgroup", f"/{place}/one"]
+        containerd.ctr("run", "--detach", "--null-io", *own, TEST, "one", *grow)
+        one = Cgroup({key: path / "one" for key, path in cgroup_root.directories.items()})
+        (before,) = eventually(lambda: [pid for pid in one.processes() if runs(pid, grow[0])])
+        assert len(containerd.shims()) == 1
+        containerd.kill()
+        containerd.start()
+        assert one.processes() == {before}
+        assert containerd.containers() == {"one"}
+    assert not one.processes()
+    assert not containerd.shims()
+    assert not containerd.directory.exists()
+    assert str(containerd.directory) not in Path("/proc/self/mountinfo").read_text()
+
+
+def runs(pid: int, program: str) -> bool:
+    return Path(f"/proc/{pid}/cmdline").read_text().startswith(program)

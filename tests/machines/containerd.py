@@ -1,0 +1,229 @@
+"""A containerd of one's own: its directories, its socket and its images, apart from any other on the machine.
+
+`with Containerd() as containerd:` starts it and ends it with everything that it started, however its user ended.
+Sandboxes have the host's network, so that no network plug-in is needed.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from evenkeel.host.capabilities import parse_capabilities
+from tests.kernel.waiting import eventually
+from tests.machines.container_images import ARCHIVES, PAUSE, container_images
+
+NAMESPACE = "k8s.io"  # where CRI looks for images
+READY_SECONDS = 180.0  # an emulated machine takes half a minute
+CONFIG = """version = 2
+root = "{directory}/root"
+state = "{directory}/state"
+disabled_plugins = [
+  "io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.devmapper",
+  "io.containerd.snapshotter.v1.zfs", "io.containerd.internal.v1.opt", "io.containerd.internal.v1.tracing",
+  "io.containerd.tracing.processor.v1.otlp",
+]
+[grpc]
+  address = "{socket}"
+[ttrpc]
+  address = "{socket}.ttrpc"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{pause}"
+  disable_apparmor = true
+  restrict_oom_score_adj = {restrict}
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "{directory}/cni"
+    conf_dir = "{directory}/cni"
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    default_runtime_name = "runc"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+        Root = "{directory}/runc"
+        SystemdCgroup = {systemd}
+"""
+
+
+class Containerd:
+    def __init__(self, *, systemd_cgroup: bool = False) -> None:
+        # Short: a socket's path has at most 107 characters.
+        self.directory = Path(tempfile.mkdtemp(prefix="evenkeel-containerd-"))
+        self.socket = self.directory / "containerd.sock"
+        self.log = self.directory / "log"
+        self._systemd_cgroup = systemd_cgroup
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def endpoint(self) -> str:
+        return f"unix://{self.socket}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def __enter__(self) -> Self:
+        try:
+            self._configure()
+            self.start()
+            self._import_images()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Start it, again if need be, and wait until it says itself that it is ready."""
+        assert self._process is None or self._process.poll() is not None
+        command = ["containerd", "--config", str(self.directory / "config.toml")]
+        ready = self.directory / "ready"
+        ready.unlink(missing_ok=True)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified, self.log.open("ab") as log:
+            notified.bind(str(ready))
+            notified.settimeout(1.0)
+            self._process = subprocess.Popen(
+                ["setpriv", "--pdeathsig", "KILL", "--", *command],
+                env={**os.environ, "NOTIFY_SOCKET": str(ready)},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # ^C is for us
+            )
+            eventually(lambda: self._said(notified) == b"READY=1", within_seconds=READY_SECONDS)
+
+    def stop(self) -> None:
+        """As a service manager does it, for an upgrade say: containers run on."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """As nobody should. Containers run on."""
+        self._end(signal.SIGKILL)
+
+    def pause(self) -> None:
+        """It hangs: connections are taken, nothing is answered."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def ctr(self, *arguments: str) -> str:
+        """What containerd's own client says."""
+        command = ["ctr", "--address", str(self.socket), "--namespace", NAMESPACE, *arguments]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=READY_SECONDS)
+        assert done.returncode == 0, f"{' '.join(arguments)}: {done.stderr}\n{self._last_words()}"
+        return done.stdout
+
+    def containers(self) -> set[str]:
+        """The numbers of all containers and sandboxes that it knows."""
+        return set(self.ctr("containers", "list", "--quiet").split())
+
+    def shims(self) -> list[int]:
+        """One process a pod that keeps its containers, and outlives containerd."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                words = (path / "cmdline").read_bytes().split(b"\0")
+                if b"containerd-shim" in words[0] and os.fsencode(self.socket) in words:
+                    found.append(int(path.name))
+        return found
+
+    def close(self) -> None:
+        """Ends it and every container, by their numbers; unmounts and removes what it kept."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self.resume()
+            self.stop()
+        sockets = self._shim_sockets()
+        eventually(self._ended_shims)
+        for path in sockets:
+            path.unlink(missing_ok=True)
+        eventually(self._unmounted)
+        shutil.rmtree(self.directory)
+
+    def _configure(self) -> None:
+        powers = parse_capabilities(Path("/proc/self/status").read_text()).effective
+        settings = {
+            "directory": self.directory,
+            "socket": self.socket,
+            "pause": PAUSE,
+            # Where the kernel refuses to lower scores, no container would start: there they stay at ours or above.
+            "restrict": str("CAP_SYS_RESOURCE" not in powers).lower(),
+            "systemd": str(self._systemd_cgroup).lower(),
+        }
+        (self.directory / "cni").mkdir()
+        (self.directory / "config.toml").write_text(CONFIG.format(**settings))
+
+    def _import_images(self) -> None:
+        images = container_images()
+        for archive in ARCHIVES.values():
+            self.ctr("images", "import", str(images / archive))
+        eventually(lambda: self._known_to_cri() >= set(ARCHIVES), within_seconds=READY_SECONDS)
+
+    def _known_to_cri(self) -> set[str]:
+        """CRI hears of images that others import, a little later; it says so with a label."""
+        return set(self.ctr("images", "list", "--quiet", 'labels."io.cri-containerd.image"==managed').split())
+
+    def _said(self, notified: socket.socket) -> bytes:
+        assert self._process is not None
+        assert self._process.poll() is None, f"containerd ended: {self._last_words()}"
+        try:
+            return notified.recv(100)
+        except TimeoutError:
+            return b""
+
+    def _end(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+        try:
+            self._process.wait(READY_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _last_words(self) -> str:
+        return self.log.read_text(errors="replace")[-2000:] if self.log.exists() else ""
+
+    def _shim_sockets(self) -> list[Path]:
+        """They lie outside of our directories, and a shim that is killed leaves its own behind."""
+        tasks = self.directory / "state" / "io.containerd.runtime.v2.task"
+        addresses = [path.read_text() for path in tasks.glob("*/*/address")]
+        return [Path(one.removeprefix("unix://")) for one in addresses if one.startswith("unix://")]
+
+    def _ended_shims(self) -> bool:
+        """What a shim keeps are its children; the end of a container's first process is the end of all in it."""
+        shims = self.shims()
+        for pid in [*_children(shims), *shims]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return not shims
+
+    def _unmounted(self) -> bool:
+        mounts = _mounts_below(self.directory)
+        for path in reversed(mounts):
+            subprocess.run(["umount", "--lazy", path], check=False, capture_output=True)
+        return not mounts
+
+
+def _children(parents: list[int]) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            if int(path.read_text().rpartition(")")[2].split()[1]) in parents:
+                found.append(int(path.parent.name))
+    return found
+
+
+def _mounts_below(directory: Path) -> list[str]:
+    points = [line.split(" ")[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    return [point for point in points if point.startswith(f"{directory}/")]
