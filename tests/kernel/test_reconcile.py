@@ -25,7 +25,6 @@ from evenkeel.cgroup.values import default_value, direction, same_value
 from evenkeel.cli.main import main
 from evenkeel.policy.provision import PodMoment
 from tests.kernel.cgroups import Cgroup
-from tests.kernel.conftest import MACHINE
 from tests.kernel.drivers import made_driver, path_of, placed, planned
 from tests.kernel.processes import Spawn
 from tests.strategies import container, moments, nodes, pod
@@ -536,7 +535,7 @@ def is_too_small_for_v1(tree: Tree) -> bool:
 @any_version
 @pytest.mark.req("B10", "B13", "D5")
 @settings(
-    max_examples=4 if MACHINE == "v2" else 12,
+    max_examples=12,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     deadline=None,
     derandomize=True,

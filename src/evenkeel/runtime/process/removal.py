@@ -75,18 +75,25 @@ def _empty(directory: int, top: int, depth: int) -> bool:
     with os.scandir(directory) as entries:
         found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
     for name, is_directory in found:
-        if not is_directory:
-            _insist(partial(os.unlink, name, dir_fd=directory), directory, name)
-        elif depth == _DEEPEST:
-            is_empty = False
-            _move_up(directory, name, top)
-        else:
-            inside = _open(directory, name)
-            try:
-                is_empty &= _empty(inside, top, depth + 1)
-            finally:
-                os.close(inside)
-            _insist(partial(os.rmdir, name, dir_fd=directory), directory, name)
+        # What is gone already, another removal of a part of this tree has taken: the rest of it is still to be done.
+        with suppress(FileNotFoundError):
+            if not is_directory:
+                _insist(partial(os.unlink, name, dir_fd=directory), directory, name)
+            elif depth == _DEEPEST:
+                is_empty = False
+                _move_up(directory, name, top)
+            else:
+                is_empty &= _empty_and_remove(directory, name, top, depth + 1)
+    return is_empty
+
+
+def _empty_and_remove(directory: int, name: str, top: int, depth: int) -> bool:
+    inside = _open(directory, name)
+    try:
+        is_empty = _empty(inside, top, depth)
+    finally:
+        os.close(inside)
+    _insist(partial(os.rmdir, name, dir_fd=directory), directory, name)
     return is_empty
 
 
