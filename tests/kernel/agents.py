@@ -1,8 +1,13 @@
-"""`evenkeel up` as a process of its own, on a small node in a test's cgroup; killed and started as tests please."""
+"""`evenkeel up` as a process of its own, on a small node in a test's cgroup; killed and started as tests please.
+
+The same tests are for both runtimes: what is a process of the host (`image: host`) with the one is a container with
+the same programs with the other, in the containerd that the tests of a run share.
+"""
 
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,18 +19,29 @@ import pytest
 
 from evenkeel.cgroup.drivers.processes import is_dead
 from evenkeel.cli.client import Client, NoAgent
-from tests.kernel.cgroups import Cgroup
+from tests.kernel.cgroups import Cgroup, named_hierarchies
 from tests.kernel.waiting import eventually
+from tests.machines.container_images import TEST
+from tests.machines.containerd import Containerd
 
 MIB = 1 << 20
 READY_SECONDS = 120.0  # an emulated machine imports Python for seconds
+RUNTIMES = ("process",)
 
 
 class Up:
     """An agent, its state directory and its directory of manifests."""
 
-    def __init__(self, root: Cgroup, directory: Path, *flags: str, node: str = "384Mi,2cpu") -> None:
+    def __init__(
+        self,
+        root: Cgroup,
+        directory: Path,
+        *flags: str,
+        node: str = "384Mi,2cpu",
+        containerd: Containerd | None = None,
+    ) -> None:
         self.root = root
+        self.containerd = containerd
         self.state = directory / "state"
         self.manifests = directory / "pods"
         self.manifests.mkdir(exist_ok=True)
@@ -37,6 +53,7 @@ class Up:
             "--node",
             node,
             "--eviction-hard=",
+            *(["--runtime-endpoint", containerd.endpoint] if containerd else []),
             *flags,
         ]
         self._process: subprocess.Popen[bytes] | None = None
@@ -99,12 +116,19 @@ class Up:
         """A manifest that is there at once, as an editor's rename makes it."""
         path = self.manifests / name
         temporary = self.manifests / f".{name}"
-        temporary.write_text("\n---\n".join(texts))
+        temporary.write_text("\n---\n".join(map(self._in_image, texts)))
         temporary.rename(path)
         return path
 
     def apply(self, *pods: dict[str, Any]) -> None:
-        self.client.apply({"apiVersion": "v1", "kind": "List", "items": list(pods)})
+        everything = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(pods)})
+        self.client.apply(json.loads(self._in_image(everything)))
+
+    def _in_image(self, text: str) -> str:
+        """A manifest as the runtime can run it."""
+        if self.containerd is None:
+            return text
+        return re.sub(r"""(\bimage"?: *"?)host\b""", rf"\g<1>{TEST}", text)
 
     def pod(self, name: str) -> dict[str, Any]:
         return self.client.pod_or_none("default", name) or {}
@@ -140,6 +164,25 @@ class Up:
         """A cgroup below the pods' root."""
         return Cgroup({key: path.joinpath("kubepods", *names) for key, path in self.root.directories.items()})
 
+    def of_pod(self, name: str) -> Cgroup:
+        """The cgroup of a pod that is there."""
+        found = eventually(lambda: self.pod(name))
+        branch = {"Guaranteed": (), "Burstable": ("burstable",), "BestEffort": ("besteffort",)}
+        return self.cgroup(*branch[found["status"]["qosClass"]], f"pod{found['metadata']['uid']}")
+
+    def container(self, name: str, container: str = "main") -> Cgroup:
+        """The cgroup of the container's present run; a runtime for containers names it after that."""
+        pod = self.of_pod(name)
+        place = (
+            container if self.containerd is None else eventually(lambda: self._container_id(name, container))
+        )
+        return Cgroup({key: path / place for key, path in pod.directories.items()})
+
+    def _container_id(self, name: str, container: str) -> str:
+        statuses = self.status(name).get("containerStatuses", ())
+        (found,) = [one.get("containerID", "") for one in statuses if one["name"] == container] or [""]
+        return found.removeprefix("containerd://")
+
     def keeper_pid(self) -> int | None:
         """The state directory is among its arguments, and among those of its children that are to be containers."""
         state = os.fsencode(os.path.realpath(self.state))
@@ -159,20 +202,26 @@ class Up:
                 self.kill()
             self.start()
         assert self.stop() == 0, self.log.read_text()[-3000:]
+        if self.containerd is not None:
+            assert not self.containerd.containers()
+            name = self.root.paths()[0].name
+            left = [str(path) for top in named_hierarchies() for path in (top / name).glob("*/")]
+            assert not left, f"cgroups left behind: {', '.join(left)}"
 
 
 MakeUp = Callable[..., Up]
 
 
-@pytest.fixture
-def up(cgroup_root: Cgroup, tmp_path: Path) -> Iterator[MakeUp]:
+@pytest.fixture(params=RUNTIMES)
+def up(request: pytest.FixtureRequest, cgroup_root: Cgroup, tmp_path: Path) -> Iterator[MakeUp]:
     """Makes agents; a second one is another node, with a state of its own."""
     made: list[Up] = []
+    containerd = request.getfixturevalue("containerd") if request.param == "cri" else None
 
     def make(*flags: str, **options: Any) -> Up:
         directory = tmp_path / f"agent{len(made)}"
         directory.mkdir()
-        agent = Up(cgroup_root, directory, *flags, **options)
+        agent = Up(cgroup_root, directory, *flags, containerd=containerd, **options)
         made.append(agent)
         return agent
 
@@ -181,6 +230,17 @@ def up(cgroup_root: Cgroup, tmp_path: Path) -> Iterator[MakeUp]:
     finally:
         for agent in made:
             agent.close()
+
+
+def with_host_path(one: dict[str, Any], *paths: Path) -> dict[str, Any]:
+    """A pod that sees directories of the host under their own names."""
+    names = {f"host{number}": str(path) for number, path in enumerate(paths)}
+    volumes = [{"name": name, "hostPath": {"path": path}} for name, path in names.items()]
+    mounts = [{"name": name, "mountPath": path} for name, path in names.items()]
+    one["spec"].setdefault("volumes", []).extend(volumes)
+    for container in (*one["spec"].get("initContainers", ()), *one["spec"]["containers"]):
+        container.setdefault("volumeMounts", []).extend(mounts)
+    return one
 
 
 def pod(name: str, command: list[str], *, uid: str = "", **spec: Any) -> dict[str, Any]:

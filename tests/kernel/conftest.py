@@ -17,6 +17,9 @@ from tests.kernel import systemd
 from tests.kernel.cgroups import UNIFIED, Cgroup, hierarchies, named_hierarchies, removed, temporary
 from tests.kernel.processes import Spawn, spawning
 from tests.kernel.waiting import eventually
+from tests.machines import Unavailable
+from tests.machines.containerd import Containerd
+from tests.machines.packages import require_containerd
 
 NEEDS = ("v1", "v2", "systemd")
 MACHINE = os.environ.get("EVENKEEL_MACHINE", "")
@@ -117,6 +120,19 @@ def spawn(cgroup_root: Cgroup) -> Iterator[Spawn]:
     """Starts programs (tests/kernel/programs) that end with the test; before their cgroups are removed."""
     with spawning() as start:
         yield start
+
+
+@pytest.fixture(scope="session")
+def containerd() -> Iterator[Containerd]:
+    """One that the tests of a run share: started for the first that needs it, ended after the last."""
+    try:
+        require_containerd()
+    except Unavailable as reason:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip(str(reason))
+    with Containerd(systemd_cgroup=MACHINE == "systemd") as one:
+        yield one
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -16,7 +16,7 @@ from evenkeel.cgroup.reconcile import survey
 from evenkeel.policy.node import node_view
 from evenkeel.policy.node_size import parse_node
 from evenkeel.policy.provision import PodMoment
-from tests.kernel.agents import Up
+from tests.kernel.agents import Up, with_host_path
 from tests.kernel.waiting import eventually
 
 NODE = "768Mi,8cpu"
@@ -117,15 +117,15 @@ class Story:
             spec["restartPolicy"] = "Never"
         if kind == "init":
             spec["initContainers"] = [self._container("first", name, "sleep 0.05")]
-        return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+        made = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+        return with_host_path(made, self.locks, self.runs, self.doubles)
 
     def _container(self, container: str, pod: str, act: str) -> dict[str, Any]:
         key = f"{pod}.{container}"
-        ran = f"echo run >> {self.runs}/{key}; {act}"
         double = f"touch {self.doubles}/{key}; exit 99"
-        # 98 is flock's answer where the lock is held: by another attempt that should have been gone.
-        held = f"flock -n -E 98 {self.locks}/{key} sh -c '{ran}'"
-        guarded = f"{held}; code=$?; [ $code = 98 ] && {{ {double}; }}; exit $code"
+        # Where the lock is held, it is by another attempt that should have been gone. Children hold it too.
+        held = f"exec 9>{self.locks}/{key}; flock -n 9 || {{ {double}; }}"
+        guarded = f"{held}; echo run >> {self.runs}/{key}; {act}"
         return {"name": container, "image": "host", "command": ["sh", "-c", guarded]}
 
     # What must hold

@@ -73,8 +73,7 @@ def test_of_two_hundred_pods_at_once_those_that_fit_run_and_the_others_say_why(u
     for name in good:
         (main,) = pods[name]["status"]["containerStatuses"]
         assert main.get("restartCount", 0) == 0
-        uid = pods[name]["metadata"]["uid"]
-        assert len(processes_of(agent.cgroup("burstable", f"pod{uid}", "main"))) == 1
+        assert len(processes_of(agent.container(name))) == 1
     assert _main_process(agent, "before") == before
     assert _resident_bytes(agent.pid) < MOST_BYTES
 
@@ -104,7 +103,7 @@ def test_pods_that_fork_log_and_stay_without_end_are_bounded_and_end_when_told(u
         pod("logs", ["yes", "all work and no play"]),
         pod("deaf", ["sh", "-c", "trap '' TERM HUP INT; while :; do sleep 1; done"]),
     )
-    forks = agent.cgroup("besteffort", f"pod{_uid(agent, 'forks')}")
+    forks = agent.of_pod("forks")
     logs = agent.state / "logs" / f"default_logs_{_uid(agent, 'logs')}" / "main"
 
     eventually(
@@ -269,8 +268,7 @@ def _main_process(agent: Up, name: str) -> int:
     """The one process of the pod's container, which was never restarted."""
     status = agent.await_phase(name, "Running")
     assert status["containerStatuses"][0].get("restartCount", 0) == 0
-    qos = {"Burstable": "burstable", "BestEffort": "besteffort"}[status["qosClass"]]
-    return min(processes_of(agent.cgroup(qos, f"pod{_uid(agent, name)}", "main")))
+    return min(processes_of(agent.container(name)))
 
 
 def _resident_bytes(pid: int) -> int:

@@ -30,12 +30,6 @@ def spinner(name: str, cpu: str = "", limits: dict[str, str] | None = None, **sp
     return pod(name, [str(programs() / "spin")], container={"resources": resources}, **spec)
 
 
-def of_pod(agent: Up, name: str, *more: str) -> Cgroup:
-    found = agent.pod(name)
-    branch = {"Guaranteed": (), "Burstable": ("burstable",), "BestEffort": ("besteffort",)}
-    return agent.cgroup(*branch[found["status"]["qosClass"]], f"pod{found['metadata']['uid']}", *more)
-
-
 def weight(cgroup: Cgroup) -> float:
     """As shares."""
     return (
@@ -45,7 +39,7 @@ def weight(cgroup: Cgroup) -> float:
 
 def cpus(agent: Up, name: str) -> set[int]:
     """Those that the pod's one process runs on."""
-    (main,) = processes_of(of_pod(agent, name, "main"))
+    (main,) = processes_of(agent.container(name))
     return os.sched_getaffinity(main)
 
 
@@ -60,16 +54,16 @@ def test_fair_shares_follow_pods_that_come_and_go(up: MakeUp):
     agent.start()
     agent.apply(pod("half", SLEEP, container={"resources": {"requests": {"cpu": "500m"}}}))
     agent.await_phase("half", "Running")
-    assert weight(of_pod(agent, "half")) == pytest.approx(2048, rel=0.01)  # alone, all of the two cores
+    assert weight(agent.of_pod("half")) == pytest.approx(2048, rel=0.01)  # alone, all of the two cores
     agent.apply(pod("nothing", SLEEP))
     agent.await_phase("nothing", "Running")
     # 0.5 + 1.5 ÷ 2 cores for one, 1.5 ÷ 2 for the other
-    assert weight(of_pod(agent, "half")) == pytest.approx(1280, rel=0.01)
-    assert weight(of_pod(agent, "nothing")) == pytest.approx(768, rel=0.01)
+    assert weight(agent.of_pod("half")) == pytest.approx(1280, rel=0.01)
+    assert weight(agent.of_pod("nothing")) == pytest.approx(768, rel=0.01)
     assert weight(agent.cgroup("besteffort")) == pytest.approx(768, rel=0.01)
     agent.client.delete("default", "nothing")
     agent.await_gone("nothing")
-    eventually(lambda: weight(of_pod(agent, "half")) == pytest.approx(2048, rel=0.01))
+    eventually(lambda: weight(agent.of_pod("half")) == pytest.approx(2048, rel=0.01))
     assert weight(agent.cgroup("besteffort")) < 20
 
 
@@ -86,8 +80,8 @@ def test_cores_of_ones_own_outlive_the_agent_follow_a_resize_and_are_given_back(
     agent.apply(pinned)
     agent.await_phase("pinned", "Running")
     assert (cpus(agent, "pinned"), cpus(agent, "shares")) == ({1}, {0})
-    assert cpu_quota(of_pod(agent, "pinned", "main")) is None
-    (main,) = processes_of(of_pod(agent, "pinned", "main"))
+    assert cpu_quota(agent.container("pinned")) is None
+    (main,) = processes_of(agent.container("pinned"))
 
     agent.kill()
     agent.start()
@@ -97,11 +91,11 @@ def test_cores_of_ones_own_outlive_the_agent_follow_a_resize_and_are_given_back(
 
     agent.apply(_with_limits(pinned, {"cpu": "500m", "memory": "16Mi"}))
     eventually(lambda: cpus(agent, "shares") == {0, 1})
-    assert (cpus(agent, "pinned"), cpu_quota(of_pod(agent, "pinned", "main"))) == ({0, 1}, 0.5)
+    assert (cpus(agent, "pinned"), cpu_quota(agent.container("pinned"))) == ({0, 1}, 0.5)
     agent.apply(pinned)
     eventually(lambda: cpus(agent, "shares") == {0})
-    assert (cpus(agent, "pinned"), cpu_quota(of_pod(agent, "pinned", "main"))) == ({1}, None)
-    assert processes_of(of_pod(agent, "pinned", "main")) == [main]  # all in place
+    assert (cpus(agent, "pinned"), cpu_quota(agent.container("pinned"))) == ({1}, None)
+    assert processes_of(agent.container("pinned")) == [main]  # all in place
 
     agent.client.delete("default", "pinned")
     agent.await_gone("pinned")
@@ -115,7 +109,7 @@ def test_burst_is_set_on_what_is_limited_and_follows_a_resize(up: MakeUp):
     limited = pod("limited", SLEEP, container={"resources": {"limits": {"cpu": "200m"}}})
     agent.apply(limited)
     agent.await_phase("limited", "Running")
-    main = of_pod(agent, "limited", "main")
+    main = agent.container("limited")
     file = "cpu.max.burst" if main.has("cpu.max.burst") else "cpu.cfs_burst_us"
     assert int(main.read(file)) == 10_000
     agent.apply(_with_limits(limited, {"cpu": "400m"}))

@@ -7,7 +7,7 @@ import pytest
 from evenkeel.agent.journal import Journal
 from evenkeel.agent.pressure.recording import KIND, replayed
 from evenkeel.host.meminfo import parse_meminfo
-from tests.kernel.agents import MIB, MakeUp, Up, pod, up
+from tests.kernel.agents import MIB, MakeUp, Up, pod, up, with_host_path
 from tests.kernel.planned import oom_kills
 from tests.kernel.waiting import eventually
 from tests.machines.programs import programs
@@ -93,7 +93,7 @@ def test_a_soft_threshold_waits_for_its_time_and_gives_the_pod_its_grace(up: Mak
     little = {"resources": {"requests": {"memory": "64Ki"}}}  # BestEffort is not let in now
     polite = pod("polite", ["sh", "-c", script], container=little, restartPolicy="Never")
     polite["spec"]["terminationGracePeriodSeconds"] = 20
-    agent.apply(polite)
+    agent.apply(with_host_path(polite, tmp_path))
     status = agent.await_phase("polite", "Failed")
     assert status["reason"] == "Evicted"
     assert said.read_text() == "term\n"
@@ -126,10 +126,10 @@ def test_a_pod_goes_whole_with_all_its_containers_and_processes(up: MakeUp):
     many = grow("many", "tree", 1024, restartPolicy="Never")
     many["spec"]["containers"].append({"name": "beside", "image": "host", "command": ["sleep", "1000"]})
     agent.apply(many)
-    uid = eventually(lambda: agent.pod("many"))["metadata"]["uid"]
+    whole = agent.of_pod("many")
     status = agent.await_phase("many", "Failed")
     assert {one["state"]["terminated"]["exitCode"] for one in status["containerStatuses"]} == {137}
-    eventually(lambda: not agent.cgroup("besteffort", f"pod{uid}").paths()[0].exists())
+    eventually(lambda: not whole.paths()[0].exists())
     assert oom_kills(agent.cgroup()) == 0
 
 

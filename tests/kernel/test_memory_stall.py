@@ -28,8 +28,7 @@ def allocator(**spec: Any) -> dict[str, Any]:
 
 
 def main_of(agent: Up) -> Cgroup:
-    uid = eventually(lambda: agent.pod("allocator"))["metadata"]["uid"]
-    return agent.cgroup("burstable", f"pod{uid}", "main")
+    return agent.container("allocator")
 
 
 def stalls(agent: Up) -> list[dict[str, Any]]:

@@ -25,8 +25,7 @@ def busy(name: str, count: int, **spec: object) -> dict:
 
 
 def count(agent: Up, name: str) -> int:
-    uid = agent.pod(name)["metadata"]["uid"]
-    return len(processes_of(agent.cgroup("besteffort", f"pod{uid}", "main")))
+    return len(processes_of(agent.container(name)))
 
 
 @pytest.mark.parametrize("storm", [STORM, STORM_OF_STORMS])
@@ -37,7 +36,7 @@ def test_who_starts_processes_without_end_goes_and_nobody_else(up: MakeUp, storm
     agent.apply(busy("some", 20), pod("idle", ["sleep", "1000"]))
     eventually(lambda: agent.phase("some") == "Running" and count(agent, "some") == 21)
     agent.await_phase("idle", "Running")
-    before = processes_of(agent.cgroup("besteffort", f"pod{agent.pod('some')['metadata']['uid']}", "main"))
+    before = processes_of(agent.container("some"))
     agent.apply(pod("storm", ["sh", "-c", storm], restartPolicy="Never"))
     status = agent.await_phase("storm", "Failed")
     assert status["reason"] == "Evicted"
@@ -46,7 +45,7 @@ def test_who_starts_processes_without_end_goes_and_nobody_else(up: MakeUp, storm
     eventually(lambda: condition(agent, "PIDPressure") == "False", within_seconds=60)
     assert "NodeHasPIDPressure" in reasons(agent)
     assert agent.phase("some") == agent.phase("idle") == "Running"
-    after = processes_of(agent.cgroup("besteffort", f"pod{agent.pod('some')['metadata']['uid']}", "main"))
+    after = processes_of(agent.container("some"))
     assert sorted(after) == sorted(before)
     assert victims(agent) == ["default/storm"]
 

@@ -25,8 +25,7 @@ def test_the_agent_and_the_keeper_are_beside_the_pods_and_leave_nothing(up: Make
     agent.start()
     agent.apply(pod("stays", ["sleep", "1000"]))
     agent.await_phase("stays", "Running")
-    uid = agent.pod("stays")["metadata"]["uid"]
-    main = agent.cgroup("besteffort", f"pod{uid}", "main")
+    main = agent.container("stays")
     there = [
         path for path in own(agent).paths() if path.exists()
     ]  # v1: not for controllers that nobody needs

@@ -36,7 +36,7 @@ MEASURED_SECONDS = 6.0
 
 
 def cgroup_of(agent: Up, pod: str, *container: str) -> Cgroup:
-    planned = agent.cgroup("burstable", f"pod{agent.pod(pod)['metadata']['uid']}", *container)
+    planned = agent.container(pod, *container) if container else agent.of_pod(pod)
     return Cgroup({key: path for key, path in planned.directories.items() if path.exists()})
 
 

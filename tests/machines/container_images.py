@@ -52,6 +52,7 @@ def _make(target: Path) -> None:
     entries = [
         Entry("bin/busybox", BUSYBOX.read_bytes()),
         *(Entry(f"bin/{name}", link="busybox") for name in commands if name != "busybox"),
+        Entry("usr/bin", link="../bin"),
         *(Entry(name, text.encode(), mode=0o644) for name, text in ACCOUNTS.items()),
         *(Entry(str(path).removeprefix("/"), path.read_bytes()) for path in sorted(made.glob("[a-z]*"))),
     ]
