@@ -6,7 +6,7 @@ VECTORS ?= tests/vectors
 SEED ?= $(shell od -An -N3 -tu4 /dev/urandom | tr -d ' ')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo explain root test lint format unit conformance kernel kernel-host kernel-v2 kernel-v2-long kernel-systemd bench docs clean soak
+.PHONY: help setup run demo explain root test lint format unit conformance kernel kernel-host kernel-v1 kernel-v2 kernel-v2-long kernel-systemd bench docs clean soak
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,10 +50,14 @@ unit: setup
 conformance: setup ## the answers of the real Kubernetes code, from VECTORS=DIR
 	$(BIN)/python -m tests.conformance $(VECTORS)
 
-kernel: kernel-host kernel-v2 kernel-systemd ## the tests that need a real kernel, on three of them (root)
+kernel: kernel-host kernel-v1 kernel-v2 kernel-systemd ## the tests that need a real kernel, on four of them (root)
 
 kernel-host: setup ## on this machine's own cgroups
 	$(BIN)/python -m tests.machines test host --time-limit 1800
+
+kernel-v1: setup ## in a virtual machine with controllers of cgroup v1 mounted together, and huge pages
+	$(BIN)/python -m tests.machines test v1 --cpus 2 --time-limit 900 -- \
+	  tests/kernel/test_huge_pages.py tests/kernel/test_drivers_v1.py tests/kernel/test_reconcile.py
 
 kernel-v2: setup ## in a virtual machine with cgroup v2
 	$(BIN)/python -m tests.machines test v2 --cpus 2 --time-limit 2700

@@ -1,7 +1,8 @@
 """Which kernel tests fit the machine, and what they start from: a cgroup of their own and processes in it.
 
-`@pytest.mark.cgroup("v1")`, `("v2")` or `("systemd")` says what a test needs; several say that one of them will
-do, none that any machine will. Tests that do not fit are deselected, and pytest counts them.
+`@pytest.mark.cgroup("v1")`, `("v2")` or `("systemd")` says what a test needs, `("guest")` that it changes the machine
+itself; several say that one of them will do, none that any machine will. Tests that do not fit are deselected, and
+pytest counts them.
 """
 
 import os
@@ -21,7 +22,7 @@ from tests.machines import Unavailable
 from tests.machines.containerd import Containerd
 from tests.machines.packages import require_containerd
 
-NEEDS = ("v1", "v2", "systemd")
+NEEDS = ("v1", "v2", "systemd", "guest")
 MACHINE = os.environ.get("EVENKEEL_MACHINE", "")
 # Bounds of everything a test does, whatever else it sets: the host has other work.
 MEMORY_BYTES = 1 << 30
@@ -31,7 +32,9 @@ PREFIX = f"evenkeeltest{secrets.token_hex(3)}"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "cgroup(need, …): needs one of v1, v2, systemd (tests/kernel only)")
+    config.addinivalue_line(
+        "markers", f"cgroup(need, …): needs one of {', '.join(NEEDS)} (tests/kernel only)"
+    )
     config.addinivalue_line(
         "markers", "long: takes many minutes where the machine is emulated (tests/kernel only)"
     )
@@ -72,9 +75,10 @@ def offered() -> set[str]:
     """What tests may need and find here. The systemd guest leaves to the plain one what needs only cgroup v2."""
     if MACHINE == "systemd":
         return {"systemd"}
+    guest = set() if MACHINE == "host" else {"guest"}
     if "memory" in hierarchies():
-        return {"v1"}
-    return {"v2", "systemd"} if Path("/run/systemd/system").exists() else {"v2"}
+        return {"v1"} | guest
+    return {"v2"} | guest | ({"systemd"} if Path("/run/systemd/system").exists() else set())
 
 
 @pytest.fixture

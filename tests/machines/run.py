@@ -14,7 +14,7 @@ from tests.machines.image import root_image
 from tests.machines.initrd import initrd
 from tests.machines.packages import IMAGES, PROGRAMS, VIRTUAL_MACHINE, require
 
-MACHINES = ("host", "v2", "systemd")
+MACHINES = ("host", "v1", "v2", "systemd")
 MACHINE_FAILED = 125
 CONSOLE_LINES = 60
 
@@ -57,7 +57,7 @@ def _run_in_guest(request: Request, command: Sequence[str], tests: Sequence[str]
     container_images()  # and with them the programs
     image = root_image()
     machine = virtual_machine.VirtualMachine(
-        image, initrd(image), request.machine == "systemd", request.memory_mib, request.cpus
+        image, initrd(image), request.machine, request.memory_mib, request.cpus
     )
     environment = guest_environment()
     if tests:

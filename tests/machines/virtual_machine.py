@@ -25,14 +25,14 @@ SCRATCH = "/scratch"
 SCRATCH_BYTES = 4 << 30
 KERNEL_ARGUMENTS = (
     "console=ttyS0 quiet panic=-1 reboot=triple "
-    "mitigations=off nokaslr no_timer_check tsc=reliable random.trust_cpu=1 cgroup_no_v1=all psi=1"
+    "mitigations=off nokaslr no_timer_check tsc=reliable random.trust_cpu=1 psi=1"
 )
 
 
 class VirtualMachine(NamedTuple):
     image: Path
     initrd: Path
-    systemd: bool
+    kind: str  # v1, v2, systemd
     memory_mib: int
     cpus: int
 
@@ -91,7 +91,7 @@ def _write_job(
     exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
     entry = f"cd {shlex.quote(str(PROJECT))}\n{exports}exec {shlex.join(command)}\n"
     (job / "command").write_text(entry)
-    (job / "init").write_text("systemd" if machine.systemd else "job")
+    (job / "init").write_text(machine.kind)
     (job / "project").write_text(str(PROJECT))
 
 
@@ -177,6 +177,10 @@ def _make_disk(stack: contextlib.ExitStack, directory: Path) -> int:
     return disk
 
 
+def _arguments(machine: VirtualMachine) -> str:
+    return KERNEL_ARGUMENTS if machine.kind == "v1" else f"{KERNEL_ARGUMENTS} cgroup_no_v1=all"
+
+
 def _qemu(
     machine: VirtualMachine, directory: Path, shares: Sequence[str], disk: str, output: str
 ) -> list[str]:
@@ -186,7 +190,7 @@ def _qemu(
         "-accel", "tcg,thread=multi,tb-size=256",
         "-m", f"{machine.memory_mib}M",
         "-object", f"memory-backend-memfd,id=memory,size={machine.memory_mib}M,share=on",
-        "-kernel", str(machine.image / "vmlinuz"), "-initrd", str(machine.initrd), "-append", KERNEL_ARGUMENTS,
+        "-kernel", str(machine.image / "vmlinuz"), "-initrd", str(machine.initrd), "-append", _arguments(machine),
         "-serial", f"file:{directory / 'console'}",
         "-device", "virtio-rng-pci",
         "-device", "virtio-serial-pci",

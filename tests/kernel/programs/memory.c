@@ -1,6 +1,7 @@
 /* memory: holds anonymous memory and does as it is told, one line at a time, each answered once it is done:
  *
  *   allocate BYTES [BYTES_PER_SECOND]   more memory, every page written; "allocated TOTAL"
+ *   huge BYTES                          the same on huge pages of 2 MiB
  *   touch                               writes every page again; "touched TOTAL"
  *   free                                gives all of it back; "freed 0"
  *
@@ -33,11 +34,11 @@ static void write_pages(char *start, size_t size, double bytes_per_second)
     }
 }
 
-static int allocate(unsigned long long size, double bytes_per_second)
+static int allocate(unsigned long long size, double bytes_per_second, int flags)
 {
     if (used == BLOCKS || size > MOST || total + size > MOST)
         return -1;
-    char *start = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *start = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
     if (start == MAP_FAILED)
         return -1;
     madvise(start, size, MADV_NOHUGEPAGE); /* charged by the page, as it is written */
@@ -56,7 +57,11 @@ int main(void)
         unsigned long long size;
         double bytes_per_second = 0;
         if (sscanf(line, "allocate %llu %lf", &size, &bytes_per_second) >= 1) {
-            if (allocate(size, bytes_per_second))
+            if (allocate(size, bytes_per_second, 0))
+                return 3;
+            printf("allocated %llu\n", total);
+        } else if (sscanf(line, "huge %llu", &size) == 1) {
+            if (allocate(size, 0, MAP_HUGETLB))
                 return 3;
             printf("allocated %llu\n", total);
         } else if (strcmp(line, "touch\n") == 0) {
