@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from evenkeel.agent.interface import ADDED, DELETED, MODIFIED, Applied, ContainerUsage, NodeUsage, PodChange
+from evenkeel.agent.picture import is_notable
 from evenkeel.agent.records import NORMAL, Happening
 from evenkeel.api.config import KubeletConfiguration, defaulted
 from evenkeel.api.metadata import ObjectMeta
@@ -16,6 +17,7 @@ from evenkeel.cgroup.driver import Statistics
 from evenkeel.errors import EvenkeelError
 from evenkeel.quantity import Quantity
 from evenkeel.server.app import serve
+from tests.pictures import Painter
 
 DEFAULTS = KubeletConfiguration()
 BORN = "2026-11-16T00:00:00Z"
@@ -32,6 +34,9 @@ class FakeFront:
         self.sources: list[str] = []
         self.dropped = 0
         self.usages = 0
+        self.keeps_picture = False  # one that was made before is young enough
+        self._painter = Painter(self.config)
+        self._picture = None
         self.snapshot_plain: dict[str, object] = {}
         self.from_files: dict[str, str] = {}
         self._ends_at_once = ends_at_once
@@ -107,6 +112,12 @@ class FakeFront:
 
     async def snapshot(self):
         return self.snapshot_plain
+
+    async def picture(self):
+        if not self.keeps_picture or self._picture is None:
+            notable = tuple(told for told in self.told if is_notable(told))
+            self._picture = self._painter.picture(self.pods(), notable)
+        return self._picture
 
     def usage(self):
         self.usages += 1

@@ -17,6 +17,7 @@ from evenkeel.agent.journal import Journal, JournalError
 from evenkeel.agent.kernel_events import KernelEvents
 from evenkeel.agent.node_status import node_object
 from evenkeel.agent.parts import Parts
+from evenkeel.agent.picture import Picture, Pictures
 from evenkeel.agent.pressure.cpu import CpuPressure
 from evenkeel.agent.pressure.live import live_given, live_snapshot
 from evenkeel.agent.pressure.memory import MemoryPressure
@@ -27,6 +28,7 @@ from evenkeel.agent.pressure.stall import MemoryStalls
 from evenkeel.agent.probing import Probing
 from evenkeel.agent.records import WARNING, Happening, HeldPod
 from evenkeel.agent.sources import PodFiles
+from evenkeel.agent.sweep import Sweeper
 from evenkeel.agent.sync import Sync
 from evenkeel.agent.telling import Telling
 from evenkeel.agent.wanting import Wanting
@@ -99,6 +101,8 @@ class Agent:
         self._node_pressure = NodePressure(parts, self._conditions)
         self._cpu_pressure = CpuPressure(parts, self._conditions)
         self._stalls = MemoryStalls(parts)
+        self._sweeper = Sweeper(node, make_driver, lambda: self._cgroups.tree, runtime, clock)
+        self._pictures = Pictures(parts, self._sweeper, self._node_pressure, self.node, self.pods)
         self._sync.on_cleaned = self._cleaned
         self._tasks: list[asyncio.Task[None]] = []
         self.before_removal: Callable[[], None] = lambda: None  # of the cgroups, when the pods have ended
@@ -136,6 +140,8 @@ class Agent:
     async def close(self, *, stop_pods: bool = False) -> None:
         """Lets the pods run on, or stops them first."""
         self._pressure.close()
+        await self._pictures.close()
+        await self._sweeper.close()
         await self._node_pressure.close()
         if stop_pods:
             await self._stop_pods()
@@ -295,6 +301,9 @@ class Agent:
         return NodeUsage(
             self._clock(), capacity.memory_bytes, available, capacity.millicpu, root, tuple(found)
         )
+
+    async def picture(self) -> Picture:
+        return await self._pictures.picture()
 
     async def snapshot(self) -> Mapping[str, object]:
         measured = await self._node_pressure.measured()

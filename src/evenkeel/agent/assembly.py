@@ -15,6 +15,7 @@ from evenkeel.agent.lock import StateLock
 from evenkeel.agent.node_setup import prepare_node, protect_daemons_of, restore_node
 from evenkeel.agent.own_cgroup import OwnCgroup, enter
 from evenkeel.agent.sources import PodFiles
+from evenkeel.agent.sweep import OTHERS, own_path
 from evenkeel.agent.sync import CGROUPS_MADE
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.api.pod import Pod
@@ -66,7 +67,8 @@ async def start(
             restored = tuple(found) if isinstance(found, dict) else ()
 
             def make_driver() -> Driver:
-                return driver_for(machine, node.config, restored=restored)
+                readable = (*OTHERS, *filter(None, [own_path(node.config, machine.version)]))
+                return driver_for(machine, node.config, readable, restored)
 
             with closing(make_driver()) as driver:
                 for note in protect_daemons_of(node.config, driver):

@@ -1,13 +1,16 @@
 """What the agent offers to those who ask over its socket (`server`), and to the terminal in which it runs."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from evenkeel.agent.records import Happening
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.api.node import Node
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.driver import Statistics
+
+if TYPE_CHECKING:
+    from evenkeel.agent.picture import Picture
 
 ADDED, MODIFIED, DELETED = "ADDED", "MODIFIED", "DELETED"
 
@@ -79,6 +82,10 @@ class Front(Protocol):
         ...
 
     def usage(self) -> NodeUsage: ...
+
+    async def picture(self) -> "Picture":
+        """Everything that is shown of the node, not older than a second; the same for all who ask within one."""
+        ...
 
     async def snapshot(self) -> Mapping[str, object]:
         """All that a decision about evictions would be made on now, as plain values (E15)."""

@@ -89,6 +89,11 @@ class Driver(Protocol):
 
     def statistics(self, path: str) -> Statistics: ...
 
+    def contents(self, path: str, files: Sequence[str]) -> Sequence[bytes]:
+        """What each of these files of the cgroup holds, nothing where the kernel has none: for figures that are read
+        again and again. Raises CgroupError if there is no such cgroup."""
+        ...
+
     def files(self, path: str) -> Mapping[str, str]:
         """Where to find the cgroup's directory for each controller, for those who read or watch a file of it:
         controller name → directory (on v2 all the same)."""

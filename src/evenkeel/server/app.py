@@ -47,6 +47,7 @@ class Server:
         for task in (ending := list(self._open)):
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
+        await self._routes.close()
         self._server = None
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

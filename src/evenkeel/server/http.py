@@ -24,6 +24,7 @@ LINES = "application/x-ndjson"
 _log = logging.getLogger(__name__)
 _READ_BYTES = 16 * 1024
 _MOST_PARAMETERS = 16
+_STREAM_BYTES = 16 * 1024  # of a stream are held for a client that does not take them: there may be many such
 
 
 class Limits(NamedTuple):
@@ -241,6 +242,7 @@ class Connection:
         comes from it ends the stream too."""
         leaving = asyncio.ensure_future(self._reader.read(1))
         sending = asyncio.ensure_future(self._send_all(stream))
+        self._writer.transport.set_write_buffer_limits(high=0)
         try:
             await asyncio.wait((leaving, sending), return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -256,7 +258,13 @@ class Connection:
     async def _send_all(self, stream: Stream) -> None:
         await self._begin(200, stream.content_type)
         async for item in stream.items:
-            await self._send(h11.Data(data=item))
+            # The item itself is shared by all who are sent it: slices of it are no copies.
+            for part in self._http.send_with_data_passthrough(h11.Data(data=item)) or ():
+                view = memoryview(part)
+                for start in range(0, len(view), _STREAM_BYTES):
+                    self._writer.write(view[start : start + _STREAM_BYTES])
+                    if self._writer.transport.get_write_buffer_size():
+                        await self._drain()
         await self._send(h11.EndOfMessage())
 
     async def _begin(

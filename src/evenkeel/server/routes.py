@@ -13,6 +13,7 @@ from evenkeel.api.manifests import Reading, read_manifests
 from evenkeel.api.pod import Pod
 from evenkeel.errors import EvenkeelError, InvalidInput, Problem
 from evenkeel.server.http import LINES, Answer, Refused, Request, Route, Stream, to_json
+from evenkeel.server.view_feed import EVENT_STREAM, ViewFeed
 
 SOURCES = ("api", "run")
 _MOST_EVENTS = 10_000
@@ -36,6 +37,7 @@ class FrontRoutes:
         self._front = front
         self._texts = _PodTexts(front.pods)
         self._usage = (-math.inf, b"")
+        self._views = ViewFeed(front)
         self._reading = asyncio.Lock()  # one large text at a time
         self._table = (
             _Entry("GET", ("healthz",), Route(self._healthz)),
@@ -47,9 +49,14 @@ class FrontRoutes:
             _Entry("GET", ("events",), Route(self._events), ("pod", "follow", "most")),
             _Entry("GET", ("node",), Route(self._node)),
             _Entry("GET", ("usage",), Route(self._usage_now)),
+            _Entry("GET", ("view",), Route(self._view)),
+            _Entry("GET", ("view", "watch"), Route(self._view_watch)),
             _Entry("GET", ("snapshot",), Route(self._snapshot)),
             _Entry("GET", ("configz",), Route(self._configz)),
         )
+
+    async def close(self) -> None:
+        await self._views.close()
 
     def find(self, request: Request) -> Route:
         here = [entry for entry in self._table if _is_at(entry.path, request.path)]
@@ -181,6 +188,12 @@ class FrontRoutes:
             text = to_json(encode(self._front.usage()))
             self._usage = (time.monotonic(), text)
         return Answer(text)
+
+    async def _view(self, request: Request) -> Answer:  # noqa: ARG002
+        return Answer((await self._views.now()).whole + b"\n")
+
+    async def _view_watch(self, request: Request) -> Stream:  # noqa: ARG002
+        return Stream(self._views.events(), EVENT_STREAM)
 
     async def _snapshot(self, request: Request) -> Answer:  # noqa: ARG002
         return Answer(to_json(await self._front.snapshot()))

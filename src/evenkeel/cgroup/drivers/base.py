@@ -11,12 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 from evenkeel.cgroup.diff import Observed
 from evenkeel.cgroup.driver import CgroupError, Statistics
-from evenkeel.cgroup.drivers.bounds import Bounds
+from evenkeel.cgroup.drivers.bounds import Bounds, check_file
 from evenkeel.cgroup.drivers.cgroupfs import GONE, Cgroupfs
 from evenkeel.cgroup.drivers.kept import KeptFiles
 from evenkeel.cgroup.drivers.observation import Observer
 from evenkeel.cgroup.drivers.processes import await_deaths, is_dead, kill_process, listed, waits
 from evenkeel.cgroup.drivers.refusals import not_available, refusal
+from evenkeel.cgroup.statistics import MOST_BYTES
 from evenkeel.cgroup.tree import Cgroup, Naming, Tree, Version
 from evenkeel.cgroup.values import CPUS, INHERITED
 
@@ -73,6 +74,16 @@ class CgroupfsDriver(ABC):
         if file in self._lacking:
             return not_available(self._bounds.root, file)
         return self._without_controller(self._bounds.root, file)
+
+    def contents(self, path: str, files: Sequence[str]) -> Sequence[bytes]:
+        if not self._kept.keeps(path):
+            self._bounds.to_read(path)
+        for file in files:
+            check_file(path, file)
+        contents = self._kept.contents(path, files, MOST_BYTES)
+        if contents is None:
+            raise CgroupError(f"there is no cgroup {path}", path=path, reason="ENOENT")
+        return contents
 
     def create(self, path: str) -> None:
         self._bounds.to_set(path)

@@ -151,6 +151,9 @@ class SystemdDriver:
     def statistics(self, path: str) -> Statistics:
         return self._cgroupfs.statistics(path)
 
+    def contents(self, path: str, files: Sequence[str]) -> Sequence[bytes]:
+        return self._cgroupfs.contents(path, files)
+
     def files(self, path: str) -> Mapping[str, str]:
         return self._cgroupfs.files(path)
 

@@ -96,7 +96,9 @@ class V1Driver(CgroupfsDriver):
         return hierarchy
 
     def _open(self, path: str, file: str) -> int:
-        hierarchy = self._of_controller.get(file.partition(".")[0])
+        # Pressure is told by the unified hierarchy alone.
+        is_pressure = file.endswith(".pressure")
+        hierarchy = self._unified if is_pressure else self._of_controller.get(file.partition(".")[0])
         if hierarchy is None:
             raise FileNotFoundError(file)
         return hierarchy.open(path, file)

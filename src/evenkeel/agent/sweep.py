@@ -1,0 +1,253 @@
+"""One sweep over the statistics of everything serves all who read: whoever asks within a second of the last one gets
+that one, and while nobody asks nothing is read.
+
+It is done in a thread of its own with a driver of its own: neither the loop nor the watch over memory waits for it.
+"""
+
+import asyncio
+import os
+import resource
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
+from typing import NamedTuple
+
+from evenkeel.agent.own_cgroup import not_the_pods, parse_own
+from evenkeel.agent.pressure.node_reading import NodeReading, NodeRoster
+from evenkeel.api.config import KubeletConfiguration
+from evenkeel.cgroup.diff import Observed
+from evenkeel.cgroup.driver import CgroupError, Driver, Statistics
+from evenkeel.cgroup.tree import Kind, Naming, Tree, Version
+from evenkeel.errors import EvenkeelError
+from evenkeel.host.files import read_text
+from evenkeel.host.meminfo import parse_meminfo
+from evenkeel.host.memory_signal import cgroup_memory, node_memory
+from evenkeel.host.node_figures import MachineFigures, Pressures, machine_figures
+from evenkeel.host.pressure import parse_pressure
+from evenkeel.policy.eviction.snapshot import NodeFigures
+from evenkeel.policy.node import NodeView
+from evenkeel.runtime.interface import Runtime
+
+OTHERS = (
+    "/system.slice",
+    "/user.slice",
+)  # B15: cgroups of others whose figures are told where they are there
+AGENT = "kubelet"  # what Kubernetes calls the daemon that we are
+
+_FRESH_SECONDS = 0.95  # figures so young serve the next who asks: a reader a second gets a sweep a second
+_APPLIED_SECONDS = 5.0
+_RATE_SECONDS = 120.0  # a rate over more than that is none
+_PRESSURE_FILES = ("cpu.pressure", "memory.pressure", "io.pressure")
+_NO_TREE = Tree(Version.V2, Naming.CGROUPFS, ())
+
+
+class Sample(NamedTuple):
+    """One cgroup. `nanocores` is the cpu it used on average since the sweep before; None where there was none."""
+
+    statistics: Statistics
+    nanocores: int | None = None
+    pressures: Pressures | None = None
+
+
+class Daemon(NamedTuple):
+    path: str  # empty: it has no cgroup of its own, and these are the process's figures
+    sample: Sample
+
+
+class Sweep(NamedTuple):
+    number: int
+    at: float
+    tree: Tree
+    samples: Mapping[str, Sample]  # by path; those cgroups of the tree that are there
+    daemons: Mapping[str, Daemon]  # by name: the agent itself, and cgroups of others
+    machine: MachineFigures
+    machine_nanocores: int | None
+    node: NodeFigures  # the signals of eviction
+    applied: Observed = MappingProxyType({})  # what the kernel has in the files that the tree sets (E17)
+    took_seconds: float = 0.0
+
+
+class Sweeper:
+    """`tree` says what there is now."""
+
+    def __init__(
+        self,
+        node: NodeView,
+        make_driver: Callable[[], Driver],
+        tree: Callable[[], Tree | None],
+        runtime: Runtime,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._tree = tree
+        self._clock = clock
+        self._thread = ThreadPoolExecutor(1, "sweep")
+        self._taking = _Taking(node, make_driver, runtime)
+        self._last: Sweep | None = None
+        self._last_at = -_RATE_SECONDS
+        self._under_way: asyncio.Task[Sweep] | None = None
+        self._is_closed = False
+
+    async def sweep(self) -> Sweep:
+        """Not older than a second."""
+        if self._last is not None and time.monotonic() - self._last_at < _FRESH_SECONDS:
+            return self._last
+        if self._is_closed:
+            raise EvenkeelError("the agent is ending")
+        if self._under_way is None:
+            self._under_way = asyncio.create_task(self._take())
+        return await asyncio.shield(self._under_way)  # one who leaves takes it from nobody else
+
+    async def _take(self) -> Sweep:
+        try:
+            loop = asyncio.get_running_loop()
+            taken = await loop.run_in_executor(
+                self._thread, self._taking.take, self._tree() or _NO_TREE, self._clock()
+            )
+            self._last, self._last_at = taken, time.monotonic()
+            return taken
+        finally:
+            self._under_way = None
+
+    async def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._under_way is not None:
+            await asyncio.gather(self._under_way, return_exceptions=True)
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._taking.close)
+        self._thread.shutdown(wait=False)
+
+
+class _Taking:
+    """The thread's side."""
+
+    def __init__(self, node: NodeView, make_driver: Callable[[], Driver], runtime: Runtime) -> None:
+        self._node = node
+        self._make_driver = make_driver
+        self._driver: Driver | None = None
+        self._runtime = runtime
+        self._reading: NodeReading | None = None
+        self._number = 0
+        self._at = 0.0  # of the sweep before, on the monotonic clock
+        self._seen_us: dict[str, int] = {}  # cpu time at the sweep before
+        self._seen_tree: Tree | None = None
+        self._applied: Observed = {}
+        self._applied_at = 0.0
+        self._pressures: dict[str, tuple[list[bytes], Pressures | None]] = {}
+        self._own_path: str | None = None
+
+    def take(self, tree: Tree, at: float) -> Sweep:
+        began = time.monotonic()
+        driver = self._driver = self._driver or self._make_driver()
+        if tree is not self._seen_tree or began - self._applied_at > _APPLIED_SECONDS:
+            # This closes the files of cgroups that are gone, too.
+            self._applied = driver.observe(tree)
+            self._seen_tree, self._applied_at = tree, began
+        rates = _Rates(self._seen_us, began - self._at)
+        samples = {}
+        for cgroup in tree.cgroups:
+            sample = self._sample(driver, cgroup.path, rates)
+            if sample is not None:
+                samples[cgroup.path] = sample
+        daemons = self._daemons(driver, tree, samples, rates)
+        machine = machine_figures()
+        nanocores = rates.of("", machine.cpu_usage_us)
+        self._pressures = {path: known for path, known in self._pressures.items() if path in rates.seen_us}
+        self._seen_us, self._at = rates.seen_us, began
+        self._number += 1
+        node = self._signals(driver, tree, samples)
+        took = time.monotonic() - began
+        return Sweep(self._number, at, tree, samples, daemons, machine, nanocores, node, self._applied, took)
+
+    def close(self) -> None:
+        if self._driver is not None:
+            self._driver.close()
+            self._driver = None
+
+    def _sample(self, driver: Driver, path: str, rates: "_Rates") -> Sample | None:
+        try:
+            statistics = driver.statistics(path)
+            contents = list(driver.contents(path, _PRESSURE_FILES))
+        except CgroupError:
+            return None  # gone, or without a memory controller
+        known = self._pressures.get(path)
+        if known is None or known[0] != contents:
+            parsed = None
+            if contents[0]:
+                parsed = Pressures(*(parse_pressure(text.decode("ascii", "replace")) for text in contents))
+            known = self._pressures[path] = (contents, parsed)
+        return Sample(statistics, rates.of(path, statistics.cpu_usage_us), known[1])
+
+    def _daemons(
+        self, driver: Driver, tree: Tree, samples: Mapping[str, Sample], rates: "_Rates"
+    ) -> dict[str, Daemon]:
+        config = self._node.config
+        found = {}
+        for name, path in (
+            ("kube-reserved", config.kube_reserved_cgroup),
+            ("system-reserved", config.system_reserved_cgroup),
+            *((path[1:], path) for path in OTHERS),
+        ):
+            sample = samples.get(path) or (self._sample(driver, path, rates) if path else None)
+            if sample is not None:
+                found[name] = Daemon(path, sample)
+        if self._own_path is None:
+            self._own_path = own_path(config, tree.version)
+        own = self._sample(driver, self._own_path, rates) if self._own_path else None
+        found[AGENT] = (
+            Daemon(self._own_path, own) if own is not None else Daemon("", self._own_process(rates))
+        )
+        return found
+
+    def _own_process(self, rates: "_Rates") -> Sample:
+        """Where the agent shares its cgroup with others: what its process uses."""
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        cpu_us = round((used.ru_utime + used.ru_stime) * 1_000_000)
+        rss = int(read_text("/proc/self/statm").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        figures = Statistics(rss, rss, 0, rss, cpu_us, 0, 1, used.ru_minflt + used.ru_majflt, used.ru_majflt)
+        return Sample(figures, rates.of(f"pid {os.getpid()}", cpu_us))
+
+    def _signals(self, driver: Driver, tree: Tree, samples: Mapping[str, Sample]) -> NodeFigures:
+        """What eviction looks at, as far as it can be told without a decision to make."""
+        root = next((cgroup for cgroup in tree.cgroups if cgroup.kind == Kind.ROOT), None)
+        sample = samples.get(root.path) if root is not None else None
+        pods = None
+        if self._reading is None:
+            size, paths = self._node.capacity, (self._runtime.storage_path, self._runtime.images_path)
+            self._reading = NodeReading(*paths, size.pids, self._node.profile)
+        if root is not None and sample is not None:
+            pids = driver.files(root.path).get("pids", "")
+            self._reading.roster = NodeRoster(root.path, (), pids.removesuffix(root.path) if pids else "")
+            if limit := self._node.pods_limits.memory_bytes:
+                pods = cgroup_memory(sample.statistics, limit, self._node.profile)
+        memory = node_memory(parse_meminfo(read_text("/proc/meminfo")), self._node.profile)
+        try:
+            return self._reading.look()._replace(memory=memory, pods_cgroup_memory=pods)
+        except EvenkeelError:  # the filesystem of pods cannot be seen
+            return NodeFigures(memory=memory, pods_cgroup_memory=pods)
+
+
+class _Rates:
+    def __init__(self, before_us: Mapping[str, int], seconds: float) -> None:
+        self._before_us = before_us
+        self._seconds = seconds
+        self.seen_us: dict[str, int] = {}
+
+    def of(self, path: str, used_us: int) -> int | None:
+        """In billionths of a core."""
+        self.seen_us[path] = used_us
+        before = self._before_us.get(path)
+        if before is None or used_us < before or not 0 < self._seconds <= _RATE_SECONDS:
+            return None
+        return round((used_us - before) * 1000 / self._seconds)
+
+
+def own_path(config: KubeletConfiguration, version: Version) -> str:
+    """The cgroup that is this process's and what it started; empty where it shares one with others."""
+    try:
+        at = parse_own(read_text("/proc/self/cgroup"))
+    except EvenkeelError:
+        return ""
+    path = at.get("" if version == Version.V2 else "memory", "")
+    return path if path in not_the_pods(config) or path.endswith(".service") else ""

@@ -1,0 +1,93 @@
+"""The machine's own figures at one moment: memory, cpu time, faults, pressure. Parsing apart from reading."""
+
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from evenkeel.errors import EvenkeelError
+from evenkeel.host.files import read_text
+from evenkeel.host.meminfo import figure, parse_meminfo
+from evenkeel.host.pressure import PressureFigures, Resource, node_file, parse_pressure
+
+_MEND = "this is no Linux kernel of the last ten years, or /proc is not its own"
+_BUSY = (
+    1,
+    2,
+    3,
+    6,
+    7,
+    8,
+)  # user, nice, system, irq, softirq and steal of the words of /proc/stat's first line
+
+
+class Pressures(NamedTuple):
+    cpu: PressureFigures = PressureFigures()
+    memory: PressureFigures = PressureFigures()
+    io: PressureFigures = PressureFigures()
+
+
+class MachineFigures(NamedTuple):
+    memory_total_bytes: int
+    memory_available_bytes: int
+    memory_working_set_bytes: (
+        int  # neither free nor file cache that has not been used lately, as kubelet counts
+    )
+    memory_usage_bytes: int
+    memory_rss_bytes: int
+    swap_total_bytes: int
+    swap_used_bytes: int
+    cpu_usage_us: int
+    page_faults: int
+    major_page_faults: int
+    booted_at: float
+    pressures: Pressures | None  # None where the kernel does not tell
+
+
+def machine_figures(proc: str = "/proc") -> MachineFigures:
+    meminfo = parse_meminfo(read_text(f"{proc}/meminfo"))
+    cpu_usage_us, booted_at = parse_stat(read_text(f"{proc}/stat"), os.sysconf("SC_CLK_TCK"))
+    faults = parse_vmstat(read_text(f"{proc}/vmstat"))
+    total, free = figure(meminfo, "MemTotal", _MEND), figure(meminfo, "MemFree", _MEND)
+    inactive = figure(meminfo, "Inactive(file)", _MEND)
+    return MachineFigures(
+        memory_total_bytes=total,
+        memory_available_bytes=figure(meminfo, "MemAvailable", _MEND),
+        memory_working_set_bytes=max(total - free - inactive, 0),
+        memory_usage_bytes=total - free,
+        memory_rss_bytes=meminfo.get("AnonPages", 0),
+        swap_total_bytes=meminfo.get("SwapTotal", 0),
+        swap_used_bytes=max(meminfo.get("SwapTotal", 0) - meminfo.get("SwapFree", 0), 0),
+        cpu_usage_us=cpu_usage_us,
+        page_faults=faults.get("pgfault", 0),
+        major_page_faults=faults.get("pgmajfault", 0),
+        booted_at=booted_at,
+        pressures=_pressures(proc),
+    )
+
+
+def parse_stat(text: str, ticks_a_second: int) -> tuple[int, float]:
+    """Microseconds that all CPUs together have worked since the machine was started, and when that was."""
+    used, booted = 0, 0.0
+    for line in text.splitlines():
+        words = line.split()
+        if line.startswith("cpu "):
+            ticks = sum(int(words[index]) for index in _BUSY if index < len(words))
+            used = ticks * 1_000_000 // ticks_a_second
+        elif line.startswith("btime "):
+            booted = float(words[1])
+    return used, booted
+
+
+def parse_vmstat(text: str) -> Mapping[str, int]:
+    return {
+        name: int(number)
+        for name, _, number in (line.partition(" ") for line in text.splitlines())
+        if number.isdecimal()
+    }
+
+
+def _pressures(proc: str) -> Pressures | None:
+    try:
+        return Pressures(*(parse_pressure(read_text(node_file(one, proc))) for one in Resource))
+    except EvenkeelError:
+        return None

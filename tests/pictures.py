@@ -1,0 +1,110 @@
+"""Pictures of a node that is not there: a real plan for real pods, with figures that a test says."""
+
+from collections.abc import Callable, Sequence
+
+from evenkeel.agent.node_status import node_object
+from evenkeel.agent.picture import Picture
+from evenkeel.agent.records import Happening
+from evenkeel.agent.sweep import AGENT, Daemon, Sample, Sweep
+from evenkeel.api.amount import Amount
+from evenkeel.api.config import KubeletConfiguration
+from evenkeel.api.pod import Pod
+from evenkeel.cgroup.diff import as_observed
+from evenkeel.cgroup.driver import Statistics
+from evenkeel.cgroup.planner import Planner
+from evenkeel.cgroup.tree import Cgroup
+from evenkeel.host.node_figures import MachineFigures, Pressures
+from evenkeel.host.pressure import PressureFigures, Stalls
+from evenkeel.policy.allocatable import NodeCapacity
+from evenkeel.policy.eviction.snapshot import (
+    ContainerFigures,
+    DiskFigures,
+    FilesystemFigures,
+    MemoryFigures,
+    NodeFigures,
+    PodFigures,
+    ProcessFigures,
+)
+from evenkeel.policy.node import node_view
+from evenkeel.policy.provision import PodMoment
+
+GIB, MIB = 2**30, 2**20
+STALLED = Pressures(
+    memory=PressureFigures(Stalls(12.5, 3.0, 1.0, 500_000), Stalls(2.5, 0.5, 0.1, 90_000)),
+)
+
+
+def sample(cgroup: Cgroup, number: int = 1) -> Sample:
+    used = Statistics(200 * MIB, 100 * MIB, 50 * MIB, 90 * MIB, 1_000_000 * number, 0, 3, 700, 7, 0, 0)
+    return Sample(used, 250_000_000 if number > 1 else None, STALLED)
+
+
+class Painter:
+    """Makes pictures of the same pods one after the other, as an agent does."""
+
+    def __init__(self, config: KubeletConfiguration | None = None, millicpu: int = 8000) -> None:
+        capacity = NodeCapacity(millicpu, 32 * GIB, 100 * GIB)
+        self.view = node_view(capacity, config or KubeletConfiguration())
+        self._planner = Planner(self.view)
+        self._number = 0
+        self._tree = None
+        self._pods: tuple[Pod, ...] = ()
+
+    def picture(
+        self,
+        pods: Sequence[Pod] = (),
+        notable: Sequence[Happening] = (),
+        sampled: Callable[[Cgroup, int], Sample] = sample,
+    ) -> Picture:
+        self._number += 1
+        if self._tree is None or self._pods != tuple(pods):
+            self._tree = self._planner.tree([PodMoment(pod) for pod in pods])
+            self._pods = tuple(pods)
+        samples = {cgroup.path: sampled(cgroup, self._number) for cgroup in self._tree.cgroups}
+        machine = MachineFigures(
+            memory_total_bytes=32 * GIB,
+            memory_available_bytes=20 * GIB,
+            memory_working_set_bytes=11 * GIB,
+            memory_usage_bytes=14 * GIB,
+            memory_rss_bytes=9 * GIB,
+            swap_total_bytes=0,
+            swap_used_bytes=0,
+            cpu_usage_us=5_000_000 * self._number,
+            page_faults=1000,
+            major_page_faults=10,
+            booted_at=1_794_000_000.0,
+            pressures=STALLED,
+        )
+        node = NodeFigures(
+            memory=MemoryFigures(Amount(20 * GIB), Amount(12 * GIB)),
+            pods_cgroup_memory=MemoryFigures(Amount(25 * GIB), Amount(3 * GIB)),
+            nodefs=FilesystemFigures(Amount(60 * GIB), Amount(100 * GIB), Amount(900), Amount(1000)),
+            processes=ProcessFigures(Amount(32768), Amount(300)),
+        )
+        own = Statistics(40 * MIB, 30 * MIB, 0, 25 * MIB, 10_000 * self._number, 0, 5, 10, 0)
+        sweep = Sweep(
+            self._number,
+            1_794_800_000.0 + self._number,
+            self._tree,
+            samples,
+            {AGENT: Daemon("/evenkeel/agent", Sample(own, 5_000_000))},
+            machine,
+            2_000_000_000 if self._number > 1 else None,
+            node,
+            as_observed(self._tree),
+        )
+        disk = {
+            pod.metadata.uid: PodFigures(
+                process_count=Amount(3),
+                containers=tuple(
+                    ContainerFigures(
+                        one.name,
+                        rootfs=DiskFigures(Amount(4096), Amount(2)),
+                        logs=DiskFigures(Amount(8192), Amount(1)),
+                    )
+                    for one in pod.spec.containers
+                ),
+            )
+            for pod in pods
+        }
+        return Picture(sweep, self.view, node_object(self.view), tuple(pods), disk, tuple(notable))

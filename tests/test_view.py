@@ -1,0 +1,225 @@
+"""The picture of the node: what it holds, what is sent again, and that it is made once for everybody."""
+
+import asyncio
+import json
+
+import pytest
+
+from evenkeel.agent.records import WARNING
+from evenkeel.agent.sweep import Sweeper
+from evenkeel.server.view import Views
+from evenkeel.server.view_feed import ViewFeed
+from tests.agents import Place, pods_of, until
+from tests.fake_front import FakeFront, running, served
+from tests.pictures import MIB, Painter, sample
+from tests.test_server import Http, ask
+
+PODS = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  containers:
+  - name: app
+    image: host
+    command: [sleep, "60"]
+    resources: {requests: {memory: 64Mi, cpu: 100m}, limits: {memory: 128Mi, cpu: 200m}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: batch}
+spec:
+  containers: [{name: job, image: host, command: [sleep, "60"]}]
+"""
+
+
+@pytest.fixture
+def pods():
+    return tuple(running(pod) for pod in pods_of(PODS))
+
+
+def made(views, picture):
+    return asyncio.run(views.of(picture))
+
+
+def whole(picture):
+    return json.loads(made(Views(), picture).whole)
+
+
+def test_a_resource_is_told_from_capacity_to_use(pods):
+    memory = whole(Painter().picture(pods))["resources"]["memory"]
+    assert memory["capacity"] == 32 * 2**30
+    assert memory["allocatable"] == memory["capacity"] - memory["evictionHard"]
+    assert memory["requested"] == 64 * MIB
+    assert memory["used"] == memory["capacity"] - memory["available"] == 12 * 2**30
+    assert memory["usedByPods"] == 100 * MIB
+
+
+def test_the_tree_is_told_with_use_against_request_and_limit(pods):
+    cgroups = whole(Painter().picture(pods))["cgroups"]
+    container = next(one for one in cgroups if one.get("container") == "app")
+    assert container["requests"] == {"memory": 64 * MIB, "cpu": 100}
+    assert container["limits"] == {"memory": 128 * MIB, "cpu": 200}
+    assert container["figures"]["workingSetBytes"] == 100 * MIB
+    assert container["figures"]["stalls"]["memory"] == [12.5, 2.5]
+    by_path = {one["path"]: one for one in cgroups}
+    pod = by_path[container["parent"]]
+    assert (pod["kind"], pod["pod"], pod["qosClass"]) == ("pod", "default/web", "Burstable")
+    branch = by_path[pod["parent"]]
+    assert (branch["kind"], branch["requests"]["memory"]) == ("branch", 64 * MIB)
+
+
+@pytest.mark.req("E17")
+def test_every_setting_is_told_as_asked_for_and_as_the_kernel_has_it(pods):
+    painter = Painter()
+    picture = painter.picture(pods)
+    path = next(one.path for one in picture.sweep.tree.cgroups if one.container == "app")
+    changed = {**picture.sweep.applied, path: {**picture.sweep.applied[path], "memory.max": "4096"}}
+    picture = picture._replace(sweep=picture.sweep._replace(applied=changed))
+    container = next(one for one in whole(picture)["cgroups"] if one["path"] == path)
+    settings = {one["file"]: one for one in container["settings"]}
+    assert settings["memory.max"]["asked"] == str(128 * MIB)
+    assert (settings["memory.max"]["applied"], settings["memory.max"]["isApplied"]) == ("4096", False)
+    assert settings["cpu.max"]["isApplied"]
+    assert settings["memory.max"]["rule"]
+    assert settings["memory.max"]["reason"]
+
+
+def test_a_threshold_is_told_with_what_is_left():
+    pressure = whole(Painter().picture())["pressure"]
+    memory = next(one for one in pressure["thresholds"] if one["signal"] == "memory.available")
+    assert memory["available"] == 20 * 2**30
+    assert memory["thresholdAmount"] == 100 * MIB
+    assert not memory["isCrossed"]
+    assert pressure["stalls"]["memory"]["some"]["avg10"] == 12.5
+    assert {one["type"] for one in pressure["conditions"]} >= {"MemoryPressure", "DiskPressure", "Ready"}
+
+
+def test_only_figures_that_moved_are_sent_again(pods):
+    painter, views = Painter(), Views()
+
+    def one_moves(cgroup, number):
+        return sample(cgroup, number if cgroup.container == "app" else 2)
+
+    made(views, painter.picture(pods, sampled=one_moves))
+    second = made(views, painter.picture(pods, sampled=one_moves))
+    changes = json.loads(second.changes)
+    moved = list(changes["figures"])
+    assert len(moved) == 1
+    assert changes["figures"][moved[0]]["cpuUsageUs"] == 2_000_000
+    assert second.since == 1
+
+
+def test_a_pod_that_comes_or_changes_is_sent_with_the_whole(pods):
+    painter, views = Painter(), Views()
+    made(views, painter.picture(pods[:1]))
+    assert made(views, painter.picture(pods)).changes == b""
+    failed = pods[0]._replace(status=pods[0].status._replace(phase="Failed", reason="Evicted"))
+    view = made(views, painter.picture((failed, pods[1])))
+    assert view.changes == b""
+    assert json.loads(view.whole)["pods"][0]["reason"] == "Evicted"
+    assert json.loads(view.whole)["resources"]["memory"]["requested"] == 0
+
+
+def test_an_eviction_is_among_the_happenings_of_the_next_view(tmp_path):
+    front = FakeFront()
+    with served(front, tmp_path) as agent:
+        agent.call(front.tell, "Started", pod="default/web")
+        agent.call(front.tell, "Evicted", "it used too much", pod="default/web", type=WARNING)
+        status, view = ask(agent, "GET", "/view")
+        assert status == 200
+        assert [one["reason"] for one in view["happenings"]] == ["Evicted"]
+
+
+class Slow:
+    """A front that counts the pictures it was asked for."""
+
+    def __init__(self):
+        self.painter = Painter()
+        self.taken = 0
+
+    async def picture(self):
+        self.taken += 1
+        await asyncio.sleep(0.01)
+        return self.painter.picture()
+
+
+async def first_events(feed, count):
+    events = feed.events()
+    found = [await anext(events) for _ in range(count)]
+    await events.aclose()
+    return found
+
+
+def test_all_who_watch_share_one_picture_and_the_same_bytes():
+    async def watch():
+        front = Slow()
+        feed = ViewFeed(front)
+        readers = await asyncio.gather(*(first_events(feed, 3) for _ in range(50)))
+        await feed.close()
+        return front.taken, readers
+
+    taken, readers = asyncio.run(watch())
+    # Those of a fake front are never young enough to serve twice: the readers' first ones are their own.
+    assert taken <= 50 + 4
+    assert len({id(events[2]) for events in readers}) == 1
+    assert all(events[0].startswith(b"event: view\ndata: {") for events in readers)
+    assert readers[0][2].startswith(b"event: figures\n")
+    assert readers[0][2].endswith(b"}\n\n")
+
+
+def test_nothing_is_taken_while_nobody_watches():
+    async def watch():
+        front = Slow()
+        feed = ViewFeed(front)
+        await first_events(feed, 2)
+        taken = front.taken
+        while feed._taking is not None and not feed._taking.done():
+            await asyncio.sleep(0.01)
+        after = front.taken
+        await feed.close()
+        return taken, after, feed._next
+
+    taken, after, pending = asyncio.run(watch())
+    assert after <= taken + 1
+    assert pending is None
+
+
+def test_a_stream_is_of_server_sent_events(tmp_path):
+    with served(FakeFront(), tmp_path) as agent, Http(agent) as http:
+        http.send("GET /view/watch HTTP/1.1\r\nHost: x\r\n\r\n")
+        status, headers = http.head()
+        assert (status, headers["content-type"]) == (200, "text/event-stream")
+        text = http.chunk()
+        assert text.startswith(b"event: view\ndata: ")
+        assert json.loads(text.split(b"data: ", 1)[1])["node"]
+
+
+def test_one_sweep_serves_all_who_ask_at_once(tmp_path):
+    async def ask_together():
+        place = Place(str(tmp_path))
+        async with place.agent() as agent:
+            await agent.apply(pods_of(PODS))
+            await until(lambda: place.runtime.running() == {"app", "job"})
+            return await asyncio.gather(*(agent.picture() for _ in range(100)))
+
+    pictures = asyncio.run(ask_together())
+    assert len({id(one.sweep) for one in pictures}) == 1
+    assert {pod.key for pod in pictures[0].pods} == {"default/web", "default/batch"}
+
+
+def test_who_leaves_takes_the_sweep_from_nobody(tmp_path):
+    async def leave():
+        place = Place(str(tmp_path))
+        sweeper = Sweeper(place.node, lambda: place.kernel, lambda: None, place.runtime)
+        leaving = asyncio.create_task(sweeper.sweep())
+        staying = asyncio.create_task(sweeper.sweep())
+        await asyncio.sleep(0)
+        leaving.cancel()
+        sweep = await staying
+        await sweeper.close()
+        return leaving.cancelled(), sweep
+
+    was_cancelled, sweep = asyncio.run(leave())
+    assert was_cancelled
+    assert sweep.machine.memory_total_bytes > 0
