@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from evenkeel.agent.interface import ADDED, DELETED, MODIFIED, Applied, ContainerUsage, NodeUsage, PodChange
 from evenkeel.agent.picture import is_notable
 from evenkeel.agent.records import NORMAL, Happening
+from evenkeel.agent.story import Story
 from evenkeel.api.config import KubeletConfiguration, defaulted
 from evenkeel.api.metadata import ObjectMeta
 from evenkeel.api.node import Node, NodeCondition, NodeStatus
@@ -37,6 +38,7 @@ class FakeFront:
         self.keeps_picture = False  # one that was made before is young enough
         self._painter = Painter(self.config)
         self._picture = None
+        self.stories: dict[str, Story] = {}
         self.snapshot_plain: dict[str, object] = {}
         self.from_files: dict[str, str] = {}
         self._ends_at_once = ends_at_once
@@ -109,6 +111,9 @@ class FakeFront:
 
     def watch(self):
         return self._listen(self._listeners, [PodChange(ADDED, pod) for pod in self.held.values()])
+
+    async def story(self, key):
+        return self.stories.get(key)
 
     async def snapshot(self):
         return self.snapshot_plain

@@ -230,7 +230,7 @@ def test_a_pod_is_deleted_with_a_grace_period_or_its_own(agent, front):
 @pytest.mark.parametrize(
     "method, target, status, words",
     [
-        ("GET", "/", 404, "there is nothing at /"),
+        ("GET", "/nothing", 404, "there is nothing at /nothing"),
         ("GET", "/pods/", 404, "nothing"),
         ("GET", "/../../etc/passwd", 404, "nothing"),
         ("GET", "/pods/default/nope", 404, 'no pod "nope"'),
@@ -487,7 +487,7 @@ GARBAGE = [
     b"\r\n\r\n",
     b"\0" * 100 + b"\r\n\r\n",
     b"GET\r\n\r\n",
-    b"GET / HTTP/9.9\r\n\r\n",
+    b"GET /nothing HTTP/9.9\r\n\r\n",
     b"GET /pods HTTP/1.1\r\n\r\n",  # no Host
     b"POST /pods HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
     b"POST /pods HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",

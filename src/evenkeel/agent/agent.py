@@ -28,6 +28,7 @@ from evenkeel.agent.pressure.stall import MemoryStalls
 from evenkeel.agent.probing import Probing
 from evenkeel.agent.records import WARNING, Happening, HeldPod
 from evenkeel.agent.sources import PodFiles
+from evenkeel.agent.story import Story, story_of
 from evenkeel.agent.sweep import Sweeper
 from evenkeel.agent.sync import Sync
 from evenkeel.agent.telling import Telling
@@ -105,6 +106,7 @@ class Agent:
         self._pictures = Pictures(parts, self._sweeper, self._node_pressure, self.node, self.pods)
         self._sync.on_cleaned = self._cleaned
         self._tasks: list[asyncio.Task[None]] = []
+        self._storytelling = asyncio.Lock()
         self.before_removal: Callable[[], None] = lambda: None  # of the cgroups, when the pods have ended
 
     # From start to end
@@ -304,6 +306,15 @@ class Agent:
 
     async def picture(self) -> Picture:
         return await self._pictures.picture()
+
+    async def story(self, key: str) -> Story | None:
+        """Read in a thread with a connection of its own, and one at a time: a long story holds up nobody."""
+        async with self._storytelling:
+            return await asyncio.to_thread(self._read_story, key)
+
+    def _read_story(self, key: str) -> Story | None:
+        with Journal.read(self._journal.path) as journal:
+            return story_of(journal, key)
 
     async def snapshot(self) -> Mapping[str, object]:
         measured = await self._node_pressure.measured()

@@ -11,6 +11,7 @@ from evenkeel.cgroup.driver import Statistics
 
 if TYPE_CHECKING:
     from evenkeel.agent.picture import Picture
+    from evenkeel.agent.story import Story
 
 ADDED, MODIFIED, DELETED = "ADDED", "MODIFIED", "DELETED"
 
@@ -85,6 +86,10 @@ class Front(Protocol):
 
     async def picture(self) -> "Picture":
         """Everything that is shown of the node, not older than a second; the same for all who ask within one."""
+        ...
+
+    async def story(self, key: str) -> "Story | None":
+        """What became of the pod namespace/name (E14); None if nobody has ever heard of it."""
         ...
 
     async def snapshot(self) -> Mapping[str, object]:

@@ -35,6 +35,7 @@ COMMANDS = {
     "why": "what became of a pod, in sentences, with the figures of each moment",
     "replay": "decide again what the journal says was decided; with other settings: what if",
     "top": "cpu and memory in use, against requests and limits",
+    "dashboard": "the live page of this machine's agent, for your browser",
     "completion": "completion for your shell",
 }
 _DESCRIPTION = "Keeps every promise on an oversubscribed Linux node."

@@ -7,13 +7,12 @@ import time
 from collections.abc import Iterator
 
 from evenkeel.agent.journal import Journal
-from evenkeel.agent.story import Chapter, Other, Story, story_of
+from evenkeel.agent.story import Chapter, Story, story_of
+from evenkeel.agent.story_text import end_sentence, sentence, stayed_sentence
 from evenkeel.cli.output import STRUCTURED, print_structured
 from evenkeel.cli.state import add_namespace_flag, add_state_flag
 from evenkeel.cli.table import printable
 from evenkeel.errors import EvenkeelError
-from evenkeel.policy.eviction.message import readable
-from evenkeel.policy.eviction.usage import Resource
 
 USAGE = "POD [-n NS] [--state-dir PATH] [-o json|yaml]"
 EXAMPLES = """examples:
@@ -57,24 +56,10 @@ def _lines(story: Story) -> Iterator[str]:
         if today != day:
             day = today
             yield f"{day}:"
-        yield f"  {time.strftime('%H:%M:%S', then)}  {_sentence(chapter)}"
+        yield f"  {time.strftime('%H:%M:%S', then)}  {sentence(chapter)}"
         for line in _stayed(chapter):
             yield f"            {line}"
-    yield _end(story)
-
-
-def _sentence(chapter: Chapter) -> str:
-    text = chapter.message or chapter.reason
-    if chapter.reason not in _PLAIN and chapter.reason.lower() not in text.lower():
-        text = f"{chapter.reason}: {text}"
-    if text.partition(" ")[0].isalpha():  # names and signals are written as they are
-        text = text[:1].upper() + text[1:]
-    if chapter.times > 1:
-        text = f"{text.rstrip('.')}; {chapter.times} times until then"
-    return text if text.endswith((".", "!", "?")) else f"{text}."
-
-
-_PLAIN = ("Started", "Killing", "Spared", "Evicted", "BackOff", "Returning")  # their messages say it all
+    yield end_sentence(story)
 
 
 def _stayed(chapter: Chapter) -> Iterator[str]:
@@ -82,20 +67,4 @@ def _stayed(chapter: Chapter) -> Iterator[str]:
         return
     yield "Considered, and left alone:"
     for other in chapter.stayed:
-        yield f"  {_other(other, chapter.resource)}"
-
-
-def _other(other: Other, resource: str) -> str:
-    seen = other.pod
-    unit = Resource(resource) if resource else Resource.MEMORY
-    used = "unknown" if seen.usage is None else readable(seen.usage, unit)
-    request = f" of its request of {readable(seen.request, unit)}" if seen.request else ""
-    return f"{seen.pod} ({seen.qos_class}, priority {seen.priority}), using {used}{request}, {other.why}."
-
-
-def _end(story: Story) -> str:
-    if not story.is_held:
-        return "It is gone; nobody asks for it any more."
-    if story.reason:
-        return f"It is {story.phase} now: {story.reason}."
-    return f"It is {story.phase} now."
+        yield f"  {stayed_sentence(other, chapter.resource)}"

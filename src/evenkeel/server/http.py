@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import AsyncExitStack
 from enum import Enum
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 from urllib.parse import parse_qsl, unquote
 
@@ -48,6 +49,7 @@ class Request(NamedTuple):
     path: tuple[str, ...]
     parameters: Mapping[str, str]
     body: bytes = b""
+    headers: Mapping[str, str] = MappingProxyType({})  # by their names in small letters
 
 
 class Answer(NamedTuple):
@@ -312,7 +314,8 @@ def _request(head: h11.Request) -> Request:
     except ValueError:
         raise Refused(400, f"there are more than {_MOST_PARAMETERS} parameters") from None
     words = tuple(unquote(word) for word in path.split("/")[1:])
-    return Request(head.method.decode("ascii"), words, parameters)
+    headers = {name.decode("ascii"): value.decode("latin-1") for name, value in head.headers}
+    return Request(head.method.decode("ascii"), words, parameters, headers=headers)
 
 
 def _reason(status: int) -> bytes:

@@ -13,6 +13,8 @@ from evenkeel.api.manifests import Reading, read_manifests
 from evenkeel.api.pod import Pod
 from evenkeel.errors import EvenkeelError, InvalidInput, Problem
 from evenkeel.server.http import LINES, Answer, Refused, Request, Route, Stream, to_json
+from evenkeel.server.page_files import page_file
+from evenkeel.server.story import plain_story
 from evenkeel.server.view_feed import EVENT_STREAM, ViewFeed
 
 SOURCES = ("api", "run")
@@ -53,6 +55,9 @@ class FrontRoutes:
             _Entry("GET", ("view", "watch"), Route(self._view_watch)),
             _Entry("GET", ("snapshot",), Route(self._snapshot)),
             _Entry("GET", ("configz",), Route(self._configz)),
+            _Entry("GET", ("why", "*", "*"), Route(self._why)),
+            _Entry("GET", ("",), Route(self._page)),
+            _Entry("GET", ("page", "*"), Route(self._page)),
         )
 
     async def close(self) -> None:
@@ -200,6 +205,15 @@ class FrontRoutes:
 
     async def _configz(self, request: Request) -> Answer:  # noqa: ARG002
         return Answer(to_json({"kubeletconfig": encode(self._front.config)}))
+
+    async def _why(self, request: Request) -> Answer:
+        story = await self._front.story(_key(request))
+        if story is None:
+            raise _no_such_pod(request)
+        return Answer(to_json(plain_story(story)))
+
+    async def _page(self, request: Request) -> Answer:
+        return page_file(request.path[1] if len(request.path) == 2 else "index.html")
 
 
 class _PodTexts:

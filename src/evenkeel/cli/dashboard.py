@@ -1,0 +1,52 @@
+"""`evenkeel dashboard`: the live page of this machine's agent, for a browser on this machine."""
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+
+from evenkeel.cli.client import client_from
+from evenkeel.cli.state import add_state_flag
+from evenkeel.server.dashboard import serve_dashboard
+
+USAGE = "[--port PORT] [--state-dir PATH]"
+EXAMPLES = """examples:
+  evenkeel dashboard               print an address for your browser; Ctrl-C ends it
+  evenkeel dashboard --port 8001   at that port; to see it from elsewhere, pass the port on:
+                                   ssh -L 8001:127.0.0.1:8001 root@BOX evenkeel dashboard --port 8001
+
+The address works once: the browser that opens it first stays let in. It can look, and change nothing.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--port", type=_port, default=0, metavar="PORT", help="on 127.0.0.1 (default: a free one)"
+    )
+    add_state_flag(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    client_from(args).get("/healthz")  # or say now that there is no agent
+    return asyncio.run(_serve(os.path.abspath(args.state_dir), args.port))
+
+
+async def _serve(state_dir: str, port: int) -> int:
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    dashboard = await serve_dashboard(state_dir, port)
+    try:
+        print(dashboard.address, flush=True)
+        print("open it in a browser on this machine; Ctrl-C ends it", file=sys.stderr)
+        await stop.wait()
+    finally:
+        await dashboard.close()
+    return 0
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) < 65536):
+        raise argparse.ArgumentTypeError(f'"{text[:40]}" is not a port from 0 to 65535')
+    return int(text)

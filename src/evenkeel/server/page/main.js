@@ -1,0 +1,166 @@
+// The page: listens to the agent, keeps the last minutes, and draws what came when the screen is ready for it.
+
+import { ago } from "./amounts.js";
+import { showCapacity } from "./capacity.js";
+import { $, attr, make, text } from "./dom.js";
+import { Picture } from "./picture.js";
+import { showPressure } from "./pressure.js";
+import { POINTS } from "./spark.js";
+import { Story } from "./story.js";
+import { Timeline } from "./timeline.js";
+import { Tree } from "./tree.js";
+
+const STALE_MS = 3500;
+const FIRST_RETRY_MS = 500;
+const MOST_RETRY_MS = 10_000;
+const THEMES = ["auto", "light", "dark"];
+
+class History {
+  #values = new Map();
+
+  add(view) {
+    for (const name of ["memory", "cpu", "storage"]) {
+      const now = view.resources?.[name];
+      this.#push(name, now?.used ?? now?.usedByPods);
+    }
+    for (const name of ["memory", "cpu", "io"]) this.#push(`psi.${name}`, view.stalls[name]?.some?.avg10);
+  }
+
+  of(name) {
+    return this.#values.get(name) ?? [];
+  }
+
+  #push(name, value) {
+    if (value === undefined || value === null) return;
+    const values = this.#values.get(name) ?? [];
+    values.push(value);
+    if (values.length > POINTS) values.shift();
+    this.#values.set(name, values);
+  }
+}
+
+class Page {
+  #picture = new Picture();
+  #history = new History();
+  #story = new Story();
+  #tree = new Tree((pod) => this.#story.open(pod));
+  #timeline = new Timeline((pod) => this.#story.open(pod), say);
+  #view = null;
+  #seenAt = 0; // by this machine's clock
+  #retry = FIRST_RETRY_MS;
+  #isDrawing = false;
+
+  constructor() {
+    $("all-events").addEventListener("change", () => this.#draw());
+    setInterval(() => this.#tick(), 500);
+    this.#listen();
+  }
+
+  #listen() {
+    const stream = new EventSource("view/watch");
+    stream.addEventListener("view", (event) => {
+      this.#picture.take(JSON.parse(event.data));
+      this.#take(this.#picture.drawn);
+    });
+    stream.addEventListener("figures", (event) => {
+      if (this.#picture.move(JSON.parse(event.data))) this.#take(this.#picture.drawn);
+    });
+    stream.addEventListener("happening", (event) => this.#happened(JSON.parse(event.data)));
+    stream.addEventListener("error", () => {
+      if (stream.readyState !== EventSource.CLOSED) return; // it tries again by itself
+      setTimeout(() => this.#listen(), this.#retry);
+      this.#retry = Math.min(this.#retry * 2, MOST_RETRY_MS);
+    });
+  }
+
+  #take(view) {
+    this.#view = view;
+    this.#seenAt = performance.now();
+    this.#retry = FIRST_RETRY_MS;
+    this.#history.add(view);
+    const news = this.#timeline.take(view.happenings);
+    for (const one of news) this.#story.happened(one);
+    this.#draw();
+  }
+
+  #happened(happening) {
+    for (const one of this.#timeline.take([happening])) this.#story.happened(one);
+    this.#draw();
+  }
+
+  #draw() {
+    if (this.#isDrawing || !this.#view) return;
+    this.#isDrawing = true;
+    requestAnimationFrame(() => {
+      this.#isDrawing = false;
+      const view = this.#view;
+      attr($("main"), "aria-busy", null);
+      this.#node(view);
+      showCapacity(view, this.#history);
+      showPressure(view, this.#history);
+      this.#timeline.show(view.at + (performance.now() - this.#seenAt) / 1000);
+      this.#tree.show(view);
+      this.#story.show(view);
+      this.#tick();
+    });
+  }
+
+  #node(view) {
+    const { node } = view;
+    text($("node-name"), node.name ? `on ${node.name}` : "");
+    const words = [
+      `cgroup ${node.cgroupVersion}`,
+      `${node.cgroupDriver} driver`,
+      `${node.profile} profile`,
+    ];
+    text($("node-words"), words.join(" · "));
+    const title = node.name ? `${node.name}: Evenkeel` : "Evenkeel";
+    if (document.title !== title) document.title = title;
+  }
+
+  /** Whether what is shown is true now: said in words, and the page fades while it is not. */
+  #tick() {
+    const age = performance.now() - this.#seenAt;
+    const state = !this.#seenAt ? "waiting" : age > STALE_MS ? "stale" : "live";
+    const words = { waiting: "Connecting", live: "Live", stale: "No news: trying again" };
+    text($("link"), words[state]);
+    attr($("link"), "data-state", state);
+    attr(document.documentElement, "data-link", state);
+    text($("seen"), state === "stale" ? `What you see is from ${ago(age / 1000)}.` : "");
+  }
+}
+
+function say(words) {
+  const log = $("said");
+  log.append(make("p", {}, words));
+  while (log.children.length > 5) log.firstChild.remove();
+}
+
+function theme() {
+  const button = $("theme");
+  const stored = () => {
+    try {
+      return localStorage.getItem("theme");
+    } catch {
+      return null; // a browser may keep nothing
+    }
+  };
+  const set = (name) => {
+    attr(document.documentElement, "data-theme", name === "auto" ? null : name);
+    text(button, { auto: "◐ auto", light: "☀ light", dark: "☾ dark" }[name]);
+    attr(button, "aria-label", `Colours: ${name}`);
+    button.theme = name;
+  };
+  button.addEventListener("click", () => {
+    set(THEMES[(THEMES.indexOf(button.theme) + 1) % THEMES.length]);
+    try {
+      localStorage.setItem("theme", button.theme);
+    } catch {
+      // then it is chosen again the next time
+    }
+  });
+  set(THEMES.includes(stored()) ? stored() : "auto");
+}
+
+theme();
+new Page();

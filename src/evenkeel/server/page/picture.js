@@ -1,0 +1,84 @@
+// The last view of the node (docs/api.md, /view), kept up to date with the figures that move, in the form that is drawn.
+
+const RESOURCES = { memory: "memory", cpu: "cpu", storage: "ephemeral-storage" };
+
+export class Picture {
+  #whole = null;
+  #standing = []; // what of each cgroup does not move
+
+  /** All of it: the first time, and whenever more than figures has changed. */
+  take(view) {
+    this.#whole = view;
+    const pods = new Map(view.pods.map((pod) => [pod.pod, pod]));
+    this.#standing = view.cgroups.filter((cgroup) => cgroup.kind !== "ancestor").map((cgroup) => standing(cgroup, pods));
+    this.#standing.push(...view.pods.filter((pod) => !pod.path).map((pod) => withoutCgroup(pod, view.cgroups)));
+  }
+
+  /** What moved since; false if there is nothing that it could be added to. */
+  move(figures) {
+    if (!this.#whole) return false;
+    for (const cgroup of this.#whole.cgroups) {
+      if (Object.hasOwn(figures.figures, cgroup.path)) cgroup.figures = figures.figures[cgroup.path];
+    }
+    const { figures: _, ...rest } = figures;
+    Object.assign(this.#whole, rest);
+    return true;
+  }
+
+  get drawn() {
+    const view = this.#whole;
+    const figures = new Map(view.cgroups.map((cgroup) => [cgroup.path, cgroup.figures]));
+    return {
+      at: view.at,
+      node: { name: view.node, cgroupVersion: view.cgroupVersion, cgroupDriver: view.cgroupDriver, profile: view.profile },
+      resources: Object.fromEntries(Object.entries(RESOURCES).map(([name, key]) => [name, resource(view.resources[key])])),
+      stalls: view.pressure.stalls ?? {},
+      conditions: view.pressure.conditions ?? [],
+      thresholds: view.pressure.thresholds ?? [],
+      happenings: view.happenings,
+      cgroups: this.#standing.map((one) => withFigures(one, figures.get(one.path))).filter(isWorthARow),
+    };
+  }
+}
+
+function resource(now) {
+  if (!now) return null;
+  return {
+    ...now,
+    reserved: { kube: now.kubeReserved, system: now.systemReserved, eviction: now.evictionHard },
+  };
+}
+
+function standing(cgroup, pods) {
+  const pod = cgroup.kind === "pod" ? pods.get(cgroup.pod) : undefined;
+  return { ...cgroup, ...(pod ? about(pod) : {}) };
+}
+
+/** A pod that does not run has no cgroup; it is listed with those of its class. */
+function withoutCgroup(pod, cgroups) {
+  const branch = cgroups.find((one) => one.kind === "branch" && one.qosClass === pod.qosClass);
+  const root = cgroups.find((one) => one.kind === "root");
+  const { requests, limits, qosClass } = pod;
+  return { path: `pod ${pod.uid}`, parent: (branch ?? root)?.path, kind: "pod", name: pod.pod, pod: pod.pod, qosClass, requests, limits, ...about(pod) };
+}
+
+function about(pod) {
+  const word = pod.isEnding ? "Terminating" : pod.reason || pod.phase || "Pending";
+  const waits = word === "Running" && pod.ready < pod.containers;
+  return { status: waits ? `Running, ${pod.ready} of ${pod.containers} ready` : word, isRunning: pod.phase === "Running", restarts: pod.restarts, message: pod.message };
+}
+
+/** What a pod needs beside its containers has a cgroup of its own, which is mostly empty. */
+function isWorthARow(cgroup) {
+  return cgroup.kind !== "infrastructure" || cgroup.memory.used > 0;
+}
+
+function withFigures(one, figures) {
+  const { requests = {}, limits = {} } = one;
+  return {
+    ...one,
+    memory: { used: figures?.workingSetBytes, request: requests.memory, limit: limits.memory },
+    cpu: { used: figures?.cpuMillicores, request: requests.cpu, limit: limits.cpu },
+    oomKills: figures?.oomKills ?? 0,
+  };
+}

@@ -1,0 +1,79 @@
+// How hard the node is pressed: its conditions, how long work stalls for want of something, how far each threshold is.
+
+import { bytes } from "./amounts.js";
+import { $, attr, keyed, make, percent, text } from "./dom.js";
+import { drawSpark, makeSpark } from "./spark.js";
+
+const STALLS = [
+  { name: "memory", title: "memory" },
+  { name: "cpu", title: "cpu" },
+  { name: "io", title: "disk" },
+];
+const LEAST_TOP = 10; // per cent at the upper edge, so that a calm node looks calm
+
+export function showPressure(view, history) {
+  keyed($("conditions"), view.conditions, (one) => one.type, createCondition, updateCondition);
+  const stalls = STALLS.filter((stall) => view.stalls[stall.name]);
+  keyed($("stalls"), stalls, (stall) => stall.name, createStall, (node, stall) =>
+    updateStall(node, stall, view.stalls[stall.name], history.of(`psi.${stall.name}`)),
+  );
+  $("thresholds-title").hidden = view.thresholds.length === 0;
+  keyed($("thresholds"), view.thresholds, (one) => `${one.isHard} ${one.signal}`, createThreshold, updateThreshold);
+}
+
+function createCondition(condition) {
+  return make("li", {}, make("b", { "aria-hidden": "true" }), make("span", {}, ""), make("span.hidden"));
+}
+
+function updateCondition(node, condition) {
+  const isReady = condition.type === "Ready";
+  const isFine = (condition.status === "True") === isReady;
+  attr(node, "data-state", isFine ? "fine" : "bad");
+  attr(node, "title", condition.message ?? "");
+  text(node.children[0], isFine ? "✓" : "▲");
+  text(node.children[1], isFine && !isReady ? `no ${plain(condition.type)}` : isFine ? "ready" : isReady ? "not ready" : plain(condition.type));
+  text(node.children[2], condition.message ? `: ${condition.message}` : "");
+}
+
+/** MemoryPressure → memory pressure; PIDPressure → PID pressure. */
+function plain(type) {
+  return type.replace(/([a-z])([A-Z])/g, "$1 $2").replace(/([A-Z])([A-Z][a-z])/g, "$1 $2").replace(/\b[A-Z](?=[a-z])/g, (letter) => letter.toLowerCase());
+}
+
+function createStall(stall) {
+  return make(
+    "div.stall",
+    { role: "img" },
+    make("p", {}, make("span", {}, `waiting for ${stall.title}`), make("b")),
+    makeSpark(),
+    make("p.soft"),
+  );
+}
+
+function updateStall(node, stall, now, values) {
+  const some = now.some?.avg10 ?? 0;
+  text(node.children[0].children[1], `${some.toFixed(1)} %`);
+  drawSpark(node.children[1], values, Math.max(LEAST_TOP, ...values));
+  const full = stall.name === "cpu" ? "" : `all work ${(now.full?.avg10 ?? 0).toFixed(1)} %, `; // cpu has no such thing for a whole node
+  text(node.children[2], `${full}over a minute ${(now.some?.avg60 ?? 0).toFixed(1)} %`);
+  attr(node, "data-state", some >= 20 ? "bad" : some >= 5 ? "warn" : "fine");
+  attr(node, "aria-label", `Over the last ten seconds work waited for ${stall.title} during ${some.toFixed(1)} per cent of the time`);
+}
+
+function createThreshold() {
+  return make("li", {}, make("p", {}, make("span"), make("b")), make("div.meter", { "aria-hidden": "true" }, make("i"), make("u")));
+}
+
+function updateThreshold(node, one) {
+  const words = /^pid|inodes/i.test(one.signal) ? count : bytes;
+  const [line, meter] = node.children;
+  text(line.children[0], `${one.signal} ${words(one.available)}`);
+  const grace = one.graceSeconds ? ` for ${one.graceSeconds} s` : "";
+  text(line.children[1], `${one.isCrossed ? "▲ below" : "evicts below"} ${one.threshold}${grace}`);
+  attr(meter, "hidden", !one.capacity);
+  percent(meter.children[0], "width", one.available / one.capacity);
+  percent(meter.children[1], "inset-inline-start", one.thresholdAmount / one.capacity);
+  attr(node, "data-state", one.isCrossed ? "bad" : one.available < 2 * one.thresholdAmount ? "warn" : "fine");
+}
+
+const count = (amount) => (amount === undefined || amount === null ? "–" : amount.toLocaleString("en"));

@@ -1,0 +1,97 @@
+// What went wrong and when: evictions and OOM kills on a line of time, and as a list of which each opens its story.
+
+import { ago, clock, moment } from "./amounts.js";
+import { $, attr, draw, keyed, make, percent, text } from "./dom.js";
+
+const MOST = 200;
+const SHOWN = 50;
+const SAME_DEATH_SECONDS = 5; // the kernel tells of a kill, then the container's end does
+const SPANS = [300, 900, 3600, 6 * 3600, 24 * 3600, 7 * 24 * 3600];
+const KINDS = {
+  Evicted: { mark: "▼", word: "evicted", state: "evicted" },
+  OOMKilling: { mark: "✖", word: "OOM kill", state: "killed" },
+  OOMKilled: { mark: "✖", word: "OOM killed", state: "killed" },
+};
+
+export class Timeline {
+  #known = new Map();
+  #isFirst = true;
+
+  constructor(open, say) {
+    this.open = open;
+    this.say = say;
+  }
+
+  /** Takes what has happened and returns what was new; after the first time it is said aloud, too. */
+  take(happenings) {
+    const news = happenings.filter((one) => this.#known.get(keyOf(one))?.times !== one.times);
+    for (const one of news) {
+      this.#known.set(keyOf(one), one);
+      if (!this.#isFirst && kindOf(one)) this.say(`${one.pod || "the node"}: ${kindOf(one).word}`);
+    }
+    this.#isFirst = false;
+    for (const key of [...this.#known.keys()].slice(0, -MOST)) this.#known.delete(key);
+    return news;
+  }
+
+  show(now) {
+    const all = $("all-events").checked;
+    const listed = [...this.#known.values()]
+      .sort((one, other) => other.at - one.at)
+      .filter((one, _, every) => (all ? true : kindOf(one)) && !isEcho(one, every));
+    $("no-events").hidden = listed.length > 0;
+    keyed($("events"), listed.slice(0, SHOWN), keyOf, () => this.#create(), (node, one) => update(node, one, now));
+    this.#line(listed, now);
+  }
+
+  #create() {
+    const button = make("button", { type: "button" }, make("b.mark", { "aria-hidden": "true" }), make("span.what"), make("span.why"), make("time"));
+    const item = make("li", {}, button);
+    button.addEventListener("click", () => item.pod && this.open(item.pod));
+    return item;
+  }
+
+  #line(listed, now) {
+    const oldest = listed.length ? listed[listed.length - 1].at : now;
+    const span = SPANS.find((one) => now - oldest <= one) ?? SPANS[SPANS.length - 1];
+    const line = $("line");
+    if (!line.firstChild) {
+      line.append(make("i.axis"), make("div.marks"), make("span.from.soft"), make("span.to.soft", {}, "now"));
+    }
+    const [, marks, from] = line.children;
+    text(from, ago(span));
+    const shown = listed.filter((one) => now - one.at <= span);
+    keyed(marks, shown, keyOf, (one) => this.#mark(one), (node, one) => percent(node, "inset-inline-start", 1 - (now - one.at) / span));
+  }
+
+  #mark(one) {
+    const kind = kindOf(one) ?? { mark: "•", word: one.reason, state: "warning" };
+    const mark = make("b.mark", { "data-state": kind.state, title: `${clock(one.at)} ${one.pod ?? ""} ${kind.word}` }, kind.mark);
+    mark.addEventListener("click", () => one.pod && this.open(one.pod));
+    return mark;
+  }
+}
+
+const keyOf = (one) => one.number || `${one.at} ${one.pod} ${one.reason}`;
+const kindOf = (one) => (Object.hasOwn(KINDS, one.reason) ? KINDS[one.reason] : undefined);
+
+function isEcho(one, every) {
+  return (
+    one.reason === "OOMKilled" &&
+    every.some((other) => other.reason === "OOMKilling" && other.pod === one.pod && Math.abs(other.at - one.at) < SAME_DEATH_SECONDS)
+  );
+}
+
+function update(node, one, now) {
+  const kind = kindOf(one) ?? { mark: "•", word: one.reason, state: "warning" };
+  const [mark, what, why, when] = node.firstChild.children;
+  node.pod = one.pod;
+  attr(node.firstChild, "disabled", !one.pod);
+  attr(node, "data-state", kind.state);
+  text(mark, kind.mark);
+  text(what, `${one.pod || "node"} ${kind.word}${one.times > 1 ? ` ${one.times} times` : ""}`);
+  text(why, one.message ?? "");
+  text(when, ago(now - one.at));
+  attr(when, "datetime", new Date(one.at * 1000).toISOString());
+  attr(when, "title", moment(one.at));
+}
