@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from evenkeel.agent.records import WARNING
+from evenkeel.agent.feeds import Feed
+from evenkeel.agent.records import WARNING, Happening
 from evenkeel.agent.sweep import Sweeper
 from evenkeel.server.view import Views
 from evenkeel.server.view_feed import ViewFeed
@@ -137,6 +138,10 @@ class Slow:
     def __init__(self):
         self.painter = Painter()
         self.taken = 0
+        self.feed = Feed()
+
+    def follow(self):
+        return self.feed.listen()
 
     async def picture(self):
         self.taken += 1
@@ -166,6 +171,32 @@ def test_all_who_watch_share_one_picture_and_the_same_bytes():
     assert all(events[0].startswith(b"event: view\ndata: {") for events in readers)
     assert readers[0][2].startswith(b"event: figures\n")
     assert readers[0][2].endswith(b"}\n\n")
+
+
+def test_what_happens_is_told_at_once_to_all_and_encoded_once():
+    async def watch():
+        front = Slow()
+        feed = ViewFeed(front)
+        readers = [feed.events() for _ in range(3)]
+        for events in readers:
+            await anext(events)
+        front.feed.tell(Happening(1.0, "Normal", "Started", "of no note", "default/web", number=1))
+        front.feed.tell(Happening(2.0, WARNING, "Evicted", "it used\ntoo much", "default/web", number=2))
+        told = await asyncio.gather(*(anext(events) for events in readers))
+        following = feed._following
+        for events in readers:
+            await events.aclose()
+        await asyncio.gather(following, return_exceptions=True)
+        listeners = len(front.feed._listeners) + len(feed._news._listeners)
+        await feed.close()
+        return told, listeners
+
+    told, listeners = asyncio.run(watch())
+    assert len({id(text) for text in told}) == 1
+    assert told[0].startswith(b"event: happening\ndata: {")
+    assert told[0].count(b"\n") == 3
+    assert json.loads(told[0].split(b"data: ", 1)[1])["message"] == "it used\ntoo much"
+    assert listeners == 0
 
 
 def test_nothing_is_taken_while_nobody_watches():
