@@ -57,7 +57,8 @@ kernel-host: setup ## on this machine's own cgroups
 
 kernel-v1: setup ## in a virtual machine with controllers of cgroup v1 mounted together, and huge pages
 	$(BIN)/python -m tests.machines test v1 --cpus 2 --time-limit 900 -- \
-	  tests/kernel/test_huge_pages.py tests/kernel/test_drivers_v1.py tests/kernel/test_reconcile.py
+	  tests/kernel/test_huge_pages.py tests/kernel/test_swap.py tests/kernel/test_drivers_v1.py \
+	  tests/kernel/test_reconcile.py
 
 kernel-v2: setup ## in a virtual machine with cgroup v2
 	$(BIN)/python -m tests.machines test v2 --cpus 2 --time-limit 2700

@@ -49,7 +49,7 @@ def test_a_container_gets_the_huge_pages_it_asked_for_and_no_more(
     assert found.hugepages[2 * MIB] == PAGES
     config = defaulted(KubeletConfiguration(cgroup_root=path_of(cgroup_root), profile=profile))
     node = node_view(found, config)
-    amounts = {"cpu": "10m", "memory": "64Mi", "hugepages-2Mi": "4Mi"}
+    amounts = {"cpu": "1", "memory": "64Mi", "hugepages-2Mi": "4Mi"}
     one = default_pod(pod(container(amounts, amounts)), node.profile)
     tree = plan(node, [PodMoment(one)], driver.version)
 

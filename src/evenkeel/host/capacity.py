@@ -12,6 +12,7 @@ from evenkeel.api.cpuset import parse_cpuset
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.files import read_text
 from evenkeel.host.meminfo import memory_total
+from evenkeel.host.swap import swap_devices
 from evenkeel.policy.allocatable import DEFAULT_PIDS, NodeCapacity
 from evenkeel.policy.eviction.snapshot import FilesystemFigures, ProcessFigures
 
@@ -26,6 +27,7 @@ def machine_capacity(storage_path: str = "/", *, proc: str = "/proc", sys: str =
         ephemeral_storage_bytes=filesystem(storage_path).capacity_bytes,
         hugepages=hugepages(sys),
         pids=most_processes(proc),
+        swap_bytes=sum(device.size_bytes for device in swap_devices(proc)),
     )
 
 

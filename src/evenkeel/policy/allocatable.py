@@ -49,6 +49,7 @@ class NodeCapacity(NamedTuple):
     ephemeral_storage_bytes: int | None = None
     hugepages: Mapping[int, int] = _NO_PAGES  # page size in bytes → number of pages
     pids: int = DEFAULT_PIDS
+    swap_bytes: int = 0
 
 
 class CgroupLimits(NamedTuple):

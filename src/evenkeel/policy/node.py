@@ -74,6 +74,7 @@ def node_view(capacity: NodeCapacity, config: KubeletConfiguration) -> NodeView:
             throttling_factor=full.memory_throttling_factor,
             enforce_cpu_limits=full.cpu_cfs_quota,
             cpu_period_us=int(full.cpu_cfs_quota_period) // 1000,
+            swap_bytes=capacity.swap_bytes,
             swap_behavior=full.memory_swap.swap_behavior,
             has_swap_controller=True,
             single_process_oom_kill=not full.oom_group_kill,
