@@ -12,6 +12,7 @@ from evenkeel.api.config import KubeletConfiguration
 from evenkeel.api.manifests import read_manifests
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.driver import Statistics
+from evenkeel.cgroup.tree import Setting
 from evenkeel.policy.admission import Refusal
 from evenkeel.policy.allocatable import NodeCapacity
 from evenkeel.policy.node import node_view
@@ -22,7 +23,9 @@ from evenkeel.runtime.interface import (
     Exit,
     Exited,
     Launch,
+    Placed,
     Process,
+    Readiness,
     Record,
     RuntimeEvent,
     StartFailed,
@@ -64,6 +67,13 @@ class TableRuntime:
         self._queue = asyncio.Queue()
 
     async def close(self) -> None: ...
+
+    readiness = Readiness(True, "")
+
+    def placed(self, uid: str) -> Placed | None:
+        return None
+
+    async def update(self, attempt: Attempt, settings: tuple[Setting, ...]) -> None: ...
 
     async def containers(self) -> Mapping[Attempt, Record]:
         return dict(self.records)

@@ -30,7 +30,7 @@ def test_a_unified_machine_has_one_hierarchy():
     assert parse_mountinfo(UNIFIED) == Mounts({}, "/sys/fs/cgroup")
 
 
-def test_controllers_mounted_together_share_a_mount_point_and_named_hierarchies_are_none():
+def test_controllers_mounted_together_share_a_mount_point_and_the_rest_is_only_known_of():
     assert parse_mountinfo(HYBRID) == Mounts(
         {
             "cpu": "/sys/fs/cgroup/cpu,cpuacct",
@@ -39,6 +39,7 @@ def test_controllers_mounted_together_share_a_mount_point_and_named_hierarchies_
             "pids": "/sys/fs/cgroup/pids",
         },
         "/sys/fs/cgroup/unified",
+        ("/sys/fs/cgroup/net_cls,net_prio", "/sys/fs/cgroup/systemd"),
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from evenkeel.cgroup.driver import CgroupError
+from evenkeel.cgroup.tree import Setting
 from evenkeel.policy.lifecycle.actions import Stop
 from evenkeel.runtime.interface import Attempt, Launch, Record, Runtime, StartFailed
 
@@ -58,6 +59,9 @@ class Acts:
         task = self.spawn(self._runtime.stop(attempt, stop.grace_seconds), attempt.uid)
         self._stopping[attempt] = (deadline, task)
         task.add_done_callback(lambda done: self._stopped(attempt, done))
+
+    def update(self, attempt: Attempt, settings: tuple[Setting, ...]) -> None:
+        self.spawn(self._runtime.update(attempt, settings), attempt.uid)
 
     def forget_attempt(self, attempt: Attempt) -> None:
         self.spawn(self._runtime.forget(attempt), attempt.uid)

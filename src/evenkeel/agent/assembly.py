@@ -4,7 +4,7 @@ start it here."""
 import gc
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 
 from evenkeel.agent.admitting import FILE
@@ -23,6 +23,7 @@ from evenkeel.cgroup.driver import CgroupError, Driver
 from evenkeel.cgroup.drivers.detect import detect, driver_for
 from evenkeel.errors import EvenkeelError
 from evenkeel.policy.node import NodeView
+from evenkeel.runtime.interface import Runtime
 from evenkeel.runtime.process.client import ProcessRuntime
 from evenkeel.runtime.process.paths import StatePaths
 
@@ -74,7 +75,7 @@ async def start(
                 for note in protect_daemons_of(node.config, driver):
                     log.warning("%s", note)
                 own = _entered(node.config, driver, journal) if own_cgroup else None
-            runtime = ProcessRuntime(state.root, make_driver, node.config)
+            runtime = _runtime(node, state.root, make_driver)
             agent = Agent(node, runtime, journal, make_driver, _files(node, paths, journal))
             agent.before_removal = lambda: _leave(own)
             await agent.open()
@@ -87,6 +88,15 @@ async def start(
         lock.release()
         raise
     return Assembled(agent, journal, lock)
+
+
+def _runtime(node: NodeView, state_directory: str, make_driver: Callable[[], Driver]) -> Runtime:
+    endpoint = node.config.container_runtime_endpoint
+    if not endpoint:
+        return ProcessRuntime(state_directory, make_driver, node.config)
+    from evenkeel.runtime.cri.client import CriRuntime
+
+    return CriRuntime(endpoint, state_directory, make_driver, node.config)
 
 
 def _entered(config: KubeletConfiguration, driver: Driver, journal: Journal) -> OwnCgroup | None:

@@ -13,11 +13,12 @@ from evenkeel.agent.own_cgroup import not_the_pods
 from evenkeel.cgroup.diff import Action
 from evenkeel.cgroup.driver import CgroupError, Driver, Statistics
 from evenkeel.cgroup.overrides import Overrides, Wanted
+from evenkeel.cgroup.plan import INFRASTRUCTURE
 from evenkeel.cgroup.planner import Planner
 from evenkeel.cgroup.reconcile import Report, reconcile, reconcile_changed
 from evenkeel.cgroup.relocate import relocate
 from evenkeel.cgroup.restore import Found, found_before, not_only_ours, restoring, still_needed
-from evenkeel.cgroup.tree import Cgroup, Kind, Naming, Tree
+from evenkeel.cgroup.tree import Cgroup, Kind, Naming, Tree, Version
 from evenkeel.host.oom_scores import ScoresSet, frozen, set_oom_scores
 from evenkeel.policy.node import NodeView
 from evenkeel.policy.provision import PodMoment
@@ -25,6 +26,8 @@ from evenkeel.policy.provision import PodMoment
 FOUND_BEFORE = (
     "foundBefore"  # where the journal keeps what cgroups of others had in the files that we set (B13)
 )
+
+_OWN_NAMES = {Kind.INFRASTRUCTURE: INFRASTRUCTURE}
 
 
 class Cgroups:
@@ -48,6 +51,9 @@ class Cgroups:
         self.rescored: tuple[
             Cgroup, ...
         ] = ()  # containers whose OOM score differs from that of the tree before
+        self.resettled: tuple[
+            Cgroup, ...
+        ] = ()  # made by a container runtime, and with other settings than before
 
     def follow(self, moments: Sequence[PodMoment]) -> Report:
         """Makes the kernel as these pods need it, where that differs from what was made last."""
@@ -103,9 +109,9 @@ class Cgroups:
         if tree is not self._tree:
             before, self._tree = self._of_container, tree
             self._of_container = {
-                (cgroup.pod, cgroup.container): cgroup
+                (cgroup.pod, cgroup.container or _OWN_NAMES.get(cgroup.kind, "")): cgroup
                 for cgroup in tree.cgroups
-                if cgroup.kind in (Kind.CONTAINER, Kind.POD)
+                if cgroup.kind in (Kind.CONTAINER, Kind.POD, Kind.INFRASTRUCTURE)
             }
             self.rescored = tuple(
                 cgroup
@@ -115,6 +121,14 @@ class Cgroups:
                 and was.path == cgroup.path
                 and was.oom_score_adj != cgroup.oom_score_adj
             )
+            self.resettled = tuple(
+                cgroup
+                for key, cgroup in self._of_container.items()
+                if not cgroup.is_ours_to_make
+                and (was := before.get(key)) is not None
+                and was.path == cgroup.path
+                and was.settings != cgroup.settings
+            )
             self._on_change(tree)
         return report
 
@@ -123,7 +137,8 @@ class Cgroups:
         return self._tree
 
     def of_container(self, pod: str, container: str) -> Cgroup | None:
-        """As planned last; `pod` is namespace/name. Of the pod itself, with an empty name."""
+        """As planned last; `pod` is namespace/name. Of the pod itself, with an empty name; of its infrastructure, with
+        the name that it has in the plan."""
         return self._of_container.get((pod, container))
 
     def is_there(self, cgroup: Cgroup) -> bool:
@@ -133,9 +148,12 @@ class Cgroups:
         return all(os.path.isdir(directory) for directory in directories)
 
     def oom_kills(self, pod: str, container: str) -> int:
-        """The kernel's own count for the container. Where a container's cgroup does not outlive it, the pod's."""
-        is_lasting = self.driver.naming == Naming.CGROUPFS
-        cgroup = self.of_container(pod, container if is_lasting else "")
+        """The kernel's own count for the container. Where a container's cgroup does not outlive it, the pod's, which on
+        v2 counts what happens in it; on v1 what the container's cgroup, made for this attempt alone, has counted."""
+        cgroup = self.of_container(pod, container)
+        is_lasting = self.driver.naming == Naming.CGROUPFS and (cgroup is None or cgroup.is_ours_to_make)
+        if not is_lasting and self.driver.version == Version.V2:
+            cgroup = self.of_container(pod, "")
         statistics = self.statistics(cgroup) if cgroup is not None else None
         return statistics.oom_kills if statistics is not None else 0
 

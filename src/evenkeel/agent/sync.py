@@ -9,7 +9,7 @@ and reports back the same way.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from evenkeel.agent import admitting
 from evenkeel.agent.acts import Acts
@@ -22,9 +22,10 @@ from evenkeel.agent.records import NORMAL, WARNING, HeldPod
 from evenkeel.agent.telling import Telling
 from evenkeel.cgroup.driver import CgroupError
 from evenkeel.cgroup.overrides import Wanted
+from evenkeel.cgroup.plan import INFRASTRUCTURE
 from evenkeel.cgroup.reconcile import Report
 from evenkeel.cgroup.restore import Found
-from evenkeel.cgroup.tree import Cgroup
+from evenkeel.cgroup.tree import Cgroup, Kind, Version
 from evenkeel.policy.cpuset import ContainerKey
 from evenkeel.policy.lifecycle import changes
 from evenkeel.policy.lifecycle.actions import Actions, Stop, actions
@@ -34,7 +35,7 @@ from evenkeel.policy.lifecycle.settings import LifeSettings
 from evenkeel.policy.node import NodeView
 from evenkeel.policy.provision import PodMoment
 from evenkeel.policy.qos import pod_class
-from evenkeel.runtime.interface import Attempt, Exit, Launch, Record, Runtime
+from evenkeel.runtime.interface import Attempt, Exit, Launch, Planned, Record, Runtime
 
 log = logging.getLogger(__name__)
 
@@ -144,7 +145,7 @@ class Sync:
         if held is None or not held.life.container(attempt.container).is_alive:
             return
         name = attempt.container
-        is_oom_killed = self._has_oom_kill(held, name)
+        is_oom_killed = exit_.is_oom_killed or self._has_oom_kill(held, name)
         life = changes.ended(
             held.pod,
             held.life,
@@ -205,6 +206,14 @@ class Sync:
     def _has_oom_kill(self, held: HeldPod, name: str) -> bool:
         """The kernel counts OOM kills for each cgroup: one more than at the start was this attempt's."""
         return self._cgroups.oom_kills(held.pod.key, name) > held.life.container(name).oom_kills_at_start
+
+    def _oom_kills_before(self, held: HeldPod, name: str) -> int:
+        """What the count that `_has_oom_kill` asks begins from."""
+        cgroup = self._cgroups.of_container(held.pod.key, name)
+        is_new = (
+            cgroup is not None and not cgroup.is_ours_to_make and self._cgroups.driver.version == Version.V1
+        )
+        return 0 if is_new else self._cgroups.oom_kills(held.pod.key, name)
 
     # Steps
 
@@ -278,7 +287,7 @@ class Sync:
                 self._telling.verdict(held.pod, todo.verdict)
         for name in todo.start if not self.is_closing else ():
             life = changes.asked_to_start(life, name)
-            counted = self._cgroups.oom_kills(held.pod.key, name)
+            counted = self._oom_kills_before(held, name)
             life = life.having(name, life.container(name)._replace(oom_kills_at_start=counted))
         for stop in todo.stop:
             if not life.container(stop.container).stop_by:
@@ -296,10 +305,10 @@ class Sync:
         if todo.is_over or not admitting.takes_room(after):
             if self._moments.pop(uid, None) is not None:
                 self.room_appeared()
-        elif uid not in self._moments or self._moments[uid].pod is not held.pod:
-            self._moments[uid] = PodMoment(held.pod, todo.init_container)
-        elif self._moments[uid].init_container != todo.init_container:
-            self._moments[uid] = self._moments[uid]._replace(init_container=todo.init_container)
+        else:
+            moment = PodMoment(held.pod, todo.init_container, placed=self._runtime.placed(uid))
+            if self._moments.get(uid) != moment:
+                self._moments[uid] = moment
 
     def _commit(self) -> bool:
         """Whether everything is written down; if not, nothing may be done about it yet."""
@@ -350,11 +359,21 @@ class Sync:
             self._reported(self._cgroups.follow(moments))
             for cgroup in self._cgroups.rescored:
                 self._acts.spawn(self._rescore(cgroup))
+            self._tell_runtime(self._cgroups.resettled)
 
     async def _rescore(self, cgroup: Cgroup) -> None:
         scored = await self._cgroups.set_score(cgroup)
         if scored is not None and scored.message:
             self._telling.tell(WARNING, "OOMScoreRefused", f"{cgroup.path}: {scored.message}")
+
+    def _tell_runtime(self, cgroups: Iterable[Cgroup]) -> None:
+        """What containers have been given, so that the runtime does not put back what it gave them (C6)."""
+        for cgroup in cgroups:
+            held = self._holdings.by_key(cgroup.pod) if cgroup.kind == Kind.CONTAINER else None
+            if held is not None and held.life.container(cgroup.container).is_running:
+                number = held.life.container(cgroup.container).attempt
+                attempt = Attempt(held.pod.metadata.uid, cgroup.container, number)
+                self._acts.update(attempt, cgroup.settings)
 
     def first_pass(self) -> None:
         """Decides for every pod that is held, without acting on it, and makes the tree for them."""
@@ -369,6 +388,7 @@ class Sync:
         if made := self._cgroups.ancestors_made(report):
             self._journal.set_value(CGROUPS_MADE, sorted({*self._made(), *made}))
         self._reported(report)
+        self._tell_runtime(cgroup for cgroup in report.tree.cgroups if not cgroup.is_ours_to_make)
         self._wanted.set()
 
     def _made(self) -> list[str]:
@@ -433,10 +453,15 @@ class Sync:
                 continue
             if cgroup.path in self._cgroups.killing:
                 continue  # the rest of the attempt before is being ended in there; a step follows
-            if not self._cgroups.is_there(cgroup):
+            pod = self._cgroups.of_container(held.pod.key, "")
+            infrastructure = self._cgroups.of_container(held.pod.key, INFRASTRUCTURE)
+            assert pod is not None
+            assert infrastructure is not None
+            if not self._cgroups.is_there(cgroup if cgroup.is_ours_to_make else pod):
                 self.heal()
             score = int(cgroup.oom_score_adj.value) if cgroup.oom_score_adj is not None else None
-            yield Launch(attempt, held.pod, container, cgroup.path, score)
+            planned = Planned(self._cgroups.driver.version, cgroup, pod, infrastructure)
+            yield Launch(attempt, held.pod, container, cgroup.path, score, planned)
 
     def cleaned(self, uid: str) -> None:
         self.on_cleaned(uid)

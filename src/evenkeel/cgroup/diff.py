@@ -41,15 +41,19 @@ def diff(
 ) -> tuple[Step, ...]:
     """The steps that make `observed` equal to `desired`; none where it already is. Below a path in `hands_off` nothing
     is touched (E9). A cgroup of daemons is set, but made only where we are asked to (E7), and never removed: what is
-    not below the pods' root is not ours to remove. `ours` is how the paths there begin, where `desired` does not tell
-    because it is only part of a plan."""
+    not below the pods' root is not ours to remove, nor is what a container runtime has made in a pod's cgroup. `ours`
+    is how the paths there begin, where `desired` does not tell because it is only part of a plan."""
     wanted = {cgroup.path for cgroup in desired.cgroups}
+    theirs = {cgroup.path for cgroup in desired.cgroups if not cgroup.holds_only_ours}
     ours = pods_prefix(desired) if ours is None else ours
     steps: dict[_Phase, list[tuple[int, Step]]] = {phase: [] for phase in _Phase}
     steps[_Phase.TAKE] = [
         (_depth(path), Step(Action.REMOVE, path))
         for path in observed
-        if path not in wanted and path.startswith(ours) and not _is_below(path, hands_off)
+        if path not in wanted
+        and path.startswith(ours)
+        and path.rpartition("/")[0] not in theirs
+        and not _is_below(path, hands_off)
     ]
     for cgroup in desired.cgroups:
         if _is_below(cgroup.path, hands_off):

@@ -3,7 +3,7 @@
 Pure: the same input gives the same tree. `explain` prints it, reconciling makes the kernel equal to it.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from evenkeel.api.cgroup_path import is_within
@@ -182,12 +182,13 @@ class TreeBuilder:
         provision = self._policy.pod_provision(self._node, facts, min_bytes)
         key, qos, path = facts.pod.key, str(facts.qos), self._path(name)
         of_pod = settings(self._version, provision, self._weight)
-        yield Cgroup(path, Kind.POD, of_pod, pod=key, qos=qos)
+        placed = None if facts.moment.placed is None else dict(facts.moment.placed)
+        yield Cgroup(path, Kind.POD, of_pod, pod=key, qos=qos, holds_only_ours=placed is None)
         for container, of_child in children:
             child = container.name if container else INFRASTRUCTURE
             names.child(name, child)  # refuses what cannot name a cgroup
             yield Cgroup(
-                path=self._child_path(path, facts.pod.metadata.uid, child),
+                path=self._child_path(path, facts.pod.metadata.uid, child, placed, container),
                 kind=Kind.CONTAINER if container else Kind.INFRASTRUCTURE,
                 settings=settings(self._version, of_child, self._container_weight),
                 pod=key,
@@ -197,9 +198,20 @@ class TreeBuilder:
                 cpu_qos=str(container_class(container, CPU)) if container else "",
                 oom_score_adj=oom_score_setting(of_child),
                 is_killed_whole=of_child.oom_group is not None and of_child.oom_group.value == 1,
+                is_ours_to_make=placed is None,
             )
 
-    def _child_path(self, parent: str, uid: str, child: str) -> str:
+    def _child_path(
+        self,
+        parent: str,
+        uid: str,
+        child: str,
+        placed: Mapping[str, str] | None,
+        container: Container | None,
+    ) -> str:
+        name = None if placed is None else placed.get(container.name if container else "")
+        if name is not None:
+            return f"{parent}/{name}"
         if self._naming == Naming.CGROUPFS:
             return f"{parent}/{child}"
         # Processes live in scopes. A unit's name is one for the whole system, so it holds the pod's UID too.

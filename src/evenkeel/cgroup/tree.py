@@ -54,7 +54,10 @@ class Cgroup(NamedTuple):
     is_killed_whole: bool = (
         False  # A19: an OOM kill of one process is to take all; on v2 the kernel sees to it
     )
-    is_ours_to_make: bool = True  # B5: a cgroup of daemons must be there, unless we are asked to make it (E7)
+    # B5: a cgroup of daemons must be there, unless we are asked to make it (E7); those of containers are a container
+    # runtime's to make, where there is one.
+    is_ours_to_make: bool = True
+    holds_only_ours: bool = True  # else a container runtime makes cgroups in it, and removes them
 
     def value(self, file: str) -> str | None:
         return next((setting.value for setting in self.settings if setting.file == file), None)

@@ -63,12 +63,14 @@ class Provision(NamedTuple):
 class PodMoment(NamedTuple):
     """An admitted pod at one moment of its life: `init_container` is the index of the one that runs now, None once the
     last has finished (D3). `exclusive_cpus` are the cores of its own that a container has, `shared_cpus` those that
-    its other containers run on; none are all (A23)."""
+    its other containers run on; none are all (A23). `placed` are the cgroups that a container runtime has made: by
+    container, or "" for the pod's own, what it calls them; None where we make them ourselves."""
 
     pod: Pod
     init_container: int | None = None
     exclusive_cpus: Mapping[str, tuple[int, ...]] = MappingProxyType({})
     shared_cpus: tuple[int, ...] = ()
+    placed: tuple[tuple[str, str], ...] | None = None
 
     @property
     def is_starting(self) -> bool:

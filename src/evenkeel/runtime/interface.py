@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 
 from evenkeel.api.container import Container
 from evenkeel.api.pod import Pod
+from evenkeel.cgroup.tree import Cgroup, Setting, Version
 from evenkeel.errors import EvenkeelError
 from evenkeel.policy.admission import Refusal
 
@@ -24,15 +25,25 @@ class Attempt(NamedTuple):
     number: int
 
 
+class Planned(NamedTuple):
+    """What the plan has for a container and for the pod around it, for a runtime that makes their cgroups itself."""
+
+    version: Version
+    container: Cgroup
+    pod: Cgroup
+    infrastructure: Cgroup
+
+
 class Launch(NamedTuple):
-    """Everything a start needs. The cgroup is there, with its limits; the runtime puts the container into it, with the
-    score, before its first instruction (A17)."""
+    """Everything a start needs. The cgroup is there, with its limits, or the runtime makes it so; the runtime puts the
+    container into it, with the score, before its first instruction (A17)."""
 
     attempt: Attempt
     pod: Pod
     container: Container
     cgroup: str  # the plan's path
     oom_score_adj: int | None
+    planned: Planned | None = None
 
 
 class Process(NamedTuple):
@@ -51,6 +62,9 @@ class Exit(NamedTuple):
     finished_at: float = 0.0
     is_known: bool = True  # False: it ended while nobody was there to see how
     message: str = ""  # what it left in its termination message file, or the last lines of its log
+    is_oom_killed: bool = (
+        False  # the runtime says so; where cgroups outlive containers, the kernel's count does
+    )
 
 
 class Record(NamedTuple):
@@ -75,6 +89,17 @@ class RuntimeLost(NamedTuple):
 
 
 RuntimeEvent = Exited | RuntimeLost
+
+Placed = tuple[
+    tuple[str, str], ...
+]  # a container's name, "" for the pod's own, and the last part of its cgroup's path
+
+
+class Readiness(NamedTuple):
+    """Whether containers can be started now, and if not, why."""
+
+    is_ready: bool
+    message: str
 
 
 class ExecResult(NamedTuple):
@@ -110,6 +135,13 @@ class Runtime(Protocol):
         """Lets go. Containers run on; what no longer has anything to do ends."""
         ...
 
+    @property
+    def readiness(self) -> Readiness: ...
+
+    def placed(self, uid: str) -> Placed | None:
+        """The cgroups that the runtime itself has made below the pod's; None of one that leaves that to the agent."""
+        ...
+
     async def containers(self) -> Mapping[Attempt, Record]:
         """Every attempt that runs, or has ended and was not forgotten."""
         ...
@@ -126,6 +158,10 @@ class Runtime(Protocol):
     async def stop(self, attempt: Attempt, grace_seconds: float) -> None:
         """SIGTERM to the container's first process, and after `grace_seconds` the end of everything in its cgroup.
         Returns when nothing of it runs; its Exited comes as an event. One that has ended already is fine."""
+        ...
+
+    async def update(self, attempt: Attempt, settings: tuple[Setting, ...]) -> None:
+        """The plan has other settings for a container that runs, and the kernel has them already."""
         ...
 
     async def execute(self, attempt: Attempt, command: tuple[str, ...], timeout_seconds: float) -> ExecResult:

@@ -88,7 +88,9 @@ class _Family(NamedTuple):
 
 
 def _families(tree: Tree, there: AbstractSet[str]) -> list[_Family]:
-    names: dict[str, list[str]] = {c.path: [] for c in tree.cgroups if c.kind in _PARENTS and c.path in there}
+    names: dict[str, list[str]] = {
+        c.path: [] for c in tree.cgroups if c.kind in _PARENTS and c.path in there and c.holds_only_ours
+    }
     if all(cgroup.kind != Kind.ROOT for cgroup in tree.cgroups):
         names[""] = []
     present = dict.fromkeys(names, 0)

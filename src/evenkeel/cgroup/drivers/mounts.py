@@ -13,14 +13,19 @@ from typing import NamedTuple
 V1_CONTROLLERS = ("cpu", "cpuacct", "cpuset", "memory", "pids", "hugetlb", "freezer")
 V2_CONTROLLERS = ("cpu", "cpuset", "memory", "pids", "hugetlb")
 
+_OTHER_CONTROLLERS = ("blkio", "devices", "misc", "net_cls", "net_prio", "perf_event", "rdma")
+_NAMED = "name="
+
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
 class Mounts(NamedTuple):
-    """`v1` has the mount point of each controller, `v2` that of the unified hierarchy; empty where there is none."""
+    """`v1` has the mount point of each controller, `v2` that of the unified hierarchy; empty where there is none.
+    `others` are hierarchies of v1 that we have no use for, and container runtimes have."""
 
     v1: Mapping[str, str]
     v2: str = ""
+    others: tuple[str, ...] = ()
 
 
 def parse_mountinfo(text: str) -> Mounts:
@@ -33,7 +38,14 @@ def parse_mountinfo(text: str) -> Mounts:
             if known is None or (is_whole and not known[0]):
                 hierarchies[kind, name] = (is_whole, point)
     v1 = {name: hierarchies["cgroup", name][1] for name in V1_CONTROLLERS if ("cgroup", name) in hierarchies}
-    return Mounts(v1, hierarchies.get(("cgroup2", ""), (True, ""))[1])
+    others = {
+        point
+        for (kind, name), (_, point) in hierarchies.items()
+        if kind == "cgroup" and (name in _OTHER_CONTROLLERS or name.startswith(_NAMED))
+    }
+    return Mounts(
+        v1, hierarchies.get(("cgroup2", ""), (True, ""))[1], tuple(sorted(others.difference(v1.values())))
+    )
 
 
 def _visible(text: str) -> list[tuple[str, str, str, str]]:

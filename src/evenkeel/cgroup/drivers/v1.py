@@ -37,6 +37,12 @@ class V1Driver(CgroupfsDriver):
         of_mount = dict(zip(points, self._hierarchies, strict=True))
         self._of_controller = {controller: of_mount[mount] for controller, mount in mounts.v1.items()}
         self._unified = of_mount[mounts.v2] if mounts.v2 else None
+        self._others = [Cgroupfs(mount) for mount in mounts.others]
+
+    def close(self) -> None:
+        super().close()
+        for hierarchy in self._others:
+            hierarchy.close()
 
     def send_kill(self, path: str) -> None:
         """Of a hybrid host the unified hierarchy kills in one step who is in it. Who is not is found by its memory."""
@@ -181,11 +187,15 @@ class V1Driver(CgroupfsDriver):
 
     def _let_go(self, path: str) -> None:
         """Takes the quota away. A cgroup is counted for a moment after it was removed, until the kernel's workers have
-        got round to it, and while it has a quota none above it may have a smaller one."""
+        got round to it, and while it has a quota none above it may have a smaller one. Of hierarchies that are none of
+        ours, takes what a container runtime left of its way to its own."""
         cpu = self._of_controller.get("cpu")
         if cpu is not None:
             with suppress(OSError):  # it has none, or is gone
                 cpu.write(path, "cpu.cfs_quota_us", "-1")
+        for hierarchy in self._others:
+            with suppress(OSError):  # somebody is in there
+                hierarchy.remove(path)
 
 
 def _not_mounted(path: str, file: str) -> CgroupError:

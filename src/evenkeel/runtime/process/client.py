@@ -16,7 +16,7 @@ from evenkeel.api.config import KubeletConfiguration
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.driver import CgroupError, Driver
 from evenkeel.cgroup.drivers.placeholder import PLACEHOLDER
-from evenkeel.cgroup.tree import Naming
+from evenkeel.cgroup.tree import Naming, Setting
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.protection import run_soon
 from evenkeel.policy.admission import Refusal
@@ -28,6 +28,8 @@ from evenkeel.runtime.interface import (
     Exit,
     Exited,
     Launch,
+    Placed,
+    Readiness,
     Record,
     RuntimeEvent,
     RuntimeLost,
@@ -117,6 +119,16 @@ class ProcessRuntime:
         self._mounts.close()
         if self._driver is not None:
             _close(self._driver)
+
+    @property
+    def readiness(self) -> Readiness:
+        is_ready = self._ready.is_set()
+        return Readiness(
+            is_ready, "containers are kept" if is_ready else "the process that keeps containers is gone"
+        )
+
+    def placed(self, uid: str) -> Placed | None:  # noqa: ARG002
+        return None
 
     async def containers(self) -> Mapping[Attempt, Record]:
         await self._ready.wait()
@@ -270,6 +282,8 @@ class ProcessRuntime:
             _close(driver)
 
     # Everything else
+
+    async def update(self, attempt: Attempt, settings: tuple[Setting, ...]) -> None: ...
 
     async def execute(self, attempt: Attempt, command: tuple[str, ...], timeout_seconds: float) -> ExecResult:
         await self._ready.wait()

@@ -1,0 +1,1 @@
+"""Containers through the Container Runtime Interface: containerd, CRI-O."""

@@ -1,0 +1,585 @@
+"""The runtime that runs pods as containers of containerd or CRI-O: the agent's side of it.
+
+What the runtime has is known from listing it, and from the kernel: the end of a container's first process is heard of
+through a descriptor of it, whatever the runtime is doing. While the runtime is away containers run on, nothing is
+started, and what has to end ends by its cgroup.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
+
+from evenkeel.api.config import KubeletConfiguration
+from evenkeel.api.pod import Pod
+from evenkeel.cgroup.driver import CgroupError, Driver
+from evenkeel.cgroup.tree import Setting
+from evenkeel.errors import EvenkeelError
+from evenkeel.host.protection import run_soon
+from evenkeel.policy.admission import Refusal
+from evenkeel.quantity import Quantity
+from evenkeel.runtime.cri import cri_pb2 as pb
+from evenkeel.runtime.cri import images, notes, refusals
+from evenkeel.runtime.cri.agreement import Said, disagreement, hear
+from evenkeel.runtime.cri.configs import STATE, attempt_of
+from evenkeel.runtime.cri.connection import CallFailed, Connection, RuntimeAway
+from evenkeel.runtime.cri.resources import resources
+from evenkeel.runtime.cri.sandboxes import Sandboxes
+from evenkeel.runtime.cri.starting import Starts
+from evenkeel.runtime.cri.table import Kept, Table
+from evenkeel.runtime.interface import (
+    Attempt,
+    Directories,
+    ExecResult,
+    Exit,
+    Exited,
+    Launch,
+    Placed,
+    Readiness,
+    Record,
+    RuntimeEvent,
+    RuntimeLost,
+    StartFailed,
+)
+from evenkeel.runtime.process import disk, volumes
+from evenkeel.runtime.process.logs import LogLimits
+from evenkeel.runtime.process.paths import state_paths
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+_THREADS = 8
+_LOOK_SECONDS = 5.0  # between two listings, when nothing tells
+_FIRST_HELLO_SECONDS = 15.0  # a runtime that is just being started
+_START_PATIENCE_SECONDS = 30.0  # with a runtime that is away, before a start is given up
+_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.005, 1.0
+_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.2, 10.0
+_UNSEEN_SECONDS = 2.0  # after the death of a container that the runtime says nothing of
+_STOP_SLACK_SECONDS = 2.0
+_KILLED_SECONDS = 10.0
+_EXECUTION_SLACK_SECONDS = 10.0
+_OUTPUT_BYTES = 4096
+_ROTATION_SECONDS = 10.0
+
+
+class CriRuntime:
+    """`make_driver` makes a driver for one thread to use."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        state_directory: str,
+        make_driver: Callable[[], Driver],
+        config: KubeletConfiguration,
+        *,
+        allocatable_memory_bytes: int | None = None,
+    ) -> None:
+        self._endpoint = endpoint
+        self._paths = state_paths(state_directory)
+        self._make_driver = make_driver
+        self._limits = LogLimits(
+            max_bytes=Quantity.parse(config.container_log_max_size).value,
+            max_files=config.container_log_max_files,
+        )
+        self._allocatable_memory_bytes = allocatable_memory_bytes or os.sysconf("SC_PHYS_PAGES") * os.sysconf(
+            "SC_PAGE_SIZE"
+        )
+        self._threads = ThreadPoolExecutor(_THREADS, "evenkeel-runtime", initializer=run_soon)
+        self._table = Table(lambda kept: self._keep(self._ended(kept)))
+        self._starting: dict[Attempt, asyncio.Task[Record]] = {}
+        self._ending: set[Attempt] = set()
+        self._to_remove: set[str] = set()  # containers that are forgotten, and not gone yet
+        self._updates: dict[Attempt, tuple[Setting, ...]] = {}  # of which the runtime has not been told yet
+        self._updating: set[Attempt] = set()
+        self._events: asyncio.Queue[RuntimeEvent] = asyncio.Queue()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._nudged = asyncio.Event()
+        self._looked = asyncio.Event()
+        self._ready = asyncio.Event()
+        self._why_away = "it has not been spoken to yet"
+        self._images_path = "/"
+        self.said: Said | None = None
+
+    def refusal(self, pod: Pod) -> Refusal | None:
+        return refusals.refusal(pod)
+
+    async def open(self) -> None:
+        for directory in (self._paths.root, self._paths.pods, self._paths.logs):
+            os.makedirs(directory, 0o700, exist_ok=True)
+        self._driver = self._make_driver()
+        self._connection = Connection(self._endpoint)
+        self._sandboxes = Sandboxes(self._connection, self._paths, self._look)
+        self._starts = Starts(
+            self._connection,
+            self._paths,
+            self._sandboxes,
+            self._driver.naming,
+            self._has,
+            self._available,
+        )
+        for kept in notes.every_note(self._paths):
+            self._table.put(kept)
+        await self._first_hello()
+        self._keep(self._keep_looking())
+        self._keep(self._listen())
+        self._keep(self._rotate_logs())
+
+    async def close(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._table.close()
+        await self._connection.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._driver.close()
+
+    @property
+    def readiness(self) -> Readiness:
+        title = self.said.title if self.said is not None else self._endpoint
+        if self._ready.is_set():
+            return Readiness(True, f"{title} answers")
+        return Readiness(False, f"{title}: {self._why_away}")
+
+    def placed(self, uid: str) -> Placed | None:
+        infrastructure = self._sandboxes.cgroup(uid)
+        return (*self._table.placed(uid), *((("", infrastructure),) if infrastructure else ()))
+
+    async def containers(self) -> Mapping[Attempt, Record]:
+        return {kept.attempt: kept.record for kept in self._table}
+
+    async def prepare(self, pod: Pod) -> None:
+        make = partial(
+            volumes.prepare, pod, self._paths, allocatable_memory_bytes=self._allocatable_memory_bytes
+        )
+        try:
+            await self._in_thread(make)
+        except EvenkeelError as error:
+            raise StartFailed(error.message, hint=error.hint) from None
+
+    # Starting
+
+    async def start(self, launch: Launch) -> Record:
+        attempt = launch.attempt
+        kept = self._table.get(attempt)
+        if kept is not None:
+            return kept.record
+        under_way = self._starting.get(attempt)
+        if under_way is None:
+            # A task of its own: whoever asked may stop waiting, and the start is known all the same.
+            under_way = asyncio.get_running_loop().create_task(self._start(launch))
+            self._starting[attempt] = under_way
+            under_way.add_done_callback(lambda _: self._starting.pop(attempt, None))
+            self._hold(under_way)
+        return await asyncio.shield(under_way)
+
+    async def _start(self, launch: Launch) -> Record:
+        try:
+            async with asyncio.timeout(_START_PATIENCE_SECONDS):
+                await self._available()
+        except TimeoutError:
+            raise StartFailed(f"the container runtime is away: {self._why_away}") from None
+        id_ = await self._starts.begin(launch)
+        while True:
+            try:
+                kept = await notes.seen(self._connection, id_, launch.attempt, self._paths)
+            except RuntimeAway:
+                await self._available()
+                continue
+            break
+        if kept is None:
+            raise StartFailed("the container runtime started the container, and does not know it any more")
+        kept.record = kept.record._replace(notes=notes.score_notes(kept, launch))
+        self._table.put(kept)
+        return kept.record
+
+    # Stopping
+
+    async def stop(self, attempt: Attempt, grace_seconds: float) -> None:
+        under_way = self._starting.get(attempt)
+        if under_way is not None:
+            await asyncio.wait([under_way])
+        kept = self._table.get(attempt)
+        if kept is None or not kept.runs:
+            return
+        ended = self._table.end_of(kept)
+        asking = asyncio.get_running_loop().create_task(self._ask_to_stop(kept, grace_seconds))
+        try:
+            await asyncio.wait([ended], timeout=grace_seconds + (_STOP_SLACK_SECONDS if grace_seconds else 0))
+            if not ended.done():
+                if kept.cgroup:
+                    await self._in_thread(partial(self._kill, kept.cgroup))
+                await asyncio.wait([ended], timeout=_KILLED_SECONDS)
+        finally:
+            asking.cancel()
+        if not ended.done():
+            raise EvenkeelError(
+                f"container {attempt.container} ({kept.short_id}) was killed, and is still there",
+                hint="it waits for a device or a network filesystem, or the container runtime hangs",
+            )
+
+    async def _ask_to_stop(self, kept: Kept, grace_seconds: float) -> None:
+        """Through the runtime, which knows the signal that the image wants; where it does not answer, by ourselves."""
+        whole = -int(-grace_seconds // 1)
+        request = pb.StopContainerRequest(container_id=kept.id, timeout=whole)
+        try:
+            await self._connection.ask(request, pb.StopContainerResponse, grace_seconds + _KILLED_SECONDS)
+        except CallFailed as error:
+            if isinstance(error, RuntimeAway):
+                self._nudge()
+            if kept.pidfd >= 0:
+                with suppress(OSError):
+                    signal.pidfd_send_signal(kept.pidfd, signal.SIGTERM)
+
+    def _kill(self, cgroup: str) -> None:
+        driver = self._make_driver()
+        try:
+            driver.kill(cgroup)
+        finally:
+            driver.close()
+
+    def _has(self, file: str) -> bool:
+        """Whether this kernel has such a file of cgroups."""
+        return self._driver.lacking(file) is None
+
+    # Everything else
+
+    async def update(self, attempt: Attempt, settings: tuple[Setting, ...]) -> None:
+        self._updates[attempt] = settings
+        await self._tell_updates(attempt)
+
+    async def _tell_updates(self, attempt: Attempt) -> None:
+        """The last that was asked for, one at a time; when the runtime is away, later."""
+        if attempt in self._updating:
+            return
+        self._updating.add(attempt)
+        try:
+            while attempt in self._updates:
+                kept = self._table.get(attempt)
+                if kept is None or not kept.runs:
+                    del self._updates[attempt]
+                    return
+                settings = self._updates[attempt]
+                request = pb.UpdateContainerResourcesRequest(
+                    container_id=kept.id,
+                    linux=resources(self._driver.version, settings, is_there=self._has),
+                )
+                await self._connection.ask(request, pb.UpdateContainerResourcesResponse, 30.0)
+                if self._updates.get(attempt) is settings:
+                    del self._updates[attempt]
+        except RuntimeAway:
+            self._nudge()
+        except CallFailed as error:
+            self._updates.pop(attempt, None)
+            kept = self._table.get(attempt)
+            if kept is not None and kept.runs and not error.is_not_found:
+                log.warning("container %s: the runtime did not take note: %s", attempt.container, error)
+        finally:
+            self._updating.discard(attempt)
+
+    async def execute(self, attempt: Attempt, command: tuple[str, ...], timeout_seconds: float) -> ExecResult:
+        kept = self._table.get(attempt)
+        if kept is None or not kept.runs:
+            raise StartFailed(f"container {attempt.container} does not run")
+        request = pb.ExecSyncRequest(
+            container_id=kept.id, cmd=command, timeout=max(1, -int(-timeout_seconds // 1))
+        )
+        began_at = time.monotonic()
+        try:
+            answer = await self._connection.ask(
+                request, pb.ExecSyncResponse, timeout_seconds + _EXECUTION_SLACK_SECONDS
+            )
+        except CallFailed as error:
+            took = time.monotonic() - began_at
+            if timeout_seconds <= took < timeout_seconds + _EXECUTION_SLACK_SECONDS and (
+                error.code == "DEADLINE_EXCEEDED" or "timeout" in error.message
+            ):
+                return ExecResult(None, "")
+            raise StartFailed(error.message) from None
+        output = (answer.stdout + answer.stderr)[:_OUTPUT_BYTES].decode(errors="replace")
+        return ExecResult(answer.exit_code, output)
+
+    async def forget(self, attempt: Attempt) -> None:
+        kept = self._table.get(attempt)
+        if kept is not None and kept.runs:
+            return
+        self._table.pop(attempt)
+        if kept is not None:
+            self._to_remove.add(kept.id)
+            await self._remove_forgotten()
+        await self._in_thread(partial(volumes.remove_tree, self._paths.attempt(*attempt)))
+
+    async def _remove_forgotten(self) -> None:
+        for id_ in tuple(self._to_remove):
+            try:
+                await self._connection.ask(
+                    pb.RemoveContainerRequest(container_id=id_), pb.RemoveContainerResponse, 60.0
+                )
+            except RuntimeAway:
+                self._nudge()
+                return
+            except CallFailed as error:
+                if not error.is_not_found:
+                    continue  # the next look tries again
+            self._to_remove.discard(id_)
+
+    async def remove(self, uid: str) -> None:
+        for kept in [kept for kept in self._table if kept.attempt.uid == uid]:
+            await self.forget(kept.attempt)
+        await self._sandboxes.remove(uid)
+        await self._in_thread(partial(volumes.remove, uid, self._paths))
+
+    async def remove_logs(self, uid: str) -> None:
+        await self._in_thread(partial(volumes.remove_logs, uid, self._paths))
+
+    async def pods(self) -> frozenset[str]:
+        return await self._in_thread(partial(volumes.pods, self._paths)) | self._sandboxes.uids()
+
+    async def events(self) -> AsyncIterator[RuntimeEvent]:
+        while True:
+            yield await self._events.get()
+
+    # The disk
+
+    @property
+    def storage_path(self) -> str:
+        return self._paths.root
+
+    @property
+    def images_path(self) -> str:
+        return self._images_path
+
+    def directories(self, pod: Pod) -> Directories:
+        found = disk.directories_of(pod, self._paths)
+        uid = pod.metadata.uid
+        layers = [(kept.attempt.container, kept.layer) for kept in self._table if kept.attempt.uid == uid]
+        return found._replace(layers=tuple((name, layer) for name, layer in layers if layer))
+
+    async def remove_unused_images(self) -> None:
+        if self.said is not None and not self._starting:
+            await images.remove_unused(self._connection, self.said.sandbox_image)
+
+    async def remove_old_logs(self) -> None:
+        await self._in_thread(partial(disk.remove_old_logs, self._paths))
+
+    async def _rotate_logs(self) -> None:
+        while True:
+            await asyncio.sleep(_ROTATION_SECONDS)
+            for kept in self._table:
+                if kept.runs and kept.log:
+                    await self._rotate(kept)
+
+    async def _rotate(self, kept: Kept) -> None:
+        rotated = await self._in_thread(partial(notes.rotate, kept.log, self._limits))
+        if rotated:
+            request = pb.ReopenContainerLogRequest(container_id=kept.id)
+            try:
+                await self._connection.ask(request, pb.ReopenContainerLogResponse)
+            except CallFailed:  # it writes on to the file that it has: that is put back
+                with suppress(OSError):
+                    os.rename(rotated, kept.log)
+
+    # What the runtime has
+
+    async def _first_hello(self) -> None:
+        """With a runtime that is away the agent starts if it has containers to look after."""
+        deadline = time.monotonic() + _FIRST_HELLO_SECONDS
+        wait = _FIRST_RETRY_SECONDS
+        while True:
+            try:
+                await self._greet()
+                await self._look()
+            except RuntimeAway as error:
+                if time.monotonic() < deadline:
+                    await asyncio.sleep(wait)
+                    wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
+                    continue
+                if not any(kept.runs for kept in self._table):
+                    raise EvenkeelError(
+                        f"no container runtime answers: {error.message}",
+                        hint="start it (systemctl start containerd), or name its socket with --runtime-endpoint",
+                    ) from None
+                self._went_away(error)
+            else:
+                self._ready.set()
+            return
+
+    async def _greet(self) -> None:
+        said = await hear(self._connection)
+        wrong = disagreement(said, self._driver.naming)
+        if wrong is not None:
+            raise wrong
+        if said.not_ready:
+            raise RuntimeAway(f"{said.title} is not ready: {said.not_ready}", "UNAVAILABLE")
+        self.said = said
+        info = await self._connection.ask(pb.ImageFsInfoRequest(), pb.ImageFsInfoResponse)
+        self._images_path = next((one.fs_id.mountpoint for one in info.image_filesystems), "/")
+
+    async def _keep_looking(self) -> None:
+        wait = _FIRST_RETRY_SECONDS
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_SECONDS if self._ready.is_set() else wait):
+                    await self._nudged.wait()
+            self._nudged.clear()
+            try:
+                if not self._ready.is_set():
+                    await self._greet()
+                await self._look()
+                await self._remove_forgotten()
+            except EvenkeelError as error:
+                self._went_away(error)
+                await asyncio.sleep(wait)
+                wait = min(2 * wait, _LONGEST_RETRY_SECONDS)
+            else:
+                wait = _FIRST_RETRY_SECONDS
+                self._came_back()
+
+    def _went_away(self, error: EvenkeelError) -> None:
+        self._why_away = str(error)
+        if self._ready.is_set():
+            self._ready.clear()
+            self._events.put_nowait(RuntimeLost(f"{error}; containers run on, and none is started"))
+
+    def _came_back(self) -> None:
+        if not self._ready.is_set():
+            self._ready.set()
+            title = self.said.title if self.said is not None else "the container runtime"
+            self._events.put_nowait(RuntimeLost(f"{title} answers again"))
+            for attempt in tuple(self._updates):
+                self._keep(self._tell_updates(attempt))
+
+    async def _available(self) -> None:
+        if not self._ready.is_set():
+            self._nudge()
+            await self._ready.wait()
+
+    def _nudge(self) -> None:
+        self._nudged.set()
+
+    async def _look(self) -> None:
+        """One listing. Raises RuntimeAway and CallFailed."""
+        ours = {STATE: self._paths.root}
+        before = {kept.attempt for kept in self._table if kept.runs}
+        listed = await self._connection.ask(
+            pb.ListContainersRequest(filter=pb.ContainerFilter(label_selector=ours)),
+            pb.ListContainersResponse,
+        )
+        boxes = await self._connection.ask(
+            pb.ListPodSandboxRequest(filter=pb.PodSandboxFilter(label_selector=ours)),
+            pb.ListPodSandboxResponse,
+        )
+        await self._sandboxes.note(boxes.items)
+        for one in listed.containers:
+            attempt = attempt_of(one.labels)
+            if attempt is None or attempt in self._starting:
+                continue
+            before.discard(attempt)
+            await self._note(attempt, one)
+        for attempt in before:
+            kept = self._table.get(attempt)
+            if kept is not None and kept.runs:
+                self._keep(self._ended(kept))
+
+    async def _note(self, attempt: Attempt, one: pb.Container) -> None:
+        kept = self._table.get(attempt)
+        if one.state == pb.ContainerState.CONTAINER_CREATED or one.id in self._to_remove:
+            return  # who starts it again finds it
+        if kept is None:
+            seen = await notes.seen(self._connection, one.id, attempt, self._paths)
+            if seen is not None and self._table.get(attempt) is None:
+                self._table.put(seen)
+        elif kept.runs and one.state != pb.ContainerState.CONTAINER_RUNNING:
+            self._keep(self._ended(kept))
+
+    async def _listen(self) -> None:
+        """Where the runtime tells of ends itself, its word comes as soon as the kernel's."""
+        while True:
+            await self._ready.wait()
+            try:
+                async for id_ in self._connection.container_events():
+                    kept = self._table.by_id(id_)
+                    if kept is not None and kept.runs and kept.pidfd < 0:
+                        self._keep(self._ended(kept))
+            except CallFailed as error:
+                if error.code == "UNIMPLEMENTED":
+                    return
+            self._nudge()
+            await asyncio.sleep(_FIRST_RETRY_SECONDS)
+
+    # Ends
+
+    async def _ended(self, kept: Kept) -> None:
+        """Its first process has ended, or the runtime says so, or has lost it: how it ended."""
+        if kept.attempt in self._ending or not kept.runs:
+            return
+        self._ending.add(kept.attempt)
+        try:
+            exit_ = await self._exit_of(kept)
+        finally:
+            self._ending.discard(kept.attempt)
+        if exit_ is not None and self._table.end(kept, exit_):
+            self._events.put_nowait(Exited(kept.attempt, exit_))
+
+    async def _exit_of(self, kept: Kept) -> Exit | None:
+        """None if it runs after all. Nothing says when a runtime has taken note of a death: it is asked again."""
+        wait = _FIRST_WAIT_SECONDS
+        died_at = 0.0
+        while True:
+            is_dead = not notes.is_running(kept)
+            died_at = died_at or (time.monotonic() if is_dead else 0.0)
+            try:
+                answer = await self._connection.ask(
+                    pb.ContainerStatusRequest(container_id=kept.id), pb.ContainerStatusResponse
+                )
+            except RuntimeAway as error:
+                self._nudge()
+                if is_dead and time.monotonic() - died_at > _UNSEEN_SECONDS:
+                    return notes.unknown_exit(kept, f"how it ended is not known: {error.message}")
+            except CallFailed as error:
+                if error.is_not_found:
+                    return await self._exit_of_lost(kept)
+            else:
+                status = answer.status
+                if status.state == pb.ContainerState.CONTAINER_EXITED:
+                    return await self._in_thread(partial(notes.exit_of, kept, status, self._paths))
+                if status.state == pb.ContainerState.CONTAINER_UNKNOWN:
+                    return await self._exit_of_lost(kept)
+                if not is_dead and kept.record.process is not None:
+                    return None
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
+
+    async def _exit_of_lost(self, kept: Kept) -> Exit:
+        """The runtime has lost it, and could not end it any more: it ends by its cgroup, before another is started."""
+        if kept.cgroup:
+            with suppress(CgroupError):
+                await self._in_thread(partial(self._kill, kept.cgroup))
+        return notes.unknown_exit(kept, "the container runtime has lost this container")
+
+    # Tasks and threads
+
+    async def _in_thread(self, function: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function)
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        self._hold(asyncio.get_running_loop().create_task(work))
+
+    def _hold(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.discard(task)
+        if (
+            not task.cancelled()
+            and (error := task.exception()) is not None
+            and not isinstance(error, StartFailed)
+        ):
+            log.error("%s: %s", type(error).__name__, error)

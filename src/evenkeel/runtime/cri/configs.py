@@ -1,0 +1,144 @@
+"""From what the agent asks for to the sandbox and the container of the container runtime's interface. Pure.
+
+Labels tell whose they are: after a restart, of either side, everything is found by them again.
+"""
+
+import posixpath
+from collections.abc import Callable, Mapping
+
+from evenkeel.api.container import Container
+from evenkeel.api.pod import Pod
+from evenkeel.cgroup.tree import Naming
+from evenkeel.runtime.cri import cri_pb2 as pb
+from evenkeel.runtime.cri.resources import resources
+from evenkeel.runtime.interface import Attempt, Launch
+from evenkeel.runtime.process import volumes
+from evenkeel.runtime.process.environment import declared, expanded
+from evenkeel.runtime.process.paths import StatePaths
+from evenkeel.runtime.process.refusals import groups, identity
+from evenkeel.runtime.process.rootfs import TERMINATION_LOG
+
+STATE = "io.evenkeel.state"  # the state directory of the agent that made it
+ATTEMPT = "io.evenkeel.attempt"
+MESSAGE_POLICY = "io.evenkeel.termination-message-policy"  # what to make of its end, an annotation
+UID = "io.kubernetes.pod.uid"  # as kubelet labels its own: crictl and its like show them
+_NAME, _NAMESPACE = "io.kubernetes.pod.name", "io.kubernetes.pod.namespace"
+CONTAINER = "io.kubernetes.container.name"
+_MESSAGE_PATH = "/dev/termination-log"  # Kubernetes' own, where the manifest has none
+_LONGEST_HOSTNAME = 63
+
+
+def attempt_of(labels: Mapping[str, str]) -> Attempt | None:
+    """Whose container it is; None if that cannot be told."""
+    uid, name, number = labels.get(UID), labels.get(CONTAINER), labels.get(ATTEMPT, "")
+    if not uid or not name or not (number.isascii() and number.isdecimal()):
+        return None
+    return Attempt(uid, name, int(number))
+
+
+def sandbox_config(launch: Launch, paths: StatePaths, naming: Naming, number: int) -> pb.PodSandboxConfig:
+    """Network, as that of processes, is the host's; with it goes the name of the host, which no runtime sets then."""
+    assert launch.planned is not None
+    pod, metadata = launch.pod, launch.pod.metadata
+    parent = launch.planned.pod.path
+    return pb.PodSandboxConfig(
+        metadata=pb.PodSandboxMetadata(
+            name=metadata.name, uid=metadata.uid, namespace=metadata.namespace or "default", attempt=number
+        ),
+        log_directory=paths.pod_logs(metadata.namespace, metadata.name, metadata.uid),
+        labels=_labels(pod, paths),
+        linux=pb.LinuxPodSandboxConfig(
+            # Runtimes want the slice's name, and know the way to it.
+            cgroup_parent=posixpath.basename(parent) if naming == Naming.SYSTEMD else parent,
+            security_context=pb.LinuxSandboxSecurityContext(namespace_options=_namespaces()),
+            # D4: it counts for the infrastructure; the runtime may note it, the agent writes it.
+            overhead=resources(launch.planned.version, launch.planned.infrastructure.settings),
+        ),
+    )
+
+
+def container_config(
+    launch: Launch, paths: StatePaths, has: Callable[[str], bool] = lambda _: True
+) -> pb.ContainerConfig:
+    """`has` says whether this kernel has a file of the plan's."""
+    assert launch.planned is not None
+    pod, container, attempt = launch.pod, launch.container, launch.attempt
+    known = declared(container)
+    return pb.ContainerConfig(
+        metadata=pb.ContainerMetadata(name=container.name, attempt=attempt.number),
+        image=pb.ImageSpec(image=container.image),
+        command=[expanded(word, known) for word in container.command],
+        args=[expanded(word, known) for word in container.args],
+        working_dir=container.working_dir,
+        envs=[
+            pb.KeyValue(key=key, value=value) for key, value in {"HOSTNAME": hostname(pod), **known}.items()
+        ],
+        mounts=_mounts(pod, container, attempt, paths),
+        labels={**_labels(pod, paths), CONTAINER: container.name, ATTEMPT: str(attempt.number)},
+        annotations={MESSAGE_POLICY: container.termination_message_policy},
+        log_path=f"{container.name}/{attempt.number}.log",
+        linux=pb.LinuxContainerConfig(
+            resources=resources(
+                launch.planned.version,
+                launch.planned.container.settings,
+                launch.oom_score_adj,
+                has,
+            ),
+            security_context=_security(pod, container),
+        ),
+    )
+
+
+def hostname(pod: Pod) -> str:
+    return (pod.spec.hostname or pod.metadata.name)[:_LONGEST_HOSTNAME].rstrip("-.")
+
+
+def _labels(pod: Pod, paths: StatePaths) -> dict[str, str]:
+    metadata = pod.metadata
+    return {
+        STATE: paths.root,
+        UID: metadata.uid,
+        _NAME: metadata.name,
+        _NAMESPACE: metadata.namespace or "default",
+    }
+
+
+def _namespaces() -> pb.NamespaceOption:
+    return pb.NamespaceOption(
+        network=pb.NamespaceMode.NODE, pid=pb.NamespaceMode.CONTAINER, ipc=pb.NamespaceMode.POD
+    )
+
+
+def _mounts(pod: Pod, container: Container, attempt: Attempt, paths: StatePaths) -> list[pb.Mount]:
+    by_name = {volume.name: volume for volume in pod.spec.volumes}
+    mounts = [
+        pb.Mount(
+            container_path=posixpath.normpath(f"/{mount.mount_path.lstrip('/')}"),
+            host_path=volumes.source_path(pod, by_name[mount.name], paths),
+            readonly=mount.read_only,
+        )
+        for mount in container.volume_mounts
+    ]
+    mounts.append(
+        pb.Mount(
+            container_path=container.termination_message_path or _MESSAGE_PATH,
+            host_path=f"{paths.attempt(*attempt)}/{TERMINATION_LOG}",
+        )
+    )
+    return mounts
+
+
+def _security(pod: Pod, container: Container) -> pb.LinuxContainerSecurityContext:
+    who = identity(pod, container)
+    security = container.security_context
+    context = pb.LinuxContainerSecurityContext(
+        namespace_options=_namespaces(),
+        readonly_rootfs=bool(security and security.read_only_root_filesystem),
+        supplemental_groups=groups(pod),
+        seccomp=pb.SecurityProfile(profile_type=pb.SecurityProfile.RuntimeDefault),
+    )
+    if who.uid is not None:
+        context.run_as_user.value = who.uid
+        if who.gid is not None:
+            context.run_as_group.value = who.gid
+    return context

@@ -1,0 +1,115 @@
+"""One connection to a container runtime: gRPC over a Unix socket. Every call has a deadline, and what goes wrong comes
+back as a sentence. Reconnecting, with back-off, is the library's business; noticing is ours."""
+
+import os
+from collections.abc import AsyncIterator
+from typing import Any, TypeVar
+
+from evenkeel.errors import EvenkeelError
+
+T = TypeVar("T")
+
+_SERVICE = "/runtime.v1.{}Service/{}"
+_IMAGE_CALLS = ("ListImages", "ImageStatus", "PullImage", "RemoveImage", "ImageFsInfo")
+_MOST_BYTES = 64 << 20
+_SECONDS = 10.0
+_LONGEST_SOCKET_PATH = 107
+_OPTIONS = (
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.default_authority", "localhost"),  # a path in its place is refused by Go's servers
+    ("grpc.max_receive_message_length", _MOST_BYTES),
+    ("grpc.max_send_message_length", _MOST_BYTES),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 5000),
+    ("grpc.use_local_subchannel_pool", 1),  # another connection's back-off is not ours
+)
+_MISSING = "the container runtime is spoken to by grpcio and protobuf, which are not installed"
+
+
+class CallFailed(EvenkeelError):
+    """The runtime said no; `code` is gRPC's word for it."""
+
+    def __init__(self, message: str, code: str, *, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
+
+    @property
+    def is_not_found(self) -> bool:
+        return self.code == "NOT_FOUND"
+
+
+class RuntimeAway(CallFailed):
+    """The runtime did not answer: it is not there, or hangs. Whether it did what was asked is not known."""
+
+
+def socket_path(endpoint: str) -> str:
+    """Of `unix:///run/containerd/containerd.sock`, or a path alone. Raises EvenkeelError."""
+    path = endpoint.removeprefix("unix://")
+    if "://" in path or not path.startswith("/") or "\0" in path:
+        raise EvenkeelError(
+            f"containerRuntimeEndpoint {endpoint!r} is no Unix socket",
+            hint="write unix:///run/containerd/containerd.sock",
+        )
+    if len(os.fsencode(path)) > _LONGEST_SOCKET_PATH:
+        raise EvenkeelError(
+            f"containerRuntimeEndpoint {endpoint!r} is longer than the {_LONGEST_SOCKET_PATH} bytes that a socket's "
+            "path can have"
+        )
+    return path
+
+
+class Connection:
+    def __init__(self, endpoint: str) -> None:
+        try:
+            import grpc
+            import grpc.aio
+        except ImportError:
+            raise EvenkeelError(_MISSING, hint="pip install 'evenkeel[cri]'") from None
+        self.path = socket_path(endpoint)
+        self._grpc = grpc
+        self._channel = grpc.aio.insecure_channel(f"unix:{self.path}", options=_OPTIONS)
+        self._calls: dict[str, Any] = {}
+
+    async def ask(self, request: Any, response: type[T], seconds: float = _SECONDS) -> T:  # noqa: ANN401
+        """What the messages' names say. Raises RuntimeAway or CallFailed."""
+        name = type(request).DESCRIPTOR.name.removesuffix("Request")
+        call = self._calls.get(name)
+        if call is None:
+            call = self._calls[name] = self._channel.unary_unary(
+                _SERVICE.format("Image" if name in _IMAGE_CALLS else "Runtime", name),
+                request_serializer=type(request).SerializeToString,
+                response_deserializer=response.FromString,  # type: ignore[attr-defined]
+            )
+        try:
+            answer: T = await call(request, timeout=seconds)
+        except self._grpc.aio.AioRpcError as error:
+            raise self._failure(error, name, seconds) from None
+        return answer
+
+    async def container_events(self) -> AsyncIterator[str]:
+        """The IDs of containers to which something happened, as it happens. Raises as `ask` does; a runtime that does
+        not have this says UNIMPLEMENTED."""
+        from evenkeel.runtime.cri import cri_pb2 as pb
+
+        call = self._channel.unary_stream(
+            _SERVICE.format("Runtime", "GetContainerEvents"),
+            request_serializer=pb.GetEventsRequest.SerializeToString,
+            response_deserializer=pb.ContainerEventResponse.FromString,
+        )
+        try:
+            async for event in call(pb.GetEventsRequest()):
+                yield event.container_id
+        except self._grpc.aio.AioRpcError as error:
+            raise self._failure(error, "GetContainerEvents", 0) from None
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+    def _failure(self, error: Any, name: str, seconds: float) -> CallFailed:  # noqa: ANN401
+        code, details = error.code().name, " ".join((error.details() or "").split())
+        if code == "DEADLINE_EXCEEDED":
+            return RuntimeAway(f"the container runtime did not answer {name} within {seconds:g}s", code)
+        if code in ("UNAVAILABLE", "CANCELLED"):
+            return RuntimeAway(f"the container runtime at {self.path} is not there: {details}", code)
+        return CallFailed(details or f"the container runtime refused {name}: {code}", code)

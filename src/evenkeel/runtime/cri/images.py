@@ -1,0 +1,71 @@
+"""Images: there already, or fetched by the runtime from a registry that it knows, as the pull policy says."""
+
+from evenkeel.api.container import Container
+from evenkeel.runtime.cri import cri_pb2 as pb
+from evenkeel.runtime.cri.connection import CallFailed, Connection, RuntimeAway
+from evenkeel.runtime.interface import StartFailed
+
+_NEVER, _ALWAYS = "Never", "Always"  # else IfNotPresent
+_PULL_SECONDS = 600.0
+
+
+def refusal(image: str) -> str:
+    """Why no container runtime has that image; empty if one may. Pure."""
+    if image == "host" or image.startswith(("/", "./", "../")):
+        return (
+            f"{image} is a directory of this machine, and a container runtime runs images: name one, such as "
+            "registry.k8s.io/busybox:1.36, or run the agent without --runtime-endpoint"
+        )
+    return ""
+
+
+async def have(connection: Connection, container: Container) -> pb.Image:
+    """The image, fetched where the policy asks for that. Raises StartFailed and RuntimeAway."""
+    policy, spec = container.image_pull_policy or "IfNotPresent", pb.ImageSpec(image=container.image)
+    there = await _there(connection, spec)
+    if there is not None and policy != _ALWAYS:
+        return there
+    if policy == _NEVER:
+        raise StartFailed(
+            f"image {container.image} is not there, and imagePullPolicy Never says not to fetch it",
+            hint="import it into the container runtime (ctr -n k8s.io images import FILE.tar), or take another policy",
+        )
+    try:
+        await connection.ask(pb.PullImageRequest(image=spec), pb.PullImageResponse, _PULL_SECONDS)
+    except RuntimeAway:
+        raise
+    except CallFailed as error:
+        raise StartFailed(
+            f"image {container.image} {'is not there and ' if there is None else ''}cannot be fetched "
+            f"(imagePullPolicy {policy}): {error.message}",
+            hint="where no registry can be reached: import it (ctr -n k8s.io images import FILE.tar), with "
+            "imagePullPolicy: Never or IfNotPresent",
+        ) from None
+    there = await _there(connection, spec)
+    if there is None:
+        raise StartFailed(f"image {container.image} was fetched, and the container runtime does not have it")
+    return there
+
+
+async def _there(connection: Connection, spec: pb.ImageSpec) -> pb.Image | None:
+    try:
+        answer = await connection.ask(pb.ImageStatusRequest(image=spec), pb.ImageStatusResponse)
+    except RuntimeAway:
+        raise
+    except CallFailed as error:
+        raise StartFailed(f"image {spec.image} cannot be looked for: {error.message}") from None
+    return answer.image if answer.image.id else None
+
+
+async def remove_unused(connection: Connection, kept: str) -> None:
+    """Those that no container of anybody runs from and that could be had again: what was imported has no digest of a
+    registry's. `kept` is that of the sandboxes."""
+    containers = await connection.ask(pb.ListContainersRequest(), pb.ListContainersResponse)
+    used = {kept}.union(*((one.image.image, one.image_ref) for one in containers.containers))
+    listed = await connection.ask(pb.ListImagesRequest(), pb.ListImagesResponse)
+    for image in listed.images:
+        names = (image.id, *image.repo_tags, *image.repo_digests)
+        if image.repo_digests and not image.pinned and used.isdisjoint(names):
+            await connection.ask(
+                pb.RemoveImageRequest(image=pb.ImageSpec(image=image.id)), pb.RemoveImageResponse, 60.0
+            )

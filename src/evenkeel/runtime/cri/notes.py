@@ -1,0 +1,146 @@
+"""What is known of a container from its status, from the kernel and from a note on disk.
+
+The note lies in the attempt's directory (`container`): with it an agent that starts while the runtime is away knows
+which cgroups and processes are those of its pods.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Iterator
+
+from evenkeel.runtime.cri import cri_pb2 as pb
+from evenkeel.runtime.cri.configs import MESSAGE_POLICY
+from evenkeel.runtime.cri.connection import CallFailed, Connection, RuntimeAway
+from evenkeel.runtime.cri.placing import whereabouts, written_layer
+from evenkeel.runtime.cri.table import Kept
+from evenkeel.runtime.interface import UNKNOWN_EXIT, Attempt, Exit, Launch, Process, Record
+from evenkeel.runtime.process import attempts
+from evenkeel.runtime.process.log_reading import termination_message
+from evenkeel.runtime.process.logs import LogLimits
+from evenkeel.runtime.process.paths import StatePaths
+
+log = logging.getLogger(__name__)
+
+_NOTE = "container"
+_NANOSECONDS = 1e9
+_SIGNALLED = 128
+_SIGNALS = 64
+_OOM_KILLED = "OOMKilled"
+
+
+async def seen(connection: Connection, id_: str, attempt: Attempt, paths: StatePaths) -> Kept | None:
+    """The container as the runtime has it now, noted down; None if it does not have it. Raises RuntimeAway."""
+    try:
+        answer = await connection.ask(
+            pb.ContainerStatusRequest(container_id=id_, verbose=True), pb.ContainerStatusResponse
+        )
+    except RuntimeAway:
+        raise
+    except CallFailed as error:
+        if error.is_not_found:
+            return None
+        raise RuntimeAway(error.message, error.code) from None
+    status, (pid, cgroup) = answer.status, whereabouts(answer.info)
+    ticks = attempts.start_ticks(pid) if pid else None
+    process = Process(pid, ticks) if ticks is not None else None
+    record = Record(attempt, process, status.started_at / _NANOSECONDS)
+    kept = Kept(id_, record, cgroup, written_layer(pid) if process else "", status.log_path)
+    if status.state == pb.ContainerState.CONTAINER_EXITED:
+        kept.record = record._replace(exit=exit_of(kept, status, paths))
+    else:
+        _write(kept, paths)
+    return kept
+
+
+def exit_of(kept: Kept, status: pb.ContainerStatus, paths: StatePaths) -> Exit:
+    """Blocks for a moment."""
+    code = status.exit_code
+    number = code - _SIGNALLED if _SIGNALLED < code <= _SIGNALLED + _SIGNALS else 0
+    policy = status.annotations.get(MESSAGE_POLICY, "")
+    message = termination_message(paths.attempt(*kept.attempt), status.log_path, policy, is_error=code != 0)
+    return Exit(
+        code,
+        number,
+        status.started_at / _NANOSECONDS,
+        status.finished_at / _NANOSECONDS,
+        message=message,
+        is_oom_killed=status.reason == _OOM_KILLED,
+    )
+
+
+def unknown_exit(kept: Kept, why: str) -> Exit:
+    return Exit(UNKNOWN_EXIT, 0, kept.record.started_at, time.time(), is_known=False, message=why)
+
+
+def is_running(kept: Kept) -> bool:
+    """Whether its first process is there, and still that one."""
+    process = kept.record.process
+    return process is not None and attempts.start_ticks(process.pid) == process.start_ticks
+
+
+def score_notes(kept: Kept, launch: Launch) -> tuple[str, ...]:
+    """What about it is not as asked for: a runtime may give no score below its own."""
+    process, wanted = kept.record.process, launch.oom_score_adj
+    if process is None or wanted is None:
+        return ()
+    try:
+        with open(f"/proc/{process.pid}/oom_score_adj", encoding="ascii") as file:
+            has = int(file.read())
+    except (OSError, ValueError):
+        return ()
+    if has == wanted:
+        return ()
+    return (f"oom_score_adj is {has} and not {wanted}: the container runtime gave it that",)
+
+
+def every_note(paths: StatePaths) -> Iterator[Kept]:
+    """The containers that ran when somebody last looked. Which of them still do, the runtime tells."""
+    for key in attempts.every_attempt(paths):
+        value = attempts.read_json(paths.attempt(*key), _NOTE)
+        if value is None:
+            continue
+        try:
+            process = Process(int(value["pid"]), int(value["ticks"]))
+            record = Record(Attempt(*key), process, float(value["started_at"]))
+            yield Kept(str(value["id"]), record, str(value["cgroup"]), str(value["layer"]), str(value["log"]))
+        except (KeyError, TypeError, ValueError):
+            continue
+
+
+def _write(kept: Kept, paths: StatePaths) -> None:
+    pid, ticks = kept.record.process or (0, 0)
+    note = {
+        "id": kept.id,
+        "pid": pid,
+        "ticks": ticks,
+        "started_at": kept.record.started_at,
+        "cgroup": kept.cgroup,
+        "layer": kept.layer,
+        "log": kept.log,
+    }
+    directory = paths.attempt(*kept.attempt)
+    try:
+        os.makedirs(directory, 0o700, exist_ok=True)
+        attempts.write_json(directory, _NOTE, note)
+    except OSError as error:  # it is found by its labels too, when the runtime answers
+        log.warning("%s/%s cannot be written: %s", directory, _NOTE, (error.strerror or str(error)).lower())
+
+
+def rotate(path: str, limits: LogLimits) -> str:
+    """Moves a log that has grown too large aside, as kubelet does, and removes the oldest; where it was moved to, or
+    empty. Blocks for a moment."""
+    try:
+        if os.stat(path).st_size < limits.max_bytes:
+            return ""
+        directory, name = os.path.split(path)
+        rotated = sorted(other for other in os.listdir(directory) if other.startswith(f"{name}."))
+        target = f"{path}.{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
+        if os.path.exists(target):
+            return ""
+        os.rename(path, target)
+        for other in rotated[: max(0, len(rotated) + 2 - limits.max_files)]:
+            os.unlink(os.path.join(directory, other))
+    except OSError:
+        return ""
+    return target

@@ -1,0 +1,136 @@
+"""The pods' sandboxes: one for each, made before its first container, removed after its last.
+
+A sandbox holds a process that does nothing. What a pod needs besides its containers is its to have: the plan's
+infrastructure cgroup is its cgroup (D4), with the score of one (A12).
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import NamedTuple
+
+from evenkeel.cgroup.tree import Naming
+from evenkeel.host.oom_scores import set_oom_scores
+from evenkeel.runtime.cri import cri_pb2 as pb
+from evenkeel.runtime.cri.configs import UID, sandbox_config
+from evenkeel.runtime.cri.connection import CallFailed, Connection, RuntimeAway
+from evenkeel.runtime.cri.placing import whereabouts
+from evenkeel.runtime.interface import Launch, StartFailed
+from evenkeel.runtime.process.paths import StatePaths
+
+log = logging.getLogger(__name__)
+
+_RUN_SECONDS = 120.0
+_STOP_SECONDS = 60.0
+
+
+class Sandbox(NamedTuple):
+    id: str
+    number: int  # which attempt at one for this pod
+    is_ready: bool
+    pid: int = 0
+    cgroup: str = ""
+
+
+class Sandboxes:
+    def __init__(
+        self, connection: Connection, paths: StatePaths, listed: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._connection = connection
+        self._paths = paths
+        self._listed = listed  # looks again what the runtime has
+        self._of_pod: dict[str, dict[str, Sandbox]] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    async def note(self, sandboxes: Iterable[pb.PodSandbox]) -> None:
+        """What the runtime has now, all of it."""
+        found: dict[str, dict[str, Sandbox]] = {}
+        for one in sandboxes:
+            uid = one.labels.get(UID, "")
+            is_ready = one.state == pb.PodSandboxState.SANDBOX_READY
+            known = self._of_pod.get(uid, {}).get(one.id)
+            if known is None:
+                known = await self._seen(one.id, one.metadata.attempt, is_ready=is_ready)
+            found.setdefault(uid, {})[one.id] = known._replace(is_ready=is_ready)
+        self._of_pod = found
+
+    def uids(self) -> frozenset[str]:
+        return frozenset(self._of_pod)
+
+    def cgroup(self, uid: str) -> str:
+        """What the cgroup of the pod's sandbox is called; empty if it has none, or not one that is known."""
+        ready = self._ready(uid)
+        return ready.cgroup.rpartition("/")[2] if ready is not None else ""
+
+    async def ready(self, launch: Launch, naming: Naming) -> tuple[Sandbox, pb.PodSandboxConfig]:
+        """The pod's sandbox, made if there is none. Raises StartFailed and RuntimeAway."""
+        uid = launch.attempt.uid
+        async with self._locks.setdefault(uid, asyncio.Lock()):
+            sandbox = self._ready(uid)
+            if sandbox is None:
+                sandbox = await self._run(launch, naming)
+            return sandbox, sandbox_config(launch, self._paths, naming, sandbox.number)
+
+    async def remove(self, uid: str) -> None:
+        """All of the pod's, with what is in them. Raises CallFailed."""
+        for id_ in tuple(self._of_pod.get(uid, {})):
+            for request, response in (
+                (pb.StopPodSandboxRequest(pod_sandbox_id=id_), pb.StopPodSandboxResponse),
+                (pb.RemovePodSandboxRequest(pod_sandbox_id=id_), pb.RemovePodSandboxResponse),
+            ):
+                try:
+                    await self._connection.ask(request, response, _STOP_SECONDS)
+                except CallFailed as error:
+                    if not error.is_not_found:
+                        raise
+            self._of_pod.get(uid, {}).pop(id_, None)
+        self._of_pod.pop(uid, None)
+        self._locks.pop(uid, None)
+
+    def _ready(self, uid: str) -> Sandbox | None:
+        ready = [one for one in self._of_pod.get(uid, {}).values() if one.is_ready]
+        return max(ready, key=lambda one: one.number, default=None)
+
+    async def _run(self, launch: Launch, naming: Naming) -> Sandbox:
+        """A number that is taken is that of a sandbox which is there already: one that was asked for, and of which the
+        answer was lost. It is found by looking again."""
+        uid = launch.attempt.uid
+        number = 1 + max((one.number for one in self._of_pod.get(uid, {}).values()), default=-1)
+        config = sandbox_config(launch, self._paths, naming, number)
+        try:
+            answer = await self._connection.ask(
+                pb.RunPodSandboxRequest(config=config), pb.RunPodSandboxResponse, _RUN_SECONDS
+            )
+        except RuntimeAway:
+            raise
+        except CallFailed as error:
+            await self._listed()
+            sandbox = self._ready(uid)
+            if sandbox is None:
+                raise StartFailed(f"the pod's sandbox cannot be made: {error.message}") from None
+            return sandbox
+        sandbox = await self._seen(answer.pod_sandbox_id, number, is_ready=True)
+        self._of_pod.setdefault(uid, {})[sandbox.id] = sandbox
+        self._set_score(launch, sandbox)
+        return sandbox
+
+    def _set_score(self, launch: Launch, sandbox: Sandbox) -> None:
+        """A12. Runtimes have scores of their own for sandboxes."""
+        assert launch.planned is not None
+        score = launch.planned.infrastructure.oom_score_adj
+        if score is not None and sandbox.pid:
+            scored = set_oom_scores(lambda: (sandbox.pid,), int(score.value))
+            if scored.message:
+                log.debug("the sandbox of pod %s: %s", launch.pod.key, scored.message)
+
+    async def _seen(self, id_: str, number: int, *, is_ready: bool) -> Sandbox:
+        try:
+            status = await self._connection.ask(
+                pb.PodSandboxStatusRequest(pod_sandbox_id=id_, verbose=True), pb.PodSandboxStatusResponse
+            )
+        except RuntimeAway:
+            raise
+        except CallFailed:  # it has just gone
+            return Sandbox(id_, number, is_ready=False)
+        pid, cgroup = whereabouts(status.info)
+        return Sandbox(id_, number, is_ready, pid, cgroup)

@@ -1,0 +1,102 @@
+"""What a container runtime is told of a container: the plan's own settings, each in the field that it has for it."""
+
+import pytest
+
+from evenkeel.api.config import KubeletConfiguration, defaulted
+from evenkeel.api.manifests import read_manifests
+from evenkeel.cgroup.plan import plan
+from evenkeel.cgroup.tree import Kind, Setting, Version
+from evenkeel.policy.allocatable import NodeCapacity
+from evenkeel.policy.node import node_view
+from evenkeel.policy.provision import PodMoment
+from evenkeel.runtime.cri.placing import cgroup_path, whereabouts
+from evenkeel.runtime.cri.resources import resources
+
+NODE = node_view(NodeCapacity(8 << 30, 4000), defaulted(KubeletConfiguration()))
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: web, uid: u-1}
+spec:
+  containers:
+  - name: main
+    image: x
+    command: [a]
+    resources: {requests: {cpu: 500m, memory: 64Mi}, limits: {cpu: "1", memory: 100Mi}}
+"""
+
+
+def planned(version: Version, placed: tuple[tuple[str, str], ...] | None = ()):
+    (pod,) = read_manifests(POD, "x.yaml").pods
+    tree = plan(NODE, [PodMoment(pod, placed=placed)], version)
+    return {cgroup.kind: cgroup for cgroup in tree.cgroups}
+
+
+@pytest.mark.req("C6")
+def test_on_v2_what_has_no_field_goes_into_unified_as_the_plan_has_it():
+    container = planned(Version.V2)[Kind.CONTAINER]
+    told = resources(Version.V2, container.settings, -5)
+    assert (told.cpu_quota, told.cpu_period) == (100_000, 100_000)
+    assert told.memory_limit_in_bytes == 100 << 20
+    assert told.oom_score_adj == -5
+    assert told.unified["memory.min"] == str(64 << 20)
+    assert told.unified["memory.high"] == container.value("memory.high")
+    assert told.unified["memory.oom.group"] == "1"
+    assert told.unified["cpu.weight"] == container.value("cpu.weight")
+    assert told.cpu_shares == 0, "the plan's weight counts, and nobody's conversion of shares"
+
+
+def test_on_v1_settings_go_into_fields_and_nothing_into_unified():
+    told = resources(Version.V1, planned(Version.V1)[Kind.CONTAINER].settings)
+    assert told.cpu_shares == 512
+    assert (told.cpu_quota, told.cpu_period) == (100_000, 100_000)
+    assert told.memory_limit_in_bytes == 100 << 20
+    assert not told.unified
+
+
+def test_a_limit_that_is_taken_away_is_told_as_no_limit():
+    v2 = resources(
+        Version.V2, (Setting("cpu.max", "max 100000", "", ""), Setting("memory.max", "max", "", ""))
+    )
+    assert (v2.cpu_quota, v2.memory_limit_in_bytes) == (-1, -1)
+    v1 = resources(Version.V1, (Setting("memory.limit_in_bytes", "-1", "", ""),))
+    assert v1.memory_limit_in_bytes == -1
+
+
+def test_what_this_kernel_lacks_is_not_told():
+    told = resources(
+        Version.V2, (Setting("cpu.max.burst", "5", "", ""),), is_there=lambda file: file != "cpu.max.burst"
+    )
+    assert not told.unified
+
+
+def test_huge_pages_have_a_field_of_their_own_on_either_version():
+    for version, file in ((Version.V1, "hugetlb.2MB.limit_in_bytes"), (Version.V2, "hugetlb.2MB.max")):
+        (limit,) = resources(version, (Setting(file, "4194304", "", ""),)).hugepage_limits
+        assert (limit.page_size, limit.limit) == ("2MB", 4194304)
+
+
+@pytest.mark.req("A24")
+def test_a_cgroup_that_a_runtime_made_stands_in_the_plan_under_the_runtimes_name():
+    names = (("main", "cri-containerd-abc.scope"), ("", "def"))
+    tree = planned(Version.V2, names)
+    pod = tree[Kind.POD].path
+    assert tree[Kind.CONTAINER].path == f"{pod}/cri-containerd-abc.scope"
+    assert tree[Kind.INFRASTRUCTURE].path == f"{pod}/def"
+    assert not tree[Kind.CONTAINER].is_ours_to_make
+    assert tree[Kind.CONTAINER].settings == planned(Version.V2, None)[Kind.CONTAINER].settings
+
+
+def test_a_cgroup_is_found_by_what_its_runtime_says_of_it():
+    assert cgroup_path("/kubepods/pod1/abc") == "/kubepods/pod1/abc"
+    assert cgroup_path("kubepods-burstable-pod1.slice:cri-containerd:abc") == (
+        "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1.slice/cri-containerd-abc.scope"
+    )
+    assert cgroup_path("relative/abc") == ""
+
+
+def test_a_status_without_particulars_tells_nothing_and_breaks_nothing():
+    for info in ({}, {"info": "no json"}, {"info": "[1]"}, {"info": '{"pid": "x", "runtimeSpec": 3}'}):
+        assert whereabouts(info) == (0, "")
+    said = '{"pid": 7, "runtimeSpec": {"linux": {"cgroupsPath": "/a/b"}}}'
+    assert whereabouts({"info": said}) == (7, "/a/b")
