@@ -95,7 +95,7 @@ class Agent:
     @property
     def keeper_pid(self) -> int:
         """The process that is the containers' parent. The state directory is among its arguments, and among those of
-        the processes that it forked for containers to come."""
+        the processes that it has just forked for containers."""
         state = os.fsencode(os.path.realpath(self.state))
         found = {}
         for path in Path("/proc").glob("[0-9]*"):
@@ -153,7 +153,7 @@ class Agent:
         """The files that take a process into the cgroup of the pod's container."""
         uid = self.client.pod("default", name)["metadata"]["uid"]
         launch = json.loads((self.state / "pods" / uid / "containers" / "main" / "1" / "launch").read_text())
-        return list(launch["procs"])
+        return [str(Path(file).with_name("cgroup.procs")) for file in launch["procs"]]
 
 
 def figures() -> Iterator[Figure]:

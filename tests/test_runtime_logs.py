@@ -236,6 +236,14 @@ def test_a_log_whose_directory_vanished_costs_only_the_log(tmp_path: Path) -> No
     relayed.close()
 
 
+def test_a_directory_is_made_for_the_first_word(tmp_path: Path) -> None:
+    relayed = Relayed(tmp_path / "pod" / "app" / "1.log")
+    assert not (tmp_path / "pod").exists()
+    relayed.say(b"one\n")
+    assert texts(tmp_path / "pod" / "app" / "1.log") == [b"one"]
+    relayed.close()
+
+
 def test_a_log_that_was_removed_is_begun_anew(relayed: Relayed) -> None:
     relayed.say(b"one\n")
     relayed.path.unlink()

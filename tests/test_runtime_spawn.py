@@ -5,7 +5,9 @@ import os
 
 import pytest
 
+from evenkeel.cgroup.tree import Version
 from evenkeel.runtime.process import spawn, users
+from evenkeel.runtime.process.launching import entrances
 from evenkeel.runtime.process.loop import Loop
 
 PASSWD = (
@@ -24,6 +26,21 @@ def test_a_plan_travels_as_json():
 def test_what_is_no_plan_is_told_from_one(value):
     with pytest.raises((KeyError, TypeError, ValueError)):
         spawn.plan_from(value)
+
+
+def test_a_child_enters_v1_by_its_one_thread_and_v2_as_a_process():
+    of_v1 = {
+        "cpu": "/c/cpu,cpuacct/p",
+        "cpuacct": "/c/cpu,cpuacct/p",
+        "memory": "/c/memory/p",
+        "unified": "/c/unified/p",
+    }
+    assert entrances(of_v1, Version.V1) == (
+        "/c/cpu,cpuacct/p/tasks",
+        "/c/memory/p/tasks",
+        "/c/unified/p/cgroup.procs",
+    )
+    assert entrances({"cpu": "/c/p", "memory": "/c/p"}, Version.V2) == ("/c/p/cgroup.procs",)
 
 
 def test_a_report_tells_notes_errors_and_that_the_program_was_executed():

@@ -183,6 +183,7 @@ def test_a_uid_that_leads_elsewhere_prepares_nothing(paths: StatePaths, tmp_path
 def test_removal_leaves_only_the_logs_and_then_nothing(paths: StatePaths) -> None:
     prepare(pod(empty_dir()), paths, allocatable_memory_bytes=0)
     Path(paths.volume(UID, "v"), "file").write_text("text")
+    Path(paths.container_logs("default", "web", UID, "app")).mkdir(parents=True)
     assert volumes.pods(paths) == {UID}
     volumes.remove(UID, paths)
     assert not Path(paths.pod(UID)).exists()
@@ -252,6 +253,24 @@ def test_removal_gets_into_directories_that_are_closed(tmp_path: Path) -> None:
     closed.chmod(0)
     remove_tree(str(tmp_path / "top"))
     assert not (tmp_path / "top").exists()
+
+
+def test_what_others_remove_meanwhile_does_not_end_a_removal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An attempt is forgotten while its pod is removed."""
+    for name in ("one", "two"):
+        (tmp_path / "pod" / name).mkdir(parents=True)
+        (tmp_path / "pod" / name / "launch").write_text("")
+    unlink = os.unlink
+
+    def was_faster(name: str, **where: int) -> None:
+        unlink(name, **where)
+        raise FileNotFoundError(name)
+
+    monkeypatch.setattr(os, "unlink", was_faster)
+    remove_tree(str(tmp_path / "pod"))
+    assert not (tmp_path / "pod").exists()
 
 
 def test_removing_what_is_not_there_is_fine(tmp_path: Path) -> None:

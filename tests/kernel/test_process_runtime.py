@@ -386,7 +386,7 @@ def test_containers_and_their_logs_outlive_the_keeper(containers: Containers):
         ended = await world.exited()
         assert (ended.exit.exit_code, ended.exit.is_known) == (9, True)
         assert world.log("survivor")[-1] == "bye"
-        await until(lambda: not ended_children())  # spares of the keeper that was killed
+        await until(lambda: not ended_children())  # nor has the keeper that was killed left any
 
     containers.run(body)
 

@@ -35,7 +35,7 @@ class ProcessFile(NamedTuple):
     pid: int
     ticks: int
     cgroup: str  # the plan's path
-    procs: tuple[str, ...]  # the files that list the cgroup's processes, one a hierarchy
+    procs: tuple[str, ...]  # as the plan has them
     started_at: float
     has_pid_namespace: bool
     notes: tuple[str, ...] = ()

@@ -42,7 +42,7 @@ from evenkeel.runtime.process.exits import ExitFile
 from evenkeel.runtime.process.filesystem import Surroundings, surroundings
 from evenkeel.runtime.process.images import Images
 from evenkeel.runtime.process.known import Known, Listed, listed
-from evenkeel.runtime.process.launching import plan_of
+from evenkeel.runtime.process.launching import entrances, plan_of
 from evenkeel.runtime.process.logs import LogLimits
 from evenkeel.runtime.process.messages import BadMessage, Message
 from evenkeel.runtime.process.mount_watch import MountWatch
@@ -135,17 +135,12 @@ class ProcessRuntime:
         return dict(self._known.records)
 
     async def prepare(self, pod: Pod) -> None:
-        make = partial(
-            volumes.prepare,
-            pod,
-            self._paths,
-            allocatable_memory_bytes=self._allocatable_memory_bytes,
-        )
+        if not pod.spec.volumes:
+            return
+        allocatable = self._allocatable_memory_bytes
+        make = partial(volumes.prepare, pod, self._paths, allocatable_memory_bytes=allocatable)
         try:
-            if pod.spec.volumes:
-                await self._in_thread(make)
-            else:
-                make()  # a few directories
+            await self._in_thread(make)
         except EvenkeelError as error:
             raise StartFailed(error.message, hint=error.hint) from None
 
@@ -210,18 +205,17 @@ class ProcessRuntime:
             image_directory = self._images.directory(image)
         else:
             image_directory = await self._in_thread(partial(self._images.directory, image))
-        directories = dict.fromkeys(self._driver.files(launch.cgroup).values())
         plan = plan_of(
             launch,
             self._paths,
             self._powers,
-            procs=tuple(f"{directory}/cgroup.procs" for directory in directories),
+            procs=entrances(self._driver.files(launch.cgroup), self._driver.version),
             image_directory=image_directory,
             around=self._around,
             limits=self._limits,
         )
         directory = self._paths.attempt(*launch.attempt)
-        os.makedirs(directory, 0o700, exist_ok=True)
+        volumes.make_directory(directory)
         attempts.write_json(directory, attempts.LAUNCH, plan._asdict())
 
     def _started(self, attempt: Attempt) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import NoReturn
 
 from evenkeel.errors import EvenkeelError
-from evenkeel.runtime.process import attempts, spawn, syscalls
+from evenkeel.runtime.process import attempts, entry, spawn, syscalls
 from evenkeel.runtime.process.keeping import Answer, Kept
 from evenkeel.runtime.process.loop import Loop, Timer
 
@@ -40,8 +40,9 @@ class _Execution:
 
 
 class Executing:
-    def __init__(self, loop: Loop) -> None:
+    def __init__(self, loop: Loop, origin: spawn.Origin) -> None:
         self._loop = loop
+        self._origin = origin
         self._executions: list[_Execution] = []
         self._unknown: dict[int, int] = {}  # children that ended before their numbers were told
 
@@ -54,14 +55,14 @@ class Executing:
             for _ in range(2):
                 pipes += os.pipe2(os.O_CLOEXEC)
             report, report_end, output, output_end = pipes
-            first = os.fork()
+            first, entrances = entry.clone_into(kept.plan.procs)
         except OSError as error:
             for descriptor in pipes:
                 os.close(descriptor)
             answer(error=f"no process can be made for it: {(error.strerror or str(error)).lower()}")
             return
         if first == 0:
-            _first(kept, command, report_end, output_end)
+            _first(kept, command, entrances, self._origin, report_end, output_end)
         os.close(report_end)
         os.close(output_end)
         execution = _Execution(answer, first, report, output)
@@ -171,11 +172,18 @@ class Executing:
             execution.output = -1
 
 
-def _first(kept: Kept, command: tuple[str, ...], report: int, output: int) -> NoReturn:
+def _first(
+    kept: Kept,
+    command: tuple[str, ...],
+    entrances: tuple[str, ...],
+    origin: spawn.Origin,
+    report: int,
+    output: int,
+) -> NoReturn:
     def act() -> None:
         plan, process = kept.plan, kept.process
         spawn.be_a_plain_process()
-        spawn.enter_cgroup(plan.procs, plan.cgroup)
+        entry.enter(entrances, plan.cgroup)
         spawn.take_oom_score(plan.oom_score_adj)
         nothing = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         for number, descriptor in enumerate((nothing, output, output)):
@@ -183,17 +191,15 @@ def _first(kept: Kept, command: tuple[str, ...], report: int, output: int) -> No
         _enter_namespaces(process.pid, process.ticks)
         second = syscalls.clone(syscalls.CLONE_PARENT)
         if second == 0:
-            spawn.guarded(partial(_second, plan._replace(argv=command), report), report)
+            spawn.guarded(partial(_second, plan._replace(argv=command), origin, report), report)
         os.write(report, b"%d\n" % second)
 
     spawn.guarded(act, report)
 
 
-def _second(plan: spawn.Plan, report: int) -> None:
+def _second(plan: spawn.Plan, origin: spawn.Origin, report: int) -> None:
     os.setsid()
-    is_privileged = os.geteuid() == 0
-    spawn.limit_future_powers(is_privileged=is_privileged)
-    program = spawn.settle(plan, is_privileged=is_privileged)
+    program = spawn.settle(plan, origin)
     syscalls.close_on_exec_from(3)
     spawn.execute(program, report)
 

@@ -18,6 +18,7 @@ import time
 import traceback
 from typing import NoReturn
 
+from evenkeel.errors import EvenkeelError
 from evenkeel.runtime.process import spawn, syscalls
 from evenkeel.runtime.process.executing import Executing
 from evenkeel.runtime.process.keeping import Answer, Keeping
@@ -25,7 +26,6 @@ from evenkeel.runtime.process.listener import Connection, Listener
 from evenkeel.runtime.process.loop import Loop
 from evenkeel.runtime.process.messages import LOCK_NAME, AttemptKey, BadMessage, Message, attempt_of, encode
 from evenkeel.runtime.process.paths import StatePaths
-from evenkeel.runtime.process.spares import Spares
 
 _LOWEST_SCORE = -999
 _SIGNALS_OF_THE_C_LIBRARY = (32, 33)  # those Python does not name
@@ -37,19 +37,17 @@ class Keeper:
     def __init__(self, state: str, directory: int) -> None:
         self._state = state
         self._loop = Loop(self._mistake)
-        namespaces = usable_namespaces()
-        self._spares = Spares(self._loop, namespaces)
-        self._keeping = Keeping(self._loop, StatePaths(state), self._spares, self._tell)
-        self._executing = Executing(self._loop)
+        origin = _origin()
+        self._keeping = Keeping(self._loop, StatePaths(state), origin, self._tell)
+        self._executing = Executing(self._loop, origin)
         self._wake, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self._loop.watch(self._wake, self._children)
-        hello = {"has_namespaces": namespaces != 0}
+        hello = {"has_namespaces": origin.namespaces != 0}
         self.listener = Listener(self._loop, directory, hello, self._heard, self._keeping.client_gone)
 
     def run(self) -> None:
-        self._spares.fill()
         self._loop.run(lambda: self.listener.connection is None and not self._keeping and not self._executing)
         self.listener.close()
 
@@ -115,7 +113,7 @@ class Keeper:
                 return
             if pid == 0:
                 return
-            if not self._keeping.child_ended(pid, status) and not self._spares.child_ended(pid):
+            if not self._keeping.child_ended(pid, status):
                 self._executing.child_ended(pid, status)
 
     def _mistake(self, error: BaseException) -> None:
@@ -128,11 +126,21 @@ class Keeper:
             pass
 
 
+def _origin() -> spawn.Origin:
+    try:
+        spawn.limit_programs()
+    except (EvenkeelError, OSError):
+        is_limited = False  # each child tries for itself, and says why it cannot
+    else:
+        is_limited = True
+    return spawn.Origin(usable_namespaces(), (os.geteuid(), os.getegid()), is_limited)
+
+
 def usable_namespaces() -> int:
     """Which kinds containers get: all of them, or none if the kernel does not let us. Those who are not root need a
     user namespace to begin with, and some systems give them one that is good for nothing."""
     owner = os.geteuid(), os.getegid()
-    flags = spawn.EARLY_NAMESPACES | (0 if owner[0] == 0 else syscalls.CLONE_NEWUSER)
+    flags = spawn.NAMESPACES | (0 if owner[0] == 0 else syscalls.CLONE_NEWUSER)
     try:
         pid = syscalls.clone(flags)
     except OSError:
@@ -141,7 +149,6 @@ def usable_namespaces() -> int:
         try:
             if flags & syscalls.CLONE_NEWUSER:
                 spawn.map_own_user(owner)
-            syscalls.unshare(syscalls.CLONE_NEWNS)
             syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
             os._exit(0)
         finally:

@@ -13,15 +13,15 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from evenkeel.runtime.process import attempts, exits, spawn, syscalls
+from evenkeel.runtime.process import attempts, entry, exits, spawn, syscalls
 from evenkeel.runtime.process.attempts import ProcessFile
+from evenkeel.runtime.process.descriptors import Descriptors
 from evenkeel.runtime.process.exits import ExitFile
 from evenkeel.runtime.process.log_reading import termination_message
 from evenkeel.runtime.process.logs import LogLimits, LogRelay
 from evenkeel.runtime.process.loop import Loop, Timer
 from evenkeel.runtime.process.messages import AttemptKey, Message
 from evenkeel.runtime.process.paths import StatePaths
-from evenkeel.runtime.process.spares import Descriptors, Spares
 
 Answer = Callable[..., None]
 
@@ -65,11 +65,11 @@ class Keeping:
     """`tell` sends an event to the client, if there is one; False if there is none."""
 
     def __init__(
-        self, loop: Loop, paths: StatePaths, spares: Spares, tell: Callable[[Message], bool]
+        self, loop: Loop, paths: StatePaths, origin: spawn.Origin, tell: Callable[[Message], bool]
     ) -> None:
         self._loop = loop
         self._paths = paths
-        self._spares = spares
+        self._origin = origin
         self._tell = tell
         self._kept: dict[AttemptKey, Kept] = {}
         self._by_pid: dict[int, Kept] = {}
@@ -193,29 +193,27 @@ class Keeping:
         """Raises OSError, and then there is no child."""
         with Descriptors() as opened:
             streams = [opened.fifo(f"{directory}/{name}") for name in (attempts.STDOUT, attempts.STDERR)]
-            os.makedirs(os.path.dirname(plan.log), 0o700, exist_ok=True)
-            spare = self._spares.take()
-            orders, report = opened.add(spare.orders), opened.add(spare.report)
+            orders_end, orders = opened.pipe()
+            report, report_end = opened.pipe()
+            pid, entrances = entry.clone_into(plan.procs, self._origin.namespaces)
+            if pid == 0:
+                spawn.be_container(plan, directory, entrances, self._origin, orders_end, report_end)
             # It is nobody's yet; if it hears nothing (also because the keeper is killed now), it ends.
-            process = ProcessFile(
-                spare.pid,
-                spare.ticks,
-                plan.cgroup,
-                plan.procs,
-                time.time(),
-                bool(spare.namespaces & syscalls.CLONE_NEWPID),
-            )
+            has_pid_namespace = bool(self._origin.namespaces & syscalls.CLONE_NEWPID)
+            ticks = attempts.start_ticks(pid) or 0
+            process = ProcessFile(pid, ticks, plan.cgroup, plan.procs, time.time(), has_pid_namespace)
             kept = Kept(key, directory, plan, process)
             try:
                 attempts.write_process(directory, process)
-                os.write(orders, os.fsencode(directory))
+                os.write(orders, b"go")
             except OSError:
                 _unlink(directory)
                 raise
             stdout, stderr = map(opened.keep, streams)
             kept.relay = LogRelay(stdout, stderr, plan.log, LogLimits(*plan.log_limits))
+            os.set_blocking(report, False)
             kept.report = opened.keep(report)
-        self._kept[key] = self._by_pid[spare.pid] = kept
+        self._kept[key] = self._by_pid[pid] = kept
         self._watch_logs(kept)
         self._loop.watch(kept.report, partial(self._read_report, kept))
         kept.overdue = self._loop.after(_SETUP_SECONDS, partial(self._setup_overdue, kept))
@@ -279,7 +277,6 @@ class Keeping:
                 os.kill(kept.process.pid, signal.SIGKILL)
 
     def _settled(self, key: AttemptKey) -> None:
-        self._spares.fill_later()
         waiting, self._after_setup = self._after_setup, []
         for keys, callback in waiting:
             keys.discard(key)

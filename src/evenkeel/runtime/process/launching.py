@@ -1,7 +1,12 @@
 """From what the agent asks for to everything a child needs to become the container: a `spawn.Plan`. Pure."""
 
+from collections.abc import Mapping
+
+from evenkeel.cgroup.drivers.v1 import UNIFIED
+from evenkeel.cgroup.tree import Version
 from evenkeel.runtime.interface import Launch, StartFailed
 from evenkeel.runtime.process import rootfs
+from evenkeel.runtime.process.entry import OF_PROCESSES, OF_THREADS
 from evenkeel.runtime.process.environment import arguments, environment
 from evenkeel.runtime.process.filesystem import Surroundings, filesystem_spec
 from evenkeel.runtime.process.logs import LogLimits
@@ -22,7 +27,7 @@ def plan_of(
     around: Surroundings,
     limits: LogLimits,
 ) -> Plan:
-    """Raises StartFailed. `procs` are the files that take a process into the launch's cgroup."""
+    """Raises StartFailed. `procs` are the `entrances` of the launch's cgroup."""
     pod, container, attempt = launch.pod, launch.container, launch.attempt
     wrong = users_refusal(pod, container, powers)
     if wrong:
@@ -52,3 +57,12 @@ def plan_of(
         oom_score_adj=launch.oom_score_adj or 0,  # never the keeper's own
         message_policy=container.termination_message_policy,
     )
+
+
+def entrances(directories: Mapping[str, str], version: Version) -> tuple[str, ...]:
+    """The files by which a child of the keeper enters a cgroup, one a hierarchy. `directories` are the driver's."""
+    found = {}
+    for controller, directory in directories.items():
+        is_v1 = version == Version.V1 and controller != UNIFIED
+        found[directory] = f"{directory}/{OF_THREADS if is_v1 else OF_PROCESSES}"
+    return tuple(found.values())

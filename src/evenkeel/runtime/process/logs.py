@@ -40,7 +40,8 @@ class LogRelay:
         wall_clock_ns: Callable[[], int] = time.time_ns,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Owns both descriptors, which must not block. The file's directory exists; the file is appended to."""
+        """Owns both descriptors, which must not block. The file is appended to; it is made, and its directory, when
+        there is something to write."""
         self._streams = {stdout: _Stream(b"stdout"), stderr: _Stream(b"stderr")}
         self._file = LogFile(path, limits.max_bytes, limits.max_files, clock)
         self._limits = limits
@@ -179,6 +180,7 @@ class LogFile:
         self._max_files = max_files
         self._clock = clock
         self._descriptor = -1
+        self._is_begun = False
         self._size = 0
         self._last_stamp = 0  # seconds since the epoch, of the last rotation
         self._try_at = 0.0
@@ -219,7 +221,10 @@ class LogFile:
             raise OSError(self._why)
         self._try_at = now + _TRY_AGAIN_SECONDS
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        if not self._is_begun:  # a directory that is removed later stays so
+            os.makedirs(os.path.dirname(self._path), 0o700, exist_ok=True)
         self._descriptor = os.open(self._path, flags, _PERMISSIONS)
+        self._is_begun = True
         self._size = os.fstat(self._descriptor).st_size
         if self._size and os.pread(self._descriptor, 1, self._size - 1) != b"\n":
             self._append(b"\n")  # who wrote it was killed in the middle of an entry

@@ -1,9 +1,8 @@
 """What a container's first process does between the fork and its program, in order.
 
-It is forked before it is needed (`spares`): a spare is already the first process of its pid namespace, has taken off
-all that is the keeper's, and waits to be told which container it is to become. Then it puts itself into the container's
-cgroup and takes its OOM score before anything else (A17): all that follows counts as the container's already. Whatever
-goes wrong comes back through a pipe as the two parts of a sentence.
+It takes off all that is the keeper's, puts itself into the container's cgroup and takes its OOM score before anything
+else (A17): all that follows counts as the container's already. Before the last step it waits to be told that it is
+written down. Whatever goes wrong comes back through a pipe as the two parts of a sentence.
 """
 
 import fcntl
@@ -18,10 +17,9 @@ from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 from evenkeel.errors import EvenkeelError
-from evenkeel.runtime.process import attempts, rootfs, syscalls, users
+from evenkeel.runtime.process import attempts, entry, rootfs, syscalls, users
 
-# Those of a spare. The mount namespace comes last: what was mounted before the start is to be seen in it.
-EARLY_NAMESPACES = syscalls.CLONE_NEWPID | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWIPC
+NAMESPACES = syscalls.CLONE_NEWPID | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWNS
 
 # What containers commonly may, and no more: what Docker gives, without making device files.
 _CAPABILITIES = syscalls.mask(
@@ -40,7 +38,7 @@ class Plan(NamedTuple):
     argv: tuple[str, ...]
     env: tuple[tuple[str, str], ...]  # without HOME, the user's own is looked up
     cgroup: str  # the plan's path
-    procs: tuple[str, ...]  # the files that take a process into the cgroup, one a hierarchy
+    procs: tuple[str, ...]  # the files that take a child into the cgroup (`entry`), one a hierarchy
     log: str
     log_limits: tuple[int, ...]  # logs.LogLimits
     filesystem: dict[str, Any]  # rootfs.FilesystemSpec
@@ -51,6 +49,14 @@ class Plan(NamedTuple):
     hostname: str = ""
     oom_score_adj: int = 0
     message_policy: str = ""
+
+
+class Origin(NamedTuple):
+    """What is the same for all children of a keeper."""
+
+    namespaces: int  # that they are cloned into
+    owner: tuple[int, int]  # the keeper's user and group
+    is_limited: bool = False  # `limit_programs` was done by the keeper, for all of them
 
 
 class Report(NamedTuple):
@@ -71,15 +77,17 @@ def plan_from(value: dict[str, Any]) -> Plan:
     return Plan(**fields)
 
 
-def be_spare(orders: int, report: int, namespaces: int, owner: tuple[int, int]) -> NoReturn:
-    """The whole life of a spare. `orders` says in which directory its plan is, or that there will be none; `report` is
-    told notes and errors. `namespaces` are those it was cloned into, `owner` the keeper's user and group. Never
-    returns, never raises."""
+def be_container(
+    plan: Plan, directory: str, entrances: tuple[str, ...], origin: Origin, orders: int, report: int
+) -> NoReturn:
+    """The whole life of a child before its program. `directory` is the attempt's, `entrances` are the files by which it
+    has still to enter its cgroup. `orders` says that it may execute its program, or that it may not by its end;
+    `report` is told notes and errors. Never returns, never raises."""
 
     def stand_alone() -> None:
         be_a_plain_process()
         ours, ours_to_tell = _only(orders, report)
-        guarded(partial(_be_spare, ours, ours_to_tell, namespaces, owner), ours_to_tell)
+        guarded(partial(_become, plan, directory, entrances, origin, ours, ours_to_tell), ours_to_tell)
 
     guarded(stand_alone, report)
 
@@ -97,34 +105,26 @@ def guarded(act: Callable[[], None], report: int) -> NoReturn:
     raise AssertionError
 
 
-def _be_spare(orders: int, report: int, namespaces: int, owner: tuple[int, int]) -> None:
+def _become(
+    plan: Plan, directory: str, entrances: tuple[str, ...], origin: Origin, orders: int, report: int
+) -> None:
     os.setsid()
-    if namespaces & syscalls.CLONE_NEWUSER:
-        map_own_user(owner)
-    is_privileged = os.geteuid() == 0
-    limit_future_powers(is_privileged=is_privileged)
-    _warm_up()
-    directory = os.fsdecode(os.read(orders, 4096))
-    if directory:
-        plan = plan_from(attempts.read_json(directory, attempts.LAUNCH) or {})
-        _become(plan, directory, report, namespaces, is_privileged=is_privileged)
-
-
-def _become(plan: Plan, directory: str, report: int, namespaces: int, *, is_privileged: bool) -> None:
-    enter_cgroup(plan.procs, plan.cgroup)
+    if origin.namespaces & syscalls.CLONE_NEWUSER:
+        map_own_user(origin.owner)
+    entry.enter(entrances, plan.cgroup)
     note = take_oom_score(plan.oom_score_adj)
     if note:
         tell(report, note=note)
     for number, name in ((1, attempts.STDOUT), (2, attempts.STDERR)):
         # For reading too: then writing never fails for want of a reader, should the keeper be gone.
         os.dup2(os.open(f"{directory}/{name}", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW), number)
-    if namespaces:
-        syscalls.unshare(syscalls.CLONE_NEWNS)
+    if origin.namespaces:
         rootfs.enter(rootfs.from_json(plan.filesystem), has_pid_namespace=True)
         syscalls.set_hostname(plan.hostname)
-    program = settle(plan, is_privileged=is_privileged)
+    program = settle(plan, origin)
     syscalls.close_on_exec_from(3)
-    execute(program, report)
+    if os.read(orders, 1):
+        execute(program, report)
 
 
 class Program(NamedTuple):
@@ -142,15 +142,10 @@ def be_a_plain_process() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def limit_future_powers(*, is_privileged: bool) -> None:
-    """What counts from the next exec on, and can be done before anything is known of the program."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    soft, most = _OPEN_FILES
-    if hard != resource.RLIM_INFINITY and hard < most:
-        most = hard
-    with suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, most), most))
-    if is_privileged:
+def limit_programs() -> None:
+    """What counts from the next exec on, for this process and its children to come: capabilities and privileges that no
+    program will have. Raises EvenkeelError."""
+    if os.geteuid() == 0:
         try:
             syscalls.drop_bounding_capabilities(_CAPABILITIES)
         except OSError as error:
@@ -158,15 +153,13 @@ def limit_future_powers(*, is_privileged: bool) -> None:
     syscalls.set_no_new_privileges()
 
 
-def enter_cgroup(procs: tuple[str, ...], cgroup: str) -> None:
-    for path in procs:
-        try:
-            _write(path, "0")
-        except OSError as error:
-            raise EvenkeelError(
-                f"the container cannot enter its cgroup {cgroup}: {path}: {reason(error)}",
-                hint="it was removed meanwhile, or this user may not write there",
-            ) from None
+def limit_open_files() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, most = _OPEN_FILES
+    if hard != resource.RLIM_INFINITY and hard < most:
+        most = hard
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, most), most))
 
 
 def take_oom_score(score: int) -> str:
@@ -198,16 +191,19 @@ def map_own_user(owner: tuple[int, int]) -> None:
     _write("/proc/self/gid_map", f"{gid} {gid} 1")
 
 
-def settle(plan: Plan, *, is_privileged: bool) -> Program:
+def settle(plan: Plan, origin: Origin) -> Program:
     """User, groups, powers, working directory and environment, inside the container's filesystem; and which program
-    that is. `limit_future_powers` was done before."""
+    that is."""
+    limit_open_files()
+    if not origin.is_limited:
+        limit_programs()
     user = users.look_up(plan.uid, plan.gid, users.passwd())
     env = dict(plan.env)
     env.setdefault("HOME", user.home)
     _go_to(plan.working_directory)
     os.fchown(1, user.uid, user.gid)  # so that it may open /dev/stdout anew
     os.fchown(2, user.uid, user.gid)
-    if is_privileged:
+    if os.geteuid() == 0:
         _drop_powers(user, plan)
     return Program(_program_path(plan.argv[0], env.get("PATH", "")), plan.argv, env)
 
@@ -250,21 +246,13 @@ def read_report(read: bytes) -> Report:
 
 
 def _only(*descriptors: int) -> tuple[int, ...]:
-    """Closes all others: whoever waits for an end of one of the keeper's is not to wait for a spare. They are then 3,
-    4 and so on; the standard ones are /dev/null, as the keeper's."""
+    """Closes all others: whoever waits for an end of one of the keeper's is not to wait for us. They are then 3, 4 and
+    so on; the standard ones are /dev/null, as the keeper's."""
     above = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 64) for descriptor in descriptors]
     for number, descriptor in enumerate(above, 3):
         os.dup2(descriptor, number, inheritable=False)
     os.closerange(3 + len(above), 1 << 20)
     return tuple(range(3, 3 + len(above)))
-
-
-def _warm_up() -> None:
-    """Does what does no harm, for each page of the keeper's that is used for the first time is copied: better now."""
-    plan_from(json.loads(json.dumps(Plan(("/",), (), "", (), "", (), {})._asdict())))
-    users.look_up(None, None, users.passwd())
-    _read("/proc/self/oom_score_adj")
-    os.path.isfile("/")
 
 
 def _drop_powers(user: users.User, plan: Plan) -> None:

@@ -21,6 +21,7 @@ from evenkeel.runtime.process.removal import Resists, remove_tree
 
 __all__ = (
     "VolumeRefused",
+    "make_directory",
     "memory_volume_bytes",
     "pods",
     "prepare",
@@ -58,20 +59,8 @@ def refusal(pod: Pod, *, is_root: bool = True) -> str:
 
 
 def prepare(pod: Pod, paths: StatePaths, *, allocatable_memory_bytes: int) -> None:
-    """Makes the pod's directory, volumes and log directories; what is there already is left as it is. Raises
-    VolumeRefused."""
+    """Makes the pod's volumes; what is there already is left as it is. Raises VolumeRefused."""
     uid = pod.metadata.uid
-    try:
-        _make_directory(f"{paths.pod(uid)}/volumes")
-        _make_directory(f"{paths.pod(uid)}/containers")
-        for container in pod.spec.every_container:
-            _make_directory(
-                paths.container_logs(pod.metadata.namespace, pod.metadata.name, uid, container.name)
-            )
-    except OSError as error:
-        raise VolumeRefused(
-            f"the pod's directories cannot be made at {error.filename}: {_why(error)}"
-        ) from None
     group = pod.spec.security_context.fs_group if pod.spec.security_context else None
     for volume in pod.spec.volumes:
         try:
@@ -110,6 +99,17 @@ def pods(paths: StatePaths) -> frozenset[str]:
     return frozenset(filter(_is_uid, (*_names(paths.pods), *_names(paths.memory), *logs)))
 
 
+def make_directory(path: str) -> None:
+    """With all above it, none of which is anybody else's to look into. Raises OSError."""
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        pass
+    except FileNotFoundError:
+        make_directory(os.path.dirname(path))
+        os.mkdir(path, 0o700)
+
+
 def memory_volume_bytes(pod: Pod, volume: Volume, allocatable_memory_bytes: int) -> int:
     """D9: the size of a memory-backed emptyDir: the smallest of its own limit, the pod's and what the node allocates;
     0 if there is none of them. Pure."""
@@ -142,19 +142,8 @@ def _problem(volume: Volume, *, is_root: bool) -> str:
     return ""
 
 
-def _make_directory(path: str) -> None:
-    """With all above it, none of which is anybody else's to look into."""
-    try:
-        os.mkdir(path, 0o700)
-    except FileExistsError:
-        pass
-    except FileNotFoundError:
-        _make_directory(os.path.dirname(path))
-        os.mkdir(path, 0o700)
-
-
 def _make_empty_dir(path: str, group: int | None) -> None:
-    _make_directory(path)
+    make_directory(path)
     if group is not None:
         os.chown(path, -1, group)
     # What is made in it later belongs to the group too.
@@ -165,7 +154,7 @@ def _mount_in_memory(uid: str, volume: str, size_bytes: int, group: int | None, 
     with _memory_lock:
         _mount_memory_root(paths)
         point = paths.memory_volume(uid, volume)
-        _make_directory(point)
+        make_directory(point)
         if os.path.ismount(point):
             return
         mode = _VOLUME_MODE | (stat.S_ISGID if group is not None else 0)
@@ -182,7 +171,7 @@ def _mount_in_memory(uid: str, volume: str, size_bytes: int, group: int | None, 
 
 
 def _mount_memory_root(paths: StatePaths) -> None:
-    _make_directory(paths.memory)
+    make_directory(paths.memory)
     if not os.path.ismount(paths.memory):
         syscalls.mount("tmpfs", paths.memory, "tmpfs", _FLAGS, _MEMORY_ROOT_OPTIONS)
     # Services with mount namespaces of their own would otherwise hold the volumes after they are gone here.
