@@ -15,6 +15,7 @@ FILE = "file:"  # a source whose pods are tried again when room appears, for as 
 class Verdicts(NamedTuple):
     admitted: tuple[HeldPod, ...]
     refused: tuple[tuple[HeldPod, Refusal], ...]
+    is_last: bool = True  # nobody waits who was not judged
 
 
 class Admission:
@@ -24,8 +25,10 @@ class Admission:
         self._node = node
         self._asked: dict[str, tuple[Pod, Totals]] = {}
 
-    def judge(self, every: Iterable[HeldPod], conditions: Collection[str] = ()) -> Verdicts:
-        """Verdicts on those that wait. Each that is taken counts for those after it."""
+    def judge(
+        self, every: Iterable[HeldPod], conditions: Collection[str] = (), most: int | None = None
+    ) -> Verdicts:
+        """Verdicts on those that wait, until `most` are taken. Each that is taken counts for those after it."""
         waiting: list[HeldPod] = []
         used: Totals = {}
         for held in every:
@@ -36,6 +39,8 @@ class Admission:
         admitted: list[HeldPod] = []
         refused: list[tuple[HeldPod, Refusal]] = []
         for held in waiting:
+            if len(admitted) == most:
+                return Verdicts(tuple(admitted), tuple(refused), is_last=False)
             refusal = self._refusal(held.pod, used, conditions)
             if refusal is None:
                 add_to(used, self._requested(held.pod))

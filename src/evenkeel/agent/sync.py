@@ -40,6 +40,8 @@ from evenkeel.runtime.interface import Attempt, Exit, Launch, Planned, Record, R
 log = logging.getLogger(__name__)
 
 _JOURNAL_RETRY_SECONDS = 1.0
+# Of pods that come together, so many are taken in one step: the first are being started while the next are prepared.
+_MOST_ADMITTED = 16
 CGROUPS_MADE = "cgroupsMade"  # above the pods' root, by us
 
 
@@ -223,6 +225,7 @@ class Sync:
             await self._wanted.wait()
             self._wanted.clear()
             self.step()
+            await asyncio.sleep(0)  # what the step has begun goes before the next one
 
     def step(self) -> None:
         now = self._clock()
@@ -250,7 +253,9 @@ class Sync:
             return
         self._has_room = False
         self.on_room()
-        verdicts = self.admission.judge(self._holdings, self.pressures)
+        verdicts = self.admission.judge(self._holdings, self.pressures, _MOST_ADMITTED)
+        if not verdicts.is_last:
+            self.room_appeared()
         for held in verdicts.admitted:
             uid = held.pod.metadata.uid
             refusal = self._runtime.refusal(held.pod)
