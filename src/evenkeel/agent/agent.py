@@ -47,7 +47,7 @@ from evenkeel.policy.lifecycle.actions import actions
 from evenkeel.policy.lifecycle.settings import settings_of
 from evenkeel.policy.lifecycle.status import NO_WAITING, pod_status, timestamp
 from evenkeel.policy.node import NodeView
-from evenkeel.runtime.interface import Attempt, Exited, Record, Runtime
+from evenkeel.runtime.interface import Attempt, Exited, Readiness, Record, Runtime
 
 log = logging.getLogger(__name__)
 
@@ -186,10 +186,18 @@ class Agent:
                 f"container {record.attempt.container} of pod {record.attempt.uid} runs, and nobody wants it"
             )
             self._telling.tell(WARNING, "Stray", f"{message}: it is stopped")
-            await self._runtime.stop(record.attempt, 0)
+            try:
+                await self._runtime.stop(record.attempt, 0)
+            except EvenkeelError as error:
+                self._telling.tell(WARNING, "FailedKill", str(error))
         for uid in await self._runtime.pods() - uids:
-            await self._runtime.remove(uid)
-            await self._runtime.remove_logs(uid)
+            try:
+                await self._runtime.remove(uid)
+                await self._runtime.remove_logs(uid)
+            except EvenkeelError as error:  # the next time that the runtime is asked what it has
+                self._telling.tell(
+                    WARNING, "Leftover", f"pod {uid} is gone, and something of it is left: {error}"
+                )
 
     def _life_of(self, records: Mapping[Attempt, Record]) -> Callable[[Pod], HeldPod | None]:
         """For pods that run and that the journal does not have."""
@@ -249,8 +257,12 @@ class Agent:
     def config(self) -> KubeletConfiguration:
         return self._view.config
 
+    @property
+    def runtime(self) -> Readiness:
+        return self._runtime.readiness
+
     def node(self) -> Node:
-        return node_object(self._view, self._sync.pressures)
+        return node_object(self._view, self._sync.pressures, self._runtime.readiness)
 
     def pods(self) -> tuple[Pod, ...]:
         return self._holdings.shown()

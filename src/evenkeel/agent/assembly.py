@@ -24,10 +24,14 @@ from evenkeel.cgroup.drivers.detect import detect, driver_for
 from evenkeel.errors import EvenkeelError
 from evenkeel.policy.node import NodeView
 from evenkeel.runtime.interface import Runtime
+from evenkeel.runtime.process.attempts import start_ticks
 from evenkeel.runtime.process.client import ProcessRuntime
 from evenkeel.runtime.process.paths import StatePaths
 
 log = logging.getLogger(__name__)
+
+_RUNTIME_KIND = "runtime"  # where the journal keeps who runs the containers
+_PROCESSES, _CONTAINERS = "processes", "containers"
 
 
 class Assembled:
@@ -75,7 +79,7 @@ async def start(
                 for note in protect_daemons_of(node.config, driver):
                     log.warning("%s", note)
                 own = _entered(node.config, driver, journal) if own_cgroup else None
-            runtime = _runtime(node, state.root, make_driver)
+            runtime = _runtime(node, state.root, make_driver, journal)
             agent = Agent(node, runtime, journal, make_driver, _files(node, paths, journal))
             agent.before_removal = lambda: _leave(own)
             await agent.open()
@@ -90,13 +94,36 @@ async def start(
     return Assembled(agent, journal, lock)
 
 
-def _runtime(node: NodeView, state_directory: str, make_driver: Callable[[], Driver]) -> Runtime:
+def _runtime(
+    node: NodeView, state_directory: str, make_driver: Callable[[], Driver], journal: Journal
+) -> Runtime:
     endpoint = node.config.container_runtime_endpoint
+    _refuse_other(_CONTAINERS if endpoint else _PROCESSES, journal)
     if not endpoint:
         return ProcessRuntime(state_directory, make_driver, node.config)
     from evenkeel.runtime.cri.client import CriRuntime
 
     return CriRuntime(endpoint, state_directory, make_driver, node.config)
+
+
+def _refuse_other(kind: str, journal: Journal) -> None:
+    """What another kind of runtime has started, this one does not know: it would all be started a second time."""
+    before = journal.value(_RUNTIME_KIND)
+    running = [
+        f"{held.pod.key}/{name}"
+        for held in (journal.pods() if before not in (None, kind) else ())
+        for name, life in held.life.containers.items()
+        if life.is_running and life.pid and start_ticks(life.pid) == life.pid_start_ticks
+    ]
+    if running:
+        others = f" and {len(running) - 1} more" if len(running) > 1 else ""
+        raise EvenkeelError(
+            f"{running[0]}{others} run as {before} of an agent before, and this one would run {kind}",
+            hint=f"end them first: evenkeel up {'' if kind == _CONTAINERS else '--runtime-endpoint … '}--stop-pods, "
+            "then Ctrl-C",
+        )
+    if before != kind:
+        journal.set_value(_RUNTIME_KIND, kind)
 
 
 def _entered(config: KubeletConfiguration, driver: Driver, journal: Journal) -> OwnCgroup | None:

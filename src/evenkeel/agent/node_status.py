@@ -8,16 +8,18 @@ from evenkeel.api.node import Node, NodeCondition, NodeStatus
 from evenkeel.policy.allocatable import node_capacity
 from evenkeel.policy.eviction.conditions import CPU_PRESSURE, Pressure
 from evenkeel.policy.node import NodeView
+from evenkeel.runtime.interface import Readiness
 
 _WORDS = {
     Pressure.MEMORY: ("memory is short", "enough memory is available"),
     Pressure.DISK: ("disk space or inodes are short", "enough disk space and inodes are free"),
     Pressure.PID: ("process numbers are short", "enough process numbers are free"),
 }
+_ANSWERS = Readiness(True, "")
 _CPU_WORDS = ("pods receive less cpu than they requested", "pods receive the cpu they requested")
 
 
-def node_object(node: NodeView, pressures: Collection[str] = ()) -> Node:
+def node_object(node: NodeView, pressures: Collection[str] = (), runtime: Readiness = _ANSWERS) -> Node:
     """`pressures` are the conditions that hold now."""
     words: dict[str, tuple[str, str]] = {str(one): both for one, both in _WORDS.items()}
     if node.config.cpu_kills:
@@ -31,6 +33,8 @@ def node_object(node: NodeView, pressures: Collection[str] = ()) -> Node:
         )
         for pressure, (short, enough) in words.items()
     ]
+    status, reason = ("True", "RuntimeAnswers") if runtime.is_ready else ("False", "RuntimeAway")
+    conditions.append(NodeCondition("RuntimeReady", status, reason, runtime.message))
     conditions.append(NodeCondition("Ready", "True", "AgentReady", "the agent is running"))
     return Node(
         metadata=ObjectMeta(name=os.uname().nodename),

@@ -119,6 +119,7 @@ class Sync:
             record.started_at,
             pid=pid,
             pid_start_ticks=ticks,
+            id_=record.id,
             oom_kills_at_start=held.life.container(name).oom_kills_at_start,
             resources=container.resources,
         )

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from evenkeel.api.config_file import ConfigFile
 
 _DEST = "config_"
+_ALIASES = {"container_runtime_endpoint": ("--runtime-endpoint",)}
 
 
 class GivenConfig(NamedTuple):
@@ -47,10 +48,11 @@ def add_config_flags(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--config", metavar="FILE", help="a KubeletConfiguration, as YAML or JSON")
     for attribute, (kind, metavar, words) in _FLAGS.items():
-        if given is not None and flag_of(attribute) not in given:
+        flags = (flag_of(attribute), *_ALIASES.get(attribute, ()))
+        if given is not None and not any(flag in given for flag in flags):
             continue
         alone: dict[str, Any] = {"nargs": "?", "const": "true"} if kind is _truth else {}
-        group.add_argument(flag_of(attribute), dest=_DEST + attribute, metavar=metavar, help=words, **alone)
+        group.add_argument(*flags, dest=_DEST + attribute, metavar=metavar, help=words, **alone)
 
 
 def config_from(args: argparse.Namespace) -> KubeletConfiguration:
@@ -259,7 +261,7 @@ _FLAGS: Mapping[str, tuple[Callable[[str], object], str, str]] = {
     "container_runtime_endpoint": (
         _text,
         "SOCKET",
-        "of a container runtime; without it pods are plain processes",
+        "of a container runtime (unix:///…), or auto for one that listens; without it pods are plain processes",
     ),
     "container_log_max_size": (_text, "SIZE", "of a container's log file (10Mi)"),
     "container_log_max_files": (_integer, "NUMBER", "of log files kept for a container (5)"),

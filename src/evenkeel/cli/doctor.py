@@ -10,6 +10,7 @@ from evenkeel.cli.output import STRUCTURED, Paint, paint_for, print_structured
 from evenkeel.host.checks import Check, Diagnosis, State, diagnose
 from evenkeel.host.machine import STATE_DIRECTORY, Machine, look
 from evenkeel.policy.words import bytes_text, cores_text
+from evenkeel.runtime.cri.checks import runtime_checks
 
 USAGE = "[-o text|json|yaml] [flags]"
 EXAMPLES = """examples:
@@ -50,6 +51,10 @@ def run(args: argparse.Namespace) -> int:
     config = config_from(args)
     machine = look(config, args.state_dir)
     diagnosis = diagnose(machine, config)
+    of_runtime = runtime_checks(config)  # who speaks to it knows more than who looks for its process
+    named = {check.name for check in of_runtime}
+    others = (check for check in diagnosis.checks if check.name not in named)
+    diagnosis = diagnosis._replace(checks=(*others, *of_runtime))
     if args.output in STRUCTURED:
         starts = not any(check.stops_agent for check in diagnosis.checks)
         print_structured(Report(diagnosis.kernel, diagnosis.is_sound, starts, diagnosis.checks), args.output)

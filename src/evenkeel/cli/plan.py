@@ -1,6 +1,7 @@
 """`evenkeel plan`: what would change in this machine's cgroups, as a diff with reasons; `--apply` does it."""
 
 import argparse
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -17,8 +18,10 @@ from evenkeel.cli.config_flags import add_config_flags
 from evenkeel.cli.inputs import add_manifest_flag, add_node_flag, decided_from
 from evenkeel.cli.moments import moments_of
 from evenkeel.cli.output import STRUCTURED, Paint, paint_for, print_structured
+from evenkeel.cli.state import add_state_flag
+from evenkeel.policy.provision import PodMoment
 
-USAGE = "-f FILE… [--apply] [--node NODE] [-o diff|json|yaml] [flags]"
+USAGE = "-f FILE… [--apply] [--node NODE] [--state-dir DIR] [-o diff|json|yaml] [flags]"
 EXAMPLES = """examples:
   evenkeel plan -f examples/                            what would change on this machine
   evenkeel plan -f examples/ --apply                    and do it, as root
@@ -32,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_node_flag(parser)
     parser.add_argument("--apply", action="store_true", help="do it; needs root")
     parser.add_argument("-o", "--output", choices=("diff", *STRUCTURED), default="diff", help="default: diff")
+    add_state_flag(parser)
     add_config_flags(parser)
 
 
@@ -41,7 +45,8 @@ def run(args: argparse.Namespace) -> int:
     driver = driver_for(detect(), config)
     try:
         # Whoever ran before may have been configured otherwise: what this plan does not name is put back (B13).
-        tree = restoring(plan(node, moments_of(node, decided.admitted), driver.version, driver.naming))
+        moments = _placed(moments_of(node, decided.admitted), args.state_dir)
+        tree = restoring(plan(node, moments, driver.version, driver.naming))
         hands_off = (*config.hands_off, *not_the_pods(config))
         if args.apply:
             report = reconcile(driver, tree, hands_off)
@@ -64,6 +69,17 @@ def run(args: argparse.Namespace) -> int:
                 file=sys.stderr,
             )
     return int(bool(report.failures or report.skipped or refused))
+
+
+def _placed(moments: list[PodMoment], state_directory: str) -> list[PodMoment]:
+    """With the cgroups that a container runtime has made for them, as the agent has noted."""
+    if not os.path.isdir(f"{state_directory}/pods"):
+        return moments
+    from evenkeel.runtime.cri.noted import placed
+    from evenkeel.runtime.process.paths import state_paths
+
+    paths = state_paths(state_directory)
+    return [moment._replace(placed=placed(moment.pod.metadata.uid, paths)) for moment in moments]
 
 
 class StepPlanned(NamedTuple):

@@ -19,6 +19,8 @@ from evenkeel.host.service_manager import feed_watchdog, notify
 from evenkeel.policy.allocatable import NodeCapacity, reservation_problems
 from evenkeel.policy.node import NodeView, node_view
 from evenkeel.policy.words import bytes_text, cores_text
+from evenkeel.runtime.cri.endpoint import chosen, unused
+from evenkeel.runtime.interface import Readiness
 from evenkeel.server.app import serve
 
 log = logging.getLogger("evenkeel")
@@ -29,6 +31,8 @@ EXAMPLES = """examples:
   evenkeel up                                run what `evenkeel apply` and `evenkeel run` hand in
   evenkeel up examples/ --stop-pods          Ctrl-C ends the pods too
   evenkeel up --node 4Gi,2cpu examples/      use that much of the machine, and no more
+  evenkeel up --runtime-endpoint unix:///run/containerd/containerd.sock pods/
+                                             run them as containers of containerd
 
 Ctrl-C, or the death of the agent, leaves the pods running: the next `evenkeel up` takes them over.
 """
@@ -54,6 +58,7 @@ def run(args: argparse.Namespace) -> int:
         if not os.path.exists(path):
             raise EvenkeelError(f"there is no file or directory {path}")
     config = config_from(args)
+    config = config._replace(container_runtime_endpoint=chosen(config.container_runtime_endpoint))
     capacity = _with_storage(node_from(args.node, ()), args)
     if problems := list(reservation_problems(capacity, config)):
         raise InvalidInput(problems)
@@ -83,7 +88,7 @@ async def _up(args: argparse.Namespace, node: NodeView) -> int:
     is_stopping_pods = False
     try:
         server = await serve(agent, os.path.abspath(args.state_dir))
-        _say_hello(node, args.state_dir)
+        _say_hello(node, args.state_dir, agent.runtime)
         view = view_of(agent, began_at)
         say_above(view)
         showing = asyncio.create_task(view.run())
@@ -113,7 +118,7 @@ async def _up(args: argparse.Namespace, node: NodeView) -> int:
     return 0
 
 
-def _say_hello(node: NodeView, state_directory: str) -> None:
+def _say_hello(node: NodeView, state_directory: str, runtime: Readiness) -> None:
     size: NodeCapacity = node.capacity
     log.info(
         "agent %d on %s cpu and %s of memory, pods below %s, state in %s",
@@ -123,3 +128,6 @@ def _say_hello(node: NodeView, state_directory: str) -> None:
         node.config.cgroup_root,
         state_directory,
     )
+    there = "" if node.config.container_runtime_endpoint else unused()
+    offer = f" (--runtime-endpoint {there} makes them containers)" if there else ""
+    log.log(logging.INFO if runtime.is_ready else logging.WARNING, "%s%s", runtime.message, offer)

@@ -75,6 +75,7 @@ class Record(NamedTuple):
     started_at: float
     exit: Exit | None = None
     notes: tuple[str, ...] = ()  # what about it is not as asked for, in sentences: a score the kernel refused
+    id: str = ""  # containerd://…; processes have none
 
 
 class Exited(NamedTuple):

@@ -21,7 +21,10 @@ def asked_to_start(life: PodLife, name: str) -> PodLife:
     it = life.container(name)
     assert not it.is_alive, f"{name} is started twice"
     return life.having(
-        name, it._replace(attempt=it.attempt + 1, is_asked_for=True, stopping="", stop_by=None, stopped_as="")
+        name,
+        it._replace(
+            attempt=it.attempt + 1, is_asked_for=True, id="", stopping="", stop_by=None, stopped_as=""
+        ),
     )
 
 
@@ -42,6 +45,7 @@ def started(
     *,
     pid: int = 0,
     pid_start_ticks: int = 0,
+    id_: str = "",
     oom_kills_at_start: int = 0,
     resources: ResourceRequirements | None = None,
 ) -> PodLife:
@@ -53,6 +57,7 @@ def started(
         started_at=started_at,
         pid=pid,
         pid_start_ticks=pid_start_ticks,
+        id=id_,
         oom_kills_at_start=oom_kills_at_start,
         is_started=is_started,
         is_ready=is_ready,
@@ -164,7 +169,8 @@ def _ended(life: PodLife, name: str, end: Ended, settings: LifeSettings) -> PodL
         wait, following = 0.0, it.backoff_seconds  # no fault of its own
     after = ContainerLife(
         attempt=it.attempt,
-        ended=end,
+        id=it.id,
+        ended=end._replace(id=it.id) if it.id else end,
         start_after=end.finished_at + wait,
         backoff_seconds=following,
         oom_kills=it.oom_kills,

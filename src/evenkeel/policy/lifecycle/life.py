@@ -24,6 +24,7 @@ class Ended(NamedTuple):
     started_at: float = 0.0
     finished_at: float = 0.0
     stopped_as: str = ""
+    id: str = ""  # of the container, as a container runtime has it
 
 
 class ContainerLife(NamedTuple):
@@ -35,6 +36,7 @@ class ContainerLife(NamedTuple):
     started_at: float | None = None
     pid: int = 0
     pid_start_ticks: int = 0
+    id: str = ""  # of a container runtime's: containerd://…, of this attempt or, between two, the last
     ended: Ended | None = None  # the last end, also while a later attempt runs
     backoff_seconds: float = 0.0  # how long the next restart waits after an end; 0 is "not at all"
     start_after: float = 0.0  # no start before this time

@@ -99,7 +99,8 @@ def _container(
 ) -> ContainerStatus:
     it = life.container(container.name)
     path = f"{runtime}://{pod.metadata.uid}/{container.name}"
-    last = _terminated(it.ended, f"{path}/{it.attempt - 1 if it.is_alive else it.attempt}")
+    last_id = it.ended.id if it.ended is not None else ""
+    last = _terminated(it.ended, last_id or f"{path}/{it.attempt - 1 if it.is_alive else it.attempt}")
     is_init = container in pod.spec.init_containers and not container.is_sidecar
     has_succeeded = not it.is_alive and it.ended is not None and it.ended.exit_code == 0
     if it.started_at is not None:
@@ -116,7 +117,7 @@ def _container(
         ready=has_succeeded if is_init else it.is_running and it.is_ready,
         restart_count=max(it.attempt - 1, 0),
         image=container.image,
-        container_id=f"{path}/{it.attempt}" if it.attempt else "",
+        container_id=it.id or (f"{path}/{it.attempt}" if it.attempt else ""),
         started=it.is_running and it.is_started,
         allocated_resources=container.resources.requests,
         resources=it.resources,

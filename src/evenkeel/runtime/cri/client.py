@@ -25,7 +25,7 @@ from evenkeel.host.protection import run_soon
 from evenkeel.policy.admission import Refusal
 from evenkeel.quantity import Quantity
 from evenkeel.runtime.cri import cri_pb2 as pb
-from evenkeel.runtime.cri import images, notes, refusals
+from evenkeel.runtime.cri import images, noted, notes, refusals
 from evenkeel.runtime.cri.agreement import Said, disagreement, hear
 from evenkeel.runtime.cri.configs import STATE, attempt_of
 from evenkeel.runtime.cri.connection import CallFailed, Connection, RuntimeAway
@@ -124,7 +124,7 @@ class CriRuntime:
             self._has,
             self._available,
         )
-        for kept in notes.every_note(self._paths):
+        for kept in noted.every_container(self._paths):
             self._table.put(kept)
         await self._first_hello()
         self._keep(self._keep_looking())
@@ -142,10 +142,10 @@ class CriRuntime:
 
     @property
     def readiness(self) -> Readiness:
-        title = self.said.title if self.said is not None else self._endpoint
+        title = f"{self.said.title} at {self._endpoint}" if self.said is not None else self._endpoint
         if self._ready.is_set():
-            return Readiness(True, f"{title} answers")
-        return Readiness(False, f"{title}: {self._why_away}")
+            return Readiness(True, f"pods are containers of {title}")
+        return Readiness(False, f"{title} is away: {self._why_away}")
 
     def placed(self, uid: str) -> Placed | None:
         infrastructure = self._sandboxes.cgroup(uid)
@@ -188,7 +188,7 @@ class CriRuntime:
         id_ = await self._starts.begin(launch)
         while True:
             try:
-                kept = await notes.seen(self._connection, id_, launch.attempt, self._paths)
+                kept = await self._seen(id_, launch.attempt)
             except RuntimeAway:
                 await self._available()
                 continue
@@ -487,12 +487,16 @@ class CriRuntime:
             if kept is not None and kept.runs:
                 self._keep(self._ended(kept))
 
+    async def _seen(self, id_: str, attempt: Attempt) -> Kept | None:
+        assert self.said is not None
+        return await notes.seen(self._connection, id_, attempt, self._paths, self.said.name)
+
     async def _note(self, attempt: Attempt, one: pb.Container) -> None:
         kept = self._table.get(attempt)
         if one.state == pb.ContainerState.CONTAINER_CREATED or one.id in self._to_remove:
             return  # who starts it again finds it
         if kept is None:
-            seen = await notes.seen(self._connection, one.id, attempt, self._paths)
+            seen = await self._seen(one.id, attempt)
             if seen is not None and self._table.get(attempt) is None:
                 self._table.put(seen)
         elif kept.runs and one.state != pb.ContainerState.CONTAINER_RUNNING:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any, TypeVar
 
 from evenkeel.errors import EvenkeelError
+from evenkeel.runtime.cri.endpoint import socket_path
 
 T = TypeVar("T")
 
@@ -13,7 +14,6 @@ _SERVICE = "/runtime.v1.{}Service/{}"
 _IMAGE_CALLS = ("ListImages", "ImageStatus", "PullImage", "RemoveImage", "ImageFsInfo")
 _MOST_BYTES = 64 << 20
 _SECONDS = 10.0
-_LONGEST_SOCKET_PATH = 107
 _OPTIONS = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.default_authority", "localhost"),  # a path in its place is refused by Go's servers
@@ -41,22 +41,6 @@ class CallFailed(EvenkeelError):
 
 class RuntimeAway(CallFailed):
     """The runtime did not answer: it is not there, or hangs. Whether it did what was asked is not known."""
-
-
-def socket_path(endpoint: str) -> str:
-    """Of `unix:///run/containerd/containerd.sock`, or a path alone. Raises EvenkeelError."""
-    path = endpoint.removeprefix("unix://")
-    if "://" in path or not path.startswith("/") or "\0" in path:
-        raise EvenkeelError(
-            f"containerRuntimeEndpoint {endpoint!r} is no Unix socket",
-            hint="write unix:///run/containerd/containerd.sock",
-        )
-    if len(os.fsencode(path)) > _LONGEST_SOCKET_PATH:
-        raise EvenkeelError(
-            f"containerRuntimeEndpoint {endpoint!r} is longer than the {_LONGEST_SOCKET_PATH} bytes that a socket's "
-            "path can have"
-        )
-    return path
 
 
 class Connection:
@@ -106,10 +90,18 @@ class Connection:
     async def close(self) -> None:
         await self._channel.close()
 
+    def _reason(self, details: str) -> str:
+        """The library tells the same path three times over."""
+        if not os.path.exists(self.path):
+            return "there is no such socket"
+        return "nobody listens there" if "Connection refused" in details else details
+
     def _failure(self, error: Any, name: str, seconds: float) -> CallFailed:  # noqa: ANN401
         code, details = error.code().name, " ".join((error.details() or "").split())
         if code == "DEADLINE_EXCEEDED":
             return RuntimeAway(f"the container runtime did not answer {name} within {seconds:g}s", code)
         if code in ("UNAVAILABLE", "CANCELLED"):
-            return RuntimeAway(f"the container runtime at {self.path} is not there: {details}", code)
+            return RuntimeAway(
+                f"the container runtime at {self.path} is not there: {self._reason(details)}", code
+            )
         return CallFailed(details or f"the container runtime refused {name}: {code}", code)

@@ -1,17 +1,12 @@
-"""What is known of a container from its status, from the kernel and from a note on disk.
+"""What is known of a container from its status and from the kernel."""
 
-The note lies in the attempt's directory (`container`): with it an agent that starts while the runtime is away knows
-which cgroups and processes are those of its pods.
-"""
-
-import logging
 import os
 import time
-from collections.abc import Iterator
 
 from evenkeel.runtime.cri import cri_pb2 as pb
 from evenkeel.runtime.cri.configs import MESSAGE_POLICY
 from evenkeel.runtime.cri.connection import CallFailed, Connection, RuntimeAway
+from evenkeel.runtime.cri.noted import note_container
 from evenkeel.runtime.cri.placing import whereabouts, written_layer
 from evenkeel.runtime.cri.table import Kept
 from evenkeel.runtime.interface import UNKNOWN_EXIT, Attempt, Exit, Launch, Process, Record
@@ -20,16 +15,15 @@ from evenkeel.runtime.process.log_reading import termination_message
 from evenkeel.runtime.process.logs import LogLimits
 from evenkeel.runtime.process.paths import StatePaths
 
-log = logging.getLogger(__name__)
-
-_NOTE = "container"
 _NANOSECONDS = 1e9
 _SIGNALLED = 128
 _SIGNALS = 64
 _OOM_KILLED = "OOMKilled"
 
 
-async def seen(connection: Connection, id_: str, attempt: Attempt, paths: StatePaths) -> Kept | None:
+async def seen(
+    connection: Connection, id_: str, attempt: Attempt, paths: StatePaths, runtime: str
+) -> Kept | None:
     """The container as the runtime has it now, noted down; None if it does not have it. Raises RuntimeAway."""
     try:
         answer = await connection.ask(
@@ -44,12 +38,12 @@ async def seen(connection: Connection, id_: str, attempt: Attempt, paths: StateP
     status, (pid, cgroup) = answer.status, whereabouts(answer.info)
     ticks = attempts.start_ticks(pid) if pid else None
     process = Process(pid, ticks) if ticks is not None else None
-    record = Record(attempt, process, status.started_at / _NANOSECONDS)
+    record = Record(attempt, process, status.started_at / _NANOSECONDS, id=f"{runtime}://{id_}")
     kept = Kept(id_, record, cgroup, written_layer(pid) if process else "", status.log_path)
     if status.state == pb.ContainerState.CONTAINER_EXITED:
         kept.record = record._replace(exit=exit_of(kept, status, paths))
     else:
-        _write(kept, paths)
+        note_container(kept, paths)
     return kept
 
 
@@ -92,39 +86,6 @@ def score_notes(kept: Kept, launch: Launch) -> tuple[str, ...]:
     if has == wanted:
         return ()
     return (f"oom_score_adj is {has} and not {wanted}: the container runtime gave it that",)
-
-
-def every_note(paths: StatePaths) -> Iterator[Kept]:
-    """The containers that ran when somebody last looked. Which of them still do, the runtime tells."""
-    for key in attempts.every_attempt(paths):
-        value = attempts.read_json(paths.attempt(*key), _NOTE)
-        if value is None:
-            continue
-        try:
-            process = Process(int(value["pid"]), int(value["ticks"]))
-            record = Record(Attempt(*key), process, float(value["started_at"]))
-            yield Kept(str(value["id"]), record, str(value["cgroup"]), str(value["layer"]), str(value["log"]))
-        except (KeyError, TypeError, ValueError):
-            continue
-
-
-def _write(kept: Kept, paths: StatePaths) -> None:
-    pid, ticks = kept.record.process or (0, 0)
-    note = {
-        "id": kept.id,
-        "pid": pid,
-        "ticks": ticks,
-        "started_at": kept.record.started_at,
-        "cgroup": kept.cgroup,
-        "layer": kept.layer,
-        "log": kept.log,
-    }
-    directory = paths.attempt(*kept.attempt)
-    try:
-        os.makedirs(directory, 0o700, exist_ok=True)
-        attempts.write_json(directory, _NOTE, note)
-    except OSError as error:  # it is found by its labels too, when the runtime answers
-        log.warning("%s/%s cannot be written: %s", directory, _NOTE, (error.strerror or str(error)).lower())
 
 
 def rotate(path: str, limits: LogLimits) -> str:

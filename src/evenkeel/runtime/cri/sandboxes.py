@@ -14,6 +14,7 @@ from evenkeel.host.oom_scores import set_oom_scores
 from evenkeel.runtime.cri import cri_pb2 as pb
 from evenkeel.runtime.cri.configs import UID, sandbox_config
 from evenkeel.runtime.cri.connection import CallFailed, Connection, RuntimeAway
+from evenkeel.runtime.cri.noted import note_sandbox
 from evenkeel.runtime.cri.placing import whereabouts
 from evenkeel.runtime.interface import Launch, StartFailed
 from evenkeel.runtime.process.paths import StatePaths
@@ -50,7 +51,7 @@ class Sandboxes:
             is_ready = one.state == pb.PodSandboxState.SANDBOX_READY
             known = self._of_pod.get(uid, {}).get(one.id)
             if known is None:
-                known = await self._seen(one.id, one.metadata.attempt, is_ready=is_ready)
+                known = await self._seen(uid, one.id, one.metadata.attempt, is_ready=is_ready)
             found.setdefault(uid, {})[one.id] = known._replace(is_ready=is_ready)
         self._of_pod = found
 
@@ -109,7 +110,7 @@ class Sandboxes:
             if sandbox is None:
                 raise StartFailed(f"the pod's sandbox cannot be made: {error.message}") from None
             return sandbox
-        sandbox = await self._seen(answer.pod_sandbox_id, number, is_ready=True)
+        sandbox = await self._seen(uid, answer.pod_sandbox_id, number, is_ready=True)
         self._of_pod.setdefault(uid, {})[sandbox.id] = sandbox
         self._set_score(launch, sandbox)
         return sandbox
@@ -123,7 +124,7 @@ class Sandboxes:
             if scored.message:
                 log.debug("the sandbox of pod %s: %s", launch.pod.key, scored.message)
 
-    async def _seen(self, id_: str, number: int, *, is_ready: bool) -> Sandbox:
+    async def _seen(self, uid: str, id_: str, number: int, *, is_ready: bool) -> Sandbox:
         try:
             status = await self._connection.ask(
                 pb.PodSandboxStatusRequest(pod_sandbox_id=id_, verbose=True), pb.PodSandboxStatusResponse
@@ -133,4 +134,6 @@ class Sandboxes:
         except CallFailed:  # it has just gone
             return Sandbox(id_, number, is_ready=False)
         pid, cgroup = whereabouts(status.info)
+        if is_ready and uid:
+            note_sandbox(uid, cgroup, self._paths)
         return Sandbox(id_, number, is_ready, pid, cgroup)

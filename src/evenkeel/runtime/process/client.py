@@ -124,7 +124,8 @@ class ProcessRuntime:
     def readiness(self) -> Readiness:
         is_ready = self._ready.is_set()
         return Readiness(
-            is_ready, "containers are kept" if is_ready else "the process that keeps containers is gone"
+            is_ready,
+            "pods are processes of this machine" if is_ready else "the process that keeps containers is gone",
         )
 
     def placed(self, uid: str) -> Placed | None:  # noqa: ARG002
