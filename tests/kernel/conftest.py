@@ -1,8 +1,8 @@
 """Which kernel tests fit the machine, and what they start from: a cgroup of their own and processes in it.
 
 `@pytest.mark.cgroup("v1")`, `("v2")` or `("systemd")` says what a test needs, `("guest")` that it changes the machine
-itself; several say that one of them will do, none that any machine will. Tests that do not fit are deselected, and
-pytest counts them.
+itself, `("host")` that it would take too long where the processor is emulated; several say that one of them will do,
+none that any machine will. Tests that do not fit are deselected, and pytest counts them.
 """
 
 import os
@@ -22,7 +22,7 @@ from tests.machines import Unavailable
 from tests.machines.containerd import Containerd
 from tests.machines.packages import require_containerd
 
-NEEDS = ("v1", "v2", "systemd", "guest")
+NEEDS = ("v1", "v2", "systemd", "guest", "host")
 MACHINE = os.environ.get("EVENKEEL_MACHINE", "")
 # Bounds of everything a test does, whatever else it sets: the host has other work.
 MEMORY_BYTES = 1 << 30
@@ -75,10 +75,10 @@ def offered() -> set[str]:
     """What tests may need and find here. The systemd guest leaves to the plain one what needs only cgroup v2."""
     if MACHINE == "systemd":
         return {"systemd"}
-    guest = set() if MACHINE == "host" else {"guest"}
+    place = {"host"} if MACHINE == "host" else {"guest"}
     if "memory" in hierarchies():
-        return {"v1"} | guest
-    return {"v2"} | guest | ({"systemd"} if Path("/run/systemd/system").exists() else set())
+        return {"v1"} | place
+    return {"v2"} | place | ({"systemd"} if Path("/run/systemd/system").exists() else set())
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import { $, attr, keyed, make, text } from "./dom.js";
 import { makeUse, showUse } from "./use.js";
 
 const MANY_PODS = 40; // from here on containers are folded away until asked for
-const NARROW = matchMedia("(max-width: 720px)");
+const NARROW = matchMedia("(max-width: 900px)");
 const TITLES = { root: "all pods", branch: "", reserved: "reserved for daemons", infrastructure: "" };
 const BAD = /Error|BackOff|OOM|Evicted|Failed|Invalid|Refused/;
 

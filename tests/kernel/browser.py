@@ -1,0 +1,78 @@
+"""A real browser (Debian's chromium, driven by Playwright) that looks at an agent's page as people do."""
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.machines import Unavailable
+from tests.machines.packages import BROWSER, require
+
+CHROMIUM = "/usr/bin/chromium"
+# As root in a container there is no sandbox; and it is to ask nobody for anything.
+FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+)
+PATIENCE_SECONDS = 60.0
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    """One browser for the tests of a module; every test looks with eyes of its own."""
+    try:
+        require(BROWSER)
+    except Unavailable as reason:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip(str(reason))
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        yield browser
+        browser.close()
+
+
+@contextlib.contextmanager
+def dashboard(state: Path) -> Iterator[str]:
+    """`evenkeel dashboard` as a process of its own; its address."""
+    command = [sys.executable, "-m", "evenkeel", "dashboard", "--state-dir", str(state)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.terminate()
+
+
+@contextlib.contextmanager
+def looking(chromium: Any, state: Path, **options: Any) -> Iterator[Any]:
+    """The page of the agent at `state`, which in the end has reported no mistake and has asked nobody else."""
+    with dashboard(state) as address, contextlib.closing(chromium.new_context(**options)) as context:
+        context.set_default_timeout(PATIENCE_SECONDS * 1000)
+        page = context.new_page()
+        complaints: list[str] = []
+        asked: set[str] = set()
+        page.on(
+            "console",
+            lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None,
+        )
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda request: asked.add(urlsplit(request.url).netloc))
+        page.complaints = complaints
+        page.goto(address)
+        page.locator("#link[data-state=live]").wait_for()
+        yield page
+        assert complaints == []
+        assert asked == {urlsplit(address).netloc}
