@@ -37,6 +37,8 @@ async def hear(connection: Connection) -> Said:
     except RuntimeAway:
         raise
     except CallFailed as error:
+        if error.code != "UNIMPLEMENTED":  # one that is just starting refuses everything
+            raise RuntimeAway(error.message, error.code) from None
         raise EvenkeelError(
             f"what listens at {connection.path} does not speak CRI {_API}: {error.message}",
             hint="containerd does from 1.6 on, with its CRI plugin not among disabled_plugins; CRI-O from 1.20 on",

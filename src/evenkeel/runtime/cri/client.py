@@ -114,7 +114,7 @@ class CriRuntime:
         for directory in (self._paths.root, self._paths.pods, self._paths.logs):
             os.makedirs(directory, 0o700, exist_ok=True)
         self._driver = self._make_driver()
-        self._connection = Connection(self._endpoint)
+        self._connection = Connection(self._endpoint, self._nudge)
         self._sandboxes = Sandboxes(self._connection, self._paths, self._look)
         self._starts = Starts(
             self._connection,
@@ -127,6 +127,7 @@ class CriRuntime:
         for kept in noted.every_container(self._paths):
             self._table.put(kept)
         await self._first_hello()
+        self._keep(self._connection.watch())
         self._keep(self._keep_looking())
         self._keep(self._listen())
         self._keep(self._rotate_logs())
@@ -230,9 +231,7 @@ class CriRuntime:
         request = pb.StopContainerRequest(container_id=kept.id, timeout=whole)
         try:
             await self._connection.ask(request, pb.StopContainerResponse, grace_seconds + _KILLED_SECONDS)
-        except CallFailed as error:
-            if isinstance(error, RuntimeAway):
-                self._nudge()
+        except CallFailed:
             if kept.pidfd >= 0:
                 with suppress(OSError):
                     signal.pidfd_send_signal(kept.pidfd, signal.SIGTERM)
@@ -274,7 +273,7 @@ class CriRuntime:
                 if self._updates.get(attempt) is settings:
                     del self._updates[attempt]
         except RuntimeAway:
-            self._nudge()
+            pass  # it is told when it is back
         except CallFailed as error:
             self._updates.pop(attempt, None)
             kept = self._table.get(attempt)
@@ -322,7 +321,6 @@ class CriRuntime:
                     pb.RemoveContainerRequest(container_id=id_), pb.RemoveContainerResponse, 60.0
                 )
             except RuntimeAway:
-                self._nudge()
                 return
             except CallFailed as error:
                 if not error.is_not_found:
@@ -395,7 +393,7 @@ class CriRuntime:
             try:
                 await self._greet()
                 await self._look()
-            except RuntimeAway as error:
+            except CallFailed as error:
                 if time.monotonic() < deadline:
                     await asyncio.sleep(wait)
                     wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
@@ -435,7 +433,8 @@ class CriRuntime:
                 await self._remove_forgotten()
             except EvenkeelError as error:
                 self._went_away(error)
-                await asyncio.sleep(wait)
+                await asyncio.sleep(_FIRST_RETRY_SECONDS)
+                self._nudged.clear()  # our own failure tells nothing new
                 wait = min(2 * wait, _LONGEST_RETRY_SECONDS)
             else:
                 wait = _FIRST_RETRY_SECONDS
@@ -514,7 +513,6 @@ class CriRuntime:
             except CallFailed as error:
                 if error.code == "UNIMPLEMENTED":
                     return
-            self._nudge()
             await asyncio.sleep(_FIRST_RETRY_SECONDS)
 
     # Ends
@@ -543,7 +541,6 @@ class CriRuntime:
                     pb.ContainerStatusRequest(container_id=kept.id), pb.ContainerStatusResponse
                 )
             except RuntimeAway as error:
-                self._nudge()
                 if is_dead and time.monotonic() - died_at > _UNSEEN_SECONDS:
                     return notes.unknown_exit(kept, f"how it ended is not known: {error.message}")
             except CallFailed as error:

@@ -2,7 +2,7 @@
 back as a sentence. Reconnecting, with back-off, is the library's business; noticing is ours."""
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeVar
 
 from evenkeel.errors import EvenkeelError
@@ -13,7 +13,7 @@ T = TypeVar("T")
 _SERVICE = "/runtime.v1.{}Service/{}"
 _IMAGE_CALLS = ("ListImages", "ImageStatus", "PullImage", "RemoveImage", "ImageFsInfo")
 _MOST_BYTES = 64 << 20
-_SECONDS = 10.0
+SECONDS = 10.0  # for most calls
 _OPTIONS = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.default_authority", "localhost"),  # a path in its place is refused by Go's servers
@@ -44,7 +44,9 @@ class RuntimeAway(CallFailed):
 
 
 class Connection:
-    def __init__(self, endpoint: str) -> None:
+    """`on_away` is called whenever the runtime has not answered, or the connection has come or gone."""
+
+    def __init__(self, endpoint: str, on_away: Callable[[], None] = lambda: None) -> None:
         try:
             import grpc
             import grpc.aio
@@ -52,11 +54,13 @@ class Connection:
             raise EvenkeelError(_MISSING, hint="pip install 'evenkeel[cri]'") from None
         self.path = socket_path(endpoint)
         self._grpc = grpc
+        self._on_away = on_away
         self._channel = grpc.aio.insecure_channel(f"unix:{self.path}", options=_OPTIONS)
         self._calls: dict[str, Any] = {}
 
-    async def ask(self, request: Any, response: type[T], seconds: float = _SECONDS) -> T:  # noqa: ANN401
+    async def ask(self, request: Any, response: type[T], seconds: float | None = None) -> T:  # noqa: ANN401
         """What the messages' names say. Raises RuntimeAway or CallFailed."""
+        seconds = SECONDS if seconds is None else seconds
         name = type(request).DESCRIPTOR.name.removesuffix("Request")
         call = self._calls.get(name)
         if call is None:
@@ -87,6 +91,14 @@ class Connection:
         except self._grpc.aio.AioRpcError as error:
             raise self._failure(error, "GetContainerEvents", 0) from None
 
+    async def watch(self) -> None:
+        """Until cancelled: tells of a connection that breaks or is made, at once."""
+        state = self._channel.get_state(try_to_connect=True)
+        while True:
+            await self._channel.wait_for_state_change(state)
+            state = self._channel.get_state(try_to_connect=True)
+            self._on_away()
+
     async def close(self) -> None:
         await self._channel.close()
 
@@ -98,6 +110,8 @@ class Connection:
 
     def _failure(self, error: Any, name: str, seconds: float) -> CallFailed:  # noqa: ANN401
         code, details = error.code().name, " ".join((error.details() or "").split())
+        if code in ("DEADLINE_EXCEEDED", "UNAVAILABLE", "CANCELLED"):
+            self._on_away()
         if code == "DEADLINE_EXCEEDED":
             return RuntimeAway(f"the container runtime did not answer {name} within {seconds:g}s", code)
         if code in ("UNAVAILABLE", "CANCELLED"):

@@ -1,0 +1,392 @@
+"""Containers through a container runtime that answers, does not answer, answers too late, and forgets."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from evenkeel.api.config import KubeletConfiguration, defaulted
+from evenkeel.api.manifests import read_manifests
+from evenkeel.cgroup.plan import plan
+from evenkeel.cgroup.tree import Kind, Naming, Setting, Version
+from evenkeel.errors import EvenkeelError
+from evenkeel.policy.allocatable import NodeCapacity
+from evenkeel.policy.node import node_view
+from evenkeel.policy.provision import PodMoment
+from evenkeel.runtime.cri import client, starting
+from evenkeel.runtime.cri.client import CriRuntime
+from evenkeel.runtime.interface import Attempt, Exited, Launch, Planned, RuntimeLost, StartFailed
+from tests.fake_cri import FakeCri
+
+CONFIG = defaulted(KubeletConfiguration())
+NODE = node_view(NodeCapacity(8 << 30, 4000), CONFIG)
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: web, uid: u-1}
+spec:
+  containers:
+  - {name: main, image: "local/busybox:1", command: [a], resources: {requests: {memory: 64Mi}}}
+"""
+WITHIN_SECONDS = 20.0
+
+
+class Driver:
+    """Cgroups whose processes the fake runtime keeps."""
+
+    version, naming = Version.V2, Naming.CGROUPFS
+
+    def __init__(self, fake: FakeCri) -> None:
+        self._fake = fake
+
+    def lacking(self, file: str) -> None:
+        return None
+
+    def kill(self, path: str) -> None:
+        self._fake.kill(path)
+
+    def close(self) -> None: ...
+
+
+def launch(number: int = 1, pod: str = POD) -> Launch:
+    (read,) = read_manifests(pod, "x.yaml").pods
+    of = {c.kind: c for c in plan(NODE, [PodMoment(read, placed=())]).cgroups}
+    planned = Planned(Version.V2, of[Kind.CONTAINER], of[Kind.POD], of[Kind.INFRASTRUCTURE])
+    container = read.spec.containers[0]
+    return Launch(Attempt("u-1", "main", number), read, container, of[Kind.CONTAINER].path, 500, planned)
+
+
+def runtime_at(fake: FakeCri, directory: str) -> CriRuntime:
+    return CriRuntime(fake.endpoint, directory, lambda: Driver(fake), CONFIG)
+
+
+@asynccontextmanager
+async def opened(fake: FakeCri, directory: str) -> AsyncIterator[CriRuntime]:
+    runtime = runtime_at(fake, directory)
+    await runtime.open()
+    try:
+        yield runtime
+    finally:
+        await runtime.close()
+
+
+@pytest.fixture
+def story(tmp_path, monkeypatch) -> Callable[[Callable[[FakeCri, str], Awaitable[None]]], None]:
+    """Runs a test's coroutine with a runtime that has just started, and ends whatever is left."""
+    monkeypatch.setattr(client, "_FIRST_HELLO_SECONDS", 0.5)
+    monkeypatch.setattr(client, "_LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(client, "_UNSEEN_SECONDS", 0.1)
+    monkeypatch.setattr(client, "_STOP_SLACK_SECONDS", 0.1)
+
+    async def told(tell: Callable[[FakeCri, str], Awaitable[None]]) -> None:
+        fake = FakeCri(str(tmp_path / "s"))
+        await fake.start()
+        try:
+            async with asyncio.timeout(3 * WITHIN_SECONDS):
+                await tell(fake, str(tmp_path / "state"))
+        finally:
+            await fake.close()
+
+    return lambda tell: asyncio.run(told(tell))
+
+
+async def until(is_so: Callable[[], Any]) -> None:
+    async with asyncio.timeout(WITHIN_SECONDS):
+        while not is_so():
+            await asyncio.sleep(0.01)
+
+
+async def next_event(runtime: CriRuntime, kind: type) -> Any:
+    async with asyncio.timeout(WITHIN_SECONDS):
+        async for event in runtime.events():
+            if isinstance(event, kind):
+                return event
+    raise AssertionError
+
+
+def test_a_container_is_started_once_however_often_it_is_asked_for(story):
+    async def tell(fake: FakeCri, directory: str) -> None:
+        async with opened(fake, directory) as runtime:
+            first, second = await asyncio.gather(runtime.start(launch()), runtime.start(launch()))
+            assert first == second == await runtime.start(launch())
+            assert first.process is not None
+            assert first.id.startswith("fake://container")
+            assert fake.counted("StartContainer") == fake.counted("CreateContainer") == 1
+            assert dict(runtime.placed("u-1") or ())["main"] == fake.running()[0]
+
+    story(tell)
+
+
+@pytest.mark.parametrize("lost", ["RunPodSandbox", "CreateContainer", "StartContainer"])
+def test_an_answer_that_is_lost_starts_nothing_twice(story, lost):
+    async def tell(fake: FakeCri, directory: str) -> None:
+        async with opened(fake, directory) as runtime:
+            fake.loses.add(lost)
+            record = await runtime.start(launch())
+            assert record.exit is None
+            assert len(fake.containers) == len(fake.running()) == 1
+            assert len(fake.sandboxes) == 1
+
+    story(tell)
+
+
+def test_a_start_that_hangs_is_not_said_to_have_failed_before_nothing_of_it_is_left(story, monkeypatch):
+    monkeypatch.setattr(starting, "_START_SECONDS", 0.2)
+
+    async def tell(fake: FakeCri, directory: str) -> None:
+        async with opened(fake, directory) as runtime:
+            fake.hangs.add("StartContainer")
+            with pytest.raises(StartFailed, match="StartContainer"):
+                await runtime.start(launch())
+            assert not fake.containers
+
+    story(tell)
+
+
+def test_what_the_runtime_says_of_a_start_that_failed_is_said_and_nothing_is_left(story):
+    async def tell(fake: FakeCri, directory: str) -> None:
+        async with opened(fake, directory) as runtime:
+            fake.refuses["StartContainer"] = "exec: no such program"
+            with pytest.raises(StartFailed, match="no such program"):
+                await runtime.start(launch())
+            assert not fake.containers
+            assert await runtime.containers() == {}
+
+    story(tell)
+
+
+def test_an_end_is_told_with_its_exit_code(story):
+    async def tell(fake: FakeCri, directory: str) -> None:
+        async with opened(fake, directory) as runtime:
+            await runtime.start(launch())
+            fake.containers[fake.running()[0]].kill()
+            event = await next_event(runtime, Exited)
+            assert (event.exit.exit_code, event.exit.signal, event.exit.is_known) == (137, 9, True)
+            assert dict(runtime.placed("u-1") or ()).get("main") is None
+            await runtime.forget(event.attempt)
+            assert not fake.containers
+
+    story(tell)
+
+
+def test_an_end_is_heard_of_by_listing_where_the_process_cannot_be_seen(story):
+    async def tell(fake: FakeCri, directory: str) -> None:
+        fake.tells_pids = False
+        async with opened(fake, directory) as runtime:
+            record = await runtime.start(launch())
+            assert record.process is None
+            fake.containers[fake.running()[0]].kill()
+            assert (await next_event(runtime, Exited)).exit.exit_code == 137
+
+    story(tell)
+
+
+def test_another_agent_finds_what_runs_and_starts_nothing(story):
+    async def tell(fake: FakeCri, directory: str) -> None:
+        async with opened(fake, directory) as runtime:
+            before = await runtime.start(launch())
+        async with opened(fake, directory) as runtime:
+            assert (await runtime.containers())[launch().attempt].process == before.process
+            await runtime.start(launch())
+            assert fake.counted("StartContainer") == 1
+        async with opened(fake, f"{directory}-of-another") as runtime:
+            assert await runtime.containers() == {}, "what another agent started is not ours"
+
+    story(tell)
+
+
+def test_a_container_that_was_made_and_not_started_is_made_anew(story):
+    async def tell(fake: FakeCri, directory: str) -> None:
+        async with opened(fake, directory) as runtime:
+            fake.hangs.add("StartContainer")
+            waiting = asyncio.ensure_future(runtime.start(launch()))
+            await until(lambda: fake.counted("StartContainer"))
+            waiting.cancel()
+        fake.hangs.clear()
+        async with opened(fake, directory) as runtime:
+            assert await runtime.containers() == {}
+            await runtime.start(launch())
+            assert len(fake.containers) == len(fake.running()) == 1
+
+    story(tell)
+
+
+@pytest.mark.req("A24")
+def test_while_the_runtime_is_away_containers_run_on_and_end_by_their_cgroups(story):
+    async def tell(fake: FakeCri, directory: str) -> None:
+        async with opened(fake, directory) as runtime:
+            await runtime.start(launch())
+            await fake.stop()
+            await next_event(runtime, RuntimeLost)
+            assert not runtime.readiness.is_ready
+            assert (await runtime.containers())[launch().attempt].exit is None
+            await runtime.stop(launch().attempt, 0)
+            event = await next_event(runtime, Exited)
+            assert not event.exit.is_known
+            assert fake.running() == []
+
+    story(tell)
+
+
+def test_a_runtime_that_comes_back_is_used_again(story):
+    async def tell(fake: FakeCri, directory: str) -> None:
+        async with opened(fake, directory) as runtime:
+            await fake.stop()
+            await until(lambda: not runtime.readiness.is_ready)
+            starting_ = asyncio.ensure_future(runtime.start(launch()))
+            await asyncio.sleep(0.1)
+            assert not starting_.done(), "it waits a while"
+            await fake.start()
+            assert (await starting_).exit is None
+            assert runtime.readiness.is_ready
+
+    story(tell)
+
+
+def test_a_start_fails_after_a_while_if_the_runtime_stays_away(story, monkeypatch):
+    monkeypatch.setattr(client, "_START_PATIENCE_SECONDS", 0.1)
+
+    async def tell(fake: FakeCri, directory: str) -> None:
+        async with opened(fake, directory) as runtime:
+            await fake.stop()
+            await until(lambda: not runtime.readiness.is_ready)
+            with pytest.raises(StartFailed, match="away"):
+                await runtime.start(launch())
+
+    story(tell)
+
+
+def test_a_runtime_that_hangs_is_away(story, monkeypatch):
+    async def tell(fake: FakeCri, directory: str) -> None:
+        async with opened(fake, directory) as runtime:
+            monkeypatch.setattr("evenkeel.runtime.cri.connection.SECONDS", 0.2)
+            fake.hangs.update(("ListContainers", "Version"))
+            await until(lambda: not runtime.readiness.is_ready)
+            assert "did not answer" in runtime.readiness.message
+            fake.hangs.clear()
+            await until(lambda: runtime.readiness.is_ready)
+
+    story(tell)
+
+
+def test_a_container_that_the_runtime_has_lost_is_ended_before_it_is_said_to_be_over(story):
+    async def tell(fake: FakeCri, directory: str) -> None:
+        async with opened(fake, directory) as runtime:
+            await runtime.start(launch())
+            (lost,) = fake.containers.values()
+            killed = []
+            fake.kill = lambda cgroup: (killed.append(cgroup), lost.kill())  # type: ignore[method-assign]
+            fake.containers.clear()
+            fake.sandboxes.clear()
+            event = await next_event(runtime, Exited)
+            assert not event.exit.is_known
+            assert killed == [lost.cgroup]
+            assert lost.state == "exited"
+            await runtime.start(launch(2))
+            assert len(fake.running()) == 1
+
+    story(tell)
+
+
+def test_an_agent_that_starts_while_the_runtime_is_away_knows_its_containers(story):
+    async def tell(fake: FakeCri, directory: str) -> None:
+        async with opened(fake, directory) as runtime:
+            record = await runtime.start(launch())
+            placed = dict(runtime.placed("u-1") or ())
+        await fake.stop()
+        async with opened(fake, directory) as runtime:
+            assert not runtime.readiness.is_ready
+            assert (await runtime.containers())[launch().attempt].process == record.process
+            assert dict(runtime.placed("u-1") or ())["main"] == placed["main"]
+            await fake.start()
+            await until(lambda: runtime.readiness.is_ready)
+            assert await runtime.start(launch()) is not None
+            assert fake.counted("StartContainer") == 1
+
+    story(tell)
+
+
+def test_an_agent_without_containers_does_not_start_without_its_runtime(story):
+    async def tell(fake: FakeCri, directory: str) -> None:
+        await fake.stop()
+        runtime = runtime_at(fake, directory)
+        with pytest.raises(EvenkeelError, match="no container runtime answers"):
+            await runtime.open()
+        await runtime.close()
+
+    story(tell)
+
+
+def test_two_cgroup_drivers_are_an_error_that_names_the_mend(story):
+    async def tell(fake: FakeCri, directory: str) -> None:
+        fake.systemd_cgroup = True
+        runtime = runtime_at(fake, directory)
+        with pytest.raises(EvenkeelError, match=r"makes cgroups by systemd.*--cgroup-driver systemd"):
+            await runtime.open()
+        await runtime.close()
+
+    story(tell)
+
+
+def test_an_image_that_is_not_there_is_fetched_or_missed_as_its_policy_says(story):
+    async def tell(fake: FakeCri, directory: str) -> None:
+        other = POD.replace("local/busybox:1", "local/other:1")
+        async with opened(fake, directory) as runtime:
+            with pytest.raises(StartFailed, match="imagePullPolicy Never"):
+                await runtime.start(launch(1, other.replace("command", "imagePullPolicy: Never, command")))
+            fake.refuses["PullImage"] = "no route to host"
+            with pytest.raises(StartFailed, match=r"cannot be fetched .*IfNotPresent.*no route to host"):
+                await runtime.start(launch(2, other))
+            del fake.refuses["PullImage"]
+            await runtime.start(launch(3, other))
+            await runtime.start(launch(4, other.replace("command", "imagePullPolicy: Always, command")))
+            assert fake.counted("PullImage") == 3
+
+    story(tell)
+
+
+@pytest.mark.req("C6")
+def test_other_settings_of_a_running_container_are_told_once_it_is_there_to_listen(story):
+    async def tell(fake: FakeCri, directory: str) -> None:
+        async with opened(fake, directory) as runtime:
+            await runtime.start(launch())
+            await fake.stop()
+            await runtime.update(launch().attempt, (Setting("memory.min", "1", "", ""),))
+            await runtime.update(launch().attempt, (Setting("memory.min", "2", "", ""),))
+            await until(lambda: not runtime.readiness.is_ready)
+            await fake.start()
+            await until(lambda: fake.counted("UpdateContainerResources"))
+            (told,) = [one for one in fake.requests if type(one).__name__.startswith("Update")]
+            assert dict(told.linux.unified) == {"memory.min": "2"}
+
+    story(tell)
+
+
+def test_a_command_runs_inside_and_tells_its_exit_code_and_output(story):
+    async def tell(fake: FakeCri, directory: str) -> None:
+        async with opened(fake, directory) as runtime:
+            await runtime.start(launch())
+            assert await runtime.execute(launch().attempt, ("is", "up"), 1.0) == (3, "is up")
+            fake.refuses["ExecSync"] = "no such program"
+            with pytest.raises(StartFailed, match="no such program"):
+                await runtime.execute(launch().attempt, ("x",), 1.0)
+            with pytest.raises(StartFailed, match="does not run"):
+                await runtime.execute(Attempt("u-1", "main", 7), ("x",), 1.0)
+
+    story(tell)
+
+
+def test_nothing_of_a_removed_pod_is_left(story):
+    async def tell(fake: FakeCri, directory: str) -> None:
+        async with opened(fake, directory) as runtime:
+            await runtime.start(launch())
+            assert await runtime.pods() == {"u-1"}
+            await runtime.stop(launch().attempt, 1)
+            await runtime.remove("u-1")
+            await runtime.remove_logs("u-1")
+            assert (fake.sandboxes, fake.containers) == ({}, {})
+            assert await runtime.pods() == frozenset()
+
+    story(tell)
