@@ -248,6 +248,8 @@ def burst(one: Agent) -> Figure:
     for round_ in range(BURSTS):
         names = [f"burst-{round_}-{number}" for number in range(BURST)]
         told = one.client.lines("/events", follow="true")
+        next(told)  # what happened before has been told
+        time.sleep(SETTLED_SECONDS)
         at = one.apply(*names)
         waiting = set(names)
         for happening in told:

@@ -46,6 +46,7 @@ class Cgroups:
         self._planned: Tree | None = None  # without what is overridden
         self._tree: Tree | None = None
         self._last: Report | None = None
+        self._just_made: set[str] = set()  # by the last pass, which a start follows at once
         self._of_container: dict[tuple[str, str], Cgroup] = {}
         self.killing: set[str] = set()  # cgroups in which everything is being ended
         self.rescored: tuple[
@@ -101,6 +102,7 @@ class Cgroups:
 
     def _made(self, report: Report, tree: Tree) -> Report:
         self._last = report
+        self._just_made = {step.path for step in report.done if step.action == Action.CREATE}
         if self.driver.naming == Naming.SYSTEMD:
             # A scope goes with its last process: that is nobody's doing, and no drift.
             report = report._replace(
@@ -144,7 +146,10 @@ class Cgroups:
     def is_there(self, cgroup: Cgroup) -> bool:
         """Whether the kernel has it now: under systemd a container's goes with its last process, and anywhere somebody
         else may have removed it."""
-        directories = self.driver.files(cgroup.path).values()
+        if cgroup.path in self._just_made:
+            self._just_made.discard(cgroup.path)  # only once: it may go with what is started there now
+            return True
+        directories = dict.fromkeys(self.driver.files(cgroup.path).values())
         return all(os.path.isdir(directory) for directory in directories)
 
     def oom_kills(self, pod: str, container: str) -> int:

@@ -18,6 +18,7 @@ from evenkeel.agent.cgroups import FOUND_BEFORE, Cgroups
 from evenkeel.agent.cores import sharing, with_cores
 from evenkeel.agent.holdings import Holdings
 from evenkeel.agent.journal import Journal, JournalError
+from evenkeel.agent.moments import Moments
 from evenkeel.agent.records import NORMAL, WARNING, HeldPod
 from evenkeel.agent.telling import Telling
 from evenkeel.cgroup.driver import CgroupError
@@ -82,7 +83,7 @@ class Sync:
         self._wake_at: dict[str, float] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._actions: dict[str, Actions] = {}
-        self._moments: dict[str, PodMoment] = {}
+        self._moments = Moments()
         self._planned: tuple[PodMoment, ...] | None = None
         self._acts = Acts(runtime, self)
         self._ended: list[Attempt] = []  # to be forgotten by the runtime once that is written down
@@ -309,12 +310,11 @@ class Sync:
         after = self._holdings.get(uid)
         assert after is not None
         if todo.is_over or not admitting.takes_room(after):
-            if self._moments.pop(uid, None) is not None:
+            if self._moments.drop(uid):
                 self.room_appeared()
         else:
             moment = PodMoment(held.pod, todo.init_container, placed=self._runtime.placed(uid))
-            if self._moments.get(uid) != moment:
-                self._moments[uid] = moment
+            self._moments.put(uid, held.order, moment)
 
     def _commit(self) -> bool:
         """Whether everything is written down; if not, nothing may be done about it yet."""
@@ -339,12 +339,11 @@ class Sync:
 
     def moments(self) -> tuple[PodMoment, ...]:
         """The pods that have cgroups, in order of admission."""
-        ordered = sorted(self._moments.items(), key=lambda item: self._order(item[0]))
-        moments = [moment for _, moment in ordered]
+        moments = self._moments.ordered()
         if self._node.config.cpu_manager_policy == "static":
-            moments = with_cores(self._node, moments, self._journal)
-            self._tell_sharing(sharing(self._node, moments))
-        return tuple(moments)
+            moments = tuple(with_cores(self._node, list(moments), self._journal))
+            self._tell_sharing(sharing(self._node, list(moments)))
+        return moments
 
     def _tell_sharing(self, now: set[ContainerKey]) -> None:
         for uid, name in sorted(now - self._sharing):
@@ -353,10 +352,6 @@ class Sync:
             self._telling.tell(WARNING, "CoresShared", message, held.pod if held is not None else None, name)
             self._wanted.set()  # a step writes it down
         self._sharing = now
-
-    def _order(self, uid: str) -> int:
-        held = self._holdings.get(uid)
-        return held.order if held is not None else 0
 
     def _follow(self) -> None:
         moments = self.moments()
@@ -486,7 +481,7 @@ class Sync:
         uid = held.pod.metadata.uid
         self._actions.pop(uid, None)
         self._wake_at.pop(uid, None)
-        self._moments.pop(uid, None)
+        self._moments.drop(uid)
         self._acts.forget(uid)
         self.admission.forget(uid)
         self.on_settled(uid, None)

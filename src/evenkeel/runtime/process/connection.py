@@ -60,6 +60,7 @@ class KeeperConnection:
         self._answers: dict[int, asyncio.Future[Message]] = {}
         self._parts: dict[int, list[object]] = {}
         self._waiting: deque[bytes] = deque()
+        self._is_stuck = False  # the keeper must read before more can be sent
         self._hello: asyncio.Future[Message] = self._loop.create_future()
         self.is_open = True
         self._loop.add_reader(client.fileno(), self._ready)
@@ -150,12 +151,15 @@ class KeeperConnection:
             try:
                 self._socket.send(self._waiting[0], socket.MSG_NOSIGNAL)
             except BlockingIOError:
-                self._loop.add_writer(self._socket.fileno(), self._flush)
+                if not self._is_stuck:
+                    self._is_stuck = True
+                    self._loop.add_writer(self._socket.fileno(), self._flush)
                 return
             except OSError:
                 return  # reading will tell
             self._waiting.popleft()
-        if self.is_open:
+        if self._is_stuck and self.is_open:
+            self._is_stuck = False
             self._loop.remove_writer(self._socket.fileno())
 
 
