@@ -152,7 +152,7 @@ class Agent:
     def procs(self, name: str) -> list[str]:
         """The files that take a process into the cgroup of the pod's container."""
         uid = self.client.pod("default", name)["metadata"]["uid"]
-        launch = json.loads((self.state / "pods" / uid / "containers" / "main" / "1" / "launch").read_text())
+        launch = json.loads((self.state / "pods" / uid / "main.1" / "launch").read_text())
         return [str(Path(file).with_name("cgroup.procs")) for file in launch["procs"]]
 
 

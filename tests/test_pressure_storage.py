@@ -50,9 +50,9 @@ def write(path: Path, mib: int) -> None:
 def paths(tmp_path):
     """A state directory in which the pod has something of everything."""
     state = StatePaths(str(tmp_path))
-    write(tmp_path / "pods/u1/containers/app/1/upper/etc/file", 1)
-    write(tmp_path / "pods/u1/containers/app/2/upper/file", 2)
-    write(tmp_path / "pods/u1/containers/app/2/launch", 8)  # ours, not the pod's
+    write(tmp_path / "pods/u1/app.1/upper/etc/file", 1)
+    write(tmp_path / "pods/u1/app.2/upper/file", 2)
+    write(tmp_path / "pods/u1/app.2/launch", 8)  # ours, not the pod's
     write(tmp_path / "pods/u1/volumes/scratch/data", 4)
     write(tmp_path / "memory/u1/fast/data", 16)
     write(tmp_path / "logs/default_web_u1/side/1.log", 3)
@@ -162,11 +162,11 @@ def test_an_image_is_in_use_while_any_attempt_has_it(tmp_path):
     paths = StatePaths(str(tmp_path))
     for digest in ("aaa", "bbb"):
         (tmp_path / "images" / digest).mkdir(parents=True)
-    launch = tmp_path / "pods" / "u1" / "containers" / "app" / "1" / "launch"
+    launch = tmp_path / "pods" / "u1" / "app.1" / "launch"
     launch.parent.mkdir(parents=True)
     launch.write_text(json.dumps({"filesystem": {"image": paths.image("aaa")}}))
     assert disk.images_in_use(paths) == {paths.image("aaa")}
-    other = tmp_path / "pods" / "u2" / "containers" / "app" / "1"
+    other = tmp_path / "pods" / "u2" / "app.1"
     other.mkdir(parents=True)  # begun, and nobody knows with which
     assert disk.images_in_use(paths) == {paths.image("aaa"), paths.image("bbb")}
 

@@ -63,9 +63,9 @@ def test_an_end_that_nobody_saw_says_so():
 
 
 def test_every_attempt_that_has_a_directory_is_found(tmp_path):
-    for path in ("pods/u1/containers/web/1", "pods/u1/containers/web/12", "pods/u2/containers/a.b/3"):
+    for path in ("pods/u1/web.1", "pods/u1/web.12", "pods/u2/a.b.3"):
         (tmp_path / path).mkdir(parents=True)
-    for path in ("pods/u1/containers/web/x", "pods/u1/containers/web/01", "pods/u3/volumes"):
+    for path in ("pods/u1/web.x", "pods/u1/web.01", "pods/u1/.2", "pods/u3/volumes"):
         (tmp_path / path).mkdir(parents=True)
     (tmp_path / "pods" / "file").write_text("")
     assert sorted(attempts.every_attempt(StatePaths(str(tmp_path)))) == [

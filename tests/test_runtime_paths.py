@@ -37,7 +37,6 @@ def test_a_name_that_could_lead_elsewhere_is_refused(name: str) -> None:
         lambda: PATHS.pod_memory(name),
         lambda: PATHS.volume("uid", name),
         lambda: PATHS.memory_volume("uid", name),
-        lambda: PATHS.container("uid", name),
         lambda: PATHS.attempt("uid", name, 1),
         lambda: PATHS.pod_logs("default", name, "uid"),
         lambda: PATHS.pod_logs("default", "pod", name),
@@ -70,7 +69,7 @@ def test_kubernetes_own_names_are_accepted() -> None:
     assert PATHS.log("kube-system", "web.example.org-0", uid, "app", 3) == (
         f"/state/logs/kube-system_web.example.org-0_{uid}/app/3.log"
     )
-    assert PATHS.attempt(uid, "app", 3) == f"/state/pods/{uid}/containers/app/3"
+    assert PATHS.attempt(uid, "app", 3) == f"/state/pods/{uid}/app.3"
     assert PATHS.pod_logs("", "web", uid) == f"/state/logs/default_web_{uid}"
 
 

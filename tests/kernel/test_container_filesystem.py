@@ -27,7 +27,7 @@ class Place:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.state = directory / "var/state"
-        self.attempt = self.state / "pods/uid/containers/app/1"
+        self.attempt = self.state / "pods/uid/app.1"
         self.volume = self.state / "pods/uid/volumes/data"
         self.host = directory / "host"
         for path in (self.attempt, self.volume, self.host):

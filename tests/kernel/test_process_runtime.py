@@ -232,7 +232,7 @@ def test_what_cannot_be_started_is_told_in_a_sentence_and_leaves_nothing(contain
                 with pytest.raises(StartFailed, match=said.replace("(", r"\(")):
                     await world.start(f"bad{number}", *command, container=more)
                 assert not world.processes(f"bad{number}")
-                assert not list((world.state / "pods").glob(f"uid-bad{number}/containers/*/*"))
+                assert not list((world.state / "pods").glob(f"uid-bad{number}/*.*"))
         finally:
             plain_file.unlink()
         assert await world.runtime.containers() == {}
@@ -348,7 +348,7 @@ def test_an_end_while_no_client_was_there_is_known_to_the_next(containers: Conta
         flag = world.state.parent / "ending-x"
         flag.touch()
         try:
-            directory = world.state / "pods/uid-ending/containers" / CONTAINER / "1"
+            directory = world.state / f"pods/uid-ending/{CONTAINER}.1"
             await until((directory / "exit").exists)
         finally:
             flag.unlink()
@@ -419,7 +419,7 @@ def test_a_number_that_is_anothers_by_now_is_not_taken_for_the_container(contain
     async def body(world: Containers) -> None:
         record = await world.start("mistaken", "sleep", "600")
         await world.runtime.stop(record.attempt, 0)
-        directory = world.state / "pods/uid-mistaken/containers" / CONTAINER / "1"
+        directory = world.state / f"pods/uid-mistaken/{CONTAINER}.1"
         text = (directory / "process").read_text()
         (directory / "exit").unlink()
         (directory / "process").write_text(
@@ -479,7 +479,7 @@ def test_the_keeper_survives_nonsense_and_vanished_directories(containers: Conta
 def test_an_end_that_the_disk_has_no_room_for_is_written_later(containers: Containers):
     async def body(world: Containers) -> None:
         record = await world.start("crowded", "sleep", "600")
-        directory = world.state / "pods/uid-crowded/containers" / CONTAINER / "1"
+        directory = world.state / f"pods/uid-crowded/{CONTAINER}.1"
         (directory / ".exit").mkdir()  # nothing can be written there
         os.kill(record.process.pid, signal.SIGKILL)
         assert (await world.exited()).exit.signal == 9

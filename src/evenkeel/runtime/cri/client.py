@@ -156,9 +156,12 @@ class CriRuntime:
         return {kept.attempt: kept.record for kept in self._table}
 
     async def prepare(self, pod: Pod) -> None:
-        make = partial(
-            volumes.prepare, pod, self._paths, allocatable_memory_bytes=self._allocatable_memory_bytes
-        )
+        allocatable = self._allocatable_memory_bytes
+
+        def make() -> None:
+            volumes.make_log_directories(pod, self._paths)
+            volumes.prepare(pod, self._paths, allocatable_memory_bytes=allocatable)
+
         try:
             await self._in_thread(make)
         except EvenkeelError as error:

@@ -1,7 +1,7 @@
 """Notes on disk of what runs where: with them an agent that starts while the container runtime is away knows which
 cgroups and processes are those of its pods, and so does `evenkeel plan`, which speaks to no runtime.
 
-`STATE/pods/<uid>/sandbox` and `STATE/pods/<uid>/containers/<container>/<number>/container`.
+`STATE/pods/<uid>/sandbox` and `STATE/pods/<uid>/<container>.<number>/container`.
 """
 
 import logging

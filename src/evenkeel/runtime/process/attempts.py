@@ -1,6 +1,6 @@
 """Where on disk an attempt is, and the little files that tell of it.
 
-`STATE/pods/<uid>/containers/<container>/<number>/` holds
+`STATE/pods/<uid>/<container>.<number>/` holds
 
 - `launch`: everything the start needs (`spawn.Plan`), written by the client before it asks for the start;
 - `process`: which process it is, written by the keeper after the fork and before the program runs;
@@ -44,10 +44,16 @@ class ProcessFile(NamedTuple):
 def every_attempt(paths: StatePaths) -> Iterator[AttemptKey]:
     """All attempts that have a directory."""
     for uid in _names_in(paths.pods):
-        for container in _names_in(f"{paths.pods}/{uid}/containers"):
-            for number in _names_in(f"{paths.pods}/{uid}/containers/{container}"):
-                if number.isascii() and number.isdecimal() and str(int(number)) == number:
-                    yield uid, container, int(number)
+        for container, number in attempts_of(uid, paths):
+            yield uid, container, number
+
+
+def attempts_of(uid: str, paths: StatePaths) -> Iterator[tuple[str, int]]:
+    """Those of one pod: container and number."""
+    for name in _names_in(f"{paths.pods}/{uid}"):
+        container, _, number = name.rpartition(".")
+        if container and number.isascii() and number.isdecimal() and str(int(number)) == number:
+            yield container, int(number)
 
 
 def write_json(directory: str, name: str, value: object) -> None:

@@ -18,9 +18,13 @@ def directories_of(pod: Pod, paths: StatePaths) -> Directories:
     metadata = pod.metadata
     layers = []
     logs = []
+    tried = tuple(attempts.attempts_of(metadata.uid, paths))
     for container in pod.spec.every_container:
-        place = paths.container(metadata.uid, container.name)
-        layers += [(container.name, f"{place}/{number}/{UPPER}") for number in _numbers(place)]
+        layers += [
+            (name, f"{paths.attempt(metadata.uid, name, number)}/{UPPER}")
+            for name, number in tried
+            if name == container.name
+        ]
         logs.append(
             (
                 container.name,
@@ -63,10 +67,6 @@ def remove_old_logs(paths: StatePaths) -> None:
             for name in names:
                 if name not in kept:
                     _unlink(f"{directory}/{name}")
-
-
-def _numbers(directory: str) -> list[str]:
-    return [name for name in _names(directory) if name.isdecimal()]
 
 
 def _names(directory: str) -> list[str]:

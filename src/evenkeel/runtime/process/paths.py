@@ -2,7 +2,7 @@
 a UID, a container's or a volume's name can never lead out of the directory it belongs to.
 
     pods/<uid>/volumes/<volume>/                      emptyDir volumes on disk
-    pods/<uid>/containers/<container>/<attempt>/      what the keeper needs and leaves behind
+    pods/<uid>/<container>.<attempt>/                 what the keeper needs and leaves behind
     memory/<uid>/<volume>/                            emptyDir volumes in memory, mounted there
     logs/<namespace>_<pod>_<uid>/<container>/<attempt>.log
     images/<sha256>/                                  root filesystems, unpacked
@@ -73,11 +73,9 @@ class StatePaths(NamedTuple):
     def memory_volume(self, uid: str, volume: str) -> str:
         return f"{self.pod_memory(uid)}/{checked(volume, 'volume name')}"
 
-    def container(self, uid: str, container: str) -> str:
-        return f"{self.pod(uid)}/containers/{checked(container, 'container name')}"
-
     def attempt(self, uid: str, container: str, number: int) -> str:
-        return f"{self.container(uid, container)}/{int(number)}"
+        """Not a directory for each container as well: a start makes every directory that it needs."""
+        return f"{self.pod(uid)}/{checked(container, 'container name')}.{int(number)}"
 
     def pod_logs(self, namespace: str, pod: str, uid: str) -> str:
         names = (
