@@ -35,6 +35,7 @@ class FakeFront:
         self.sources: list[str] = []
         self.dropped = 0
         self.usages = 0
+        self.trouble = ""
         self.keeps_picture = False  # one that was made before is young enough
         self._painter = Painter(self.config)
         self._picture = None
@@ -117,6 +118,9 @@ class FakeFront:
 
     async def snapshot(self):
         return self.snapshot_plain
+
+    def not_ready(self):
+        return self.trouble
 
     async def picture(self):
         if not self.keeps_picture or self._picture is None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from evenkeel.agent.counts import Counts
 from evenkeel.agent.node_status import node_object
 from evenkeel.agent.picture import Picture
 from evenkeel.agent.records import Happening
@@ -13,7 +14,7 @@ from evenkeel.cgroup.diff import as_observed
 from evenkeel.cgroup.driver import Statistics
 from evenkeel.cgroup.planner import Planner
 from evenkeel.cgroup.tree import Cgroup
-from evenkeel.host.node_figures import MachineFigures, Pressures
+from evenkeel.host.node_figures import Interface, MachineFigures, Pressures
 from evenkeel.host.pressure import PressureFigures, Stalls
 from evenkeel.policy.allocatable import NodeCapacity
 from evenkeel.policy.eviction.snapshot import (
@@ -45,6 +46,7 @@ class Painter:
     def __init__(self, config: KubeletConfiguration | None = None, millicpu: int = 8000) -> None:
         capacity = NodeCapacity(millicpu, 32 * GIB, 100 * GIB)
         self.view = node_view(capacity, config or KubeletConfiguration())
+        self.counts = Counts()
         self._planner = Planner(self.view)
         self._number = 0
         self._tree = None
@@ -74,6 +76,7 @@ class Painter:
             major_page_faults=10,
             booted_at=1_794_000_000.0,
             pressures=STALLED,
+            interfaces=(Interface("eth0", 1000, 1, 2000, 2),),
         )
         node = NodeFigures(
             memory=MemoryFigures(Amount(20 * GIB), Amount(12 * GIB)),
@@ -107,4 +110,7 @@ class Painter:
             )
             for pod in pods
         }
-        return Picture(sweep, self.view, node_object(self.view), tuple(pods), disk, tuple(notable))
+        node_now = node_object(self.view)
+        return Picture(
+            sweep, self.view, node_now, tuple(pods), disk, tuple(notable), self.counts, 1_794_799_000.0
+        )

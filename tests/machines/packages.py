@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tests.machines import Unavailable
-from tests.machines.cache import locked
+from tests.machines.cache import locked, made_once
 
 PROGRAMS = ("gcc", "libc6-dev")
 IMAGES = ("busybox-static",)
@@ -49,6 +49,22 @@ def require_containerd() -> None:
     require(package for program, package in CONTAINERD.items() if shutil.which(program) is None)
 
 
+def unpacked(package: str) -> Path:
+    """The files of a package below a directory of our own: for programs whose installation would start a service."""
+
+    def fetch(directory: Path) -> None:
+        try:
+            apt_get("download", package, directory=directory)
+        except Unavailable:
+            apt_get("update")  # nobody has asked for the lists yet, or they name a version that is gone
+            apt_get("download", package, directory=directory)
+        for archive in directory.glob("*.deb"):
+            subprocess.run(["dpkg-deb", "--extract", archive, directory / "files"], check=True)
+            archive.unlink()
+
+    return made_once(package, [package], fetch) / "files"
+
+
 def virtiofsd() -> Path:
     """The program that shares a directory with a guest."""
     if not any(path.exists() for path in VIRTIOFSD):
@@ -59,12 +75,13 @@ def virtiofsd() -> Path:
     raise Unavailable(f"virtiofsd is at none of {', '.join(map(str, VIRTIOFSD))}")
 
 
-def apt_get(*arguments: str) -> None:
+def apt_get(*arguments: str, directory: Path | None = None) -> None:
     command = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=300", *arguments]
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
     result = subprocess.run(
         command,
         check=False,
+        cwd=directory,
         env=environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,

@@ -295,6 +295,13 @@ class Agent:
     def watch(self) -> AsyncIterator[PodChange]:
         return self._holdings.changes.listen(PodChange(ADDED, pod) for pod in self.pods())
 
+    def not_ready(self) -> str:
+        if not self._tasks:
+            return "the agent is starting"
+        if any(task.done() for task in self._tasks):
+            return "the agent is ending"
+        return self._sync.journal_fails
+
     def usage(self) -> NodeUsage:
         tree = self._cgroups.tree
         found = []

@@ -82,6 +82,10 @@ class Front(Protocol):
         """Every pod there is as ADDED, then the changes as they come. One who does not keep up is dropped."""
         ...
 
+    def not_ready(self) -> str:
+        """Why the agent does not do its work at the moment; empty if it does."""
+        ...
+
     def usage(self) -> NodeUsage: ...
 
     async def picture(self) -> "Picture":

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+from evenkeel.agent.counts import Counts
 from evenkeel.agent.journal import JournalError
 from evenkeel.agent.parts import Parts
 from evenkeel.agent.pressure.node_pressure import NodePressure
@@ -35,6 +36,8 @@ class Picture(NamedTuple):
     pods: tuple[Pod, ...]
     disk: Mapping[str, PodFigures]  # by UID, as it was at most half a minute before
     notable: tuple[Happening, ...]  # oldest first
+    counts: Counts  # goes on counting
+    since: float  # when the agent was started
 
 
 class Pictures:
@@ -52,6 +55,8 @@ class Pictures:
         self._journal = parts.journal
         self._node = node
         self._pods = pods
+        self._counts = parts.telling.counts
+        self._since = parts.clock()
         self._disk: Mapping[str, PodFigures] = MappingProxyType({})
         self._disk_at = -_DISK_SECONDS
         self._walking: asyncio.Task[None] | None = None
@@ -62,7 +67,16 @@ class Pictures:
     async def picture(self) -> Picture:
         sweep = await self._sweeper.sweep()
         await self._measure()
-        return Picture(sweep, self._view, self._node(), self._pods(), self._disk, self._latest())
+        return Picture(
+            sweep,
+            self._view,
+            self._node(),
+            self._pods(),
+            self._disk,
+            self._latest(),
+            self._counts,
+            self._since,
+        )
 
     async def close(self) -> None:
         if self._walking is not None:

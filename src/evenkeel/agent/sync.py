@@ -91,7 +91,7 @@ class Sync:
             set()
         )  # containers without the cores of their own that they are due
         self._has_room = True  # somebody left since admission last looked
-        self._journal_fails = ""
+        self.journal_fails = ""
 
     # What happens
 
@@ -173,6 +173,8 @@ class Sync:
         )
         if life.verdict is not None and held.life.verdict is None:
             self._telling.verdict(held.pod, life.verdict)
+            if life.verdict.reason == changes.EVICTED:  # A17: one OOM kill too many
+                self._telling.counts.evicted("oom")
         self.want_step(attempt.uid)
 
     def evict(self, uid: str, verdict: Verdict) -> None:
@@ -322,13 +324,13 @@ class Sync:
             self._holdings.commit()
             self._telling.commit()
         except JournalError as error:
-            if str(error) != self._journal_fails:
-                self._journal_fails = str(error)
+            if str(error) != self.journal_fails:
+                self.journal_fails = str(error)
                 log.error("%s", error)  # noqa: TRY400
             asyncio.get_running_loop().call_later(_JOURNAL_RETRY_SECONDS, self._wanted.set)
             return False
-        if self._journal_fails:
-            self._journal_fails = ""
+        if self.journal_fails:
+            self.journal_fails = ""
             log.warning("the journal can be written again")
         ended, self._ended = self._ended, []
         for attempt in ended:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from evenkeel.agent.counts import Counts
 from evenkeel.agent.feeds import Feed
 from evenkeel.agent.journal import Journal
 from evenkeel.agent.records import NORMAL, WARNING, Happening
@@ -22,6 +23,7 @@ _MOST_WAITING = 10_000  # while the journal cannot be written
 class Telling:
     def __init__(self, journal: Journal, clock: Callable[[], float] = time.time) -> None:
         self.feed: Feed[Happening] = Feed()
+        self.counts = Counts()
         self._journal = journal
         self._clock = clock
         self._waiting: list[Happening] = []
@@ -38,7 +40,9 @@ class Telling:
     ) -> None:
         """Goes out with the next `commit`."""
         key, uid = (pod.key, pod.metadata.uid) if pod is not None else ("", "")
-        self._waiting.append(Happening(self._clock(), type_, reason, message, key, uid, container, figures))
+        at = self._clock()
+        self.counts.happened(at, type_, reason, pod, container, figures)
+        self._waiting.append(Happening(at, type_, reason, message, key, uid, container, figures))
         del self._waiting[:-_MOST_WAITING]
 
     def admitted(self, pod: Pod, qos_class: str) -> None:

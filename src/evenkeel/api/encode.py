@@ -13,8 +13,13 @@ def encode(value: object) -> object:
         return str(value)
     fields: tuple[str, ...] | None = getattr(value, "_fields", None)
     if fields is not None:
+        always: tuple[str, ...] = getattr(value, "always_there", ())
         pairs = ((name, getattr(value, name)) for name in fields)
-        return {camel(name): encode(item) for name, item in pairs if not _is_absent(item, value, name)}
+        return {
+            camel(name): encode(item)
+            for name, item in pairs
+            if name in always or not _is_absent(item, value, name)
+        }
     if isinstance(value, Mapping):
         return {str(key): encode(item) for key, item in value.items()}
     if isinstance(value, tuple | list | frozenset | set):

@@ -57,6 +57,11 @@ class ContainerStatus(NamedTuple):
     memory_qos_class: str = ""
     cpu_qos_class: str = ""
 
+    @property
+    def always_there(self) -> tuple[str, ...]:
+        """The fields that are told empty, too: Kubernetes' own clients do not read a status without them."""
+        return ("image", "image_id")
+
 
 class PodStatus(NamedTuple):
     phase: str = ""

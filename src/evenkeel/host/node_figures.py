@@ -26,6 +26,16 @@ class Pressures(NamedTuple):
     io: PressureFigures = PressureFigures()
 
 
+class Interface(NamedTuple):
+    """A network interface, counted since it came."""
+
+    name: str
+    received_bytes: int = 0
+    receive_errors: int = 0
+    sent_bytes: int = 0
+    send_errors: int = 0
+
+
 class MachineFigures(NamedTuple):
     memory_total_bytes: int
     memory_available_bytes: int
@@ -41,6 +51,7 @@ class MachineFigures(NamedTuple):
     major_page_faults: int
     booted_at: float
     pressures: Pressures | None  # None where the kernel does not tell
+    interfaces: tuple[Interface, ...] = ()  # the one that leads out of the machine first
 
 
 def machine_figures(proc: str = "/proc") -> MachineFigures:
@@ -62,6 +73,7 @@ def machine_figures(proc: str = "/proc") -> MachineFigures:
         major_page_faults=faults.get("pgmajfault", 0),
         booted_at=booted_at,
         pressures=_pressures(proc),
+        interfaces=_interfaces(proc),
     )
 
 
@@ -91,3 +103,23 @@ def _pressures(proc: str) -> Pressures | None:
         return Pressures(*(parse_pressure(read_text(node_file(one, proc))) for one in Resource))
     except EvenkeelError:
         return None
+
+
+def parse_interfaces(devices: str, routes: str) -> tuple[Interface, ...]:
+    """From /proc/net/dev and /proc/net/route; without the machine's way to itself."""
+    found = []
+    for line in devices.splitlines():
+        name, colon, rest = line.partition(":")
+        words = rest.split()
+        if colon and len(words) >= 16 and name.strip() != "lo":
+            received, received_wrong, sent, sent_wrong = (int(words[index]) for index in (0, 2, 8, 10))
+            found.append(Interface(name.strip(), received, received_wrong, sent, sent_wrong))
+    outward = [words[0] for words in map(str.split, routes.splitlines()) if words[1:2] == ["00000000"]]
+    return tuple(sorted(found, key=lambda one: one.name not in outward[:1]))
+
+
+def _interfaces(proc: str) -> tuple[Interface, ...]:
+    try:
+        return parse_interfaces(read_text(f"{proc}/net/dev"), read_text(f"{proc}/net/route"))
+    except EvenkeelError:
+        return ()

@@ -21,6 +21,7 @@ from evenkeel.errors import EvenkeelError
 
 JSON = "application/json"
 LINES = "application/x-ndjson"
+EVENT_STREAM = "text/event-stream"
 
 _log = logging.getLogger(__name__)
 _READ_BYTES = 16 * 1024
@@ -101,6 +102,12 @@ class Routes(Protocol):
     def find(self, request: Request) -> Route:
         """What answers the request, of which the body is not there yet. Raises Refused."""
         ...
+
+
+def event(name: str, data: bytes, number: int = 0) -> bytes:
+    """One of a server-sent stream; `data` has no line ends."""
+    mark = b"id: %d\n" % number if number else b""
+    return b"%bevent: %b\ndata: %b\n\n" % (mark, name.encode(), data)
 
 
 def to_json(value: object) -> bytes:

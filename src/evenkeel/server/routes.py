@@ -4,32 +4,27 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from typing import NamedTuple
 
+from evenkeel import __version__
 from evenkeel.agent.interface import Front
 from evenkeel.agent.records import Happening
 from evenkeel.api.encode import encode
 from evenkeel.api.manifests import Reading, read_manifests
 from evenkeel.api.pod import Pod
 from evenkeel.errors import EvenkeelError, InvalidInput, Problem
-from evenkeel.server.http import LINES, Answer, Refused, Request, Route, Stream, to_json
+from evenkeel.server.addresses import FOLLOW, MOST_EVENTS, SOURCES, TEXT, addresses
+from evenkeel.server.exposition import CONTENT_TYPE as PROMETHEUS
+from evenkeel.server.http import EVENT_STREAM, LINES, Answer, Refused, Request, Route, Stream, event, to_json
+from evenkeel.server.openapi import description
 from evenkeel.server.page_files import page_file
+from evenkeel.server.readings import Readings
 from evenkeel.server.story import plain_story
-from evenkeel.server.view_feed import EVENT_STREAM, ViewFeed
+from evenkeel.server.view_feed import ViewFeed
 
-SOURCES = ("api", "run")
-_MOST_EVENTS = 10_000
 _USAGE_SECONDS = 0.25  # figures so fresh are good enough for the next who asks
 _PODS_AT_A_TIME = 20  # are encoded before others have their turn
 _SPARE_TEXTS = 256  # of pods that are gone
 _READ_AT_ONCE_BYTES = 16 * 1024  # a larger text is read in a thread
-
-
-class _Entry(NamedTuple):
-    method: str
-    path: tuple[str, ...]  # "*" is any word
-    route: Route
-    parameters: tuple[str, ...] = ()
 
 
 class FrontRoutes:
@@ -41,30 +36,15 @@ class FrontRoutes:
         self._usage = (-math.inf, b"")
         self._views = ViewFeed(front)
         self._reading = asyncio.Lock()  # one large text at a time
-        self._table = (
-            _Entry("GET", ("healthz",), Route(self._healthz)),
-            _Entry("GET", ("pods",), Route(self._pods), ("namespace",)),
-            _Entry("POST", ("pods",), Route(self._apply, takes_body=True), ("source",)),
-            _Entry("GET", ("pods", "*", "*"), Route(self._pod)),
-            _Entry("DELETE", ("pods", "*", "*"), Route(self._delete), ("gracePeriodSeconds",)),
-            _Entry("GET", ("watch",), Route(self._watch), ("pod", "namespace")),
-            _Entry("GET", ("events",), Route(self._events), ("pod", "follow", "most")),
-            _Entry("GET", ("node",), Route(self._node)),
-            _Entry("GET", ("usage",), Route(self._usage_now)),
-            _Entry("GET", ("view",), Route(self._view)),
-            _Entry("GET", ("view", "watch"), Route(self._view_watch)),
-            _Entry("GET", ("snapshot",), Route(self._snapshot)),
-            _Entry("GET", ("configz",), Route(self._configz)),
-            _Entry("GET", ("why", "*", "*"), Route(self._why)),
-            _Entry("GET", ("",), Route(self._page)),
-            _Entry("GET", ("page", "*"), Route(self._page)),
-        )
+        self._readings = Readings(front)
+        self._table = addresses(self)
+        self._description = to_json(description(self._table, __version__))
 
     async def close(self) -> None:
         await self._views.close()
 
     def find(self, request: Request) -> Route:
-        here = [entry for entry in self._table if _is_at(entry.path, request.path)]
+        here = [entry for entry in self._table if entry.is_at(request.path)]
         if not here:
             there_are = ", ".join(sorted({"/" + entry.path[0] for entry in self._table}))
             raise Refused(
@@ -72,9 +52,10 @@ class FrontRoutes:
             )
         for entry in here:
             if entry.method == request.method:
+                known = [one.name for one in entry.parameters]
                 for name in request.parameters:
-                    if name not in entry.parameters:
-                        allowed = ", ".join(entry.parameters) or "none"
+                    if name not in known:
+                        allowed = ", ".join(known) or "none"
                         raise Refused(
                             400, f'there is no parameter "{name[:40]}" here', hint=f"there are: {allowed}"
                         )
@@ -82,10 +63,15 @@ class FrontRoutes:
         allow = ", ".join(entry.method for entry in here)
         raise Refused(405, f"{request.method} is not done here", hint=f"there is {allow}", allow=allow)
 
-    async def _healthz(self, request: Request) -> Answer:  # noqa: ARG002
-        return Answer(b"ok", content_type="text/plain")
+    async def healthz(self, request: Request) -> Answer:  # noqa: ARG002
+        return Answer(b"ok", content_type=TEXT)
 
-    async def _pods(self, request: Request) -> Answer:
+    async def readyz(self, request: Request) -> Answer:  # noqa: ARG002
+        if why := self._front.not_ready():
+            raise Refused(500, why)
+        return Answer(b"ok", content_type=TEXT)
+
+    async def pods(self, request: Request) -> Answer:
         namespace = request.parameters.get("namespace", "")
         pods = self._front.pods()
         texts: list[bytes] = []
@@ -97,13 +83,13 @@ class FrontRoutes:
         head = b'{"apiVersion":"v1","kind":"PodList","metadata":{},"items":['
         return Answer(b"".join((head, b",".join(texts), b"]}\n")))
 
-    async def _pod(self, request: Request) -> Answer:
+    async def pod(self, request: Request) -> Answer:
         pod = self._front.pod(_key(request))
         if pod is None:
             raise _no_such_pod(request)
         return Answer(self._texts.of(pod) + b"\n")
 
-    async def _apply(self, request: Request) -> Answer:
+    async def apply(self, request: Request) -> Answer:
         source = request.parameters.get("source", SOURCES[0])
         if source not in SOURCES:
             raise Refused(400, f'source: "{source[:40]}" is not one of {", ".join(SOURCES)}')
@@ -135,12 +121,12 @@ class FrontRoutes:
                 lambda: read_manifests(text, "the request", profile).without_duplicates()
             )
 
-    async def _delete(self, request: Request) -> Answer:
+    async def delete(self, request: Request) -> Answer:
         if not await self._front.delete(_key(request), _grace(request)):
             raise _no_such_pod(request)
         return Answer(to_json({"pod": _key(request), "outcome": "deleted"}), 202)
 
-    async def _watch(self, request: Request) -> Stream:
+    async def watch(self, request: Request) -> Stream:
         return Stream(
             self._changes(request.parameters.get("pod", ""), request.parameters.get("namespace", ""))
         )
@@ -154,17 +140,39 @@ class FrontRoutes:
         finally:
             await _end(changes)
 
-    async def _events(self, request: Request) -> Answer | Stream:
+    async def events(self, request: Request) -> Answer | Stream:
         pod, follow = request.parameters.get("pod", ""), request.parameters.get("follow", "")
-        most = _whole_number(request, "most", 1000, _MOST_EVENTS)
-        if follow not in ("", "0", "1", "false", "true"):
+        most = _whole_number(request, "most", 1000, MOST_EVENTS)
+        if follow not in ("", *FOLLOW):
             raise Refused(400, f'follow: "{follow[:40]}" is not one of 1 or 0')
+        if EVENT_STREAM in request.headers.get("accept", ""):
+            last = request.headers.get("last-event-id", "")
+            after = int(last) if last.isascii() and last.isdigit() and len(last) < 19 else 0
+            return Stream(self._sent_events(pod, most, after), EVENT_STREAM)
         if follow in ("1", "true"):
-            return Stream(self._happenings(pod, most))
+            return Stream(self._lines_of(pod, most))
         lines = [to_json(encode(happening)) for happening in self._front.happenings(pod, most)]
         return Answer(b"".join(lines), content_type=LINES)
 
-    async def _happenings(self, pod: str, most: int) -> AsyncIterator[bytes]:
+    async def _lines_of(self, pod: str, most: int) -> AsyncIterator[bytes]:
+        happenings = self._happenings(pod, most)
+        try:
+            async for happening in happenings:
+                yield to_json(encode(happening))
+        finally:
+            await _end(happenings)
+
+    async def _sent_events(self, pod: str, most: int, after: int) -> AsyncIterator[bytes]:
+        """Who comes back says which was the last, and gets those after it."""
+        happenings = self._happenings(pod, most)
+        try:
+            async for happening in happenings:
+                if happening.number > after or not happening.number:
+                    yield event("happening", to_json(encode(happening)).strip(), happening.number)
+        finally:
+            await _end(happenings)
+
+    async def _happenings(self, pod: str, most: int) -> AsyncIterator[Happening]:
         """Those that were, and then those to come, none of them twice and none left out."""
         coming = self._front.follow()
         first = asyncio.ensure_future(_next(coming))
@@ -173,46 +181,65 @@ class FrontRoutes:
             last = 0
             for past in self._front.happenings(pod, most):
                 last = max(last, past.number)
-                yield to_json(encode(past))
+                yield past
             happening = await first
             while happening is not None:
                 if pod in ("", happening.pod) and (happening.number > last or not happening.number):
-                    yield to_json(encode(happening))
+                    yield happening
                 happening = await _next(coming)
         finally:
             first.cancel()
             await asyncio.gather(first, return_exceptions=True)
             await _end(coming)
 
-    async def _node(self, request: Request) -> Answer:  # noqa: ARG002
+    async def node(self, request: Request) -> Answer:  # noqa: ARG002
         return Answer(to_json({"apiVersion": "v1", "kind": "Node", **_fields(self._front.node())}))
 
-    async def _usage_now(self, request: Request) -> Answer:  # noqa: ARG002
+    async def usage(self, request: Request) -> Answer:  # noqa: ARG002
         at, text = self._usage
         if time.monotonic() - at > _USAGE_SECONDS:
             text = to_json(encode(self._front.usage()))
             self._usage = (time.monotonic(), text)
         return Answer(text)
 
-    async def _view(self, request: Request) -> Answer:  # noqa: ARG002
+    async def view(self, request: Request) -> Answer:  # noqa: ARG002
         return Answer((await self._views.now()).whole + b"\n")
 
-    async def _view_watch(self, request: Request) -> Stream:  # noqa: ARG002
+    async def view_watch(self, request: Request) -> Stream:  # noqa: ARG002
         return Stream(self._views.events(), EVENT_STREAM)
 
-    async def _snapshot(self, request: Request) -> Answer:  # noqa: ARG002
+    async def snapshot(self, request: Request) -> Answer:  # noqa: ARG002
         return Answer(to_json(await self._front.snapshot()))
 
-    async def _configz(self, request: Request) -> Answer:  # noqa: ARG002
+    async def explain(self, request: Request) -> Answer:
+        text = await self._readings.explanation(_key(request))
+        if text is None:
+            raise _no_such_pod(request)
+        return Answer(text)
+
+    async def summary(self, request: Request) -> Answer:
+        only = request.parameters.get("only_cpu_and_memory", "false")
+        if only not in ("true", "false"):
+            raise Refused(400, f'only_cpu_and_memory: "{only[:40]}" is not one of true or false')
+        return Answer(await self._readings.summary(only_cpu_and_memory=only == "true"))
+
+    async def metrics(self, request: Request) -> Answer:
+        text = await self._readings.metrics(request.path[1] if len(request.path) > 1 else "")
+        return Answer(text, content_type=PROMETHEUS)
+
+    async def openapi(self, request: Request) -> Answer:  # noqa: ARG002
+        return Answer(self._description)
+
+    async def configz(self, request: Request) -> Answer:  # noqa: ARG002
         return Answer(to_json({"kubeletconfig": encode(self._front.config)}))
 
-    async def _why(self, request: Request) -> Answer:
+    async def why(self, request: Request) -> Answer:
         story = await self._front.story(_key(request))
         if story is None:
             raise _no_such_pod(request)
         return Answer(to_json(plain_story(story)))
 
-    async def _page(self, request: Request) -> Answer:
+    async def page(self, request: Request) -> Answer:
         return page_file(request.path[1] if len(request.path) == 2 else "index.html")
 
 
@@ -244,12 +271,6 @@ def _fields(value: object) -> Mapping[str, object]:
     fields = encode(value)
     assert isinstance(fields, dict)
     return fields
-
-
-def _is_at(pattern: tuple[str, ...], path: tuple[str, ...]) -> bool:
-    return len(pattern) == len(path) and all(
-        word in ("*", given) for word, given in zip(pattern, path, strict=True)
-    )
 
 
 def _key(request: Request) -> str:

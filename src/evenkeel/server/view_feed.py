@@ -10,10 +10,9 @@ from evenkeel.agent.interface import Front
 from evenkeel.agent.picture import is_notable
 from evenkeel.api.encode import encode
 from evenkeel.errors import EvenkeelError
-from evenkeel.server.http import to_json
+from evenkeel.server.http import event, to_json
 from evenkeel.server.view import View, Views
 
-EVENT_STREAM = "text/event-stream"
 _PERIOD_SECONDS = 1.0
 
 
@@ -138,8 +137,3 @@ async def _end(source: AsyncIterator[object]) -> None:
     close = getattr(source, "aclose", None)
     if close is not None:
         await close()
-
-
-def event(name: str, data: bytes) -> bytes:
-    """One of a server-sent stream; `data` has no line ends."""
-    return b"event: %b\ndata: %b\n\n" % (name.encode(), data)

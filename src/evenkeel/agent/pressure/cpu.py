@@ -184,6 +184,7 @@ class CpuPressure:
             self._sync.evict(uid, verdict)
             figures = plain_of(to_text(decision.reason))
             self._telling.tell(WARNING, EVICTED, decision.message, decision.victim, figures=figures)
+            self._telling.counts.evicted("cpu")
         self._sync.want_step()
 
     def _tell(self, decision: CpuDecision, window: CpuWindow) -> None:

@@ -39,6 +39,8 @@ class Outcomes:
         reason = eviction.shortage or eviction.limit
         figures = plain_of(to_text(reason)) if reason is not None else {}
         self._telling.tell(WARNING, EVICTED, eviction.message, eviction.pod, figures=figures)
+        crossed = eviction.shortage.crossed if eviction.shortage is not None else None
+        self._telling.counts.evicted(str(crossed.signal) if crossed is not None else "limit")
 
     def evict(
         self, uid: str, message: str, at: float, grace_seconds: float = 0.0, *, is_disruption: bool = True
@@ -55,6 +57,9 @@ class Outcomes:
     def stepped(self, step: Step, after: State, more: Mapping[str, object]) -> None:
         """A decision that changed something, after it was carried out."""
         decision = step.decision
+        took = more.get("tookSeconds")
+        if isinstance(took, float):
+            self._telling.counts.decision_seconds.observe(took)
         crossed = [str(threshold) for threshold in decision.crossed]
         before = [str(threshold) for threshold in step.state.first_crossed]
         for name in crossed:

@@ -1,0 +1,104 @@
+"""What the agent has done since it was started, as counters: for those who draw curves. What happened once is in the
+journal; here is only how often, and how long it took."""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from evenkeel.api.pod import Pod
+
+_MOST_SERIES = 2000  # of OOM kills, of which each pod has its own
+_MOST_STARTING = 10_000
+_FAST = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+_STARTS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+
+
+class OomKills(NamedTuple):
+    """Whose limit it was is `scope`: the container's, the pod's, that of all pods, or the node's memory."""
+
+    namespace: str
+    pod: str
+    container: str
+    scope: str
+
+
+class Histogram:
+    """`counts` has one more than `bounds`: those above the last."""
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+
+class Counts:
+    """For the loop's thread. `happened` is told everything that is told."""
+
+    def __init__(self) -> None:
+        self.evictions: Counter[str] = Counter()  # by signal
+        self.oom_kills: Counter[OomKills] = Counter()
+        self.happenings: Counter[tuple[str, str]] = Counter()  # by type and reason
+        self.decision_seconds = Histogram(_FAST)  # from the figures that crossed a threshold to the kill
+        self.back_seconds = Histogram(_FAST)  # from the kill until its memory was back
+        self.back_bytes = 0
+        self.reclaim_bytes = 0
+        self.pod_start_seconds = Histogram(_STARTS)
+        self.pods_started = 0
+        self._admitted_at: dict[str, float] = {}
+
+    def evicted(self, signal: str) -> None:
+        self.evictions[signal] += 1
+
+    def happened(
+        self,
+        at: float,
+        type_: str,
+        reason: str,
+        pod: Pod | None,
+        container: str,
+        figures: Mapping[str, object],
+    ) -> None:
+        self.happenings[type_, reason] += 1
+        if reason == "OOMKilling":
+            self._oom_killed(pod, container, figures)
+        elif reason == "MemoryBack":
+            self.back_seconds.observe(_number(figures, "seconds"))
+            self.back_bytes += int(_number(figures, "bytes"))
+        elif reason == "Reclaiming":
+            self.reclaim_bytes += int(_number(figures, "expectedBytes"))
+        elif reason == "Admitted" and pod is not None:
+            while len(self._admitted_at) >= _MOST_STARTING:
+                del self._admitted_at[next(iter(self._admitted_at))]
+            self._admitted_at[pod.metadata.uid] = at
+        elif reason == "Started" and pod is not None:
+            admitted_at = self._admitted_at.pop(pod.metadata.uid, None)
+            if admitted_at is not None:  # its first container
+                self.pods_started += 1
+                self.pod_start_seconds.observe(max(at - admitted_at, 0.0))
+
+    def _oom_killed(self, pod: Pod | None, container: str, figures: Mapping[str, object]) -> None:
+        namespace, name = (pod.metadata.namespace, pod.metadata.name) if pod is not None else ("", "")
+        key = OomKills(namespace, name, container, oom_scope(figures))
+        while key not in self.oom_kills and len(self.oom_kills) >= _MOST_SERIES:
+            del self.oom_kills[next(iter(self.oom_kills))]
+        self.oom_kills[key] += 1
+
+
+def oom_scope(figures: Mapping[str, object]) -> str:
+    """Whose limit was hit, from a record of the kernel's log."""
+    cgroup, limit = str(figures.get("cgroup", "")), str(figures.get("limit_cgroup", ""))
+    if not limit:
+        return "node" if figures.get("constraint") != "memcg" else "cgroup"
+    if limit == cgroup:
+        return "container"
+    return "pod" if limit == cgroup.rpartition("/")[0] else "pods"
+
+
+def _number(figures: Mapping[str, object], name: str) -> float:
+    value = figures.get(name)
+    return float(value) if isinstance(value, int | float) else 0.0

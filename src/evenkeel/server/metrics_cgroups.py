@@ -1,0 +1,228 @@
+"""Each cgroup for Prometheus: /metrics/resource as metrics-server reads it from kubelets, and /metrics/cadvisor in
+cAdvisor's names."""
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from evenkeel.agent.picture import Picture
+from evenkeel.agent.sweep import Sample
+from evenkeel.api.pod import Pod
+from evenkeel.cgroup.tree import Cgroup, Kind
+from evenkeel.server.exposition import COUNTER, GAUGE, Exposition, labels
+
+UNBOUNDED = 2**62  # above that, version 1 means no limit
+_MOST_KEPT = 10_000
+
+
+class Labels:
+    """Labels, made once for a pod and kept while it is there: a scrape is mostly joining text."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, str], str] = {}
+
+    def of(self, pod: Pod, container: str) -> str:
+        """Of a container; without its name, of the pod."""
+        key = (pod.key, container)
+        known = self._kept.get(key)
+        if known is None:
+            first = {"container": container} if container else {}
+            known = self._keep(key, labels(**first, namespace=pod.metadata.namespace, pod=pod.metadata.name))
+        return known
+
+    def with_id(self, cgroup: Cgroup) -> str:
+        """As cAdvisor has them: each cgroup by its path."""
+        key = ("", cgroup.path)
+        known = self._kept.get(key)
+        if known is None:
+            namespace, _, name = cgroup.pod.partition("/")
+            text = labels(container=cgroup.container, id=cgroup.path, namespace=namespace, pod=name)
+            known = self._keep(key, text)
+        return known
+
+    def _keep(self, key: tuple[str, str], text: str) -> str:
+        if len(self._kept) >= _MOST_KEPT:  # most are of pods that are long gone
+            self._kept.clear()
+        self._kept[key] = text
+        return text
+
+
+class _Row(NamedTuple):
+    cgroup: Cgroup
+    sample: Sample
+    labels: str
+
+
+def resource_metrics(picture: Picture, named: Labels) -> bytes:
+    sweep = picture.sweep
+    out = Exposition(sweep.at)
+    by_key = {pod.key: pod for pod in picture.pods}
+    containers, pods = (
+        [
+            _Row(cgroup, sample, named.of(pod, cgroup.container))
+            for cgroup in sweep.tree.cgroups
+            if cgroup.kind == kind
+            and (sample := sweep.samples.get(cgroup.path)) is not None
+            and (pod := by_key.get(cgroup.pod)) is not None
+        ]
+        for kind in (Kind.CONTAINER, Kind.POD)
+    )
+    machine, memory = sweep.machine, sweep.node.memory
+    out.counter(
+        "node_cpu_usage_seconds_total", "CPU time that the node has used.", machine.cpu_usage_us / 1e6
+    )
+    if memory is not None and memory.working_set_bytes is not None:
+        used = int(memory.working_set_bytes)
+        out.gauge("node_memory_working_set_bytes", "Memory of the node that cannot be dropped.", used)
+    out.gauge("node_swap_usage_bytes", "Swap in use on the node.", machine.swap_used_bytes)
+    starts = _starts(picture.pods)
+    out.gauge(
+        "container_start_time_seconds",
+        "When the container was started, since the epoch.",
+        [
+            (row.labels, starts[key])
+            for row in containers
+            if (key := (row.cgroup.pod, row.cgroup.container)) in starts
+        ],
+        is_stamped=False,
+    )
+    for what, rows in (("container", containers), ("pod", pods)):
+        out.counter(f"{what}_cpu_usage_seconds_total", f"CPU time of the {what}.", _each(rows, _cpu_seconds))
+        out.gauge(
+            f"{what}_memory_working_set_bytes",
+            f"Memory of the {what} that cannot be dropped.",
+            _each(rows, _working_set),
+        )
+        out.gauge(f"{what}_swap_usage_bytes", f"Swap in use by the {what}.", _each(rows, _swap))
+    is_missing = int(len(containers) < len(starts))
+    for name in ("scrape_error", "resource_scrape_error"):
+        out.gauge(
+            name, "1 if figures of a container could not be read, else 0.", is_missing, is_stamped=False
+        )
+    return out.text()
+
+
+def cadvisor_metrics(picture: Picture, named: Labels) -> bytes:
+    sweep = picture.sweep
+    out = Exposition()
+    rows = [
+        _Row(cgroup, sample, named.with_id(cgroup))
+        for cgroup in sweep.tree.cgroups
+        if (sample := sweep.samples.get(cgroup.path)) is not None
+    ]
+    out.gauge("machine_cpu_cores", "CPUs of the machine.", picture.view.capacity.millicpu / 1000)
+    out.gauge("machine_memory_bytes", "Memory of the machine.", sweep.machine.memory_total_bytes)
+    for name, type_, help_, figure in _OF_CGROUPS:
+        out.family(name, type_, help_, _each(rows, figure))
+    faults = [
+        (f'{row.labels[:-1]},failure_type="{kind}",scope="hierarchy"}}', number)
+        for row in rows
+        for kind, number in (
+            ("pgfault", row.sample.statistics.page_faults),
+            ("pgmajfault", row.sample.statistics.major_page_faults),
+        )
+    ]
+    out.counter("container_memory_failures_total", "Page faults.", faults)
+    return out.text()
+
+
+def _each(rows: list[_Row], figure: Callable[[_Row], float | None]) -> Iterable[tuple[str, float]]:
+    for row in rows:
+        value = figure(row)
+        if value is not None:
+            yield row.labels, value
+
+
+def _starts(pods: Iterable[Pod]) -> dict[tuple[str, str], float]:
+    """Of the containers that run, since the epoch."""
+    return {
+        (pod.key, one.name): seconds
+        for pod in pods
+        for one in (*pod.status.init_container_statuses, *pod.status.container_statuses)
+        if one.state is not None
+        and one.state.running is not None
+        and (seconds := _seconds(one.state.running.started_at)) is not None
+    }
+
+
+def _seconds(text: str | None) -> float | None:
+    """Of a timestamp as Kubernetes writes it."""
+    from calendar import timegm
+
+    if text is None or len(text) != 20:
+        return None
+    try:
+        parts = (text[:4], text[5:7], text[8:10], text[11:13], text[14:16], text[17:19])
+        return float(timegm((*map(int, parts), 0, 0, 0)))
+    except ValueError:
+        return None
+
+
+def _cpu_seconds(row: _Row) -> float:
+    return row.sample.statistics.cpu_usage_us / 1e6
+
+
+def _working_set(row: _Row) -> float:
+    return row.sample.statistics.memory_working_set_bytes
+
+
+def _swap(row: _Row) -> float | None:
+    return row.sample.statistics.swap_bytes
+
+
+def _memory_limit(row: _Row) -> float:
+    value = row.cgroup.value("memory.max") or row.cgroup.value("memory.limit_in_bytes") or ""
+    return int(value) if value.isdecimal() and int(value) < UNBOUNDED else 0
+
+
+def _stalled(resource: str, kind: str) -> Callable[[_Row], float | None]:
+    def figure(row: _Row) -> float | None:
+        pressures = row.sample.pressures
+        if pressures is None:
+            return None
+        total: int = getattr(getattr(pressures, resource), kind).total_us
+        return total / 1e6
+
+    return figure
+
+
+_OF_CGROUPS: tuple[tuple[str, str, str, Callable[[_Row], float | None]], ...] = (
+    ("container_cpu_usage_seconds_total", COUNTER, "CPU time used.", _cpu_seconds),
+    (
+        "container_cpu_cfs_throttled_seconds_total",
+        COUNTER,
+        "Time spent throttled at the cpu limit.",
+        lambda row: row.sample.statistics.cpu_throttled_us / 1e6,
+    ),
+    (
+        "container_memory_usage_bytes",
+        GAUGE,
+        "Memory charged, cache included.",
+        lambda row: row.sample.statistics.memory_usage_bytes,
+    ),
+    ("container_memory_working_set_bytes", GAUGE, "Memory that cannot be dropped.", _working_set),
+    (
+        "container_memory_rss",
+        GAUGE,
+        "Memory of processes.",
+        lambda row: row.sample.statistics.memory_rss_bytes,
+    ),
+    ("container_memory_swap", GAUGE, "Swap in use.", _swap),
+    ("container_threads", GAUGE, "Processes and threads.", lambda row: row.sample.statistics.pids),
+    (
+        "container_oom_events_total",
+        COUNTER,
+        "Processes that the OOM killer killed.",
+        lambda row: row.sample.statistics.oom_kills,
+    ),
+    ("container_spec_memory_limit_bytes", GAUGE, "The memory limit, 0 for none.", _memory_limit),
+    *(
+        (
+            f"container_pressure_{one}_{word}_seconds_total",
+            COUNTER,
+            f"Time in which {who} of its tasks waited for {one}.",
+            _stalled(one, kind),
+        )
+        for one in ("cpu", "memory", "io")
+        for kind, word, who in (("some", "waiting", "some"), ("full", "stalled", "all"))
+    ),
+)

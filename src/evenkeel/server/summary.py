@@ -1,0 +1,287 @@
+"""The picture as Kubernetes' Summary API has it (B11): stats/v1alpha1, field for field.
+
+What is not known is left out, as kubelet does. Beside kubelet's own system containers (`kubelet`, which is this agent,
+`runtime`, `misc`, `pods`) stand those of daemons: `kube-reserved`, `system-reserved`, `system.slice`, `user.slice`.
+"""
+
+import asyncio
+from collections.abc import Mapping
+
+from evenkeel.agent.picture import Picture
+from evenkeel.agent.sweep import AGENT, Sample
+from evenkeel.api.pod import Pod
+from evenkeel.api.resources import MEMORY
+from evenkeel.cgroup.tree import Cgroup, Kind
+from evenkeel.host.pressure import PressureFigures
+from evenkeel.policy.eviction.snapshot import (
+    DiskFigures,
+    FilesystemFigures,
+    PodFigures,
+    VolumeFigures,
+)
+from evenkeel.policy.lifecycle.status import timestamp
+from evenkeel.policy.pod_resources import pod_limits
+from evenkeel.server.http import to_json
+from evenkeel.server.view import storage_bytes
+
+_AT_A_TIME = 10  # pods are encoded before others have their turn
+Plain = dict[str, object]
+
+
+async def summary(picture: Picture, *, only_cpu_and_memory: bool = False) -> bytes:
+    tree = picture.sweep.tree
+    containers: dict[str, list[Cgroup]] = {}
+    of_pod: dict[str, Cgroup] = {}
+    for cgroup in tree.cgroups:
+        if cgroup.kind == Kind.CONTAINER:
+            containers.setdefault(cgroup.pod, []).append(cgroup)
+        elif cgroup.kind == Kind.POD:
+            of_pod[cgroup.pod] = cgroup
+    telling = _Telling(picture, is_short=only_cpu_and_memory)
+    told = []
+    for number, pod in enumerate(picture.pods, start=1):
+        own = of_pod.get(pod.key)
+        if own is not None and own.path in picture.sweep.samples:
+            told.append(to_json(telling.pod(pod, own, containers.get(pod.key, []))).strip())
+        if number % _AT_A_TIME == 0:
+            await asyncio.sleep(0)
+    return b'{"node":%b,"pods":[%b]}\n' % (to_json(telling.node()).strip(), b",".join(told))
+
+
+class _Telling:
+    def __init__(self, picture: Picture, *, is_short: bool) -> None:
+        self._picture = picture
+        self._is_short = is_short
+        self._at = timestamp(picture.sweep.at)
+        self._room = _room(self._at, picture.sweep.node.nodefs)
+
+    def node(self) -> Plain:
+        sweep = self._picture.sweep
+        machine, signals = sweep.machine, sweep.node
+        memory: Plain = {
+            "time": self._at,
+            "usageBytes": machine.memory_usage_bytes,
+            "rssBytes": machine.memory_rss_bytes,
+            "pageFaults": machine.page_faults,
+            "majorPageFaults": machine.major_page_faults,
+        }
+        if signals.memory is not None:  # as eviction sees it
+            memory["availableBytes"] = signals.memory.available_bytes
+            memory["workingSetBytes"] = signals.memory.working_set_bytes
+        cpu: Plain = {"time": self._at, "usageCoreNanoSeconds": machine.cpu_usage_us * 1000}
+        if sweep.machine_nanocores is not None:
+            cpu["usageNanoCores"] = sweep.machine_nanocores
+        io: Plain | None = None
+        if machine.pressures is not None:
+            cpu["psi"], memory["psi"] = _psi(machine.pressures.cpu), _psi(machine.pressures.memory)
+            io = {"time": self._at, "psi": _psi(machine.pressures.io)}
+        node: Plain = {
+            "nodeName": self._picture.node.metadata.name,
+            "systemContainers": self._system_containers(),
+            "startTime": timestamp(machine.booted_at),
+            "cpu": cpu,
+            "memory": memory,
+            "swap": {
+                "time": self._at,
+                "swapAvailableBytes": machine.swap_total_bytes - machine.swap_used_bytes,
+                "swapUsageBytes": machine.swap_used_bytes,
+            },
+        }
+        if self._is_short:
+            return node
+        if io is not None:
+            node["io"] = io
+        if machine.interfaces:
+            listed = [
+                {
+                    "name": one.name,
+                    "rxBytes": one.received_bytes,
+                    "rxErrors": one.receive_errors,
+                    "txBytes": one.sent_bytes,
+                    "txErrors": one.send_errors,
+                }
+                for one in machine.interfaces
+            ]
+            node["network"] = {"time": self._at, **listed[0], "interfaces": listed}
+        if signals.nodefs is not None:
+            node["fs"] = _whole(self._at, signals.nodefs)
+            images = signals.imagefs or signals.nodefs
+            layers = signals.containerfs or images
+            node["runtime"] = {
+                "imageFs": _room(self._at, images),
+                "containerFs": _room(self._at, layers),
+            }
+        if signals.processes is not None:
+            node["rlimit"] = {
+                "time": self._at,
+                "maxpid": signals.processes.maximum,
+                "curproc": signals.processes.running,
+            }
+        return node
+
+    def pod(self, pod: Pod, cgroup: Cgroup, containers: list[Cgroup]) -> Plain:
+        samples = self._picture.sweep.samples
+        disk = self._picture.disk.get(pod.metadata.uid, PodFigures())
+        started = {
+            one.name: one.state.running.started_at
+            for one in (*pod.status.init_container_statuses, *pod.status.container_statuses)
+            if one.state is not None and one.state.running is not None
+        }
+        limits = {
+            one.name: one.resources.limits[MEMORY].value
+            for one in pod.spec.every_container
+            if MEMORY in one.resources.limits
+        }
+        on_disk = {one.name: one for one in disk.containers}
+        told = []
+        for one in containers:
+            if one.path in samples and one.container in started:
+                since = started[one.container] or self._at
+                entry = self._container(one.container, since, samples[one.path], limits.get(one.container))
+                known = on_disk.get(one.container)
+                if not self._is_short and known is not None:
+                    entry["rootfs"] = self._part(known.rootfs)
+                    entry["logs"] = self._part(known.logs)
+                told.append(entry)
+        limit = pod_limits(pod).get(MEMORY)
+        sample = samples[cgroup.path]
+        # A pod's limit is that of its cgroup, if it has one (D2).
+        bounded = limit.value if limit is not None and _is_bounded(cgroup) else None
+        entry = {
+            "podRef": {
+                "name": pod.metadata.name,
+                "namespace": pod.metadata.namespace,
+                "uid": pod.metadata.uid,
+            },
+            "startTime": pod.status.start_time or self._at,
+            "containers": told,
+            **self._figures(sample, bounded),
+        }
+        if self._is_short:
+            return entry
+        if sample.pressures is not None:
+            entry["io"] = {"time": self._at, "psi": _psi(sample.pressures.io)}
+        if disk.volumes:
+            entry["volume"] = [{"name": one.name, **self._part(one)} for one in disk.volumes]
+        used = storage_bytes(pod, self._picture)
+        if used is not None:
+            entry["ephemeral-storage"] = {**self._room, "usedBytes": used}
+        entry["process_stats"] = {"process_count": sample.statistics.pids}
+        return entry
+
+    def _system_containers(self) -> list[Plain]:
+        picture, sweep = self._picture, self._picture.sweep
+        since = timestamp(picture.since)
+        listed = []
+        root = next((one for one in sweep.tree.cgroups if one.kind == Kind.ROOT), None)
+        pods = sweep.samples.get(root.path) if root is not None else None
+        if pods is not None:
+            limit = picture.view.pods_limits.memory_bytes
+            listed.append(self._container("pods", since, pods, limit))
+        for name, daemon in sweep.daemons.items():
+            listed.append(self._container(name, since, daemon.sample, None))
+        misc = self._misc(pods)
+        if misc is not None:
+            listed.append(misc)
+        return listed
+
+    def _misc(self, pods: Sample | None) -> Plain | None:
+        """What the machine uses beside the pods and this agent."""
+        sweep = self._picture.sweep
+        machine = sweep.machine
+        others = [one for one in (pods, sweep.daemons[AGENT].sample) if one is not None]
+        cpu_us = machine.cpu_usage_us - sum(one.statistics.cpu_usage_us for one in others)
+        used = machine.memory_usage_bytes - sum(one.statistics.memory_usage_bytes for one in others)
+        rss = machine.memory_rss_bytes - sum(one.statistics.memory_rss_bytes for one in others)
+        working_set = machine.memory_working_set_bytes
+        working_set -= sum(one.statistics.memory_working_set_bytes for one in others)
+        if cpu_us < 0 or used < 0:  # a machine inside a machine, whose figures do not add up
+            return None
+        return {
+            "name": "misc",
+            "startTime": timestamp(machine.booted_at),
+            "cpu": {"time": self._at, "usageCoreNanoSeconds": cpu_us * 1000},
+            "memory": {
+                "time": self._at,
+                "usageBytes": used,
+                "workingSetBytes": max(min(working_set, used), 0),
+                "rssBytes": max(rss, 0),
+            },
+        }
+
+    def _container(self, name: str, since: str, sample: Sample, limit_bytes: int | None) -> Plain:
+        told: Plain = {"name": name, "startTime": since, **self._figures(sample, limit_bytes)}
+        if not self._is_short and sample.pressures is not None:
+            told["io"] = {"time": self._at, "psi": _psi(sample.pressures.io)}
+        return told
+
+    def _figures(self, sample: Sample, limit_bytes: int | None) -> Plain:
+        used = sample.statistics
+        cpu: Plain = {"time": self._at, "usageCoreNanoSeconds": used.cpu_usage_us * 1000}
+        if sample.nanocores is not None:
+            cpu["usageNanoCores"] = sample.nanocores
+        memory: Plain = {
+            "time": self._at,
+            "usageBytes": used.memory_usage_bytes,
+            "workingSetBytes": used.memory_working_set_bytes,
+            "rssBytes": used.memory_rss_bytes,
+            "pageFaults": used.page_faults,
+            "majorPageFaults": used.major_page_faults,
+        }
+        if limit_bytes is not None:
+            memory["availableBytes"] = max(limit_bytes - used.memory_working_set_bytes, 0)
+        if sample.pressures is not None:
+            cpu["psi"], memory["psi"] = _psi(sample.pressures.cpu), _psi(sample.pressures.memory)
+        told: Plain = {"cpu": cpu, "memory": memory}
+        if used.swap_bytes is not None:
+            told["swap"] = {"time": self._at, "swapUsageBytes": used.swap_bytes}
+        return told
+
+    def _part(self, disk: DiskFigures | VolumeFigures | None) -> Plain:
+        """Of a filesystem that it shares with others, what it takes."""
+        if disk is None:
+            return self._room
+        used = {"usedBytes": disk.used_bytes, "inodesUsed": disk.inodes_used}
+        return {**self._room, **{name: amount for name, amount in used.items() if amount is not None}}
+
+
+def _is_bounded(cgroup: Cgroup) -> bool:
+    value = cgroup.value("memory.max") or cgroup.value("memory.limit_in_bytes")
+    return value is not None and value not in ("max", "-1")
+
+
+def _psi(figures: PressureFigures) -> Mapping[str, Mapping[str, float]]:
+    return {
+        kind: {
+            "total": line.total_us * 1000,
+            "avg10": line.avg10,
+            "avg60": line.avg60,
+            "avg300": line.avg300,
+        }
+        for kind, line in figures._asdict().items()
+    }
+
+
+def _room(at: str, filesystem: FilesystemFigures | None) -> Plain:
+    told: Plain = {"time": at}
+    if filesystem is None:
+        return told
+    for name, amount in (
+        ("availableBytes", filesystem.available_bytes),
+        ("capacityBytes", filesystem.capacity_bytes),
+        ("inodesFree", filesystem.inodes_free),
+        ("inodes", filesystem.inodes),
+    ):
+        if amount is not None:
+            told[name] = amount
+    return told
+
+
+def _whole(at: str, filesystem: FilesystemFigures) -> Plain:
+    """With what everybody together uses."""
+    told = _room(at, filesystem)
+    if filesystem.capacity_bytes is not None and filesystem.available_bytes is not None:
+        told["usedBytes"] = filesystem.capacity_bytes - filesystem.available_bytes
+    if filesystem.inodes is not None and filesystem.inodes_free is not None:
+        told["inodesUsed"] = filesystem.inodes - filesystem.inodes_free
+    return told

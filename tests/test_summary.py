@@ -1,0 +1,151 @@
+"""Kubernetes' Summary API, and the answers that Kubernetes' own client reads."""
+
+import asyncio
+import json
+
+import pytest
+
+from evenkeel.server.summary import summary
+from tests.agents import pods_of
+from tests.fake_front import FakeFront, running, served
+from tests.pictures import GIB, MIB, Painter
+from tests.test_server import Http, ask
+from tests.test_view import PODS
+
+
+def told(**options):
+    painter = Painter()
+    pods = tuple(running(pod) for pod in pods_of(PODS))
+    painter.picture(pods)
+    return json.loads(asyncio.run(summary(painter.picture(pods), **options)))
+
+
+@pytest.mark.req("B11")
+def test_the_node_is_told_as_kubelet_tells_it():
+    node = told()["node"]
+    assert node["memory"]["availableBytes"] == 20 * GIB
+    assert node["memory"]["workingSetBytes"] == 12 * GIB
+    assert node["memory"]["rssBytes"] == 9 * GIB
+    assert node["cpu"]["usageCoreNanoSeconds"] == 10_000_000_000
+    assert node["cpu"]["usageNanoCores"] == 2_000_000_000
+    assert node["cpu"]["time"].endswith("Z")
+    assert node["fs"]["usedBytes"] == 40 * GIB
+    assert node["fs"]["inodesUsed"] == 100
+    assert node["runtime"]["imageFs"]["capacityBytes"] == 100 * GIB
+    assert node["rlimit"] == {"time": node["cpu"]["time"], "maxpid": 32768, "curproc": 300}
+    assert node["network"]["name"] == "eth0"
+    assert node["network"]["interfaces"][0]["txBytes"] == 2000
+    assert node["memory"]["psi"]["some"]["total"] == 500_000_000
+    assert node["swap"]["swapUsageBytes"] == 0
+
+
+@pytest.mark.req("B11")
+def test_daemons_and_all_pods_together_are_system_containers():
+    node = told()["node"]
+    system = {one["name"]: one for one in node["systemContainers"]}
+    assert {"pods", "kubelet", "misc"} <= system.keys()
+    assert system["kubelet"]["memory"]["workingSetBytes"] == 30 * MIB
+    pods = system["pods"]["memory"]
+    assert pods["availableBytes"] == 32 * GIB - 100 * MIB
+    rest = node["memory"]["usageBytes"] - pods["usageBytes"] - system["kubelet"]["memory"]["usageBytes"]
+    assert system["misc"]["memory"]["usageBytes"] == rest
+
+
+@pytest.mark.req("B11")
+def test_a_pod_is_told_with_its_containers_and_its_disk():
+    pod = next(one for one in told()["pods"] if one["podRef"]["name"] == "web")
+    assert pod["podRef"]["namespace"] == "default"
+    container = pod["containers"][0]
+    assert container["name"] == "app"
+    assert container["startTime"] == "2026-11-16T00:00:00Z"
+    assert container["memory"]["availableBytes"] == 28 * MIB  # of its limit
+    assert container["rootfs"]["usedBytes"] == 4096
+    assert container["logs"]["inodesUsed"] == 1
+    assert container["cpu"]["usageNanoCores"] == 250_000_000
+    assert pod["ephemeral-storage"]["usedBytes"] == 4096 + 8192
+    assert pod["process_stats"]["process_count"] == 3
+
+
+def test_without_a_limit_nothing_is_said_to_be_available():
+    pod = next(one for one in told()["pods"] if one["podRef"]["name"] == "batch")
+    assert "availableBytes" not in pod["containers"][0]["memory"]
+    assert "availableBytes" not in pod["memory"]
+
+
+def test_only_cpu_and_memory_is_only_that():
+    short = told(only_cpu_and_memory=True)
+    assert not {"fs", "network", "rlimit", "runtime", "io"} & short["node"].keys()
+    pod = short["pods"][0]
+    assert pod.keys() == {"podRef", "startTime", "containers", "cpu", "memory", "swap"}
+    assert pod["containers"][0].keys() == {"name", "startTime", "cpu", "memory", "swap"}
+
+
+def test_what_only_may_be_is_said(tmp_path):
+    with served(FakeFront(), tmp_path) as agent:
+        assert ask(agent, "GET", "/stats/summary?only_cpu_and_memory=true")[0] == 200
+        status, error = ask(agent, "GET", "/stats/summary?only_cpu_and_memory=perhaps")
+        assert status == 400
+        assert "true or false" in error["message"]
+
+
+def test_the_agent_is_ready_unless_it_says_why_not(tmp_path):
+    front = FakeFront()
+    with served(front, tmp_path) as agent:
+        assert ask(agent, "GET", "/readyz") == (200, b"ok")
+        front.trouble = "the journal cannot be written: the disk is full"
+        status, error = ask(agent, "GET", "/readyz")
+        assert (status, error["message"]) == (500, front.trouble)
+
+
+@pytest.mark.req("E17")
+def test_a_pod_is_explained_with_every_setting(tmp_path):
+    front = FakeFront()
+    with served(front, tmp_path) as agent:
+        for pod in pods_of(PODS):
+            agent.call(front.put, running(pod))
+        status, told = ask(agent, "GET", "/explain/default/web")
+        assert status == 200
+        kinds = {one["kind"]: one for one in told["cgroups"]}
+        assert kinds.keys() >= {"pod", "container"}
+        files = {one["file"]: one for one in kinds["container"]["settings"]}
+        assert files["memory.max"]["applied"] == files["memory.max"]["asked"] == str(128 * MIB)
+        assert files["oom_score_adj"]["reason"]
+        assert ask(agent, "GET", "/explain/default/nobody")[0] == 404
+
+
+def test_happenings_are_sent_as_events_to_who_asks_for_them(tmp_path):
+    front = FakeFront()
+    with served(front, tmp_path) as agent:
+        for reason in ("Started", "Killing", "Evicted"):
+            agent.call(front.tell, reason, pod="default/web")
+        with Http(agent) as http:
+            http.send(
+                "GET /events HTTP/1.1\r\nHost: x\r\nAccept: text/event-stream\r\nLast-Event-ID: 2\r\n\r\n"
+            )
+            status, headers = http.head()
+            assert (status, headers["content-type"]) == (200, "text/event-stream")
+            assert http.chunk().startswith(b"id: 3\nevent: happening\ndata: {")
+            agent.call(front.tell, "Returning", pod="default/web")
+            assert b'"reason":"Returning"' in http.chunk()
+
+
+@pytest.mark.req("B2")
+def test_kubernetes_own_client_reads_pods_and_node(tmp_path):
+    from kubernetes.client import ApiClient  # it takes a second to import
+
+    def read(value, kind):
+        return ApiClient().deserialize(json.dumps(value), kind, "application/json")
+
+    front = FakeFront()
+    with served(front, tmp_path) as agent:
+        for pod in pods_of(PODS):
+            agent.call(front.put, running(pod))
+        listed = read(ask(agent, "GET", "/pods")[1], "V1PodList")
+        node = read(ask(agent, "GET", "/node")[1], "V1Node")
+    assert [pod.metadata.name for pod in listed.items] == ["web", "batch"]
+    pod = listed.items[0]
+    assert pod.status.phase == "Running"
+    assert pod.status.container_statuses[0].state.running.started_at.year == 2026
+    assert pod.spec.containers[0].resources.requests == {"memory": "64Mi", "cpu": "100m"}
+    assert node.status.allocatable["memory"] == "30Gi"
+    assert {one.type for one in node.status.conditions} == {"Ready", "MemoryPressure"}
