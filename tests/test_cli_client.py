@@ -544,30 +544,33 @@ def test_the_node_is_described_with_what_is_promised_of_it(cli, pods, happenings
 
 
 def test_pods_by_use_against_request_and_limit(cli, pods):
-    lines = cli("top", "--interval", "0.5")[1].splitlines()
+    lines = cli("top")[1].splitlines()
     assert lines[0].split() == ["NAME", "CPU", "REQUEST", "LIMIT", "MEMORY", "REQUEST", "LIMIT", "USED"]
-    assert ["web", "500m", "500m", "-", "100Mi", "64Mi", "200Mi", "50%"] in [line.split() for line in lines]
+    assert ["web", "250m", "500m", "-", "100Mi", "64Mi", "200Mi", "50%"] in [line.split() for line in lines]
     assert len(lines) == 3
-    containers = [
-        line.split()[0] for line in cli("top", "pods", "--containers", "--interval=0.5")[1].splitlines()[1:]
-    ]
+    containers = [line.split()[0] for line in cli("top", "pods", "--containers")[1].splitlines()[1:]]
     assert containers == ["batch/app", "batch/logger", "web/app", "web/logger"]
-    assert [
-        line.split()[0] for line in cli("top", "pods", "--once", "--interval", "0.5", "web")[1].splitlines()
-    ] == [
+    assert [line.split()[0] for line in cli("top", "pods", "--once", "web")[1].splitlines()] == [
         "NAME",
         "web",
     ]
+    assert len(cli("top", "-n", "elsewhere")[1].splitlines()) == 1
+    assert "default/web" in cli("top", "-A")[1]
 
 
 def test_the_node_by_use(cli, pods):
-    rows = {
-        line[:12].strip(): line.split()[2:]
-        for line in cli("top", "node", "--interval", "0.5")[1].splitlines()[1:]
-    }
-    assert rows["pods cpu"] == ["1000m", "8", "12%"]
-    assert rows["pods memory"] == ["3Gi", "32Gi", "9%"]
-    assert rows["node memory"] == ["12Gi", "32Gi", "37%"]
+    heads, *lines = (line.split("   ") for line in cli("top", "node")[1].splitlines())
+    rows = {line[0].strip(): [cell.strip() for cell in line[1:] if cell.strip()] for line in lines}
+    assert [head.strip() for head in heads if head.strip()][:2] == ["USED", "PODS USE"]
+    assert rows["memory"] == ["12Gi", "100Mi", "128Mi", "31.9Gi", "100Mi", "32Gi", "37%"]
+    assert rows["cpu"][:3] == ["2", "250m", "1"]
+    assert rows["storage"][0] == "40Gi"
+
+
+def test_the_whole_view_for_a_program(cli, pods):
+    view = json.loads(cli("top", "-o", "json")[1])
+    assert {pod["pod"] for pod in view["pods"]} == {"default/web", "default/batch"}
+    assert view["number"] > 1  # figures that are a difference are there
 
 
 # logs

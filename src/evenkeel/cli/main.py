@@ -34,7 +34,7 @@ COMMANDS = {
     "events": "what happened to pods and to the node, and what happens next",
     "why": "what became of a pod, in sentences, with the figures of each moment",
     "replay": "decide again what the journal says was decided; with other settings: what if",
-    "top": "cpu and memory in use, against requests and limits",
+    "top": "the node and its pods, live: what there is, who has it, who uses how much",
     "dashboard": "the live page of this machine's agent, for your browser",
     "completion": "completion for your shell",
 }

@@ -8,6 +8,7 @@ from evenkeel.api.encode import encode
 
 STRUCTURED = ("json", "yaml")
 
+CLASS_COLOURS = {"Guaranteed": "green", "Burstable": "yellow", "BestEffort": "red"}
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
 
 
@@ -26,6 +27,21 @@ def paint_for(stream: object = None) -> Paint:
     isatty = getattr(stream or sys.stdout, "isatty", None)
     wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     return Paint(enabled=bool(wanted and isatty and isatty()))
+
+
+def clipped(line: str, columns: int) -> str:
+    """No longer than the terminal is wide: a line that wraps would be counted wrong."""
+    shown, width, index = [], 0, 0
+    while index < len(line) and width < columns - 1:
+        if line[index] == "\x1b":
+            end = line.index("m", index) + 1
+            shown.append(line[index:end])
+            index = end
+            continue
+        shown.append(line[index])
+        width += 1
+        index += 1
+    return "".join(shown) + ("\x1b[0m" if "\x1b" in line else "")
 
 
 def print_table(rows: Sequence[Sequence[str]]) -> None:

@@ -1,32 +1,33 @@
-"""`evenkeel top`: cpu and memory in use, against what was asked for and what is the limit."""
+"""`evenkeel top`: the node and its pods, as the page shows them: what there is, who has it, and who uses how much of
+it. Live on a terminal, a table elsewhere."""
 
 import argparse
+import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
-from evenkeel.api.pod import Pod
-from evenkeel.api.resources import CPU, MEMORY, ResourceList
-from evenkeel.cli.client import client_from
+from evenkeel.cli.client import Client, client_from
 from evenkeel.cli.kinds import NODE, PODS, named
-from evenkeel.cli.output import Paint, paint_for
-from evenkeel.cli.pod_amounts import amount_text, typed
-from evenkeel.cli.state import add_namespace_flag, add_state_flag
+from evenkeel.cli.output import STRUCTURED, Paint, paint_for, print_structured
+from evenkeel.cli.state import DEFAULT_NAMESPACE, add_namespace_flag, add_state_flag
 from evenkeel.cli.table import printable
+from evenkeel.cli.top_view import RESOURCES, Look, amount, picture_lines, used_of
 from evenkeel.errors import EvenkeelError
-from evenkeel.policy.pod_resources import pod_limits, pod_requests
-from evenkeel.policy.words import bytes_text, cores_text
 
-USAGE = "[pods|node] [-n NS|-A] [--containers] [--once] [--interval SECONDS]"
+USAGE = "[pods|node] [NAME…] [-n NS|-A] [--containers] [--once] [--interval SECONDS] [-o json|yaml]"
 EXAMPLES = """examples:
-  evenkeel top                       pods and the node, anew every two seconds, until Ctrl-C
-  evenkeel top --containers -A       a line for every container of every namespace
-  evenkeel top node --once           the node, once
-elsewhere than on a terminal it prints once
+  evenkeel top                       the node and all its pods, anew every second; q or Ctrl-C ends it
+  evenkeel top --containers -n shop  with every container, of the pods of one namespace
+  evenkeel top --once -A             a table, once: by use of memory, of every namespace
+  evenkeel top -o json               everything at once, for a program
+
+elsewhere than on a terminal it prints the table; `evenkeel dashboard` shows the same in a browser
 """
 Json = dict[str, Any]
 _HEADS = ("NAME", "CPU", "REQUEST", "LIMIT", "MEMORY", "REQUEST", "LIMIT", "USED")
+_SAME_VIEW_SECONDS = 0.1  # until the agent looks anew
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,10 +38,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--containers", action="store_true", help="a line for every container")
     parser.add_argument("--once", action="store_true", help="print once, and do not refresh")
     parser.add_argument(
-        "--interval", type=_interval, default=2.0, metavar="SECONDS", help="between two looks (%(default)g)"
+        "--interval", type=_interval, default=1.0, metavar="SECONDS", help="between two looks (%(default)g)"
     )
     parser.add_argument("-A", "--all-namespaces", action="store_true", help="the pods of every namespace")
     add_namespace_flag(parser)
+    parser.set_defaults(namespace=None)
+    parser.add_argument("-o", "--output", choices=STRUCTURED, help="the whole view, once, for a program")
     add_state_flag(parser)
 
 
@@ -49,74 +52,71 @@ def run(args: argparse.Namespace) -> int:
     if kind not in (PODS, NODE):
         raise EvenkeelError("top shows pods and the node")
     client = client_from(args)
-    refreshes = sys.stdout.isatty() and not args.once
-    before = client.get("/usage")
-    time.sleep(min(args.interval, 1.0))
+    if args.output:
+        print_structured(_second_view(client), args.output)
+    elif sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb" and not args.once:
+        _live(client, args, has_pods=kind == PODS, names=names)
+    else:
+        view = _second_view(client)
+        namespace = "" if args.all_namespaces else args.namespace or DEFAULT_NAMESPACE
+        listing = _Listing(view, namespace, names, has_containers=args.containers)
+        lines = listing.lines(paint_for()) if kind == PODS else _node_lines(view)
+        print("\n".join(lines))
+    return 0
+
+
+def _live(client: Client, args: argparse.Namespace, *, has_pods: bool, names: list[str]) -> None:
+    from evenkeel.cli.bars import signs_for
+    from evenkeel.cli.screen import whole_screen
+
+    namespace = args.namespace if args.namespace and not args.all_namespaces else ""
+    paint, signs = paint_for(), signs_for()
+    view = client.get("/view")
+    with whole_screen() as screen:
+        while True:
+            columns, rows = screen.size()
+            look = Look(columns, rows, paint, signs, has_pods, args.containers, namespace, names)
+            screen.draw(picture_lines(view, look))
+            if screen.wait(args.interval) in ("q", "Q", "\x1b", "\x04"):
+                return
+            view = client.get("/view")
+
+
+def _second_view(client: Client) -> Json:
+    """Use of cpu is the difference of two looks, and the one before may be long ago."""
+    first: Json = client.get("/view")
+    deadline = time.monotonic() + 5
     while True:
-        now = client.get("/usage")
-        lines = _node_lines(now, before)
-        if kind == PODS:
-            namespace = "" if args.all_namespaces else args.namespace
-            pods = [pod for pod in client.pods(namespace) if not names or pod["metadata"]["name"] in names]
-            listed = _Listing(now, before, has_containers=args.containers, has_namespace=args.all_namespaces)
-            lines = (
-                [*lines, "", *listed.lines(pods, paint_for())]
-                if refreshes
-                else [*listed.lines(pods, paint_for())]
-            )
-        if not refreshes:
-            print("\n".join(lines))
-            return 0
-        _refresh(lines)
-        before = now
-        time.sleep(args.interval)
+        time.sleep(_SAME_VIEW_SECONDS)
+        view: Json = client.get("/view")
+        if view["number"] != first["number"] or time.monotonic() > deadline:
+            return view
 
 
-def _refresh(lines: list[str]) -> None:
-    """The screen anew, in one write, no longer than it is."""
-    import os
-
-    height = os.get_terminal_size(sys.stdout.fileno()).lines
-    if len(lines) >= height:
-        lines = [*lines[: height - 2], f"… and {len(lines) - height + 2} more"]
-    sys.stdout.write("\x1b[H" + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J")
-    sys.stdout.flush()
-
-
-def _node_lines(now: Json, before: Json) -> list[str]:
-    cores = now["capacityMillicpu"]
-    pods_now, pods_before = now.get("pods"), before.get("pods")
-    millicpu = _millicpu(pods_now, pods_before, now["at"] - before["at"])
-    whole, free = now["capacityBytes"], now["availableBytes"]
-    rows = [("", "USED", "OF", "")]
-    if pods_now is not None:
-        rows.append(("pods cpu", f"{millicpu}m", cores_text(cores), _percent(millicpu, cores)))
-        working_set = pods_now["memoryWorkingSetBytes"]
-        rows.append(("pods memory", _short(working_set), _short(whole), _percent(working_set, whole)))
-    if free <= whole:  # an agent that was given a part of the machine has more free than its own
-        rows.append(("node memory", _short(whole - free), _short(whole), _percent(whole - free, whole)))
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    return [
-        "   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+def _node_lines(view: Json) -> Iterator[str]:
+    rows: list[tuple[str, ...]] = [("", "USED", "PODS USE", "REQUESTED", "ALLOCATABLE", "RESERVED", "OF", "")]
+    for title, name in RESOURCES.items():
+        now = view["resources"].get(name)
+        if now is None:
+            continue
+        whole, used = now["capacity"], now.get("used")
+        amounts = (used, now.get("usedByPods"), now["requested"], now["allocatable"])
+        cells = [amount(name, one) for one in (*amounts, whole - now["allocatable"], whole)]
+        rows.append((title, *cells, _percent(used or 0, whole)))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        yield "   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 class _Listing:
-    def __init__(self, now: Json, before: Json, *, has_containers: bool, has_namespace: bool) -> None:
-        self._now, self._before = (
-            {
-                (used["pod"], used.get("container", "")): used["statistics"]
-                for used in usage.get("containers", ())
-            }
-            for usage in (now, before)
-        )
-        self._seconds = now["at"] - before["at"]
-        self._has_containers = has_containers
-        self._has_namespace = has_namespace
+    def __init__(self, view: Json, namespace: str, names: list[str], *, has_containers: bool) -> None:
+        self._view = view
+        self._namespace = namespace
+        self._names = names
+        self._kind = "container" if has_containers else "pod"
 
-    def lines(self, pods: list[Json], paint: Paint) -> Iterator[str]:
-        rows = [row for pod in pods for row in self._rows(typed(pod))]
+    def lines(self, paint: Paint) -> Iterator[str]:
+        rows = [self._row(one) for one in self._view["cgroups"] if self._is_listed(one)]
         # Who uses most comes first, as in every top.
         rows.sort(key=lambda row: (-row[0], row[1][0]))
         cells = [_HEADS, *(row for _, row in rows)]
@@ -126,49 +126,31 @@ class _Listing:
             painted = paint(_colour(used), used.rstrip()) if number else used
             yield "   ".join((*rest, painted)).rstrip()
 
-    def _rows(self, pod: Pod) -> Iterator[tuple[int, tuple[str, ...]]]:
-        name = pod.key if self._has_namespace else pod.metadata.name
-        if not self._has_containers:
-            yield from self._row(name, (pod.key, ""), pod_requests(pod), pod_limits(pod))
-            return
-        for container in pod.spec.every_container:
-            asked = container.resources
-            yield from self._row(
-                f"{name}/{container.name}", (pod.key, container.name), asked.requests, asked.limits
-            )
+    def _is_listed(self, cgroup: Json) -> bool:
+        if cgroup["kind"] != self._kind or not cgroup.get("figures"):  # it does not run
+            return False
+        namespace, _, name = cgroup["pod"].partition("/")
+        return self._namespace in ("", namespace) and (not self._names or name in self._names)
 
-    def _row(
-        self, name: str, key: tuple[str, str], requests: ResourceList, limits: ResourceList
-    ) -> Iterator[tuple[int, tuple[str, ...]]]:
-        used = self._now.get(key)
-        if used is None:  # it does not run
-            return
-        millicpu = _millicpu(used, self._before.get(key), self._seconds)
-        working_set = used["memoryWorkingSetBytes"]
-        bound = limits.get(MEMORY) or requests.get(MEMORY)
+    def _row(self, cgroup: Json) -> tuple[int, tuple[str, ...]]:
+        name = cgroup["pod"] if not self._namespace else cgroup["pod"].partition("/")[2]
+        if self._kind == "container":
+            name = f"{name}/{cgroup['container']}"
+        used = used_of(cgroup)
+        working_set = int(used["memory"] or 0)
+        requests, limits = cgroup["requests"], cgroup["limits"]
+        bound = limits.get("memory") or requests.get("memory") or 0
         cells = (
             printable(name),
-            f"{millicpu}m",
-            amount_text(CPU, requests.get(CPU)),
-            amount_text(CPU, limits.get(CPU)),
-            _short(working_set),
-            amount_text(MEMORY, requests.get(MEMORY)),
-            amount_text(MEMORY, limits.get(MEMORY)),
-            _percent(working_set, bound.value) if bound else "",
+            amount("cpu", used["cpu"]),
+            amount("cpu", requests.get("cpu") or None),
+            amount("cpu", limits.get("cpu") or None),
+            amount("memory", working_set),
+            amount("memory", requests.get("memory") or None),
+            amount("memory", limits.get("memory") or None),
+            _percent(working_set, bound),
         )
-        yield working_set, cells
-
-
-def _millicpu(now: Mapping[str, int] | None, before: Mapping[str, int] | None, seconds: float) -> int:
-    """From two readings of the same counter; one that began between them began at 0."""
-    if now is None or seconds <= 0:
-        return 0
-    spent = now["cpuUsageUs"] - (before["cpuUsageUs"] if before else 0)
-    return max(round(spent / seconds / 1000), 0)
-
-
-def _short(amount: int) -> str:
-    return bytes_text(amount >> 20 << 20) if amount >= 1 << 20 else bytes_text(amount)
+        return working_set, cells
 
 
 def _percent(part: int, whole: int) -> str:

@@ -4,9 +4,7 @@ from collections.abc import Iterator
 
 from evenkeel.cgroup.tree import Cgroup, Kind, Setting, Tree
 from evenkeel.cgroup.values import default_value, same_value
-from evenkeel.cli.output import Paint
-
-_CLASS_COLOURS = {"Guaranteed": "green", "Burstable": "yellow", "BestEffort": "red"}
+from evenkeel.cli.output import CLASS_COLOURS, Paint
 
 
 def tree_lines(tree: Tree, paint: Paint, *, all_files: bool) -> Iterator[str]:
@@ -72,7 +70,7 @@ def _title(cgroup: Cgroup, paint: Paint, *, is_top: bool) -> str:
 
 
 def _class(qos: str, paint: Paint) -> str:
-    return paint(_CLASS_COLOURS.get(qos, "bold"), qos)
+    return paint(CLASS_COLOURS.get(qos, "bold"), qos)
 
 
 def _settings(cgroup: Cgroup) -> tuple[Setting, ...]:

@@ -13,7 +13,7 @@ from evenkeel.agent.interface import Front, NodeUsage
 from evenkeel.agent.records import WARNING, Happening
 from evenkeel.api.encode import encode
 from evenkeel.api.pod import Pod
-from evenkeel.cli.output import Paint, paint_for
+from evenkeel.cli.output import Paint, clipped, paint_for
 from evenkeel.cli.pod_words import summary
 from evenkeel.policy.words import bytes_text, cores_text
 
@@ -135,7 +135,7 @@ class Table:
     def _write(self, lines: list[str], columns: int) -> None:
         """In place of what was written last."""
         up = f"\x1b[{self._drawn}A" if self._drawn else ""
-        body = "".join(f"\x1b[2K{_clipped(line, columns)}\n" for line in lines)
+        body = "".join(f"\x1b[2K{clipped(line, columns)}\n" for line in lines)
         sys.stdout.write(f"{up}\r{body}\x1b[J")
         sys.stdout.flush()
         self._drawn = len(lines)
@@ -190,18 +190,3 @@ def _columns(pod: Pod) -> tuple[str, str, str, str]:
     assert isinstance(plain, dict)
     told = summary(plain)
     return pod.key.removeprefix("default/"), told.ready_text, told.status, str(told.restarts)
-
-
-def _clipped(line: str, columns: int) -> str:
-    """No longer than the terminal is wide: a line that wraps would be counted wrong."""
-    shown, width, index = [], 0, 0
-    while index < len(line) and width < columns - 1:
-        if line[index] == "\x1b":
-            end = line.index("m", index) + 1
-            shown.append(line[index:end])
-            index = end
-            continue
-        shown.append(line[index])
-        width += 1
-        index += 1
-    return "".join(shown) + ("\x1b[0m" if "\x1b" in line else "")
