@@ -15,7 +15,7 @@ from evenkeel.errors import EvenkeelError
 from evenkeel.policy.allocatable import NodeCapacity
 from evenkeel.policy.node import node_view
 from evenkeel.policy.provision import PodMoment
-from evenkeel.runtime.cri import client, starting
+from evenkeel.runtime.cri import client, endings, presence, starting
 from evenkeel.runtime.cri.client import CriRuntime
 from evenkeel.runtime.interface import Attempt, Exited, Launch, Planned, RuntimeLost, StartFailed
 from tests.fake_cri import FakeCri
@@ -75,9 +75,9 @@ async def opened(fake: FakeCri, directory: str) -> AsyncIterator[CriRuntime]:
 @pytest.fixture
 def story(tmp_path, monkeypatch) -> Callable[[Callable[[FakeCri, str], Awaitable[None]]], None]:
     """Runs a test's coroutine with a runtime that has just started, and ends whatever is left."""
-    monkeypatch.setattr(client, "_FIRST_HELLO_SECONDS", 0.5)
-    monkeypatch.setattr(client, "_LOOK_SECONDS", 0.2)
-    monkeypatch.setattr(client, "_UNSEEN_SECONDS", 0.1)
+    monkeypatch.setattr(presence, "FIRST_HELLO_SECONDS", 0.5)
+    monkeypatch.setattr(presence, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(endings, "UNSEEN_SECONDS", 0.1)
     monkeypatch.setattr(client, "_STOP_SLACK_SECONDS", 0.1)
 
     async def told(tell: Callable[[FakeCri, str], Awaitable[None]]) -> None:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.api.pod import Pod
-from evenkeel.cgroup.driver import CgroupError, Driver
+from evenkeel.cgroup.driver import Driver
 from evenkeel.cgroup.tree import Setting
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.protection import run_soon
@@ -26,18 +26,18 @@ from evenkeel.policy.admission import Refusal
 from evenkeel.quantity import Quantity
 from evenkeel.runtime.cri import cri_pb2 as pb
 from evenkeel.runtime.cri import images, noted, notes, refusals
-from evenkeel.runtime.cri.agreement import Said, disagreement, hear
 from evenkeel.runtime.cri.configs import STATE, attempt_of
-from evenkeel.runtime.cri.connection import CallFailed, Connection, RuntimeAway
-from evenkeel.runtime.cri.resources import resources
+from evenkeel.runtime.cri.connection import CallFailed, RuntimeAway
+from evenkeel.runtime.cri.endings import Endings
+from evenkeel.runtime.cri.presence import Presence
 from evenkeel.runtime.cri.sandboxes import Sandboxes
 from evenkeel.runtime.cri.starting import Starts
 from evenkeel.runtime.cri.table import Kept, Table
+from evenkeel.runtime.cri.updates import Updates
 from evenkeel.runtime.interface import (
     Attempt,
     Directories,
     ExecResult,
-    Exit,
     Exited,
     Launch,
     Placed,
@@ -56,12 +56,8 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 _THREADS = 8
-_LOOK_SECONDS = 5.0  # between two listings, when nothing tells
-_FIRST_HELLO_SECONDS = 15.0  # a runtime that is just being started
 _START_PATIENCE_SECONDS = 30.0  # with a runtime that is away, before a start is given up
-_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.005, 1.0
-_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.2, 10.0
-_UNSEEN_SECONDS = 2.0  # after the death of a container that the runtime says nothing of
+_RETRY_SECONDS = 0.2
 _STOP_SLACK_SECONDS = 2.0
 _KILLED_SECONDS = 10.0
 _EXECUTION_SLACK_SECONDS = 10.0
@@ -94,18 +90,11 @@ class CriRuntime:
         self._threads = ThreadPoolExecutor(_THREADS, "evenkeel-runtime", initializer=run_soon)
         self._table = Table(lambda kept: self._keep(self._ended(kept)))
         self._starting: dict[Attempt, asyncio.Task[Record]] = {}
+        self._endings = Endings(self._paths, self._killed)
         self._ending: set[Attempt] = set()
         self._to_remove: set[str] = set()  # containers that are forgotten, and not gone yet
-        self._updates: dict[Attempt, tuple[Setting, ...]] = {}  # of which the runtime has not been told yet
-        self._updating: set[Attempt] = set()
         self._events: asyncio.Queue[RuntimeEvent] = asyncio.Queue()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._nudged = asyncio.Event()
-        self._looked = asyncio.Event()
-        self._ready = asyncio.Event()
-        self._why_away = "it has not been spoken to yet"
-        self._images_path = "/"
-        self.said: Said | None = None
 
     def refusal(self, pod: Pod) -> Refusal | None:
         return refusals.refusal(pod)
@@ -114,7 +103,9 @@ class CriRuntime:
         for directory in (self._paths.root, self._paths.pods, self._paths.logs):
             os.makedirs(directory, 0o700, exist_ok=True)
         self._driver = self._make_driver()
-        self._connection = Connection(self._endpoint, self._nudge)
+        self._presence = Presence(self._endpoint, self._driver.naming, self._look, self._changed)
+        self._connection = self._presence.connection
+        self._updates = Updates(self._table, self._driver.version, self._has)
         self._sandboxes = Sandboxes(self._connection, self._paths, self._look)
         self._starts = Starts(
             self._connection,
@@ -122,13 +113,13 @@ class CriRuntime:
             self._sandboxes,
             self._driver.naming,
             self._has,
-            self._available,
+            self._presence.available,
         )
         for kept in noted.every_container(self._paths):
             self._table.put(kept)
-        await self._first_hello()
+        await self._presence.first_hello(may_be_away=lambda: any(kept.runs for kept in self._table))
         self._keep(self._connection.watch())
-        self._keep(self._keep_looking())
+        self._keep(self._presence.run())
         self._keep(self._listen())
         self._keep(self._rotate_logs())
 
@@ -143,10 +134,7 @@ class CriRuntime:
 
     @property
     def readiness(self) -> Readiness:
-        title = f"{self.said.title} at {self._endpoint}" if self.said is not None else self._endpoint
-        if self._ready.is_set():
-            return Readiness(True, f"pods are containers of {title}")
-        return Readiness(False, f"{title} is away: {self._why_away}")
+        return self._presence.readiness
 
     def placed(self, uid: str) -> Placed | None:
         infrastructure = self._sandboxes.cgroup(uid)
@@ -186,15 +174,15 @@ class CriRuntime:
     async def _start(self, launch: Launch) -> Record:
         try:
             async with asyncio.timeout(_START_PATIENCE_SECONDS):
-                await self._available()
+                await self._presence.available()
         except TimeoutError:
-            raise StartFailed(f"the container runtime is away: {self._why_away}") from None
+            raise StartFailed(f"the container runtime is away: {self._presence.why_away}") from None
         id_ = await self._starts.begin(launch)
         while True:
             try:
                 kept = await self._seen(id_, launch.attempt)
             except RuntimeAway:
-                await self._available()
+                await self._presence.available()
                 continue
             break
         if kept is None:
@@ -218,7 +206,7 @@ class CriRuntime:
             await asyncio.wait([ended], timeout=grace_seconds + (_STOP_SLACK_SECONDS if grace_seconds else 0))
             if not ended.done():
                 if kept.cgroup:
-                    await self._in_thread(partial(self._kill, kept.cgroup))
+                    await self._killed(kept.cgroup)
                 await asyncio.wait([ended], timeout=_KILLED_SECONDS)
         finally:
             asking.cancel()
@@ -239,6 +227,9 @@ class CriRuntime:
                 with suppress(OSError):
                     signal.pidfd_send_signal(kept.pidfd, signal.SIGTERM)
 
+    async def _killed(self, cgroup: str) -> None:
+        await self._in_thread(partial(self._kill, cgroup))
+
     def _kill(self, cgroup: str) -> None:
         driver = self._make_driver()
         try:
@@ -253,37 +244,8 @@ class CriRuntime:
     # Everything else
 
     async def update(self, attempt: Attempt, settings: tuple[Setting, ...]) -> None:
-        self._updates[attempt] = settings
-        await self._tell_updates(attempt)
-
-    async def _tell_updates(self, attempt: Attempt) -> None:
-        """The last that was asked for, one at a time; when the runtime is away, later."""
-        if attempt in self._updating:
-            return
-        self._updating.add(attempt)
-        try:
-            while attempt in self._updates:
-                kept = self._table.get(attempt)
-                if kept is None or not kept.runs:
-                    del self._updates[attempt]
-                    return
-                settings = self._updates[attempt]
-                request = pb.UpdateContainerResourcesRequest(
-                    container_id=kept.id,
-                    linux=resources(self._driver.version, settings, is_there=self._has),
-                )
-                await self._connection.ask(request, pb.UpdateContainerResourcesResponse, 30.0)
-                if self._updates.get(attempt) is settings:
-                    del self._updates[attempt]
-        except RuntimeAway:
-            pass  # it is told when it is back
-        except CallFailed as error:
-            self._updates.pop(attempt, None)
-            kept = self._table.get(attempt)
-            if kept is not None and kept.runs and not error.is_not_found:
-                log.warning("container %s: the runtime did not take note: %s", attempt.container, error)
-        finally:
-            self._updating.discard(attempt)
+        self._updates.want(attempt, settings)
+        await self._updates.tell(attempt, self._connection)
 
     async def execute(self, attempt: Attempt, command: tuple[str, ...], timeout_seconds: float) -> ExecResult:
         kept = self._table.get(attempt)
@@ -354,7 +316,7 @@ class CriRuntime:
 
     @property
     def images_path(self) -> str:
-        return self._images_path
+        return self._presence.images_path
 
     def directories(self, pod: Pod) -> Directories:
         found = disk.directories_of(pod, self._paths)
@@ -363,8 +325,9 @@ class CriRuntime:
         return found._replace(layers=tuple((name, layer) for name, layer in layers if layer))
 
     async def remove_unused_images(self) -> None:
-        if self.said is not None and not self._starting:
-            await images.remove_unused(self._connection, self.said.sandbox_image)
+        said = self._presence.said
+        if said is not None and not self._starting:
+            await images.remove_unused(self._connection, said.sandbox_image)
 
     async def remove_old_logs(self) -> None:
         await self._in_thread(partial(disk.remove_old_logs, self._paths))
@@ -388,82 +351,11 @@ class CriRuntime:
 
     # What the runtime has
 
-    async def _first_hello(self) -> None:
-        """With a runtime that is away the agent starts if it has containers to look after."""
-        deadline = time.monotonic() + _FIRST_HELLO_SECONDS
-        wait = _FIRST_RETRY_SECONDS
-        while True:
-            try:
-                await self._greet()
-                await self._look()
-            except CallFailed as error:
-                if time.monotonic() < deadline:
-                    await asyncio.sleep(wait)
-                    wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
-                    continue
-                if not any(kept.runs for kept in self._table):
-                    raise EvenkeelError(
-                        f"no container runtime answers: {error.message}",
-                        hint="start it (systemctl start containerd), or name its socket with --runtime-endpoint",
-                    ) from None
-                self._went_away(error)
-            else:
-                self._ready.set()
-            return
-
-    async def _greet(self) -> None:
-        said = await hear(self._connection)
-        wrong = disagreement(said, self._driver.naming)
-        if wrong is not None:
-            raise wrong
-        if said.not_ready:
-            raise RuntimeAway(f"{said.title} is not ready: {said.not_ready}", "UNAVAILABLE")
-        self.said = said
-        info = await self._connection.ask(pb.ImageFsInfoRequest(), pb.ImageFsInfoResponse)
-        self._images_path = next((one.fs_id.mountpoint for one in info.image_filesystems), "/")
-
-    async def _keep_looking(self) -> None:
-        wait = _FIRST_RETRY_SECONDS
-        while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_SECONDS if self._ready.is_set() else wait):
-                    await self._nudged.wait()
-            self._nudged.clear()
-            try:
-                if not self._ready.is_set():
-                    await self._greet()
-                await self._look()
-                await self._remove_forgotten()
-            except EvenkeelError as error:
-                self._went_away(error)
-                await asyncio.sleep(_FIRST_RETRY_SECONDS)
-                self._nudged.clear()  # our own failure tells nothing new
-                wait = min(2 * wait, _LONGEST_RETRY_SECONDS)
-            else:
-                wait = _FIRST_RETRY_SECONDS
-                self._came_back()
-
-    def _went_away(self, error: EvenkeelError) -> None:
-        self._why_away = str(error)
-        if self._ready.is_set():
-            self._ready.clear()
-            self._events.put_nowait(RuntimeLost(f"{error}; containers run on, and none is started"))
-
-    def _came_back(self) -> None:
-        if not self._ready.is_set():
-            self._ready.set()
-            title = self.said.title if self.said is not None else "the container runtime"
-            self._events.put_nowait(RuntimeLost(f"{title} answers again"))
-            for attempt in tuple(self._updates):
-                self._keep(self._tell_updates(attempt))
-
-    async def _available(self) -> None:
-        if not self._ready.is_set():
-            self._nudge()
-            await self._ready.wait()
-
-    def _nudge(self) -> None:
-        self._nudged.set()
+    def _changed(self, why: str) -> None:
+        self._events.put_nowait(RuntimeLost(why))
+        if self._presence.is_ready:
+            for attempt in self._updates.wanted():
+                self._keep(self._updates.tell(attempt, self._connection))
 
     async def _look(self) -> None:
         """One listing. Raises RuntimeAway and CallFailed."""
@@ -478,6 +370,7 @@ class CriRuntime:
             pb.ListPodSandboxResponse,
         )
         await self._sandboxes.note(boxes.items)
+        await self._remove_forgotten()
         for one in listed.containers:
             attempt = attempt_of(one.labels)
             if attempt is None or attempt in self._starting:
@@ -490,8 +383,8 @@ class CriRuntime:
                 self._keep(self._ended(kept))
 
     async def _seen(self, id_: str, attempt: Attempt) -> Kept | None:
-        assert self.said is not None
-        return await notes.seen(self._connection, id_, attempt, self._paths, self.said.name)
+        assert self._presence.said is not None
+        return await notes.seen(self._connection, id_, attempt, self._paths, self._presence.said.name)
 
     async def _note(self, attempt: Attempt, one: pb.Container) -> None:
         kept = self._table.get(attempt)
@@ -507,7 +400,7 @@ class CriRuntime:
     async def _listen(self) -> None:
         """Where the runtime tells of ends itself, its word comes as soon as the kernel's."""
         while True:
-            await self._ready.wait()
+            await self._presence.available()
             try:
                 async for id_ in self._connection.container_events():
                     kept = self._table.by_id(id_)
@@ -516,7 +409,7 @@ class CriRuntime:
             except CallFailed as error:
                 if error.code == "UNIMPLEMENTED":
                     return
-            await asyncio.sleep(_FIRST_RETRY_SECONDS)
+            await asyncio.sleep(_RETRY_SECONDS)
 
     # Ends
 
@@ -526,46 +419,11 @@ class CriRuntime:
             return
         self._ending.add(kept.attempt)
         try:
-            exit_ = await self._exit_of(kept)
+            exit_ = await self._endings.exit_of(kept, self._connection)
         finally:
             self._ending.discard(kept.attempt)
         if exit_ is not None and self._table.end(kept, exit_):
             self._events.put_nowait(Exited(kept.attempt, exit_))
-
-    async def _exit_of(self, kept: Kept) -> Exit | None:
-        """None if it runs after all. Nothing says when a runtime has taken note of a death: it is asked again."""
-        wait = _FIRST_WAIT_SECONDS
-        died_at = 0.0
-        while True:
-            is_dead = not notes.is_running(kept)
-            died_at = died_at or (time.monotonic() if is_dead else 0.0)
-            try:
-                answer = await self._connection.ask(
-                    pb.ContainerStatusRequest(container_id=kept.id), pb.ContainerStatusResponse
-                )
-            except RuntimeAway as error:
-                if is_dead and time.monotonic() - died_at > _UNSEEN_SECONDS:
-                    return notes.unknown_exit(kept, f"how it ended is not known: {error.message}")
-            except CallFailed as error:
-                if error.is_not_found:
-                    return await self._exit_of_lost(kept)
-            else:
-                status = answer.status
-                if status.state == pb.ContainerState.CONTAINER_EXITED:
-                    return await self._in_thread(partial(notes.exit_of, kept, status, self._paths))
-                if status.state == pb.ContainerState.CONTAINER_UNKNOWN:
-                    return await self._exit_of_lost(kept)
-                if not is_dead and kept.record.process is not None:
-                    return None
-            await asyncio.sleep(wait)
-            wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
-
-    async def _exit_of_lost(self, kept: Kept) -> Exit:
-        """The runtime has lost it, and could not end it any more: it ends by its cgroup, before another is started."""
-        if kept.cgroup:
-            with suppress(CgroupError):
-                await self._in_thread(partial(self._kill, kept.cgroup))
-        return notes.unknown_exit(kept, "the container runtime has lost this container")
 
     # Tasks and threads
 
