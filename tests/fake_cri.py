@@ -140,7 +140,7 @@ class FakeCri:
     def _RunPodSandbox(self, request: Any) -> Any:
         for config in self.sandboxes.values():
             if config.metadata == request.config.metadata:
-                raise FileExistsError("the sandbox's name is taken")
+                raise FileExistsError("the name is reserved for another")
         id_ = self._next("sandbox")
         self.sandboxes[id_] = request.config
         return pb.RunPodSandboxResponse(pod_sandbox_id=id_)
@@ -164,7 +164,7 @@ class FakeCri:
     def _CreateContainer(self, request: Any) -> Any:
         for container in self.containers.values():
             if container.config.metadata == request.config.metadata:
-                raise FileExistsError("the container's name is taken")
+                raise FileExistsError("the name is reserved for another")
         id_ = self._next("container")
         cgroup = f"{request.sandbox_config.linux.cgroup_parent}/{id_}"
         self.containers[id_] = _Container(request.config, request.pod_sandbox_id, cgroup)

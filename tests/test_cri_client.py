@@ -1,6 +1,7 @@
 """Containers through a container runtime that answers, does not answer, answers too late, and forgets."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -388,5 +389,48 @@ def test_nothing_of_a_removed_pod_is_left(story):
             await runtime.remove_logs("u-1")
             assert (fake.sandboxes, fake.containers) == ({}, {})
             assert await runtime.pods() == frozenset()
+
+    story(tell)
+
+
+def test_a_start_that_was_cut_off_is_no_end_and_is_done_again(story):
+    """As containerd leaves it when whoever asked is killed: ended, and never begun."""
+
+    async def tell(fake: FakeCri, directory: str) -> None:
+        async with opened(fake, directory) as runtime:
+            await runtime.start(launch())
+            (cut_off,) = fake.containers.values()
+        cut_off.kill()
+        cut_off.started_at = 0.0
+        os.unlink(f"{directory}/pods/u-1/containers/main/1/container")  # which comes after the answer
+        async with opened(fake, directory) as runtime:
+            await until(lambda: fake.counted("ListContainers") > 3)
+            assert (await runtime.start(launch())).exit is None
+            assert len(fake.containers) == len(fake.running()) == 1
+
+    story(tell)
+
+
+def test_a_container_that_is_being_made_for_a_former_agent_is_waited_for(story):
+    async def tell(fake: FakeCri, directory: str) -> None:
+        async with opened(fake, directory) as runtime:
+            fake.refuses["CreateContainer"] = 'name "main" is reserved for "x"'
+            begun = asyncio.ensure_future(runtime.start(launch()))
+            await until(lambda: fake.counted("CreateContainer") > 1)
+            del fake.refuses["CreateContainer"]
+            assert (await begun).exit is None
+
+    story(tell)
+
+
+def test_a_sandbox_of_a_pod_that_is_gone_is_removed(story):
+    async def tell(fake: FakeCri, directory: str) -> None:
+        async with opened(fake, directory) as runtime:
+            await runtime.start(launch())
+            await runtime.stop(launch().attempt, 1)
+            config = next(iter(fake.sandboxes.values()))
+            await runtime.remove("u-1")
+            fake.sandboxes["late"] = config
+            await until(lambda: not fake.sandboxes)
 
     story(tell)

@@ -49,7 +49,7 @@ from evenkeel.runtime.interface import (
 )
 from evenkeel.runtime.process import disk, volumes
 from evenkeel.runtime.process.logs import LogLimits
-from evenkeel.runtime.process.paths import state_paths
+from evenkeel.runtime.process.paths import UnsafeName, state_paths
 
 T = TypeVar("T")
 
@@ -92,6 +92,7 @@ class CriRuntime:
         self._starting: dict[Attempt, asyncio.Task[Record]] = {}
         self._endings = Endings(self._paths, self._killed)
         self._ending: set[Attempt] = set()
+        self._removing: set[str] = set()  # pods whose sandboxes are being removed
         self._to_remove: set[str] = set()  # containers that are forgotten, and not gone yet
         self._events: asyncio.Queue[RuntimeEvent] = asyncio.Queue()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -295,7 +296,7 @@ class CriRuntime:
     async def remove(self, uid: str) -> None:
         for kept in [kept for kept in self._table if kept.attempt.uid == uid]:
             await self.forget(kept.attempt)
-        await self._sandboxes.remove(uid)
+        await self._remove_sandboxes(uid)
         await self._in_thread(partial(volumes.remove, uid, self._paths))
 
     async def remove_logs(self, uid: str) -> None:
@@ -371,6 +372,7 @@ class CriRuntime:
         )
         await self._sandboxes.note(boxes.items)
         await self._remove_forgotten()
+        self._remove_left()
         for one in listed.containers:
             attempt = attempt_of(one.labels)
             if attempt is None or attempt in self._starting:
@@ -382,6 +384,20 @@ class CriRuntime:
             if kept is not None and kept.runs:
                 self._keep(self._ended(kept))
 
+    def _remove_left(self) -> None:
+        """Sandboxes of pods that are gone: somebody had asked for them who was killed before the answer."""
+        for uid in self._sandboxes.uids() - {attempt.uid for attempt in self._starting}:
+            with suppress(UnsafeName):  # none of ours
+                if uid not in self._removing and not os.path.isdir(self._paths.pod(uid)):
+                    self._keep(self._remove_sandboxes(uid))
+
+    async def _remove_sandboxes(self, uid: str) -> None:
+        self._removing.add(uid)
+        try:
+            await self._sandboxes.remove(uid)
+        finally:
+            self._removing.discard(uid)
+
     async def _seen(self, id_: str, attempt: Attempt) -> Kept | None:
         assert self._presence.said is not None
         return await notes.seen(self._connection, id_, attempt, self._paths, self._presence.said.name)
@@ -392,7 +408,7 @@ class CriRuntime:
             return  # who starts it again finds it
         if kept is None:
             seen = await self._seen(one.id, attempt)
-            if seen is not None and self._table.get(attempt) is None:
+            if seen is not None and seen.has_begun and self._table.get(attempt) is None:
                 self._table.put(seen)
         elif kept.runs and one.state != pb.ContainerState.CONTAINER_RUNNING:
             self._keep(self._ended(kept))

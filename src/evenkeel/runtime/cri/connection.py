@@ -38,6 +38,11 @@ class CallFailed(EvenkeelError):
     def is_not_found(self) -> bool:
         return self.code == "NOT_FOUND"
 
+    @property
+    def is_taken(self) -> bool:
+        """Whether the name of what was to be made is another's, or is being made for somebody who asked before."""
+        return "is reserved for" in self.message or self.code == "ALREADY_EXISTS"
+
 
 class RuntimeAway(CallFailed):
     """The runtime did not answer: it is not there, or hangs. Whether it did what was asked is not known."""

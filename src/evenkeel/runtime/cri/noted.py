@@ -5,7 +5,6 @@ cgroups and processes are those of its pods, and so does `evenkeel plan`, which 
 """
 
 import logging
-import os
 from collections.abc import Iterator
 
 from evenkeel.runtime.cri.table import Kept
@@ -72,8 +71,10 @@ def _last(path: str) -> str:
 
 
 def _write(directory: str, name: str, note: dict[str, object]) -> None:
+    """Of a pod that has a directory: one without is gone, and what is left of it will be removed."""
     try:
-        os.makedirs(directory, 0o700, exist_ok=True)
         attempts.write_json(directory, name, note)
+    except FileNotFoundError:
+        pass
     except OSError as error:  # it is found by its labels too, when the runtime answers
         log.warning("%s/%s cannot be written: %s", directory, name, (error.strerror or str(error)).lower())

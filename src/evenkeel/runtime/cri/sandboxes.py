@@ -12,7 +12,7 @@ from typing import NamedTuple
 from evenkeel.cgroup.tree import Naming
 from evenkeel.host.oom_scores import set_oom_scores
 from evenkeel.runtime.cri import cri_pb2 as pb
-from evenkeel.runtime.cri.configs import UID, sandbox_config
+from evenkeel.runtime.cri.configs import STATE, UID, sandbox_config
 from evenkeel.runtime.cri.connection import CallFailed, Connection, RuntimeAway
 from evenkeel.runtime.cri.noted import note_sandbox
 from evenkeel.runtime.cri.placing import whereabouts
@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 _RUN_SECONDS = 120.0
 _STOP_SECONDS = 60.0
+_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.1, 20.0
 
 
 class Sandbox(NamedTuple):
@@ -73,43 +74,55 @@ class Sandboxes:
             return sandbox, sandbox_config(launch, self._paths, naming, sandbox.number)
 
     async def remove(self, uid: str) -> None:
-        """All of the pod's, with what is in them. Raises CallFailed."""
-        for id_ in tuple(self._of_pod.get(uid, {})):
-            for request, response in (
-                (pb.StopPodSandboxRequest(pod_sandbox_id=id_), pb.StopPodSandboxResponse),
-                (pb.RemovePodSandboxRequest(pod_sandbox_id=id_), pb.RemovePodSandboxResponse),
-            ):
-                try:
-                    await self._connection.ask(request, response, _STOP_SECONDS)
-                except CallFailed as error:
-                    if not error.is_not_found:
-                        raise
-            self._of_pod.get(uid, {}).pop(id_, None)
+        """All of the pod's that the runtime has, with what is in them. Raises CallFailed."""
+        ours = {STATE: self._paths.root, UID: uid}
+        answer = await self._connection.ask(
+            pb.ListPodSandboxRequest(filter=pb.PodSandboxFilter(label_selector=ours)),
+            pb.ListPodSandboxResponse,
+        )
+        for one in answer.items:
+            await self._remove(one.id)
         self._of_pod.pop(uid, None)
         self._locks.pop(uid, None)
+
+    async def _remove(self, id_: str) -> None:
+        for request, response in (
+            (pb.StopPodSandboxRequest(pod_sandbox_id=id_), pb.StopPodSandboxResponse),
+            (pb.RemovePodSandboxRequest(pod_sandbox_id=id_), pb.RemovePodSandboxResponse),
+        ):
+            try:
+                await self._connection.ask(request, response, _STOP_SECONDS)
+            except CallFailed as error:
+                if not error.is_not_found:
+                    raise
 
     def _ready(self, uid: str) -> Sandbox | None:
         ready = [one for one in self._of_pod.get(uid, {}).values() if one.is_ready]
         return max(ready, key=lambda one: one.number, default=None)
 
     async def _run(self, launch: Launch, naming: Naming) -> Sandbox:
-        """A number that is taken is that of a sandbox which is there already: one that was asked for, and of which the
-        answer was lost. It is found by looking again."""
+        """One that was asked for, and of which the answer was lost, is found by looking again: its name is taken."""
         uid = launch.attempt.uid
         number = 1 + max((one.number for one in self._of_pod.get(uid, {}).values()), default=-1)
         config = sandbox_config(launch, self._paths, naming, number)
-        try:
-            answer = await self._connection.ask(
-                pb.RunPodSandboxRequest(config=config), pb.RunPodSandboxResponse, _RUN_SECONDS
-            )
-        except RuntimeAway:
-            raise
-        except CallFailed as error:
-            await self._listed()
-            sandbox = self._ready(uid)
-            if sandbox is None:
-                raise StartFailed(f"the pod's sandbox cannot be made: {error.message}") from None
-            return sandbox
+        wait = _FIRST_WAIT_SECONDS
+        while True:
+            try:
+                answer = await self._connection.ask(
+                    pb.RunPodSandboxRequest(config=config), pb.RunPodSandboxResponse, _RUN_SECONDS
+                )
+                break
+            except RuntimeAway:
+                raise
+            except CallFailed as error:
+                await self._listed()
+                sandbox = self._ready(uid)
+                if sandbox is not None:
+                    return sandbox
+                if not error.is_taken or wait > _LONGEST_WAIT_SECONDS:
+                    raise StartFailed(f"the pod's sandbox cannot be made: {error.message}") from None
+            await asyncio.sleep(wait)
+            wait *= 2
         sandbox = await self._seen(uid, answer.pod_sandbox_id, number, is_ready=True)
         self._of_pod.setdefault(uid, {})[sandbox.id] = sandbox
         self._set_score(launch, sandbox)

@@ -9,6 +9,7 @@ import os
 from collections.abc import Awaitable, Callable
 
 from evenkeel.cgroup.tree import Naming
+from evenkeel.errors import EvenkeelError
 from evenkeel.runtime.cri import cri_pb2 as pb
 from evenkeel.runtime.cri import images
 from evenkeel.runtime.cri.configs import ATTEMPT, CONTAINER, STATE, UID, container_config
@@ -24,6 +25,10 @@ _START_SECONDS = 120.0
 _REMOVE_SECONDS = 60.0
 _TRIES = 3
 _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.1, 10.0
+
+
+class _Taken(EvenkeelError):
+    """The container's name is another's, which is not to be seen yet."""
 
 
 class Starts:
@@ -47,8 +52,8 @@ class Starts:
 
     async def begin(self, launch: Launch) -> str:
         """The ID of the container, which runs, or has run. Raises StartFailed."""
-        why = ""
-        for _ in range(_TRIES):
+        tries, why, wait = 0, "", _FIRST_WAIT_SECONDS
+        while tries < _TRIES and wait <= _LONGEST_WAIT_SECONDS:
             try:
                 found = await self._begun_before(launch.attempt)
                 if found:
@@ -56,7 +61,12 @@ class Starts:
                 return await self._begin(launch)
             except RuntimeAway as error:
                 why = str(error)
+                tries += 1
                 await self._available()
+            except _Taken as error:  # by what a former agent asked for: it is found once it is there
+                why = str(error)
+                await asyncio.sleep(wait)
+                wait *= 2
         found = await self._settled(launch.attempt)
         if found:
             return found
@@ -79,6 +89,8 @@ class Starts:
         except RuntimeAway:
             raise
         except CallFailed as error:
+            if error.is_taken:
+                raise _Taken(error.message) from None
             raise StartFailed(error.message) from None
         try:
             await self._connection.ask(
@@ -89,17 +101,30 @@ class Starts:
         except RuntimeAway:
             raise
         except CallFailed as error:
-            await self.remove(made.container_id)
+            await self._removed(made.container_id)
             raise StartFailed(error.message) from None
         return made.container_id
 
     async def _begun_before(self, attempt: Attempt) -> str:
-        """One that was made and never started is removed: the plan may be another by now."""
-        for one in await self._of(attempt):
-            if one.state != pb.ContainerState.CONTAINER_CREATED:
-                return one.id
-            await self.remove(one.id)
-        return ""
+        """One that was made and never started is removed: the plan may be another by now. A runtime that is still busy
+        with what a former agent asked of it refuses that, until it is known what came of it."""
+        wait = _FIRST_WAIT_SECONDS
+        while True:
+            never_started = []
+            for one in await self._of(attempt):
+                if await self._has_run(one):
+                    return one.id
+                never_started.append(one.id)
+            if not never_started or all([await self._is_removed(id_) for id_ in never_started]):
+                return ""
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
+
+    async def _has_run(self, one: pb.Container) -> bool:
+        """A start that was cut off leaves a container that has ended and never began."""
+        if one.state != pb.ContainerState.CONTAINER_EXITED:
+            return one.state != pb.ContainerState.CONTAINER_CREATED
+        return await started_at(self._connection, one.id) > 0
 
     async def _settled(self, attempt: Attempt) -> str:
         while True:
@@ -121,23 +146,22 @@ class Starts:
         )
         return list(answer.containers)
 
-    async def remove(self, id_: str) -> None:
-        """Until it is gone: a runtime that is still busy starting it refuses for a while. Raises RuntimeAway."""
+    async def _removed(self, id_: str) -> None:
         wait = _FIRST_WAIT_SECONDS
-        while True:
-            try:
-                await self._connection.ask(
-                    pb.RemoveContainerRequest(container_id=id_), pb.RemoveContainerResponse, _REMOVE_SECONDS
-                )
-            except RuntimeAway:
-                raise
-            except CallFailed as error:
-                if error.is_not_found:
-                    return
-                await asyncio.sleep(wait)
-                wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
-            else:
-                return
+        while not await self._is_removed(id_):
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
+
+    async def _is_removed(self, id_: str) -> bool:
+        try:
+            await self._connection.ask(
+                pb.RemoveContainerRequest(container_id=id_), pb.RemoveContainerResponse, _REMOVE_SECONDS
+            )
+        except RuntimeAway:
+            raise
+        except CallFailed as error:
+            return error.is_not_found
+        return True
 
     def _make_message_file(self, attempt: Attempt) -> None:
         directory = self._paths.attempt(*attempt)
@@ -149,6 +173,17 @@ class Starts:
         except OSError as error:
             why = (error.strerror or str(error)).lower()
             raise StartFailed(f"the attempt's directory {directory} cannot be made: {why}") from None
+
+
+async def started_at(connection: Connection, id_: str) -> float:
+    """Seconds since the epoch; 0 of one that was never started, or is gone. Raises RuntimeAway."""
+    try:
+        answer = await connection.ask(pb.ContainerStatusRequest(container_id=id_), pb.ContainerStatusResponse)
+    except RuntimeAway:
+        raise
+    except CallFailed:
+        return 0.0
+    return answer.status.started_at / 1e9
 
 
 def root_refusal(launch: Launch, image: pb.Image) -> str:

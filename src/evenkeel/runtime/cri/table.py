@@ -32,6 +32,11 @@ class Kept:
         return self.record.exit is None
 
     @property
+    def has_begun(self) -> bool:
+        """A start that was cut off leaves a container that has ended and never began."""
+        return self.runs or self.record.started_at > 0
+
+    @property
     def short_id(self) -> str:
         return self.id[:_SHORTEST_ID]
 
