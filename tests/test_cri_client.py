@@ -1,9 +1,9 @@
 """Containers through a container runtime that answers, does not answer, answers too late, and forgets."""
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -402,7 +402,7 @@ def test_a_start_that_was_cut_off_is_no_end_and_is_done_again(story):
             (cut_off,) = fake.containers.values()
         cut_off.kill()
         cut_off.started_at = 0.0
-        os.unlink(f"{directory}/pods/u-1/containers/main/1/container")  # which comes after the answer
+        Path(f"{directory}/pods/u-1/containers/main/1/container").unlink()  # which comes after the answer
         async with opened(fake, directory) as runtime:
             await until(lambda: fake.counted("ListContainers") > 3)
             assert (await runtime.start(launch())).exit is None
