@@ -19,6 +19,7 @@ from evenkeel.policy.provision import PodMoment
 from evenkeel.runtime.cri import client, endings, presence, starting
 from evenkeel.runtime.cri.client import CriRuntime
 from evenkeel.runtime.interface import Attempt, Exited, Launch, Planned, RuntimeLost, StartFailed
+from evenkeel.runtime.process.paths import state_paths
 from tests.fake_cri import FakeCri
 
 CONFIG = defaulted(KubeletConfiguration())
@@ -402,7 +403,9 @@ def test_a_start_that_was_cut_off_is_no_end_and_is_done_again(story):
             (cut_off,) = fake.containers.values()
         cut_off.kill()
         cut_off.started_at = 0.0
-        Path(f"{directory}/pods/u-1/containers/main/1/container").unlink()  # which comes after the answer
+        Path(
+            state_paths(directory).attempt("u-1", "main", 1), "container"
+        ).unlink()  # which comes after the answer
         async with opened(fake, directory) as runtime:
             await until(lambda: fake.counted("ListContainers") > 3)
             assert (await runtime.start(launch())).exit is None
