@@ -7,6 +7,7 @@ import pytest
 from evenkeel.agent.agent import Agent
 from evenkeel.agent.journal import Journal
 from evenkeel.agent.pressure import cpu
+from evenkeel.agent.pressure.replaying import made_again
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.api.duration import Duration
 from evenkeel.cgroup.driver import Statistics
@@ -103,10 +104,33 @@ def test_condition_and_least_weight_come_first_then_the_pod_in_the_way_goes_and_
 
     asyncio.run(live())
     with Journal.read(f"{place.directory}/journal.db") as journal:
-        recorded = list(journal.decisions(cpu.KIND))
-    assert any(one.decision["evictions"] for one in recorded)
-    for one in recorded:
-        assert cpu.replayed(one) == one.decision
+        recorded = list(made_again(journal))
+    assert any(one.was["evictions"] for one in recorded)
+    assert not [one for one in recorded if one.unreadable or one.now != one.was]
+
+
+def test_what_was_seen_is_known_after_the_agent_was_killed(place: Place):
+    kernel = place.kernel
+    kernel.rates, kernel.waits = {"u1": 0.2, "u3": 0.3}, {"u1": 0.8}
+
+    async def until_there_is_pressure() -> None:
+        async with place.agent() as agent:
+            await agent.apply(pods_of(PODS))
+            await until(lambda: condition(agent) == "True")
+
+    async def and_after() -> None:
+        async with place.agent() as agent:
+            assert condition(agent) == "True"
+            await until(lambda: kernel.cgroups[BRANCH]["cpu.weight"] == "1")
+            # The first window after it is the second in a row: somebody goes without another warning.
+            await until(lambda: phase(agent, "idle") == "Failed")
+
+    asyncio.run(until_there_is_pressure())
+    kernel.cgroups[BRANCH]["cpu.weight"] = "100"
+    asyncio.run(and_after())
+    with Journal.read(f"{place.directory}/journal.db") as journal:
+        shortages = [one for one in made_again(journal) if one.was["short"]]
+    assert [bool(one.was["evictions"]) for one in shortages][:2] == [False, True]
 
 
 def test_nothing_is_looked_at_where_it_is_off_and_the_condition_is_not_shown(tmp_path):

@@ -7,13 +7,17 @@ import pytest
 
 from evenkeel.agent.journal import Journal
 from evenkeel.agent.journal_text import plain_of, to_text
+from evenkeel.agent.pressure import cpu_recording, stall_recording
 from evenkeel.agent.pressure.recording import KIND, Step, given, said
 from evenkeel.agent.records import NORMAL, WARNING, Happening, HeldPod
 from evenkeel.cli.main import main
+from evenkeel.policy.cpu_shortage import CpuSettings, CpuState, CpuWindow, PodCpu, decide_cpu
 from evenkeel.policy.eviction.decide import Settings, State, decide
 from evenkeel.policy.eviction.snapshot import Snapshot
 from evenkeel.policy.eviction.thresholds import parse_thresholds
 from evenkeel.policy.lifecycle.life import PodLife, Verdict
+from evenkeel.policy.memory_stall import StallSample, stall
+from tests.agents import pods_of
 from tests.eviction_pods import best_effort, burstable, guaranteed, node
 from tests.fake_front import FakeFront, served
 
@@ -96,7 +100,8 @@ def test_a_record_that_cannot_be_read_is_an_error_and_the_others_are_replayed(st
         journal.record("other", {}, {}, THEN)
     code, out, _ = run(capsys, "replay", state)
     assert code == 1
-    assert "2 decisions; 0 decided differently now, 1 not readable." in out
+    assert "decisions of kind other are not known" in out
+    assert "3 decisions; 0 decided differently now, 2 not readable." in out
 
 
 @pytest.mark.parametrize(
@@ -199,6 +204,81 @@ def test_why_of_a_pod_that_nobody_knows_is_a_sentence(state, capsys):
     code, _, err = run(capsys, "why", "nobody", "--state-dir", state)
     assert code == 1
     assert "has never heard of a pod default/nobody" in err
+
+
+# Of cpu, and of stalls at memory.high
+
+
+@pytest.fixture
+def other_kinds(tmp_path):
+    """A journal in which `batch` went for want of cpu, and `slow` stalled."""
+    batch, web = best_effort("batch", 0).pod, burstable("web", 0, 100, priority=3).pod
+    request = {"resources": {"requests": {"cpu": "500m"}}}
+    starved = pods_of(
+        json.dumps(
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"name": "starved"},
+                "spec": {"containers": [{"name": "c", "image": "host", **request}]},
+            }
+        )
+    )[0]
+    window = CpuWindow(
+        60.0,
+        60.0,
+        (PodCpu(starved, 12_000_000, 40_000_000), PodCpu(batch, 30_000_000), PodCpu(web, 9_000_000)),
+    )
+    before, settings = CpuState(1, 1.0), CpuSettings()
+    _, decision = decide_cpu(before, window, settings)
+    assert decision.victim == batch
+    samples = [StallSample(float(at), 100 << 20, 100 << 20, at * 900_000, 7) for at in range(11)]
+    found = stall(samples, 10.0)
+    assert found is not None
+    with Journal.open(str(tmp_path / "journal.db")) as journal:
+        journal.record(
+            "cpu", cpu_recording.given(before, window, settings), cpu_recording.said(decision), THEN
+        )
+        journal.tell(Happening(THEN, WARNING, "Evicted", decision.message, pod=batch.key, uid="u"))
+        outcome = {**stall_recording.said(found), "answer": "report", "done": ""}
+        journal.record(
+            "memoryStall", stall_recording.given("default/slow", "c", 10.0, samples), outcome, THEN
+        )
+        journal.tell(Happening(THEN, WARNING, "MemoryHighStall", found.sentence, pod="default/slow", uid="s"))
+    return tmp_path
+
+
+@pytest.mark.req("A22", "C8", "E14")
+def test_every_kind_of_decision_is_made_again(other_kinds, capsys):
+    code, out, _ = run(capsys, "replay", other_kinds, "--all")
+    assert code == 0
+    assert "evict default/batch; short of cpu: default/starved" in out
+    assert "a stall at memory.high; it is told" in out
+    assert "2 decisions, each decided again as it was." in out
+    assert run(capsys, "replay", other_kinds, "--eviction-order", "priority")[0] == 0
+    with Journal.open(str(other_kinds / "journal.db")) as journal:
+        first, second = journal.decisions()
+        changed = {**first.snapshot, "state": {"shortWindows": 0}}
+        journal.record("cpu", changed, first.decision, THEN)
+        journal.record("memoryStall", {**second.snapshot, "periodSeconds": 100.0}, second.decision, THEN)
+    code, out, _ = run(capsys, "replay", other_kinds)
+    assert code == 1
+    assert "4 decisions; 2 decided differently now, 0 not readable." in out
+
+
+@pytest.mark.req("A22", "C8", "E14")
+def test_why_tells_of_cpu_and_of_stalls(other_kinds, capsys):
+    _, out, _ = run(capsys, "why", "batch", "--state-dir", other_kinds)
+    assert "default/starved received 200m of the 500m cpu that it requested" in out
+    assert "default/web (Burstable, priority 3), using 150m cpu, was number 2 in rank." in out
+    assert (
+        "default/starved, using 200m cpu of its request of 500m cpu, received less than it requested" in out
+    )
+    _, out, _ = run(capsys, "why", "web", "--state-dir", other_kinds)
+    assert "default/batch was evicted, and this pod stayed: it was number 2 in rank." in out
+    _, out, _ = run(capsys, "why", "slow", "--state-dir", other_kinds, "-o", "json")
+    (told,) = json.loads(out)["chapters"]
+    assert (told["reason"], told["decision"]) == ("MemoryHighStall", 2)
 
 
 # On the live node

@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from evenkeel.agent.journal import Journal
+from evenkeel.agent.pressure.replaying import made_again
 from evenkeel.cgroup.drivers.processes import is_dead
 from evenkeel.cli.client import Client, NoAgent
 from tests.kernel.cgroups import Cgroup, named_hierarchies
@@ -202,11 +204,18 @@ class Up:
                 self.kill()
             self.start()
         assert self.stop() == 0, self.log.read_text()[-3000:]
+        self.check_decisions()
         if self.containerd is not None:
             assert not self.containerd.containers()
             name = self.root.paths()[0].name
             left = [str(path) for top in named_hierarchies() for path in (top / name).glob("*/")]
             assert not left, f"cgroups left behind: {', '.join(left)}"
+
+    def check_decisions(self) -> None:
+        """Everything that was decided under pressure is decided so again from the journal alone."""
+        with Journal.read(str(self.state / "journal.db")) as journal:
+            others = [again for again in made_again(journal) if again.unreadable or again.differs]
+        assert not others, f"{len(others)} decisions differ when replayed, the first is {others[0]}"
 
 
 MakeUp = Callable[..., Up]

@@ -155,8 +155,8 @@ def test_who_keeps_a_pod_from_the_cpu_it_requested_is_lowered_then_evicted(up: M
     assert "NodeHasCPUPressure" in reasons(agent)
     assert "CPUShortage" in reasons(agent, "starved")
     with Journal.read(str(agent.state / "journal.db")) as journal:
-        found = list(journal.decisions(cpu.KIND))
-    assert [cpu.replayed(one) for one in found] == [one.decision for one in found]
+        found = [one.decision["evictions"] for one in journal.decisions(cpu.KIND)]
+    assert [one["pod"] for evictions in found for one in evictions] == ["default/greedy"]
 
 
 def _with_limits(plain: dict[str, Any], limits: dict[str, str]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from evenkeel.agent.journal import Journal
-from evenkeel.agent.pressure.recording import KIND, replayed
+from evenkeel.agent.pressure.recording import KIND
 from evenkeel.host.meminfo import parse_meminfo
 from tests.kernel.agents import MIB, MakeUp, Up, pod, up, with_host_path
 from tests.kernel.planned import oom_kills
@@ -25,15 +25,8 @@ def grow(name: str, kind: str, mib: int, rate_mib: int = 0, *, request_mib: int 
 
 
 def decisions(agent: Up) -> list[dict]:
-    """What was decided, after checking that each is decided so again from its record."""
     with Journal.read(str(agent.state / "journal.db")) as journal:
-        found = list(journal.decisions(KIND))
-    for record in found:
-        _, again = replayed(record)
-        assert {**record.decision, **again} == record.decision, (
-            f"decision {record.number} differs when replayed"
-        )
-    return [record.decision for record in found]
+        return [record.decision for record in journal.decisions(KIND)]
 
 
 @pytest.mark.req("A15", "A20", "B8", "E1", "E2", "E14")
@@ -98,7 +91,6 @@ def test_a_soft_threshold_waits_for_its_time_and_gives_the_pod_its_grace(up: Mak
     assert status["reason"] == "Evicted"
     assert said.read_text() == "term\n"
     assert "soft threshold of 100Gi for 1 s or longer" in status["message"]
-    decisions(agent)
 
 
 @pytest.mark.req("A20", "E14")
@@ -168,4 +160,3 @@ def test_the_machine_s_own_memory_is_watched_as_well(up: MakeUp):
     assert status["reason"] == "Evicted"
     assert status["message"].startswith("memory.available is")
     assert agent.phase("within") == "Running"
-    decisions(agent)

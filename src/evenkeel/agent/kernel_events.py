@@ -8,10 +8,9 @@ from evenkeel.agent.journal import JournalError
 from evenkeel.agent.parts import Parts
 from evenkeel.agent.records import WARNING
 from evenkeel.cgroup.tree import Cgroup, Kind, Tree, Version
-from evenkeel.errors import EvenkeelError
+from evenkeel.host.boot import boot_id
 from evenkeel.host.event_stream import EventStream
 from evenkeel.host.events import Event, LogGap, OomKill, OomNotified, SubscriptionEnded
-from evenkeel.host.files import read_text
 from evenkeel.host.kernel_log import DEVICE
 from evenkeel.host.oom_record import OomRecord
 
@@ -70,7 +69,7 @@ class KernelEvents:
         """From where a former agent stopped, if the machine has not been started anew since."""
         after = None
         position = self._journal.value(_LOG_POSITION)
-        if isinstance(position, dict) and position.get("boot") == _boot_id():
+        if isinstance(position, dict) and position.get("boot") == boot_id():
             after = position.get("sequence")
         stream.watch_kernel_log(after if isinstance(after, int) else None)
 
@@ -120,7 +119,7 @@ class KernelEvents:
             {name: value for name, value in record._asdict().items() if value not in ("", None)},
         )
         try:
-            self._journal.set_value(_LOG_POSITION, {"boot": _boot_id(), "sequence": record.sequence})
+            self._journal.set_value(_LOG_POSITION, {"boot": boot_id(), "sequence": record.sequence})
             self._telling.commit()
         except JournalError as error:
             log.error("%s", error)  # noqa: TRY400
@@ -138,10 +137,3 @@ def _in_words(record: OomRecord, cgroup: Cgroup) -> str:
         limit_cgroup=names.get(record.limit_cgroup, record.limit_cgroup),
     )
     return words.sentence
-
-
-def _boot_id() -> str:
-    try:
-        return read_text("/proc/sys/kernel/random/boot_id").strip()
-    except EvenkeelError:
-        return ""

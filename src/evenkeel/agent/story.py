@@ -8,13 +8,18 @@ from typing import NamedTuple
 from evenkeel.agent.journal import Decision as Recorded
 from evenkeel.agent.journal import Journal
 from evenkeel.agent.journal_text import Unreadable
+from evenkeel.agent.pressure import cpu_recording, stall_recording
+from evenkeel.agent.pressure.cpu_recording import CpuStep
 from evenkeel.agent.pressure.recording import KIND, Step, replayed
 from evenkeel.agent.records import Happening
+from evenkeel.api.resources import CPU
+from evenkeel.policy.cpu_shortage import InTheWay, in_the_way
 from evenkeel.policy.eviction.decide import EVICTED, ranking
 from evenkeel.policy.eviction.message import Considered, considered
 from evenkeel.policy.eviction.snapshot import active
 
 _SAME_MOMENT_SECONDS = 5.0  # between a decision and the telling of it
+_STALLED = "MemoryHighStall"
 
 
 class Other(NamedTuple):
@@ -39,6 +44,17 @@ class Chapter(NamedTuple):
     stayed: tuple[Other, ...] = ()
 
 
+class _Decided(NamedTuple):
+    """A decision that the pod was part of."""
+
+    record: Recorded
+    reason: str  # of the happening that tells of it
+    gone: tuple[str, ...]
+    resource: str = ""  # what was short
+    others: tuple[Other, ...] = ()  # who stayed
+    is_done: bool = True
+
+
 class Story(NamedTuple):
     pod: str
     chapters: tuple[Chapter, ...]
@@ -57,7 +73,9 @@ def story_of(journal: Journal, key: str) -> Story | None:
     chapters = [_chapter(one, decided, key) for one in happened]
     told = {one.decision for one in chapters}
     chapters += [
-        _stayed(record, step, key) for record, step in decided if record.number not in told and step.is_done
+        _stayed(one, key)
+        for one in decided
+        if one.record.number not in told and one.is_done and one.gone and key not in one.gone
     ]
     chapters.sort(key=lambda one: one.at)
     verdict = held.life.verdict if held is not None else None
@@ -67,21 +85,31 @@ def story_of(journal: Journal, key: str) -> Story | None:
     return Story(key, tuple(chapters), held is not None, "Running" if runs else "Pending" if held else "")
 
 
-def _decisions_about(journal: Journal, key: str) -> Iterator[tuple[Recorded, Step]]:
-    """Those in which somebody went, and the pod was there."""
-    for record in journal.decisions(KIND):
+def _decisions_about(journal: Journal, key: str) -> Iterator[_Decided]:
+    """Those in which somebody went, or stalled, and the pod was there."""
+    for record in journal.decisions():
         said = record.decision
-        if not isinstance(said, dict) or not said.get("evictions"):
+        if not isinstance(said, dict):
             continue
         try:
-            step, _ = replayed(record)
+            if record.kind == KIND and said.get("evictions"):
+                step, _ = replayed(record)
+                if any(seen.pod.key == key for seen in step.snapshot.pods):
+                    gone = tuple(one.pod.key for one in step.decision.evictions)
+                    is_done = said.get("isDone") is not False
+                    yield _Decided(record, EVICTED, gone, _resource(step), tuple(_others(step)), is_done)
+            elif record.kind == cpu_recording.KIND and said.get("evictions"):
+                cpu_step, _ = cpu_recording.replayed(record)
+                victim = cpu_step.decision.victim
+                if victim is not None and any(one.pod.key == key for one in cpu_step.window.pods):
+                    yield _Decided(record, EVICTED, (victim.key,), CPU, tuple(_others_by_cpu(cpu_step)))
+            elif record.kind == stall_recording.KIND and stall_recording.pod_of(record) == key:
+                yield _Decided(record, _STALLED, ())
         except Unreadable:
             continue
-        if any(seen.pod.key == key for seen in step.snapshot.pods):
-            yield record, step._replace(is_done=said.get("isDone") is not False)
 
 
-def _chapter(happening: Happening, decided: tuple[tuple[Recorded, Step], ...], key: str) -> Chapter:
+def _chapter(happening: Happening, decided: tuple[_Decided, ...], key: str) -> Chapter:
     chapter = Chapter(
         happening.at,
         happening.reason,
@@ -91,33 +119,28 @@ def _chapter(happening: Happening, decided: tuple[tuple[Recorded, Step], ...], k
         happening.times,
         happening.figures,
     )
-    if happening.reason != EVICTED:
-        return chapter
-    for record, step in decided:
-        is_its = any(one.pod.key == key for one in step.decision.evictions)
-        if is_its and abs(record.at - happening.at) < _SAME_MOMENT_SECONDS:
-            return chapter._replace(
-                decision=record.number, resource=_resource(step), stayed=tuple(_others(step, key))
-            )
+    for one in decided:
+        is_its = one.reason == happening.reason and (not one.gone or key in one.gone)
+        if is_its and abs(one.record.at - happening.at) < _SAME_MOMENT_SECONDS:
+            return chapter._replace(decision=one.record.number, resource=one.resource, stayed=one.others)
     return chapter
 
 
-def _stayed(record: Recorded, step: Step, key: str) -> Chapter:
+def _stayed(decided: _Decided, key: str) -> Chapter:
     """The pod was considered, and another one went."""
-    gone = " and ".join(one.pod.key for one in step.decision.evictions)
-    own = next((one for one in _others(step, "") if one.pod.pod == key), None)
+    own = next((one for one in decided.others if one.pod.pod == key), None)
     why = f": it {own.why}" if own is not None else ""
     return Chapter(
-        record.at,
+        decided.record.at,
         "Spared",
-        f"{gone} was evicted, and this pod stayed{why}",
-        decision=record.number,
-        resource=_resource(step),
+        f"{' and '.join(decided.gone)} was evicted, and this pod stayed{why}",
+        decision=decided.record.number,
+        resource=decided.resource,
         stayed=() if own is None else (own,),
     )
 
 
-def _others(step: Step, key: str) -> Iterator[Other]:
+def _others(step: Step) -> Iterator[Other]:
     acting_on = step.decision.acting_on
     if acting_on is None:
         return
@@ -125,9 +148,24 @@ def _others(step: Step, key: str) -> Iterator[Other]:
     place = 0
     for one in ranking(acting_on.signal, active(step.snapshot), step.settings):
         place += one.spared is None
-        if one.pod.key != key and one.pod.key not in gone:
+        if one.pod.key not in gone:
             why = str(one.spared) if one.spared is not None else f"was number {place} in rank"
             yield Other(considered(one), why)
+
+
+def _others_by_cpu(step: CpuStep) -> Iterator[Other]:
+    """Those that stood in the way as well, and those that were short."""
+    (_, *others) = in_the_way(step.window, step.settings.profile)
+    for place, (one, _) in enumerate(others, 2):
+        yield Other(_considered(one), f"was number {place} in rank")
+    for short in step.decision.short:
+        seen = Considered(short.pod, "", 0, short.received_millicpu, short.request_millicpu, False)
+        yield Other(seen, "received less than it requested: it was for this pod")
+
+
+def _considered(one: InTheWay) -> Considered:
+    above = one.used_millicpu > one.request_millicpu
+    return Considered(one.pod, one.qos_class, one.priority, one.used_millicpu, one.request_millicpu, above)
 
 
 def _resource(step: Step) -> str:

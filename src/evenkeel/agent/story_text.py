@@ -1,6 +1,7 @@
 """The story of a pod in sentences, for the terminal and for the page."""
 
 from evenkeel.agent.story import Chapter, Other, Story
+from evenkeel.api.resources import CPU
 from evenkeel.policy.eviction.message import readable
 from evenkeel.policy.eviction.usage import Resource
 
@@ -21,10 +22,16 @@ def sentence(chapter: Chapter) -> str:
 def stayed_sentence(other: Other, resource: str) -> str:
     """Of a pod that was considered; `resource` is what was short."""
     seen = other.pod
-    unit = Resource(resource) if resource else Resource.MEMORY
-    used = "unknown" if seen.usage is None else readable(seen.usage, unit)
-    request = f" of its request of {readable(seen.request, unit)}" if seen.request else ""
-    return f"{seen.pod} ({seen.qos_class}, priority {seen.priority}), using {used}{request}, {other.why}."
+    used = "unknown" if seen.usage is None else _amount(seen.usage, resource)
+    request = f" of its request of {_amount(seen.request, resource)}" if seen.request else ""
+    who = f"{seen.pod} ({seen.qos_class}, priority {seen.priority})" if seen.qos_class else seen.pod
+    return f"{who}, using {used}{request}, {other.why}."
+
+
+def _amount(amount: int, resource: str) -> str:
+    if resource == CPU:
+        return f"{amount}m cpu"
+    return readable(amount, Resource(resource) if resource else Resource.MEMORY)
 
 
 def end_sentence(story: Story) -> str:

@@ -8,13 +8,12 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from evenkeel.agent.journal import Decision as Recorded
 from evenkeel.agent.journal import Journal
-from evenkeel.agent.journal_text import Unreadable
-from evenkeel.agent.pressure.recording import KIND, replayed, said
+from evenkeel.agent.pressure.recording import said
+from evenkeel.agent.pressure.replaying import Again, made_again
 from evenkeel.cli.config_flags import add_config_flags
 from evenkeel.cli.output import STRUCTURED, print_structured
 from evenkeel.cli.state import add_state_flag
@@ -36,8 +35,9 @@ class Replayed(NamedTuple):
 
     number: int
     at: float
-    recorded: dict[str, object]
-    now: dict[str, object]
+    kind: str
+    recorded: Mapping[str, object]
+    now: Mapping[str, object]
     differs: tuple[str, ...] = ()
     unreadable: str = ""
 
@@ -76,30 +76,24 @@ def _replay(journal: Journal, what_if: WhatIf) -> Iterator[Replayed]:
     # With other thresholds, what was known before a step is what the steps before it would have left. Each of those
     # who watch has a state of its own.
     states: dict[object, State] = {}
-    for record in journal.decisions(KIND):
-        recorded = record.decision if isinstance(record.decision, dict) else {}
-        try:
-            step, now = replayed(record)
-        except Unreadable as error:
-            yield Replayed(record.number, record.at, recorded, {}, unreadable=str(error))
-            continue
-        if what_if.changes_anything:
-            source = recorded.get("source", "memory")
+    for again in made_again(journal):
+        now = again.now
+        if again.step is not None and what_if.changes_anything:
+            step = again.step
+            source = again.was.get("source", "memory")
             state = states.get(source, State()) if what_if.changes_thresholds else step.state
             thresholds, settings = what_if.thresholds(step.thresholds), what_if.settings(step.settings)
             states[source], decision = decide(state, step.snapshot, thresholds, settings)
             now = said(decision)
-        yield _compared(record, recorded, now, what_if)
+        number, at, kind, _, _ = again.record
+        yield Replayed(number, at, kind, again.was, now, _differs(again, now, what_if), again.unreadable)
 
 
-def _compared(
-    record: Recorded, recorded: dict[str, object], now: dict[str, object], what_if: WhatIf
-) -> Replayed:
-    if what_if.changes_anything:  # words and thresholds differ as they must; what counts is who goes
-        differs: tuple[str, ...] = () if _pods(recorded) == _pods(now) else ("evictions",)
-    else:
-        differs = tuple(name for name, value in now.items() if recorded.get(name) != value)
-    return Replayed(record.number, record.at, recorded, now, differs)
+def _differs(again: Again, now: Mapping[str, object], what_if: WhatIf) -> tuple[str, ...]:
+    if not what_if.changes_anything:
+        return again.differs
+    # Words and thresholds differ as they must; what counts is who goes.
+    return () if again.unreadable or _pods(again.was) == _pods(now) else ("evictions",)
 
 
 def _print(steps: list[Replayed], what_if: WhatIf, *, shows_all: bool) -> None:
@@ -137,8 +131,17 @@ def _words(step: Replayed, what_if: WhatIf) -> str:
     return f"DIFFERENT: {parts}"
 
 
-def _doing(said_: dict[str, object]) -> str:
+def _doing(said_: Mapping[str, object]) -> str:
+    if "stall" in said_:
+        return (
+            f"a stall at memory.high; {said_.get('done') or 'it is told'}" if said_["stall"] else "no stall"
+        )
     pods = _pods(said_)
+    short = said_.get("short")
+    if isinstance(short, list):
+        pods_short = ", ".join(str(one.get("pod", "")) for one in short if isinstance(one, dict)) or "nobody"
+        goes = f"evict {' and '.join(pods)}" if pods else "nobody goes"
+        return f"{goes}; short of cpu: {pods_short}"
     acting_on = said_.get("actingOn")
     because = f" for {acting_on}" if acting_on else ""
     held = "" if said_.get("isDone", True) else ", held back: what was needed was on its way already"
@@ -150,7 +153,7 @@ def _doing(said_: dict[str, object]) -> str:
     return "nobody goes; nothing is crossed"
 
 
-def _pods(said_: dict[str, object]) -> list[str]:
+def _pods(said_: Mapping[str, object]) -> list[str]:
     evictions = said_.get("evictions")
     if not isinstance(evictions, list):
         return []

@@ -9,14 +9,15 @@ import asyncio
 import logging
 import time
 
-from evenkeel.agent.journal import Decision as Recorded
 from evenkeel.agent.journal import JournalError
 from evenkeel.agent.journal_text import Unreadable, from_text, plain_of, plain_text, to_text
 from evenkeel.agent.parts import Parts
+from evenkeel.agent.pressure.cpu_recording import KIND, given, said
 from evenkeel.agent.pressure.node_conditions import NodeConditions
 from evenkeel.agent.records import NORMAL, WARNING, HeldPod
 from evenkeel.cgroup.tree import Cgroup, Kind, Setting, Version
 from evenkeel.errors import EvenkeelError
+from evenkeel.host.boot import boot_id
 from evenkeel.host.cpu_waits import TaskWaits, waited_some_us
 from evenkeel.policy.cpu import MIN_SHARES, MIN_WEIGHT
 from evenkeel.policy.cpu_shortage import (
@@ -35,8 +36,8 @@ from evenkeel.policy.qos import QoSClass
 
 log = logging.getLogger(__name__)
 
-KIND = "cpu"  # of decisions in the journal
 SOURCE = "cpu"
+_KEPT = "cpuPressure"  # in the journal's values: what one window leaves for the next
 _LOOKS = 6  # in a window
 _LEAST = {"cpu.shares": str(MIN_SHARES), "cpu.weight": str(MIN_WEIGHT)}
 
@@ -77,8 +78,30 @@ class CpuPressure:
         self._begun_at = 0.0
         self._begun: dict[str, _Begun] = {}  # by UID
 
+    def take_up(self) -> None:
+        """What a former agent had seen, if the machine has not been started anew since: its clock has. Where `cpuKills`
+        was switched off meanwhile there is nothing to go on with."""
+        kept = self._journal.value(_KEPT)
+        if not self.is_on or not isinstance(kept, dict) or kept.get("boot") != boot_id():
+            return
+        try:
+            self._state = from_text(CpuState, plain_text(kept.get("state")))
+        except Unreadable:
+            return
+        self._is_pressure = bool(kept.get("isPressure"))
+        self._conditions.set(SOURCE, (CPU_PRESSURE,) if self._is_pressure else ())
+
+    def _keep(self) -> None:
+        state = plain_of(to_text(self._state))
+        kept = {"boot": boot_id(), "state": state, "isPressure": self._is_pressure}
+        try:
+            self._journal.set_value(_KEPT, kept)
+        except JournalError as error:
+            log.error("%s", error)  # noqa: TRY400
+
     async def run(self) -> None:
         """Until cancelled."""
+        self._lower()
         self._begin(time.monotonic())
         while True:
             await asyncio.sleep(self._window_seconds / _LOOKS)
@@ -174,7 +197,10 @@ class CpuPressure:
         if decision.is_pressure != self._is_pressure or decision.short:
             self._record(before, window, decision)
         self._tell(decision, window)
+        is_news = (self._state, decision.is_pressure) != (before, self._is_pressure)
         self._is_pressure = decision.is_pressure
+        if is_news:
+            self._keep()
         self._lower()
         self._conditions.set(SOURCE, (CPU_PRESSURE,) if decision.is_pressure else ())
         if decision.victim is not None:
@@ -207,7 +233,7 @@ class CpuPressure:
 
     def _record(self, before: CpuState, window: CpuWindow, decision: CpuDecision) -> None:
         try:
-            self._journal.record(KIND, _given(before, window, self._settings), said(decision), self._clock())
+            self._journal.record(KIND, given(before, window, self._settings), said(decision), self._clock())
         except JournalError as error:
             log.error("%s", error)  # noqa: TRY400
 
@@ -225,41 +251,3 @@ class CpuPressure:
                     if one.file in _LEAST
                 )
         self._sync.override(SOURCE, wanted)
-
-
-def said(decision: CpuDecision) -> dict[str, object]:
-    """What was decided, as plain values."""
-    victim = decision.victim
-    return {
-        "short": [one._asdict() for one in decision.short],
-        "isPressure": decision.is_pressure,
-        "evictions": []
-        if victim is None
-        else [
-            {
-                "pod": victim.key,
-                "uid": victim.metadata.uid,
-                "graceSeconds": decision.grace_seconds,
-                "message": decision.message,
-            }
-        ],
-    }
-
-
-def replayed(record: Recorded) -> dict[str, object]:
-    """What the recorded figures lead to now, to be compared with `record.decision`. Raises Unreadable."""
-    content = record.snapshot
-    if not isinstance(content, dict):
-        raise Unreadable(f"decision {record.number} has no snapshot")
-    state = from_text(CpuState, plain_text(content.get("state")))
-    window = from_text(CpuWindow, plain_text(content.get("window")))
-    settings = from_text(CpuSettings, plain_text(content.get("settings")))
-    return said(decide_cpu(state, window, settings)[1])
-
-
-def _given(state: CpuState, window: CpuWindow, settings: CpuSettings) -> dict[str, object]:
-    return {
-        "state": plain_of(to_text(state)),
-        "window": plain_of(to_text(window)),
-        "settings": plain_of(to_text(settings)),
-    }

@@ -10,8 +10,7 @@ from evenkeel.agent.pressure import intents
 from evenkeel.agent.pressure.node_conditions import NodeConditions
 from evenkeel.agent.pressure.recording import KIND, Step, given, said, state_from, state_plain
 from evenkeel.agent.records import NORMAL, WARNING
-from evenkeel.errors import EvenkeelError
-from evenkeel.host.files import read_text
+from evenkeel.host.boot import boot_id
 from evenkeel.policy.eviction.decide import EVICTED, Eviction, State
 from evenkeel.policy.lifecycle.life import Verdict
 
@@ -76,7 +75,7 @@ class Outcomes:
             with self._journal.transaction():
                 outcome = {**said(decision), "isDone": step.is_done, "source": self._source, **more}
                 self._journal.record(KIND, given(step), outcome, self._clock())
-                self._journal.set_value(self._key, {"boot": _boot_id(), "state": state_plain(after)})
+                self._journal.set_value(self._key, {"boot": boot_id(), "state": state_plain(after)})
         except JournalError as error:
             log.error("%s", error)  # noqa: TRY400
         self._sync.want_step()
@@ -94,7 +93,7 @@ class Outcomes:
     def state_before(self) -> State:
         """As a former agent left it, if the machine has not been started anew since: its clock has."""
         kept = self._journal.value(self._key)
-        if not isinstance(kept, dict) or kept.get("boot") != _boot_id():
+        if not isinstance(kept, dict) or kept.get("boot") != boot_id():
             return State()
         try:
             state = state_from(kept.get("state"))
@@ -102,10 +101,3 @@ class Outcomes:
             return State()
         self._conditions.set(self._source, state.conditions)
         return state
-
-
-def _boot_id() -> str:
-    try:
-        return read_text("/proc/sys/kernel/random/boot_id").strip()
-    except EvenkeelError:
-        return ""

@@ -10,10 +10,9 @@ import logging
 import time
 from typing import NamedTuple
 
-from evenkeel.agent.journal import Decision as Recorded
 from evenkeel.agent.journal import JournalError
-from evenkeel.agent.journal_text import Unreadable
 from evenkeel.agent.parts import Parts
+from evenkeel.agent.pressure.stall_recording import KIND, given, said
 from evenkeel.agent.records import NORMAL, WARNING, HeldPod
 from evenkeel.cgroup.tree import Cgroup, Kind, Setting, Tree, Version
 from evenkeel.errors import EvenkeelError
@@ -37,7 +36,6 @@ from evenkeel.policy.words import bytes_text
 
 log = logging.getLogger(__name__)
 
-KIND = "memoryStall"  # of decisions in the journal
 SOURCE = "memoryStall"
 _RAISED = "memoryHighRaised"  # in the journal's values
 _HIGH, _MAX = "memory.high", "memory.max"
@@ -209,13 +207,8 @@ class MemoryStalls:
         figures = {**found._asdict(), "answer": str(self._answer)}
         self._telling.tell(WARNING, "MemoryHighStall", message, held.pod, cgroup.container, figures)
         try:
-            snapshot = {
-                "pod": held.pod.key,
-                "container": cgroup.container,
-                "periodSeconds": self._period,
-                "samples": [list(sample) for sample in samples],
-            }
-            outcome = {"stall": list(found), "answer": str(self._answer), "done": done}
+            snapshot = given(held.pod.key, cgroup.container, self._period, samples)
+            outcome = {**said(found), "answer": str(self._answer), "done": done}
             self._journal.record(KIND, snapshot, outcome, self._clock())
         except JournalError as error:
             log.error("%s", error)  # noqa: TRY400
@@ -285,18 +278,6 @@ class MemoryStalls:
             )
         except JournalError as error:
             log.error("%s", error)  # noqa: TRY400
-
-
-def replayed(record: Recorded) -> list[object] | None:
-    """What the recorded samples show now, to be compared with `stall` in `record.decision`. Raises Unreadable."""
-    content = record.snapshot
-    try:
-        assert isinstance(content, dict)
-        samples = [StallSample(*sample) for sample in content["samples"]]
-        found = stall(samples, float(content["periodSeconds"]))
-    except (AssertionError, KeyError, TypeError, ValueError):
-        raise Unreadable(f"decision {record.number} has no samples") from None
-    return None if found is None else list(found)
 
 
 def _mark(cgroup: Cgroup) -> int | None:
