@@ -36,10 +36,26 @@ def test_those_of_two_sources_stand_beside_each_other():
     assert overrides.on(TREE).cgroups[1].settings == (PLANNED, limit)
 
 
-def test_a_file_that_is_not_planned_stays_so():
+def test_a_file_that_is_not_planned_gets_the_kernel_s_default_when_it_ends():
     overrides = Overrides()
-    overrides.set("stall", {"/top/pod2": (Setting("memory.high", "5000", "C8", "for the test"),)})
-    assert overrides.on(TREE).cgroups[2].settings == (PLANNED,)
+    high = Setting("memory.high", "5000", "A15", "for the test")
+    overrides.set("throttle", {"/top/pod2": (high,)})
+    assert overrides.on(TREE).cgroups[2].settings == (PLANNED, high)
+    overrides.set("throttle", {})
+    after = overrides.on(TREE).cgroups[2]
+    assert after.settings == (PLANNED, Setting("memory.high", "max", "A15", "no longer for the test"))
+    assert overrides.on(TREE).cgroups[2] is after
+    assert overrides.on(TREE._replace(cgroups=TREE.cgroups[:2])).cgroups == TREE.cgroups[:2]
+    assert overrides.on(TREE) is TREE  # another one of that name: nobody has written anything there
+
+
+def test_what_somebody_before_us_set_is_put_back():
+    overrides = Overrides()
+    overrides.was_set("/top/pod2", Setting("memory.high", "", "A15", "for the test"))
+    overrides.was_set("/top/pod1", Setting("cpu.weight", "", "A22", "for the test"))
+    made = overrides.on(TREE)
+    assert made.cgroups[2].value("memory.high") == "max"
+    assert made.cgroups[1].settings == ONE.settings
 
 
 def test_healing_keeps_them_and_their_end_is_no_drift():

@@ -10,6 +10,7 @@ import pytest
 from evenkeel.agent.agent import Agent
 from evenkeel.agent.journal import Decision as Recorded
 from evenkeel.agent.journal import Journal
+from evenkeel.agent.pressure.brake import Brake
 from evenkeel.agent.pressure.departures import Departures
 from evenkeel.agent.pressure.figures import Figures
 from evenkeel.agent.pressure.intents import Intents, intent_of, taken_up
@@ -19,13 +20,15 @@ from evenkeel.agent.pressure.roster import Member, Roster
 from evenkeel.api.amount import Amount
 from evenkeel.api.pod import Pod
 from evenkeel.api.profile import Profile
+from evenkeel.cgroup.driver import CgroupError
 from evenkeel.cgroup.tree import Version
 from evenkeel.host.memory_reading import CgroupMemory, NodeMemory
+from evenkeel.policy.eviction.brake import has_to_stand_still, is_loose, is_tight
 from evenkeel.policy.eviction.decide import Settings, State, decide
 from evenkeel.policy.eviction.snapshot import MemoryFigures, NodeFigures, PodFigures, PodSnapshot, Snapshot
 from evenkeel.policy.eviction.thresholds import Signal, parse_thresholds
 from evenkeel.policy.lifecycle.life import Verdict
-from tests.agents import Place, pods_of, until
+from tests.agents import CountingKernel, Place, pods_of, until
 
 MIB = 2**20
 PODS = """
@@ -308,3 +311,81 @@ def phase(agent: Agent, name: str) -> str:
 
 def told(agent: Agent, name: str) -> list[str]:
     return [one.reason for one in agent.happenings(f"default/{name}")]
+
+
+# Standing still, and being throttled
+
+
+@pytest.mark.req("A15", "E12")
+def test_those_above_their_request_stand_still_when_half_of_the_reserve_is_gone_and_others_never():
+    assert is_tight(49, 100)
+    assert not is_tight(50, 100)
+    assert not is_loose(74, 100)
+    assert is_loose(75, 100)
+    assert has_to_stand_still(12 * MIB, 10 * MIB, 100 * MIB)
+    assert not has_to_stand_still(11 * MIB, 10 * MIB, 100 * MIB)  # the next look is soon enough
+    assert not has_to_stand_still(10 * MIB, 10 * MIB, 0)
+
+
+class FreezingKernel(CountingKernel):
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen: set[str] = set()
+
+    def send_freeze(self, path: str, *, frozen: bool) -> None:
+        if frozen and path.endswith("gone"):
+            raise CgroupError("gone", path=path, reason="ENODEV")
+        (self.frozen.add if frozen else self.frozen.discard)(path)
+
+
+def test_nobody_stands_still_for_longer_than_a_second_nor_again_at_once():
+    kernel, brake = FreezingKernel(), Brake()
+    assert brake.can_hold(10.0)
+    brake.hold(kernel, ["/a", "/gone"], 10.0)
+    brake.hold(kernel, ["/b"], 10.5)
+    assert kernel.frozen == {"/a", "/b"}
+    brake.let_go(kernel, "/a")
+    assert kernel.frozen == {"/b"}
+    assert brake.can_hold(10.9)
+    assert not brake.can_hold(11.0)
+    brake.release(kernel, 11.0)
+    assert not kernel.frozen
+    assert not brake.is_holding
+    assert not brake.can_hold(11.5)
+    assert brake.can_hold(12.0)
+    brake.hold(kernel, ["/a"], 12.0)
+    brake.release(kernel, 12.1)
+    assert brake.can_hold(12.1)
+
+
+@pytest.mark.req("A15", "E9")
+def test_a_throttled_pod_is_kept_so_by_the_pass_that_heals_and_let_go_without_drift(place):
+    kernel = place.kernel
+    path = "/evenkeel/kubepods/burstable/podu-web"
+
+    async def live() -> None:
+        async with place.agent() as agent:
+            await agent.apply(pods_of(PODS))
+            await until(lambda: len(place.runtime.records) == 2)
+            throttle = agent._pressure._throttle
+            throttle.set({"u-web": 96 * MIB, "u-gone": 5})
+            assert kernel.cgroups[path]["memory.high"] == str(96 * MIB)
+            agent._sync.heal()
+            assert kernel.cgroups[path]["memory.high"] == str(96 * MIB)
+            throttle.set({})
+            assert kernel.cgroups[path]["memory.high"] == "max"
+            agent._sync.heal()
+            await until(lambda: "ThrottleOver" in [one.reason for one in agent.happenings("default/web")])
+            assert "Throttled" in [one.reason for one in agent.happenings("default/web")]
+            assert "DriftRepaired" not in [one.reason for one in agent.happenings()]
+            throttle.set({"u-web": 96 * MIB})
+            agent._pressure._throttle.set = lambda _: None  # the agent is killed: it lets go of nobody
+
+    async def after() -> None:
+        async with place.agent() as agent:
+            assert kernel.cgroups[path]["memory.high"] == "max"
+            assert agent.pod("default/web") is not None
+
+    asyncio.run(live())
+    assert kernel.cgroups[path]["memory.high"] == str(96 * MIB)
+    asyncio.run(after())

@@ -22,16 +22,18 @@ class Storm(NamedTuple):
     quiet: tuple[dict[str, Any], ...]  # use no more than they requested
     loads: tuple[dict[str, Any], ...]
     quiet_bytes: int  # what the quiet ones use together
+    has_cache: bool  # some of the loads write files
 
     def __str__(self) -> str:
         return f"storm {self.seed}: {', '.join(_described(one) for one in (*self.quiet, *self.loads))}"
 
 
 def seeds(default: int) -> list[int]:
-    """`EVENKEEL_SEED` names one, `EVENKEEL_STORMS` says how many new ones; else the same `default` ones each time."""
-    one, many = os.environ.get("EVENKEEL_SEED"), os.environ.get("EVENKEEL_STORMS")
-    if one:
-        return [int(one)]
+    """`EVENKEEL_SEED` names one or, with commas, several, which `EVENKEEL_STORMS` repeats so often: a race is not lost
+    each time. Without a name that says how many new ones; without either they are the same `default` ones each time."""
+    names, many = os.environ.get("EVENKEEL_SEED"), os.environ.get("EVENKEEL_STORMS")
+    if names:
+        return [int(name) for name in names.split(",")] * int(many or 1)
     if many:
         return [random.SystemRandom().randrange(10**6) for _ in range(int(many))]
     return list(range(1, default + 1))
@@ -50,15 +52,16 @@ def storm(seed: int) -> Storm:
         quiet.append(
             _pod(f"quiet{number}", "anon", usage, 0, request, limit_mib=request if is_guaranteed else 0)
         )
-    loads = []
+    loads, has_cache = [], False
     for number in range(chance.randint(2, 5)):
         kind = chance.choice(("anon", "anon", "small", "tree", "map", "file", "tmpfs"))
         rate = chance.choice((0, 0, 60, 150, 400))
         request = chance.choice((0, 0, 4, 8, 16))
         # A slow one that would go on for long only takes time.
         most = 600 if rate in (0, 400) else 5 * rate
+        has_cache |= kind == "file"
         loads.append(_pod(f"load{number}", kind, chance.randint(40, most), rate, request))
-    return Storm(seed, tuple(quiet), tuple(loads), used * MIB)
+    return Storm(seed, tuple(quiet), tuple(loads), used * MIB, has_cache)
 
 
 def _pod(

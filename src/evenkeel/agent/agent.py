@@ -120,6 +120,7 @@ class Agent:
         self._pressure.take_up()
         await self._adopt(records)
         self._stalls.take_up()
+        self._cpu_pressure.take_up()
         self._sync.first_pass()
         self._pressure.open()
         self._node_pressure.open()

@@ -18,7 +18,7 @@ from evenkeel.cgroup.planner import Planner
 from evenkeel.cgroup.reconcile import Report, reconcile, reconcile_changed
 from evenkeel.cgroup.relocate import relocate
 from evenkeel.cgroup.restore import Found, found_before, not_only_ours, restoring, still_needed
-from evenkeel.cgroup.tree import Cgroup, Kind, Naming, Tree, Version
+from evenkeel.cgroup.tree import Cgroup, Kind, Naming, Setting, Tree, Version
 from evenkeel.host.oom_scores import ScoresSet, frozen, set_oom_scores
 from evenkeel.policy.node import NodeView
 from evenkeel.policy.provision import PodMoment
@@ -67,6 +67,10 @@ class Cgroups:
         if not self._overrides.set(source, wanted) or self._planned is None:
             return None
         return self._follow(self._overrides.on(self._planned))
+
+    def was_overridden(self, path: str, setting: Setting) -> None:
+        """By a former agent: the next pass puts back what is planned, or else the kernel's default."""
+        self._overrides.was_set(path, setting)
 
     @property
     def planned(self) -> Tree | None:

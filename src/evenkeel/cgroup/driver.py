@@ -87,6 +87,11 @@ class Driver(Protocol):
 
     def freeze(self, path: str, *, frozen: bool) -> None: ...
 
+    def send_freeze(self, path: str, *, frozen: bool) -> None:
+        """As `freeze`, of this cgroup with all below it, and waits for none of the processes: for who cannot wait. A
+        cgroup that is gone is fine."""
+        ...
+
     def statistics(self, path: str) -> Statistics: ...
 
     def contents(self, path: str, files: Sequence[str]) -> Sequence[bytes]:

@@ -7,6 +7,7 @@ import threading
 from evenkeel.cgroup.drivers.mounts import parse_mountinfo
 
 _SOON = -15  # a nice value
+_BEFORE_OTHERS, _BEFORE_ALL = 1, 2  # priorities among those that run before ordinary threads
 _MCL_CURRENT, _MCL_FUTURE, _MCL_ONFAULT = 1, 2, 4
 
 
@@ -33,9 +34,7 @@ def run_before_others() -> str:
     """Gives the calling thread its turn before all ordinary ones, but not to processes that it starts. A sentence
     where that is not allowed, else nothing."""
     own = threading.get_native_id()
-    why = _set_first(own)
-    if why and _leave_cpu_cgroup(own):
-        why = _set_first(own)
+    why = _let_be_first(own, _BEFORE_ALL)
     if why:
         try:
             os.setpriority(os.PRIO_PROCESS, own, -20)
@@ -44,9 +43,40 @@ def run_before_others() -> str:
     return ""
 
 
-def _set_first(thread: int) -> str:
+class Haste:
+    """While `hurry` holds, all threads of this process run before those of others, and the calling one before them:
+    in Python only one of them runs at a time, and if that one waits for its turn behind other people's work, so do all
+    the others. Of one thread."""
+
+    def __init__(self) -> None:
+        self._hurried: set[int] = set()
+        self.is_on = False
+
+    def hurry(self) -> None:
+        self.is_on = True
+        own = threading.get_native_id()
+        for thread in map(int, os.listdir("/proc/self/task")):
+            if thread != own and thread not in self._hurried and not _set_first(thread, _BEFORE_OTHERS):
+                self._hurried.add(thread)
+
+    def calm(self) -> None:
+        self.is_on = False
+        for thread in self._hurried:
+            try:
+                os.sched_setscheduler(thread, os.SCHED_OTHER | os.SCHED_RESET_ON_FORK, os.sched_param(0))
+            except OSError:
+                continue  # it has ended
+        self._hurried.clear()
+
+
+def _let_be_first(thread: int, priority: int) -> str:
+    why = _set_first(thread, priority)
+    return _set_first(thread, priority) if why and _leave_cpu_cgroup(thread) else why
+
+
+def _set_first(thread: int, priority: int) -> str:
     try:
-        os.sched_setscheduler(thread, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+        os.sched_setscheduler(thread, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(priority))
     except OSError as error:
         return (error.strerror or str(error)).lower()
     return ""
@@ -70,8 +100,9 @@ def _leave_cpu_cgroup(thread: int) -> bool:
 def run_soon() -> str:
     """Lets the calling thread, which may hold what the one before others waits for, run soon; but none of the processes
     that it starts. A sentence where that is not allowed, else nothing."""
+    own = threading.get_native_id()
+    _let_be_first(own, _BEFORE_OTHERS)  # so that it can be, when it has to hurry
     try:
-        own = threading.get_native_id()
         os.sched_setscheduler(own, os.SCHED_OTHER | os.SCHED_RESET_ON_FORK, os.sched_param(0))
         os.setpriority(os.PRIO_PROCESS, own, _SOON)
     except OSError as error:

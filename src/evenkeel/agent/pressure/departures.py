@@ -94,6 +94,14 @@ class Departures:
     def is_any_killed(self) -> bool:
         return bool(self._killed)
 
+    def is_any(self, now: float) -> bool:
+        """Whether somebody goes, killed or asked to."""
+        return bool(self._killed) or self.is_any_asked(now)
+
+    def uids(self) -> set[str]:
+        """Who goes, or has gone."""
+        return {*self._killed, *self._over, *self._asked}
+
     def no_candidates(self) -> set[str]:
         """Who was killed already, and cannot be killed more."""
         return {*self._killed, *self._over}

@@ -82,7 +82,7 @@ class Figures:
         """
         root = self._root_reading()
         is_exact = self._has_protected and root.droppable_bytes > self._droppable_then
-        usages = {member.uid: self._usage_bytes(member) for member in self._roster.members}
+        usages = self.usages()
         if is_exact:
             self.readings = {member.uid: self.pod(member) or _NOTHING for member in self._roster.members}
             self._held_bytes = sum(
@@ -106,6 +106,10 @@ class Figures:
         look = self._looked(now, root, held, returning_bytes)
         node = NodeFigures(memory=look.node, pods_cgroup_memory=look.pods)
         return look, Snapshot(now, node, pods)
+
+    def usages(self) -> dict[str, int | None]:
+        """What every pod uses with its cache, by UID; None of one whose cgroup is not there."""
+        return {member.uid: self._usage_bytes(member) for member in self._roster.members}
 
     def _first_in_rank(
         self, usages: Mapping[str, int | None], leaving_out: Collection[str]

@@ -1,8 +1,7 @@
-"""What relieves memory without ending anybody: taking back what can be written out or made again, and slowing down
-those who take more than they requested.
+"""What relieves memory without ending anybody: taking back what can be written out or made again.
 
-The kernel does both in the time of whoever asks, which may be long: a thread of its own asks, and the watch goes on
-watching. cgroup v2 has a file for each; v1 can be told to take back all that it can, and cannot slow anybody down.
+The kernel does it in the time of whoever asks, which may be long: a thread of its own asks, and the watch goes on
+watching. cgroup v2 has a file for it; v1 can be told to take back all that it can.
 """
 
 import logging
@@ -16,8 +15,7 @@ from evenkeel.host.protection import run_soon
 
 log = logging.getLogger(__name__)
 
-_RECLAIM, _EMPTY, _HIGH = "memory.reclaim", "memory.force_empty", "memory.high"
-_UNLIMITED = "max"
+_RECLAIM, _EMPTY = "memory.reclaim", "memory.force_empty"
 
 
 class Hands:
@@ -26,35 +24,18 @@ class Hands:
     def __init__(self, make_driver: Callable[[], Driver]) -> None:
         self._make_driver = make_driver
         self._work: queue.SimpleQueue[tuple[str, Mapping[str, int]] | None] = queue.SimpleQueue()
-        self._throttled: set[str] = set()
         self._thread = threading.Thread(target=self._run, name="evenkeel-hands", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        self.release()
         self._work.put(None)
         self._thread.join(timeout=2.0)
 
     def reclaim(self, version: Version, bytes_of: Mapping[str, int]) -> None:
         """Takes up to that much from each: never by ending a process."""
         self._work.put((_RECLAIM if version == Version.V2 else _EMPTY, bytes_of))
-
-    def throttle(self, bytes_of: Mapping[str, int]) -> None:
-        """Whoever would go beyond that much is made to wait, until `release`."""
-        self._throttled.update(bytes_of)
-        self._work.put((_HIGH, bytes_of))
-
-    def release(self) -> None:
-        """Nobody waits any more."""
-        if self._throttled:
-            self._work.put((_HIGH, dict.fromkeys(self._throttled, -1)))
-            self._throttled.clear()
-
-    @property
-    def is_throttling(self) -> bool:
-        return bool(self._throttled)
 
     def _run(self) -> None:
         run_soon()
@@ -68,7 +49,7 @@ class Hands:
             driver.close()
 
     def _write(self, driver: Driver, path: str, file: str, amount: int) -> None:
-        value = _UNLIMITED if amount < 0 else "0" if file == _EMPTY else str(amount)
+        value = "0" if file == _EMPTY else str(amount)
         try:
             driver.write(path, file, value)
         except CgroupError as error:

@@ -5,20 +5,23 @@ import asyncio
 import gc
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from evenkeel.agent.parts import Parts
 from evenkeel.agent.pressure import intents
+from evenkeel.agent.pressure.brake import thaw
 from evenkeel.agent.pressure.marks import MEMORY_SIGNALS
 from evenkeel.agent.pressure.node_conditions import NodeConditions
 from evenkeel.agent.pressure.outcomes import Outcomes
 from evenkeel.agent.pressure.recording import Step
+from evenkeel.agent.pressure.reports import Evicting, Timing
 from evenkeel.agent.pressure.roster import Member, roster_of
-from evenkeel.agent.pressure.watch import SWITCH_SECONDS, Evicting, Timing, Watch
-from evenkeel.agent.records import NORMAL
+from evenkeel.agent.pressure.throttle import Throttle
+from evenkeel.agent.pressure.watch import SWITCH_SECONDS, Watch
+from evenkeel.agent.records import NORMAL, WARNING
 from evenkeel.cgroup.driver import Driver
-from evenkeel.cgroup.tree import Tree
+from evenkeel.cgroup.tree import Kind, Tree
 from evenkeel.host.protection import lock_memory, run_soon
 from evenkeel.policy.eviction.decide import State, settings_from
 from evenkeel.policy.eviction.message import readable
@@ -41,6 +44,7 @@ class MemoryPressure:
         self._sync = parts.sync
         self._telling = parts.telling
         self.outcomes = Outcomes(SOURCE, parts, conditions)
+        self._throttle = Throttle(parts)
         self._clock = parts.clock
         self._thresholds = tuple(
             one for one in config_thresholds(node.config) if one.signal in MEMORY_SIGNALS
@@ -55,6 +59,7 @@ class MemoryPressure:
 
     def take_up(self) -> None:
         """What a former agent's watch had decided, and nobody had written down: before anything else is done."""
+        self._throttle.take_up()
         for held in self._holdings:
             uid = held.pod.metadata.uid
             intent = intents.intent_of(self._journal, uid)
@@ -63,6 +68,10 @@ class MemoryPressure:
                 self.outcomes.evict(uid, message, float(at) if isinstance(at, int | float) else self._clock())
 
     def open(self) -> None:
+        self._driver = self._make_driver()
+        if self._tree is not None:  # whoever stood still when a former agent was killed goes on
+            inside = (Kind.POD, Kind.CONTAINER)
+            thaw(self._driver, (one.path for one in self._tree.cgroups if one.kind in inside))
         if not self._thresholds:
             return
         self._loop = asyncio.get_running_loop()
@@ -77,7 +86,6 @@ class MemoryPressure:
         # Nobody can run while Python looks for garbage: what is there now will not be any.
         gc.collect()
         gc.freeze()
-        self._driver = self._make_driver()
         self._watch = Watch(
             self._thresholds,
             self._settings,
@@ -98,6 +106,7 @@ class MemoryPressure:
             for uid in tuple(self._watch.evicting):
                 self.settle(uid)
             self._watch = None
+        self._throttle.set({})
         if self._driver is not None:
             self._driver.close()
 
@@ -144,6 +153,16 @@ class MemoryPressure:
         self._telling.tell(NORMAL, "Reclaiming", message, figures=figures)
         self._sync.want_step()
 
+    def _holding(self, uids: tuple[str, ...]) -> None:
+        for uid in uids:
+            held = self._holdings.get(uid)
+            if held is not None:
+                message = (
+                    "next to no memory is left: the pod, above its request, stands still until more is back"
+                )
+                self._telling.tell(WARNING, "Held", message, held.pod)
+        self._sync.want_step()
+
 
 class _Reports:
     """From the watch's thread into the loop."""
@@ -164,6 +183,12 @@ class _Reports:
     def reclaiming(self, expected_bytes: int, short_bytes: int) -> None:
         self._call(self._pressure._reclaiming, expected_bytes, short_bytes)  # noqa: SLF001
 
+    def throttling(self, most_bytes: Mapping[str, int]) -> None:
+        self._call(self._pressure._throttle.set, most_bytes)  # noqa: SLF001
+
+    def holding(self, uids: tuple[str, ...]) -> None:
+        self._call(self._pressure._holding, uids)  # noqa: SLF001
+
     def noted(self, text: str) -> None:
         self._call(self._pressure.outcomes.noted, text)
 
@@ -175,6 +200,8 @@ class _Reports:
 
 
 def _plain_timing(timing: Timing) -> dict[str, object]:
+    if timing.is_kernels:
+        return {"beganAt": timing.began_at, "byKernel": True}
     if timing.sent_at is None:
         return {"beganAt": timing.began_at}
     took = timing.sent_at - timing.began_at

@@ -6,27 +6,25 @@ first one held is back, or is no longer coming (E2). Process numbers run out fas
 between the slices of every walk, and the pod that takes them can start no more of them before it is killed.
 """
 
-import logging
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from evenkeel.agent.pressure.collecting import Collected, Collecting, Collector, is_disk
-from evenkeel.agent.pressure.intents import Intents
 from evenkeel.agent.pressure.leaving import Leaving
 from evenkeel.agent.pressure.node_reading import NodeReading, NodeRoster
+from evenkeel.agent.pressure.patrol import Patrol, Stopped
 from evenkeel.agent.pressure.recording import Step
 from evenkeel.agent.pressure.roster import Member
 from evenkeel.agent.pressure.storage import Storage
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.driver import CgroupError, Driver
-from evenkeel.errors import EvenkeelError
-from evenkeel.host.protection import name_thread, run_soon
+from evenkeel.host.protection import run_soon
 from evenkeel.policy.eviction.decide import Decision, Eviction, Settings, State, decide
 from evenkeel.policy.eviction.observations import (
     Observations,
@@ -44,8 +42,6 @@ from evenkeel.policy.eviction.storage_limits import limit_exceeded
 from evenkeel.policy.eviction.thresholds import Threshold, threshold_amount
 from evenkeel.policy.eviction.usage import Resource, resource_of
 from evenkeel.runtime.interface import Directories
-
-log = logging.getLogger(__name__)
 
 THREAD = "evenkeel-disk"
 
@@ -99,8 +95,6 @@ class NodeWatch:
         self._state = state
         self._reading = NodeReading(storage_path, images_path, most_processes, settings.profile)
         self._collecting = Collecting(collectors, self._reading.look)
-        self._make_driver = make_driver
-        self._journal_path = journal_path
         self._reports = reports
         self._clock = clock
         self._storage = Storage(directories, os.stat(storage_path).st_dev, self._between)
@@ -111,22 +105,28 @@ class NodeWatch:
         self._met: tuple[Threshold, ...] = ()
         self._decided_at = 0.0
         self._asked: deque[Future[Measured]] = deque()
-        self._driver: Driver | None = None
-        self._intents: Intents | None = None
-        self._is_stopping = False
         self._wanted = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=THREAD, daemon=True)
+        self._patrol = Patrol(
+            THREAD,
+            "the watch over disk and processes",
+            begin=self._begin,
+            end=self._end,
+            turn=self._turn,
+            wait=self._wait,
+            wake=self._wanted.set,
+            make_driver=make_driver,
+            journal_path=journal_path,
+            noted=reports.noted,
+            after_failure_seconds=_AFTER_FAILURE_SECONDS,
+        )
 
     # The loop's side
 
     def start(self) -> None:
-        self._thread.start()
+        self._patrol.start()
 
     def stop(self) -> None:
-        self._is_stopping = True
-        self._wanted.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._patrol.stop()
 
     def follow(self, roster: NodeRoster) -> None:
         self._new_roster = roster
@@ -146,34 +146,17 @@ class NodeWatch:
 
     # The thread
 
-    def _run(self) -> None:
-        name_thread(THREAD)
+    def _begin(self) -> Iterable[str]:
         run_soon()  # the watch over memory may have to wait for what this one holds
-        self._driver = self._make_driver()
-        try:
-            self._intents = Intents(self._journal_path)
-        except EvenkeelError as error:
-            self._reports.noted(str(error))
-        try:
-            while not self._is_stopping:
-                self._wanted.clear()
-                try:
-                    wait = self._turn()
-                except _Stopped:
-                    return
-                except (OSError, EvenkeelError) as error:
-                    self._reports.noted(f"the watch over disk and processes: {error}")
-                    wait = _AFTER_FAILURE_SECONDS
-                except Exception:
-                    log.exception("the watch over disk and processes")
-                    wait = _AFTER_FAILURE_SECONDS
-                self._wanted.wait(wait)
-        finally:
-            for asked in self._asked:
-                asked.cancel()
-            if self._intents is not None:
-                self._intents.close()
-            self._driver.close()
+        return ()
+
+    def _end(self) -> None:
+        for asked in self._asked:
+            asked.cancel()
+
+    def _wait(self, seconds: float) -> None:
+        self._wanted.wait(seconds)
+        self._wanted.clear()
 
     def _turn(self) -> float:
         """Looks once, does what is to be done, and says when to look again."""
@@ -196,8 +179,8 @@ class NodeWatch:
 
     def _between(self) -> None:
         """Between two slices of a walk."""
-        if self._is_stopping:
-            raise _Stopped
+        if self._patrol.is_stopping:
+            raise Stopped
         if not any(resource_of(one.signal) is Resource.PIDS for one in self._thresholds):
             return
         now = time.monotonic()
@@ -348,8 +331,8 @@ class NodeWatch:
             resource = resource_of(decision.acting_on.signal)
         grace = eviction.grace_period_seconds
         at = self._clock()
-        if grace == 0 and self._intents is not None:
-            self._intents.write(member.uid, {"message": eviction.message, "at": at})
+        if grace == 0 and self._patrol.intents is not None:
+            self._patrol.intents.write(member.uid, {"message": eviction.message, "at": at})
         self._reports.evicting(member.uid, eviction, at)
         if grace == 0:
             self._kill(member, resource)
@@ -359,18 +342,13 @@ class NodeWatch:
         self._collecting.a_pod_has_gone()
 
     def _kill(self, member: Member, resource: Resource) -> None:
-        assert self._driver is not None
         if resource is Resource.PIDS:
             with suppress(CgroupError):
-                self._driver.write(member.path, "pids.max", "0")  # none of them starts another one
+                self._patrol.driver.write(member.path, "pids.max", "0")  # none of them starts another one
         try:
-            self._driver.send_kill(member.path)
+            self._patrol.driver.send_kill(member.path)
         except CgroupError as error:
             self._reports.noted(str(error))
-
-
-class _Stopped(Exception):
-    """The agent ends in the middle of a walk."""
 
 
 def _again_seconds(threshold: Threshold) -> float:

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 from evenkeel.agent.pressure.roster import Roster
 from evenkeel.cgroup.tree import Version
-from evenkeel.host.memory_events import MemoryEventsWatch
+from evenkeel.host.memory_events import MemoryEventsWatch, parse_memory_events
 from evenkeel.host.pressure import ArmedTrigger, Kind, Resource, Trigger, cgroup_file, node_file
 from evenkeel.host.reasons import reason
-from evenkeel.host.v1_notifications import UsageThreshold
+from evenkeel.host.v1_notifications import OomNotification, UsageThreshold
 
 # Tasks that stood still for memory so long within any such window: it is time to look, whatever was expected.
 STALL = Trigger(Resource.MEMORY, Kind.SOME, 20_000, 500_000)
@@ -30,6 +30,12 @@ class Wakers:
         self._usage: dict[int, UsageThreshold] = {}  # by descriptor
         self._stalls: dict[int, ArmedTrigger] = {}
         self._events: MemoryEventsWatch | None = None
+        self._oom: OomNotification | None = None
+        self._local_events = (
+            ""  # v2: the file that counts how often the pods' cgroup itself was out of memory
+        )
+        self._ooms = 0
+        self._is_oom = False
         self._add_stall(node_file(Resource.MEMORY))
         self._of_node = set(self._stalls)
 
@@ -44,10 +50,16 @@ class Wakers:
         is_told = False
         if roster.version == Version.V1:
             is_told = bool(marks) and sum(self._add_usage(roster, mark) for mark in marks) == len(marks)
+            self._add_oom(roster)
         else:
             self._add_events(roster)
             self._add_stall(cgroup_file(roster.directory, Resource.MEMORY))
         return is_told
+
+    def take_oom(self) -> bool:
+        """Whether, since it was last asked, the pods' cgroup had no memory left and the kernel's own killer acted."""
+        is_oom, self._is_oom = self._is_oom, False
+        return is_oom
 
     def wait(self, seconds: float) -> bool:
         """Until something happens, or the time is over; whether something did."""
@@ -78,9 +90,13 @@ class Wakers:
             if self._stalls[descriptor].is_gone():
                 self._epoll.unregister(descriptor)
                 self._stalls.pop(descriptor).close()
+        elif self._oom is not None and descriptor == self._oom.fileno():
+            self._is_oom |= any(True for _ in self._oom.ready())
         elif self._events is not None:
             for _ in self._events.ready():
                 pass
+            before, self._ooms = self._ooms, self._count_ooms()
+            self._is_oom |= self._ooms > before
 
     def _add_usage(self, roster: Roster, mark: int) -> bool:
         try:
@@ -105,6 +121,23 @@ class Wakers:
             return
         self._events = watch
         self._epoll.register(watch.fileno(), select.EPOLLIN)
+        self._local_events = f"{roster.directory}/memory.events.local"
+        self._ooms = self._count_ooms()
+
+    def _count_ooms(self) -> int:
+        try:
+            with open(self._local_events, encoding="ascii") as file:
+                return parse_memory_events(file.read()).get("oom", 0)
+        except OSError:
+            return self._ooms  # gone, or an old kernel
+
+    def _add_oom(self, roster: Roster) -> None:
+        try:
+            self._oom = OomNotification(roster.path, roster.directory)
+        except OSError as error:
+            self._note(f"the kernel does not tell when its own killer acts: {reason(error)}")
+            return
+        self._epoll.register(self._oom.fileno(), select.EPOLLIN)
 
     def _add_stall(self, file: str) -> None:
         try:
@@ -121,6 +154,10 @@ class Wakers:
             self._epoll.unregister(source.fileno())
             source.close()
         self._usage.clear()
+        if self._oom is not None:
+            self._epoll.unregister(self._oom.fileno())
+            self._oom.close()
+            self._oom = None
         if self._events is not None:
             self._epoll.unregister(self._events.fileno())
             self._events.close()

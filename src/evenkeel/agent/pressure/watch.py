@@ -3,38 +3,36 @@
 It looks when the kernel tells it to, and otherwise when what is left could be used up at the earliest (`pace`). When a
 threshold is crossed it reads every pod, decides (`policy.eviction.decide`), notes what it will do and does it, all
 within a few milliseconds; what remains to be done then (status, volumes, cgroups) is for the agent's loop. It goes
-on to the next victim only if what is on its way back will not do (E2).
+on to the next victim only if what is on its way back will not do (E2); and while that is on its way and next to
+nothing is left, those above their requests stand still, so that the kernel's own killer has nothing to do.
 """
 
-import logging
 import sys
-import threading
 import time
-from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterable
 
+from evenkeel.agent.pressure.brake import Brake
 from evenkeel.agent.pressure.departures import Departures
 from evenkeel.agent.pressure.figures import Figures, Look
 from evenkeel.agent.pressure.hands import Hands
-from evenkeel.agent.pressure.intents import Intents
 from evenkeel.agent.pressure.marks import Mark, marks_met, marks_of
+from evenkeel.agent.pressure.patrol import Patrol
 from evenkeel.agent.pressure.reaper import Reaper
 from evenkeel.agent.pressure.recording import Step
+from evenkeel.agent.pressure.reports import Evicting, Reports, Timing
 from evenkeel.agent.pressure.roster import Member, Roster
 from evenkeel.agent.pressure.wakers import Wakers
 from evenkeel.cgroup.driver import CgroupError, Driver
 from evenkeel.cgroup.tree import Version
-from evenkeel.errors import EvenkeelError
 from evenkeel.host.dying import Dying, pids_of
-from evenkeel.host.protection import name_thread, run_before_others
+from evenkeel.host.protection import Haste, run_before_others
+from evenkeel.policy.eviction.brake import has_to_stand_still, is_loose, is_tight
 from evenkeel.policy.eviction.decide import Decision, Eviction, Settings, State, decide, ranking
 from evenkeel.policy.eviction.message import shortage_message
 from evenkeel.policy.eviction.pace import MOST_SECONDS, Distance, fastest_growth, look_after_seconds
 from evenkeel.policy.eviction.snapshot import Snapshot
 from evenkeel.policy.eviction.thresholds import Signal, Threshold
 from evenkeel.policy.eviction.usage import Resource, usage_by_part
-
-log = logging.getLogger(__name__)
 
 THREAD = "evenkeel-memory"  # as top and /proc show it
 
@@ -45,39 +43,15 @@ _SOFT_SECONDS = 1.0  # how late the crossing of a soft threshold may be seen
 _AGAIN_SECONDS = 0.1  # between two decisions on a hard shortage for which nobody may go
 _DEPARTING_SECONDS = 0.001  # between two looks while memory is on its way back
 _AFTER_FAILURE_SECONDS = 0.1
-_RECLAIM_SECONDS = 0.3  # to take memory back in, before somebody has to go
+_RECLAIM_SECONDS = 1.0  # without anything coming back, before somebody has to go
+_MOST_RECLAIM_SECONDS = 3.0
 _RECLAIMING_SECONDS = 0.002  # between two looks meanwhile
 _RECLAIM_AGAIN_SECONDS = 5.0
-
-
-class Evicting(NamedTuple):
-    """A pod that goes, told before anything is done to it."""
-
-    uid: str
-    eviction: Eviction
-    at: float  # seconds since the epoch
-
-
-class Timing(NamedTuple):
-    """Of one decision, by the machine's own clock (CLOCK_MONOTONIC)."""
-
-    began_at: float
-    sent_at: float | None = None  # when the kill was
-
-
-class Reports(Protocol):
-    """Whom the watch tells. Called in its thread; they must not keep it."""
-
-    def evicting(self, evicting: Evicting) -> None: ...
-    def stepped(self, step: Step, after: State, timing: Timing) -> None:
-        """A decision that changed something, after it was carried out."""
-        ...
-
-    def back(self, member: Member, held_bytes: int, took_seconds: float) -> None: ...
-    def reclaiming(self, expected_bytes: int, short_bytes: int) -> None: ...
-    def noted(self, text: str) -> None:
-        """Something that makes the watch worse than it could be."""
-        ...
+_NEAR_SECONDS = 0.05  # what the fastest growth could use up in that time is near a threshold
+_HASTE_SECONDS = 1.0  # after it was near
+_THROTTLE_SECONDS = (
+    0.05  # after somebody was told to go, before the others are throttled: most are gone by then
+)
 
 
 class Watch:
@@ -99,8 +73,6 @@ class Watch:
         self._settings = settings
         self._state = state
         self._growth = fastest_growth(cpus)
-        self._make_driver = make_driver
-        self._journal_path = journal_path
         self._reports = reports
         self._clock = clock
         self._wakers = Wakers()
@@ -116,23 +88,40 @@ class Watch:
         self._left_then = 0  # of what was short, at the last decision
         self._reclaiming_since: float | None = None
         self._no_reclaim_before = 0.0
+        self._reclaimed = (
+            0,
+            0.0,
+        )  # what was left at the last look since then, and when that had last become more
+        self._throttled: frozenset[str] = frozenset()  # UIDs
+        self._gone_at = 0.0  # when somebody was last told to go
         self._hands = Hands(make_driver)
+        self._brake = Brake()
         self._reaper = Reaper()
-        self._is_stopping = False
-        self._thread = threading.Thread(target=self._run, name=THREAD, daemon=True)
+        self._haste = Haste()
+        self._hasty_until = 0.0
+        self._patrol = Patrol(
+            THREAD,
+            "the watch over memory",
+            begin=self._begin,
+            end=self._end,
+            turn=self._turn,
+            wait=self._wakers.wait,
+            wake=self._wakers.wake,
+            make_driver=make_driver,
+            journal_path=journal_path,
+            noted=reports.noted,
+            after_failure_seconds=_AFTER_FAILURE_SECONDS,
+        )
 
     # The loop's side
 
     def start(self) -> None:
         self._hands.start()
         self._reaper.start()
-        self._thread.start()
+        self._patrol.start()
 
     def stop(self) -> None:
-        self._is_stopping = True
-        self._wakers.wake()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._patrol.stop()
         self._hands.stop()
         self._reaper.stop()
         self._departures.close()
@@ -149,35 +138,12 @@ class Watch:
 
     # The thread
 
-    def _run(self) -> None:
-        name_thread(THREAD)
-        for note in (run_before_others(), *self._wakers.notes):
-            if note:
-                self._reports.noted(note)
-        self._driver = self._make_driver()
-        self._intents = self._opened_intents()
-        try:
-            while not self._is_stopping:
-                try:
-                    wait = self._turn()
-                except (OSError, EvenkeelError) as error:
-                    self._reports.noted(f"the watch over memory: {error}")
-                    wait = _AFTER_FAILURE_SECONDS
-                except Exception:
-                    log.exception("the watch over memory")
-                    wait = _AFTER_FAILURE_SECONDS
-                self._wakers.wait(wait)
-        finally:
-            if self._intents is not None:
-                self._intents.close()
-            self._driver.close()
+    def _begin(self) -> Iterable[str]:
+        return (run_before_others(), *self._wakers.notes)
 
-    def _opened_intents(self) -> Intents | None:
-        try:
-            return Intents(self._journal_path)
-        except EvenkeelError as error:
-            self._reports.noted(str(error))
-            return None
+    def _end(self) -> None:
+        self._haste.calm()
+        self._brake.release(self._patrol.driver, time.monotonic())
 
     def _turn(self) -> float:
         """Looks once, does what is to be done, and says when to look again."""
@@ -187,9 +153,10 @@ class Watch:
         look = self._looked(now)
         if not self._marks:
             self._mark(look)
+        if self._wakers.take_oom():
+            self._outrun(now, look)
+        self._make_haste(look, now)
         met = marks_met(self._marks, look, self._state.unresolved)
-        if self._hands.is_throttling and not self._is_still_short(look):
-            self._hands.release()
         if not met:
             self._reclaiming_since = None
         elif self._reclaims(met, look, now):
@@ -201,22 +168,30 @@ class Watch:
                     return 0.0
             finally:
                 sys.setswitchinterval(SWITCH_SECONDS)
+        self._hold(look, now)
+        self._throttle(look, now)
         return self._wait_seconds(look, met, now)
 
     def _looked(self, now: float) -> Look:
-        """With what is on its way back; but volumes take a while to remove, and where next to nothing is left the
-        kernel would not wait for them."""
+        """With what is on its way back; but volumes take a while to remove, and where next to nothing is left and
+        nobody stands still for it the kernel would not wait for them."""
         returning = self._departures.returning_bytes(now)
         look = self._figures.look(now, returning)
         in_volumes = self._departures.in_volumes_bytes
-        if in_volumes and any(
-            mark.threshold.hard
-            and (available := mark.available(look)) is not None
-            and available - returning < mark.due_bytes // 2
-            for mark in self._marks
-        ):
+        if in_volumes and not self._brake.can_hold(now) and self._is_tight(look):
             return self._figures.look(now, returning - in_volumes)
         return look
+
+    def _make_haste(self, look: Look, now: float) -> None:
+        """The whole agent runs before others for as long as a hard threshold could be crossed in a moment: the rest of
+        it must not keep the watch waiting, nor what is on its way back."""
+        near = self._growth * _NEAR_SECONDS
+        if any(left - mark.due_bytes < near for left, mark in self._really_left(look)):
+            if now >= self._hasty_until - _HASTE_SECONDS + _AGAIN_SECONDS:  # there may be new threads
+                self._hasty_until = now + _HASTE_SECONDS
+                self._haste.hurry()
+        elif self._haste.is_on and now >= self._hasty_until:
+            self._haste.calm()
 
     def _take_up(self, roster: Roster) -> None:
         self._new_roster = None
@@ -244,8 +219,8 @@ class Watch:
 
     def _reclaims(self, met: tuple[Threshold, ...], look: Look, now: float) -> bool:
         """Whether what is short may soon be there because the kernel is taking it back from those above their request:
-        files that are yet to be written, and its own caches. Not where there is no time for it, and not again and
-        again."""
+        files that are yet to be written, and its own caches. Not where there is no time for it, and not soon again if
+        it did not help."""
         if self._departures.is_any_killed or not any(threshold.hard for threshold in met):
             return False
         left, due = self._left(met, look)
@@ -255,7 +230,7 @@ class Watch:
             if now < self._no_reclaim_before:
                 return False
             self._reclaiming_since = now
-            self._no_reclaim_before = now + _RECLAIM_AGAIN_SECONDS
+            self._reclaimed = (left, now)
             self._figures.snapshot(now)
             wanted = {
                 member.path: reading.washable_bytes
@@ -265,34 +240,84 @@ class Watch:
                 and reading.washable_bytes
             }
             if not wanted:
+                self._reclaiming_since = None
                 return False
             self._hands.reclaim(self._roster.version, wanted)
             self._reports.reclaiming(sum(wanted.values()), due - left)
-        return now - self._reclaiming_since < _RECLAIM_SECONDS
+        before, came_at = self._reclaimed
+        self._reclaimed = (left, now if left > before else came_at)
+        is_coming = now - self._reclaimed[1] < _RECLAIM_SECONDS
+        if is_coming and now - self._reclaiming_since < _MOST_RECLAIM_SECONDS:
+            return True
+        self._reclaiming_since = None
+        self._no_reclaim_before = now + _RECLAIM_AGAIN_SECONDS
+        return False
 
-    def _throttle(self, leaving: str) -> None:
-        """Those above their request get no more while memory is on its way back; on cgroup v2."""
-        if self._roster.version != Version.V2:
+    def _hold(self, look: Look, now: float) -> None:
+        """Those above their request stand still where next to nothing is left, until more is back."""
+        if not self._brake.is_holding and not self._is_tight(look):
             return
-        out = self._departures.no_candidates()
-        self._hands.throttle(
-            {
-                member.path: reading.usage_bytes
-                for member in self._roster.members
-                if member.uid != leaving
-                and member.uid not in out
-                and (reading := self._figures.readings.get(member.uid)) is not None
-                and reading.usage_bytes > member.request_bytes
-            }
-        )
+        if not self._brake.can_hold(now) or self._is_loose(look):
+            self._brake.release(self._patrol.driver, now)
+            return
+        out = self._departures.uids()
+        reserve = min(mark.due_bytes for mark in self._marks if mark.threshold.hard)
+        usages = self._figures.usages()
+        wanted = [
+            member
+            for member in self._roster.members
+            if member.uid not in out
+            and member.path not in self._brake.held
+            and has_to_stand_still(usages[member.uid] or 0, member.request_bytes, reserve)
+        ]
+        if wanted or not self._brake.is_holding:
+            self._brake.hold(self._patrol.driver, (member.path for member in wanted), now)
+            self._reports.holding(tuple(member.uid for member in wanted))
+
+    def _is_tight(self, look: Look) -> bool:
+        return any(is_tight(left, mark.due_bytes) for left, mark in self._really_left(look))
+
+    def _is_loose(self, look: Look) -> bool:
+        return all(is_loose(left, mark.due_bytes) for left, mark in self._really_left(look))
+
+    def _really_left(self, look: Look) -> list[tuple[int, Mark]]:
+        """Of what has a hard threshold, without what is on its way back."""
+        return [
+            (available - look.returning_bytes, mark)
+            for mark in self._marks
+            if mark.threshold.hard and (available := mark.available(look)) is not None
+        ]
+
+    def _throttle(self, look: Look, now: float) -> None:
+        """Those above their request get no more while somebody goes for want of memory and it is still short; on
+        cgroup v2, where the kernel makes them wait."""
+        if self._roster.version != Version.V2 or not (self._throttled or self._departures.is_any(now)):
+            return
+        is_short = self._departures.is_any(now) and self._is_still_short(look)
+        if not is_short:
+            if self._throttled:
+                self._throttled = frozenset()
+                self._reports.throttling({})
+            return
+        if self._throttled or now - self._gone_at < _THROTTLE_SECONDS:
+            return
+        leaving = self._departures.uids()
+        usages = self._figures.usages()
+        most = {
+            member.uid: usage
+            for member in self._roster.members
+            if member.uid not in leaving and (usage := usages[member.uid] or 0) > member.request_bytes
+        }
+        if most:
+            self._throttled = frozenset(most)
+            self._reports.throttling(most)
 
     def _is_still_short(self, look: Look) -> bool:
-        """Whether, without what is on its way back, a hard threshold is crossed."""
-        return bool(look.returning_bytes) and any(
-            mark.threshold.hard
-            and (available := mark.available(look)) is not None
-            and available - look.returning_bytes < mark.over_bytes
+        """Whether, without what is on its way back, a threshold is crossed."""
+        return any(
+            available - look.returning_bytes < mark.over_bytes
             for mark in self._marks
+            if (available := mark.available(look)) is not None
         )
 
     # When to decide
@@ -325,7 +350,7 @@ class Watch:
         )
 
     def _wait_seconds(self, look: Look, met: tuple[Threshold, ...], now: float) -> float:
-        if self._departures.is_any_killed and look.returning_bytes:
+        if self._brake.is_holding or (self._departures.is_any_killed and look.returning_bytes):
             return _DEPARTING_SECONDS
         distances = []
         most = MOST_SECONDS
@@ -403,19 +428,29 @@ class Watch:
             self.evicting[member.uid] = Evicting(member.uid, eviction, at)
             self._reports.evicting(self.evicting[member.uid])
             self._departures.asked(member.uid, now, eviction.grace_period_seconds)
+            self._brake.let_go(self._patrol.driver, member.path)
+            self._gone_at = now
             return None
-        if self._intents is not None:
-            self._intents.write(member.uid, {"message": eviction.message, "at": at})
+        if self._patrol.intents is not None:
+            self._patrol.intents.write(member.uid, {"message": eviction.message, "at": at})
         dying = Dying(pid for _, directory in member.containers for pid in pids_of(directory))
         # To be found by the loop before it looks at the pod's end. It is woken later: it would be in the way now.
         evicting = self.evicting[member.uid] = Evicting(member.uid, eviction, at)
         try:
-            self._driver.send_kill(member.path)
+            self._patrol.driver.send_kill(member.path)
         except CgroupError as error:
             self._reports.noted(str(error))
-        sent_at = time.monotonic()
+        sent_at = self._gone_at = time.monotonic()
+        self._brake.let_go(self._patrol.driver, member.path)
         self._reports.evicting(evicting)
         self._reaper.release(dying)
         self._departures.killed(member, self._roster.version, sent_at)
-        self._throttle(member.uid)
         return sent_at
+
+    def _outrun(self, now: float, look: Look) -> None:
+        """The kernel's own killer acts: what we would have done at this moment is kept beside what it did (E12)."""
+        out = self._departures.no_candidates()
+        _, snapshot = self._figures.snapshot(now, out, look.returning_bytes)
+        _, decision = decide(self._state, snapshot, self._thresholds, self._settings)
+        step = Step(self._state, snapshot, self._thresholds, self._settings, decision, is_done=False)
+        self._reports.stepped(step, self._state, Timing(now, is_kernels=True))

@@ -173,6 +173,9 @@ class CgroupfsDriver(ABC):
     def freeze(self, path: str, *, frozen: bool) -> None: ...
 
     @abstractmethod
+    def send_freeze(self, path: str, *, frozen: bool) -> None: ...
+
+    @abstractmethod
     def statistics(self, path: str) -> Statistics: ...
 
     @abstractmethod

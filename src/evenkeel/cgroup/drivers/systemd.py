@@ -148,6 +148,9 @@ class SystemdDriver:
     def freeze(self, path: str, *, frozen: bool) -> None:
         self._cgroupfs.freeze(path, frozen=frozen)
 
+    def send_freeze(self, path: str, *, frozen: bool) -> None:
+        self._cgroupfs.send_freeze(path, frozen=frozen)
+
     def statistics(self, path: str) -> Statistics:
         return self._cgroupfs.statistics(path)
 

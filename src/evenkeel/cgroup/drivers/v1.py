@@ -66,6 +66,17 @@ class V1Driver(CgroupfsDriver):
             self._hierarchy_of(path, "freezer.state")
         self._wait_frozen(path, frozen=frozen)
 
+    def send_freeze(self, path: str, *, frozen: bool) -> None:
+        """Who was frozen by itself further down stays so."""
+        self._bounds.to_set(path)
+        try:
+            freezer = self._hierarchy_of(path, "freezer.state")
+            freezer.write(path, "freezer.state", "FROZEN" if frozen else "THAWED")
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise refusal(error, "freeze" if frozen else "thaw", path, "freezer.state") from None
+
     def statistics(self, path: str) -> Statistics:
         if not self._kept.keeps(path):
             self._bounds.to_read(path)

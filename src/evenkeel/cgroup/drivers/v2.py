@@ -41,6 +41,10 @@ class V2Driver(CgroupfsDriver):
         self.write(path, "cgroup.freeze", str(int(frozen)))
         self._wait_frozen(path, frozen=frozen)
 
+    def send_freeze(self, path: str, *, frozen: bool) -> None:
+        self._bounds.to_set(path)
+        self._set_frozen(path, frozen=frozen)
+
     def statistics(self, path: str) -> Statistics:
         if not self._kept.keeps(path):
             self._bounds.to_read(path)

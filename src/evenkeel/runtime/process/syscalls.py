@@ -106,6 +106,9 @@ _SYS_CLONE = {"x86_64": 56, "aarch64": 220, "riscv64": 220, "ppc64le": 120, "arm
 # PyDLL: the interpreter keeps its lock, of which a fork would only see a copy.
 _libc = ctypes.PyDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
+_patient_libc = ctypes.CDLL(
+    None, use_errno=True
+)  # for what may take the kernel a while: others run meanwhile
 
 
 def unshare(flags: int) -> None:
@@ -146,7 +149,7 @@ def mount(source: str | None, target: str, kind: str | None = None, flags: int =
 
 
 def umount(target: str, flags: int = 0) -> None:
-    _checked(_libc.umount2(os.fsencode(target), ctypes.c_int(flags)), target)
+    _checked(_patient_libc.umount2(os.fsencode(target), ctypes.c_int(flags)), target)
 
 
 def pivot_root(new_root: str, put_old: str) -> None:

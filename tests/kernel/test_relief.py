@@ -1,0 +1,181 @@
+"""What helps without ending anybody, on a real kernel: taking memory back, standing still, being throttled; and that
+nobody is left in it, whatever became of the agent."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from evenkeel.agent.pressure.brake import Brake
+from evenkeel.agent.pressure.hands import Hands
+from evenkeel.api.config import KubeletConfiguration
+from evenkeel.cgroup.driver import Driver
+from evenkeel.cgroup.drivers.detect import detect, driver_for
+from tests.kernel.agents import MIB, MakeUp, Up, pod, up
+from tests.kernel.cgroups import Cgroup
+from tests.kernel.planned import memory_bytes
+from tests.kernel.processes import Spawn
+from tests.kernel.test_evictions import events, grow, reasons
+from tests.kernel.waiting import eventually
+
+__all__ = ["up"]
+
+
+def making_drivers(root: Cgroup) -> Callable[[], Driver]:
+    name = root.paths()[0].name.removesuffix(".slice")
+    return lambda: driver_for(detect(), KubeletConfiguration(cgroup_root=f"/{name}"))
+
+
+def below(root: Cgroup, *names: str) -> Cgroup:
+    for name in names:
+        root = root.child(name)
+    return root
+
+
+@pytest.mark.cgroup("v1", "v2")
+@pytest.mark.req("A15", "E3")
+def test_cache_is_taken_back_from_a_pod_and_its_processes_live_on(
+    cgroup_root: Cgroup, spawn: Spawn, tmp_path: Path
+):
+    inside = below(cgroup_root, "kubepods", "besteffort", "podx", "main")
+    place = Cgroup({key: path.parent for key, path in inside.directories.items()})
+    reader = spawn("cache", str(tmp_path / "file"), cgroup=inside)
+    reader.ask(f"write {64 * MIB}")
+    reader.ask("read")
+    holder = spawn("memory", cgroup=inside)
+    holder.ask(f"allocate {16 * MIB}")
+    assert memory_bytes(place) > 80 * MIB
+    make_driver = making_drivers(cgroup_root)
+    hands = Hands(make_driver)
+    hands.start()
+    try:
+        with_driver = make_driver()
+        hands.reclaim(with_driver.version, {place.path_in_hierarchy(cgroup_root): 60 * MIB})
+        with_driver.close()
+        eventually(lambda: memory_bytes(place) < 32 * MIB)
+    finally:
+        hands.stop()
+    assert holder.ask("touch") == f"touched {16 * MIB}"
+    assert reader.is_alive()
+
+
+@pytest.mark.cgroup("v1", "v2")
+@pytest.mark.req("A15", "E12")
+def test_who_stands_still_uses_no_more_can_be_killed_and_goes_on_when_it_is_over(
+    cgroup_root: Cgroup, spawn: Spawn
+):
+    branch = below(cgroup_root, "kubepods", "besteffort")
+    pods = [below(branch, f"pod{number}", "main") for number in range(2)]
+    growing = [spawn("memory", cgroup=inside) for inside in pods]
+    paths = [inside.path_in_hierarchy(cgroup_root).rpartition("/")[0] for inside in pods]
+    for program in growing:
+        program.tell(f"allocate {256 * MIB} {16 * MIB}")
+    for inside in pods:
+        eventually(lambda inside=inside: memory_bytes(inside) > 4 * MIB)
+    driver = making_drivers(cgroup_root)()
+    brake = Brake()
+    try:
+        brake.hold(driver, paths, 0.0)
+        for path in paths:
+            driver.freeze(path, frozen=True)  # waits until it is so
+        held = [memory_bytes(inside) for inside in pods]
+        assert brake.is_holding
+        assert not brake.can_hold(2.0)
+        assert [memory_bytes(inside) for inside in pods] == held
+        driver.send_kill(paths[0])
+        brake.let_go(driver, paths[0])
+        assert growing[0].wait() == -9
+        assert memory_bytes(pods[1]) == held[1]
+        brake.release(driver, 0.5)
+        assert not brake.is_holding
+        eventually(lambda: memory_bytes(pods[1]) > held[1])
+    finally:
+        brake.release(driver, 0.5)
+        driver.close()
+
+
+@pytest.mark.cgroup("v1", "v2")
+@pytest.mark.req("A15")
+def test_a_pod_that_stood_still_when_the_agent_was_killed_goes_on_when_it_starts_again(up: MakeUp):
+    agent = up()
+    agent.start()
+    agent.apply(pod("batch", ["sleep", "1000"]))
+    agent.await_phase("batch", "Running")
+    place = agent.cgroup("besteffort", f"pod{agent.pod('batch')['metadata']['uid']}")
+    agent.kill()
+    driver = making_drivers(agent.root)()
+    try:
+        driver.freeze(place.path_in_hierarchy(agent.root), frozen=True)
+    finally:
+        driver.close()
+    assert is_frozen(place)
+    agent.start()
+    assert not is_frozen(place)
+    assert "DriftRepaired" not in reasons(agent)
+
+
+def is_frozen(place: Cgroup) -> bool:
+    if "freezer" in place.directories:
+        return (place.directories["freezer"] / "freezer.state").read_text().strip() != "THAWED"
+    return place.read("cgroup.freeze").strip() == "1"
+
+
+@pytest.mark.cgroup("v2")
+@pytest.mark.req("A15", "E9")
+def test_pods_above_their_request_are_throttled_while_one_goes_and_let_go_by_the_next_agent(
+    up: MakeUp, tmp_path: Path
+):
+    agent = up(
+        "--eviction-hard=memory.available<8Mi",
+        "--eviction-soft=memory.available<100Gi",  # the machine has less
+        "--eviction-soft-grace-period=memory.available=1s",
+        "--eviction-max-pod-grace-period=600",
+        "--eviction-pressure-transition-period=1s",
+    )
+    agent.start()
+    end = tmp_path / "end"
+    script = f"trap 'while [ ! -e {end} ]; do sleep 0.05; done; exit 0' TERM; while :; do sleep 0.05; done"
+    leaving = pod("leaving", ["sh", "-c", script], container=requesting("64Ki"), restartPolicy="Never")
+    leaving["spec"]["terminationGracePeriodSeconds"] = 600
+    within = grow("within", "anon", 16, request_mib=64)
+    greedy = grow("greedy", "anon", 64, request_mib=32)
+    # Who goes is the first in rank: one that has more is let in when that one goes already.
+    agent.apply(leaving, within)
+    eventually(lambda: "Evicted" in reasons(agent, "leaving"), within_seconds=120)
+    agent.apply(greedy)
+    place = eventually(lambda: throttled(agent, "greedy"), within_seconds=120)
+    high = int(place.read("memory.high"))
+    assert abs(high - memory_bytes(place)) < 80 * MIB
+    assert high > 32 * MIB
+    assert of_pod(agent, "within").read("memory.high").strip() == "max"
+    assert "Throttled" in reasons(agent, "greedy")
+    # The pass that repairs drift keeps it: it puts right what somebody else does, and this is not that.
+    sibling = of_pod(agent, "within")
+    sibling.write("cpu.weight", 77)
+    eventually(lambda: sibling.read("cpu.weight").strip() != "77", within_seconds=60)
+    assert int(place.read("memory.high")) == high
+    drift = [one["message"] for one in events(agent) if one["reason"] == "DriftRepaired"]
+    assert not [message for message in drift if "memory.high" in message]
+
+    agent.kill()
+    assert int(place.read("memory.high")) == high
+    agent.start("--eviction-soft=", "--eviction-soft-grace-period=")
+    assert place.read("memory.high").strip() == "max"
+    assert agent.phase("within") == agent.phase("greedy") == "Running"
+    end.write_text("")
+    agent.await_phase("leaving", "Failed")
+
+
+def requesting(memory: str) -> dict:
+    return {"resources": {"requests": {"memory": memory}}}
+
+
+def of_pod(agent: Up, name: str) -> Cgroup:
+    return agent.cgroup("burstable", f"pod{agent.pod(name)['metadata']['uid']}")
+
+
+def throttled(agent: Up, name: str) -> Cgroup | None:
+    place = of_pod(agent, name)
+    if not place.paths()[0].exists() or place.read("memory.high").strip() == "max":
+        return None
+    return place
