@@ -148,7 +148,7 @@ class CriRuntime:
         allocatable = self._allocatable_memory_bytes
 
         def make() -> None:
-            volumes.make_log_directories(pod, self._paths)
+            volumes.make_pod_directories(pod, self._paths)
             volumes.prepare(pod, self._paths, allocatable_memory_bytes=allocatable)
 
         try:

@@ -1,11 +1,14 @@
-"""From what the agent asks for to the sandbox and the container of the container runtime's interface. Pure.
+"""From what the agent asks for to the sandbox and the container of the container runtime's interface. Pure, but that
+symbolic links of the host are followed.
 
 Labels tell whose they are: after a restart, of either side, everything is found by them again.
 """
 
+import os
 import posixpath
 from collections.abc import Callable, Mapping
 
+from evenkeel.api.cgroup_path import is_within
 from evenkeel.api.container import Container
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.tree import Naming
@@ -26,6 +29,12 @@ _NAME, _NAMESPACE = "io.kubernetes.pod.name", "io.kubernetes.pod.namespace"
 CONTAINER = "io.kubernetes.container.name"
 _MESSAGE_PATH = "/dev/termination-log"  # Kubernetes' own, where the manifest has none
 _LONGEST_HOSTNAME = 63
+# What container runtimes hide, and protect, by themselves: windows into the kernel.
+_MASKED = (
+    "/proc/acpi", "/proc/asound", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/sched_debug",
+    "/proc/scsi", "/proc/timer_list", "/proc/timer_stats", "/sys/firmware",
+)  # fmt: skip
+_READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 
 
 def attempt_of(labels: Mapping[str, str]) -> Attempt | None:
@@ -84,7 +93,7 @@ def container_config(
                 launch.oom_score_adj,
                 has,
             ),
-            security_context=_security(pod, container),
+            security_context=_security(pod, container, paths),
         ),
     )
 
@@ -128,14 +137,30 @@ def _mounts(pod: Pod, container: Container, attempt: Attempt, paths: StatePaths)
     return mounts
 
 
-def _security(pod: Pod, container: Container) -> pb.LinuxContainerSecurityContext:
+def _ways_to_state(pod: Pod, container: Container, paths: StatePaths) -> list[str]:
+    """Where a container would find the agent's state directory, which is no pod's, in a directory of the host's."""
+    sources = {volume.name: volume.host_path.path for volume in pod.spec.volumes if volume.host_path}
+    found = []
+    for mount in container.volume_mounts:
+        source = os.path.realpath(sources.get(mount.name, ""))
+        if mount.name in sources and is_within(paths.root, source):
+            below = posixpath.relpath(paths.root, source)
+            found.append(posixpath.normpath(posixpath.join(f"/{mount.mount_path.lstrip('/')}", below)))
+    return found
+
+
+def _security(pod: Pod, container: Container, paths: StatePaths) -> pb.LinuxContainerSecurityContext:
     who = identity(pod, container)
     security = container.security_context
+    hidden = _ways_to_state(pod, container, paths)
     context = pb.LinuxContainerSecurityContext(
         namespace_options=_namespaces(),
         readonly_rootfs=bool(security and security.read_only_root_filesystem),
         supplemental_groups=groups(pod),
         seccomp=pb.SecurityProfile(profile_type=pb.SecurityProfile.RuntimeDefault),
+        # Without any the runtime has its own; with some, it has these alone.
+        masked_paths=[*_MASKED, *hidden] if hidden else [],
+        readonly_paths=_READ_ONLY if hidden else [],
     )
     if who.uid is not None:
         context.run_as_user.value = who.uid

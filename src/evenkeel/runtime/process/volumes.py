@@ -22,7 +22,7 @@ from evenkeel.runtime.process.removal import Resists, remove_tree
 __all__ = (
     "VolumeRefused",
     "make_directory",
-    "make_log_directories",
+    "make_pod_directories",
     "memory_volume_bytes",
     "pods",
     "prepare",
@@ -79,17 +79,19 @@ def prepare(pod: Pod, paths: StatePaths, *, allocatable_memory_bytes: int) -> No
             raise VolumeRefused(f'volume "{volume.name}": {refused.message}') from None
 
 
-def make_log_directories(pod: Pod, paths: StatePaths) -> None:
-    """For runtimes that do not make them for a container's first word. Raises VolumeRefused."""
+def make_pod_directories(pod: Pod, paths: StatePaths) -> None:
+    """The pod's own and those of its logs, for runtimes that do not make them when they need them. Raises
+    VolumeRefused."""
     metadata = pod.metadata
     try:
+        make_directory(paths.pod(metadata.uid))
         for container in pod.spec.every_container:
             make_directory(
                 paths.container_logs(metadata.namespace, metadata.name, metadata.uid, container.name)
             )
     except OSError as error:
         raise VolumeRefused(
-            f"the pod's log directories cannot be made at {error.filename}: {_why(error)}"
+            f"the pod's directories cannot be made at {error.filename}: {_why(error)}"
         ) from None
 
 

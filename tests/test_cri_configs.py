@@ -1,0 +1,104 @@
+"""What is asked of a container runtime: labels that find a container again, mounts, and nobody's way to the state."""
+
+import pytest
+
+from evenkeel.api.manifests import read_manifests
+from evenkeel.cgroup.tree import Naming
+from evenkeel.runtime.cri.configs import attempt_of, container_config, sandbox_config
+from evenkeel.runtime.cri.endpoint import chosen, socket_path
+from evenkeel.runtime.cri.refusals import refusal
+from evenkeel.runtime.process.paths import StatePaths
+from tests.test_cri_client import launch
+
+PATHS = StatePaths("/var/lib/evenkeel")
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: web, uid: u-1}
+spec:
+  volumes: [{name: all, hostPath: {path: /var}}, {name: own, emptyDir: {}}, {name: logs, hostPath: {path: /srv}}]
+  securityContext: {runAsUser: 7, supplementalGroups: [9]}
+  containers:
+  - name: main
+    image: x:1
+    command: [a, $(WHO)]
+    env: [{name: WHO, value: me}]
+    volumeMounts:
+    - {name: all, mountPath: /host}
+    - {name: own, mountPath: /own, readOnly: true}
+    - {name: logs, mountPath: /logs}
+"""
+
+
+def test_a_container_is_found_again_by_its_labels():
+    config = container_config(launch(3, POD), PATHS)
+    assert attempt_of(config.labels) == launch(3, POD).attempt
+    assert attempt_of({}) is None
+    assert attempt_of({**config.labels, "io.evenkeel.attempt": "x"}) is None
+
+
+def test_commands_environment_users_and_mounts_are_as_the_manifest_has_them():
+    config = container_config(launch(1, POD), PATHS)
+    assert list(config.command) == ["a", "me"]
+    assert ("WHO", "me") in [(one.key, one.value) for one in config.envs]
+    context = config.linux.security_context
+    assert (context.run_as_user.value, list(context.supplemental_groups)) == (7, [9])
+    mounts = {one.container_path: (one.host_path, one.readonly) for one in config.mounts}
+    assert mounts["/own"] == ("/var/lib/evenkeel/pods/u-1/volumes/own", True)
+    assert mounts["/dev/termination-log"][0].startswith("/var/lib/evenkeel/pods/u-1/")
+    assert config.log_path == "main/1.log"
+
+
+def test_a_directory_of_the_host_does_not_show_the_agents_state():
+    context = container_config(launch(1, POD), PATHS).linux.security_context
+    assert "/host/lib/evenkeel" in context.masked_paths
+    assert "/proc/kcore" in context.masked_paths
+    assert "/proc/sys" in context.readonly_paths
+    without = POD.replace("hostPath: {path: /var}", "emptyDir: {}")
+    context = container_config(launch(1, without), PATHS).linux.security_context
+    assert not context.masked_paths, "then the runtime's own list counts"
+
+
+@pytest.mark.req("A24")
+def test_a_sandbox_is_put_below_the_pods_cgroup_as_its_driver_names_it():
+    asked = launch(1, POD)
+    assert asked.planned is not None
+    config = sandbox_config(asked, PATHS, Naming.CGROUPFS, 0)
+    assert config.linux.cgroup_parent == asked.planned.pod.path
+    config = sandbox_config(asked, PATHS, Naming.SYSTEMD, 0)
+    assert config.linux.cgroup_parent == asked.planned.pod.path.rpartition("/")[2]
+
+
+@pytest.mark.parametrize("image", ["host", "/srv/root", "./x.tar"])
+def test_directories_of_this_machine_are_no_images(image):
+    (pod,) = read_manifests(POD.replace("x:1", image), "x.yaml").pods
+    found = refusal(pod)
+    assert found is not None
+    assert "spec.containers[0].image" in found.message
+
+
+def test_a_part_of_a_volume_cannot_be_had():
+    (pod,) = read_manifests(POD.replace("mountPath: /own", "mountPath: /own, subPath: a"), "x.yaml").pods
+    found = refusal(pod)
+    assert found is not None
+    assert "spec.containers[0].volumeMounts[1].subPath" in found.message
+
+
+def test_only_unix_sockets_are_endpoints():
+    assert socket_path("unix:///run/x.sock") == socket_path("/run/x.sock") == "/run/x.sock"
+    for wrong in ("tcp://1.2.3.4:5", "run/x.sock", "", "unix:///" + "x" * 120):
+        with pytest.raises(Exception, match="containerRuntimeEndpoint"):
+            socket_path(wrong)
+
+
+def test_auto_is_a_runtime_that_listens_or_none(tmp_path):
+    import socket
+
+    path = str(tmp_path / "s")
+    assert chosen("auto", (path,)) == ""
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(path)
+        assert chosen("auto", (path,)) == "", "nobody listens"
+        server.listen()
+        assert chosen("auto", ("/nowhere", path)) == f"unix://{path}"
+    assert chosen("", (path,)) == ""
