@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from typing import TYPE_CHECKING
 
 from evenkeel.agent.assembly import start
 from evenkeel.cli.config_flags import add_config_flags, config_from
@@ -23,6 +24,9 @@ from evenkeel.runtime.cri.endpoint import chosen, unused
 from evenkeel.runtime.interface import Readiness
 from evenkeel.server.app import serve
 
+if TYPE_CHECKING:
+    from evenkeel.server.tcp import Door
+
 log = logging.getLogger("evenkeel")
 
 USAGE = "[FILE|DIR…] [--stop-pods] [--state-dir DIR] [flags]"
@@ -31,6 +35,8 @@ EXAMPLES = """examples:
   evenkeel up                                run what `evenkeel apply` and `evenkeel run` hand in
   evenkeel up examples/ --stop-pods          Ctrl-C ends the pods too
   evenkeel up --node 4Gi,2cpu examples/      use that much of the machine, and no more
+  evenkeel up --listen 127.0.0.1:10250 --tls-cert-file cert.pem --tls-private-key-file key.pem --token-file token
+                                             answer over TCP, too: metrics for a Prometheus, the Summary API
   evenkeel up --runtime-endpoint unix:///run/containerd/containerd.sock pods/
                                              run them as containers of containerd
 
@@ -49,7 +55,51 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--node", metavar="NODE", help="how much of this machine to use (32Gi,8cpu); default: all of it"
     )
     add_state_flag(parser)
+    _add_listen_flags(parser)
     add_config_flags(parser)
+
+
+def _add_listen_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--listen",
+        metavar="ADDRESS:PORT",
+        help="answer over TCP, too, with TLS and a token (127.0.0.1:10250); default: at the Unix socket alone",
+    )
+    parser.add_argument("--tls-cert-file", metavar="FILE", default="", help="the certificate, in PEM")
+    parser.add_argument("--tls-private-key-file", metavar="FILE", default="", help="its key, in PEM")
+    parser.add_argument(
+        "--token-file", metavar="FILE", default="", help="with the token of those who may look (mode 0600)"
+    )
+    parser.add_argument(
+        "--admin-token-file",
+        metavar="FILE",
+        default="",
+        help="with the token of those who may also apply and delete over TCP; default: nobody",
+    )
+    parser.add_argument(
+        "--listen-beyond-loopback", action="store_true", help="where other machines can reach it"
+    )
+
+
+def _door_from(args: argparse.Namespace) -> "Door | None":
+    if args.listen is None:
+        for flag in ("tls_cert_file", "tls_private_key_file", "token_file", "admin_token_file"):
+            if getattr(args, flag):
+                name = flag.replace("_", "-")
+                raise EvenkeelError(f"--{name} is for --listen, which is not given")
+        return None
+    from evenkeel.server.tcp import Asked, door_of
+
+    return door_of(
+        Asked(
+            args.listen,
+            args.tls_cert_file,
+            args.tls_private_key_file,
+            args.token_file,
+            args.admin_token_file,
+            args.listen_beyond_loopback,
+        )
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -63,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
     if problems := list(reservation_problems(capacity, config)):
         raise InvalidInput(problems)
     node = node_view(capacity, config)
-    return asyncio.run(_up(args, node))
+    return asyncio.run(_up(args, node, _door_from(args)))
 
 
 def _with_storage(capacity: NodeCapacity, args: argparse.Namespace) -> NodeCapacity:
@@ -78,7 +128,7 @@ def _with_storage(capacity: NodeCapacity, args: argparse.Namespace) -> NodeCapac
     return capacity._replace(ephemeral_storage_bytes=min(said, room))
 
 
-async def _up(args: argparse.Namespace, node: NodeView) -> int:
+async def _up(args: argparse.Namespace, node: NodeView, door: "Door | None") -> int:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -87,7 +137,9 @@ async def _up(args: argparse.Namespace, node: NodeView) -> int:
     agent = assembled.agent
     is_stopping_pods = False
     try:
-        server = await serve(agent, os.path.abspath(args.state_dir))
+        server = await serve(agent, os.path.abspath(args.state_dir), door=door)
+        if server.listener is not None:
+            log.info("listening at https://%s", args.listen)
         _say_hello(node, args.state_dir, agent.runtime)
         view = view_of(agent, began_at)
         say_above(view)

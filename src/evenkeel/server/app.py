@@ -3,19 +3,33 @@
 import asyncio
 import os
 import socket
+from typing import TYPE_CHECKING
 
 from evenkeel.agent.interface import Front
 from evenkeel.server import listen
 from evenkeel.server.http import DEFAULT_LIMITS, Connection, Doing, Limits, Refused
 from evenkeel.server.routes import FrontRoutes
 
+if TYPE_CHECKING:
+    from evenkeel.server.tcp import Door, Listener
+
 _LAST_WORDS_SECONDS = 2.0  # that answers under way have when the agent ends
 
 
-async def serve(front: Front, state_dir: str, limits: Limits = DEFAULT_LIMITS) -> "Server":
-    """Answers at STATE/agent.sock until `close`. Raises EvenkeelError if it cannot listen there."""
+async def serve(
+    front: Front, state_dir: str, limits: Limits = DEFAULT_LIMITS, door: "Door | None" = None
+) -> "Server":
+    """Answers at STATE/agent.sock, and at the `door` if there is one, until `close`. Raises EvenkeelError if it cannot
+    listen there."""
     listening = listen.listen(state_dir)
     server = Server(front, state_dir, limits)
+    try:
+        if door is not None:
+            server.open(door)
+    except BaseException:
+        listening.close()
+        listen.remove(state_dir, listen.inode_at(state_dir))
+        raise
     await server.start(listening)
     return server
 
@@ -29,6 +43,19 @@ class Server:
         self._large_bodies = asyncio.Semaphore(limits.large_bodies)
         self._open: dict[asyncio.Task[None], Connection] = {}  # the oldest first
         self._server: asyncio.Server | None = None
+        self.listener: Listener | None = None
+
+    def open(self, door: "Door") -> None:
+        """Lets in over TCP, too."""
+        from evenkeel.server.tcp import Guarded, Listener
+
+        guarded = Guarded(self._routes, door)
+
+        async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await Connection(reader, writer, self._limits, self._large_bodies).converse(guarded)
+
+        self.listener = Listener(door, connected)
+        self.listener.start()
 
     async def start(self, listening: socket.socket) -> None:
         self._server = await asyncio.start_unix_server(self._connected, sock=listening)
@@ -38,6 +65,8 @@ class Server:
         if self._server is None:
             return
         self._server.close()
+        if self.listener is not None:
+            await self.listener.close()
         listen.remove(self._state_dir, self._inode)
         answering = [task for task, connection in self._open.items() if connection.doing is Doing.ANSWERING]
         for task in answering:

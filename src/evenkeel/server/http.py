@@ -79,18 +79,18 @@ class Refused(Exception):
         hint: str = "",
         more: Mapping[str, object] | None = None,
         allow: str = "",
+        headers: tuple[tuple[str, str], ...] = (),
     ) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
         self.hint = hint
         self.more = more or {}
-        self.allow = allow
+        self.headers = (("Allow", allow), *headers) if allow else headers
 
     def answer(self) -> Answer:
         body = {"message": self.message, "hint": self.hint, **self.more}
-        headers = (("Allow", self.allow),) if self.allow else ()
-        return Answer(to_json(body), self.status, headers=headers)
+        return Answer(to_json(body), self.status, headers=self.headers)
 
 
 class Route(NamedTuple):
@@ -147,6 +147,7 @@ class Connection:
             while await self._exchange(routes, seconds):
                 seconds = self._limits.idle_seconds
             await self._flush()
+            await self._part()
         except (OSError, TimeoutError, h11.ProtocolError):
             pass  # the client is gone, or as good as gone
         finally:
@@ -157,6 +158,7 @@ class Connection:
         try:
             await self._answer(refusal.answer())
             await self._flush()
+            await self._part()
         except (OSError, TimeoutError, h11.ProtocolError):
             pass
         finally:
@@ -296,6 +298,13 @@ class Connection:
     async def _flush(self) -> None:
         self._writer.transport.set_write_buffer_limits(high=0)
         await self._drain()
+
+    async def _part(self) -> None:
+        """Below TLS there is another buffer, which its end must find empty."""
+        if self._writer.get_extra_info("sslcontext") is not None:
+            self._writer.close()
+            async with asyncio.timeout(self._limits.write_seconds):
+                await self._writer.wait_closed()
 
     async def _drain(self) -> None:
         async with asyncio.timeout(self._limits.write_seconds):

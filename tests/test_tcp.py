@@ -1,0 +1,312 @@
+"""The agent over TCP: nobody without TLS and the token, and nobody who can hold it up."""
+
+import asyncio
+import http.client
+import json
+import os
+import resource
+import socket
+import ssl
+import subprocess
+import time
+import urllib.parse
+import urllib.request
+from contextlib import ExitStack
+
+import pytest
+
+from evenkeel.errors import EvenkeelError
+from evenkeel.server.tcp import Asked, door_of
+from tests.agents import pods_of
+from tests.fake_front import FakeFront, running, served
+from tests.machines import Unavailable, packages
+from tests.test_metrics import prometheus  # noqa: F401 a fixture
+from tests.test_server import POD, Http, ask, wait_until
+from tests.test_view import PODS
+
+TOKEN, ADMIN = "t" * 32, "a" * 32
+
+
+def private(path, text):
+    path.write_text(text)
+    path.chmod(0o600)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    try:
+        packages.require(["openssl"])
+    except Unavailable as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(error))
+    directory = tmp_path_factory.mktemp("tls")
+    cert, key = directory / "cert.pem", directory / "key.pem"
+    command = (
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=node -addext"
+    )
+    subprocess.run(
+        [*command.split(), "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", cert],
+        check=True,
+        capture_output=True,
+    )
+    key.chmod(0o600)
+    return str(cert), str(key)
+
+
+@pytest.fixture
+def asked(certificate, tmp_path):
+    cert, key = certificate
+    return Asked(
+        "127.0.0.1:0",
+        cert,
+        key,
+        private(tmp_path / "token", f"{TOKEN}\n"),
+        private(tmp_path / "admin", f"{ADMIN}\n"),
+    )
+
+
+@pytest.fixture
+def agent(asked, tmp_path):
+    front = FakeFront()
+    with served(front, tmp_path, door=door_of(asked)) as agent:
+        for pod in pods_of(PODS):
+            agent.call(front.put, running(pod))
+        yield agent
+
+
+def port_of(agent):
+    return agent._server.listener.port
+
+
+def trusting(certificate):
+    return ssl.create_default_context(cafile=certificate[0])
+
+
+def over_tcp(agent, certificate, method, target, token=TOKEN, body=None):
+    connection = http.client.HTTPSConnection(
+        "127.0.0.1", port_of(agent), context=trusting(certificate), timeout=60
+    )
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    try:
+        connection.request(method, target, body, headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read(), answer.headers
+    finally:
+        connection.close()
+
+
+def test_who_brings_the_token_is_answered(agent, certificate):
+    status, body, _ = over_tcp(agent, certificate, "GET", "/stats/summary")
+    assert status == 200
+    assert json.loads(body)["node"]["nodeName"]
+
+
+@pytest.mark.parametrize("token", ["", "wrong", TOKEN[:-1], f"{TOKEN}x", "\xe9" * 32])
+def test_who_does_not_is_not(agent, certificate, token):
+    status, body, headers = over_tcp(agent, certificate, "GET", "/healthz", token)
+    assert (status, headers["WWW-Authenticate"]) == (401, "Bearer")
+    assert "token" in json.loads(body)["message"]
+
+
+def test_pods_are_changed_with_the_other_token_only(agent, certificate):
+    status, body, _ = over_tcp(agent, certificate, "POST", "/pods", TOKEN, POD)
+    assert status == 403
+    assert "--admin-token-file" in json.loads(body)["hint"]
+    assert over_tcp(agent, certificate, "DELETE", "/pods/default/web", TOKEN)[0] == 403
+    assert over_tcp(agent, certificate, "POST", "/pods", ADMIN, POD)[0] == 200
+    assert over_tcp(agent, certificate, "DELETE", "/pods/default/batch", ADMIN)[0] == 202
+    assert over_tcp(agent, certificate, "GET", "/pods", ADMIN)[0] == 200
+
+
+def test_a_long_answer_arrives_whole(agent, certificate):
+    text = "---\n".join(POD.replace("web", f"web-{number}") for number in range(400))
+    assert ask(agent, "POST", "/pods", text)[0] == 200
+    status, body, _ = over_tcp(agent, certificate, "GET", "/pods")
+    assert status == 200
+    assert len(json.loads(body)["items"]) == 402
+
+
+def test_without_tls_there_is_no_answer(agent):
+    with socket.create_connection(("127.0.0.1", port_of(agent)), timeout=30) as plain:
+        plain.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        answer = plain.recv(100)
+        assert not answer.startswith(b"HTTP")
+    assert ask(agent, "GET", "/healthz") == (200, b"ok")
+
+
+def test_an_old_tls_is_refused(asked):
+    assert door_of(asked).context.minimum_version == ssl.TLSVersion.TLSv1_2
+
+
+def test_those_who_never_shake_hands_are_bounded_and_keep_nobody_out_of_the_socket(agent, certificate):
+    with ExitStack() as stack:
+        for _ in range(300):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port_of(agent)), timeout=30))
+        for _ in range(20):
+            assert ask(agent, "GET", "/healthz") == (200, b"ok")
+        assert agent.call(lambda: len(agent._server.listener._open)) <= 128
+    # When they are gone, there is room again.
+    wait_until(agent, lambda: not agent._server.listener._open)
+    assert over_tcp(agent, certificate, "GET", "/healthz")[0] == 200
+
+
+def test_a_thousand_readers_share_what_is_read_and_others_are_answered(tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < 4096:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+    front = FakeFront()
+    with served(front, tmp_path) as agent, ExitStack() as stack:
+        for pod in pods_of(PODS):
+            agent.call(front.put, running(pod))
+        agent.call(lambda: setattr(front, "keeps_picture", True))
+        readers = [stack.enter_context(Http(agent)) for _ in range(1000)]
+        for reader in readers:
+            reader.send("GET /view/watch HTTP/1.1\r\nHost: x\r\n\r\n")
+        for reader in readers[::50]:
+            assert reader.head()[0] == 200
+            assert reader.chunk().startswith(b"event: view")
+        assert agent.call(lambda: front._painter._number) == 1
+        agent.call(lambda: setattr(front, "keeps_picture", False))
+        for reader in readers[::50]:
+            assert reader.chunk().startswith(b"event: ")
+        # Nobody but these twenty takes anything, and the agent answers all the same.
+        assert ask(agent, "GET", "/healthz") == (200, b"ok")
+        assert ask(agent, "GET", "/pods")[0] == 200
+
+
+# What must be there
+
+
+def test_the_address_is_of_this_machine_unless_more_is_meant(asked):
+    with pytest.raises(EvenkeelError, match="reached from other machines") as refused:
+        door_of(asked._replace(listen="0.0.0.0:10250"))
+    assert "--listen-beyond-loopback" in refused.value.hint
+    assert door_of(asked._replace(listen="0.0.0.0:10250", is_beyond_loopback=True)).host == "0.0.0.0"
+    assert door_of(asked._replace(listen="[::1]:10250")).host == "::1"
+    assert door_of(asked._replace(listen="localhost:10250")).host == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    "listen", ["10250", "127.0.0.1", "127.0.0.1:http", "127.0.0.1:65536", "node.example:1"]
+)
+def test_what_is_no_address_is_told(asked, listen):
+    with pytest.raises(EvenkeelError, match=r"127\.0\.0\.1:"):
+        door_of(asked._replace(listen=listen))
+
+
+def test_without_tls_or_token_it_does_not_start(asked):
+    for missing, flag in (
+        ("tls_cert_file", "--tls-cert-file"),
+        ("tls_key_file", "--tls-private-key-file"),
+        ("token_file", "--token-file"),
+    ):
+        with pytest.raises(EvenkeelError, match=flag) as refused:
+            door_of(asked._replace(**{missing: ""}))
+        assert "openssl" in refused.value.hint
+
+
+def test_a_token_that_others_can_read_is_none(asked, tmp_path):
+    (tmp_path / "token").chmod(0o640)
+    with pytest.raises(EvenkeelError, match="by others") as refused:
+        door_of(asked)
+    assert "chmod 600" in refused.value.hint
+
+
+@pytest.mark.parametrize("content", ["", "short", "with blanks " * 4, "x" * 32 + "\n" + "y" * 32])
+def test_what_is_no_token_is_told(asked, tmp_path, content):
+    with pytest.raises(EvenkeelError, match="must hold a token"):
+        door_of(asked._replace(token_file=private(tmp_path / "odd", content)))
+
+
+def test_one_token_is_not_for_both(asked):
+    with pytest.raises(EvenkeelError, match="the same token"):
+        door_of(asked._replace(admin_token_file=asked.token_file))
+
+
+def test_a_certificate_that_is_none_is_told(asked, tmp_path):
+    with pytest.raises(EvenkeelError, match="cannot be used"):
+        door_of(asked._replace(tls_cert_file=private(tmp_path / "bad.pem", "no certificate")))
+    with pytest.raises(EvenkeelError, match="no such file"):
+        door_of(asked._replace(tls_key_file=str(tmp_path / "nowhere.pem")))
+
+
+def test_a_port_that_is_taken_is_told_and_nothing_is_left(asked, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        door = door_of(asked._replace(listen=f"127.0.0.1:{port}"))
+
+        async def start():
+            from evenkeel.server.app import serve
+
+            await serve(FakeFront(), str(tmp_path), door=door)
+
+        with pytest.raises(EvenkeelError, match="cannot listen at"):
+            asyncio.run(start())
+        assert not (tmp_path / "agent.sock").exists()
+
+
+# A real Prometheus
+
+
+def test_prometheus_scrapes_every_page_of_metrics(agent, asked, certificate, prometheus, tmp_path):  # noqa: F811
+    port = port_of(agent)
+    jobs = [
+        {
+            "job_name": path.strip("/").replace("/", "-"),
+            "metrics_path": path,
+            "scheme": "https",
+            "authorization": {"credentials_file": asked.token_file},
+            "tls_config": {"ca_file": certificate[0]},
+            "static_configs": [{"targets": [f"127.0.0.1:{port}"]}],
+        }
+        for path in ("/metrics", "/metrics/resource", "/metrics/cadvisor")
+    ]
+    config = {"global": {"scrape_interval": "1s", "scrape_timeout": "1s"}, "scrape_configs": jobs}
+    (tmp_path / "prometheus.yml").write_text(json.dumps(config))
+    checked = subprocess.run(
+        [prometheus / "usr/bin/promtool", "check", "config", tmp_path / "prometheus.yml"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert checked.returncode == 0, checked.stderr
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        own = free.getsockname()[1]
+    log = (tmp_path / "prometheus.log").open("w")
+    server = subprocess.Popen(
+        [
+            prometheus / "usr/bin/prometheus",
+            f"--config.file={tmp_path / 'prometheus.yml'}",
+            f"--storage.tsdb.path={tmp_path / 'data'}",
+            f"--web.listen-address=127.0.0.1:{own}",
+        ],
+        stdout=log,
+        stderr=log,
+    )
+    try:
+        until_scraped(own, server, "up == 1", 3)
+        assert until_scraped(own, server, 'container_memory_working_set_bytes{container="app",pod="web"}', 1)
+        found = until_scraped(own, server, 'evenkeel_node_capacity{resource="memory"}', 1)
+        assert float(found[0]["value"][1]) == 32 * 2**30
+    finally:
+        server.terminate()
+        server.wait(30)
+        log.close()
+
+
+def until_scraped(port, server, query, count):
+    deadline = time.monotonic() + 60
+    address = f"http://127.0.0.1:{port}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
+    found = []
+    while time.monotonic() < deadline and server.poll() is None:
+        try:
+            with urllib.request.urlopen(address, timeout=10) as answer:
+                found = json.load(answer)["data"]["result"]
+        except OSError:
+            found = []
+        if len(found) >= count:
+            return found
+        time.sleep(0.2)
+    raise AssertionError(f"Prometheus has {found} for {query}")
