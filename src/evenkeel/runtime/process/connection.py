@@ -12,10 +12,10 @@ from contextlib import suppress
 import evenkeel
 from evenkeel.errors import EvenkeelError
 from evenkeel.runtime.process.messages import (
-    MOST_BYTES,
     SOCKET_NAME,
     VERSION,
     BadMessage,
+    Inbox,
     Message,
     decode,
     encode,
@@ -59,6 +59,7 @@ class KeeperConnection:
         self._count = 0
         self._answers: dict[int, asyncio.Future[Message]] = {}
         self._parts: dict[int, list[object]] = {}
+        self._inbox = Inbox()
         self._waiting: deque[bytes] = deque()
         self._is_stuck = False  # the keeper must read before more can be sent
         self._hello: asyncio.Future[Message] = self._loop.create_future()
@@ -112,7 +113,7 @@ class KeeperConnection:
     def _ready(self) -> None:
         for _ in range(64):
             try:
-                packet = self._socket.recv(MOST_BYTES + 1)
+                packet = self._inbox.receive(self._socket)
             except BlockingIOError:
                 return
             except OSError:

@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 from evenkeel.runtime.process.loop import READABLE, WRITABLE, Loop
 from evenkeel.runtime.process.messages import (
-    MOST_BYTES,
     SOCKET_NAME,
     VERSION,
     BadMessage,
+    Inbox,
     Message,
     decode,
     encode,
@@ -98,6 +98,7 @@ class Connection:
         self._socket = client
         self._on_message = on_message
         self._on_gone = on_gone
+        self._inbox = Inbox()
         self._waiting: deque[bytes] = deque()
         self._is_stuck = False  # the client must read before more can be sent
         self.is_open = True
@@ -130,7 +131,7 @@ class Connection:
 
     def _take_one(self) -> bool:
         try:
-            packet = self._socket.recv(MOST_BYTES + 1)
+            packet = self._inbox.receive(self._socket)
         except BlockingIOError:
             return False
         except OSError:

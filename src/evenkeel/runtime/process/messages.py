@@ -25,6 +25,7 @@ directory, so that no packet is longer than `MOST_BYTES`.
 """
 
 import json
+import socket
 from typing import Any
 
 VERSION = 1
@@ -38,6 +39,18 @@ AttemptKey = tuple[str, str, int]
 
 class BadMessage(Exception):
     """What came is not one of these messages; the text says why."""
+
+
+class Inbox:
+    """Room for one packet, used again for each: a new one of that size would be mapped and unmapped every time."""
+
+    def __init__(self) -> None:
+        self._room = memoryview(bytearray(MOST_BYTES + 1))
+
+    def receive(self, connection: socket.socket) -> bytes:
+        """The next packet; nothing at the end. Raises OSError."""
+        size = connection.recv_into(self._room)
+        return bytes(self._room[:size])
 
 
 def encode(message: Message) -> bytes:
