@@ -170,7 +170,10 @@ class Agent:
         while not self._sync.is_at_rest():
             await self._sync.stepped()
         for uid in await self._runtime.pods():
-            await self._runtime.remove(uid)  # volumes in memory are mounts
+            try:
+                await self._runtime.remove(uid)  # volumes in memory are mounts
+            except EvenkeelError as error:
+                log.error("something of pod %s is left: %s", uid, error)  # noqa: TRY400 a sentence says it all
         self.before_removal()
         self._sync.remove_cgroups()
 

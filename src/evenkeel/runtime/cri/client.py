@@ -93,6 +93,7 @@ class CriRuntime:
         self._endings = Endings(self._paths, self._killed)
         self._ending: set[Attempt] = set()
         self._removing: set[str] = set()  # pods whose sandboxes are being removed
+        self._being_removed: set[str] = set()
         self._to_remove: set[str] = set()  # containers that are forgotten, and not gone yet
         self._events: asyncio.Queue[RuntimeEvent] = asyncio.Queue()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -186,6 +187,7 @@ class CriRuntime:
                 await self._presence.available()
                 continue
             break
+        await self._sandboxes.learnt(launch.attempt.uid)
         if kept is None:
             raise StartFailed("the container runtime started the container, and does not know it any more")
         kept.record = kept.record._replace(notes=notes.score_notes(kept, launch))
@@ -282,6 +284,9 @@ class CriRuntime:
 
     async def _remove_forgotten(self) -> None:
         for id_ in tuple(self._to_remove):
+            if id_ in self._being_removed:
+                continue
+            self._being_removed.add(id_)
             try:
                 await self._connection.ask(
                     pb.RemoveContainerRequest(container_id=id_), pb.RemoveContainerResponse, 60.0
@@ -291,6 +296,8 @@ class CriRuntime:
             except CallFailed as error:
                 if not error.is_not_found:
                     continue  # the next look tries again
+            finally:
+                self._being_removed.discard(id_)
             self._to_remove.discard(id_)
 
     async def remove(self, uid: str) -> None:

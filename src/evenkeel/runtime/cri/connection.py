@@ -41,7 +41,7 @@ class CallFailed(EvenkeelError):
     @property
     def is_taken(self) -> bool:
         """Whether the name of what was to be made is another's, or is being made for somebody who asked before."""
-        return "is reserved for" in self.message or self.code == "ALREADY_EXISTS"
+        return "is reserved" in self.message or self.code == "ALREADY_EXISTS"
 
 
 class RuntimeAway(CallFailed):

@@ -7,6 +7,7 @@ infrastructure cgroup is its cgroup (D4), with the score of one (A12).
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from typing import NamedTuple
 
 from evenkeel.cgroup.tree import Naming
@@ -43,6 +44,7 @@ class Sandboxes:
         self._listed = listed  # looks again what the runtime has
         self._of_pod: dict[str, dict[str, Sandbox]] = {}
         self._locks: dict[str, asyncio.Lock] = {}
+        self._learning: dict[str, asyncio.Task[None]] = {}
 
     async def note(self, sandboxes: Iterable[pb.PodSandbox]) -> None:
         """What the runtime has now, all of it."""
@@ -51,7 +53,7 @@ class Sandboxes:
             uid = one.labels.get(UID, "")
             is_ready = one.state == pb.PodSandboxState.SANDBOX_READY
             known = self._of_pod.get(uid, {}).get(one.id)
-            if known is None:
+            if known is None or not known.cgroup:
                 known = await self._seen(uid, one.id, one.metadata.attempt, is_ready=is_ready)
             found.setdefault(uid, {})[one.id] = known._replace(is_ready=is_ready)
         self._of_pod = found
@@ -73,6 +75,12 @@ class Sandboxes:
                 sandbox = await self._run(launch, naming)
             return sandbox, sandbox_config(launch, self._paths, naming, sandbox.number)
 
+    async def learnt(self, uid: str) -> None:
+        """Returns when it is known where the pod's sandbox is, or that this cannot be known now."""
+        learning = self._learning.pop(uid, None)
+        if learning is not None:
+            await asyncio.wait([learning])
+
     async def remove(self, uid: str) -> None:
         """All of the pod's that the runtime has, with what is in them. Raises CallFailed."""
         ours = {STATE: self._paths.root, UID: uid}
@@ -90,11 +98,20 @@ class Sandboxes:
             (pb.StopPodSandboxRequest(pod_sandbox_id=id_), pb.StopPodSandboxResponse),
             (pb.RemovePodSandboxRequest(pod_sandbox_id=id_), pb.RemovePodSandboxResponse),
         ):
-            try:
-                await self._connection.ask(request, response, _STOP_SECONDS)
-            except CallFailed as error:
-                if not error.is_not_found:
+            wait = _FIRST_WAIT_SECONDS
+            while True:
+                try:
+                    await self._connection.ask(request, response, _STOP_SECONDS)
+                    break
+                except RuntimeAway:
                     raise
+                except CallFailed as error:  # it, or something in it, is being removed already, or just dying
+                    if error.is_not_found:
+                        break
+                    if wait > _LONGEST_WAIT_SECONDS:
+                        raise
+                await asyncio.sleep(wait)
+                wait *= 2
 
     def _ready(self, uid: str) -> Sandbox | None:
         ready = [one for one in self._of_pod.get(uid, {}).values() if one.is_ready]
@@ -123,10 +140,19 @@ class Sandboxes:
                     raise StartFailed(f"the pod's sandbox cannot be made: {error.message}") from None
             await asyncio.sleep(wait)
             wait *= 2
-        sandbox = await self._seen(uid, answer.pod_sandbox_id, number, is_ready=True)
+        sandbox = Sandbox(answer.pod_sandbox_id, number, is_ready=True)
         self._of_pod.setdefault(uid, {})[sandbox.id] = sandbox
-        self._set_score(launch, sandbox)
+        # Where it is need not be known to make a container in it.
+        self._learning[uid] = asyncio.get_running_loop().create_task(self._learn(launch, sandbox))
         return sandbox
+
+    async def _learn(self, launch: Launch, sandbox: Sandbox) -> None:
+        uid = launch.attempt.uid
+        with suppress(RuntimeAway):  # the next look learns it
+            seen = await self._seen(uid, sandbox.id, sandbox.number, is_ready=True)
+            if sandbox.id in self._of_pod.get(uid, {}):
+                self._of_pod[uid][sandbox.id] = seen
+            self._set_score(launch, seen)
 
     def _set_score(self, launch: Launch, sandbox: Sandbox) -> None:
         """A12. Runtimes have scores of their own for sandboxes."""

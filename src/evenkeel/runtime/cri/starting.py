@@ -6,7 +6,8 @@ be found out by looking; nothing is said to have failed before that is known, an
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 from evenkeel.cgroup.tree import Naming
 from evenkeel.errors import EvenkeelError
@@ -19,6 +20,9 @@ from evenkeel.runtime.interface import Attempt, Launch, StartFailed
 from evenkeel.runtime.process.paths import StatePaths
 from evenkeel.runtime.process.refusals import identity
 from evenkeel.runtime.process.rootfs import TERMINATION_LOG
+
+A = TypeVar("A")
+B = TypeVar("B")
 
 _CREATE_SECONDS = 120.0
 _START_SECONDS = 120.0
@@ -52,13 +56,13 @@ class Starts:
 
     async def begin(self, launch: Launch) -> str:
         """The ID of the container, which runs, or has run. Raises StartFailed."""
-        tries, why, wait = 0, "", _FIRST_WAIT_SECONDS
+        tries, why, wait, is_first = 0, "", _FIRST_WAIT_SECONDS, True
         while tries < _TRIES and wait <= _LONGEST_WAIT_SECONDS:
             try:
-                found = await self._begun_before(launch.attempt)
-                if found:
-                    return found
-                return await self._begin(launch)
+                # The first time its name tells: it is taken if there is one already.
+                found = "" if is_first else await self._begun_before(launch.attempt)
+                is_first = False
+                return found or await self._begin(launch)
             except RuntimeAway as error:
                 why = str(error)
                 tries += 1
@@ -73,11 +77,12 @@ class Starts:
         raise StartFailed(why)
 
     async def _begin(self, launch: Launch) -> str:
-        image = await images.have(self._connection, launch.container)
+        image, (sandbox, of_sandbox) = await _both(
+            images.have(self._connection, launch.container), self._sandboxes.ready(launch, self._naming)
+        )
         wrong = root_refusal(launch, image)
         if wrong:
             raise StartFailed(wrong)
-        sandbox, of_sandbox = await self._sandboxes.ready(launch, self._naming)
         self._make_message_file(launch.attempt)
         request = pb.CreateContainerRequest(
             pod_sandbox_id=sandbox.id,
@@ -173,6 +178,16 @@ class Starts:
         except OSError as error:
             why = (error.strerror or str(error)).lower()
             raise StartFailed(f"the attempt's directory {directory} cannot be made: {why}") from None
+
+
+async def _both(one: Coroutine[Any, Any, A], other: Coroutine[Any, Any, B]) -> tuple[A, B]:
+    """Beside each other, and both to their end: a sandbox that is being made is known of when it is made."""
+    first, second = await asyncio.gather(one, other, return_exceptions=True)
+    if isinstance(first, BaseException):
+        raise first
+    if isinstance(second, BaseException):
+        raise second
+    return first, second
 
 
 async def started_at(connection: Connection, id_: str) -> float:
