@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from evenkeel.agent.history import Advice
 from evenkeel.agent.interface import ADDED, DELETED, MODIFIED, Applied, ContainerUsage, NodeUsage, PodChange
 from evenkeel.agent.picture import is_notable
 from evenkeel.agent.records import NORMAL, Happening
@@ -36,6 +37,7 @@ class FakeFront:
         self.dropped = 0
         self.usages = 0
         self.trouble = ""
+        self.advised = Advice(0.0, 3600.0, (), ())
         self.keeps_picture = False  # one that was made before is young enough
         self._painter = Painter(self.config)
         self._picture = None
@@ -118,6 +120,9 @@ class FakeFront:
 
     async def snapshot(self):
         return self.snapshot_plain
+
+    def advice(self):
+        return self.advised
 
     def not_ready(self):
         return self.trouble

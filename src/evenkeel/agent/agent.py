@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from evenkeel.agent import adoption
 from evenkeel.agent.admitting import FILE
 from evenkeel.agent.cgroups import Cgroups
+from evenkeel.agent.history import Advice, History
 from evenkeel.agent.holdings import Holdings
 from evenkeel.agent.interface import ADDED, Applied, ContainerUsage, NodeUsage, PodChange
 from evenkeel.agent.journal import Journal, JournalError
@@ -103,6 +104,7 @@ class Agent:
         self._cpu_pressure = CpuPressure(parts, self._conditions)
         self._stalls = MemoryStalls(parts)
         self._sweeper = Sweeper(node, make_driver, lambda: self._cgroups.tree, runtime, clock)
+        self._history = History(node, clock())
         self._pictures = Pictures(parts, self._sweeper, self._node_pressure, self.node, self.pods)
         self._sync.on_cleaned = self._cleaned
         self._tasks: list[asyncio.Task[None]] = []
@@ -131,6 +133,7 @@ class Agent:
             self._heal(),
             self._checkpoint(),
             self._returning.run(),
+            self._history.run(self._sweeper),
         ]
         if self._cgroups.driver.version == Version.V2:
             loops.append(self._stalls.run())
@@ -329,6 +332,15 @@ class Agent:
 
     async def picture(self) -> Picture:
         return await self._pictures.picture()
+
+    def advice(self) -> Advice:
+        tree = self._cgroups.tree
+        paths = [
+            (one.pod, one.container, one.path)
+            for one in (tree.cgroups if tree is not None else ())
+            if one.kind == Kind.CONTAINER
+        ]
+        return self._history.advice(self.pods(), paths)
 
     async def story(self, key: str) -> Story | None:
         """Read in a thread with a connection of its own, and one at a time: a long story holds up nobody."""

@@ -10,6 +10,7 @@ from evenkeel.api.pod import Pod
 from evenkeel.cgroup.driver import Statistics
 
 if TYPE_CHECKING:
+    from evenkeel.agent.history import Advice
     from evenkeel.agent.picture import Picture
     from evenkeel.agent.story import Story
 
@@ -90,6 +91,10 @@ class Front(Protocol):
 
     async def picture(self) -> "Picture":
         """Everything that is shown of the node, not older than a second; the same for all who ask within one."""
+        ...
+
+    def advice(self) -> "Advice":
+        """What requests and reservations should be, from what was used since the agent was started (B14)."""
         ...
 
     async def story(self, key: str) -> "Story | None":

@@ -2,8 +2,8 @@
 
 import argparse
 import sys
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from evenkeel.cli.config_flags import add_config_flags, config_from
 from evenkeel.cli.output import STRUCTURED, Paint, paint_for, print_structured
@@ -17,8 +17,10 @@ EXAMPLES = """examples:
   sudo evenkeel doctor                                 everything can be seen as root only
   evenkeel doctor --config node.yaml                   with the agent's configuration
   evenkeel doctor -o json | jq '.checks[] | select(.state == "broken")'
+where an agent runs, it also says which requests and reservations are far from what was used
 exit status: 0 if every promise can be kept, 1 if not
 """
+_MOST_SUGGESTIONS = 10
 _MARKS = {
     State.OK: ("green", "✓"),
     State.NOTE: ("yellow", "!"),
@@ -51,6 +53,7 @@ def run(args: argparse.Namespace) -> int:
     config = config_from(args)
     machine = look(config, args.state_dir)
     diagnosis = diagnose(machine, config)
+    diagnosis = diagnosis._replace(checks=(*diagnosis.checks, *over_time(args.state_dir)))
     of_runtime = runtime_checks(config)  # who speaks to it knows more than who looks for its process
     named = {check.name for check in of_runtime}
     others = (check for check in diagnosis.checks if check.name not in named)
@@ -61,6 +64,50 @@ def run(args: argparse.Namespace) -> int:
     else:
         sys.stdout.write("\n".join([*_head(machine), "", *_lines(diagnosis, paint_for()), ""]))
     return 0 if diagnosis.is_sound else 1
+
+
+def over_time(state_dir: str) -> Iterator[Check]:
+    """What an agent that runs here has seen: reservations and requests far from what is used (B14, B15)."""
+    from evenkeel.cli.client import Client
+    from evenkeel.errors import EvenkeelError
+
+    try:
+        advice = Client(state_dir).get("/advice")
+    except EvenkeelError:
+        return  # nobody has watched, or it is not ours to ask
+    minutes = round((advice["at"] - advice["since"]) / 60)
+    told = [*_reservations(advice.get("reservations", ())), *_requests(advice.get("requests", ()))]
+    if not any(check.state == State.NOTE for check in told):
+        yield Check(
+            "use over time", State.OK, f"requests and reservations fit what was used in {minutes} minutes"
+        )
+    yield from told
+
+
+def _reservations(findings: Iterable[Mapping[str, Any]]) -> Iterator[Check]:
+    for one in findings:
+        is_small = "flag" in one
+        yield Check(
+            "reserved",
+            State.NOTE if is_small else State.OK,
+            one["reason"],
+            "daemons take what was promised to pods" if is_small else "",
+            (one["requirement"],) if is_small else (),
+            (one["flag"],) if is_small else (),
+        )
+
+
+def _requests(suggestions: Sequence[Mapping[str, Any]]) -> Iterator[Check]:
+    for one in suggestions[:_MOST_SUGGESTIONS]:
+        yield Check(
+            "requests",
+            State.NOTE,
+            f"{one['pod']}, container {one['container']}: {one['reason']}",
+            mends=(f"resources.requests.{one['resource']}: {one['text']}",),
+        )
+    more = len(suggestions) - _MOST_SUGGESTIONS
+    if more > 0:
+        yield Check("requests", State.NOTE, f"and {more} more, less far off; GET /advice has them all")
 
 
 def _head(machine: Machine) -> Iterator[str]:

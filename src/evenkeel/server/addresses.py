@@ -121,6 +121,7 @@ def addresses(here: "FrontRoutes") -> tuple[Entry, ...]:
                 (("cadvisor",), "Each cgroup, in cAdvisor's names"),
             )
         ),
+        Entry("GET", ("advice",), Route(here.advice), "What requests and reservations should be.", "Advice"),
         Entry("GET", ("snapshot",), Route(here.snapshot), "What evictions are decided on.", "Snapshot"),
         Entry("GET", ("configz",), Route(here.configz), "The configuration.", "Configuration"),
         Entry("GET", ("openapi.json",), Route(here.openapi), "This description.", "Description"),

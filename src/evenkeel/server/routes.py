@@ -230,6 +230,9 @@ class FrontRoutes:
     async def openapi(self, request: Request) -> Answer:  # noqa: ARG002
         return Answer(self._description)
 
+    async def advice(self, request: Request) -> Answer:  # noqa: ARG002
+        return Answer(to_json(encode(self._front.advice())))
+
     async def configz(self, request: Request) -> Answer:  # noqa: ARG002
         return Answer(to_json({"kubeletconfig": encode(self._front.config)}))
 

@@ -99,6 +99,37 @@ SCHEMAS: Schema = {
         {"pods": _ANY, "containers": listed(_object({"pod": _TEXT, "statistics": _ANY}))},
     ),
     "Configuration": _object({"kubeletconfig": _ANY}),
+    "Advice": _object(
+        {"since": _NUMBER, "at": _NUMBER},
+        {
+            "requests": listed(
+                _object(
+                    {
+                        "pod": _TEXT,
+                        "container": _TEXT,
+                        "resource": _TEXT,
+                        "requested": _WHOLE,
+                        "used": _WHOLE,
+                        "suggested": _WHOLE,
+                        "text": _TEXT,
+                        "reason": _TEXT,
+                    }
+                )
+            ),
+            "reservations": listed(
+                _object(
+                    {
+                        "daemons": _TEXT,
+                        "resource": _TEXT,
+                        "reserved": _WHOLE,
+                        "used": _WHOLE,
+                        "reason": _TEXT,
+                    },
+                    {"flag": _TEXT, "requirement": _TEXT},
+                )
+            ),
+        },
+    ),
     "Snapshot": _ANY,
     "Description": _object({"openapi": _TEXT, "info": _ANY, "paths": _ANY}),
     # The page's picture
