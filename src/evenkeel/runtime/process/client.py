@@ -37,7 +37,7 @@ from evenkeel.runtime.interface import (
 )
 from evenkeel.runtime.process import attempts, disk, exits, orphans, refusals, syscalls, volumes
 from evenkeel.runtime.process.attempts import ProcessFile
-from evenkeel.runtime.process.connection import KeeperConnection, KeeperLost, KeeperRefused, connected
+from evenkeel.runtime.process.connection import KeeperConnection, KeeperLost, KeeperRefused
 from evenkeel.runtime.process.exits import ExitFile
 from evenkeel.runtime.process.filesystem import Surroundings, surroundings
 from evenkeel.runtime.process.images import Images
@@ -47,6 +47,7 @@ from evenkeel.runtime.process.logs import LogLimits
 from evenkeel.runtime.process.messages import BadMessage, Message
 from evenkeel.runtime.process.mount_watch import MountWatch
 from evenkeel.runtime.process.paths import state_paths
+from evenkeel.runtime.process.presence import Presence
 
 T = TypeVar("T")
 
@@ -55,9 +56,6 @@ _THREADS = 16
 _STRAY_SECONDS = 2.0
 _KILLED_SECONDS = 10.0  # after the kill of a cgroup, for the keeper to take note
 _EXECUTION_SLACK_SECONDS = 10.0
-_RECONNECTIONS = 3
-_FIRST_RECONNECTION_SECONDS = 0.5
-_LONGEST_RECONNECTION_SECONDS = 30.0
 
 
 class ProcessRuntime:
@@ -85,15 +83,13 @@ class ProcessRuntime:
         self._mounts = MountWatch()
         self._driver: Driver | None = None
         self._threads = ThreadPoolExecutor(_THREADS, "evenkeel-runtime", initializer=run_soon)
-        self._keeper: KeeperConnection | None = None
+        self._keeper = Presence(self._paths.root, self._heard, self._take_up, self._lost, self._tell_loss)
         self._known = Known()
         self._starting: dict[Attempt, asyncio.Future[Record]] = {}
         self._early: dict[Attempt, ExitFile] = {}  # ends of those whose start has not been taken note of
         self._events: asyncio.Queue[RuntimeEvent] = asyncio.Queue()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._collecting: asyncio.Task[None] | None = None  # unused images are being removed
-        self._ready = asyncio.Event()
-        self._is_closed = False
 
     def refusal(self, pod: Pod) -> Refusal | None:
         return refusals.refusal(pod, self._powers)
@@ -103,15 +99,10 @@ class ProcessRuntime:
             os.makedirs(directory, 0o700, exist_ok=True)
         syscalls.set_child_subreaper()
         self._driver = self._make_driver()
-        try:
-            await self._connect()
-        except KeeperLost:
-            raise EvenkeelError("the process that keeps containers ends as soon as it is started") from None
+        await self._keeper.open()
 
     async def close(self) -> None:
-        self._is_closed = True
-        if self._keeper is not None:
-            self._keeper.close()
+        await self._keeper.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -122,7 +113,7 @@ class ProcessRuntime:
 
     @property
     def readiness(self) -> Readiness:
-        is_ready = self._ready.is_set()
+        is_ready = self._keeper.is_ready
         return Readiness(
             is_ready,
             "pods are processes of this machine" if is_ready else "the process that keeps containers is gone",
@@ -132,7 +123,7 @@ class ProcessRuntime:
         return None
 
     async def containers(self) -> Mapping[Attempt, Record]:
-        await self._ready.wait()
+        await self._keeper.keeper()
         return dict(self._known.records)
 
     async def prepare(self, pod: Pod) -> None:
@@ -174,10 +165,10 @@ class ProcessRuntime:
                 f"the start cannot be written down in {self._paths.attempt(*attempt)}: {_reason(error)}"
             ) from None
         try:
-            answer = await self._ask_again("start", attempt)
+            answer = await self._keeper.ask("start", attempt, lambda: attempt in self._known)
         except KeeperRefused as error:
             if error.is_known:
-                await self._read_anew()
+                await self._read_anew(await self._keeper.keeper())
                 if attempt in self._known:
                     return self._known.records[attempt]
             await self._in_thread(partial(volumes.remove_tree, self._paths.attempt(*attempt)))
@@ -253,14 +244,14 @@ class ProcessRuntime:
         ended = self._known.end_of(attempt)
         if grace_seconds > 0:
             with suppress(KeeperLost):
-                await self._ask_again("signal", attempt, signal=_TERM)
+                await self._keeper.ask("signal", attempt, signal=_TERM)
             await asyncio.wait([ended], timeout=grace_seconds)
         process = self._known.process(attempt)
         if not ended.done() and process is not None:
             await self._in_thread(partial(self._kill, process.cgroup))
             # Its processes may live elsewhere by now (B13); with the first of a pid namespace all of it ends.
             with suppress(KeeperLost):
-                await self._ask_again("signal", attempt, signal=_KILL)
+                await self._keeper.ask("signal", attempt, signal=_KILL)
         await asyncio.wait([ended], timeout=_KILLED_SECONDS)
         if not ended.done():
             raise EvenkeelError(
@@ -281,14 +272,10 @@ class ProcessRuntime:
     async def update(self, attempt: Attempt, settings: tuple[Setting, ...]) -> None: ...
 
     async def execute(self, attempt: Attempt, command: tuple[str, ...], timeout_seconds: float) -> ExecResult:
-        await self._ready.wait()
-        if self._keeper is None:
-            raise StartFailed("nothing keeps containers just now")
+        keeper = await self._keeper.keeper()
         try:
             answer = await asyncio.wait_for(
-                self._keeper.ask(
-                    "execute", attempt=list(attempt), command=list(command), seconds=timeout_seconds
-                ),
+                keeper.ask("execute", attempt=list(attempt), command=list(command), seconds=timeout_seconds),
                 timeout_seconds + _EXECUTION_SLACK_SECONDS,
             )
         except KeeperRefused as error:
@@ -309,7 +296,7 @@ class ProcessRuntime:
             return
         self._known.forget(attempt)
         with suppress(KeeperLost):
-            await self._ask_again("forget", attempt)
+            await self._keeper.ask("forget", attempt)
         await self._in_thread(partial(volumes.remove_tree, self._paths.attempt(*attempt)))
 
     async def remove(self, uid: str) -> None:
@@ -358,37 +345,15 @@ class ProcessRuntime:
 
     # The keeper
 
-    async def _connect(self) -> None:
-        self._keeper, hello = await connected(self._paths.root, self._heard, self._lost)
+    async def _take_up(self, keeper: KeeperConnection, hello: Message) -> None:
         self._powers = self._powers._replace(has_namespaces=bool(hello.get("has_namespaces", True)))
-        await self._read_anew()
-        if not self._keeper.is_open:
-            raise KeeperLost
-        self._ready.set()
+        await self._read_anew(keeper)
 
     def _lost(self) -> None:
-        """One keeper after another, and never two at a time."""
-        if self._is_closed or not self._ready.is_set():
-            return
-        self._ready.clear()
-        self._keep(asyncio.ensure_future(self._reconnect()))
         self._keep(asyncio.ensure_future(self._take_note_of_strays()))
 
-    async def _reconnect(self) -> None:
-        """Until there is a keeper again: containers run on meanwhile, and nothing is started."""
-        self._events.put_nowait(RuntimeLost("the process that keeps containers ended"))
-        wait = _FIRST_RECONNECTION_SECONDS
-        while not self._is_closed:
-            try:
-                await self._connect()
-            except (KeeperLost, EvenkeelError, OSError) as error:
-                why = f"the process that keeps containers cannot be started: {error}"
-                self._events.put_nowait(RuntimeLost(why))
-                await asyncio.sleep(wait)
-                wait = min(2 * wait, _LONGEST_RECONNECTION_SECONDS)
-            else:
-                self._events.put_nowait(RuntimeLost("another process keeps the containers now"))
-                return
+    def _tell_loss(self, why: str) -> None:
+        self._events.put_nowait(RuntimeLost(why))
 
     async def _take_note_of_strays(self) -> None:
         """Whom nobody has waited for in a while, nobody will: but for containers, of which the next keeper tells."""
@@ -397,26 +362,8 @@ class ProcessRuntime:
         await asyncio.sleep(_STRAY_SECONDS)
         orphans.take_note((ended & orphans.ended_children()) - self._known.pids())
 
-    async def _ask_again(self, todo: str, attempt: Attempt, **fields: object) -> Message | None:
-        """As often as keepers go away. None if the attempt is known meanwhile, and was to be started."""
-        for _ in range(_RECONNECTIONS):
-            await self._ready.wait()
-            assert self._keeper is not None
-            try:
-                return await self._keeper.ask(todo, attempt=list(attempt), **fields)
-            except KeeperLost:
-                if self._is_closed:
-                    raise
-                await asyncio.sleep(0)  # `_lost` has been called, or is about to be
-                await self._ready.wait()
-                if todo == "start" and attempt in self._known:
-                    return None
-        raise KeeperLost
-
-    async def _read_anew(self) -> None:
+    async def _read_anew(self, keeper: KeeperConnection) -> None:
         """What the keeper has, and beside it what is on disk: ends, and containers of a keeper that is no more."""
-        keeper = self._keeper
-        assert keeper is not None
         answer = await keeper.ask("list")
         kept = {told.attempt: told for told in map(listed, answer["records"]) if told is not None}
         on_disk = (Attempt(*key) for key in attempts.every_attempt(self._paths))
@@ -449,9 +396,9 @@ class ProcessRuntime:
             self._keep(asyncio.ensure_future(self._finish(attempt, status)))
 
     async def _finish(self, attempt: Attempt, status: int | None) -> None:
-        if self._keeper is not None:
+        if self._keeper.connection is not None:
             with suppress(KeeperLost):
-                await self._keeper.ask("finish", attempt=list(attempt), status=status)
+                await self._keeper.connection.ask("finish", attempt=list(attempt), status=status)
 
     # Ends
 
