@@ -74,6 +74,13 @@ FILL_AND_STAY = "dd if=/dev/zero of=fill bs=64k 2>/dev/null; exec sleep 1000"
 INODES = "i=0; while true; do true > $i || sleep 1; i=$((i+1)); done"
 
 
+def await_written(agent: Up, name: str, size_bytes: int) -> None:
+    """Until the pod has written its file: who uses nothing is not considered."""
+    agent.await_phase(name, "Running")
+    file = agent.state / "pods" / agent.pod(name)["metadata"]["uid"] / "volumes" / "scratch" / "some"
+    eventually(lambda: file.exists() and file.stat().st_size >= size_bytes)
+
+
 def victims(agent: Up) -> list[str]:
     return [one["pod"] for record in decisions(agent) if record["isDone"] for one in record["evictions"]]
 
@@ -89,6 +96,7 @@ def test_who_fills_the_disk_goes_and_nobody_else(small: Path, up: MakeUp):
     )
     for name in ("quiet", "modest", "talker"):
         agent.await_phase(name, "Running")
+    await_written(agent, "modest", 4 * MIB)
     agent.apply(writer("filler", FILL_AND_STAY, restartPolicy="Never"))
     status = agent.await_phase("filler", "Failed")
     assert status["reason"] == "Evicted"
@@ -132,7 +140,7 @@ def test_a_file_that_was_removed_and_is_still_open_counts_for_who_holds_it(small
     agent = on(up(*FLAGS), small)
     agent.start()
     agent.apply(writer("modest", "dd if=/dev/zero of=some bs=1M count=8 2>/dev/null; exec sleep 1000"))
-    agent.await_phase("modest", "Running")
+    await_written(agent, "modest", 8 * MIB)
     hidden = "exec 3> fill; rm fill; dd if=/dev/zero bs=64k >&3 2>/dev/null; exec sleep 1000"
     agent.apply(writer("hider", hidden, restartPolicy="Never"))
     agent.await_phase("hider", "Failed")

@@ -45,5 +45,23 @@ def marks_met(marks: Iterable[Mark], look: Look, unresolved: Collection[Threshol
     return tuple(found)
 
 
+def really_left(marks: Iterable[Mark], look: Look) -> list[tuple[int, Mark]]:
+    """Of what has a hard threshold, without what is on its way back."""
+    return [
+        (available - look.returning_bytes, mark)
+        for mark in marks
+        if mark.threshold.hard and (available := mark.available(look)) is not None
+    ]
+
+
+def is_really_short(marks: Iterable[Mark], look: Look) -> bool:
+    """Whether a threshold is crossed without what is on its way back."""
+    return any(
+        available - look.returning_bytes < mark.over_bytes
+        for mark in marks
+        if (available := mark.available(look)) is not None
+    )
+
+
 def _of(signal: Signal, look: Look) -> MemoryFigures | None:
     return look.node if signal is Signal.MEMORY_AVAILABLE else look.pods

@@ -11,22 +11,19 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 
-from evenkeel.agent.pressure.brake import Brake
 from evenkeel.agent.pressure.departures import Departures
 from evenkeel.agent.pressure.figures import Figures, Look
-from evenkeel.agent.pressure.hands import Hands
-from evenkeel.agent.pressure.marks import Mark, marks_met, marks_of
+from evenkeel.agent.pressure.marks import Mark, marks_met, marks_of, really_left
 from evenkeel.agent.pressure.patrol import Patrol
 from evenkeel.agent.pressure.reaper import Reaper
 from evenkeel.agent.pressure.recording import Step
+from evenkeel.agent.pressure.relief import Relief
 from evenkeel.agent.pressure.reports import Evicting, Reports, Timing
 from evenkeel.agent.pressure.roster import Member, Roster
 from evenkeel.agent.pressure.wakers import Wakers
 from evenkeel.cgroup.driver import CgroupError, Driver
-from evenkeel.cgroup.tree import Version
 from evenkeel.host.dying import Dying, pids_of
 from evenkeel.host.protection import Haste, run_before_others
-from evenkeel.policy.eviction.brake import has_to_stand_still, is_loose, is_tight
 from evenkeel.policy.eviction.decide import Decision, Eviction, Settings, State, decide, ranking
 from evenkeel.policy.eviction.message import shortage_message
 from evenkeel.policy.eviction.pace import MOST_SECONDS, Distance, fastest_growth, look_after_seconds
@@ -43,15 +40,9 @@ _SOFT_SECONDS = 1.0  # how late the crossing of a soft threshold may be seen
 _AGAIN_SECONDS = 0.1  # between two decisions on a hard shortage for which nobody may go
 _DEPARTING_SECONDS = 0.001  # between two looks while memory is on its way back
 _AFTER_FAILURE_SECONDS = 0.1
-_RECLAIM_SECONDS = 1.0  # without anything coming back, before somebody has to go
-_MOST_RECLAIM_SECONDS = 3.0
 _RECLAIMING_SECONDS = 0.002  # between two looks meanwhile
-_RECLAIM_AGAIN_SECONDS = 5.0
 _NEAR_SECONDS = 0.05  # what the fastest growth could use up in that time is near a threshold
 _HASTE_SECONDS = 1.0  # after it was near
-_THROTTLE_SECONDS = (
-    0.05  # after somebody was told to go, before the others are throttled: most are gone by then
-)
 
 
 class Watch:
@@ -86,16 +77,7 @@ class Watch:
         self._met: tuple[Threshold, ...] = ()
         self._decided_at = 0.0
         self._left_then = 0  # of what was short, at the last decision
-        self._reclaiming_since: float | None = None
-        self._no_reclaim_before = 0.0
-        self._reclaimed = (
-            0,
-            0.0,
-        )  # what was left at the last look since then, and when that had last become more
-        self._throttled: frozenset[str] = frozenset()  # UIDs
-        self._gone_at = 0.0  # when somebody was last told to go
-        self._hands = Hands(make_driver)
-        self._brake = Brake()
+        self._relief = Relief(self._figures, self._departures, make_driver, reports)
         self._reaper = Reaper()
         self._haste = Haste()
         self._hasty_until = 0.0
@@ -116,13 +98,13 @@ class Watch:
     # The loop's side
 
     def start(self) -> None:
-        self._hands.start()
+        self._relief.start()
         self._reaper.start()
         self._patrol.start()
 
     def stop(self) -> None:
         self._patrol.stop()
-        self._hands.stop()
+        self._relief.stop()
         self._reaper.stop()
         self._departures.close()
         self._figures.close()
@@ -143,7 +125,7 @@ class Watch:
 
     def _end(self) -> None:
         self._haste.calm()
-        self._brake.release(self._patrol.driver, time.monotonic())
+        self._relief.end(self._patrol.driver, time.monotonic())
 
     def _turn(self) -> float:
         """Looks once, does what is to be done, and says when to look again."""
@@ -158,8 +140,8 @@ class Watch:
         self._make_haste(look, now)
         met = marks_met(self._marks, look, self._state.unresolved)
         if not met:
-            self._reclaiming_since = None
-        elif self._reclaims(met, look, now):
+            self._relief.enough()
+        elif _is_hard(met) and self._relief.reclaims(*self._left(met, look), look, now):
             return _RECLAIMING_SECONDS
         if self._is_due(met, look, now):
             sys.setswitchinterval(_UNDISTURBED_SECONDS)
@@ -168,8 +150,8 @@ class Watch:
                     return 0.0
             finally:
                 sys.setswitchinterval(SWITCH_SECONDS)
-        self._hold(look, now)
-        self._throttle(look, now)
+        self._relief.hold(self._patrol.driver, look, now)
+        self._relief.throttle(look, now)
         return self._wait_seconds(look, met, now)
 
     def _looked(self, now: float) -> Look:
@@ -178,7 +160,7 @@ class Watch:
         returning = self._departures.returning_bytes(now)
         look = self._figures.look(now, returning)
         in_volumes = self._departures.in_volumes_bytes
-        if in_volumes and not self._brake.can_hold(now) and self._is_tight(look):
+        if in_volumes and not self._relief.can_hold(now) and self._relief.is_tight(look):
             return self._figures.look(now, returning - in_volumes)
         return look
 
@@ -186,7 +168,7 @@ class Watch:
         """The whole agent runs before others for as long as a hard threshold could be crossed in a moment: the rest of
         it must not keep the watch waiting, nor what is on its way back."""
         near = self._growth * _NEAR_SECONDS
-        if any(left - mark.due_bytes < near for left, mark in self._really_left(look)):
+        if any(left - mark.due_bytes < near for left, mark in really_left(self._marks, look)):
             if now >= self._hasty_until - _HASTE_SECONDS + _AGAIN_SECONDS:  # there may be new threads
                 self._hasty_until = now + _HASTE_SECONDS
                 self._haste.hurry()
@@ -201,6 +183,7 @@ class Watch:
         self._departures.follow(set(self._members))
         if (roster.directory, roster.limit_bytes) != (before.directory, before.limit_bytes):
             self._marks = ()
+        self._relief.follow(roster, self._marks)
         # What is worked out once for each pod is worked out now, and not when there is no time.
         _, snapshot = self._figures.snapshot(time.monotonic())
         ranking(Signal.ALLOCATABLE_MEMORY_AVAILABLE, snapshot, self._settings)
@@ -214,111 +197,7 @@ class Watch:
             if mark.threshold.signal is Signal.ALLOCATABLE_MEMORY_AVAILABLE and mark.due_bytes < limit
         ]
         self._is_told = self._wakers.follow(self._roster, of_pods)
-
-    # What helps before somebody has to go
-
-    def _reclaims(self, met: tuple[Threshold, ...], look: Look, now: float) -> bool:
-        """Whether what is short may soon be there because the kernel is taking it back from those above their request:
-        files that are yet to be written, and its own caches. Not where there is no time for it, and not soon again if
-        it did not help."""
-        if self._departures.is_any_killed or not any(threshold.hard for threshold in met):
-            return False
-        left, due = self._left(met, look)
-        if left < due // 2 or look.root.washable_bytes < due - left:
-            return False
-        if self._reclaiming_since is None:
-            if now < self._no_reclaim_before:
-                return False
-            self._reclaiming_since = now
-            self._reclaimed = (left, now)
-            self._figures.snapshot(now)
-            wanted = {
-                member.path: reading.washable_bytes
-                for member in self._roster.members
-                if (reading := self._figures.readings.get(member.uid)) is not None
-                and reading.usage_bytes > member.request_bytes
-                and reading.washable_bytes
-            }
-            if not wanted:
-                self._reclaiming_since = None
-                return False
-            self._hands.reclaim(self._roster.version, wanted)
-            self._reports.reclaiming(sum(wanted.values()), due - left)
-        before, came_at = self._reclaimed
-        self._reclaimed = (left, now if left > before else came_at)
-        is_coming = now - self._reclaimed[1] < _RECLAIM_SECONDS
-        if is_coming and now - self._reclaiming_since < _MOST_RECLAIM_SECONDS:
-            return True
-        self._reclaiming_since = None
-        self._no_reclaim_before = now + _RECLAIM_AGAIN_SECONDS
-        return False
-
-    def _hold(self, look: Look, now: float) -> None:
-        """Those above their request stand still where next to nothing is left, until more is back."""
-        if not self._brake.is_holding and not self._is_tight(look):
-            return
-        if not self._brake.can_hold(now) or self._is_loose(look):
-            self._brake.release(self._patrol.driver, now)
-            return
-        out = self._departures.uids()
-        reserve = min(mark.due_bytes for mark in self._marks if mark.threshold.hard)
-        usages = self._figures.usages()
-        wanted = [
-            member
-            for member in self._roster.members
-            if member.uid not in out
-            and member.path not in self._brake.held
-            and has_to_stand_still(usages[member.uid] or 0, member.request_bytes, reserve)
-        ]
-        if wanted or not self._brake.is_holding:
-            self._brake.hold(self._patrol.driver, (member.path for member in wanted), now)
-            self._reports.holding(tuple(member.uid for member in wanted))
-
-    def _is_tight(self, look: Look) -> bool:
-        return any(is_tight(left, mark.due_bytes) for left, mark in self._really_left(look))
-
-    def _is_loose(self, look: Look) -> bool:
-        return all(is_loose(left, mark.due_bytes) for left, mark in self._really_left(look))
-
-    def _really_left(self, look: Look) -> list[tuple[int, Mark]]:
-        """Of what has a hard threshold, without what is on its way back."""
-        return [
-            (available - look.returning_bytes, mark)
-            for mark in self._marks
-            if mark.threshold.hard and (available := mark.available(look)) is not None
-        ]
-
-    def _throttle(self, look: Look, now: float) -> None:
-        """Those above their request get no more while somebody goes for want of memory and it is still short; on
-        cgroup v2, where the kernel makes them wait."""
-        if self._roster.version != Version.V2 or not (self._throttled or self._departures.is_any(now)):
-            return
-        is_short = self._departures.is_any(now) and self._is_still_short(look)
-        if not is_short:
-            if self._throttled:
-                self._throttled = frozenset()
-                self._reports.throttling({})
-            return
-        if self._throttled or now - self._gone_at < _THROTTLE_SECONDS:
-            return
-        leaving = self._departures.uids()
-        usages = self._figures.usages()
-        most = {
-            member.uid: usage
-            for member in self._roster.members
-            if member.uid not in leaving and (usage := usages[member.uid] or 0) > member.request_bytes
-        }
-        if most:
-            self._throttled = frozenset(most)
-            self._reports.throttling(most)
-
-    def _is_still_short(self, look: Look) -> bool:
-        """Whether, without what is on its way back, a threshold is crossed."""
-        return any(
-            available - look.returning_bytes < mark.over_bytes
-            for mark in self._marks
-            if (available := mark.available(look)) is not None
-        )
+        self._relief.follow(self._roster, self._marks)
 
     # When to decide
 
@@ -326,7 +205,7 @@ class Watch:
         if met != self._met:
             return True
         since = now - self._decided_at
-        if any(threshold.hard for threshold in met):
+        if _is_hard(met):
             # Nobody could go, or what goes is not enough yet. Who allocates on may become one who can.
             left, reserve = self._left(met, look)
             return since >= _AGAIN_SECONDS or self._left_then - left > reserve // 16
@@ -350,7 +229,7 @@ class Watch:
         )
 
     def _wait_seconds(self, look: Look, met: tuple[Threshold, ...], now: float) -> float:
-        if self._brake.is_holding or (self._departures.is_any_killed and look.returning_bytes):
+        if self._relief.is_holding or (self._departures.is_any_killed and look.returning_bytes):
             return _DEPARTING_SECONDS
         distances = []
         most = MOST_SECONDS
@@ -388,7 +267,7 @@ class Watch:
         after, decision = decide(before, snapshot, self._thresholds, self._settings)
         self._state, self._decided_at = after, now
         self._met = marks_met(self._marks, look, after.unresolved)
-        if any(threshold.hard for threshold in self._met):
+        if _is_hard(self._met):
             self._left_then = self._left(self._met, look)[0]
         victim = decision.victim
         is_urgent = decision.acting_on is not None and decision.acting_on.hard
@@ -428,8 +307,7 @@ class Watch:
             self.evicting[member.uid] = Evicting(member.uid, eviction, at)
             self._reports.evicting(self.evicting[member.uid])
             self._departures.asked(member.uid, now, eviction.grace_period_seconds)
-            self._brake.let_go(self._patrol.driver, member.path)
-            self._gone_at = now
+            self._relief.goes(self._patrol.driver, member.path, now)
             return None
         if self._patrol.intents is not None:
             self._patrol.intents.write(member.uid, {"message": eviction.message, "at": at})
@@ -440,8 +318,8 @@ class Watch:
             self._patrol.driver.send_kill(member.path)
         except CgroupError as error:
             self._reports.noted(str(error))
-        sent_at = self._gone_at = time.monotonic()
-        self._brake.let_go(self._patrol.driver, member.path)
+        sent_at = time.monotonic()
+        self._relief.goes(self._patrol.driver, member.path, sent_at)
         self._reports.evicting(evicting)
         self._reaper.release(dying)
         self._departures.killed(member, self._roster.version, sent_at)
@@ -454,3 +332,7 @@ class Watch:
         _, decision = decide(self._state, snapshot, self._thresholds, self._settings)
         step = Step(self._state, snapshot, self._thresholds, self._settings, decision, is_done=False)
         self._reports.stepped(step, self._state, Timing(now, is_kernels=True))
+
+
+def _is_hard(met: tuple[Threshold, ...]) -> bool:
+    return any(threshold.hard for threshold in met)

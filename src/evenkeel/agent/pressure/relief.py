@@ -1,0 +1,164 @@
+"""What helps beside somebody's going, and who is asked for it: pods above their request, never one within it.
+
+Memory that the kernel can take back is taken back before anybody goes; while somebody does, the others stand still
+where next to nothing is left, and are throttled if it takes long.
+"""
+
+from collections.abc import Callable
+
+from evenkeel.agent.pressure.brake import Brake
+from evenkeel.agent.pressure.departures import Departures
+from evenkeel.agent.pressure.figures import Figures, Look
+from evenkeel.agent.pressure.hands import Hands
+from evenkeel.agent.pressure.marks import Mark, is_really_short, really_left
+from evenkeel.agent.pressure.reports import Reports
+from evenkeel.agent.pressure.roster import Roster
+from evenkeel.cgroup.driver import Driver
+from evenkeel.cgroup.tree import Version
+from evenkeel.policy.eviction.brake import has_to_stand_still, is_loose, is_tight
+
+_RECLAIM_SECONDS = 1.0  # without anything coming back, before somebody has to go
+_MOST_RECLAIM_SECONDS = 3.0
+_RECLAIM_AGAIN_SECONDS = 5.0  # after it did not help
+_THROTTLE_SECONDS = (
+    0.05  # after somebody was told to go, before the others are throttled: most are gone by then
+)
+
+
+class Relief:
+    """Of the watch's thread, but for `start` and `stop`."""
+
+    def __init__(
+        self, figures: Figures, departures: Departures, make_driver: Callable[[], Driver], reports: Reports
+    ) -> None:
+        self._figures = figures
+        self._departures = departures
+        self._reports = reports
+        self._roster = Roster()
+        self._marks: tuple[Mark, ...] = ()
+        self._hands = Hands(make_driver)
+        self._reclaiming_since: float | None = None
+        self._no_reclaim_before = 0.0
+        self._left_before = 0  # at the last look
+        self._came_at = 0.0  # when that had last become more
+        self._brake = Brake()
+        self._throttled: frozenset[str] = frozenset()  # UIDs
+        self._gone_at = 0.0  # when somebody was last told to go
+
+    def start(self) -> None:
+        self._hands.start()
+
+    def stop(self) -> None:
+        self._hands.stop()
+
+    def end(self, driver: Driver, now: float) -> None:
+        """Nobody is left standing still."""
+        self._brake.release(driver, now)
+
+    def follow(self, roster: Roster, marks: tuple[Mark, ...]) -> None:
+        self._roster, self._marks = roster, marks
+
+    def goes(self, driver: Driver, path: str, now: float) -> None:
+        """This one was told to go, and must be able to."""
+        self._gone_at = now
+        self._brake.let_go(driver, path)
+
+    # Taking back
+
+    def enough(self) -> None:
+        """Nothing is short, so nothing has to be taken back."""
+        self._reclaiming_since = None
+
+    def reclaims(self, left: int, due: int, look: Look, now: float) -> bool:
+        """Whether what is short may soon be there because the kernel is taking it back: files that are yet to be
+        written, and its own caches. Not where there is no time for it, and not soon again if it did not help."""
+        if self._departures.is_any_killed or left < due // 2 or look.root.washable_bytes < due - left:
+            return False
+        if self._reclaiming_since is None:
+            if now < self._no_reclaim_before or not self._reclaim(due - left, now):
+                return False
+            self._reclaiming_since = self._came_at = now
+            self._left_before = left
+        if left > self._left_before:
+            self._came_at = now
+        self._left_before = left
+        is_coming = now - self._came_at < _RECLAIM_SECONDS
+        if is_coming and now - self._reclaiming_since < _MOST_RECLAIM_SECONDS:
+            return True
+        self._reclaiming_since = None
+        self._no_reclaim_before = now + _RECLAIM_AGAIN_SECONDS
+        return False
+
+    def _reclaim(self, short_bytes: int, now: float) -> bool:
+        self._figures.snapshot(now)
+        wanted = {
+            member.path: reading.washable_bytes
+            for member in self._roster.members
+            if (reading := self._figures.readings.get(member.uid)) is not None
+            and reading.usage_bytes > member.request_bytes
+            and reading.washable_bytes
+        }
+        if wanted:
+            self._hands.reclaim(self._roster.version, wanted)
+            self._reports.reclaiming(sum(wanted.values()), short_bytes)
+        return bool(wanted)
+
+    # Standing still
+
+    @property
+    def is_holding(self) -> bool:
+        return self._brake.is_holding
+
+    def can_hold(self, now: float) -> bool:
+        return self._brake.can_hold(now)
+
+    def is_tight(self, look: Look) -> bool:
+        return any(is_tight(left, mark.due_bytes) for left, mark in really_left(self._marks, look))
+
+    def hold(self, driver: Driver, look: Look, now: float) -> None:
+        """Until more is back, or it has been long enough."""
+        if not self._brake.is_holding and not self.is_tight(look):
+            return
+        left = really_left(self._marks, look)
+        if not self._brake.can_hold(now) or all(is_loose(one, mark.due_bytes) for one, mark in left):
+            self._brake.release(driver, now)
+            return
+        out = self._departures.uids()
+        reserve = min(mark.due_bytes for _, mark in left)
+        usages = self._figures.usages()
+        wanted = [
+            member
+            for member in self._roster.members
+            if member.uid not in out
+            and member.path not in self._brake.held
+            and has_to_stand_still(usages[member.uid] or 0, member.request_bytes, reserve)
+        ]
+        if wanted or not self._brake.is_holding:
+            self._brake.hold(driver, (member.path for member in wanted), now)
+            self._reports.holding(tuple(member.uid for member in wanted))
+
+    # Being throttled
+
+    def throttle(self, look: Look, now: float) -> None:
+        """While somebody goes for want of memory and it is still short; on cgroup v2, where the kernel makes them
+        wait."""
+        is_any = self._departures.is_any(now)
+        if self._roster.version != Version.V2 or not (self._throttled or is_any):
+            return
+        if not is_any or not is_really_short(self._marks, look):
+            if self._throttled:
+                self._throttled = frozenset()
+                self._reports.throttling({})
+            return
+        if self._throttled or now - self._gone_at < _THROTTLE_SECONDS:
+            return
+        leaving = self._departures.uids()
+        usages = self._figures.usages()
+        most = {
+            member.uid: usage
+            for member in self._roster.members
+            if member.uid not in leaving and (usage := usages[member.uid] or 0) > member.request_bytes
+        }
+        if most:
+            self._throttled = frozenset(most)
+            self._reports.throttling(most)
