@@ -118,9 +118,10 @@ def _pressure(view: Json, look: Look) -> Iterator[str]:
     pressure = view["pressure"]
     words = []
     for condition in pressure.get("conditions") or ():
-        is_fine = (condition["status"] == "True") == (condition["type"] == "Ready")
+        is_fine = (condition["status"] == "True") == condition["type"].endswith("Ready")
         if not is_fine:
-            words.append(look.paint("red", condition["type"]))
+            is_missing = condition["type"].endswith("Ready")
+            words.append(look.paint("red", f"{'not ' if is_missing else ''}{condition['type']}"))
     words = words or [look.paint("green", "no pressure")]
     stalls = pressure.get("stalls") or {}
     for title, name in (("memory", "memory"), ("cpu", "cpu"), ("disk", "io")):

@@ -40,6 +40,10 @@ export function clock(at) {
   return new Date(at * 1000).toLocaleTimeString([], { hour12: false });
 }
 
+export function iso(at) {
+  return new Date(at * 1000).toISOString();
+}
+
 export function moment(at) {
   return new Date(at * 1000).toLocaleString([], { hour12: false });
 }

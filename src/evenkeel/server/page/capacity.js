@@ -66,7 +66,8 @@ function update(node, resource, view, history) {
   facts.push(["requested", words(now.requested ?? 0), share(now.requested ?? 0, now.allocatable ?? whole)]);
   facts.push(["allocatable", words(now.allocatable ?? whole), share(now.allocatable ?? whole, whole)]);
   facts.push(["reserved", words(reserved), reservedWords(now.reserved, words)]);
-  if (rest !== null) facts.push(["the rest uses", words(rest), rest > reserved && reserved > 0 ? "▲ more than reserved" : ""]);
+  const isMore = rest > reserved && reserved > 0;
+  if (rest !== null) facts.push(["the rest uses", words(rest), isMore ? "▲ more than reserved" : ""]);
   keyed(figures, facts, (fact) => fact[0], createFact, updateFact);
   const sentence = facts.map(([name, amount, more]) => `${name} ${amount}${more ? ` (${more})` : ""}`).join(", ");
   attr(track, "aria-label", `${resource.title}: capacity ${words(whole)}, ${sentence}`);

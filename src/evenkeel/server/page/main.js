@@ -106,15 +106,9 @@ class Page {
   }
 
   #node(view) {
-    const { node } = view;
-    text($("node-name"), node.name ? `on ${node.name}` : "");
-    const words = [
-      `cgroup ${node.cgroupVersion}`,
-      `${node.cgroupDriver} driver`,
-      `${node.profile} profile`,
-    ];
-    text($("node-words"), words.join(" · "));
-    const title = node.name ? `${node.name}: Evenkeel` : "Evenkeel";
+    text($("node-name"), `on ${view.name}`);
+    text($("node-words"), view.about);
+    const title = `${view.name}: Evenkeel`;
     if (document.title !== title) document.title = title;
   }
 

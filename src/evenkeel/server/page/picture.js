@@ -1,4 +1,4 @@
-// The last view of the node (docs/api.md, /view), kept up to date with the figures that move, in the form that is drawn.
+// The last view of the node (docs/api.md, /view), kept up to date with the figures that move, as it is drawn.
 
 const RESOURCES = { memory: "memory", cpu: "cpu", storage: "ephemeral-storage" };
 
@@ -10,8 +10,9 @@ export class Picture {
   take(view) {
     this.#whole = view;
     const pods = new Map(view.pods.map((pod) => [pod.pod, pod]));
-    this.#standing = view.cgroups.filter((cgroup) => cgroup.kind !== "ancestor").map((cgroup) => standing(cgroup, pods));
-    this.#standing.push(...view.pods.filter((pod) => !pod.path).map((pod) => withoutCgroup(pod, view.cgroups)));
+    const cgroups = view.cgroups.filter((cgroup) => cgroup.kind !== "ancestor");
+    this.#standing = cgroups.map((cgroup) => standing(cgroup, pods));
+    this.#standing.push(...view.pods.filter((pod) => !pod.path).map((pod) => withoutCgroup(pod, cgroups)));
   }
 
   /** What moved since; false if there is nothing that it could be added to. */
@@ -30,8 +31,11 @@ export class Picture {
     const figures = new Map(view.cgroups.map((cgroup) => [cgroup.path, cgroup.figures]));
     return {
       at: view.at,
-      node: { name: view.node, cgroupVersion: view.cgroupVersion, cgroupDriver: view.cgroupDriver, profile: view.profile },
-      resources: Object.fromEntries(Object.entries(RESOURCES).map(([name, key]) => [name, resource(view.resources[key])])),
+      name: view.node,
+      about: `cgroup ${view.cgroupVersion} · ${view.cgroupDriver} driver · ${view.profile} profile`,
+      resources: Object.fromEntries(
+        Object.entries(RESOURCES).map(([name, key]) => [name, resource(view.resources[key])]),
+      ),
       stalls: view.pressure.stalls ?? {},
       conditions: view.pressure.conditions ?? [],
       thresholds: view.pressure.thresholds ?? [],
@@ -58,14 +62,16 @@ function standing(cgroup, pods) {
 function withoutCgroup(pod, cgroups) {
   const branch = cgroups.find((one) => one.kind === "branch" && one.qosClass === pod.qosClass);
   const root = cgroups.find((one) => one.kind === "root");
-  const { requests, limits, qosClass } = pod;
-  return { path: `pod ${pod.uid}`, parent: (branch ?? root)?.path, kind: "pod", name: pod.pod, pod: pod.pod, qosClass, requests, limits, ...about(pod) };
+  const { pod: name, requests, limits, qosClass } = pod;
+  const parent = (branch ?? root)?.path;
+  return { path: `pod ${pod.uid}`, parent, kind: "pod", name, pod: name, qosClass, requests, limits, ...about(pod) };
 }
 
 function about(pod) {
   const word = pod.isEnding ? "Terminating" : pod.reason || pod.phase || "Pending";
   const waits = word === "Running" && pod.ready < pod.containers;
-  return { status: waits ? `Running, ${pod.ready} of ${pod.containers} ready` : word, isRunning: pod.phase === "Running", restarts: pod.restarts, message: pod.message };
+  const status = waits ? `Running, ${pod.ready} of ${pod.containers} ready` : word;
+  return { status, isRunning: pod.phase === "Running", restarts: pod.restarts };
 }
 
 /** What a pod needs beside its containers has a cgroup of its own, which is mostly empty. */

@@ -21,23 +21,25 @@ export function showPressure(view, history) {
   keyed($("thresholds"), view.thresholds, (one) => `${one.isHard} ${one.signal}`, createThreshold, updateThreshold);
 }
 
-function createCondition(condition) {
+function createCondition() {
   return make("li", {}, make("b", { "aria-hidden": "true" }), make("span", {}, ""), make("span.hidden"));
 }
 
 function updateCondition(node, condition) {
-  const isReady = condition.type === "Ready";
-  const isFine = (condition.status === "True") === isReady;
+  const shouldHold = /Ready$/.test(condition.type); // Ready, RuntimeReady; the others are pressures
+  const holds = condition.status === "True";
+  const isFine = holds === shouldHold;
   attr(node, "data-state", isFine ? "fine" : "bad");
   attr(node, "title", condition.message ?? "");
   text(node.children[0], isFine ? "✓" : "▲");
-  text(node.children[1], isFine && !isReady ? `no ${plain(condition.type)}` : isFine ? "ready" : isReady ? "not ready" : plain(condition.type));
+  text(node.children[1], holds ? plain(condition.type) : `${shouldHold ? "not" : "no"} ${plain(condition.type)}`);
   text(node.children[2], condition.message ? `: ${condition.message}` : "");
 }
 
 /** MemoryPressure → memory pressure; PIDPressure → PID pressure. */
 function plain(type) {
-  return type.replace(/([a-z])([A-Z])/g, "$1 $2").replace(/([A-Z])([A-Z][a-z])/g, "$1 $2").replace(/\b[A-Z](?=[a-z])/g, (letter) => letter.toLowerCase());
+  const words = type.replace(/([a-z])([A-Z])/g, "$1 $2").replace(/([A-Z])([A-Z][a-z])/g, "$1 $2");
+  return words.replace(/\b[A-Z](?=[a-z])/g, (letter) => letter.toLowerCase());
 }
 
 function createStall(stall) {
@@ -54,14 +56,17 @@ function updateStall(node, stall, now, values) {
   const some = now.some?.avg10 ?? 0;
   text(node.children[0].children[1], `${some.toFixed(1)} %`);
   drawSpark(node.children[1], values, Math.max(LEAST_TOP, ...values));
-  const full = stall.name === "cpu" ? "" : `all work ${(now.full?.avg10 ?? 0).toFixed(1)} %, `; // cpu has no such thing for a whole node
+  // That all work of a node waits for cpu cannot be.
+  const full = stall.name === "cpu" ? "" : `all work ${(now.full?.avg10 ?? 0).toFixed(1)} %, `;
   text(node.children[2], `${full}over a minute ${(now.some?.avg60 ?? 0).toFixed(1)} %`);
   attr(node, "data-state", some >= 20 ? "bad" : some >= 5 ? "warn" : "fine");
-  attr(node, "aria-label", `Over the last ten seconds work waited for ${stall.title} during ${some.toFixed(1)} per cent of the time`);
+  const words = `${some.toFixed(1)} per cent of the last ten seconds`;
+  attr(node, "aria-label", `Some work waited for ${stall.title} during ${words}`);
 }
 
 function createThreshold() {
-  return make("li", {}, make("p", {}, make("span"), make("b")), make("div.meter", { "aria-hidden": "true" }, make("i"), make("u")));
+  const meter = make("div.meter", { "aria-hidden": "true" }, make("i"), make("u"));
+  return make("li", {}, make("p", {}, make("span"), make("b")), meter);
 }
 
 function updateThreshold(node, one) {

@@ -1,7 +1,7 @@
 // A pod opened: its story, what it asked for beside what the kernel has (E17), and every cgroup file with its reason.
 // The address says which one is open, so that it can be passed on and the back button closes it.
 
-import { clock, moment } from "./amounts.js";
+import { clock, iso, moment } from "./amounts.js";
 import { $, attr, make, text } from "./dom.js";
 import { makeUse, showUse } from "./use.js";
 
@@ -121,7 +121,7 @@ function storySection(story) {
     make(
       "li",
       { "data-type": chapter.type ?? "Normal", "data-reason": chapter.reason },
-      make("time", { datetime: new Date(chapter.at * 1000).toISOString(), title: moment(chapter.at) }, clock(chapter.at)),
+      make("time", { datetime: iso(chapter.at), title: moment(chapter.at) }, clock(chapter.at)),
       make("div", {}, make("p", {}, chapter.sentence ?? chapter.message ?? chapter.reason), ...stayed(chapter)),
     ),
   );

@@ -1,7 +1,7 @@
 // What went wrong and when: evictions and OOM kills on a line of time, and as a list of which each opens its story.
 
-import { ago, clock, moment } from "./amounts.js";
-import { $, attr, draw, keyed, make, percent, text } from "./dom.js";
+import { ago, clock, iso, moment } from "./amounts.js";
+import { $, attr, keyed, make, percent, text } from "./dom.js";
 
 const MOST = 200;
 const SHOWN = 50;
@@ -45,7 +45,8 @@ export class Timeline {
   }
 
   #create() {
-    const button = make("button", { type: "button" }, make("b.mark", { "aria-hidden": "true" }), make("span.what"), make("span.why"), make("time"));
+    const mark = make("b.mark", { "aria-hidden": "true" });
+    const button = make("button", { type: "button" }, mark, make("span.what"), make("span.why"), make("time"));
     const item = make("li", {}, button);
     button.addEventListener("click", () => item.pod && this.open(item.pod));
     return item;
@@ -61,12 +62,14 @@ export class Timeline {
     const [, marks, from] = line.children;
     text(from, ago(span));
     const shown = listed.filter((one) => now - one.at <= span);
-    keyed(marks, shown, keyOf, (one) => this.#mark(one), (node, one) => percent(node, "inset-inline-start", 1 - (now - one.at) / span));
+    const place = (node, one) => percent(node, "inset-inline-start", 1 - (now - one.at) / span);
+    keyed(marks, shown, keyOf, (one) => this.#mark(one), place);
   }
 
   #mark(one) {
-    const kind = kindOf(one) ?? { mark: "•", word: one.reason, state: "warning" };
-    const mark = make("b.mark", { "data-state": kind.state, title: `${clock(one.at)} ${one.pod ?? ""} ${kind.word}` }, kind.mark);
+    const kind = kindOf(one) ?? other(one);
+    const title = `${clock(one.at)} ${one.pod ?? "node"} ${kind.word}`;
+    const mark = make("b.mark", { "data-state": kind.state, title }, kind.mark);
     mark.addEventListener("click", () => one.pod && this.open(one.pod));
     return mark;
   }
@@ -74,16 +77,15 @@ export class Timeline {
 
 const keyOf = (one) => one.number || `${one.at} ${one.pod} ${one.reason}`;
 const kindOf = (one) => (Object.hasOwn(KINDS, one.reason) ? KINDS[one.reason] : undefined);
+const other = (one) => ({ mark: "•", word: one.reason, state: "warning" });
 
 function isEcho(one, every) {
-  return (
-    one.reason === "OOMKilled" &&
-    every.some((other) => other.reason === "OOMKilling" && other.pod === one.pod && Math.abs(other.at - one.at) < SAME_DEATH_SECONDS)
-  );
+  const isOfSame = (told) => told.pod === one.pod && Math.abs(told.at - one.at) < SAME_DEATH_SECONDS;
+  return one.reason === "OOMKilled" && every.some((told) => told.reason === "OOMKilling" && isOfSame(told));
 }
 
 function update(node, one, now) {
-  const kind = kindOf(one) ?? { mark: "•", word: one.reason, state: "warning" };
+  const kind = kindOf(one) ?? other(one);
   const [mark, what, why, when] = node.firstChild.children;
   node.pod = one.pod;
   attr(node.firstChild, "disabled", !one.pod);
@@ -92,6 +94,6 @@ function update(node, one, now) {
   text(what, `${one.pod || "node"} ${kind.word}${one.times > 1 ? ` ${one.times} times` : ""}`);
   text(why, one.message ?? "");
   text(when, ago(now - one.at));
-  attr(when, "datetime", new Date(one.at * 1000).toISOString());
+  attr(when, "datetime", iso(one.at));
   attr(when, "title", moment(one.at));
 }

@@ -5,7 +5,7 @@ import { makeUse, showUse } from "./use.js";
 
 const MANY_PODS = 40; // from here on containers are folded away until asked for
 const NARROW = matchMedia("(max-width: 900px)");
-const TITLES = { root: "all pods", branch: "", reserved: "reserved for daemons", infrastructure: "" };
+const NOTES = { root: "all pods", reserved: "reserved for daemons" };
 const BAD = /Error|BackOff|OOM|Evicted|Failed|Invalid|Refused/;
 
 export class Tree {
@@ -54,7 +54,8 @@ export class Tree {
     const running = pods.filter((one) => one.isRunning).length;
     text($("pod-count"), wanted ? `${seen} of ${pods.length}` : `${running} running of ${pods.length}`);
     $("no-pods").hidden = this.#shown.some((one) => one.cgroup.kind === "pod");
-    text($("no-pods"), wanted ? `No pod matches “${wanted}”.` : "No pods yet: evenkeel apply -f pod.yaml hands one in.");
+    const none = "No pods yet: evenkeel apply -f pod.yaml hands one in.";
+    text($("no-pods"), wanted ? `No pod matches “${wanted}”.` : none);
     const isAllFolded = pods.length > 0 && pods.every((one) => this.#folds(one));
     this.#isFolded = isAllFolded;
     text($("fold"), isAllFolded ? "Unfold pods" : "Fold pods");
@@ -161,6 +162,7 @@ export class Tree {
     const rows = [...$("rows").children];
     const at = rows.indexOf(row);
     const expanded = row.getAttribute("aria-expanded");
+    const { path } = row.cgroup;
     const go = (to) => rows[Math.min(Math.max(to, 0), rows.length - 1)]?.focus();
     const keys = {
       ArrowDown: () => go(at + 1),
@@ -169,10 +171,10 @@ export class Tree {
       End: () => go(rows.length - 1),
       PageDown: () => go(at + 10),
       PageUp: () => go(at - 10),
-      ArrowRight: () => (expanded === "false" ? this.#fold(row.cgroup.path, false) : expanded === "true" && go(at + 1)),
-      ArrowLeft: () => (expanded === "true" ? this.#fold(row.cgroup.path, true) : this.#row(row.cgroup.parent)?.focus()),
-      Enter: () => (row.cgroup.pod ? this.open(row.cgroup.pod) : this.#fold(row.cgroup.path, expanded === "true")),
-      " ": () => expanded !== null && this.#fold(row.cgroup.path, expanded === "true"),
+      ArrowRight: () => (expanded === "false" ? this.#fold(path, false) : expanded === "true" && go(at + 1)),
+      ArrowLeft: () => (expanded === "true" ? this.#fold(path, true) : this.#row(row.cgroup.parent)?.focus()),
+      Enter: () => (row.cgroup.pod ? this.open(row.cgroup.pod) : this.#fold(path, expanded === "true")),
+      " ": () => expanded !== null && this.#fold(path, expanded === "true"),
     };
     if (!Object.hasOwn(keys, event.key)) return;
     event.preventDefault();
@@ -181,10 +183,11 @@ export class Tree {
 }
 
 function create() {
+  const knob = make("b.knob", { "aria-hidden": "true" });
   return make(
     "div.row",
     { role: "row" },
-    make("span.name", { role: "rowheader" }, make("b.knob", { "aria-hidden": "true" }), make("span.title"), make("span.soft")),
+    make("span.name", { role: "rowheader" }, knob, make("span.title"), make("span.soft")),
     make("span.class", { role: "gridcell" }),
     make("span.status", { role: "gridcell" }),
     make("span.use", { role: "gridcell", "data-label": "memory" }, ...makeUse()),
@@ -199,7 +202,7 @@ function nameOf(cgroup) {
 }
 
 function noteOf(cgroup) {
-  if (cgroup.kind !== "pod") return TITLES[cgroup.kind] ?? "";
+  if (cgroup.kind !== "pod") return NOTES[cgroup.kind] ?? "";
   const namespace = cgroup.pod.slice(0, cgroup.pod.indexOf("/"));
   return namespace === "default" ? "" : namespace;
 }

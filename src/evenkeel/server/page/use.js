@@ -7,13 +7,14 @@ const NEAR_LIMIT = 0.9;
 const WORDS = { memory: bytes, storage: bytes, cpu: cores };
 
 export function makeUse() {
+  const parts = [make("i.within"), make("i.above"), make("u.request"), make("u.limit")];
   return [
-    make("span.meter", { "aria-hidden": "true" }, make("i.within"), make("i.above"), make("u.request"), make("u.limit")),
+    make("span.meter", { "aria-hidden": "true" }, ...parts),
     make("span.amounts", {}, make("b"), make("span.soft")),
   ];
 }
 
-/** `holder` has the two as its last children. Without limit and request the bar is a share of `node`, the allocatable. */
+/** The two are the last children of `holder`. With neither limit nor request the bar is a share of the `node`. */
 export function showUse(holder, resource, amounts, node) {
   const meter = holder.children[holder.children.length - 2];
   const figures = holder.children[holder.children.length - 1];
