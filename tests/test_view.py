@@ -10,7 +10,7 @@ from evenkeel.agent.records import WARNING, Happening
 from evenkeel.agent.sweep import Sweeper
 from evenkeel.server.view import Views
 from evenkeel.server.view_feed import ViewFeed
-from tests.agents import Place, pods_of, until
+from tests.agents import CountingKernel, Place, pods_of, until
 from tests.fake_front import FakeFront, running, served
 from tests.pictures import MIB, Painter, sample
 from tests.test_server import Http, ask
@@ -237,6 +237,38 @@ def test_one_sweep_serves_all_who_ask_at_once(tmp_path):
     pictures = asyncio.run(ask_together())
     assert len({id(one.sweep) for one in pictures}) == 1
     assert {pod.key for pod in pictures[0].pods} == {"default/web", "default/batch"}
+
+
+class ClosingKernel(CountingKernel):
+    """Counts how often it is let go."""
+
+    closed = 0
+
+    def close(self):
+        self.closed += 1
+
+
+def test_a_look_that_nobody_is_shown_keeps_nothing_open_and_serves_no_reader(tmp_path):
+    async def look():
+        place = Place(str(tmp_path))
+        kernel = ClosingKernel()
+        tree = Painter().picture().sweep.tree
+        for cgroup in tree.cgroups:
+            kernel.create(cgroup.path)
+        sweeper = Sweeper(place.node, lambda: kernel, lambda: tree, place.runtime)
+        unseen = await sweeper.sweep(is_shown=False)
+        closed = kernel.closed
+        shown = await sweeper.sweep()
+        again = await sweeper.sweep(is_shown=False)
+        kept = kernel.closed
+        await sweeper.close()
+        return unseen, closed, shown, again, kept
+
+    unseen, closed, shown, again, kept = asyncio.run(look())
+    assert (unseen.applied, closed) == ({}, 1)
+    assert shown.applied
+    assert again is shown
+    assert kept == 1
 
 
 def test_who_leaves_takes_the_sweep_from_nobody(tmp_path):

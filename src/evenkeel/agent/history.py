@@ -21,7 +21,7 @@ from evenkeel.policy.advice import (
 from evenkeel.policy.node import NodeView
 from evenkeel.policy.reserved import reserved_of
 
-_EVERY_SECONDS = 30.0
+_EVERY_SECONDS = 60.0
 _MOST_WATCHED = 2000  # cgroups, some hundred bytes each
 _BUCKETS = 96
 _GROWTH = 1.15  # from one bucket to the next: 1 millicore to 600 cores
@@ -75,7 +75,7 @@ class History:
         while True:
             await asyncio.sleep(_EVERY_SECONDS)
             try:
-                self.note(await sweeper.sweep())
+                self.note(await sweeper.sweep(is_shown=False))
             except (EvenkeelError, OSError):
                 continue  # it is there again in a while, or others tell of it
 

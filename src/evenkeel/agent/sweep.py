@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from evenkeel.agent.own_cgroup import not_the_pods, parse_own
 from evenkeel.agent.pressure.node_reading import NodeReading, NodeRoster
@@ -27,7 +27,6 @@ from evenkeel.host.node_figures import MachineFigures, Pressures, machine_figure
 from evenkeel.host.pressure import parse_pressure
 from evenkeel.policy.eviction.snapshot import NodeFigures
 from evenkeel.policy.node import NodeView
-from evenkeel.runtime.interface import Runtime
 
 OTHERS = (
     "/system.slice",
@@ -37,6 +36,7 @@ AGENT = "kubelet"  # what Kubernetes calls the daemon that we are
 
 _FRESH_SECONDS = 0.95  # figures so young serve the next who asks: a reader a second gets a sweep a second
 _APPLIED_SECONDS = 5.0
+_KEPT_SECONDS = 60.0  # after the last who was shown something, no file is kept open for the next
 _RATE_SECONDS = 120.0  # a rate over more than that is none
 _PRESSURE_FILES = ("cpu.pressure", "memory.pressure", "io.pressure")
 _NO_TREE = Tree(Version.V2, Naming.CGROUPFS, ())
@@ -66,6 +66,7 @@ class Sweep(NamedTuple):
     node: NodeFigures  # the signals of eviction
     applied: Observed = MappingProxyType({})  # what the kernel has in the files that the tree sets (E17)
     took_seconds: float = 0.0
+    is_shown: bool = True
 
 
 class Sweeper:
@@ -76,33 +77,41 @@ class Sweeper:
         node: NodeView,
         make_driver: Callable[[], Driver],
         tree: Callable[[], Tree | None],
-        runtime: Runtime,
+        runtime: "Disk",
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._tree = tree
         self._clock = clock
         self._thread = ThreadPoolExecutor(1, "sweep")
-        self._taking = _Taking(node, make_driver, runtime)
+        self._taking = SweepThread(node, make_driver, runtime)
         self._last: Sweep | None = None
         self._last_at = -_RATE_SECONDS
         self._under_way: asyncio.Task[Sweep] | None = None
         self._is_closed = False
 
-    async def sweep(self) -> Sweep:
-        """Not older than a second."""
-        if self._last is not None and time.monotonic() - self._last_at < _FRESH_SECONDS:
-            return self._last
-        if self._is_closed:
-            raise EvenkeelError("the agent is ending")
-        if self._under_way is None:
-            self._under_way = asyncio.create_task(self._take())
-        return await asyncio.shield(self._under_way)  # one who leaves takes it from nobody else
+    async def sweep(self, *, is_shown: bool = True) -> Sweep:
+        """Not older than a second. One that is not to be shown need not have what is applied."""
+        while True:
+            last = self._last
+            if (
+                last is not None
+                and time.monotonic() - self._last_at < _FRESH_SECONDS
+                and last.is_shown >= is_shown
+            ):
+                return last
+            if self._is_closed:
+                raise EvenkeelError("the agent is ending")
+            if self._under_way is None:
+                self._under_way = asyncio.create_task(self._take(is_shown))
+            taken = await asyncio.shield(self._under_way)  # one who leaves takes it from nobody else
+            if taken.is_shown >= is_shown:
+                return taken
 
-    async def _take(self) -> Sweep:
+    async def _take(self, is_shown: bool) -> Sweep:  # noqa: FBT001
         try:
             loop = asyncio.get_running_loop()
             taken = await loop.run_in_executor(
-                self._thread, self._taking.take, self._tree() or _NO_TREE, self._clock()
+                self._thread, self._taking.take, self._tree() or _NO_TREE, self._clock(), is_shown
             )
             self._last, self._last_at = taken, time.monotonic()
             return taken
@@ -119,10 +128,20 @@ class Sweeper:
         self._thread.shutdown(wait=False)
 
 
-class _Taking:
+class Disk(Protocol):
+    """What of a runtime is needed: where pods write."""
+
+    @property
+    def storage_path(self) -> str: ...
+
+    @property
+    def images_path(self) -> str: ...
+
+
+class SweepThread:
     """The thread's side."""
 
-    def __init__(self, node: NodeView, make_driver: Callable[[], Driver], runtime: Runtime) -> None:
+    def __init__(self, node: NodeView, make_driver: Callable[[], Driver], runtime: "Disk") -> None:
         self._node = node
         self._make_driver = make_driver
         self._driver: Driver | None = None
@@ -134,15 +153,21 @@ class _Taking:
         self._seen_tree: Tree | None = None
         self._applied: Observed = {}
         self._applied_at = 0.0
+        self._shown_at = 0.0
         self._pressures: dict[str, tuple[list[bytes], Pressures | None]] = {}
         self._own_path: str | None = None
 
-    def take(self, tree: Tree, at: float) -> Sweep:
+    def take(self, tree: Tree, at: float, is_shown: bool = True) -> Sweep:  # noqa: FBT001, FBT002
         began = time.monotonic()
         driver = self._driver = self._driver or self._make_driver()
-        if tree is not self._seen_tree or began - self._applied_at > _APPLIED_SECONDS:
+        if is_shown:
+            self._shown_at = began
+        if is_shown and (tree is not self._seen_tree or began - self._applied_at > _APPLIED_SECONDS):
             # This closes the files of cgroups that are gone, too.
-            self._applied = driver.observe(tree)
+            try:
+                self._applied = driver.observe(tree)
+            except CgroupError:
+                self._applied = {}  # reconciling tells of what cannot be read
             self._seen_tree, self._applied_at = tree, began
         rates = _Rates(self._seen_us, began - self._at)
         samples = {}
@@ -157,13 +182,21 @@ class _Taking:
         self._seen_us, self._at = rates.seen_us, began
         self._number += 1
         node = self._signals(driver, tree, samples)
+        applied = self._applied if is_shown else {}
+        if began - self._shown_at > _KEPT_SECONDS:
+            self.close()
         took = time.monotonic() - began
-        return Sweep(self._number, at, tree, samples, daemons, machine, nanocores, node, self._applied, took)
+        return Sweep(
+            self._number, at, tree, samples, daemons, machine, nanocores, node, applied, took, is_shown
+        )
 
     def close(self) -> None:
+        """What is kept open, and what is known of files that were."""
         if self._driver is not None:
             self._driver.close()
             self._driver = None
+        self._seen_tree, self._applied = None, {}
+        self._pressures.clear()
 
     def _sample(self, driver: Driver, path: str, rates: "_Rates") -> Sample | None:
         try:

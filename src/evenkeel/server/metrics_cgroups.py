@@ -107,7 +107,7 @@ def cadvisor_metrics(picture: Picture, named: Labels) -> bytes:
     rows = [
         _Row(cgroup, sample, named.with_id(cgroup))
         for cgroup in sweep.tree.cgroups
-        if (sample := sweep.samples.get(cgroup.path)) is not None
+        if cgroup.kind != Kind.INFRASTRUCTURE and (sample := sweep.samples.get(cgroup.path)) is not None
     ]
     out.gauge("machine_cpu_cores", "CPUs of the machine.", picture.view.capacity.millicpu / 1000)
     out.gauge("machine_memory_bytes", "Memory of the machine.", sweep.machine.memory_total_bytes)
