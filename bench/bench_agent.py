@@ -233,6 +233,7 @@ def podman_start(one: Agent, name: str) -> float:
         shutil.copy(one.program, image / "program")
     command = ["podman", "--runtime", "runc", "run", "--rm", "--network", "host", *FEW_FILES]
     mounts = ["--volume", f"{one.times}:/times", "--rootfs", str(image)]
+    time.sleep(SETTLED_SECONDS)
     at = time.time()
     subprocess.run(
         [*command, *mounts, "/program", "first", f"/times/{name}"],
