@@ -126,6 +126,24 @@ def test_pods_are_admitted_in_order_of_arrival_and_refused_with_figures(place):
     drive(place, story)
 
 
+def test_of_many_pods_the_first_start_while_the_others_have_no_cgroups_yet(place):
+    """All the same in order of arrival, and those without room are refused."""
+    names = [f"p{number:02}" for number in range(50)]
+    made: list[int] = []
+
+    async def story(agent: Agent) -> None:
+        place.runtime.on_start = lambda _: made.append(
+            sum(path.rpartition("/")[2].startswith("podu-") for path in place.kernel.cgroups)
+        )
+        await agent.apply(pods_of("\n---\n".join(requesting(name, "100m") for name in names)))
+        await until(lambda: all(phase(agent, name) in ("Running", "Failed") for name in names))
+        assert [phase(agent, name) for name in names] == ["Running"] * 40 + ["Failed"] * 10
+
+    drive(place, story)
+    assert [attempt.uid for attempt in place.runtime.starts] == [f"u-{name}" for name in names[:40]]
+    assert made[0] < made[-1] == 40
+
+
 @pytest.mark.req("A6")
 def test_a_pod_of_a_file_is_tried_again_when_room_appears(place, tmp_path):
     directory = tmp_path / "pods"
