@@ -17,6 +17,7 @@ from evenkeel.host.oom_record import OomRecord
 log = logging.getLogger(__name__)
 
 _LOG_POSITION = "kernelLog"
+_LATE_SECONDS = 1.0  # a container runtime tells what it called a container's cgroup when that runs already
 _MOST_REMEMBERED = 4096  # cgroups that are gone: the log may speak of them later
 
 
@@ -33,6 +34,7 @@ class KernelEvents:
         self._tree: Tree | None = None
         self._watched: set[str] = set()
         self._known: dict[str, Cgroup] = {}
+        self._pods: dict[str, Cgroup] = {}  # in which a container runtime makes cgroups
         self._killing: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -46,12 +48,16 @@ class KernelEvents:
 
     def follow(self, tree: Tree) -> None:
         self._tree = tree
+        pods: dict[str, Cgroup] = {}
         for cgroup in tree.cgroups:
+            if cgroup.kind == Kind.POD and not cgroup.holds_only_ours:
+                pods[cgroup.path] = cgroup
             if cgroup.kind == Kind.CONTAINER:
                 self._known.pop(cgroup.path, None)
                 self._known[cgroup.path] = cgroup
         for path in list(self._known)[: max(len(self._known) - _MOST_REMEMBERED - len(tree.cgroups), 0)]:
             del self._known[path]
+        self._pods = pods
         if self._stream is not None:
             self._watch(self._stream, tree)
 
@@ -63,7 +69,10 @@ class KernelEvents:
             stream.unwatch(path)
         for path in wanted - self._watched:
             stream.watch_oom(path, self._cgroups.driver.files(path)["memory"])
-        self._watched = wanted
+        new, self._watched = wanted - self._watched, wanted
+        for path in new:
+            if not self._known[path].is_ours_to_make:  # it ran before it was watched
+                self._kill_rest_of(path)
 
     def _watch_log(self, stream: EventStream) -> None:
         """From where a former agent stopped, if the machine has not been started anew since."""
@@ -108,7 +117,17 @@ class KernelEvents:
     def _told_of_kill(self, record: OomRecord) -> None:
         cgroup = self._known.get(record.cgroup)
         if cgroup is None:
-            return  # somebody else's
+            pod = self._pods.get(record.cgroup.rpartition("/")[0])
+            if pod is not None:  # else it is somebody else's
+                asyncio.get_running_loop().call_later(_LATE_SECONDS, self._told_late_of_kill, record, pod)
+            return
+        self._tell_kill(record, cgroup)
+
+    def _told_late_of_kill(self, record: OomRecord, pod: Cgroup) -> None:
+        """Of a container that ended before its cgroup's name was known, only the pod can be told."""
+        self._tell_kill(record, self._known.get(record.cgroup, pod))
+
+    def _tell_kill(self, record: OomRecord, cgroup: Cgroup) -> None:
         held = self._holdings.by_key(cgroup.pod)
         self._telling.tell(
             WARNING,
@@ -128,7 +147,7 @@ class KernelEvents:
 def _in_words(record: OomRecord, cgroup: Cgroup) -> str:
     """The record's sentence, with what people call the cgroups in it; their paths are among the figures."""
     names = {
-        record.cgroup: f"container {cgroup.container}",
+        record.cgroup: f"container {cgroup.container}" if cgroup.container else "a container of the pod",
         cgroup.path: "the container",
         cgroup.path.rpartition("/")[0]: "the pod",
     }

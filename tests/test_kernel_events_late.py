@@ -1,0 +1,111 @@
+"""OOM kills in containers of a container runtime: they may run, and be hit, before it is known what their cgroups are
+called."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from evenkeel.agent import kernel_events
+from evenkeel.agent.kernel_events import KernelEvents
+from evenkeel.cgroup.tree import Cgroup, Kind, Naming, Tree, Version
+from evenkeel.host.events import OomKill
+from evenkeel.host.oom_record import OomRecord
+from evenkeel.policy.lifecycle.life import ContainerLife, PodLife
+
+POD = Cgroup("/root/pod1", Kind.POD, (), pod="default/web", holds_only_ours=False)
+CONTAINER = Cgroup(
+    "/root/pod1/abc",
+    Kind.CONTAINER,
+    (),
+    pod="default/web",
+    container="main",
+    is_killed_whole=True,
+    is_ours_to_make=False,
+)
+
+
+class Cgroups:
+    driver = SimpleNamespace(files=lambda path: {"memory": path})
+
+    def __init__(self, oom_kills: int) -> None:
+        self.killed: list[str] = []
+        self._oom_kills = oom_kills
+
+    def oom_kills(self, pod: str, container: str) -> int:
+        return self._oom_kills
+
+    async def kill(self, path: str) -> None:
+        self.killed.append(path)
+
+
+class Telling:
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str]] = []
+
+    def tell(self, kind: str, reason: str, message: str, pod: Any, container: str, figures: Any) -> None:
+        self.told.append((reason, container))
+
+    def commit(self) -> None: ...
+
+
+class Stream:
+    def watch_oom(self, path: str, directory: str) -> None: ...
+    def unwatch(self, path: str) -> None: ...
+
+
+def events(cgroups: Cgroups, telling: Telling) -> KernelEvents:
+    life = PodLife(containers={"main": ContainerLife(attempt=1)})
+    held = SimpleNamespace(pod=SimpleNamespace(metadata=SimpleNamespace(uid="u-1")), life=life)
+    parts: Any = SimpleNamespace(
+        holdings=SimpleNamespace(by_key=lambda key: held),
+        cgroups=cgroups,
+        journal=SimpleNamespace(set_value=lambda name, value: None),
+        telling=telling,
+        sync=SimpleNamespace(want_step=lambda uid: None),
+    )
+    found = KernelEvents(parts)
+    found._stream = Stream()  # type: ignore[assignment]
+    return found
+
+
+def tree(*cgroups: Cgroup) -> Tree:
+    return Tree(Version.V1, Naming.CGROUPFS, cgroups)
+
+
+@pytest.mark.req("A19")
+@pytest.mark.parametrize("oom_kills", [0, 1])
+def test_the_rest_of_a_container_that_was_hit_before_it_was_watched_is_ended(oom_kills):
+    cgroups = Cgroups(oom_kills)
+
+    async def story() -> None:
+        heard = events(cgroups, Telling())
+        heard.follow(tree(POD))
+        heard.follow(tree(POD, CONTAINER))
+        await asyncio.gather(*heard._killing)
+
+    asyncio.run(story())
+    assert cgroups.killed == [CONTAINER.path] * oom_kills
+
+
+@pytest.mark.req("E6")
+@pytest.mark.parametrize("is_known_later", [True, False])
+def test_an_oom_kill_is_told_though_the_container_is_not_known_yet(monkeypatch, is_known_later):
+    monkeypatch.setattr(kernel_events, "_LATE_SECONDS", 0.01)
+    telling = Telling()
+
+    async def story() -> None:
+        heard = events(Cgroups(0), telling)
+        heard.follow(tree(POD))
+        heard._heard(OomKill(OomRecord("eater", 7, CONTAINER.path)))
+        heard._heard(OomKill(OomRecord("other", 8, "/elsewhere/abc")))
+        assert not telling.told
+        if is_known_later:
+            heard.follow(tree(POD, CONTAINER))
+        async with asyncio.timeout(10):
+            while not telling.told:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(story())
+    assert telling.told == [("OOMKilling", "main" if is_known_later else "")]
