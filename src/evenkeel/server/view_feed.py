@@ -14,6 +14,7 @@ from evenkeel.server.http import event, to_json
 from evenkeel.server.view import View, Views
 
 _PERIOD_SECONDS = 1.0
+_READER_SECONDS = 0.003  # ten times what it takes to send somebody a view
 
 
 class ViewFeed:
@@ -100,7 +101,9 @@ class ViewFeed:
     async def _take(self, result: "asyncio.Future[View]") -> None:
         """Once, for all who wait: who comes back from it asks for the next."""
         try:
-            await asyncio.sleep(max(self._taken_at + _PERIOD_SECONDS - time.monotonic(), 0))
+            # Sending to very many is what costs: they get it more rarely, so that it never takes much of the agent.
+            period = max(_PERIOD_SECONDS, self._readers * _READER_SECONDS)
+            await asyncio.sleep(max(self._taken_at + period - time.monotonic(), 0))
             self._taken_at = time.monotonic()
             view = await self.now()
         except asyncio.CancelledError:
