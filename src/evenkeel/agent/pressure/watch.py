@@ -64,6 +64,7 @@ class Watch:
         self._settings = settings
         self._state = state
         self._growth = fastest_growth(cpus)
+        self._near_bytes = int(self._growth * _NEAR_SECONDS)
         self._reports = reports
         self._clock = clock
         self._wakers = Wakers()
@@ -137,7 +138,6 @@ class Watch:
             self._mark(look)
         if self._wakers.take_oom():
             self._outrun(now, look)
-        self._make_haste(look, now)
         met = marks_met(self._marks, look, self._state.unresolved)
         if not met:
             self._relief.enough()
@@ -150,6 +150,7 @@ class Watch:
                     return 0.0
             finally:
                 sys.setswitchinterval(SWITCH_SECONDS)
+        self._make_haste(look, now)
         self._relief.hold(self._patrol.driver, look, now)
         self._relief.throttle(look, now)
         return self._wait_seconds(look, met, now)
@@ -167,8 +168,7 @@ class Watch:
     def _make_haste(self, look: Look, now: float) -> None:
         """The whole agent runs before others for as long as a hard threshold could be crossed in a moment: the rest of
         it must not keep the watch waiting, nor what is on its way back."""
-        near = self._growth * _NEAR_SECONDS
-        if any(left - mark.due_bytes < near for left, mark in really_left(self._marks, look)):
+        if any(left - mark.due_bytes < self._near_bytes for left, mark in really_left(self._marks, look)):
             if now >= self._hasty_until - _HASTE_SECONDS + _AGAIN_SECONDS:  # there may be new threads
                 self._hasty_until = now + _HASTE_SECONDS
                 self._haste.hurry()
@@ -196,7 +196,8 @@ class Watch:
             for mark in self._marks
             if mark.threshold.signal is Signal.ALLOCATABLE_MEMORY_AVAILABLE and mark.due_bytes < limit
         ]
-        self._is_told = self._wakers.follow(self._roster, of_pods)
+        near = [mark - self._near_bytes for mark in of_pods if mark > self._near_bytes]
+        self._is_told = self._wakers.follow(self._roster, (*of_pods, *near))
         self._relief.follow(self._roster, self._marks)
 
     # When to decide
