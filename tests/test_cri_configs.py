@@ -1,11 +1,14 @@
 """What is asked of a container runtime: labels that find a container again, mounts, and nobody's way to the state."""
 
+import sys
+
 import pytest
 
 from evenkeel.api.manifests import read_manifests
 from evenkeel.cgroup.tree import Naming
+from evenkeel.errors import EvenkeelError
 from evenkeel.runtime.cri.configs import attempt_of, container_config, sandbox_config
-from evenkeel.runtime.cri.endpoint import chosen, socket_path
+from evenkeel.runtime.cri.endpoint import chosen, require_libraries, socket_path
 from evenkeel.runtime.cri.refusals import refusal
 from evenkeel.runtime.process.paths import StatePaths
 from tests.test_cri_client import launch
@@ -102,3 +105,10 @@ def test_auto_is_a_runtime_that_listens_or_none(tmp_path):
         server.listen()
         assert chosen("auto", ("/nowhere", path)) == f"unix://{path}"
     assert chosen("", (path,)) == ""
+
+
+def test_an_installation_without_the_libraries_is_told_what_to_install(monkeypatch):
+    require_libraries()
+    monkeypatch.setitem(sys.modules, "grpc.aio", None)
+    with pytest.raises(EvenkeelError, match=r"pip install 'evenkeel\[cri\]'"):
+        require_libraries()

@@ -101,6 +101,9 @@ def _runtime(
     _refuse_other(_CONTAINERS if endpoint else _PROCESSES, journal)
     if not endpoint:
         return ProcessRuntime(state_directory, make_driver, node.config)
+    from evenkeel.runtime.cri.endpoint import require_libraries
+
+    require_libraries()
     from evenkeel.runtime.cri.client import CriRuntime
 
     return CriRuntime(endpoint, state_directory, make_driver, node.config)

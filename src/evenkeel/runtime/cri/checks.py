@@ -17,6 +17,7 @@ def runtime_checks(config: KubeletConfiguration) -> tuple[Check, ...]:
         at = endpoint.chosen(config.container_runtime_endpoint)
         if not at:
             return (_none(),)
+        endpoint.require_libraries()
         from evenkeel.runtime.cri.agreement import Said, disagreement, hear
         from evenkeel.runtime.cri.connection import Connection
 

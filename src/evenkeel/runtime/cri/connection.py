@@ -24,7 +24,6 @@ _OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 5000),
     ("grpc.use_local_subchannel_pool", 1),  # another connection's back-off is not ours
 )
-_MISSING = "the container runtime is spoken to by grpcio and protobuf, which are not installed"
 
 
 class CallFailed(EvenkeelError):
@@ -52,11 +51,9 @@ class Connection:
     """`on_away` is called whenever the runtime has not answered, or the connection has come or gone."""
 
     def __init__(self, endpoint: str, on_away: Callable[[], None] = lambda: None) -> None:
-        try:
-            import grpc
-            import grpc.aio
-        except ImportError:
-            raise EvenkeelError(_MISSING, hint="pip install 'evenkeel[cri]'") from None
+        import grpc
+        import grpc.aio
+
         self.path = socket_path(endpoint)
         self._grpc = grpc
         self._on_away = on_away

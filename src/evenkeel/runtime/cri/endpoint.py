@@ -13,6 +13,20 @@ _LONGEST_PATH = 107
 _SECONDS = 1.0
 
 
+def require_libraries() -> None:
+    """Raises EvenkeelError where an installation is without what speaks to container runtimes."""
+    try:
+        import grpc.aio
+
+        from evenkeel.runtime.cri import cri_pb2
+    except Exception as error:  # noqa: BLE001 a protobuf that is too old raises what only a newer one could import
+        raise EvenkeelError(
+            f"grpcio and protobuf, by which container runtimes are spoken to, cannot be used: {error}",
+            hint="pip install 'evenkeel[cri]'",
+        ) from None
+    del grpc, cri_pb2
+
+
 def socket_path(endpoint: str) -> str:
     """Of `unix:///run/containerd/containerd.sock`, or a path alone. Raises EvenkeelError."""
     path = endpoint.removeprefix(_UNIX)

@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Iterator
 
 from evenkeel.runtime.interface import Attempt, Exit, Placed, Record
+from evenkeel.runtime.process.attempts import start_ticks
 
 _SHORTEST_ID = 12  # as people see them
 
@@ -107,6 +108,11 @@ class Table:
         try:
             kept.pidfd = os.pidfd_open(process.pid)
         except OSError:  # it has ended, or there is no such number for us: then the runtime has to tell
+            asyncio.get_running_loop().call_soon(self._on_end, kept)
+            return
+        if start_ticks(process.pid) != process.start_ticks:  # another has its number by now
+            os.close(kept.pidfd)
+            kept.pidfd = -1
             asyncio.get_running_loop().call_soon(self._on_end, kept)
             return
         asyncio.get_running_loop().add_reader(kept.pidfd, self._heard, kept)
