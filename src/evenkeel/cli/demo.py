@@ -6,11 +6,11 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from evenkeel.cli.demo_cpu import SQUEEZED
 from evenkeel.cli.demo_memory import EMPTIED, SURVIVED
-from evenkeel.cli.demo_stage import Stage, Story, Verdict
+from evenkeel.cli.demo_stage import HOST_IMAGE, Stage, Story, Verdict
 from evenkeel.cli.output import paint_for
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.capabilities import parse_capabilities
@@ -20,12 +20,14 @@ from evenkeel.policy.words import bytes_text, cores_text
 STORIES = {story.name: story for story in (SURVIVED, EMPTIED, SQUEEZED)}
 TIME_LIMIT_SECONDS = 30.0
 
-USAGE = f"[{'|'.join(STORIES)}]… [--time-limit SECONDS]"
+USAGE = f"[{'|'.join(STORIES)}]… [--time-limit SECONDS] [--runtime-endpoint SOCKET --image IMAGE]"
 EXAMPLES = """examples:
   evenkeel demo                 all three, one after the other
   evenkeel demo guaranteed      Guaranteed pods survive a barrage of BestEffort ones
   evenkeel demo besteffort      a node full of BestEffort pods is emptied by arriving Guaranteed ones
   evenkeel demo cpu             who requests no CPU has all of it alone, and a sliver beside one who does
+  evenkeel demo --runtime-endpoint unix:///run/containerd/containerd.sock --image docker.io/library/busybox:1.36
+                                the same with containers, from an image that has a shell and dd in it
 
 Each runs pods in a cgroup tree of its own with a limit of its own: this machine's memory is never filled, and its other
 pods are not touched. Afterwards everything is removed. Exit code 0: every promise held.
@@ -41,6 +43,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=TIME_LIMIT_SECONDS,
         help="for each; a slow machine may need more (%(default)g)",
     )
+    parser.add_argument(
+        "--runtime-endpoint",
+        metavar="SOCKET",
+        default="",
+        help="of a container runtime; without it pods are plain processes",
+    )
+    parser.add_argument(
+        "--image",
+        metavar="IMAGE",
+        default="",
+        help="that the containers are made from; with sh, dd, sleep, timeout and taskset in it, as busybox has them",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -52,12 +66,24 @@ def run(args: argparse.Namespace) -> int:
             "a demonstration makes cgroups of its own at the top, which takes root",
             hint=f"sudo {sys.argv[0]} demo; `evenkeel explain` shows what would happen, as any user",
         )
+    if bool(args.runtime_endpoint) != bool(args.image):
+        given, missing = (
+            ("--image", "--runtime-endpoint") if args.image else ("--runtime-endpoint", "--image")
+        )
+        raise EvenkeelError(
+            f"{given} is given and {missing} is not",
+            hint="containers need both: a runtime's socket, and an image with a shell, such as busybox",
+        )
     logging.basicConfig(format="%(levelname)s %(message)s", level=logging.ERROR, stream=sys.stderr)
     stories = [STORIES[name] for name in args.demos or STORIES]
-    return asyncio.run(_tell(stories, args.time_limit))
+
+    def make_stage(story: Story) -> Stage:
+        return Stage(story.capacity, args.time_limit, args.runtime_endpoint, args.image or HOST_IMAGE)
+
+    return asyncio.run(_tell(stories, make_stage))
 
 
-async def _tell(stories: Sequence[Story], time_limit_seconds: float) -> int:
+async def _tell(stories: Sequence[Story], make_stage: Callable[[Story], Stage]) -> int:
     """Ctrl-C ends the story, and never the cleaning up after it."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -66,7 +92,7 @@ async def _tell(stories: Sequence[Story], time_limit_seconds: float) -> int:
     _say_of_scores()
     is_every_one_held = True
     for story in stories:
-        verdict = await _tell_one(story, time_limit_seconds, stop)
+        verdict = await _tell_one(story, make_stage, stop)
         if verdict is None:
             print("stopped; everything is removed", flush=True)
             return 130
@@ -74,14 +100,16 @@ async def _tell(stories: Sequence[Story], time_limit_seconds: float) -> int:
     return 0 if is_every_one_held else 1
 
 
-async def _tell_one(story: Story, time_limit_seconds: float, stop: asyncio.Event) -> Verdict | None:
+async def _tell_one(
+    story: Story, make_stage: Callable[[Story], Stage], stop: asyncio.Event
+) -> Verdict | None:
     """None if it was stopped."""
     paint = paint_for()
     size = (
         f"{bytes_text(story.capacity.memory_bytes)} of memory and {cores_text(story.capacity.millicpu)} cpu"
     )
     print(f"{paint('bold', f'{story.name}: {story.promise}')}\non a node of {size}", flush=True)
-    playing = asyncio.create_task(_play(story, time_limit_seconds))
+    playing = asyncio.create_task(_play(story, make_stage))
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait({playing, stopping}, return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
@@ -96,8 +124,8 @@ async def _tell_one(story: Story, time_limit_seconds: float, stop: asyncio.Event
     return verdict
 
 
-async def _play(story: Story, time_limit_seconds: float) -> Verdict:
-    async with Stage(story.capacity, time_limit_seconds) as stage:
+async def _play(story: Story, make_stage: Callable[[Story], Stage]) -> Verdict:
+    async with make_stage(story) as stage:
         return await story.tell(stage)
 
 

@@ -8,7 +8,7 @@ import asyncio
 import os
 from typing import NamedTuple
 
-from evenkeel.cli.demo_stage import Stage, Story, Verdict, pod
+from evenkeel.cli.demo_stage import Stage, Story, Verdict
 from evenkeel.host.files import read_text
 from evenkeel.policy.allocatable import NodeCapacity
 
@@ -25,13 +25,15 @@ async def _squeeze(stage: Stage) -> Verdict:
     cpu = await _idlest_cpu()
     program = ("taskset", "-c", str(cpu), *_SPINNER)
     stage.say(f"pod idler requests no CPU, and spins on CPU {cpu}")
-    await stage.apply(pod("idler", *program))
+    await stage.apply(stage.a_pod("idler", *program))
     await stage.until(lambda: _cpu_us(stage, "idler") > 100_000, "that pod idler spins")
     alone = await _measure(stage, cpu)
     stage.say(f"alone it has {_percent(alone.idler)} of the CPU, and leaves {_percent(alone.idle)} idle")
 
     stage.say(f"pod requester requests {_REQUEST_MILLICPU}m and spins on the same CPU")
-    await stage.apply(pod("requester", *program, resources={"requests": {"cpu": f"{_REQUEST_MILLICPU}m"}}))
+    await stage.apply(
+        stage.a_pod("requester", *program, resources={"requests": {"cpu": f"{_REQUEST_MILLICPU}m"}})
+    )
     await stage.until(lambda: _cpu_us(stage, "requester") > 100_000, "that pod requester spins")
     beside = await _measure(stage, cpu)
     stage.say(f"requester has {_percent(beside.requester)}, idler {_percent(beside.idler)}: {_ratio(beside)}")

@@ -28,6 +28,7 @@ from evenkeel.policy.allocatable import NodeCapacity
 from evenkeel.policy.node import node_view
 
 MIB = 1 << 20
+HOST_IMAGE = "host"  # of pods that are plain processes
 _LOOK_AGAIN_SECONDS = 0.05
 _PROMPT_END_SECONDS = 20.0
 
@@ -47,9 +48,20 @@ class Story(NamedTuple):
 class Stage:
     """An async context. Whatever happens in it, nothing of it is left after it."""
 
-    def __init__(self, capacity: NodeCapacity, time_limit_seconds: float) -> None:
+    def __init__(
+        self,
+        capacity: NodeCapacity,
+        time_limit_seconds: float,
+        runtime_endpoint: str = "",
+        image: str = HOST_IMAGE,
+    ) -> None:
+        self._image = image
         # No eviction threshold: who dies is for the kernel to say here, by the scores and limits that we gave it.
-        self._config = KubeletConfiguration(cgroup_root=f"/evenkeel-demo-{os.getpid()}", eviction_hard={})
+        self._config = KubeletConfiguration(
+            cgroup_root=f"/evenkeel-demo-{os.getpid()}",
+            eviction_hard={},
+            container_runtime_endpoint=runtime_endpoint,
+        )
         self._node = node_view(capacity, self._config)
         self._time_limit_seconds = time_limit_seconds
         self._deadline = time.monotonic() + time_limit_seconds
@@ -98,12 +110,34 @@ class Stage:
     # What a story does
 
     @property
+    def has_containers(self) -> bool:
+        """And else plain processes, which find the host's programs."""
+        return self._image != HOST_IMAGE
+
+    @property
     def agent(self) -> Agent:
         assert self._assembled is not None
         return self._assembled.agent
 
     def say(self, text: str) -> None:
         self._view.say(text)
+
+    def a_pod(
+        self, name: str, *command: str, resources: dict[str, object] | None = None
+    ) -> dict[str, object]:
+        """A pod of one program, which nothing brings back once it has ended."""
+        container = {
+            "name": "main",
+            "image": self._image,
+            "command": list(command),
+            "resources": resources or {},
+        }
+        return {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name},
+            "spec": {"restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": [container]},
+        }
 
     async def apply(self, *pods: dict[str, object]) -> None:
         items = {"apiVersion": "v1", "kind": "List", "items": list(pods)}
@@ -152,14 +186,3 @@ class Stage:
 
     def happenings(self, reason: str) -> tuple[Happening, ...]:
         return tuple(one for one in self.agent.happenings() if one.reason == reason)
-
-
-def pod(name: str, *command: str, resources: dict[str, object] | None = None) -> dict[str, object]:
-    """A pod of one program of the host, which nothing brings back once it has ended."""
-    container = {"name": "main", "image": "host", "command": list(command), "resources": resources or {}}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name},
-        "spec": {"restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": [container]},
-    }
