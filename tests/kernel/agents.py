@@ -28,7 +28,7 @@ from tests.machines.containerd import Containerd
 
 MIB = 1 << 20
 READY_SECONDS = 120.0  # an emulated machine imports Python for seconds
-RUNTIMES = ("process",)
+RUNTIMES = ("process", "cri")
 
 
 class Up:
@@ -175,15 +175,25 @@ class Up:
     def container(self, name: str, container: str = "main") -> Cgroup:
         """The cgroup of the container's present run; a runtime for containers names it after that."""
         pod = self.of_pod(name)
-        place = (
-            container if self.containerd is None else eventually(lambda: self._container_id(name, container))
-        )
+        place = container
+        if self.containerd is not None:
+            uid = self.pod(name)["metadata"]["uid"]
+            known = self.containerd.containers(
+                io__kubernetes__pod__uid=uid, io__kubernetes__container__name=container
+            )
+            (place,) = [one for one in known if (pod.paths()[0] / one).exists()] or known[-1:]
         return Cgroup({key: path / place for key, path in pod.directories.items()})
 
-    def _container_id(self, name: str, container: str) -> str:
-        statuses = self.status(name).get("containerStatuses", ())
-        (found,) = [one.get("containerID", "") for one in statuses if one["name"] == container] or [""]
-        return found.removeprefix("containerd://")
+    def placed(self, name: str) -> tuple[tuple[str, str], ...] | None:
+        """What a runtime for containers has called the cgroups of a pod with one container: its own, and that of the
+        pod's infrastructure, which is the other one there."""
+        if self.containerd is None:
+            return None
+        whole, mine = self.of_pod(name).paths()[0], self.container(name).paths()[0]
+        others = [path for path in whole.iterdir() if path.is_dir() and path != mine]
+        assert len(others) == 1, f"beside the container of {name} there are {_inhabited(others)}"
+        (other,) = others
+        return (("main", mine.name), ("", other.name))
 
     def keeper_pid(self) -> int | None:
         """The state directory is among its arguments, and among those of its children that are to be containers."""
@@ -206,7 +216,8 @@ class Up:
         assert self.stop() == 0, self.log.read_text()[-3000:]
         self.check_decisions()
         if self.containerd is not None:
-            assert not self.containerd.containers()
+            left = self.containerd.containers(io__evenkeel__state=os.path.realpath(self.state))
+            assert not left, f"containers left behind: {left}\n{self.log.read_text()[-3000:]}"
             name = self.root.paths()[0].name
             left = [str(path) for top in named_hierarchies() for path in (top / name).glob("*/")]
             assert not left, f"cgroups left behind: {', '.join(left)}"
@@ -230,7 +241,7 @@ def up(request: pytest.FixtureRequest, cgroup_root: Cgroup, tmp_path: Path) -> I
     def make(*flags: str, **options: Any) -> Up:
         directory = tmp_path / f"agent{len(made)}"
         directory.mkdir()
-        agent = Up(cgroup_root, directory, *flags, containerd=containerd, **options)
+        agent = Up(cgroup_root, directory, *flags, **{"containerd": containerd, **options})
         made.append(agent)
         return agent
 
@@ -263,6 +274,12 @@ def pod(name: str, command: list[str], *, uid: str = "", **spec: Any) -> dict[st
 def processes_of(cgroup: Cgroup) -> list[int]:
     path = cgroup.paths()[0] / "cgroup.procs"
     return [int(pid) for pid in path.read_text().split()] if path.exists() else []
+
+
+def _inhabited(cgroups: list[Path]) -> dict[str, list[str]]:
+    """What runs in cgroups, by their names."""
+    pids = {path.name: (path / "cgroup.procs").read_text().split() for path in cgroups}
+    return {name: [Path(f"/proc/{pid}/cmdline").read_text() for pid in some] for name, some in pids.items()}
 
 
 def is_alive(pid: int) -> bool:

@@ -38,6 +38,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "long: takes many minutes where the machine is emulated (tests/kernel only)"
     )
+    config.addinivalue_line(
+        "markers", "processes_only(why): makes no sense with containers (tests/kernel only)"
+    )
+    config.addinivalue_line(
+        "markers", "emulated_containers: with containers in emulated machines too (tests/kernel only)"
+    )
 
 
 def pytest_report_header() -> str:
@@ -56,7 +62,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     if here and not MACHINE:
         raise pytest.UsageError("tests/kernel runs through 'make kernel' or 'python -m tests.machines test'")
-    unfit = [item for item in here if (needs(item) and not needs(item) & offered()) or is_too_long(item)]
+    unfit = [
+        item
+        for item in here
+        if (needs(item) and not needs(item) & offered()) or is_too_long(item) or is_unfit_for_containers(item)
+    ]
     config.hook.pytest_deselected(items=unfit)
     items[:] = [item for item in items if item not in unfit]
 
@@ -65,6 +75,17 @@ def is_too_long(item: pytest.Item) -> bool:
     """`make kernel-v2-long` runs them in the guest; `make test` only where the processor is real."""
     is_wanted = MACHINE == "host" or bool(os.environ.get("EVENKEEL_LONG"))
     return not is_wanted and item.get_closest_marker("long") is not None
+
+
+def is_unfit_for_containers(item: pytest.Item) -> bool:
+    """The variant of a test with containers, where it makes no sense; or where all of them would take too long."""
+    callspec = getattr(item, "callspec", None)
+    if callspec is None or "cri" not in (callspec.params.get("up"), callspec.params.get("demos")):
+        return False
+    is_wanted = MACHINE == "host" or bool(os.environ.get("EVENKEEL_LONG"))
+    if not is_wanted and item.get_closest_marker("emulated_containers") is None:
+        return True
+    return item.get_closest_marker("processes_only") is not None
 
 
 def needs(item: pytest.Item) -> set[str]:

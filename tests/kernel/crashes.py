@@ -18,6 +18,7 @@ from evenkeel.policy.node_size import parse_node
 from evenkeel.policy.provision import PodMoment
 from tests.kernel.agents import Up, with_host_path
 from tests.kernel.waiting import eventually
+from tests.machines.programs import programs
 
 NODE = "768Mi,8cpu"
 SETTLE_SECONDS = 300.0
@@ -122,11 +123,10 @@ class Story:
 
     def _container(self, container: str, pod: str, act: str) -> dict[str, Any]:
         key = f"{pod}.{container}"
-        double = f"touch {self.doubles}/{key}; exit 99"
-        # Where the lock is held, it is by another attempt that should have been gone. Children hold it too.
-        held = f"exec 9>{self.locks}/{key}; flock -n 9 || {{ {double}; }}"
-        guarded = f"{held}; echo run >> {self.runs}/{key}; {act}"
-        return {"name": container, "image": "host", "command": ["sh", "-c", guarded]}
+        # Where the lock is held, it is by another attempt that should have been gone.
+        held = [str(programs() / "hold"), f"{self.locks}/{key}", f"{self.doubles}/{key}"]
+        ran = f"echo run >> {self.runs}/{key}; {act}"
+        return {"name": container, "image": "host", "command": [*held, "sh", "-c", ran]}
 
     # What must hold
 
@@ -163,7 +163,9 @@ class Story:
                 ended = status["state"]["terminated"]
                 assert ended.get("exitCode", 0) == one.exit_code, (name, ended)
                 runs = (self.runs / f"{name}.main").read_text().count("run")
-                assert runs == 1, f"{name} ran {runs} times"
+                # With the agent, its call to start a container ends too: a runtime that was at it ends the container,
+                # of which nobody can say whether it had begun, and the next agent starts it again.
+                assert runs == 1 or (self.up.containerd and runs == 2), f"{name} ran {runs} times"
         self._check_kernel([one for name, one in pods.items() if self.wanted[name].exit_code is None])
 
     def _check_kernel(self, pods: list[dict[str, Any]]) -> None:
@@ -172,7 +174,8 @@ class Story:
         node = node_view(parse_node(NODE), config)
         driver = driver_for(detect(), config)
         try:
-            tree = plan(node, [PodMoment(_pod(one)) for one in pods], driver.version, driver.naming)
+            moments = [PodMoment(_pod(one), placed=self.up.placed(one["metadata"]["name"])) for one in pods]
+            tree = plan(node, moments, driver.version, driver.naming)
             steps = survey(driver, tree).steps
         finally:
             driver.close()

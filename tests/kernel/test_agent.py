@@ -49,8 +49,7 @@ def test_an_exit_is_told_with_code_signal_and_reason(up: MakeUp):
     agent.await_phase("shot", "Running")
     (main,) = processes_of(agent.container("shot"))
     os.kill(main, signal.SIGKILL)
-    number = signal.SIGKILL if agent.containerd is None else 0  # which containers' runtimes do not tell
-    assert _ended(agent.await_phase("shot", "Failed")) == (137, number, "Error")
+    assert _ended(agent.await_phase("shot", "Failed")) == (137, signal.SIGKILL, "Error")
     status = agent.await_phase("absent", "Failed")
     assert _ended(status) == (128, 0, "StartError")
     message = status["containerStatuses"][0]["state"]["terminated"]["message"]
@@ -118,6 +117,7 @@ def test_ctrl_c_leaves_pods_running_and_stop_pods_ends_them(up: MakeUp):
     assert str(agent.state) not in Path("/proc/self/mountinfo").read_text()
 
 
+@pytest.mark.emulated_containers
 @pytest.mark.req("A19", "E5", "E6")
 def test_an_oom_kill_takes_the_container_is_recorded_and_retried(up: MakeUp):
     agent = up()

@@ -9,6 +9,7 @@ __all__ = ["up"]
 pytestmark = pytest.mark.cgroup("v1", "v2")
 
 
+@pytest.mark.processes_only("a container stays in the cgroup that its runtime has made for it")
 @pytest.mark.req("B6", "B13")
 def test_pods_live_on_when_the_classes_have_no_cgroups_any_more_and_back(up: MakeUp):
     agent = up()

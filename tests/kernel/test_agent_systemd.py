@@ -8,7 +8,10 @@ from tests.kernel.agents import MakeUp, is_alive, pod, up
 from tests.kernel.waiting import eventually
 
 __all__ = ["up"]
-pytestmark = pytest.mark.cgroup("systemd")
+pytestmark = [
+    pytest.mark.cgroup("systemd"),
+    pytest.mark.processes_only("about scopes of our own making; a runtime makes those of containers"),
+]
 
 
 def _processes(scope: Path) -> list[int]:

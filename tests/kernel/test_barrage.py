@@ -36,6 +36,7 @@ LOG_FILES = 3
 BURST_BYTES, BYTES_PER_SECOND = 8 * MIB, 2 * MIB
 
 
+@pytest.mark.processes_only("a hundred sandboxes take minutes")
 @pytest.mark.req("A6", "B2")
 @pytest.mark.cgroup("v1", "v2")
 def test_of_two_hundred_pods_at_once_those_that_fit_run_and_the_others_say_why(up: MakeUp):
@@ -78,6 +79,7 @@ def test_of_two_hundred_pods_at_once_those_that_fit_run_and_the_others_say_why(u
     assert _resident_bytes(agent.pid) < MOST_BYTES
 
 
+@pytest.mark.processes_only("the bounds on output are those of the keeper")
 @pytest.mark.cgroup("v1", "v2")
 def test_pods_that_fork_log_and_stay_without_end_are_bounded_and_end_when_told(up: MakeUp):
     agent = up(
@@ -138,6 +140,7 @@ def test_pods_that_fork_log_and_stay_without_end_are_bounded_and_end_when_told(u
     assert _main_process(agent, "good") == good
 
 
+@pytest.mark.processes_only("about files, not about what runs")
 @pytest.mark.cgroup("v1", "v2")
 def test_whatever_lies_among_the_manifests_is_told_and_the_good_pods_run_on(up: MakeUp):
     agent = up()
@@ -166,6 +169,7 @@ def test_whatever_lies_among_the_manifests_is_told_and_the_good_pods_run_on(up: 
     assert agent.phase("good") == "Running"
 
 
+@pytest.mark.processes_only("about clients, not about what runs")
 @pytest.mark.cgroup("v1", "v2")
 def test_hostile_clients_keep_nobody_waiting_and_change_nothing(up: MakeUp):
     agent = up()

@@ -26,7 +26,7 @@ def test_a_container_with_our_programs_runs_outlives_containerd_and_ends_with_us
         containerd.kill()
         containerd.start()
         assert one.processes() == {before}
-        assert containerd.containers() == {"one"}
+        assert containerd.containers() == ["one"]
     assert not one.processes()
     assert not containerd.shims()
     assert not containerd.directory.exists()

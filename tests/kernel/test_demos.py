@@ -12,19 +12,48 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernel.cgroups import hierarchies
+from tests.kernel.cgroups import hierarchies, named_hierarchies
 from tests.kernel.waiting import eventually
+from tests.machines.container_images import TEST
+from tests.machines.containerd import Containerd
 
 pytestmark = pytest.mark.cgroup("v1", "v2")
 
 TIME_LIMIT_SECONDS = 240  # an emulated machine imports Python for seconds
 
 
+RUNTIMES = ("process", "cri")
+
+
+class Demos:
+    """How demonstrations are run: with which runtime, and where they keep what they write."""
+
+    def __init__(self, directory: Path, containerd: Containerd | None) -> None:
+        self.directory = directory
+        self.containerd = containerd
+
+    @property
+    def flags(self) -> list[str]:
+        if self.containerd is None:
+            return []
+        return ["--runtime-endpoint", self.containerd.endpoint, "--image", TEST]
+
+
 @contextmanager
-def demo(name: str, directory: Path) -> Iterator[subprocess.Popen[str]]:
-    """A demonstration; in the end it is over, and has left nothing: no cgroup, no state, no process."""
+def demo(name: str, demos: Demos) -> Iterator[subprocess.Popen[str]]:
+    """A demonstration; in the end it is over, and has left nothing: no cgroup, no state, no process, no container."""
+    directory = demos.directory
     process = subprocess.Popen(
-        [sys.executable, "-m", "evenkeel", "demo", name, "--time-limit", str(TIME_LIMIT_SECONDS)],
+        [
+            sys.executable,
+            "-m",
+            "evenkeel",
+            "demo",
+            name,
+            "--time-limit",
+            str(TIME_LIMIT_SECONDS),
+            *demos.flags,
+        ],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -40,7 +69,9 @@ def demo(name: str, directory: Path) -> Iterator[subprocess.Popen[str]]:
             process.wait(60)
         process.stdout.close()
     assert not list(directory.iterdir())
-    assert not [top for top in hierarchies().values() if (top / f"evenkeel-demo-{process.pid}").exists()]
+    tops = [*hierarchies().values(), *named_hierarchies()]
+    assert not [top for top in tops if (top / f"evenkeel-demo-{process.pid}").exists()]
+    assert demos.containerd is None or not demos.containerd.containers()
     eventually(lambda: not processes_of(directory))
 
 
@@ -56,10 +87,11 @@ def processes_of(state: Path) -> list[str]:
     return found
 
 
-@pytest.fixture
-def directory() -> Iterator[Path]:
+@pytest.fixture(params=RUNTIMES)
+def demos(request: pytest.FixtureRequest) -> Iterator[Demos]:
+    containerd = request.getfixturevalue("containerd") if request.param == "cri" else None
     with tempfile.TemporaryDirectory(prefix="evenkeel-test-") as path:
-        yield Path(path)
+        yield Demos(Path(path), containerd)
 
 
 def verdict(process: subprocess.Popen[str]) -> str:
@@ -68,26 +100,28 @@ def verdict(process: subprocess.Popen[str]) -> str:
     return said[said.index("\nheld: ") + 1 :]
 
 
+@pytest.mark.emulated_containers
 @pytest.mark.req("A25", "A5", "A17")
-def test_guaranteed_pods_survive_a_barrage_of_best_effort_ones(directory: Path):
-    with demo("guaranteed", directory) as process:
+def test_guaranteed_pods_survive_a_barrage_of_best_effort_ones(demos: Demos):
+    with demo("guaranteed", demos) as process:
         told = verdict(process)
     assert "2 of 2 Guaranteed pods live, never restarted" in told
     assert "6 of 6 BestEffort pods were OOM-killed and evicted" in told
 
 
 @pytest.mark.req("A25", "A16", "A17")
-def test_a_node_full_of_best_effort_pods_is_emptied_by_arriving_guaranteed_ones(directory: Path):
-    with demo("besteffort", directory) as process:
+def test_a_node_full_of_best_effort_pods_is_emptied_by_arriving_guaranteed_ones(demos: Demos):
+    with demo("besteffort", demos) as process:
         told = verdict(process)
     assert "3 of 3 Guaranteed pods have" in told
     assert "5 of 5 BestEffort pods were OOM-killed and evicted" in told
-    assert "agent and keeper are unharmed" in told
+    runtime = "keeper" if demos.containerd is None else "container runtime"
+    assert f"agent and {runtime} are unharmed" in told
 
 
 @pytest.mark.req("A25", "A4", "A11")
-def test_who_requests_no_cpu_has_all_of_it_alone_and_a_sliver_beside_one_who_does(directory: Path):
-    with demo("cpu", directory) as process:
+def test_who_requests_no_cpu_has_all_of_it_alone_and_a_sliver_beside_one_who_does(demos: Demos):
+    with demo("cpu", demos) as process:
         told = verdict(process)
     found = re.search(r"beside one with a request ([\d.]+) % against ([\d.]+) %", told)
     assert found is not None, told
@@ -96,8 +130,8 @@ def test_who_requests_no_cpu_has_all_of_it_alone_and_a_sliver_beside_one_who_doe
 
 
 @pytest.mark.req("A25")
-def test_a_demonstration_that_is_interrupted_removes_everything_too(directory: Path):
-    with demo("guaranteed", directory) as process:
+def test_a_demonstration_that_is_interrupted_removes_everything_too(demos: Demos):
+    with demo("guaranteed", demos) as process:
         assert process.stdout is not None
         next(line for line in process.stdout if "Started" in line)
         process.send_signal(signal.SIGINT)

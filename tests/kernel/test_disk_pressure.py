@@ -194,6 +194,7 @@ def test_logs_count_and_what_dead_pods_left_is_collected_before_anybody_goes(sma
     assert victims(agent) == []
 
 
+@pytest.mark.processes_only("archives as images; containers' images are their runtime's")
 @pytest.mark.parametrize(
     "small", [320], indirect=True
 )  # an archive is unpacked only where there is much room

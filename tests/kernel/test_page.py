@@ -16,7 +16,7 @@ from tests.machines.programs import programs
 
 __all__ = ["chromium", "up"]
 
-pytestmark = pytest.mark.cgroup("host")
+pytestmark = [pytest.mark.cgroup("host"), pytest.mark.processes_only("about the page, not about what runs")]
 FLAGS = ("--eviction-hard=memory.available<48Mi", "--eviction-pressure-transition-period=1s")
 DESKTOP = {"width": 1360, "height": 900}
 PHONE = {"width": 320, "height": 640}

@@ -20,6 +20,7 @@ def own(agent: Up) -> Cgroup:
     return Cgroup({key: path / NAME for key, path in agent.root.directories.items()})
 
 
+@pytest.mark.processes_only("containers need no keeper")
 def test_the_agent_and_the_keeper_are_beside_the_pods_and_leave_nothing(up: MakeUp):
     agent = up()
     agent.start()
@@ -54,6 +55,7 @@ def test_the_agent_and_the_keeper_are_beside_the_pods_and_leave_nothing(up: Make
     eventually(lambda: not any(map(is_alive, keepers)))
 
 
+@pytest.mark.processes_only("nothing runs")
 @pytest.mark.req("E11")
 def test_its_weight_is_ten_times_that_of_others(up: MakeUp):
     agent = up()
@@ -62,6 +64,7 @@ def test_its_weight_is_ten_times_that_of_others(up: MakeUp):
     assert mine.read("cpu.weight" if mine.has("cpu.weight") else "cpu.shares") in ("1000", "10240")
 
 
+@pytest.mark.processes_only("nothing runs")
 def test_systemd_hears_when_it_is_ready_that_it_turns_and_that_it_ends(
     up: MakeUp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

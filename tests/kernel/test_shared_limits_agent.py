@@ -148,7 +148,8 @@ def test_the_second_examples_tools_share_what_the_pod_may_use(up: MakeUp, spawn:
         eventually(lambda: memory_bytes(ide) > 190_000_000)
     else:
         assert eater.wait() == -signal.SIGKILL
-    assert peak_bytes(ide) <= 256_000_000
+    if agent.containerd is None:  # else its cgroup may have gone with it
+        assert peak_bytes(ide) <= 256_000_000
 
 
 def memory_protected(cgroup: Cgroup) -> bool:
@@ -177,14 +178,15 @@ def test_the_pods_limit_comes_after_its_init_containers_and_files_in_memory_are_
         "initContainers": [
             container(
                 "prepare",
-                # A text without an end of line, which tail keeps: 96 MiB, more than the pod's limit.
-                "head -c 96M /dev/zero | tail -n 1 > /dev/null && touch /mnt/meet/prepared"
+                # dd reads it at once: 96 MiB, more than the pod's limit.
+                "dd if=/dev/zero of=/dev/null bs=96M count=1 && touch /mnt/meet/prepared"
                 "; until [ -e /mnt/meet/go ]; do sleep 0.1; done",
             )
         ],
         "containers": [
             container(
-                "writer", "head -c 24M /dev/zero > /mnt/cache/file; touch /mnt/meet/written; sleep 1000"
+                "writer",
+                "dd if=/dev/zero of=/mnt/cache/file bs=1M count=24; touch /mnt/meet/written; sleep 1000",
             ),
             container(
                 "reader",

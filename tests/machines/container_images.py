@@ -43,7 +43,7 @@ class Entry(NamedTuple):
 def container_images() -> Path:
     """A directory with the archives of `ARCHIVES`."""
     # Busybox is not among the inputs: a guest may have another one, and must find what was made on the host.
-    return made_once("container-images", [programs().name, Path(__file__).read_bytes()], _make)
+    return made_once("container-images", [str(programs()), Path(__file__).read_bytes()], _make)
 
 
 def _make(target: Path) -> None:

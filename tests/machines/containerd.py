@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -72,7 +73,7 @@ class Containerd:
         try:
             self._configure()
             self.start()
-            self._import_images()
+            self._import_ours()
         except BaseException:
             self.close()
             raise
@@ -117,6 +118,13 @@ class Containerd:
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
 
+    def forget(self) -> None:
+        """It is started with nothing that it knew: no images, and none of the containers, which run on."""
+        self.kill()
+        (self.directory / "root" / "io.containerd.metadata.v1.bolt" / "meta.db").unlink()
+        self.start()
+        self._import_ours()
+
     def ctr(self, *arguments: str) -> str:
         """What containerd's own client says."""
         command = ["ctr", "--address", str(self.socket), "--namespace", NAMESPACE, *arguments]
@@ -124,9 +132,16 @@ class Containerd:
         assert done.returncode == 0, f"{' '.join(arguments)}: {done.stderr}\n{self._last_words()}"
         return done.stdout
 
-    def containers(self) -> set[str]:
-        """The numbers of all containers and sandboxes that it knows."""
-        return set(self.ctr("containers", "list", "--quiet").split())
+    def import_images(self, archives: Mapping[str, Path]) -> None:
+        """Those of `archives` by their reference; back when CRI knows them."""
+        for path in archives.values():
+            self.ctr("images", "import", str(path))
+        eventually(lambda: self._known_to_cri() >= set(archives), within_seconds=READY_SECONDS)
+
+    def containers(self, **labels: str) -> list[str]:
+        """The numbers of all containers and sandboxes that it knows; of those with certain labels, `__` for a dot."""
+        wanted = [f'labels."{key.replace("__", ".")}"=="{value}"' for key, value in labels.items()]
+        return self.ctr("containers", "list", "--quiet", *([",".join(wanted)] if wanted else [])).split()
 
     def shims(self) -> list[int]:
         """One process a pod that keeps its containers, and outlives containerd."""
@@ -164,11 +179,9 @@ class Containerd:
         (self.directory / "cni").mkdir()
         (self.directory / "config.toml").write_text(CONFIG.format(**settings))
 
-    def _import_images(self) -> None:
-        images = container_images()
-        for archive in ARCHIVES.values():
-            self.ctr("images", "import", str(images / archive))
-        eventually(lambda: self._known_to_cri() >= set(ARCHIVES), within_seconds=READY_SECONDS)
+    def _import_ours(self) -> None:
+        made = container_images()
+        self.import_images({reference: made / name for reference, name in ARCHIVES.items()})
 
     def _known_to_cri(self) -> set[str]:
         """CRI hears of images that others import, a little later; it says so with a label."""

@@ -1,0 +1,225 @@
+"""Containers of a real runtime: what the plan says reaches the kernel through it, and is taken back in place; and when
+it is gone, hangs or has forgotten everything, the agent goes on with what it can do, and starts nothing twice."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evenkeel.api.config import KubeletConfiguration
+from evenkeel.api.manifests import read_manifests
+from evenkeel.cgroup.drivers.detect import detect, driver_for
+from evenkeel.cgroup.plan import plan
+from evenkeel.cgroup.reconcile import survey
+from evenkeel.policy.node import node_view
+from evenkeel.policy.node_size import parse_node
+from evenkeel.policy.provision import PodMoment
+from tests.kernel.agents import (
+    MIB,
+    READY_SECONDS,
+    MakeUp,
+    Up,
+    is_alive,
+    pod,
+    processes_of,
+    up,
+    with_host_path,
+)
+from tests.kernel.cgroups import Cgroup
+from tests.kernel.test_evictions import FLAGS, condition, grow
+from tests.kernel.waiting import eventually
+from tests.machines.containerd import Containerd
+from tests.machines.programs import programs
+
+__all__ = ["up"]
+
+pytestmark = [pytest.mark.cgroup("v1", "v2"), pytest.mark.parametrize("up", ["cri"], indirect=True)]
+
+NODE = "384Mi,2cpu"
+PAGE = 4096
+SLEEP = ["sleep", "100000"]
+
+
+def burstable(name: str) -> dict[str, Any]:
+    amounts = {"requests": {"cpu": "100m", "memory": "32Mi"}, "limits": {"cpu": "200m", "memory": "64Mi"}}
+    made = pod(name, SLEEP, container={"resources": amounts})
+    made["spec"]["overhead"] = {"cpu": "50m", "memory": "16Mi"}
+    return made
+
+
+def guaranteed(name: str) -> dict[str, Any]:
+    return pod(name, SLEEP, container={"resources": {"limits": {"cpu": "100m", "memory": "16Mi"}}})
+
+
+def sandbox(agent: Up, name: str) -> Cgroup:
+    """The cgroup of the pod's infrastructure."""
+    place = dict(agent.placed(name) or ())[""]
+    return Cgroup({key: path / place for key, path in agent.of_pod(name).directories.items()})
+
+
+def not_as_planned(agent: Up, *names: str) -> tuple[object, ...]:
+    """What would have to be written for the kernel to be as the plan of these pods."""
+    root = f"/{agent.root.paths()[0].name}"
+    config = KubeletConfiguration(cgroup_root=root, eviction_hard={})
+    moments = []
+    for name in names:
+        (one,) = read_manifests(json.dumps({**agent.pod(name), "status": {}}), "agent").or_raise().pods
+        moments.append(PodMoment(one, placed=agent.placed(name)))
+    driver = driver_for(detect(), config)
+    try:
+        tree = plan(node_view(parse_node(NODE), config), moments, driver.version, driver.naming)
+        return survey(driver, tree).steps
+    finally:
+        driver.close()
+
+
+def score(cgroup: Cgroup) -> int:
+    (main,) = processes_of(cgroup)
+    return int(Path(f"/proc/{main}/oom_score_adj").read_text())
+
+
+def asked_for(agent: Up, name: str) -> dict[str, Any]:
+    """The resources in the specification that the runtime has of the container."""
+    assert agent.containerd is not None
+    information = json.loads(
+        agent.containerd.ctr("containers", "info", agent.container(name).paths()[0].name)
+    )
+    return dict(information["Spec"]["linux"]["resources"])
+
+
+@pytest.mark.emulated_containers
+@pytest.mark.req("C1", "C2", "C3", "C6", "C7", "A24", "D4", "D6")
+def test_the_kernel_has_what_the_plan_says_through_the_runtime_and_loses_it_in_place(up: MakeUp):
+    agent = up(node=NODE)
+    agent.start(stop_pods=False)
+    agent.apply(burstable("one"), guaranteed("two"), pod("three", SLEEP))
+    for name in ("one", "two", "three"):
+        agent.await_phase(name, "Running")
+    eventually(lambda: not not_as_planned(agent, "one", "two", "three"))
+    main, infrastructure = agent.container("one"), sandbox(agent, "one")
+    before = processes_of(main)
+    is_v2 = main.has("memory.min")
+    if is_v2:
+        high = 64 * MIB * 8 // 10 // PAGE * PAGE
+        wanted = {
+            "memory.min": str(32 * MIB),
+            "memory.high": str(high),
+            "memory.max": str(64 * MIB),
+            "memory.oom.group": "1",
+            "cpu.max": "20000 100000",
+        }
+        assert (
+            asked_for(agent, "one")["unified"].items()
+            >= {
+                "memory.min": str(32 * MIB),
+                "memory.high": str(high),
+                "memory.oom.group": "1",
+            }.items()
+        )
+        assert infrastructure.read("memory.min") == str(16 * MIB)
+        assert infrastructure.read("memory.max") == "max"
+        assert (score(infrastructure), score(agent.container("two"))) == (-999, -999)
+    else:
+        wanted = {
+            "memory.soft_limit_in_bytes": str(32 * MIB),
+            "memory.limit_in_bytes": str(64 * MIB),
+            "cpu.shares": "102",
+            "cpu.cfs_quota_us": "20000",
+        }
+        assert int(infrastructure.read("memory.limit_in_bytes")) > 1 << 60
+    assert {file: main.read(file) for file in wanted} == wanted
+    assert asked_for(agent, "one")["memory"]["limit"] == 64 * MIB
+    assert score(main) == 1000 - 1000 * 32 // 384
+    assert score(agent.container("three")) == 1000
+
+    gates = ["--feature-gates=MemoryQoS=false", "--cpu-cfs-quota=false"]
+    off = {"memory.min": "0", "memory.high": "max", "cpu.max": "max 100000", "cpu.cfs_quota_us": "-1"}
+    expected = {**wanted, **{file: value for file, value in off.items() if file in wanted}}
+    agent.stop()
+    agent.start(*gates, stop_pods=False)
+    eventually(lambda: {file: main.read(file) for file in wanted} == expected)
+    if is_v2:
+        eventually(lambda: asked_for(agent, "one")["unified"].get("memory.min") == "0")
+    agent.stop()
+    agent.start()
+    eventually(lambda: {file: main.read(file) for file in wanted} == wanted)
+    assert processes_of(main) == before
+    assert not not_as_planned(agent, "one", "two", "three")
+
+
+def only_once(name: str, directory: Path) -> dict[str, Any]:
+    """A pod that leaves a file if it runs twice at the same time."""
+    held = [str(programs() / "hold"), str(directory / f"{name}.lock"), str(directory / f"{name}.double")]
+    return with_host_path(pod(name, [*held, *SLEEP]), directory)
+
+
+def grows_when_told(name: str, directory: Path) -> dict[str, Any]:
+    script = f"until [ -e {directory}/go ]; do sleep 0.05; done; exec {programs()}/grow anon {1024 * MIB} 0"
+    return with_host_path(pod(name, ["sh", "-c", script], restartPolicy="Never"), directory)
+
+
+@pytest.mark.parametrize("trouble", ["killed", "hung"])
+@pytest.mark.req("A15", "A24")
+def test_evictions_go_on_and_nothing_starts_twice_while_the_runtime_is(
+    up: MakeUp, trouble: str, tmp_path: Path
+):
+    agent = up(*FLAGS)
+    containerd = agent.containerd
+    assert containerd is not None
+    agent.start()
+    agent.apply(
+        only_once("stays", tmp_path),
+        grow("within", "anon", 64, request_mib=96),
+        grows_when_told("runaway", tmp_path),
+    )
+    for name in ("stays", "within", "runaway"):
+        agent.await_phase(name, "Running")
+    before = processes_of(agent.container("stays"))
+    runaway = agent.container("runaway")
+    (containerd.kill if trouble == "killed" else containerd.pause)()
+    try:
+        eventually(lambda: condition(agent, "RuntimeReady") == "False", within_seconds=READY_SECONDS)
+        agent.apply(only_once("late", tmp_path))
+        (tmp_path / "go").touch()
+        eventually(lambda: not processes_of(runaway), within_seconds=READY_SECONDS)
+        assert agent.phase("within") == agent.phase("stays") == "Running"
+        assert agent.phase("late") == "Pending"
+    finally:
+        (containerd.start if trouble == "killed" else containerd.resume)()
+    assert agent.await_phase("runaway", "Failed")["reason"] == "Evicted"
+    agent.await_phase("late", "Running")
+    assert condition(agent, "RuntimeReady") == "True"
+    assert processes_of(agent.container("stays")) == before
+    for name in ("stays", "within", "late"):
+        assert restarts(agent, name) == 0
+    assert not list(tmp_path.glob("*.double"))
+
+
+@pytest.fixture
+def forgetful(containerd: Containerd) -> Iterator[Containerd]:
+    with Containerd() as one:
+        yield one
+
+
+@pytest.mark.req("A24")
+def test_what_the_runtime_has_forgotten_is_ended_before_it_is_started_again(
+    forgetful: Containerd, up: MakeUp, tmp_path: Path
+):
+    agent = up(containerd=forgetful)
+    agent.start()
+    agent.apply(only_once("stays", tmp_path))
+    agent.await_phase("stays", "Running")
+    before = processes_of(agent.container("stays"))
+    forgetful.forget()
+    eventually(lambda: restarts(agent, "stays") == 1, within_seconds=READY_SECONDS)
+    agent.await_phase("stays", "Running")
+    assert not [pid for pid in before if is_alive(pid)]
+    assert not list(tmp_path.glob("*.double"))
+    agent.client.delete("default", "stays", 0)
+    agent.await_gone("stays")
+
+
+def restarts(agent: Up, name: str) -> int:
+    return int(agent.status(name)["containerStatuses"][0].get("restartCount", 0))
