@@ -157,8 +157,12 @@ def test_doctor_asks_the_agent_that_runs(tmp_path):
 
 def test_doctor_is_content_where_all_fits_and_says_nothing_where_nobody_watches(tmp_path):
     assert list(over_time(str(tmp_path))) == []
-    with served(FakeFront(), tmp_path):
+    front = FakeFront()
+    with served(front, tmp_path):
         (check,) = over_time(str(tmp_path))
+        front.advised = front.advised._replace(at=60.0)
+        (soon,) = over_time(str(tmp_path))
+    assert (soon.state, "too short to tell" in soon.seen) == (State.OK, True)
     assert (check.state, check.seen) == (
         State.OK,
         "requests and reservations fit what was used in 60 minutes",

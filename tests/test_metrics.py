@@ -141,6 +141,15 @@ def test_scopes_of_oom_kills():
     assert oom_scope({"cgroup": "/k/p/c", "constraint": "none"}) == "node"
 
 
+def test_a_pod_is_started_once_however_many_containers_it_has_and_whoever_admitted_it():
+    counts = Counts()
+    pod = pods_of(PODS)[0]
+    for _ in range(3):
+        counts.happened(0.0, "Normal", "Started", pod, "app", {})
+    assert counts.pods_started == 1
+    assert sum(counts.pod_start_seconds.counts) == 0
+
+
 def test_counts_are_bounded():
     counts = Counts()
     for number in range(3000):

@@ -49,7 +49,8 @@ class Counts:
         self.reclaim_bytes = 0
         self.pod_start_seconds = Histogram(_STARTS)
         self.pods_started = 0
-        self._admitted_at: dict[str, float] = {}
+        self._admitted_at: dict[str, float] = {}  # by UID, of those of which nothing was started yet
+        self._started: dict[str, float] = {}
 
     def evicted(self, signal: str) -> None:
         self.evictions[signal] += 1
@@ -72,13 +73,11 @@ class Counts:
         elif reason == "Reclaiming":
             self.reclaim_bytes += int(_number(figures, "expectedBytes"))
         elif reason == "Admitted" and pod is not None:
-            while len(self._admitted_at) >= _MOST_STARTING:
-                del self._admitted_at[next(iter(self._admitted_at))]
-            self._admitted_at[pod.metadata.uid] = at
-        elif reason == "Started" and pod is not None:
-            admitted_at = self._admitted_at.pop(pod.metadata.uid, None)
-            if admitted_at is not None:  # its first container
-                self.pods_started += 1
+            _put(self._admitted_at, pod.metadata.uid, at)
+        elif reason == "Started" and pod is not None and pod.metadata.uid not in self._started:
+            self.pods_started += 1
+            _put(self._started, pod.metadata.uid, at)
+            if (admitted_at := self._admitted_at.pop(pod.metadata.uid, None)) is not None:
                 self.pod_start_seconds.observe(max(at - admitted_at, 0.0))
 
     def _oom_killed(self, pod: Pod | None, container: str, figures: Mapping[str, object]) -> None:
@@ -87,6 +86,13 @@ class Counts:
         while key not in self.oom_kills and len(self.oom_kills) >= _MOST_SERIES:
             del self.oom_kills[next(iter(self.oom_kills))]
         self.oom_kills[key] += 1
+
+
+def _put(times: dict[str, float], uid: str, at: float) -> None:
+    """The oldest are forgotten: memory is bounded."""
+    while len(times) >= _MOST_STARTING:
+        del times[next(iter(times))]
+    times[uid] = at
 
 
 def oom_scope(figures: Mapping[str, object]) -> str:

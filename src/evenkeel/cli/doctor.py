@@ -9,6 +9,7 @@ from evenkeel.cli.config_flags import add_config_flags, config_from
 from evenkeel.cli.output import STRUCTURED, Paint, paint_for, print_structured
 from evenkeel.host.checks import Check, Diagnosis, State, diagnose
 from evenkeel.host.machine import STATE_DIRECTORY, Machine, look
+from evenkeel.policy.advice import LEAST_SECONDS
 from evenkeel.policy.words import bytes_text, cores_text
 from evenkeel.runtime.cri.checks import runtime_checks
 
@@ -75,12 +76,14 @@ def over_time(state_dir: str) -> Iterator[Check]:
         advice = Client(state_dir).get("/advice")
     except EvenkeelError:
         return  # nobody has watched, or it is not ours to ask
-    minutes = round((advice["at"] - advice["since"]) / 60)
+    seconds = advice["at"] - advice["since"]
     told = [*_reservations(advice.get("reservations", ())), *_requests(advice.get("requests", ()))]
-    if not any(check.state == State.NOTE for check in told):
-        yield Check(
-            "use over time", State.OK, f"requests and reservations fit what was used in {minutes} minutes"
-        )
+    if seconds < LEAST_SECONDS:
+        seen = f"the agent has watched for less than {LEAST_SECONDS / 60:.0f} minutes: too short to tell"
+        yield Check("use over time", State.OK, seen)
+    elif not any(check.state == State.NOTE for check in told):
+        seen = f"requests and reservations fit what was used in {seconds / 60:.0f} minutes"
+        yield Check("use over time", State.OK, seen)
     yield from told
 
 
