@@ -8,6 +8,7 @@ import pytest
 from evenkeel.agent.feeds import Feed
 from evenkeel.agent.records import WARNING, Happening
 from evenkeel.agent.sweep import Sweeper
+from evenkeel.api.config import KubeletConfiguration
 from evenkeel.server.view import Views
 from evenkeel.server.view_feed import ViewFeed
 from tests.agents import CountingKernel, Place, pods_of, until
@@ -237,6 +238,26 @@ def test_one_sweep_serves_all_who_ask_at_once(tmp_path):
     pictures = asyncio.run(ask_together())
     assert len({id(one.sweep) for one in pictures}) == 1
     assert {pod.key for pod in pictures[0].pods} == {"default/web", "default/batch"}
+
+
+@pytest.mark.parametrize(
+    "endpoint, path",
+    [
+        ("", None),
+        ("unix:///run/containerd/containerd.sock", "containerd"),
+        ("unix:///run/crio/crio.sock", "crio"),
+    ],
+)
+def test_a_runtime_that_is_a_service_is_told_apart(tmp_path, endpoint, path):
+    async def look():
+        place = Place(str(tmp_path), KubeletConfiguration(container_runtime_endpoint=endpoint))
+        sweeper = Sweeper(place.node, lambda: place.kernel, lambda: None, place.runtime)
+        sweep = await sweeper.sweep()
+        await sweeper.close()
+        return sweep.daemons.get("runtime")
+
+    daemon = asyncio.run(look())
+    assert (daemon and daemon.path) == (path and f"/system.slice/{path}.service")
 
 
 class ClosingKernel(CountingKernel):

@@ -33,11 +33,14 @@ OTHERS = (
     "/user.slice",
 )  # B15: cgroups of others whose figures are told where they are there
 AGENT = "kubelet"  # what Kubernetes calls the daemon that we are
+RUNTIME = "runtime"
 
 _FRESH_SECONDS = 0.95  # figures so young serve the next who asks: a reader a second gets a sweep a second
 _APPLIED_SECONDS = 5.0
 _KEPT_SECONDS = 60.0  # after the last who was shown something, no file is kept open for the next
 _RATE_SECONDS = 120.0  # a rate over more than that is none
+# Where systemd has those that the agent may be told to use; its own runs beside it, in its cgroup.
+_RUNTIMES = {"containerd": "/system.slice/containerd.service", "crio": "/system.slice/crio.service"}
 _PRESSURE_FILES = ("cpu.pressure", "memory.pressure", "io.pressure")
 _NO_TREE = Tree(Version.V2, Naming.CGROUPFS, ())
 
@@ -216,8 +219,10 @@ class SweepThread:
         self, driver: Driver, tree: Tree, samples: Mapping[str, Sample], rates: "_Rates"
     ) -> dict[str, Daemon]:
         config = self._node.config
+        endpoint = config.container_runtime_endpoint
         found = {}
         for name, path in (
+            (RUNTIME, next((path for word, path in _RUNTIMES.items() if word in endpoint), "")),
             ("kube-reserved", config.kube_reserved_cgroup),
             ("system-reserved", config.system_reserved_cgroup),
             *((path[1:], path) for path in OTHERS),

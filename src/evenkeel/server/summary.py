@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Mapping
 
 from evenkeel.agent.picture import Picture
-from evenkeel.agent.sweep import AGENT, Sample
+from evenkeel.agent.sweep import AGENT, RUNTIME, Sample
 from evenkeel.api.pod import Pod
 from evenkeel.api.resources import MEMORY
 from evenkeel.cgroup.tree import Cgroup, Kind
@@ -186,10 +186,12 @@ class _Telling:
         return listed
 
     def _misc(self, pods: Sample | None) -> Plain | None:
-        """What the machine uses beside the pods and this agent."""
+        """What the machine uses beside the pods, this agent and the runtime."""
         sweep = self._picture.sweep
         machine = sweep.machine
-        others = [one for one in (pods, sweep.daemons[AGENT].sample) if one is not None]
+        others = [sweep.daemons[name].sample for name in (AGENT, RUNTIME) if name in sweep.daemons]
+        if pods is not None:
+            others.append(pods)
         cpu_us = machine.cpu_usage_us - sum(one.statistics.cpu_usage_us for one in others)
         used = machine.memory_usage_bytes - sum(one.statistics.memory_usage_bytes for one in others)
         rss = machine.memory_rss_bytes - sum(one.statistics.memory_rss_bytes for one in others)
