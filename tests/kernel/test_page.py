@@ -86,10 +86,10 @@ def test_pods_appear_use_moves_and_an_eviction_opens_its_story(up: MakeUp, chrom
         story.get_by_text("It is Failed now: Evicted.").wait_for()
         assert "allocatableMemory.available" in story.inner_text()
         assert "default/within (Burstable, priority 0)" in story.inner_text()  # who was left alone
-        assert page.url.endswith("#pod/default/runaway")
+        assert page.evaluate("location.hash") == "#pod/default/runaway"
         page.keyboard.press("Escape")
         story.wait_for(state="hidden")
-        assert "#" not in page.url
+        until(page, "location.hash === ''")
 
         within.click()
         story = page.get_by_role("dialog", name="default/within")

@@ -39,8 +39,11 @@ export function attr(node, name, value) {
 
 /** A length in per cent of what is around it. */
 export function percent(node, property, share) {
-  const value = `${(100 * Math.min(Math.max(share || 0, 0), 1)).toFixed(2)}%`;
-  if (node.style.getPropertyValue(property) !== value) node.style.setProperty(property, value);
+  const value = `${(100 * Math.min(Math.max(share || 0, 0), 1)).toFixed(1)}%`;
+  node.shares ??= {}; // asking the element would take longer than changing it
+  if (node.shares[property] === value) return;
+  node.shares[property] = value;
+  node.style.setProperty(property, value);
 }
 
 const kept = new WeakMap();

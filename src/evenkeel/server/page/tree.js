@@ -105,8 +105,24 @@ export class Tree {
     return (this.#below.get(cgroup.path)?.length ?? 0) < 2 || this.#isLong || NARROW.matches;
   }
 
-  #update(row, { cgroup, level, place, of, folded }) {
+  #update(row, shown) {
+    const { cgroup } = shown;
     row.cgroup = cgroup;
+    const { level, place, of, folded } = shown;
+    const isCurrent = cgroup.path === this.#current;
+    const still = [level, place, of, folded, isCurrent, cgroup.status, cgroup.restarts, cgroup.qosClass].join(" ");
+    if (row.still !== still) {
+      row.still = still;
+      this.#standing(row, shown);
+    }
+    const [, , , memory, cpu] = row.children;
+    const node = this.#view.resources;
+    showUse(memory, "memory", cgroup.memory, node.memory?.allocatable);
+    showUse(cpu, "cpu", cgroup.cpu, node.cpu?.allocatable);
+  }
+
+  /** What does not move with every view. */
+  #standing(row, { cgroup, level, place, of, folded }) {
     attr(row, "aria-level", level);
     attr(row, "aria-posinset", place);
     attr(row, "aria-setsize", of);
@@ -114,7 +130,7 @@ export class Tree {
     attr(row, "data-kind", cgroup.kind);
     attr(row, "data-class", cgroup.qosClass || "none");
     attr(row, "tabindex", cgroup.path === this.#current ? 0 : -1);
-    const [name, qos, status, memory, cpu, restarts] = row.children;
+    const [name, qos, status, , , restarts] = row.children;
     name.style.setProperty("--level", level);
     text(name.children[0], folded === null ? "" : folded ? "▸" : "▾");
     text(name.children[1], nameOf(cgroup));
@@ -123,11 +139,12 @@ export class Tree {
     text(qos, isNamed ? cgroup.qosClass || "" : cgroup.kind === "container" ? classesOf(cgroup) : "");
     text(status, statusOf(cgroup));
     attr(status, "data-state", BAD.test(cgroup.status ?? "") ? "bad" : null);
-    const node = this.#view.resources ?? {};
-    showUse(memory, "memory", cgroup.memory, node.memory?.allocatable);
-    showUse(cpu, "cpu", cgroup.cpu, node.cpu?.allocatable);
     text(restarts, cgroup.restarts ? cgroup.restarts : "");
     attr(restarts, "aria-label", cgroup.restarts ? null : "none");
+    // Said aloud when one comes to the row; the figures are in its cells. What is out of sight is not laid out, and
+    // would have no name by itself.
+    const said = [nameOf(cgroup), noteOf(cgroup), qos.textContent, status.textContent];
+    attr(row, "aria-label", said.filter(Boolean).join(", "));
   }
 
   #row(path) {
@@ -140,6 +157,7 @@ export class Tree {
     if (before) attr(before, "tabindex", -1);
     this.#current = row.cgroup.path;
     attr(row, "tabindex", 0);
+    for (const one of [before, row]) if (one) one.still = ""; // what is known of it has changed
   }
 
   #click(event) {

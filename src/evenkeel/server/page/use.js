@@ -16,9 +16,12 @@ export function makeUse() {
 
 /** The two are the last children of `holder`. With neither limit nor request the bar is a share of the `node`. */
 export function showUse(holder, resource, amounts, node) {
+  const { used, request, limit } = amounts ?? {};
+  const seen = `${used} ${request} ${limit} ${node}`;
+  if (holder.seen === seen) return;
+  holder.seen = seen;
   const meter = holder.children[holder.children.length - 2];
   const figures = holder.children[holder.children.length - 1];
-  const { used, request, limit } = amounts ?? {};
   const words = WORDS[resource];
   const whole = limit || (request ? Math.max(request * 1.5, (used ?? 0) * 1.15) : Math.max(node ?? 0, used ?? 0)) || 1;
   const within = request ? Math.min(used ?? 0, request) : 0;
