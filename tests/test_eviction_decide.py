@@ -14,6 +14,7 @@ from evenkeel.policy.eviction.decide import (
     State,
     decide,
     evicted_status,
+    of_thresholds,
     reclaimable,
     settings_from,
 )
@@ -443,3 +444,13 @@ def test_an_empty_snapshot_needs_no_decision():
         assert decision.evictions == ()
         assert state.unresolved == ()
     assert victim_of(Snapshot(0.0, node(50), (PodSnapshot(),))) is None
+
+
+@pytest.mark.req("B16")
+def test_nobody_goes_for_a_threshold_that_is_no_longer_configured():
+    before = parse_thresholds(hard={"memory.available": "100Mi"})
+    now = parse_thresholds(hard={"memory.available": "10Mi"})
+    state = State({before[0]: 1.0, now[0]: 2.0}, before + now)
+    kept = of_thresholds(state, now)
+    assert kept == State({now[0]: 2.0}, now)
+    assert of_thresholds(state, before + now) == state

@@ -75,7 +75,7 @@ class MemoryPressure:
         if not self._thresholds:
             return
         self._loop = asyncio.get_running_loop()
-        state = self.outcomes.state_before()
+        state = self.outcomes.state_before(self._thresholds)
         for note in (lock_memory(), run_soon()):
             if note:
                 self.outcomes.noted(note)

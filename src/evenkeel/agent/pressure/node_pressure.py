@@ -47,7 +47,7 @@ class NodePressure:
         self._watch = NodeWatch(
             thresholds,
             settings_from(self._node.config),
-            self.outcomes.state_before(),
+            self.outcomes.state_before(thresholds),
             most_processes=self._node.capacity.pids,
             storage_path=self._runtime.storage_path,
             images_path=self._runtime.images_path,

@@ -1,7 +1,7 @@
 """What was decided under pressure becomes part of the pods' lives, of the journal and of the node's conditions."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from evenkeel.agent.journal import JournalError
 from evenkeel.agent.journal_text import Unreadable, plain_of, to_text
@@ -11,7 +11,8 @@ from evenkeel.agent.pressure.node_conditions import NodeConditions
 from evenkeel.agent.pressure.recording import KIND, Step, given, said, state_from, state_plain
 from evenkeel.agent.records import NORMAL, WARNING
 from evenkeel.host.boot import boot_id
-from evenkeel.policy.eviction.decide import EVICTED, Eviction, State
+from evenkeel.policy.eviction.decide import EVICTED, Eviction, State, of_thresholds
+from evenkeel.policy.eviction.thresholds import Threshold
 from evenkeel.policy.lifecycle.life import Verdict
 
 log = logging.getLogger(__name__)
@@ -90,13 +91,14 @@ class Outcomes:
             self._notes.add(text)
             log.warning("%s", text)
 
-    def state_before(self) -> State:
-        """As a former agent left it, if the machine has not been started anew since: its clock has."""
+    def state_before(self, thresholds: Collection[Threshold]) -> State:
+        """As a former agent left it, if the machine has not been started anew since: its clock has. What it knew of
+        thresholds that are no longer configured is over."""
         kept = self._journal.value(self._key)
         if not isinstance(kept, dict) or kept.get("boot") != boot_id():
             return State()
         try:
-            state = state_from(kept.get("state"))
+            state = of_thresholds(state_from(kept.get("state")), thresholds)
         except Unreadable:
             return State()
         self._conditions.set(self._source, state.conditions)

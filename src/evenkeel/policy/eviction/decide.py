@@ -5,7 +5,7 @@ comes back with a new snapshot; it evicts one pod for a shortage and then measur
 goes for memory that is already on its way back.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple
@@ -55,6 +55,14 @@ class State(NamedTuple):
     pressure_seen: Mapping[Pressure, float] = MappingProxyType({})
     signals_seen: Mapping[Signal, float] = MappingProxyType({})
     conditions: tuple[Pressure, ...] = ()
+
+
+def of_thresholds(state: State, thresholds: Collection[Threshold]) -> State:
+    """The state without what it has of other thresholds: nobody goes for one that is no longer set."""
+    return state._replace(
+        first_crossed={one: at for one, at in state.first_crossed.items() if one in thresholds},
+        unresolved=tuple(one for one in state.unresolved if one in thresholds),
+    )
 
 
 class Reclaim(StrEnum):
