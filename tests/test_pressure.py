@@ -144,6 +144,23 @@ def test_memory_on_its_way_back_counts_as_back_until_it_gets_stuck(tmp_path):
     assert told == []
 
 
+@pytest.mark.req("A20", "E16")
+def test_a_pod_that_has_left_may_come_back_and_go_again(tmp_path):
+    """Also where something of it stays in its cgroup after it has left, as a container runtime's sandbox does."""
+    batch, _ = pods_of(PODS)
+    departures = Departures(Profile.DOCUMENTS, lambda *_: None)
+    member = roster(tmp_path, 400, (batch, 0)).members[0]
+    v2(tmp_path / "u-batch", 100)
+    departures.follow({"u-batch"})
+    departures.killed(member, Version.V2, 10.0)
+    departures.follow(set())
+    v2(tmp_path / "u-batch", 1)
+    departures.returning_bytes(10.1)
+    departures.returning_bytes(12.0)
+    departures.follow({"u-batch"})
+    assert departures.no_candidates() == set()
+
+
 @pytest.mark.req("E2")
 def test_memory_that_is_back_is_told_with_its_time(tmp_path):
     batch, _ = pods_of(PODS)

@@ -66,7 +66,8 @@ class Departures:
         self._on_back = on_back
         self._killed: dict[str, _Departure] = {}
         self._asked: dict[str, float] = {}  # to end within their grace; and by when they should be gone
-        self._over: set[str] = set()  # killed, and not to be counted on any more
+        self._over: set[str] = set()  # killed, not to be counted on any more, and still on the roster
+        self._there: set[str] = set()  # on the roster
         self._cleaned: deque[str] = deque()  # told by another thread
         self.in_volumes_bytes = (
             0  # part of what was last found returning: it is back only when volumes are removed
@@ -74,6 +75,7 @@ class Departures:
 
     def killed(self, member: Member, version: Version, now: float) -> None:
         self._asked.pop(member.uid, None)
+        self._there.add(member.uid)
         self._killed[member.uid] = departure = _Departure(member, version, now)
         departure.look(now, self._profile)
 
@@ -85,7 +87,8 @@ class Departures:
         self._cleaned.append(uid)
 
     def follow(self, uids: set[str]) -> None:
-        """Those that are no longer there need not be remembered."""
+        """Those that are no longer there need not be remembered. One of them may come back later, and go again."""
+        self._there = set(uids)
         self._over &= uids
         for uid in [uid for uid in self._asked if uid not in uids]:
             del self._asked[uid]
@@ -127,7 +130,8 @@ class Departures:
                 self._on_back(departure.member, departure.held_bytes, now - departure.since)
             if departure.is_over(now):
                 departure.close()
-                self._over.add(uid)
+                if uid in self._there:
+                    self._over.add(uid)
                 del self._killed[uid]
             else:
                 total += departure.left_bytes
