@@ -157,12 +157,14 @@ class SweepThread:
         self._applied: Observed = {}
         self._applied_at = 0.0
         self._shown_at = 0.0
+        self._is_shown = True
         self._pressures: dict[str, tuple[list[bytes], Pressures | None]] = {}
         self._own_path: str | None = None
 
     def take(self, tree: Tree, at: float, is_shown: bool = True) -> Sweep:  # noqa: FBT001, FBT002
         began = time.monotonic()
         driver = self._driver = self._driver or self._make_driver()
+        self._is_shown = is_shown
         if is_shown:
             self._shown_at = began
         if is_shown and (tree is not self._seen_tree or began - self._applied_at > _APPLIED_SECONDS):
@@ -204,16 +206,20 @@ class SweepThread:
     def _sample(self, driver: Driver, path: str, rates: "_Rates") -> Sample | None:
         try:
             statistics = driver.statistics(path)
-            contents = list(driver.contents(path, _PRESSURE_FILES))
+            pressures = self._pressures_of(driver, path) if self._is_shown else None
         except CgroupError:
             return None  # gone, or without a memory controller
+        return Sample(statistics, rates.of(path, statistics.cpu_usage_us), pressures)
+
+    def _pressures_of(self, driver: Driver, path: str) -> Pressures | None:
+        contents = list(driver.contents(path, _PRESSURE_FILES))
         known = self._pressures.get(path)
         if known is None or known[0] != contents:
             parsed = None
             if contents[0]:
                 parsed = Pressures(*(parse_pressure(text.decode("ascii", "replace")) for text in contents))
             known = self._pressures[path] = (contents, parsed)
-        return Sample(statistics, rates.of(path, statistics.cpu_usage_us), known[1])
+        return known[1]
 
     def _daemons(
         self, driver: Driver, tree: Tree, samples: Mapping[str, Sample], rates: "_Rates"
