@@ -97,11 +97,11 @@ class TableRuntime:
             await asyncio.sleep(grace_seconds)
         self.end(attempt, 143, 15)
 
-    def end(self, attempt: Attempt, code: int = 0, signal: int = 0) -> None:
+    def end(self, attempt: Attempt, code: int = 0, signal: int = 0, *, is_oom_killed: bool = False) -> None:
         record = self.records.get(attempt)
         if record is None or record.exit is not None:
             return
-        exit_ = Exit(code, signal, record.started_at, self.clock())
+        exit_ = Exit(code, signal, record.started_at, self.clock(), is_oom_killed=is_oom_killed)
         self.records[attempt] = record._replace(exit=exit_)
         self._queue.put_nowait(Exited(attempt, exit_))
 

@@ -341,6 +341,25 @@ def test_a_best_effort_pod_that_is_oom_killed_is_evicted_at_once(place):
     assert len(place.runtime.starts) == 1
 
 
+def test_a_container_that_was_asked_to_end_was_not_killed_for_memory_whatever_the_runtime_says(place):
+    async def stop(attempt: Attempt, grace_seconds: float) -> None:
+        place.runtime.end(attempt, 137, 9, is_oom_killed=True)
+
+    place.runtime.stop = stop
+
+    async def story(agent: Agent) -> None:
+        for name in ("asked", "hit"):
+            await agent.apply(pods_of(pod(name)))
+            await until(lambda name=name: phase(agent, name) == "Running")
+        await agent.delete("default/asked")
+        place.runtime.end(Attempt("u-hit", "main", 1), 137, 9, is_oom_killed=True)
+        await until(lambda: agent.pod("default/asked") is None and phase(agent, "hit") == "Failed")
+        told = [one.pod for one in agent.happenings() if one.reason == "OOMKilled"]
+        assert told == ["default/hit"]
+
+    drive(place, story)
+
+
 @pytest.mark.req("A17")
 def test_an_oom_kill_of_an_attempt_before_is_not_counted_again(place):
     def last_reason(agent: Agent) -> str:

@@ -149,7 +149,9 @@ class Sync:
         if held is None or not held.life.container(attempt.container).is_alive:
             return
         name = attempt.container
-        is_oom_killed = exit_.is_oom_killed or self._has_oom_kill(held, name)
+        was_asked = bool(held.life.container(name).stopping)
+        # A runtime on v1 says it of every container below a cgroup that ran out, also of those that lived through it.
+        is_oom_killed = self._has_oom_kill(held, name) or (exit_.is_oom_killed and not was_asked)
         life = changes.ended(
             held.pod,
             held.life,
@@ -169,7 +171,7 @@ class Sync:
             name,
             life.container(name).ended,
             is_oom_killed=is_oom_killed,
-            was_asked=bool(held.life.container(name).stopping),
+            was_asked=was_asked,
         )
         if life.verdict is not None and held.life.verdict is None:
             self._telling.verdict(held.pod, life.verdict)
