@@ -85,7 +85,7 @@ def test_hosts_directories_and_archives_are_images(image: str) -> None:
     [
         ("", "missing"),
         ("nginx", "registry cannot be had here"),
-        ("docker.io/library/nginx:1.27", "registry cannot be had here"),
+        ("registry.example/library/nginx:1.27", "registry cannot be had here"),
         ("hosts", "registry cannot be had here"),
         ("./app", "relative to its manifest"),
         ("../app", "relative to its manifest"),

@@ -38,7 +38,9 @@ def test_a_container_without_a_command_is_refused_with_its_field():
     )
 
 
-@pytest.mark.parametrize("image", ["nginx", "registry.k8s.io/pause:3.9", "docker.io/library/busybox"])
+@pytest.mark.parametrize(
+    "image", ["nginx", "registry.example/pause:3.9", "registry.example:5000/library/busybox"]
+)
 def test_an_image_of_a_registry_is_refused_with_its_name(image):
     message = why(PLAIN._replace(image=image))
     assert message.startswith("spec.containers[0].image: ")

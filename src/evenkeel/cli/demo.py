@@ -26,7 +26,7 @@ EXAMPLES = """examples:
   evenkeel demo guaranteed      Guaranteed pods survive a barrage of BestEffort ones
   evenkeel demo besteffort      a node full of BestEffort pods is emptied by arriving Guaranteed ones
   evenkeel demo cpu             who requests no CPU has all of it alone, and a sliver beside one who does
-  evenkeel demo --runtime-endpoint unix:///run/containerd/containerd.sock --image docker.io/library/busybox:1.36
+  evenkeel demo --runtime-endpoint unix:///run/containerd/containerd.sock --image registry.example/busybox:1.36
                                 the same with containers, from an image that has a shell and dd in it
 
 Each runs pods in a cgroup tree of its own with a limit of its own: this machine's memory is never filled, and its other

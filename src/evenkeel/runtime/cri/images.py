@@ -14,7 +14,7 @@ def refusal(image: str) -> str:
     if image == "host" or image.startswith(("/", "./", "../")):
         return (
             f"{image} is a directory of this machine, and a container runtime runs images: name one, such as "
-            "registry.k8s.io/busybox:1.36, or run the agent without --runtime-endpoint"
+            "registry.example/busybox:1.36, or run the agent without --runtime-endpoint"
         )
     return ""
 
