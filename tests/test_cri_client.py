@@ -1,7 +1,8 @@
 """Containers through a container runtime that answers, does not answer, answers too late, and forgets."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import gc
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,10 @@ from evenkeel.runtime.cri.client import CriRuntime
 from evenkeel.runtime.interface import Attempt, Exited, Launch, Planned, RuntimeLost, StartFailed
 from evenkeel.runtime.process.paths import state_paths
 from tests.fake_cri import FakeCri
+from tests.kernel.waiting import eventually
 
 CONFIG = defaulted(KubeletConfiguration())
-NODE = node_view(NodeCapacity(8 << 30, 4000), CONFIG)
+NODE = node_view(NodeCapacity(4000, 8 << 30), CONFIG)
 POD = """
 apiVersion: v1
 kind: Pod
@@ -33,6 +35,17 @@ spec:
   - {name: main, image: "local/busybox:1", command: [a], resources: {requests: {memory: 64Mi}}}
 """
 WITHIN_SECONDS = 20.0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _threads_end() -> Iterator[None]:
+    """gRPC's own threads end some time after the last of its objects, and open and close descriptors until then: other
+    tests of this process count those."""
+    threads = Path("/proc/self/task")
+    before = len(list(threads.iterdir()))
+    yield
+    gc.collect()
+    eventually(lambda: len(list(threads.iterdir())) <= before)
 
 
 class Driver:
