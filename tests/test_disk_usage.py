@@ -1,6 +1,5 @@
 """What a directory takes on disk, whatever a container put into it."""
 
-import gc
 import os
 import subprocess
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from evenkeel.host.disk_usage import Usage, Walk, unlinked_usage, walked
+from tests.descriptors import alone, descriptors
 
 pytestmark = pytest.mark.req("B12")
 
@@ -20,11 +20,6 @@ def du(path: Path) -> Usage:
     )
     own = path.stat().st_blocks * 512
     return Usage(int(blocks.stdout.split()[0]) - own, int(inodes.stdout.split()[0]) - 1)
-
-
-def descriptors() -> int:
-    gc.collect()  # what tests before left for later must not be closed in between
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def write(path: Path, size: int) -> None:
@@ -71,6 +66,7 @@ def test_symlinks_are_counted_and_lead_nowhere(tmp_path: Path):
     assert walked(str(inside)).used_bytes < 100_000
 
 
+@alone
 def test_depth_costs_no_descriptors(tmp_path: Path):
     descriptor = os.open(tmp_path, os.O_RDONLY)
     depth = 2000
@@ -115,6 +111,7 @@ def test_a_directory_moved_away_during_the_walk_ends_it_and_is_admitted(tmp_path
     assert not walk.is_whole
 
 
+@alone
 def test_a_walk_that_is_given_up_leaves_no_descriptor(tmp_path: Path):
     write(tmp_path / "a" / "b", 10)
     before = descriptors()

@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import gc
 import os
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from evenkeel.host.memory_events import MemoryEventsWatch, added, parse_memory_e
 from evenkeel.host.pressure import Kind, Resource, Trigger, parse_pressure, without_privilege
 from evenkeel.host.reasons import reason
 from evenkeel.host.v1_notifications import OomNotification, UsageThreshold, parse_oom_control
+from tests.descriptors import alone, descriptors
 
 PRESSURE = """\
 some avg10=1.53 avg60=0.87 avg300=0.09 total=6127500
@@ -118,15 +118,11 @@ class Pipe:
         os.close(self.write_end)
 
 
-def descriptors():
-    gc.collect()  # what tests before left for later must not be closed in between
-    return sum(1 for _ in Path("/proc/self/fd").iterdir())
-
-
 async def taken(stream, number):
     return [await asyncio.wait_for(anext(stream), 10) for _ in range(number)]
 
 
+@alone
 def test_events_come_in_order_and_the_end_closes_everything():
     async def job():
         async with EventStream() as stream:
@@ -154,6 +150,7 @@ def test_events_that_wait_are_given_after_the_end():
     assert asyncio.run(job()) == [LogGap(1)]
 
 
+@alone
 def test_cancelling_whoever_listens_closes_every_descriptor(tmp_path):
     (tmp_path / "kid").mkdir()
     (tmp_path / "kid" / "memory.events").write_text(MEMORY_EVENTS)
@@ -234,6 +231,7 @@ def test_while_nobody_takes_events_they_stay_with_the_kernel():
         ),
     ],
 )
+@alone
 def test_a_cgroup_that_is_not_there_is_an_event_and_no_exception(tmp_path, watch, what):
     async def job(where):
         async with EventStream() as stream:
@@ -256,6 +254,7 @@ def test_a_cgroup_that_is_not_there_is_an_event_and_no_exception(tmp_path, watch
         (lambda stream, at: stream.watch_oom("/a", at), "memory.oom_control"),
     ],
 )
+@alone
 def test_a_directory_that_is_no_cgroup_is_an_event_too(tmp_path, watch, file):
     """As with cgroup v2, which has no event_control."""
     (tmp_path / file).write_text("0\n")
@@ -271,6 +270,7 @@ def test_a_directory_that_is_no_cgroup_is_an_event_too(tmp_path, watch, file):
     assert descriptors() == before
 
 
+@alone
 def test_a_log_that_must_not_be_read_is_an_event(tmp_path):
     (tmp_path / "kmsg").write_text("")
 
@@ -304,6 +304,7 @@ def test_changes_of_many_files_come_through_one_descriptor(tmp_path):
     watch.close()
 
 
+@alone
 def test_a_file_watched_twice_is_told_of_once(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "memory.events").write_text("oom 1\n")

@@ -11,6 +11,7 @@ import pytest
 from evenkeel.agent import file_watch, manifest_file, sources
 from evenkeel.agent.sources import PodFiles
 from evenkeel.host import inotify
+from tests.descriptors import alone, descriptors
 
 PATIENCE_SECONDS = 20.0
 
@@ -529,10 +530,7 @@ def test_files_that_come_all_at_once_are_all_seen(tmp_path):
     asyncio.run(run())
 
 
-def descriptors():
-    return {entry.name for entry in Path("/proc/self/fd").iterdir()}
-
-
+@alone
 def test_closing_ends_the_iteration_and_nothing_is_left_open(tmp_path):
     async def run():
         before = descriptors()
