@@ -14,6 +14,8 @@ from tests.machines.programs import programs
 
 __all__ = ["up"]
 
+pytestmark = pytest.mark.cgroup("v1", "v2")
+
 FLAGS = ("--eviction-hard=memory.available<48Mi", "--eviction-pressure-transition-period=1s")
 
 
