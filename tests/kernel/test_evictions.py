@@ -80,7 +80,7 @@ def test_a_soft_threshold_waits_for_its_time_and_gives_the_pod_its_grace(up: Mak
     agent = up(
         "--eviction-hard=memory.available<8Mi",
         "--eviction-soft=memory.available<100Gi",  # the machine has less
-        "--eviction-soft-grace-period=memory.available=1s",
+        "--eviction-soft-grace-period=memory.available=10s",  # the pod is there, and listens, within that
         "--eviction-max-pod-grace-period=20",
         "--eviction-pressure-transition-period=1s",
     )
@@ -94,7 +94,7 @@ def test_a_soft_threshold_waits_for_its_time_and_gives_the_pod_its_grace(up: Mak
     status = agent.await_phase("polite", "Failed")
     assert status["reason"] == "Evicted"
     assert said.read_text() == "term\n"
-    assert "soft threshold of 100Gi for 1 s or longer" in status["message"]
+    assert "soft threshold of 100Gi for 10 s or longer" in status["message"]
 
 
 @pytest.mark.req("A20", "E14")
