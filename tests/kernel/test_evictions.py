@@ -143,7 +143,7 @@ def condition(agent: Up, name: str) -> str:
     return next(one["status"] for one in node["status"]["conditions"] if one["type"] == name)
 
 
-@pytest.mark.cgroup("v2")
+@pytest.mark.cgroup("guest")
 @pytest.mark.req("A15", "B16", "E1")
 def test_the_machine_s_own_memory_is_watched_as_well(up: MakeUp):
     """In a machine that is the test's own: on a shared one others decide how much is left."""
