@@ -25,6 +25,7 @@ from tests.machines import Unavailable
 from tests.machines.packages import require
 
 from bench.figure import Figure, against, ratio_at_most, value_at_least, value_at_most
+from bench.reference import compiled
 from evenkeel.api.config import KubeletConfiguration, defaulted
 from evenkeel.cgroup.drivers.detect import detect, driver_for
 from evenkeel.cli.client import Client, NoAgent
@@ -55,7 +56,7 @@ class Agent:
         self.state = directory / "state"
         self.times = directory / "times"
         self.times.mkdir()
-        self.program = directory / "start_reference"
+        self.program = compiled("start_reference", directory, "-static")
         self.client = Client(str(self.state))
         self.cgroup_root = f"/evenkeel-bench-{os.getpid()}"
         self._log = directory / "log"
@@ -168,8 +169,6 @@ def figures() -> Iterator[Figure]:
 def agent() -> Iterator[Agent]:
     with tempfile.TemporaryDirectory() as directory:
         one = Agent(Path(directory))
-        source = str(Path(__file__).with_name("start_reference.c"))
-        subprocess.run(["cc", "-O2", "-static", "-o", str(one.program), source], check=True)
         one.start()
         try:
             yield one

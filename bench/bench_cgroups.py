@@ -15,6 +15,7 @@ from pathlib import Path
 from time import process_time
 
 from bench.figure import Figure, against, ratio_at_most, value_at_most
+from bench.reference import compiled
 from evenkeel.api.config import KubeletConfiguration, defaulted
 from evenkeel.api.manifests import read_manifests
 from evenkeel.cgroup.drivers.base import CgroupfsDriver
@@ -49,9 +50,7 @@ def figures() -> Iterator[Figure]:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with tempfile.TemporaryDirectory() as directory, cgroups() as (driver, planner, moments):
-        program = str(Path(directory) / "reference")
-        source = str(Path(__file__).with_name("cgroup_reference.c"))
-        subprocess.run(["cc", "-O2", "-o", program, source], check=True)
+        program = str(compiled("cgroup_reference", directory))
         tree = planner.tree(moments)
         yield making(driver, tree, program)
         yield statistics(driver, tree, program)

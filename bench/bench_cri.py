@@ -137,8 +137,6 @@ def figures() -> Iterator[Figure]:
 def agent() -> Iterator[ContainerAgent]:
     with tempfile.TemporaryDirectory() as directory, Containerd() as containerd:
         one = ContainerAgent(Path(directory), containerd)
-        source = str(Path(__file__).with_name("start_reference.c"))
-        subprocess.run(["cc", "-O2", "-static", "-o", str(one.program), source], check=True)
         image = Path(directory) / "image.tar"
         entry = Entry(PROGRAM.removeprefix("/"), one.program.read_bytes())
         image.write_bytes(archive(IMAGE, [entry], [PROGRAM]))

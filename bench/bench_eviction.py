@@ -22,6 +22,7 @@ from tests.kernel.cgroups import UNIFIED, Cgroup, hierarchies, temporary
 from tests.machines.programs import programs
 
 from bench.figure import Figure, Target, ratio_at_most, value_at_most
+from bench.reference import compiled
 from evenkeel.agent.journal import Journal
 from evenkeel.agent.pressure.recording import KIND
 from evenkeel.agent.pressure.watch import THREAD
@@ -40,9 +41,7 @@ BACK = 128 * MIB  # more than was used before: the rest is the kernel's own
 
 def figures() -> Iterator[Figure]:
     with tempfile.TemporaryDirectory() as directory, cgroup() as root:
-        program = f"{directory}/reference"
-        source = str(Path(__file__).with_name("eviction_reference.c"))
-        subprocess.run(["cc", "-O2", "-o", program, source], check=True)
+        program = str(compiled("eviction_reference", directory))
         ours, references = [], []
         with agent(root, f"{directory}/state") as client:
             yield idle(client)

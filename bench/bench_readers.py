@@ -13,6 +13,7 @@ from pathlib import Path
 
 from bench.bench_eviction import IDLE_PODS, agent, cgroup, evicted, figure, pod, until
 from bench.figure import Figure, ratio_at_most
+from bench.reference import compiled
 from evenkeel.cli.client import Client
 from evenkeel.server.listen import connect
 
@@ -23,9 +24,7 @@ ROUNDS = 12
 
 def figures() -> Iterator[Figure]:
     with tempfile.TemporaryDirectory() as directory, cgroup() as root:
-        program = f"{directory}/reference"
-        source = str(Path(__file__).with_name("eviction_reference.c"))
-        subprocess.run(["cc", "-O2", "-o", program, source], check=True)
+        program = str(compiled("eviction_reference", directory))
         state = f"{directory}/state"
         with agent(root, state) as client:
             for number in range(IDLE_PODS - 10):

@@ -7,7 +7,6 @@ a core at a housekeeping of one second with its default metrics, which is a mill
 
 import asyncio
 import resource
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -16,6 +15,7 @@ from time import process_time
 
 from bench.bench_cgroups import applied, cgroups, told
 from bench.figure import Figure, against, ratio_at_most
+from bench.reference import compiled
 from evenkeel.agent.counts import Counts
 from evenkeel.agent.node_status import node_object
 from evenkeel.agent.picture import Picture
@@ -48,9 +48,7 @@ def figures() -> Iterator[Figure]:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with tempfile.TemporaryDirectory() as directory, cgroups() as (driver, planner, moments):
-        program = str(Path(directory) / "reference")
-        source = str(Path(__file__).with_name("cgroup_reference.c"))
-        subprocess.run(["cc", "-O2", "-o", program, source], check=True)
+        program = str(compiled("cgroup_reference", directory))
         tree = planner.tree(moments)
         applied(driver, tree)
         pods = tuple(_running(moment.pod) for moment in moments)
