@@ -14,6 +14,7 @@ import grpc
 import grpc.aio
 
 from evenkeel.runtime.cri import cri_pb2 as pb
+from evenkeel.runtime.cri import tasks_pb2 as tasks
 
 _OF_IMAGES = ("ListImages", "ImageStatus", "PullImage", "RemoveImage", "ImageFsInfo")
 
@@ -32,6 +33,7 @@ class FakeCri:
         self.images = {"local/busybox:1"}
         self.sandboxes: dict[str, pb.PodSandboxConfig] = {}
         self.containers: dict[str, _Container] = {}
+        self.keeps_tasks = False  # as containerd does, of a start that was cut off
         self.systemd_cgroup = False
         self.tells_pids = True
         self._server: Any = None
@@ -54,6 +56,18 @@ class FakeCri:
             }
             handler = grpc.method_handlers_generic_handler(f"runtime.v1.{service}Service", handlers)
             self._server.add_generic_rpc_handlers((handler,))
+        handlers = {
+            "Kill": grpc.unary_unary_rpc_method_handler(
+                self._method("KillTask"), tasks.KillRequest.FromString, tasks.KillResponse.SerializeToString
+            ),
+            "Delete": grpc.unary_unary_rpc_method_handler(
+                self._method("DeleteTask"),
+                tasks.DeleteTaskRequest.FromString,
+                tasks.DeleteResponse.SerializeToString,
+            ),
+        }
+        handler = grpc.method_handlers_generic_handler("containerd.services.tasks.v1.Tasks", handlers)
+        self._server.add_generic_rpc_handlers((handler,))
         assert self._server.add_insecure_port(f"unix:{self.path}")
         await self._server.start()
 
@@ -158,6 +172,9 @@ class FakeCri:
         return pb.StopPodSandboxResponse()
 
     def _RemovePodSandbox(self, request: Any) -> Any:
+        for id_, container in tuple(self.containers.items()):
+            if container.sandbox == request.pod_sandbox_id:
+                self._RemoveContainer(pb.RemoveContainerRequest(container_id=id_))
         self.sandboxes.pop(request.pod_sandbox_id, None)
         return pb.RemovePodSandboxResponse()
 
@@ -179,10 +196,20 @@ class FakeCri:
         return pb.StopContainerResponse()
 
     def _RemoveContainer(self, request: Any) -> Any:
+        if self.keeps_tasks:
+            raise FileExistsError(f"cannot delete running task {request.container_id}: failed precondition")
         container = self.containers.pop(request.container_id, None)
         if container is not None:
             container.kill()
         return pb.RemoveContainerResponse()
+
+    def _KillTask(self, _: Any) -> Any:
+        raise LookupError
+
+    def _DeleteTask(self, request: Any) -> Any:
+        assert request.container_id in self.containers
+        self.keeps_tasks = False
+        return tasks.DeleteResponse()
 
     def _ListContainers(self, request: Any) -> Any:
         wanted = dict(request.filter.label_selector)
@@ -225,7 +252,11 @@ class FakeCri:
         return f"{what}{self._count}"
 
 
-_METHODS = {name.removeprefix("_") for name in vars(FakeCri) if name[:1] == "_" and name[1:2].isupper()}
+_METHODS = {
+    name.removeprefix("_")
+    for name in vars(FakeCri)
+    if name[:1] == "_" and name[1:2].isupper() and not name.endswith("Task")
+}
 
 
 class _Container:

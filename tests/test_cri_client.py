@@ -427,6 +427,32 @@ def test_a_start_that_was_cut_off_is_no_end_and_is_done_again(story):
     story(tell)
 
 
+def test_a_start_that_was_cut_off_in_a_way_that_containerd_does_not_get_rid_of_is_told_as_failed(story):
+    async def tell(fake: FakeCri, directory: str) -> None:
+        fake.keeps_tasks = True
+        fake.refuses["StartContainer"] = "the process died"
+        async with opened(fake, directory) as runtime:
+            with pytest.raises(StartFailed, match="the process died"):
+                await runtime.start(launch())
+            assert not fake.containers
+
+    story(tell)
+
+
+def test_a_pod_is_removed_with_a_container_that_containerd_does_not_get_rid_of(story):
+    async def tell(fake: FakeCri, directory: str) -> None:
+        async with opened(fake, directory) as runtime:
+            await runtime.start(launch())
+        Path(state_paths(directory).attempt("u-1", "main", 1), "container").unlink()
+        next(iter(fake.containers.values())).started_at = 0.0  # which is none of the agent's therefore
+        fake.keeps_tasks = True
+        async with opened(fake, directory) as runtime:
+            await runtime.remove("u-1")
+            assert (fake.sandboxes, fake.containers) == ({}, {})
+
+    story(tell)
+
+
 def test_a_container_that_is_being_made_for_a_former_agent_is_waited_for(story):
     async def tell(fake: FakeCri, directory: str) -> None:
         async with opened(fake, directory) as runtime:

@@ -217,7 +217,8 @@ class Up:
         self.check_decisions()
         if self.containerd is not None:
             left = self.containerd.containers(io__evenkeel__state=os.path.realpath(self.state))
-            assert not left, f"containers left behind: {left}\n{self.log.read_text()[-3000:]}"
+            told = "\n".join(self.containerd.told_of(one) for one in left)
+            assert not left, f"containers left behind: {left}\n{self.log.read_text()[-3000:]}\n{told}"
             name = self.root.paths()[0].name
             left = [str(path) for top in named_hierarchies() for path in (top / name).glob("*/")]
             assert not left, f"cgroups left behind: {', '.join(left)}"

@@ -14,9 +14,6 @@ pytestmark = pytest.mark.long
 
 
 @pytest.mark.cgroup("v1", "v2")
-@pytest.mark.processes_only(
-    "containerd 1.6 keeps what it had begun when whoever asked for it is gone, and lets nobody remove it"
-)
 def test_nothing_is_lost_doubled_or_leaked_however_often_the_agent_is_killed(up: MakeUp, tmp_path: Path):
     # The same story each time, so that a failure is one of the code; `make soak` tells others.
     seed = int(os.environ.get("EVENKEEL_SEED") or 1)

@@ -143,6 +143,11 @@ class Containerd:
         wanted = [f'labels."{key.replace("__", ".")}"=="{value}"' for key, value in labels.items()]
         return self.ctr("containers", "list", "--quiet", *([",".join(wanted)] if wanted else [])).split()
 
+    def told_of(self, id_: str) -> str:
+        """What it is, and every line of containerd's log that names it."""
+        lines = [line for line in self.log.read_text(errors="replace").splitlines() if id_ in line]
+        return "\n".join([self.ctr("containers", "info", id_), *lines])
+
     def shims(self) -> list[int]:
         """One process a pod that keeps its containers, and outlives containerd."""
         found = []

@@ -30,6 +30,7 @@ from evenkeel.runtime.cri.configs import STATE, attempt_of
 from evenkeel.runtime.cri.connection import CallFailed, RuntimeAway
 from evenkeel.runtime.cri.endings import Endings
 from evenkeel.runtime.cri.presence import Presence
+from evenkeel.runtime.cri.removal import is_removed
 from evenkeel.runtime.cri.sandboxes import Sandboxes
 from evenkeel.runtime.cri.starting import Starts
 from evenkeel.runtime.cri.table import Kept, Table
@@ -288,17 +289,12 @@ class CriRuntime:
                 continue
             self._being_removed.add(id_)
             try:
-                await self._connection.ask(
-                    pb.RemoveContainerRequest(container_id=id_), pb.RemoveContainerResponse, 60.0
-                )
+                if await is_removed(self._connection, id_):  # else the next look tries again
+                    self._to_remove.discard(id_)
             except RuntimeAway:
                 return
-            except CallFailed as error:
-                if not error.is_not_found:
-                    continue  # the next look tries again
             finally:
                 self._being_removed.discard(id_)
-            self._to_remove.discard(id_)
 
     async def remove(self, uid: str) -> None:
         for kept in [kept for kept in self._table if kept.attempt.uid == uid]:

@@ -11,6 +11,8 @@ from evenkeel.runtime.cri.endpoint import socket_path
 T = TypeVar("T")
 
 _SERVICE = "/runtime.v1.{}Service/{}"
+_TASKS = "/containerd.services.tasks.v1.Tasks/{}"
+_NAMESPACE = (("containerd-namespace", "k8s.io"),)  # where containerd has what is made through CRI
 _IMAGE_CALLS = ("ListImages", "ImageStatus", "PullImage", "RemoveImage", "ImageFsInfo")
 _MOST_BYTES = 64 << 20
 SECONDS = 10.0  # for most calls
@@ -38,6 +40,11 @@ class CallFailed(EvenkeelError):
         return self.code == "NOT_FOUND"
 
     @property
+    def has_task(self) -> bool:
+        """Whether containerd does not remove a container because of a process that it takes to be there."""
+        return "cannot delete running task" in self.message
+
+    @property
     def is_taken(self) -> bool:
         """Whether the name of what was to be made is another's, or is being made for somebody who asked before."""
         return "is reserved" in self.message or self.code == "ALREADY_EXISTS"
@@ -62,19 +69,33 @@ class Connection:
 
     async def ask(self, request: Any, response: type[T], seconds: float | None = None) -> T:  # noqa: ANN401
         """What the messages' names say. Raises RuntimeAway or CallFailed."""
-        seconds = SECONDS if seconds is None else seconds
         name = type(request).DESCRIPTOR.name.removesuffix("Request")
-        call = self._calls.get(name)
+        path = _SERVICE.format("Image" if name in _IMAGE_CALLS else "Runtime", name)
+        return await self._ask(path, request, response, SECONDS if seconds is None else seconds)
+
+    async def ask_containerd(self, method: str, request: Any, response: type[T]) -> T:  # noqa: ANN401
+        """Of its tasks, which it knows beside CRI, on the same socket. Another runtime says UNIMPLEMENTED."""
+        return await self._ask(_TASKS.format(method), request, response, SECONDS, _NAMESPACE)
+
+    async def _ask(
+        self,
+        path: str,
+        request: Any,  # noqa: ANN401
+        response: type[T],
+        seconds: float,
+        metadata: tuple[tuple[str, str], ...] = (),
+    ) -> T:
+        call = self._calls.get(path)
         if call is None:
-            call = self._calls[name] = self._channel.unary_unary(
-                _SERVICE.format("Image" if name in _IMAGE_CALLS else "Runtime", name),
+            call = self._calls[path] = self._channel.unary_unary(
+                path,
                 request_serializer=type(request).SerializeToString,
                 response_deserializer=response.FromString,  # type: ignore[attr-defined]
             )
         try:
-            answer: T = await call(request, timeout=seconds)
+            answer: T = await call(request, timeout=seconds, metadata=metadata)
         except self._grpc.aio.AioRpcError as error:
-            raise self._failure(error, name, seconds) from None
+            raise self._failure(error, path.rpartition("/")[2], seconds) from None
         return answer
 
     async def container_events(self) -> AsyncIterator[str]:

@@ -547,7 +547,7 @@ class ReopenContainerLogResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class ContainerFilter(_message.Message):
-    __slots__ = ("label_selector",)
+    __slots__ = ("pod_sandbox_id", "label_selector")
     class LabelSelectorEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -555,9 +555,11 @@ class ContainerFilter(_message.Message):
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    POD_SANDBOX_ID_FIELD_NUMBER: _ClassVar[int]
     LABEL_SELECTOR_FIELD_NUMBER: _ClassVar[int]
+    pod_sandbox_id: str
     label_selector: _containers.ScalarMap[str, str]
-    def __init__(self, label_selector: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    def __init__(self, pod_sandbox_id: _Optional[str] = ..., label_selector: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class ListContainersRequest(_message.Message):
     __slots__ = ("filter",)

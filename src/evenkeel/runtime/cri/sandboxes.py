@@ -17,6 +17,7 @@ from evenkeel.runtime.cri.configs import STATE, UID, sandbox_config
 from evenkeel.runtime.cri.connection import CallFailed, Connection, RuntimeAway
 from evenkeel.runtime.cri.noted import note_sandbox
 from evenkeel.runtime.cri.placing import whereabouts
+from evenkeel.runtime.cri.removal import is_removed
 from evenkeel.runtime.interface import Launch, StartFailed
 from evenkeel.runtime.process.paths import StatePaths
 
@@ -110,8 +111,18 @@ class Sandboxes:
                         break
                     if wait > _LONGEST_WAIT_SECONDS:
                         raise
+                    if error.has_task:
+                        await self._remove_containers(id_)
                 await asyncio.sleep(wait)
                 wait *= 2
+
+    async def _remove_containers(self, id_: str) -> None:
+        """One by one: of some the runtime does not get rid by itself."""
+        answer = await self._connection.ask(
+            pb.ListContainersRequest(filter=pb.ContainerFilter(pod_sandbox_id=id_)), pb.ListContainersResponse
+        )
+        for one in answer.containers:
+            await is_removed(self._connection, one.id)
 
     def _ready(self, uid: str) -> Sandbox | None:
         ready = [one for one in self._of_pod.get(uid, {}).values() if one.is_ready]

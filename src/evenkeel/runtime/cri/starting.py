@@ -15,6 +15,7 @@ from evenkeel.runtime.cri import cri_pb2 as pb
 from evenkeel.runtime.cri import images
 from evenkeel.runtime.cri.configs import ATTEMPT, CONTAINER, STATE, UID, container_config
 from evenkeel.runtime.cri.connection import CallFailed, Connection, RuntimeAway
+from evenkeel.runtime.cri.removal import is_removed, removed
 from evenkeel.runtime.cri.sandboxes import Sandboxes
 from evenkeel.runtime.interface import Attempt, Launch, StartFailed
 from evenkeel.runtime.process.paths import StatePaths
@@ -26,7 +27,6 @@ B = TypeVar("B")
 
 _CREATE_SECONDS = 120.0
 _START_SECONDS = 120.0
-_REMOVE_SECONDS = 60.0
 _TRIES = 3
 _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.1, 10.0
 
@@ -106,7 +106,7 @@ class Starts:
         except RuntimeAway:
             raise
         except CallFailed as error:
-            await self._removed(made.container_id)
+            await removed(self._connection, made.container_id)
             raise StartFailed(error.message) from None
         return made.container_id
 
@@ -120,7 +120,7 @@ class Starts:
                 if await self._has_run(one):
                     return one.id
                 never_started.append(one.id)
-            if not never_started or all([await self._is_removed(id_) for id_ in never_started]):
+            if not never_started or all([await is_removed(self._connection, id_) for id_ in never_started]):
                 return ""
             await asyncio.sleep(wait)
             wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
@@ -150,23 +150,6 @@ class Starts:
             pb.ListContainersResponse,
         )
         return list(answer.containers)
-
-    async def _removed(self, id_: str) -> None:
-        wait = _FIRST_WAIT_SECONDS
-        while not await self._is_removed(id_):
-            await asyncio.sleep(wait)
-            wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
-
-    async def _is_removed(self, id_: str) -> bool:
-        try:
-            await self._connection.ask(
-                pb.RemoveContainerRequest(container_id=id_), pb.RemoveContainerResponse, _REMOVE_SECONDS
-            )
-        except RuntimeAway:
-            raise
-        except CallFailed as error:
-            return error.is_not_found
-        return True
 
     def _make_message_file(self, attempt: Attempt) -> None:
         directory = self._paths.attempt(*attempt)
