@@ -439,6 +439,24 @@ def test_a_start_that_was_cut_off_in_a_way_that_containerd_does_not_get_rid_of_i
     story(tell)
 
 
+def test_a_sandbox_is_not_gone_because_something_in_it_is_not_found(story):
+    """As containerd answers when two ask at once for the removal of what is in the sandbox."""
+
+    async def tell(fake: FakeCri, directory: str) -> None:
+        def not_found(_: object) -> None:
+            del fake._RemovePodSandbox  # the next is answered as always
+            raise LookupError
+
+        async with opened(fake, directory) as runtime:
+            await runtime.start(launch())
+            await runtime.stop(launch().attempt, 1)
+            fake._RemovePodSandbox = not_found  # type: ignore[method-assign]
+            await runtime.remove("u-1")
+            assert not fake.sandboxes
+
+    story(tell)
+
+
 def test_a_pod_is_removed_with_a_container_that_containerd_does_not_get_rid_of(story):
     async def tell(fake: FakeCri, directory: str) -> None:
         async with opened(fake, directory) as runtime:

@@ -107,7 +107,8 @@ class Sandboxes:
                 except RuntimeAway:
                     raise
                 except CallFailed as error:  # it, or something in it, is being removed already, or just dying
-                    if error.is_not_found:
+                    # "Not found" may be something in it, which another call has just removed.
+                    if error.is_not_found and not await self._is_there(id_):
                         break
                     if wait > _LONGEST_WAIT_SECONDS:
                         raise
@@ -115,6 +116,17 @@ class Sandboxes:
                         await self._remove_containers(id_)
                 await asyncio.sleep(wait)
                 wait *= 2
+
+    async def _is_there(self, id_: str) -> bool:
+        try:
+            await self._connection.ask(
+                pb.PodSandboxStatusRequest(pod_sandbox_id=id_), pb.PodSandboxStatusResponse
+            )
+        except RuntimeAway:
+            raise
+        except CallFailed as error:
+            return not error.is_not_found
+        return True
 
     async def _remove_containers(self, id_: str) -> None:
         """One by one: of some the runtime does not get rid by itself."""
