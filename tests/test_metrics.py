@@ -1,6 +1,5 @@
 """What Prometheus and metrics-server are told: in the right format, under the names they know, and nothing twice."""
 
-import os
 import re
 import subprocess
 
@@ -12,7 +11,8 @@ from evenkeel.server.metrics import node_metrics
 from evenkeel.server.metrics_cgroups import Labels, cadvisor_metrics, resource_metrics
 from tests.agents import pods_of
 from tests.fake_front import FakeFront, running, served
-from tests.machines import Unavailable, packages
+from tests.machines import packages
+from tests.needing import needing
 from tests.pictures import MIB, Painter
 from tests.test_server import ask
 from tests.test_view import PODS
@@ -22,12 +22,8 @@ LINE = re.compile(r"^([a-z_]+)(\{[^ ]*\})? (-?[0-9.e+-]+)( [0-9]+)?$")
 
 @pytest.fixture(scope="module")
 def prometheus():
-    try:
+    with needing():
         return packages.unpacked("prometheus")
-    except Unavailable as error:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(str(error))
 
 
 @pytest.fixture

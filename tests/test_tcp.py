@@ -3,7 +3,6 @@
 import asyncio
 import http.client
 import json
-import os
 import resource
 import socket
 import ssl
@@ -19,7 +18,8 @@ from evenkeel.errors import EvenkeelError
 from evenkeel.server.tcp import Asked, door_of
 from tests.agents import pods_of
 from tests.fake_front import FakeFront, running, served
-from tests.machines import Unavailable, packages
+from tests.machines import packages
+from tests.needing import needing
 from tests.test_metrics import prometheus  # noqa: F401 a fixture
 from tests.test_server import POD, Http, ask, wait_until
 from tests.test_view import PODS
@@ -35,12 +35,8 @@ def private(path, text):
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory):
-    try:
+    with needing():
         packages.require(["openssl"])
-    except Unavailable as error:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(str(error))
     directory = tmp_path_factory.mktemp("tls")
     cert, key = directory / "cert.pem", directory / "key.pem"
     command = (

@@ -1,7 +1,6 @@
 """A real browser (Debian's chromium, driven by Playwright) that looks at an agent's page as people do."""
 
 import contextlib
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,8 +10,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.machines import Unavailable
 from tests.machines.packages import BROWSER, require
+from tests.needing import needing
 
 CHROMIUM = "/usr/bin/chromium"
 # As root in a container there is no sandbox; and it is to ask nobody for anything.
@@ -30,12 +29,8 @@ PATIENCE_SECONDS = 60.0
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
     """One browser for the tests of a module; every test looks with eyes of its own."""
-    try:
+    with needing():
         require(BROWSER)
-    except Unavailable as reason:
-        if os.environ.get("CI") == "true":
-            raise
-        pytest.skip(str(reason))
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:

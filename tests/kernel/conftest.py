@@ -18,9 +18,9 @@ from tests.kernel import systemd
 from tests.kernel.cgroups import UNIFIED, Cgroup, hierarchies, named_hierarchies, removed, temporary
 from tests.kernel.processes import Spawn, spawning
 from tests.kernel.waiting import eventually
-from tests.machines import Unavailable
 from tests.machines.containerd import Containerd
 from tests.machines.packages import require_containerd
+from tests.needing import needing
 
 NEEDS = ("v1", "v2", "systemd", "guest", "host")
 MACHINE = os.environ.get("EVENKEEL_MACHINE", "")
@@ -152,12 +152,8 @@ def spawn(cgroup_root: Cgroup) -> Iterator[Spawn]:
 @pytest.fixture(scope="session")
 def containerd() -> Iterator[Containerd]:
     """One that the tests of a run share: started for the first that needs it, ended after the last."""
-    try:
+    with needing():
         require_containerd()
-    except Unavailable as reason:
-        if os.environ.get("CI") == "true":
-            raise
-        pytest.skip(str(reason))
     with Containerd(systemd_cgroup=MACHINE == "systemd") as one:
         yield one
 

@@ -1,7 +1,6 @@
 """The journal on real file systems that are full, and on ones that have become read-only."""
 
 import secrets
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,9 @@ from evenkeel.agent.journal import Journal, JournalError
 from evenkeel.agent.records import HeldPod
 from evenkeel.policy.lifecycle.life import PodLife
 from tests.journal_records import named, told
+from tests.machines import Unavailable
+from tests.machines.packages import require
+from tests.needing import needing
 
 SIZE_MIB = 4
 pytestmark = pytest.mark.cgroup("v1", "v2")
@@ -21,7 +23,8 @@ def run(*command: str) -> None:
     subprocess.run(command, check=True, capture_output=True)
 
 
-@pytest.fixture(params=["tmpfs", "ext4"])
+# A file system is the same whatever the cgroups: the one that takes tools and a loop device is shown on the host.
+@pytest.fixture(params=["tmpfs", pytest.param("ext4", marks=pytest.mark.cgroup("host"))])
 def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     """A file system with little room."""
     mount = tmp_path / f"small{secrets.token_hex(3)}"
@@ -29,20 +32,25 @@ def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     if request.param == "tmpfs":
         run("mount", "-t", "tmpfs", "-o", f"size={SIZE_MIB}m,mode=700", "evenkeel-test", str(mount))
     else:
-        if shutil.which("mkfs.ext4") is None:
-            pytest.skip("no mkfs.ext4 here")
+        with needing():
+            require(["e2fsprogs", "mount"])
         image = tmp_path / "image"
         with image.open("wb") as file:
             file.truncate(SIZE_MIB << 20)
         run("mkfs.ext4", "-q", "-m", "0", "-O", "^has_journal", str(image))
-        try:
-            run("mount", "-o", "loop", str(image), str(mount))
-        except subprocess.CalledProcessError as error:
-            pytest.skip(f"no loop devices here: {error.stderr.decode().strip()}")
+        with needing():
+            mount_image(image, mount)
     try:
         yield mount
     finally:
         run("umount", str(mount))
+
+
+def mount_image(image: Path, mount: Path) -> None:
+    try:
+        run("mount", "-o", "loop", str(image), str(mount))
+    except subprocess.CalledProcessError as error:
+        raise Unavailable(f"no loop devices here: {error.stderr.decode().strip()}") from None
 
 
 def fill(directory: Path) -> Path:
