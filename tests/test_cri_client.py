@@ -20,7 +20,7 @@ from evenkeel.policy.provision import PodMoment
 from evenkeel.runtime.cri import client, endings, presence, starting
 from evenkeel.runtime.cri.client import CriRuntime
 from evenkeel.runtime.interface import Attempt, Exited, Launch, Planned, RuntimeLost, StartFailed
-from evenkeel.runtime.process.paths import state_paths
+from evenkeel.runtime.paths import state_paths
 from tests.fake_cri import FakeCri
 from tests.kernel.waiting import eventually
 

@@ -10,7 +10,7 @@ from evenkeel.errors import EvenkeelError
 from evenkeel.runtime.cri.configs import attempt_of, container_config, sandbox_config
 from evenkeel.runtime.cri.endpoint import chosen, require_libraries, socket_path
 from evenkeel.runtime.cri.refusals import refusal
-from evenkeel.runtime.process.paths import StatePaths
+from evenkeel.runtime.paths import StatePaths
 from tests.test_cri_client import launch
 
 PATHS = StatePaths("/var/lib/evenkeel")

@@ -16,9 +16,10 @@ from evenkeel.policy.eviction.decide import Decision, Reclaim
 from evenkeel.policy.eviction.snapshot import FilesystemFigures, NodeFigures, PodFigures, PodSnapshot
 from evenkeel.policy.eviction.thresholds import parse_thresholds
 from evenkeel.policy.eviction.usage import Resource, usage
+from evenkeel.runtime import disk
 from evenkeel.runtime.interface import Directories
-from evenkeel.runtime.process import disk
-from evenkeel.runtime.process.paths import StatePaths
+from evenkeel.runtime.paths import StatePaths
+from evenkeel.runtime.process.layers import images_in_use, layers_of
 
 MIB = 1 << 20
 MANIFEST = """
@@ -72,7 +73,9 @@ class Clock:
 
 
 def storage(paths, clock=None, between=lambda: None):
-    return Storage(lambda pod: disk.directories_of(pod, paths), 0, between, clock or Clock())
+    return Storage(
+        lambda pod: disk.directories_of(pod, layers_of(pod, paths), paths), 0, between, clock or Clock()
+    )
 
 
 @pytest.mark.req("B12")
@@ -165,14 +168,14 @@ def test_an_image_is_in_use_while_any_attempt_has_it(tmp_path):
     launch = tmp_path / "pods" / "u1" / "app.1" / "launch"
     launch.parent.mkdir(parents=True)
     launch.write_text(json.dumps({"filesystem": {"image": paths.image("aaa")}}))
-    assert disk.images_in_use(paths) == {paths.image("aaa")}
+    assert images_in_use(paths) == {paths.image("aaa")}
     other = tmp_path / "pods" / "u2" / "app.1"
     other.mkdir(parents=True)  # begun, and nobody knows with which
-    assert disk.images_in_use(paths) == {paths.image("aaa"), paths.image("bbb")}
+    assert images_in_use(paths) == {paths.image("aaa"), paths.image("bbb")}
 
 
 def test_a_pod_has_the_layers_of_every_attempt_and_no_memory_volume(paths):
-    assert disk.directories_of(pod_of(), paths) == Directories(
+    assert disk.directories_of(pod_of(), layers_of(pod_of(), paths), paths) == Directories(
         (
             ("app", f"{paths.attempt('u1', 'app', 1)}/upper"),
             ("app", f"{paths.attempt('u1', 'app', 2)}/upper"),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from evenkeel.runtime.process import removal, syscalls
+from evenkeel.runtime import removal, syscalls
 
 
 def test_a_part_that_another_removal_takes_meanwhile_does_not_end_this_one(

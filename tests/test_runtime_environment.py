@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenkeel.api.container import Container, EnvVar
-from evenkeel.runtime.process.environment import arguments, environment, expanded
+from evenkeel.runtime.environment import arguments, environment, expanded
 
 
 @pytest.mark.parametrize(

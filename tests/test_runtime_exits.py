@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from evenkeel.runtime.process import attempts, exits
-from evenkeel.runtime.process.attempts import ProcessFile
+from evenkeel.runtime.attempts import every_attempt
+from evenkeel.runtime.paths import StatePaths
+from evenkeel.runtime.proc_stat import start_ticks
+from evenkeel.runtime.process import attempt_files, exits
+from evenkeel.runtime.process.attempt_files import ProcessFile
 from evenkeel.runtime.process.exits import ExitFile
-from evenkeel.runtime.process.paths import StatePaths
 
 
 def test_an_end_is_read_as_it_was_written(tmp_path):
@@ -26,7 +28,7 @@ def test_a_record_that_cannot_be_read_counts_as_not_there(tmp_path, content):
     (tmp_path / "exit").write_bytes(content)
     assert exits.read_exit(str(tmp_path)) is None
     (tmp_path / "process").write_bytes(content)
-    assert attempts.read_process(str(tmp_path)) is None
+    assert attempt_files.read_process(str(tmp_path)) is None
 
 
 def test_a_link_is_not_followed(tmp_path):
@@ -68,16 +70,16 @@ def test_every_attempt_that_has_a_directory_is_found(tmp_path):
     for path in ("pods/u1/web.x", "pods/u1/web.01", "pods/u1/.2", "pods/u3/volumes"):
         (tmp_path / path).mkdir(parents=True)
     (tmp_path / "pods" / "file").write_text("")
-    assert sorted(attempts.every_attempt(StatePaths(str(tmp_path)))) == [
+    assert sorted(every_attempt(StatePaths(str(tmp_path)))) == [
         ("u1", "web", 1),
         ("u1", "web", 12),
         ("u2", "a.b", 3),
     ]
-    assert not list(attempts.every_attempt(StatePaths(str(tmp_path / "nothing"))))
+    assert not list(every_attempt(StatePaths(str(tmp_path / "nothing"))))
 
 
 def own_process() -> ProcessFile:
-    ticks = attempts.start_ticks(os.getpid())
+    ticks = start_ticks(os.getpid())
     assert ticks is not None
     path = max(
         (line.split(":", 2)[2] for line in Path("/proc/self/cgroup").read_text().splitlines()), key=len
@@ -86,23 +88,23 @@ def own_process() -> ProcessFile:
 
 
 def test_a_process_is_read_as_it_was_written(tmp_path):
-    attempts.write_process(str(tmp_path), own_process())
-    assert attempts.read_process(str(tmp_path)) == own_process()
+    attempt_files.write_process(str(tmp_path), own_process())
+    assert attempt_files.read_process(str(tmp_path)) == own_process()
 
 
 def test_a_process_is_known_by_number_start_and_cgroup_together():
     process = own_process()
-    assert attempts.is_running(process)
-    assert not attempts.is_running(process._replace(ticks=process.ticks + 1))
-    assert not attempts.is_running(process._replace(cgroup="/no/such"))
-    assert not attempts.is_running(process._replace(pid=2**22 - 1))
+    assert attempt_files.is_running(process)
+    assert not attempt_files.is_running(process._replace(ticks=process.ticks + 1))
+    assert not attempt_files.is_running(process._replace(cgroup="/no/such"))
+    assert not attempt_files.is_running(process._replace(pid=2**22 - 1))
 
 
 def test_one_that_only_waits_for_its_parent_does_not_run():
     child = subprocess.Popen(["sleep", "60"])
-    process = own_process()._replace(pid=child.pid, ticks=attempts.start_ticks(child.pid))
-    assert attempts.is_running(process)
+    process = own_process()._replace(pid=child.pid, ticks=start_ticks(child.pid))
+    assert attempt_files.is_running(process)
     child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    assert not attempts.is_running(process)
+    assert not attempt_files.is_running(process)
     child.wait()

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from evenkeel.api.container import Container
 from evenkeel.api.pod import Pod, PodSpec
+from evenkeel.runtime.paths import StatePaths
 from evenkeel.runtime.process import archives, images
 from evenkeel.runtime.process.images import ImageRefused, Images, refusal, with_absolute_images
-from evenkeel.runtime.process.paths import StatePaths
 from evenkeel.runtime.process.unpacking import Bounds
 
 Entry = tuple[tarfile.TarInfo, bytes]

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenkeel.errors import EvenkeelError
-from evenkeel.runtime.process import log_reading, logs
-from evenkeel.runtime.process.log_reading import follow, read_logs
-from evenkeel.runtime.process.logs import LONGEST_LINE_BYTES, LogLimits, LogRelay
+from evenkeel.runtime import log_reading, logs
+from evenkeel.runtime.log_reading import follow, read_logs
+from evenkeel.runtime.logs import LONGEST_LINE_BYTES, LogLimits, LogRelay
 
 NOON_NS = 1_767_268_800_123_456_789  # 2026-01-01T12:00:00.123456789Z
 DEFAULT = LogLimits()

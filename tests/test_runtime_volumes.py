@@ -18,12 +18,12 @@ from evenkeel.api.pod import (
 )
 from evenkeel.api.resources import ResourceRequirements
 from evenkeel.quantity import Quantity
-from evenkeel.runtime.process import volumes
+from evenkeel.runtime import volumes
+from evenkeel.runtime.paths import StatePaths
 from evenkeel.runtime.process.filesystem import Surroundings, filesystem_spec
-from evenkeel.runtime.process.paths import StatePaths
-from evenkeel.runtime.process.removal import remove_tree
 from evenkeel.runtime.process.rootfs import Mount
-from evenkeel.runtime.process.volumes import VolumeRefused, memory_volume_bytes, prepare, refusal
+from evenkeel.runtime.removal import remove_tree
+from evenkeel.runtime.volumes import VolumeRefused, memory_volume_bytes, prepare, refusal
 
 UID = "0c9c9b6e-4f4a-4d8e-9d43-0f7f2b6c1a11"
 MI = 1 << 20

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from evenkeel.runtime.process import spawn, syscalls
+from evenkeel.runtime import syscalls
+from evenkeel.runtime.process import spawn
 from evenkeel.runtime.process.rootfs import FilesystemRefused, FilesystemSpec, as_json, enter, from_json
 from tests.kernel.cgroups import Cgroup
 

@@ -32,7 +32,7 @@ MOST_BYTES = 96 * MIB
 POD_PIDS = 40
 LOG_FILE_BYTES = 1 * MIB
 LOG_FILES = 3
-# The keeper's own bounds for one container (runtime.process.logs.LogLimits).
+# The keeper's own bounds for one container (runtime.logs.LogLimits).
 BURST_BYTES, BYTES_PER_SECOND = 8 * MIB, 2 * MIB
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from evenkeel.runtime.process import syscalls
+from evenkeel.runtime import syscalls
+from evenkeel.runtime.paths import StatePaths
 from evenkeel.runtime.process.filesystem import surroundings
-from evenkeel.runtime.process.paths import StatePaths
 from evenkeel.runtime.process.rootfs import FilesystemRefused, FilesystemSpec, Mount
 from tests.kernel.cgroups import hierarchies
 from tests.kernel.inside import NOBODY, inside, read, refused_with, write

@@ -10,7 +10,8 @@ import pytest
 
 from evenkeel.cgroup.tree import Version
 from evenkeel.errors import EvenkeelError
-from evenkeel.runtime.process import entry, syscalls
+from evenkeel.runtime import syscalls
+from evenkeel.runtime.process import entry
 from evenkeel.runtime.process.launching import entrances
 from tests.kernel.cgroups import UNIFIED, Cgroup
 

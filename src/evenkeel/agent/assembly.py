@@ -24,9 +24,9 @@ from evenkeel.cgroup.drivers.detect import detect, driver_for
 from evenkeel.errors import EvenkeelError
 from evenkeel.policy.node import NodeView
 from evenkeel.runtime.interface import Runtime
-from evenkeel.runtime.process.attempts import start_ticks
+from evenkeel.runtime.paths import StatePaths
+from evenkeel.runtime.proc_stat import start_ticks
 from evenkeel.runtime.process.client import ProcessRuntime
-from evenkeel.runtime.process.paths import StatePaths
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from evenkeel.cli.attempts import LogPrinter, attempt_is_over, is_ended
 from evenkeel.cli.client import AgentRefused, Client, NoAgent
-from evenkeel.runtime.process.log_reading import attempts, follow
-from evenkeel.runtime.process.paths import state_paths
+from evenkeel.runtime.log_reading import attempts, follow
+from evenkeel.runtime.paths import state_paths
 
 Json = dict[str, Any]
 _RETRY_SECONDS = 0.5

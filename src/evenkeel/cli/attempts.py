@@ -5,8 +5,8 @@ import sys
 from typing import Any
 
 from evenkeel.errors import EvenkeelError
-from evenkeel.runtime.process.log_reading import LogLine
-from evenkeel.runtime.process.paths import StatePaths
+from evenkeel.runtime.log_reading import LogLine
+from evenkeel.runtime.paths import StatePaths
 
 Json = dict[str, Any]
 _ENDED = ("Succeeded", "Failed")

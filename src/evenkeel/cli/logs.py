@@ -20,8 +20,8 @@ from evenkeel.cli.attempts import (
 from evenkeel.cli.client import AgentRefused, Client, NoAgent, client_from
 from evenkeel.cli.state import add_namespace_flag, add_state_flag
 from evenkeel.errors import EvenkeelError
-from evenkeel.runtime.process import log_reading
-from evenkeel.runtime.process.paths import checked, state_paths
+from evenkeel.runtime import log_reading
+from evenkeel.runtime.paths import checked, state_paths
 
 USAGE = "POD [-c CONTAINER | --all-containers] [-f] [-p] [--tail N] [--since 5m] [--timestamps] [-n NS]"
 EXAMPLES = """examples:

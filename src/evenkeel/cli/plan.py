@@ -76,7 +76,7 @@ def _placed(moments: list[PodMoment], state_directory: str) -> list[PodMoment]:
     if not os.path.isdir(f"{state_directory}/pods"):
         return moments
     from evenkeel.runtime.cri.noted import placed
-    from evenkeel.runtime.process.paths import state_paths
+    from evenkeel.runtime.paths import state_paths
 
     paths = state_paths(state_directory)
     return [moment._replace(placed=placed(moment.pod.metadata.uid, paths)) for moment in moments]

@@ -24,6 +24,7 @@ from evenkeel.errors import EvenkeelError
 from evenkeel.host.protection import run_soon
 from evenkeel.policy.admission import Refusal
 from evenkeel.quantity import Quantity
+from evenkeel.runtime import disk, volumes
 from evenkeel.runtime.cri import cri_pb2 as pb
 from evenkeel.runtime.cri import images, noted, notes, refusals
 from evenkeel.runtime.cri.configs import STATE, attempt_of
@@ -48,9 +49,8 @@ from evenkeel.runtime.interface import (
     RuntimeLost,
     StartFailed,
 )
-from evenkeel.runtime.process import disk, volumes
-from evenkeel.runtime.process.logs import LogLimits
-from evenkeel.runtime.process.paths import UnsafeName, state_paths
+from evenkeel.runtime.logs import LogLimits
+from evenkeel.runtime.paths import UnsafeName, state_paths
 
 T = TypeVar("T")
 
@@ -323,10 +323,9 @@ class CriRuntime:
         return self._presence.images_path
 
     def directories(self, pod: Pod) -> Directories:
-        found = disk.directories_of(pod, self._paths)
         uid = pod.metadata.uid
-        layers = [(kept.attempt.container, kept.layer) for kept in self._table if kept.attempt.uid == uid]
-        return found._replace(layers=tuple((name, layer) for name, layer in layers if layer))
+        kept = [one for one in self._table if one.attempt.uid == uid and one.layer]
+        return disk.directories_of(pod, ((one.attempt.container, one.layer) for one in kept), self._paths)
 
     async def remove_unused_images(self) -> None:
         said = self._presence.said

@@ -12,14 +12,14 @@ from evenkeel.api.cgroup_path import is_within
 from evenkeel.api.container import Container
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.tree import Naming
+from evenkeel.runtime import volumes
+from evenkeel.runtime.attempts import TERMINATION_LOG
 from evenkeel.runtime.cri import cri_pb2 as pb
 from evenkeel.runtime.cri.resources import resources
+from evenkeel.runtime.environment import declared, expanded
+from evenkeel.runtime.identity import groups, identity
 from evenkeel.runtime.interface import Attempt, Launch
-from evenkeel.runtime.process import volumes
-from evenkeel.runtime.process.environment import declared, expanded
-from evenkeel.runtime.process.paths import StatePaths
-from evenkeel.runtime.process.refusals import groups, identity
-from evenkeel.runtime.process.rootfs import TERMINATION_LOG
+from evenkeel.runtime.paths import StatePaths
 
 STATE = "io.evenkeel.state"  # the state directory of the agent that made it
 ATTEMPT = "io.evenkeel.attempt"

@@ -11,7 +11,7 @@ from evenkeel.runtime.cri import notes
 from evenkeel.runtime.cri.connection import CallFailed, Connection, RuntimeAway
 from evenkeel.runtime.cri.table import Kept
 from evenkeel.runtime.interface import Exit
-from evenkeel.runtime.process.paths import StatePaths
+from evenkeel.runtime.paths import StatePaths
 
 UNSEEN_SECONDS = 2.0  # after the death of a container that the runtime says nothing of
 _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.005, 1.0

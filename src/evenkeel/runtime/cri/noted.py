@@ -7,10 +7,10 @@ cgroups and processes are those of its pods, and so does `evenkeel plan`, which 
 import logging
 from collections.abc import Iterator
 
+from evenkeel.runtime import attempts
 from evenkeel.runtime.cri.table import Kept
 from evenkeel.runtime.interface import Attempt, Placed, Process, Record
-from evenkeel.runtime.process import attempts
-from evenkeel.runtime.process.paths import StatePaths
+from evenkeel.runtime.paths import StatePaths
 
 log = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from evenkeel.runtime.cri.noted import note_container
 from evenkeel.runtime.cri.placing import whereabouts, written_layer
 from evenkeel.runtime.cri.table import Kept
 from evenkeel.runtime.interface import UNKNOWN_EXIT, Attempt, Exit, Launch, Process, Record
-from evenkeel.runtime.process import attempts
-from evenkeel.runtime.process.log_reading import termination_message
-from evenkeel.runtime.process.logs import LogLimits
-from evenkeel.runtime.process.paths import StatePaths
+from evenkeel.runtime.log_reading import termination_message
+from evenkeel.runtime.logs import LogLimits
+from evenkeel.runtime.paths import StatePaths
+from evenkeel.runtime.proc_stat import start_ticks
 
 _NANOSECONDS = 1e9
 _SIGNALLED = 128
@@ -36,7 +36,7 @@ async def seen(
             return None
         raise RuntimeAway(error.message, error.code) from None
     status, (pid, cgroup) = answer.status, whereabouts(answer.info)
-    ticks = attempts.start_ticks(pid) if pid else None
+    ticks = start_ticks(pid) if pid else None
     process = Process(pid, ticks) if ticks is not None else None
     record = Record(attempt, process, status.started_at / _NANOSECONDS, id=f"{runtime}://{id_}")
     kept = Kept(id_, record, cgroup, written_layer(pid) if process else "", status.log_path)
@@ -70,7 +70,7 @@ def unknown_exit(kept: Kept, why: str) -> Exit:
 def is_running(kept: Kept) -> bool:
     """Whether its first process is there, and still that one."""
     process = kept.record.process
-    return process is not None and attempts.start_ticks(process.pid) == process.start_ticks
+    return process is not None and start_ticks(process.pid) == process.start_ticks
 
 
 def score_notes(kept: Kept, launch: Launch) -> tuple[str, ...]:

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from evenkeel.api.container import Container
 from evenkeel.api.pod import Pod
 from evenkeel.policy.admission import Refusal
+from evenkeel.runtime import volumes
 from evenkeel.runtime.cri import images
-from evenkeel.runtime.process import volumes
 
 REASON = "NotHonoured"
 

@@ -19,7 +19,7 @@ from evenkeel.runtime.cri.noted import note_sandbox
 from evenkeel.runtime.cri.placing import whereabouts
 from evenkeel.runtime.cri.removal import is_removed
 from evenkeel.runtime.interface import Launch, StartFailed
-from evenkeel.runtime.process.paths import StatePaths
+from evenkeel.runtime.paths import StatePaths
 
 log = logging.getLogger(__name__)
 

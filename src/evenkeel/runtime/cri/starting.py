@@ -11,16 +11,16 @@ from typing import Any, TypeVar
 
 from evenkeel.cgroup.tree import Naming
 from evenkeel.errors import EvenkeelError
+from evenkeel.runtime.attempts import TERMINATION_LOG
 from evenkeel.runtime.cri import cri_pb2 as pb
 from evenkeel.runtime.cri import images
 from evenkeel.runtime.cri.configs import ATTEMPT, CONTAINER, STATE, UID, container_config
 from evenkeel.runtime.cri.connection import CallFailed, Connection, RuntimeAway
 from evenkeel.runtime.cri.removal import is_removed, removed
 from evenkeel.runtime.cri.sandboxes import Sandboxes
+from evenkeel.runtime.identity import identity
 from evenkeel.runtime.interface import Attempt, Launch, StartFailed
-from evenkeel.runtime.process.paths import StatePaths
-from evenkeel.runtime.process.refusals import identity
-from evenkeel.runtime.process.rootfs import TERMINATION_LOG
+from evenkeel.runtime.paths import StatePaths
 
 A = TypeVar("A")
 B = TypeVar("B")

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Iterator
 
 from evenkeel.runtime.interface import Attempt, Exit, Placed, Record
-from evenkeel.runtime.process.attempts import start_ticks
+from evenkeel.runtime.proc_stat import start_ticks
 
 _SHORTEST_ID = 12  # as people see them
 

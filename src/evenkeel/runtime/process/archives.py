@@ -15,7 +15,7 @@ import zlib
 from typing import IO, cast
 
 from evenkeel.errors import EvenkeelError
-from evenkeel.runtime.process import syscalls
+from evenkeel.runtime import syscalls
 from evenkeel.runtime.process.unpacking import Bounds, Unpacking
 
 _GZIP, _BZIP2, _XZ, _ZSTD = b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd"

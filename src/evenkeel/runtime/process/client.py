@@ -21,6 +21,8 @@ from evenkeel.errors import EvenkeelError
 from evenkeel.host.protection import run_soon
 from evenkeel.policy.admission import Refusal
 from evenkeel.quantity import Quantity
+from evenkeel.runtime import disk, syscalls, volumes
+from evenkeel.runtime.attempts import every_attempt, write_json
 from evenkeel.runtime.interface import (
     Attempt,
     Directories,
@@ -35,18 +37,18 @@ from evenkeel.runtime.interface import (
     RuntimeLost,
     StartFailed,
 )
-from evenkeel.runtime.process import attempts, disk, exits, orphans, refusals, syscalls, volumes
-from evenkeel.runtime.process.attempts import ProcessFile
+from evenkeel.runtime.logs import LogLimits
+from evenkeel.runtime.paths import state_paths
+from evenkeel.runtime.process import attempt_files, exits, layers, orphans, refusals
+from evenkeel.runtime.process.attempt_files import ProcessFile
 from evenkeel.runtime.process.connection import KeeperConnection, KeeperLost, KeeperRefused
 from evenkeel.runtime.process.exits import ExitFile
 from evenkeel.runtime.process.filesystem import Surroundings, surroundings
 from evenkeel.runtime.process.images import Images
 from evenkeel.runtime.process.known import Known, Listed, listed
 from evenkeel.runtime.process.launching import entrances, plan_of
-from evenkeel.runtime.process.logs import LogLimits
 from evenkeel.runtime.process.messages import BadMessage, Message
 from evenkeel.runtime.process.mount_watch import MountWatch
-from evenkeel.runtime.process.paths import state_paths
 from evenkeel.runtime.process.presence import Presence
 
 T = TypeVar("T")
@@ -208,7 +210,7 @@ class ProcessRuntime:
         )
         directory = self._paths.attempt(*launch.attempt)
         volumes.make_directory(directory)
-        attempts.write_json(directory, attempts.LAUNCH, plan._asdict())
+        write_json(directory, attempt_files.LAUNCH, plan._asdict())
 
     def _started(self, attempt: Attempt) -> None:
         """Whoever waits for the start hears of it before it hears of an end that followed at once."""
@@ -325,7 +327,7 @@ class ProcessRuntime:
         return self._paths.images
 
     def directories(self, pod: Pod) -> Directories:
-        return disk.directories_of(pod, self._paths)
+        return disk.directories_of(pod, layers.layers_of(pod, self._paths), self._paths)
 
     async def remove_unused_images(self) -> None:
         if self._starting or self._collecting is not None:
@@ -338,7 +340,7 @@ class ProcessRuntime:
             self._collecting = None
 
     def _remove_unused_images(self) -> None:
-        self._images.remove_unused(disk.images_in_use(self._paths))
+        self._images.remove_unused(layers.images_in_use(self._paths))
 
     async def remove_old_logs(self) -> None:
         await self._in_thread(partial(disk.remove_old_logs, self._paths))
@@ -366,7 +368,7 @@ class ProcessRuntime:
         """What the keeper has, and beside it what is on disk: ends, and containers of a keeper that is no more."""
         answer = await keeper.ask("list")
         kept = {told.attempt: told for told in map(listed, answer["records"]) if told is not None}
-        on_disk = (Attempt(*key) for key in attempts.every_attempt(self._paths))
+        on_disk = (Attempt(*key) for key in every_attempt(self._paths))
         for attempt in dict.fromkeys((*kept, *on_disk)):
             told = kept.get(attempt) or _on_disk(attempt, self._paths.attempt(*attempt))
             if told is None:
@@ -433,7 +435,7 @@ class ProcessRuntime:
 
 def _on_disk(attempt: Attempt, directory: str) -> Listed | None:
     """What the files of an attempt tell; None if it was never begun."""
-    process, ended = attempts.read_process(directory), exits.read_exit(directory)
+    process, ended = attempt_files.read_process(directory), exits.read_exit(directory)
     if process is None and ended is not None:  # which process it was is of no use any more
         process = ProcessFile(0, 0, "", (), ended.started_at, has_pid_namespace=True)
     return None if process is None else Listed(attempt, process, ended)

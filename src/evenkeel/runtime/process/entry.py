@@ -9,7 +9,7 @@ of v1 a thread may move itself alone, by `tasks`; a child that was just forked h
 import os
 
 from evenkeel.errors import EvenkeelError
-from evenkeel.runtime.process import syscalls
+from evenkeel.runtime import syscalls
 
 OF_PROCESSES, OF_THREADS = "cgroup.procs", "tasks"  # the files of a cgroup to write 0 to, of v2 and of v1
 

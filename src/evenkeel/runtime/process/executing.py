@@ -11,7 +11,9 @@ from functools import partial
 from typing import NoReturn
 
 from evenkeel.errors import EvenkeelError
-from evenkeel.runtime.process import attempts, entry, spawn, syscalls
+from evenkeel.runtime import syscalls
+from evenkeel.runtime.proc_stat import start_ticks
+from evenkeel.runtime.process import entry, spawn
 from evenkeel.runtime.process.keeping import Answer, Kept
 from evenkeel.runtime.process.loop import Loop, Timer
 
@@ -215,7 +217,7 @@ def _enter_namespaces(pid: int, ticks: int) -> None:
                 entered.append((os.open(path, os.O_RDONLY | os.O_CLOEXEC), kind))
         except FileNotFoundError:
             continue
-    if attempts.start_ticks(pid) != ticks:
+    if start_ticks(pid) != ticks:
         raise EvenkeelError("the container has ended meanwhile")
     for descriptor, kind in entered:
         syscalls.setns(descriptor, kind)

@@ -3,7 +3,8 @@
 import os
 from typing import Any, NamedTuple
 
-from evenkeel.runtime.process.attempts import EXIT, read_json, write_json
+from evenkeel.runtime.attempts import read_json, write_json
+from evenkeel.runtime.process.attempt_files import EXIT
 
 SIGNALLED = 128  # a signal's exit code is this and its number
 UNKNOWN_EXIT_CODE = 137  # as kubelet says of one of which nobody knows how it ended

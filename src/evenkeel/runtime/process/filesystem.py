@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from evenkeel.api.container import Container
 from evenkeel.api.pod import Pod
-from evenkeel.runtime.process import volumes
-from evenkeel.runtime.process.mount_table import Mounted, is_below, other_ways, read_mounts
-from evenkeel.runtime.process.paths import StatePaths
+from evenkeel.runtime import volumes
+from evenkeel.runtime.mount_table import Mounted, is_below, other_ways, read_mounts
+from evenkeel.runtime.paths import StatePaths
 from evenkeel.runtime.process.rootfs import PROC_SETTINGS, FilesystemSpec, Mount
 
 _TERMINATION_MESSAGE_PATH = "/dev/termination-log"  # Kubernetes' own, where the manifest has none

@@ -12,10 +12,10 @@ from typing import IO
 
 from evenkeel.api.container import Container
 from evenkeel.api.pod import Pod
+from evenkeel.runtime.mount_table import is_below, other_ways, read_mounts
+from evenkeel.runtime.paths import StatePaths
 from evenkeel.runtime.process.archives import ImageRefused, unpack
-from evenkeel.runtime.process.mount_table import is_below, other_ways, read_mounts
-from evenkeel.runtime.process.paths import StatePaths
-from evenkeel.runtime.process.removal import Resists, remove_tree
+from evenkeel.runtime.removal import Resists, remove_tree
 
 __all__ = ("HOST", "ImageRefused", "Images", "refusal", "with_absolute_images")
 

@@ -19,13 +19,15 @@ import traceback
 from typing import NoReturn
 
 from evenkeel.errors import EvenkeelError
-from evenkeel.runtime.process import spawn, syscalls
+from evenkeel.runtime import syscalls
+from evenkeel.runtime.attempts import AttemptKey
+from evenkeel.runtime.paths import StatePaths
+from evenkeel.runtime.process import spawn
 from evenkeel.runtime.process.executing import Executing
 from evenkeel.runtime.process.keeping import Answer, Keeping
 from evenkeel.runtime.process.listener import Connection, Listener
 from evenkeel.runtime.process.loop import Loop
-from evenkeel.runtime.process.messages import LOCK_NAME, AttemptKey, BadMessage, Message, attempt_of, encode
-from evenkeel.runtime.process.paths import StatePaths
+from evenkeel.runtime.process.messages import LOCK_NAME, BadMessage, Message, attempt_of, encode
 
 _LOWEST_SCORE = -999
 _SIGNALS_OF_THE_C_LIBRARY = (32, 33)  # those Python does not name

@@ -13,15 +13,18 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from evenkeel.runtime.process import attempts, entry, exits, spawn, syscalls
-from evenkeel.runtime.process.attempts import ProcessFile
+from evenkeel.runtime import syscalls
+from evenkeel.runtime.attempts import AttemptKey, read_json
+from evenkeel.runtime.log_reading import termination_message
+from evenkeel.runtime.logs import LogLimits, LogRelay
+from evenkeel.runtime.paths import StatePaths
+from evenkeel.runtime.proc_stat import start_ticks
+from evenkeel.runtime.process import attempt_files, entry, exits, spawn
+from evenkeel.runtime.process.attempt_files import ProcessFile
 from evenkeel.runtime.process.descriptors import Descriptors
 from evenkeel.runtime.process.exits import ExitFile
-from evenkeel.runtime.process.log_reading import termination_message
-from evenkeel.runtime.process.logs import LogLimits, LogRelay
 from evenkeel.runtime.process.loop import Loop, Timer
-from evenkeel.runtime.process.messages import AttemptKey, Message
-from evenkeel.runtime.process.paths import StatePaths
+from evenkeel.runtime.process.messages import Message
 
 Answer = Callable[..., None]
 
@@ -93,11 +96,11 @@ class Keeping:
                 kept.answers.append(answer)
             return
         directory = self._paths.attempt(*key)
-        if attempts.read_json(directory, attempts.EXIT) or attempts.read_process(directory):
+        if read_json(directory, attempt_files.EXIT) or attempt_files.read_process(directory):
             answer(error="this attempt was started before", hint="ask for what is known of it", is_known=True)
             return
         try:
-            plan = spawn.plan_from(attempts.read_json(directory, attempts.LAUNCH) or {})
+            plan = spawn.plan_from(read_json(directory, attempt_files.LAUNCH) or {})
         except (KeyError, TypeError, ValueError):
             answer(error=f"there is nothing to start in {directory}")
             return
@@ -134,11 +137,11 @@ class Keeping:
         if key in self._kept:
             return
         directory = self._paths.attempt(*key)
-        process = attempts.read_process(directory)
-        if process is None or attempts.read_json(directory, attempts.EXIT):
+        process = attempt_files.read_process(directory)
+        if process is None or read_json(directory, attempt_files.EXIT):
             return
         try:
-            plan = spawn.plan_from(attempts.read_json(directory, attempts.LAUNCH) or {})
+            plan = spawn.plan_from(read_json(directory, attempt_files.LAUNCH) or {})
         except (KeyError, TypeError, ValueError):
             plan = spawn.Plan((), (), process.cgroup, process.procs, "", (), {})
         kept = Kept(key, directory, plan, process)
@@ -149,7 +152,7 @@ class Keeping:
             self._end(kept, None)
             return
         self._kept[key] = kept
-        if not attempts.is_running(process):
+        if not attempt_files.is_running(process):
             self._adopted_ended(kept)
             return
         self._relay_anew(kept)
@@ -192,7 +195,9 @@ class Keeping:
     def _spawn(self, key: AttemptKey, directory: str, plan: spawn.Plan) -> Kept:
         """Raises OSError, and then there is no child."""
         with Descriptors() as opened:
-            streams = [opened.fifo(f"{directory}/{name}") for name in (attempts.STDOUT, attempts.STDERR)]
+            streams = [
+                opened.fifo(f"{directory}/{name}") for name in (attempt_files.STDOUT, attempt_files.STDERR)
+            ]
             orders_end, orders = opened.pipe()
             report, report_end = opened.pipe()
             pid, entrances = entry.clone_into(plan.procs, self._origin.namespaces)
@@ -200,11 +205,11 @@ class Keeping:
                 spawn.be_container(plan, directory, entrances, self._origin, orders_end, report_end)
             # It is nobody's yet; if it hears nothing (also because the keeper is killed now), it ends.
             has_pid_namespace = bool(self._origin.namespaces & syscalls.CLONE_NEWPID)
-            ticks = attempts.start_ticks(pid) or 0
+            ticks = start_ticks(pid) or 0
             process = ProcessFile(pid, ticks, plan.cgroup, plan.procs, time.time(), has_pid_namespace)
             kept = Kept(key, directory, plan, process)
             try:
-                attempts.write_process(directory, process)
+                attempt_files.write_process(directory, process)
                 os.write(orders, b"go")
             except OSError:
                 _unlink(directory)
@@ -247,7 +252,7 @@ class Keeping:
         if said.notes:
             kept.process = kept.process._replace(notes=said.notes)
             with suppress(OSError):
-                attempts.write_process(kept.directory, kept.process)
+                attempt_files.write_process(kept.directory, kept.process)
         if kept.status is not None:
             self._end(kept, kept.status, tell=False)
         for answer in kept.answers:
@@ -331,7 +336,7 @@ class Keeping:
         try:
             with Descriptors() as opened:
                 flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
-                names = (attempts.STDOUT, attempts.STDERR)
+                names = (attempt_files.STDOUT, attempt_files.STDERR)
                 streams = [opened.add(os.open(f"{kept.directory}/{name}", flags)) for name in names]
                 limits = LogLimits(*kept.plan.log_limits)
                 stdout, stderr = map(opened.keep, streams)
@@ -376,7 +381,7 @@ def _message(kept: Kept, *, is_error: bool) -> str:
 
 
 def _unlink(directory: str) -> None:
-    for name in (attempts.PROCESS, attempts.STDOUT, attempts.STDERR):
+    for name in (attempt_files.PROCESS, attempt_files.STDOUT, attempt_files.STDERR):
         with suppress(OSError):
             os.unlink(f"{directory}/{name}")
 

@@ -4,8 +4,8 @@ import asyncio
 from typing import NamedTuple
 
 from evenkeel.runtime.interface import Attempt, Exit, Process, Record
-from evenkeel.runtime.process import attempts, exits
-from evenkeel.runtime.process.attempts import ProcessFile
+from evenkeel.runtime.process import attempt_files, exits
+from evenkeel.runtime.process.attempt_files import ProcessFile
 from evenkeel.runtime.process.exits import ExitFile
 from evenkeel.runtime.process.messages import Message
 
@@ -79,7 +79,7 @@ class Known:
 
 def listed(message: Message) -> Listed | None:
     """A record as the keeper tells it; None if that is something else."""
-    process = attempts.process_from(message)
+    process = attempt_files.process_from(message)
     if process is None:
         return None
     ended = message.get("exit")

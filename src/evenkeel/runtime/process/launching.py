@@ -4,14 +4,15 @@ from collections.abc import Mapping
 
 from evenkeel.cgroup.drivers.v1 import UNIFIED
 from evenkeel.cgroup.tree import Version
+from evenkeel.runtime.environment import arguments, environment
+from evenkeel.runtime.identity import groups, identity
 from evenkeel.runtime.interface import Launch, StartFailed
+from evenkeel.runtime.logs import LogLimits
+from evenkeel.runtime.paths import StatePaths
 from evenkeel.runtime.process import rootfs
 from evenkeel.runtime.process.entry import OF_PROCESSES, OF_THREADS
-from evenkeel.runtime.process.environment import arguments, environment
 from evenkeel.runtime.process.filesystem import Surroundings, filesystem_spec
-from evenkeel.runtime.process.logs import LogLimits
-from evenkeel.runtime.process.paths import StatePaths
-from evenkeel.runtime.process.refusals import Powers, groups, identity, users_refusal
+from evenkeel.runtime.process.refusals import Powers, users_refusal
 from evenkeel.runtime.process.spawn import Plan
 
 _LONGEST_HOSTNAME = 63

@@ -28,13 +28,15 @@ import json
 import socket
 from typing import Any
 
+from evenkeel.runtime.attempts import AttemptKey
+from evenkeel.runtime.paths import is_name
+
 VERSION = 1
 MOST_BYTES = 160 * 1024  # half of what a socket takes as it comes, and some
 SOCKET_NAME = "keeper.sock"
 LOCK_NAME = "keeper.lock"
 
 Message = dict[str, Any]
-AttemptKey = tuple[str, str, int]
 
 
 class BadMessage(Exception):
@@ -83,13 +85,3 @@ def attempt_of(message: Message) -> AttemptKey:
     if not isinstance(number, int) or isinstance(number, bool) or number < 0:
         raise BadMessage("an attempt's number is 0 or more")
     return uid, container, number
-
-
-def is_name(value: object) -> bool:
-    """Whether it can be the name of one file, and nothing else."""
-    if not isinstance(value, str) or not value or value in (".", "..") or "/" in value or "\0" in value:
-        return False
-    try:
-        return len(value.encode()) <= 255
-    except UnicodeEncodeError:
-        return False

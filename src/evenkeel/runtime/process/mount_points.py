@@ -7,7 +7,7 @@ import os
 import stat
 
 from evenkeel.errors import EvenkeelError
-from evenkeel.runtime.process import syscalls
+from evenkeel.runtime import syscalls
 
 WHOLE = syscalls.OPEN_TREE_CLONE | syscalls.AT_RECURSIVE  # a mount and all below it
 _MOST_ENTRIES = 1024  # of a directory that is covered: each is a mount

@@ -7,13 +7,13 @@ The next keeper watches them (`adopt`) and says when one has ended.
 import os
 from collections.abc import Iterable
 
-from evenkeel.runtime.process import attempts
-from evenkeel.runtime.process.attempts import ProcessFile
+from evenkeel.runtime.proc_stat import start_ticks
+from evenkeel.runtime.process.attempt_files import ProcessFile
 
 
 def ended_status(process: ProcessFile) -> int | None:
     """What waitpid says of an orphan that has ended, if we are its parent; None if nobody can know. Never waits."""
-    if attempts.start_ticks(process.pid) != process.ticks:
+    if start_ticks(process.pid) != process.ticks:
         return None  # the number is another's by now
     try:
         pid, status = os.waitpid(process.pid, os.WNOHANG)

@@ -10,7 +10,9 @@ from typing import NamedTuple
 from evenkeel.api.container import Container
 from evenkeel.api.pod import Pod
 from evenkeel.policy.admission import Refusal
-from evenkeel.runtime.process import images, volumes
+from evenkeel.runtime import volumes
+from evenkeel.runtime.identity import groups, identity
+from evenkeel.runtime.process import images
 
 REASON = "NotHonoured"
 
@@ -25,14 +27,6 @@ class Powers(NamedTuple):
     @property
     def is_root(self) -> bool:
         return self.uid == 0
-
-
-class Identity(NamedTuple):
-    """Whom a container's manifest, and its pod's, name. None is whoever it would be."""
-
-    uid: int | None
-    gid: int | None
-    must_not_be_root: bool
 
 
 def refusal(pod: Pod, powers: Powers) -> Refusal | None:
@@ -63,25 +57,6 @@ def refusal(pod: Pod, powers: Powers) -> Refusal | None:
         )
     wrong = volumes.refusal(pod, is_root=powers.is_root)
     return Refusal(REASON, wrong) if wrong else None
-
-
-def identity(pod: Pod, container: Container) -> Identity:
-    """The container's word goes before the pod's."""
-    of_pod, of_container = pod.spec.security_context, container.security_context
-    found: list[int | bool | None] = []
-    for name in ("run_as_user", "run_as_group", "run_as_non_root"):
-        value = getattr(of_container, name, None)
-        found.append(getattr(of_pod, name, None) if value is None else value)
-    uid, gid, must_not_be_root = found
-    return Identity(uid, gid, bool(must_not_be_root))
-
-
-def groups(pod: Pod) -> tuple[int, ...]:
-    context = pod.spec.security_context
-    if context is None:
-        return ()
-    of_volumes = () if context.fs_group is None else (context.fs_group,)
-    return (*context.supplemental_groups, *of_volumes)
 
 
 def users_refusal(pod: Pod, container: Container, powers: Powers) -> str:

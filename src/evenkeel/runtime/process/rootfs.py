@@ -14,13 +14,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from evenkeel.runtime.process import syscalls
+from evenkeel.runtime import syscalls
+from evenkeel.runtime.attempts import TERMINATION_LOG
 from evenkeel.runtime.process.mount_points import WHOLE, FilesystemRefused, MountPoints, change_root, why
 
 __all__ = ("FilesystemRefused", "FilesystemSpec", "Mount", "as_json", "enter", "from_json")
 
-TERMINATION_LOG = "termination-log"  # in the attempt's directory
-UPPER, WORK = "upper", "work"  # there too: what the container writes over its image
+UPPER, WORK = "upper", "work"  # in the attempt's directory: what the container writes over its image
 MEMORY = "memory"  # in the state directory: below it all memory-backed volumes are mounted
 
 _SHM_BYTES = 64 << 20  # as container runtimes give

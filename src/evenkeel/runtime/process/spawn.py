@@ -17,7 +17,8 @@ from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 from evenkeel.errors import EvenkeelError
-from evenkeel.runtime.process import attempts, entry, rootfs, syscalls, users
+from evenkeel.runtime import syscalls
+from evenkeel.runtime.process import attempt_files, entry, rootfs, users
 
 NAMESPACES = syscalls.CLONE_NEWPID | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWNS
 
@@ -115,7 +116,7 @@ def _become(
     note = take_oom_score(plan.oom_score_adj)
     if note:
         tell(report, note=note)
-    for number, name in ((1, attempts.STDOUT), (2, attempts.STDERR)):
+    for number, name in ((1, attempt_files.STDOUT), (2, attempt_files.STDERR)):
         # For reading too: then writing never fails for want of a reader, should the keeper be gone.
         os.dup2(os.open(f"{directory}/{name}", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW), number)
     if origin.namespaces:

@@ -111,3 +111,13 @@ def checked(name: str, what: str) -> str:
             f"{what} {name[:40]}… cannot name a directory: it is longer than {_LONGEST_NAME_BYTES} bytes"
         )
     return name
+
+
+def is_name(value: object) -> bool:
+    """Whether it can be the name of one file, and nothing else."""
+    if not isinstance(value, str) or not value or value in (".", "..") or "/" in value or "\0" in value:
+        return False
+    try:
+        return len(value.encode()) <= 255
+    except UnicodeEncodeError:
+        return False

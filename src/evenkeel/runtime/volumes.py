@@ -14,10 +14,10 @@ from evenkeel.api.resources import MEMORY
 from evenkeel.errors import EvenkeelError
 from evenkeel.policy.pod_resources import pod_limits
 from evenkeel.quantity import ZERO
-from evenkeel.runtime.process import syscalls
-from evenkeel.runtime.process.mount_table import is_below, read_mounts
-from evenkeel.runtime.process.paths import StatePaths, UnsafeName, checked
-from evenkeel.runtime.process.removal import Resists, remove_tree
+from evenkeel.runtime import syscalls
+from evenkeel.runtime.mount_table import is_below, read_mounts
+from evenkeel.runtime.paths import StatePaths, UnsafeName, checked
+from evenkeel.runtime.removal import Resists, remove_tree
 
 __all__ = (
     "VolumeRefused",

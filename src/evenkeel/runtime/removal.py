@@ -16,7 +16,7 @@ from functools import partial
 from typing import TypeVar
 
 from evenkeel.errors import EvenkeelError
-from evenkeel.runtime.process import syscalls
+from evenkeel.runtime import syscalls
 
 _DEEPEST = 32  # levels that are gone down by recursion, a descriptor each
 _STAY = syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_NO_XDEV
