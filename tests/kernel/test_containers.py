@@ -2,6 +2,7 @@
 it is gone, hangs or has forgotten everything, the agent goes on with what it can do, and starts nothing twice."""
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -160,7 +161,14 @@ def grows_when_told(name: str, directory: Path) -> dict[str, Any]:
     return with_host_path(pod(name, ["sh", "-c", script], restartPolicy="Never"), directory)
 
 
-@pytest.mark.parametrize("trouble", ["killed", "hung"])
+TROUBLES = {
+    "killed": (Containerd.kill, Containerd.start),
+    "upgraded": (Containerd.stop, Containerd.start),  # with the same version: no other is at hand
+    "hung": (Containerd.pause, Containerd.resume),
+}
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
 @pytest.mark.req("A15", "A24")
 def test_evictions_go_on_and_nothing_starts_twice_while_the_runtime_is(
     up: MakeUp, trouble: str, tmp_path: Path
@@ -178,7 +186,8 @@ def test_evictions_go_on_and_nothing_starts_twice_while_the_runtime_is(
         agent.await_phase(name, "Running")
     before = processes_of(agent.container("stays"))
     runaway = agent.container("runaway")
-    (containerd.kill if trouble == "killed" else containerd.pause)()
+    leave, come_back = TROUBLES[trouble]
+    leave(containerd)
     try:
         eventually(lambda: condition(agent, "RuntimeReady") == "False", within_seconds=READY_SECONDS)
         agent.apply(only_once("late", tmp_path))
@@ -187,7 +196,7 @@ def test_evictions_go_on_and_nothing_starts_twice_while_the_runtime_is(
         assert agent.phase("within") == agent.phase("stays") == "Running"
         assert agent.phase("late") == "Pending"
     finally:
-        (containerd.start if trouble == "killed" else containerd.resume)()
+        come_back(containerd)
     assert agent.await_phase("runaway", "Failed")["reason"] == "Evicted"
     agent.await_phase("late", "Running")
     assert condition(agent, "RuntimeReady") == "True"
@@ -195,6 +204,58 @@ def test_evictions_go_on_and_nothing_starts_twice_while_the_runtime_is(
     for name in ("stays", "within", "late"):
         assert restarts(agent, name) == 0
     assert not list(tmp_path.glob("*.double"))
+
+
+@pytest.mark.req("A24")
+def test_starts_that_a_slow_runtime_has_begun_are_waited_for_and_not_done_again(up: MakeUp, tmp_path: Path):
+    """It stands still, for longer than most calls may take, when it has made some of the sandboxes and containers."""
+    agent = up()
+    containerd = agent.containerd
+    assert containerd is not None
+    agent.start()
+    names = [f"slow{number}" for number in range(4)]
+    agent.apply(*(only_once(name, tmp_path) for name in names))
+    eventually(lambda: len(list(containerd.tasks())) >= 3)
+    containerd.pause()
+    try:
+        eventually(lambda: condition(agent, "RuntimeReady") == "False", within_seconds=READY_SECONDS)
+    finally:
+        containerd.resume()
+    for name in names:
+        agent.await_phase(name, "Running")
+        assert restarts(agent, name) == 0
+        (process,) = processes_of(agent.container(name))
+        assert is_alive(process)
+    # One container a pod, and its sandbox.
+    assert len(containerd.containers(io__evenkeel__state=os.path.realpath(agent.state))) == 2 * len(names)
+    assert not list(tmp_path.glob("*.double"))
+
+
+LINES = 20_000
+
+
+def test_a_long_log_is_rotated_and_read_across_its_files(up: MakeUp, tmp_path: Path):
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
+        "containerLogMaxSize: 256Ki\ncontainerLogMaxFiles: 5\n"
+    )
+    agent = up("--config", str(config))
+    agent.start()
+    count = f"i=0; while [ $i -lt {LINES} ]; do echo line $i; i=$((i+1)); done"
+    more = f"until [ -e {tmp_path}/more ]; do sleep 0.05; done; echo more; exec sleep 100000"
+    agent.apply(with_host_path(pod("talker", ["sh", "-c", f"{count}; {more}"]), tmp_path))
+    agent.await_phase("talker", "Running")
+    logs = agent.state / "logs"
+    eventually(lambda: list(logs.rglob("*.log.*")), within_seconds=READY_SECONDS)
+    (tmp_path / "more").touch()
+    eventually(lambda: agent.cli("logs", "talker", "--tail=1") == "more\n", within_seconds=READY_SECONDS)
+    (now,) = logs.rglob("*.log")
+    assert "more" in now.read_text()  # the runtime has opened the new one
+    assert agent.cli("logs", "talker").splitlines() == [
+        *(f"line {number}" for number in range(LINES)),
+        "more",
+    ]
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -142,6 +142,10 @@ class Containerd:
         """The numbers of all containers and sandboxes that it knows; of those with certain labels, `__` for a dot."""
         wanted = [f'labels."{key.replace("__", ".")}"=="{value}"' for key, value in labels.items()]
         return self.ctr("containers", "list", "--quiet", *([",".join(wanted)] if wanted else [])).split()
+
+    def tasks(self) -> Iterator[Path]:
+        """What it has begun to make: a directory for every sandbox and container, seen without asking."""
+        return (self.directory / "state" / "io.containerd.runtime.v2.task" / NAMESPACE).glob("*")
 
     def told_of(self, id_: str) -> str:
         """What it is, and every line of containerd's log that names it."""
