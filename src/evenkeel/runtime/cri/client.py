@@ -10,20 +10,17 @@ import logging
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.driver import Driver
 from evenkeel.cgroup.tree import Setting
 from evenkeel.errors import EvenkeelError
-from evenkeel.host.protection import run_soon
 from evenkeel.policy.admission import Refusal
-from evenkeel.quantity import Quantity
 from evenkeel.runtime import disk, volumes
 from evenkeel.runtime.cri import cri_pb2 as pb
 from evenkeel.runtime.cri import images, noted, notes, refusals
@@ -36,6 +33,7 @@ from evenkeel.runtime.cri.sandboxes import Sandboxes
 from evenkeel.runtime.cri.starting import Starts
 from evenkeel.runtime.cri.table import Kept, Table
 from evenkeel.runtime.cri.updates import Updates
+from evenkeel.runtime.ground import Ground
 from evenkeel.runtime.interface import (
     Attempt,
     Directories,
@@ -45,14 +43,10 @@ from evenkeel.runtime.interface import (
     Placed,
     Readiness,
     Record,
-    RuntimeEvent,
     RuntimeLost,
     StartFailed,
 )
-from evenkeel.runtime.logs import LogLimits
-from evenkeel.runtime.paths import UnsafeName, state_paths
-
-T = TypeVar("T")
+from evenkeel.runtime.paths import UnsafeName
 
 log = logging.getLogger(__name__)
 
@@ -66,8 +60,8 @@ _OUTPUT_BYTES = 4096
 _ROTATION_SECONDS = 10.0
 
 
-class CriRuntime:
-    """`make_driver` makes a driver for one thread to use."""
+class CriRuntime(Ground):
+    """Containers of the runtime that listens at `endpoint`."""
 
     def __init__(
         self,
@@ -78,17 +72,8 @@ class CriRuntime:
         *,
         allocatable_memory_bytes: int | None = None,
     ) -> None:
+        super().__init__(state_directory, make_driver, config, _THREADS, allocatable_memory_bytes)
         self._endpoint = endpoint
-        self._paths = state_paths(state_directory)
-        self._make_driver = make_driver
-        self._limits = LogLimits(
-            max_bytes=Quantity.parse(config.container_log_max_size).value,
-            max_files=config.container_log_max_files,
-        )
-        self._allocatable_memory_bytes = allocatable_memory_bytes or os.sysconf("SC_PHYS_PAGES") * os.sysconf(
-            "SC_PAGE_SIZE"
-        )
-        self._threads = ThreadPoolExecutor(_THREADS, "evenkeel-runtime", initializer=run_soon)
         self._table = Table(lambda kept: self._keep(self._ended(kept)))
         self._starting: dict[Attempt, asyncio.Task[Record]] = {}
         self._endings = Endings(self._paths, self._killed)
@@ -96,15 +81,13 @@ class CriRuntime:
         self._removing: set[str] = set()  # pods whose sandboxes are being removed
         self._being_removed: set[str] = set()
         self._to_remove: set[str] = set()  # containers that are forgotten, and not gone yet
-        self._events: asyncio.Queue[RuntimeEvent] = asyncio.Queue()
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def refusal(self, pod: Pod) -> Refusal | None:
         return refusals.refusal(pod)
 
     async def open(self) -> None:
-        for directory in (self._paths.root, self._paths.pods, self._paths.logs):
-            os.makedirs(directory, 0o700, exist_ok=True)
+        self._make_directories()
         self._driver = self._make_driver()
         self._presence = Presence(self._endpoint, self._driver.naming, self._look, self._changed)
         self._connection = self._presence.connection
@@ -132,7 +115,7 @@ class CriRuntime:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._table.close()
         await self._connection.close()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._end_threads()
         self._driver.close()
 
     @property
@@ -231,16 +214,6 @@ class CriRuntime:
                 with suppress(OSError):
                     signal.pidfd_send_signal(kept.pidfd, signal.SIGTERM)
 
-    async def _killed(self, cgroup: str) -> None:
-        await self._in_thread(partial(self._kill, cgroup))
-
-    def _kill(self, cgroup: str) -> None:
-        driver = self._make_driver()
-        try:
-            driver.kill(cgroup)
-        finally:
-            driver.close()
-
     def _has(self, file: str) -> bool:
         """Whether this kernel has such a file of cgroups."""
         return self._driver.lacking(file) is None
@@ -281,7 +254,7 @@ class CriRuntime:
         if kept is not None:
             self._to_remove.add(kept.id)
             await self._remove_forgotten()
-        await self._in_thread(partial(volumes.remove_tree, self._paths.attempt(*attempt)))
+        await self._remove_attempt(attempt)
 
     async def _remove_forgotten(self) -> None:
         for id_ in tuple(self._to_remove):
@@ -302,21 +275,10 @@ class CriRuntime:
         await self._remove_sandboxes(uid)
         await self._in_thread(partial(volumes.remove, uid, self._paths))
 
-    async def remove_logs(self, uid: str) -> None:
-        await self._in_thread(partial(volumes.remove_logs, uid, self._paths))
-
     async def pods(self) -> frozenset[str]:
         return await self._in_thread(partial(volumes.pods, self._paths)) | self._sandboxes.uids()
 
-    async def events(self) -> AsyncIterator[RuntimeEvent]:
-        while True:
-            yield await self._events.get()
-
     # The disk
-
-    @property
-    def storage_path(self) -> str:
-        return self._paths.root
 
     @property
     def images_path(self) -> str:
@@ -331,9 +293,6 @@ class CriRuntime:
         said = self._presence.said
         if said is not None and not self._starting:
             await images.remove_unused(self._connection, said.sandbox_image)
-
-    async def remove_old_logs(self) -> None:
-        await self._in_thread(partial(disk.remove_old_logs, self._paths))
 
     async def _rotate_logs(self) -> None:
         while True:
@@ -443,10 +402,7 @@ class CriRuntime:
         if exit_ is not None and self._table.end(kept, exit_):
             self._events.put_nowait(Exited(kept.attempt, exit_))
 
-    # Tasks and threads
-
-    async def _in_thread(self, function: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, function)
+    # Tasks
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> None:
         self._hold(asyncio.get_running_loop().create_task(work))

@@ -6,11 +6,10 @@ was not forgotten. The table is read anew, from the keeper and from disk, whenev
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.api.pod import Pod
@@ -18,11 +17,10 @@ from evenkeel.cgroup.driver import CgroupError, Driver
 from evenkeel.cgroup.drivers.placeholder import PLACEHOLDER
 from evenkeel.cgroup.tree import Naming, Setting
 from evenkeel.errors import EvenkeelError
-from evenkeel.host.protection import run_soon
 from evenkeel.policy.admission import Refusal
-from evenkeel.quantity import Quantity
 from evenkeel.runtime import disk, syscalls, volumes
 from evenkeel.runtime.attempts import every_attempt, write_json
+from evenkeel.runtime.ground import Ground
 from evenkeel.runtime.interface import (
     Attempt,
     Directories,
@@ -33,12 +31,9 @@ from evenkeel.runtime.interface import (
     Placed,
     Readiness,
     Record,
-    RuntimeEvent,
     RuntimeLost,
     StartFailed,
 )
-from evenkeel.runtime.logs import LogLimits
-from evenkeel.runtime.paths import state_paths
 from evenkeel.runtime.process import attempt_files, exits, layers, orphans, refusals
 from evenkeel.runtime.process.attempt_files import ProcessFile
 from evenkeel.runtime.process.connection import KeeperConnection, KeeperLost, KeeperRefused
@@ -51,8 +46,6 @@ from evenkeel.runtime.process.messages import BadMessage, Message
 from evenkeel.runtime.process.mount_watch import MountWatch
 from evenkeel.runtime.process.presence import Presence
 
-T = TypeVar("T")
-
 _TERM, _KILL = 15, 9
 _THREADS = 16
 _STRAY_SECONDS = 2.0
@@ -60,9 +53,8 @@ _KILLED_SECONDS = 10.0  # after the kill of a cgroup, for the keeper to take not
 _EXECUTION_SLACK_SECONDS = 10.0
 
 
-class ProcessRuntime:
-    """`make_driver` makes a driver for one thread to use. What memory-backed volumes may have together is at most
-    `allocatable_memory_bytes`, as a rule the node's."""
+class ProcessRuntime(Ground):
+    """Containers as processes that the keeper keeps."""
 
     def __init__(
         self,
@@ -72,24 +64,16 @@ class ProcessRuntime:
         *,
         allocatable_memory_bytes: int | None = None,
     ) -> None:
-        self._paths = state_paths(state_directory)
-        self._make_driver = make_driver
-        self._limits = LogLimits(
-            max_bytes=Quantity.parse(config.container_log_max_size).value,
-            max_files=config.container_log_max_files,
-        )
-        self._allocatable_memory_bytes = allocatable_memory_bytes or _machine_memory_bytes()
+        super().__init__(state_directory, make_driver, config, _THREADS, allocatable_memory_bytes)
         self._powers = refusals.Powers(os.geteuid(), os.getegid())
         self._images = Images(self._paths)
         self._around: Surroundings | None = None
         self._mounts = MountWatch()
         self._driver: Driver | None = None
-        self._threads = ThreadPoolExecutor(_THREADS, "evenkeel-runtime", initializer=run_soon)
         self._keeper = Presence(self._paths.root, self._heard, self._take_up, self._lost, self._tell_loss)
         self._known = Known()
         self._starting: dict[Attempt, asyncio.Future[Record]] = {}
         self._early: dict[Attempt, ExitFile] = {}  # ends of those whose start has not been taken note of
-        self._events: asyncio.Queue[RuntimeEvent] = asyncio.Queue()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._collecting: asyncio.Task[None] | None = None  # unused images are being removed
 
@@ -97,8 +81,7 @@ class ProcessRuntime:
         return refusals.refusal(pod, self._powers)
 
     async def open(self) -> None:
-        for directory in (self._paths.root, self._paths.pods, self._paths.logs):
-            os.makedirs(directory, 0o700, exist_ok=True)
+        self._make_directories()
         syscalls.set_child_subreaper()
         self._driver = self._make_driver()
         await self._keeper.open()
@@ -108,10 +91,10 @@ class ProcessRuntime:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._end_threads()
         self._mounts.close()
         if self._driver is not None:
-            _close(self._driver)
+            self._driver.close()
 
     @property
     def readiness(self) -> Readiness:
@@ -173,7 +156,7 @@ class ProcessRuntime:
                 await self._read_anew(await self._keeper.keeper())
                 if attempt in self._known:
                     return self._known.records[attempt]
-            await self._in_thread(partial(volumes.remove_tree, self._paths.attempt(*attempt)))
+            await self._remove_attempt(attempt)
             raise StartFailed(error.message, hint=error.hint) from None
         except KeeperLost:
             raise StartFailed("the process that keeps containers ends whenever it is started") from None
@@ -233,7 +216,7 @@ class ProcessRuntime:
             with suppress(CgroupError):
                 driver.remove(f"{process.cgroup}/{PLACEHOLDER}")
         finally:
-            _close(driver)
+            driver.close()
 
     # Stopping
 
@@ -250,7 +233,7 @@ class ProcessRuntime:
             await asyncio.wait([ended], timeout=grace_seconds)
         process = self._known.process(attempt)
         if not ended.done() and process is not None:
-            await self._in_thread(partial(self._kill, process.cgroup))
+            await self._killed(process.cgroup)
             # Its processes may live elsewhere by now (B13); with the first of a pid namespace all of it ends.
             with suppress(KeeperLost):
                 await self._keeper.ask("signal", attempt, signal=_KILL)
@@ -261,13 +244,6 @@ class ProcessRuntime:
                 "there",
                 hint="it waits for a device or a network filesystem",
             )
-
-    def _kill(self, cgroup: str) -> None:
-        driver = self._make_driver()
-        try:
-            driver.kill(cgroup)
-        finally:
-            _close(driver)
 
     # Everything else
 
@@ -299,28 +275,17 @@ class ProcessRuntime:
         self._known.forget(attempt)
         with suppress(KeeperLost):
             await self._keeper.ask("forget", attempt)
-        await self._in_thread(partial(volumes.remove_tree, self._paths.attempt(*attempt)))
+        await self._remove_attempt(attempt)
 
     async def remove(self, uid: str) -> None:
         for attempt in [attempt for attempt in self._known.records if attempt.uid == uid]:
             await self.forget(attempt)
         await self._in_thread(partial(volumes.remove, uid, self._paths))
 
-    async def remove_logs(self, uid: str) -> None:
-        await self._in_thread(partial(volumes.remove_logs, uid, self._paths))
-
     async def pods(self) -> frozenset[str]:
         return await self._in_thread(partial(volumes.pods, self._paths))
 
-    async def events(self) -> AsyncIterator[RuntimeEvent]:
-        while True:
-            yield await self._events.get()
-
     # The disk
-
-    @property
-    def storage_path(self) -> str:
-        return self._paths.root
 
     @property
     def images_path(self) -> str:
@@ -341,9 +306,6 @@ class ProcessRuntime:
 
     def _remove_unused_images(self) -> None:
         self._images.remove_unused(layers.images_in_use(self._paths))
-
-    async def remove_old_logs(self) -> None:
-        await self._in_thread(partial(disk.remove_old_logs, self._paths))
 
     # The keeper
 
@@ -414,7 +376,7 @@ class ProcessRuntime:
     async def _end_after_kill(self, attempt: Attempt, process: ProcessFile, ended: ExitFile) -> None:
         """Without a pid namespace nothing ends with its first process by itself."""
         with suppress(CgroupError):
-            await self._in_thread(partial(self._kill, process.cgroup))
+            await self._killed(process.cgroup)
         self._end(attempt, ended)
 
     def _end(self, attempt: Attempt, ended: ExitFile) -> None:
@@ -422,10 +384,7 @@ class ProcessRuntime:
         if self._known.note_end(attempt, ended) and attempt not in self._starting:
             self._events.put_nowait(Exited(attempt, Exit(*ended)))
 
-    # Tasks and threads
-
-    async def _in_thread(self, function: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, function)
+    # Tasks
 
     def _keep(self, task: "asyncio.Future[Any]") -> None:
         assert isinstance(task, asyncio.Task)
@@ -439,16 +398,6 @@ def _on_disk(attempt: Attempt, directory: str) -> Listed | None:
     if process is None and ended is not None:  # which process it was is of no use any more
         process = ProcessFile(0, 0, "", (), ended.started_at, has_pid_namespace=True)
     return None if process is None else Listed(attempt, process, ended)
-
-
-def _machine_memory_bytes() -> int:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def _close(driver: Driver) -> None:
-    close = getattr(driver, "close", None)
-    if close is not None:
-        close()
 
 
 def _reason(error: OSError) -> str:
