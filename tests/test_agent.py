@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from evenkeel.agent import agent as agent_module
 from evenkeel.agent.agent import Agent
 from evenkeel.agent.journal import Journal, JournalError
 from evenkeel.api.config import KubeletConfiguration
@@ -192,6 +193,35 @@ def test_a_restarted_agent_takes_over_what_runs_and_starts_nothing_twice(place):
     drive(place, second)
     assert place.runtime.starts == [Attempt("u-web", "server", 1)]
     assert place.kernel.changes == changes  # the kernel was as planned
+
+
+def test_after_a_restart_of_the_machine_init_containers_run_again_and_after_one_of_the_agent_they_do_not(
+    place, monkeypatch
+):
+    page = {"name": "page", "image": "host", "command": ["x"]}
+    boots = iter(["first", "first", "second"])
+    monkeypatch.setattr(agent_module, "boot_id", lambda: next(boots))
+
+    async def first(agent: Agent) -> None:
+        await agent.apply(pods_of(pod("web", initContainers=[page])))
+        await until(lambda: place.runtime.starts == [Attempt("u-web", "page", 1)])
+        place.runtime.end(Attempt("u-web", "page", 1))
+        await until(lambda: phase(agent, "web") == "Running")
+
+    async def second(agent: Agent) -> None:
+        await until(lambda: phase(agent, "web") == "Running")
+
+    async def third(agent: Agent) -> None:
+        await until(lambda: place.runtime.starts[2:] == [Attempt("u-web", "page", 2)])
+        assert phase(agent, "web") == "Pending"
+        place.runtime.end(Attempt("u-web", "page", 2))
+        await until(lambda: place.runtime.starts[3:] == [Attempt("u-web", "main", 2)])
+
+    drive(place, first)
+    drive(place, second)
+    assert place.runtime.starts == [Attempt("u-web", "page", 1), Attempt("u-web", "main", 1)]
+    place.runtime.records.clear()
+    drive(place, third)
 
 
 def test_an_end_that_nobody_saw_is_known_after_a_restart(place):

@@ -83,6 +83,42 @@ def test_init_containers_run_one_after_the_other_and_before_the_rest():
 
 
 @pytest.mark.req("D3")
+def test_a_pod_that_begins_anew_does_so_with_its_init_containers_and_without_those_that_are_done():
+    lived = LivedPod(of("done", "main", init=init("one", "side", "two"), restart_policy="OnFailure"))
+    for name in ("one", "side", "two"):
+        assert lived.step().start == (name,)
+        if name != "side":
+            lived.end(name)
+    lived.step()
+    lived.end("done")
+    for name in ("main", "side"):
+        stop = Stop(name, "the agent is shutting down", 0, AS_RESTART)
+        lived.life = changes.asked_to_stop(lived.life, stop, lived.now)
+        lived.end(name, 137)
+    assert lived.look().start == ("side", "main")
+
+    lived.life = changes.begun_anew(lived.life)
+    assert (lived.phase, lived.look().init_container) == ("Pending", 0)
+    assert set(lived.look().waiting) == {"one", "side", "two", "main"}
+    for name in ("one", "side", "two"):
+        assert lived.step().start == (name,)
+        if name != "side":
+            lived.end(name)
+    assert lived.look().init_container is None
+    assert lived.step().start == ("main",)
+    assert lived.running == {"side", "main"}
+    assert [lived.life.container(name).attempt for name in ("one", "two", "main", "done")] == [2, 2, 2, 1]
+    assert lived.phase == "Running"
+
+
+def test_a_start_that_was_asked_for_when_the_machine_went_down_is_asked_for_again():
+    lived = LivedPod(of("main", init=init("one")))
+    lived.life = changes.asked_to_start(lived.life, "one")
+    lived.life = changes.begun_anew(lived.life)
+    assert lived.step().start == ("one",)
+    assert lived.life.container("one").attempt == 1
+
+
 def test_the_moment_of_the_plan_passes_only_when_the_last_init_container_has_succeeded():
     lived = LivedPod(of("main", init=init("one")))
     lived.step()

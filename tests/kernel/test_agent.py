@@ -117,6 +117,24 @@ def test_ctrl_c_leaves_pods_running_and_stop_pods_ends_them(up: MakeUp):
     assert str(agent.state) not in Path("/proc/self/mountinfo").read_text()
 
 
+def test_a_pod_that_was_stopped_with_the_agent_makes_its_volumes_anew(up: MakeUp):
+    """They went with the agent, so whoever fills them does so again."""
+    agent = up()
+    agent.start()
+    mounted = {"image": "host", "volumeMounts": [{"name": "page", "mountPath": "/srv"}]}
+    fill = {"name": "fill", "command": ["sh", "-c", "echo here > /srv/page"], **mounted}
+    web = pod("web", ["sh", "-c", "cat /srv/page; exec sleep 100000"], container=mounted)
+    web["spec"] |= {"initContainers": [fill], "volumes": [{"name": "page", "emptyDir": {}}]}
+    agent.write("web.json", json.dumps(web))
+    agent.await_phase("web", "Running")
+    assert agent.stop() == 0
+    agent.start()
+    agent.await_phase("web", "Running")
+    (initial,) = agent.status("web")["initContainerStatuses"]
+    assert (initial["restartCount"], initial["ready"]) == (1, True)
+    eventually(lambda: agent.cli("logs", "web", "-c", "main") == "here\n")
+
+
 @pytest.mark.emulated_containers
 @pytest.mark.req("A19", "E5", "E6")
 def test_an_oom_kill_takes_the_container_is_recorded_and_retried(up: MakeUp):

@@ -41,6 +41,7 @@ from evenkeel.api.status import PodStatus
 from evenkeel.cgroup.driver import Driver
 from evenkeel.cgroup.tree import Kind, Tree, Version
 from evenkeel.errors import EvenkeelError
+from evenkeel.host.boot import boot_id
 from evenkeel.host.files import read_text
 from evenkeel.host.meminfo import parse_meminfo
 from evenkeel.host.memory_signal import node_memory
@@ -54,6 +55,7 @@ log = logging.getLogger(__name__)
 
 _HEAL_SECONDS = 10.0
 _CHECKPOINT_SECONDS = 60.0
+_BOOT = "boot"  # which start of the machine the journal is of
 
 
 class Agent:
@@ -121,6 +123,7 @@ class Agent:
             self._wanting.files_are(await self._files.scan(), self._life_of(records))
         self._pressure.take_up()
         await self._adopt(records)
+        self._notice_reboot()
         self._stalls.take_up()
         self._cpu_pressure.take_up()
         self._sync.first_pass()
@@ -172,6 +175,7 @@ class Agent:
         self._sync.stop_all()
         while not self._sync.is_at_rest():
             await self._sync.stepped()
+        self._sync.begin_anew()
         for uid in await self._runtime.pods():
             try:
                 await self._runtime.remove(uid)  # volumes in memory are mounts
@@ -205,6 +209,14 @@ class Agent:
                 self._telling.tell(
                     WARNING, "Leftover", f"pod {uid} is gone, and something of it is left: {error}"
                 )
+
+    def _notice_reboot(self) -> None:
+        """The machine was started anew since the last agent: nothing runs, and nothing is left in memory."""
+        before, now = self._journal.value(_BOOT), boot_id()
+        if before is not None and before != now:
+            self._sync.begin_anew()
+        if before != now:
+            self._journal.set_value(_BOOT, now)
 
     def _life_of(self, records: Mapping[Attempt, Record]) -> Callable[[Pod], HeldPod | None]:
         """For pods that run and that the journal does not have."""

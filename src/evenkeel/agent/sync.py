@@ -513,6 +513,14 @@ class Sync:
             life = changes.asked_to_stop(life, stop, now)
         return life
 
+    def begin_anew(self) -> None:
+        """Nothing runs: pods that go on do so from their init containers, in volumes that are new."""
+        for held in tuple(self._holdings):
+            is_running = any(it.is_running for it in held.life.containers.values())
+            if held.is_admitted and held.life.verdict is None and not is_running:
+                self._holdings.put_life(held.pod.metadata.uid, changes.begun_anew(held.life))
+        self._commit()
+
     def is_at_rest(self) -> bool:
         """Whether nothing runs, nor is being started, stopped or removed."""
         return self._acts.is_idle and not any(held.life.is_alive for held in self._holdings)

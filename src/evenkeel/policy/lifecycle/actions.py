@@ -18,8 +18,8 @@ from evenkeel.policy.lifecycle.restarts import (
     current_init_container,
     final_ends,
     grace_seconds,
+    is_done,
     outcome,
-    restarts_after,
     sidecars,
 )
 from evenkeel.policy.lifecycle.settings import LifeSettings
@@ -153,7 +153,7 @@ def _living(pod: Pod, life: PodLife, now: float) -> Actions:
     times = [_deadline(pod, life)]
     for container in candidates:
         it = life.container(container.name)
-        if it.is_alive or (it.ended is not None and not restarts_after(pod, container, it.ended)):
+        if it.is_alive or is_done(pod, container, it):
             continue
         if it.start_after <= now:
             start.append(container.name)
@@ -179,9 +179,10 @@ def _waiting(pod: Pod, life: PodLife, now: float, *, will_start: bool) -> Mappin
         it = life.container(container.name)
         if it.is_running:
             continue
-        if it.is_asked_for or it.ended is None:
+        is_next = will_start and not is_done(pod, container, it)
+        if it.is_asked_for or it.ended is None or (is_next and not it.has_begun):
             found[container.name] = first
-        elif will_start and it.start_after > now and restarts_after(pod, container, it.ended):
+        elif is_next and it.start_after > now:
             wait = it.start_after - it.ended.finished_at
             message = f"back-off {_seconds(wait)} restarting failed container={container.name} pod={pod.key}"
             found[container.name] = Waiting(CRASH_LOOP, message)

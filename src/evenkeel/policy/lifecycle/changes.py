@@ -38,6 +38,18 @@ def not_started(life: PodLife, name: str) -> PodLife:
     )
 
 
+def begun_anew(life: PodLife) -> PodLife:
+    """Nothing runs, and what its containers had besides themselves is gone: volumes, whatever was in memory. As kubelet
+    does it, the init containers run again before the others, and nothing waits for its back-off; who has ended for good
+    is not started again."""
+    for name in life.containers:
+        life = not_started(life, name)
+        it = life.container(name)
+        assert not it.is_running, f"{name} runs"
+        life = life.having(name, it._replace(attempts_before=it.attempt, start_after=0.0))
+    return life
+
+
 def started(
     life: PodLife,
     container: Container,
@@ -169,6 +181,7 @@ def _ended(life: PodLife, name: str, end: Ended, settings: LifeSettings) -> PodL
         wait, following = 0.0, it.backoff_seconds  # no fault of its own
     after = ContainerLife(
         attempt=it.attempt,
+        attempts_before=it.attempts_before,
         id=it.id,
         ended=end._replace(id=it.id) if it.id else end,
         start_after=end.finished_at + wait,

@@ -32,6 +32,7 @@ class ContainerLife(NamedTuple):
     no start is done twice. `started_at` is set while it runs."""
 
     attempt: int = 0
+    attempts_before: int = 0  # those of before the pod began anew (`changes.begun_anew`)
     is_asked_for: bool = False  # the start of `attempt` was decided, and its outcome is not known yet
     started_at: float | None = None
     pid: int = 0
@@ -51,6 +52,11 @@ class ContainerLife(NamedTuple):
     resources: ResourceRequirements | None = (
         None  # those applied in the kernel (E17); None also for "none at all"
     )
+
+    @property
+    def has_begun(self) -> bool:
+        """Was started once since the pod began, or began anew."""
+        return self.attempt > self.attempts_before
 
     @property
     def is_running(self) -> bool:

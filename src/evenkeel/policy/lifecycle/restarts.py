@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from evenkeel.api.container import Container
 from evenkeel.api.defaults import DEFAULT_GRACE_PERIOD_SECONDS
 from evenkeel.api.pod import Pod
-from evenkeel.policy.lifecycle.life import Ended, PodLife, Verdict
+from evenkeel.policy.lifecycle.life import ContainerLife, Ended, PodLife, Verdict
 
 SUCCEEDED, FAILED = "Succeeded", "Failed"
 
@@ -20,7 +20,7 @@ def current_init_container(pod: Pod, life: PodLife) -> int | None:
     init_containers = pod.spec.init_containers
     if has_initialized(pod, life):
         return None
-    begun = [place for place, each in enumerate(init_containers) if life.container(each.name).attempt]
+    begun = [place for place, each in enumerate(init_containers) if life.container(each.name).has_begun]
     furthest = begun[-1] if begun else 0
     if begun and _is_passed(init_containers[furthest], life):
         furthest += 1
@@ -29,13 +29,21 @@ def current_init_container(pod: Pod, life: PodLife) -> int | None:
 
 def has_initialized(pod: Pod, life: PodLife) -> bool:
     """A container other than the init ones was started once."""
-    return any(life.container(each.name).attempt for each in pod.spec.containers)
+    return any(life.container(each.name).has_begun for each in pod.spec.containers)
+
+
+def is_done(pod: Pod, container: Container, it: ContainerLife) -> bool:
+    """Whether it has ended and is not started again. In a pod that begins anew its init containers are, whatever they
+    came to before."""
+    if it.ended is None or (not it.has_begun and _runs_to_its_end_first(pod, container)):
+        return False
+    return not restarts_after(pod, container, it.ended)
 
 
 def restarts_after(pod: Pod, container: Container, ended: Ended) -> bool:
     """What the restart policy says: the container's own where it has one, or the pod's."""
     policy = container.restart_policy or pod.spec.restart_policy or "Always"
-    if container in pod.spec.init_containers and not container.is_sidecar:
+    if _runs_to_its_end_first(pod, container):
         return ended.exit_code != 0 and policy != "Never"  # once it has succeeded it is done
     if policy == "OnFailure":
         return ended.exit_code != 0 or bool(ended.stopped_as)
@@ -80,6 +88,9 @@ def _is_passed(container: Container, life: PodLife) -> bool:
 def _last_end(pod: Pod, container: Container, life: PodLife) -> Ended | None:
     """How the container ended for good; None if it has not."""
     it = life.container(container.name)
-    if it.is_alive or it.ended is None or restarts_after(pod, container, it.ended):
-        return None
-    return it.ended
+    return it.ended if not it.is_alive and is_done(pod, container, it) else None
+
+
+def _runs_to_its_end_first(pod: Pod, container: Container) -> bool:
+    """An init container that is no sidecar."""
+    return container in pod.spec.init_containers and not container.is_sidecar

@@ -102,7 +102,7 @@ def _container(
     last_id = it.ended.id if it.ended is not None else ""
     last = _terminated(it.ended, last_id or f"{path}/{it.attempt - 1 if it.is_alive else it.attempt}")
     is_init = container in pod.spec.init_containers and not container.is_sidecar
-    has_succeeded = not it.is_alive and it.ended is not None and it.ended.exit_code == 0
+    has_succeeded = it.has_begun and not it.is_alive and it.ended is not None and it.ended.exit_code == 0
     if it.started_at is not None:
         state = ContainerState(running=ContainerStateRunning(timestamp(it.started_at)))
     elif container.name in waiting or last is None:
@@ -179,7 +179,7 @@ def _condition(found: _Found, before: PodCondition | None) -> PodCondition:
 
 def _ready_to_start(life: PodLife, phase: str) -> _Found:
     """Its cgroups and volumes are there: from the first start until it is over."""
-    is_true = phase not in (SUCCEEDED, FAILED) and any(it.attempt for it in life.containers.values())
+    is_true = phase not in (SUCCEEDED, FAILED) and any(it.has_begun for it in life.containers.values())
     return _Found("PodReadyToStartContainers", is_true, _over_at(life) or life.accepted_at)
 
 
@@ -201,7 +201,8 @@ def _disruption(verdict: Verdict) -> _Found:
 def _passed_at(container: Container, it: ContainerLife) -> float:
     if not container.is_sidecar:
         return it.ended.finished_at if it.ended is not None else 0.0
-    return it.started_at or 0.0 if it.attempt == 1 else 0.0  # later attempts say nothing of the first
+    is_first = it.attempt == it.attempts_before + 1
+    return it.started_at or 0.0 if is_first else 0.0  # later attempts say nothing of the first
 
 
 def _ready(pod: Pod, life: PodLife, phase: str) -> _Found:
