@@ -10,16 +10,18 @@ from evenkeel.agent.journal_text import plain_of, to_text
 from evenkeel.agent.pressure import cpu_recording, stall_recording
 from evenkeel.agent.pressure.recording import KIND, Step, given, said
 from evenkeel.agent.records import NORMAL, WARNING, Happening, HeldPod
+from evenkeel.agent.story import story_of
 from evenkeel.cli.main import main
 from evenkeel.policy.cpu_shortage import CpuSettings, CpuState, CpuWindow, PodCpu, decide_cpu
 from evenkeel.policy.eviction.decide import Settings, State, decide
 from evenkeel.policy.eviction.snapshot import Snapshot
 from evenkeel.policy.eviction.thresholds import parse_thresholds
-from evenkeel.policy.lifecycle.life import PodLife, Verdict
+from evenkeel.policy.lifecycle.life import ContainerLife, Ended, PodLife, Verdict
 from evenkeel.policy.memory_stall import StallSample, stall
 from tests.agents import pods_of
 from tests.eviction_pods import best_effort, burstable, guaranteed, node
 from tests.fake_front import FakeFront, served
+from tests.journal_records import named
 
 THEN = 1_790_000_000.0
 THRESHOLDS = parse_thresholds(hard={"memory.available": "100Mi"})
@@ -151,6 +153,19 @@ def test_replay_without_a_journal_is_a_sentence(tmp_path, capsys):
 
 
 # Why
+
+
+@pytest.mark.req("E14")
+def test_a_story_ends_with_the_phase_that_the_pod_has(tmp_path):
+    """A pod whose container waits to be started again runs, as everywhere else."""
+    waiting = PodLife(accepted_at=1.0, containers={"c": ContainerLife(attempt=2, ended=Ended(1))})
+    with Journal.open(str(tmp_path / "journal.db")) as journal:
+        journal.save(named("crashing", life=waiting))
+        journal.save(named("new", order=2, life=PodLife(), is_admitted=False))
+        assert [story_of(journal, f"default/{name}").phase for name in ("crashing", "new")] == [
+            "Running",
+            "Pending",
+        ]
 
 
 @pytest.mark.req("E14")

@@ -17,6 +17,7 @@ from evenkeel.policy.cpu_shortage import InTheWay, in_the_way
 from evenkeel.policy.eviction.decide import EVICTED, ranking
 from evenkeel.policy.eviction.message import Considered, considered
 from evenkeel.policy.eviction.snapshot import active
+from evenkeel.policy.lifecycle.status import PENDING, pod_phase
 
 _SAME_MOMENT_SECONDS = 5.0  # between a decision and the telling of it
 _STALLED = "MemoryHighStall"
@@ -78,11 +79,12 @@ def story_of(journal: Journal, key: str) -> Story | None:
         if one.record.number not in told and one.is_done and one.gone and key not in one.gone
     ]
     chapters.sort(key=lambda one: one.at)
-    verdict = held.life.verdict if held is not None else None
+    if held is None:
+        return Story(key, tuple(chapters), False)
+    verdict = held.life.verdict
     if verdict is not None:
         return Story(key, tuple(chapters), True, verdict.phase, verdict.reason)
-    runs = held is not None and any(one.is_running for one in held.life.containers.values())
-    return Story(key, tuple(chapters), held is not None, "Running" if runs else "Pending" if held else "")
+    return Story(key, tuple(chapters), True, pod_phase(held.pod, held.life) if held.is_admitted else PENDING)
 
 
 def _decisions_about(journal: Journal, key: str) -> Iterator[_Decided]:
