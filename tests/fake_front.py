@@ -83,6 +83,8 @@ class FakeFront:
         self.deleted.append((key, grace_seconds))
         if key not in self.held:
             return False
+        if key in self.from_files:
+            raise EvenkeelError(f"{key} is of {self.from_files[key]}", hint="change it there")
         if self._ends_at_once:
             self.remove(key)
         else:

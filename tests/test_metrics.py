@@ -96,6 +96,11 @@ def test_a_container_that_cannot_be_read_is_an_error_of_the_scrape(painter):
     assert values(resource_metrics(picture, Labels()).decode())["scrape_error", ""] == 1
 
 
+def test_pods_that_have_not_ended_are_among_what_is_requested(painter):
+    found = values(texts(painter)["node"])
+    assert found["evenkeel_node_requested", '{resource="pods"}'] == len(pods_of(PODS))
+
+
 def test_what_the_agent_did_is_counted(painter):
     found = values(texts(painter)["node"])
     assert found["kubelet_evictions", '{eviction_signal="memory.available"}'] == 1

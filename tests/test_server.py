@@ -213,6 +213,13 @@ def test_a_pod_of_a_file_is_not_to_be_changed_here(agent, front):
     assert answer["hint"] == "change it there"
 
 
+def test_a_pod_of_a_file_is_not_to_be_deleted_here(agent, front):
+    ask(agent, "POST", "/pods", POD)
+    front.from_files["default/web"] = "/etc/pods/web.yaml"
+    status, answer = ask(agent, "DELETE", "/pods/default/web")
+    assert (status, answer["message"]) == (409, "default/web is of /etc/pods/web.yaml")
+
+
 def test_the_source_of_a_pod_is_one_of_two(agent, front):
     ask(agent, "POST", "/pods?source=run", POD)
     assert front.sources == ["run"]
@@ -255,6 +262,13 @@ def test_the_methods_that_an_address_has_are_named(agent):
     with Http(agent) as http:
         http.send("PUT /pods HTTP/1.1\r\nHost: x\r\n\r\n")
         assert http.head()[1]["allow"] == "GET, POST"
+
+
+def test_one_who_asks_for_heads_is_refused_without_a_body_and_may_ask_on(agent):
+    with Http(agent) as http:
+        http.send("HEAD /pods HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert http.head()[0] == 405
+        assert http.ask("GET", "/healthz") == (200, b"ok")
 
 
 def test_node_configuration_and_usage(agent, front):
@@ -433,7 +447,8 @@ def test_an_idle_connection_is_closed(limited):
 def test_a_head_that_is_too_large_is_refused(limited):
     with Http(limited(head_bytes=2000)) as http:
         http.send("GET /pods HTTP/1.1\r\nHost: x\r\nX-Large: " + "x" * 3000)
-        assert http.answer()[0] == 431
+        status, answer = http.answer()
+        assert (status, answer["message"]) == (431, "the request's head is larger than 2000 bytes")
         assert http.is_closed()
 
 

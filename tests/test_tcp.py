@@ -124,6 +124,20 @@ def test_a_long_answer_arrives_whole(agent, certificate):
     assert len(json.loads(body)["items"]) == 402
 
 
+@pytest.mark.parametrize("target", ["/healthz", "/events"])
+def test_the_last_answer_ends_with_the_connection_as_tls_has_it(agent, certificate, target):
+    plain = socket.create_connection(("127.0.0.1", port_of(agent)), timeout=60)
+    with trusting(certificate).wrap_socket(
+        plain, server_hostname="127.0.0.1", suppress_ragged_eofs=False
+    ) as client:
+        head = (
+            f"GET {target} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nConnection: close\r\n\r\n"
+        )
+        client.sendall(head.encode())
+        parts = list(iter(lambda: client.recv(1 << 16), b""))  # raises where TCP ends before TLS
+    assert b"".join(parts).startswith(b"HTTP/1.1 200")
+
+
 def test_without_tls_there_is_no_answer(agent):
     with socket.create_connection(("127.0.0.1", port_of(agent)), timeout=30) as plain:
         plain.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")

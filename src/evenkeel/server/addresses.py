@@ -55,7 +55,7 @@ def addresses(here: "FrontRoutes") -> tuple[Entry, ...]:
             "Deleted",
             (Parameter("gracePeriodSeconds", "until it is killed", _SECONDS),),
             status=202,
-            refusals=(404, 500),
+            refusals=(404, 409),
         ),
         Entry(
             "GET",

@@ -137,6 +137,8 @@ class Connection:
         self._writer = writer
         self._limits = limits
         self._large_bodies = large_bodies
+        self._has_no_body = False  # the answer to HEAD
+        self._is_tls = writer.get_extra_info("sslcontext") is not None
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.head_bytes)
         writer.transport.set_write_buffer_limits(high=limits.write_buffer_bytes)
 
@@ -171,11 +173,12 @@ class Connection:
             if head is None:
                 return False
             self.doing = Doing.ANSWERING
+            self._has_no_body = head.method == b"HEAD"
             answer = await self._answer_to(head, routes)
         except Refused as refusal:
             answer = refusal.answer()
         except h11.RemoteProtocolError as error:
-            answer = Refused(error.error_status_hint, f"this is not HTTP: {str(error)[:200]}").answer()
+            answer = self._no_http(error).answer()
         if isinstance(answer, Stream):
             self.doing = Doing.STREAMING
             await self._stream(answer)
@@ -188,6 +191,13 @@ class Connection:
         self._http.start_next_cycle()
         self.doing = Doing.WAITING
         return True
+
+    def _no_http(self, error: h11.RemoteProtocolError) -> Refused:
+        if error.error_status_hint == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE:
+            return Refused(
+                error.error_status_hint, f"the request's head is larger than {self._limits.head_bytes} bytes"
+            )
+        return Refused(error.error_status_hint, f"this is not HTTP: {str(error)[:200]}")
 
     async def _head(self, seconds: float) -> h11.Request | None:
         try:
@@ -243,8 +253,9 @@ class Connection:
 
     async def _answer(self, answer: Answer) -> None:
         await self._begin(answer.status, answer.content_type, answer.headers, len(answer.body))
-        for start in range(0, len(answer.body), self._limits.write_buffer_bytes):
-            part = answer.body[start : start + self._limits.write_buffer_bytes]
+        body = b"" if self._has_no_body else answer.body
+        for start in range(0, len(body), self._limits.write_buffer_bytes):
+            part = body[start : start + self._limits.write_buffer_bytes]
             await self._send(h11.Data(data=part))
         await self._send(h11.EndOfMessage())
 
@@ -296,12 +307,13 @@ class Connection:
             await self._drain()
 
     async def _flush(self) -> None:
-        self._writer.transport.set_write_buffer_limits(high=0)
+        # With a limit of 0 asyncio's TLS takes an empty buffer for a full one, and nothing would ever empty it.
+        self._writer.transport.set_write_buffer_limits(high=1 if self._is_tls else 0)
         await self._drain()
 
     async def _part(self) -> None:
         """Below TLS there is another buffer, which its end must find empty."""
-        if self._writer.get_extra_info("sslcontext") is not None:
+        if self._is_tls:
             self._writer.close()
             async with asyncio.timeout(self._limits.write_seconds):
                 await self._writer.wait_closed()

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from evenkeel.agent.picture import Picture
 from evenkeel.api.pod import Pod
-from evenkeel.api.resources import CPU
+from evenkeel.api.resources import CPU, PODS
 from evenkeel.cgroup.tree import Kind
 from evenkeel.policy.allocatable import node_capacity
 from evenkeel.policy.eviction.observations import observations
@@ -135,6 +135,7 @@ def _node(out: Exposition, picture: Picture) -> None:
     for pod in live(picture.pods):
         for name, amount in pod_requests(pod).items():
             requested[name] = requested.get(name, 0) + _value(name, amount)
+        requested[PODS] += 1
     out.gauge(
         "evenkeel_node_capacity",
         "What the node has: cores, bytes, pods.",

@@ -122,7 +122,12 @@ class FrontRoutes:
             )
 
     async def delete(self, request: Request) -> Answer:
-        if not await self._front.delete(_key(request), _grace(request)):
+        grace_seconds = _grace(request)
+        try:
+            is_there = await self._front.delete(_key(request), grace_seconds)
+        except EvenkeelError as error:  # it is of a file
+            raise Refused(409, error.message, hint=error.hint) from None
+        if not is_there:
             raise _no_such_pod(request)
         return Answer(to_json({"pod": _key(request), "outcome": "deleted"}), 202)
 
