@@ -557,6 +557,12 @@ def test_the_command_exits_0_where_every_promise_can_be_kept(capsys, monkeypatch
     assert out.splitlines()[-1] == "Every promise can be kept."
 
 
+def test_the_command_looks_where_the_agent_has_its_state(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("EVENKEEL_STATE_DIR", str(tmp_path))
+    main(["doctor"])
+    assert re.search(rf"^✓ state directory +{tmp_path}$", capsys.readouterr().out, re.MULTILINE)
+
+
 def test_the_command_speaks_to_programs(capsys, monkeypatch):
     monkeypatch.setattr("evenkeel.cli.doctor.look", lambda *_: SOUND._replace(swap=SWAP))
     assert main(["doctor", "-o", "json"]) == 1

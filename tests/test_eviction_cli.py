@@ -207,10 +207,11 @@ def test_json_and_yaml_say_the_same_and_give_the_reason(capsys):
     assert shortage["reason"]["nextInRank"][0]["pod"] == "shop/chatty"
 
 
-def test_evict_without_dry_run_needs_the_agent(capsys):
+def test_evict_without_dry_run_evicts_nobody_also_where_an_agent_runs(capsys):
     code, out, err = evict(capsys, "-f", MEMORY)
     assert (code, out) == (1, "")
-    assert "agent" in err
+    assert "only the agent evicts" in err
+    assert "not run here" not in err
     assert "--dry-run" in err
 
 
@@ -220,7 +221,7 @@ def test_evict_without_dry_run_needs_the_agent(capsys):
         (["--dry-run", "-f", MEMORY, "--shortfall", "2Gib"], "2Gib"),
         (["--dry-run", "-f", MEMORY, "--shortfall", "0"], "more than nothing"),
         (["--dry-run", "-f", MEMORY, "--signal", "memory"], "memory.available or"),
-        (["--dry-run", "-f", MEMORY, "--order", "size"], "class"),
+        (["--dry-run", "-f", MEMORY, "--order", "size"], "choose from 'class', 'priority'"),
     ],
 )
 def test_wrong_flags_are_a_usage_error(capsys, arguments, words):

@@ -5,6 +5,7 @@ import pytest
 from evenkeel.api.container import ExecAction, Probe
 from evenkeel.api.encode import encode
 from evenkeel.api.profile import Profile
+from evenkeel.api.status import PodCondition
 from evenkeel.policy.lifecycle import changes
 from evenkeel.policy.lifecycle.life import PodLife, Verdict
 from evenkeel.policy.lifecycle.status import pod_status
@@ -195,6 +196,22 @@ def test_an_eviction_for_the_nodes_need_is_told_as_a_disruption():
     assert (lived.phase, lived.status().reason) == ("Failed", "Evicted")
     found = condition(lived, "DisruptionTarget")
     assert (found.status, found.reason, found.message) == ("True", "TerminationByKubelet", "no memory")
+
+
+@pytest.mark.req("E16")
+def test_a_pod_that_has_come_back_is_no_target_any_more():
+    lived = LivedPod(pod(container(name="a")))
+    lived.step()
+    verdict = Verdict("Failed", "Evicted", "no memory", lived.now, is_disruption=True)
+    evicted = lived.pod._replace(
+        status=pod_status(lived.pod, changes.with_verdict(lived.life, verdict), Profile.DOCUMENTS)
+    )
+    assert "DisruptionTarget" in {one.type for one in evicted.status.conditions}
+    back = pod_status(evicted, lived.life, Profile.DOCUMENTS)
+    assert "DisruptionTarget" not in {one.type for one in back.conditions}
+    others = PodCondition("DisruptionTarget", "True", "EvictionByEvictionAPI", "drained")
+    drained = lived.pod._replace(status=lived.pod.status._replace(conditions=(others,)))
+    assert others in pod_status(drained, lived.life, Profile.DOCUMENTS).conditions
 
 
 def test_an_init_container_is_ready_when_it_has_done_its_work():

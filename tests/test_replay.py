@@ -136,6 +136,49 @@ def test_what_if(state, capsys, flags, words):
     assert words in out
 
 
+@pytest.fixture
+def after(tmp_path):
+    """A state directory whose journal has an eviction and what was there after it: 160Mi, of the 200Mi to be there."""
+    reclaiming = parse_thresholds(
+        hard={"memory.available": "100Mi"},
+        soft={"memory.available": "400Mi"},
+        soft_grace_period={"memory.available": "1h"},
+        minimum_reclaim={"memory.available": "100Mi"},
+    )
+    state = State()
+    with Journal.open(str(tmp_path / "journal.db")) as journal:
+        for at, snapshot in ((0, SNAPSHOT), (20, Snapshot(30.0, node(160, pods=1800), PODS[1:]))):
+            before = state
+            state, decision = decide(before, snapshot, reclaiming, Settings())
+            record(journal, Step(before, snapshot, reclaiming, Settings(), decision), THEN + at)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("flags", "second"),
+    [
+        ([], ["default/web"]),
+        (["--eviction-hard", "memory.available<90Mi"], ["default/web"]),  # 190Mi are to be there
+        (["--eviction-hard", "memory.available<50Mi"], []),
+        (["--eviction-minimum-reclaim", "memory.available=1Mi"], []),
+        (
+            [
+                "--eviction-hard",
+                "nodefs.available<1Mi",
+                "--eviction-soft-grace-period",
+                "memory.available=5s",
+            ],
+            ["default/web"],
+        ),
+    ],
+)
+@pytest.mark.req("E14", "E15")
+def test_what_no_flag_speaks_of_stays_as_it_was(after, capsys, flags, second):
+    _, out, _ = run(capsys, "replay", after, "-o", "json", *flags)
+    evictions = json.loads(out)["decisions"][1]["now"]["evictions"]
+    assert [one["pod"] for one in evictions] == second
+
+
 def test_replay_for_programs(state, capsys):
     _, out, _ = run(capsys, "replay", state, "-o", "json", "--eviction-order", "priority")
     told = json.loads(out)

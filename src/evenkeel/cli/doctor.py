@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 from evenkeel.cli.config_flags import add_config_flags, config_from
 from evenkeel.cli.output import STRUCTURED, Paint, paint_for, print_structured
+from evenkeel.cli.state import add_state_flag
 from evenkeel.host.checks import Check, Diagnosis, State, diagnose
-from evenkeel.host.machine import STATE_DIRECTORY, Machine, look
+from evenkeel.host.machine import Machine, look
 from evenkeel.policy.advice import LEAST_SECONDS
 from evenkeel.policy.words import bytes_text, cores_text
 from evenkeel.runtime.cri.checks import runtime_checks
@@ -41,12 +42,7 @@ class Report(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", choices=("text", *STRUCTURED), default="text", help="default: text")
-    parser.add_argument(
-        "--state-dir",
-        metavar="PATH",
-        default=STATE_DIRECTORY,
-        help="where the agent keeps its journal (%(default)s)",
-    )
+    add_state_flag(parser)
     add_config_flags(parser)
 
 

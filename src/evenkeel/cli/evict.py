@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"what runs short (with --shortfall: {Signal.MEMORY_AVAILABLE}); alone: the whole order for it",
     )
     parser.add_argument(
-        "--order", choices=[*Order], help="by class or by priority; else as the profile has it"
+        "--order", choices=[*map(str, Order)], help="by class or by priority; else as the profile has it"
     )
     parser.add_argument("-o", "--output", choices=("table", "json", "yaml"), default="table")
     add_state_flag(parser)
@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if not args.dry_run:
         raise EvenkeelError(
-            "only the agent evicts, by itself and when it must, and it does not run here",
+            "only the agent evicts, by itself and when it must; this command evicts nobody",
             hint="add --dry-run to see who would go",
         )
     snapshot, thresholds, settings = _from_agent(args) if args.filename is None else _from_file(args)

@@ -93,7 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--strategy",
-        choices=[*Strategy],
+        choices=[*map(str, Strategy)],
         default=Strategy.LEAST_ALLOCATED,
         help="how nodes are compared: spread (LeastAllocated, default), pack (MostAllocated), or by --shape",
     )

@@ -5,9 +5,15 @@ from collections.abc import Sequence
 
 from evenkeel.cli.config_flags import config_from, given_fields
 from evenkeel.policy.eviction.decide import Settings, settings_from
-from evenkeel.policy.eviction.thresholds import Threshold, config_thresholds
+from evenkeel.policy.eviction.thresholds import (
+    Threshold,
+    config_graces_seconds,
+    config_reclaims,
+    config_thresholds,
+)
 
 _HARD, _SOFT, _RECLAIM = "eviction_hard", "eviction_soft", "eviction_minimum_reclaim"
+_GRACE = "eviction_soft_grace_period"
 _SETTINGS = {
     "profile": ("profile", "order"),
     "eviction_order": ("order",),
@@ -15,7 +21,7 @@ _SETTINGS = {
     "eviction_pressure_transition_period": ("pressure_transition_period_seconds",),
     "local_storage_capacity_isolation": ("local_storage_capacity_isolation",),
 }
-FLAGS = (*_SETTINGS, _HARD, _SOFT, _RECLAIM, "eviction_soft_grace_period", "merge_default_eviction_settings")
+FLAGS = (*_SETTINGS, _HARD, _SOFT, _RECLAIM, _GRACE, "merge_default_eviction_settings")
 
 
 class WhatIf:
@@ -32,13 +38,12 @@ class WhatIf:
         self._thresholds = config_thresholds(config)
         self._has_hard = is_whole or _HARD in given or "merge_default_eviction_settings" in given
         self._has_soft = is_whole or _SOFT in given
-        self._reclaims = (
-            {one.signal: one.min_reclaim for one in self._thresholds} if _RECLAIM in given else None
-        )
+        self._reclaims = config_reclaims(config) if is_whole or _RECLAIM in given else None
+        self._graces_seconds = config_graces_seconds(config) if _GRACE in given else {}
 
     @property
     def changes_thresholds(self) -> bool:
-        return self._has_hard or self._has_soft or self._reclaims is not None
+        return self._has_hard or self._has_soft or self._reclaims is not None or bool(self._graces_seconds)
 
     @property
     def changes_anything(self) -> bool:
@@ -49,8 +54,15 @@ class WhatIf:
 
     def thresholds(self, before: Sequence[Threshold]) -> tuple[Threshold, ...]:
         hard = self._thresholds if self._has_hard else before
-        soft = self._thresholds if self._has_soft else before
-        found = (*(one for one in hard if one.hard), *(one for one in soft if not one.hard))
-        if self._reclaims is None:
-            return found
-        return tuple(one._replace(min_reclaim=self._reclaims.get(one.signal)) for one in found)
+        reclaims = self._reclaims
+        if reclaims is None:  # a threshold of another height leaves as it was how much more is to be freed
+            reclaims = {one.signal: one.min_reclaim for one in before if one.min_reclaim is not None}
+        if self._has_soft:
+            soft = [one for one in self._thresholds if not one.hard]
+        else:
+            soft = [one._replace(grace_period_seconds=self._grace_of(one)) for one in before if not one.hard]
+        found = (*(one for one in hard if one.hard), *soft)
+        return tuple(one._replace(min_reclaim=reclaims.get(one.signal)) for one in found)
+
+    def _grace_of(self, one: Threshold) -> float:
+        return self._graces_seconds.get(one.signal, one.grace_period_seconds)

@@ -61,7 +61,7 @@ def cgroup_version(machine: Machine, config: KubeletConfiguration) -> Iterator[C
                 name,
                 State.NOTE,
                 f"v1{beside}",
-                "the agent, not the kernel, kills a container whole, and nothing is reclaimed from a single pod",
+                "the agent, not the kernel, kills a container whole, and a pod gives back all of its cache or none",
                 ("A19", "A15"),
                 (boot_with(_TO_V2, machine),),
             )

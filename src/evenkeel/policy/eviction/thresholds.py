@@ -69,6 +69,20 @@ def config_thresholds(config: KubeletConfiguration) -> tuple[Threshold, ...]:
     )
 
 
+def config_reclaims(config: KubeletConfiguration) -> dict[Signal, ThresholdValue]:
+    """How much more is to be freed than would just do, by signal, also where the configuration has no threshold."""
+    reclaims = _reclaims(defaulted(config).eviction_minimum_reclaim, [])
+    if (of_node := reclaims.get(Signal.MEMORY_AVAILABLE)) is not None:
+        reclaims[Signal.ALLOCATABLE_MEMORY_AVAILABLE] = of_node
+    return reclaims
+
+
+def config_graces_seconds(config: KubeletConfiguration) -> dict[Signal, float]:
+    """How long soft thresholds may last, by signal, also where the configuration has none."""
+    graces = _graces(defaulted(config).eviction_soft_grace_period, [])
+    return {signal: grace.seconds for signal, grace in graces.items()}
+
+
 def parse_thresholds(
     *,
     hard: Mapping[str, str] | None = None,

@@ -165,8 +165,11 @@ def _conditions(pod: Pod, life: PodLife, phase: str) -> tuple[PodCondition, ...]
         found += (_disruption(life.verdict),)
     ours = tuple(_condition(each, before.get(each.type)) for each in found)
     names = {each.type for each in ours}
-    # Those that others have set stay.
-    return (*ours, *(condition for condition in pod.status.conditions if condition.type not in names))
+    # Those that others have set stay; of ours, none of a life before (E16): who has come back is no target any more.
+    others = (
+        one for one in pod.status.conditions if one.type not in names and one.reason != TERMINATED_BY_NODE
+    )
+    return (*ours, *others)
 
 
 def _condition(found: _Found, before: PodCondition | None) -> PodCondition:
