@@ -138,7 +138,8 @@ def test_a_pod_that_was_stopped_with_the_agent_makes_its_volumes_anew(up: MakeUp
 @pytest.mark.emulated_containers
 @pytest.mark.req("A19", "E5", "E6")
 def test_an_oom_kill_takes_the_container_is_recorded_and_retried(up: MakeUp):
-    agent = up()
+    # With cgroup v2 it would wait at its memory.high, below the limit, for most of a minute.
+    agent = up("--memory-throttling-factor=1")
     agent.start()
     eater = f"sleep 0.3; exec {programs()}/grow anon {64 * MIB} 0"
     amounts = {"requests": {"memory": "8Mi"}, "limits": {"memory": "40Mi"}}

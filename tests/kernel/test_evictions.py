@@ -117,7 +117,8 @@ def test_an_eviction_that_was_noted_is_known_after_the_agent_was_killed(up: Make
 
 @pytest.mark.req("A20")
 def test_a_pod_goes_whole_with_all_its_containers_and_processes(up: MakeUp):
-    agent = up(*FLAGS)
+    # Alone on the node it would wait at its memory.high before the threshold is reached, for most of a minute.
+    agent = up(*FLAGS, "--memory-throttling-factor=1")
     agent.start()
     many = grow("many", "tree", 1024, restartPolicy="Never")
     many["spec"]["containers"].append({"name": "beside", "image": "host", "command": ["sleep", "1000"]})

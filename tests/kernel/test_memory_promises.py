@@ -97,7 +97,7 @@ def test_several_containers_may_use_all_they_request_beside_their_pods_infrastru
     """Each to the brim at once, two with cache and one with memory of its own, and the pod has a process as well."""
     node = make_node()
     names = ("first", "second", "third")
-    node.apply(pod("p", **dict.fromkeys(names, "{limits: {memory: 24Mi, cpu: 100m}}")))
+    node.apply(pod("p", **dict.fromkeys(names, "{limits: {memory: 24Mi, cpu: 300m}}")))
     held = node.start("p/infrastructure", "memory")
     held.ask("free")
     third = node.start("p/third", "memory")

@@ -81,11 +81,12 @@ def test_who_stands_still_uses_no_more_can_be_killed_and_goes_on_when_it_is_over
         held = [memory_bytes(inside) for inside in pods]
         assert brake.is_holding
         assert not brake.can_hold(2.0)
-        assert [memory_bytes(inside) for inside in pods] == held
+        # It may be less: the kernel charges some pages ahead, and gives them back when the processor is another's.
+        assert all(memory_bytes(inside) <= before for inside, before in zip(pods, held, strict=True))
         driver.send_kill(paths[0])
         brake.let_go(driver, paths[0])
         assert growing[0].wait() == -9
-        assert memory_bytes(pods[1]) == held[1]
+        assert memory_bytes(pods[1]) <= held[1]
         brake.release(driver, 0.5)
         assert not brake.is_holding
         eventually(lambda: memory_bytes(pods[1]) > held[1])
