@@ -9,13 +9,19 @@ T = TypeVar("T")
 # Generous: an emulated processor shared with others is slow, and a wait that succeeds costs nothing of it.
 PATIENCE_SECONDS = 30.0
 LOOK_AGAIN_SECONDS = 0.005
+# Who looks takes the processor from whom it waits for, and where that is emulated a question to an agent is dear.
+PAUSE_TO_LOOK = 3
+LONGEST_PAUSE_SECONDS = 0.5
 
 
 def eventually(probe: Callable[[], T], *, within_seconds: float = PATIENCE_SECONDS) -> T:
     """The first true answer of `probe`; an AssertionError with its last answer if there is none in time."""
-    deadline = time.monotonic() + within_seconds
+    began = time.monotonic()
+    deadline = began + within_seconds
     while not (answer := probe()):
-        if time.monotonic() > deadline:
+        now = time.monotonic()
+        if now > deadline:
             raise AssertionError(f"not within {within_seconds:g} s; the last answer was {answer!r}")
-        time.sleep(LOOK_AGAIN_SECONDS)
+        time.sleep(min(max(LOOK_AGAIN_SECONDS, PAUSE_TO_LOOK * (now - began)), LONGEST_PAUSE_SECONDS))
+        began = time.monotonic()
     return answer

@@ -2,13 +2,15 @@
 
 QEMU emulates the processor (TCG), so that it works where no /dev/kvm is. The guest has the root image, a disk of
 its own for what it writes, and two directories of the host, served by virtiofsd: the project, read-only, under
-its own path, and the directory of the job, through which the command goes in and its exit status comes out.
+its own path (but for src/, a copy of which is on that disk), and the directory of the job, through which the command
+goes in and its exit status comes out.
 """
 
 import contextlib
 import os
 import selectors
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
@@ -171,8 +173,12 @@ def _make_disk(stack: contextlib.ExitStack, directory: Path) -> int:
     file = stack.enter_context(tempfile.TemporaryFile(dir=directory))  # noqa: SIM115 — the stack closes it
     file.truncate(SCRATCH_BYTES)
     disk = file.fileno()
+    # The project's modules are on it as well: each agent reads hundreds, and a file of the host is dear to open.
+    filled = directory / "disk"
+    shutil.copytree(PROJECT / "src", filled / "src")
     # No journal: the disk does not outlive the machine.
-    command = ["mkfs.ext4", "-q", "-F", "-m", "0", "-O", "^has_journal", f"/dev/fd/{disk}"]
+    options = ["-q", "-F", "-m", "0", "-O", "^has_journal", "-d", str(filled)]
+    command = ["mkfs.ext4", *options, f"/dev/fd/{disk}"]
     subprocess.run(command, check=True, stdin=subprocess.DEVNULL, pass_fds=[disk])
     return disk
 
