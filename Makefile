@@ -6,7 +6,7 @@ VECTORS ?= tests/vectors
 SEED ?= $(shell od -An -N3 -tu4 /dev/urandom | tr -d ' ')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo explain root test lint format unit conformance kernel kernel-host kernel-v1 kernel-v2 kernel-v2-long kernel-systemd bench docs clean soak
+.PHONY: help setup run demo explain root test lint format unit conformance kernel kernel-host kernel-v1 kernel-v2 kernel-v2-agents kernel-v2-others kernel-v2-long kernel-systemd bench docs clean soak
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,7 +50,12 @@ unit: setup
 conformance: setup ## the answers of the real Kubernetes code, from VECTORS=DIR
 	$(BIN)/python -m tests.conformance $(VECTORS)
 
-kernel: kernel-host kernel-v1 kernel-v2 kernel-systemd ## the tests that need a real kernel, on four of them (root)
+# On each of them the tests run one after another and wait a lot, so several go on at once; the longest begin first.
+KERNELS := kernel-host kernel-v2-agents kernel-v2-others kernel-systemd kernel-v1
+
+kernel: setup ## the tests that need a real kernel, on four of them at once (root)
+	@echo "kernel tests: as many machines at once as there are processors; what each says is shown when it ends"
+	@$(MAKE) --no-print-directory --jobs=$$(nproc) --output-sync=target --keep-going $(KERNELS)
 
 kernel-host: setup ## on this machine's own cgroups
 	$(BIN)/python -m tests.machines test host --time-limit 1800
@@ -60,8 +65,13 @@ kernel-v1: setup ## in a virtual machine with controllers of cgroup v1 mounted t
 	  tests/kernel/test_huge_pages.py tests/kernel/test_swap.py tests/kernel/test_drivers_v1.py \
 	  tests/kernel/test_reconcile.py
 
-kernel-v2: setup ## in a virtual machine with cgroup v2
-	$(BIN)/python -m tests.machines test v2 --cpus 2 --time-limit 2700
+kernel-v2: kernel-v2-agents kernel-v2-others ## in virtual machines with cgroup v2
+
+kernel-v2-agents: setup
+	$(BIN)/python -m tests.machines test v2 --name v2-agents --cpus 2 --time-limit 2700 -- tests/kernel -m agent
+
+kernel-v2-others: setup
+	$(BIN)/python -m tests.machines test v2 --name v2-others --cpus 2 --time-limit 2700 -- tests/kernel -m 'not agent'
 
 kernel-v2-long: setup ## crashes, storms and barrages there too, which takes most of an hour when emulated
 	EVENKEEL_LONG=1 $(BIN)/python -m tests.machines test v2 --cpus 2 --time-limit 7200 -- tests/kernel -m long

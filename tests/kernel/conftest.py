@@ -24,6 +24,7 @@ from tests.needing import needing
 
 NEEDS = ("v1", "v2", "systemd", "guest", "host")
 MACHINE = os.environ.get("EVENKEEL_MACHINE", "")
+AGENT_FIXTURES = {"up", "demos"}
 # Bounds of everything a test does, whatever else it sets: the host has other work.
 MEMORY_BYTES = 1 << 30
 PROCESSES = 512
@@ -34,6 +35,9 @@ PREFIX = f"evenkeeltest{secrets.token_hex(3)}"
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", f"cgroup(need, …): needs one of {', '.join(NEEDS)} (tests/kernel only)"
+    )
+    config.addinivalue_line(
+        "markers", "agent: starts an agent; every test with one of its fixtures has it (tests/kernel only)"
     )
     config.addinivalue_line(
         "markers", "long: takes many minutes where the machine is emulated (tests/kernel only)"
@@ -50,9 +54,12 @@ def pytest_report_header() -> str:
     return f"machine: {MACHINE or 'none'}, {', '.join(sorted(offered()))}, Linux {platform.release()}"
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     here = [item for item in items if Path(__file__).parent in item.path.parents]
     for item in here:
+        if not AGENT_FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
+            item.add_marker("agent")
         unknown = needs(item) - set(NEEDS)
         if unknown:
             raise pytest.UsageError(

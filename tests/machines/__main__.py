@@ -13,7 +13,8 @@ def main(arguments: list[str]) -> int:
     parser = _parser()
     ours, rest = _split(arguments)
     settings = parser.parse_args(ours)
-    request = Request(settings.machine, settings.time_limit, settings.memory, settings.cpus)
+    name = settings.name or settings.machine
+    request = Request(settings.machine, name, settings.time_limit, settings.memory, settings.cpus)
     signal.signal(signal.SIGTERM, _terminated)
     try:
         if settings.action == "test":
@@ -22,7 +23,7 @@ def main(arguments: list[str]) -> int:
             parser.error("no command: python -m tests.machines run MACHINE -- COMMAND…")
         return run_command(request, rest)
     except Unavailable as reason:
-        print(f"{settings.machine}: {reason}", file=sys.stderr)
+        print(f"{name}: {reason}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
@@ -39,6 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("action", choices=("run", "test"), help="run a command, or the tests of tests/kernel")
     parser.add_argument("machine", choices=MACHINES)
+    parser.add_argument("--name", help="what messages and its log call a guest, default MACHINE")
     parser.add_argument(
         "--time-limit", type=float, default=900, metavar="SECONDS", help="default %(default)s"
     )

@@ -78,16 +78,17 @@ def virtiofsd() -> Path:
 def apt_get(*arguments: str, directory: Path | None = None) -> None:
     command = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=300", *arguments]
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
-    result = subprocess.run(
-        command,
-        check=False,
-        cwd=directory,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-    )
+    with locked("apt"):  # for its lists apt waits for nobody, and several machines may be made ready at once
+        result = subprocess.run(
+            command,
+            check=False,
+            cwd=directory,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+        )
     if result.returncode:
         said = (result.stderr or result.stdout).strip().splitlines()
         raise Unavailable(
