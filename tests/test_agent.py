@@ -609,6 +609,23 @@ def test_stopping_the_pods_leaves_nothing(place):
     assert not place.kernel.cgroups  # the root that was made for the pods is gone too
 
 
+def test_stopping_the_pods_stops_sidecars_last_and_backwards(place):
+    sidecars = [
+        {"name": name, "image": "host", "command": ["x"], "restartPolicy": "Always"}
+        for name in ("proxy", "log")
+    ]
+
+    async def main() -> None:
+        async with place.agent() as agent:
+            await agent.apply(pods_of(pod("web", initContainers=sidecars)))
+            await until(lambda: len(place.runtime.running()) == 3)
+            await agent.close(stop_pods=True)
+
+    asyncio.run(main())
+    assert [attempt.container for attempt, _ in place.runtime.stopped] == ["main", "log", "proxy"]
+    assert not place.runtime.running()
+
+
 @pytest.mark.req("B13")
 def test_what_was_set_on_the_cgroup_of_daemons_is_put_back_when_that_is_switched_off(tmp_path):
     def place_with(**settings: object) -> Place:

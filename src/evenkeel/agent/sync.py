@@ -29,9 +29,8 @@ from evenkeel.cgroup.restore import Found
 from evenkeel.cgroup.tree import Cgroup, Kind, Version
 from evenkeel.policy.cpuset import ContainerKey
 from evenkeel.policy.lifecycle import changes
-from evenkeel.policy.lifecycle.actions import Actions, Stop, actions
+from evenkeel.policy.lifecycle.actions import Actions, actions
 from evenkeel.policy.lifecycle.life import AS_RESTART, PodLife, Verdict
-from evenkeel.policy.lifecycle.restarts import grace_seconds
 from evenkeel.policy.lifecycle.settings import LifeSettings
 from evenkeel.policy.node import NodeView
 from evenkeel.policy.provision import PodMoment
@@ -59,7 +58,7 @@ class Sync:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.admission = Admission(node)
-        self.is_closing = False  # every container is to stop and none to start
+        self._closing_since: float | None = None  # then every container is to stop and none to start
         self.on_gone: Callable[[HeldPod], None] = lambda _: None  # whoever has a successor for it puts it in
         self.on_room: Callable[[], None] = lambda: None  # before admission looks at those that wait
         self.on_settled: Callable[[str, HeldPod | None], None] = lambda *_: None  # after a pod was looked at
@@ -255,7 +254,7 @@ class Sync:
         self._stepped = asyncio.Event()
 
     def _admit(self, now: float) -> None:
-        if not self._has_room or self.is_closing:
+        if not self._has_room or self._closing_since is not None:
             return
         self._has_room = False
         self.on_room()
@@ -287,8 +286,8 @@ class Sync:
         uid = held.pod.metadata.uid
         if not held.is_admitted:
             return
-        if self.is_closing:
-            held = held._replace(life=self._closing(held, now))
+        if self._closing_since is not None:
+            held = held._replace(life=self._closing(held, self._closing_since, now))
         todo = actions(held.pod, held.life, now, self._settings)
         self._actions[uid] = todo
         life = held.life
@@ -296,7 +295,7 @@ class Sync:
             life = life._replace(verdict=todo.verdict)
             if life.deleted_at is None:
                 self._telling.verdict(held.pod, todo.verdict)
-        for name in todo.start if not self.is_closing else ():
+        for name in todo.start if self._closing_since is None else ():
             life = changes.asked_to_start(life, name)
             counted = self._oom_kills_before(held, name)
             life = life.having(name, life.container(name)._replace(oom_kills_at_start=counted))
@@ -499,18 +498,20 @@ class Sync:
 
     def stop_all(self) -> None:
         """Every container ends, within its pod's grace, and none is started again by this agent."""
-        self.is_closing = True
+        self._closing_since = self._clock()
         for held in self._holdings:
             self.want_step(held.pod.metadata.uid)
 
-    def _closing(self, held: HeldPod, now: float) -> PodLife:
+    def _closing(self, held: HeldPod, since: float, now: float) -> PodLife:
         life = held.life
         for name, container in held.life.containers.items():
             attempt = Attempt(held.pod.metadata.uid, name, container.attempt)
             if container.is_asked_for and not self._acts.is_starting(attempt):
                 life = changes.not_started(life, name)
-            stop = Stop(name, "the agent is shutting down", grace_seconds(held.pod), AS_RESTART)
-            life = changes.asked_to_stop(life, stop, now)
+        ending = changes.deleted(held.pod, life, since)  # in the order of a deleted pod: sidecars last
+        for stop in actions(held.pod, ending, now, self._settings).stop:
+            why = stop._replace(reason="the agent is shutting down", stopped_as=AS_RESTART)
+            life = changes.asked_to_stop(life, why, now)
         return life
 
     def begin_anew(self) -> None:
