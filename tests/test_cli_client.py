@@ -764,6 +764,29 @@ def test_run_removes_the_pod_if_asked(cli, agent):
     assert agent.front.held == {}
 
 
+def test_run_stops_a_command_whose_output_nobody_reads_any_more(agent):
+    read, write = os.pipe()
+    os.close(read)
+    words = [sys.executable, "-m", "evenkeel", "run", "--state-dir", str(agent.state_dir), "--", "yes"]
+    running = subprocess.Popen(words, stdout=write, stderr=subprocess.PIPE)
+    os.close(write)
+    write_log(agent, only_pod(agent), "main", "y")
+    _, err = running.communicate(timeout=60)
+    assert (running.returncode, err) == (1, b"")
+    assert agent.front.held == {}
+
+
+def test_run_in_a_directory_that_is_gone_says_so(cli, agent, monkeypatch, tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    code, _, err = cli("run", "--", "true")
+    assert code == 1
+    assert err.startswith("evenkeel: this directory, where the command is to run, is not there any more")
+    assert agent.front.held == {}
+
+
 def test_run_says_why_the_command_did_not_run_or_had_to_go(cli, agent):
     def refuse():
         name = only_pod(agent)
@@ -789,7 +812,7 @@ def test_run_says_why_the_command_did_not_run_or_had_to_go(cli, agent):
     code, _, err = cli("run", "--", "true")
     killing.join()
     assert code == 137
-    assert ": OOMKilled: " in err
+    assert err.endswith(": OOMKilled\n")
 
 
 def test_run_goes_on_through_restarts(cli, agent):

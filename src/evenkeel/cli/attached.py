@@ -35,7 +35,7 @@ class Attached:
         directory = self._paths.container_logs(self._namespace, self._name, uid, self._container)
         printed = 0
         while True:
-            is_at_end = self._is_at_end
+            is_at_end = self.is_at_end
             attempt = next((number for number in attempts(directory) if number > printed), 0)
             if attempt:
                 is_over = partial(self._is_over, attempt)
@@ -59,7 +59,7 @@ class Attached:
             task.join(10)
 
     @property
-    def _is_at_end(self) -> bool:
+    def is_at_end(self) -> bool:
         return self._is_gone or is_ended(self._pod)
 
     def _is_over(self, attempt: int) -> bool:

@@ -80,7 +80,7 @@ def _pod(args: argparse.Namespace, name: str, command: list[str]) -> Json:
     resources = {
         kind: {n: str(v) for n, v in given.items() if v is not None} for kind, given in amounts.items()
     }
-    workdir = args.workdir or (os.getcwd() if args.image == "host" else "")
+    workdir = args.workdir or (_here() if args.image == "host" else "")
     container = {
         "name": CONTAINER,
         "image": args.image if args.image == "host" else os.path.abspath(args.image),
@@ -112,6 +112,13 @@ def _attached(client: Client, namespace: str, name: str, *, removes: bool) -> in
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         pod = attached.stream()
+    except (
+        BrokenPipeError
+    ):  # nobody reads on (`| head`): run from a shell, the command would have ended of that
+        if removes or not attached.is_at_end:
+            attached.ask_to_stop(grace_seconds=None)
+            attached.finish()
+        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -128,13 +135,29 @@ def _exit_code(pod: Json, name: str, *, was_stopped: bool) -> int:
     told = status_of(pod, CONTAINER)
     ended = told.get("state", {}).get("terminated") or told.get("lastState", {}).get("terminated")
     if status.get("reason"):
-        print(f"evenkeel: pod/{name}: {status['reason']}: {status.get('message', '')}", file=sys.stderr)
+        _say_why(name, status)
     elif ended and ended.get("reason") not in ("Completed", "Error", None) and not was_stopped:
-        print(f"evenkeel: pod/{name}: {ended['reason']}: {ended.get('message', '')}", file=sys.stderr)
+        _say_why(name, ended)
     if ended is None:
         return 130 if was_stopped else 1
     code: int = ended.get("exitCode", 0)
     return code or (1 if status.get("reason") else 0)
+
+
+def _say_why(name: str, told: Json) -> None:
+    message = f": {told['message']}" if told.get("message") else ""
+    print(f"evenkeel: pod/{name}: {told['reason']}{message}", file=sys.stderr)
+
+
+def _here() -> str:
+    try:
+        return os.getcwd()
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise EvenkeelError(
+            f"this directory, where the command is to run, is not there any more: {reason}",
+            hint="go to another, or give --workdir DIR",
+        ) from None
 
 
 def _name(command: str) -> str:
