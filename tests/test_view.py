@@ -9,6 +9,13 @@ from evenkeel.agent.feeds import Feed
 from evenkeel.agent.records import WARNING, Happening
 from evenkeel.agent.sweep import Sweeper
 from evenkeel.api.config import KubeletConfiguration
+from evenkeel.api.status import (
+    ContainerState,
+    ContainerStateRunning,
+    ContainerStateTerminated,
+    ContainerStateWaiting,
+    ContainerStatus,
+)
 from evenkeel.server.view import Views
 from evenkeel.server.view_feed import ViewFeed
 from tests.agents import CountingKernel, Place, pods_of, until
@@ -55,6 +62,22 @@ def test_a_resource_is_told_from_capacity_to_use(pods):
     assert memory["requested"] == 64 * MIB
     assert memory["used"] == memory["capacity"] - memory["available"] == 12 * 2**30
     assert memory["usedByPods"] == 100 * MIB
+
+
+@pytest.mark.parametrize(
+    "state, word",
+    [
+        (ContainerState(running=ContainerStateRunning("2026-11-16T00:00:00Z")), "Running"),
+        (ContainerState(waiting=ContainerStateWaiting("CrashLoopBackOff", "…")), "CrashLoopBackOff"),
+        (ContainerState(terminated=ContainerStateTerminated(reason="OOMKilled")), "OOMKilled"),
+        (None, ""),
+    ],
+)
+def test_containers_are_told_with_the_word_for_their_state(pods, state, word):
+    statuses = (ContainerStatus("app", state=state, ready=word == "Running", restart_count=3),)
+    web = pods[0]._replace(status=pods[0].status._replace(container_statuses=statuses))
+    told = next(one for one in whole(Painter().picture((web,)))["pods"] if one["pod"] == "default/web")
+    assert told["states"] == {"app": {"state": word, "ready": word == "Running", "restarts": 3}}
 
 
 def test_the_tree_is_told_with_use_against_request_and_limit(pods):

@@ -66,6 +66,10 @@ def test_pods_appear_use_moves_and_an_eviction_opens_its_story(up: MakeUp, chrom
         # What the kernel says is what the page says.
         eventually(lambda: 90 <= used(within, "memory", "Mi") <= 110, within_seconds=PATIENCE_SECONDS)
         assert "/ 128Mi / –" in within.inner_text()
+        within.focus()
+        page.keyboard.press("ArrowRight")  # what is below it
+        page.get_by_role("row", name="main, Burstable, cpu BestEffort, Running").wait_for()
+        page.keyboard.press("ArrowLeft")
 
         agent.apply(spin)
         busy = row(page, "busy")

@@ -13,7 +13,7 @@ from evenkeel.agent.sweep import Daemon, Sample
 from evenkeel.api.encode import encode
 from evenkeel.api.pod import Pod
 from evenkeel.api.resources import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, ResourceList
-from evenkeel.api.status import ContainerStatus
+from evenkeel.api.status import ContainerState, ContainerStatus
 from evenkeel.cgroup.tree import Cgroup, Kind
 from evenkeel.cgroup.values import same_value
 from evenkeel.host.node_figures import Pressures
@@ -381,12 +381,25 @@ def _pod(
         "containers": len(pod.spec.containers),
         "ready": sum(one.ready for one in statuses),
         "restarts": sum(one.restart_count for one in statuses),
+        "states": {one.name: _state(one) for one in (*status.init_container_statuses, *statuses)},
         "startTime": status.start_time,
         "isEnding": pod.metadata.deletion_timestamp is not None,
         "requests": requests,
         "limits": limits,
         "storageBytes": storage_bytes,
     }
+
+
+def _state(status: ContainerStatus) -> Plain:
+    """In the word that `kubectl get` has for it."""
+    state = status.state or ContainerState()
+    if state.running is not None:
+        word = "Running"
+    elif state.terminated is not None:
+        word = state.terminated.reason
+    else:
+        word = state.waiting.reason if state.waiting is not None else ""
+    return {"state": word, "ready": status.ready, "restarts": status.restart_count}
 
 
 def storage_bytes(pod: Pod, picture: Picture) -> int | None:

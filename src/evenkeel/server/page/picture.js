@@ -54,8 +54,10 @@ function resource(now) {
 }
 
 function standing(cgroup, pods) {
-  const pod = cgroup.kind === "pod" ? pods.get(cgroup.pod) : undefined;
-  return { ...cgroup, ...(pod ? about(pod) : {}) };
+  const pod = pods.get(cgroup.pod);
+  if (cgroup.kind === "pod" && pod) return { ...cgroup, ...about(pod) };
+  const state = cgroup.kind === "container" ? pod?.states[cgroup.container] : undefined;
+  return state ? { ...cgroup, status: word(state), restarts: state.restarts } : cgroup;
 }
 
 /** A pod that does not run has no cgroup; it is listed with those of its class. */
@@ -68,10 +70,14 @@ function withoutCgroup(pod, cgroups) {
 }
 
 function about(pod) {
-  const word = pod.isEnding ? "Terminating" : pod.reason || pod.phase || "Pending";
-  const waits = word === "Running" && pod.ready < pod.containers;
-  const status = waits ? `Running, ${pod.ready} of ${pod.containers} ready` : word;
+  const phase = pod.isEnding ? "Terminating" : pod.reason || pod.phase || "Pending";
+  const waits = phase === "Running" && pod.ready < pod.containers;
+  const status = waits ? `Running, ${pod.ready} of ${pod.containers} ready` : phase;
   return { status, isRunning: pod.phase === "Running", restarts: pod.restarts };
+}
+
+function word({ state, ready }) {
+  return state === "Running" && !ready ? "Running, not ready" : state;
 }
 
 /** What a pod needs beside its containers has a cgroup of its own, which is mostly empty. */
