@@ -53,6 +53,7 @@ class TableRuntime:
         self.records: dict[Attempt, Record] = {}
         self.stopped: list[tuple[Attempt, float]] = []
         self.removed: list[str] = []
+        self.removed_logs: list[str] = []
         self.starts: list[Attempt] = []
         self.on_start: Callable[[Launch], None] = lambda _: None
         self.ignores_term = False
@@ -116,7 +117,8 @@ class TableRuntime:
     async def remove(self, uid: str) -> None:
         self.removed.append(uid)
 
-    async def remove_logs(self, uid: str) -> None: ...
+    async def remove_logs(self, uid: str) -> None:
+        self.removed_logs.append(uid)
 
     async def pods(self) -> frozenset[str]:
         return frozenset(attempt.uid for attempt in self.records)

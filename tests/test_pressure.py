@@ -281,6 +281,27 @@ def test_an_evicted_pod_comes_back_when_pressure_and_back_off_are_over(place):
     asyncio.run(story())
 
 
+@pytest.mark.req("B12", "E16")
+def test_a_pod_whose_disk_is_limited_comes_back_without_its_old_logs(place):
+    storage = '"resources": {"requests": {"ephemeral-storage": "0"}, "limits": {"ephemeral-storage": "4Mi"}}'
+    limited = PODS.replace('["x"]}]', f'["x"], {storage}}}]')
+
+    async def story() -> None:
+        async with place.agent() as agent:
+            await agent.apply(pods_of(limited))
+            await until(lambda: len(place.runtime.starts) == 2)
+            for uid in ("u-batch", "u-web"):
+                evict(agent, place, uid)
+            await until(lambda: "BackOff" in told(agent, "batch") and "BackOff" in told(agent, "web"))
+            assert place.runtime.removed_logs == []
+            place.now += 11
+            agent._returning.look_again()
+            await until(lambda: len(place.runtime.starts) == 4)
+            assert place.runtime.removed_logs == ["u-batch"]  # of the other they may be read for longer
+
+    asyncio.run(story())
+
+
 @pytest.mark.req("E16")
 def test_a_pod_that_is_never_restarted_stays_away(place):
     never = PODS.replace('"spec": {"containers"', '"spec": {"restartPolicy": "Never", "containers"')

@@ -39,6 +39,7 @@ class Acts:
         self._removing: set[str] = set()
         self._cleaned: set[str] = set()  # pods of which nothing but logs is left, or will be in a moment
         self._cleaning: set[str] = set()
+        self._without_logs: set[str] = set()  # of those, pods whose logs are gone too
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, launch: Launch) -> None:
@@ -77,6 +78,13 @@ class Acts:
         """Whether nothing of a pod that was taken is left but its logs: its attempts may be counted anew."""
         return uid in self._cleaned and uid not in self._cleaning
 
+    def clean_logs(self, uid: str) -> bool:
+        """Removes the logs of a pod that is clean otherwise; whether that is done."""
+        if uid not in self._without_logs and uid not in self._cleaning:
+            self._cleaning.add(uid)
+            self.spawn(self._clean_logs(uid), uid)
+        return uid in self._without_logs
+
     def remove(self, uid: str) -> None:
         """The last of a pod; its cgroups are gone already."""
         if uid not in self._removing:
@@ -86,6 +94,7 @@ class Acts:
     def forget(self, uid: str) -> None:
         """The pod may come anew."""
         self._cleaned.discard(uid)
+        self._without_logs.discard(uid)
 
     @property
     def is_idle(self) -> bool:
@@ -126,6 +135,14 @@ class Acts:
             self._cleaned.discard(uid)
             raise
         finally:
+            self._cleaning.discard(uid)
+        self._outcome.cleaned(uid)
+
+    async def _clean_logs(self, uid: str) -> None:
+        try:
+            await self._runtime.remove_logs(uid)
+        finally:  # what resists is told, and keeps no pod from coming back
+            self._without_logs.add(uid)
             self._cleaning.discard(uid)
         self._outcome.cleaned(uid)
 

@@ -21,6 +21,7 @@ from evenkeel.agent.journal import Journal, JournalError
 from evenkeel.agent.moments import Moments
 from evenkeel.agent.records import NORMAL, WARNING, HeldPod
 from evenkeel.agent.telling import Telling
+from evenkeel.api.resources import EPHEMERAL_STORAGE
 from evenkeel.cgroup.driver import CgroupError
 from evenkeel.cgroup.overrides import Wanted
 from evenkeel.cgroup.plan import INFRASTRUCTURE
@@ -33,6 +34,7 @@ from evenkeel.policy.lifecycle.actions import Actions, actions
 from evenkeel.policy.lifecycle.life import AS_RESTART, PodLife, Verdict
 from evenkeel.policy.lifecycle.settings import LifeSettings
 from evenkeel.policy.node import NodeView
+from evenkeel.policy.pod_resources import pod_limits
 from evenkeel.policy.provision import PodMoment
 from evenkeel.policy.qos import pod_class
 from evenkeel.runtime.interface import Attempt, Exit, Launch, Planned, Record, Runtime
@@ -193,6 +195,8 @@ class Sync:
         held = self._holdings.get(uid)
         if held is None or held.life.is_alive or not self.is_clean(uid):
             return False
+        if pod_limits(held.pod).get(EPHEMERAL_STORAGE) is not None and not self._acts.clean_logs(uid):
+            return False  # B12: what it wrote before would count, and it would go again at once
         self.forget_life(held)
         self._holdings.put(held._replace(is_admitted=False, life=PodLife()))
         self.want_step(uid)
