@@ -112,9 +112,8 @@ def _attached(client: Client, namespace: str, name: str, *, removes: bool) -> in
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         pod = attached.stream()
-    except (
-        BrokenPipeError
-    ):  # nobody reads on (`| head`): run from a shell, the command would have ended of that
+    except BrokenPipeError:
+        # Nobody reads on (`| head`): in a pipe of its own the command would have ended of that.
         if removes or not attached.is_at_end:
             attached.ask_to_stop(grace_seconds=None)
             attached.finish()
