@@ -4,8 +4,39 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenkeel.api.container import Container, EnvVar
+from evenkeel.api.container import (
+    Container,
+    EnvVar,
+    EnvVarSource,
+    ObjectFieldSelector,
+    ResourceFieldSelector,
+)
+from evenkeel.api.metadata import ObjectMeta
+from evenkeel.api.pod import Pod, PodSpec
+from evenkeel.api.resources import ResourceRequirements
+from evenkeel.quantity import Quantity
+from evenkeel.runtime.downward import refusal
 from evenkeel.runtime.environment import arguments, environment, expanded
+
+AMOUNTS = ResourceRequirements(limits={"memory": Quantity("64Mi"), "cpu": Quantity("1500m")})
+POD = Pod(
+    ObjectMeta(
+        "web",
+        namespace="shop",
+        uid="u-1",
+        labels={"app.example/x": "y"},
+        annotations={"a": "b", "nul": "x\0y"},
+    ),
+    PodSpec(containers=(Container("app", resources=AMOUNTS), Container("other")), node_name="here"),
+)
+
+
+def from_field(path):
+    return EnvVarSource(field_ref=ObjectFieldSelector(path))
+
+
+def from_amount(resource, container="app", divisor=None):
+    return EnvVarSource(resource_field_ref=ResourceFieldSelector(resource, container, divisor))
 
 
 @pytest.mark.parametrize(
@@ -42,21 +73,21 @@ def test_a_variable_refers_to_those_above_it_and_not_to_those_below():
     container = Container(
         env=(EnvVar("A", "1"), EnvVar("B", "$(A)$(C)"), EnvVar("C", "3"), EnvVar("A", "$(A)0"))
     )
-    env = environment(container, "host-of-it")
+    env = environment(POD, container, "host-of-it")
     assert env["B"] == "1$(C)"
     assert env["A"] == "10"
 
 
 def test_the_environment_is_the_pods_own(monkeypatch):
     monkeypatch.setenv("SECRET_OF_THE_AGENT", "1")
-    assert environment(Container(), "web-0") == {
+    assert environment(POD, Container(), "web-0") == {
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "HOSTNAME": "web-0",
     }
 
 
 def test_the_pod_may_set_what_there_is_by_default():
-    env = environment(Container(env=(EnvVar("PATH", "/opt/bin"), EnvVar("HOSTNAME", "x"))), "web-0")
+    env = environment(POD, Container(env=(EnvVar("PATH", "/opt/bin"), EnvVar("HOSTNAME", "x"))), "web-0")
     assert env == {"PATH": "/opt/bin", "HOSTNAME": "x"}
 
 
@@ -64,4 +95,47 @@ def test_command_and_args_are_expanded_with_declared_variables_only():
     container = Container(
         command=("echo", "$(A)"), args=("$(HOSTNAME)", "$$(A)"), env=(EnvVar("A", "one two"),)
     )
-    assert arguments(container) == ("echo", "one two", "$(HOSTNAME)", "$(A)")
+    assert arguments(POD, container) == ("echo", "one two", "$(HOSTNAME)", "$(A)")
+
+
+@pytest.mark.parametrize(
+    ("source", "value"),
+    [
+        (from_field("metadata.name"), "web"),
+        (from_field("metadata.namespace"), "shop"),
+        (from_field("metadata.uid"), "u-1"),
+        (from_field("metadata.labels['app.example/x']"), "y"),
+        (from_field("metadata.labels['none']"), ""),
+        (from_field("metadata.annotations['a']"), "b"),
+        (from_field("spec.nodeName"), "here"),
+        (from_amount("limits.memory"), str(64 << 20)),
+        (from_amount("limits.memory", divisor=Quantity("1Mi")), "64"),
+        (from_amount("limits.memory", divisor=Quantity("60Mi")), "2"),
+        (from_amount("limits.cpu"), "2"),
+        (from_amount("limits.cpu", divisor=Quantity("1m")), "1500"),
+        (from_amount("limits.cpu", divisor=Quantity("0")), "2"),
+        (from_amount("requests.cpu", "other"), "0"),
+    ],
+)
+def test_a_variable_may_be_a_field_of_the_pod_or_an_amount(source, value):
+    container = Container("main", command=("x", "$(A)"), env=(EnvVar("A", value_from=source),))
+    assert refusal(POD, container) == ""
+    assert environment(POD, container, "web")["A"] == value
+    assert arguments(POD, container) == ("x", value)
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        (EnvVarSource(), "only fieldRef and resourceFieldRef can be had here"),
+        (from_field("status.podIP"), 'fieldPath "status.podIP" cannot be had here'),
+        (from_field("metadata.annotations['nul']"), "holds a NUL character"),
+        (from_amount("limits.memory", "none"), 'the pod has no container "none"'),
+        (from_amount("limits.memory", "other"), "container other has no limit of memory"),
+        (from_amount("memory"), "neither limits.NAME nor requests.NAME"),
+    ],
+)
+def test_a_variable_that_cannot_be_had_is_refused_and_not_left_empty(source, told):
+    container = Container("main", env=(EnvVar("A", "1"), EnvVar("B", value_from=source)))
+    assert refusal(POD, container).startswith("env[1].valueFrom: ")
+    assert told in refusal(POD, container)

@@ -3,11 +3,29 @@
 from typing import NamedTuple
 
 from evenkeel.api.resources import NOTHING_REQUIRED, ResourceRequirements
+from evenkeel.quantity import Quantity
+
+
+class ObjectFieldSelector(NamedTuple):
+    field_path: str = ""
+    api_version: str = ""
+
+
+class ResourceFieldSelector(NamedTuple):
+    resource: str = ""
+    container_name: str = ""
+    divisor: Quantity | None = None
+
+
+class EnvVarSource(NamedTuple):
+    field_ref: ObjectFieldSelector | None = None
+    resource_field_ref: ResourceFieldSelector | None = None
 
 
 class EnvVar(NamedTuple):
     name: str = ""
     value: str = ""
+    value_from: EnvVarSource | None = None
 
 
 class VolumeMount(NamedTuple):

@@ -1,9 +1,11 @@
-"""What a container finds in its environment, and `$(NAME)` in env, command and args, as in Kubernetes. Pure."""
+"""What a container finds in its environment, and `$(NAME)` in env, command and args, as in Kubernetes."""
 
 import re
 from collections.abc import Mapping, Sequence
 
 from evenkeel.api.container import Container
+from evenkeel.api.pod import Pod
+from evenkeel.runtime.downward import value_of
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -25,21 +27,25 @@ def expanded(text: str, known: Mapping[str, str]) -> str:
     return _DOLLAR.sub(replacement, text)
 
 
-def environment(container: Container, hostname: str) -> dict[str, str]:
+def environment(pod: Pod, container: Container, hostname: str) -> dict[str, str]:
     """Nothing of the agent's own. A variable may refer to those above it."""
-    return {"PATH": PATH, "HOSTNAME": hostname, **declared(container)}
+    return {"PATH": PATH, "HOSTNAME": hostname, **declared(pod, container)}
 
 
-def declared(container: Container) -> dict[str, str]:
+def declared(pod: Pod, container: Container) -> dict[str, str]:
+    """Raises NoValue."""
     env: dict[str, str] = {}
     for variable in container.env:
-        env[variable.name] = expanded(variable.value, env)
+        if variable.value_from is not None:
+            env[variable.name] = value_of(variable.value_from, pod, container)
+        else:
+            env[variable.name] = expanded(variable.value, env)
     return env
 
 
-def arguments(container: Container) -> tuple[str, ...]:
+def arguments(pod: Pod, container: Container) -> tuple[str, ...]:
     """The program and its arguments. An image here has no entrypoint of its own: the command is the container's."""
-    known = declared(container)
+    known = declared(pod, container)
     return _expanded_all(container.command, known) + _expanded_all(container.args, known)
 
 

@@ -100,6 +100,8 @@ def _environment(variables: tuple[EnvVar, ...], path: str) -> Problems:
             yield invalid(
                 f"{path}[{index}].name", f"{shown(variable.name)} {environment_name(variable.name)}"
             )
+        if variable.value and variable.value_from is not None:
+            yield invalid(f"{path}[{index}].valueFrom", "may not be given together with value")
         if plain_text(variable.value):
             yield invalid(f"{path}[{index}].value", f"{shown(variable.value)} {plain_text(variable.value)}")
 

@@ -72,7 +72,7 @@ def container_config(
     """`has` says whether this kernel has a file of the plan's."""
     assert launch.planned is not None
     pod, container, attempt = launch.pod, launch.container, launch.attempt
-    known = declared(container)
+    known = declared(pod, container)
     return pb.ContainerConfig(
         metadata=pb.ContainerMetadata(name=container.name, attempt=attempt.number),
         image=pb.ImageSpec(image=container.image),

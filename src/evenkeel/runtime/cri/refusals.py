@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from evenkeel.api.container import Container
 from evenkeel.api.pod import Pod
 from evenkeel.policy.admission import Refusal
-from evenkeel.runtime import volumes
+from evenkeel.runtime import downward, volumes
 from evenkeel.runtime.cri import images
 
 REASON = "NotHonoured"
@@ -16,6 +16,9 @@ def refusal(pod: Pod) -> Refusal | None:
         wrong = images.refusal(container.image)
         if wrong:
             return Refusal(REASON, f"{field}.image: {wrong}")
+        wrong = downward.refusal(pod, container)
+        if wrong:
+            return Refusal(REASON, f"{field}.{wrong}")
         for index, mount in enumerate(container.volume_mounts):
             if mount.sub_path:  # a link that a container puts there would lead the runtime out of the volume
                 return Refusal(

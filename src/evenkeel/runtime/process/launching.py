@@ -33,7 +33,7 @@ def plan_of(
     wrong = users_refusal(pod, container, powers)
     if wrong:
         raise StartFailed(wrong)
-    argv = arguments(container)
+    argv = arguments(pod, container)
     if not container.command:
         raise StartFailed("command is missing: write the program and its arguments")
     metadata = pod.metadata
@@ -44,7 +44,7 @@ def plan_of(
     )
     return Plan(
         argv=argv,
-        env=tuple(environment(container, hostname).items()),
+        env=tuple(environment(pod, container, hostname).items()),
         cgroup=launch.cgroup,
         procs=procs,
         log=paths.log(metadata.namespace, metadata.name, attempt.uid, attempt.container, attempt.number),

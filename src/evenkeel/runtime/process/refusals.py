@@ -10,7 +10,7 @@ from typing import NamedTuple
 from evenkeel.api.container import Container
 from evenkeel.api.pod import Pod
 from evenkeel.policy.admission import Refusal
-from evenkeel.runtime import volumes
+from evenkeel.runtime import downward, volumes
 from evenkeel.runtime.identity import groups, identity
 from evenkeel.runtime.process import images
 
@@ -40,6 +40,9 @@ def refusal(pod: Pod, powers: Powers) -> Refusal | None:
                 f"{field}.command: missing, and image {container.image} has no program of its own: write the "
                 'program and its arguments, such as ["sleep", "60"]',
             )
+        wrong = downward.refusal(pod, container)
+        if wrong:
+            return Refusal(REASON, f"{field}.{wrong}")
         wrong = _user(pod, container, powers)
         if wrong:
             return Refusal(REASON, f"{field}.securityContext: {wrong}")
