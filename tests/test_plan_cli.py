@@ -10,6 +10,7 @@ from evenkeel.cgroup.drivers.detect import CgroupMachine
 from evenkeel.cgroup.drivers.mounts import Mounts
 from evenkeel.cgroup.tree import Version
 from evenkeel.cli.main import main
+from tests.fake_front import FakeFront, served
 
 POD = """
 apiVersion: v1
@@ -98,6 +99,23 @@ def test_what_cannot_be_applied_is_said_and_the_exit_code_is_1(
     assert "failed cgroup /evenkeel has no cpu.weight: " in shown
     assert "left out" in shown
     assert (mount / "evenkeel/kubepods/burstable/podweb/c").is_dir(), "what can be done is done"
+
+
+def test_pods_of_an_agent_that_runs_are_left_alone(
+    mount: Path, command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    running = mount / "evenkeel/kubepods/podother"
+    running.mkdir(parents=True)
+    with served(FakeFront(), tmp_path):
+        assert main([*command, "--apply", "--state-dir", str(tmp_path)]) == 1
+        said = capsys.readouterr()
+        assert "an agent looks after the cgroups below /evenkeel, and this would remove" in said.err
+        assert running.is_dir()
+        assert not (mount / "evenkeel/kubepods/burstable").exists(), "nothing is half done"
+        main([*command, "--apply", "--state-dir", str(tmp_path), "--cgroup-root", "/other"])
+        assert (mount / "other/kubepods/burstable/podweb/c").is_dir(), "nobody else looks after that one"
+    main([*command, "--apply", "--state-dir", str(tmp_path)])
+    assert (mount / "evenkeel/kubepods/burstable/podweb/c").is_dir(), "nor after this one now"
 
 
 def test_a_controller_that_is_missing_is_said_before_anything_is_done(

@@ -19,6 +19,7 @@ from evenkeel.cli.inputs import add_manifest_flag, add_node_flag, decided_from
 from evenkeel.cli.moments import moments_of
 from evenkeel.cli.output import STRUCTURED, Paint, paint_for, print_structured
 from evenkeel.cli.state import add_state_flag
+from evenkeel.errors import EvenkeelError
 from evenkeel.policy.provision import PodMoment
 
 USAGE = "-f FILE… [--apply] [--node NODE] [--state-dir DIR] [-o diff|json|yaml] [flags]"
@@ -33,7 +34,7 @@ EXAMPLES = """examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_manifest_flag(parser)
     add_node_flag(parser)
-    parser.add_argument("--apply", action="store_true", help="do it; needs root")
+    parser.add_argument("--apply", action="store_true", help="do it; needs root. Beside an agent, only files")
     parser.add_argument("-o", "--output", choices=("diff", *STRUCTURED), default="diff", help="default: diff")
     add_state_flag(parser)
     add_config_flags(parser)
@@ -49,6 +50,8 @@ def run(args: argparse.Namespace) -> int:
         tree = restoring(plan(node, moments, driver.version, driver.naming))
         hands_off = (*config.hands_off, *not_the_pods(config))
         if args.apply:
+            if _is_agents(config.cgroup_root, args.state_dir):
+                _leave_pods_alone(survey(driver, tree, hands_off).steps, config.cgroup_root)
             report = reconcile(driver, tree, hands_off)
         else:
             seen = survey(driver, tree, hands_off)
@@ -69,6 +72,30 @@ def run(args: argparse.Namespace) -> int:
                 file=sys.stderr,
             )
     return int(bool(report.failures or report.skipped or refused))
+
+
+def _is_agents(cgroup_root: str, state_directory: str) -> bool:
+    """Whether an agent that runs with this state directory looks after that root."""
+    from evenkeel.cli.client import Client
+
+    try:
+        theirs = Client(state_directory).get("/configz")["kubeletconfig"]["cgroupRoot"]
+    except EvenkeelError:
+        return False  # nobody listens there
+    return os.path.normpath(str(theirs)) == os.path.normpath(cgroup_root)
+
+
+def _leave_pods_alone(steps: Sequence[Step], cgroup_root: str) -> None:
+    """Files may be put right beside an agent. Its pods are its own: one that is not in these manifests would be killed,
+    and one that is in them only would be removed again."""
+    gone = [step.path for step in steps if step.action == Action.REMOVE]
+    made = [step.path for step in steps if step.action == Action.CREATE]
+    if gone or made:
+        does = f"remove {gone[0]}, with all that runs in it" if gone else f"make {made[0]}"
+        raise EvenkeelError(
+            f"an agent looks after the cgroups below {cgroup_root}, and this would {does}: nothing was changed",
+            hint="hand pods to the agent with evenkeel apply -f, stop it first, or give another --cgroup-root",
+        )
 
 
 def _placed(moments: list[PodMoment], state_directory: str) -> list[PodMoment]:
