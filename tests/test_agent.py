@@ -455,6 +455,13 @@ def test_new_amounts_are_applied_in_place(place):
     assert len(place.runtime.starts) == 1
 
 
+def resize_pending(agent: Agent, name: str) -> tuple[str, str] | None:
+    shown = agent.pod(f"default/{name}")
+    assert shown is not None
+    found = [one for one in shown.status.conditions if one.type == "PodResizePending"]
+    return (found[0].reason, found[0].message) if found else None
+
+
 def test_a_pod_that_wants_more_than_there_is_gets_it_when_room_appears(place):
     async def first(agent: Agent) -> None:
         await agent.apply(pods_of(requesting("a", "2") + "\n---\n" + requesting("b", "1")))
@@ -462,8 +469,14 @@ def test_a_pod_that_wants_more_than_there_is_gets_it_when_room_appears(place):
         await agent.apply(pods_of(requesting("b", "3")))
         await until(lambda: any(one.reason == "ResizeDeferred" for one in agent.happenings()))
         assert place.kernel.cgroups["/evenkeel/kubepods/burstable/podu-b"].get("cpu.weight", "100") == before
+        await until(lambda: resize_pending(agent, "b") is not None)
 
     async def second(agent: Agent) -> None:
+        await until(lambda: resize_pending(agent, "b") is not None)
+        pending = resize_pending(agent, "b")
+        assert pending is not None
+        assert pending[0] == "Deferred"
+        assert "requests 3 of cpu" in pending[1]
         await agent.delete("default/a")
         await until(
             lambda: (
@@ -471,10 +484,24 @@ def test_a_pod_that_wants_more_than_there_is_gets_it_when_room_appears(place):
             )
         )
 
+        await until(lambda: resize_pending(agent, "b") is None)
+
     before = str(weight_keeping_ratio(shares(1000)))
     drive(place, first)
     drive(place, second)
     assert place.runtime.stopped == [(Attempt("u-a", "main", 1), 30)]
+
+
+def test_a_resize_that_can_never_be_had_is_told_as_such_until_it_is_taken_back(place):
+    async def story(agent: Agent) -> None:
+        await agent.apply(pods_of(requesting("a", "1")))
+        await until(lambda: phase(agent, "a") == "Running")
+        await agent.apply(pods_of(requesting("a", "1000")))
+        await until(lambda: (resize_pending(agent, "a") or ("",))[0] == "Infeasible")
+        await agent.apply(pods_of(requesting("a", "1")))
+        await until(lambda: resize_pending(agent, "a") is None)
+
+    drive(place, story)
 
 
 def test_a_pod_that_was_changed_otherwise_ends_and_starts_anew(place):

@@ -45,9 +45,10 @@ from evenkeel.host.boot import boot_id
 from evenkeel.host.files import read_text
 from evenkeel.host.meminfo import parse_meminfo
 from evenkeel.host.memory_signal import node_memory
+from evenkeel.policy.admission import Refusal
 from evenkeel.policy.lifecycle.actions import actions
 from evenkeel.policy.lifecycle.settings import settings_of
-from evenkeel.policy.lifecycle.status import NO_WAITING, pod_status, timestamp
+from evenkeel.policy.lifecycle.status import NO_WAITING, pod_status, timestamp, with_pending_resize
 from evenkeel.policy.node import NodeView
 from evenkeel.runtime.interface import Attempt, Exited, Readiness, Record, Runtime
 
@@ -78,6 +79,9 @@ class Agent:
         settings = settings_of(node.config)
         self._settings = settings
         self._telling = Telling(journal, clock)
+        self._pending_resize: Callable[[HeldPod], Refusal | None] = lambda _: (
+            None
+        )  # known after the first step
         self._holdings = Holdings(journal, self._with_status)
         self._cgroups = Cgroups(node, make_driver, self._tree_changed)
         self._sync = Sync(
@@ -95,6 +99,7 @@ class Agent:
             clock,
         )
         self._wanting = Wanting(parts)
+        self._pending_resize = self._wanting.pending_resize
         self._kernel = KernelEvents(parts)
         self._probing = Probing(parts)
         self._returning = Returning(parts)
@@ -378,4 +383,6 @@ class Agent:
             deleted = timestamp(held.life.deleted_at)
             told = told._replace(metadata=told.metadata._replace(deletion_timestamp=deleted))
         waiting = todo.waiting if todo is not None else NO_WAITING
-        return told._replace(status=pod_status(told, held.life, self._view.profile, waiting))
+        status = pod_status(told, held.life, self._view.profile, waiting)
+        status = with_pending_resize(status, self._pending_resize(held), self._clock())
+        return told._replace(status=status)

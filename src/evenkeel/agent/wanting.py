@@ -17,6 +17,7 @@ from evenkeel.api.encode import encode
 from evenkeel.api.pod import Pod
 from evenkeel.api.status import PodStatus
 from evenkeel.errors import EvenkeelError
+from evenkeel.policy.admission import Refusal
 from evenkeel.policy.lifecycle import changes
 from evenkeel.policy.lifecycle.actions import Stop
 from evenkeel.policy.lifecycle.life import AS_RESTART, PodLife
@@ -150,6 +151,18 @@ class Wanting:
             self._holdings.commit()
         self._sync.want_step(uid)
 
+    def pending_resize(self, held: HeldPod) -> Refusal | None:
+        """Why it is not as large yet as somebody wants it, in Kubernetes' words for the reason."""
+        after = self._deferred.get(held.pod.metadata.uid)
+        if after is None or not takes_room(held):
+            return None
+        admission = self._sync.admission
+        never = admission.refusal_of_resize(held, after, ())
+        if never is not None:
+            return Refusal("Infeasible", never.message)
+        refusal = admission.refusal_of_resize(held, after, self._holdings)
+        return Refusal("Deferred", refusal.message) if refusal is not None else None
+
     # What both ask for
 
     def _change(self, held: HeldPod, pod: Pod) -> str:
@@ -219,6 +232,7 @@ class Wanting:
     def _not_deferred(self, uid: str) -> None:
         if self._deferred.pop(uid, None) is not None:
             self._journal.set_value(_RESIZE + uid, None)
+            self._holdings.touch(uid)
 
     def _kept(self, key: str) -> Pod | None:
         findings = Findings()

@@ -13,6 +13,8 @@ from evenkeel.api.resources import NO_RESOURCES, ResourceList, is_pod_level
 from evenkeel.api.status import ContainerStatus
 from evenkeel.quantity import ZERO, Quantity
 
+RESIZE_PENDING = "PodResizePending"  # a condition
+
 
 def pod_requests(
     pod: Pod,
@@ -166,7 +168,7 @@ def has_pod_level_requests(pod: Pod) -> bool:
 def is_resize_infeasible(pod: Pod) -> bool:
     """The node has said that a pending resize can never fit, so that what is asked for does not count."""
     for condition in pod.status.conditions:
-        if condition.type == "PodResizePending":
+        if condition.type == RESIZE_PENDING:
             return condition.reason == "Infeasible"
     return False
 

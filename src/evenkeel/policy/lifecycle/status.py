@@ -17,6 +17,7 @@ from evenkeel.api.status import (
     PodCondition,
     PodStatus,
 )
+from evenkeel.policy.admission import Refusal
 from evenkeel.policy.eviction.decide import DISRUPTION_TARGET, TERMINATED_BY_NODE
 from evenkeel.policy.lifecycle.life import ContainerLife, Ended, PodLife, Verdict
 from evenkeel.policy.lifecycle.restarts import (
@@ -28,6 +29,7 @@ from evenkeel.policy.lifecycle.restarts import (
     restarts_after,
     sidecars,
 )
+from evenkeel.policy.pod_resources import RESIZE_PENDING
 from evenkeel.policy.qos import container_class, pod_class
 
 PENDING, RUNNING = "Pending", "Running"
@@ -63,6 +65,16 @@ def pod_status(
         init_container_statuses=statuses(pod.spec.init_containers),
         container_statuses=statuses(pod.spec.containers),
     )
+
+
+def with_pending_resize(status: PodStatus, pending: Refusal | None, now: float) -> PodStatus:
+    """`pending` says why a resize that was asked for waits. One that waits on keeps its time."""
+    before = next((one for one in status.conditions if one.type == RESIZE_PENDING), None)
+    others = tuple(one for one in status.conditions if one.type != RESIZE_PENDING)
+    if pending is None:
+        return status if before is None else status._replace(conditions=others)
+    found = _Found(RESIZE_PENDING, True, now, pending.reason, pending.message)
+    return status._replace(conditions=(*others, _condition(found, before)))
 
 
 def pod_phase(pod: Pod, life: PodLife) -> str:
