@@ -6,6 +6,7 @@ import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from hypothesis import example, given, settings
@@ -260,4 +261,7 @@ def test_no_words_on_the_command_line_end_in_a_traceback(command, words):
 @given(st.lists(st.text(max_size=8) | st.sampled_from(sorted(COMMANDS)), max_size=2))
 def test_no_word_for_a_command_ends_in_a_traceback(words):
     words = [word for word in words if word not in ("plan", "doctor", "up", "demo")]  # these use the machine
-    assert run(*words)[0] in (0, 1, 2)
+    with patch.dict(
+        os.environ, EVENKEEL_STATE_DIR="/nonexistent"
+    ):  # not the agent that may run on this machine
+        assert run(*words)[0] in (0, 1, 2)

@@ -1,6 +1,8 @@
 """`evenkeel replay` and `evenkeel why`: decisions made again from the journal, and told in sentences."""
 
+import contextlib
 import json
+import sqlite3
 import time
 
 import pytest
@@ -104,6 +106,18 @@ def test_a_record_that_cannot_be_read_is_an_error_and_the_others_are_replayed(st
     assert code == 1
     assert "decisions of kind other are not known" in out
     assert "3 decisions; 0 decided differently now, 2 not readable." in out
+
+
+def test_a_record_that_is_damaged_is_an_error_too(state, capsys):
+    path = state / "journal.db"
+    with Journal.open(str(path)) as journal:
+        record(journal, step())
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        database.execute("UPDATE decisions SET content = x'00' WHERE number = 1")
+    code, out, err = run(capsys, "replay", state)
+    assert code == 1
+    assert "decision 1 cannot be read" in err
+    assert "2 decisions; 0 decided differently now, 1 not readable." in out
 
 
 @pytest.mark.parametrize(

@@ -61,15 +61,17 @@ def run(args: argparse.Namespace) -> int:
         path = os.path.join(path, "journal.db")
     what_if = WhatIf(args)
     with Journal.read(path) as journal:
+        known = len(journal.notes)
         steps = list(_replay(journal, what_if))
+        lost = len(journal.notes) - known  # decisions of which not even the record is whole
         for note in journal.notes:
             print(f"warning: {printable(note)}", file=sys.stderr)
     if args.output:
         print_structured({"isWhatIf": what_if.changes_anything, "decisions": steps}, args.output)
     else:
-        _print(steps, what_if, shows_all=args.all)
-    is_bad = any(step.unreadable or (step.differs and not what_if.changes_anything) for step in steps)
-    return int(is_bad)
+        _print(steps, lost, what_if, shows_all=args.all)
+    is_bad = lost or any(step.unreadable or (step.differs and not what_if.changes_anything) for step in steps)
+    return int(bool(is_bad))
 
 
 def _replay(journal: Journal, what_if: WhatIf) -> Iterator[Replayed]:
@@ -96,15 +98,16 @@ def _differs(again: Again, now: Mapping[str, object], what_if: WhatIf) -> tuple[
     return () if again.unreadable or _pods(again.was) == _pods(now) else ("evictions",)
 
 
-def _print(steps: list[Replayed], what_if: WhatIf, *, shows_all: bool) -> None:
+def _print(steps: list[Replayed], lost: int, what_if: WhatIf, *, shows_all: bool) -> None:
     for step in steps:
         if not (shows_all or step.differs or step.unreadable):
             continue
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(step.at))
         print(printable(f"decision {step.number}, {when}: {_words(step, what_if)}"))
     differing = sum(bool(step.differs) for step in steps)
-    unreadable = sum(bool(step.unreadable) for step in steps)
-    count = f"{len(steps)} decisions" if len(steps) != 1 else "1 decision"
+    unreadable = lost + sum(bool(step.unreadable) for step in steps)
+    decisions = len(steps) + lost
+    count = f"{decisions} decisions" if decisions != 1 else "1 decision"
     if what_if.changes_anything:
         print(f"{count}; with these settings {differing or 'none'} would have been another.")
         if what_if.changes_thresholds and steps:
