@@ -1,5 +1,6 @@
 """Where the agent's own cgroup is, where there is none, and how it is left."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from evenkeel.agent import own_cgroup
 from evenkeel.agent.own_cgroup import OwnCgroup, parse_own, path_for
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.cgroup.tree import Naming, Version
+from evenkeel.errors import EvenkeelError
 from tests.test_reconcile import Kernel
 
 SESSION = "0::/user.slice/user-0.slice/session-1.scope\n"
@@ -59,6 +61,14 @@ def test_it_is_left_with_all_that_is_in_it(tmp_path: Path, monkeypatch: pytest.M
     assert OwnCgroup("/evenkeel/agent", (str(own),), (str(origin),)).leave() == ""
     assert moved == [(11, str(origin)), (12, str(origin))]
     assert not own.exists()
+
+
+def test_two_agents_are_not_below_one_root(tmp_path: Path):
+    first = own_cgroup._claimed("/evenkeel", {"memory": str(tmp_path)})
+    with pytest.raises(EvenkeelError, match="another agent has its pods below /evenkeel"):
+        own_cgroup._claimed("/evenkeel", {"memory": str(tmp_path)})
+    os.close(first)  # as the kernel does it for who was killed
+    os.close(own_cgroup._claimed("/evenkeel", {"memory": str(tmp_path)}))
 
 
 def test_what_cannot_be_removed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

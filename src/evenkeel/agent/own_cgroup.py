@@ -6,6 +6,7 @@ it, as cgroup v2 demands. Only what ends the pods as well takes it away again. U
 own already.
 """
 
+import fcntl
 import os
 import time
 from collections.abc import Mapping
@@ -30,6 +31,7 @@ class OwnCgroup:
     def __init__(self, path: str, directories: tuple[str, ...], origins: tuple[str, ...]) -> None:
         self.path = path
         self.made: tuple[str, ...] = ()  # cgroups above it that were not there before
+        self.claim = -1  # keeps other agents away as long as this process lives
         self._directories = directories
         self._origins = origins  # one for each
 
@@ -39,6 +41,7 @@ class OwnCgroup:
             _move(os.getpid(), (origin, directory.removesuffix(self.path)))
             with suppress(OSError):
                 os.rmdir(directory)
+        self._let_go()
 
     def leave(self) -> str:
         """Back to where the agent was started, with all that is here, and away with the cgroup. A sentence if it cannot
@@ -56,7 +59,13 @@ class OwnCgroup:
                     return f"the agent's cgroup {self.path} stays: {(error.strerror or str(error)).lower()}"
                 time.sleep(_PAUSE_SECONDS)  # somebody was started meanwhile, or is on its way out
             else:
+                self._let_go()
                 return ""
+
+    def _let_go(self) -> None:
+        if self.claim >= 0:
+            os.close(self.claim)
+            self.claim = -1
 
 
 def path_for(config: KubeletConfiguration, driver: Driver, own: str) -> str | None:
@@ -88,12 +97,14 @@ def enter(config: KubeletConfiguration, driver: Driver) -> OwnCgroup | None:
     directories = driver.files(path)
     missing = _missing_above(path, tuple(directories.values()))
     driver.create(path)
+    claim = _claimed(config.cgroup_root, directories)
     by_directory = {
         directory: directory.removesuffix(path) + at.get(controller, at.get("", "/"))
         for controller, directory in directories.items()
     }
     entered = OwnCgroup(path, tuple(by_directory), tuple(by_directory.values()))
     entered.made = missing
+    entered.claim = claim
     try:
         driver.add_process(path, os.getpid())
     except CgroupError:
@@ -121,6 +132,27 @@ def _missing_above(path: str, directories: tuple[str, ...]) -> tuple[str, ...]:
     above = ["/" + "/".join(parts[: depth + 1]) for depth in range(len(parts))]
     top = directories[0].removesuffix(path) if directories else ""
     return tuple(one for one in above if not os.path.isdir(top + one))
+
+
+def _claimed(cgroup_root: str, directories: Mapping[str, str]) -> int:
+    """Two agents below one root would each take the other's pods for strays, and end them. The kernel lets go of the
+    lock when its holder ends, however it ends."""
+    directory = next(iter(sorted(directories.values())), "")
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise CgroupError((error.strerror or str(error)).lower(), path=directory) from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise EvenkeelError(
+            f"another agent has its pods below {cgroup_root}, with another state directory",
+            hint="stop it first, or give another --cgroup-root",
+        ) from None
+    except OSError:
+        pass  # no locks here: then nobody is kept away
+    return descriptor
 
 
 def _empty(directory: str, goals: tuple[str, ...]) -> None:
