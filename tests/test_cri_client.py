@@ -234,7 +234,7 @@ def test_while_the_runtime_is_away_containers_run_on_and_end_by_their_cgroups(st
         async with opened(fake, directory) as runtime:
             await runtime.start(launch())
             await fake.stop()
-            await next_event(runtime, RuntimeLost)
+            assert not (await next_event(runtime, RuntimeLost)).is_back
             assert not runtime.readiness.is_ready
             assert (await runtime.containers())[launch().attempt].exit is None
             await runtime.stop(launch().attempt, 0)
@@ -256,6 +256,7 @@ def test_a_runtime_that_comes_back_is_used_again(story):
             await fake.start()
             assert (await starting_).exit is None
             assert runtime.readiness.is_ready
+            assert [(await next_event(runtime, RuntimeLost)).is_back for _ in range(2)] == [False, True]
 
     story(tell)
 

@@ -86,6 +86,8 @@ def test_a_running_container_tells_since_when_and_what_was_before():
     assert (before.exit_code, before.signal, before.reason, before.message) == (9, 3, "Error", "gone")
     assert (before.started_at, before.finished_at) == ("1970-01-01T00:16:40Z", "1970-01-01T00:16:45Z")
     assert (before.container_id, status.container_id) == ("process://p/a/1", "process://p/a/2")
+    named_by_runtime = pod_status(lived.pod, lived.life, Profile.DOCUMENTS, runtime="").container_statuses[0]
+    assert (named_by_runtime.last_state.terminated.container_id, named_by_runtime.container_id) == ("", "")
     assert (status.restart_count, status.ready, status.started) == (1, True, True)
 
 

@@ -27,7 +27,7 @@ from evenkeel.agent.pressure.node_pressure import NodePressure
 from evenkeel.agent.pressure.returning import Returning
 from evenkeel.agent.pressure.stall import MemoryStalls
 from evenkeel.agent.probing import Probing
-from evenkeel.agent.records import WARNING, Happening, HeldPod
+from evenkeel.agent.records import NORMAL, WARNING, Happening, HeldPod
 from evenkeel.agent.sources import PodFiles
 from evenkeel.agent.story import Story, story_of
 from evenkeel.agent.sweep import Sweeper
@@ -239,7 +239,8 @@ class Agent:
             if isinstance(event, Exited):
                 self._sync.exited(event.attempt, event.exit)
             else:
-                self._telling.tell(WARNING, "RuntimeLost", event.why)
+                type_, reason = (NORMAL, "RuntimeBack") if event.is_back else (WARNING, "RuntimeLost")
+                self._telling.tell(type_, reason, event.why)
                 await self._adopt(await self._runtime.containers())
 
     async def _heal(self) -> None:
@@ -383,6 +384,7 @@ class Agent:
             deleted = timestamp(held.life.deleted_at)
             told = told._replace(metadata=told.metadata._replace(deletion_timestamp=deleted))
         waiting = todo.waiting if todo is not None else NO_WAITING
-        status = pod_status(told, held.life, self._view.profile, waiting)
+        runtime = "" if self._view.config.container_runtime_endpoint else "process"
+        status = pod_status(told, held.life, self._view.profile, waiting, runtime)
         status = with_pending_resize(status, self._pending_resize(held), self._clock())
         return told._replace(status=status)

@@ -87,6 +87,7 @@ class RuntimeLost(NamedTuple):
     """The runtime went away and is back, or not: what `containers` says now must be looked at again."""
 
     why: str
+    is_back: bool = False  # after an event that said it went
 
 
 RuntimeEvent = Exited | RuntimeLost

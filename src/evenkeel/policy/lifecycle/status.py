@@ -44,7 +44,8 @@ def pod_status(
     waiting: Mapping[str, ContainerStateWaiting] = NO_WAITING,
     runtime: str = "process",
 ) -> PodStatus:
-    """`waiting` is that of `Actions`. A condition that is as it was in `pod.status` keeps its time."""
+    """`waiting` is that of `Actions`. Without `runtime` only containers that were given an id have one. A condition
+    that is as it was in `pod.status` keeps its time."""
     phase = pod_phase(pod, life)
     verdict = life.verdict if phase in (SUCCEEDED, FAILED) else None
     known = PodStatus(
@@ -110,9 +111,14 @@ def _container(
     runtime: str,
 ) -> ContainerStatus:
     it = life.container(container.name)
-    path = f"{runtime}://{pod.metadata.uid}/{container.name}"
+
+    def id_of(named: str, attempt: int) -> str:
+        if named or not runtime or not attempt:
+            return named
+        return f"{runtime}://{pod.metadata.uid}/{container.name}/{attempt}"
+
     last_id = it.ended.id if it.ended is not None else ""
-    last = _terminated(it.ended, last_id or f"{path}/{it.attempt - 1 if it.is_alive else it.attempt}")
+    last = _terminated(it.ended, id_of(last_id, it.attempt - 1 if it.is_alive else it.attempt))
     is_init = container in pod.spec.init_containers and not container.is_sidecar
     has_succeeded = it.has_begun and not it.is_alive and it.ended is not None and it.ended.exit_code == 0
     if it.started_at is not None:
@@ -129,7 +135,7 @@ def _container(
         ready=has_succeeded if is_init else it.is_running and it.is_ready,
         restart_count=max(it.attempt - 1, 0),
         image=container.image,
-        container_id=it.id or (f"{path}/{it.attempt}" if it.attempt else ""),
+        container_id=id_of(it.id, it.attempt),
         started=it.is_running and it.is_started,
         allocated_resources=container.resources.requests,
         resources=it.resources,

@@ -314,7 +314,7 @@ class CriRuntime(Ground):
     # What the runtime has
 
     def _changed(self, why: str) -> None:
-        self._events.put_nowait(RuntimeLost(why))
+        self._events.put_nowait(RuntimeLost(why, is_back=self._presence.is_ready))
         if self._presence.is_ready:
             for attempt in self._updates.wanted():
                 self._keep(self._updates.tell(attempt, self._connection))
