@@ -28,6 +28,7 @@ from evenkeel.policy.eviction.decide import Settings, State, decide
 from evenkeel.policy.eviction.snapshot import MemoryFigures, NodeFigures, PodFigures, PodSnapshot, Snapshot
 from evenkeel.policy.eviction.thresholds import Signal, parse_thresholds
 from evenkeel.policy.lifecycle.life import Verdict
+from evenkeel.runtime.interface import Launch, StartFailed
 from tests.agents import CountingKernel, Place, pods_of, until
 
 MIB = 2**20
@@ -298,6 +299,27 @@ def test_a_pod_whose_disk_is_limited_comes_back_without_its_old_logs(place):
             agent._returning.look_again()
             await until(lambda: len(place.runtime.starts) == 4)
             assert place.runtime.removed_logs == ["u-batch"]  # of the other they may be read for longer
+
+    asyncio.run(story())
+
+
+@pytest.mark.req("E14")
+def test_an_eviction_while_a_container_starts_is_not_taken_for_a_failure_of_its_own(place):
+    async def story() -> None:
+        async with place.agent() as agent:
+
+            def killed(launch: Launch) -> None:
+                if launch.attempt.uid == "u-batch":
+                    evict(agent, place, "u-batch")
+                    raise StartFailed("its memory limit may be too small")
+
+            place.runtime.on_start = killed
+            await agent.apply(pods_of(PODS))
+            await until(lambda: phase(agent, "batch") == "Failed")
+            (failed,) = [one for one in agent.happenings("default/batch") if one.reason == "Failed"]
+            assert failed.message == (
+                "cannot start container main: the pod was stopped while it was being set up: Evicted"
+            )
 
     asyncio.run(story())
 
