@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -154,7 +155,8 @@ def test_it_is_no_larger_than_the_terminal(columns, rows):
         assert any("more" in line for line in lines)
 
 
-def test_a_live_screen_shows_what_comes_ends_with_q_and_is_given_back(tmp_path):
+@pytest.mark.parametrize("ends_by, code", [("q", 0), ("SIGTERM", 128 + signal.SIGTERM)])
+def test_a_live_screen_shows_what_comes_and_is_given_back_however_it_ends(tmp_path, ends_by, code):
     front = FakeFront()
     for one in pods(("default", "web", BURSTABLE)):
         front.held[one.key] = one
@@ -179,8 +181,11 @@ def test_a_live_screen_shows_what_comes_ends_with_q_and_is_given_back(tmp_path):
                 (later,) = pods(("default", "later", BURSTABLE))
                 agent.call(front.put, later)
                 seen.until(b"later")
-                os.write(master, b"q")
-                assert process.wait(60) == 0
+                if ends_by == "q":
+                    os.write(master, b"q")
+                else:
+                    process.terminate()
+                assert process.wait(60) == code
                 seen.until(b"\x1b[?1049l")
                 assert seen.text.startswith(b"\x1b[?1049h")
             finally:

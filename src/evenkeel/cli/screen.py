@@ -2,6 +2,7 @@
 
 import os
 import select
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -42,6 +43,7 @@ def whole_screen() -> Iterator[Screen]:
         keys = sys.stdin.fileno()
         before = termios.tcgetattr(keys)
         tty.setcbreak(keys)
+    ended = signal.signal(signal.SIGTERM, _end)  # or it would end without giving the terminal back
     sys.stdout.write("\x1b[?1049h\x1b[?25l")
     try:
         yield Screen(keys)
@@ -50,3 +52,8 @@ def whole_screen() -> Iterator[Screen]:
         sys.stdout.flush()
         if keys is not None and before is not None:
             termios.tcsetattr(keys, termios.TCSADRAIN, before)
+        signal.signal(signal.SIGTERM, ended)
+
+
+def _end(number: int, frame: object) -> None:  # noqa: ARG001
+    raise SystemExit(128 + number)
