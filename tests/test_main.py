@@ -265,3 +265,15 @@ def test_no_word_for_a_command_ends_in_a_traceback(words):
         os.environ, EVENKEEL_STATE_DIR="/nonexistent"
     ):  # not the agent that may run on this machine
         assert run(*words)[0] in (0, 1, 2)
+
+
+def test_a_node_that_is_said_to_be_larger_than_the_machine_is_told():
+    from evenkeel.cli.up import beyond_machine
+    from evenkeel.policy.allocatable import NodeCapacity
+
+    machine = NodeCapacity(millicpu=2000, memory_bytes=2**30)
+    assert list(beyond_machine(machine, machine)) == []
+    assert list(beyond_machine(NodeCapacity(8000, 2**40), machine)) == [
+        "8 cpu are more than the 2 of this machine",
+        "1Ti of memory is more than the 1Gi of this machine",
+    ]

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from evenkeel.agent.assembly import start
@@ -15,7 +16,7 @@ from evenkeel.cli.inputs import node_from
 from evenkeel.cli.state import add_state_flag
 from evenkeel.cli.up_view import say_above, view_of
 from evenkeel.errors import EvenkeelError, InvalidInput
-from evenkeel.host.capacity import filesystem
+from evenkeel.host.capacity import filesystem, machine_capacity
 from evenkeel.host.service_manager import feed_watchdog, notify
 from evenkeel.policy.allocatable import NodeCapacity, reservation_problems
 from evenkeel.policy.node import NodeView, node_view
@@ -112,8 +113,19 @@ def run(args: argparse.Namespace) -> int:
     capacity = _with_storage(node_from(args.node, ()), args)
     if problems := list(reservation_problems(capacity, config)):
         raise InvalidInput(problems)
+    for told in beyond_machine(capacity, machine_capacity()):
+        log.warning("--node: %s; what pods request beyond that cannot be kept", told)
     node = node_view(capacity, config)
     return asyncio.run(_up(args, node, _door_from(args)))
+
+
+def beyond_machine(said: NodeCapacity, machine: NodeCapacity) -> Iterator[str]:
+    """Of what the node was said to have more than there is."""
+    if said.millicpu > machine.millicpu:
+        yield f"{cores_text(said.millicpu)} cpu are more than the {cores_text(machine.millicpu)} of this machine"
+    if said.memory_bytes > machine.memory_bytes:
+        has = bytes_text(machine.memory_bytes)
+        yield f"{bytes_text(said.memory_bytes)} of memory is more than the {has} of this machine"
 
 
 def _with_storage(capacity: NodeCapacity, args: argparse.Namespace) -> NodeCapacity:
