@@ -101,13 +101,9 @@ class Executing:
             self._close_report(execution)
         except BlockingIOError:
             pass
-        if not execution.second and b"\n" in execution.said:
-            number, _, execution.said = execution.said.partition(b"\n")
-            if not number.isdigit():
-                execution.said = number + b"\n" + execution.said
-                return
-            execution.second = int(number)
-            status = self._unknown.pop(execution.second, None)
+        if not execution.second:
+            execution.second, execution.said = numbered(execution.said)
+            status = self._unknown.pop(execution.second, None) if execution.second else None
             if status is not None:
                 self.child_ended(execution.second, status)
 
@@ -172,6 +168,16 @@ class Executing:
             self._loop.unwatch(execution.output)
             os.close(execution.output)
             execution.output = -1
+
+
+def numbered(said: bytes) -> tuple[int, bytes]:
+    """The second's number, 0 if it is not told yet, and the rest of the report. The second may have spoken before it:
+    both write as they come to it."""
+    lines = said.splitlines(keepends=True)
+    for place, line in enumerate(lines):
+        if line.endswith(b"\n") and line[:-1].isdigit():
+            return int(line), b"".join((*lines[:place], *lines[place + 1 :]))
+    return 0, said
 
 
 def _first(
