@@ -18,7 +18,9 @@ from evenkeel.policy.allocatable import NodeCapacity
 from evenkeel.policy.node import node_view
 from evenkeel.policy.provision import PodMoment
 from evenkeel.runtime.cri import client, endings, presence, starting
+from evenkeel.runtime.cri import cri_pb2 as pb
 from evenkeel.runtime.cri.client import CriRuntime
+from evenkeel.runtime.cri.connection import Connection
 from evenkeel.runtime.interface import Attempt, Exited, Launch, Planned, RuntimeLost, StartFailed
 from evenkeel.runtime.paths import state_paths
 from tests.fake_cri import FakeCri
@@ -392,6 +394,30 @@ def test_a_command_runs_inside_and_tells_its_exit_code_and_output(story):
                 await runtime.execute(Attempt("u-1", "main", 7), ("x",), 1.0)
 
     story(tell)
+
+
+def test_a_runtime_that_takes_its_time_to_say_its_first_word_is_heard(story):
+    """As on a slow machine: it listens, and begins to speak when it gets to it."""
+
+    async def tell(fake: FakeCri, directory: str) -> None:
+        async def hesitate(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await asyncio.sleep(0.5)
+            its_reader, its_writer = await asyncio.open_unix_connection(fake.path)
+            await asyncio.gather(passed_on(reader, its_writer), passed_on(its_reader, writer))
+
+        async with await asyncio.start_unix_server(hesitate, f"{directory}.slow"):
+            connection = Connection(f"unix://{directory}.slow")
+            answer = await connection.ask(pb.VersionRequest(), pb.VersionResponse)
+            assert answer.runtime_name == "fake"
+            await connection.close()
+
+    story(tell)
+
+
+async def passed_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(1 << 16):
+        writer.write(data)
+    writer.close()
 
 
 def test_nothing_of_a_removed_pod_is_left(story):

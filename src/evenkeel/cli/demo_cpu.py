@@ -17,6 +17,7 @@ _SPINNER = ("timeout", "300", "sh", "-c", "while :; do :; done")
 _LOOK_SECONDS = 0.5
 _WINDOW_SECONDS = 2.0
 _REQUEST_MILLICPU = 900
+_SPUN_US = 100_000
 _SLIVER = 0.05  # of what both have
 _MOST_LEFT_IDLE = 0.1  # of what one that is alone could have had
 
@@ -26,7 +27,7 @@ async def _squeeze(stage: Stage) -> Verdict:
     program = ("taskset", "-c", str(cpu), *_SPINNER)
     stage.say(f"pod idler requests no CPU, and spins on CPU {cpu}")
     await stage.apply(stage.a_pod("idler", *program))
-    await stage.until(lambda: _cpu_us(stage, "idler") > 100_000, "that pod idler spins")
+    await _spinning(stage, "idler")
     alone = await _measure(stage, cpu)
     stage.say(f"alone it has {_percent(alone.idler)} of the CPU, and leaves {_percent(alone.idle)} idle")
 
@@ -34,7 +35,7 @@ async def _squeeze(stage: Stage) -> Verdict:
     await stage.apply(
         stage.a_pod("requester", *program, resources={"requests": {"cpu": f"{_REQUEST_MILLICPU}m"}})
     )
-    await stage.until(lambda: _cpu_us(stage, "requester") > 100_000, "that pod requester spins")
+    await _spinning(stage, "requester")
     beside = await _measure(stage, cpu)
     stage.say(f"requester has {_percent(beside.requester)}, idler {_percent(beside.idler)}: {_ratio(beside)}")
 
@@ -75,6 +76,13 @@ class _Shares(NamedTuple):
     requester: float
     idle: float
     others: float
+
+
+async def _spinning(stage: Stage, name: str) -> None:
+    """What makes a container uses its CPU before the container does."""
+    await stage.until(lambda: stage.phase(name) == "Running", f"that pod {name} runs")
+    before = _cpu_us(stage, name)
+    await stage.until(lambda: _cpu_us(stage, name) - before > _SPUN_US, f"that pod {name} spins")
 
 
 async def _measure(stage: Stage, cpu: int) -> _Shares:

@@ -22,7 +22,7 @@ _OPTIONS = (
     ("grpc.max_receive_message_length", _MOST_BYTES),
     ("grpc.max_send_message_length", _MOST_BYTES),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 10_000),  # what it calls so is the time for the runtime's first word
     ("grpc.max_reconnect_backoff_ms", 5000),
     ("grpc.use_local_subchannel_pool", 1),  # another connection's back-off is not ours
 )
