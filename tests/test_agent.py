@@ -17,7 +17,7 @@ from evenkeel.api.config import KubeletConfiguration
 from evenkeel.cgroup.drivers.refusals import NotAvailable
 from evenkeel.errors import EvenkeelError
 from evenkeel.policy.cpu import shares, weight_keeping_ratio
-from evenkeel.runtime.interface import Attempt, Launch, StartFailed
+from evenkeel.runtime.interface import Attempt, Launch, NoImage, StartFailed
 from tests.agents import Place, pods_of, until
 
 WEB = """
@@ -222,6 +222,27 @@ def test_after_a_restart_of_the_machine_init_containers_run_again_and_after_one_
     assert place.runtime.starts == [Attempt("u-web", "page", 1), Attempt("u-web", "main", 1)]
     place.runtime.records.clear()
     drive(place, third)
+
+
+def test_a_container_whose_image_is_missing_waits_for_it_and_has_not_been_tried(place):
+    def on_start(launch: Launch) -> None:
+        raise NoImage("image x is not there", "ImagePullBackOff")
+
+    async def story(agent: Agent) -> None:
+        place.runtime.on_start = on_start
+        await agent.apply(pods_of(pod("web", restartPolicy="Never")))
+        await until(lambda: waiting(agent) == ("ImagePullBackOff", "image x is not there", 0))
+        assert phase(agent, "web") == "Pending"
+        told = [one.message for one in agent.happenings() if one.reason == "Failed"]
+        assert told == ["cannot start container main: image x is not there"]
+
+    def waiting(agent: Agent) -> tuple[str, str, int]:
+        for one in agent.pod("default/web").status.container_statuses:
+            if one.state.waiting is not None:
+                return (*one.state.waiting, one.restart_count)
+        return ("", "", 0)
+
+    drive(place, story)
 
 
 def test_an_end_that_nobody_saw_is_known_after_a_restart(place):

@@ -21,7 +21,7 @@ from evenkeel.runtime.cri import client, endings, presence, starting
 from evenkeel.runtime.cri import cri_pb2 as pb
 from evenkeel.runtime.cri.client import CriRuntime
 from evenkeel.runtime.cri.connection import Connection
-from evenkeel.runtime.interface import Attempt, Exited, Launch, Planned, RuntimeLost, StartFailed
+from evenkeel.runtime.interface import Attempt, Exited, Launch, NoImage, Planned, RuntimeLost, StartFailed
 from evenkeel.runtime.paths import state_paths
 from tests.fake_cri import FakeCri
 from tests.kernel.waiting import eventually
@@ -352,8 +352,9 @@ def test_an_image_that_is_not_there_is_fetched_or_missed_as_its_policy_says(stor
     async def tell(fake: FakeCri, directory: str) -> None:
         other = POD.replace("local/busybox:1", "local/other:1")
         async with opened(fake, directory) as runtime:
-            with pytest.raises(StartFailed, match="imagePullPolicy Never"):
+            with pytest.raises(NoImage, match="imagePullPolicy Never") as missed:
                 await runtime.start(launch(1, other.replace("command", "imagePullPolicy: Never, command")))
+            assert missed.value.reason == "ErrImageNeverPull"
             fake.refuses["PullImage"] = "no route to host"
             with pytest.raises(StartFailed, match=r"cannot be fetched .*IfNotPresent.*no route to host"):
                 await runtime.start(launch(2, other))

@@ -22,6 +22,26 @@ BOTH = {"cpu": "1", "memory": "1Gi"}
 GUARANTEED = pod(container(BOTH, BOTH, name="a"))
 
 
+def test_a_start_without_its_image_is_no_attempt_and_is_tried_again_less_and_less_often():
+    lived = LivedPod(pod(container(name="a"), restart_policy="Never"))
+    waits = []
+    for _ in range(8):
+        assert lived.look().start == ("a",)
+        lived.life = changes.asked_to_start(lived.life, "a")
+        lived.life = changes.no_image(
+            lived.life, "a", "ErrImageNeverPull", "no such image", lived.now, lived.settings
+        )
+        todo = lived.look()
+        assert (todo.start, todo.waiting["a"]) == ((), ("ErrImageNeverPull", "no such image"))
+        waits.append(todo.wake_at - lived.now)
+        lived.now = todo.wake_at
+    assert waits == [10, 20, 40, 80, 160, 300, 300, 300]
+    assert (lived.phase, lived.life.container("a").attempt) == ("Pending", 0)
+    lived.step()
+    assert (lived.phase, lived.life.container("a").attempt) == ("Running", 1)
+    assert lived.life.container("a").backoff_seconds == 0  # which is for what has run
+
+
 def test_a_start_is_counted_before_it_is_done():
     life = changes.asked_to_start(PodLife(), "a")
     assert life.container("a") == ContainerLife(attempt=1, is_asked_for=True)

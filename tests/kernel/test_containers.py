@@ -31,6 +31,7 @@ from tests.kernel.agents import (
 from tests.kernel.cgroups import Cgroup
 from tests.kernel.test_evictions import FLAGS, condition, grow
 from tests.kernel.waiting import eventually
+from tests.machines.container_images import TEST
 from tests.machines.containerd import Containerd
 from tests.machines.programs import programs
 
@@ -229,6 +230,31 @@ def test_starts_that_a_slow_runtime_has_begun_are_waited_for_and_not_done_again(
     # One container a pod, and its sandbox.
     assert len(containerd.containers(io__evenkeel__state=os.path.realpath(agent.state))) == 2 * len(names)
     assert not list(tmp_path.glob("*.double"))
+
+
+def test_a_container_waits_for_its_image_and_runs_when_it_is_there(up: MakeUp):
+    agent = up()
+    containerd = agent.containerd
+    assert containerd is not None
+    agent.start()
+    late = "localhost/evenkeel-late:1"
+    agent.apply(pod("early", SLEEP, container={"image": late, "imagePullPolicy": "Never"}))
+    eventually(lambda: waiting_for(agent, "early") == "ErrImageNeverPull")
+    assert (agent.phase("early"), restarts(agent, "early")) == ("Pending", 0)
+    containerd.ctr("images", "tag", TEST, late)
+    try:
+        agent.await_phase("early", "Running")
+        assert restarts(agent, "early") == 0
+        agent.client.delete("default", "early", 0)
+        agent.await_gone("early")
+    finally:
+        containerd.ctr("images", "remove", late)
+
+
+def waiting_for(agent: Up, name: str) -> str:
+    for status in agent.status(name).get("containerStatuses", ()):
+        return str(status["state"].get("waiting", {}).get("reason", ""))
+    return ""
 
 
 LINES = 20_000

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from evenkeel.cgroup.driver import CgroupError
 from evenkeel.cgroup.tree import Setting
 from evenkeel.policy.lifecycle.actions import Stop
-from evenkeel.runtime.interface import Attempt, Launch, Record, Runtime, StartFailed
+from evenkeel.runtime.interface import Attempt, Launch, NoImage, Record, Runtime, StartFailed
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +25,8 @@ class Outcome(Protocol):
 
     def started(self, record: Record) -> None: ...
     def start_failed(self, attempt: Attempt, message: str) -> None: ...
+
+    def no_image(self, attempt: Attempt, reason: str, message: str) -> None: ...
     def cleaned(self, uid: str) -> None: ...
     def removed(self, uid: str) -> None: ...
     def settled(self, uid: str) -> None: ...
@@ -117,6 +119,8 @@ class Acts:
         try:
             await self._runtime.prepare(launch.pod)
             record = await self._runtime.start(launch)
+        except NoImage as error:
+            self._outcome.no_image(launch.attempt, error.reason, str(error))
         except (StartFailed, CgroupError) as error:
             self._outcome.start_failed(launch.attempt, str(error))
         else:

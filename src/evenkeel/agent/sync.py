@@ -136,11 +136,20 @@ class Sync:
         if held is None:
             return
         name = attempt.container
-        if (
-            held.life.verdict is not None
-        ):  # it was killed as a whole meanwhile: what the runtime makes of that is a guess
+        if held.life.verdict is not None:
+            # It was killed as a whole meanwhile: what the runtime makes of that is a guess.
             message = f"the pod was stopped while it was being set up: {held.life.verdict.reason}"
         life = changes.start_failed(held.life, name, message, self._clock(), self._settings)
+        self._holdings.put_life(attempt.uid, life)
+        self._telling.tell(WARNING, "Failed", f"cannot start container {name}: {message}", held.pod, name)
+        self.want_step(attempt.uid)
+
+    def no_image(self, attempt: Attempt, reason: str, message: str) -> None:
+        held = self.held_of(attempt)
+        if held is None:
+            return
+        name = attempt.container
+        life = changes.no_image(held.life, name, reason, message, self._clock(), self._settings)
         self._holdings.put_life(attempt.uid, life)
         self._telling.tell(WARNING, "Failed", f"cannot start container {name}: {message}", held.pod, name)
         self.want_step(attempt.uid)

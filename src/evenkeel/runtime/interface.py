@@ -124,6 +124,14 @@ class StartFailed(EvenkeelError):
     """The container could not be started; the message says what about it must change, or what the machine refused."""
 
 
+class NoImage(StartFailed):
+    """Its image is not there, so nothing was begun. `reason` is Kubernetes' word for what it waits for then."""
+
+    def __init__(self, message: str, reason: str, *, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.reason = reason
+
+
 class Runtime(Protocol):
     def refusal(self, pod: Pod) -> Refusal | None:
         """Why this runtime cannot run the pod as it is written; None if it can. Does no I/O."""

@@ -179,6 +179,9 @@ def _waiting(pod: Pod, life: PodLife, now: float, *, will_start: bool) -> Mappin
         it = life.container(container.name)
         if it.is_running:
             continue
+        if it.held_up and not it.is_asked_for:
+            found[container.name] = Waiting(it.held_up, it.held_up_message)
+            continue
         is_next = will_start and not is_done(pod, container, it)
         if it.is_asked_for or it.ended is None or (is_next and not it.has_begun):
             found[container.name] = first

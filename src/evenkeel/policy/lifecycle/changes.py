@@ -23,7 +23,14 @@ def asked_to_start(life: PodLife, name: str) -> PodLife:
     return life.having(
         name,
         it._replace(
-            attempt=it.attempt + 1, is_asked_for=True, id="", stopping="", stop_by=None, stopped_as=""
+            attempt=it.attempt + 1,
+            is_asked_for=True,
+            held_up="",
+            held_up_message="",
+            id="",
+            stopping="",
+            stop_by=None,
+            stopped_as="",
         ),
     )
 
@@ -50,6 +57,20 @@ def begun_anew(life: PodLife) -> PodLife:
     return life
 
 
+def no_image(
+    life: PodLife, name: str, reason: str, message: str, now: float, settings: LifeSettings
+) -> PodLife:
+    """The start was not begun for want of its image, so it was no attempt: as kubelet does it, that is tried again
+    with a back-off of its own, whatever the restart policy says."""
+    it = not_started(life, name).container(name)
+    wait = max(2 * it.held_up_seconds, settings.first_backoff_seconds)
+    wait = min(wait, settings.greatest_backoff_seconds)
+    waiting = it._replace(
+        held_up=reason, held_up_message=message, held_up_seconds=wait, start_after=now + wait
+    )
+    return life.having(name, waiting)
+
+
 def started(
     life: PodLife,
     container: Container,
@@ -66,6 +87,7 @@ def started(
     is_ready = is_started and container.readiness_probe is None
     it = life.container(container.name)._replace(
         is_asked_for=False,
+        held_up_seconds=0.0,
         started_at=started_at,
         pid=pid,
         pid_start_ticks=pid_start_ticks,

@@ -34,6 +34,9 @@ class ContainerLife(NamedTuple):
     attempt: int = 0
     attempts_before: int = 0  # those of before the pod began anew (`changes.begun_anew`)
     is_asked_for: bool = False  # the start of `attempt` was decided, and its outcome is not known yet
+    held_up: str = ""  # why the next start was tried and not begun: ErrImageNeverPull, ImagePullBackOff
+    held_up_message: str = ""
+    held_up_seconds: float = 0.0  # how long it waited for that the last time
     started_at: float | None = None
     pid: int = 0
     pid_start_ticks: int = 0

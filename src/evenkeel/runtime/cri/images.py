@@ -3,7 +3,7 @@
 from evenkeel.api.container import Container
 from evenkeel.runtime.cri import cri_pb2 as pb
 from evenkeel.runtime.cri.connection import CallFailed, Connection, RuntimeAway
-from evenkeel.runtime.interface import StartFailed
+from evenkeel.runtime.interface import NoImage, StartFailed
 
 _NEVER, _ALWAYS = "Never", "Always"  # else IfNotPresent
 _PULL_SECONDS = 600.0
@@ -20,14 +20,15 @@ def refusal(image: str) -> str:
 
 
 async def have(connection: Connection, container: Container) -> pb.Image:
-    """The image, fetched where the policy asks for that. Raises StartFailed and RuntimeAway."""
+    """The image, fetched where the policy asks for that. Raises NoImage, StartFailed and RuntimeAway."""
     policy, spec = container.image_pull_policy or "IfNotPresent", pb.ImageSpec(image=container.image)
     there = await _there(connection, spec)
     if there is not None and policy != _ALWAYS:
         return there
     if policy == _NEVER:
-        raise StartFailed(
+        raise NoImage(
             f"image {container.image} is not there, and imagePullPolicy Never says not to fetch it",
+            "ErrImageNeverPull",
             hint="import it into the container runtime (ctr -n k8s.io images import FILE.tar), or take another policy",
         )
     try:
@@ -35,9 +36,10 @@ async def have(connection: Connection, container: Container) -> pb.Image:
     except RuntimeAway:
         raise
     except CallFailed as error:
-        raise StartFailed(
+        raise NoImage(
             f"image {container.image} {'is not there and ' if there is None else ''}cannot be fetched "
             f"(imagePullPolicy {policy}): {error.message}",
+            "ImagePullBackOff",
             hint="where no registry can be reached: import it (ctr -n k8s.io images import FILE.tar), with "
             "imagePullPolicy: Never or IfNotPresent",
         ) from None
