@@ -18,7 +18,8 @@ def path_fault(path: str) -> str:
             return (
                 f'must be an absolute path, not a name of systemd such as "{path[:60]}": write /{slice_name}'
             )
-        return f'must be an absolute path, not "{path[:60]}": write /{path[:60]}'
+        mend = "" if path_fault(f"/{path}") else f": write /{path[:60]}"
+        return f'must be an absolute path, not "{path[:60]}"{mend}'
     if any(part in (".", "..") for part in path.split("/")):
         return f'must be a plain path without . and .., not "{path[:60]}"'
     if "//" in path:
