@@ -17,7 +17,7 @@ from evenkeel.api.config import KubeletConfiguration
 from evenkeel.cgroup.drivers.refusals import NotAvailable
 from evenkeel.errors import EvenkeelError
 from evenkeel.policy.cpu import shares, weight_keeping_ratio
-from evenkeel.runtime.interface import Attempt, Launch, NoImage, StartFailed
+from evenkeel.runtime.interface import Attempt, Launch, NoImage, Readiness, StartFailed
 from tests.agents import Place, pods_of, until
 
 WEB = """
@@ -222,6 +222,21 @@ def test_after_a_restart_of_the_machine_init_containers_run_again_and_after_one_
     assert place.runtime.starts == [Attempt("u-web", "page", 1), Attempt("u-web", "main", 1)]
     place.runtime.records.clear()
     drive(place, third)
+
+
+def test_a_node_whose_runtime_is_away_is_not_ready(place):
+    async def story(agent: Agent) -> None:
+        assert (ready(agent), agent.not_ready()) == (("True", "the agent is running"), "")
+        place.runtime.readiness = Readiness(False, "containerd is away")
+        assert ready(agent) == ("False", "nothing can be started: containerd is away")
+        assert agent.not_ready() == "containerd is away"
+
+    def ready(agent: Agent) -> tuple[str, str]:
+        return next(
+            (one.status, one.message) for one in agent.node().status.conditions if one.type == "Ready"
+        )
+
+    drive(place, story)
 
 
 def test_a_container_whose_image_is_missing_waits_for_it_and_has_not_been_tried(place):

@@ -325,7 +325,8 @@ class Agent:
             return "the agent is starting"
         if any(task.done() for task in self._tasks):
             return "the agent is ending"
-        return self._sync.journal_fails
+        runtime = self._runtime.readiness
+        return self._sync.journal_fails or ("" if runtime.is_ready else runtime.message)
 
     def usage(self) -> NodeUsage:
         tree = self._cgroups.tree

@@ -35,7 +35,10 @@ def node_object(node: NodeView, pressures: Collection[str] = (), runtime: Readin
     ]
     status, reason = ("True", "RuntimeAnswers") if runtime.is_ready else ("False", "RuntimeAway")
     conditions.append(NodeCondition("RuntimeReady", status, reason, runtime.message))
-    conditions.append(NodeCondition("Ready", "True", "AgentReady", "the agent is running"))
+    # As kubelet: a node that can start nothing is not ready, though what runs on it runs on.
+    message = "the agent is running" if runtime.is_ready else f"nothing can be started: {runtime.message}"
+    reason = "AgentReady" if runtime.is_ready else "RuntimeAway"
+    conditions.append(NodeCondition("Ready", status, reason, message))
     return Node(
         metadata=ObjectMeta(name=os.uname().nodename),
         status=NodeStatus(
