@@ -28,7 +28,7 @@ from evenkeel.cgroup.drivers.base import PATIENCE_SECONDS
 from evenkeel.cgroup.drivers.bounds import Bounds
 from evenkeel.cgroup.drivers.cgroupfs import Cgroupfs
 from evenkeel.cgroup.drivers.dbus import NO_SUCH_UNIT, UNIT_EXISTS, Systemd, SystemdError
-from evenkeel.cgroup.drivers.placeholder import PLACEHOLDER, sleeping_process
+from evenkeel.cgroup.drivers.placeholder import PLACEHOLDER, sleeping_process, take_note
 from evenkeel.cgroup.drivers.refusals import refusal
 from evenkeel.cgroup.drivers.systemd_units import (
     SCOPE,
@@ -137,7 +137,10 @@ class SystemdDriver:
         the scope live and end with the container."""
         self._cgroupfs.add_process(path, pid)
         if path.endswith(SCOPE):
-            self._cgroupfs.remove(f"{path}/{PLACEHOLDER}")
+            place = f"{path}/{PLACEHOLDER}"
+            holding = self._cgroupfs.processes(place) if self._fs.exists(place) else ()
+            self._cgroupfs.remove(place)
+            take_note(holding)
 
     def kill(self, path: str) -> None:
         self._cgroupfs.kill(path)
@@ -250,6 +253,7 @@ class SystemdDriver:
         except CgroupError:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+            take_note((pid,))
             raise
 
     def _placeholders(self, path: str) -> Iterator[str]:

@@ -1,0 +1,41 @@
+"""Who holds a container's place leaves nothing behind, also where the process that made it takes in orphans."""
+
+import subprocess
+import sys
+
+import pytest
+
+# In a process of its own: nobody can be told to take in no more orphans.
+STORY = """
+import os, signal
+from evenkeel.cgroup.drivers import placeholder
+from evenkeel.runtime.syscalls import set_child_subreaper
+
+def is_there(pid):
+    return os.path.exists(f"/proc/{pid}")
+
+set_child_subreaper()
+one, two, three = (placeholder.sleeping_process("/x") for _ in range(3))
+os.kill(one, signal.SIGKILL)
+placeholder.take_note((one,))
+assert (is_there(one), is_there(two)) == (False, True)
+
+os.kill(two, signal.SIGKILL)
+os.waitid(os.P_PID, two, os.WEXITED | os.WNOWAIT)
+assert is_there(two)  # until the next is made
+four = placeholder.sleeping_process("/x")
+assert (is_there(two), is_there(three), is_there(four)) == (False, True, True)
+
+for pid in (three, four):
+    os.kill(pid, signal.SIGKILL)
+placeholder.take_note((three, four, os.getppid()))  # of others nobody takes note
+assert (is_there(three), is_there(four)) == (False, False)
+"""
+
+
+@pytest.mark.req("A24")
+def test_whoever_held_a_place_is_waited_for_by_who_takes_in_orphans():
+    done = subprocess.run(
+        [sys.executable, "-c", STORY], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
