@@ -24,7 +24,6 @@ from tests.needing import needing
 
 NEEDS = ("v1", "v2", "systemd", "guest", "host")
 MACHINE = os.environ.get("EVENKEEL_MACHINE", "")
-AGENT_FIXTURES = {"up", "demos"}
 # Bounds of everything a test does, whatever else it sets: the host has other work.
 MEMORY_BYTES = 1 << 30
 PROCESSES = 512
@@ -37,7 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", f"cgroup(need, …): needs one of {', '.join(NEEDS)} (tests/kernel only)"
     )
     config.addinivalue_line(
-        "markers", "agent: starts an agent; every test with one of its fixtures has it (tests/kernel only)"
+        "markers", "agent: starts an agent; every test with the fixture `up` has it (tests/kernel only)"
     )
     config.addinivalue_line(
         "markers", "long: takes many minutes where the machine is emulated (tests/kernel only)"
@@ -58,7 +57,7 @@ def pytest_report_header() -> str:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     here = [item for item in items if Path(__file__).parent in item.path.parents]
     for item in here:
-        if not AGENT_FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
+        if "up" in getattr(item, "fixturenames", ()):
             item.add_marker("agent")
         unknown = needs(item) - set(NEEDS)
         if unknown:
