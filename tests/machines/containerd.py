@@ -5,7 +5,9 @@ Sandboxes have the host's network, so that no network plug-in is needed.
 """
 
 import contextlib
+import hashlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -21,6 +23,8 @@ from tests.kernel.waiting import eventually
 from tests.machines.container_images import ARCHIVES, PAUSE, container_images
 
 NAMESPACE = "k8s.io"  # where CRI looks for images
+SHIM_SOCKETS = Path("/run/containerd/s")
+_ID = re.compile(r"\b[0-9a-f]{64}\b")
 READY_SECONDS = 180.0  # an emulated machine takes half a minute
 CONFIG = """version = 2
 root = "{directory}/root"
@@ -217,10 +221,11 @@ class Containerd:
         return self.log.read_text(errors="replace")[-2000:] if self.log.exists() else ""
 
     def _shim_sockets(self) -> list[Path]:
-        """They lie outside of our directories, and a shim that is killed leaves its own behind."""
-        tasks = self.directory / "state" / "io.containerd.runtime.v2.task"
-        addresses = [path.read_text() for path in tasks.glob("*/*/address")]
-        return [Path(one.removeprefix("unix://")) for one in addresses if one.startswith("unix://")]
+        """They lie outside of our directories, and a shim that is killed, also while being started, leaves its own
+        behind. They are named after our socket and the container, so that no other's can be among them."""
+        ids = {path.name for path in self.tasks()} | set(_ID.findall(self.log.read_text(errors="replace")))
+        names = (f"{self.socket}/{NAMESPACE}/{one}" for one in ids)
+        return [SHIM_SOCKETS / hashlib.sha256(os.fsencode(name)).hexdigest() for name in names]
 
     def _ended_shims(self) -> bool:
         """What a shim keeps are its children; the end of a container's first process is the end of all in it."""
