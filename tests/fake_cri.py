@@ -32,6 +32,7 @@ class FakeCri:
         self.requests: list[Any] = []
         self.images = {"local/busybox:1"}
         self.sandboxes: dict[str, pb.PodSandboxConfig] = {}
+        self.unready: set[str] = set()  # sandboxes
         self.containers: dict[str, _Container] = {}
         self.keeps_tasks = False  # as containerd does, of a start that was cut off
         self.systemd_cgroup = False
@@ -145,7 +146,14 @@ class FakeCri:
         wanted = dict(request.filter.label_selector)
         return pb.ListPodSandboxResponse(
             items=[
-                pb.PodSandbox(id=id_, metadata=config.metadata, labels=config.labels)
+                pb.PodSandbox(
+                    id=id_,
+                    metadata=config.metadata,
+                    labels=config.labels,
+                    state=pb.PodSandboxState.SANDBOX_NOTREADY
+                    if id_ in self.unready
+                    else pb.PodSandboxState.SANDBOX_READY,
+                )
                 for id_, config in self.sandboxes.items()
                 if wanted.items() <= dict(config.labels).items()
             ]
@@ -215,7 +223,12 @@ class FakeCri:
         wanted = dict(request.filter.label_selector)
         return pb.ListContainersResponse(
             containers=[
-                pb.Container(id=id_, state=container.number(), labels=container.config.labels)
+                pb.Container(
+                    id=id_,
+                    pod_sandbox_id=container.sandbox,
+                    state=container.number(),
+                    labels=container.config.labels,
+                )
                 for id_, container in self.containers.items()
                 if wanted.items() <= dict(container.config.labels).items()
             ]

@@ -522,3 +522,20 @@ def test_a_sandbox_of_a_pod_that_is_gone_is_removed(story):
             await until(lambda: not fake.sandboxes)
 
     story(tell)
+
+
+def test_a_sandbox_that_was_never_made_whole_is_removed_and_one_with_a_container_stays(story):
+    """As containerd 1.6 leaves one, with a process in the pod's cgroup, when whoever asked for it is killed."""
+
+    async def tell(fake: FakeCri, directory: str) -> None:
+        async with opened(fake, directory) as runtime:
+            await runtime.start(launch())
+            (sandbox,) = fake.sandboxes
+            fake.unready = {sandbox, "cut-off"}
+            fake.sandboxes["cut-off"] = fake.sandboxes[sandbox]
+            await until(lambda: "cut-off" not in fake.sandboxes)
+            looks = fake.counted("ListPodSandbox")
+            await until(lambda: fake.counted("ListPodSandbox") > looks + 1)
+            assert (list(fake.sandboxes), len(fake.running())) == ([sandbox], 1)
+
+    story(tell)

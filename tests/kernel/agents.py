@@ -190,10 +190,18 @@ class Up:
         if self.containerd is None:
             return None
         whole, mine = self.of_pod(name).paths()[0], self.container(name).paths()[0]
-        others = [path for path in whole.iterdir() if path.is_dir() and path != mine]
-        assert len(others) == 1, f"beside the container of {name} there are {_inhabited(others)}"
-        (other,) = others
-        return (("main", mine.name), ("", other.name))
+        others: list[Path] = []
+
+        def is_tidy() -> bool:
+            others[:] = [path for path in whole.iterdir() if path.is_dir() and path != mine]
+            return len(others) == 1
+
+        try:  # what was being made when an agent was killed is removed by the next one, after it has looked
+            eventually(is_tidy, within_seconds=READY_SECONDS)
+        except AssertionError:
+            beside = f"beside the container of {name} there are {_inhabited(others)}"
+            raise AssertionError(f"{beside}\n{self.log.read_text()[-3000:]}") from None
+        return (("main", mine.name), ("", others[0].name))
 
     def keeper_pid(self) -> int | None:
         """The state directory is among its arguments, and among those of its children that are to be containers."""

@@ -10,7 +10,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -272,7 +272,7 @@ class CriRuntime(Ground):
     async def remove(self, uid: str) -> None:
         for kept in [kept for kept in self._table if kept.attempt.uid == uid]:
             await self.forget(kept.attempt)
-        await self._remove_sandboxes(uid)
+        await self._remove_sandboxes(uid, self._sandboxes.remove(uid))
         await self._in_thread(partial(volumes.remove, uid, self._paths))
 
     async def pods(self) -> frozenset[str]:
@@ -333,7 +333,7 @@ class CriRuntime(Ground):
         )
         await self._sandboxes.note(boxes.items)
         await self._remove_forgotten()
-        self._remove_left()
+        self._remove_left(frozenset(one.pod_sandbox_id for one in listed.containers))
         for one in listed.containers:
             attempt = attempt_of(one.labels)
             if attempt is None or attempt in self._starting:
@@ -345,17 +345,20 @@ class CriRuntime(Ground):
             if kept is not None and kept.runs:
                 self._keep(self._ended(kept))
 
-    def _remove_left(self) -> None:
-        """Sandboxes of pods that are gone: somebody had asked for them who was killed before the answer."""
-        for uid in self._sandboxes.uids() - {attempt.uid for attempt in self._starting}:
+    def _remove_left(self, inhabited: frozenset[str]) -> None:
+        """Sandboxes of pods that are gone, and those that were never made whole: somebody had asked for them who was
+        killed before the answer."""
+        for uid in self._sandboxes.uids() - {attempt.uid for attempt in self._starting} - self._removing:
             with suppress(UnsafeName):  # none of ours
-                if uid not in self._removing and not os.path.isdir(self._paths.pod(uid)):
-                    self._keep(self._remove_sandboxes(uid))
+                if not os.path.isdir(self._paths.pod(uid)):
+                    self._keep(self._remove_sandboxes(uid, self._sandboxes.remove(uid)))
+                elif ids := self._sandboxes.unready(uid) - inhabited:
+                    self._keep(self._remove_sandboxes(uid, self._sandboxes.discard(uid, ids)))
 
-    async def _remove_sandboxes(self, uid: str) -> None:
+    async def _remove_sandboxes(self, uid: str, removal: Awaitable[None]) -> None:
         self._removing.add(uid)
         try:
-            await self._sandboxes.remove(uid)
+            await removal
         finally:
             self._removing.discard(uid)
 

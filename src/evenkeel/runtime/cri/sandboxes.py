@@ -82,6 +82,16 @@ class Sandboxes:
         if learning is not None:
             await asyncio.wait([learning])
 
+    def unready(self, uid: str) -> frozenset[str]:
+        """The IDs of those that no container is made in any more."""
+        return frozenset(one.id for one in self._of_pod.get(uid, {}).values() if not one.is_ready)
+
+    async def discard(self, uid: str, ids: Iterable[str]) -> None:
+        """These of the pod's. Raises CallFailed."""
+        for id_ in ids:
+            await self._remove(id_)
+            self._of_pod.get(uid, {}).pop(id_, None)
+
     async def remove(self, uid: str) -> None:
         """All of the pod's that the runtime has, with what is in them. Raises CallFailed."""
         ours = {STATE: self._paths.root, UID: uid}
