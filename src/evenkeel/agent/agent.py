@@ -79,9 +79,8 @@ class Agent:
         settings = settings_of(node.config)
         self._settings = settings
         self._telling = Telling(journal, clock)
-        self._pending_resize: Callable[[HeldPod], Refusal | None] = lambda _: (
-            None
-        )  # known after the first step
+        # Known after the first step; until then nobody has asked for one.
+        self._pending_resize: Callable[[HeldPod], Refusal | None] = lambda _: None
         self._holdings = Holdings(journal, self._with_status)
         self._cgroups = Cgroups(node, make_driver, self._tree_changed)
         self._sync = Sync(

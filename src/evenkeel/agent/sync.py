@@ -140,9 +140,7 @@ class Sync:
             # It was killed as a whole meanwhile: what the runtime makes of that is a guess.
             message = f"the pod was stopped while it was being set up: {held.life.verdict.reason}"
         life = changes.start_failed(held.life, name, message, self._clock(), self._settings)
-        self._holdings.put_life(attempt.uid, life)
-        self._telling.tell(WARNING, "Failed", f"cannot start container {name}: {message}", held.pod, name)
-        self.want_step(attempt.uid)
+        self._not_started(held, name, life, message)
 
     def no_image(self, attempt: Attempt, reason: str, message: str) -> None:
         held = self.held_of(attempt)
@@ -150,9 +148,13 @@ class Sync:
             return
         name = attempt.container
         life = changes.no_image(held.life, name, reason, message, self._clock(), self._settings)
-        self._holdings.put_life(attempt.uid, life)
+        self._not_started(held, name, life, message)
+
+    def _not_started(self, held: HeldPod, name: str, life: PodLife, message: str) -> None:
+        uid = held.pod.metadata.uid
+        self._holdings.put_life(uid, life)
         self._telling.tell(WARNING, "Failed", f"cannot start container {name}: {message}", held.pod, name)
-        self.want_step(attempt.uid)
+        self.want_step(uid)
 
     def exited(self, attempt: Attempt, exit_: Exit) -> None:
         """An end that was told of before, or of an attempt that is not the last, changes nothing."""

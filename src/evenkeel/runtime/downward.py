@@ -51,9 +51,7 @@ def _field(path: str, pod: Pod) -> str:
             raise NoValue(f"{path} holds a NUL character, which no variable can")
         return value
     if path == "spec.nodeName":
-        return (
-            pod.spec.node_name or os.uname().nodename
-        )  # of the machine that it is asked on, which runs the pod
+        return pod.spec.node_name or os.uname().nodename  # it is asked on the machine that runs the pod
     plain = {
         "metadata.name": metadata.name,
         "metadata.namespace": metadata.namespace,

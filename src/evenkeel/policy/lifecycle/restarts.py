@@ -35,7 +35,7 @@ def has_initialized(pod: Pod, life: PodLife) -> bool:
 def is_done(pod: Pod, container: Container, it: ContainerLife) -> bool:
     """Whether it has ended and is not started again. In a pod that begins anew its init containers are, whatever they
     came to before."""
-    if it.ended is None or (not it.has_begun and _runs_to_its_end_first(pod, container)):
+    if it.ended is None or (not it.has_begun and runs_to_its_end_first(pod, container)):
         return False
     return not restarts_after(pod, container, it.ended)
 
@@ -43,7 +43,7 @@ def is_done(pod: Pod, container: Container, it: ContainerLife) -> bool:
 def restarts_after(pod: Pod, container: Container, ended: Ended) -> bool:
     """What the restart policy says: the container's own where it has one, or the pod's."""
     policy = container.restart_policy or pod.spec.restart_policy or "Always"
-    if _runs_to_its_end_first(pod, container):
+    if runs_to_its_end_first(pod, container):
         return ended.exit_code != 0 and policy != "Never"  # once it has succeeded it is done
     if policy == "OnFailure":
         return ended.exit_code != 0 or bool(ended.stopped_as)
@@ -91,6 +91,6 @@ def _last_end(pod: Pod, container: Container, life: PodLife) -> Ended | None:
     return it.ended if not it.is_alive and is_done(pod, container, it) else None
 
 
-def _runs_to_its_end_first(pod: Pod, container: Container) -> bool:
+def runs_to_its_end_first(pod: Pod, container: Container) -> bool:
     """An init container that is no sidecar."""
     return container in pod.spec.init_containers and not container.is_sidecar

@@ -27,6 +27,7 @@ from evenkeel.policy.lifecycle.restarts import (
     has_initialized,
     outcome,
     restarts_after,
+    runs_to_its_end_first,
     sidecars,
 )
 from evenkeel.policy.pod_resources import RESIZE_PENDING
@@ -119,7 +120,6 @@ def _container(
 
     last_id = it.ended.id if it.ended is not None else ""
     last = _terminated(it.ended, id_of(last_id, it.attempt - 1 if it.is_alive else it.attempt))
-    is_init = container in pod.spec.init_containers and not container.is_sidecar
     has_succeeded = it.has_begun and not it.is_alive and it.ended is not None and it.ended.exit_code == 0
     if it.started_at is not None:
         state = ContainerState(running=ContainerStateRunning(timestamp(it.started_at)))
@@ -132,7 +132,7 @@ def _container(
         state=state,
         last_state=None if last is None else ContainerState(terminated=last),
         # Of an init container that runs to its end, "ready" is that it has.
-        ready=has_succeeded if is_init else it.is_running and it.is_ready,
+        ready=has_succeeded if runs_to_its_end_first(pod, container) else it.is_running and it.is_ready,
         restart_count=max(it.attempt - 1, 0),
         image=container.image,
         container_id=id_of(it.id, it.attempt),
