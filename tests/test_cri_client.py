@@ -136,6 +136,33 @@ def test_a_container_is_started_once_however_often_it_is_asked_for(story):
     story(tell)
 
 
+def test_a_start_asks_for_nothing_twice_and_for_nothing_that_it_does_not_need(story):
+    async def tell(fake: FakeCri, directory: str) -> None:
+        async with opened(fake, directory) as runtime:
+            before = len(fake.calls)
+            await runtime.start(launch())
+            asked = [name for name in fake.calls[before:] if not name.startswith("List")]  # looks go on
+            needed = ["RunPodSandbox", "CreateContainer", "StartContainer", "ContainerStatus"]
+            assert [name for name in asked if name in needed] == needed
+            assert sorted(asked) == sorted([*needed, "ImageStatus", "PodSandboxStatus"])
+
+    story(tell)
+
+
+def test_everything_but_the_sandbox_is_ready_while_that_is_being_made(story):
+    async def tell(fake: FakeCri, directory: str) -> None:
+        fake.hangs = {"RunPodSandbox"}
+        async with opened(fake, directory) as runtime:
+            starting_ = asyncio.create_task(runtime.start(launch()))
+            message = Path(state_paths(directory).attempt("u-1", "main", 1)) / "termination-log"
+            await until(lambda: fake.counted("RunPodSandbox") and message.exists())
+            assert fake.counted("ImageStatus") == 1
+            assert not fake.counted("CreateContainer")
+            starting_.cancel()
+
+    story(tell)
+
+
 @pytest.mark.parametrize("lost", ["RunPodSandbox", "CreateContainer", "StartContainer"])
 def test_an_answer_that_is_lost_starts_nothing_twice(story, lost):
     async def tell(fake: FakeCri, directory: str) -> None:

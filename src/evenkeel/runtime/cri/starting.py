@@ -77,17 +77,11 @@ class Starts:
         raise StartFailed(why)
 
     async def _begin(self, launch: Launch) -> str:
-        image, (sandbox, of_sandbox) = await _both(
-            images.have(self._connection, launch.container), self._sandboxes.ready(launch, self._naming)
+        (sandbox, of_sandbox), config = await _both(
+            self._sandboxes.ready(launch, self._naming), self._prepared(launch)
         )
-        wrong = root_refusal(launch, image)
-        if wrong:
-            raise StartFailed(wrong)
-        self._make_message_file(launch.attempt)
         request = pb.CreateContainerRequest(
-            pod_sandbox_id=sandbox.id,
-            config=container_config(launch, self._paths, self._has),
-            sandbox_config=of_sandbox,
+            pod_sandbox_id=sandbox.id, config=config, sandbox_config=of_sandbox
         )
         try:
             made = await self._connection.ask(request, pb.CreateContainerResponse, _CREATE_SECONDS)
@@ -109,6 +103,15 @@ class Starts:
             await removed(self._connection, made.container_id)
             raise StartFailed(error.message) from None
         return made.container_id
+
+    async def _prepared(self, launch: Launch) -> pb.ContainerConfig:
+        """Everything that a container needs but its sandbox, which takes longer: nothing of it is left to do then."""
+        image = await images.have(self._connection, launch.container)
+        wrong = root_refusal(launch, image)
+        if wrong:
+            raise StartFailed(wrong)
+        self._make_message_file(launch.attempt)
+        return container_config(launch, self._paths, self._has)
 
     async def _begun_before(self, attempt: Attempt) -> str:
         """One that was made and never started is removed: the plan may be another by now. A runtime that is still busy
@@ -164,12 +167,13 @@ class Starts:
 
 
 async def _both(one: Coroutine[Any, Any, A], other: Coroutine[Any, Any, B]) -> tuple[A, B]:
-    """Beside each other, and both to their end: a sandbox that is being made is known of when it is made."""
+    """Beside each other, and both to their end: a sandbox that is being made is known of when it is made. What the
+    second has to say comes first: who waits for an image is not told of a sandbox."""
     first, second = await asyncio.gather(one, other, return_exceptions=True)
-    if isinstance(first, BaseException):
-        raise first
     if isinstance(second, BaseException):
         raise second
+    if isinstance(first, BaseException):
+        raise first
     return first, second
 
 
