@@ -349,6 +349,14 @@ def test_attempts_are_told_apart_from_rotated_files(tmp_path: Path) -> None:
     assert log_reading.attempts(str(tmp_path / "none")) == ()
 
 
+def test_an_attempt_whose_log_is_just_being_rotated_is_the_current_one(tmp_path: Path) -> None:
+    """A container runtime opens the new file a while after the old one was moved aside."""
+    for name in ("1.log", "1.log.20260102-030405", "2.log.20260102-030406"):
+        (tmp_path / name).write_text("2026-01-02T03:04:05.0Z stdout F said\n")
+    assert log_reading.attempts(str(tmp_path)) == (1, 2)
+    assert [line.text for line in log_reading.read_logs(str(tmp_path / "2.log"))] == [b"said"]
+
+
 def test_the_end_of_a_termination_message_is_what_counts(tmp_path: Path) -> None:
     (tmp_path / "termination-log").write_bytes(b"x" * 5000 + b"the reason")
     message = log_reading.termination_message(str(tmp_path), str(tmp_path / "1.log"), "File", is_error=True)

@@ -72,10 +72,11 @@ def follow(
 
 def attempts(directory: str) -> tuple[int, ...]:
     """The attempts of which a container's log directory has a log, in order: the last is the current one, the one
-    before it is what `--previous` shows."""
+    before it is what `--previous` shows. While a log is being rotated only what it was rotated to is there."""
     with suppress(FileNotFoundError, NotADirectoryError):
-        names = (name.removesuffix(".log") for name in os.listdir(directory) if name.endswith(".log"))
-        return tuple(sorted(int(name) for name in names if name.isascii() and name.isdigit()))
+        logs = (name.partition(".log") for name in os.listdir(directory))
+        numbers = {number for number, suffix, stamp in logs if suffix and (not stamp or stamp[0] == ".")}
+        return tuple(sorted(int(number) for number in numbers if number.isascii() and number.isdigit()))
     return ()
 
 
