@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -248,6 +249,7 @@ class FakeCri:
                 exit_code=container.exit_code,
                 labels=container.config.labels,
                 annotations=container.config.annotations,
+                log_path=self._log_path(container),
             ),
             info={"info": json.dumps({"pid": pid, "runtimeSpec": spec})},
         )
@@ -255,6 +257,14 @@ class FakeCri:
     def _UpdateContainerResources(self, request: Any) -> Any:
         assert request.container_id in self.containers
         return pb.UpdateContainerResourcesResponse()
+
+    def _ReopenContainerLog(self, request: Any) -> Any:
+        Path(self._log_path(self.containers[request.container_id])).touch()
+        return pb.ReopenContainerLogResponse()
+
+    def _log_path(self, container: "_Container") -> str:
+        sandbox = self.sandboxes.get(container.sandbox)
+        return f"{sandbox.log_directory}/{container.config.log_path}" if sandbox is not None else ""
 
     def _ExecSync(self, request: Any) -> Any:
         assert self.containers[request.container_id].state == "running"

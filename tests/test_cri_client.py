@@ -424,6 +424,49 @@ def test_a_command_runs_inside_and_tells_its_exit_code_and_output(story):
     story(tell)
 
 
+def test_a_log_that_an_agent_moved_aside_before_it_was_killed_is_opened_anew(story, monkeypatch):
+    monkeypatch.setattr(client, "_ROTATION_SECONDS", 0.01)
+
+    async def tell(fake: FakeCri, directory: str) -> None:
+        log = Path(state_paths(directory).container_logs("default", "web", "u-1", "main")) / "1.log"
+        log.parent.mkdir(parents=True)
+        log.with_name("1.log.20260102-030405").write_text("before")
+        async with opened(fake, directory) as runtime:
+            await runtime.start(launch())
+            await until(log.exists)
+            assert log.read_text() == ""
+
+    story(tell)
+
+
+def test_a_log_is_put_back_if_the_runtime_opens_no_new_one_and_never_over_a_new_one(story, monkeypatch):
+    looks = []
+    rotate = client.notes.rotate
+    monkeypatch.setattr(client, "_ROTATION_SECONDS", 0.01)
+    monkeypatch.setattr(client.notes, "rotate", lambda *of: looks.append(of) or rotate(*of))
+
+    async def tell(fake: FakeCri, directory: str) -> None:
+        log = Path(state_paths(directory).container_logs("default", "web", "u-1", "main")) / "1.log"
+        rotated = log.with_name("1.log.20260102-030405")
+        log.parent.mkdir(parents=True)
+        async with opened(fake, directory) as runtime:
+            fake.refuses["ReopenContainerLog"] = "not now"
+            rotated.write_text("all of it")
+            await runtime.start(launch())
+            await until(log.exists)
+            assert (log.read_text(), rotated.exists()) == ("all of it", False)
+            # Now it does, and its answer is lost.
+            del fake.refuses["ReopenContainerLog"]
+            fake.loses.add("ReopenContainerLog")
+            log.rename(rotated)
+            await until(lambda: not fake.loses)
+            before = len(looks)
+            await until(lambda: len(looks) > before + 1)  # that attempt is over, and the next
+            assert (log.read_text(), rotated.read_text()) == ("", "all of it")
+
+    story(tell)
+
+
 def test_a_runtime_that_takes_its_time_to_say_its_first_word_is_heard(story):
     """As on a slow machine: it listens, and begins to speak when it gets to it."""
 

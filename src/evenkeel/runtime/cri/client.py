@@ -303,12 +303,15 @@ class CriRuntime(Ground):
 
     async def _rotate(self, kept: Kept) -> None:
         rotated = await self._in_thread(partial(notes.rotate, kept.log, self._limits))
-        if rotated:
-            request = pb.ReopenContainerLogRequest(container_id=kept.id)
-            try:
-                await self._connection.ask(request, pb.ReopenContainerLogResponse)
-            except CallFailed:  # it writes on to the file that it has: that is put back
-                with suppress(OSError):
+        if rotated is None:
+            return
+        request = pb.ReopenContainerLogRequest(container_id=kept.id)
+        try:
+            await self._connection.ask(request, pb.ReopenContainerLogResponse)
+        except CallFailed:
+            # It writes on to the file that it has: that is put back, unless there is a new one after all.
+            with suppress(OSError):
+                if rotated and not os.path.lexists(kept.log):
                     os.rename(rotated, kept.log)
 
     # What the runtime has

@@ -88,20 +88,23 @@ def score_notes(kept: Kept, launch: Launch) -> tuple[str, ...]:
     return (f"oom_score_adj is {has} and not {wanted}: the container runtime gave it that",)
 
 
-def rotate(path: str, limits: LogLimits) -> str:
+def rotate(path: str, limits: LogLimits) -> str | None:
     """Moves a log that has grown too large aside, as kubelet does, and removes the oldest; where it was moved to, or
-    empty. Blocks for a moment."""
+    None. One that is not there was moved by an agent that was killed before the runtime heard of it, or was removed by
+    somebody (then empty): the runtime is to open a new one in any case. Blocks for a moment."""
+    directory, name = os.path.split(path)
     try:
-        if os.stat(path).st_size < limits.max_bytes:
-            return ""
-        directory, name = os.path.split(path)
         rotated = sorted(other for other in os.listdir(directory) if other.startswith(f"{name}."))
+        if not os.path.exists(path):
+            return os.path.join(directory, rotated[-1]) if rotated else ""
+        if os.stat(path).st_size < limits.max_bytes:
+            return None
         target = f"{path}.{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
         if os.path.exists(target):
-            return ""
+            return None
         os.rename(path, target)
         for other in rotated[: max(0, len(rotated) + 2 - limits.max_files)]:
             os.unlink(os.path.join(directory, other))
     except OSError:
-        return ""
+        return None
     return target
