@@ -285,6 +285,22 @@ def processes_of(cgroup: Cgroup) -> list[int]:
     return [int(pid) for pid in path.read_text().split()] if path.exists() else []
 
 
+def first_of(cgroup: Cgroup) -> int:
+    """The container's own first process: its parent is outside. Numbers begin anew after the largest."""
+    pids = processes_of(cgroup)
+    parents = {pid: parent_of(pid) for pid in pids}
+    (first,) = [pid for pid, parent in parents.items() if parent and parent not in pids]
+    return first
+
+
+def parent_of(pid: int) -> int:
+    """0 if it has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+
+
 def _inhabited(cgroups: list[Path]) -> dict[str, list[str]]:
     """What runs in cgroups, by their names."""
     pids = {path.name: (path / "cgroup.procs").read_text().split() for path in cgroups}

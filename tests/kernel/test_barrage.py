@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from evenkeel.server.listen import connect
-from tests.kernel.agents import MakeUp, Up, is_alive, pod, processes_of, up
+from tests.kernel.agents import MakeUp, Up, first_of, is_alive, pod, processes_of, up
 from tests.kernel.conftest import MACHINE
 from tests.kernel.waiting import eventually
 
@@ -24,7 +24,7 @@ MIB = 1 << 20
 SLEEP = ["sleep", "100000"]
 # An emulated machine is slow: less of everything, of the same kinds.
 PODS, LARGE_BYTES, ROUNDS, CLIENTS = (200, 2 * MIB, 2, 1200) if MACHINE == "host" else (60, MIB // 4, 1, 300)
-PATIENCE_SECONDS = 60.0 if MACHINE == "host" else 300.0
+PATIENCE_SECONDS = 300.0  # a wait that succeeds costs nothing of it
 # What an agent may have grown by when a barrage is over, however long it was: the most values that it reads of one file
 # take almost as much, and leave holes in its heap that the next such file fills.
 GROWTH_BYTES = 40 * MIB
@@ -116,7 +116,8 @@ def test_pods_that_fork_log_and_stay_without_end_are_bounded_and_end_when_told(u
         lambda: _written_bytes(keeper) - relayed_before > BURST_BYTES + MIB, within_seconds=PATIENCE_SECONDS
     )
     for _ in range(20):  # while both go on
-        assert int(forks.read("pids.current")) <= POD_PIDS
+        # Those that are there: the kernel counts one that it is about to refuse in pids.current for a moment.
+        assert len(forks.processes()) <= POD_PIDS
         assert len(_sizes(logs)) <= LOG_FILES
         assert all(size <= LOG_FILE_BYTES for size in _sizes(logs))
         time.sleep(0.05)
@@ -272,7 +273,7 @@ def _main_process(agent: Up, name: str) -> int:
     """The one process of the pod's container, which was never restarted."""
     status = agent.await_phase(name, "Running")
     assert status["containerStatuses"][0].get("restartCount", 0) == 0
-    return min(processes_of(agent.container(name)))
+    return first_of(agent.container(name))
 
 
 def _resident_bytes(pid: int) -> int:
