@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.kernel.agents import MakeUp, pod, up
+from tests.kernel.agents import READY_SECONDS, MakeUp, pod, up
 from tests.kernel.waiting import eventually
 from tests.machines.containerd import Containerd
 
@@ -36,7 +36,9 @@ def test_a_container_is_a_scope_in_its_pods_slice_with_what_the_plan_says(up: Ma
     wanted = {"memory.min": f"{32 << 20}\n", "memory.oom.group": "1\n"}
     eventually(lambda: {file: (scope / file).read_text() for file in wanted} == wanted)
     (scope / "memory.min").write_text("0")
-    eventually(lambda: (scope / "memory.min").read_text() == wanted["memory.min"])
+    eventually(
+        lambda: (scope / "memory.min").read_text() == wanted["memory.min"], within_seconds=READY_SECONDS
+    )
     before = (scope / "cgroup.procs").read_text()
     subprocess.run(["systemctl", "daemon-reload"], check=True)
     agent.kill()
@@ -45,7 +47,9 @@ def test_a_container_is_a_scope_in_its_pods_slice_with_what_the_plan_says(up: Ma
     eventually(lambda: {file: (scope / file).read_text() for file in wanted} == wanted)
     assert (scope / "cgroup.procs").read_text() == before
     os.kill(int(before), signal.SIGKILL)
-    eventually(lambda: agent.status("one")["containerStatuses"][0]["restartCount"] == 1)
+    eventually(
+        lambda: agent.status("one")["containerStatuses"][0]["restartCount"] == 1, within_seconds=READY_SECONDS
+    )
 
 
 def test_two_cgroup_drivers_on_one_tree_are_refused(containerd: Containerd):

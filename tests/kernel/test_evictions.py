@@ -8,8 +8,8 @@ import pytest
 from evenkeel.agent.journal import Journal
 from evenkeel.agent.pressure.recording import KIND
 from evenkeel.host.meminfo import parse_meminfo
-from tests.kernel.agents import MIB, MakeUp, Up, pod, up, with_host_path
-from tests.kernel.planned import oom_kills
+from tests.kernel.agents import MIB, READY_SECONDS, MakeUp, Up, pod, up, with_host_path
+from tests.kernel.planned import memory_bytes, oom_kills
 from tests.kernel.waiting import eventually
 from tests.machines.programs import programs
 
@@ -29,6 +29,21 @@ def grow(name: str, kind: str, mib: int, rate_mib: int = 0, *, request_mib: int 
     return pod(name, command, container=resources, **spec)
 
 
+def when_told(plain: dict, directory: Path) -> dict:
+    """The same pod; its first container begins when the file `go` is there."""
+    first = plain["spec"]["containers"][0]
+    wait = f"until [ -e {directory}/go ]; do sleep 0.05; done"
+    first["command"] = ["sh", "-c", f"{wait}; exec {' '.join(first['command'])}"]
+    return with_host_path(plain, directory)
+
+
+def await_grown(agent: Up, name: str, mib: int) -> None:
+    """Until the pod has what it grows to: who uses nothing is not considered."""
+    agent.await_phase(name, "Running")
+    container = agent.container(name)
+    eventually(lambda: memory_bytes(container) >= mib * MIB, within_seconds=READY_SECONDS)
+
+
 def decisions(agent: Up) -> list[dict]:
     with Journal.read(str(agent.state / "journal.db")) as journal:
         return [record.decision for record in journal.decisions(KIND)]
@@ -39,11 +54,10 @@ def decisions(agent: Up) -> list[dict]:
 def test_the_pod_above_its_request_goes_and_the_one_within_stays(up: MakeUp):
     agent = up(*FLAGS)
     agent.start()
-    agent.apply(
-        grow("within", "anon", 96, request_mib=128),
-        grow("batch", "anon", 32),
-        grow("runaway", "anon", 1024, RUNAWAY_MIB_A_SECOND, restartPolicy="Never"),
-    )
+    agent.apply(grow("within", "anon", 96, request_mib=128), grow("batch", "anon", 32))
+    await_grown(agent, "within", 96)
+    await_grown(agent, "batch", 32)
+    agent.apply(grow("runaway", "anon", 1024, RUNAWAY_MIB_A_SECOND, restartPolicy="Never"))
     status = agent.await_phase("runaway", "Failed")
     assert status["reason"] == "Evicted"
     assert "allocatableMemory.available" in status["message"]
@@ -52,8 +66,11 @@ def test_the_pod_above_its_request_goes_and_the_one_within_stays(up: MakeUp):
     assert (disruption["status"], disruption["reason"]) == ("True", "TerminationByKubelet")
     assert agent.phase("within") == agent.phase("batch") == "Running"
     assert oom_kills(agent.cgroup()) == 0
-    victims = [one["pod"] for record in decisions(agent) for one in record["evictions"]]
-    assert victims == ["default/runaway"]
+
+    def victims() -> list[str]:
+        return [one["pod"] for record in decisions(agent) for one in record["evictions"]]
+
+    assert eventually(victims) == ["default/runaway"]  # a decision is recorded after it was carried out
     assert any("runaway" in line for line in agent.cli("events").splitlines() if "Evicted" in line)
 
 
@@ -64,14 +81,15 @@ def test_pressure_is_a_condition_keeps_best_effort_out_and_ends_with_the_pods_re
     # Not faster than an agent on a busy machine: what the kernel kills brings no back-off.
     agent.apply(grow("within", "anon", 96, request_mib=128), grow("runaway", "anon", 1024, 200))
     agent.await_phase("runaway", "Failed")
-    eventually(lambda: "BackOff" in reasons(agent, "runaway"))
+    eventually(lambda: "BackOff" in reasons(agent, "runaway"), within_seconds=READY_SECONDS)
     # The period of a second is over, and with it the condition; then the back-off of ten; then it is there again.
     eventually(
-        lambda: "NodeHasMemoryPressure" in reasons(agent) and "NodeHasNoMemoryPressure" in reasons(agent)
+        lambda: "NodeHasMemoryPressure" in reasons(agent) and "NodeHasNoMemoryPressure" in reasons(agent),
+        within_seconds=READY_SECONDS,
     )
     eventually(lambda: condition(agent, "MemoryPressure") == "False")
-    eventually(lambda: reasons(agent, "runaway").count("Returning") == 1, within_seconds=60)
-    eventually(lambda: reasons(agent, "runaway").count("Evicted") == 2, within_seconds=60)
+    eventually(lambda: reasons(agent, "runaway").count("Returning") == 1, within_seconds=READY_SECONDS)
+    eventually(lambda: reasons(agent, "runaway").count("Evicted") == 2, within_seconds=READY_SECONDS)
     assert agent.phase("within") == "Running"
     eventually(lambda: reasons(agent, "runaway").count("BackOff") == 2)
     waits = [one["message"] for one in events(agent, "runaway") if one["reason"] == "BackOff"]
@@ -79,25 +97,26 @@ def test_pressure_is_a_condition_keeps_best_effort_out_and_ends_with_the_pods_re
 
 
 @pytest.mark.req("B16")
-def test_a_soft_threshold_waits_for_its_time_and_gives_the_pod_its_grace(up: MakeUp, tmp_path):
-    agent = up(
-        "--eviction-hard=memory.available<8Mi",
-        "--eviction-soft=memory.available<100Gi",  # the machine has less
-        "--eviction-soft-grace-period=memory.available=10s",  # the pod is there, and listens, within that
-        "--eviction-max-pod-grace-period=20",
-        "--eviction-pressure-transition-period=1s",
-    )
+def test_a_soft_threshold_waits_for_its_time_and_gives_the_pod_its_grace(up: MakeUp, tmp_path: Path):
+    agent = up("--eviction-hard=memory.available<8Mi", "--eviction-pressure-transition-period=1s")
     agent.start()
-    said = tmp_path / "said"
-    script = f"trap 'echo term > {said}; exit 0' TERM; while :; do sleep 0.05; done"
-    little = {"resources": {"requests": {"memory": "64Ki"}}}  # BestEffort is not let in now
-    polite = pod("polite", ["sh", "-c", script], container=little, restartPolicy="Never")
+    said, listens = tmp_path / "said", tmp_path / "listens"
+    script = f"trap 'echo term > {said}; exit 0' TERM; echo > {listens}; while :; do sleep 0.05; done"
+    polite = pod("polite", ["sh", "-c", script], restartPolicy="Never")
     polite["spec"]["terminationGracePeriodSeconds"] = 20
     agent.apply(with_host_path(polite, tmp_path))
+    agent.await_phase("polite", "Running")
+    eventually(listens.exists)
+    agent.kill()
+    agent.start(
+        "--eviction-soft=memory.available<100Gi",  # the machine has less
+        "--eviction-soft-grace-period=memory.available=2s",
+        "--eviction-max-pod-grace-period=20",
+    )
     status = agent.await_phase("polite", "Failed")
     assert status["reason"] == "Evicted"
     assert said.read_text() == "term\n"
-    assert "soft threshold of 100Gi for 10 s or longer" in status["message"]
+    assert "soft threshold of 100Gi for 2 s or longer" in status["message"]
 
 
 @pytest.mark.req("A20", "E14")
@@ -119,14 +138,16 @@ def test_an_eviction_that_was_noted_is_known_after_the_agent_was_killed(up: Make
 
 
 @pytest.mark.req("A20")
-def test_a_pod_goes_whole_with_all_its_containers_and_processes(up: MakeUp):
+def test_a_pod_goes_whole_with_all_its_containers_and_processes(up: MakeUp, tmp_path: Path):
     # Alone on the node it would wait at its memory.high before the threshold is reached, for most of a minute.
     agent = up(*FLAGS, "--memory-throttling-factor=1")
     agent.start()
     many = grow("many", "tree", 1024, RUNAWAY_MIB_A_SECOND, restartPolicy="Never")
     many["spec"]["containers"].append({"name": "beside", "image": "host", "command": ["sleep", "1000"]})
-    agent.apply(many)
+    agent.apply(when_told(many, tmp_path))
+    agent.await_phase("many", "Running")  # both containers are there
     whole = agent.of_pod("many")
+    (tmp_path / "go").touch()
     status = agent.await_phase("many", "Failed")
     assert {one["state"]["terminated"]["exitCode"] for one in status["containerStatuses"]} == {137}
     eventually(lambda: not whole.paths()[0].exists())
