@@ -9,7 +9,7 @@ import pytest
 
 from evenkeel.agent.journal import Journal
 from evenkeel.agent.pressure import cpu
-from tests.kernel.agents import MakeUp, Up, pod, processes_of, up
+from tests.kernel.agents import READY_SECONDS, MakeUp, Up, pod, processes_of, up
 from tests.kernel.cgroups import Cgroup
 from tests.kernel.planned import cpu_quota
 from tests.kernel.waiting import eventually
@@ -90,11 +90,14 @@ def test_cores_of_ones_own_outlive_the_agent_follow_a_resize_and_are_given_back(
     assert (cpus(agent, "pinned"), cpus(agent, "shares"), cpus(agent, "later")) == ({1}, {0}, {0})
 
     agent.apply(_with_limits(pinned, {"cpu": "500m", "memory": "16Mi"}))
-    eventually(lambda: cpus(agent, "shares") == {0, 1})
-    assert (cpus(agent, "pinned"), cpu_quota(agent.container("pinned"))) == ({0, 1}, 0.5)
+    container = agent.container("pinned")
+
+    def given() -> tuple[set[int], set[int], float | None]:
+        return cpus(agent, "shares"), cpus(agent, "pinned"), cpu_quota(container)
+
+    eventually(lambda: given() == ({0, 1}, {0, 1}, 0.5))
     agent.apply(pinned)
-    eventually(lambda: cpus(agent, "shares") == {0})
-    assert (cpus(agent, "pinned"), cpu_quota(agent.container("pinned"))) == ({1}, None)
+    eventually(lambda: given() == ({0}, {1}, None))
     assert processes_of(agent.container("pinned")) == [main]  # all in place
 
     agent.client.delete("default", "pinned")
@@ -113,8 +116,7 @@ def test_burst_is_set_on_what_is_limited_and_follows_a_resize(up: MakeUp):
     file = "cpu.max.burst" if main.has("cpu.max.burst") else "cpu.cfs_burst_us"
     assert int(main.read(file)) == 10_000
     agent.apply(_with_limits(limited, {"cpu": "400m"}))
-    eventually(lambda: int(main.read(file)) == 20_000)
-    assert cpu_quota(main) == 0.4
+    eventually(lambda: (int(main.read(file)), cpu_quota(main)) == (20_000, 0.4))
 
 
 @pytest.mark.req("A22", "E14")
@@ -146,7 +148,7 @@ def test_who_keeps_a_pod_from_the_cpu_it_requested_is_lowered_then_evicted(up: M
         agent.cgroup("besteffort").write(file, most)
         return False
 
-    eventually(starve, within_seconds=90)
+    eventually(starve, within_seconds=READY_SECONDS)
     status = agent.status("greedy")
     assert status["reason"] == "Evicted"
     assert "default/starved received" in status["message"]

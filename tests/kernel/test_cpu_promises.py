@@ -23,18 +23,31 @@ make_node = planned.make_node
 # emulator waits for a processor, the time goes on for whoever was at work in it.
 MEASURED_SECONDS = 4.0 if os.environ.get("EVENKEEL_MACHINE") == "host" else 8.0
 WARM_UP_SECONDS = 0.2
-PATIENCE_SECONDS = 90.0
+AT_ONCE_SECONDS = 0.005 if os.environ.get("EVENKEEL_MACHINE") == "host" else 0.05
+PATIENCE_SECONDS = 180.0
+
+
+def used_by_now(cgroups: list[Cgroup]) -> list[float]:
+    """What each has used, at one and the same moment: who is kept from reading on, with one read and the next not yet,
+    begins anew."""
+
+    def read_at_once() -> list[float]:
+        began = time.monotonic()
+        used = [cpu_seconds(cgroup) for cgroup in cgroups]
+        return used if time.monotonic() - began < AT_ONCE_SECONDS else []
+
+    return eventually(read_at_once, within_seconds=PATIENCE_SECONDS)
 
 
 def wait_for_use(cgroups: list[Cgroup], seconds: float) -> list[float]:
     """What each has used by the time that they have used `seconds` together."""
-    before = [cpu_seconds(cgroup) for cgroup in cgroups]
+    before = used_by_now(cgroups)
     deadline = time.monotonic() + PATIENCE_SECONDS
     used = [0.0]
     while sum(used) < seconds:
         assert time.monotonic() < deadline, f"{used} s of processor time within {PATIENCE_SECONDS:g} s"
         time.sleep(seconds / 20)  # looking takes processor time too
-        used = [cpu_seconds(cgroup) - start for cgroup, start in zip(cgroups, before, strict=True)]
+        used = [now - start for now, start in zip(used_by_now(cgroups), before, strict=True)]
     return used
 
 
@@ -99,14 +112,16 @@ def test_a_container_is_throttled_at_its_limit(make_node: MakeNode):
     node.apply(pod("limited", c="{requests: {cpu: 50m}, limits: {cpu: 200m}}"))
     limited = node.container("limited/c")
     node.start("limited/c", "spin").answer()
-    eventually(lambda: throttles(limited) > 0)
-    throttled, before, began = throttles(limited), cpu_seconds(limited), time.monotonic()
+    eventually(lambda: throttles(limited) > 0, within_seconds=PATIENCE_SECONDS)
+    # The time is taken before and after what was used in it: not of less, whoever keeps us from reading on.
+    began, throttled, before = time.monotonic(), throttles(limited), cpu_seconds(limited)
 
     time.sleep(6)  # the measurement
 
     used, passed = cpu_seconds(limited) - before, time.monotonic() - began
     assert used <= 0.2 * passed * 1.05
-    assert throttles(limited) > throttled
+    # On a busy machine it may get less than its limit for a while.
+    eventually(lambda: throttles(limited) > throttled, within_seconds=PATIENCE_SECONDS)
 
 
 @pytest.mark.req("A4")
@@ -216,11 +231,20 @@ def test_time_saved_in_idle_periods_may_be_used_at_once_where_burst_is_on(make_n
     burst = "cpu.max.burst" if limited.has("cpu.max.burst") else "cpu.cfs_burst_us"
     assert int(limited.read(burst)) == 100_000 * percent // 100
     program = node.start("limited/c", "work")
-    periods = limited.counters("cpu.stat")["nr_periods"]
-    while limited.counters("cpu.stat")["nr_periods"] == periods:  # to begin with a new one
-        program.ask("work 200")  # periods are counted while somebody works
-        time.sleep(0.02)
 
-    program.ask("work 150000")  # a quota and a half; with burst there are two
+    def periods() -> int:
+        return limited.counters("cpu.stat")["nr_periods"]
 
+    def was_within_a_period() -> bool:
+        """A quota and a half was used, or refused, in one period; on a busy machine it may take longer than one, and
+        says nothing then. With burst there are two."""
+        before = periods()
+        while periods() == before:  # to begin with a new one
+            program.ask("work 200")  # periods are counted while somebody works
+            time.sleep(0.02)
+        began = periods()
+        program.ask("work 150000")
+        return throttles(limited) > 0 or periods() == began
+
+    eventually(was_within_a_period, within_seconds=PATIENCE_SECONDS)
     assert (throttles(limited) > 0) == (percent == 0)

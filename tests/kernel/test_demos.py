@@ -66,7 +66,7 @@ def demo(name: str, demos: Demos) -> Iterator[subprocess.Popen[str]]:
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
-            process.wait(60)
+            process.wait(TIME_LIMIT_SECONDS)
         process.stdout.close()
     assert not list(directory.iterdir())
     tops = [*hierarchies().values(), *named_hierarchies()]
@@ -137,5 +137,5 @@ def test_a_demonstration_that_is_interrupted_removes_everything_too(demos: Demos
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGINT)  # whoever is impatient gets no less
         rest = process.stdout.read()
-        assert process.wait(60) == 130, rest
+        assert process.wait(TIME_LIMIT_SECONDS) == 130, rest
         assert "everything is removed" in rest
