@@ -471,7 +471,10 @@ def test_a_runtime_that_takes_its_time_to_say_its_first_word_is_heard(story):
     """As on a slow machine: it listens, and begins to speak when it gets to it."""
 
     async def tell(fake: FakeCri, directory: str) -> None:
+        passing = []
+
         async def hesitate(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            passing.append(asyncio.current_task())
             await asyncio.sleep(0.5)
             its_reader, its_writer = await asyncio.open_unix_connection(fake.path)
             await asyncio.gather(passed_on(reader, its_writer), passed_on(its_reader, writer))
@@ -481,6 +484,7 @@ def test_a_runtime_that_takes_its_time_to_say_its_first_word_is_heard(story):
             answer = await connection.ask(pb.VersionRequest(), pb.VersionResponse)
             assert answer.runtime_name == "fake"
             await connection.close()
+            await asyncio.gather(*passing)  # both ends are closed, before the loop is
 
     story(tell)
 
@@ -489,6 +493,7 @@ async def passed_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
     while data := await reader.read(1 << 16):
         writer.write(data)
     writer.close()
+    await writer.wait_closed()
 
 
 def test_nothing_of_a_removed_pod_is_left(story):
