@@ -312,6 +312,9 @@ def test_a_command_that_takes_too_long_is_ended_and_nothing_else(containers: Con
         record = await world.start("slow", "sleep", "600")
         result = await world.runtime.execute(record.attempt, ("sh", "-c", "echo begun; sleep 600"), 0.5)
         assert result.exit_code is None
+        # Also wherever its processes are by then.
+        for milliseconds in (0, 1, 3, 6, 10, 15, 20, 30):
+            await world.runtime.execute(record.attempt, ("sleep", "600"), milliseconds / 1000)
         await until(lambda: len(world.processes("slow")) == 1)
         assert (await world.runtime.containers())[record.attempt].exit is None
         await world.runtime.stop(record.attempt, 0)
@@ -338,21 +341,19 @@ def test_the_termination_message_is_kept(containers: Containers):
 def test_an_end_while_no_client_was_there_is_known_to_the_next(containers: Containers):
     async def body(world: Containers) -> None:
         lasting = await world.start("lasting", "sleep", "600")
+        meet = world.state / "meet"
+        meet.mkdir()
         ending = await world.shell(
             "ending",
-            "until [ -e /tmp/$HOSTNAME-x ]; do sleep 0.01; done; exit 5",
+            "until [ -e /tmp/go ]; do sleep 0.01; done; exit 5",
             container=("volumeMounts: [{name: d, mountPath: /tmp}]"),
-            spec=f"volumes: [{{name: d, hostPath: {{path: {world.state.parent}}}}}]",
+            spec=f"volumes: [{{name: d, hostPath: {{path: {meet}}}}}]",
         )
         keeper = world.keeper()
         await world.runtime.close()
-        flag = world.state.parent / "ending-x"
-        flag.touch()
-        try:
-            directory = world.state / f"pods/uid-ending/{CONTAINER}.1"
-            await until((directory / "exit").exists)
-        finally:
-            flag.unlink()
+        (meet / "go").touch()
+        directory = world.state / f"pods/uid-ending/{CONTAINER}.1"
+        await until((directory / "exit").exists)
         world.runtime = world.another()
         await world.runtime.open()
         assert world.keeper() == keeper

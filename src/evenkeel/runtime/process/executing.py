@@ -39,6 +39,7 @@ class _Execution:
         self.output = output
         self.text = b""
         self.overdue: Timer | None = None
+        self.is_overdue = False
 
 
 class Executing:
@@ -106,6 +107,8 @@ class Executing:
             status = self._unknown.pop(execution.second, None) if execution.second else None
             if status is not None:
                 self.child_ended(execution.second, status)
+            elif execution.second and execution.is_overdue:
+                _kill(execution)
 
     def _read_output(self, execution: _Execution) -> None:
         """What is above the bound is taken too, so that nobody waits for a reader."""
@@ -122,15 +125,13 @@ class Executing:
             pass
 
     def _overdue(self, execution: _Execution) -> None:
+        self._read_report(execution)
         if execution not in self._executions:
             return
         self._read_output(execution)
         self._answer(execution, exit_code=None, output=_text(execution.text))
-        with suppress(OSError):
-            if execution.second:
-                os.killpg(execution.second, signal.SIGKILL)
-            elif execution.first:
-                os.kill(execution.first, signal.SIGKILL)
+        execution.is_overdue = True
+        _kill(execution)
 
     def _done(self, execution: _Execution) -> None:
         if execution not in self._executions:
@@ -170,6 +171,18 @@ class Executing:
             execution.output = -1
 
 
+def _kill(execution: _Execution) -> None:
+    """The second and all of its group, in which it may not be yet; or before that the first, and then the second ends
+    by itself, unless its number is told after all. Neither was waited for: no other can have their numbers."""
+    if execution.second:
+        for kill in (os.kill, os.killpg):
+            with suppress(OSError):
+                kill(execution.second, signal.SIGKILL)
+    elif execution.first:
+        with suppress(OSError):
+            os.kill(execution.first, signal.SIGKILL)
+
+
 def numbered(said: bytes) -> tuple[int, bytes]:
     """The second's number, 0 if it is not told yet, and the rest of the report. The second may have spoken before it:
     both write as they come to it."""
@@ -197,16 +210,21 @@ def _first(
         for number, descriptor in enumerate((nothing, output, output)):
             os.dup2(descriptor, number, inheritable=True)
         _enter_namespaces(process.pid, process.ticks)
+        orders_end, orders = os.pipe2(os.O_CLOEXEC)
         second = syscalls.clone(syscalls.CLONE_PARENT)
         if second == 0:
-            spawn.guarded(partial(_second, plan._replace(argv=command), origin, report), report)
+            os.close(orders)
+            spawn.guarded(partial(_second, plan._replace(argv=command), origin, orders_end, report), report)
         os.write(report, b"%d\n" % second)
+        os.write(orders, b"go")
 
     spawn.guarded(act, report)
 
 
-def _second(plan: spawn.Plan, origin: spawn.Origin, report: int) -> None:
+def _second(plan: spawn.Plan, origin: spawn.Origin, orders: int, report: int) -> None:
     os.setsid()
+    if not os.read(orders, 1):
+        return  # the first was killed before it told our number: nobody else knows of us
     program = spawn.settle(plan, origin)
     syscalls.close_on_exec_from(3)
     spawn.execute(program, report)
