@@ -17,7 +17,7 @@ from evenkeel.host.service_manager import feed_watchdog, notify, watchdog_second
 def listening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(tmp_path / "notify"))
-        listener.settimeout(5)
+        listener.settimeout(30)
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
         yield listener
 
@@ -64,6 +64,14 @@ def test_the_watchdog_is_fed_again_and_again(listening: socket.socket, monkeypat
         feeding.cancel()
 
     asyncio.run(fed())
+
+
+def test_one_who_does_not_listen_is_not_waited_for(listening: socket.socket):
+    while notify("WATCHDOG=1", patience_seconds=0):  # until the kernel keeps no more of them
+        pass
+    assert not notify("STOPPING=1", patience_seconds=0.01)
+    assert listening.recv(100) == b"WATCHDOG=1"
+    assert notify("STOPPING=1")
 
 
 def test_the_example_of_a_unit_starts_what_the_command_line_takes_and_stops_the_agent_alone():
