@@ -423,7 +423,7 @@ def test_looking_again_comes_to_an_end(v1):
     source = OomNotification("/a", str(v1))
     os.eventfd_write(source.fileno(), 1)
     list(source.ready())
-    assert 1 < sum(iter(source.again_seconds, None)) < 2
+    assert 20 < sum(iter(source.again_seconds, None)) < 30
     source.close()
 
 

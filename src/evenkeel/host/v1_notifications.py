@@ -14,8 +14,9 @@ USAGE_FILE = "memory.usage_in_bytes"
 OOM_FILE = "memory.oom_control"
 _CONTROL_FILE = "cgroup.event_control"
 
-# The kernel tells of an OOM before it kills: look again until the kill is counted, or was another cgroup's.
-_LOOK_AGAIN_SECONDS = (0.001, 0.004, 0.016, 0.064, 0.256, 1.0)
+# The kernel tells of an OOM before it kills: look again until the kill is counted, or was another cgroup's. Whoever met
+# the limit does it in its own processor time, of which a BestEffort process may have none for seconds.
+_LOOK_AGAIN_SECONDS = (0.001, 0.004, 0.016, 0.064, 0.256, 1.0, 4.0, 16.0)
 
 
 def parse_oom_control(text: str) -> Mapping[str, int]:
