@@ -40,6 +40,7 @@ SOURCE = "memoryStall"
 _RAISED = "memoryHighRaised"  # in the journal's values
 _HIGH, _MAX = "memory.high", "memory.max"
 _LOOKS = 10  # in a period
+_PAGE_BYTES = 4096
 
 
 class Raised(NamedTuple):
@@ -193,6 +194,8 @@ class MemoryStalls:
         if held is None or not held.life.container(cgroup.container).is_running:
             return
         if self._answer is Answer.RAISE:
+            if self._is_under_way(path, found):
+                return
             done = self._raise(path, cgroup, held, found)
         elif self._answer is Answer.KILL:
             done = "it is killed, and its restart policy says what follows"
@@ -213,6 +216,13 @@ class MemoryStalls:
         except JournalError as error:
             log.error("%s", error)  # noqa: TRY400
         self._sync.want_step(held.pod.metadata.uid)
+
+    def _is_under_way(self, path: str, found: Stall) -> bool:
+        """Whether the last step is on its way to the kernel, which drops what is not a whole page of it."""
+        raised = self._raised.get(path)
+        if raised is None:
+            return False
+        return raised.high_bytes == UNLIMITED or found.high_bytes + _PAGE_BYTES <= raised.high_bytes
 
     def _raise(self, path: str, cgroup: Cgroup, held: HeldPod, found: Stall) -> str:
         planned = _mark(cgroup) or found.high_bytes
