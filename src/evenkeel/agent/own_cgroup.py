@@ -21,7 +21,7 @@ from evenkeel.host.files import read_text
 
 NAME = "agent"
 _WEIGHT = {Version.V1: ("cpu.shares", "10240"), Version.V2: ("cpu.weight", "1000")}  # ten times the default
-_LEAVE_SECONDS = 2.0
+_LEAVE_SECONDS = 10.0
 _PAUSE_SECONDS = 0.005
 
 

@@ -30,7 +30,7 @@ Answer = Callable[..., None]
 
 _SETUP_SECONDS = 60.0  # then whatever holds the set-up up (a mount of a dead server) is given up
 _RETRY_SECONDS = 1.0
-_CLIENT_SECONDS = 5.0  # in which the client says how an adopted one ended
+_CLIENT_SECONDS = 30.0  # in which the client says how an adopted one ended
 
 
 class Kept:
