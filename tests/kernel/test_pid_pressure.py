@@ -14,7 +14,8 @@ pytestmark = pytest.mark.long
 # Far below what the tests' own cgroup may have (conftest.PROCESSES), whatever the machine has.
 NODE = "384Mi,2cpu,pids=200"
 FLAGS = ("--eviction-hard=pid.available<100", "--eviction-pressure-transition-period=1s")
-STORM = "while true; do sleep 1000 & done"  # each of them one more, until none can be had
+# Each of them one more, until none can be had: a shell that cannot fork ends, so the pod's first only waits.
+STORM = "while true; do sleep 1000 & done & wait; exec sleep 1000"
 STORM_OF_STORMS = "f() { sleep 1000 & f & f & wait; }; f"
 
 
