@@ -9,6 +9,7 @@ from evenkeel.host.event_stream import EventStream
 from evenkeel.host.whole_containers import kill_whole_containers, watch_containers
 from tests.kernel import planned
 from tests.kernel.planned import MIB, MakeNode, SmallNode, pod
+from tests.kernel.processes import Program
 from tests.kernel.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = pytest.mark.cgroup("v1")
@@ -21,12 +22,21 @@ def _tree(node: SmallNode) -> Tree:
     return Tree(Version.V1, Naming.CGROUPFS, tuple(node._planned.values()))
 
 
+def _started(node: SmallNode, container: str) -> Program:
+    """One that is in its cgroup."""
+    program = node.start(container, "memory")
+    program.ask("free")
+    return program
+
+
 async def _watched(node: SmallNode, container: str, *, until_killed: bool) -> list[str]:
-    """Start an eater beyond its container's limit, and the paths of the containers whose rest was killed for it."""
+    """An eater beyond its container's limit is killed; the paths of the containers whose rest was killed for it."""
     killed: list[str] = []
     async with EventStream() as stream:
         watch_containers(stream, node._driver, _tree(node))
-        node.start(container, "memory").tell(f"allocate {64 * MIB}")
+        eater = node.start(container, "memory")
+        eater.tell(f"allocate {64 * MIB}")
+        assert await asyncio.to_thread(eater.wait) == -9
         patience = PATIENCE_SECONDS if until_killed else 1.0
         try:
             async with asyncio.timeout(patience):
@@ -44,8 +54,8 @@ async def _watched(node: SmallNode, container: str, *, until_killed: bool) -> li
 def test_when_one_process_is_oom_killed_the_rest_of_its_container_is_too(make_node: MakeNode) -> None:
     node = make_node()
     node.apply(pod("p", main=LIMITED, other=LIMITED))
-    sibling = node.start("p/main", "memory")
-    neighbour = node.start("p/other", "memory")
+    sibling = _started(node, "p/main")
+    neighbour = _started(node, "p/other")
     killed = asyncio.run(_watched(node, "p/main", until_killed=True))
     assert killed == [node.planned("p/main").path]
     assert sibling.wait() == -9
@@ -57,7 +67,7 @@ def test_when_one_process_is_oom_killed_the_rest_of_its_container_is_too(make_no
 def test_a_container_can_choose_to_lose_only_the_process(make_node: MakeNode) -> None:
     node = make_node()
     node.apply(pod("p", annotations="{evenkeel.dev/oom-kill.main: process}", main=LIMITED))
-    sibling = node.start("p/main", "memory")
+    sibling = _started(node, "p/main")
     assert asyncio.run(_watched(node, "p/main", until_killed=False)) == []
     assert planned.oom_kills(node.container("p/main")) == 1
     assert sibling.is_alive()
