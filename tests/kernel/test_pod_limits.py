@@ -153,12 +153,12 @@ def test_containers_share_the_processors_of_their_pod(make_node: MakeNode):
     proxy.answer()
     nginx.answer()
     eventually(lambda: throttles(both[0]) > 0)
-    before, began = [cpu_seconds(cgroup) for cgroup in both], time.monotonic()
+    began, before = time.monotonic(), [cpu_seconds(cgroup) for cgroup in both]
 
     time.sleep(MEASURED_SECONDS)  # the measurement
 
-    passed = time.monotonic() - began
     of_pod, of_nginx = (cpu_seconds(cgroup) - start for cgroup, start in zip(both, before, strict=True))
+    passed = time.monotonic() - began
     assert of_pod <= 0.2 * passed * 1.05
     assert of_nginx <= 0.15 * passed * 1.05
     # What the one leaves is the other's, up to the limit of both: there it is stopped.
@@ -236,7 +236,7 @@ def test_files_in_memory_are_charged_to_the_container_that_first_touched_them(
     program.ask(f"write {24 * MIB}")
     assert node.start("p/reader", "cache", shared_directory / "file").ask("read") == f"read {24 * MIB}"
 
-    assert shared_memory_bytes(writer) >= 24 * MIB
+    eventually(lambda: shared_memory_bytes(writer) >= 24 * MIB)  # the kernel counts a moment later
     assert shared_memory_bytes(reader) < MIB
     assert memory_bytes(node.pod("p")) >= 24 * MIB
     # The charge stays where it is when the process that made it is gone.
