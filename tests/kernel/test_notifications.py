@@ -128,7 +128,11 @@ def test_an_oom_is_told_to_all_below_the_limit_and_counted_where_it_killed(cgrou
                 stream.watch_oom(name, memory_directory(cgroup))
             eater.tell(f"allocate {32 * MIB}")
             events = await heard(
-                stream, lambda events: any(event.oom_kills for event in of(OomNotified, events))
+                stream,
+                lambda events: (
+                    any(event.oom_kills for event in of(OomNotified, events))
+                    and len({event.path for event in of(OomNotified, events)}) == 3
+                ),
             )
             return events + await quiet(stream)
 
@@ -215,7 +219,13 @@ def test_a_cgroup_killed_as_a_whole_is_told_as_one(cgroup_root: Cgroup, spawn: S
             stream.watch_kernel_log()
             eater.tell(f"allocate {32 * MIB}")
             await asyncio.to_thread(bystander.wait)
-            events = await heard(stream, lambda events: len(of(OomKill, events)) >= 2)
+            events = await heard(
+                stream,
+                lambda events: (
+                    len(of(OomKill, events)) >= 2
+                    and any(event.oom_group_kill for event in of(MemoryEvents, events))
+                ),
+            )
             return events + await quiet(stream)
 
     events = asyncio.run(job())
