@@ -83,7 +83,7 @@ def test_pods_appear_use_moves_and_an_eviction_opens_its_story(up: MakeUp, chrom
         print(f"the eviction was seen {time.time() - at:.2f} s after it was decided, or sooner")
         page.locator("#said", has_text="default/runaway").wait_for(state="attached")  # for a screen reader
         row(page, "runaway").get_by_text("Evicted").wait_for()
-        assert page.locator("#line .mark[data-state=evicted]").count() == 1
+        eventually(lambda: page.locator("#line .mark[data-state=evicted]").count() == 1)
 
         told.get_by_role("button").click()
         story = page.get_by_role("dialog", name="default/runaway")
