@@ -171,7 +171,7 @@ def pods_of(text: str) -> tuple[Pod, ...]:
     return read_manifests(text, "test").or_raise().pods
 
 
-async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     """Lets the loop run until the condition holds."""
     deadline = asyncio.get_running_loop().time() + seconds
     while not condition():

@@ -121,8 +121,8 @@ def test_a_job_whose_signal_was_lost_has_ended_when_systemd_does_not_know_it(scr
 
 def test_a_job_that_does_not_end_is_given_up(scripted, monkeypatch):
     monkeypatch.setattr(dbus, "_JOB_CHECK_SECONDS", 0.01)
-    systemd = scripted(job_result="", timeout_seconds=0.05, Get=[("v", [Variant("s", "running")])])
-    with pytest.raises(SystemdError, match=r"did not finish a job for evenkeel.slice in 0.05 s.*list-jobs"):
+    systemd = scripted(job_result="", timeout_seconds=0.5, Get=[("v", [Variant("s", "running")])])
+    with pytest.raises(SystemdError, match=r"did not finish a job for evenkeel.slice in 0.5 s.*list-jobs"):
         systemd.stop(UNIT)
 
 

@@ -393,7 +393,7 @@ def test_a_reader_that_takes_nothing_is_dropped_and_others_get_everything(tmp_pa
 
 
 def test_a_reader_of_a_long_answer_that_takes_nothing_is_dropped_after_a_while(tmp_path):
-    limits = Limits(write_seconds=0.1)
+    limits = Limits(write_seconds=0.5)
     with served(FakeFront(), tmp_path, limits=limits) as agent:
         text = "---\n".join(POD.replace("web", f"web-{number}") for number in range(800))
         assert ask(agent, "POST", "/pods", text)[0] == 200
@@ -482,7 +482,7 @@ def test_a_chunked_body_and_one_that_waits_to_be_asked_for_are_read(agent):
 
 
 def test_only_a_few_large_bodies_are_held_at_a_time(front, tmp_path):
-    limits = Limits(large_bodies=1, small_body_bytes=100, body_seconds=0.3)
+    limits = Limits(large_bodies=1, small_body_bytes=100, body_seconds=1.0)
     with served(front, tmp_path, limits=limits) as agent, Http(agent) as first:
         first.send("POST /pods HTTP/1.1\r\nHost: x\r\nContent-Length: 2000\r\n\r\n" + "x" * 1000)
         with Http(agent) as second:

@@ -7,7 +7,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 # Generous: an emulated processor shared with others is slow, and a wait that succeeds costs nothing of it.
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
 LOOK_AGAIN_SECONDS = 0.005
 # Who looks takes the processor from whom it waits for, and where that is emulated a question to an agent is dear.
 PAUSE_TO_LOOK = 3
