@@ -34,7 +34,9 @@ def chromium() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=list(FLAGS), timeout=2 * PATIENCE_SECONDS * 1000
+        )
         yield browser
         browser.close()
 
@@ -68,6 +70,7 @@ def looking(chromium: Any, state: Path, **options: Any) -> Iterator[Any]:
         page.complaints = complaints
         page.goto(address)
         page.locator("#link[data-state=live]").wait_for()
+        page.locator("main:not([aria-busy])").wait_for()  # a clock says the one, and drawing follows
         yield page
         assert complaints == []
         assert asked == {urlsplit(address).netloc}
