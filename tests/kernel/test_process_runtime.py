@@ -338,20 +338,18 @@ def test_the_termination_message_is_kept(containers: Containers):
 # Losing one side or the other
 
 
-def test_an_end_while_no_client_was_there_is_known_to_the_next(containers: Containers):
+def test_an_end_while_no_client_was_there_is_known_to_the_next(containers: Containers, tmp_path: Path):
     async def body(world: Containers) -> None:
         lasting = await world.start("lasting", "sleep", "600")
-        meet = world.state / "meet"
-        meet.mkdir()
         ending = await world.shell(
             "ending",
             "until [ -e /tmp/go ]; do sleep 0.01; done; exit 5",
             container=("volumeMounts: [{name: d, mountPath: /tmp}]"),
-            spec=f"volumes: [{{name: d, hostPath: {{path: {meet}}}}}]",
+            spec=f"volumes: [{{name: d, hostPath: {{path: {tmp_path}}}}}]",
         )
         keeper = world.keeper()
         await world.runtime.close()
-        (meet / "go").touch()
+        (tmp_path / "go").touch()
         directory = world.state / f"pods/uid-ending/{CONTAINER}.1"
         await until((directory / "exit").exists)
         world.runtime = world.another()
