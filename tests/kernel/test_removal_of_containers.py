@@ -56,7 +56,9 @@ async def _remove_with_a_task(containerd: Containerd, parent: str) -> None:
         containerd.ctr("tasks", "start", "--detach", made.container_id)
         with pytest.raises(CallFailed) as refused:
             await connection.ask(
-                pb.RemoveContainerRequest(container_id=made.container_id), pb.RemoveContainerResponse
+                pb.RemoveContainerRequest(container_id=made.container_id),
+                pb.RemoveContainerResponse,
+                seconds=60,
             )
         assert refused.value.has_task
         await removed(connection, made.container_id)

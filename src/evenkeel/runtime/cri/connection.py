@@ -73,9 +73,15 @@ class Connection:
         path = _SERVICE.format("Image" if name in _IMAGE_CALLS else "Runtime", name)
         return await self._ask(path, request, response, SECONDS if seconds is None else seconds)
 
-    async def ask_containerd(self, method: str, request: Any, response: type[T]) -> T:  # noqa: ANN401
+    async def ask_containerd(
+        self,
+        method: str,
+        request: Any,  # noqa: ANN401
+        response: type[T],
+        seconds: float,
+    ) -> T:
         """Of its tasks, which it knows beside CRI, on the same socket. Another runtime says UNIMPLEMENTED."""
-        return await self._ask(_TASKS.format(method), request, response, SECONDS, _NAMESPACE)
+        return await self._ask(_TASKS.format(method), request, response, seconds, _NAMESPACE)
 
     async def _ask(
         self,

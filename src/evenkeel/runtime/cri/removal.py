@@ -54,13 +54,13 @@ async def _delete_task(connection: Connection, id_: str) -> None:
     kill = tasks.KillRequest(container_id=id_, signal=signal.SIGKILL, all=True)
     delete = tasks.DeleteTaskRequest(container_id=id_)
     try:
-        await connection.ask_containerd("Kill", kill, tasks.KillResponse)
+        await connection.ask_containerd("Kill", kill, tasks.KillResponse, _REMOVE_SECONDS)
     except RuntimeAway:
         raise
     except CallFailed as error:  # its process is gone
         log.debug("the task of container %s: %s", id_, error)
     try:
-        await connection.ask_containerd("Delete", delete, tasks.DeleteResponse)
+        await connection.ask_containerd("Delete", delete, tasks.DeleteResponse, _REMOVE_SECONDS)
     except RuntimeAway:
         raise
     except CallFailed as error:  # the next removal tries again
