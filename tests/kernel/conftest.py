@@ -142,7 +142,8 @@ def _slice_root(unit: str) -> Iterator[Cgroup]:
     with temporary(root):
         systemd.start_slice(unit, {name: ("t", str(value)) for name, value in properties.items()})
         try:
-            eventually(root.paths()[0].exists)
+            # The last that systemd writes: until then it may still take away controllers that we hand on.
+            eventually(lambda: root.has("pids.max") and root.read("pids.max") == str(PROCESSES))
             yield root
         finally:
             systemd.stop_unit(unit)

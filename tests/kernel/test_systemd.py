@@ -294,4 +294,4 @@ def test_what_systemd_cannot_do_is_said_and_leaves_no_process_behind(running):
     finally:
         other.remove(f"/{name}.slice")
         other.close()
-    assert sleepers() == before
+    eventually(lambda: sleepers() == before)
