@@ -17,6 +17,7 @@ from evenkeel.policy.eviction.pace import (
     Distance,
     fastest_growth,
     look_after_seconds,
+    will_be_told,
 )
 
 GIB, MIB = 2**30, 2**20
@@ -43,6 +44,14 @@ def test_the_nearest_threshold_sets_the_pace():
 @pytest.mark.req("E1")
 def test_what_the_kernel_tells_of_need_not_be_looked_for():
     assert look_after_seconds([Distance(1, 0, is_told=True)], GROWTH) == MOST_SECONDS
+
+
+def test_at_the_mark_itself_the_kernel_is_not_relied_on_to_tell():
+    mark = 200 * MIB
+    assert will_be_told(mark - 3 * MIB, mark, cpus=2)
+    assert not will_be_told(mark - 2 * MIB, mark, cpus=2)
+    assert not will_be_told(mark - 4096, mark, cpus=1)
+    assert not will_be_told(mark + 1, mark, cpus=1)
 
 
 def test_a_node_at_the_edge_is_looked_at_often_but_not_all_the_time():

@@ -3,6 +3,8 @@ tests/kernel/test_evictions.py and test_storms.py."""
 
 import asyncio
 import json
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from evenkeel.agent.pressure.intents import Intents, intent_of, taken_up
 from evenkeel.agent.pressure.marks import marks_met, marks_of
 from evenkeel.agent.pressure.recording import Step, given, replayed, said
 from evenkeel.agent.pressure.roster import Member, Roster
+from evenkeel.agent.pressure.watch import SWITCH_SECONDS, Watch
 from evenkeel.api.amount import Amount
 from evenkeel.api.pod import Pod
 from evenkeel.api.profile import Profile
@@ -25,6 +28,7 @@ from evenkeel.cgroup.tree import Version
 from evenkeel.host.memory_reading import CgroupMemory, NodeMemory
 from evenkeel.policy.eviction.brake import has_to_stand_still, is_loose, is_tight
 from evenkeel.policy.eviction.decide import Settings, State, decide
+from evenkeel.policy.eviction.pace import LEAST_SECONDS, MOST_SECONDS
 from evenkeel.policy.eviction.snapshot import MemoryFigures, NodeFigures, PodFigures, PodSnapshot, Snapshot
 from evenkeel.policy.eviction.thresholds import Signal, parse_thresholds
 from evenkeel.policy.lifecycle.life import Verdict
@@ -32,6 +36,7 @@ from evenkeel.runtime.interface import Launch, StartFailed
 from tests.agents import CountingKernel, Place, pods_of, until
 
 MIB = 2**20
+DEFAULT_SWITCH_SECONDS = sys.getswitchinterval()
 PODS = """
 {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "batch", "uid": "u-batch"},
  "spec": {"containers": [{"name": "main", "image": "host", "command": ["x"]}]}}
@@ -243,6 +248,50 @@ def test_an_intent_is_in_the_journal_before_the_loop_knows_of_it(tmp_path):
             journal.set_value("other", 1)
             assert not intents.write("u-2", {})  # the loop is writing: the pod does not wait for that
         intents.close()
+
+
+def test_to_note_an_intent_never_means_to_move_what_others_have_written(tmp_path):
+    with Journal.open(str(tmp_path / "journal.db")) as journal:
+        intents = Intents(journal.path)
+        before = Path(journal.path).read_bytes()
+        journal.set_value("large", "x" * 6 * MIB)  # more pages than SQLite leaves in its log by itself
+        assert intents.write("u-1", {})
+        assert Path(journal.path).read_bytes() == before
+        intents.close()
+
+
+class Unheard:
+    """Whom nobody asks."""
+
+    def __getattr__(self, name: str):
+        return lambda *_: None
+
+
+@pytest.mark.req("E1")
+def test_a_crossing_that_is_told_a_moment_early_is_looked_for_until_it_is_there(tmp_path):
+    thresholds = parse_thresholds(hard={"memory.available": "100Mi"}, enforce_node_allocatable=("pods",))
+    own = tuple(one for one in thresholds if one.signal is Signal.ALLOCATABLE_MEMORY_AVAILABLE)
+    watch = Watch(own, Settings(), State(), 2, CountingKernel, str(tmp_path / "journal.db"), Unheard())
+    watch._patrol.driver = CountingKernel()  # its thread is not started: turns are taken here
+    watch._haste = Unheard()
+    root = v1(tmp_path / "root", 200)
+    (root / "cgroup.event_control").touch()
+    (root / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 0\n")
+    watch.follow(roster(tmp_path, 400)._replace(version=Version.V1))
+    try:
+        assert watch._turn() == MOST_SECONDS  # the kernel will tell
+        v1(root, 300, total_inactive_file=1)
+        assert LEAST_SECONDS < watch._turn() < 0.01
+        for descriptor in watch._wakers._usage:
+            os.eventfd_write(descriptor, 1)
+        watch._wakers.wait(0)
+        assert watch._turn() == LEAST_SECONDS
+        assert not watch._wakers.wait(0)  # it does not wake again
+        assert sys.getswitchinterval() == pytest.approx(SWITCH_SECONDS)
+    finally:
+        sys.setswitchinterval(DEFAULT_SWITCH_SECONDS)
+        watch._figures.close()
+        watch._wakers.close()
 
 
 @pytest.fixture

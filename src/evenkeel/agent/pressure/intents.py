@@ -25,6 +25,8 @@ class Intents:
         self._connection = journal_schema.connect(journal_path, "rw")
         try:
             self._connection.execute("PRAGMA synchronous = NORMAL")
+            # To move what is in the log to its place waits for the disk: that is for the loop, and a thread beside it.
+            self._connection.execute("PRAGMA wal_autocheckpoint = 0")
             self._connection.execute(f"PRAGMA busy_timeout = {_PATIENCE_MILLISECONDS}")
             self._connection.execute('SELECT 1 FROM "values" LIMIT 1').fetchall()
         except sqlite3.Error as error:

@@ -36,6 +36,7 @@ class Wakers:
         )
         self._ooms = 0
         self._is_oom = False
+        self._is_crossing = False
         self._add_stall(node_file(Resource.MEMORY))
         self._of_node = set(self._stalls)
 
@@ -61,6 +62,11 @@ class Wakers:
         is_oom, self._is_oom = self._is_oom, False
         return is_oom
 
+    def take_crossing(self) -> bool:
+        """Whether, since it was last asked, the usage has crossed a mark."""
+        is_crossing, self._is_crossing = self._is_crossing, False
+        return is_crossing
+
     def wait(self, seconds: float) -> bool:
         """Until something happens, or the time is over; whether something did."""
         try:
@@ -84,8 +90,7 @@ class Wakers:
         if descriptor == self._ours:
             os.eventfd_read(self._ours)
         elif descriptor in self._usage:
-            for _ in self._usage[descriptor].ready():
-                pass
+            self._is_crossing = True  # which wakes us once, read or not: there is no time to read it
         elif descriptor in self._stalls:
             if self._stalls[descriptor].is_gone():
                 self._epoll.unregister(descriptor)
@@ -105,7 +110,7 @@ class Wakers:
             self._note(f"the kernel does not tell of memory thresholds: {reason(error)}")
             return False
         self._usage[source.fileno()] = source
-        self._epoll.register(source.fileno(), select.EPOLLIN)
+        self._epoll.register(source.fileno(), select.EPOLLIN | select.EPOLLET)
         return True
 
     def _add_events(self, roster: Roster) -> None:

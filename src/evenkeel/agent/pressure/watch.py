@@ -7,6 +7,7 @@ on to the next victim only if what is on its way back will not do (E2); and whil
 nothing is left, those above their requests stand still, so that the kernel's own killer has nothing to do.
 """
 
+import gc
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -26,7 +27,13 @@ from evenkeel.host.dying import Dying, pids_of
 from evenkeel.host.protection import Haste, run_before_others
 from evenkeel.policy.eviction.decide import Decision, Eviction, Settings, State, decide, ranking
 from evenkeel.policy.eviction.message import shortage_message
-from evenkeel.policy.eviction.pace import MOST_SECONDS, Distance, fastest_growth, look_after_seconds
+from evenkeel.policy.eviction.pace import (
+    MOST_SECONDS,
+    Distance,
+    fastest_growth,
+    look_after_seconds,
+    will_be_told,
+)
 from evenkeel.policy.eviction.snapshot import Snapshot
 from evenkeel.policy.eviction.thresholds import Signal, Threshold
 from evenkeel.policy.eviction.usage import Resource, usage_by_part
@@ -34,7 +41,10 @@ from evenkeel.policy.eviction.usage import Resource, usage_by_part
 THREAD = "evenkeel-memory"  # as top and /proc show it
 
 SWITCH_SECONDS = 0.0005  # how long another thread may keep the interpreter while the watch waits for it
-_UNDISTURBED_SECONDS = 0.01  # how long others wait for it while the watch decides
+_UNDISTURBED_SECONDS = 0.005  # how long others wait for it while the watch looks and decides
+_PASSING_SECONDS = (
+    0.0001  # how long they have it at each system call of the watch, from its decision to the kill
+)
 
 _SOFT_SECONDS = 1.0  # how late the crossing of a soft threshold may be seen
 _AGAIN_SECONDS = 0.1  # between two decisions on a hard shortage for which nobody may go
@@ -43,6 +53,9 @@ _AFTER_FAILURE_SECONDS = 0.1
 _RECLAIMING_SECONDS = 0.002  # between two looks meanwhile
 _NEAR_SECONDS = 0.05  # what the fastest growth could use up in that time is near a threshold
 _HASTE_SECONDS = 1.0  # after it was near
+_CROSSING_SECONDS = (
+    0.02  # after the kernel told of a crossing: what can be dropped may be in it, but not for long
+)
 
 
 class Watch:
@@ -63,6 +76,7 @@ class Watch:
         self._thresholds = thresholds
         self._settings = settings
         self._state = state
+        self._cpus = cpus
         self._growth = fastest_growth(cpus)
         self._near_bytes = int(self._growth * _NEAR_SECONDS)
         self._reports = reports
@@ -82,6 +96,7 @@ class Watch:
         self._reaper = Reaper()
         self._haste = Haste()
         self._hasty_until = 0.0
+        self._crossing_until = 0.0
         self._patrol = Patrol(
             THREAD,
             "the watch over memory",
@@ -130,7 +145,18 @@ class Watch:
 
     def _turn(self) -> float:
         """Looks once, does what is to be done, and says when to look again."""
+        # First of all: whoever had to hand over the interpreter for this asks now how long he has to wait for it. Asked
+        # later he would have it back in the midst of the decision.
+        sys.setswitchinterval(_UNDISTURBED_SECONDS)
+        try:
+            return self._looked_after()
+        finally:
+            sys.setswitchinterval(SWITCH_SECONDS)
+
+    def _looked_after(self) -> float:
         now = time.monotonic()
+        if self._wakers.take_crossing():
+            self._crossing_until = now + _CROSSING_SECONDS
         if self._new_roster is not None:
             self._take_up(self._new_roster)
         look = self._looked(now)
@@ -143,13 +169,8 @@ class Watch:
             self._relief.enough()
         elif _is_hard(met) and self._relief.reclaims(*self._left(met, look), look, now):
             return _RECLAIMING_SECONDS
-        if self._is_due(met, look, now):
-            sys.setswitchinterval(_UNDISTURBED_SECONDS)
-            try:
-                if self._step(now, look.returning_bytes):
-                    return 0.0
-            finally:
-                sys.setswitchinterval(SWITCH_SECONDS)
+        if self._is_due(met, look, now) and self._undisturbed(now, look.returning_bytes):
+            return 0.0
         self._make_haste(look, now)
         self._relief.hold(self._patrol.driver, look, now)
         self._relief.throttle(look, now)
@@ -245,9 +266,10 @@ class Watch:
                 self._is_told
                 and look.pods is not None
                 and mark.threshold.signal is Signal.ALLOCATABLE_MEMORY_AVAILABLE
-                and look.root.usage_bytes < self._roster.limit_bytes - mark.due_bytes
+                and will_be_told(look.root.usage_bytes, self._roster.limit_bytes - mark.due_bytes, self._cpus)
             )
-            distances.append(Distance(available - mark.due_bytes, mark.due_bytes, is_told))
+            reserve = 0 if now < self._crossing_until else mark.due_bytes
+            distances.append(Distance(available - mark.due_bytes, reserve, is_told))
         ends = [at + self._settings.pressure_transition_period_seconds - now for at in self._seen_at()]
         ends += [
             self._state.first_crossed[one] + one.grace_period_seconds - now
@@ -258,6 +280,16 @@ class Watch:
         return min(most, look_after_seconds(distances, self._growth), *ahead)
 
     # What to do
+
+    def _undisturbed(self, now: float, returning_bytes: int) -> bool:
+        """A step in which nobody looks for garbage."""
+        is_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            return self._step(now, returning_bytes)
+        finally:
+            if is_enabled:
+                gc.enable()
 
     def _step(self, now: float, returning_bytes: int) -> bool:
         """Decides on figures of this moment, and carries it out; whether somebody was killed."""
@@ -280,6 +312,7 @@ class Watch:
             if (decision.crossed, decision.conditions) != (tuple(before.first_crossed), before.conditions):
                 self._reports.stepped(step, after, Timing(began))
             return False
+        sys.setswitchinterval(_PASSING_SECONDS)
         member = self._members[victim.pod.metadata.uid]
         step = self._with_parts(step, victim, member)
         sent_at = self._evict(step, member, now)

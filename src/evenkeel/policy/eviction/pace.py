@@ -15,11 +15,14 @@ MOST_SECONDS = 2.0
 _EDGE_SECONDS = 0.004  # how late a crossing may be seen where the reserve is large
 _SAFETY = 0.5  # of the time in which the headroom could be gone
 _SAFETY_OF_RESERVE = 0.25
+# The kernel compares usage and mark once in 128 pages, on each processor, and counts pages that are not used yet: what
+# falls below the mark by less than that, and rises again, has not crossed it for the kernel.
+_UNTOLD_BYTES_PER_CPU = 2**20
 
 
 class Distance(NamedTuple):
-    """How far a signal is from a threshold. `reserve_bytes` is what is left at the crossing. `is_told` says that the
-    kernel tells of the crossing by itself, so that nobody needs to look for it."""
+    """How far a signal is from a threshold. `reserve_bytes` is what is left at the crossing, of which some may be used
+    while nobody looks. `is_told` says that the kernel tells of the crossing, so that nobody needs to look for it."""
 
     headroom_bytes: int
     reserve_bytes: int
@@ -29,6 +32,11 @@ class Distance(NamedTuple):
 def fastest_growth(cpus: int) -> int:
     """Bytes that all processors together can use up in a second."""
     return max(cpus, 1) * GROWTH_BYTES_PER_CPU_SECOND
+
+
+def will_be_told(usage_bytes: int, mark_bytes: int, cpus: int) -> bool:
+    """Whether the kernel, asked to tell when the usage crosses the mark (cgroup v1), will: not at the mark itself."""
+    return usage_bytes < mark_bytes - max(cpus, 1) * _UNTOLD_BYTES_PER_CPU
 
 
 def look_after_seconds(distances: Iterable[Distance], growth_bytes_per_second: int) -> float:
