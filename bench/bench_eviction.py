@@ -6,7 +6,6 @@ same program in both cases. All times are on one clock. cgroup v1 has that event
 the time instead.
 """
 
-import json
 import os
 import shutil
 import subprocess
@@ -49,7 +48,6 @@ def figures() -> Iterator[Figure]:
                 ours.append(evicted(client, f"{directory}/state", root, program, number))
                 references.append(killed(root, program))
         yield from compared(ours, references)
-    yield from peers()
 
 
 def compared(ours: list[tuple[float, float]], references: list[tuple[float, float]]) -> Iterator[Figure]:
@@ -218,18 +216,6 @@ def watching(program: str, place: Cgroup, kill: str = "") -> Iterator:
         if process.poll() is None:
             process.kill()
             process.wait()
-
-
-# Peers
-
-
-def peers() -> Iterator[Figure]:
-    """earlyoom and systemd-oomd watch the whole machine: to be compared, they need one of their own (tests.machines).
-    Whoever has measured them there leaves the figures in this file, one object a line."""
-    kept = Path(__file__).with_name("eviction_peers.jsonl")
-    for line in kept.read_text().splitlines() if kept.exists() else ():
-        one = json.loads(line)
-        yield Figure(one["name"], one["value"], one["unit"], None, None, None)
 
 
 # A place to be

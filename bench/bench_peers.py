@@ -1,0 +1,135 @@
+"""Who stops an allocator that has crossed a line in the machine's memory, and how soon: we, earlyoom, or systemd-oomd.
+
+They watch a whole machine, whose memory has to be used up: it is a small virtual one, and all are measured in the same
+boot of it (peers_guest.py). It is emulated, by which Python becomes 10 to 20 times slower and a sleep no longer: what
+the agent works they sleep. So only the ratios mean something, and they are the worst for us. systemd-oomd knows no
+line, but stalls: it has its shortest times, and a `memory.high` just above the line makes the allocator stall.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from statistics import median
+from typing import NamedTuple
+
+from tests.machines.cache import CACHE
+from tests.machines.packages import unpacked
+
+from bench.figure import Figure, failed, ratio_at_most, value_at_most
+from bench.reference import compiled
+
+AGENT, EARLYOOM, OOMD = "evenkeel", "earlyoom", "systemd-oomd"
+KERNEL, NOBODY = "the kernel", "nobody"
+LINE_MIB = 192  # of available memory
+ROUNDS = 5
+PATIENCE_SECONDS = 15
+GUEST_MIB = 1024
+GUEST_SECONDS = 1200
+
+
+class Kind(NamedTuple):
+    name: str
+    rate_mib: int  # a second; 0: as fast as it can
+    has_files: bool  # something beside the allocator reads a file again and again
+
+
+KINDS = (
+    Kind("as fast as it can", 0, has_files=False),
+    Kind("at 64 MiB/s", 64, has_files=False),
+    Kind("at 64 MiB/s and reading files", 64, has_files=True),
+)
+
+
+class Storm(NamedTuple):
+    """One allocator that crossed the line. `seconds` is None where nobody stopped it in time."""
+
+    guard: str
+    kind: str
+    by: str
+    seconds: float | None
+    least_mib: int  # of available memory
+
+    def to_json(self) -> str:
+        return json.dumps(self._asdict())
+
+
+def figures() -> Iterator[Figure]:
+    with tempfile.TemporaryDirectory(dir=CACHE) as directory:  # which the guest can see
+        watcher = compiled("line_watch", directory, "-static")
+        guards = [str(unpacked("earlyoom")), str(unpacked("systemd-oomd"))]
+        command = [
+            sys.executable, "-m", "tests.machines", "run", "systemd", "--name", "peers", "--cpus", "2",
+            "--memory", str(GUEST_MIB), "--time-limit", str(GUEST_SECONDS), "--",
+            "python", "-m", "bench.peers_guest", str(watcher), *guards,
+        ]  # fmt: skip
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode:
+        said = (done.stdout + done.stderr).strip().splitlines()[-5:]
+        yield failed("storms in a guest", f"exit status {done.returncode}: {' / '.join(said)}", None)
+    yield from compared(Storm(**json.loads(line)) for line in done.stdout.splitlines() if line[:1] == "{")
+
+
+def compared(storms: Iterable[Storm]) -> Iterator[Figure]:
+    """The agent beside each of the others, and who else had to act."""
+    measured = list(storms)
+    for kind in KINDS:
+        of = {guard: [] for guard in (AGENT, EARLYOOM, OOMD)}
+        for one in measured:
+            if one.kind == kind.name:
+                of[one.guard].append(one)
+        for peer in (EARLYOOM, OOMD):
+            yield beside(
+                f"line crossed {kind.name} to growth stopped, emulated, beside {peer}", of[AGENT], of[peer]
+            )
+        for guard, ones in of.items():
+            others = sum(one.by != guard for one in ones)
+            name = f"storms {kind.name} not stopped by {guard} ({told(ones)})"
+            target = value_at_most(0) if guard == AGENT else None
+            yield Figure(name, others, f"of {len(ones)}", None, None, target)
+
+
+def beside(name: str, ours: list[Storm], theirs: list[Storm]) -> Figure:
+    """The medians of the storms that the guard stopped; of one who stopped none there is none."""
+    value, reference = median_ms(ours), median_ms(theirs)
+    if value is None:
+        return failed(name, told(ours), ratio_at_most(1))
+    if reference is None:
+        return Figure(name, value, "ms", None, None, None)
+    return Figure(name, value, "ms", reference, value / reference, ratio_at_most(1))
+
+
+def median_ms(storms: list[Storm]) -> float | None:
+    times = [one.seconds * 1000 for one in storms if one.by == one.guard and one.seconds is not None]
+    return median(times) if times else None
+
+
+def told(storms: list[Storm]) -> str:
+    if not storms:
+        return "not measured"
+    by = [one.by for one in storms]
+    stopped = ", ".join(f"{by.count(who)} by {who}" for who in dict.fromkeys(by))
+    return f"{stopped}; {min(one.least_mib for one in storms)} MiB left at the least"
+
+
+# What the guest finds
+
+
+def storm_of(guard: str, kind: Kind, said: str, *, is_kernels: bool) -> Storm:
+    """From what line_watch.c said, and whether the kernel's own killer acted meanwhile."""
+    numbers = {word: int(number) for word, number in (line.split() for line in said.splitlines())}
+    stopped = numbers.get("stopped")
+    seconds = None if stopped is None else (stopped - numbers["crossed"]) / 1e9
+    by = KERNEL if is_kernels else NOBODY if stopped is None else guard
+    return Storm(guard, kind.name, by, seconds, numbers["least"] // 1024)
+
+
+def oom_kills(vmstat: str) -> int:
+    """How often the kernel's killer has acted, in any cgroup."""
+    return int(dict(line.split() for line in vmstat.splitlines())["oom_kill"])
+
+
+def available_mib(meminfo: str) -> int:
+    lines = dict(line.split(":") for line in meminfo.splitlines())
+    return int(lines["MemAvailable"].split()[0]) // 1024
