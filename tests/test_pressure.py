@@ -11,7 +11,7 @@ import pytest
 
 from evenkeel.agent.agent import Agent
 from evenkeel.agent.journal import Decision as Recorded
-from evenkeel.agent.journal import Journal
+from evenkeel.agent.journal import Journal, JournalError
 from evenkeel.agent.pressure.brake import Brake
 from evenkeel.agent.pressure.departures import Departures
 from evenkeel.agent.pressure.figures import Figures
@@ -297,6 +297,35 @@ def test_a_crossing_that_is_told_a_moment_early_is_looked_for_until_it_is_there(
 @pytest.fixture
 def place(tmp_path) -> Place:
     return Place(str(tmp_path))
+
+
+@pytest.mark.req("E14")
+def test_a_decision_for_which_the_disk_has_no_room_is_written_when_it_has(place, monkeypatch):
+    """And nothing waits for it: it may be what makes room."""
+    made = step()
+
+    def full(*_: object) -> None:
+        raise JournalError("the disk is full")
+
+    async def story() -> None:
+        async with place.agent() as agent:
+            with monkeypatch.context() as patched:
+                patched.setattr(Journal, "record", full)
+                agent._pressure.outcomes.stepped(made, made.state, {})
+                await agent.apply(pods_of(PODS))
+                await until(lambda: phase(agent, "web") == "Running")
+                assert "NodeHasMemoryPressure" in {one.reason for one in agent.happenings()}
+                assert not list(agent._journal.decisions())
+            place.now += 60
+            agent._sync.want_step()
+            await until(lambda: bool(list(agent._journal.decisions())))
+            agent._sync.want_step()
+            await agent._sync.stepped()
+            (record,) = agent._journal.decisions()
+            assert record.at == place.now - 60  # when it was made
+            assert replayed(record)[0].decision == made.decision
+
+    asyncio.run(story())
 
 
 @pytest.mark.req("E16")

@@ -1,4 +1,5 @@
-"""What the agent tells: happenings, written to the journal, to whoever follows, and to the log."""
+"""What the agent tells: happenings, written to the journal, to whoever follows, and to the log; and its decisions with
+what they were made on."""
 
 import logging
 import time
@@ -7,7 +8,7 @@ from types import MappingProxyType
 
 from evenkeel.agent.counts import Counts
 from evenkeel.agent.feeds import Feed
-from evenkeel.agent.journal import Journal
+from evenkeel.agent.journal import Journal, JournalError
 from evenkeel.agent.records import NORMAL, WARNING, Happening
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.reconcile import Report
@@ -18,6 +19,7 @@ log = logging.getLogger(__name__)
 
 _NO_FIGURES: Mapping[str, object] = MappingProxyType({})
 _MOST_WAITING = 10_000  # while the journal cannot be written
+_MOST_DECISIONS_WAITING = 100  # which hold a whole node each
 
 
 class Telling:
@@ -27,6 +29,8 @@ class Telling:
         self._journal = journal
         self._clock = clock
         self._waiting: list[Happening] = []
+        self._decisions: list[tuple[str, object, object, float]] = []
+        self._why_not = ""  # they could not be written, the last time
         self._complaints: set[str] = set()  # what reconciling could not do, told once
 
     def tell(
@@ -44,6 +48,12 @@ class Telling:
         self.counts.happened(at, type_, reason, pod, container, figures)
         self._waiting.append(Happening(at, type_, reason, message, key, uid, container, figures))
         del self._waiting[:-_MOST_WAITING]
+
+    def decided(self, kind: str, snapshot: object, decision: object) -> None:
+        """Written down now; if that cannot be (the disk may be what it was about), with a later `commit`."""
+        self._decisions.append((kind, snapshot, decision, self._clock()))
+        del self._decisions[:-_MOST_DECISIONS_WAITING]
+        self._record()
 
     def admitted(self, pod: Pod, qos_class: str) -> None:
         """With what it asks for, so that its story can be told from here on (E14)."""
@@ -94,10 +104,26 @@ class Telling:
 
     def commit(self) -> None:
         """Raises JournalError, and then it is all still to be told."""
-        if not self._waiting:
+        if self._waiting:
+            with self._journal.transaction():
+                told = [self._journal.tell(happening) for happening in self._waiting]
+            self._waiting.clear()
+            for happening in told:
+                self.feed.tell(happening)
+        self._record()
+
+    def _record(self) -> None:
+        """Nothing waits for it: what is to be done may be what makes room for it."""
+        if not self._decisions:
             return
-        with self._journal.transaction():
-            told = [self._journal.tell(happening) for happening in self._waiting]
-        self._waiting.clear()
-        for happening in told:
-            self.feed.tell(happening)
+        try:
+            with self._journal.transaction():
+                for decision in self._decisions:
+                    self._journal.record(*decision)
+        except JournalError as error:
+            if str(error) != self._why_not:
+                log.error("%s", error)  # noqa: TRY400 a sentence says it all
+            self._why_not = str(error)
+        else:
+            self._decisions.clear()
+            self._why_not = ""

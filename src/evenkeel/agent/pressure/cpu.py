@@ -195,7 +195,7 @@ class CpuPressure:
         before = self._state
         self._state, decision = decide_cpu(before, window, self._settings)
         if decision.is_pressure != self._is_pressure or decision.short:
-            self._record(before, window, decision)
+            self._telling.decided(KIND, given(before, window, self._settings), said(decision))
         self._tell(decision, window)
         is_news = (self._state, decision.is_pressure) != (before, self._is_pressure)
         self._is_pressure = decision.is_pressure
@@ -230,12 +230,6 @@ class CpuPressure:
                 "CPUShortageOver",
                 "every pod gets its cpu again: BestEffort pods get their weight back",
             )
-
-    def _record(self, before: CpuState, window: CpuWindow, decision: CpuDecision) -> None:
-        try:
-            self._journal.record(KIND, given(before, window, self._settings), said(decision), self._clock())
-        except JournalError as error:
-            log.error("%s", error)  # noqa: TRY400
 
     def _lower(self) -> None:
         """Weight 2, the least there is, for BestEffort pods and for their branch; what is planned, when it is over."""

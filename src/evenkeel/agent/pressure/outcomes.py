@@ -29,7 +29,6 @@ class Outcomes:
         self._sync = parts.sync
         self._telling = parts.telling
         self._conditions = conditions
-        self._clock = parts.clock
         self._notes: set[str] = set()
 
     def evicting(self, uid: str, eviction: Eviction, at: float) -> None:
@@ -72,11 +71,10 @@ class Outcomes:
             if name not in crossed:
                 self._telling.tell(NORMAL, "EvictionThresholdOver", f"{name} is no longer the case")
         self._conditions.set(self._source, decision.conditions)
+        outcome = {**said(decision), "isDone": step.is_done, "source": self._source, **more}
+        self._telling.decided(KIND, given(step), outcome)
         try:
-            with self._journal.transaction():
-                outcome = {**said(decision), "isDone": step.is_done, "source": self._source, **more}
-                self._journal.record(KIND, given(step), outcome, self._clock())
-                self._journal.set_value(self._key, {"boot": boot_id(), "state": state_plain(after)})
+            self._journal.set_value(self._key, {"boot": boot_id(), "state": state_plain(after)})
         except JournalError as error:
             log.error("%s", error)  # noqa: TRY400
         self._sync.want_step()

@@ -209,12 +209,9 @@ class MemoryStalls:
         message = f"container {cgroup.container}: {found.sentence}{f'; {done}' if done else ''}"
         figures = {**found._asdict(), "answer": str(self._answer)}
         self._telling.tell(WARNING, "MemoryHighStall", message, held.pod, cgroup.container, figures)
-        try:
-            snapshot = given(held.pod.key, cgroup.container, self._period, samples)
-            outcome = {**said(found), "answer": str(self._answer), "done": done}
-            self._journal.record(KIND, snapshot, outcome, self._clock())
-        except JournalError as error:
-            log.error("%s", error)  # noqa: TRY400
+        snapshot = given(held.pod.key, cgroup.container, self._period, samples)
+        outcome = {**said(found), "answer": str(self._answer), "done": done}
+        self._telling.decided(KIND, snapshot, outcome)
         self._sync.want_step(held.pod.metadata.uid)
 
     def _is_under_way(self, path: str, found: Stall) -> bool:
