@@ -42,7 +42,5 @@ async def feed_watchdog() -> None:
     """Tells for as long as the loop that awaits it turns; until cancelled."""
     seconds = watchdog_seconds()
     while seconds is not None:
-        notify(
-            "WATCHDOG=1", patience_seconds=0
-        )  # where there is no place, others of the same wait to be heard
+        notify("WATCHDOG=1", patience_seconds=0)  # where there is no place, others of the same wait there
         await asyncio.sleep(seconds / 3)
