@@ -272,6 +272,18 @@ def test_why_for_programs(state, capsys):
     assert last["decision"] == 1
 
 
+@pytest.mark.req("E14")
+def test_each_eviction_is_told_with_its_own_decision_also_by_an_agent_that_was_late(state):
+    with Journal.open(str(state / "journal.db")) as journal:
+        (victim,) = step().decision.evictions
+        about = {"pod": victim.pod.key, "uid": victim.pod.metadata.uid}
+        record(journal, step(), THEN + 18)
+        journal.tell(Happening(THEN + 26, WARNING, "Evicted", "a second time", **about))
+        journal.tell(Happening(THEN + 3600, WARNING, "Evicted", "its record was lost", **about))
+        told = [one for one in story_of(journal, victim.pod.key).chapters if one.reason == "Evicted"]
+    assert [one.decision for one in told] == [1, 2, 0]
+
+
 def test_why_of_a_pod_that_nobody_knows_is_a_sentence(state, capsys):
     code, _, err = run(capsys, "why", "nobody", "--state-dir", state)
     assert code == 1

@@ -19,7 +19,9 @@ from evenkeel.policy.eviction.message import Considered, considered
 from evenkeel.policy.eviction.snapshot import active
 from evenkeel.policy.lifecycle.status import PENDING, pod_phase
 
-_SAME_MOMENT_SECONDS = 5.0  # between a decision and the telling of it
+_SAME_MOMENT_SECONDS = (
+    30.0  # between a decision and the telling of it, at most: the machine may be out of breath
+)
 _STALLED = "MemoryHighStall"
 
 
@@ -121,11 +123,11 @@ def _chapter(happening: Happening, decided: tuple[_Decided, ...], key: str) -> C
         happening.times,
         happening.figures,
     )
-    for one in decided:
-        is_its = one.reason == happening.reason and (not one.gone or key in one.gone)
-        if is_its and abs(one.record.at - happening.at) < _SAME_MOMENT_SECONDS:
-            return chapter._replace(decision=one.record.number, resource=one.resource, stayed=one.others)
-    return chapter
+    its = [one for one in decided if one.reason == happening.reason and (not one.gone or key in one.gone)]
+    nearest = min(its, key=lambda one: abs(one.record.at - happening.at), default=None)
+    if nearest is None or abs(nearest.record.at - happening.at) > _SAME_MOMENT_SECONDS:
+        return chapter
+    return chapter._replace(decision=nearest.record.number, resource=nearest.resource, stayed=nearest.others)
 
 
 def _stayed(decided: _Decided, key: str) -> Chapter:
