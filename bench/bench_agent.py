@@ -41,12 +41,8 @@ SETTLED_SECONDS = 0.2
 TICKS = os.sysconf("SC_CLK_TCK")
 MIB = 1 << 20
 PODMAN = ("podman", "runc")  # crun, its usual partner, refuses hybrid cgroups
-FEW_FILES = (
-    "--ulimit",
-    "nofile=1024:4096",
-    "--ulimit",
-    "nproc=4096:4096",
-)  # also where root may not raise limits
+# Also where root may not raise limits.
+FEW_FILES = ("--ulimit", "nofile=1024:4096", "--ulimit", "nproc=4096:4096")
 
 
 class Agent:

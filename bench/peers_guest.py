@@ -36,9 +36,8 @@ from evenkeel.cli.client import Client
 MIB = 1 << 20
 RISE_MIB = 16  # so much is back: the growth was stopped
 HIGH_MIB = 8  # above the line, for him who acts on stalls alone
-ALLOCATOR_BYTES = (
-    GUEST_MIB * 7 // 8 * MIB
-)  # more than is left; of more than there is the kernel would not hear
+# More than is left; of more than there is the kernel would not hear.
+ALLOCATOR_BYTES = GUEST_MIB * 7 // 8 * MIB
 FILE = Path("/scratch/file")
 FILE_MIB = 64
 START_SECONDS = 120.0  # emulated, everything takes its time

@@ -20,9 +20,8 @@ def alone(test: Callable[..., None]) -> Callable[..., None]:
     def in_child(*arguments: Any, **named: Any) -> None:
         reading, writing = os.pipe()
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", DeprecationWarning
-            )  # what the threads of others hold is of no use here
+            # What the threads of others hold is of no use here.
+            warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if pid == 0:
             failure = "it ended in the middle"

@@ -723,9 +723,8 @@ def test_what_is_typed_is_what_is_run(cli, agent):
     assert cli("run", "-d", "-e", "PRICE=$(5)", "--", "sh", "-c", "kill $$ $(pwd) $HOME")[0] == 0
     (pod,) = agent.front.held.values()
     (container,) = pod.spec.containers
-    assert (
-        container.command[-1].replace("$$", "$") == "kill $$ $(pwd) $HOME"
-    )  # as every $$ becomes $ at the start
+    # As every $$ becomes $ at the start.
+    assert container.command[-1].replace("$$", "$") == "kill $$ $(pwd) $HOME"
     assert container.command[-1].count("$") == 8
     assert container.env[0].value == "$$(5)"
 

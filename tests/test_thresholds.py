@@ -188,9 +188,8 @@ def test_percentages_agree_with_a_slow_exact_32_bit_model(percent: Decimal):
 
 
 def test_a_number_between_two_floats_is_rounded_once_and_not_twice():
-    halfway = (
-        "1.000000059604644775390625"  # 1 + 2^-24, between two 32-bit floats; the tie goes to the even one
-    )
+    # 1 + 2^-24, between two 32-bit floats; the tie goes to the even one.
+    halfway = "1.000000059604644775390625"
     a_trace_more = halfway + "000000000001"  # which 64 bits do not see
     assert parse_percentage(f"{halfway}%") == float(float32_by_hand(Fraction(1, 100)))
     assert parse_percentage(f"{a_trace_more}%") == float(float32_by_hand(Fraction(1 + 2**-23) / 100))

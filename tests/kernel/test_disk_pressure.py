@@ -197,9 +197,8 @@ def test_logs_count_and_what_dead_pods_left_is_collected_before_anybody_goes(sma
 
 
 @pytest.mark.processes_only("archives as images; containers' images are their runtime's")
-@pytest.mark.parametrize(
-    "small", [320], indirect=True
-)  # an archive is unpacked only where there is much room
+# An archive is unpacked only where there is much room.
+@pytest.mark.parametrize("small", [320], indirect=True)
 @pytest.mark.req("B12")
 def test_images_that_nothing_runs_from_are_collected_and_those_in_use_are_not(
     small: Path, up: MakeUp, tmp_path: Path

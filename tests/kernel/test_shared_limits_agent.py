@@ -217,9 +217,8 @@ def test_the_pods_limit_comes_after_its_init_containers_and_files_in_memory_are_
     agent.await_phase("p", "Running")
     assert memory_limit(pod) == 64 * MIB
     writer, reader = cgroup_of(agent, "p", "writer"), cgroup_of(agent, "p", "reader")
-    eventually(
-        lambda: writer.counters("memory.stat")["shmem"] >= 24 * MIB
-    )  # the kernel counts a moment later
+    # The kernel counts a moment later.
+    eventually(lambda: writer.counters("memory.stat")["shmem"] >= 24 * MIB)
     assert reader.counters("memory.stat")["shmem"] < MIB
     # And it is shown so.
     lines = agent.cli("top", "--containers", "--once").splitlines()

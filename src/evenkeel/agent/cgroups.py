@@ -23,9 +23,8 @@ from evenkeel.host.oom_scores import ScoresSet, frozen, set_oom_scores
 from evenkeel.policy.node import NodeView
 from evenkeel.policy.provision import PodMoment
 
-FOUND_BEFORE = (
-    "foundBefore"  # where the journal keeps what cgroups of others had in the files that we set (B13)
-)
+# Where the journal keeps what cgroups of others had in the files that we set (B13).
+FOUND_BEFORE = "foundBefore"
 
 _OWN_NAMES = {Kind.INFRASTRUCTURE: INFRASTRUCTURE}
 

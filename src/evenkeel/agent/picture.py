@@ -19,9 +19,8 @@ from evenkeel.errors import EvenkeelError
 from evenkeel.policy.eviction.snapshot import PodFigures
 from evenkeel.policy.node import NodeView
 
-NOTABLE = frozenset(
-    {"Evicted", "OOMKilling", "OOMKilled", "MemoryHighStall", "CPUShortage", "DriftRepaired"}
-)  # and whatever the node's conditions tell
+# And whatever the node's conditions tell.
+NOTABLE = frozenset({"Evicted", "OOMKilling", "OOMKilled", "MemoryHighStall", "CPUShortage", "DriftRepaired"})
 
 _MOST_NOTABLE = 200
 _LOOK_BACK = 5000  # happenings, for those that are notable

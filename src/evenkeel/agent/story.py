@@ -19,9 +19,8 @@ from evenkeel.policy.eviction.message import Considered, considered
 from evenkeel.policy.eviction.snapshot import active
 from evenkeel.policy.lifecycle.status import PENDING, pod_phase
 
-_SAME_MOMENT_SECONDS = (
-    30.0  # between a decision and the telling of it, at most: the machine may be out of breath
-)
+# Between a decision and the telling of it, at most: the machine may be out of breath.
+_SAME_MOMENT_SECONDS = 30.0
 _STALLED = "MemoryHighStall"
 
 

@@ -28,10 +28,8 @@ from evenkeel.host.pressure import parse_pressure
 from evenkeel.policy.eviction.snapshot import NodeFigures
 from evenkeel.policy.node import NodeView
 
-OTHERS = (
-    "/system.slice",
-    "/user.slice",
-)  # B15: cgroups of others whose figures are told where they are there
+# B15: cgroups of others whose figures are told where they are there.
+OTHERS = ("/system.slice", "/user.slice")
 AGENT = "kubelet"  # what Kubernetes calls the daemon that we are
 RUNTIME = "runtime"
 

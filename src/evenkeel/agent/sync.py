@@ -64,9 +64,8 @@ class Sync:
         self.on_gone: Callable[[HeldPod], None] = lambda _: None  # whoever has a successor for it puts it in
         self.on_room: Callable[[], None] = lambda: None  # before admission looks at those that wait
         self.on_settled: Callable[[str, HeldPod | None], None] = lambda *_: None  # after a pod was looked at
-        self.on_cleaned: Callable[[str], None] = lambda _: (
-            None
-        )  # nothing is left but logs; with the pod's UID
+        # Nothing is left but logs; with the pod's UID.
+        self.on_cleaned: Callable[[str], None] = lambda _: None
         self.on_evicted: Callable[[], None] = lambda: None
         self.on_exit: Callable[[str], None] = lambda _: None  # before an end is looked at; with the pod's UID
         self.pressures: tuple[str, ...] = ()  # conditions of the node that admission asks about
@@ -88,9 +87,8 @@ class Sync:
         self._planned: tuple[PodMoment, ...] | None = None
         self._acts = Acts(runtime, self)
         self._ended: list[Attempt] = []  # to be forgotten by the runtime once that is written down
-        self._sharing: set[ContainerKey] = (
-            set()
-        )  # containers without the cores of their own that they are due
+        # Containers without the cores of their own that they are due.
+        self._sharing: set[ContainerKey] = set()
         self._has_room = True  # somebody left since admission last looked
         self.journal_fails = ""
 

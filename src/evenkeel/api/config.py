@@ -52,9 +52,8 @@ class KubeletConfiguration(NamedTuple):
     """What the agent is told. Lists and maps of Kubernetes are tuples and read-only maps here."""
 
     # The cgroup tree
-    cgroup_root: str = (
-        "/evenkeel"  # so that a kubelet on the same machine is not met; "/" is kubelet's layout
-    )
+    # So that a kubelet on the same machine is not met; "/" is kubelet's layout.
+    cgroup_root: str = "/evenkeel"
     cgroup_driver: str = "cgroupfs"
     cgroups_per_qos: bool = True
     fail_cgroup_v1: bool = False

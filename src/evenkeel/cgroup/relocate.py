@@ -15,9 +15,8 @@ from evenkeel.cgroup.reconcile import reconcile_changed
 from evenkeel.cgroup.tree import Cgroup, Kind, Naming, Tree
 from evenkeel.policy.qos import QoSClass
 
-_ROUNDS = (
-    100  # of moving what is still there; who forks meanwhile does so into the new cgroup, once it is moved
-)
+# Of moving what is still there; who forks meanwhile does so into the new cgroup, once it is moved.
+_ROUNDS = 100
 
 
 class Relocation(NamedTuple):

@@ -51,9 +51,8 @@ class Cgroup(NamedTuple):
     memory_qos: str = ""
     cpu_qos: str = ""
     oom_score_adj: Setting | None = None
-    is_killed_whole: bool = (
-        False  # A19: an OOM kill of one process is to take all; on v2 the kernel sees to it
-    )
+    # A19: an OOM kill of one process is to take all; on v2 the kernel sees to it.
+    is_killed_whole: bool = False
     # B5: a cgroup of daemons must be there, unless we are asked to make it (E7); those of containers are a container
     # runtime's to make, where there is one.
     is_ours_to_make: bool = True

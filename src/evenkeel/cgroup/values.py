@@ -5,9 +5,8 @@ from evenkeel.policy.memory import PAGE_BYTES
 
 # v1 shows "no limit" as the largest multiple of a page that fits a signed 64-bit number.
 _V1_UNLIMITED = (2**63 - 1) // PAGE_BYTES * PAGE_BYTES
-_MOST_LIMITED = (
-    2**62
-)  # hugetlb rounds its "no limit" down to a huge page; kubelet writes this where it means none
+# hugetlb rounds its "no limit" down to a huge page; kubelet writes this where it means none.
+_MOST_LIMITED = 2**62
 _UNLIMITED = float("inf")
 
 _NOT_IN_BYTES = ("memory.oom.group", "memory.swappiness")

@@ -93,9 +93,8 @@ async def _measure(stage: Stage, cpu: int) -> _Shares:
     seconds = loop.time() - begun
     idler, requester = (max(after[i] - before[i], 0) / 1e6 / seconds for i in range(2))
     rest = max(1 - idler - requester, 0.0)
-    idle = min(
-        (after[2] - before[2]) / seconds, rest
-    )  # counted in ticks, and coarsely where the CPU is emulated
+    # Counted in ticks, and coarsely where the CPU is emulated.
+    idle = min((after[2] - before[2]) / seconds, rest)
     return _Shares(idler, requester, idle, rest - idle)
 
 

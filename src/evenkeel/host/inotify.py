@@ -51,9 +51,8 @@ class Inotify:
         return self._add(path, entries | SELF_DELETED | SELF_MOVED | _ONLY_DIRECTORY)
 
     def unwatch(self, watch: int) -> None:
-        self._libc.inotify_rm_watch(
-            self._descriptor, watch
-        )  # one that the kernel has removed already is fine
+        # One that the kernel has removed already is fine.
+        self._libc.inotify_rm_watch(self._descriptor, watch)
 
     def read(self) -> Iterator[Happened]:
         """What happened so far; nothing if nothing did."""

@@ -10,14 +10,8 @@ from evenkeel.host.meminfo import figure, parse_meminfo
 from evenkeel.host.pressure import PressureFigures, Resource, node_file, parse_pressure
 
 _MEND = "this is no Linux kernel of the last ten years, or /proc is not its own"
-_BUSY = (
-    1,
-    2,
-    3,
-    6,
-    7,
-    8,
-)  # user, nice, system, irq, softirq and steal of the words of /proc/stat's first line
+# User, nice, system, irq, softirq and steal of the words of /proc/stat's first line.
+_BUSY = (1, 2, 3, 6, 7, 8)
 
 
 class Pressures(NamedTuple):

@@ -16,9 +16,8 @@ from evenkeel.cgroup.driver import Driver
 from evenkeel.errors import EvenkeelError
 
 _MOST_ROUNDS = 100
-_PAUSE_SECONDS = (
-    0.002  # longer than a fork takes: of one that is under way nothing tells, and daemons cannot be frozen
-)
+# Longer than a fork takes: of one that is under way nothing tells, and daemons cannot be frozen.
+_PAUSE_SECONDS = 0.002
 _INIT = 1
 
 

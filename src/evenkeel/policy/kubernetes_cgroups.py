@@ -122,9 +122,8 @@ def qos_configs(
 def container_config(pod: Pod, container: Container, node: KubeletSettings, qos: QoSClass) -> ContainerConfig:
     """What the runtime is told of one container."""
     cpu_limit = effective_limit(pod, container, CPU)
-    cpu_request = container.resources.requests.get(
-        CPU, cpu_limit
-    )  # a request that is not stated is the limit
+    # A request that is not stated is the limit.
+    cpu_request = container.resources.requests.get(CPU, cpu_limit)
     return ContainerConfig(
         oom_score_adj=oom_score_adj(pod, container, node.capacity_bytes, Profile.KUBERNETES, qos),
         cpu_shares=cpu.shares(cpu_request.milli),

@@ -54,9 +54,8 @@ class Provision(NamedTuple):
     oom_group: Amount | None = None
     pids_max: Amount | None = None
     hugepages: Mapping[int, Amount] = MappingProxyType({})
-    hugepages_when_reserved: bool = (
-        False  # whether these count when pages are reserved, too, or only when used
-    )
+    # Whether these count when pages are reserved, too, or only when used.
+    hugepages_when_reserved: bool = False
     oom_score_adj: Amount | None = None
 
 

@@ -62,9 +62,8 @@ class Exit(NamedTuple):
     finished_at: float = 0.0
     is_known: bool = True  # False: it ended while nobody was there to see how
     message: str = ""  # what it left in its termination message file, or the last lines of its log
-    is_oom_killed: bool = (
-        False  # the runtime says so; where cgroups outlive containers, the kernel's count does
-    )
+    # The runtime says so; where cgroups outlive containers, the kernel's count does.
+    is_oom_killed: bool = False
 
 
 class Record(NamedTuple):

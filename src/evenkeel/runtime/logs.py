@@ -13,9 +13,8 @@ from typing import NamedTuple
 LONGEST_LINE_BYTES = 16 << 10  # longer ones are split, as container runtimes do
 # What one look takes: an empty line of a byte becomes an entry of 45, so this bounds memory too.
 _CHUNK_BYTES = 32 << 10
-_MOST_LEFT_BYTES = (
-    1 << 20
-)  # in the pipe of a container that has ended; more comes only from one that writes on
+# In the pipe of a container that has ended; more comes only from one that writes on.
+_MOST_LEFT_BYTES = 1 << 20
 _TRY_AGAIN_SECONDS = 1.0
 _PERMISSIONS = 0o640
 

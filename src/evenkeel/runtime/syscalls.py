@@ -106,9 +106,8 @@ _SYS_CLONE = {"x86_64": 56, "aarch64": 220, "riscv64": 220, "ppc64le": 120, "arm
 # PyDLL: the interpreter keeps its lock, of which a fork would only see a copy.
 _libc = ctypes.PyDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
-_patient_libc = ctypes.CDLL(
-    None, use_errno=True
-)  # for what may take the kernel a while: others run meanwhile
+# For what may take the kernel a while: others run meanwhile.
+_patient_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def unshare(flags: int) -> None:

@@ -69,9 +69,8 @@ class Departures:
         self._over: set[str] = set()  # killed, not to be counted on any more, and still on the roster
         self._there: set[str] = set()  # on the roster
         self._cleaned: deque[str] = deque()  # told by another thread
-        self.in_volumes_bytes = (
-            0  # part of what was last found returning: it is back only when volumes are removed
-        )
+        # Part of what was last found returning: it is back only when volumes are removed.
+        self.in_volumes_bytes = 0
 
     def killed(self, member: Member, version: Version, now: float) -> None:
         self._asked.pop(member.uid, None)

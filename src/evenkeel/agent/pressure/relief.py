@@ -20,9 +20,8 @@ from evenkeel.policy.eviction.brake import has_to_stand_still, is_loose, is_tigh
 _RECLAIM_SECONDS = 1.0  # without anything coming back, before somebody has to go
 _MOST_RECLAIM_SECONDS = 3.0
 _RECLAIM_AGAIN_SECONDS = 5.0  # after it did not help
-_THROTTLE_SECONDS = (
-    0.05  # after somebody was told to go, before the others are throttled: most are gone by then
-)
+# After somebody was told to go, before the others are throttled: most are gone by then.
+_THROTTLE_SECONDS = 0.05
 
 
 class Relief:

@@ -21,9 +21,8 @@ class Timing(NamedTuple):
 
     began_at: float
     sent_at: float | None = None  # when the kill was
-    is_kernels: bool = (
-        False  # it was made when the kernel's own killer acted, to be held against what that did
-    )
+    # It was made when the kernel's own killer acted, to be held against what that did.
+    is_kernels: bool = False
 
 
 class Reports(Protocol):

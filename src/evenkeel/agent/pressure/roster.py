@@ -21,10 +21,8 @@ class Member(NamedTuple):
     containers: tuple[tuple[str, str], ...]  # name and directory
     min_bytes: int = 0  # memory.min
     request_bytes: int = 0
-    group: tuple[str, int] = (
-        "",
-        0,
-    )  # class and priority: within one, usage over request decides who goes first
+    # Class and priority: within one, usage over request decides who goes first.
+    group: tuple[str, int] = ("", 0)
 
     @property
     def has_memory_volume(self) -> bool:

@@ -31,9 +31,8 @@ class Wakers:
         self._stalls: dict[int, ArmedTrigger] = {}
         self._events: MemoryEventsWatch | None = None
         self._oom: OomNotification | None = None
-        self._local_events = (
-            ""  # v2: the file that counts how often the pods' cgroup itself was out of memory
-        )
+        # v2: the file that counts how often the pods' cgroup itself was out of memory.
+        self._local_events = ""
         self._ooms = 0
         self._is_oom = False
         self._is_crossing = False

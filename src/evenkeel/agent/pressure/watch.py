@@ -42,9 +42,8 @@ THREAD = "evenkeel-memory"  # as top and /proc show it
 
 SWITCH_SECONDS = 0.0005  # how long another thread may keep the interpreter while the watch waits for it
 _UNDISTURBED_SECONDS = 0.005  # how long others wait for it while the watch looks and decides
-_PASSING_SECONDS = (
-    0.0001  # how long they have it at each system call of the watch, from its decision to the kill
-)
+# How long they have it at each system call of the watch, from its decision to the kill.
+_PASSING_SECONDS = 0.0001
 
 _SOFT_SECONDS = 1.0  # how late the crossing of a soft threshold may be seen
 _AGAIN_SECONDS = 0.1  # between two decisions on a hard shortage for which nobody may go
@@ -53,9 +52,8 @@ _AFTER_FAILURE_SECONDS = 0.1
 _RECLAIMING_SECONDS = 0.002  # between two looks meanwhile
 _NEAR_SECONDS = 0.05  # what the fastest growth could use up in that time is near a threshold
 _HASTE_SECONDS = 1.0  # after it was near
-_CROSSING_SECONDS = (
-    0.02  # after the kernel told of a crossing: what can be dropped may be in it, but not for long
-)
+# After the kernel told of a crossing: what can be dropped may be in it, but not for long.
+_CROSSING_SECONDS = 0.02
 
 
 class Watch:

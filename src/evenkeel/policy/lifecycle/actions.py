@@ -34,9 +34,8 @@ class Stop(NamedTuple):
     container: str
     reason: str
     grace_seconds: float  # what is left of it
-    stopped_as: str = (
-        ""  # AS_FAILURE, AS_RESTART: of a container that ends alone, what that means for its restart
-    )
+    # AS_FAILURE, AS_RESTART: of a container that ends alone, what that means for its restart.
+    stopped_as: str = ""
 
 
 class Actions(NamedTuple):

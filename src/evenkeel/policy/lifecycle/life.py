@@ -52,9 +52,8 @@ class ContainerLife(NamedTuple):
     stopping: str = ""  # why it was asked to stop, while it has not ended
     stop_by: float | None = None  # the end of the grace it was given then
     stopped_as: str = ""
-    resources: ResourceRequirements | None = (
-        None  # those applied in the kernel (E17); None also for "none at all"
-    )
+    # Those applied in the kernel (E17); None also for "none at all".
+    resources: ResourceRequirements | None = None
 
     @property
     def has_begun(self) -> bool:

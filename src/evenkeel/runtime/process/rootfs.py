@@ -216,9 +216,8 @@ def _settle_dev(termination_message_path: str) -> None:
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-        syscalls.mount(
-            "devpts", "/dev/pts", "devpts", flags, _PTS_OPTIONS
-        )  # a user namespace without that group
+        # A user namespace without that group.
+        syscalls.mount("devpts", "/dev/pts", "devpts", flags, _PTS_OPTIONS)
 
 
 def _borrow_device(name: str, host: int) -> None:
