@@ -59,6 +59,7 @@ def main(watcher: str, earlyoom: str, oomd: str) -> None:
 
 
 def storm(guard: str, kind: Kind, begin: Begin, watcher: str) -> str:
+    Path("/proc/sys/vm/drop_caches").write_text("1")  # a file's pages are his who reads it first
     kills_before = oom_kills(Path("/proc/vmstat").read_text())
     numbers = (LINE_MIB * 1024, RISE_MIB * 1024, PATIENCE_SECONDS)
     with subprocess.Popen([watcher, *map(str, numbers)], stdout=subprocess.PIPE, text=True) as watching:
