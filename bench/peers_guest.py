@@ -4,6 +4,7 @@ Those who guard the memory come one after the other. In each storm a pod (where 
 until somebody stops it; a line of JSON tells how that went (`bench_peers.Storm`). Nothing is put back as it was.
 """
 
+import os
 import shutil
 import subprocess
 import sys
@@ -46,6 +47,10 @@ Begin = Callable[[list[str]], Callable[[], None]]  # starts a command; what it r
 
 
 def main(watcher: str, earlyoom: str, oomd: str) -> None:
+    if os.environ.get("EVENKEEL_MACHINE") != "systemd":
+        sys.exit(
+            "This uses up the machine's memory and changes its system: it is for the guest of `bench peers`."
+        )
     _install(Path(oomd))
     subprocess.run(
         ["dd", "if=/dev/zero", f"of={FILE}", "bs=1M", f"count={FILE_MIB}", "conv=fsync"], check=True
