@@ -5,7 +5,8 @@ A killed process gives its memory back when it gets to run; `process_mrelease` h
 
 import ctypes
 import os
-from collections.abc import Iterable
+import signal
+from collections.abc import Collection, Iterable
 
 _SYS_PROCESS_MRELEASE = 448  # the same on every architecture
 _MOST = 64  # processes of one pod: of more than that, each has little
@@ -25,6 +26,19 @@ class Dying:
             except OSError:
                 continue  # gone already, or there are no more descriptors
             self._pids.append(pid)
+
+    def kill(self, there: Collection[int]) -> bool:
+        """Kills those of them that are `there`: numbers looked up after they were taken hold of, so that who has taken
+        over the number of one that had just ended is not met. Whether that is all who are there.
+
+        Unlike a cgroup's own kill it waits for nobody who is making, removing or entering cgroups meanwhile."""
+        for descriptor, pid in zip(self._descriptors, self._pids, strict=True):
+            if pid in there:
+                try:
+                    signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                except OSError:
+                    continue  # gone
+        return bool(there) and set(self._pids).issuperset(there)
 
     def hurry(self) -> None:
         """They were killed: lets them end before others run, and whatever share of the processor they were limited to.

@@ -343,14 +343,17 @@ class Watch:
             return None
         if self._patrol.intents is not None:
             self._patrol.intents.write(member.uid, {"message": eviction.message, "at": at})
-        dying = Dying(pid for _, directory in member.containers for pid in pids_of(directory))
+        dying = Dying(_pids(member))
         # To be found by the loop before it looks at the pod's end. It is woken later: it would be in the way now.
         evicting = self.evicting[member.uid] = Evicting(member.uid, eviction, at)
+        is_sent = dying.kill(_pids(member))
+        sent_at = time.monotonic()
         try:
-            self._patrol.driver.send_kill(member.path)
+            self._patrol.driver.send_kill(member.path)  # whoever was started meanwhile, too
         except CgroupError as error:
             self._reports.noted(str(error))
-        sent_at = time.monotonic()
+        if not is_sent:
+            sent_at = time.monotonic()
         self._relief.goes(self._patrol.driver, member.path, sent_at)
         self._reports.evicting(evicting)
         self._reaper.release(dying)
@@ -364,6 +367,10 @@ class Watch:
         _, decision = decide(self._state, snapshot, self._thresholds, self._settings)
         step = Step(self._state, snapshot, self._thresholds, self._settings, decision, is_done=False)
         self._reports.stepped(step, self._state, Timing(now, is_kernels=True))
+
+
+def _pids(member: Member) -> set[int]:
+    return {pid for _, directory in member.containers for pid in pids_of(directory)}
 
 
 def _is_hard(met: tuple[Threshold, ...]) -> bool:
