@@ -15,7 +15,7 @@ from evenkeel.agent.journal import Journal, JournalError
 from evenkeel.agent.pressure.brake import Brake
 from evenkeel.agent.pressure.departures import Departures
 from evenkeel.agent.pressure.figures import Figures
-from evenkeel.agent.pressure.intents import Intents, intent_of, taken_up
+from evenkeel.agent.pressure.intents import Intent, Intents
 from evenkeel.agent.pressure.marks import marks_met, marks_of
 from evenkeel.agent.pressure.recording import Step, given, replayed, said
 from evenkeel.agent.pressure.roster import Member, Roster
@@ -237,27 +237,61 @@ def test_a_record_that_was_changed_is_seen_to_differ():
     assert outcome != said(made.decision)
 
 
-def test_an_intent_is_in_the_journal_before_the_loop_knows_of_it(tmp_path):
-    with Journal.open(str(tmp_path / "journal.db")) as journal:
-        intents = Intents(journal.path)
-        assert intents.write("u-1", {"message": "why", "at": 5.0})
-        assert intent_of(journal, "u-1") == {"message": "why", "at": 5.0}
-        taken_up(journal, "u-1")
-        assert intent_of(journal, "u-1") is None
-        with journal.transaction():
-            journal.set_value("other", 1)
-            assert not intents.write("u-2", {})  # the loop is writing: the pod does not wait for that
-        intents.close()
+def test_an_intent_is_known_to_the_next_agent_until_it_is_taken_up(tmp_path):
+    noted = Intents(str(tmp_path))
+    assert noted.write(Intent("u-1", "why", 5.0))
+    assert noted.write(Intent("u-2", "as \N{LATIN SMALL LETTER O WITH DIAERESIS} well", 6.0))
+    noted.taken_up("u-1")
+    next_ = Intents(str(tmp_path))
+    assert next_.found == (Intent("u-2", "as \N{LATIN SMALL LETTER O WITH DIAERESIS} well", 6.0),)
+    next_.taken_up("u-2")
+    next_.taken_up("u-3")  # which nobody has noted
+    assert not Intents(str(tmp_path)).found
 
 
-def test_to_note_an_intent_never_means_to_move_what_others_have_written(tmp_path):
-    with Journal.open(str(tmp_path / "journal.db")) as journal:
-        intents = Intents(journal.path)
-        before = Path(journal.path).read_bytes()
-        journal.set_value("large", "x" * 6 * MIB)  # more pages than SQLite leaves in its log by itself
-        assert intents.write("u-1", {})
-        assert Path(journal.path).read_bytes() == before
-        intents.close()
+def test_intents_need_no_more_room_than_they_have_and_a_long_message_is_cut(tmp_path):
+    noted = Intents(str(tmp_path))
+    size = (tmp_path / "intents").stat().st_size
+    assert noted.write(Intent("long", "x" * 10_000, 1.0))
+    most = 0
+    while noted.write(Intent(f"u-{most}", "why", 2.0)):  # who is evicted beyond that goes all the same
+        most += 1
+    assert most >= 60
+    assert (tmp_path / "intents").stat().st_size == size
+    found = Intents(str(tmp_path)).found
+    assert len(found) == most + 1
+    assert found[0].message in "x" * 10_000
+    assert len(found[0].message) > 1000
+    noted.taken_up("long")
+    assert noted.write(Intent("another", "why", 3.0))
+
+
+@pytest.mark.parametrize(
+    "damage", [b"nonsense", b"{}", b'{"uid": 1}', b'{"uid": "", "message": "", "at": "x"}']
+)
+def test_what_cannot_be_read_among_intents_is_left_alone(tmp_path, damage):
+    Intents(str(tmp_path)).write(Intent("u-1", "why", 5.0))
+    path = tmp_path / "intents"
+    whole = bytearray(path.read_bytes())
+    whole[4096 : 4096 + len(damage)] = damage
+    path.write_bytes(whole)
+    assert [one.uid for one in Intents(str(tmp_path)).found] == ["u-1"]
+
+
+def test_an_intent_about_what_the_pod_was_before_it_came_back_is_not_carried_out(place):
+    async def story() -> None:
+        async with place.agent() as agent:
+            await agent.apply(pods_of(PODS))
+            await until(lambda: phase(agent, "web") == "Running")
+            uid = agent.pod("default/web").metadata.uid
+        noted = Intents(place.directory)
+        noted.write(Intent(uid, "long ago", place.now - 1))
+        noted.close()
+        async with place.agent() as agent:
+            assert phase(agent, "web") == "Running"
+        assert not Intents(place.directory).found
+
+    asyncio.run(story())
 
 
 class Unheard:
@@ -271,7 +305,7 @@ class Unheard:
 def test_a_crossing_that_is_told_a_moment_early_is_looked_for_until_it_is_there(tmp_path):
     thresholds = parse_thresholds(hard={"memory.available": "100Mi"}, enforce_node_allocatable=("pods",))
     own = tuple(one for one in thresholds if one.signal is Signal.ALLOCATABLE_MEMORY_AVAILABLE)
-    watch = Watch(own, Settings(), State(), 2, CountingKernel, str(tmp_path / "journal.db"), Unheard())
+    watch = Watch(own, Settings(), State(), 2, CountingKernel, Unheard(), Unheard())
     watch._patrol.driver = CountingKernel()  # its thread is not started: turns are taken here
     watch._haste = Unheard()
     root = v1(tmp_path / "root", 200)

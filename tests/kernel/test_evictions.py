@@ -1,11 +1,13 @@
 """Memory pressure on a real kernel: who goes, how it is told, and what comes back."""
 
 import os
+import time
 from pathlib import Path
 
 import pytest
 
 from evenkeel.agent.journal import Journal
+from evenkeel.agent.pressure.intents import Intent, Intents
 from evenkeel.agent.pressure.recording import KIND
 from evenkeel.host.meminfo import parse_meminfo
 from tests.kernel.agents import MIB, READY_SECONDS, MakeUp, Up, pod, up, with_host_path
@@ -128,13 +130,15 @@ def test_an_eviction_that_was_noted_is_known_after_the_agent_was_killed(up: Make
     agent.await_phase("victim", "Running")
     uid = agent.pod("victim")["metadata"]["uid"]
     agent.kill()
-    with Journal.open(str(agent.state / "journal.db")) as journal:
-        journal.set_value(f"evicting:{uid}", {"message": "for the test", "at": 1.0})
+    noted = Intents(str(agent.state))
+    assert noted.write(Intent(uid, "for the test", time.time()))
+    noted.close()
     agent.start()
     status = agent.await_phase("victim", "Failed")
     assert (status["reason"], status["message"]) == ("Evicted", "for the test")
-    with Journal.read(str(agent.state / "journal.db")) as journal:
-        assert journal.value(f"evicting:{uid}") is None
+    noted = Intents(str(agent.state))
+    assert not noted.found
+    noted.close()
 
 
 @pytest.mark.req("A20")

@@ -5,6 +5,7 @@ It is put together here; what it does is in `sync` (the loop), `kernel_events`, 
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
@@ -20,6 +21,7 @@ from evenkeel.agent.node_status import node_object
 from evenkeel.agent.parts import Parts
 from evenkeel.agent.picture import Picture, Pictures
 from evenkeel.agent.pressure.cpu import CpuPressure
+from evenkeel.agent.pressure.intents import Intents
 from evenkeel.agent.pressure.live import live_given, live_snapshot
 from evenkeel.agent.pressure.memory import MemoryPressure
 from evenkeel.agent.pressure.node_conditions import NodeConditions
@@ -86,11 +88,13 @@ class Agent:
         self._sync = Sync(
             node, settings, runtime, journal, self._holdings, self._cgroups, self._telling, self._clock
         )
+        self._intents = Intents(os.path.dirname(journal.path))
         parts = Parts(
             node,
             runtime,
             make_driver,
             journal,
+            self._intents,
             self._holdings,
             self._cgroups,
             self._telling,
@@ -169,6 +173,7 @@ class Agent:
         self._telling.feed.close()
         await self._runtime.close()
         self._cgroups.close()
+        self._intents.close()
 
     async def failed(self) -> BaseException | None:
         """Returns when one of the loops has ended, which none should, with what ended it."""

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from evenkeel.agent.cgroups import Cgroups
 from evenkeel.agent.holdings import Holdings
 from evenkeel.agent.journal import Journal
+from evenkeel.agent.pressure.intents import Intents
 from evenkeel.agent.sync import Sync
 from evenkeel.agent.telling import Telling
 from evenkeel.cgroup.driver import Driver
@@ -18,6 +19,7 @@ class Parts(NamedTuple):
     runtime: Runtime
     make_driver: Callable[[], Driver]  # one a thread: a driver keeps descriptors open
     journal: Journal
+    intents: Intents
     holdings: Holdings
     cgroups: Cgroups
     telling: Telling

@@ -1,63 +1,104 @@
-"""What the watch is about to do, on disk before it does it.
+"""What a watch is about to do, written down before it does it, for the next agent if this one is killed in between.
 
-The journal is the agent's loop's, which may be busy for longer than a pod may live on: the watch writes its intents
-through a connection of its own, one small row each, and the loop takes them up into the pods' lives.
+The journal is the agent's loop's, which may be busy for longer than a pod may live on, and so may its disk. Intents
+have a file of their own, all of whose room is taken when it is opened: to write one waits for no lock and needs no room
+on a full disk. It need not outlive the machine: neither do the pods.
 """
 
+import json
 import logging
-import sqlite3
+import os
+from collections import deque
+from contextlib import suppress
+from typing import NamedTuple
 
-from evenkeel.agent import journal_schema
-from evenkeel.agent.journal import Journal, JournalError
-from evenkeel.agent.journal_text import plain_text
+from evenkeel.agent.journal import JournalError
 
 log = logging.getLogger(__name__)
 
-_PREFIX = "evicting:"  # in the journal's values, with the pod's UID
-_PATIENCE_MILLISECONDS = 5  # for a lock that the loop holds
+_NAME = "intents"  # beside the journal
+_SLOTS = 64  # so many evictions may be under way that the loop has not heard of
+_SLOT_BYTES = 4096  # a page: what is written of one is there whole, or not at all
+
+
+class Intent(NamedTuple):
+    uid: str
+    message: str
+    at: float
 
 
 class Intents:
-    """Of the watch's thread."""
+    """Written by the watches' threads, taken up by the loop into the pods' lives."""
 
-    def __init__(self, journal_path: str) -> None:
+    def __init__(self, directory: str) -> None:
         """Raises JournalError."""
-        self._connection = journal_schema.connect(journal_path, "rw")
+        path = os.path.join(directory, _NAME)
+        self._slots: dict[str, int] = {}
+        self._free = deque(range(_SLOTS))
         try:
-            self._connection.execute("PRAGMA synchronous = NORMAL")
-            # To move what is in the log to its place waits for the disk: that is for the loop, and a thread beside it.
-            self._connection.execute("PRAGMA wal_autocheckpoint = 0")
-            self._connection.execute(f"PRAGMA busy_timeout = {_PATIENCE_MILLISECONDS}")
-            self._connection.execute('SELECT 1 FROM "values" LIMIT 1').fetchall()
-        except sqlite3.Error as error:
-            self._connection.close()
-            raise JournalError(f"the journal {journal_path} cannot be written: {error}") from None
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            read = os.pread(self._file, _SLOTS * _SLOT_BYTES, 0)
+            self._found = self._read(read)
+            with suppress(OSError):  # where the disk is full already they have the room that is left then
+                os.pwrite(self._file, bytes(_SLOTS * _SLOT_BYTES - len(read)), len(read))
+        except OSError as error:
+            why = (error.strerror or str(error)).lower()
+            raise JournalError(f"{path}, where evictions are noted, cannot be written: {why}") from None
 
-    def write(self, uid: str, verdict: dict[str, object]) -> bool:
-        """Whether it is written. If not, the pod goes all the same: the kernel would not wait for the disk, and would
-        take another one."""
+    @property
+    def found(self) -> tuple[Intent, ...]:
+        """What a former agent meant to do, and had not taken up."""
+        return self._found
+
+    def write(self, intent: Intent) -> bool:
+        """Whether it is written. If not, the pod goes all the same: the kernel would take another one meanwhile."""
+        slot = self._slots.get(intent.uid)
         try:
-            self._connection.execute(
-                'INSERT OR REPLACE INTO "values" (key, value) VALUES (?, ?)',
-                (_PREFIX + uid, plain_text(verdict)),
-            )
-        except sqlite3.Error as error:
+            if slot is None:
+                slot = self._slots[intent.uid] = self._free.popleft()
+            os.pwrite(self._file, _text(intent), slot * _SLOT_BYTES)
+        except (OSError, IndexError) as error:
             log.warning("an eviction could not be noted before it was done: %s", error)
             return False
         return True
 
-    def close(self) -> None:
+    def taken_up(self, uid: str) -> None:
+        """It is in the journal."""
+        slot = self._slots.pop(uid, None)
+        if slot is None:
+            return
         try:
-            self._connection.close()
-        except sqlite3.Error:
-            pass
+            os.pwrite(self._file, bytes(_SLOT_BYTES), slot * _SLOT_BYTES)
+        except OSError as error:  # the next agent sees that it is done
+            log.warning("the note of an eviction could not be taken away: %s", error)
+        self._free.append(slot)
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _read(self, whole: bytes) -> tuple[Intent, ...]:
+        found = []
+        for slot in range(len(whole) // _SLOT_BYTES):
+            said = whole[slot * _SLOT_BYTES : (slot + 1) * _SLOT_BYTES].rstrip(b"\0")
+            if not said:
+                continue
+            try:
+                intent = Intent(**json.loads(said))
+                found.append(Intent(str(intent.uid), str(intent.message), float(intent.at)))
+            except (ValueError, TypeError):
+                log.warning("the note of an eviction in %s cannot be read", _NAME)
+                continue
+            self._slots[found[-1].uid] = slot
+            self._free.remove(slot)
+        return tuple(found)
 
 
-def intent_of(journal: Journal, uid: str) -> dict[str, object] | None:
-    """What the watch meant to do to the pod, and the loop has not taken up."""
-    found = journal.value(_PREFIX + uid)
-    return found if isinstance(found, dict) else None
-
-
-def taken_up(journal: Journal, uid: str) -> None:
-    journal.set_value(_PREFIX + uid, None)
+def _text(intent: Intent) -> bytes:
+    """A long message is cut to what has room."""
+    text = json.dumps(intent._asdict(), ensure_ascii=False).encode()
+    while len(text) > _SLOT_BYTES:
+        intent = intent._replace(message=intent.message[: len(intent.message) // 2])
+        text = json.dumps(intent._asdict(), ensure_ascii=False).encode()
+    return text.ljust(_SLOT_BYTES, b"\0")

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from evenkeel.agent.parts import Parts
-from evenkeel.agent.pressure import intents
 from evenkeel.agent.pressure.brake import thaw
 from evenkeel.agent.pressure.marks import MEMORY_SIGNALS
 from evenkeel.agent.pressure.node_conditions import NodeConditions
@@ -39,7 +38,7 @@ class MemoryPressure:
         self._node = node = parts.node
         self._make_driver = parts.make_driver
         self._driver: Driver | None = None  # to find files with
-        self._journal = parts.journal
+        self._intents = parts.intents
         self._holdings = parts.holdings
         self._sync = parts.sync
         self._telling = parts.telling
@@ -60,12 +59,13 @@ class MemoryPressure:
     def take_up(self) -> None:
         """What a former agent's watch had decided, and nobody had written down: before anything else is done."""
         self._throttle.take_up()
-        for held in self._holdings:
-            uid = held.pod.metadata.uid
-            intent = intents.intent_of(self._journal, uid)
-            if intent is not None:
-                message, at = str(intent.get("message", "")), intent.get("at")
-                self.outcomes.evict(uid, message, float(at) if isinstance(at, int | float) else self._clock())
+        for uid, message, at in self._intents.found:
+            held = self._holdings.get(uid)
+            # Else the loop had taken it up, and died of that; or it was about what the pod was before it came back.
+            if held is not None and held.life.verdict is None and held.life.accepted_at <= at:
+                self.outcomes.evict(uid, message, at)
+            else:
+                self._intents.taken_up(uid)
 
     def open(self) -> None:
         self._driver = self._make_driver()
@@ -92,7 +92,7 @@ class MemoryPressure:
             state,
             os.cpu_count() or 1,
             self._make_driver,
-            self._journal.path,
+            self._intents,
             _Reports(self, self._loop),
             self._clock,
         )

@@ -30,7 +30,7 @@ class NodePressure:
         self._node = parts.node
         self._runtime = parts.runtime
         self._make_driver = parts.make_driver
-        self._journal = parts.journal
+        self._intents = parts.intents
         self._holdings = parts.holdings
         self._clock = parts.clock
         self.outcomes = Outcomes(SOURCE, parts, conditions)
@@ -54,7 +54,7 @@ class NodePressure:
             directories=self._runtime.directories,
             collectors=self._collectors(loop),
             make_driver=self._make_driver,
-            journal_path=self._journal.path,
+            intents=self._intents,
             reports=_Reports(self.outcomes, loop),
             clock=self._clock,
         )

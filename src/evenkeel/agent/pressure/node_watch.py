@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from evenkeel.agent.pressure.collecting import Collected, Collecting, Collector, is_disk
+from evenkeel.agent.pressure.intents import Intent, Intents
 from evenkeel.agent.pressure.leaving import Leaving
 from evenkeel.agent.pressure.node_reading import NodeReading, NodeRoster
 from evenkeel.agent.pressure.patrol import Patrol, Stopped
@@ -86,7 +87,7 @@ class NodeWatch:
         directories: Callable[[Pod], Directories],
         collectors: Sequence[Collector],
         make_driver: Callable[[], Driver],
-        journal_path: str,
+        intents: Intents,
         reports: Reports,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -95,6 +96,7 @@ class NodeWatch:
         self._state = state
         self._reading = NodeReading(storage_path, images_path, most_processes, settings.profile)
         self._collecting = Collecting(collectors, self._reading.look)
+        self._intents = intents
         self._reports = reports
         self._clock = clock
         self._storage = Storage(directories, os.stat(storage_path).st_dev, self._between)
@@ -115,7 +117,6 @@ class NodeWatch:
             wait=self._wait,
             wake=self._wanted.set,
             make_driver=make_driver,
-            journal_path=journal_path,
             noted=reports.noted,
             after_failure_seconds=_AFTER_FAILURE_SECONDS,
         )
@@ -331,8 +332,8 @@ class NodeWatch:
             resource = resource_of(decision.acting_on.signal)
         grace = eviction.grace_period_seconds
         at = self._clock()
-        if grace == 0 and self._patrol.intents is not None:
-            self._patrol.intents.write(member.uid, {"message": eviction.message, "at": at})
+        if grace == 0:
+            self._intents.write(Intent(member.uid, eviction.message, at))
         self._reports.evicting(member.uid, eviction, at)
         if grace == 0:
             self._kill(member, resource)

@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping
 from evenkeel.agent.journal import JournalError
 from evenkeel.agent.journal_text import Unreadable, plain_of, to_text
 from evenkeel.agent.parts import Parts
-from evenkeel.agent.pressure import intents
 from evenkeel.agent.pressure.node_conditions import NodeConditions
 from evenkeel.agent.pressure.recording import KIND, Step, given, said, state_from, state_plain
 from evenkeel.agent.records import NORMAL, WARNING
@@ -25,6 +24,7 @@ class Outcomes:
         self._source = source
         self._key = f"evictionState:{source}"
         self._journal = parts.journal
+        self._intents = parts.intents
         self._holdings = parts.holdings
         self._sync = parts.sync
         self._telling = parts.telling
@@ -47,11 +47,11 @@ class Outcomes:
         """It ends with this as its verdict, and that is written down now."""
         self._sync.evict(uid, Verdict("Failed", EVICTED, message, at, grace_seconds, is_disruption))
         try:
-            with self._journal.transaction():
-                self._holdings.commit()
-                intents.taken_up(self._journal, uid)
+            self._holdings.commit()
         except JournalError as error:
             log.error("%s", error)  # noqa: TRY400 - the next step tries again
+        else:
+            self._intents.taken_up(uid)
 
     def stepped(self, step: Step, after: State, more: Mapping[str, object]) -> None:
         """A decision that changed something, after it was carried out."""

@@ -5,7 +5,6 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 
-from evenkeel.agent.pressure.intents import Intents
 from evenkeel.cgroup.driver import Driver
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.protection import name_thread
@@ -18,7 +17,7 @@ class Stopped(Exception):
 
 
 class Patrol:
-    """`driver` and `intents` are for the turns alone: both are of their thread."""
+    """`driver` is for the turns alone: it is of their thread."""
 
     def __init__(
         self,
@@ -31,7 +30,6 @@ class Patrol:
         wait: Callable[[float], object],
         wake: Callable[[], None],
         make_driver: Callable[[], Driver],
-        journal_path: str,
         noted: Callable[[str], None],
         after_failure_seconds: float,
     ) -> None:
@@ -39,7 +37,6 @@ class Patrol:
         `turn` returns how many seconds to `wait`, unless somebody calls `wake`; `what` stands before the words of an
         error."""
         self.driver: Driver
-        self.intents: Intents | None = None
         self.is_stopping = False
         self._thread_name = thread_name
         self._what = what
@@ -49,7 +46,6 @@ class Patrol:
         self._wait = wait
         self._wake = wake
         self._make_driver = make_driver
-        self._journal_path = journal_path
         self._noted = noted
         self._after_failure_seconds = after_failure_seconds
         self._thread = threading.Thread(target=self._run, name=thread_name, daemon=True)
@@ -68,10 +64,6 @@ class Patrol:
         name_thread(self._thread_name)
         self.driver = self._make_driver()
         try:
-            self.intents = Intents(self._journal_path)
-        except EvenkeelError as error:
-            self._noted(str(error))
-        try:
             for note in self._begin():
                 if note:
                     self._noted(note)
@@ -81,8 +73,6 @@ class Patrol:
             pass
         finally:
             self._end()
-            if self.intents is not None:
-                self.intents.close()
             self.driver.close()
 
     def _turned(self) -> float:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 
 from evenkeel.agent.pressure.departures import Departures
 from evenkeel.agent.pressure.figures import Figures, Look
+from evenkeel.agent.pressure.intents import Intent, Intents
 from evenkeel.agent.pressure.marks import Mark, marks_met, marks_of, really_left
 from evenkeel.agent.pressure.patrol import Patrol
 from evenkeel.agent.pressure.reaper import Reaper
@@ -66,7 +67,7 @@ class Watch:
         state: State,
         cpus: int,
         make_driver: Callable[[], Driver],
-        journal_path: str,
+        intents: Intents,
         reports: Reports,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -77,6 +78,7 @@ class Watch:
         self._cpus = cpus
         self._growth = fastest_growth(cpus)
         self._near_bytes = int(self._growth * _NEAR_SECONDS)
+        self._intents = intents
         self._reports = reports
         self._clock = clock
         self._wakers = Wakers()
@@ -104,7 +106,6 @@ class Watch:
             wait=self._wakers.wait,
             wake=self._wakers.wake,
             make_driver=make_driver,
-            journal_path=journal_path,
             noted=reports.noted,
             after_failure_seconds=_AFTER_FAILURE_SECONDS,
         )
@@ -341,8 +342,7 @@ class Watch:
             self._departures.asked(member.uid, now, eviction.grace_period_seconds)
             self._relief.goes(self._patrol.driver, member.path, now)
             return None
-        if self._patrol.intents is not None:
-            self._patrol.intents.write(member.uid, {"message": eviction.message, "at": at})
+        self._intents.write(Intent(member.uid, eviction.message, at))
         dying = Dying(_pids(member))
         # To be found by the loop before it looks at the pod's end. It is woken later: it would be in the way now.
         evicting = self.evicting[member.uid] = Evicting(member.uid, eviction, at)
