@@ -23,7 +23,7 @@ from evenkeel.policy.eviction.thresholds import Signal
 from evenkeel.policy.eviction.usage import WHOLE_DISK, DiskPart, Resource, usage
 from evenkeel.policy.pod_resources import eviction_request
 from evenkeel.policy.qos import QoSClass, pod_class
-from evenkeel.quantity import ZERO, Quantity
+from evenkeel.quantity import Quantity
 
 
 class Order(StrEnum):
@@ -109,8 +109,10 @@ def need_of(signal: Signal, snapshot: Snapshot, profile: Profile) -> Need:
     if signal is not Signal.MEMORY_AVAILABLE:
         return Need.SYSTEM
     used = _memory_of_pods(snapshot)
-    requested = sum((_request(seen.pod, Resource.MEMORY, profile) for seen in snapshot.pods), start=ZERO)
-    return Need.SYSTEM if used is not None and Quantity.of(used) <= requested else Need.PODS
+    if used is None:
+        return Need.PODS
+    requested = sum(_facts(seen.pod, Resource.MEMORY, profile)[1].nanos for seen in snapshot.pods)
+    return Need.SYSTEM if Quantity.of(used).nanos <= requested else Need.PODS
 
 
 def _ranked(
