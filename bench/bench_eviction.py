@@ -31,7 +31,7 @@ from evenkeel.errors import EvenkeelError
 MIB = 1 << 20
 NODE_MIB = 2048
 THRESHOLD_MIB = 100
-ROUNDS = 20
+ROUNDS = 60  # of fewer, the 99th of a hundred would be the worst of all
 IDLE_PODS = 110
 IDLE_SECONDS = 10.0
 MARK = (NODE_MIB - THRESHOLD_MIB) * MIB
