@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,9 @@ class FakeCri:
         self.keeps_tasks = False  # as containerd does, of a start that was cut off
         self.systemd_cgroup = False
         self.tells_pids = True
+        self.events: asyncio.Queue[pb.ContainerEventResponse] | None = (
+            None  # as containerd 1.6: none are told
+        )
         self._server: Any = None
         self._count = 0
 
@@ -56,6 +59,12 @@ class FakeCri:
                 )
                 for name in names
             }
+            if service == "Runtime":
+                handlers["GetContainerEvents"] = grpc.unary_stream_rpc_method_handler(
+                    self._tell_events,
+                    pb.GetEventsRequest.FromString,
+                    pb.ContainerEventResponse.SerializeToString,
+                )
             handler = grpc.method_handlers_generic_handler(f"runtime.v1.{service}Service", handlers)
             self._server.add_generic_rpc_handlers((handler,))
         handlers = {
@@ -95,6 +104,14 @@ class FakeCri:
 
     def counted(self, name: str) -> int:
         return self.calls.count(name)
+
+    async def _tell_events(self, _: Any, context: Any) -> AsyncIterator[pb.ContainerEventResponse]:
+        if self.events is None:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "no events are told here")
+            return
+        self.calls.append("GetContainerEvents")
+        while True:
+            yield await self.events.get()
 
     def _method(self, name: str) -> Callable[[Any, Any], Any]:
         async def answer(request: Any, context: Any) -> Any:

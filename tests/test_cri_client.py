@@ -227,6 +227,25 @@ def test_an_end_is_heard_of_by_listing_where_the_process_cannot_be_seen(story):
     story(tell)
 
 
+def test_an_end_that_the_runtime_tells_of_is_heard_of_without_listing(story, monkeypatch):
+    async def tell(fake: FakeCri, directory: str) -> None:
+        monkeypatch.setattr(presence, "LOOK_SECONDS", 3600.0)
+        fake.tells_pids = False
+        fake.events = asyncio.Queue()
+        async with opened(fake, directory) as runtime:
+            await runtime.start(launch())
+            await until(lambda: fake.counted("GetContainerEvents"))
+            (id_,) = fake.running()
+            fake.events.put_nowait(pb.ContainerEventResponse(container_id="another's"))
+            fake.events.put_nowait(pb.ContainerEventResponse(container_id=id_))  # that it was started
+            fake.containers[id_].kill()
+            kind = pb.ContainerEventType.CONTAINER_STOPPED_EVENT
+            fake.events.put_nowait(pb.ContainerEventResponse(container_id=id_, container_event_type=kind))
+            assert (await next_event(runtime, Exited)).exit.exit_code == 137
+
+    story(tell)
+
+
 def test_another_agent_finds_what_runs_and_starts_nothing(story):
     async def tell(fake: FakeCri, directory: str) -> None:
         async with opened(fake, directory) as runtime:
