@@ -6,7 +6,7 @@ VECTORS ?= tests/vectors
 SEED ?= $(shell od -An -N3 -tu4 /dev/urandom | tr -d ' ')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo explain root test lint format unit conformance kernel kernel-host kernel-storms kernel-v1 kernel-v2 kernel-v2-agents kernel-v2-others kernel-v2-cpu kernel-v2-long kernel-systemd bench docs clean soak
+.PHONY: help setup run demo explain root test lint format unit conformance kernel kernel-host kernel-host-alone kernel-v1 kernel-v2 kernel-v2-agents kernel-v2-others kernel-v2-cpu kernel-v2-long kernel-systemd bench docs clean soak
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,14 +57,16 @@ kernel: setup ## the tests that need a real kernel, on four of them at once (roo
 	@echo "kernel tests: on several machines at once; what each says is shown when it ends"
 	@# This machine mostly waits, an emulated one keeps a processor busy.
 	@$(MAKE) --no-print-directory --jobs=$$(($$(nproc) + 1)) --output-sync=target --keep-going $(KERNELS)
-	@$(MAKE) --no-print-directory kernel-storms kernel-v2-cpu
+	@$(MAKE) --no-print-directory kernel-host-alone kernel-v2-cpu
 
 kernel-host: setup ## on this machine's own cgroups
-	$(BIN)/python -m tests.machines test host --time-limit 1800 -- tests/kernel --ignore=tests/kernel/test_storms.py
+	$(BIN)/python -m tests.machines test host --time-limit 1800 -- tests/kernel \
+	  --ignore=tests/kernel/test_storms.py --ignore=tests/kernel/test_cpu_promises.py
 
-# Beside nothing else, as a node under pressure is: what is shown is who goes, not whether two emulators leave it time.
-kernel-storms: setup
-	$(BIN)/python -m tests.machines test host --name storms --time-limit 900 -- tests/kernel/test_storms.py
+# Beside nothing else: who goes in a storm, and who gets what of a processor, not what two emulators leave of either.
+kernel-host-alone: setup
+	$(BIN)/python -m tests.machines test host --time-limit 900 -- tests/kernel/test_storms.py \
+	  tests/kernel/test_cpu_promises.py
 
 kernel-v1: setup ## in a virtual machine with controllers of cgroup v1 mounted together, and huge pages
 	$(BIN)/python -m tests.machines test v1 --cpus 2 --time-limit 900 -- \
