@@ -35,10 +35,15 @@ class Figures:
 
     def __init__(self, place: Place) -> None:
         self.wants_mib = 1000
+        self.late_mib = 0  # what the kernel still has as the mark, whatever was written
+        self.looks = 0
         self._kernel = place.kernel
 
     def __call__(self, directory: str, now: float) -> StallSample | None:
+        self.looks += 1
         high = self._kernel.cgroups.get(PATH, {}).get("memory.high", "max")
+        if self.late_mib:
+            high = str(self.late_mib * MIB)
         mark = -1 if high == "max" else int(high)
         wanted = self.wants_mib * MIB
         used = wanted if mark < 0 else min(wanted, mark)
@@ -104,6 +109,24 @@ def test_raise_goes_to_the_limit_in_steps_is_kept_over_restarts_and_ends_when_us
     assert [message.rpartition("; ")[2] for message in marks][:3] == [
         f"memory.high is raised to {mark}Mi, towards 128Mi" for mark in (104, 112, 120)
     ]
+
+
+def test_a_mark_is_not_raised_again_before_the_kernel_has_the_last_one(
+    tmp_path, monkeypatch: pytest.MonkeyPatch
+):
+    place, figures = placed(tmp_path, monkeypatch, "raise")
+    figures.late_mib = 96
+
+    async def late(agent: Agent) -> None:
+        def stalls() -> int:
+            return sum(one.times for one in agent.happenings() if one.reason == "MemoryHighStall")
+
+        await until(lambda: stalls() == 1)
+        looks = figures.looks
+        await until(lambda: figures.looks > looks + 30)  # three periods
+        assert (stalls(), high(place)) == (1, str(104 * MIB))
+
+    drive(place, late)
 
 
 def test_kill_ends_the_container_at_once_and_the_restart_policy_decides(
