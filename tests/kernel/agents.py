@@ -210,7 +210,7 @@ class Up:
         for path in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 if state in (path / "cmdline").read_bytes().split(b"\0") and int(path.name) != self.pid:
-                    found[int(path.name)] = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+                    found[int(path.name)] = parent_of(int(path.name))
         return next((pid for pid, parent in found.items() if parent not in found), None)
 
     def close(self) -> None:

@@ -301,7 +301,7 @@ def test_a_command_is_run_inside_the_container(containers: Containers):
             await run(record.attempt, ("no-such",), PATIENCE_SECONDS)
         flood = await run(record.attempt, ("head", "-c", "3000000", "/dev/zero"), PATIENCE_SECONDS)
         assert (flood.exit_code, len(flood.output)) == (0, 10240)
-        # who went in first may leave after the command
+        # Who went in first may leave after the command
         await until(lambda: len(world.processes("inner")) == 1)
 
     containers.run(body)

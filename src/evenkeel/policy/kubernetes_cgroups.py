@@ -16,6 +16,7 @@ from evenkeel.api.profile import Profile
 from evenkeel.api.resources import CPU, MEMORY, ResourceList, hugepage_bytes, is_hugepages
 from evenkeel.policy import cpu
 from evenkeel.policy.critical import is_critical
+from evenkeel.policy.memory import PAGE_BYTES
 from evenkeel.policy.node import KubeletSettings
 from evenkeel.policy.oom import oom_score_adj
 from evenkeel.policy.pod_resources import has_pod_level_resources, pod_limits
@@ -24,7 +25,6 @@ from evenkeel.quantity import ZERO, Quantity
 
 TIERED = "TieredReservation"
 LIMITED_SWAP = "LimitedSwap"
-PAGE_BYTES = 4096
 
 
 class CgroupConfig(NamedTuple):

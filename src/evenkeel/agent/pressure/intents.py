@@ -85,8 +85,8 @@ class Intents:
             if not said:
                 continue
             try:
-                intent = Intent(**json.loads(said))
-                found.append(Intent(str(intent.uid), str(intent.message), float(intent.at)))
+                uid, message, at = Intent(**json.loads(said))
+                found.append(Intent(str(uid), str(message), float(at)))
             except (ValueError, TypeError):
                 log.warning("the note of an eviction in %s cannot be read", _NAME)
                 continue

@@ -22,6 +22,7 @@ from evenkeel.host.mark_reading import read_at_mark
 from evenkeel.policy.lifecycle import changes
 from evenkeel.policy.lifecycle.actions import Stop
 from evenkeel.policy.lifecycle.life import AS_FAILURE
+from evenkeel.policy.memory import PAGE_BYTES
 from evenkeel.policy.memory_stall import (
     UNLIMITED,
     Answer,
@@ -40,7 +41,6 @@ SOURCE = "memoryStall"
 _RAISED = "memoryHighRaised"  # in the journal's values
 _HIGH, _MAX = "memory.high", "memory.max"
 _LOOKS = 10  # in a period
-_PAGE_BYTES = 4096
 
 
 class Raised(NamedTuple):
@@ -219,7 +219,7 @@ class MemoryStalls:
         raised = self._raised.get(path)
         if raised is None:
             return False
-        return raised.high_bytes == UNLIMITED or found.high_bytes + _PAGE_BYTES <= raised.high_bytes
+        return raised.high_bytes == UNLIMITED or found.high_bytes + PAGE_BYTES <= raised.high_bytes
 
     def _raise(self, path: str, cgroup: Cgroup, held: HeldPod, found: Stall) -> str:
         planned = _mark(cgroup) or found.high_bytes
