@@ -16,6 +16,7 @@ from evenkeel.agent.pressure.roster import Roster
 from evenkeel.cgroup.driver import Driver
 from evenkeel.cgroup.tree import Version
 from evenkeel.policy.eviction.brake import has_to_stand_still, is_loose, is_tight
+from evenkeel.policy.eviction.reclaim import Trend, can_take_back
 
 _RECLAIM_SECONDS = 1.0  # without anything coming back, before somebody has to go
 _MOST_RECLAIM_SECONDS = 3.0
@@ -38,6 +39,7 @@ class Relief:
         self._hands = Hands(make_driver)
         self._reclaiming_since: float | None = None
         self._no_reclaim_before = 0.0
+        self._trend = Trend()  # of what the pods use and could not give back at once
         self._left_before = 0  # at the last look
         self._came_at = 0.0  # when that had last become more
         self._brake = Brake()
@@ -64,6 +66,9 @@ class Relief:
 
     # Taking back
 
+    def looked(self, look: Look, now: float) -> None:
+        self._trend.note(now, look.root.usage_bytes - look.root.droppable_bytes)
+
     def enough(self) -> None:
         """Nothing is short, so nothing has to be taken back."""
         self._reclaiming_since = None
@@ -71,7 +76,9 @@ class Relief:
     def reclaims(self, left: int, due: int, look: Look, now: float) -> bool:
         """Whether what is short may soon be there because the kernel is taking it back: files that are yet to be
         written, and its own caches. Not where there is no time for it, and not soon again if it did not help."""
-        if self._departures.is_any_killed or left < due // 2 or look.root.washable_bytes < due - left:
+        if self._departures.is_any_killed or left < due // 2:
+            return False
+        if not can_take_back(look.root.washable_bytes, due - left, self._trend.bytes_per_second):
             return False
         if self._reclaiming_since is None:
             if now < self._no_reclaim_before or not self._reclaim(due - left, now):

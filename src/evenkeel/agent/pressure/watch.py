@@ -159,6 +159,7 @@ class Watch:
         if self._new_roster is not None:
             self._take_up(self._new_roster)
         look = self._looked(now)
+        self._relief.looked(look, now)
         if not self._marks:
             self._mark(look)
         if self._wakers.take_oom():
