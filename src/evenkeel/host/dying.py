@@ -8,6 +8,8 @@ import os
 import signal
 from collections.abc import Collection, Iterable
 
+from evenkeel.host.undisturbed import contents
+
 _SYS_PROCESS_MRELEASE = 448  # the same on every architecture
 _MOST = 64  # processes of one pod: of more than that, each has little
 
@@ -68,7 +70,6 @@ class Dying:
 def pids_of(directory: str) -> list[int]:
     """The processes in the cgroup at `directory`, none if it is gone."""
     try:
-        with open(f"{directory}/cgroup.procs", "rb", buffering=0) as file:
-            return [pid for pid in map(int, file.read().split()) if pid > 0]
+        return [pid for pid in map(int, contents(f"{directory}/cgroup.procs").split()) if pid > 0]
     except OSError:
         return []

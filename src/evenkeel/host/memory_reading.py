@@ -3,9 +3,6 @@
 A decision under pressure is made on figures of that moment. Two reads give a cgroup's, one the machine's.
 """
 
-import ctypes
-import os
-import threading
 from typing import NamedTuple
 
 from evenkeel.api.amount import Amount
@@ -13,6 +10,7 @@ from evenkeel.api.profile import Profile
 from evenkeel.cgroup.statistics import MOST_BYTES, Layout, droppable
 from evenkeel.cgroup.tree import Version
 from evenkeel.errors import EvenkeelError
+from evenkeel.host import undisturbed
 from evenkeel.policy.eviction.snapshot import MemoryFigures
 
 _USAGE_FILE = {Version.V1: "memory.usage_in_bytes", Version.V2: "memory.current"}
@@ -52,15 +50,15 @@ class CgroupMemory:
         """Raises OSError where there is no such cgroup."""
         self.directory = directory
         self._layout = _LAYOUT[version]
-        self._usage = os.open(f"{directory}/{_USAGE_FILE[version]}", os.O_RDONLY | os.O_CLOEXEC)
+        self._usage = undisturbed.open_to_read(f"{directory}/{_USAGE_FILE[version]}")
         try:
-            self._stat = os.open(f"{directory}/memory.stat", os.O_RDONLY | os.O_CLOEXEC)
+            self._stat = undisturbed.open_to_read(f"{directory}/memory.stat")
         except BaseException:
-            os.close(self._usage)
+            undisturbed.close(self._usage)
             raise
 
     def usage_bytes(self) -> int:
-        return int(_pread(self._usage, 64))
+        return int(undisturbed.pread(self._usage, 64))
 
     def read(self) -> Reading:
         """Raises OSError with ENODEV once the cgroup is gone."""
@@ -68,7 +66,7 @@ class CgroupMemory:
 
     def raw(self) -> tuple[bytes, bytes]:
         """What `parsed` takes: for those who must read now and have time to look at it later."""
-        return _pread(self._usage, 64), _pread(self._stat, MOST_BYTES)
+        return undisturbed.pread(self._usage, 64), undisturbed.pread(self._stat, MOST_BYTES)
 
     def parsed(self, raw: tuple[bytes, bytes]) -> Reading:
         usage, stat = raw
@@ -78,8 +76,8 @@ class CgroupMemory:
         return Reading(int(usage), inactive, can_drop, washable, shmem)
 
     def close(self) -> None:
-        os.close(self._usage)
-        os.close(self._stat)
+        undisturbed.close(self._usage)
+        undisturbed.close(self._stat)
 
 
 class NodeMemory:
@@ -88,11 +86,11 @@ class NodeMemory:
     def __init__(self, profile: Profile, path: str = "/proc/meminfo") -> None:
         self._profile = profile
         self._path = path
-        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._file = undisturbed.open_to_read(path)
 
     def read(self) -> MemoryFigures:
         """As `memory_signal.node_memory`, from the few lines that it needs."""
-        text = _pread(self._file, MOST_BYTES)
+        text = undisturbed.pread(self._file, MOST_BYTES)
         total = self._bytes(text, b"MemTotal:")
         if self._profile is Profile.KUBERNETES:
             available = self._bytes(text, b"MemFree:") + self._bytes(text, b"Inactive(file):")
@@ -108,25 +106,4 @@ class NodeMemory:
         return int(text[start + len(name) : text.index(b"\n", start)].split()[0]) * 1024
 
     def close(self) -> None:
-        os.close(self._file)
-
-
-# Python lets other threads run during a read of its own, and then waits for its turn: a hundred times in a hundred
-# reads, when there is no time for one. These files are made by the kernel, in a moment: nobody else needs to run in it.
-_libc = ctypes.PyDLL(None, use_errno=True)
-_libc.pread.restype = ctypes.c_ssize_t
-_libc.pread.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_long)
-_of_thread = threading.local()
-
-
-def _pread(descriptor: int, most_bytes: int) -> bytes:
-    """The beginning of a file. Raises OSError."""
-    try:
-        buffer = _of_thread.buffer
-    except AttributeError:
-        buffer = _of_thread.buffer = ctypes.create_string_buffer(MOST_BYTES)
-    count = _libc.pread(descriptor, buffer, most_bytes, 0)
-    if count < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    return ctypes.string_at(buffer, count)
+        undisturbed.close(self._file)
