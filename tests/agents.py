@@ -52,6 +52,9 @@ class TableRuntime:
     def __init__(self) -> None:
         self.records: dict[Attempt, Record] = {}
         self.stopped: list[tuple[Attempt, float]] = []
+        self.emptied: list[str] = []
+        self.may_empty = asyncio.Event()
+        self.may_empty.set()
         self.removed: list[str] = []
         self.removed_logs: list[str] = []
         self.starts: list[Attempt] = []
@@ -113,6 +116,10 @@ class TableRuntime:
         record = self.records.get(attempt)
         if record is not None and record.exit is not None:
             del self.records[attempt]
+
+    async def empty_memory(self, uid: str) -> None:
+        await self.may_empty.wait()
+        self.emptied.append(uid)
 
     async def remove(self, uid: str) -> None:
         self.removed.append(uid)

@@ -362,6 +362,40 @@ def test_a_decision_for_which_the_disk_has_no_room_is_written_when_it_has(place,
     asyncio.run(story())
 
 
+@pytest.mark.req("A20", "E2")
+def test_what_a_killed_pod_has_in_memory_is_removed_at_once_and_before_the_pod(place):
+    uids = ("killed", "asked", "plain")
+    pods = [
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": uid, "uid": uid},
+            "spec": {
+                "containers": [{"name": "main", "image": "host", "command": ["x"]}],
+                "volumes": [{"name": "v", "emptyDir": {"medium": "" if uid == "plain" else "Memory"}}],
+            },
+        }
+        for uid in uids
+    ]
+
+    async def story() -> None:
+        async with place.agent() as agent:
+            await agent.apply(pods_of(json.dumps({"apiVersion": "v1", "kind": "List", "items": pods})))
+            await until(lambda: len(place.runtime.starts) == 3)
+            place.runtime.may_empty.clear()
+            for uid in uids:
+                grace = 30.0 if uid == "asked" else 0.0
+                agent._sync.evict(uid, Verdict("Failed", "Evicted", "for the test", place.now, grace))
+            await until(lambda: "plain" in place.runtime.removed)
+            assert phase(agent, "killed") == "Failed"
+            assert "killed" not in place.runtime.removed
+            place.runtime.may_empty.set()
+            await until(lambda: "killed" in place.runtime.removed)
+            assert place.runtime.emptied == ["killed"]
+
+    asyncio.run(story())
+
+
 @pytest.mark.req("E16")
 def test_an_evicted_pod_comes_back_when_pressure_and_back_off_are_over(place):
     async def story() -> None:

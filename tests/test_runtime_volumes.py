@@ -194,6 +194,20 @@ def test_removal_leaves_only_the_logs_and_then_nothing(paths: StatePaths) -> Non
     volumes.remove_logs(UID, paths)
 
 
+def test_what_is_in_memory_is_removed_and_where_it_was_is_left(paths: StatePaths) -> None:
+    volume = Path(paths.memory_volume(UID, "v"))
+    (volume / "deep" / "deeper").mkdir(parents=True)
+    (volume / "deep" / "deeper" / "file").write_text("text")
+    (volume / "link").symlink_to("/")
+    other = Path(paths.memory_volume("another", "v"))
+    other.mkdir(parents=True)
+    (other / "file").touch()
+    volumes.empty_memory(UID, paths)
+    assert list(volume.iterdir()) == []
+    assert (other / "file").exists()
+    volumes.empty_memory("unheard-of", paths)
+
+
 def test_a_mount_of_a_container_becomes_a_mount_of_its_filesystem(paths: StatePaths) -> None:
     mount = VolumeMount("v", "data//x/", "sub", read_only=True)
     held = pod(empty_dir(), mounts=(mount,))

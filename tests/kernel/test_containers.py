@@ -30,6 +30,7 @@ from tests.kernel.agents import (
     with_host_path,
 )
 from tests.kernel.cgroups import Cgroup
+from tests.kernel.planned import memory_bytes
 from tests.kernel.test_evictions import FLAGS, condition, grow, when_told
 from tests.kernel.waiting import eventually
 from tests.machines.container_images import TEST
@@ -201,6 +202,34 @@ def test_evictions_go_on_and_nothing_starts_twice_while_the_runtime_is(
     for name in ("stays", "within", "late"):
         assert restarts(agent, name) == 0
     assert not list(tmp_path.glob("*.double"))
+
+
+@pytest.mark.req("A15", "E2")
+def test_memory_in_volumes_of_an_evicted_pod_is_back_before_the_runtime_has_removed_it(
+    up: MakeUp, tmp_path: Path
+):
+    agent = up(*FLAGS)
+    containerd = agent.containerd
+    assert containerd is not None
+    agent.start()
+    runaway = when_told(grow("runaway", "file", 1024, restartPolicy="Never"), tmp_path)
+    first = runaway["spec"]["containers"][0]
+    first["command"][-1] += " /volume/data"
+    first["volumeMounts"].append({"name": "memory", "mountPath": "/volume"})
+    runaway["spec"]["volumes"].append({"name": "memory", "emptyDir": {"medium": "Memory"}})
+    agent.apply(grow("within", "anon", 64, request_mib=96), runaway)
+    for name in ("within", "runaway"):
+        agent.await_phase(name, "Running")
+    container = agent.container("runaway")
+    containerd.pause()
+    try:
+        (tmp_path / "go").touch()
+        eventually(lambda: not processes_of(container), within_seconds=READY_SECONDS)
+        eventually(lambda: memory_bytes(agent.cgroup()) < 96 * MIB, within_seconds=READY_SECONDS)
+        assert agent.phase("within") == "Running"
+    finally:
+        containerd.resume()
+    assert agent.await_phase("runaway", "Failed")["reason"] == "Evicted"
 
 
 @pytest.mark.req("A24")

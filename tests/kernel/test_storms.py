@@ -13,6 +13,7 @@ from evenkeel.api.profile import Profile
 from evenkeel.policy.eviction.snapshot import PodFigures, PodSnapshot
 from evenkeel.policy.eviction.thresholds import threshold_amount
 from evenkeel.policy.eviction.usage import Resource, usage
+from evenkeel.policy.memory import PAGE_BYTES
 from evenkeel.policy.pod_resources import eviction_request
 from evenkeel.policy.qos import QoSClass, pod_class
 from tests.kernel.agents import MIB, MakeUp, Up, up
@@ -27,6 +28,9 @@ pytestmark = pytest.mark.long
 IS_GUEST = os.environ.get("EVENKEEL_MACHINE") != "host"
 CALM_SECONDS = 1.5
 LONGEST_SECONDS = 120.0
+# On each processor the kernel counts up to 64 pages ahead as used, of as many cgroups (7 since Linux 6.16): by so much
+# usage may be less when all is over, without anybody having given anything back.
+CHARGED_AHEAD_BYTES = 64 * PAGE_BYTES * 7 * (os.cpu_count() or 1)
 KERNEL_CLOCK_SECONDS = 0.5  # that of its log may be behind; calm between two storms lasts longer
 
 
@@ -122,7 +126,7 @@ def check_last(agent: Up, weather: Storm, steps: list[tuple[Recorded, Step]]) ->
     assert victim is not None
     held = usage(seen_of(done[-1], victim.pod.key), Resource.MEMORY) or 0
     left = NODE_MIB * MIB - memory_bytes(agent.cgroup())
-    assert left - held < THRESHOLD_MIB * MIB, (
+    assert left - held < THRESHOLD_MIB * MIB + CHARGED_AHEAD_BYTES, (
         f"{victim.pod.key} went for nothing: {(left - held) // MIB} MiB would be left with it"
     )
 

@@ -41,6 +41,7 @@ class Acts:
         self._cleaned: set[str] = set()  # pods of which nothing but logs is left, or will be in a moment
         self._cleaning: set[str] = set()
         self._without_logs: set[str] = set()  # of those, pods whose logs are gone too
+        self._emptying: dict[str, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, launch: Launch) -> None:
@@ -67,6 +68,13 @@ class Acts:
 
     def forget_attempt(self, attempt: Attempt) -> None:
         self.spawn(self._runtime.forget(attempt), attempt.uid)
+
+    def empty_memory(self, uid: str) -> None:
+        """Of a pod that is killed for want of memory: to remove it may take the runtime a while, for which others would
+        have to stand still, or go."""
+        if uid not in self._emptying:
+            task = self._emptying[uid] = self.spawn(self._runtime.empty_memory(uid), uid)
+            task.add_done_callback(lambda _: self._emptying.pop(uid))
 
     def clean(self, uid: str) -> None:
         """Volumes and directories of a pod that is over; its status and its logs stay."""
@@ -133,7 +141,7 @@ class Acts:
 
     async def _clean(self, uid: str) -> None:
         try:
-            await self._runtime.remove(uid)
+            await self._remove_whole(uid)
         except BaseException:
             self._cleaned.discard(uid)
             raise
@@ -149,9 +157,16 @@ class Acts:
             self._cleaning.discard(uid)
         self._outcome.cleaned(uid)
 
+    async def _remove_whole(self, uid: str) -> None:
+        if (emptying := self._emptying.get(uid)) is not None:
+            await asyncio.wait(
+                [emptying]
+            )  # it must not meet the volumes of one that comes in the pod's place
+        await self._runtime.remove(uid)
+
     async def _remove(self, uid: str) -> None:
         try:
-            await self._runtime.remove(uid)
+            await self._remove_whole(uid)
             self._outcome.cleaned(uid)
             await self._runtime.remove_logs(uid)
         finally:

@@ -12,6 +12,7 @@ from evenkeel.quantity import Quantity
 # Kubernetes' two built-in priority classes; both mark a pod as critical.
 SYSTEM_CLUSTER_CRITICAL = "system-cluster-critical"
 SYSTEM_NODE_CRITICAL = "system-node-critical"
+IN_MEMORY = "Memory"  # the medium of an emptyDir
 SYSTEM_CRITICAL_PRIORITY = 2_000_000_000
 CRITICAL_PRIORITIES = {
     SYSTEM_CLUSTER_CRITICAL: SYSTEM_CRITICAL_PRIORITY,
@@ -33,6 +34,10 @@ class Volume(NamedTuple):
     name: str = ""
     empty_dir: EmptyDirVolumeSource | None = None
     host_path: HostPathVolumeSource | None = None
+
+    @property
+    def is_in_memory(self) -> bool:
+        return self.empty_dir is not None and self.empty_dir.medium == IN_MEMORY
 
 
 class PodSecurityContext(NamedTuple):

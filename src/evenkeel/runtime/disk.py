@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from evenkeel.api.pod import Pod
 from evenkeel.runtime.interface import Directories
 from evenkeel.runtime.paths import StatePaths
-from evenkeel.runtime.volumes import IN_MEMORY
 
 _LOG = ".log"
 _LOGS_KEPT = 2  # of a container's attempts: this one's, and that of the one before
@@ -26,7 +25,7 @@ def directories_of(pod: Pod, layers: Iterable[tuple[str, str]], paths: StatePath
     volumes = tuple(
         (volume.name, paths.volume(metadata.uid, volume.name))
         for volume in pod.spec.volumes
-        if volume.empty_dir is not None and volume.empty_dir.medium != IN_MEMORY
+        if volume.empty_dir is not None and not volume.is_in_memory
     )
     return Directories(tuple(layers), logs, volumes)
 

@@ -47,6 +47,9 @@ class Ground:
         while True:
             yield await self._events.get()
 
+    async def empty_memory(self, uid: str) -> None:
+        await self._in_thread(partial(volumes.empty_memory, uid, self._paths))
+
     async def remove_logs(self, uid: str) -> None:
         await self._in_thread(partial(volumes.remove_logs, uid, self._paths))
 

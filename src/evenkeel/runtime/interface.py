@@ -181,6 +181,10 @@ class Runtime(Protocol):
         """The end of the attempt has been written down."""
         ...
 
+    async def empty_memory(self, uid: str) -> None:
+        """Removes what is in the pod's memory-backed volumes: it is being killed, and nobody needs it any more."""
+        ...
+
     async def remove(self, uid: str) -> None:
         """The pod's directories, volumes and mounts, but not its logs; nothing of it runs any more. Again is fine."""
         ...

@@ -55,18 +55,38 @@ def remove_tree(path: str) -> None:
         os.close(parent)
 
 
+def empty_tree(path: str) -> None:
+    """Removes all that is in a directory, in the same way, and leaves the directory: something may be mounted on it."""
+    try:
+        top = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise Resists(f"{path} cannot be opened: {_why(error)}") from None
+    try:
+        _empty_whole(top)
+    except OSError as error:
+        raise Resists(f"{path} cannot be emptied: {_why(error)}") from None
+    finally:
+        os.close(top)
+
+
 def _remove(parent: int, name: str) -> None:
     if not stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
         _insist(lambda: os.unlink(name, dir_fd=parent), parent, name)
         return
     top = _open(parent, name)
     try:
-        # Each round goes down some levels; what lay deeper is at the top by then.
-        while not _empty(top, top, 0):
-            pass
+        _empty_whole(top)
     finally:
         os.close(top)
     _insist(lambda: os.rmdir(name, dir_fd=parent), parent, name)
+
+
+def _empty_whole(top: int) -> None:
+    """Each round goes down some levels; what lay deeper is at the top by then."""
+    while not _empty(top, top, 0):
+        pass
 
 
 def _empty(directory: int, top: int, depth: int) -> bool:

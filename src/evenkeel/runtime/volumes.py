@@ -8,8 +8,9 @@ import os
 import stat
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
-from evenkeel.api.pod import HostPathVolumeSource, Pod, Volume
+from evenkeel.api.pod import IN_MEMORY, HostPathVolumeSource, Pod, Volume
 from evenkeel.api.resources import MEMORY
 from evenkeel.errors import EvenkeelError
 from evenkeel.policy.pod_resources import pod_limits
@@ -17,10 +18,11 @@ from evenkeel.quantity import ZERO
 from evenkeel.runtime import syscalls
 from evenkeel.runtime.mount_table import is_below, read_mounts
 from evenkeel.runtime.paths import StatePaths, UnsafeName, checked
-from evenkeel.runtime.removal import Resists, remove_tree
+from evenkeel.runtime.removal import Resists, empty_tree, remove_tree
 
 __all__ = (
     "VolumeRefused",
+    "empty_memory",
     "make_directory",
     "make_pod_directories",
     "memory_volume_bytes",
@@ -32,7 +34,6 @@ __all__ = (
     "remove_tree",
 )
 
-IN_MEMORY = "Memory"
 _VOLUME_MODE = 0o777  # any user that a container runs as may write there
 _MEMORY_ROOT_OPTIONS = "mode=0700,size=4m"  # it holds directories only
 _FLAGS = syscalls.MS_NOSUID | syscalls.MS_NODEV
@@ -67,7 +68,7 @@ def prepare(pod: Pod, paths: StatePaths, *, allocatable_memory_bytes: int) -> No
         try:
             if volume.host_path is not None:
                 _check_host_path(volume.host_path, paths)
-            elif volume.empty_dir is not None and volume.empty_dir.medium == IN_MEMORY:
+            elif volume.is_in_memory:
                 size = memory_volume_bytes(pod, volume, allocatable_memory_bytes)
                 _mount_in_memory(uid, volume.name, size, group, paths)
             elif volume.empty_dir is not None:
@@ -100,6 +101,15 @@ def remove(uid: str, paths: StatePaths) -> None:
     resists, with its path."""
     _unmount_memory(uid, paths)
     _remove(paths.pod(uid))
+
+
+def empty_memory(uid: str, paths: StatePaths) -> None:
+    """Removes what is in the pod's memory-backed volumes, as far as it can be: the pod is being killed, and its memory
+    is needed before all of it is gone. What its processes have open is back when they have ended."""
+    directory = paths.pod_memory(uid)
+    for name in _names(directory):
+        with suppress(Resists):  # `remove` tells of it
+            empty_tree(os.path.join(directory, name))
 
 
 def remove_logs(uid: str, paths: StatePaths) -> None:
@@ -139,7 +149,7 @@ def source_path(pod: Pod, volume: Volume, paths: StatePaths) -> str:
     """Where the volume is on the host. Pure."""
     if volume.host_path is not None:
         return volume.host_path.path
-    if volume.empty_dir is not None and volume.empty_dir.medium == IN_MEMORY:
+    if volume.is_in_memory:
         return paths.memory_volume(pod.metadata.uid, volume.name)
     return paths.volume(pod.metadata.uid, volume.name)
 

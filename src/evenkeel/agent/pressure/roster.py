@@ -27,10 +27,7 @@ class Member(NamedTuple):
     @property
     def has_memory_volume(self) -> bool:
         """Whether some of its memory comes back only when its volumes are removed."""
-        return any(
-            volume.empty_dir is not None and volume.empty_dir.medium == "Memory"
-            for volume in self.pod.spec.volumes
-        )
+        return any(volume.is_in_memory for volume in self.pod.spec.volumes)
 
 
 class Roster(NamedTuple):
