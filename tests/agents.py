@@ -24,12 +24,12 @@ from evenkeel.runtime.interface import (
     Exited,
     Launch,
     Placed,
-    Process,
     Readiness,
     Record,
     RuntimeEvent,
     StartFailed,
 )
+from evenkeel.runtime.proc_stat import Process
 from tests.test_reconcile import Kernel
 
 GIB = 2**30
@@ -133,6 +133,9 @@ class TableRuntime:
     async def events(self) -> AsyncIterator[RuntimeEvent]:
         while True:
             yield await self._queue.get()
+
+    def daemon(self) -> Process | None:
+        return None
 
     storage_path = images_path = "/"
 

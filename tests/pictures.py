@@ -3,10 +3,12 @@
 from collections.abc import Callable, Sequence
 
 from evenkeel.agent.counts import Counts
+from evenkeel.agent.daemons import AGENT, RUNTIME, Daemon
 from evenkeel.agent.node_status import node_object
 from evenkeel.agent.picture import Picture
 from evenkeel.agent.records import Happening
-from evenkeel.agent.sweep import AGENT, Daemon, Sample, Sweep
+from evenkeel.agent.samples import Sample
+from evenkeel.agent.sweep import Sweep
 from evenkeel.api.amount import Amount
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.api.pod import Pod
@@ -85,12 +87,16 @@ class Painter:
             processes=ProcessFigures(Amount(32768), Amount(300)),
         )
         own = Statistics(40 * MIB, 30 * MIB, 0, 25 * MIB, 10_000 * self._number, 0, 5, 10, 0)
+        keeper = Statistics(12 * MIB, 12 * MIB, 0, 8 * MIB, 2000 * self._number, 0, 1, 10, 0)
         sweep = Sweep(
             self._number,
             1_794_800_000.0 + self._number,
             self._tree,
             samples,
-            {AGENT: Daemon("/evenkeel/agent", Sample(own, 5_000_000))},
+            {
+                AGENT: Daemon("/evenkeel/agent", Sample(own, 5_000_000)),
+                RUNTIME: Daemon("", Sample(keeper, 1_000_000)),
+            },
             machine,
             2_000_000_000 if self._number > 1 else None,
             node,

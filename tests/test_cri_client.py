@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -23,6 +24,7 @@ from evenkeel.runtime.cri.client import CriRuntime
 from evenkeel.runtime.cri.connection import Connection
 from evenkeel.runtime.interface import Attempt, Exited, Launch, NoImage, Planned, RuntimeLost, StartFailed
 from evenkeel.runtime.paths import state_paths
+from evenkeel.runtime.proc_stat import process_at
 from tests.fake_cri import FakeCri
 from tests.kernel.waiting import eventually
 
@@ -515,6 +517,17 @@ async def passed_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
     writer.close()
     with suppress(ConnectionError):
         await writer.wait_closed()
+
+
+@pytest.mark.req("B11")
+def test_the_runtimes_process_is_known_by_its_socket_as_long_as_it_serves_it(story):
+    async def tell(fake: FakeCri, directory: str) -> None:
+        async with opened(fake, directory) as runtime:
+            assert runtime.daemon() == process_at(os.getpid()), "the fake one is this process"
+            await fake.stop()
+            assert runtime.daemon() is None
+
+    story(tell)
 
 
 def test_nothing_of_a_removed_pod_is_left(story):

@@ -83,7 +83,7 @@ def test_metrics_server_finds_what_it_reads(painter):
     assert found["container_start_time_seconds", app] == 1_794_787_200
     assert found["pod_memory_working_set_bytes", '{namespace="default",pod="web"}'] == 100 * MIB
     assert found["node_cpu_usage_seconds_total", ""] == 10.0
-    assert found["node_memory_working_set_bytes", ""] == 12 * 2**30
+    assert found["node_memory_working_set_bytes", ""] == 11 * 2**30
     assert found["scrape_error", ""] == found["resource_scrape_error", ""] == 0
 
 

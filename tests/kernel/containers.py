@@ -119,15 +119,20 @@ class Containers:
 
     def keeper(self) -> int:
         """The keeper's number: whoever holds its lock."""
-        inode = (self.state / "keeper.lock").stat().st_ino
-        for line in Path("/proc/locks").read_text().splitlines():
-            fields = line.split()
-            if fields[1] == "FLOCK" and fields[5].endswith(f":{inode}"):
-                return int(fields[4])
-        return 0
+        return lock_holder(self.state / "keeper.lock")
 
     def close(self) -> None:
         self._driver.close()
+
+
+def lock_holder(path: Path) -> int:
+    """Of a lock by flock(2); 0 if nobody holds it."""
+    inode = path.stat().st_ino
+    for line in Path("/proc/locks").read_text().splitlines():
+        fields = line.split()
+        if fields[1] == "FLOCK" and fields[5].endswith(f":{inode}"):
+            return int(fields[4])
+    return 0
 
 
 async def until(probe: Callable[[], T], within_seconds: float = PATIENCE_SECONDS) -> T:

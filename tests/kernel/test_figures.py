@@ -1,8 +1,13 @@
 """What the agent tells of a real kernel: the figures of what runs, beside what was asked for and is applied."""
 
+import os
+import signal
+from pathlib import Path
+
 import pytest
 
-from tests.kernel.agents import MIB, MakeUp, pod, up
+from tests.kernel.agents import MIB, MakeUp, Up, pod, up
+from tests.kernel.containers import lock_holder
 from tests.kernel.waiting import eventually
 from tests.machines.programs import programs
 
@@ -44,3 +49,40 @@ def test_what_a_container_uses_is_told_with_what_the_kernel_has(up: MakeUp):
     assert shown["figures"]["workingSetBytes"] >= 48 * MIB
     assert shown["figures"]["pids"] >= 1
     assert "stalls" in shown["figures"], "the kernel tells the pressure of each cgroup"
+
+
+@pytest.mark.req("B11")
+def test_who_runs_the_containers_is_told_apart_and_all_adds_up_to_the_node(up: MakeUp):
+    agent = up()
+    agent.start()
+
+    def told() -> dict[str, dict[str, dict[str, int]]]:
+        node = agent.client.get("/stats/summary")["node"]
+        return {"node": node, **{one["name"]: one for one in node["systemContainers"]}}
+
+    figures = eventually(lambda: found if "runtime" in (found := told()) else None)
+    resident = _resident_bytes(_runtime_pid(agent))
+    assert resident / 2 < figures["runtime"]["memory"]["usageBytes"] < resident * 2
+    assert figures["runtime"]["memory"]["rssBytes"] > 0
+    assert figures["kubelet"]["memory"]["rssBytes"] > 0
+    for kind, name in (("memory", "usageBytes"), ("cpu", "usageCoreNanoSeconds")):
+        parts = sum(figures[one][kind][name] for one in ("pods", "kubelet", "runtime", "misc"))
+        assert parts == figures["node"][kind][name]
+    if agent.containerd is not None:
+        return  # the one that the tests of a run share stays
+    keeper = _runtime_pid(agent)
+    os.kill(keeper, signal.SIGKILL)
+    eventually(lambda: _runtime_pid(agent) not in (0, keeper))
+    again = eventually(lambda: found if "runtime" in (found := told()) else None)
+    before, after = (one["kubelet"]["cpu"]["usageCoreNanoSeconds"] for one in (figures, again))
+    assert before <= after, "the agent's time does not go back"
+
+
+def _runtime_pid(agent: Up) -> int:
+    if agent.containerd is not None:
+        return agent.containerd.pid
+    return lock_holder(agent.state / "keeper.lock")
+
+
+def _resident_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -113,7 +113,7 @@ class Agent:
         self._node_pressure = NodePressure(parts, self._conditions)
         self._cpu_pressure = CpuPressure(parts, self._conditions)
         self._stalls = MemoryStalls(parts)
-        self._sweeper = Sweeper(node, make_driver, lambda: self._cgroups.tree, runtime, clock)
+        self._sweeper = Sweeper(node, make_driver, lambda: self._cgroups.tree, runtime, clock, runtime.daemon)
         self._history = History(node, clock())
         self._pictures = Pictures(parts, self._sweeper, self._node_pressure, self.node, self.pods)
         self._sync.on_cleaned = self._cleaned

@@ -10,12 +10,12 @@ from contextlib import closing
 from evenkeel.agent.admitting import FILE
 from evenkeel.agent.agent import Agent
 from evenkeel.agent.cgroups import FOUND_BEFORE
+from evenkeel.agent.daemons import OTHERS, own_path
 from evenkeel.agent.journal import Journal
 from evenkeel.agent.lock import StateLock
 from evenkeel.agent.node_setup import prepare_node, protect_daemons_of, restore_node
 from evenkeel.agent.own_cgroup import OwnCgroup, enter
 from evenkeel.agent.sources import PodFiles
-from evenkeel.agent.sweep import OTHERS, own_path
 from evenkeel.agent.sync import CGROUPS_MADE
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.api.pod import Pod

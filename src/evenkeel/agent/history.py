@@ -6,7 +6,8 @@ from array import array
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from evenkeel.agent.sweep import Sample, Sweep, Sweeper
+from evenkeel.agent.samples import Sample
+from evenkeel.agent.sweep import Sweep, Sweeper
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.tree import Kind
 from evenkeel.errors import EvenkeelError

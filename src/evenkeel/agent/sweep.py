@@ -5,19 +5,17 @@ It is done in a thread of its own with a driver of its own: neither the loop nor
 """
 
 import asyncio
-import os
-import resource
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
-from evenkeel.agent.own_cgroup import not_the_pods, parse_own
+from evenkeel.agent.daemons import Daemon, Daemons
 from evenkeel.agent.pressure.node_reading import NodeReading, NodeRoster
-from evenkeel.api.config import KubeletConfiguration
+from evenkeel.agent.samples import Rates, Sample
 from evenkeel.cgroup.diff import Observed
-from evenkeel.cgroup.driver import CgroupError, Driver, Statistics
+from evenkeel.cgroup.driver import CgroupError, Driver
 from evenkeel.cgroup.tree import Kind, Naming, Tree, Version
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.files import read_text
@@ -27,33 +25,13 @@ from evenkeel.host.node_figures import MachineFigures, Pressures, machine_figure
 from evenkeel.host.pressure import parse_pressure
 from evenkeel.policy.eviction.snapshot import NodeFigures
 from evenkeel.policy.node import NodeView
-
-# B15: cgroups of others whose figures are told where they are there.
-OTHERS = ("/system.slice", "/user.slice")
-AGENT = "kubelet"  # what Kubernetes calls the daemon that we are
-RUNTIME = "runtime"
+from evenkeel.runtime.proc_stat import Process
 
 _FRESH_SECONDS = 0.95  # figures so young serve the next who asks: a reader a second gets a sweep a second
 _APPLIED_SECONDS = 5.0
 _KEPT_SECONDS = 60.0  # after the last who was shown something, no file is kept open for the next
-_RATE_SECONDS = 120.0  # a rate over more than that is none
-# Where systemd has those that the agent may be told to use; its own runs beside it, in its cgroup.
-_RUNTIMES = {"containerd": "/system.slice/containerd.service", "crio": "/system.slice/crio.service"}
 _PRESSURE_FILES = ("cpu.pressure", "memory.pressure", "io.pressure")
 _NO_TREE = Tree(Version.V2, Naming.CGROUPFS, ())
-
-
-class Sample(NamedTuple):
-    """One cgroup. `nanocores` is the cpu it used on average since the sweep before; None where there was none."""
-
-    statistics: Statistics
-    nanocores: int | None = None
-    pressures: Pressures | None = None
-
-
-class Daemon(NamedTuple):
-    path: str  # empty: it has no cgroup of its own, and these are the process's figures
-    sample: Sample
 
 
 class Sweep(NamedTuple):
@@ -61,7 +39,7 @@ class Sweep(NamedTuple):
     at: float
     tree: Tree
     samples: Mapping[str, Sample]  # by path; those cgroups of the tree that are there
-    daemons: Mapping[str, Daemon]  # by name: the agent itself, and cgroups of others
+    daemons: Mapping[str, Daemon]  # by name
     machine: MachineFigures
     machine_nanocores: int | None
     node: NodeFigures  # the signals of eviction
@@ -71,7 +49,7 @@ class Sweep(NamedTuple):
 
 
 class Sweeper:
-    """`tree` says what there is now."""
+    """`tree` says what there is now, `daemon` which process runs the containers."""
 
     def __init__(
         self,
@@ -80,13 +58,14 @@ class Sweeper:
         tree: Callable[[], Tree | None],
         runtime: "Disk",
         clock: Callable[[], float] = time.time,
+        daemon: Callable[[], Process | None] = lambda: None,
     ) -> None:
         self._tree = tree
         self._clock = clock
         self._thread = ThreadPoolExecutor(1, "sweep")
-        self._taking = SweepThread(node, make_driver, runtime)
+        self._taking = SweepThread(node, make_driver, runtime, daemon)
         self._last: Sweep | None = None
-        self._last_at = -_RATE_SECONDS
+        self._last_at = -_FRESH_SECONDS
         self._under_way: asyncio.Task[Sweep] | None = None
         self._is_closed = False
 
@@ -142,7 +121,13 @@ class Disk(Protocol):
 class SweepThread:
     """The thread's side."""
 
-    def __init__(self, node: NodeView, make_driver: Callable[[], Driver], runtime: "Disk") -> None:
+    def __init__(
+        self,
+        node: NodeView,
+        make_driver: Callable[[], Driver],
+        runtime: "Disk",
+        daemon: Callable[[], Process | None] = lambda: None,
+    ) -> None:
         self._node = node
         self._make_driver = make_driver
         self._driver: Driver | None = None
@@ -157,7 +142,7 @@ class SweepThread:
         self._shown_at = 0.0
         self._is_shown = True
         self._pressures: dict[str, tuple[list[bytes], Pressures | None]] = {}
-        self._own_path: str | None = None
+        self._daemons = Daemons(node.config, daemon)
 
     def take(self, tree: Tree, at: float, is_shown: bool = True) -> Sweep:  # noqa: FBT001, FBT002
         began = time.monotonic()
@@ -172,19 +157,22 @@ class SweepThread:
             except CgroupError:
                 self._applied = {}  # reconciling tells of what cannot be read
             self._seen_tree, self._applied_at = tree, began
-        rates = _Rates(self._seen_us, began - self._at)
+        rates = Rates(self._seen_us, began - self._at)
         samples = {}
         for cgroup in tree.cgroups:
             sample = self._sample(driver, cgroup.path, rates)
             if sample is not None:
                 samples[cgroup.path] = sample
-        daemons = self._daemons(driver, tree, samples, rates)
-        machine = machine_figures()
+        daemons = self._daemons.look(
+            driver, tree, lambda path: samples.get(path) or self._sample(driver, path, rates), rates
+        )
+        meminfo = parse_meminfo(read_text("/proc/meminfo"))
+        machine = machine_figures(meminfo=meminfo)
         nanocores = rates.of("", machine.cpu_usage_us)
         self._pressures = {path: known for path, known in self._pressures.items() if path in rates.seen_us}
         self._seen_us, self._at = rates.seen_us, began
         self._number += 1
-        node = self._signals(driver, tree, samples)
+        node = self._signals(driver, tree, samples, meminfo)
         applied = self._applied if is_shown else {}
         if began - self._shown_at > _KEPT_SECONDS:
             self.close()
@@ -201,7 +189,7 @@ class SweepThread:
         self._seen_tree, self._applied = None, {}
         self._pressures.clear()
 
-    def _sample(self, driver: Driver, path: str, rates: "_Rates") -> Sample | None:
+    def _sample(self, driver: Driver, path: str, rates: Rates) -> Sample | None:
         try:
             statistics = driver.statistics(path)
             pressures = self._pressures_of(driver, path) if self._is_shown else None
@@ -219,38 +207,9 @@ class SweepThread:
             known = self._pressures[path] = (contents, parsed)
         return known[1]
 
-    def _daemons(
-        self, driver: Driver, tree: Tree, samples: Mapping[str, Sample], rates: "_Rates"
-    ) -> dict[str, Daemon]:
-        config = self._node.config
-        endpoint = config.container_runtime_endpoint
-        found = {}
-        for name, path in (
-            (RUNTIME, next((path for word, path in _RUNTIMES.items() if word in endpoint), "")),
-            ("kube-reserved", config.kube_reserved_cgroup),
-            ("system-reserved", config.system_reserved_cgroup),
-            *((path[1:], path) for path in OTHERS),
-        ):
-            sample = samples.get(path) or (self._sample(driver, path, rates) if path else None)
-            if sample is not None:
-                found[name] = Daemon(path, sample)
-        if self._own_path is None:
-            self._own_path = own_path(config, tree.version)
-        own = self._sample(driver, self._own_path, rates) if self._own_path else None
-        found[AGENT] = (
-            Daemon(self._own_path, own) if own is not None else Daemon("", self._own_process(rates))
-        )
-        return found
-
-    def _own_process(self, rates: "_Rates") -> Sample:
-        """Where the agent shares its cgroup with others: what its process uses."""
-        used = resource.getrusage(resource.RUSAGE_SELF)
-        cpu_us = round((used.ru_utime + used.ru_stime) * 1_000_000)
-        rss = int(read_text("/proc/self/statm").split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        figures = Statistics(rss, rss, 0, rss, cpu_us, 0, 1, used.ru_minflt + used.ru_majflt, used.ru_majflt)
-        return Sample(figures, rates.of(f"pid {os.getpid()}", cpu_us))
-
-    def _signals(self, driver: Driver, tree: Tree, samples: Mapping[str, Sample]) -> NodeFigures:
+    def _signals(
+        self, driver: Driver, tree: Tree, samples: Mapping[str, Sample], meminfo: Mapping[str, int]
+    ) -> NodeFigures:
         """What eviction looks at, as far as it can be told without a decision to make."""
         root = next((cgroup for cgroup in tree.cgroups if cgroup.kind == Kind.ROOT), None)
         sample = samples.get(root.path) if root is not None else None
@@ -263,33 +222,8 @@ class SweepThread:
             self._reading.roster = NodeRoster(root.path, (), pids.removesuffix(root.path) if pids else "")
             if limit := self._node.pods_limits.memory_bytes:
                 pods = cgroup_memory(sample.statistics, limit, self._node.profile)
-        memory = node_memory(parse_meminfo(read_text("/proc/meminfo")), self._node.profile)
+        memory = node_memory(meminfo, self._node.profile)
         try:
             return self._reading.look()._replace(memory=memory, pods_cgroup_memory=pods)
         except EvenkeelError:  # the filesystem of pods cannot be seen
             return NodeFigures(memory=memory, pods_cgroup_memory=pods)
-
-
-class _Rates:
-    def __init__(self, before_us: Mapping[str, int], seconds: float) -> None:
-        self._before_us = before_us
-        self._seconds = seconds
-        self.seen_us: dict[str, int] = {}
-
-    def of(self, path: str, used_us: int) -> int | None:
-        """In billionths of a core."""
-        self.seen_us[path] = used_us
-        before = self._before_us.get(path)
-        if before is None or used_us < before or not 0 < self._seconds <= _RATE_SECONDS:
-            return None
-        return round((used_us - before) * 1000 / self._seconds)
-
-
-def own_path(config: KubeletConfiguration, version: Version) -> str:
-    """The cgroup that is this process's and what it started; empty where it shares one with others."""
-    try:
-        at = parse_own(read_text("/proc/self/cgroup"))
-    except EvenkeelError:
-        return ""
-    path = at.get("" if version == Version.V2 else "memory", "")
-    return path if path in not_the_pods(config) or path.endswith(".service") else ""

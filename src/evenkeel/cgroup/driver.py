@@ -92,6 +92,10 @@ class Driver(Protocol):
         cgroup that is gone is fine."""
         ...
 
+    def look_at(self, path: str) -> None:
+        """From now on a cgroup of others may be read, with all below it; nothing else may be done to it."""
+        ...
+
     def statistics(self, path: str) -> Statistics: ...
 
     def contents(self, path: str, files: Sequence[str]) -> Sequence[bytes]:

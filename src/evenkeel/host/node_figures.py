@@ -48,8 +48,10 @@ class MachineFigures(NamedTuple):
     interfaces: tuple[Interface, ...] = ()  # the one that leads out of the machine first
 
 
-def machine_figures(proc: str = "/proc") -> MachineFigures:
-    meminfo = parse_meminfo(read_text(f"{proc}/meminfo"))
+def machine_figures(proc: str = "/proc", meminfo: Mapping[str, int] | None = None) -> MachineFigures:
+    """`meminfo` is what has been read of it already, for figures that are of the same moment."""
+    if meminfo is None:
+        meminfo = parse_meminfo(read_text(f"{proc}/meminfo"))
     cpu_usage_us, booted_at = parse_stat(read_text(f"{proc}/stat"), os.sysconf("SC_CLK_TCK"))
     faults = parse_vmstat(read_text(f"{proc}/vmstat"))
     total, free = figure(meminfo, "MemTotal", _MEND), figure(meminfo, "MemFree", _MEND)

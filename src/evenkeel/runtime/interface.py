@@ -13,6 +13,7 @@ from evenkeel.api.pod import Pod
 from evenkeel.cgroup.tree import Cgroup, Setting, Version
 from evenkeel.errors import EvenkeelError
 from evenkeel.policy.admission import Refusal
+from evenkeel.runtime.proc_stat import Process
 
 UNKNOWN_EXIT = 137  # as kubelet says of a container of which nobody knows how it ended
 
@@ -44,13 +45,6 @@ class Launch(NamedTuple):
     cgroup: str  # the plan's path
     oom_score_adj: int | None
     planned: Planned | None = None
-
-
-class Process(NamedTuple):
-    """A process, told apart from another that may have the same number later."""
-
-    pid: int
-    start_ticks: int  # field 22 of /proc/PID/stat
 
 
 class Exit(NamedTuple):
@@ -196,6 +190,11 @@ class Runtime(Protocol):
         ...
 
     def events(self) -> AsyncIterator[RuntimeEvent]: ...
+
+    def daemon(self) -> Process | None:
+        """The process that runs the containers, and is none itself; None where that is not known. For any thread, and
+        it waits for nobody."""
+        ...
 
     # The disk (B12)
 

@@ -3,12 +3,31 @@
 import os
 from typing import NamedTuple
 
-_START_TIME = 19  # field 22
+# Fields 4, 10, 12, 14, 15, 20 and 22.
+_PARENT, _MINOR_FAULTS, _MAJOR_FAULTS, _USER, _SYSTEM, _THREADS, _START_TIME = 1, 7, 9, 11, 12, 17, 19
+
+
+class Process(NamedTuple):
+    """A process, told apart from another that may have the same number later."""
+
+    pid: int
+    start_ticks: int  # field 22 of /proc/PID/stat
 
 
 class Stat(NamedTuple):
     start_ticks: int
     has_ended: bool  # and only waits for its parent to take note
+    parent: int
+    cpu_ticks: int
+    threads: int
+    minor_faults: int
+    major_faults: int
+
+
+def process_at(pid: int) -> Process | None:
+    """The one that has this number now."""
+    ticks = start_ticks(pid)
+    return None if ticks is None else Process(pid, ticks)
 
 
 def start_ticks(pid: int) -> int | None:
@@ -33,4 +52,12 @@ def read_stat(pid: int) -> Stat | None:
     fields = text.rpartition(b") ")[2].split()
     if len(fields) <= _START_TIME:
         return None
-    return Stat(int(fields[_START_TIME]), fields[0] in (b"Z", b"X"))
+    return Stat(
+        int(fields[_START_TIME]),
+        fields[0] in (b"Z", b"X"),
+        int(fields[_PARENT]),
+        int(fields[_USER]) + int(fields[_SYSTEM]),
+        int(fields[_THREADS]),
+        int(fields[_MINOR_FAULTS]),
+        int(fields[_MAJOR_FAULTS]),
+    )

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from evenkeel.agent.picture import Picture
-from evenkeel.agent.sweep import Sample
+from evenkeel.agent.samples import Sample
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.tree import Cgroup, Kind
 from evenkeel.server.exposition import COUNTER, GAUGE, Exposition, labels
@@ -66,13 +66,15 @@ def resource_metrics(picture: Picture, named: Labels) -> bytes:
         ]
         for kind in (Kind.CONTAINER, Kind.POD)
     )
-    machine, memory = sweep.machine, sweep.node.memory
+    machine = sweep.machine
     out.counter(
         "node_cpu_usage_seconds_total", "CPU time that the node has used.", machine.cpu_usage_us / 1e6
     )
-    if memory is not None and memory.working_set_bytes is not None:
-        used = int(memory.working_set_bytes)
-        out.gauge("node_memory_working_set_bytes", "Memory of the node that cannot be dropped.", used)
+    out.gauge(
+        "node_memory_working_set_bytes",
+        "Memory of the node without file cache that has not been used lately.",
+        machine.memory_working_set_bytes,
+    )
     out.gauge("node_swap_usage_bytes", "Swap in use on the node.", machine.swap_used_bytes)
     starts = _starts(picture.pods)
     out.gauge(

@@ -7,8 +7,9 @@ What is not known is left out, as kubelet does. Beside kubelet's own system cont
 import asyncio
 from collections.abc import Mapping
 
+from evenkeel.agent.daemons import AGENT, RUNTIME
 from evenkeel.agent.picture import Picture
-from evenkeel.agent.sweep import AGENT, RUNTIME, Sample
+from evenkeel.agent.samples import Sample
 from evenkeel.api.pod import Pod
 from evenkeel.api.resources import MEMORY
 from evenkeel.cgroup.tree import Cgroup, Kind
@@ -61,13 +62,13 @@ class _Telling:
         memory: Plain = {
             "time": self._at,
             "usageBytes": machine.memory_usage_bytes,
+            "workingSetBytes": machine.memory_working_set_bytes,
             "rssBytes": machine.memory_rss_bytes,
             "pageFaults": machine.page_faults,
             "majorPageFaults": machine.major_page_faults,
         }
         if signals.memory is not None:  # as eviction sees it
             memory["availableBytes"] = signals.memory.available_bytes
-            memory["workingSetBytes"] = signals.memory.working_set_bytes
         cpu: Plain = {"time": self._at, "usageCoreNanoSeconds": machine.cpu_usage_us * 1000}
         if sweep.machine_nanocores is not None:
             cpu["usageNanoCores"] = sweep.machine_nanocores
@@ -186,7 +187,7 @@ class _Telling:
         return listed
 
     def _misc(self, pods: Sample | None) -> Plain | None:
-        """What the machine uses beside the pods, this agent and the runtime."""
+        """What the machine uses beside the pods, this agent and the runtime: with them it is the node's figure."""
         sweep = self._picture.sweep
         machine = sweep.machine
         others = [sweep.daemons[name].sample for name in (AGENT, RUNTIME) if name in sweep.daemons]
@@ -199,10 +200,14 @@ class _Telling:
         working_set -= sum(one.statistics.memory_working_set_bytes for one in others)
         if cpu_us < 0 or used < 0:  # a machine inside a machine, whose figures do not add up
             return None
+        cpu: Plain = {"time": self._at, "usageCoreNanoSeconds": cpu_us * 1000}
+        rates = [one.nanocores for one in others if one.nanocores is not None]
+        if sweep.machine_nanocores is not None and len(rates) == len(others):
+            cpu["usageNanoCores"] = max(sweep.machine_nanocores - sum(rates), 0)
         return {
             "name": "misc",
             "startTime": timestamp(machine.booted_at),
-            "cpu": {"time": self._at, "usageCoreNanoSeconds": cpu_us * 1000},
+            "cpu": cpu,
             "memory": {
                 "time": self._at,
                 "usageBytes": used,

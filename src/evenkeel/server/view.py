@@ -8,8 +8,9 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from evenkeel.agent.daemons import Daemon
 from evenkeel.agent.picture import Picture
-from evenkeel.agent.sweep import Daemon, Sample
+from evenkeel.agent.samples import Sample
 from evenkeel.api.encode import encode
 from evenkeel.api.pod import Pod
 from evenkeel.api.resources import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, ResourceList

@@ -175,6 +175,10 @@ class CgroupfsDriver(ABC):
     @abstractmethod
     def send_freeze(self, path: str, *, frozen: bool) -> None: ...
 
+    def look_at(self, path: str) -> None:
+        if path not in self._bounds.readable:
+            self._bounds = self._bounds._replace(readable=(*self._bounds.readable, path))
+
     @abstractmethod
     def statistics(self, path: str) -> Statistics: ...
 

@@ -154,6 +154,9 @@ class SystemdDriver:
     def send_freeze(self, path: str, *, frozen: bool) -> None:
         self._cgroupfs.send_freeze(path, frozen=frozen)
 
+    def look_at(self, path: str) -> None:
+        self._cgroupfs.look_at(path)
+
     def statistics(self, path: str) -> Statistics:
         return self._cgroupfs.statistics(path)
 

@@ -20,6 +20,7 @@ from evenkeel.api.pod import Pod
 from evenkeel.cgroup.driver import Driver
 from evenkeel.cgroup.tree import Setting
 from evenkeel.errors import EvenkeelError
+from evenkeel.host.oom_scores import runtime_process
 from evenkeel.policy.admission import Refusal
 from evenkeel.runtime import disk, volumes
 from evenkeel.runtime.cri import cri_pb2 as pb
@@ -47,6 +48,7 @@ from evenkeel.runtime.interface import (
     StartFailed,
 )
 from evenkeel.runtime.paths import UnsafeName
+from evenkeel.runtime.proc_stat import Process, process_at
 
 log = logging.getLogger(__name__)
 
@@ -277,6 +279,10 @@ class CriRuntime(Ground):
 
     async def pods(self) -> frozenset[str]:
         return await self._in_thread(partial(volumes.pods, self._paths)) | self._sandboxes.uids()
+
+    def daemon(self) -> Process | None:
+        pid = runtime_process(self._endpoint)
+        return None if pid is None else process_at(pid)
 
     # The disk
 

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 
 from evenkeel.runtime import attempts
 from evenkeel.runtime.cri.table import Kept
-from evenkeel.runtime.interface import Attempt, Placed, Process, Record
+from evenkeel.runtime.interface import Attempt, Placed, Record
 from evenkeel.runtime.paths import StatePaths
+from evenkeel.runtime.proc_stat import Process
 
 log = logging.getLogger(__name__)
 

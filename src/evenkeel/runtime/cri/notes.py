@@ -9,11 +9,11 @@ from evenkeel.runtime.cri.connection import CallFailed, Connection, RuntimeAway
 from evenkeel.runtime.cri.noted import note_container
 from evenkeel.runtime.cri.placing import whereabouts, written_layer
 from evenkeel.runtime.cri.table import Kept
-from evenkeel.runtime.interface import UNKNOWN_EXIT, Attempt, Exit, Launch, Process, Record
+from evenkeel.runtime.interface import UNKNOWN_EXIT, Attempt, Exit, Launch, Record
 from evenkeel.runtime.log_reading import termination_message
 from evenkeel.runtime.logs import LogLimits
 from evenkeel.runtime.paths import StatePaths
-from evenkeel.runtime.proc_stat import start_ticks
+from evenkeel.runtime.proc_stat import process_at, start_ticks
 
 _NANOSECONDS = 1e9
 _SIGNALLED = 128
@@ -36,8 +36,7 @@ async def seen(
             return None
         raise RuntimeAway(error.message, error.code) from None
     status, (pid, cgroup) = answer.status, whereabouts(answer.info)
-    ticks = start_ticks(pid) if pid else None
-    process = Process(pid, ticks) if ticks is not None else None
+    process = process_at(pid) if pid else None
     record = Record(attempt, process, status.started_at / _NANOSECONDS, id=f"{runtime}://{id_}")
     kept = Kept(id_, record, cgroup, written_layer(pid) if process else "", status.log_path)
     if status.state == pb.ContainerState.CONTAINER_EXITED:

@@ -34,6 +34,7 @@ from evenkeel.runtime.interface import (
     RuntimeLost,
     StartFailed,
 )
+from evenkeel.runtime.proc_stat import Process, process_at
 from evenkeel.runtime.process import attempt_files, exits, layers, orphans, refusals
 from evenkeel.runtime.process.attempt_files import ProcessFile
 from evenkeel.runtime.process.connection import KeeperConnection, KeeperLost, KeeperRefused
@@ -71,6 +72,7 @@ class ProcessRuntime(Ground):
         self._mounts = MountWatch()
         self._driver: Driver | None = None
         self._keeper = Presence(self._paths.root, self._heard, self._take_up, self._lost, self._tell_loss)
+        self._daemon: Process | None = None  # the last keeper, which may be gone
         self._known = Known()
         self._starting: dict[Attempt, asyncio.Future[Record]] = {}
         self._early: dict[Attempt, ExitFile] = {}  # ends of those whose start has not been taken note of
@@ -285,6 +287,9 @@ class ProcessRuntime(Ground):
     async def pods(self) -> frozenset[str]:
         return await self._in_thread(partial(volumes.pods, self._paths))
 
+    def daemon(self) -> Process | None:
+        return self._daemon
+
     # The disk
 
     @property
@@ -311,6 +316,8 @@ class ProcessRuntime(Ground):
 
     async def _take_up(self, keeper: KeeperConnection, hello: Message) -> None:
         self._powers = self._powers._replace(has_namespaces=bool(hello.get("has_namespaces", True)))
+        pid = hello.get("pid")
+        self._daemon = process_at(pid) if isinstance(pid, int) else None
         await self._read_anew(keeper)
 
     def _lost(self) -> None:

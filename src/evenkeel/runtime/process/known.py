@@ -3,7 +3,8 @@
 import asyncio
 from typing import NamedTuple
 
-from evenkeel.runtime.interface import Attempt, Exit, Process, Record
+from evenkeel.runtime.interface import Attempt, Exit, Record
+from evenkeel.runtime.proc_stat import Process
 from evenkeel.runtime.process import attempt_files, exits
 from evenkeel.runtime.process.attempt_files import ProcessFile
 from evenkeel.runtime.process.exits import ExitFile
