@@ -37,7 +37,7 @@ class FakeFront:
         self.dropped = 0
         self.usages = 0
         self.trouble = ""
-        self.advised = Advice(0.0, 3600.0, (), ())
+        self.advised = Advice(0.0, 3600.0, 3600.0, (), ())
         self.keeps_picture = False  # one that was made before is young enough
         self._painter = Painter(self.config)
         self._picture = None

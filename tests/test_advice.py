@@ -2,7 +2,8 @@
 
 import pytest
 
-from evenkeel.agent.history import Advice, History, Watched
+from evenkeel.agent.history import Advice, History
+from evenkeel.agent.use_over_time import Watched
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.cgroup.tree import Kind
 from evenkeel.cli.doctor import over_time
@@ -91,7 +92,8 @@ def test_people_who_are_logged_in_are_counted_with_the_system():
 
 
 def test_what_was_watched_is_remembered_in_little():
-    watched = Watched(0.0, 0)
+    watched = Watched()
+    watched.note(0.0, 0, 0)
     for number in range(1, 101):
         busy = 2000 if number > 97 else 100  # millicores, three times of a hundred
         spent = busy * 1000 * 30
@@ -102,7 +104,8 @@ def test_what_was_watched_is_remembered_in_little():
 
 
 def test_a_counter_that_starts_anew_is_no_use():
-    watched = Watched(0.0, 10_000_000)
+    watched = Watched()
+    watched.note(0.0, 10_000_000, MIB)
     watched.note(30.0, 0, MIB)
     assert watched.use.millicpu_mostly == 0
 
@@ -139,6 +142,7 @@ def test_doctor_asks_the_agent_that_runs(tmp_path):
     front.advised = Advice(
         0.0,
         7200.0,
+        7200.0,
         request_suggestions([container(most=100 * MIB, mostly=900)]),
         reservation_findings(
             Reserved({}, {}), {"user.slice": UseOverTime(HOUR, MIB, 1)}, UseOverTime(HOUR, GIB, 1)
@@ -160,7 +164,7 @@ def test_doctor_is_content_where_all_fits_and_says_nothing_where_nobody_watches(
     front = FakeFront()
     with served(front, tmp_path):
         (check,) = over_time(str(tmp_path))
-        front.advised = front.advised._replace(at=60.0)
+        front.advised = front.advised._replace(watched_seconds=60.0)
         (soon,) = over_time(str(tmp_path))
     assert (soon.state, "too short to tell" in soon.seen) == (State.OK, True)
     assert (check.state, check.seen) == (

@@ -78,6 +78,17 @@ def test_who_runs_the_containers_is_told_apart_and_all_adds_up_to_the_node(up: M
     assert before <= after, "the agent's time does not go back"
 
 
+@pytest.mark.parametrize("up", ["process"], indirect=True)
+@pytest.mark.req("B14")
+def test_what_was_watched_is_known_to_the_next_agent(up: MakeUp):
+    agent = up()
+    agent.start(stop_pods=False)
+    since = agent.client.get("/advice")["since"]
+    agent.stop()
+    agent.start()
+    assert agent.client.get("/advice")["since"] == since
+
+
 def _runtime_pid(agent: Up) -> int:
     if agent.containerd is not None:
         return agent.containerd.pid

@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
-from evenkeel.agent import adoption
+from evenkeel.agent import adoption, history_file
 from evenkeel.agent.admitting import FILE
 from evenkeel.agent.cgroups import Cgroups
 from evenkeel.agent.history import Advice, History
@@ -114,7 +114,7 @@ class Agent:
         self._cpu_pressure = CpuPressure(parts, self._conditions)
         self._stalls = MemoryStalls(parts)
         self._sweeper = Sweeper(node, make_driver, lambda: self._cgroups.tree, runtime, clock, runtime.daemon)
-        self._history = History(node, clock())
+        self._history = History(node, clock(), os.path.join(os.path.dirname(journal.path), history_file.NAME))
         self._pictures = Pictures(parts, self._sweeper, self._node_pressure, self.node, self.pods)
         self._sync.on_cleaned = self._cleaned
         self._tasks: list[asyncio.Task[None]] = []
@@ -130,6 +130,7 @@ class Agent:
         if self._files is not None:
             self._wanting.files_are(await self._files.scan(), self._life_of(records))
         self._pressure.take_up()
+        self._history.take_up()
         await self._adopt(records)
         self._notice_reboot()
         self._stalls.take_up()
@@ -165,6 +166,7 @@ class Agent:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._history.save()
         await self._probing.close()
         await self._sync.abandon()
         if self._files is not None:

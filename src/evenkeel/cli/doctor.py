@@ -72,7 +72,7 @@ def over_time(state_dir: str) -> Iterator[Check]:
         advice = Client(state_dir).get("/advice")
     except EvenkeelError:
         return  # nobody has watched, or it is not ours to ask
-    seconds = advice["at"] - advice["since"]
+    seconds = advice.get("watchedSeconds", advice["at"] - advice["since"])  # an agent from before has none
     told = [*_reservations(advice.get("reservations", ())), *_requests(advice.get("requests", ()))]
     if seconds < LEAST_SECONDS:
         seen = f"the agent has watched for less than {LEAST_SECONDS / 60:.0f} minutes: too short to tell"

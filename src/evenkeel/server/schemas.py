@@ -100,7 +100,7 @@ SCHEMAS: Schema = {
     ),
     "Configuration": _object({"kubeletconfig": _ANY}),
     "Advice": _object(
-        {"since": _NUMBER, "at": _NUMBER},
+        {"since": _NUMBER, "at": _NUMBER, "watchedSeconds": _NUMBER},
         {
             "requests": listed(
                 _object(
