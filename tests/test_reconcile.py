@@ -83,6 +83,9 @@ class Kernel:
     def freeze(self, path: str, *, frozen: bool) -> None: ...
     def send_freeze(self, path: str, *, frozen: bool) -> None: ...
     def look_at(self, path: str) -> None: ...
+    def thawing(self, path: str) -> tuple[str, str]:
+        return f"{path}/cgroup.freeze", "0"
+
     def statistics(self, path: str) -> Statistics:
         return Statistics(0, 0, 0, 0, 0, 0, 0)
 

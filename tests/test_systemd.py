@@ -143,6 +143,14 @@ def test_a_value_with_a_property_is_told_to_systemd_and_one_without_is_written_b
     ]
 
 
+def test_a_slice_is_frozen_and_thawed_by_its_own_file(place):
+    place.create(POD)
+    file, value = place.thawing(POD)
+    Path(file).write_text("1")
+    place.send_freeze(POD, frozen=False)
+    assert place.held(POD, "cgroup.freeze") == value == "0"
+
+
 @pytest.mark.req("E9", "E10")
 def test_a_quota_that_systemd_cannot_hold_is_exact_in_the_kernel_and_rounded_up_in_systemd(place):
     place.create(POD)

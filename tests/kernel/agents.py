@@ -21,6 +21,7 @@ from evenkeel.agent.journal import Journal
 from evenkeel.agent.pressure.replaying import made_again
 from evenkeel.cgroup.drivers.processes import is_dead
 from evenkeel.cli.client import Client, NoAgent
+from evenkeel.host.guard import NAME as GUARD
 from tests.kernel.cgroups import Cgroup, named_hierarchies
 from tests.kernel.waiting import eventually
 from tests.machines.container_images import TEST
@@ -212,6 +213,14 @@ class Up:
                 if state in (path / "cmdline").read_bytes().split(b"\0") and int(path.name) != self.pid:
                     found[int(path.name)] = parent_of(int(path.name))
         return next((pid for pid, parent in found.items() if parent not in found), None)
+
+    def guard_pid(self) -> int | None:
+        """The agent's child that lets go of pods when the agent is gone; it is so called when it listens."""
+        for path in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if (path / "comm").read_text().strip() == GUARD and parent_of(int(path.name)) == self.pid:
+                    return int(path.name)
+        return None
 
     def close(self) -> None:
         """Ends the agent and everything it started, whatever the test left."""

@@ -121,6 +121,20 @@ def test_a_frozen_cgroup_stands_still_until_it_is_thawed(
     eventually(lambda: driver.statistics(path).cpu_usage_us > used + 20_000)
 
 
+def test_who_knows_the_file_and_the_value_can_thaw_in_place_of_the_driver(
+    driver: CgroupfsDriver, cgroup_root: Cgroup, path: str, spawn: Spawn
+):
+    driver.create(path)
+    assert spawn("spin", cgroup=placed(cgroup_root, path)).answer() == "spinning"
+    driver.freeze(path, frozen=True)
+    used = driver.statistics(path).cpu_usage_us
+
+    file, value = driver.thawing(path)
+    Path(file).write_text(value)
+
+    eventually(lambda: driver.statistics(path).cpu_usage_us > used + 20_000)
+
+
 def test_what_is_frozen_can_be_killed_also_where_a_cgroup_below_was_frozen_by_itself(
     driver: CgroupfsDriver, cgroup_root: Cgroup, path: str, spawn: Spawn
 ):

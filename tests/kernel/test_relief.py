@@ -1,17 +1,20 @@
 """What helps without ending anybody, on a real kernel: taking memory back, standing still, being throttled; and that
 nobody is left in it, whatever became of the agent."""
 
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from evenkeel.agent.journal import Journal
 from evenkeel.agent.pressure.brake import Brake
 from evenkeel.agent.pressure.hands import Hands
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.cgroup.driver import Driver
 from evenkeel.cgroup.drivers.detect import detect, driver_for
-from tests.kernel.agents import MIB, MakeUp, Up, pod, up
+from tests.kernel.agents import MIB, READY_SECONDS, MakeUp, Up, is_alive, pod, processes_of, up
 from tests.kernel.cgroups import Cgroup
 from tests.kernel.planned import memory_bytes
 from tests.kernel.processes import Spawn
@@ -116,6 +119,44 @@ def test_a_pod_that_stood_still_when_the_agent_was_killed_goes_on_when_it_starts
     assert "DriftRepaired" not in reasons(agent)
 
 
+@pytest.mark.cgroup("v1", "v2")
+@pytest.mark.req("A15")
+def test_a_pod_that_stands_still_when_the_agent_is_killed_goes_on_without_any_agent(up: MakeUp):
+    # Nobody may go by these rules, and memory stays short: the pod stands still for every other second.
+    agent = up("--profile=kubernetes", "--eviction-hard=memory.available<120Mi", node="128Mi,2cpu")
+    agent.start()
+    needed = grow("needed", "anon", 80, priorityClassName="system-node-critical")
+    agent.apply(needed)
+    agent.await_phase("needed", "Running")
+    place = agent.of_pod("needed")
+    processes = processes_of(agent.container("needed"))
+    guard = eventually(agent.guard_pid)
+
+    def stopped_meanwhile() -> bool:
+        if not is_frozen(place):
+            return False
+        os.kill(agent.pid, signal.SIGSTOP)
+        if is_frozen(place):
+            return True
+        os.kill(agent.pid, signal.SIGCONT)
+        return False
+
+    eventually(stopped_meanwhile, within_seconds=READY_SECONDS)
+    assert is_alive(guard)
+    agent.kill()
+    eventually(lambda: not is_frozen(place))
+    eventually(lambda: not is_alive(guard))
+    assert not is_frozen(place)
+    assert processes
+    assert all(map(is_alive, processes))
+    assert "Held" in reasons_in_journal(agent, "needed")
+
+
+def reasons_in_journal(agent: Up, name: str) -> list[str]:
+    with Journal.read(str(agent.state / "journal.db")) as journal:
+        return [one.reason for one in journal.happenings(f"default/{name}")]
+
+
 def is_frozen(place: Cgroup) -> bool:
     if "freezer" in place.directories:
         return (place.directories["freezer"] / "freezer.state").read_text().strip() != "THAWED"
@@ -159,8 +200,11 @@ def test_pods_above_their_request_are_throttled_while_one_goes_and_let_go_by_the
     drift = [one["message"] for one in events(agent) if one["reason"] == "DriftRepaired"]
     assert not [message for message in drift if "memory.high" in message]
 
+    guard = eventually(agent.guard_pid)
     agent.kill()
-    assert int(place.read("memory.high")) == high
+    eventually(lambda: place.read("memory.high").strip() == "max")  # by the guard
+    eventually(lambda: not is_alive(guard))
+    place.write("memory.high", high)  # as if that had been killed as well
     end.write_text("")
     agent.start("--eviction-soft=memory.available<1Mi")  # nobody else is to go
     assert place.read("memory.high").strip() == "max"

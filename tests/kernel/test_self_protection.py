@@ -1,6 +1,8 @@
 """What keeps the agent at work: its own cgroup, in it from the start with its keeper, and gone with the pods; and a
 watchdog that hears from it."""
 
+import os
+import signal
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,6 +21,12 @@ pytestmark = pytest.mark.cgroup("v1", "v2")
 
 def own(agent: Up) -> Cgroup:
     return Cgroup({key: path / NAME for key, path in agent.root.directories.items()})
+
+
+def members(place: Cgroup) -> list[list[int]]:
+    """Who is there, in every hierarchy that has it."""
+    files = [path / "cgroup.procs" for path in place.paths()]
+    return [[int(pid) for pid in file.read_text().split()] for file in files if file.exists()]
 
 
 @pytest.mark.processes_only("containers need no keeper")
@@ -54,6 +62,28 @@ def test_the_agent_and_the_keeper_are_beside_the_pods_and_leave_nothing(up: Make
     assert agent.stop() == 0
     assert not [path for path in (*own(agent).paths(), *agent.cgroup().paths()) if path.exists()]
     eventually(lambda: not any(map(is_alive, keepers)))
+
+
+@pytest.mark.processes_only("nothing runs")
+def test_the_guard_is_beside_the_agent_with_its_score_is_replaced_and_ends_with_it(up: MakeUp):
+    agent = up("--eviction-hard=memory.available<8Mi")
+    agent.start()
+    guard = eventually(agent.guard_pid)
+    assert all(guard in inside for inside in members(own(agent)))
+    scores = [Path(f"/proc/{pid}/oom_score_adj").read_text() for pid in (agent.pid, guard)]
+    assert scores[0] == scores[1]
+    os.kill(guard, signal.SIGKILL)
+    after = eventually(agent.guard_pid)
+    assert after != guard
+    assert any(after in inside for inside in members(own(agent)))
+
+    agent.kill()
+    eventually(lambda: not is_alive(after))
+    agent.start()
+    last = eventually(agent.guard_pid)
+    assert agent.stop() == 0
+    assert not is_alive(last)
+    assert not [path for path in own(agent).paths() if path.exists()]
 
 
 @pytest.mark.processes_only("nothing runs")

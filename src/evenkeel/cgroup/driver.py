@@ -96,6 +96,10 @@ class Driver(Protocol):
         """From now on a cgroup of others may be read, with all below it; nothing else may be done to it."""
         ...
 
+    def thawing(self, path: str) -> tuple[str, str]:
+        """Who thaws the cgroup in our place writes to this file that value."""
+        ...
+
     def statistics(self, path: str) -> Statistics: ...
 
     def contents(self, path: str, files: Sequence[str]) -> Sequence[bytes]:

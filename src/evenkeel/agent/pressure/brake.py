@@ -1,11 +1,12 @@
 """The brake: pods that stand still until memory is back (`policy.eviction.brake`), for a second at the most.
 
-They are frozen by the kernel, and one that is killed meanwhile is thawed, so that it can die. A former agent may have
-been killed in that second: `thaw` is for the start.
+They are frozen by the kernel, and one that is killed meanwhile is thawed, so that it can die. If the agent is killed in
+that second, its guard (`guarding`) thaws them; if that was killed too, the next agent does: `thaw` is for the start.
 """
 
 from collections.abc import Iterable
 
+from evenkeel.agent.pressure.guarding import Guard
 from evenkeel.cgroup.driver import CgroupError, Driver
 
 _MOST_SECONDS = 1.0
@@ -15,7 +16,8 @@ _PAUSE_SECONDS = 1.0  # after that long, before it is used again
 class Brake:
     """For one thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, guard: Guard | None = None) -> None:
+        self._guard = guard
         self.held: set[str] = set()  # paths of cgroups, as planned
         self._since: float | None = None
         self._not_before = 0.0
@@ -29,16 +31,19 @@ class Brake:
     def hold(self, driver: Driver, paths: Iterable[str], now: float) -> None:
         if self._since is None:
             self._since = now
-        for path in paths:
-            if path not in self.held:
-                self.held.add(path)
-                _freeze(driver, path, frozen=True)
+        wanted = [path for path in paths if path not in self.held]
+        self.held.update(wanted)
+        if self._guard is not None:  # before they are frozen: the agent may be killed at any moment
+            self._guard.hold(_thawing(driver, wanted))
+        for path in wanted:
+            _freeze(driver, path, frozen=True)
 
     def let_go(self, driver: Driver, path: str) -> None:
         """This one was told to end."""
         if path in self.held:
             self.held.discard(path)
             _freeze(driver, path, frozen=False)
+            self._free(driver, (path,))
 
     def release(self, driver: Driver, now: float) -> None:
         """All of them."""
@@ -48,7 +53,12 @@ class Brake:
             self._not_before = now + _PAUSE_SECONDS
         self._since = None
         thaw(driver, self.held)
+        self._free(driver, self.held)
         self.held.clear()
+
+    def _free(self, driver: Driver, paths: Iterable[str]) -> None:
+        if self._guard is not None:
+            self._guard.free(_thawing(driver, paths))
 
     @property
     def is_holding(self) -> bool:
@@ -58,6 +68,14 @@ class Brake:
 def thaw(driver: Driver, paths: Iterable[str]) -> None:
     for path in paths:
         _freeze(driver, path, frozen=False)
+
+
+def _thawing(driver: Driver, paths: Iterable[str]) -> dict[str, str]:
+    """What thaws them, by the file."""
+    try:
+        return dict(driver.thawing(path) for path in paths)
+    except CgroupError:
+        return {}  # the machine has nothing to freeze with
 
 
 def _freeze(driver: Driver, path: str, *, frozen: bool) -> None:

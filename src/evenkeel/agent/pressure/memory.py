@@ -7,9 +7,11 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 from evenkeel.agent.parts import Parts
 from evenkeel.agent.pressure.brake import thaw
+from evenkeel.agent.pressure.guarding import Guard
 from evenkeel.agent.pressure.marks import MEMORY_SIGNALS
 from evenkeel.agent.pressure.node_conditions import NodeConditions
 from evenkeel.agent.pressure.outcomes import Outcomes
@@ -43,7 +45,8 @@ class MemoryPressure:
         self._sync = parts.sync
         self._telling = parts.telling
         self.outcomes = Outcomes(SOURCE, parts, conditions)
-        self._throttle = Throttle(parts)
+        self._guard = Guard(self._noted)
+        self._throttle = Throttle(parts, self._guard)
         self._clock = parts.clock
         self._thresholds = tuple(
             one for one in config_thresholds(node.config) if one.signal in MEMORY_SIGNALS
@@ -76,6 +79,7 @@ class MemoryPressure:
             return
         self._loop = asyncio.get_running_loop()
         state = self.outcomes.state_before(self._thresholds)
+        self._guard.start()  # before a thread has to leave the agent's cgroup to run soon (v1)
         for note in (lock_memory(), run_soon()):
             if note:
                 self.outcomes.noted(note)
@@ -95,6 +99,7 @@ class MemoryPressure:
             self._intents,
             _Reports(self, self._loop),
             self._clock,
+            self._guard,
         )
         if self._tree is not None:
             self.follow(self._tree)
@@ -107,6 +112,7 @@ class MemoryPressure:
                 self.settle(uid)
             self._watch = None
         self._throttle.set({})
+        self._guard.close()
         if self._driver is not None:
             self._driver.close()
 
@@ -128,6 +134,12 @@ class MemoryPressure:
         """Something of the pod has ended: if it was the watch that ended it, that is to be known first."""
         if self._watch is not None and (evicting := self._watch.evicting.get(uid)) is not None:
             self._evicting(evicting)
+
+    def _noted(self, text: str) -> None:
+        """By any thread."""
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self.outcomes.noted, text)
 
     def _evicting(self, evicting: Evicting) -> None:
         if self._watch is not None and self._watch.evicting.pop(evicting.uid, None) is not None:
@@ -190,7 +202,7 @@ class _Reports:
         self._call(self._pressure._holding, uids)  # noqa: SLF001
 
     def noted(self, text: str) -> None:
-        self._call(self._pressure.outcomes.noted, text)
+        self._pressure._noted(text)  # noqa: SLF001
 
     def _call(self, function: Callable[..., None], *arguments: object) -> None:
         try:

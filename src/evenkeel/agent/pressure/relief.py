@@ -9,6 +9,7 @@ from collections.abc import Callable
 from evenkeel.agent.pressure.brake import Brake
 from evenkeel.agent.pressure.departures import Departures
 from evenkeel.agent.pressure.figures import Figures, Look
+from evenkeel.agent.pressure.guarding import Guard
 from evenkeel.agent.pressure.hands import Hands
 from evenkeel.agent.pressure.marks import Mark, is_really_short, really_left
 from evenkeel.agent.pressure.reports import Reports
@@ -29,7 +30,12 @@ class Relief:
     """Of the watch's thread, but for `start` and `stop`."""
 
     def __init__(
-        self, figures: Figures, departures: Departures, make_driver: Callable[[], Driver], reports: Reports
+        self,
+        figures: Figures,
+        departures: Departures,
+        make_driver: Callable[[], Driver],
+        reports: Reports,
+        guard: Guard | None = None,
     ) -> None:
         self._figures = figures
         self._departures = departures
@@ -42,7 +48,7 @@ class Relief:
         self._trend = Trend()  # of what the pods use and could not give back at once
         self._left_before = 0  # at the last look
         self._came_at = 0.0  # when that had last become more
-        self._brake = Brake()
+        self._brake = Brake(guard)
         self._throttled: frozenset[str] = frozenset()  # UIDs
         self._gone_at = 0.0  # when somebody was last told to go
 

@@ -1,16 +1,19 @@
 """Pods above their requests that get no more for a while (A15; cgroup v2): `memory.high` at what they use.
 
 The kernel makes whoever goes beyond it wait. It is part of the plan for as long as it lasts, so that nobody takes it
-for drift; and it is written down before, so that it ends with an agent that was killed, too.
+for drift. It ends with an agent that is killed, too: the guard puts back what is planned; and it is written down
+before, so that the next agent does if the guard could not, or was told of another plan.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from evenkeel.agent.journal import JournalError
 from evenkeel.agent.parts import Parts
+from evenkeel.agent.pressure.guarding import Guard
 from evenkeel.agent.records import NORMAL, WARNING
 from evenkeel.cgroup.tree import Setting
+from evenkeel.cgroup.values import default_value
 from evenkeel.policy.words import bytes_text
 
 log = logging.getLogger(__name__)
@@ -24,7 +27,9 @@ _REASON = "held at what it uses: others are leaving for want of memory"
 class Throttle:
     """For the agent's loop alone."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, guard: Guard) -> None:
+        self._guard = guard
+        self._guarded: frozenset[str] = frozenset()  # files
         self._cgroups = parts.cgroups
         self._journal = parts.journal
         self._holdings = parts.holdings
@@ -63,9 +68,23 @@ class Throttle:
         try:
             if wanted:
                 self._journal.set_value(_KEPT, list(wanted))
+            guarded = self._lets_go(wanted)
+            self._guard.hold(guarded)
             self._sync.override(SOURCE, wanted)
+            self._guard.free(self._guarded.difference(guarded))
+            self._guarded = frozenset(guarded)
             if not wanted:
                 self._journal.set_value(_KEPT, None)
         except JournalError as error:
             log.error("%s", error)  # noqa: TRY400
         self._sync.want_step()
+
+    def _lets_go(self, paths: Collection[str]) -> Mapping[str, str]:
+        """What is to be in which files of these cgroups when it is over."""
+        tree = self._cgroups.planned
+        if tree is None or not paths:
+            return {}
+        default = default_value(_HIGH, tree.version) or ""
+        planned = {one.path: one.value(_HIGH) or default for one in tree.cgroups if one.path in paths}
+        places = {path: self._cgroups.driver.files(path).get("memory") for path in planned}
+        return {f"{place}/{_HIGH}": planned[path] for path, place in places.items() if place is not None}

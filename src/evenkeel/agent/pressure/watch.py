@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 
 from evenkeel.agent.pressure.departures import Departures
 from evenkeel.agent.pressure.figures import Figures, Look
+from evenkeel.agent.pressure.guarding import Guard
 from evenkeel.agent.pressure.intents import Intent, Intents
 from evenkeel.agent.pressure.marks import Mark, marks_met, marks_of, really_left
 from evenkeel.agent.pressure.patrol import Patrol
@@ -70,6 +71,7 @@ class Watch:
         intents: Intents,
         reports: Reports,
         clock: Callable[[], float] = time.time,
+        guard: Guard | None = None,
     ) -> None:
         self.evicting: dict[str, Evicting] = {}  # by UID, until the loop takes them out
         self._thresholds = thresholds
@@ -92,7 +94,7 @@ class Watch:
         self._met: tuple[Threshold, ...] = ()
         self._decided_at = 0.0
         self._left_then = 0  # of what was short, at the last decision
-        self._relief = Relief(self._figures, self._departures, make_driver, reports)
+        self._relief = Relief(self._figures, self._departures, make_driver, reports, guard)
         self._reaper = Reaper()
         self._haste = Haste()
         self._hasty_until = 0.0

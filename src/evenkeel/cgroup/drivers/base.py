@@ -180,6 +180,9 @@ class CgroupfsDriver(ABC):
             self._bounds = self._bounds._replace(readable=(*self._bounds.readable, path))
 
     @abstractmethod
+    def thawing(self, path: str) -> tuple[str, str]: ...
+
+    @abstractmethod
     def statistics(self, path: str) -> Statistics: ...
 
     @abstractmethod

@@ -157,6 +157,9 @@ class SystemdDriver:
     def look_at(self, path: str) -> None:
         self._cgroupfs.look_at(path)
 
+    def thawing(self, path: str) -> tuple[str, str]:
+        return self._cgroupfs.thawing(path)
+
     def statistics(self, path: str) -> Statistics:
         return self._cgroupfs.statistics(path)
 

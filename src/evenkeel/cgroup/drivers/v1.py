@@ -77,6 +77,10 @@ class V1Driver(CgroupfsDriver):
         except OSError as error:
             raise refusal(error, "freeze" if frozen else "thaw", path, "freezer.state") from None
 
+    def thawing(self, path: str) -> tuple[str, str]:
+        self._bounds.to_set(path)
+        return f"{self._hierarchy_of(path, 'freezer.state').directory(path)}/freezer.state", "THAWED"
+
     def statistics(self, path: str) -> Statistics:
         if not self._kept.keeps(path):
             self._bounds.to_read(path)

@@ -45,6 +45,10 @@ class V2Driver(CgroupfsDriver):
         self._bounds.to_set(path)
         self._set_frozen(path, frozen=frozen)
 
+    def thawing(self, path: str) -> tuple[str, str]:
+        self._bounds.to_set(path)
+        return f"{self._fs.directory(path)}/cgroup.freeze", "0"
+
     def statistics(self, path: str) -> Statistics:
         if not self._kept.keeps(path):
             self._bounds.to_read(path)
