@@ -77,6 +77,12 @@ def test_who_runs_the_containers_is_told_apart_and_all_adds_up_to_the_node(up: M
     before, after = (one["kubelet"]["cpu"]["usageCoreNanoSeconds"] for one in (figures, again))
     assert before <= after, "the agent's time does not go back"
 
+    own = agent.root.child("daemon")
+    for path in own.paths():
+        (path / "cgroup.procs").write_text(str(_runtime_pid(agent)))
+    place = own.path_in_hierarchy(agent.root)
+    eventually(lambda: agent.client.get("/view")["daemons"]["runtime"]["path"] == place)
+
 
 @pytest.mark.parametrize("up", ["process"], indirect=True)
 @pytest.mark.req("B14")
