@@ -21,7 +21,7 @@ from evenkeel.agent.pressure.recording import Step, given, replayed, said
 from evenkeel.agent.pressure.roster import Member, Roster
 from evenkeel.agent.pressure.watch import SWITCH_SECONDS, Watch
 from evenkeel.api.amount import Amount
-from evenkeel.api.pod import Pod
+from evenkeel.api.pod import EmptyDirVolumeSource, Pod, Volume
 from evenkeel.api.profile import Profile
 from evenkeel.cgroup.driver import CgroupError
 from evenkeel.cgroup.tree import Version
@@ -148,6 +148,40 @@ def test_memory_on_its_way_back_counts_as_back_until_it_gets_stuck(tmp_path):
     assert departures.returning_bytes(11.3) == 0  # nothing came for more than a second
     assert departures.no_candidates() == {"u-batch"}
     assert told == []
+
+
+@pytest.mark.req("E2")
+def test_memory_in_volumes_counts_as_back_for_as_long_as_it_may_take_to_empty_them(tmp_path):
+    batch, web = pods_of(PODS)
+    volume = Volume(name="v", empty_dir=EmptyDirVolumeSource(medium="Memory"))
+    batch = batch._replace(spec=batch.spec._replace(volumes=(volume,)))
+    told = []
+    departures = Departures(Profile.DOCUMENTS, lambda *what: told.append(what))
+    for member in roster(tmp_path, 400, (batch, 0), (web, 0)).members:
+        v2(tmp_path / member.uid, 100, shmem=60)
+        departures.killed(member, Version.V2, 10.0)
+    assert departures.returning_bytes(10.9) == 200 * MIB
+    # By now the processes should have ended. Without a volume what they share would be back with them.
+    assert departures.returning_bytes(12.9) == 60 * MIB
+    assert departures.in_volumes_bytes == 60 * MIB
+    v2(tmp_path / "u-batch", 2)
+    assert departures.returning_bytes(13.0) == 2 * MIB
+    assert [member.uid for member, *_ in told] == ["u-batch"]
+    assert departures.returning_bytes(14.1) == 0
+    assert not departures.is_any_killed
+
+
+@pytest.mark.req("E2")
+def test_volumes_that_are_not_emptied_are_not_waited_for_for_ever(tmp_path):
+    batch, _ = pods_of(PODS)
+    volume = Volume(name="v", empty_dir=EmptyDirVolumeSource(medium="Memory"))
+    batch = batch._replace(spec=batch.spec._replace(volumes=(volume,)))
+    departures = Departures(Profile.DOCUMENTS, lambda *_: None)
+    v2(tmp_path / "u-batch", 100, shmem=60)
+    departures.killed(roster(tmp_path, 400, (batch, 0)).members[0], Version.V2, 10.0)
+    assert departures.returning_bytes(13.1) == 0
+    assert not departures.is_any_killed
+    assert departures.in_volumes_bytes == 0
 
 
 @pytest.mark.req("A20", "E16")

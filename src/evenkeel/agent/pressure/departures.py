@@ -9,7 +9,9 @@ from evenkeel.cgroup.tree import Version
 from evenkeel.host.memory_reading import CgroupMemory
 
 _STUCK_SECONDS = 1.0  # nothing came back for so long: it is not to be counted on
-_VOLUME_SECONDS = 3.0  # for the runtime to remove volumes that hold memory
+_VOLUME_SECONDS = (
+    3.0  # for the agent's loop to empty volumes that hold memory: nothing comes back until it does
+)
 _BACK_SHARE = 0.05  # of what it held may be left when the memory counts as back
 _SOFT_SPARE_SECONDS = 2.0  # beyond its grace, until a pod that was asked to end should be gone
 
@@ -47,10 +49,22 @@ class _Departure:
         if self.left_bytes < before:
             self.progress_at = now
 
+    @property
+    def in_volumes_bytes(self) -> int:
+        return min(self.shmem_bytes, self.left_bytes) if self.member.has_memory_volume else 0
+
+    def returning_bytes(self, now: float) -> int:
+        """Of what is left, what may be counted on: if the processes have not ended for so long nobody knows whether
+        they ever will, and it is only what lies in volumes that the agent itself will give back."""
+        since = now - (self.progress_at if self.gone_at is None else self.gone_at)
+        if since > _VOLUME_SECONDS:
+            return 0
+        return self.left_bytes if since <= _STUCK_SECONDS else self.in_volumes_bytes
+
     def is_over(self, now: float) -> bool:
-        if self.gone_at is not None:
-            return not self.left_bytes or now - self.gone_at > _VOLUME_SECONDS
-        return now - self.progress_at > _STUCK_SECONDS
+        if self.gone_at is None and now - self.progress_at <= _STUCK_SECONDS:
+            return False
+        return not self.returning_bytes(now)
 
     def close(self) -> None:
         if self.file is not None:
@@ -133,9 +147,8 @@ class Departures:
                     self._over.add(uid)
                 del self._killed[uid]
             else:
-                total += departure.left_bytes
-                if departure.member.has_memory_volume:
-                    self.in_volumes_bytes += min(departure.shmem_bytes, departure.left_bytes)
+                total += departure.returning_bytes(now)
+                self.in_volumes_bytes += departure.in_volumes_bytes
         return total
 
     def close(self) -> None:
