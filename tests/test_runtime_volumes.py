@@ -194,6 +194,21 @@ def test_removal_leaves_only_the_logs_and_then_nothing(paths: StatePaths) -> Non
     volumes.remove_logs(UID, paths)
 
 
+def test_a_directory_that_another_start_makes_in_the_same_moment_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted, mkdir = tmp_path / "pod" / "main", os.mkdir
+
+    def made_by_two(path: str, mode: int) -> None:
+        mkdir(path, mode)
+        if path == str(wanted.parent):
+            mkdir(wanted, mode)
+
+    monkeypatch.setattr(os, "mkdir", made_by_two)
+    volumes.make_directory(str(wanted))
+    assert wanted.is_dir()
+
+
 def test_what_is_in_memory_is_removed_and_where_it_was_is_left(paths: StatePaths) -> None:
     volume = Path(paths.memory_volume(UID, "v"))
     (volume / "deep" / "deeper").mkdir(parents=True)

@@ -127,14 +127,14 @@ def pods(paths: StatePaths) -> frozenset[str]:
 
 
 def make_directory(path: str) -> None:
-    """With all above it, none of which is anybody else's to look into. Raises OSError."""
-    try:
-        os.mkdir(path, 0o700)
-    except FileExistsError:
-        pass
-    except FileNotFoundError:
-        make_directory(os.path.dirname(path))
-        os.mkdir(path, 0o700)
+    """With all above it, none of which is anybody else's to look into; others may be making the same ones. Raises
+    OSError."""
+    with suppress(FileExistsError):
+        try:
+            os.mkdir(path, 0o700)
+        except FileNotFoundError:
+            make_directory(os.path.dirname(path))
+            os.mkdir(path, 0o700)
 
 
 def memory_volume_bytes(pod: Pod, volume: Volume, allocatable_memory_bytes: int) -> int:
