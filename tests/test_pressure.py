@@ -18,6 +18,7 @@ from evenkeel.agent.pressure.figures import Figures
 from evenkeel.agent.pressure.intents import Intent, Intents
 from evenkeel.agent.pressure.marks import marks_met, marks_of
 from evenkeel.agent.pressure.recording import Step, given, replayed, said
+from evenkeel.agent.pressure.relief import Relief
 from evenkeel.agent.pressure.roster import Member, Roster
 from evenkeel.agent.pressure.watch import SWITCH_SECONDS, Watch
 from evenkeel.api.amount import Amount
@@ -596,6 +597,30 @@ def test_nobody_stands_still_for_longer_than_a_second_nor_again_at_once():
     brake.hold(kernel, ["/a"], 12.0)
     brake.release(kernel, 12.1)
     assert brake.can_hold(12.1)
+
+
+@pytest.mark.req("A15")
+def test_nobody_stands_still_where_nobody_goes(tmp_path):
+    batch, web = pods_of(PODS)
+    kernel, figures = FreezingKernel(), Figures(Profile.DOCUMENTS)
+    departures = Departures(Profile.DOCUMENTS, lambda *_: None)
+    watched = roster(tmp_path, 400, (batch, 0), (web, 0))
+    v2(tmp_path / "root", 390)
+    v2(tmp_path / "u-batch", 200)
+    v2(tmp_path / "u-web", 190)
+    figures.follow(watched)
+    look = figures.look(1.0)
+    thresholds = parse_thresholds(hard={"memory.available": "100Mi"}, enforce_node_allocatable=("pods",))
+    marks = marks_of((one for one in thresholds if one.signal is Signal.ALLOCATABLE_MEMORY_AVAILABLE), look)
+    relief = Relief(figures, departures, lambda: kernel, Unheard())
+    relief.follow(watched, marks)
+    assert relief.is_tight(look)
+    relief.hold(kernel, look, 1.0)
+    assert not kernel.frozen
+    departures.killed(watched.members[0], Version.V2, 1.0)
+    relief.hold(kernel, look, 1.1)
+    assert kernel.frozen == {"/k/u-web"}
+    figures.close()
 
 
 @pytest.mark.req("A15", "E9")

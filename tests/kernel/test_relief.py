@@ -1,20 +1,19 @@
 """What helps without ending anybody, on a real kernel: taking memory back, standing still, being throttled; and that
 nobody is left in it, whatever became of the agent."""
 
-import os
-import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from evenkeel.agent.journal import Journal
 from evenkeel.agent.pressure.brake import Brake
 from evenkeel.agent.pressure.hands import Hands
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.cgroup.driver import Driver
 from evenkeel.cgroup.drivers.detect import detect, driver_for
-from tests.kernel.agents import MIB, READY_SECONDS, MakeUp, Up, is_alive, pod, processes_of, up
+from tests.kernel.agents import MIB, MakeUp, Up, is_alive, pod, up
 from tests.kernel.cgroups import Cgroup
 from tests.kernel.planned import memory_bytes
 from tests.kernel.processes import Spawn
@@ -119,42 +118,40 @@ def test_a_pod_that_stood_still_when_the_agent_was_killed_goes_on_when_it_starts
     assert "DriftRepaired" not in reasons(agent)
 
 
+HOLDING = """
+import asyncio, sys
+from evenkeel.agent.pressure.brake import Brake
+from evenkeel.agent.pressure.guarding import Guard
+from evenkeel.api.config import KubeletConfiguration
+from evenkeel.cgroup.drivers.detect import detect, driver_for
+
+async def hold(root, path):
+    guard = Guard(print)
+    guard.start()
+    Brake(guard).hold(driver_for(detect(), KubeletConfiguration(cgroup_root=root)), [path], 0.0)
+    print(guard.pid, flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(hold(*sys.argv[1:]))
+"""
+
+
 @pytest.mark.cgroup("v1", "v2")
 @pytest.mark.req("A15")
-def test_a_pod_that_stands_still_when_the_agent_is_killed_goes_on_without_any_agent(up: MakeUp):
-    # Nobody may go by these rules, and memory stays short: the pod stands still for every other second.
-    agent = up("--profile=kubernetes", "--eviction-hard=memory.available<120Mi", node="128Mi,2cpu")
-    agent.start()
-    needed = grow("needed", "anon", 80, priorityClassName="system-node-critical")
-    agent.apply(needed)
-    agent.await_phase("needed", "Running")
-    place = agent.of_pod("needed")
-    processes = processes_of(agent.container("needed"))
-    guard = eventually(agent.guard_pid)
-
-    def stopped_meanwhile() -> bool:
-        if not is_frozen(place):
-            return False
-        os.kill(agent.pid, signal.SIGSTOP)
-        if is_frozen(place):
-            return True
-        os.kill(agent.pid, signal.SIGCONT)
-        return False
-
-    eventually(stopped_meanwhile, within_seconds=READY_SECONDS)
-    assert is_alive(guard)
-    agent.kill()
-    eventually(lambda: not is_frozen(place))
+def test_a_pod_that_stands_still_when_the_agent_is_killed_goes_on_without_any_agent(
+    cgroup_root: Cgroup, spawn: Spawn
+):
+    place = below(cgroup_root, "kubepods", "besteffort", "podx")
+    program = spawn("memory", cgroup=place.child("main"))
+    names = (f"/{cgroup_root.paths()[0].name.removesuffix('.slice')}", place.path_in_hierarchy(cgroup_root))
+    with subprocess.Popen([sys.executable, "-c", HOLDING, *names], stdout=subprocess.PIPE) as agent:
+        assert agent.stdout is not None
+        guard = int(agent.stdout.readline())
+        assert is_frozen(place)
+        agent.kill()
     eventually(lambda: not is_alive(guard))
     assert not is_frozen(place)
-    assert processes
-    assert all(map(is_alive, processes))
-    assert "Held" in reasons_in_journal(agent, "needed")
-
-
-def reasons_in_journal(agent: Up, name: str) -> list[str]:
-    with Journal.read(str(agent.state / "journal.db")) as journal:
-        return [one.reason for one in journal.happenings(f"default/{name}")]
+    assert program.ask(f"allocate {MIB}") == f"allocated {MIB}"
 
 
 def is_frozen(place: Cgroup) -> bool:

@@ -128,8 +128,9 @@ class Relief:
         return any(is_tight(left, mark.due_bytes) for left, mark in really_left(self._marks, look))
 
     def hold(self, driver: Driver, look: Look, now: float) -> None:
-        """Until more is back, or it has been long enough."""
-        if not self._brake.is_holding and not self.is_tight(look):
+        """While somebody goes: until more is back, or it has been long enough. Where nobody may go, nothing would come
+        back for which to wait."""
+        if not self._brake.is_holding and not (self._departures.is_any_killed and self.is_tight(look)):
             return
         left = really_left(self._marks, look)
         if not self._brake.can_hold(now) or all(is_loose(one, mark.due_bytes) for one, mark in left):
