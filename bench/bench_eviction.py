@@ -157,9 +157,7 @@ def idle(client: Client) -> Iterator[Figure]:
     ]})  # fmt: skip
     until(lambda: sum(p["status"]["phase"] == "Running" for p in client.pods()) == IDLE_PODS, 120)
     time.sleep(2)  # what the starts have left to do
-    tasks = Path(f"/proc/{client_pid[client]}/task")
-    thread = next(t for t in tasks.iterdir() if (t / "comm").read_text().strip() == THREAD[:15])
-    guard = guard_of(client_pid[client])
+    thread, guard = watching_thread(client_pid[client]), guard_of(client_pid[client])
     began, before = time.monotonic(), run_seconds(thread) + run_seconds(guard)
     time.sleep(IDLE_SECONDS)
     percent = (run_seconds(thread) + run_seconds(guard) - before) / (time.monotonic() - began) * 100
@@ -171,6 +169,11 @@ def guard_of(agent_pid: int) -> Path:
     children = Path(f"/proc/{agent_pid}/task").glob("*/children")
     processes = [Path(f"/proc/{pid}") for file in children for pid in file.read_text().split()]
     return next(path for path in processes if (path / "comm").read_text().strip() == GUARD)
+
+
+def watching_thread(agent_pid: int) -> Path:
+    tasks = Path(f"/proc/{agent_pid}/task")
+    return next(task for task in tasks.iterdir() if (task / "comm").read_text().strip() == THREAD[:15])
 
 
 def run_seconds(thread: Path) -> float:

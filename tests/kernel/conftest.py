@@ -78,7 +78,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def is_too_long(item: pytest.Item) -> bool:
-    """`make kernel-v2-long` runs them in the guest; `make test` only where the processor is real."""
+    """`make kernel-v2-long` runs them in the guest; `make test` where the processor is real, and in the guest a few."""
     is_wanted = MACHINE == "host" or bool(os.environ.get("EVENKEEL_LONG"))
     return not is_wanted and item.get_closest_marker("long") is not None
 

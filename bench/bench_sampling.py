@@ -1,0 +1,154 @@
+"""cgroup v2 has no event for usage above a mark: what it costs to look instead, and how close that comes to the line.
+
+In one boot of a virtual machine with cgroup v2 (sampling_guest.py), the agent's watch with 110 pods that do nothing is
+seen looking, with much memory left and then with a pod just above the hard threshold, where it looks the most often. A
+C program reads the same files as often. Then pods grow over the line, and a C program that reads the usage all the time
+and kills does the same for a cgroup. The machine is emulated: Python becomes 10 to 20 times slower there and C not
+quite as much, so a share of its processor is no figure of a real one. The ratio is, and it is the worst for us.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from statistics import median
+from typing import NamedTuple
+
+from tests.machines.cache import CACHE
+
+from bench.figure import Figure, failed, value_at_most
+from bench.reference import compiled
+
+AGENT, REFERENCE = "evenkeel", "C"
+PODS = 110
+NODE_MIB = 4096
+LINE_MIB = 100  # of available memory
+GUEST_MIB = 6144  # the kernel gives it memory when it uses some
+GUEST_SECONDS = 1200
+ROUNDS = 5
+
+
+class Kind(NamedTuple):
+    name: str
+    rate_mib: int  # a second; 0: as fast as it can
+
+
+KINDS = (Kind("at 64 MiB/s", 64), Kind("at 256 MiB/s", 256), Kind("as fast as it can", 0))
+
+
+class Cost(NamedTuple):
+    """Of looking for a while; `reference` is what the same number of looks took the C program."""
+
+    headroom_mib: int  # above the line
+    looks: int
+    seconds: float
+    run_seconds: float
+    reference_run_seconds: float
+
+    def to_json(self) -> str:
+        return json.dumps({"cost": self._asdict()})
+
+
+class Crossing(NamedTuple):
+    """Somebody grew over the line. `late_ms` is None where no kill was sent: the kernel's own killer was first."""
+
+    guard: str
+    kind: str
+    late_ms: float | None
+    over_mib: float  # the line, at the most
+    left_mib: float  # at the least
+
+    def to_json(self) -> str:
+        return json.dumps({"crossing": self._asdict()})
+
+
+def figures() -> Iterator[Figure]:
+    with tempfile.TemporaryDirectory(dir=CACHE) as directory:  # which the guest can see
+        reference = compiled("sampling_reference", directory, "-static")
+        command = [
+            sys.executable, "-m", "tests.machines", "run", "v2", "--name", "sampling", "--cpus", "2",
+            "--memory", str(GUEST_MIB), "--time-limit", str(GUEST_SECONDS), "--",
+            "python", "-m", "bench.sampling_guest", str(reference),
+        ]  # fmt: skip
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode:
+        said = (done.stdout + done.stderr).strip().splitlines()[-5:]
+        yield failed("sampling in a guest", f"exit status {done.returncode}: {' / '.join(said)}", None)
+    costs, crossings = told(done.stdout.splitlines())
+    for cost in costs:
+        yield cost_figure(cost)
+    yield from closeness(crossings)
+
+
+def told(lines: Iterable[str]) -> tuple[list[Cost], list[Crossing]]:
+    """What the guest found, among whatever else it said."""
+    costs, crossings = [], []
+    for line in lines:
+        if line[:1] == "{":
+            found = json.loads(line)
+            if "cost" in found:
+                costs.append(Cost(**found["cost"]))
+            else:
+                crossings.append(Crossing(**found["crossing"]))
+    return costs, crossings
+
+
+def cost_figure(cost: Cost) -> Figure:
+    value, reference = (
+        spent / cost.seconds * 100 for spent in (cost.run_seconds, cost.reference_run_seconds)
+    )
+    often = cost.looks / cost.seconds
+    name = (
+        f"watching {PODS} pods with {cost.headroom_mib} MiB to the line, {often:.3g} looks a second, emulated"
+    )
+    return Figure(name, value, "% of a core", reference, value / reference, None)
+
+
+def closeness(crossings: Iterable[Crossing]) -> Iterator[Figure]:
+    measured = list(crossings)
+    for kind in KINDS:
+        ours, references = (
+            [one for one in measured if (one.guard, one.kind) == (guard, kind.name)]
+            for guard in (AGENT, REFERENCE)
+        )
+        if not ours or not references:
+            yield failed(f"the line crossed {kind.name}", "not measured", None)
+            continue
+        late = [one.late_ms for one in ours if one.late_ms is not None]
+        if late:
+            value = median(late)
+            reference = median([one.late_ms for one in references if one.late_ms is not None])
+            name = f"line crossed {kind.name} to kill sent, looking, emulated, median"
+            yield Figure(name, value, "ms", reference, value / reference, None)
+        value, reference = (median([one.over_mib for one in ones]) for ones in (ours, references))
+        least = min(one.left_mib for one in ours)
+        name = (
+            f"furthest over the line {kind.name}, emulated ({least:.3g} of {LINE_MIB} MiB left at the least)"
+        )
+        yield Figure(name, value, "MiB", reference, value / reference, None)
+        name = f"lines crossed {kind.name} and left to the kernel's killer, emulated"
+        yield Figure(name, len(ours) - len(late), f"of {len(ours)}", None, None, value_at_most(0))
+
+
+# What the guest finds
+
+
+def numbers(said: str) -> dict[str, int]:
+    """Of the lines of words and numbers that the reference says."""
+    return {word: int(number) for word, number in (line.split() for line in said.splitlines())}
+
+
+def voluntary_switches(status: str) -> int:
+    """How often a thread has waited for something, from its /proc/…/status: each look ends with that."""
+    lines = dict(line.split(":", 1) for line in status.splitlines())
+    return int(lines["voluntary_ctxt_switches"])
+
+
+def crossing_of(
+    guard: str, kind: Kind, found: dict[str, int], sent_ns: float | None, *, line: int, limit: int
+) -> Crossing:
+    """`line` and `limit` are usages, in bytes."""
+    late = None if sent_ns is None else (sent_ns - found["crossed"]) / 1e6
+    over, left = (round(amount / 2**20, 2) for amount in (found["most"] - line, limit - found["most"]))
+    return Crossing(guard, kind.name, late, over, left)
