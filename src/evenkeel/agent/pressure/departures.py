@@ -9,9 +9,8 @@ from evenkeel.cgroup.tree import Version
 from evenkeel.host.memory_reading import CgroupMemory
 
 _STUCK_SECONDS = 1.0  # nothing came back for so long: it is not to be counted on
-_VOLUME_SECONDS = (
-    3.0  # for the agent's loop to empty volumes that hold memory: nothing comes back until it does
-)
+# For the agent's loop to empty volumes that hold memory: nothing comes back until it does.
+_VOLUME_SECONDS = 3.0
 _BACK_SHARE = 0.05  # of what it held may be left when the memory counts as back
 _SOFT_SPARE_SECONDS = 2.0  # beyond its grace, until a pod that was asked to end should be gone
 
