@@ -185,6 +185,26 @@ def test_volumes_that_are_not_emptied_are_not_waited_for_for_ever(tmp_path):
     assert departures.in_volumes_bytes == 0
 
 
+@pytest.mark.req("E2")
+@pytest.mark.parametrize("is_emptied_first", [True, False])
+def test_volumes_that_were_emptied_are_not_counted_twice_when_the_pods_cgroup_is_gone(
+    tmp_path, is_emptied_first
+):
+    batch, _ = pods_of(PODS)
+    volume = Volume(name="v", empty_dir=EmptyDirVolumeSource(medium="Memory"))
+    batch = batch._replace(spec=batch.spec._replace(volumes=(volume,)))
+    departures = Departures(Profile.DOCUMENTS, lambda *_: None)
+    v2(tmp_path / "u-batch", 100, shmem=60)
+    departures.killed(roster(tmp_path, 400, (batch, 0)).members[0], Version.V2, 10.0)
+    if is_emptied_first:
+        departures.emptied("u-batch")
+    next(iter(departures._killed.values())).close()  # as of a cgroup that is gone
+    assert departures.returning_bytes(10.1) == (0 if is_emptied_first else 60 * MIB)
+    departures.emptied("u-batch")
+    assert departures.returning_bytes(10.2) == 0
+    assert not departures.is_any_killed
+
+
 @pytest.mark.req("A20", "E16")
 def test_a_pod_that_has_left_may_come_back_and_go_again(tmp_path):
     """Also where something of it stays in its cgroup after it has left, as a container runtime's sandbox does."""

@@ -26,6 +26,7 @@ class Outcome(Protocol):
     def started(self, record: Record) -> None: ...
     def start_failed(self, attempt: Attempt, message: str) -> None: ...
     def no_image(self, attempt: Attempt, reason: str, message: str) -> None: ...
+    def emptied(self, uid: str) -> None: ...
     def cleaned(self, uid: str) -> None: ...
     def removed(self, uid: str) -> None: ...
     def settled(self, uid: str) -> None: ...
@@ -73,7 +74,7 @@ class Acts:
         """Of a pod that is killed for want of memory: to remove it may take the runtime a while, for which others would
         have to stand still, or go."""
         if uid not in self._emptying:
-            task = self._emptying[uid] = self.spawn(self._runtime.empty_memory(uid), uid)
+            task = self._emptying[uid] = self.spawn(self._empty_memory(uid), uid)
             task.add_done_callback(lambda _: self._emptying.pop(uid))
 
     def clean(self, uid: str) -> None:
@@ -138,6 +139,10 @@ class Acts:
     def _stopped(self, attempt: Attempt, task: asyncio.Task[None]) -> None:
         if attempt in self._stopping and self._stopping[attempt][1] is task:
             del self._stopping[attempt]
+
+    async def _empty_memory(self, uid: str) -> None:
+        await self._runtime.empty_memory(uid)
+        self._outcome.emptied(uid)
 
     async def _clean(self, uid: str) -> None:
         try:

@@ -116,6 +116,7 @@ class Agent:
         self._sweeper = Sweeper(node, make_driver, lambda: self._cgroups.tree, runtime, clock, runtime.daemon)
         self._history = History(node, clock(), os.path.join(os.path.dirname(journal.path), history_file.NAME))
         self._pictures = Pictures(parts, self._sweeper, self._node_pressure, self.node, self.pods)
+        self._sync.on_emptied = self._pressure.emptied
         self._sync.on_cleaned = self._cleaned
         self._tasks: list[asyncio.Task[None]] = []
         self._storytelling = asyncio.Lock()
@@ -279,7 +280,7 @@ class Agent:
         self._stalls.follow(tree)
 
     def _cleaned(self, uid: str) -> None:
-        self._pressure.cleaned(uid)
+        self._pressure.emptied(uid)
         self._node_pressure.cleaned(uid)
 
     # Front: what others ask

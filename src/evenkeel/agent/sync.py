@@ -65,6 +65,7 @@ class Sync:
         self.on_room: Callable[[], None] = lambda: None  # before admission looks at those that wait
         self.on_settled: Callable[[str, HeldPod | None], None] = lambda *_: None  # after a pod was looked at
         # Nothing is left but logs; with the pod's UID.
+        self.on_emptied: Callable[[str], None] = lambda _: None
         self.on_cleaned: Callable[[str], None] = lambda _: None
         self.on_evicted: Callable[[], None] = lambda: None
         self.on_exit: Callable[[str], None] = lambda _: None  # before an end is looked at; with the pod's UID
@@ -485,6 +486,9 @@ class Sync:
             score = int(cgroup.oom_score_adj.value) if cgroup.oom_score_adj is not None else None
             planned = Planned(self._cgroups.driver.version, cgroup, pod, infrastructure)
             yield Launch(attempt, held.pod, container, cgroup.path, score, planned)
+
+    def emptied(self, uid: str) -> None:
+        self.on_emptied(uid)
 
     def cleaned(self, uid: str) -> None:
         self.on_cleaned(uid)

@@ -24,6 +24,7 @@ class _Departure:
         self.progress_at = now
         self.gone_at: float | None = None  # its cgroup is
         self.shmem_bytes = 0
+        self.is_emptied = False  # its volumes in memory are
         self.is_back = False
         try:
             self.file: CgroupMemory | None = CgroupMemory(member.directory, version)
@@ -42,8 +43,9 @@ class _Departure:
         elif self.gone_at is None:
             self.close()
             self.gone_at = now
-            # What lies in its volumes is now its parent's, until they are removed.
-            self.left_bytes = self.shmem_bytes if self.member.has_memory_volume else 0
+            # What lies in its volumes is now its parent's, until they are emptied.
+            is_in_volumes = self.member.has_memory_volume and not self.is_emptied
+            self.left_bytes = self.shmem_bytes if is_in_volumes else 0
         self.held_bytes = max(self.held_bytes, self.left_bytes)
         if self.left_bytes < before:
             self.progress_at = now
@@ -81,8 +83,8 @@ class Departures:
         self._asked: dict[str, float] = {}  # to end within their grace; and by when they should be gone
         self._over: set[str] = set()  # killed, not to be counted on any more, and still on the roster
         self._there: set[str] = set()  # on the roster
-        self._cleaned: deque[str] = deque()  # told by another thread
-        # Part of what was last found returning: it is back only when volumes are removed.
+        self._emptied: deque[str] = deque()  # told by another thread
+        # Part of what was last found returning: it is back only when volumes are emptied.
         self.in_volumes_bytes = 0
 
     def killed(self, member: Member, version: Version, now: float) -> None:
@@ -94,9 +96,9 @@ class Departures:
     def asked(self, uid: str, now: float, grace_seconds: float) -> None:
         self._asked[uid] = now + grace_seconds + _SOFT_SPARE_SECONDS
 
-    def cleaned(self, uid: str) -> None:
-        """Its volumes are removed. For any thread."""
-        self._cleaned.append(uid)
+    def emptied(self, uid: str) -> None:
+        """Its volumes in memory are. For any thread."""
+        self._emptied.append(uid)
 
     def follow(self, uids: set[str]) -> None:
         """Those that are no longer there need not be remembered. One of them may come back later, and go again."""
@@ -128,10 +130,12 @@ class Departures:
 
     def returning_bytes(self, now: float) -> int:
         """What those that were killed still hold."""
-        while self._cleaned:
-            departure = self._killed.get(self._cleaned.popleft())
-            if departure is not None and departure.gone_at is not None:
-                departure.left_bytes = 0
+        while self._emptied:
+            departure = self._killed.get(self._emptied.popleft())
+            if departure is not None:
+                departure.is_emptied = True
+                if departure.gone_at is not None:
+                    departure.left_bytes = 0
         total = 0
         self.in_volumes_bytes = 0
         for uid, departure in list(self._killed.items()):

@@ -123,10 +123,10 @@ class MemoryPressure:
             limit = self._node.pods_limits.memory_bytes
             self._watch.follow(roster_of(tree, self._holdings, self._driver, limit))
 
-    def cleaned(self, uid: str) -> None:
-        """The pod's volumes are removed."""
+    def emptied(self, uid: str) -> None:
+        """The pod's volumes in memory are."""
         if self._watch is not None:
-            self._watch.cleaned(uid)
+            self._watch.emptied(uid)
 
     # What the watch tells
 

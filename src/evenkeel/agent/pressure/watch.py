@@ -59,7 +59,7 @@ _CROSSING_SECONDS = 0.02
 
 
 class Watch:
-    """`start` and `stop` it; `follow` and `cleaned` are for the agent's loop."""
+    """`start` and `stop` it; `follow` and `emptied` are for the agent's loop."""
 
     def __init__(
         self,
@@ -131,9 +131,9 @@ class Watch:
         self._new_roster = roster
         self._wakers.wake()
 
-    def cleaned(self, uid: str) -> None:
-        """The pod's volumes are removed."""
-        self._departures.cleaned(uid)
+    def emptied(self, uid: str) -> None:
+        """The pod's volumes in memory are."""
+        self._departures.emptied(uid)
 
     # The thread
 
