@@ -705,3 +705,21 @@ def test_the_socket_of_a_successor_is_left_alone(front, tmp_path):
         await second.close()
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("turns", range(8))
+def test_one_who_is_accepted_in_the_moment_of_the_end_is_not_left_behind(front, tmp_path, turns):
+    """Whatever the loop has done of it by then."""
+
+    async def story() -> set[asyncio.Task]:
+        server = await serve(front, str(tmp_path))
+        with connect(str(tmp_path)) as client:
+            client.sendall(b"GET /view/watch HTTP/1.1\r\nHost: x\r\n\r\n")
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await server.close()
+            for _ in range(20):  # more than it takes to accept somebody, and to turn him away
+                await asyncio.sleep(0)
+        return asyncio.all_tasks() - {asyncio.current_task()}
+
+    assert asyncio.run(story()) == set()

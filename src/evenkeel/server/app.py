@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from evenkeel.agent.interface import Front
 from evenkeel.server import listen
-from evenkeel.server.http import DEFAULT_LIMITS, Connection, Doing, Limits, Refused
+from evenkeel.server.http import DEFAULT_LIMITS, Connection, Doing, Limits, Refused, stop_accepting
 from evenkeel.server.routes import FrontRoutes
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ class Server:
         self._large_bodies = asyncio.Semaphore(limits.large_bodies)
         self._open: dict[asyncio.Task[None], Connection] = {}  # the oldest first
         self._server: asyncio.Server | None = None
+        self._is_ending = False
         self.listener: Listener | None = None
 
     def open(self, door: "Door") -> None:
@@ -64,7 +65,8 @@ class Server:
         """Takes no more requests, finishes those it is answering if that does not take long, ends every stream."""
         if self._server is None:
             return
-        self._server.close()
+        self._is_ending = True
+        await stop_accepting(self._server)
         if self.listener is not None:
             await self.listener.close()
         listen.remove(self._state_dir, self._inode)
@@ -80,6 +82,9 @@ class Server:
         self._server = None
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._is_ending:  # it was accepted in that moment, and nobody would wait for its end
+            writer.transport.abort()
+            return
         task = asyncio.current_task()
         assert task is not None
         connection = Connection(reader, writer, self._limits, self._large_bodies)

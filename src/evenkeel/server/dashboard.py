@@ -14,7 +14,17 @@ from typing import NamedTuple
 from urllib.parse import quote, urlencode
 
 from evenkeel.errors import EvenkeelError
-from evenkeel.server.http import DEFAULT_LIMITS, Answer, Connection, Limits, Refused, Request, Route, Stream
+from evenkeel.server.http import (
+    DEFAULT_LIMITS,
+    Answer,
+    Connection,
+    Limits,
+    Refused,
+    Request,
+    Route,
+    Stream,
+    stop_accepting,
+)
 from evenkeel.server.listen import connect
 
 ADDRESS = "127.0.0.1"
@@ -53,6 +63,7 @@ class Dashboard:
         self._cookie = secrets.token_urlsafe(24)
         self._large_bodies = asyncio.Semaphore(1)
         self._server: asyncio.Server | None = None
+        self._is_ending = False
         self._open: set[asyncio.Task[None]] = set()
         self.port = 0
 
@@ -71,13 +82,17 @@ class Dashboard:
         return f"http://{ADDRESS}:{self.port}/{self._path}/?token={self._token}"
 
     async def close(self) -> None:
+        self._is_ending = True
         if self._server is not None:
-            self._server.close()
+            await stop_accepting(self._server)
         for task in (ending := list(self._open)):
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._is_ending:  # it was accepted in that moment, and nobody would wait for its end
+            writer.transport.abort()
+            return
         task = asyncio.current_task()
         assert task is not None
         connection = Connection(reader, writer, self._limits, self._large_bodies)

@@ -114,6 +114,15 @@ def to_json(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode() + b"\n"
 
 
+async def stop_accepting(server: asyncio.Server) -> None:
+    """Closes the server when those whom it has accepted have got to whom it serves them by: with some Pythons (3.11)
+    it would forget who was accepted a moment before, and leave him waiting."""
+    for listening in server.sockets:
+        asyncio.get_running_loop().remove_reader(listening)
+    await asyncio.sleep(0)
+    server.close()
+
+
 class Doing(Enum):
     WAITING = 1
     ANSWERING = 2

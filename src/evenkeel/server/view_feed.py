@@ -4,6 +4,7 @@ is nobody."""
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 from evenkeel.agent.feeds import Feed
 from evenkeel.agent.interface import Front
@@ -60,10 +61,10 @@ class ViewFeed:
                     last = view.number
         finally:
             self._readers -= 1
+            waiting: list[asyncio.Future[Any]] = [one for one in (told, seen) if one is not None]
             if self._readers == 0 and self._following is not None:
-                self._following.cancel()
+                waiting.append(self._following)
                 self._following = None
-            waiting = [one for one in (told, seen) if one is not None]
             for one in waiting:
                 one.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
