@@ -100,7 +100,6 @@ def verdict(process: subprocess.Popen[str]) -> str:
     return said[said.index("\nheld: ") + 1 :]
 
 
-@pytest.mark.emulated_containers
 @pytest.mark.req("A25", "A5", "A17")
 def test_guaranteed_pods_survive_a_barrage_of_best_effort_ones(demos: Demos):
     with demo("guaranteed", demos) as process:

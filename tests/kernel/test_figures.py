@@ -85,6 +85,7 @@ def test_who_runs_the_containers_is_told_apart_and_all_adds_up_to_the_node(up: M
 
 
 @pytest.mark.parametrize("up", ["process"], indirect=True)
+@pytest.mark.cgroup("host")
 @pytest.mark.req("B14")
 def test_what_was_watched_is_known_to_the_next_agent(up: MakeUp):
     agent = up()

@@ -64,6 +64,7 @@ def test_the_agent_and_the_keeper_are_beside_the_pods_and_leave_nothing(up: Make
     eventually(lambda: not any(map(is_alive, keepers)))
 
 
+@pytest.mark.cgroup("host")
 @pytest.mark.processes_only("nothing runs")
 def test_the_guard_is_beside_the_agent_with_its_score_is_replaced_and_ends_with_it(up: MakeUp):
     agent = up("--eviction-hard=memory.available<8Mi")
