@@ -58,6 +58,7 @@ def test_nobody_is_taken_while_process_numbers_are_short(up: MakeUp):
     )
     agent.start()
     agent.apply(busy("some", 30))
+    agent.await_phase("some", "Running")  # its processes are there before a runtime has said that it is
     eventually(lambda: condition(agent, "PIDPressure") == "True")
     agent.apply(pod("late", ["sleep", "1000"]))
     status = agent.await_phase("late", "Failed")
