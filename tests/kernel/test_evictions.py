@@ -51,7 +51,6 @@ def decisions(agent: Up) -> list[dict]:
         return [record.decision for record in journal.decisions(KIND)]
 
 
-@pytest.mark.emulated_containers
 @pytest.mark.req("A15", "A20", "B8", "E1", "E2", "E14")
 def test_the_pod_above_its_request_goes_and_the_one_within_stays(up: MakeUp):
     agent = up(*FLAGS)
