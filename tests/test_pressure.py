@@ -151,11 +151,25 @@ def test_memory_on_its_way_back_counts_as_back_until_it_gets_stuck(tmp_path):
     assert told == []
 
 
+def with_memory_volume(pod: Pod) -> Pod:
+    volume = Volume(name="v", empty_dir=EmptyDirVolumeSource(medium="Memory"))
+    return pod._replace(spec=pod.spec._replace(volumes=(volume,)))
+
+
+def leaving_with_volume(tmp_path: Path) -> Departures:
+    """A pod was killed at 10.0 that used 100 MiB, 60 of them in a volume."""
+    batch, _ = pods_of(PODS)
+    departures = Departures(Profile.DOCUMENTS, lambda *_: None)
+    v2(tmp_path / "u-batch", 100, shmem=60)
+    member = roster(tmp_path, 400, (with_memory_volume(batch), 0)).members[0]
+    departures.killed(member, Version.V2, 10.0)
+    return departures
+
+
 @pytest.mark.req("E2")
 def test_memory_in_volumes_counts_as_back_for_as_long_as_it_may_take_to_empty_them(tmp_path):
     batch, web = pods_of(PODS)
-    volume = Volume(name="v", empty_dir=EmptyDirVolumeSource(medium="Memory"))
-    batch = batch._replace(spec=batch.spec._replace(volumes=(volume,)))
+    batch = with_memory_volume(batch)
     told = []
     departures = Departures(Profile.DOCUMENTS, lambda *what: told.append(what))
     for member in roster(tmp_path, 400, (batch, 0), (web, 0)).members:
@@ -174,12 +188,7 @@ def test_memory_in_volumes_counts_as_back_for_as_long_as_it_may_take_to_empty_th
 
 @pytest.mark.req("E2")
 def test_volumes_that_are_not_emptied_are_not_waited_for_for_ever(tmp_path):
-    batch, _ = pods_of(PODS)
-    volume = Volume(name="v", empty_dir=EmptyDirVolumeSource(medium="Memory"))
-    batch = batch._replace(spec=batch.spec._replace(volumes=(volume,)))
-    departures = Departures(Profile.DOCUMENTS, lambda *_: None)
-    v2(tmp_path / "u-batch", 100, shmem=60)
-    departures.killed(roster(tmp_path, 400, (batch, 0)).members[0], Version.V2, 10.0)
+    departures = leaving_with_volume(tmp_path)
     assert departures.returning_bytes(13.1) == 0
     assert not departures.is_any_killed
     assert departures.in_volumes_bytes == 0
@@ -190,12 +199,7 @@ def test_volumes_that_are_not_emptied_are_not_waited_for_for_ever(tmp_path):
 def test_volumes_that_were_emptied_are_not_counted_twice_when_the_pods_cgroup_is_gone(
     tmp_path, is_emptied_first
 ):
-    batch, _ = pods_of(PODS)
-    volume = Volume(name="v", empty_dir=EmptyDirVolumeSource(medium="Memory"))
-    batch = batch._replace(spec=batch.spec._replace(volumes=(volume,)))
-    departures = Departures(Profile.DOCUMENTS, lambda *_: None)
-    v2(tmp_path / "u-batch", 100, shmem=60)
-    departures.killed(roster(tmp_path, 400, (batch, 0)).members[0], Version.V2, 10.0)
+    departures = leaving_with_volume(tmp_path)
     if is_emptied_first:
         departures.emptied("u-batch")
     next(iter(departures._killed.values())).close()  # as of a cgroup that is gone

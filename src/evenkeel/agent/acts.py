@@ -164,9 +164,8 @@ class Acts:
 
     async def _remove_whole(self, uid: str) -> None:
         if (emptying := self._emptying.get(uid)) is not None:
-            await asyncio.wait(
-                [emptying]
-            )  # it must not meet the volumes of one that comes in the pod's place
+            # It must not meet the volumes of one that comes in the pod's place.
+            await asyncio.wait([emptying])
         await self._runtime.remove(uid)
 
     async def _remove(self, uid: str) -> None:

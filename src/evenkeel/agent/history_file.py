@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from evenkeel.agent.use_over_time import BUCKETS, MOST_COUNT, Period, Watched
 from evenkeel.errors import EvenkeelError
-from evenkeel.host.files import MAX_BYTES, read_text
+from evenkeel.host.files import MAX_BYTES, read_text, write_own
 
 log = logging.getLogger(__name__)
 
@@ -68,14 +68,7 @@ def write(path: str, kept: Kept) -> None:
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
     new = f"{path}.new"
     try:
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            left = memoryview(text)
-            while left:
-                left = left[os.write(descriptor, left) :]
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        write_own(new, text, is_lasting=True)
         os.replace(new, path)
     except OSError:
         with suppress(OSError):

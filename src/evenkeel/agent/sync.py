@@ -200,7 +200,7 @@ class Sync:
         held = self._holdings.get(uid)
         if held is not None and held.is_admitted:
             self._holdings.put_life(uid, changes.with_verdict(held.life, verdict))
-            if not verdict.grace_seconds and any(volume.is_in_memory for volume in held.pod.spec.volumes):
+            if not verdict.grace_seconds and held.pod.spec.has_memory_volume:
                 self._acts.empty_memory(uid)
             self.want_step(uid)
             self.on_evicted()

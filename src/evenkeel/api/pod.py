@@ -78,6 +78,11 @@ class PodSpec(NamedTuple):
         yield from self.init_containers
         yield from self.containers
 
+    @property
+    def has_memory_volume(self) -> bool:
+        """Whether some of the pod's memory comes back only when its volumes are emptied."""
+        return any(volume.is_in_memory for volume in self.volumes)
+
 
 class Pod(NamedTuple):
     metadata: ObjectMeta = ObjectMeta()

@@ -1,4 +1,5 @@
-"""Reading what users point at: bounded, text only, and with a sentence where that does not work."""
+"""Reading what users point at: bounded, text only, and with a sentence where that does not work. And writing what is
+nobody else's."""
 
 import os
 import stat
@@ -47,6 +48,20 @@ def manifest_paths(path: str) -> Iterator[str]:
 def is_manifest_name(name: str) -> bool:
     """Whether an entry of a directory is a manifest: not hidden, nor an editor's copy."""
     return name.endswith(MANIFEST_SUFFIXES) and not name.startswith(".")
+
+
+def write_own(path: str, content: bytes, *, is_lasting: bool = False) -> None:
+    """A file for us alone, which need not be there; no link is followed. If `is_lasting` it is on the disk then, and
+    not only on its way. Raises OSError."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        left = memoryview(content)
+        while left:
+            left = left[os.write(descriptor, left) :]
+        if is_lasting:
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def decoded(path: str, content: bytes) -> str:

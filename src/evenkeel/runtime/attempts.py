@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+from evenkeel.host.files import write_own
 from evenkeel.runtime.paths import StatePaths, is_name
 
 AttemptKey = tuple[str, str, int]  # `interface.Attempt`, where its module is too much to import
@@ -37,15 +38,7 @@ def attempts_of(uid: str, paths: StatePaths) -> Iterator[tuple[str, int]]:
 def write_json(directory: str, name: str, value: object) -> None:
     """Raises OSError."""
     temporary = f"{directory}/.{name}"
-    text = json.dumps(value, separators=(",", ":")).encode("ascii")
-    descriptor = os.open(
-        temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
-    )
-    try:
-        while text:
-            text = text[os.write(descriptor, text) :]
-    finally:
-        os.close(descriptor)
+    write_own(temporary, json.dumps(value, separators=(",", ":")).encode("ascii"))
     os.rename(temporary, f"{directory}/{name}")
 
 

@@ -115,8 +115,8 @@ def to_json(value: object) -> bytes:
 
 
 async def stop_accepting(server: asyncio.Server) -> None:
-    """Closes the server when those whom it has accepted have got to whom it serves them by: with some Pythons (3.11)
-    it would forget who was accepted a moment before, and leave him waiting."""
+    """Closes the server. Whoever it has accepted before is handed on first: in the midst of that, Python 3.11 would
+    drop him without closing his connection."""
     for listening in server.sockets:
         asyncio.get_running_loop().remove_reader(listening)
     await asyncio.sleep(0)

@@ -44,7 +44,7 @@ class _Departure:
             self.close()
             self.gone_at = now
             # What lies in its volumes is now its parent's, until they are emptied.
-            is_in_volumes = self.member.has_memory_volume and not self.is_emptied
+            is_in_volumes = self.member.pod.spec.has_memory_volume and not self.is_emptied
             self.left_bytes = self.shmem_bytes if is_in_volumes else 0
         self.held_bytes = max(self.held_bytes, self.left_bytes)
         if self.left_bytes < before:
@@ -52,7 +52,7 @@ class _Departure:
 
     @property
     def in_volumes_bytes(self) -> int:
-        return min(self.shmem_bytes, self.left_bytes) if self.member.has_memory_volume else 0
+        return min(self.shmem_bytes, self.left_bytes) if self.member.pod.spec.has_memory_volume else 0
 
     def returning_bytes(self, now: float) -> int:
         """Of what is left, what may be counted on: if the processes have not ended for so long nobody knows whether

@@ -9,15 +9,13 @@ import fcntl
 import os
 import select
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
-import evenkeel
 from evenkeel.host.guard import MOST_BYTES, free_line, hold_line
+from evenkeel.host.small_python import small_command
 
-_PROGRAM = "import sys; sys.path.insert(0, sys.argv.pop(1)); from evenkeel.host.guard import entry; entry()"
 _PIPE_BYTES = 1 << 18  # more than a thousand words, if it should not come to its turn for a while
 _STEADY_SECONDS = 60.0  # who has lived as long is started again at once
 _LEAST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS = 1.0, 60.0
@@ -141,14 +139,13 @@ class Guard:
 
 def _started() -> tuple[subprocess.Popen[bytes], int]:
     """The guard, and our end of the pipe, which nobody inherits: while another had it, nobody would be let go."""
-    package = os.path.dirname(os.path.dirname(os.path.abspath(evenkeel.__file__)))
     theirs, ours = os.pipe2(os.O_CLOEXEC)
     try:
         os.set_blocking(ours, False)
         with suppress(OSError):  # without it there is room for some hundred words
             fcntl.fcntl(ours, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         process = subprocess.Popen(  # noqa: S603 no word of it comes from outside
-            [sys.executable, "-I", "-S", "-c", _PROGRAM, package, str(theirs)],
+            small_command("evenkeel.host.guard", str(theirs)),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -24,11 +24,6 @@ class Member(NamedTuple):
     # Class and priority: within one, usage over request decides who goes first.
     group: tuple[str, int] = ("", 0)
 
-    @property
-    def has_memory_volume(self) -> bool:
-        """Whether some of its memory comes back only when its volumes are removed."""
-        return any(volume.is_in_memory for volume in self.pod.spec.volumes)
-
 
 class Roster(NamedTuple):
     version: Version = Version.V2

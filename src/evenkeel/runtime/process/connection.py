@@ -4,13 +4,12 @@ import asyncio
 import os
 import socket
 import subprocess
-import sys
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
-import evenkeel
 from evenkeel.errors import EvenkeelError
+from evenkeel.host.small_python import small_command
 from evenkeel.runtime.process.messages import (
     SOCKET_NAME,
     VERSION,
@@ -24,9 +23,6 @@ from evenkeel.runtime.process.messages import (
 _HELLO_SECONDS = 20.0
 # Longer and longer: a keeper that cannot live must not become a storm of processes.
 _TRY_AGAIN_SECONDS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
-
-# Without `site` and the environment: it starts in half the time and needs nothing of either.
-_PROGRAM = "import sys; sys.path.insert(0, sys.argv.pop(1)); from evenkeel.runtime.process.keeper import entry; entry()"
 
 
 class KeeperLost(EvenkeelError):
@@ -213,9 +209,8 @@ def _existing(state: str) -> socket.socket | None:
 
 def _started(state: str) -> socket.socket:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    package = os.path.dirname(os.path.dirname(os.path.abspath(evenkeel.__file__)))
     number = theirs.fileno()
-    command = [sys.executable, "-I", "-S", "-c", _PROGRAM, package, state, str(number)]
+    command = small_command("evenkeel.runtime.process.keeper", state, str(number))
     try:
         # Not posix_spawn: glibc's leaves two of its own signals ignored, for the containers too.
         process = subprocess.Popen(  # noqa: S603 no word of it comes from outside
