@@ -97,28 +97,38 @@ def percentile(values: list[float], percent: int) -> float:
 
 @contextmanager
 def agent(root: Cgroup, state: str) -> Iterator[Client]:
+    node = ("--cgroup-root", f"/{root.paths()[0].name}", "--node", f"{NODE_MIB}Mi,2cpu", "--max-pods", "120")
+    try:
+        with running(state, THRESHOLD_MIB, *node) as (client, pid):
+            client_pid[client] = pid
+            yield client
+    finally:
+        shutil.rmtree(state, ignore_errors=True)
+
+
+client_pid: dict[Client, int] = {}
+
+
+@contextmanager
+def running(
+    state: str, threshold_mib: int, *flags: str, patience_seconds: float = 60.0
+) -> Iterator[tuple[Client, int]]:
+    """An agent that evicts at the threshold, and is soon ready to do so again: its client, and its number."""
     command = [
-        sys.executable, "-m", "evenkeel", "up", "--stop-pods", "--state-dir", state,
-        "--cgroup-root", f"/{root.paths()[0].name}", "--node", f"{NODE_MIB}Mi,2cpu",
-        f"--eviction-hard=memory.available<{THRESHOLD_MIB}Mi", "--eviction-pressure-transition-period=10ms",
-        "--max-pods", "120",
+        sys.executable, "-m", "evenkeel", "up", "--stop-pods", "--state-dir", state, *flags,
+        f"--eviction-hard=memory.available<{threshold_mib}Mi", "--eviction-pressure-transition-period=10ms",
     ]  # fmt: skip
     Path(state).mkdir()
     log = Path(f"{state}.log")
     with log.open("wb") as out:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
     client = Client(state)
-    client_pid[client] = process.pid
     try:
-        until(lambda: answers(client, process, log))
-        yield client
+        until(lambda: answers(client, process, log), patience_seconds)
+        yield client, process.pid
     finally:
         process.terminate()
-        process.wait(60)
-        shutil.rmtree(state, ignore_errors=True)
-
-
-client_pid: dict[Client, int] = {}
+        process.wait(patience_seconds)
 
 
 def answers(client: Client, process: subprocess.Popen[bytes], log: Path) -> bool:

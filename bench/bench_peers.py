@@ -7,8 +7,6 @@ line, but stalls: it has its shortest times, and a `memory.high` just above the 
 """
 
 import json
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from statistics import median
@@ -18,6 +16,7 @@ from tests.machines.cache import CACHE
 from tests.machines.packages import unpacked
 
 from bench.figure import Figure, failed, ratio_at_most, value_at_most
+from bench.guest import Guest, lines_from
 from bench.reference import compiled
 
 AGENT, EARLYOOM, OOMD = "evenkeel", "earlyoom", "systemd-oomd"
@@ -59,16 +58,11 @@ def figures() -> Iterator[Figure]:
     with tempfile.TemporaryDirectory(dir=CACHE) as directory:  # which the guest can see
         watcher = compiled("line_watch", directory, "-static")
         guards = [str(unpacked("earlyoom")), str(unpacked("systemd-oomd"))]
-        command = [
-            sys.executable, "-m", "tests.machines", "run", "systemd", "--name", "peers", "--cpus", "2",
-            "--memory", str(GUEST_MIB), "--time-limit", str(GUEST_SECONDS), "--",
-            "python", "-m", "bench.peers_guest", str(watcher), *guards,
-        ]  # fmt: skip
-        done = subprocess.run(command, check=False, capture_output=True, text=True)
-    if done.returncode:
-        said = (done.stdout + done.stderr).strip().splitlines()[-5:]
-        yield failed("storms in a guest", f"exit status {done.returncode}: {' / '.join(said)}", None)
-    yield from compared(Storm(**json.loads(line)) for line in done.stdout.splitlines() if line[:1] == "{")
+        guest = Guest("systemd", "peers", GUEST_MIB, GUEST_SECONDS)
+        lines, trouble = lines_from(guest, "bench.peers_guest", str(watcher), *guards)
+    if trouble:
+        yield failed("storms in a guest", trouble, None)
+    yield from compared(Storm(**json.loads(line)) for line in lines if line[:1] == "{")
 
 
 def compared(storms: Iterable[Storm]) -> Iterator[Figure]:

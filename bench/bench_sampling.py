@@ -8,8 +8,6 @@ quite as much, so a share of its processor is no figure of a real one. The ratio
 """
 
 import json
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from statistics import median
@@ -18,6 +16,7 @@ from typing import NamedTuple
 from tests.machines.cache import CACHE
 
 from bench.figure import Figure, failed, value_at_most
+from bench.guest import Guest, lines_from
 from bench.reference import compiled
 
 AGENT, REFERENCE = "evenkeel", "C"
@@ -66,16 +65,11 @@ class Crossing(NamedTuple):
 def figures() -> Iterator[Figure]:
     with tempfile.TemporaryDirectory(dir=CACHE) as directory:  # which the guest can see
         reference = compiled("sampling_reference", directory, "-static")
-        command = [
-            sys.executable, "-m", "tests.machines", "run", "v2", "--name", "sampling", "--cpus", "2",
-            "--memory", str(GUEST_MIB), "--time-limit", str(GUEST_SECONDS), "--",
-            "python", "-m", "bench.sampling_guest", str(reference),
-        ]  # fmt: skip
-        done = subprocess.run(command, check=False, capture_output=True, text=True)
-    if done.returncode:
-        said = (done.stdout + done.stderr).strip().splitlines()[-5:]
-        yield failed("sampling in a guest", f"exit status {done.returncode}: {' / '.join(said)}", None)
-    costs, crossings = told(done.stdout.splitlines())
+        guest = Guest("v2", "sampling", GUEST_MIB, GUEST_SECONDS)
+        lines, trouble = lines_from(guest, "bench.sampling_guest", str(reference))
+    if trouble:
+        yield failed("sampling in a guest", trouble, None)
+    costs, crossings = told(lines)
     for cost in costs:
         yield cost_figure(cost)
     yield from closeness(crossings)

@@ -17,7 +17,7 @@ from tests.kernel.systemd import start_slice, stop_unit
 from tests.kernel.waiting import eventually
 from tests.machines.programs import programs
 
-from bench.bench_eviction import answers, is_under_pressure, pod
+from bench.bench_eviction import is_under_pressure, pod, running
 from bench.bench_peers import (
     AGENT,
     EARLYOOM,
@@ -32,7 +32,6 @@ from bench.bench_peers import (
     oom_kills,
     storm_of,
 )
-from evenkeel.cli.client import Client
 
 MIB = 1 << 20
 RISE_MIB = 16  # so much is back: the growth was stopped
@@ -90,17 +89,6 @@ def allocator(kind: Kind) -> list[str]:
 
 @contextmanager
 def agent() -> Iterator[Begin]:
-    state, log = Path("/scratch/state"), Path("/scratch/agent.log")
-    state.mkdir()
-    command = [
-        sys.executable, "-m", "evenkeel", "up", "--stop-pods", "--state-dir", str(state), "--cgroup-driver", "systemd",
-        f"--eviction-hard=memory.available<{LINE_MIB}Mi", "--eviction-pressure-transition-period=10ms",
-    ]  # fmt: skip
-    with log.open("wb") as out:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
-    client = Client(str(state))
-    eventually(lambda: answers(client, process, log), within_seconds=START_SECONDS)
-
     def begin(command: list[str]) -> Callable[[], None]:
         client.apply(pod("eater", command))
         return end
@@ -110,9 +98,9 @@ def agent() -> Iterator[Begin]:
         eventually(lambda: client.pod_or_none("default", "eater") is None, within_seconds=START_SECONDS)
         eventually(lambda: not is_under_pressure(client), within_seconds=START_SECONDS)
 
-    yield begin
-    process.terminate()
-    process.wait(START_SECONDS)
+    flags = ("--cgroup-driver", "systemd")
+    with running("/scratch/state", LINE_MIB, *flags, patience_seconds=START_SECONDS) as (client, _):
+        yield begin
 
 
 @contextmanager

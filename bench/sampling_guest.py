@@ -17,7 +17,6 @@ from tests.kernel.waiting import eventually
 from tests.machines.programs import programs
 
 from bench.bench_eviction import (
-    answers,
     cgroup,
     guard_of,
     is_under_pressure,
@@ -25,6 +24,7 @@ from bench.bench_eviction import (
     pod,
     root_of,
     run_seconds,
+    running,
     watching_thread,
 )
 from bench.bench_sampling import (
@@ -80,23 +80,10 @@ def main(reference: str) -> None:
 @contextmanager
 def agent(root: Cgroup) -> Iterator[tuple[Client, int]]:
     """Its client, and its number."""
-    Path(STATE).mkdir()
-    log = Path(f"{STATE}.log")
-    command = [
-        sys.executable, "-m", "evenkeel", "up", "--stop-pods", "--state-dir", STATE,
-        "--cgroup-root", f"/{root.paths()[0].name}", "--node", f"{NODE_MIB}Mi,2cpu",
-        f"--eviction-hard=memory.available<{LINE_MIB}Mi", "--eviction-pressure-transition-period=10ms",
-        "--max-pods", str(PODS + 10),
-    ]  # fmt: skip
-    with log.open("wb") as out:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
-    client = Client(STATE)
-    try:
-        eventually(lambda: answers(client, process, log), within_seconds=PATIENCE_SECONDS)
-        yield client, process.pid
-    finally:
-        process.terminate()
-        process.wait(PATIENCE_SECONDS)
+    node = ("--cgroup-root", f"/{root.paths()[0].name}", "--node", f"{NODE_MIB}Mi,2cpu")
+    most = ("--max-pods", str(PODS + 10))
+    with running(STATE, LINE_MIB, *node, *most, patience_seconds=PATIENCE_SECONDS) as started:
+        yield started
 
 
 def start(client: Client, *pods: dict) -> None:
