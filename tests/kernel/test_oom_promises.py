@@ -81,16 +81,29 @@ def test_all_pods_together_stay_within_the_limit_of_their_root_and_others_surviv
     assert programs[2].ask("touch") == f"touched {56 * MIB}"
 
 
-def holding(node: SmallNode, **sizes_mib: int) -> dict[str, Program]:
-    """A program in the container of each pod, with that much memory."""
-    programs = {name: node.start(f"{name}/c", "memory") for name in sizes_mib}
+PROCESSES = 4
+
+
+def holding(node: SmallNode, **sizes_mib: int) -> dict[str, list[Program]]:
+    """Programs in the container of each pod, with that much memory together.
+
+    Several: a process that ends is no longer waited for shortly before its last pages are free (exit_mmap sets
+    MMF_OOM_SKIP, and frees what it gathered after that). On a slow machine with one processor whoever is short of
+    memory may run in between, and would have the next pod killed were this one's only process that far.
+    """
+    programs = {name: [node.start(f"{name}/c", "memory") for _ in range(PROCESSES)] for name in sizes_mib}
     for name, size in sizes_mib.items():
-        programs[name].ask(f"allocate {size * MIB}")
+        for program in programs[name]:
+            program.ask(f"allocate {size * MIB // PROCESSES}")
     return programs
 
 
-def killed(programs: dict[str, Program]) -> set[str]:
-    return {name for name, program in programs.items() if not program.is_alive()}
+def killed(programs: dict[str, list[Program]]) -> set[str]:
+    return {name for name, some in programs.items() if not all(program.is_alive() for program in some)}
+
+
+def touched_mib(programs: list[Program]) -> int:
+    return sum(int(program.ask("touch").removeprefix("touched ")) for program in programs) // MIB
 
 
 @pytest.mark.cgroup("v1", "v2")
@@ -115,8 +128,8 @@ def test_best_effort_goes_first_then_burstable_above_its_request_and_nobody_with
         eventually(lambda dead=dead: killed(programs) == dead)
 
     assert memory_bytes(node.pod("filler")) <= 120 * MIB
-    assert programs["modest"].ask("touch") == f"touched {32 * MIB}"
-    assert programs["promised"].ask("touch") == f"touched {12 * MIB}"
+    assert touched_mib(programs["modest"]) == 32
+    assert touched_mib(programs["promised"]) == 12
 
 
 @pytest.mark.cgroup("v2")
@@ -133,10 +146,12 @@ def test_where_nobody_is_above_their_request_burstable_goes_before_guaranteed(
     programs = holding(node, modest=24, promised=40)
 
     daemon = spawn("cache", shared_directory / "file", cgroup=cgroup_root.child("daemon"))
-    assert daemon.ask(f"write {72 * MIB}") == f"wrote {72 * MIB}"
+    assert (
+        daemon.ask(f"write {68 * MIB}") == f"wrote {68 * MIB}"
+    )  # 4 MiB more than there is, and what the kernel needs
 
     eventually(lambda: killed(programs) == {"modest"})
-    assert programs["promised"].ask("touch") == f"touched {40 * MIB}"
+    assert touched_mib(programs["promised"]) == 40
 
 
 @pytest.mark.cgroup("v2")
