@@ -167,8 +167,11 @@ def test_what_is_equal_goes_younger_first_then_by_name():
         best_effort("b", 10, created="2026-01-01T00:00:00Z"),
         best_effort("a", 10, created="2026-01-01T00:00:00Z"),
         best_effort("young", 10, created="2026-02-01T00:00:00Z"),
+        best_effort("undated", 10),
+        best_effort("of-that-day", 10, created="2026-02-01"),
     ]
-    assert order_of(pods) == ["young", "a", "b"]
+    assert order_of(pods) == ["young", "of-that-day", "a", "b", "undated"]
+    assert order_of(reversed(pods)) == order_of(pods)
 
 
 @pytest.mark.req("A5", "A15", "B8")

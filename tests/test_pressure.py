@@ -361,7 +361,7 @@ class Unheard:
 
 
 @pytest.mark.req("E1")
-def test_a_crossing_that_is_told_a_moment_early_is_looked_for_until_it_is_there(tmp_path):
+def test_a_crossing_that_is_told_a_moment_early_is_looked_for_until_it_is_there(tmp_path, monkeypatch):
     thresholds = parse_thresholds(hard={"memory.available": "100Mi"}, enforce_node_allocatable=("pods",))
     own = tuple(one for one in thresholds if one.signal is Signal.ALLOCATABLE_MEMORY_AVAILABLE)
     watch = Watch(own, Settings(), State(), 2, CountingKernel, Unheard(), Unheard())
@@ -375,9 +375,16 @@ def test_a_crossing_that_is_told_a_moment_early_is_looked_for_until_it_is_there(
         assert watch._turn() == MOST_SECONDS  # the kernel will tell
         v1(root, 300, total_inactive_file=1)
         assert LEAST_SECONDS < watch._turn() < 0.01
-        for descriptor in watch._wakers._usage:
-            os.eventfd_write(descriptor, 1)
-        watch._wakers.wait(0)
+
+        def told() -> None:
+            for descriptor in watch._wakers._usage:
+                os.eventfd_write(descriptor, 1)
+            watch._wakers.wait(0)
+
+        told()
+        assert watch._turn() == 0
+        monkeypatch.setattr("evenkeel.agent.pressure.watch._AT_ONCE_SECONDS", 0)  # it has passed
+        told()
         assert watch._turn() == LEAST_SECONDS
         assert not watch._wakers.wait(0)  # it does not wake again
         assert sys.getswitchinterval() == pytest.approx(SWITCH_SECONDS)

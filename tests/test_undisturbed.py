@@ -3,7 +3,7 @@ import os
 
 import pytest
 
-from evenkeel.host.undisturbed import MOST_BYTES, close, contents, open_to_read, pread
+from evenkeel.host.undisturbed import MOST_BYTES, close, contents, number, open_to_read, pread
 
 
 def test_a_file_is_read_whole_however_long(tmp_path):
@@ -35,3 +35,13 @@ def test_part_of_a_file_is_read_where_it_is_asked_for(tmp_path):
         with pytest.raises(OSError) as caught:
             use(descriptor)
         assert caught.value.errno == errno.EBADF
+
+
+def test_a_number_is_read(tmp_path):
+    (tmp_path / "memory.current").write_bytes(b"18446744073709551615\n")
+    descriptor = open_to_read(str(tmp_path / "memory.current"))
+    assert number(descriptor) == 2**64 - 1
+    close(descriptor)
+    with pytest.raises(OSError) as caught:
+        number(descriptor)
+    assert caught.value.errno == errno.EBADF

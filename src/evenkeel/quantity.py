@@ -63,7 +63,7 @@ class Quantity:
 
     @staticmethod
     def of(value: int, format: Format = DecimalSI) -> "Quantity":  # noqa: A002
-        return _make(value * _NANOS, format)
+        return _make(value * NANOS, format)
 
     @staticmethod
     def of_milli(value: int, format: Format = DecimalSI) -> "Quantity":  # noqa: A002
@@ -72,7 +72,7 @@ class Quantity:
     @property
     def value(self) -> int:
         """Whole units, rounded away from zero: a tenth of a byte is a byte."""
-        return _rounded_up(self.nanos, _NANOS)
+        return _rounded_up(self.nanos, NANOS)
 
     @property
     def milli(self) -> int:
@@ -152,10 +152,10 @@ class Quantity:
         return _make, (self.nanos, self.format, self._text)
 
 
-_NANOS: Final = 10**9
+NANOS: Final = 10**9
 _NANOS_IN_MILLI: Final = 10**6
-_MAX_BINARY_NANOS: Final = (2**63 - 1) * _NANOS
-_MIN_INT64_NANOS: Final = -(2**63) * _NANOS
+_MAX_BINARY_NANOS: Final = (2**63 - 1) * NANOS
+_MIN_INT64NANOS: Final = -(2**63) * NANOS
 
 # No amount comes near 4000 digits; without an end to them a short text ("1e999999999") could fill the memory.
 _MAX_DIGITS: Final = 4000
@@ -225,12 +225,12 @@ def _read(text: str) -> Quantity:
         form = BinarySI
         short = not decimals and (len(whole) or 1) <= _SHORT_BINARY_DIGITS[suffix]
         echoes = short and mantissa & 7 != 0
-        nanos = (mantissa << bits) * _NANOS
+        nanos = (mantissa << bits) * NANOS
         if decimals:
             nanos = -(-nanos // 10**decimals)
         if nanos > _MAX_BINARY_NANOS:
             nanos = _MAX_BINARY_NANOS
-        elif 0 < nanos < _NANOS:
+        elif 0 < nanos < NANOS:
             form = DecimalSI
     else:
         exponent = _DECIMAL_EXPONENT.get(suffix)
@@ -277,10 +277,10 @@ def _canonical(nanos: int, form: Format) -> str:
     if not nanos:
         return "0"
     # Below 1024, or with a fraction, a binary suffix would lose something: decimal then.
-    if form == BinarySI and abs(nanos) >= 1024 * _NANOS and nanos % _NANOS == 0:
-        units, times = nanos // _NANOS, 0
+    if form == BinarySI and abs(nanos) >= 1024 * NANOS and nanos % NANOS == 0:
+        units, times = nanos // NANOS, 0
         # The least int64 has no positive twin and stays undivided; "-8Ei" would not be read back as the same.
-        while units % 1024 == 0 and times < 6 and nanos != _MIN_INT64_NANOS:
+        while units % 1024 == 0 and times < 6 and nanos != _MIN_INT64NANOS:
             units //= 1024
             times += 1
         return f"{units}{_BINARY_SUFFIXES[times]}"

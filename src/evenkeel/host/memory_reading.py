@@ -58,7 +58,7 @@ class CgroupMemory:
             raise
 
     def usage_bytes(self) -> int:
-        return int(undisturbed.pread(self._usage, 64))
+        return undisturbed.number(self._usage)
 
     def read(self) -> Reading:
         """Raises OSError with ENODEV once the cgroup is gone."""

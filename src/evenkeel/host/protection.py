@@ -1,6 +1,7 @@
 """What keeps a thread of ours at work while the machine thrashes: memory that stays, and its turn before others."""
 
 import ctypes
+import gc
 import os
 import threading
 
@@ -9,6 +10,10 @@ from evenkeel.cgroup.drivers.mounts import parse_mountinfo
 _SOON = -15  # a nice value
 _BEFORE_OTHERS, _BEFORE_ALL = 1, 2  # priorities among those that run before ordinary threads
 _MCL_CURRENT, _MCL_FUTURE, _MCL_ONFAULT = 1, 2, 4
+# How many objects may be made before Python looks for garbage among them, when no thread of ours can run. Most garbage
+# is gone without that; what is not is small beside the rest, as long as these are few.
+_YOUNG = 10_000
+_YOUNG_IN_HASTE = 100_000
 
 
 def lock_memory() -> str:
@@ -19,6 +24,13 @@ def lock_memory() -> str:
         return ""
     why = os.strerror(ctypes.get_errno()).lower()
     return f"the agent's memory is not locked, so it may have to wait for its own pages under pressure: {why}"
+
+
+def tidy_rarely() -> None:
+    """Nobody can run while Python looks for garbage: it is to look rarely, and not at what is there now."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_YOUNG)
 
 
 def name_thread(name: str) -> None:
@@ -46,7 +58,7 @@ def run_before_others() -> str:
 class Haste:
     """While `hurry` holds, all threads of this process run before those of others, and the calling one before them:
     in Python only one of them runs at a time, and if that one waits for its turn behind other people's work, so do all
-    the others. Of one thread."""
+    the others. And garbage is left where it is, unless there is much. Of one thread."""
 
     def __init__(self) -> None:
         self._hurried: set[int] = set()
@@ -54,6 +66,7 @@ class Haste:
 
     def hurry(self) -> None:
         self.is_on = True
+        gc.set_threshold(_YOUNG_IN_HASTE)
         own = threading.get_native_id()
         for thread in map(int, os.listdir("/proc/self/task")):
             if thread != own and thread not in self._hurried and not _set_first(thread, _BEFORE_OTHERS):
@@ -61,6 +74,7 @@ class Haste:
 
     def calm(self) -> None:
         self.is_on = False
+        gc.set_threshold(_YOUNG)
         for thread in self._hurried:
             try:
                 os.sched_setscheduler(thread, os.SCHED_OTHER | os.SCHED_RESET_ON_FORK, os.sched_param(0))

@@ -7,15 +7,27 @@ there is no time for one. The files read here are made by the kernel, in a momen
 import ctypes
 import os
 import threading
+from typing import Any
 
 MOST_BYTES = 64 * 1024  # at a time
 
 _libc = ctypes.PyDLL(None, use_errno=True)  # which keeps the interpreter's lock
-_libc.pread.restype = ctypes.c_ssize_t
-_libc.pread.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_long)
 _libc.open.argtypes = (ctypes.c_char_p, ctypes.c_int)
 _libc.close.argtypes = (ctypes.c_int,)
-_of_thread = threading.local()
+# Given values of C's own types, for to convert them would take as long as the call.
+_pread = _libc.pread
+_pread.restype = ctypes.c_ssize_t
+
+_NUMBER_BYTES = ctypes.c_size_t(64)
+_START = ctypes.c_long(0)
+
+
+class _OfThread(threading.local):
+    def __init__(self) -> None:
+        self.buffer: Any = ctypes.create_string_buffer(MOST_BYTES)
+
+
+_of_thread = _OfThread()
 
 
 def open_to_read(path: str) -> int:
@@ -33,14 +45,22 @@ def close(descriptor: int) -> None:
 
 def pread(descriptor: int, most_bytes: int = MOST_BYTES, at: int = 0) -> bytes:
     """Part of a file, no more than MOST_BYTES. Raises OSError."""
-    try:
-        buffer = _of_thread.buffer
-    except AttributeError:
-        buffer = _of_thread.buffer = ctypes.create_string_buffer(MOST_BYTES)
-    count = _libc.pread(descriptor, buffer, min(most_bytes, MOST_BYTES), at)
+    buffer = _of_thread.buffer
+    most = ctypes.c_size_t(min(most_bytes, MOST_BYTES))
+    count = _pread(descriptor, buffer, most, ctypes.c_long(at) if at else _START)
     if count < 0:
         raise _error()
-    return ctypes.string_at(buffer, count)
+    read: bytes = buffer[:count]
+    return read
+
+
+def number(descriptor: int) -> int:
+    """What a file says that says nothing else. Raises OSError."""
+    buffer = _of_thread.buffer
+    count = _pread(descriptor, buffer, _NUMBER_BYTES, _START)
+    if count < 0:
+        raise _error()
+    return int(buffer[:count])
 
 
 def contents(path: str) -> bytes:

@@ -97,19 +97,32 @@ class Figures:
                 for member in self._roster.members:
                     if member.uid not in leaving_out and (reading := self.pod(member)) is not None:
                         self.readings[member.uid] = reading
-        pods = tuple(
-            PodSnapshot(member.pod, self._pod_figures(usages[member.uid], self.readings.get(member.uid)))
-            for member in self._roster.members
-            if member.uid not in leaving_out
-        )
+        exact, profile = self.readings, self._profile
+        pods = []
+        for member in self._roster.members:
+            uid = member.uid
+            if uid in leaving_out:
+                continue
+            used = usages[uid]
+            if used is not None and uid in exact:
+                used = exact[uid].working_set_bytes(profile)
+            pods.append(PodSnapshot(member.pod, _UNKNOWN if used is None else PodFigures(Amount(used))))
         held = self._held_bytes if self._has_protected else 0
         look = self._looked(now, root, held, returning_bytes)
         node = NodeFigures(memory=look.node, pods_cgroup_memory=look.pods)
-        return look, Snapshot(now, node, pods)
+        return look, Snapshot(now, node, tuple(pods))
 
     def usages(self) -> dict[str, int | None]:
         """What every pod uses with its cache, by UID; None of one whose cgroup is not there."""
-        return {member.uid: self._usage_bytes(member) for member in self._roster.members}
+        usages: dict[str, int | None] = {}
+        files = self._pods
+        for member in self._roster.members:
+            uid = member.uid
+            try:
+                usages[uid] = files[uid].usage_bytes()
+            except (KeyError, OSError):
+                usages[uid] = self._usage_bytes(member)
+        return usages
 
     def _first_in_rank(
         self, usages: Mapping[str, int | None], leaving_out: Collection[str]
@@ -212,12 +225,6 @@ class Figures:
         if self._root is not None:
             self._root.close()
             self._root = None
-
-    def _pod_figures(self, usage_bytes: int | None, reading: Reading | None) -> PodFigures:
-        if usage_bytes is None:
-            return _UNKNOWN
-        used = usage_bytes if reading is None else reading.working_set_bytes(self._profile)
-        return PodFigures(memory_working_set_bytes=Amount(used))
 
 
 def _held(member: Member, reading: Reading) -> int:

@@ -2,7 +2,6 @@
 node's conditions."""
 
 import asyncio
-import gc
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -23,7 +22,7 @@ from evenkeel.agent.pressure.watch import SWITCH_SECONDS, Watch
 from evenkeel.agent.records import NORMAL, WARNING
 from evenkeel.cgroup.driver import Driver
 from evenkeel.cgroup.tree import Kind, Tree
-from evenkeel.host.protection import lock_memory, run_soon
+from evenkeel.host.protection import lock_memory, run_soon, tidy_rarely
 from evenkeel.policy.eviction.decide import State, settings_from
 from evenkeel.policy.eviction.message import readable
 from evenkeel.policy.eviction.thresholds import config_thresholds
@@ -87,9 +86,7 @@ class MemoryPressure:
         # Threads that work for the loop hold the interpreter as it does.
         threads = ThreadPoolExecutor(_THREADS, "evenkeel", initializer=run_soon)
         self._loop.set_default_executor(threads)
-        # Nobody can run while Python looks for garbage: what is there now will not be any.
-        gc.collect()
-        gc.freeze()
+        tidy_rarely()
         self._watch = Watch(
             self._thresholds,
             self._settings,

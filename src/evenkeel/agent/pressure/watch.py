@@ -30,6 +30,7 @@ from evenkeel.host.protection import Haste, run_before_others
 from evenkeel.policy.eviction.decide import Decision, Eviction, Settings, State, decide, ranking
 from evenkeel.policy.eviction.message import shortage_message
 from evenkeel.policy.eviction.pace import (
+    LEAST_SECONDS,
     MOST_SECONDS,
     Distance,
     fastest_growth,
@@ -56,6 +57,7 @@ _NEAR_SECONDS = 0.05  # what the fastest growth could use up in that time is nea
 _HASTE_SECONDS = 1.0  # after it was near
 # After the kernel told of a crossing: what can be dropped may be in it, but not for long.
 _CROSSING_SECONDS = 0.02
+_AT_ONCE_SECONDS = 0.004  # in the first of it there is no pause between looks
 
 
 class Watch:
@@ -192,7 +194,9 @@ class Watch:
         """The whole agent runs before others for as long as a hard threshold could be crossed in a moment: the rest of
         it must not keep the watch waiting, nor what is on its way back."""
         if any(left - mark.due_bytes < self._near_bytes for left, mark in really_left(self._marks, look)):
-            if now >= self._hasty_until - _HASTE_SECONDS + _AGAIN_SECONDS:  # there may be new threads
+            # There may be new threads.
+            is_due = now >= self._hasty_until - _HASTE_SECONDS + _AGAIN_SECONDS
+            if not self._haste.is_on or (is_due and not self._has_just_crossed(now)):
                 self._hasty_until = now + _HASTE_SECONDS
                 self._haste.hurry()
         elif self._haste.is_on and now >= self._hasty_until:
@@ -279,7 +283,11 @@ class Watch:
             if not one.hard and one in self._state.first_crossed
         ]
         ahead = [seconds for seconds in ends if seconds > 0]
-        return min(most, look_after_seconds(distances, self._growth), *ahead)
+        seconds = min(most, look_after_seconds(distances, self._growth), *ahead)
+        return 0.0 if seconds <= LEAST_SECONDS and self._has_just_crossed(now) else seconds
+
+    def _has_just_crossed(self, now: float) -> bool:
+        return now < self._crossing_until - _CROSSING_SECONDS + _AT_ONCE_SECONDS
 
     # What to do
 

@@ -11,7 +11,7 @@ of which that is not known), and pods within their request unless it is the syst
 go last. The kubernetes profile spares critical pods only, and puts pods without statistics first.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -23,7 +23,7 @@ from evenkeel.policy.eviction.thresholds import Signal
 from evenkeel.policy.eviction.usage import WHOLE_DISK, DiskPart, Resource, usage
 from evenkeel.policy.pod_resources import eviction_request
 from evenkeel.policy.qos import QoSClass, pod_class
-from evenkeel.quantity import Quantity
+from evenkeel.quantity import NANOS, Quantity
 
 
 class Order(StrEnum):
@@ -49,7 +49,7 @@ class Spared(StrEnum):
 
 class Ranked(NamedTuple):
     """A pod in its place. `usage` and `request` are of the scarce resource; `over` is in billionths of its
-    unit."""
+    unit. `age` decides among equals: the younger is less."""
 
     seen: PodSnapshot
     qos: QoSClass
@@ -59,14 +59,15 @@ class Ranked(NamedTuple):
     above_request: bool
     critical: bool
     spared: Spared | None
+    priority: int
+    age: "Age"
 
     @property
     def pod(self) -> Pod:
         return self.seen.pod
 
-    @property
-    def priority(self) -> int:
-        return self.pod.spec.priority or 0
+
+Age = tuple[tuple[int, ...], str, str]
 
 
 def rank(
@@ -80,14 +81,25 @@ def rank(
 ) -> tuple[Ranked, ...]:
     """All of `pods`, who would go first first. `spared` marks those who do not go at all."""
     order = order or default_order(profile)
-    ranked = [_ranked(seen, resource, on_disk, profile, need) for seen in pods]
-    # Sorted from the least important to the most: Python's sort keeps what is equal as it is.
-    ranked.sort(key=lambda one: (one.pod.key, one.pod.metadata.uid))
-    ranked.sort(key=lambda one: one.pod.metadata.creation_timestamp or "", reverse=True)
+    spares = _spares_in_kubernetes if profile is Profile.KUBERNETES else _SPARES[need]
+    facts = _facts_of(resource, profile)
+    ranked = []
+    for seen in pods:  # hundreds of them, when there is no time
+        _, qos, request, critical, priority, age = facts(seen.pod)
+        used = usage(seen, resource, on_disk)
+        over = (used or 0) * NANOS - request.nanos
+        spared = spares(used, over > 0, critical)
+        ranked.append(Ranked(seen, qos, used, request, over, over > 0, critical, spared, priority, age))
+    if profile is Profile.KUBERNETES and resource is Resource.INODES:
+        # Kubelet holds inodes against the request for bytes here, and only here.
+        ranked = [one._replace(over=_over_bytes(one, profile)) for one in ranked]
     key = _priority_key if order is Order.PRIORITY else _class_key
-    ranked.sort(key=lambda one: key(one, resource))
     if profile is Profile.DOCUMENTS:
-        ranked.sort(key=lambda one: (one.spared is not None, one.critical))
+        ranked.sort(
+            key=lambda one: (one.spared is not None, one.critical, *key(one, resource), one.age),
+        )
+    else:
+        ranked.sort(key=lambda one: (*key(one, resource), one.age))
     return tuple(ranked)
 
 
@@ -111,56 +123,81 @@ def need_of(signal: Signal, snapshot: Snapshot, profile: Profile) -> Need:
     used = _memory_of_pods(snapshot)
     if used is None:
         return Need.PODS
-    requested = sum(_facts(seen.pod, Resource.MEMORY, profile)[1].nanos for seen in snapshot.pods)
-    return Need.SYSTEM if Quantity.of(used).nanos <= requested else Need.PODS
+    facts = _facts_of(Resource.MEMORY, profile)
+    requested = sum(facts(seen.pod).request.nanos for seen in snapshot.pods)
+    return Need.SYSTEM if used * NANOS <= requested else Need.PODS
 
 
-def _ranked(
-    seen: PodSnapshot, resource: Resource, on_disk: Collection[DiskPart], profile: Profile, need: Need
-) -> Ranked:
-    pod = seen.pod
-    qos, request, critical = _facts(pod, resource, profile)
-    used = usage(seen, resource, on_disk)
-    over = _over(used or 0, request)
-    above = over > 0
-    if profile is Profile.KUBERNETES and resource is Resource.INODES:
-        # Kubelet holds inodes against the request for bytes here, and only here.
-        over = _over(used or 0, _request(pod, Resource.STORAGE, profile))
-    spared: Spared | None = None
-    if profile is Profile.KUBERNETES:
-        spared = Spared.CRITICAL if critical else None
-    elif used is None:
-        spared = Spared.UNKNOWN
-    elif used <= 0:
-        spared = Spared.NO_USAGE
-    elif not above and need is Need.PODS:
-        spared = Spared.WITHIN_REQUEST
-    return Ranked(seen, qos, used, request, over, above, critical, spared)
+def _spares_in_kubernetes(used: int | None, is_above: bool, is_critical: bool) -> Spared | None:  # noqa: ARG001, FBT001
+    return Spared.CRITICAL if is_critical else None
+
+
+def _spares_for_pods(used: int | None, is_above: bool, is_critical: bool) -> Spared | None:  # noqa: FBT001
+    if is_above:
+        return None
+    return _spares_for_system(used, is_above, is_critical) or Spared.WITHIN_REQUEST
+
+
+def _spares_for_system(used: int | None, is_above: bool, is_critical: bool) -> Spared | None:  # noqa: ARG001, FBT001
+    if used is None:
+        return Spared.UNKNOWN
+    return Spared.NO_USAGE if used <= 0 else None
+
+
+_SPARES = {Need.PODS: _spares_for_pods, Need.SYSTEM: _spares_for_system}
+
+
+def _over_bytes(one: Ranked, profile: Profile) -> int:
+    return (one.usage or 0) * NANOS - _request(one.pod, Resource.STORAGE, profile).nanos
+
+
+class _Facts(NamedTuple):
+    """What ranking asks of a pod whatever it uses."""
+
+    pod: Pod
+    qos: QoSClass
+    request: Quantity
+    critical: bool
+    priority: int
+    age: Age
 
 
 _MOST_KNOWN = 4096
-_known: dict[tuple[int, Resource, Profile], tuple[Pod, QoSClass, Quantity, bool]] = {}
+_known: dict[tuple[Resource, Profile], dict[int, _Facts]] = {}
 
 
-def _facts(pod: Pod, resource: Resource, profile: Profile) -> tuple[QoSClass, Quantity, bool]:
-    """Its class, its request, and whether it is critical. They follow from the pod alone and are kept: under pressure
-    the same pods are ranked again and again, and there is no time."""
-    key = (id(pod), resource, profile)
-    known = _known.get(key)
-    if known is None or known[0] is not pod:
-        if len(_known) >= _MOST_KNOWN:
-            _known.clear()
-        request = _request(pod, resource, profile)
-        known = _known[key] = (pod, pod_class(pod, profile), request, is_critical(pod, profile))
-    return known[1:]
+def _facts_of(resource: Resource, profile: Profile) -> Callable[[Pod], _Facts]:
+    """They follow from the pod alone and are kept: under pressure the same pods are ranked again and again, and there
+    is no time."""
+    known = _known.setdefault((resource, profile), {})
+
+    def facts(pod: Pod) -> _Facts:
+        one = known.get(id(pod))
+        if one is None or one.pod is not pod:
+            if len(known) >= _MOST_KNOWN:
+                known.clear()
+            one = known[id(pod)] = _Facts(
+                pod,
+                pod_class(pod, profile),
+                _request(pod, resource, profile),
+                is_critical(pod, profile),
+                pod.spec.priority or 0,
+                _age(pod),
+            )
+        return one
+
+    return facts
+
+
+def _age(pod: Pod) -> Age:
+    created = pod.metadata.creation_timestamp or ""
+    # Turned round, letter by letter; and what begins alike and is longer is the later one.
+    younger_first = (*(-ord(letter) for letter in created), 1)
+    return younger_first, pod.key, pod.metadata.uid
 
 
 def _request(pod: Pod, resource: Resource, profile: Profile) -> Quantity:
     return eviction_request(pod, resource, with_pod_level=profile is Profile.KUBERNETES)
-
-
-def _over(used: int, request: Quantity) -> int:
-    return Quantity.of(used).nanos - request.nanos
 
 
 def _priority_key(one: Ranked, resource: Resource) -> tuple[int, ...]:

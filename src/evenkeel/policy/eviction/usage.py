@@ -77,10 +77,10 @@ def usage(seen: PodSnapshot, resource: Resource, on_disk: Collection[DiskPart] =
     stats = seen.stats
     if stats is None:
         return None
+    if resource is Resource.MEMORY:  # first: there is no time when it runs short
+        return _memory(stats)
     if resource is Resource.PIDS:
         return stats.process_count
-    if resource is Resource.MEMORY:
-        return _memory(stats)
     return sum(part.amount for part in _disk(seen.pod, stats, resource, on_disk))
 
 
