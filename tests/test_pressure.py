@@ -27,7 +27,7 @@ from evenkeel.api.profile import Profile
 from evenkeel.cgroup.driver import CgroupError
 from evenkeel.cgroup.tree import Version
 from evenkeel.host.memory_reading import CgroupMemory, NodeMemory
-from evenkeel.policy.eviction.brake import has_to_stand_still, is_loose, is_tight
+from evenkeel.policy.eviction.brake import has_to_be_held, is_loose, is_tight
 from evenkeel.policy.eviction.decide import Settings, State, decide
 from evenkeel.policy.eviction.pace import LEAST_SECONDS, MOST_SECONDS
 from evenkeel.policy.eviction.snapshot import MemoryFigures, NodeFigures, PodFigures, PodSnapshot, Snapshot
@@ -594,9 +594,9 @@ def test_those_above_their_request_stand_still_when_half_of_the_reserve_is_gone_
     assert not is_tight(50, 100)
     assert not is_loose(74, 100)
     assert is_loose(75, 100)
-    assert has_to_stand_still(12 * MIB, 10 * MIB, 100 * MIB)
-    assert not has_to_stand_still(11 * MIB, 10 * MIB, 100 * MIB)  # the next look is soon enough
-    assert not has_to_stand_still(10 * MIB, 10 * MIB, 0)
+    assert has_to_be_held(12 * MIB, 10 * MIB, 100 * MIB)
+    assert not has_to_be_held(11 * MIB, 10 * MIB, 100 * MIB)  # the next look is soon enough
+    assert not has_to_be_held(10 * MIB, 10 * MIB, 0)
 
 
 class FreezingKernel(CountingKernel):
@@ -654,6 +654,53 @@ def test_nobody_stands_still_where_nobody_goes(tmp_path):
     figures.close()
 
 
+class Throttling(Unheard):
+    def __init__(self) -> None:
+        self.told: list[dict[str, int]] = []
+
+    def throttling(self, most_bytes: dict[str, int]) -> None:
+        self.told.append(most_bytes)
+
+
+@pytest.mark.req("A15")
+def test_who_is_hardly_above_his_request_is_throttled_only_when_he_has_grown(tmp_path):
+    batch, web = pods_of(PODS)
+    tiny = batch._replace(metadata=batch.metadata._replace(name="tiny", uid="u-tiny"))
+    figures, reports = Figures(Profile.DOCUMENTS), Throttling()
+    departures = Departures(Profile.DOCUMENTS, lambda *_: None)
+    watched = roster(tmp_path, 400, (batch, 0), (web, 0), (tiny, 0))
+    v2(tmp_path / "root", 390)
+    v2(tmp_path / "u-batch", 200)
+    v2(tmp_path / "u-web", 190)
+    v2(tmp_path / "u-tiny", 1)
+    figures.follow(watched)
+    look = figures.look(1.0)
+    thresholds = parse_thresholds(hard={"memory.available": "100Mi"}, enforce_node_allocatable=("pods",))
+    marks = marks_of((one for one in thresholds if one.signal is Signal.ALLOCATABLE_MEMORY_AVAILABLE), look)
+    relief = Relief(figures, departures, CountingKernel, reports)
+    relief.follow(watched, marks)
+    relief.throttle(look, 1.0)
+    assert reports.told == []  # nobody goes
+    departures.asked("u-batch", 1.0, 600)
+    relief.goes(CountingKernel(), "/k/u-batch", 1.0)
+    relief.throttle(look, 1.01)
+    assert reports.told == []  # most are gone by then
+    relief.throttle(look, 1.2)
+    assert reports.told == [{"u-web": 190 * MIB}]
+    v2(tmp_path / "u-web", 191)
+    v2(tmp_path / "u-tiny", 9)
+    relief.throttle(look, 1.21)
+    assert len(reports.told) == 1
+    relief.throttle(look, 1.4)
+    assert reports.told[1:] == [{"u-web": 190 * MIB, "u-tiny": 9 * MIB}]
+    relief.throttle(look, 1.6)
+    assert len(reports.told) == 2
+    v2(tmp_path / "root", 200)
+    relief.throttle(figures.look(1.7), 1.7)
+    assert reports.told[2:] == [{}]
+    figures.close()
+
+
 @pytest.mark.req("A15", "E9")
 def test_a_throttled_pod_is_kept_so_by_the_pass_that_heals_and_let_go_without_drift(place):
     kernel = place.kernel
@@ -668,11 +715,14 @@ def test_a_throttled_pod_is_kept_so_by_the_pass_that_heals_and_let_go_without_dr
             assert kernel.cgroups[path]["memory.high"] == str(96 * MIB)
             agent._sync.heal()
             assert kernel.cgroups[path]["memory.high"] == str(96 * MIB)
+            throttle.set({"u-web": 96 * MIB, "u-batch": 5 * MIB})  # one more
+            assert kernel.cgroups[path]["memory.high"] == str(96 * MIB)
             throttle.set({})
             assert kernel.cgroups[path]["memory.high"] == "max"
             agent._sync.heal()
             await until(lambda: "ThrottleOver" in [one.reason for one in agent.happenings("default/web")])
-            assert "Throttled" in [one.reason for one in agent.happenings("default/web")]
+            told = [one.reason for one in agent.happenings("default/web")]
+            assert told.count("Throttled") == 1
             assert "DriftRepaired" not in [one.reason for one in agent.happenings()]
             throttle.set({"u-web": 96 * MIB})
             agent._pressure._throttle.set = lambda _: None  # the agent is killed: it lets go of nobody

@@ -16,13 +16,14 @@ from evenkeel.agent.pressure.reports import Reports
 from evenkeel.agent.pressure.roster import Roster
 from evenkeel.cgroup.driver import Driver
 from evenkeel.cgroup.tree import Version
-from evenkeel.policy.eviction.brake import has_to_stand_still, is_loose, is_tight
+from evenkeel.policy.eviction.brake import has_to_be_held, is_loose, is_tight
 from evenkeel.policy.eviction.reclaim import Trend, can_take_back
 
 _RECLAIM_SECONDS = 1.0  # without anything coming back, before somebody has to go
 _MOST_RECLAIM_SECONDS = 3.0
 _RECLAIM_AGAIN_SECONDS = 5.0  # after it did not help
-# After somebody was told to go, before the others are throttled: most are gone by then.
+# After somebody was told to go, before the others are throttled: most are gone by then. And before those are who have
+# grown meanwhile.
 _THROTTLE_SECONDS = 0.05
 
 
@@ -49,8 +50,8 @@ class Relief:
         self._left_before = 0  # at the last look
         self._came_at = 0.0  # when that had last become more
         self._brake = Brake(guard)
-        self._throttled: frozenset[str] = frozenset()  # UIDs
-        self._gone_at = 0.0  # when somebody was last told to go
+        self._throttled: dict[str, int] = {}  # by UID, at so many bytes
+        self._no_throttle_before = 0.0
 
     def start(self) -> None:
         self._hands.start()
@@ -67,7 +68,7 @@ class Relief:
 
     def goes(self, driver: Driver, path: str, now: float) -> None:
         """This one was told to go, and must be able to."""
-        self._gone_at = now
+        self._no_throttle_before = now + _THROTTLE_SECONDS
         self._brake.let_go(driver, path)
 
     # Taking back
@@ -144,7 +145,7 @@ class Relief:
             for member in self._roster.members
             if member.uid not in out
             and member.path not in self._brake.held
-            and has_to_stand_still(usages[member.uid] or 0, member.request_bytes, reserve)
+            and has_to_be_held(usages[member.uid] or 0, member.request_bytes, reserve)
         ]
         if wanted or not self._brake.is_holding:
             self._brake.hold(driver, (member.path for member in wanted), now)
@@ -160,18 +161,22 @@ class Relief:
             return
         if not is_any or not is_really_short(self._marks, look):
             if self._throttled:
-                self._throttled = frozenset()
+                self._throttled = {}
                 self._reports.throttling({})
             return
-        if self._throttled or now - self._gone_at < _THROTTLE_SECONDS:
+        if now < self._no_throttle_before:
             return
+        self._no_throttle_before = now + _THROTTLE_SECONDS
         leaving = self._departures.uids()
+        reserve = min(mark.due_bytes for mark in self._marks)
         usages = self._figures.usages()
-        most = {
+        more = {
             member.uid: usage
             for member in self._roster.members
-            if member.uid not in leaving and (usage := usages[member.uid] or 0) > member.request_bytes
+            if member.uid not in leaving
+            and member.uid not in self._throttled
+            and has_to_be_held(usage := usages[member.uid] or 0, member.request_bytes, reserve)
         }
-        if most:
-            self._throttled = frozenset(most)
-            self._reports.throttling(most)
+        if more:
+            self._throttled = self._throttled | more
+            self._reports.throttling(self._throttled)

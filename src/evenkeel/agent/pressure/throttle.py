@@ -54,10 +54,9 @@ class Throttle:
             if held is None or cgroup is None:
                 continue  # it is gone meanwhile
             wanted[cgroup.path] = (Setting(_HIGH, str(most), "A15", _REASON),)
-            message = (
-                f"memory is short: the pod, above its request, gets no more than {bytes_text(most)} for now"
-            )
-            self._telling.tell(WARNING, "Throttled", message, held.pod, figures={"memoryHighBytes": most})
+            if uid not in self._uids:
+                message = f"memory is short: the pod, above its request, gets no more than {bytes_text(most)} for now"
+                self._telling.tell(WARNING, "Throttled", message, held.pod, figures={"memoryHighBytes": most})
         for uid in self._uids.difference(most_bytes):
             held = self._holdings.get(uid)
             if held is not None:

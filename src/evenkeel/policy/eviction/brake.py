@@ -1,4 +1,4 @@
-"""When those above their requests have to stand still, so that what is left lasts until memory is back (A15, E12).
+"""When those above their requests are held, so that what is left lasts until memory is back (A15, E12).
 
 A kill is sent within milliseconds, but the memory of who was killed takes longer to come back, and meanwhile others may
 use up what lies below a hard threshold: then the kernel's own killer acts, and knows no rank.
@@ -19,6 +19,6 @@ def is_loose(left_bytes: int, reserve_bytes: int) -> bool:
     return left_bytes >= reserve_bytes * 3 // 4
 
 
-def has_to_stand_still(usage_bytes: int, request_bytes: int, reserve_bytes: int) -> bool:
-    """Whether the pod is one of those: never one within its request."""
+def has_to_be_held(usage_bytes: int, request_bytes: int, reserve_bytes: int) -> bool:
+    """Whether the pod is one of those who stand still, or are throttled: never one within its request."""
     return usage_bytes - request_bytes > reserve_bytes // _GROWN_SHARE
