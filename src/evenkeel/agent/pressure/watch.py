@@ -13,22 +13,20 @@ import time
 from collections.abc import Callable, Iterable
 
 from evenkeel.agent.pressure.departures import Departures
+from evenkeel.agent.pressure.evictor import Evictor
 from evenkeel.agent.pressure.figures import Figures, Look
 from evenkeel.agent.pressure.guarding import Guard
-from evenkeel.agent.pressure.intents import Intent, Intents
+from evenkeel.agent.pressure.intents import Intents
 from evenkeel.agent.pressure.marks import Mark, marks_met, marks_of, really_left
 from evenkeel.agent.pressure.patrol import Patrol
-from evenkeel.agent.pressure.reaper import Reaper
 from evenkeel.agent.pressure.recording import Step
 from evenkeel.agent.pressure.relief import Relief
 from evenkeel.agent.pressure.reports import Evicting, Reports, Timing
-from evenkeel.agent.pressure.roster import Member, Roster
+from evenkeel.agent.pressure.roster import Roster
 from evenkeel.agent.pressure.wakers import Wakers
-from evenkeel.cgroup.driver import CgroupError, Driver
-from evenkeel.host.dying import Dying, pids_of
+from evenkeel.cgroup.driver import Driver
 from evenkeel.host.protection import Haste, run_before_others
-from evenkeel.policy.eviction.decide import Decision, Eviction, Settings, State, decide, ranking
-from evenkeel.policy.eviction.message import shortage_message
+from evenkeel.policy.eviction.decide import Settings, State, decide, ranking
 from evenkeel.policy.eviction.pace import (
     LEAST_SECONDS,
     MOST_SECONDS,
@@ -37,9 +35,7 @@ from evenkeel.policy.eviction.pace import (
     look_after_seconds,
     will_be_told,
 )
-from evenkeel.policy.eviction.snapshot import Snapshot
 from evenkeel.policy.eviction.thresholds import Signal, Threshold
-from evenkeel.policy.eviction.usage import Resource, usage_by_part
 
 THREAD = "evenkeel-memory"  # as top and /proc show it
 
@@ -75,29 +71,25 @@ class Watch:
         clock: Callable[[], float] = time.time,
         guard: Guard | None = None,
     ) -> None:
-        self.evicting: dict[str, Evicting] = {}  # by UID, until the loop takes them out
         self._thresholds = thresholds
         self._settings = settings
         self._state = state
         self._cpus = cpus
         self._growth = fastest_growth(cpus)
         self._near_bytes = int(self._growth * _NEAR_SECONDS)
-        self._intents = intents
         self._reports = reports
-        self._clock = clock
         self._wakers = Wakers()
         self._figures = Figures(settings.profile)
         self._departures = Departures(settings.profile, reports.back)
         self._roster = Roster()
         self._new_roster: Roster | None = None
-        self._members: dict[str, Member] = {}
         self._marks: tuple[Mark, ...] = ()
         self._is_told = False  # the kernel tells of crossings in the pods' cgroup
         self._met: tuple[Threshold, ...] = ()
         self._decided_at = 0.0
         self._left_then = 0  # of what was short, at the last decision
         self._relief = Relief(self._figures, self._departures, make_driver, reports, guard)
-        self._reaper = Reaper()
+        self._evictor = Evictor(self._figures, self._departures, self._relief, intents, reports, clock)
         self._haste = Haste()
         self._hasty_until = 0.0
         self._crossing_until = 0.0
@@ -116,15 +108,20 @@ class Watch:
 
     # The loop's side
 
+    @property
+    def evicting(self) -> dict[str, Evicting]:
+        """By UID, until the loop takes them out."""
+        return self._evictor.under_way
+
     def start(self) -> None:
         self._relief.start()
-        self._reaper.start()
+        self._evictor.start()
         self._patrol.start()
 
     def stop(self) -> None:
         self._patrol.stop()
         self._relief.stop()
-        self._reaper.stop()
+        self._evictor.stop()
         self._departures.close()
         self._figures.close()
         self._wakers.close()
@@ -205,9 +202,9 @@ class Watch:
     def _take_up(self, roster: Roster) -> None:
         self._new_roster = None
         before, self._roster = self._roster, roster
-        self._members = {member.uid: member for member in roster.members}
         self._figures.follow(roster)
-        self._departures.follow(set(self._members))
+        self._departures.follow({member.uid for member in roster.members})
+        self._evictor.follow(roster)
         if (roster.directory, roster.limit_bytes) != (before.directory, before.limit_bytes):
             self._marks = ()
         self._relief.follow(roster, self._marks)
@@ -323,53 +320,10 @@ class Watch:
                 self._reports.stepped(step, after, Timing(began))
             return False
         sys.setswitchinterval(_PASSING_SECONDS)
-        member = self._members[victim.pod.metadata.uid]
-        step = self._with_parts(step, victim, member)
-        sent_at = self._evict(step, member, now)
+        step, sent_at = self._evictor.evict(step, victim, self._patrol.driver, now)
         self._met = ()  # the next look decides anew, with what is then on its way back
         self._reports.stepped(step, after, Timing(began, sent_at))
         return True
-
-    def _with_parts(self, step: Step, victim: Eviction, member: Member) -> Step:
-        """The step with the victim's own parts looked at, too (E14)."""
-        pods = list(step.snapshot.pods)
-        place = next(place for place, seen in enumerate(pods) if seen.pod is victim.pod)
-        pods[place] = self._figures.with_parts(pods[place], member)
-        if victim.shortage is not None:
-            reason = victim.shortage._replace(parts=usage_by_part(pods[place], Resource.MEMORY))
-            victim = victim._replace(shortage=reason, message=shortage_message(reason))
-        snapshot: Snapshot = step.snapshot._replace(pods=tuple(pods))
-        decision: Decision = step.decision._replace(victim=victim)
-        return step._replace(snapshot=snapshot, decision=decision)
-
-    def _evict(self, step: Step, member: Member, now: float) -> float | None:
-        """When the kill was sent; None if the pod was asked to end."""
-        eviction = step.decision.victim
-        assert eviction is not None
-        at = self._clock()
-        if eviction.grace_period_seconds > 0:
-            self.evicting[member.uid] = Evicting(member.uid, eviction, at)
-            self._reports.evicting(self.evicting[member.uid])
-            self._departures.asked(member.uid, now, eviction.grace_period_seconds)
-            self._relief.goes(self._patrol.driver, member.path, now)
-            return None
-        self._intents.write(Intent(member.uid, eviction.message, at))
-        dying = Dying(_pids(member))
-        # To be found by the loop before it looks at the pod's end. It is woken later: it would be in the way now.
-        evicting = self.evicting[member.uid] = Evicting(member.uid, eviction, at)
-        is_sent = dying.kill(_pids(member))
-        sent_at = time.monotonic()
-        try:
-            self._patrol.driver.send_kill(member.path)  # whoever was started meanwhile, too
-        except CgroupError as error:
-            self._reports.noted(str(error))
-        if not is_sent:
-            sent_at = time.monotonic()
-        self._relief.goes(self._patrol.driver, member.path, sent_at)
-        self._reports.evicting(evicting)
-        self._reaper.release(dying)
-        self._departures.killed(member, self._roster.version, sent_at)
-        return sent_at
 
     def _outrun(self, now: float, look: Look) -> None:
         """The kernel's own killer acts: what we would have done at this moment is kept beside what it did (E12)."""
@@ -378,10 +332,6 @@ class Watch:
         _, decision = decide(self._state, snapshot, self._thresholds, self._settings)
         step = Step(self._state, snapshot, self._thresholds, self._settings, decision, is_done=False)
         self._reports.stepped(step, self._state, Timing(now, is_kernels=True))
-
-
-def _pids(member: Member) -> set[int]:
-    return {pid for _, directory in member.containers for pid in pids_of(directory)}
 
 
 def _is_hard(met: tuple[Threshold, ...]) -> bool:
