@@ -21,6 +21,9 @@ from tests.kernel.waiting import eventually
 from tests.machines.programs import programs
 
 NODE = "768Mi,8cpu"
+_MOST_PROCESSES_OF_A_POD = (
+    16  # while a runtime starts a container: the one that prepares it has threads of its own
+)
 SETTLE_SECONDS = 300.0
 
 
@@ -214,6 +217,8 @@ def _is_locked(path: Path) -> bool:
 
 def live(up: Up, directory: Path, *, seed: int, most_pods: int, kills: int) -> None:
     print(f"crash story with seed {seed}")
+    most_processes = max(int(up.root.read("pids.max")), _MOST_PROCESSES_OF_A_POD * most_pods)
+    up.root.write("pids.max", most_processes)
     story = Story(up, directory, seed, most_pods)
     up.start()
     for number in range(kills):
