@@ -630,28 +630,36 @@ def test_nobody_stands_still_for_longer_than_a_second_nor_again_at_once():
     assert brake.can_hold(12.1)
 
 
+class Short:
+    """A node whose pods, with so many MiB each, have left 10 of the 100 that are to be."""
+
+    def __init__(self, directory: Path, reports: Unheard, *pods: tuple[Pod, int]) -> None:
+        self.roster = roster(directory, 400, *((pod, 0) for pod, _ in pods))
+        self.figures = Figures(Profile.DOCUMENTS)
+        self.departures = Departures(Profile.DOCUMENTS, lambda *_: None)
+        v2(directory / "root", 390)
+        for pod, mib in pods:
+            v2(directory / pod.metadata.uid, mib)
+        self.figures.follow(self.roster)
+        self.look = self.figures.look(1.0)
+        thresholds = parse_thresholds(hard={"memory.available": "100Mi"}, enforce_node_allocatable=("pods",))
+        own = (one for one in thresholds if one.signal is Signal.ALLOCATABLE_MEMORY_AVAILABLE)
+        self.relief = Relief(self.figures, self.departures, CountingKernel, reports)
+        self.relief.follow(self.roster, marks_of(own, self.look))
+
+
 @pytest.mark.req("A15")
 def test_nobody_stands_still_where_nobody_goes(tmp_path):
     batch, web = pods_of(PODS)
-    kernel, figures = FreezingKernel(), Figures(Profile.DOCUMENTS)
-    departures = Departures(Profile.DOCUMENTS, lambda *_: None)
-    watched = roster(tmp_path, 400, (batch, 0), (web, 0))
-    v2(tmp_path / "root", 390)
-    v2(tmp_path / "u-batch", 200)
-    v2(tmp_path / "u-web", 190)
-    figures.follow(watched)
-    look = figures.look(1.0)
-    thresholds = parse_thresholds(hard={"memory.available": "100Mi"}, enforce_node_allocatable=("pods",))
-    marks = marks_of((one for one in thresholds if one.signal is Signal.ALLOCATABLE_MEMORY_AVAILABLE), look)
-    relief = Relief(figures, departures, lambda: kernel, Unheard())
-    relief.follow(watched, marks)
+    kernel, short = FreezingKernel(), Short(tmp_path, Unheard(), (batch, 200), (web, 190))
+    relief, look = short.relief, short.look
     assert relief.is_tight(look)
     relief.hold(kernel, look, 1.0)
     assert not kernel.frozen
-    departures.killed(watched.members[0], Version.V2, 1.0)
+    short.departures.killed(short.roster.members[0], Version.V2, 1.0)
     relief.hold(kernel, look, 1.1)
     assert kernel.frozen == {"/k/u-web"}
-    figures.close()
+    short.figures.close()
 
 
 class Throttling(Unheard):
@@ -666,22 +674,12 @@ class Throttling(Unheard):
 def test_who_is_hardly_above_his_request_is_throttled_only_when_he_has_grown(tmp_path):
     batch, web = pods_of(PODS)
     tiny = batch._replace(metadata=batch.metadata._replace(name="tiny", uid="u-tiny"))
-    figures, reports = Figures(Profile.DOCUMENTS), Throttling()
-    departures = Departures(Profile.DOCUMENTS, lambda *_: None)
-    watched = roster(tmp_path, 400, (batch, 0), (web, 0), (tiny, 0))
-    v2(tmp_path / "root", 390)
-    v2(tmp_path / "u-batch", 200)
-    v2(tmp_path / "u-web", 190)
-    v2(tmp_path / "u-tiny", 1)
-    figures.follow(watched)
-    look = figures.look(1.0)
-    thresholds = parse_thresholds(hard={"memory.available": "100Mi"}, enforce_node_allocatable=("pods",))
-    marks = marks_of((one for one in thresholds if one.signal is Signal.ALLOCATABLE_MEMORY_AVAILABLE), look)
-    relief = Relief(figures, departures, CountingKernel, reports)
-    relief.follow(watched, marks)
+    reports = Throttling()
+    short = Short(tmp_path, reports, (batch, 200), (web, 190), (tiny, 1))
+    relief, look = short.relief, short.look
     relief.throttle(look, 1.0)
     assert reports.told == []  # nobody goes
-    departures.asked("u-batch", 1.0, 600)
+    short.departures.asked("u-batch", 1.0, 600)
     relief.goes(CountingKernel(), "/k/u-batch", 1.0)
     relief.throttle(look, 1.01)
     assert reports.told == []  # most are gone by then
@@ -696,9 +694,9 @@ def test_who_is_hardly_above_his_request_is_throttled_only_when_he_has_grown(tmp
     relief.throttle(look, 1.6)
     assert len(reports.told) == 2
     v2(tmp_path / "root", 200)
-    relief.throttle(figures.look(1.7), 1.7)
+    relief.throttle(short.figures.look(1.7), 1.7)
     assert reports.told[2:] == [{}]
-    figures.close()
+    short.figures.close()
 
 
 @pytest.mark.req("A15", "E9")
