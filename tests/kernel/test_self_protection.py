@@ -4,6 +4,8 @@ watchdog that hears from it."""
 import os
 import signal
 import socket
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -85,6 +87,22 @@ def test_the_guard_is_beside_the_agent_with_its_score_is_replaced_and_ends_with_
     assert agent.stop() == 0
     assert not is_alive(last)
     assert not [path for path in own(agent).paths() if path.exists()]
+
+
+@pytest.mark.cgroup("host")
+def test_an_agent_that_is_refused_leaves_no_cgroup(cgroup_root: Cgroup, tmp_path: Path):
+    name = f"/{cgroup_root.paths()[0].name}/new/newer"
+    command = [sys.executable, "-m", "evenkeel", "up", "--state-dir", str(tmp_path), "--cgroup-root", name]
+    done = subprocess.run(
+        [*command, "--runtime-endpoint", f"unix://{tmp_path}/nobody.sock"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "nobody.sock" in done.stderr
+    assert not [path for path in cgroup_root.paths() if (path / "new").exists()]
 
 
 @pytest.mark.processes_only("nothing runs")

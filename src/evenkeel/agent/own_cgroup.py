@@ -36,11 +36,15 @@ class OwnCgroup:
         self._origins = origins  # one for each
 
     def step_out(self) -> None:
-        """This process alone, as far as that goes; the cgroup goes if nobody else is in it."""
+        """This process alone, as far as that goes; the cgroup goes if nobody else is in it, and so do those above it
+        that were not there before."""
         for directory, origin in zip(self._directories, self._origins, strict=True):
-            _move(os.getpid(), (origin, directory.removesuffix(self.path)))
+            top = directory.removesuffix(self.path)
+            _move(os.getpid(), (origin, top))
             with suppress(OSError):
                 os.rmdir(directory)
+                for above in reversed(self.made):
+                    os.rmdir(top + above)
         self._let_go()
 
     def leave(self) -> str:
