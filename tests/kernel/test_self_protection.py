@@ -97,7 +97,7 @@ def test_an_agent_that_is_refused_leaves_no_cgroup(cgroup_root: Cgroup, tmp_path
         [*command, "--runtime-endpoint", f"unix://{tmp_path}/nobody.sock"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert done.returncode == 1
