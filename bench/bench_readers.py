@@ -25,7 +25,7 @@ from evenkeel.server.listen import connect, listen
 
 READERS = 900
 SLOW = 100  # who send half a request, or never read
-ROUNDS = 50  # of each turn: of fewer, the 99th of a hundred would be the worst of all
+ROUNDS = 100  # of each turn: of fewer, the 99th of a hundred is as good as the worst of all
 WATCH = b"GET /view/watch HTTP/1.1\r\nHost: x\r\n"  # and an empty line
 
 
