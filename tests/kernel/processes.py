@@ -27,6 +27,10 @@ class Program:
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
+    def give_way(self) -> None:
+        """Runs when nobody else wants the processor."""
+        os.sched_setscheduler(self.pid, os.SCHED_IDLE, os.sched_param(0))
+
     def tell(self, line: str) -> None:
         """Say `line` and do not wait for the answer."""
         assert self._process.stdin is not None
