@@ -155,7 +155,7 @@ class Quantity:
 NANOS: Final = 10**9
 _NANOS_IN_MILLI: Final = 10**6
 _MAX_BINARY_NANOS: Final = (2**63 - 1) * NANOS
-_MIN_INT64NANOS: Final = -(2**63) * NANOS
+_MIN_INT64_NANOS: Final = -(2**63) * NANOS
 
 # No amount comes near 4000 digits; without an end to them a short text ("1e999999999") could fill the memory.
 _MAX_DIGITS: Final = 4000
@@ -280,7 +280,7 @@ def _canonical(nanos: int, form: Format) -> str:
     if form == BinarySI and abs(nanos) >= 1024 * NANOS and nanos % NANOS == 0:
         units, times = nanos // NANOS, 0
         # The least int64 has no positive twin and stays undivided; "-8Ei" would not be read back as the same.
-        while units % 1024 == 0 and times < 6 and nanos != _MIN_INT64NANOS:
+        while units % 1024 == 0 and times < 6 and nanos != _MIN_INT64_NANOS:
             units //= 1024
             times += 1
         return f"{units}{_BINARY_SUFFIXES[times]}"

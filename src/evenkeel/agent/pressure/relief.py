@@ -13,7 +13,7 @@ from evenkeel.agent.pressure.guarding import Guard
 from evenkeel.agent.pressure.hands import Hands
 from evenkeel.agent.pressure.marks import Mark, is_really_short, really_left
 from evenkeel.agent.pressure.reports import Reports
-from evenkeel.agent.pressure.roster import Roster
+from evenkeel.agent.pressure.roster import Member, Roster
 from evenkeel.cgroup.driver import Driver
 from evenkeel.cgroup.tree import Version
 from evenkeel.policy.eviction.brake import has_to_be_held, is_loose, is_tight
@@ -137,16 +137,8 @@ class Relief:
         if not self._brake.can_hold(now) or all(is_loose(one, mark.due_bytes) for one, mark in left):
             self._brake.release(driver, now)
             return
-        out = self._departures.uids()
-        reserve = min(mark.due_bytes for _, mark in left)
-        usages = self._figures.usages()
-        wanted = [
-            member
-            for member in self._roster.members
-            if member.uid not in out
-            and member.path not in self._brake.held
-            and has_to_be_held(usages[member.uid] or 0, member.request_bytes, reserve)
-        ]
+        grown = self._grown(min(mark.due_bytes for _, mark in left))
+        wanted = [member for member, _ in grown if member.path not in self._brake.held]
         if wanted or not self._brake.is_holding:
             self._brake.hold(driver, (member.path for member in wanted), now)
             self._reports.holding(tuple(member.uid for member in wanted))
@@ -167,16 +159,19 @@ class Relief:
         if now < self._no_throttle_before:
             return
         self._no_throttle_before = now + _THROTTLE_SECONDS
-        leaving = self._departures.uids()
-        reserve = min(mark.due_bytes for mark in self._marks)
-        usages = self._figures.usages()
-        more = {
-            member.uid: usage
-            for member in self._roster.members
-            if member.uid not in leaving
-            and member.uid not in self._throttled
-            and has_to_be_held(usage := usages[member.uid] or 0, member.request_bytes, reserve)
-        }
+        grown = self._grown(min(mark.due_bytes for mark in self._marks))
+        more = {member.uid: usage for member, usage in grown if member.uid not in self._throttled}
         if more:
             self._throttled = self._throttled | more
             self._reports.throttling(self._throttled)
+
+    def _grown(self, reserve_bytes: int) -> list[tuple[Member, int]]:
+        """Those who have to be held, with what they use; who leaves already need not be."""
+        leaving = self._departures.uids()
+        usages = self._figures.usages()
+        return [
+            (member, usage)
+            for member in self._roster.members
+            if member.uid not in leaving
+            and has_to_be_held(usage := usages[member.uid] or 0, member.request_bytes, reserve_bytes)
+        ]

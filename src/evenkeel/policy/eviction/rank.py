@@ -81,25 +81,23 @@ def rank(
 ) -> tuple[Ranked, ...]:
     """All of `pods`, who would go first first. `spared` marks those who do not go at all."""
     order = order or default_order(profile)
-    spares = _spares_in_kubernetes if profile is Profile.KUBERNETES else _SPARES[need]
+    is_kubernetes = profile is Profile.KUBERNETES
     facts = _facts_of(resource, profile)
     ranked = []
     for seen in pods:  # hundreds of them, when there is no time
         _, qos, request, critical, priority, age = facts(seen.pod)
         used = usage(seen, resource, on_disk)
         over = (used or 0) * NANOS - request.nanos
-        spared = spares(used, over > 0, critical)
+        spared = (Spared.CRITICAL if critical else None) if is_kubernetes else _spared(used, over > 0, need)
         ranked.append(Ranked(seen, qos, used, request, over, over > 0, critical, spared, priority, age))
-    if profile is Profile.KUBERNETES and resource is Resource.INODES:
+    if is_kubernetes and resource is Resource.INODES:
         # Kubelet holds inodes against the request for bytes here, and only here.
         ranked = [one._replace(over=_over_bytes(one, profile)) for one in ranked]
     key = _priority_key if order is Order.PRIORITY else _class_key
-    if profile is Profile.DOCUMENTS:
-        ranked.sort(
-            key=lambda one: (one.spared is not None, one.critical, *key(one, resource), one.age),
-        )
-    else:
+    if is_kubernetes:
         ranked.sort(key=lambda one: (*key(one, resource), one.age))
+    else:
+        ranked.sort(key=lambda one: (one.spared is not None, one.critical, *key(one, resource), one.age))
     return tuple(ranked)
 
 
@@ -128,23 +126,14 @@ def need_of(signal: Signal, snapshot: Snapshot, profile: Profile) -> Need:
     return Need.SYSTEM if used * NANOS <= requested else Need.PODS
 
 
-def _spares_in_kubernetes(used: int | None, is_above: bool, is_critical: bool) -> Spared | None:  # noqa: ARG001, FBT001
-    return Spared.CRITICAL if is_critical else None
-
-
-def _spares_for_pods(used: int | None, is_above: bool, is_critical: bool) -> Spared | None:  # noqa: FBT001
+def _spared(used: int | None, is_above: bool, need: Need) -> Spared | None:  # noqa: FBT001
     if is_above:
         return None
-    return _spares_for_system(used, is_above, is_critical) or Spared.WITHIN_REQUEST
-
-
-def _spares_for_system(used: int | None, is_above: bool, is_critical: bool) -> Spared | None:  # noqa: ARG001, FBT001
     if used is None:
         return Spared.UNKNOWN
-    return Spared.NO_USAGE if used <= 0 else None
-
-
-_SPARES = {Need.PODS: _spares_for_pods, Need.SYSTEM: _spares_for_system}
+    if used <= 0:
+        return Spared.NO_USAGE
+    return Spared.WITHIN_REQUEST if need is Need.PODS else None
 
 
 def _over_bytes(one: Ranked, profile: Profile) -> int:
