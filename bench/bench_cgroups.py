@@ -18,15 +18,14 @@ from bench.figure import Figure, against, ratio_at_most, value_at_most
 from bench.reference import compiled
 from evenkeel.api.config import KubeletConfiguration, defaulted
 from evenkeel.api.manifests import read_manifests
-from evenkeel.cgroup.drivers.base import CgroupfsDriver
+from evenkeel.cgroup.drivers.base_driver import CgroupfsDriver
 from evenkeel.cgroup.drivers.cgroupfs import Cgroupfs
 from evenkeel.cgroup.drivers.detect import detect, driver_for
-from evenkeel.cgroup.planner import Planner
+from evenkeel.cgroup.plan import Planner
 from evenkeel.cgroup.reconcile import Report, reconcile, reconcile_changed
 from evenkeel.cgroup.statistics import V1_FILES, V2_FILES
 from evenkeel.cgroup.tree import Tree, Version
-from evenkeel.policy.node import node_view
-from evenkeel.policy.node_size import parse_node
+from evenkeel.policy.node_view import node_view, parse_node
 from evenkeel.policy.provision import PodMoment
 
 PODS = 110

@@ -23,12 +23,12 @@ from tests.machines.programs import programs
 from bench.bench_agent import resident_mib
 from bench.figure import Figure, Target, ratio_at_most, value_at_most
 from bench.reference import compiled
-from evenkeel.agent.journal import Journal
-from evenkeel.agent.pressure.recording import KIND
-from evenkeel.agent.pressure.watch import THREAD
 from evenkeel.cli.client import Client
 from evenkeel.errors import EvenkeelError
-from evenkeel.host.guard import NAME as GUARD
+from evenkeel.journal.store import Journal
+from evenkeel.pressure.decision_records import EVICTION_KIND
+from evenkeel.pressure.guard import NAME as GUARD
+from evenkeel.pressure.memory.memory_watch import THREAD
 
 MIB = 1 << 20
 NODE_MIB = 2048
@@ -173,7 +173,7 @@ def is_under_pressure(client: Client) -> bool:
 
 def kill_sent(state: str, name: str) -> float | None:
     with Journal.read(f"{state}/journal.db") as journal:
-        for record in journal.decisions(KIND):
+        for record in journal.decisions(EVICTION_KIND):
             assert isinstance(record.decision, dict)
             if any(one["pod"] == f"default/{name}" for one in record.decision["evictions"]):
                 return record.decision["killSentAt"]

@@ -11,7 +11,7 @@ from evenkeel.cgroup.diff import as_observed, diff
 from evenkeel.cgroup.plan import plan
 from evenkeel.cgroup.tree import Setting
 from evenkeel.policy.allocatable import NodeCapacity
-from evenkeel.policy.node import node_view
+from evenkeel.policy.node_view import node_view
 from evenkeel.policy.provision import PodMoment
 
 PODS = 500

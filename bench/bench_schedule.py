@@ -10,16 +10,15 @@ from itertools import islice
 from time import process_time
 
 from bench.figure import Figure, against, value_at_least
+from evenkeel.api.config import Profile
 from evenkeel.api.container import Container
-from evenkeel.api.metadata import ObjectMeta
 from evenkeel.api.node import Node, NodeStatus
-from evenkeel.api.pod import Pod, PodSpec
-from evenkeel.api.profile import Profile
+from evenkeel.api.pod import ObjectMeta, Pod, PodSpec
 from evenkeel.api.resources import ResourceRequirements
-from evenkeel.policy.scheduling.arrays import ArrayCluster
-from evenkeel.policy.scheduling.cluster import Cluster, Placement, node_infos, schedule
-from evenkeel.policy.scheduling.score import Scoring
 from evenkeel.quantity import Quantity
+from evenkeel.simulate.array_cluster import ArrayCluster
+from evenkeel.simulate.cluster import Cluster, Placement, node_infos, schedule
+from evenkeel.simulate.score import Scoring
 
 NODES = 5_000
 PODS = 10_000

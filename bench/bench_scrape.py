@@ -16,19 +16,16 @@ from time import process_time
 from bench.bench_cgroups import applied, cgroups, told
 from bench.figure import Figure, against, ratio_at_most
 from bench.reference import compiled
-from evenkeel.agent.counts import Counts
-from evenkeel.agent.node_status import node_object
-from evenkeel.agent.picture import Picture
-from evenkeel.agent.sweep import SweepThread
+from evenkeel.agent.observe.counters import Counts
+from evenkeel.agent.observe.node_snapshot import Picture, node_object
+from evenkeel.agent.observe.sweep import SweepThread
 from evenkeel.api.config import KubeletConfiguration
-from evenkeel.api.pod import Pod
-from evenkeel.api.status import ContainerState, ContainerStateRunning, ContainerStatus, PodStatus
-from evenkeel.cgroup.drivers.base import CgroupfsDriver
+from evenkeel.api.pod import ContainerState, ContainerStateRunning, ContainerStatus, Pod, PodStatus
+from evenkeel.cgroup.drivers.base_driver import CgroupfsDriver
 from evenkeel.cgroup.statistics import V1_FILES, V2_FILES
 from evenkeel.cgroup.tree import Tree, Version
 from evenkeel.policy.eviction.snapshot import PodFigures
-from evenkeel.policy.node import node_view
-from evenkeel.policy.node_size import parse_node
+from evenkeel.policy.node_view import node_view, parse_node
 from evenkeel.server.metrics import node_metrics
 from evenkeel.server.metrics_cgroups import Labels, cadvisor_metrics, resource_metrics
 from evenkeel.server.summary import summary

@@ -6,16 +6,16 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from evenkeel.agent.agent import Agent
-from evenkeel.agent.journal import Journal
-from evenkeel.agent.sources import PodFiles
+from evenkeel.agent.sources.pod_files import PodFiles
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.api.manifests import read_manifests
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.driver import Statistics
 from evenkeel.cgroup.tree import Setting
+from evenkeel.journal.store import Journal
 from evenkeel.policy.admission import Refusal
 from evenkeel.policy.allocatable import NodeCapacity
-from evenkeel.policy.node import node_view
+from evenkeel.policy.node_view import node_view
 from evenkeel.runtime.interface import (
     Attempt,
     Directories,
@@ -29,7 +29,7 @@ from evenkeel.runtime.interface import (
     RuntimeEvent,
     StartFailed,
 )
-from evenkeel.runtime.proc_stat import Process
+from evenkeel.runtime.procfs import Process
 from tests.test_reconcile import Kernel
 
 GIB = 2**30

@@ -1,8 +1,7 @@
 """Pods, their figures and nodes for the tests of eviction, in few words."""
 
 from evenkeel.api.container import Container
-from evenkeel.api.metadata import ObjectMeta
-from evenkeel.api.pod import EmptyDirVolumeSource, HostPathVolumeSource, Pod, PodSpec, Volume
+from evenkeel.api.pod import EmptyDirVolumeSource, HostPathVolumeSource, ObjectMeta, Pod, PodSpec, Volume
 from evenkeel.api.resources import ResourceRequirements
 from evenkeel.policy.eviction.snapshot import (
     ContainerFigures,

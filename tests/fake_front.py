@@ -5,18 +5,23 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from evenkeel.agent.history import Advice
-from evenkeel.agent.interface import ADDED, DELETED, MODIFIED, Applied, ContainerUsage, NodeUsage, PodChange
-from evenkeel.agent.picture import is_notable
-from evenkeel.agent.records import NORMAL, Happening
-from evenkeel.agent.story import Story
+from evenkeel.agent.front import ADDED, DELETED, MODIFIED, Applied, ContainerUsage, NodeUsage, PodChange
+from evenkeel.agent.observe.history import Advice
+from evenkeel.agent.observe.node_snapshot import is_notable
+from evenkeel.agent.observe.story import Story
 from evenkeel.api.config import KubeletConfiguration, defaulted
-from evenkeel.api.metadata import ObjectMeta
 from evenkeel.api.node import Node, NodeCondition, NodeStatus
-from evenkeel.api.pod import Pod
-from evenkeel.api.status import ContainerState, ContainerStateRunning, ContainerStatus, PodStatus
+from evenkeel.api.pod import (
+    ContainerState,
+    ContainerStateRunning,
+    ContainerStatus,
+    ObjectMeta,
+    Pod,
+    PodStatus,
+)
 from evenkeel.cgroup.driver import Statistics
 from evenkeel.errors import EvenkeelError
+from evenkeel.journal.records import NORMAL, Happening
 from evenkeel.quantity import Quantity
 from evenkeel.server.app import serve
 from tests.pictures import Painter

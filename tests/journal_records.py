@@ -1,7 +1,7 @@
 """Pods and happenings for the journal's tests."""
 
-from evenkeel.agent.records import NORMAL, Happening, HeldPod
-from evenkeel.policy.lifecycle.life import ContainerLife, Ended, PodLife, Verdict
+from evenkeel.journal.records import NORMAL, Happening, HeldPod
+from evenkeel.policy.lifecycle.pod_state import ContainerLife, Ended, PodLife, Verdict
 from tests.strategies import asks, container, pod
 
 LIFE = PodLife(

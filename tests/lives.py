@@ -4,9 +4,8 @@ from evenkeel.api.defaults import default_pod
 from evenkeel.api.pod import Pod
 from evenkeel.policy.lifecycle import changes
 from evenkeel.policy.lifecycle.actions import Actions, actions
-from evenkeel.policy.lifecycle.life import PodLife
-from evenkeel.policy.lifecycle.settings import LifeSettings
-from evenkeel.policy.lifecycle.status import pod_phase, pod_status
+from evenkeel.policy.lifecycle.pod_state import LifeSettings, PodLife
+from evenkeel.policy.lifecycle.pod_status import pod_phase, pod_status
 
 ACCEPTED_AT = 1000.0
 _DEFAULTS = LifeSettings()

@@ -2,22 +2,20 @@
 
 from collections.abc import Callable, Sequence
 
-from evenkeel.agent.counts import Counts
-from evenkeel.agent.daemons import AGENT, RUNTIME, Daemon
-from evenkeel.agent.node_status import node_object
-from evenkeel.agent.picture import Picture
-from evenkeel.agent.records import Happening
-from evenkeel.agent.samples import Sample
-from evenkeel.agent.sweep import Sweep
-from evenkeel.api.amount import Amount
+from evenkeel.agent.node.daemons import AGENT, RUNTIME, Daemon
+from evenkeel.agent.observe.counters import Counts
+from evenkeel.agent.observe.node_snapshot import Picture, node_object
+from evenkeel.agent.observe.sweep import Sweep
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.api.pod import Pod
+from evenkeel.api.scalars import Amount
 from evenkeel.cgroup.diff import as_observed
 from evenkeel.cgroup.driver import Statistics
-from evenkeel.cgroup.planner import Planner
+from evenkeel.cgroup.plan import Planner
 from evenkeel.cgroup.tree import Cgroup
-from evenkeel.host.node_figures import Interface, MachineFigures, Pressures
-from evenkeel.host.pressure import PressureFigures, Stalls
+from evenkeel.host.node_figures import Interface, MachineFigures, Pressures, Sample
+from evenkeel.host.psi import PressureFigures, Stalls
+from evenkeel.journal.records import Happening
 from evenkeel.policy.allocatable import NodeCapacity
 from evenkeel.policy.eviction.snapshot import (
     ContainerFigures,
@@ -28,7 +26,7 @@ from evenkeel.policy.eviction.snapshot import (
     PodFigures,
     ProcessFigures,
 )
-from evenkeel.policy.node import node_view
+from evenkeel.policy.node_view import node_view
 from evenkeel.policy.provision import PodMoment
 
 GIB, MIB = 2**30, 2**20

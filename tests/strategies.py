@@ -5,18 +5,16 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from evenkeel.api.config import KubeletConfiguration
+from evenkeel.api.config import KubeletConfiguration, Profile
 from evenkeel.api.container import Container
 from evenkeel.api.defaults import default_pod
-from evenkeel.api.duration import Duration
-from evenkeel.api.metadata import ObjectMeta
-from evenkeel.api.pod import Pod, PodSpec
-from evenkeel.api.profile import Profile
+from evenkeel.api.pod import ObjectMeta, Pod, PodSpec
 from evenkeel.api.resources import CPU, MEMORY, ResourceRequirements
+from evenkeel.api.scalars import Duration
 from evenkeel.cgroup.plan import plan
 from evenkeel.cgroup.tree import Kind, Version
 from evenkeel.policy.allocatable import NodeCapacity
-from evenkeel.policy.node import NodeView, node_view
+from evenkeel.policy.node_view import NodeView, node_view
 from evenkeel.policy.provision import PodMoment
 from evenkeel.quantity import ZERO, Quantity
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenkeel.api.aggregate import add_to
-from evenkeel.api.profile import Profile
+from evenkeel.api.config import Profile
 from evenkeel.policy.admission import admit, requested
 from tests.strategies import amounts, asks, container, node, pod, valid_pods
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from evenkeel.agent.history import Advice, History
-from evenkeel.agent.use_over_time import Watched
+from evenkeel.agent.observe.history import Advice, History
+from evenkeel.agent.observe.history_file import Watched
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.cgroup.tree import Kind
 from evenkeel.cli.doctor import over_time

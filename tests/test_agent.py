@@ -12,11 +12,11 @@ import pytest
 
 from evenkeel.agent import agent as agent_module
 from evenkeel.agent.agent import Agent
-from evenkeel.agent.journal import Journal, JournalError
 from evenkeel.api.config import KubeletConfiguration
-from evenkeel.cgroup.drivers.refusals import NotAvailable
+from evenkeel.cgroup.drivers.kernel_refusals import NotAvailable
 from evenkeel.errors import EvenkeelError
-from evenkeel.policy.cpu import shares, weight_keeping_ratio
+from evenkeel.journal.store import Journal, JournalError
+from evenkeel.policy.kernel_amounts import shares, weight_keeping_ratio
 from evenkeel.runtime.interface import Attempt, Launch, NoImage, Readiness, StartFailed
 from tests.agents import Place, pods_of, until
 
@@ -713,7 +713,7 @@ def test_what_was_set_on_the_cgroup_of_daemons_is_put_back_when_that_is_switched
 
 
 def test_of_pods_that_are_over_the_latest_are_kept(place, monkeypatch):
-    monkeypatch.setattr("evenkeel.agent.wanting._MOST_OVER", 2)
+    monkeypatch.setattr("evenkeel.agent.desired_pods._MOST_OVER", 2)
 
     async def story(agent: Agent) -> None:
         for number in range(4):

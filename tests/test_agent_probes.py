@@ -7,8 +7,8 @@ import ssl
 
 import pytest
 
-from evenkeel.agent.probe_requests import Answer, ask_http, ask_tcp, port_number
-from evenkeel.agent.probes import Probes
+from evenkeel.agent.probes.probe_requests import Answer, ask_http, ask_tcp, port_number
+from evenkeel.agent.probes.prober import Probes
 from evenkeel.api.container import (
     Container,
     ContainerPort,
@@ -18,7 +18,7 @@ from evenkeel.api.container import (
     Probe,
     TCPSocketAction,
 )
-from evenkeel.policy.lifecycle.probe import ProbeKind, ProbeVerdict
+from evenkeel.policy.lifecycle.probe_results import ProbeKind, ProbeVerdict
 from evenkeel.runtime.interface import Attempt, ExecResult, StartFailed
 
 PATIENT_SECONDS = 30.0

@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from evenkeel.agent.agent import Agent
-from evenkeel.agent.journal import Journal
-from evenkeel.agent.pressure import stall
-from evenkeel.agent.pressure.replaying import made_again
 from evenkeel.api.config import KubeletConfiguration
-from evenkeel.api.duration import Duration
+from evenkeel.api.scalars import Duration
+from evenkeel.journal.store import Journal
 from evenkeel.policy.memory_stall import StallSample
+from evenkeel.pressure import memory_stalls
+from evenkeel.pressure.decision_records import made_again
 from tests.agents import Place, pods_of, until
 
 pytestmark = pytest.mark.req("C8", "E4")
@@ -60,7 +60,7 @@ def placed(tmp_path, monkeypatch: pytest.MonkeyPatch, answer: str) -> tuple[Plac
     place = Place(str(tmp_path), config)
     monkeypatch.setattr(place.kernel, "files", lambda path: {"memory": path}, raising=False)
     figures = Figures(place)
-    monkeypatch.setattr(stall, "read_at_mark", figures)
+    monkeypatch.setattr(memory_stalls, "read_at_mark", figures)
     return place, figures
 
 

@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenkeel.api.config import KubeletConfiguration
-from evenkeel.api.metadata import ObjectMeta
 from evenkeel.api.node import Node, NodeStatus
+from evenkeel.api.pod import ObjectMeta
 from evenkeel.errors import EvenkeelError, InvalidInput
 from evenkeel.policy.allocatable import (
     CgroupLimits,
@@ -16,7 +16,7 @@ from evenkeel.policy.allocatable import (
     reservation_problems,
     reserved_cgroup_limits,
 )
-from evenkeel.policy.node_size import capacity_of, parse_node
+from evenkeel.policy.node_view import capacity_of, parse_node
 from evenkeel.policy.reserved import parse_reserved, reserved_of
 from evenkeel.quantity import Quantity
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from evenkeel.api.cgroup_path import path_fault
+from evenkeel.api.scalars import path_fault
 
 
 @pytest.mark.req("B5")

@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from evenkeel.agent.records import WARNING
 from evenkeel.api.config import KubeletConfiguration
-from evenkeel.api.status import (
+from evenkeel.api.pod import (
     ContainerState,
     ContainerStateRunning,
     ContainerStateTerminated,
@@ -25,8 +24,9 @@ from evenkeel.api.status import (
     PodCondition,
     PodStatus,
 )
+from evenkeel.cli.common_flags import default_state_directory
 from evenkeel.cli.main import main
-from evenkeel.cli.state import default_state_directory
+from evenkeel.journal.records import WARNING
 from tests.fake_front import BORN, FakeFront, served
 
 POD = """\

@@ -4,12 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenkeel.api.config import DEFAULT_EVICTION_HARD, KubeletConfiguration, defaulted
+from evenkeel.api.config import DEFAULT_EVICTION_HARD, KubeletConfiguration, Profile, defaulted
 from evenkeel.api.config_file import read_config
 from evenkeel.api.config_validation import config_warnings, validate_config
-from evenkeel.api.cpuset import format_cpuset, parse_cpuset
-from evenkeel.api.duration import Duration
-from evenkeel.api.profile import Profile
+from evenkeel.api.scalars import Duration, format_cpuset, parse_cpuset
 from evenkeel.errors import EvenkeelError, InvalidInput
 from evenkeel.policy.startup import startup_problems
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenkeel.api.config import KubeletConfiguration, flag_of
-from evenkeel.api.duration import Duration
+from evenkeel.api.scalars import Duration
 from evenkeel.cli.config_flags import add_config_flags, config_from, given_config
 from evenkeel.errors import EvenkeelError
 

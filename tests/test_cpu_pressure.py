@@ -5,12 +5,12 @@ import asyncio
 import pytest
 
 from evenkeel.agent.agent import Agent
-from evenkeel.agent.journal import Journal
-from evenkeel.agent.pressure import cpu
-from evenkeel.agent.pressure.replaying import made_again
 from evenkeel.api.config import KubeletConfiguration
-from evenkeel.api.duration import Duration
+from evenkeel.api.scalars import Duration
 from evenkeel.cgroup.driver import Statistics
+from evenkeel.journal.store import Journal
+from evenkeel.pressure import cpu_pressure
+from evenkeel.pressure.decision_records import made_again
 from tests.agents import CountingKernel, Place, pods_of, until
 
 pytestmark = pytest.mark.req("A22")
@@ -63,7 +63,7 @@ def place(tmp_path, monkeypatch: pytest.MonkeyPatch) -> Place:
     )
     place = Place(str(tmp_path), config)
     place.kernel = kernel = BusyKernel()
-    monkeypatch.setattr(cpu, "waited_some_us", lambda directory: kernel.at(kernel.waits, directory))
+    monkeypatch.setattr(cpu_pressure, "waited_some_us", lambda directory: kernel.at(kernel.waits, directory))
     monkeypatch.setattr(kernel, "files", lambda path: {"cpu": path, "memory": path}, raising=False)
     return place
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenkeel.api.profile import Profile
+from evenkeel.api.config import Profile
 from evenkeel.policy.cpu_shortage import (
     CpuSettings,
     CpuState,

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenkeel.api.profile import Profile
-from evenkeel.policy.cpuset import assign, assign_on, whole_cores
+from evenkeel.api.config import Profile
+from evenkeel.policy.exclusive_cores import assign, assign_on, whole_cores
 from tests.strategies import container, node, pod, sidecar
 
 DOCUMENTS, KUBERNETES = Profile.DOCUMENTS, Profile.KUBERNETES

@@ -16,15 +16,15 @@ from evenkeel.cgroup.plan import plan
 from evenkeel.cgroup.tree import Kind, Naming, Setting, Version
 from evenkeel.errors import EvenkeelError
 from evenkeel.policy.allocatable import NodeCapacity
-from evenkeel.policy.node import node_view
+from evenkeel.policy.node_view import node_view
 from evenkeel.policy.provision import PodMoment
-from evenkeel.runtime.cri import client, endings, presence, starting
+from evenkeel.runtime.cri import container_calls, container_start, cri_runtime, runtime_link
 from evenkeel.runtime.cri import cri_pb2 as pb
-from evenkeel.runtime.cri.client import CriRuntime
-from evenkeel.runtime.cri.connection import Connection
+from evenkeel.runtime.cri.cri_connection import Connection
+from evenkeel.runtime.cri.cri_runtime import CriRuntime
 from evenkeel.runtime.interface import Attempt, Exited, Launch, NoImage, Planned, RuntimeLost, StartFailed
 from evenkeel.runtime.paths import state_paths
-from evenkeel.runtime.proc_stat import process_at
+from evenkeel.runtime.procfs import process_at
 from tests.fake_cri import FakeCri
 from tests.kernel.waiting import eventually
 
@@ -94,10 +94,10 @@ async def opened(fake: FakeCri, directory: str) -> AsyncIterator[CriRuntime]:
 @pytest.fixture
 def story(tmp_path, monkeypatch) -> Callable[[Callable[[FakeCri, str], Awaitable[None]]], None]:
     """Runs a test's coroutine with a runtime that has just started, and ends whatever is left."""
-    monkeypatch.setattr(presence, "FIRST_HELLO_SECONDS", 0.5)
-    monkeypatch.setattr(presence, "LOOK_SECONDS", 0.2)
-    monkeypatch.setattr(endings, "UNSEEN_SECONDS", 0.1)
-    monkeypatch.setattr(client, "_STOP_SLACK_SECONDS", 0.1)
+    monkeypatch.setattr(runtime_link, "FIRST_HELLO_SECONDS", 0.5)
+    monkeypatch.setattr(runtime_link, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(container_calls, "UNSEEN_SECONDS", 0.1)
+    monkeypatch.setattr(cri_runtime, "_STOP_SLACK_SECONDS", 0.1)
 
     async def told(tell: Callable[[FakeCri, str], Awaitable[None]]) -> None:
         fake = FakeCri(str(tmp_path / "s"))
@@ -179,7 +179,7 @@ def test_an_answer_that_is_lost_starts_nothing_twice(story, lost):
 
 
 def test_a_start_that_hangs_is_not_said_to_have_failed_before_nothing_of_it_is_left(story, monkeypatch):
-    monkeypatch.setattr(starting, "_START_SECONDS", 0.2)
+    monkeypatch.setattr(container_start, "_START_SECONDS", 0.2)
 
     async def tell(fake: FakeCri, directory: str) -> None:
         async with opened(fake, directory) as runtime:
@@ -231,7 +231,7 @@ def test_an_end_is_heard_of_by_listing_where_the_process_cannot_be_seen(story):
 
 def test_an_end_that_the_runtime_tells_of_is_heard_of_without_listing(story, monkeypatch):
     async def tell(fake: FakeCri, directory: str) -> None:
-        monkeypatch.setattr(presence, "LOOK_SECONDS", 3600.0)
+        monkeypatch.setattr(runtime_link, "LOOK_SECONDS", 3600.0)
         fake.tells_pids = False
         fake.events = asyncio.Queue()
         async with opened(fake, directory) as runtime:
@@ -312,7 +312,7 @@ def test_a_runtime_that_comes_back_is_used_again(story):
 
 
 def test_a_start_fails_after_a_while_if_the_runtime_stays_away(story, monkeypatch):
-    monkeypatch.setattr(client, "_START_PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(cri_runtime, "_START_PATIENCE_SECONDS", 0.1)
 
     async def tell(fake: FakeCri, directory: str) -> None:
         async with opened(fake, directory) as runtime:
@@ -327,7 +327,7 @@ def test_a_start_fails_after_a_while_if_the_runtime_stays_away(story, monkeypatc
 def test_a_runtime_that_hangs_is_away(story, monkeypatch):
     async def tell(fake: FakeCri, directory: str) -> None:
         async with opened(fake, directory) as runtime:
-            monkeypatch.setattr("evenkeel.runtime.cri.connection.SECONDS", 0.2)
+            monkeypatch.setattr("evenkeel.runtime.cri.cri_connection.SECONDS", 0.2)
             fake.hangs.update(("ListContainers", "Version"))
             await until(lambda: not runtime.readiness.is_ready)
             assert "did not answer" in runtime.readiness.message
@@ -446,7 +446,7 @@ def test_a_command_runs_inside_and_tells_its_exit_code_and_output(story):
 
 
 def test_a_log_that_an_agent_moved_aside_before_it_was_killed_is_opened_anew(story, monkeypatch):
-    monkeypatch.setattr(client, "_ROTATION_SECONDS", 0.01)
+    monkeypatch.setattr(cri_runtime, "_ROTATION_SECONDS", 0.01)
 
     async def tell(fake: FakeCri, directory: str) -> None:
         log = Path(state_paths(directory).container_logs("default", "web", "u-1", "main")) / "1.log"
@@ -462,9 +462,9 @@ def test_a_log_that_an_agent_moved_aside_before_it_was_killed_is_opened_anew(sto
 
 def test_a_log_is_put_back_if_the_runtime_opens_no_new_one_and_never_over_a_new_one(story, monkeypatch):
     looks = []
-    rotate = client.notes.rotate
-    monkeypatch.setattr(client, "_ROTATION_SECONDS", 0.01)
-    monkeypatch.setattr(client.notes, "rotate", lambda *of: looks.append(of) or rotate(*of))
+    rotate = cri_runtime.cri_status.rotate
+    monkeypatch.setattr(cri_runtime, "_ROTATION_SECONDS", 0.01)
+    monkeypatch.setattr(cri_runtime.cri_status, "rotate", lambda *of: looks.append(of) or rotate(*of))
 
     async def tell(fake: FakeCri, directory: str) -> None:
         log = Path(state_paths(directory).container_logs("default", "web", "u-1", "main")) / "1.log"

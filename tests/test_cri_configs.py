@@ -8,8 +8,8 @@ from evenkeel.api.manifests import read_manifests
 from evenkeel.cgroup.tree import Naming
 from evenkeel.errors import EvenkeelError
 from evenkeel.runtime.cri.configs import attempt_of, container_config, sandbox_config
+from evenkeel.runtime.cri.cri_images import refusal
 from evenkeel.runtime.cri.endpoint import chosen, require_libraries, socket_path
-from evenkeel.runtime.cri.refusals import refusal
 from evenkeel.runtime.paths import StatePaths
 from tests.test_cri_client import launch
 

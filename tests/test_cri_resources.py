@@ -7,10 +7,10 @@ from evenkeel.api.manifests import read_manifests
 from evenkeel.cgroup.plan import plan
 from evenkeel.cgroup.tree import Kind, Setting, Version
 from evenkeel.policy.allocatable import NodeCapacity
-from evenkeel.policy.node import node_view
+from evenkeel.policy.node_view import node_view
 from evenkeel.policy.provision import PodMoment
-from evenkeel.runtime.cri.placing import cgroup_path, whereabouts
-from evenkeel.runtime.cri.resources import resources
+from evenkeel.runtime.cri.configs import resources
+from evenkeel.runtime.cri.cri_status import cgroup_path, whereabouts
 
 NODE = node_view(NodeCapacity(8 << 30, 4000), defaulted(KubeletConfiguration()))
 POD = """

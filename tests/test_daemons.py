@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from evenkeel.agent.daemons import AGENT, RUNTIME, Daemons, cgroup_of, process_figures
-from evenkeel.agent.samples import Rates, Sample
+from evenkeel.agent.node.daemons import AGENT, RUNTIME, Daemons, cgroup_of, process_figures
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.cgroup.driver import Statistics
 from evenkeel.cgroup.tree import Cgroup, Kind, Naming, Tree, Version
-from evenkeel.runtime.proc_stat import Process, process_at
+from evenkeel.host.node_figures import Rates, Sample
+from evenkeel.runtime.procfs import Process, process_at
 from tests.pictures import MIB
 from tests.test_reconcile import Kernel
 

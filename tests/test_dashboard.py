@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from evenkeel.agent.story import Chapter, Other, Story
+from evenkeel.agent.observe.story import Chapter, Other, Story
 from evenkeel.cli.client import AgentRefused, Client
 from evenkeel.errors import EvenkeelError
 from evenkeel.policy.eviction.message import Considered
-from evenkeel.server.dashboard import serve_dashboard
+from evenkeel.server.dashboard_proxy import serve_dashboard
 from tests.fake_front import FakeFront, served
 
 PAGE = Path(__file__).parents[1] / "src" / "evenkeel" / "server" / "page"

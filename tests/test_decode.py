@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenkeel.api.amount import Amount
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.api.decode import Findings, decode
-from evenkeel.api.duration import Duration
 from evenkeel.api.node import Node
 from evenkeel.api.pod import Pod, PodSpec
+from evenkeel.api.scalars import Amount, Duration
 from evenkeel.api.yaml_text import SpelledFloat
 from evenkeel.errors import Problem
 from evenkeel.quantity import Quantity

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evenkeel.api.config import Profile
 from evenkeel.api.decode import Findings, decode
 from evenkeel.api.defaults import default_pod, default_resources
 from evenkeel.api.pod import Pod
-from evenkeel.api.profile import Profile
 from evenkeel.api.resources import ResourceList
 from evenkeel.api.validation import validate_pod
 

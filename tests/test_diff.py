@@ -8,11 +8,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from evenkeel.cgroup.diff import Action, as_observed, diff
+from evenkeel.cgroup.kernel_files import default_value, same_value
 from evenkeel.cgroup.plan import plan
-from evenkeel.cgroup.restore import restoring
+from evenkeel.cgroup.reconfigure import restoring
 from evenkeel.cgroup.tree import Cgroup, Kind, Naming, Setting, Tree, Version
-from evenkeel.cgroup.values import default_value, same_value
-from evenkeel.policy.cpuset import assign_on
+from evenkeel.policy.exclusive_cores import assign_on
 from evenkeel.policy.provision import PodMoment
 from tests.strategies import container, moments, node, nodes, pod
 

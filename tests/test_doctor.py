@@ -7,18 +7,24 @@ from pathlib import Path
 import pytest
 import yaml
 
-from evenkeel.api.config import KubeletConfiguration, defaulted
-from evenkeel.api.profile import Profile
+from evenkeel.api.config import KubeletConfiguration, Profile, defaulted
 from evenkeel.cgroup.drivers.detect import CgroupMachine
 from evenkeel.cgroup.drivers.mounts import Mounts
 from evenkeel.cgroup.tree import Version
 from evenkeel.cli.main import main
 from evenkeel.errors import EvenkeelError
-from evenkeel.host.capabilities import Capabilities, parse_capabilities
 from evenkeel.host.checks import State, diagnose, sentence
-from evenkeel.host.machine import FEATURE_FILES, CgroupSeen, Machine, Neighbour, look, neighbours
-from evenkeel.host.swap import SwapDevice
-from evenkeel.host.sysctl import Difference, KernelSetting, kernel_settings
+from evenkeel.host.kernel_settings import Difference, KernelSetting, SwapDevice, kernel_settings
+from evenkeel.host.machine import (
+    FEATURE_FILES,
+    Capabilities,
+    CgroupSeen,
+    Machine,
+    Neighbour,
+    look,
+    neighbours,
+    parse_capabilities,
+)
 from evenkeel.policy.allocatable import NodeCapacity
 from evenkeel.policy.eviction.snapshot import FilesystemFigures, MemoryFigures, NodeFigures, ProcessFigures
 

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evenkeel.api.config import Profile
 from evenkeel.api.defaults import default_pod
-from evenkeel.api.duration import Duration
-from evenkeel.api.profile import Profile
+from evenkeel.api.scalars import Duration
 from evenkeel.cgroup.plan import plan
 from evenkeel.cgroup.tree import Version
-from evenkeel.policy.memory import pod_own_bytes
+from evenkeel.policy.kernel_amounts import pod_own_bytes
 from evenkeel.policy.provision import PodMoment
 from tests.strategies import GIB, MIB, asks, container, moments, node, nodes, planned, pod, sidecar
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenkeel.cgroup.driver import CgroupError
-from evenkeel.cgroup.drivers.bounds import Bounds
+from evenkeel.cgroup.drivers.cgroupfs import Bounds
 from evenkeel.cgroup.drivers.v2 import V2Driver
 
 BOUNDS = Bounds("/top/ours", reserved=("/kube",), readable=("/system",))

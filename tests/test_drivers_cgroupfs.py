@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from evenkeel.cgroup.driver import CgroupError
-from evenkeel.cgroup.drivers.bounds import Bounds
+from evenkeel.cgroup.drivers.cgroupfs import Bounds
+from evenkeel.cgroup.drivers.kernel_refusals import MissingController, NotAvailable, refusal
 from evenkeel.cgroup.drivers.mounts import Mounts
-from evenkeel.cgroup.drivers.refusals import MissingController, NotAvailable, refusal
 from evenkeel.cgroup.drivers.v1 import V1Driver
 from evenkeel.cgroup.drivers.v2 import V2Driver
 from evenkeel.cgroup.tree import Cgroup, Kind, Naming, Setting, Tree, Version

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from evenkeel.api.config import KubeletConfiguration, defaulted
-from evenkeel.cgroup.drivers.bounds import Bounds
+from evenkeel.cgroup.drivers.cgroupfs import Bounds
 from evenkeel.cgroup.drivers.detect import bounds_of, detect, driver_for
 from evenkeel.cgroup.drivers.mounts import Mounts, parse_mountinfo
 from evenkeel.cgroup.tree import Naming, Version

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from evenkeel.cgroup.drivers.watch import DirectoryWatch
+from evenkeel.cgroup.drivers.observation import DirectoryWatch
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenkeel.api.duration import Duration
+from evenkeel.api.scalars import Duration
 from evenkeel.errors import EvenkeelError
 
 SECOND = 10**9

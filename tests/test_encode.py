@@ -7,9 +7,9 @@ from typing import NamedTuple
 from hypothesis import given
 
 from evenkeel.api.decode import Findings, decode
-from evenkeel.api.duration import Duration
 from evenkeel.api.encode import encode
 from evenkeel.api.pod import EmptyDirVolumeSource, Pod, Volume
+from evenkeel.api.scalars import Duration
 from evenkeel.quantity import Quantity
 from tests.strategies import pods
 

@@ -10,15 +10,14 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evenkeel.api.config import Profile
 from evenkeel.api.encode import encode
-from evenkeel.api.profile import Profile
+from evenkeel.cli.evict import read_snapshot
 from evenkeel.cli.main import main
 from evenkeel.errors import InvalidInput
 from evenkeel.policy.eviction.decide import Settings, State, decide
-from evenkeel.policy.eviction.dry_run import by_shortfall, by_thresholds
-from evenkeel.policy.eviction.relief import without
+from evenkeel.policy.eviction.dry_run import by_shortfall, by_thresholds, without
 from evenkeel.policy.eviction.snapshot import Snapshot
-from evenkeel.policy.eviction.snapshot_file import read_snapshot
 from evenkeel.policy.eviction.thresholds import Signal, parse_thresholds
 from tests.eviction_pods import GI, MI, best_effort, burstable, filesystem, guaranteed, node, seen
 from tests.test_eviction_decide import settings_strategy, snapshots, thresholds_strategy

@@ -4,10 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenkeel.api.config import KubeletConfiguration
-from evenkeel.api.duration import Duration
-from evenkeel.api.profile import Profile
-from evenkeel.policy.eviction.conditions import Pressure
+from evenkeel.api.config import KubeletConfiguration, Profile
+from evenkeel.api.scalars import Duration
+from evenkeel.policy.eviction.conditions import (
+    Observation,
+    Pressure,
+    is_relieved,
+    observations,
+    thresholds_met,
+    with_containerfs,
+)
 from evenkeel.policy.eviction.decide import (
     Reclaim,
     Settings,
@@ -17,13 +23,6 @@ from evenkeel.policy.eviction.decide import (
     of_thresholds,
     reclaimable,
     settings_from,
-)
-from evenkeel.policy.eviction.observations import (
-    Observation,
-    is_relieved,
-    observations,
-    thresholds_met,
-    with_containerfs,
 )
 from evenkeel.policy.eviction.rank import Order
 from evenkeel.policy.eviction.snapshot import MemoryFigures, NodeFigures, PodSnapshot, Snapshot

@@ -2,9 +2,9 @@
 
 import pytest
 
+from evenkeel.api.config import Profile
 from evenkeel.api.encode import encode
 from evenkeel.api.pod import Toleration
-from evenkeel.api.profile import Profile
 from evenkeel.policy.eviction.conditions import MEMORY_PRESSURE_TAINT, Pressure, pressure_refusal
 from evenkeel.policy.eviction.decide import Settings, State, decide
 from evenkeel.policy.eviction.message import readable

@@ -4,20 +4,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenkeel.policy.eviction.back_off import (
-    FIRST_SECONDS,
-    GREATEST_SECONDS,
-    NO_BACK_OFF,
-    QUIET_SECONDS,
-    after_eviction,
-)
-from evenkeel.policy.eviction.pace import (
+from evenkeel.policy.eviction.polling_interval import (
     LEAST_SECONDS,
     MOST_SECONDS,
     Distance,
     fastest_growth,
     look_after_seconds,
     will_be_told,
+)
+from evenkeel.pressure.eviction_backoff import (
+    FIRST_SECONDS,
+    GREATEST_SECONDS,
+    NO_BACK_OFF,
+    QUIET_SECONDS,
+    after_eviction,
 )
 
 GIB, MIB = 2**30, 2**20

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenkeel.api.profile import Profile
+from evenkeel.api.config import Profile
 from evenkeel.policy.eviction.rank import Need, Order, Spared, is_critical, need_of, rank
 from evenkeel.policy.eviction.snapshot import Snapshot
 from evenkeel.policy.eviction.thresholds import Signal

@@ -1,6 +1,6 @@
 import pytest
 
-from evenkeel.policy.eviction.reclaim import Trend, can_take_back
+from evenkeel.policy.eviction.mitigations import Trend, can_take_back
 
 MIB = 2**20
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from evenkeel.agent.pressure.brake import Brake
-from evenkeel.agent.pressure.guarding import Guard
 from evenkeel.cgroup.drivers.processes import is_dead
-from evenkeel.host.guard import NAME, Held, free_line, hear, hold_line, let_go
+from evenkeel.pressure.guard import NAME, Held, free_line, hear, hold_line, let_go
+from evenkeel.pressure.guard_client import Guard
+from evenkeel.pressure.memory.freezer import Brake
 from tests.agents import CountingKernel, until
 
 
@@ -104,7 +104,7 @@ def test_of_many_that_are_told_at_once_none_is_lost(tmp_path):
 
 AGENT = """
 import asyncio, subprocess, sys
-from evenkeel.agent.pressure.guarding import Guard
+from evenkeel.pressure.guard_client import Guard
 
 async def live():
     guard = Guard(print)

@@ -8,10 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from evenkeel.agent import history, history_file
-from evenkeel.agent.history import History
-from evenkeel.agent.history_file import MOST_WATCHED, NAME, Kept, Span
-from evenkeel.agent.use_over_time import BUCKETS, MOST_COUNT, Period, Watched
+from evenkeel.agent.observe import history, history_file
+from evenkeel.agent.observe.history import History
+from evenkeel.agent.observe.history_file import (
+    BUCKETS,
+    MOST_COUNT,
+    MOST_WATCHED,
+    NAME,
+    Kept,
+    Period,
+    Span,
+    Watched,
+)
 from evenkeel.cgroup.tree import Kind
 from evenkeel.host.files import MAX_BYTES
 from tests.agents import Place, pods_of, until
@@ -256,7 +264,7 @@ def test_as_much_as_there_may_be_is_written_and_read_again():
 def test_an_agent_saves_now_and_then_and_at_its_end(tmp_path, monkeypatch):
     monkeypatch.setattr(history, "_EVERY_SECONDS", 0.001)
     monkeypatch.setattr(history, "_LOOKS_A_SAVE", 1)
-    monkeypatch.setattr("evenkeel.agent.sweep._FRESH_SECONDS", 0.0)
+    monkeypatch.setattr("evenkeel.agent.observe.sweep._FRESH_SECONDS", 0.0)
     path = tmp_path / NAME
     place = Place(str(tmp_path))
     began = place.now

@@ -9,19 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evenkeel.errors import reason
 from evenkeel.host.event_stream import EventStream
-from evenkeel.host.events import (
-    LogGap,
-    MemoryEvents,
-    OomKill,
-    OomNotified,
-    SubscriptionEnded,
-)
+from evenkeel.host.event_types import LogGap, MemoryEvents, OomKill, OomNotified, SubscriptionEnded
 from evenkeel.host.inotify import Inotify
 from evenkeel.host.kernel_log import KernelLog
 from evenkeel.host.memory_events import MemoryEventsWatch, added, parse_memory_events
-from evenkeel.host.pressure import Kind, Resource, Trigger, parse_pressure, without_privilege
-from evenkeel.host.reasons import reason
+from evenkeel.host.psi import Kind, Resource, Trigger, parse_pressure, without_privilege
 from evenkeel.host.v1_notifications import OomNotification, UsageThreshold, parse_oom_control
 from tests.descriptors import alone, descriptors
 

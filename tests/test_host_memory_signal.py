@@ -4,11 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenkeel.api.profile import Profile
+from evenkeel.api.config import Profile
 from evenkeel.cgroup.driver import Statistics
 from evenkeel.errors import EvenkeelError
-from evenkeel.host.meminfo import parse_meminfo
-from evenkeel.host.memory_signal import cgroup_memory, held_bytes, node_memory
+from evenkeel.host.meminfo import cgroup_memory, held_bytes, node_memory, parse_meminfo
 
 MI = 1 << 20
 MEMINFO = parse_meminfo(

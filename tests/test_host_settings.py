@@ -2,16 +2,19 @@
 
 import pytest
 
-from evenkeel.api.profile import Profile
+from evenkeel.api.config import Profile
 from evenkeel.errors import EvenkeelError
-from evenkeel.host import sysctl
-from evenkeel.host.swap import check_swap, parse_swaps, swap_devices, swap_mend
-from evenkeel.host.sysctl import (
+from evenkeel.host import kernel_settings as settings_module
+from evenkeel.host.kernel_settings import (
     apply_kernel_settings,
+    check_swap,
     differences,
     kernel_settings,
     mend,
+    parse_swaps,
     restore_kernel_settings,
+    swap_devices,
+    swap_mend,
 )
 
 SWAPS = """\
@@ -81,7 +84,7 @@ def test_a_kernel_that_refuses_is_named_with_the_mend(proc, monkeypatch):
     def refuse(*_):
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr(sysctl, "_write", refuse)
+    monkeypatch.setattr(settings_module, "_write", refuse)
     with pytest.raises(
         EvenkeelError, match=r"let us change that: read-only file system \(run sysctl -w vm.over"
     ):

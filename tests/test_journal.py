@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenkeel.agent import journal_retention, journal_schema
-from evenkeel.agent.journal import Journal
-from evenkeel.agent.journal_text import from_text, to_text
-from evenkeel.agent.records import WARNING, Happening
 from evenkeel.api.pod import EmptyDirVolumeSource, HostPathVolumeSource, Pod, Volume
 from evenkeel.api.resources import ResourceRequirements
-from evenkeel.policy.lifecycle.life import ContainerLife, PodLife
+from evenkeel.journal import retention, schema
+from evenkeel.journal.codec import from_text, to_text
+from evenkeel.journal.records import WARNING, Happening
+from evenkeel.journal.store import Journal
+from evenkeel.policy.lifecycle.pod_state import ContainerLife, PodLife
 from tests.journal_records import named, told
 from tests.strategies import pod, pods
 
@@ -259,14 +259,14 @@ def test_happenings_with_figures_are_each_a_record_of_their_own(journal):
 
 
 def test_old_happenings_go_in_small_steps_and_the_latest_stays(journal, monkeypatch):
-    monkeypatch.setattr(journal_retention, "MAX_HAPPENINGS", 100)
+    monkeypatch.setattr(retention, "MAX_HAPPENINGS", 100)
     for number in range(1000):
         journal.tell(told(str(number)))
     kept = journal.happenings(most=5000)
-    assert 100 <= len(kept) < 100 + journal_retention._TELLS_BETWEEN
+    assert 100 <= len(kept) < 100 + retention._TELLS_BETWEEN
     assert kept[-1].number == 1000
-    month_later = 1.0 + journal_retention.MAX_HAPPENING_SECONDS * 2
-    for number in range(journal_retention._TELLS_BETWEEN):
+    month_later = 1.0 + retention.MAX_HAPPENING_SECONDS * 2
+    for number in range(retention._TELLS_BETWEEN):
         journal.tell(told(f"late {number}", at=month_later))
     assert all(one.at == month_later for one in journal.happenings(most=5000))
 
@@ -322,7 +322,7 @@ def test_decisions_are_kept_with_their_snapshots(path):
 
 
 def test_the_oldest_decisions_go_when_they_are_too_many_bytes(journal, monkeypatch):
-    monkeypatch.setattr(journal_retention, "MAX_DECISION_BYTES", 100_000)
+    monkeypatch.setattr(retention, "MAX_DECISION_BYTES", 100_000)
     noise = random.Random(4)
     for number in range(200):
         journal.record("evict", noise.randbytes(1000).hex(), number, 1.0)
@@ -334,7 +334,7 @@ def test_the_oldest_decisions_go_when_they_are_too_many_bytes(journal, monkeypat
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=5))
 def test_any_plain_value_comes_back(value):
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as memory:
-        for statement in journal_schema._STEPS[0]:
+        for statement in schema._STEPS[0]:
             memory.execute(statement)
         journal = Journal(":memory:", memory, is_writable=False)
         journal.set_value("x", value)

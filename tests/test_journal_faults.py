@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from evenkeel.agent import journal_schema
-from evenkeel.agent.journal import Journal, JournalError, set_aside
-from evenkeel.policy.lifecycle.life import PodLife
+from evenkeel.journal import schema
+from evenkeel.journal.store import Journal, JournalError, set_aside
+from evenkeel.policy.lifecycle.pod_state import PodLife
 from tests.journal_records import named
 
 
@@ -59,9 +59,9 @@ def test_a_journal_of_a_newer_version_is_refused_and_not_touched(path):
 def test_an_older_journal_becomes_one_of_today(path, monkeypatch):
     with Journal.open(path) as journal:
         journal.save(named("a"))
-    steps = (*journal_schema._STEPS, ("CREATE TABLE more (x)", "INSERT INTO more VALUES (1)"))
-    monkeypatch.setattr(journal_schema, "_STEPS", steps)
-    monkeypatch.setattr(journal_schema, "VERSION", len(steps))
+    steps = (*schema._STEPS, ("CREATE TABLE more (x)", "INSERT INTO more VALUES (1)"))
+    monkeypatch.setattr(schema, "_STEPS", steps)
+    monkeypatch.setattr(schema, "VERSION", len(steps))
     for _ in range(2):
         with Journal.open(path) as journal:
             assert journal.pods() == (named("a"),)
@@ -74,9 +74,9 @@ def test_a_step_that_fails_leaves_the_older_journal_whole(path, monkeypatch):
     with Journal.open(path) as journal:
         journal.save(named("a"))
     with monkeypatch.context() as patched:
-        steps = (*journal_schema._STEPS, ("CREATE TABLE more (x)", "CREATE TABLE pods (x)"))
-        patched.setattr(journal_schema, "_STEPS", steps)
-        patched.setattr(journal_schema, "VERSION", len(steps))
+        steps = (*schema._STEPS, ("CREATE TABLE more (x)", "CREATE TABLE pods (x)"))
+        patched.setattr(schema, "_STEPS", steps)
+        patched.setattr(schema, "VERSION", len(steps))
         refused(path)
     with Journal.open(path) as journal:
         assert journal.pods() == (named("a"),)
@@ -180,9 +180,9 @@ def test_an_emptied_file_is_not_taken_for_a_new_journal_while_its_log_is_there(p
 
 def test_the_search_for_damage_is_bounded_in_time(path):
     killed(path, 50)
-    with closing(journal_schema.connect(path, "ro")) as connection:
+    with closing(schema.connect(path, "ro")) as connection:
         connection.execute("SELECT * FROM pods")
-        journal_schema.check(connection, path, seconds=-1.0)
+        schema.check(connection, path, seconds=-1.0)
     Journal.open(path).close()
 
 
@@ -328,8 +328,8 @@ def test_reading_works_beside_the_agent_after_it_and_after_its_death(path):
 WRITER = """
 import sys
 from tests.journal_records import named, told
-from evenkeel.agent.journal import Journal
-from evenkeel.policy.lifecycle.life import PodLife
+from evenkeel.journal.store import Journal
+from evenkeel.policy.lifecycle.pod_state import PodLife
 journal = Journal.open(sys.argv[1])
 round = int(sys.argv[2])
 number = 0

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from evenkeel.agent import kernel_events
-from evenkeel.agent.kernel_events import KernelEvents
+from evenkeel.agent.node import kernel_events
+from evenkeel.agent.node.kernel_events import KernelEvents
 from evenkeel.cgroup.tree import Cgroup, Kind, Naming, Tree, Version
-from evenkeel.host.events import OomKill
+from evenkeel.host.event_types import OomKill
 from evenkeel.host.oom_record import OomRecord
-from evenkeel.policy.lifecycle.life import ContainerLife, PodLife
+from evenkeel.policy.lifecycle.pod_state import ContainerLife, PodLife
 
 POD = Cgroup("/root/pod1", Kind.POD, (), pod="default/web", holds_only_ours=False)
 CONTAINER = Cgroup(

@@ -2,8 +2,8 @@
 
 import pytest
 
-from evenkeel.api.duration import Duration
-from evenkeel.api.profile import Profile
+from evenkeel.api.config import Profile
+from evenkeel.api.scalars import Duration
 from evenkeel.cgroup.plan import plan
 from evenkeel.cgroup.tree import Version
 from evenkeel.policy.provision import PodMoment

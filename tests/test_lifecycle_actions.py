@@ -5,7 +5,7 @@ import pytest
 from evenkeel.api.container import ExecAction, Probe
 from evenkeel.policy.lifecycle import changes
 from evenkeel.policy.lifecycle.actions import Stop
-from evenkeel.policy.lifecycle.life import AS_RESTART, Verdict
+from evenkeel.policy.lifecycle.pod_state import AS_RESTART, Verdict
 from tests.lives import ACCEPTED_AT, LivedPod
 from tests.strategies import container, pod, sidecar
 

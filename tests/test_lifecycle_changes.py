@@ -2,16 +2,14 @@
 
 import pytest
 
-from evenkeel.api.config import CrashLoopBackOffConfig, KubeletConfiguration
+from evenkeel.api.config import CrashLoopBackOffConfig, KubeletConfiguration, Profile
 from evenkeel.api.config_file import read_config
 from evenkeel.api.config_validation import validate_config
 from evenkeel.api.container import ExecAction, Probe
-from evenkeel.api.duration import Duration
-from evenkeel.api.profile import Profile
+from evenkeel.api.scalars import Duration
 from evenkeel.policy.lifecycle import changes
 from evenkeel.policy.lifecycle.actions import Stop
-from evenkeel.policy.lifecycle.life import ContainerLife, PodLife
-from evenkeel.policy.lifecycle.settings import LifeSettings, settings_of
+from evenkeel.policy.lifecycle.pod_state import ContainerLife, LifeSettings, PodLife, settings_of
 from tests.lives import LivedPod
 from tests.strategies import asks, container, pod
 

@@ -3,7 +3,7 @@
 import pytest
 
 from evenkeel.api.container import Container, ExecAction, Probe
-from evenkeel.policy.lifecycle.probe import (
+from evenkeel.policy.lifecycle.probe_results import (
     ProbeKind,
     ProbeVerdict,
     after_no_result,

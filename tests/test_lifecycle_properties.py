@@ -6,15 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evenkeel.api.config import Profile
 from evenkeel.api.container import Container, ExecAction, Probe
 from evenkeel.api.decode import Findings, decode
 from evenkeel.api.encode import encode
-from evenkeel.api.metadata import ObjectMeta
-from evenkeel.api.pod import Pod, PodSpec
-from evenkeel.api.profile import Profile
+from evenkeel.api.pod import ObjectMeta, Pod, PodSpec
 from evenkeel.policy.lifecycle import changes
-from evenkeel.policy.lifecycle.life import PodLife, Verdict
-from evenkeel.policy.lifecycle.settings import LifeSettings
+from evenkeel.policy.lifecycle.pod_state import LifeSettings, PodLife, Verdict
 from evenkeel.policy.provision import PodMoment
 from tests.lives import LivedPod
 from tests.strategies import requirements

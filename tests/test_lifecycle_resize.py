@@ -3,9 +3,9 @@
 import pytest
 from hypothesis import given
 
+from evenkeel.api.config import Profile
 from evenkeel.api.container import ContainerResizePolicy
 from evenkeel.api.defaults import default_pod
-from evenkeel.api.profile import Profile
 from evenkeel.policy.lifecycle.resize import Change, Resize, resize
 from evenkeel.policy.qos import pod_class
 from tests.strategies import asks, container, pod, sidecar, valid_pods

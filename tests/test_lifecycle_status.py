@@ -2,13 +2,13 @@
 
 import pytest
 
+from evenkeel.api.config import Profile
 from evenkeel.api.container import ExecAction, Probe
 from evenkeel.api.encode import encode
-from evenkeel.api.profile import Profile
-from evenkeel.api.status import PodCondition
+from evenkeel.api.pod import PodCondition
 from evenkeel.policy.lifecycle import changes
-from evenkeel.policy.lifecycle.life import PodLife, Verdict
-from evenkeel.policy.lifecycle.status import pod_status
+from evenkeel.policy.lifecycle.pod_state import PodLife, Verdict
+from evenkeel.policy.lifecycle.pod_status import pod_status
 from tests.lives import LivedPod
 from tests.strategies import asks, container, pod, sidecar
 

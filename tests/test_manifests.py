@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenkeel.api import manifests
-from evenkeel.api.field_path import line_of
+from evenkeel.api.config import Profile
 from evenkeel.api.manifests import MAX_REPLICAS, read_manifests, stable_uid
-from evenkeel.api.profile import Profile
+from evenkeel.api.problems import line_of
 from evenkeel.api.yaml_text import Document
 from evenkeel.errors import InvalidInput
 from tests.strategies import plain_values

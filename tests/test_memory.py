@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenkeel.policy.memory import PAGE_BYTES, high_bytes
-from evenkeel.policy.words import bytes_text, cores_text
+from evenkeel.policy.kernel_amounts import PAGE_BYTES, high_bytes
+from evenkeel.policy.units import bytes_text, cores_text
 
 MIB = 2**20
 

@@ -5,10 +5,9 @@ import subprocess
 
 import pytest
 
-from evenkeel.agent.counts import Counts, Histogram, oom_scope
-from evenkeel.server.exposition import Exposition, labels
+from evenkeel.agent.observe.counters import Counts, Histogram, oom_scope
 from evenkeel.server.metrics import node_metrics
-from evenkeel.server.metrics_cgroups import Labels, cadvisor_metrics, resource_metrics
+from evenkeel.server.metrics_cgroups import Exposition, Labels, cadvisor_metrics, labels, resource_metrics
 from tests.agents import pods_of
 from tests.fake_front import FakeFront, running, served
 from tests.machines import packages

@@ -4,15 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenkeel.api.metadata import ObjectMeta
-from evenkeel.api.profile import Profile
-from evenkeel.policy.critical import is_critical, is_node_critical
+from evenkeel.api.config import Profile
+from evenkeel.api.pod import ObjectMeta
 from evenkeel.policy.oom import (
     BEST_EFFORT_SCORE,
     DAEMON_SCORE,
     INFRASTRUCTURE_SCORE,
     oom_score_adj,
 )
+from evenkeel.policy.qos import is_critical, is_node_critical
 from tests.strategies import GIB, asks, container, pod, sidecar
 
 CAPACITY = 32 * GIB

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from evenkeel.agent import own_cgroup
-from evenkeel.agent.own_cgroup import OwnCgroup, parse_own, path_for
+from evenkeel.agent.node import own_cgroup
+from evenkeel.agent.node.own_cgroup import OwnCgroup, parse_own, path_for
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.cgroup.tree import Naming, Version
 from evenkeel.errors import EvenkeelError

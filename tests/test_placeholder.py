@@ -8,27 +8,27 @@ import pytest
 # In a process of its own: nobody can be told to take in no more orphans.
 STORY = """
 import os, signal
-from evenkeel.cgroup.drivers import placeholder
+from evenkeel.cgroup.drivers import processes
 from evenkeel.runtime.syscalls import set_child_subreaper
 
 def is_there(pid):
     return os.path.exists(f"/proc/{pid}")
 
 set_child_subreaper()
-one, two, three = (placeholder.sleeping_process("/x") for _ in range(3))
+one, two, three = (processes.sleeping_process("/x") for _ in range(3))
 os.kill(one, signal.SIGKILL)
-placeholder.take_note((one,))
+processes.take_note((one,))
 assert (is_there(one), is_there(two)) == (False, True)
 
 os.kill(two, signal.SIGKILL)
 os.waitid(os.P_PID, two, os.WEXITED | os.WNOWAIT)
 assert is_there(two)  # until the next is made
-four = placeholder.sleeping_process("/x")
+four = processes.sleeping_process("/x")
 assert (is_there(two), is_there(three), is_there(four)) == (False, True, True)
 
 for pid in (three, four):
     os.kill(pid, signal.SIGKILL)
-placeholder.take_note((three, four, os.getppid()))  # of others nobody takes note
+processes.take_note((three, four, os.getppid()))  # of others nobody takes note
 assert (is_there(three), is_there(four)) == (False, False)
 """
 

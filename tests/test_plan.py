@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evenkeel.api.config import Profile
 from evenkeel.api.defaults import default_pod
-from evenkeel.api.profile import Profile
+from evenkeel.cgroup.kernel_files import DEFAULTS
 from evenkeel.cgroup.plan import plan, present_containers
-from evenkeel.cgroup.restore import restoring
+from evenkeel.cgroup.reconfigure import restoring
 from evenkeel.cgroup.tree import Kind, Naming, Version
-from evenkeel.cgroup.values import DEFAULTS
 from evenkeel.errors import EvenkeelError
 from evenkeel.policy.provision import PodMoment
 from tests.strategies import container, moments, node, nodes, pod, sidecar

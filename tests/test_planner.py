@@ -3,8 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenkeel.cgroup.plan import plan
-from evenkeel.cgroup.planner import Planner
+from evenkeel.cgroup.plan import Planner, plan
 from evenkeel.cgroup.tree import Naming, Version
 from evenkeel.policy.provision import PodMoment
 from tests.strategies import container, moments, node, nodes, pod

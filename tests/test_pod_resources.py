@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evenkeel.api.pod import ContainerStatus, PodCondition, PodStatus
 from evenkeel.api.resources import CPU, MEMORY
-from evenkeel.api.status import ContainerStatus, PodCondition, PodStatus
 from evenkeel.policy.pod_resources import container_limits, eviction_request, pod_limits, pod_requests
 from evenkeel.quantity import ZERO, Quantity
 from tests.strategies import amounts, asks, container, pod, sidecar, valid_pods

@@ -2,8 +2,8 @@
 
 import pytest
 
-from evenkeel.cli.pod_words import summary
-from evenkeel.cli.table import age, age_of, printable, seconds_of
+from evenkeel.cli.output import age, age_of, printable, seconds_of
+from evenkeel.cli.pod_text import summary
 
 
 def waiting(reason=""):

@@ -10,29 +10,28 @@ from pathlib import Path
 import pytest
 
 from evenkeel.agent.agent import Agent
-from evenkeel.agent.journal import Decision as Recorded
-from evenkeel.agent.journal import Journal, JournalError
-from evenkeel.agent.pressure.brake import Brake
-from evenkeel.agent.pressure.departures import Departures
-from evenkeel.agent.pressure.figures import Figures
-from evenkeel.agent.pressure.intents import Intent, Intents
-from evenkeel.agent.pressure.marks import marks_met, marks_of
-from evenkeel.agent.pressure.recording import Step, given, replayed, said
-from evenkeel.agent.pressure.relief import Relief
-from evenkeel.agent.pressure.roster import Member, Roster
-from evenkeel.agent.pressure.watch import SWITCH_SECONDS, Watch
-from evenkeel.api.amount import Amount
+from evenkeel.api.config import Profile
 from evenkeel.api.pod import EmptyDirVolumeSource, Pod, Volume
-from evenkeel.api.profile import Profile
+from evenkeel.api.scalars import Amount
 from evenkeel.cgroup.driver import CgroupError
 from evenkeel.cgroup.tree import Version
 from evenkeel.host.memory_reading import CgroupMemory, NodeMemory
-from evenkeel.policy.eviction.brake import has_to_be_held, is_loose, is_tight
+from evenkeel.journal.store import Decision as Recorded
+from evenkeel.journal.store import Journal, JournalError
 from evenkeel.policy.eviction.decide import Settings, State, decide
-from evenkeel.policy.eviction.pace import LEAST_SECONDS, MOST_SECONDS
+from evenkeel.policy.eviction.mitigations import has_to_be_held, is_loose, is_tight
+from evenkeel.policy.eviction.polling_interval import LEAST_SECONDS, MOST_SECONDS
 from evenkeel.policy.eviction.snapshot import MemoryFigures, NodeFigures, PodFigures, PodSnapshot, Snapshot
 from evenkeel.policy.eviction.thresholds import Signal, parse_thresholds
-from evenkeel.policy.lifecycle.life import Verdict
+from evenkeel.policy.lifecycle.pod_state import Verdict
+from evenkeel.pressure.decision_records import Step, eviction_given, eviction_said, replayed_eviction
+from evenkeel.pressure.intents import Intent, Intents
+from evenkeel.pressure.memory.freezer import Brake
+from evenkeel.pressure.memory.memory_watch import SWITCH_SECONDS, Watch
+from evenkeel.pressure.memory.mitigation import Relief
+from evenkeel.pressure.memory.pending_memory import Departures
+from evenkeel.pressure.memory.sampling import Figures, marks_met, marks_of
+from evenkeel.pressure.protocol import Member, Roster
 from evenkeel.runtime.interface import Launch, StartFailed
 from tests.agents import CountingKernel, Place, pods_of, until
 
@@ -280,9 +279,9 @@ def step() -> Step:
 def test_a_recorded_decision_is_made_again_from_its_record():
     made = step()
     assert made.decision.victim is not None
-    plain = json.loads(json.dumps(given(made)))
-    again, outcome = replayed(Recorded(1, 0.0, "eviction", plain, said(made.decision)))
-    assert outcome == said(made.decision)
+    plain = json.loads(json.dumps(eviction_given(made)))
+    again, outcome = replayed_eviction(Recorded(1, 0.0, "eviction", plain, eviction_said(made.decision)))
+    assert outcome == eviction_said(made.decision)
     assert (again.state, again.snapshot, again.settings) == (made.state, made.snapshot, made.settings)
     assert again.thresholds == made.thresholds
 
@@ -290,10 +289,10 @@ def test_a_recorded_decision_is_made_again_from_its_record():
 @pytest.mark.req("E14")
 def test_a_record_that_was_changed_is_seen_to_differ():
     made = step()
-    plain = json.loads(json.dumps(given(made)))
+    plain = json.loads(json.dumps(eviction_given(made)))
     plain["snapshot"]["pods"] = plain["snapshot"]["pods"][1:]
-    _, outcome = replayed(Recorded(1, 0.0, "eviction", plain, said(made.decision)))
-    assert outcome != said(made.decision)
+    _, outcome = replayed_eviction(Recorded(1, 0.0, "eviction", plain, eviction_said(made.decision)))
+    assert outcome != eviction_said(made.decision)
 
 
 def test_an_intent_is_known_to_the_next_agent_until_it_is_taken_up(tmp_path):
@@ -383,7 +382,7 @@ def test_a_crossing_that_is_told_a_moment_early_is_looked_for_until_it_is_there(
 
         told()
         assert watch._turn() == 0
-        monkeypatch.setattr("evenkeel.agent.pressure.watch._AT_ONCE_SECONDS", 0)  # it has passed
+        monkeypatch.setattr("evenkeel.pressure.memory.memory_watch._AT_ONCE_SECONDS", 0)  # it has passed
         told()
         assert watch._turn() == LEAST_SECONDS
         assert not watch._wakers.wait(0)  # it does not wake again
@@ -423,7 +422,7 @@ def test_a_decision_for_which_the_disk_has_no_room_is_written_when_it_has(place,
             await agent._sync.stepped()
             (record,) = agent._journal.decisions()
             assert record.at == place.now - 60  # when it was made
-            assert replayed(record)[0].decision == made.decision
+            assert replayed_eviction(record)[0].decision == made.decision
 
     asyncio.run(story())
 

@@ -5,21 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from evenkeel.agent.pressure.collecting import Collected, Collecting, Collector
-from evenkeel.agent.pressure.leaving import Leaving
-from evenkeel.agent.pressure.node_reading import NodeReading, NodeRoster
-from evenkeel.agent.pressure.roster import Member
-from evenkeel.agent.pressure.storage import Storage, nearest_limit
+from evenkeel.api.config import Profile
 from evenkeel.api.manifests import read_manifests
-from evenkeel.api.profile import Profile
 from evenkeel.policy.eviction.decide import Decision, Reclaim
 from evenkeel.policy.eviction.snapshot import FilesystemFigures, NodeFigures, PodFigures, PodSnapshot
 from evenkeel.policy.eviction.thresholds import parse_thresholds
 from evenkeel.policy.eviction.usage import Resource, usage
-from evenkeel.runtime import disk
+from evenkeel.pressure.disk.disk_readings import NodeReading, NodeRoster, Storage, nearest_limit
+from evenkeel.pressure.disk.garbage_collection import Collected, Collecting, Collector
+from evenkeel.pressure.disk.pending_disk import Leaving
+from evenkeel.pressure.protocol import Member
+from evenkeel.runtime import base_runtime
 from evenkeel.runtime.interface import Directories
 from evenkeel.runtime.paths import StatePaths
-from evenkeel.runtime.process.layers import images_in_use, layers_of
+from evenkeel.runtime.process.process_images import images_in_use, layers_of
 
 MIB = 1 << 20
 MANIFEST = """
@@ -74,7 +73,10 @@ class Clock:
 
 def storage(paths, clock=None, between=lambda: None):
     return Storage(
-        lambda pod: disk.directories_of(pod, layers_of(pod, paths), paths), 0, between, clock or Clock()
+        lambda pod: base_runtime.directories_of(pod, layers_of(pod, paths), paths),
+        0,
+        between,
+        clock or Clock(),
     )
 
 
@@ -155,9 +157,9 @@ def test_old_logs_go_and_the_last_two_attempts_stay(tmp_path):
     names = ["8.log", "9.log", "10.log", "10.log.20260101-000000", "9.log.20260101-000000"]
     for name in names:
         (directory / name).touch()
-    disk.remove_old_logs(paths)
+    base_runtime.remove_old_logs(paths)
     assert sorted(path.name for path in directory.iterdir()) == ["10.log", "9.log"]
-    disk.remove_old_logs(StatePaths(str(tmp_path / "none")))
+    base_runtime.remove_old_logs(StatePaths(str(tmp_path / "none")))
 
 
 @pytest.mark.req("B12")
@@ -175,7 +177,7 @@ def test_an_image_is_in_use_while_any_attempt_has_it(tmp_path):
 
 
 def test_a_pod_has_the_layers_of_every_attempt_and_no_memory_volume(paths):
-    assert disk.directories_of(pod_of(), layers_of(pod_of(), paths), paths) == Directories(
+    assert base_runtime.directories_of(pod_of(), layers_of(pod_of(), paths), paths) == Directories(
         (
             ("app", f"{paths.attempt('u1', 'app', 1)}/upper"),
             ("app", f"{paths.attempt('u1', 'app', 2)}/upper"),

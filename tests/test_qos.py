@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evenkeel.api.config import Profile
 from evenkeel.api.defaults import default_pod
-from evenkeel.api.profile import Profile
 from evenkeel.api.resources import CPU, MEMORY
 from evenkeel.policy.qos import QoSClass, container_class, pod_class
 from tests.strategies import asks, container, pod

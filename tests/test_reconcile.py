@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 
 from evenkeel.cgroup.diff import Action
 from evenkeel.cgroup.driver import CgroupError, Statistics
-from evenkeel.cgroup.drivers.refusals import MissingController, NotAvailable
-from evenkeel.cgroup.fit import fit
-from evenkeel.cgroup.plan import plan
-from evenkeel.cgroup.planner import Planner
+from evenkeel.cgroup.drivers.kernel_refusals import MissingController, NotAvailable
+from evenkeel.cgroup.kernel_files import default_value, same_value
+from evenkeel.cgroup.plan import Planner, plan
 from evenkeel.cgroup.reconcile import Report, reconcile, reconcile_changed, survey
+from evenkeel.cgroup.supported import fit
 from evenkeel.cgroup.tree import Cgroup, Kind, Naming, Setting, Tree, Version
-from evenkeel.cgroup.values import default_value, same_value
 from tests.strategies import moments, nodes
 
 Refuse = Callable[[str, str, str], CgroupError | None]

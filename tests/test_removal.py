@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from evenkeel.runtime import removal, syscalls
+from evenkeel.runtime import syscalls, tree_removal
 
 
 def test_a_part_that_another_removal_takes_meanwhile_does_not_end_this_one(
@@ -26,11 +26,11 @@ def test_a_part_that_another_removal_takes_meanwhile_does_not_end_this_one(
         return open_within(directory, path, flags, resolve, mode)
 
     monkeypatch.setattr(syscalls, "open_within", taken_first)
-    removal.remove_tree(str(pod))
+    tree_removal.remove_tree(str(pod))
     assert taken
     assert not pod.exists()
 
 
 def test_what_is_not_there_is_removed_already(tmp_path: Path):
-    removal.remove_tree(str(tmp_path / "pod"))
-    removal.remove_tree(str(tmp_path / "pods" / "pod"))
+    tree_removal.remove_tree(str(tmp_path / "pod"))
+    tree_removal.remove_tree(str(tmp_path / "pods" / "pod"))

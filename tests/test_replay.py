@@ -7,19 +7,19 @@ import time
 
 import pytest
 
-from evenkeel.agent.journal import Journal
-from evenkeel.agent.journal_text import plain_of, to_text
-from evenkeel.agent.pressure import cpu_recording, stall_recording
-from evenkeel.agent.pressure.recording import KIND, Step, given, said
-from evenkeel.agent.records import NORMAL, WARNING, Happening, HeldPod
-from evenkeel.agent.story import story_of
+from evenkeel.agent.observe.story import story_of
 from evenkeel.cli.main import main
+from evenkeel.journal.codec import plain_of, to_text
+from evenkeel.journal.records import NORMAL, WARNING, Happening, HeldPod
+from evenkeel.journal.store import Journal
 from evenkeel.policy.cpu_shortage import CpuSettings, CpuState, CpuWindow, PodCpu, decide_cpu
 from evenkeel.policy.eviction.decide import Settings, State, decide
 from evenkeel.policy.eviction.snapshot import Snapshot
 from evenkeel.policy.eviction.thresholds import parse_thresholds
-from evenkeel.policy.lifecycle.life import ContainerLife, Ended, PodLife, Verdict
+from evenkeel.policy.lifecycle.pod_state import ContainerLife, Ended, PodLife, Verdict
 from evenkeel.policy.memory_stall import StallSample, stall
+from evenkeel.pressure import decision_records
+from evenkeel.pressure.decision_records import EVICTION_KIND, Step, eviction_given, eviction_said
 from tests.agents import pods_of
 from tests.eviction_pods import best_effort, burstable, guaranteed, node
 from tests.fake_front import FakeFront, served
@@ -43,7 +43,9 @@ def step(snapshot=SNAPSHOT, thresholds=THRESHOLDS, settings=None):
 
 
 def record(journal, made, at=THEN, **more):
-    journal.record(KIND, given(made), {**said(made.decision), "isDone": True, **more}, at)
+    journal.record(
+        EVICTION_KIND, eviction_given(made), {**eviction_said(made.decision), "isDone": True, **more}, at
+    )
 
 
 @pytest.fixture
@@ -89,9 +91,9 @@ def test_the_same_configuration_decides_the_same(state, capsys):
 def test_a_decision_that_is_now_another_is_shown_and_is_an_error(tmp_path, capsys):
     made = step()
     with Journal.open(str(tmp_path / "journal.db")) as journal:
-        other = said(made.decision)
+        other = eviction_said(made.decision)
         other["evictions"][0]["pod"] = "default/somebody-else"
-        journal.record(KIND, given(made), other, THEN)
+        journal.record(EVICTION_KIND, eviction_given(made), other, THEN)
     code, out, _ = run(capsys, "replay", tmp_path)
     assert code == 1
     assert "DIFFERENT" in out
@@ -100,7 +102,7 @@ def test_a_decision_that_is_now_another_is_shown_and_is_an_error(tmp_path, capsy
 
 def test_a_record_that_cannot_be_read_is_an_error_and_the_others_are_replayed(state, capsys):
     with Journal.open(str(state / "journal.db")) as journal:
-        journal.record(KIND, {"state": 3, "snapshot": {}, "thresholds": 1, "settings": {}}, {}, THEN)
+        journal.record(EVICTION_KIND, {"state": 3, "snapshot": {}, "thresholds": 1, "settings": {}}, {}, THEN)
         journal.record("other", {}, {}, THEN)
     code, out, _ = run(capsys, "replay", state)
     assert code == 1
@@ -321,12 +323,15 @@ def other_kinds(tmp_path):
     assert found is not None
     with Journal.open(str(tmp_path / "journal.db")) as journal:
         journal.record(
-            "cpu", cpu_recording.given(before, window, settings), cpu_recording.said(decision), THEN
+            "cpu",
+            decision_records.cpu_given(before, window, settings),
+            decision_records.cpu_said(decision),
+            THEN,
         )
         journal.tell(Happening(THEN, WARNING, "Evicted", decision.message, pod=batch.key, uid="u"))
-        outcome = {**stall_recording.said(found), "answer": "report", "done": ""}
+        outcome = {**decision_records.stall_said(found), "answer": "report", "done": ""}
         journal.record(
-            "memoryStall", stall_recording.given("default/slow", "c", 10.0, samples), outcome, THEN
+            "memoryStall", decision_records.stall_given("default/slow", "c", 10.0, samples), outcome, THEN
         )
         journal.tell(Happening(THEN, WARNING, "MemoryHighStall", found.sentence, pod="default/slow", uid="s"))
     return tmp_path
@@ -371,7 +376,7 @@ def test_why_tells_of_cpu_and_of_stalls(other_kinds, capsys):
 @pytest.mark.req("E15")
 def test_a_dry_run_without_a_file_asks_the_agent(tmp_path, capsys):
     front = FakeFront()
-    front.snapshot_plain = plain_of(json.dumps(given(step())))
+    front.snapshot_plain = plain_of(json.dumps(eviction_given(step())))
     with served(front, str(tmp_path)):
         code, out, _ = run(capsys, "evict", "--dry-run", "--state-dir", tmp_path)
         assert code == 0

@@ -6,7 +6,7 @@ import pytest
 
 from evenkeel.cgroup.plan import plan
 from evenkeel.cgroup.reconcile import reconcile
-from evenkeel.cgroup.restore import found_before, not_only_ours, restoring, still_needed
+from evenkeel.cgroup.reconfigure import found_before, not_only_ours, restoring, still_needed
 from evenkeel.cgroup.tree import Kind, Tree, Version
 from evenkeel.policy.provision import PodMoment
 from tests.strategies import container, node, pod

@@ -11,12 +11,10 @@ from evenkeel.api.container import (
     ObjectFieldSelector,
     ResourceFieldSelector,
 )
-from evenkeel.api.metadata import ObjectMeta
-from evenkeel.api.pod import Pod, PodSpec
+from evenkeel.api.pod import ObjectMeta, Pod, PodSpec
 from evenkeel.api.resources import ResourceRequirements
 from evenkeel.quantity import Quantity
-from evenkeel.runtime.downward import refusal
-from evenkeel.runtime.environment import arguments, environment, expanded
+from evenkeel.runtime.environment import arguments, environment, expanded, refusal
 
 AMOUNTS = ResourceRequirements(limits={"memory": Quantity("64Mi"), "cpu": Quantity("1500m")})
 POD = Pod(

@@ -5,9 +5,9 @@ from typing import cast
 
 import pytest
 
-from evenkeel.runtime.process import spawn
-from evenkeel.runtime.process.executing import Executing, _Execution, numbered
-from evenkeel.runtime.process.loop import Loop
+from evenkeel.runtime.process.supervisor import spawn
+from evenkeel.runtime.process.supervisor.event_loop import Loop
+from evenkeel.runtime.process.supervisor.exec_commands import Executing, _Execution, numbered
 
 FIRST, SECOND = 41, 4242
 

@@ -6,18 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from evenkeel.runtime.attempts import every_attempt
-from evenkeel.runtime.paths import StatePaths
-from evenkeel.runtime.proc_stat import start_ticks
-from evenkeel.runtime.process import attempt_files, exits
-from evenkeel.runtime.process.attempt_files import ProcessFile
-from evenkeel.runtime.process.exits import ExitFile
+from evenkeel.runtime.paths import StatePaths, every_attempt
+from evenkeel.runtime.process import supervisor_protocol
+from evenkeel.runtime.process.supervisor_protocol import ExitFile, ProcessFile
+from evenkeel.runtime.procfs import start_ticks
 
 
 def test_an_end_is_read_as_it_was_written(tmp_path):
     ended = ExitFile(143, 15, 10.25, 12.5, is_known=True, message="schade \ud800 ☔")
-    exits.write_exit(str(tmp_path), ended)
-    assert exits.read_exit(str(tmp_path)) == ended
+    supervisor_protocol.write_exit(str(tmp_path), ended)
+    assert supervisor_protocol.read_exit(str(tmp_path)) == ended
     assert (tmp_path / "exit").stat().st_mode & 0o077 == 0
 
 
@@ -26,28 +24,28 @@ def test_an_end_is_read_as_it_was_written(tmp_path):
 )
 def test_a_record_that_cannot_be_read_counts_as_not_there(tmp_path, content):
     (tmp_path / "exit").write_bytes(content)
-    assert exits.read_exit(str(tmp_path)) is None
+    assert supervisor_protocol.read_exit(str(tmp_path)) is None
     (tmp_path / "process").write_bytes(content)
-    assert attempt_files.read_process(str(tmp_path)) is None
+    assert supervisor_protocol.read_process(str(tmp_path)) is None
 
 
 def test_a_link_is_not_followed(tmp_path):
-    exits.write_exit(str(tmp_path), ExitFile(0))
+    supervisor_protocol.write_exit(str(tmp_path), ExitFile(0))
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "exit").symlink_to(tmp_path / "exit")
-    assert exits.read_exit(str(tmp_path / "other")) is None
+    assert supervisor_protocol.read_exit(str(tmp_path / "other")) is None
 
 
 def test_a_half_written_record_leaves_the_one_before(tmp_path, monkeypatch):
-    exits.write_exit(str(tmp_path), ExitFile(1))
+    supervisor_protocol.write_exit(str(tmp_path), ExitFile(1))
 
     def full(descriptor, text):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "write", full)
     with pytest.raises(OSError, match="No space"):
-        exits.write_exit(str(tmp_path), ExitFile(2))
-    assert exits.read_exit(str(tmp_path)) == ExitFile(1)
+        supervisor_protocol.write_exit(str(tmp_path), ExitFile(2))
+    assert supervisor_protocol.read_exit(str(tmp_path)) == ExitFile(1)
 
 
 @pytest.mark.parametrize(
@@ -57,11 +55,11 @@ def test_a_half_written_record_leaves_the_one_before(tmp_path, monkeypatch):
 def test_a_signals_exit_code_is_128_and_its_number(script, code, number):
     pid = os.posix_spawn("/bin/sh", ["sh", "-c", script], {})
     _, status = os.waitpid(pid, 0)
-    assert exits.of_status(status, 1.0, 2.0) == ExitFile(code, number, 1.0, 2.0)
+    assert supervisor_protocol.of_status(status, 1.0, 2.0) == ExitFile(code, number, 1.0, 2.0)
 
 
 def test_an_end_that_nobody_saw_says_so():
-    assert exits.unknown(1.0, 2.0) == ExitFile(137, 0, 1.0, 2.0, is_known=False)
+    assert supervisor_protocol.unknown(1.0, 2.0) == ExitFile(137, 0, 1.0, 2.0, is_known=False)
 
 
 def test_every_attempt_that_has_a_directory_is_found(tmp_path):
@@ -88,23 +86,23 @@ def own_process() -> ProcessFile:
 
 
 def test_a_process_is_read_as_it_was_written(tmp_path):
-    attempt_files.write_process(str(tmp_path), own_process())
-    assert attempt_files.read_process(str(tmp_path)) == own_process()
+    supervisor_protocol.write_process(str(tmp_path), own_process())
+    assert supervisor_protocol.read_process(str(tmp_path)) == own_process()
 
 
 def test_a_process_is_known_by_number_start_and_cgroup_together():
     process = own_process()
-    assert attempt_files.is_running(process)
-    assert not attempt_files.is_running(process._replace(ticks=process.ticks + 1))
-    assert not attempt_files.is_running(process._replace(cgroup="/no/such"))
-    assert not attempt_files.is_running(process._replace(pid=2**22 - 1))
+    assert supervisor_protocol.is_running(process)
+    assert not supervisor_protocol.is_running(process._replace(ticks=process.ticks + 1))
+    assert not supervisor_protocol.is_running(process._replace(cgroup="/no/such"))
+    assert not supervisor_protocol.is_running(process._replace(pid=2**22 - 1))
 
 
 def test_one_that_only_waits_for_its_parent_does_not_run():
     child = subprocess.Popen(["sleep", "60"])
     process = own_process()._replace(pid=child.pid, ticks=start_ticks(child.pid))
-    assert attempt_files.is_running(process)
+    assert supervisor_protocol.is_running(process)
     child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    assert not attempt_files.is_running(process)
+    assert not supervisor_protocol.is_running(process)
     child.wait()

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from evenkeel.api.container import Container
 from evenkeel.api.pod import Pod, PodSpec
 from evenkeel.runtime.paths import StatePaths
-from evenkeel.runtime.process import archives, images
-from evenkeel.runtime.process.images import ImageRefused, Images, refusal, with_absolute_images
+from evenkeel.runtime.process import archives, process_images
+from evenkeel.runtime.process.process_images import ImageRefused, Images, refusal, with_absolute_images
 from evenkeel.runtime.process.unpacking import Bounds
 
 Entry = tuple[tarfile.TarInfo, bytes]
@@ -364,7 +364,7 @@ def test_what_is_no_file_is_no_image(place: Place) -> None:
 def test_unused_images_and_unfinished_ones_are_removed(place: Place) -> None:
     kept = place.unpacked(tar(entry("file", b"1")))
     place.unpacked(tar(entry("file", b"2")))
-    (place.state / "images" / f"{images._UNFINISHED}x").mkdir()
+    (place.state / "images" / f"{process_images._UNFINISHED}x").mkdir()
     place.images.remove_unused(frozenset({str(kept)}))
     assert list((place.state / "images").iterdir()) == [kept]
     assert place.unpacked(tar(entry("file", b"2"))).exists()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenkeel.runtime.process.messages import MOST_BYTES, BadMessage, attempt_of, decode, encode
+from evenkeel.runtime.process.supervisor_protocol import MOST_BYTES, BadMessage, attempt_of, decode, encode
 
 texts = st.text(max_size=20)
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenkeel.runtime.mount_table import Mounted, is_below, other_ways, parse_mounts
 from evenkeel.runtime.paths import StatePaths, UnsafeName, checked, state_paths
-from evenkeel.runtime.process.filesystem import kernel_mounts
+from evenkeel.runtime.process.launch import kernel_mounts
+from evenkeel.runtime.procfs import Mounted, is_below, other_ways, parse_mounts
 
 PATHS = StatePaths("/state")
 OUTSIDE = [

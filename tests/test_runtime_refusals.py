@@ -3,10 +3,9 @@
 import pytest
 
 from evenkeel.api.container import Container, SecurityContext
-from evenkeel.api.metadata import ObjectMeta
-from evenkeel.api.pod import EmptyDirVolumeSource, Pod, PodSecurityContext, PodSpec, Volume
-from evenkeel.runtime.identity import groups, identity
-from evenkeel.runtime.process.refusals import Powers, refusal, users_refusal
+from evenkeel.api.pod import EmptyDirVolumeSource, ObjectMeta, Pod, PodSecurityContext, PodSpec, Volume
+from evenkeel.runtime.environment import groups, identity
+from evenkeel.runtime.process.process_refusals import Powers, refusal, users_refusal
 
 ROOT = Powers(0, 0)
 USER = Powers(1000, 1000)

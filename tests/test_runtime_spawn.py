@@ -6,9 +6,9 @@ import os
 import pytest
 
 from evenkeel.cgroup.tree import Version
-from evenkeel.runtime.process import spawn, users
-from evenkeel.runtime.process.launching import entrances
-from evenkeel.runtime.process.loop import Loop
+from evenkeel.runtime.process.launch import entrances
+from evenkeel.runtime.process.supervisor import spawn, users
+from evenkeel.runtime.process.supervisor.event_loop import Loop
 
 PASSWD = (
     "root:x:0:0:root:/root:/bin/sh\n# nonsense\nweb:x:33:34:web:/var/www:/bin/false\nbad:x:5\nx:x:7:y:z:/:/\n"

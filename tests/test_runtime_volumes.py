@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from evenkeel.api.container import Container, SecurityContext, VolumeMount
-from evenkeel.api.metadata import ObjectMeta
 from evenkeel.api.pod import (
     EmptyDirVolumeSource,
     HostPathVolumeSource,
+    ObjectMeta,
     Pod,
     PodSecurityContext,
     PodSpec,
@@ -20,9 +20,9 @@ from evenkeel.api.resources import ResourceRequirements
 from evenkeel.quantity import Quantity
 from evenkeel.runtime import volumes
 from evenkeel.runtime.paths import StatePaths
-from evenkeel.runtime.process.filesystem import Surroundings, filesystem_spec
-from evenkeel.runtime.process.rootfs import Mount
-from evenkeel.runtime.removal import remove_tree
+from evenkeel.runtime.process.launch import Surroundings, filesystem_spec
+from evenkeel.runtime.process.supervisor.rootfs import Mount
+from evenkeel.runtime.tree_removal import remove_tree
 from evenkeel.runtime.volumes import VolumeRefused, memory_volume_bytes, prepare, refusal
 
 UID = "0c9c9b6e-4f4a-4d8e-9d43-0f7f2b6c1a11"

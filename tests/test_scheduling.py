@@ -2,19 +2,26 @@
 
 import pytest
 
+from evenkeel.api.config import Profile
 from evenkeel.api.container import Container
-from evenkeel.api.metadata import ObjectMeta
 from evenkeel.api.node import Node, NodeSpec, NodeStatus, Taint
-from evenkeel.api.pod import Pod, PodSpec, Toleration
-from evenkeel.api.profile import Profile
+from evenkeel.api.pod import ContainerStatus, ObjectMeta, Pod, PodSpec, PodStatus, Toleration
 from evenkeel.api.resources import ResourceRequirements
-from evenkeel.api.status import ContainerStatus, PodStatus
 from evenkeel.errors import EvenkeelError
-from evenkeel.policy.scheduling.arrays import ArrayCluster
-from evenkeel.policy.scheduling.cluster import Cluster, Refusal, node_infos, schedule
-from evenkeel.policy.scheduling.fit import Insufficient, exceeding, fits, insufficient
-from evenkeel.policy.scheduling.node_info import NodeInfo, pod_figures
-from evenkeel.policy.scheduling.score import (
+from evenkeel.quantity import Quantity
+from evenkeel.simulate.array_cluster import ArrayCluster
+from evenkeel.simulate.cluster import (
+    Cluster,
+    Insufficient,
+    Refusal,
+    exceeding,
+    fits,
+    insufficient,
+    node_infos,
+    schedule,
+)
+from evenkeel.simulate.node_info import NodeInfo, pod_figures
+from evenkeel.simulate.score import (
     Scoring,
     ShapePoint,
     Strategy,
@@ -24,7 +31,6 @@ from evenkeel.policy.scheduling.score import (
     shape_score,
     strategy_score,
 )
-from evenkeel.quantity import Quantity
 
 GIB = 1 << 30
 UNTAINTED = NodeSpec()

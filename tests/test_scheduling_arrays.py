@@ -4,16 +4,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenkeel.api.metadata import ObjectMeta
 from evenkeel.api.node import Node, NodeSpec, NodeStatus, Taint
-from evenkeel.api.pod import Toleration
-from evenkeel.policy.scheduling import arrays, kept_scores
-from evenkeel.policy.scheduling.arrays import ArrayCluster
-from evenkeel.policy.scheduling.cluster import Cluster
-from evenkeel.policy.scheduling.node_info import NodeInfo, PodFigures
-from evenkeel.policy.scheduling.node_table import MAX_EXACT
-from evenkeel.policy.scheduling.score import Scoring, ShapePoint, Strategy
+from evenkeel.api.pod import ObjectMeta, Toleration
 from evenkeel.quantity import Quantity
+from evenkeel.simulate import array_cluster
+from evenkeel.simulate.array_cluster import ArrayCluster
+from evenkeel.simulate.cluster import Cluster
+from evenkeel.simulate.node_info import NodeInfo, PodFigures
+from evenkeel.simulate.node_table import MAX_EXACT
+from evenkeel.simulate.score import Scoring, ShapePoint, Strategy
 
 GPU = "example.com/gpu"
 NAMES = ("cpu", "memory", "ephemeral-storage", GPU)
@@ -133,8 +132,8 @@ def test_arrays_choose_as_the_loop_does_while_equal_nodes_fill_up(sizes, random,
 
 
 def test_more_shapes_than_are_remembered_are_still_right(monkeypatch):
-    monkeypatch.setattr(arrays, "MAX_KNOWN", 4)
-    monkeypatch.setattr(kept_scores, "MAX_KEPT", 2)
+    monkeypatch.setattr(array_cluster, "MAX_KNOWN", 4)
+    monkeypatch.setattr(array_cluster, "MAX_KEPT", 2)
     node = Node(
         ObjectMeta(name="n"),
         status=NodeStatus(

@@ -230,7 +230,7 @@ def test_many_pods_are_placed_by_arrays_and_without_numpy_by_the_loop_with_one_n
     imported = builtins.__import__
 
     def without_arrays(name, *rest):
-        if name == "evenkeel.policy.scheduling.arrays":
+        if name == "evenkeel.simulate.array_cluster":
             raise ModuleNotFoundError(name="numpy")
         return imported(name, *rest)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from evenkeel.cli.main import build_parser
-from evenkeel.host.service_manager import feed_watchdog, notify, watchdog_seconds
+from evenkeel.cli.up import feed_watchdog, notify, watchdog_seconds
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from evenkeel.agent import file_watch, manifest_file, sources
-from evenkeel.agent.sources import PodFiles
+from evenkeel.agent.sources import file_watch, manifest_file, pod_files
+from evenkeel.agent.sources.pod_files import PodFiles
 from evenkeel.host import inotify
 from tests.descriptors import alone, descriptors
 
@@ -227,7 +227,7 @@ def test_a_directory_that_cannot_be_read_keeps_its_files(tmp_path, monkeypatch):
         files = PodFiles([str(directory)])
         assert names(await files.scan()) == ["a"]
         with monkeypatch.context() as patched:
-            patched.setattr(sources, "MAX_FILES", 0)
+            patched.setattr(pod_files, "MAX_FILES", 0)
             found = await files.scan()
             assert names(found) == ["a"]
             assert problems(found) == [

@@ -8,7 +8,7 @@ import pytest
 
 from evenkeel.cgroup.driver import CgroupError
 from evenkeel.cgroup.drivers import systemd as module
-from evenkeel.cgroup.drivers.bounds import Bounds
+from evenkeel.cgroup.drivers.cgroupfs import Bounds
 from evenkeel.cgroup.drivers.dbus import NO_SUCH_UNIT, UNIT_EXISTS, SystemdError
 from evenkeel.cgroup.drivers.systemd import SystemdDriver
 from evenkeel.cgroup.drivers.systemd_units import file_value, slice_path

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenkeel.api.cpuset import format_cpuset
+from evenkeel.api.scalars import format_cpuset
 from evenkeel.cgroup import names
 from evenkeel.cgroup.driver import CgroupError
 from evenkeel.cgroup.drivers.systemd_units import (

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.errors import EvenkeelError, InvalidInput
-from evenkeel.policy.eviction.percentage import parse_percentage
 from evenkeel.policy.eviction.thresholds import (
     Signal,
     ThresholdValue,
     config_thresholds,
     parse_flag,
+    parse_percentage,
     parse_thresholds,
     threshold_amount,
     threshold_quantity,

@@ -12,11 +12,11 @@ import threading
 
 import pytest
 
-from evenkeel.agent.records import WARNING, Happening
 from evenkeel.api.manifests import read_manifests
 from evenkeel.cli.bars import BLOCKS, LETTERS, Bounds, Shares, capacity_bar, signs_for, use_bar
 from evenkeel.cli.output import Paint
 from evenkeel.cli.top_view import Look, picture_lines
+from evenkeel.journal.records import WARNING, Happening
 from evenkeel.server.view import Views
 from tests.fake_front import FakeFront, running, served
 from tests.pictures import Painter

@@ -3,7 +3,7 @@ import os
 
 import pytest
 
-from evenkeel.host.undisturbed import MOST_BYTES, close, contents, number, open_to_read, pread
+from evenkeel.host.gil_held_io import MOST_BYTES, close, contents, number, open_to_read, pread
 
 
 def test_a_file_is_read_whole_however_long(tmp_path):

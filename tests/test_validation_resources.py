@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from evenkeel.api.config import Profile
 from evenkeel.api.decode import Findings, decode
 from evenkeel.api.defaults import default_pod
 from evenkeel.api.pod import Pod
-from evenkeel.api.profile import Profile
 from evenkeel.api.validation import validate_pod, warnings
 from evenkeel.errors import Problem
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evenkeel.cgroup.kernel_files import DEFAULTS, default_value, direction, same_value
 from evenkeel.cgroup.tree import Version
-from evenkeel.cgroup.values import DEFAULTS, default_value, direction, same_value
 
 UNLIMITED_V1 = "9223372036854771712"
 

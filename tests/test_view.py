@@ -6,19 +6,19 @@ import os
 
 import pytest
 
-from evenkeel.agent.feeds import Feed
-from evenkeel.agent.records import WARNING, Happening
-from evenkeel.agent.sweep import Sweeper
-from evenkeel.api.status import (
+from evenkeel.agent.event_recorder import Feed
+from evenkeel.agent.observe.sweep import Sweeper
+from evenkeel.api.pod import (
     ContainerState,
     ContainerStateRunning,
     ContainerStateTerminated,
     ContainerStateWaiting,
     ContainerStatus,
 )
-from evenkeel.runtime.proc_stat import process_at
+from evenkeel.journal.records import WARNING, Happening
+from evenkeel.runtime.procfs import process_at
+from evenkeel.server.readings import ViewFeed
 from evenkeel.server.view import Views
-from evenkeel.server.view_feed import ViewFeed
 from tests.agents import CountingKernel, Place, pods_of, until
 from tests.fake_front import FakeFront, running, served
 from tests.pictures import MIB, Painter, sample

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from evenkeel.api.config import KubeletConfiguration
-from evenkeel.api.profile import Profile
+from evenkeel.api.config import KubeletConfiguration, Profile
 from evenkeel.errors import EvenkeelError
 from evenkeel.policy.allocatable import (
     CgroupLimits,

@@ -1,7 +1,7 @@
 """What kubelet computes for pod, container and QoS cgroups."""
 
-from evenkeel.api.profile import Profile
-from evenkeel.policy import cpu
+from evenkeel.api.config import Profile
+from evenkeel.policy import kernel_amounts
 from evenkeel.policy.kubernetes_cgroups import (
     CgroupConfig,
     ContainerConfig,
@@ -9,7 +9,7 @@ from evenkeel.policy.kubernetes_cgroups import (
     pod_config,
     qos_configs,
 )
-from evenkeel.policy.node import KubeletSettings
+from evenkeel.policy.node_view import KubeletSettings
 from evenkeel.policy.pod_resources import pod_requests
 from evenkeel.policy.qos import pod_class
 from evenkeel.quantity import Quantity
@@ -32,13 +32,14 @@ def check(vector_input: dict, expected: dict) -> list[str]:
 
 def _millicpu(vector_input: dict, expected: dict) -> list[str]:
     millicpu = int(vector_input["milliCPU"])
-    shares = cpu.shares(millicpu)
+    shares = kernel_amounts.shares(millicpu)
     ours = {
         "shares": shares,
-        "kubeletCpuWeight": cpu.weight_linear(shares),
-        "runcCpuWeight": cpu.weight_quadratic(shares),
+        "kubeletCpuWeight": kernel_amounts.weight_linear(shares),
+        "runcCpuWeight": kernel_amounts.weight_quadratic(shares),
         "quotaByPeriod": {
-            period: cpu.quota_us(millicpu, int(period)) for period in expected.get("quotaByPeriod", {})
+            period: kernel_amounts.quota_us(millicpu, int(period))
+            for period in expected.get("quotaByPeriod", {})
         },
     }
     return differences("milliCPU", {name: ours[name] for name in expected}, expected)
@@ -46,12 +47,12 @@ def _millicpu(vector_input: dict, expected: dict) -> list[str]:
 
 def _shares(vector_input: dict, expected: dict) -> list[str]:
     shares = int(vector_input["shares"])
-    weight = cpu.weight_linear(shares)
+    weight = kernel_amounts.weight_linear(shares)
     ours = {
         "kubeletCpuWeight": weight,
-        "runcCpuWeight": cpu.weight_quadratic(shares),
-        "milliCPUFromShares": cpu.millicpu_from_shares(shares),
-        "sharesFromKubeletWeight": cpu.shares_from_weight_linear(weight),
+        "runcCpuWeight": kernel_amounts.weight_quadratic(shares),
+        "milliCPUFromShares": kernel_amounts.millicpu_from_shares(shares),
+        "sharesFromKubeletWeight": kernel_amounts.shares_from_weight_linear(weight),
     }
     return differences("shares", {name: ours[name] for name in expected}, expected)
 

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
+from evenkeel.api.config import Profile
 from evenkeel.api.decode import Findings, decode
 from evenkeel.api.pod import Pod
-from evenkeel.api.profile import Profile
-from evenkeel.policy.eviction.conditions import pressure_refusal, pressures
+from evenkeel.policy.eviction.conditions import observations, pressure_refusal, pressures, thresholds_met
 from evenkeel.policy.eviction.decide import (
     Decision,
     Reclaim,
@@ -17,7 +17,6 @@ from evenkeel.policy.eviction.decide import (
     reclaimable,
     victim,
 )
-from evenkeel.policy.eviction.observations import observations, thresholds_met
 from evenkeel.policy.eviction.rank import Order, rank
 from evenkeel.policy.eviction.snapshot import NodeFigures, PodFigures, PodSnapshot, Snapshot
 from evenkeel.policy.eviction.thresholds import Threshold, parse_thresholds

@@ -3,10 +3,9 @@
 import json
 from typing import Any
 
-from evenkeel.api.config import KubeletConfiguration, defaulted
+from evenkeel.api.config import KubeletConfiguration, Profile, defaulted
 from evenkeel.api.config_file import read_config
 from evenkeel.api.config_validation import validate_config
-from evenkeel.api.profile import Profile
 from evenkeel.errors import EvenkeelError
 from evenkeel.policy.startup import startup_problems
 from tests.conformance.common import differences

@@ -1,6 +1,6 @@
 """OOM scores of every container on nodes of several sizes."""
 
-from evenkeel.api.profile import Profile
+from evenkeel.api.config import Profile
 from evenkeel.policy.oom import oom_score_adj
 from evenkeel.policy.qos import pod_class
 from tests.conformance.common import differences, read_pod

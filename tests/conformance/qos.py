@@ -2,11 +2,11 @@
 
 from typing import Any
 
+from evenkeel.api.config import Profile
 from evenkeel.api.container import Container
 from evenkeel.api.decode import Findings, decode
 from evenkeel.api.defaults import default_pod
 from evenkeel.api.pod import Pod
-from evenkeel.api.profile import Profile
 from evenkeel.api.resources import ResourceList, ResourceRequirements
 from evenkeel.api.validation import validate_pod
 from evenkeel.policy.qos import pod_class

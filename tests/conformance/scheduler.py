@@ -2,12 +2,12 @@
 
 from typing import Any
 
+from evenkeel.api.config import Profile
 from evenkeel.api.decode import Findings, decode
 from evenkeel.api.node import Node
-from evenkeel.api.profile import Profile
-from evenkeel.policy.scheduling.fit import fits, insufficient
-from evenkeel.policy.scheduling.node_info import NodeInfo, pod_figures
-from evenkeel.policy.scheduling.score import (
+from evenkeel.simulate.cluster import fits, insufficient
+from evenkeel.simulate.node_info import NodeInfo, pod_figures
+from evenkeel.simulate.score import (
     Scoring,
     ShapePoint,
     Strategy,

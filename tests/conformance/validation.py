@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from evenkeel.api.config import Profile
 from evenkeel.api.decode import WRONG_SHAPE, Findings, decode
 from evenkeel.api.defaults import default_pod
 from evenkeel.api.pod import Pod
-from evenkeel.api.profile import Profile
 from evenkeel.api.validation import validate_pod, warnings
 
 

@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from evenkeel.agent.journal import Journal
-from evenkeel.agent.pressure.replaying import made_again
 from evenkeel.cgroup.drivers.processes import is_dead
 from evenkeel.cli.client import Client, NoAgent
-from evenkeel.host.guard import NAME as GUARD
+from evenkeel.journal.store import Journal
+from evenkeel.pressure.decision_records import made_again
+from evenkeel.pressure.guard import NAME as GUARD
 from tests.kernel.cgroups import Cgroup, named_hierarchies
 from tests.kernel.waiting import eventually
 from tests.machines.container_images import TEST

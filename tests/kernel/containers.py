@@ -18,7 +18,7 @@ from evenkeel.cgroup.driver import Driver
 from evenkeel.cgroup.drivers.detect import detect, driver_for
 from evenkeel.cgroup.drivers.processes import is_dead
 from evenkeel.runtime.interface import Attempt, Exited, Launch, Record
-from evenkeel.runtime.process.client import ProcessRuntime
+from evenkeel.runtime.process.process_runtime import ProcessRuntime
 from tests.kernel.cgroups import Cgroup
 from tests.kernel.waiting import PATIENCE_SECONDS, T, eventually
 

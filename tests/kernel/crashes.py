@@ -13,8 +13,7 @@ from evenkeel.api.pod import Pod
 from evenkeel.cgroup.drivers.detect import detect, driver_for
 from evenkeel.cgroup.plan import plan
 from evenkeel.cgroup.reconcile import survey
-from evenkeel.policy.node import node_view
-from evenkeel.policy.node_size import parse_node
+from evenkeel.policy.node_view import node_view, parse_node
 from evenkeel.policy.provision import PodMoment
 from tests.kernel.agents import Up, with_host_path
 from tests.kernel.waiting import eventually

@@ -8,8 +8,8 @@ import pytest
 from evenkeel.api.config import KubeletConfiguration, defaulted
 from evenkeel.api.defaults import default_pod
 from evenkeel.api.pod import Pod
-from evenkeel.cgroup.drivers.base import CgroupfsDriver
-from evenkeel.cgroup.drivers.bounds import Bounds
+from evenkeel.cgroup.drivers.base_driver import CgroupfsDriver
+from evenkeel.cgroup.drivers.cgroupfs import Bounds
 from evenkeel.cgroup.drivers.detect import detect
 from evenkeel.cgroup.drivers.mounts import V1_CONTROLLERS, Mounts
 from evenkeel.cgroup.drivers.v1 import V1Driver
@@ -17,7 +17,7 @@ from evenkeel.cgroup.drivers.v2 import V2Driver
 from evenkeel.cgroup.plan import plan
 from evenkeel.cgroup.tree import Tree, Version
 from evenkeel.policy.allocatable import NodeCapacity
-from evenkeel.policy.node import node_view
+from evenkeel.policy.node_view import node_view
 from evenkeel.policy.provision import PodMoment
 from tests.kernel.cgroups import UNIFIED, Cgroup
 

@@ -10,8 +10,14 @@ from contextlib import suppress
 from typing import Any
 
 from evenkeel.runtime import syscalls
-from evenkeel.runtime.process import spawn
-from evenkeel.runtime.process.rootfs import FilesystemRefused, FilesystemSpec, as_json, enter, from_json
+from evenkeel.runtime.process.supervisor import spawn
+from evenkeel.runtime.process.supervisor.rootfs import (
+    FilesystemRefused,
+    FilesystemSpec,
+    as_json,
+    enter,
+    from_json,
+)
 from tests.kernel.cgroups import Cgroup
 
 NOBODY = 65534

@@ -17,8 +17,8 @@ from evenkeel.cgroup.tree import Cgroup as Planned
 from evenkeel.cgroup.tree import Kind
 from evenkeel.policy.admission import admit
 from evenkeel.policy.allocatable import NodeCapacity
-from evenkeel.policy.cpuset import assign_on
-from evenkeel.policy.node import node_view
+from evenkeel.policy.exclusive_cores import assign_on
+from evenkeel.policy.node_view import node_view
 from evenkeel.policy.provision import PodMoment
 from tests.kernel.cgroups import Cgroup, hierarchies
 from tests.kernel.processes import Program, Spawn

@@ -13,8 +13,8 @@ import pytest
 
 from evenkeel.runtime import syscalls
 from evenkeel.runtime.paths import StatePaths
-from evenkeel.runtime.process.filesystem import surroundings
-from evenkeel.runtime.process.rootfs import FilesystemRefused, FilesystemSpec, Mount
+from evenkeel.runtime.process.launch import surroundings
+from evenkeel.runtime.process.supervisor.rootfs import FilesystemRefused, FilesystemSpec, Mount
 from tests.kernel.cgroups import hierarchies
 from tests.kernel.inside import NOBODY, inside, read, refused_with, write
 

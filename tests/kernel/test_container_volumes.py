@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 
 from evenkeel.api.container import Container
-from evenkeel.api.metadata import ObjectMeta
-from evenkeel.api.pod import EmptyDirVolumeSource, Pod, PodSecurityContext, PodSpec, Volume
+from evenkeel.api.pod import EmptyDirVolumeSource, ObjectMeta, Pod, PodSecurityContext, PodSpec, Volume
 from evenkeel.quantity import Quantity
 from evenkeel.runtime import syscalls, volumes
 from evenkeel.runtime.paths import StatePaths, state_paths
-from evenkeel.runtime.process.rootfs import FilesystemSpec, Mount
-from evenkeel.runtime.removal import Resists, remove_tree
+from evenkeel.runtime.process.supervisor.rootfs import FilesystemSpec, Mount
+from evenkeel.runtime.tree_removal import Resists, remove_tree
 from evenkeel.runtime.volumes import VolumeRefused
 from tests.kernel.cgroups import Cgroup
 from tests.kernel.inside import Killed, inside, refused_with

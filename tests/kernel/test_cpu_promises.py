@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from evenkeel.api.duration import Duration
+from evenkeel.api.scalars import Duration
 from tests.kernel import planned
 from tests.kernel.cgroups import Cgroup
 from tests.kernel.planned import MakeNode, cpu_quota, cpu_seconds, pod, throttles

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from evenkeel.cgroup.driver import CgroupError
-from evenkeel.cgroup.drivers.base import CgroupfsDriver
+from evenkeel.cgroup.drivers.base_driver import CgroupfsDriver
 from tests.kernel import drivers
 from tests.kernel.cgroups import Cgroup
 from tests.kernel.drivers import made_driver, path_of, placed

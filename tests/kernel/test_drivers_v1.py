@@ -3,8 +3,8 @@
 import pytest
 
 from evenkeel.cgroup.driver import CgroupError
-from evenkeel.cgroup.drivers.base import CgroupfsDriver
-from evenkeel.cgroup.drivers.refusals import MissingController
+from evenkeel.cgroup.drivers.base_driver import CgroupfsDriver
+from evenkeel.cgroup.drivers.kernel_refusals import MissingController
 from tests.kernel import drivers
 from tests.kernel.cgroups import Cgroup
 from tests.kernel.drivers import made_driver, path_of, placed

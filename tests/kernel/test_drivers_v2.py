@@ -5,8 +5,8 @@ import signal
 import pytest
 
 from evenkeel.cgroup.driver import CgroupError
-from evenkeel.cgroup.drivers.base import CgroupfsDriver
-from evenkeel.cgroup.drivers.refusals import MissingController, NotAvailable
+from evenkeel.cgroup.drivers.base_driver import CgroupfsDriver
+from evenkeel.cgroup.drivers.kernel_refusals import MissingController, NotAvailable
 from evenkeel.cgroup.drivers.v2 import V2Driver
 from tests.kernel import drivers
 from tests.kernel.cgroups import UNIFIED, Cgroup

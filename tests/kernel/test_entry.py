@@ -11,8 +11,8 @@ import pytest
 from evenkeel.cgroup.tree import Version
 from evenkeel.errors import EvenkeelError
 from evenkeel.runtime import syscalls
-from evenkeel.runtime.process import entry
-from evenkeel.runtime.process.launching import entrances
+from evenkeel.runtime.process.launch import entrances
+from evenkeel.runtime.process.supervisor import cgroup_entry
 from tests.kernel.cgroups import UNIFIED, Cgroup
 
 
@@ -26,10 +26,10 @@ def files_of(cgroup: Cgroup) -> tuple[str, ...]:
 def child(files: tuple[str, ...], namespaces: int = 0) -> Iterator[tuple[int, tuple[str, ...]]]:
     """One that has entered, and does nothing more; with the files it had to enter by."""
     has_entered, entered = os.pipe()
-    pid, left = entry.clone_into(files, namespaces)
+    pid, left = cgroup_entry.clone_into(files, namespaces)
     if pid == 0:
         try:
-            entry.enter(left, "/own")
+            cgroup_entry.enter(left, "/own")
             os.write(entered, b"x")
             signal.pause()
         finally:
@@ -71,7 +71,7 @@ def test_a_cgroup_that_is_gone_is_named(cgroup_root: Cgroup) -> None:
     cgroup = cgroup_root.child("gone")
     files = files_of(cgroup)
     cgroup.remove()
-    refused = _refusal(lambda left: entry.enter(left, "/own"), files)
+    refused = _refusal(lambda left: cgroup_entry.enter(left, "/own"), files)
     assert "cannot enter its cgroup /own" in refused
     assert "no such file or directory" in refused
 
@@ -83,7 +83,7 @@ def _pids(directory: Path) -> set[int]:
 def _refusal(act: Callable[[tuple[str, ...]], None], files: tuple[str, ...]) -> str:
     """What a child was told that could not enter."""
     said, telling = os.pipe()
-    pid, left = entry.clone_into(files)
+    pid, left = cgroup_entry.clone_into(files)
     if pid == 0:
         try:
             act(left)

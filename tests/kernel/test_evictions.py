@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from evenkeel.agent.journal import Journal
-from evenkeel.agent.pressure.intents import Intent, Intents
-from evenkeel.agent.pressure.recording import KIND
 from evenkeel.host.meminfo import parse_meminfo
+from evenkeel.journal.store import Journal
+from evenkeel.pressure.decision_records import EVICTION_KIND
+from evenkeel.pressure.intents import Intent, Intents
 from tests.kernel.agents import MIB, READY_SECONDS, MakeUp, Up, pod, up, with_host_path
 from tests.kernel.planned import memory_bytes, oom_kills
 from tests.kernel.waiting import eventually
@@ -48,7 +48,7 @@ def await_grown(agent: Up, name: str, mib: int) -> None:
 
 def decisions(agent: Up) -> list[dict]:
     with Journal.read(str(agent.state / "journal.db")) as journal:
-        return [record.decision for record in journal.decisions(KIND)]
+        return [record.decision for record in journal.decisions(EVICTION_KIND)]
 
 
 @pytest.mark.req("A15", "A20", "B8", "E1", "E2", "E14")

@@ -7,12 +7,12 @@ import pytest
 
 from evenkeel.api.config import KubeletConfiguration, defaulted
 from evenkeel.api.defaults import default_pod
-from evenkeel.cgroup.drivers.base import CgroupfsDriver
+from evenkeel.cgroup.drivers.base_driver import CgroupfsDriver
 from evenkeel.cgroup.plan import plan
 from evenkeel.cgroup.reconcile import reconcile
 from evenkeel.cgroup.tree import Version
 from evenkeel.host.capacity import machine_capacity
-from evenkeel.policy.node import node_view
+from evenkeel.policy.node_view import node_view
 from evenkeel.policy.provision import PodMoment
 from tests.kernel import drivers
 from tests.kernel.cgroups import Cgroup

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from evenkeel.agent.journal import Journal, JournalError
-from evenkeel.agent.records import HeldPod
-from evenkeel.policy.lifecycle.life import PodLife
+from evenkeel.journal.records import HeldPod
+from evenkeel.journal.store import Journal, JournalError
+from evenkeel.policy.lifecycle.pod_state import PodLife
 from tests.journal_records import named, told
 from tests.machines import Unavailable
 from tests.machines.packages import require

@@ -9,15 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from evenkeel.api.config import KubeletConfiguration, defaulted
-from evenkeel.api.profile import Profile
-from evenkeel.cgroup.drivers.base import CgroupfsDriver
+from evenkeel.api.config import KubeletConfiguration, Profile, defaulted
+from evenkeel.cgroup.drivers.base_driver import CgroupfsDriver
 from evenkeel.cgroup.drivers.detect import detect, driver_for
 from evenkeel.host.checks import State, diagnose
 from evenkeel.host.files import read_text
 from evenkeel.host.machine import look
-from evenkeel.host.meminfo import parse_meminfo
-from evenkeel.host.memory_signal import cgroup_memory, held_bytes, node_memory
+from evenkeel.host.meminfo import cgroup_memory, held_bytes, node_memory, parse_meminfo
 from tests.kernel.cgroups import Cgroup
 from tests.kernel.conftest import MACHINE
 from tests.kernel.processes import Program, Spawn

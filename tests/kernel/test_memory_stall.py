@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from evenkeel.agent.journal import Journal
-from evenkeel.agent.pressure.stall import KIND
+from evenkeel.journal.store import Journal
+from evenkeel.pressure.memory_stalls import KIND
 from tests.kernel.agents import MIB, MakeUp, Up, pod, up
 from tests.kernel.cgroups import Cgroup
 from tests.kernel.waiting import eventually

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from evenkeel.host.capabilities import parse_capabilities
 from evenkeel.host.event_stream import EventStream
-from evenkeel.host.events import (
+from evenkeel.host.event_types import (
     NODE,
     Event,
     MemoryEvents,
@@ -21,7 +20,8 @@ from evenkeel.host.events import (
     Pressure,
     SubscriptionEnded,
 )
-from evenkeel.host.pressure import Kind, Resource, Trigger
+from evenkeel.host.machine import parse_capabilities
+from evenkeel.host.psi import Kind, Resource, Trigger
 from tests.kernel.cgroups import UNIFIED, Cgroup
 from tests.kernel.processes import Spawn
 from tests.kernel.waiting import PATIENCE_SECONDS, eventually

@@ -11,18 +11,21 @@ from pathlib import Path
 
 import pytest
 
-from evenkeel.api.config import KubeletConfiguration, defaulted
-from evenkeel.api.profile import Profile
-from evenkeel.cgroup.drivers.base import CgroupfsDriver
+from evenkeel.api.config import KubeletConfiguration, Profile, defaulted
+from evenkeel.cgroup.drivers.base_driver import CgroupfsDriver
 from evenkeel.cgroup.drivers.detect import detect, driver_for
 from evenkeel.errors import EvenkeelError
-from evenkeel.host.capabilities import parse_capabilities
 from evenkeel.host.capacity import machine_capacity
 from evenkeel.host.checks import State, diagnose
-from evenkeel.host.machine import look
+from evenkeel.host.kernel_settings import (
+    apply_kernel_settings,
+    check_swap,
+    kernel_settings,
+    restore_kernel_settings,
+    swap_devices,
+)
+from evenkeel.host.machine import look, parse_capabilities
 from evenkeel.host.oom_scores import frozen, protect_daemons, read_score, runtime_process, set_oom_scores
-from evenkeel.host.swap import check_swap, swap_devices
-from evenkeel.host.sysctl import apply_kernel_settings, kernel_settings, restore_kernel_settings
 from tests.kernel.cgroups import Cgroup
 from tests.kernel.conftest import MACHINE
 from tests.kernel.processes import Spawn

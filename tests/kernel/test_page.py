@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from evenkeel.agent.story import Story
+from evenkeel.agent.observe.story import Story
 from evenkeel.api.manifests import read_manifests
 from tests.fake_front import FakeFront, running, served
 from tests.kernel.agents import MIB, MakeUp, Up, pod, up

@@ -12,7 +12,7 @@ import pytest
 
 from evenkeel.cgroup.drivers.processes import is_dead
 from evenkeel.runtime.interface import Attempt, ExecResult, Exited, RuntimeLost, StartFailed
-from evenkeel.runtime.process.orphans import ended_children
+from evenkeel.runtime.process.supervisor_link import ended_children
 from tests.kernel import containers as of_test
 from tests.kernel.containers import CONTAINER, Containers, until
 from tests.kernel.planned import may_lower_scores

@@ -8,7 +8,7 @@ import pytest
 
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.cgroup.drivers.detect import detect, driver_for
-from evenkeel.cgroup.drivers.placeholder import PLACEHOLDER
+from evenkeel.cgroup.drivers.processes import PLACEHOLDER
 from tests.kernel.conftest import PREFIX
 from tests.kernel.containers import Containers, until
 from tests.kernel.waiting import eventually

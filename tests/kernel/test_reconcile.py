@@ -14,14 +14,13 @@ from hypothesis import strategies as st
 from evenkeel.api.config import KubeletConfiguration, defaulted
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.diff import Observed
-from evenkeel.cgroup.drivers.base import CgroupfsDriver
-from evenkeel.cgroup.drivers.refusals import MissingController
+from evenkeel.cgroup.drivers.base_driver import CgroupfsDriver
+from evenkeel.cgroup.drivers.kernel_refusals import MissingController
+from evenkeel.cgroup.kernel_files import default_value, direction, same_value
 from evenkeel.cgroup.plan import plan
 from evenkeel.cgroup.reconcile import Report, reconcile, reconcile_changed
-from evenkeel.cgroup.relocate import Relocation, relocate
-from evenkeel.cgroup.restore import found_before, not_only_ours, restoring
+from evenkeel.cgroup.reconfigure import Relocation, found_before, not_only_ours, relocate, restoring
 from evenkeel.cgroup.tree import Kind, Tree, Version
-from evenkeel.cgroup.values import default_value, direction, same_value
 from evenkeel.cli.main import main
 from evenkeel.policy.provision import PodMoment
 from tests.kernel.cgroups import Cgroup

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from evenkeel.agent.pressure.brake import Brake
-from evenkeel.agent.pressure.hands import Hands
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.cgroup.driver import Driver
 from evenkeel.cgroup.drivers.detect import detect, driver_for
+from evenkeel.pressure.memory.freezer import Brake
+from evenkeel.pressure.memory.mitigation import Hands
 from tests.kernel.agents import MIB, MakeUp, Up, is_alive, pod, up
 from tests.kernel.cgroups import Cgroup
 from tests.kernel.planned import memory_bytes
@@ -120,8 +120,8 @@ def test_a_pod_that_stood_still_when_the_agent_was_killed_goes_on_when_it_starts
 
 HOLDING = """
 import asyncio, sys
-from evenkeel.agent.pressure.brake import Brake
-from evenkeel.agent.pressure.guarding import Guard
+from evenkeel.pressure.memory.freezer import Brake
+from evenkeel.pressure.guard_client import Guard
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.cgroup.drivers.detect import detect, driver_for
 

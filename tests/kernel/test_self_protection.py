@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from evenkeel.agent.own_cgroup import NAME
+from evenkeel.agent.node.own_cgroup import NAME
 from tests.kernel.agents import MakeUp, Up, is_alive, pod, processes_of, up
 from tests.kernel.cgroups import Cgroup
 from tests.kernel.waiting import eventually

@@ -5,17 +5,17 @@ import time
 
 import pytest
 
-from evenkeel.agent.journal import Decision as Recorded
-from evenkeel.agent.journal import Journal
-from evenkeel.agent.pressure.recording import KIND, Step, replayed
-from evenkeel.api.amount import Amount
-from evenkeel.api.profile import Profile
+from evenkeel.api.config import Profile
+from evenkeel.api.scalars import Amount
+from evenkeel.journal.store import Decision as Recorded
+from evenkeel.journal.store import Journal
 from evenkeel.policy.eviction.snapshot import PodFigures, PodSnapshot
 from evenkeel.policy.eviction.thresholds import threshold_amount
 from evenkeel.policy.eviction.usage import Resource, usage
-from evenkeel.policy.memory import PAGE_BYTES
+from evenkeel.policy.kernel_amounts import PAGE_BYTES
 from evenkeel.policy.pod_resources import eviction_request
 from evenkeel.policy.qos import QoSClass, pod_class
+from evenkeel.pressure.decision_records import EVICTION_KIND, Step, replayed_eviction
 from tests.kernel.agents import MIB, MakeUp, Up, up
 from tests.kernel.planned import memory_bytes
 from tests.kernel.storms import NODE_MIB, THRESHOLD_MIB, Storm, seeds, storm
@@ -192,7 +192,7 @@ def kernel_kills(agent: Up, weather: Storm) -> list[tuple[str, int, float]]:
 
 def decisions(agent: Up, after: int) -> list[tuple[Recorded, Step]]:
     with Journal.read(str(agent.state / "journal.db")) as journal:
-        return [(record, replayed(record)[0]) for record in journal.decisions(KIND, after)]
+        return [(record, replayed_eviction(record)[0]) for record in journal.decisions(EVICTION_KIND, after)]
 
 
 def under_pressure(agent: Up) -> bool:

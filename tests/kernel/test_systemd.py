@@ -11,13 +11,13 @@ from typing import NamedTuple
 import pytest
 
 from evenkeel.cgroup.driver import CgroupError
-from evenkeel.cgroup.drivers.bounds import Bounds
+from evenkeel.cgroup.drivers.cgroupfs import Bounds
 from evenkeel.cgroup.drivers.systemd import SystemdDriver
 from evenkeel.cgroup.drivers.systemd_units import kept
+from evenkeel.cgroup.kernel_files import same_value
 from evenkeel.cgroup.plan import plan
 from evenkeel.cgroup.reconcile import Report, reconcile
 from evenkeel.cgroup.tree import Cgroup, Kind, Naming, Setting, Tree, Version
-from evenkeel.cgroup.values import same_value
 from evenkeel.cli.main import main
 from evenkeel.policy.provision import PodMoment
 from evenkeel.runtime.syscalls import set_child_subreaper

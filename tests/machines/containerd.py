@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from evenkeel.host.capabilities import parse_capabilities
+from evenkeel.host.machine import parse_capabilities
 from tests.kernel.waiting import eventually
 from tests.machines.container_images import ARCHIVES, PAUSE, container_images
 

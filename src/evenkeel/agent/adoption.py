@@ -8,9 +8,9 @@ nothing of has ended unseen.
 import time
 from collections.abc import Iterator, Mapping
 
-from evenkeel.agent.records import HeldPod
 from evenkeel.api.pod import Pod
-from evenkeel.policy.lifecycle.life import ContainerLife, PodLife
+from evenkeel.journal.records import HeldPod
+from evenkeel.policy.lifecycle.pod_state import ContainerLife, PodLife
 from evenkeel.runtime.interface import UNKNOWN_EXIT, Attempt, Exit, Record
 
 

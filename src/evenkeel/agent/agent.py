@@ -9,49 +9,47 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
-from evenkeel.agent import adoption, history_file
-from evenkeel.agent.admitting import FILE
-from evenkeel.agent.cgroups import Cgroups
-from evenkeel.agent.history import Advice, History
-from evenkeel.agent.holdings import Holdings
-from evenkeel.agent.interface import ADDED, Applied, ContainerUsage, NodeUsage, PodChange
-from evenkeel.agent.journal import Journal, JournalError
-from evenkeel.agent.kernel_events import KernelEvents
-from evenkeel.agent.node_status import node_object
+from evenkeel.agent import adoption
+from evenkeel.agent.admission import FILE
+from evenkeel.agent.desired_pods import Wanting
+from evenkeel.agent.event_recorder import Telling
+from evenkeel.agent.front import ADDED, Applied, ContainerUsage, NodeUsage, PodChange
+from evenkeel.agent.node.kernel_events import KernelEvents
+from evenkeel.agent.node.node_cgroups import Cgroups
+from evenkeel.agent.observe import history_file
+from evenkeel.agent.observe.history import Advice, History
+from evenkeel.agent.observe.node_snapshot import Picture, Pictures, node_object
+from evenkeel.agent.observe.story import Story, story_of
+from evenkeel.agent.observe.sweep import Sweeper
 from evenkeel.agent.parts import Parts
-from evenkeel.agent.picture import Picture, Pictures
-from evenkeel.agent.pressure.cpu import CpuPressure
-from evenkeel.agent.pressure.intents import Intents
-from evenkeel.agent.pressure.live import live_given, live_snapshot
-from evenkeel.agent.pressure.memory import MemoryPressure
-from evenkeel.agent.pressure.node_conditions import NodeConditions
-from evenkeel.agent.pressure.node_pressure import NodePressure
-from evenkeel.agent.pressure.returning import Returning
-from evenkeel.agent.pressure.stall import MemoryStalls
-from evenkeel.agent.probing import Probing
-from evenkeel.agent.records import NORMAL, WARNING, Happening, HeldPod
-from evenkeel.agent.sources import PodFiles
-from evenkeel.agent.story import Story, story_of
-from evenkeel.agent.sweep import Sweeper
-from evenkeel.agent.sync import Sync
-from evenkeel.agent.telling import Telling
-from evenkeel.agent.wanting import Wanting
+from evenkeel.agent.pod_loop import Sync
+from evenkeel.agent.pod_store import Holdings
+from evenkeel.agent.probes.prober import Probing
+from evenkeel.agent.sources.pod_files import PodFiles
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.api.node import Node
-from evenkeel.api.pod import Pod
-from evenkeel.api.status import PodStatus
+from evenkeel.api.pod import Pod, PodStatus
 from evenkeel.cgroup.driver import Driver
 from evenkeel.cgroup.tree import Kind, Tree, Version
 from evenkeel.errors import EvenkeelError
-from evenkeel.host.boot import boot_id
 from evenkeel.host.files import read_text
-from evenkeel.host.meminfo import parse_meminfo
-from evenkeel.host.memory_signal import node_memory
+from evenkeel.host.meminfo import node_memory, parse_meminfo
+from evenkeel.host.node_figures import boot_id
+from evenkeel.journal.records import NORMAL, WARNING, Happening, HeldPod
+from evenkeel.journal.store import Journal, JournalError
 from evenkeel.policy.admission import Refusal
 from evenkeel.policy.lifecycle.actions import actions
-from evenkeel.policy.lifecycle.settings import settings_of
-from evenkeel.policy.lifecycle.status import NO_WAITING, pod_status, timestamp, with_pending_resize
-from evenkeel.policy.node import NodeView
+from evenkeel.policy.lifecycle.pod_state import settings_of
+from evenkeel.policy.lifecycle.pod_status import NO_WAITING, pod_status, timestamp, with_pending_resize
+from evenkeel.policy.node_view import NodeView
+from evenkeel.pressure.cpu_pressure import CpuPressure
+from evenkeel.pressure.disk.disk_pressure import NodePressure
+from evenkeel.pressure.eviction_backoff import Returning
+from evenkeel.pressure.eviction_recorder import NodeConditions
+from evenkeel.pressure.intents import Intents
+from evenkeel.pressure.live_snapshot import live_given, live_snapshot
+from evenkeel.pressure.memory.memory_pressure import MemoryPressure
+from evenkeel.pressure.memory_stalls import MemoryStalls
 from evenkeel.runtime.interface import Attempt, Exited, Readiness, Record, Runtime
 
 log = logging.getLogger(__name__)

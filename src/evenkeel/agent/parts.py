@@ -3,14 +3,14 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from evenkeel.agent.cgroups import Cgroups
-from evenkeel.agent.holdings import Holdings
-from evenkeel.agent.journal import Journal
-from evenkeel.agent.pressure.intents import Intents
-from evenkeel.agent.sync import Sync
-from evenkeel.agent.telling import Telling
+from evenkeel.agent.event_recorder import Telling
+from evenkeel.agent.node.node_cgroups import Cgroups
+from evenkeel.agent.pod_loop import Sync
+from evenkeel.agent.pod_store import Holdings
 from evenkeel.cgroup.driver import Driver
-from evenkeel.policy.node import NodeView
+from evenkeel.journal.store import Journal
+from evenkeel.policy.node_view import NodeView
+from evenkeel.pressure.intents import Intents
 from evenkeel.runtime.interface import Runtime
 
 

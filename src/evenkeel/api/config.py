@@ -7,11 +7,19 @@ on another field are `None` (or empty) until `defaulted` fills them in. Whether 
 """
 
 from collections.abc import Mapping
+from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple
 
-from evenkeel.api.duration import Duration
-from evenkeel.api.profile import Profile
+from evenkeel.api.scalars import Duration
+
+
+class Profile(StrEnum):
+    """Which rulebook decides where the two disagree (the table "Profiles" of the requirements)."""
+
+    DOCUMENTS = "documents"
+    KUBERNETES = "kubernetes"
+
 
 API_VERSION = "kubelet.config.k8s.io/v1beta1"
 KIND = "KubeletConfiguration"

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from evenkeel.api.config import API_VERSION, KIND, KubeletConfiguration
 from evenkeel.api.decode import Findings, decode
-from evenkeel.api.field_path import line_of
+from evenkeel.api.problems import line_of
 from evenkeel.api.yaml_text import Document, LinedDict, documents
 from evenkeel.errors import InvalidInput, Problem
 

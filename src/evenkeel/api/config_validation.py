@@ -7,7 +7,6 @@ amounts say is `policy.startup`'s part.
 
 from collections.abc import Iterator, Mapping
 
-from evenkeel.api.cgroup_path import is_within, path_fault
 from evenkeel.api.config import (
     DEFAULT_CFS_QUOTA_PERIOD,
     FEATURE_GATES,
@@ -19,13 +18,12 @@ from evenkeel.api.config import (
     SYSTEM_RESERVED_COMPRESSIBLE,
     WHOLE_STAGES,
     KubeletConfiguration,
+    Profile,
     defaulted,
     flag_of,
 )
-from evenkeel.api.cpuset import parse_cpuset
-from evenkeel.api.duration import Duration
-from evenkeel.api.names import camel
-from evenkeel.api.profile import Profile
+from evenkeel.api.encode import camel
+from evenkeel.api.scalars import Duration, is_within, parse_cpuset, path_fault
 from evenkeel.errors import EvenkeelError, Problem
 from evenkeel.quantity import Quantity
 

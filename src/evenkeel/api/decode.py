@@ -10,9 +10,8 @@ import types
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin
 
-from evenkeel.api.amount import Amount
-from evenkeel.api.duration import Duration
-from evenkeel.api.names import camel
+from evenkeel.api.encode import camel
+from evenkeel.api.scalars import Amount, Duration
 from evenkeel.errors import EvenkeelError, Problem
 from evenkeel.quantity import Quantity
 

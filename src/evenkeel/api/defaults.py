@@ -7,9 +7,9 @@ nothing there (D1).
 """
 
 from evenkeel.api.aggregate import container_limits, container_requests
+from evenkeel.api.config import Profile
 from evenkeel.api.container import Container, ContainerPort, HTTPGetAction, Probe
 from evenkeel.api.pod import CRITICAL_PRIORITIES, Pod, PodSpec
-from evenkeel.api.profile import Profile
 from evenkeel.api.resources import (
     NO_RESOURCES,
     NOTHING_REQUIRED,

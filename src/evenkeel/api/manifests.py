@@ -8,13 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from evenkeel.api import yaml_text
+from evenkeel.api.config import Profile
 from evenkeel.api.decode import UNKNOWN_FIELD, Findings, decode, seen, unknown_below
 from evenkeel.api.defaults import default_pod
-from evenkeel.api.field_path import Misshapen, join, line_of, without_indices
-from evenkeel.api.metadata import ObjectMeta
 from evenkeel.api.node import Node
-from evenkeel.api.pod import Pod, PodTemplateSpec
-from evenkeel.api.profile import Profile
+from evenkeel.api.pod import ObjectMeta, Pod, PodTemplateSpec
+from evenkeel.api.problems import Misshapen, join, line_of, without_indices
 from evenkeel.api.validation import validate_pod, warnings
 from evenkeel.errors import InvalidInput, Problem
 

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from evenkeel.api.metadata import ObjectMeta
+from evenkeel.api.pod import ObjectMeta
 from evenkeel.api.resources import NO_RESOURCES, ResourceList
 
 

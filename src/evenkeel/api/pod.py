@@ -1,13 +1,98 @@
 """Pods: what is to run, and what became of it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from evenkeel.api.container import Container
-from evenkeel.api.metadata import ObjectMeta
 from evenkeel.api.resources import NO_RESOURCES, ResourceList, ResourceRequirements
-from evenkeel.api.status import PodStatus
 from evenkeel.quantity import Quantity
+
+
+class PodCondition(NamedTuple):
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+    last_probe_time: str | None = None
+    last_transition_time: str | None = None
+    observed_generation: int = 0
+
+
+class ContainerStateWaiting(NamedTuple):
+    reason: str = ""
+    message: str = ""
+
+
+class ContainerStateRunning(NamedTuple):
+    started_at: str | None = None
+
+
+class ContainerStateTerminated(NamedTuple):
+    exit_code: int = 0
+    signal: int = 0
+    reason: str = ""
+    message: str = ""
+    started_at: str | None = None
+    finished_at: str | None = None
+    container_id: str = ""
+
+
+class ContainerState(NamedTuple):
+    waiting: ContainerStateWaiting | None = None
+    running: ContainerStateRunning | None = None
+    terminated: ContainerStateTerminated | None = None
+
+
+class ContainerStatus(NamedTuple):
+    """`memory_qos_class` and `cpu_qos_class` are ours: the class per resource (A8)."""
+
+    name: str = ""
+    state: ContainerState | None = None
+    last_state: ContainerState | None = None
+    ready: bool = False
+    restart_count: int = 0
+    image: str = ""
+    image_id: str = ""
+    container_id: str = ""
+    started: bool | None = None
+    allocated_resources: ResourceList = NO_RESOURCES
+    resources: ResourceRequirements | None = None
+    memory_qos_class: str = ""
+    cpu_qos_class: str = ""
+
+    @property
+    def always_there(self) -> tuple[str, ...]:
+        """The fields that are told empty, too: Kubernetes' own clients do not read a status without them."""
+        return ("image", "image_id")
+
+
+class PodStatus(NamedTuple):
+    phase: str = ""
+    conditions: tuple[PodCondition, ...] = ()
+    reason: str = ""
+    message: str = ""
+    qos_class: str = ""
+    start_time: str | None = None
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
+    container_statuses: tuple[ContainerStatus, ...] = ()
+    allocated_resources: ResourceList = NO_RESOURCES
+    resources: ResourceRequirements | None = None
+
+
+NO_LABELS: Mapping[str, str] = MappingProxyType({})
+
+
+class ObjectMeta(NamedTuple):
+    name: str = ""
+    generate_name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    labels: Mapping[str, str] = NO_LABELS
+    annotations: Mapping[str, str] = NO_LABELS
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+
 
 # Kubernetes' two built-in priority classes; both mark a pod as critical.
 SYSTEM_CLUSTER_CRITICAL = "system-cluster-critical"

@@ -7,8 +7,8 @@ kernel's default that is put back.
 
 from collections.abc import Mapping
 
+from evenkeel.cgroup.kernel_files import default_value
 from evenkeel.cgroup.tree import Cgroup, Setting, Tree, Version
-from evenkeel.cgroup.values import default_value
 
 Wanted = Mapping[str, tuple[Setting, ...]]  # by the cgroup's path
 

@@ -6,20 +6,20 @@ Pure: the same input gives the same tree. `explain` prints it, reconciling makes
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from evenkeel.api.cgroup_path import is_within
+from evenkeel.api.config import Profile
 from evenkeel.api.container import Container
 from evenkeel.api.pod import Pod
-from evenkeel.api.profile import Profile
 from evenkeel.api.resources import CPU, MEMORY
+from evenkeel.api.scalars import is_within
 from evenkeel.cgroup import names
-from evenkeel.cgroup.files import oom_score_setting, settings, with_shares
+from evenkeel.cgroup.kernel_files import oom_score_setting, settings, with_shares
 from evenkeel.cgroup.tree import Cgroup, Kind, Naming, Tree, Version
-from evenkeel.policy import cpu, documents_cgroups
+from evenkeel.policy import documents_cgroups, kernel_amounts
 from evenkeel.policy.allocatable import CgroupLimits
-from evenkeel.policy.node import NodeView
+from evenkeel.policy.node_view import NodeView
 from evenkeel.policy.provision import Amount, PodFacts, PodMoment, Provision, pod_facts
 from evenkeel.policy.qos import QoSClass, container_class
-from evenkeel.policy.words import cores_text
+from evenkeel.policy.units import cores_text
 from evenkeel.quantity import ZERO
 
 
@@ -71,12 +71,15 @@ class TreeBuilder:
         self._root = names.pods_root(node.config.cgroup_root, per_qos=self._per_qos)
         if node.profile == Profile.DOCUMENTS:
             self._policy: Policy = documents_cgroups
-            self._weight = self._container_weight = cpu.weight_keeping_ratio
+            self._weight = self._container_weight = kernel_amounts.weight_keeping_ratio
         else:
             from evenkeel.policy import kubernetes_provision
 
             self._policy = kubernetes_provision
-            self._weight, self._container_weight = cpu.weight_linear, cpu.weight_quadratic
+            self._weight, self._container_weight = (
+                kernel_amounts.weight_linear,
+                kernel_amounts.weight_quadratic,
+            )
 
     def pod(self, moment: PodMoment) -> PlannedPod:
         facts = pod_facts(moment, self._node.profile)
@@ -112,7 +115,7 @@ class TreeBuilder:
 
     def _fair_shares(self, pods: Sequence[PlannedPod]) -> list[int]:
         requests = [_cpu_request(pod.facts) for pod in pods]
-        return cpu.fair_shares(requests, self._node.pods_limits.millicpu or 0)
+        return kernel_amounts.fair_shares(requests, self._node.pods_limits.millicpu or 0)
 
     def _with_fair_shares(self, pod: PlannedPod, shares: int) -> Iterator[Cgroup]:
         """A21: of what depends on the other pods, that is all. Within the pod it goes on: of what the pod has, each
@@ -123,7 +126,7 @@ class TreeBuilder:
         yield infrastructure
         requests = [container.resources.requests.get(CPU, ZERO).milli for container in pod.containers]
         overhead = pod.facts.pod.spec.overhead.get(CPU, ZERO).milli
-        parts = cpu.fair_shares(requests, cpu.millicpu_from_shares(shares) - overhead)
+        parts = kernel_amounts.fair_shares(requests, kernel_amounts.millicpu_from_shares(shares) - overhead)
         for cgroup, part, request in zip(of_containers, parts, requests, strict=True):
             reason = f"request {cores_text(request)} and an equal part of what its pod has besides"
             yield self._with_shares(cgroup, Amount(part, "A21", reason), self._container_weight)
@@ -168,7 +171,7 @@ class TreeBuilder:
         provision = self._policy.branch_provision(self._node, qos, [pod.facts for pod in pods], min_bytes)
         if fair is not None:
             together = sum(shares for pod, shares in zip(pods, fair, strict=True) if pod.facts.qos == qos)
-            shares = min(max(together, cpu.MIN_SHARES), cpu.MAX_SHARES)
+            shares = min(max(together, kernel_amounts.MIN_SHARES), kernel_amounts.MAX_SHARES)
             provision = provision._replace(cpu_shares=Amount(shares, "A21", "sum of its pods' fair shares"))
         return self._cgroup(names.branch(self._root, qos), Kind.BRANCH, provision)._replace(qos=str(qos))
 
@@ -242,3 +245,26 @@ def present_containers(moment: PodMoment) -> Iterator[Container]:
             yield container
     if not moment.is_starting:
         yield from spec.containers
+
+
+class Planner:
+    """Of pods that have not changed, the cgroups are the same objects as in the tree before: `reconcile_changed` sees
+    that at a glance. Only fair shares of CPU are each pod's part of a whole, and new whenever that changes (A21)."""
+
+    def __init__(
+        self, node: NodeView, version: Version = Version.V2, naming: Naming = Naming.CGROUPFS
+    ) -> None:
+        self._builder = TreeBuilder(node, version, naming)
+        self._pods: dict[str, PlannedPod] = {}
+
+    def tree(self, moments: Sequence[PodMoment]) -> Tree:
+        """The tree for `moments`, the admitted pods in order of admission."""
+        pods = [self._pod(moment) for moment in moments]
+        self._pods = {pod.facts.pod.metadata.uid: pod for pod in pods}
+        return self._builder.tree(pods)
+
+    def _pod(self, moment: PodMoment) -> PlannedPod:
+        known = self._pods.get(moment.pod.metadata.uid)
+        if known is not None and (known.facts.moment is moment or known.facts.moment == moment):
+            return known
+        return self._builder.pod(moment)

@@ -5,13 +5,13 @@ import os
 import sys
 from collections.abc import Iterator
 
+from evenkeel.api.config import Profile
 from evenkeel.api.encode import encode
 from evenkeel.api.manifests import Reading
 from evenkeel.api.pod import Pod
-from evenkeel.api.profile import Profile
 from evenkeel.cli.client import Client, client_from
+from evenkeel.cli.common_flags import add_state_flag
 from evenkeel.cli.inputs import add_manifest_flag, read_all
-from evenkeel.cli.state import add_state_flag
 from evenkeel.errors import EvenkeelError
 
 USAGE = "-f FILE… [--state-dir PATH]"
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _with_images(reading: Reading) -> Iterator[Pod]:
     """Images that are named from where their manifest stands, or for standard input from here."""
-    from evenkeel.runtime.process.images import with_absolute_images
+    from evenkeel.runtime.process.process_images import with_absolute_images
 
     for pod, origin in zip(reading.pods, reading.origins, strict=True):
         is_file = os.path.exists(origin.source)

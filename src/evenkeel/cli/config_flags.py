@@ -16,8 +16,8 @@ from evenkeel.api.config import (
     defaulted,
     flag_of,
 )
-from evenkeel.api.duration import Duration
-from evenkeel.api.names import camel
+from evenkeel.api.encode import camel
+from evenkeel.api.scalars import Duration
 from evenkeel.errors import EvenkeelError, InvalidInput, Problem
 from evenkeel.host.files import read_text
 from evenkeel.policy.eviction.thresholds import parse_flag

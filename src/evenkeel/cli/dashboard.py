@@ -7,8 +7,8 @@ import signal
 import sys
 
 from evenkeel.cli.client import client_from
-from evenkeel.cli.state import add_state_flag
-from evenkeel.server.dashboard import serve_dashboard
+from evenkeel.cli.common_flags import add_state_flag
+from evenkeel.server.dashboard_proxy import serve_dashboard
 
 USAGE = "[--port PORT] [--state-dir PATH]"
 EXAMPLES = """examples:

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from evenkeel.cli.client import AgentRefused, Client, client_from
-from evenkeel.cli.kinds import PODS, named
-from evenkeel.cli.state import add_namespace_flag, add_state_flag, grace_seconds
+from evenkeel.cli.common_flags import PODS, add_namespace_flag, add_state_flag, grace_seconds, named
 from evenkeel.errors import EvenkeelError
 
 USAGE = "NAME… | pod NAME… | -f FILE… | --all [-n NS] [--grace-period SECONDS] [--now] [--wait=false]"

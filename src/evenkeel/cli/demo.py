@@ -8,14 +8,13 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 
-from evenkeel.cli.demo_cpu import SQUEEZED
-from evenkeel.cli.demo_memory import EMPTIED, SURVIVED
-from evenkeel.cli.demo_stage import HOST_IMAGE, Stage, Story, Verdict
 from evenkeel.cli.output import paint_for
+from evenkeel.demo.demonstrations import EMPTIED, SQUEEZED, SURVIVED
+from evenkeel.demo.stage import HOST_IMAGE, Stage, Story, Verdict
 from evenkeel.errors import EvenkeelError
-from evenkeel.host.capabilities import parse_capabilities
 from evenkeel.host.files import read_text
-from evenkeel.policy.words import bytes_text, cores_text
+from evenkeel.host.machine import parse_capabilities
+from evenkeel.policy.units import bytes_text, cores_text
 
 STORIES = {story.name: story for story in (SURVIVED, EMPTIED, SQUEEZED)}
 TIME_LIMIT_SECONDS = 30.0

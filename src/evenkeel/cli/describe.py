@@ -5,12 +5,15 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from evenkeel.api.resources import CPU, MEMORY
 from evenkeel.cli.client import AgentRefused, Client, client_from
+from evenkeel.cli.common_flags import NODE, PODS, add_namespace_flag, add_state_flag, named
 from evenkeel.cli.events import told
-from evenkeel.cli.kinds import NODE, PODS, named
-from evenkeel.cli.state import add_namespace_flag, add_state_flag
-from evenkeel.cli.table import NONE, age, printable
+from evenkeel.cli.output import NONE, age, printable
+from evenkeel.cli.pod_text import amount_text, typed
 from evenkeel.errors import EvenkeelError
+from evenkeel.policy.pod_resources import pod_limits, pod_requests
+from evenkeel.quantity import Quantity
 
 USAGE = "pod NAME…|node [-n NS] [--state-dir PATH]"
 EXAMPLES = """examples:
@@ -229,7 +232,6 @@ def _event_lines(events: list[Json]) -> Lines:
 
 
 def _node(node: Json, pods: list[Json], events: list[Json]) -> Lines:
-    from evenkeel.cli.node_text import node_lines
 
     yield from node_lines(node, pods)
     yield from _event_lines([event for event in events if not event.get("pod")])
@@ -255,3 +257,46 @@ def _quoted(word: str) -> str:
     """A word of a command as one would type it."""
     is_plain = word and all(letter.isalnum() or letter in "-_./=:,+@%" for letter in word)
     return word if is_plain else "'" + word.replace("'", "'\\''") + "'"
+
+
+_ENDED = ("Succeeded", "Failed")
+
+
+def node_lines(node: Json, pods: list[Json]) -> Iterator[str]:
+    status = node.get("status", {})
+    yield f"Name:           {printable(node['metadata'].get('name', ''))}"
+    if conditions := status.get("conditions", ()):
+        yield "Conditions:"
+        width = max(len(condition["type"]) for condition in conditions)
+        for condition in conditions:
+            words = ": ".join(filter(None, (condition.get("reason", ""), condition.get("message", ""))))
+            yield printable(f"  {condition['type']:<{width}}  {condition['status']:<7}  {words}".rstrip())
+    capacity, allocatable = status.get("capacity", {}), status.get("allocatable", {})
+    yield "Resources:"
+    held = [typed(pod) for pod in pods if pod.get("status", {}).get("phase") not in _ENDED]
+    requests, limits = [pod_requests(pod) for pod in held], [pod_limits(pod) for pod in held]
+    rows = [("", "CAPACITY", "ALLOCATABLE", "REQUESTED", "LIMITS")]
+    for name in dict.fromkeys((*capacity, *allocatable)):
+        may_use = Quantity(allocatable.get(name, "0"))
+        asked = [of_pod[name] for of_pod in requests if name in of_pod]
+        most = [of_pod[name] for of_pod in limits if name in of_pod]
+        promised = str(len(held)) if name == "pods" else _share(name, asked, may_use)
+        limited = "" if name == "pods" else _share(name, most, may_use)
+        rows.append((name, str(capacity.get(name, "-")), str(allocatable.get(name, "-")), promised, limited))
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    for row in rows:
+        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+    yield f"Pods:           {len(pods)} ({len(pods) - len(held)} ended)"
+    for pod in held:
+        amounts = pod_requests(pod)
+        asks = ", ".join(
+            f"{name} {amount_text(name, amounts.get(name))}" for name in (CPU, MEMORY) if amounts.get(name)
+        )
+        yield printable(f"  {pod.key}: {pod.status.qos_class or 'BestEffort'}, {asks or 'asks for nothing'}")
+
+
+def _share(name: str, amounts: list[Quantity], whole: Quantity) -> str:
+    """The sum and how much of the whole it is: `550m (6%)`."""
+    total = sum(amount.milli for amount in amounts)
+    percent = f" ({100 * total // whole.milli}%)" if whole.milli else ""
+    return f"{amount_text(name, Quantity.of_milli(total)) if total else '0'}{percent}"

@@ -5,14 +5,14 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from evenkeel.cli.common_flags import add_state_flag
 from evenkeel.cli.config_flags import add_config_flags, config_from
 from evenkeel.cli.output import STRUCTURED, Paint, paint_for, print_structured
-from evenkeel.cli.state import add_state_flag
 from evenkeel.host.checks import Check, Diagnosis, State, diagnose
 from evenkeel.host.machine import Machine, look
 from evenkeel.policy.advice import LEAST_SECONDS
-from evenkeel.policy.words import bytes_text, cores_text
-from evenkeel.runtime.cri.checks import runtime_checks
+from evenkeel.policy.units import bytes_text, cores_text
+from evenkeel.runtime.cri.runtime_link import runtime_checks
 
 USAGE = "[-o text|json|yaml] [flags]"
 EXAMPLES = """examples:

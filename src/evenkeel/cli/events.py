@@ -5,9 +5,8 @@ import sys
 from typing import Any
 
 from evenkeel.cli.client import Client, client_from
-from evenkeel.cli.output import STRUCTURED, print_structured
-from evenkeel.cli.state import add_namespace_flag, add_state_flag
-from evenkeel.cli.table import Table, age
+from evenkeel.cli.common_flags import add_namespace_flag, add_state_flag
+from evenkeel.cli.output import STRUCTURED, Table, age, print_structured
 
 USAGE = "[POD] [-n NS|-A] [-f] [--most N] [-o json|yaml]"
 EXAMPLES = """examples:

@@ -1,25 +1,83 @@
 """`evenkeel evict --dry-run`: who would be evicted, in which order, and why (E15)."""
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from evenkeel.api.profile import Profile
+from evenkeel.api import yaml_text
+from evenkeel.api.config import Profile
+from evenkeel.api.decode import Findings, decode
+from evenkeel.api.defaults import default_pod
+from evenkeel.api.problems import line_of
+from evenkeel.cli.common_flags import add_state_flag
 from evenkeel.cli.config_flags import add_config_flags, config_from
 from evenkeel.cli.output import print_structured, print_table
-from evenkeel.cli.state import add_state_flag
-from evenkeel.errors import EvenkeelError
+from evenkeel.errors import EvenkeelError, InvalidInput, Problem
 from evenkeel.host.files import read_text
+from evenkeel.policy.eviction.conditions import Observation, observations
 from evenkeel.policy.eviction.decide import Settings, settings_from
 from evenkeel.policy.eviction.dry_run import DryRun, Step, by_shortfall, by_thresholds
 from evenkeel.policy.eviction.message import readable
-from evenkeel.policy.eviction.observations import Observation, observations
 from evenkeel.policy.eviction.rank import Order, Ranked
 from evenkeel.policy.eviction.snapshot import Snapshot
-from evenkeel.policy.eviction.snapshot_file import read_snapshot
 from evenkeel.policy.eviction.thresholds import Signal, Threshold, config_thresholds, threshold_amount
 from evenkeel.policy.eviction.usage import Resource, resource_of
 from evenkeel.policy.qos import pod_class
 from evenkeel.quantity import Quantity
+
+KIND = "EvictionSnapshot"
+_NAMES_OF_TYPE = ("apiVersion", "kind")
+
+
+def read_snapshot(text: str, source: str, profile: Profile) -> Snapshot:
+    """The snapshot in `text`, its pods with their defaults; `InvalidInput` with everything that is wrong."""
+    problems: list[Problem] = []
+    documents = list(yaml_text.documents(text, problems))
+    if not problems and len(documents) != 1:
+        seen = f"{len(documents)} documents" if documents else "nothing"
+        problems.append(Problem("", f"must hold one snapshot, not {seen}"))
+    if problems:
+        raise InvalidInput([problem._replace(source=source) for problem in problems])
+    document = documents[0]
+    findings = Findings()
+    value = document.value
+    if isinstance(value, Mapping):
+        _check_kind(value, findings)
+        value = {name: item for name, item in value.items() if name not in _NAMES_OF_TYPE}
+    snapshot = decode(Snapshot, value, findings)
+    _check_names(snapshot, findings)
+    if findings.problems:
+        raise InvalidInput(
+            [
+                problem._replace(source=source, line=line_of(document, problem.field))
+                for problem in findings.problems
+            ]
+        )
+    pods = tuple(seen._replace(pod=default_pod(seen.pod, profile)) for seen in snapshot.pods)
+    return snapshot._replace(pods=pods)
+
+
+def _check_kind(value: Mapping[str, object], findings: Findings) -> None:
+    kind = value.get("kind", KIND)
+    if kind != KIND:
+        findings.problems.append(
+            Problem("kind", f"must be {KIND} (or left out), not {str(kind)[:60]}: this is no snapshot")
+        )
+
+
+def _check_names(snapshot: Snapshot, findings: Findings) -> None:
+    first: dict[str, int] = {}
+    for index, seen in enumerate(snapshot.pods):
+        field = f"pods[{index}].pod.metadata.name"
+        if not seen.pod.metadata.name:
+            findings.problems.append(Problem(field, "a pod needs a name", "FieldValueRequired"))
+        elif seen.pod.key in first:
+            at = first[seen.pod.key]
+            findings.problems.append(
+                Problem(field, f"pods[{at}] is {seen.pod.key} already", "FieldValueDuplicate")
+            )
+        else:
+            first[seen.pod.key] = index
+
 
 USAGE = "--dry-run [-f SNAPSHOT] [--shortfall AMOUNT] [--signal SIGNAL] [-o table|json|yaml] [flags]"
 EXAMPLES = """\
@@ -88,15 +146,15 @@ def _from_file(args: argparse.Namespace) -> tuple[Snapshot, tuple[Threshold, ...
 
 def _from_agent(args: argparse.Namespace) -> tuple[Snapshot, tuple[Threshold, ...], Settings]:
     """The node as the agent sees it now, with its own thresholds and settings where no flag says otherwise."""
-    from evenkeel.agent.journal import Decision
-    from evenkeel.agent.journal_text import Unreadable
-    from evenkeel.agent.pressure.recording import KIND, replayed
     from evenkeel.cli.client import client_from
     from evenkeel.cli.what_if import WhatIf
+    from evenkeel.journal.codec import Unreadable
+    from evenkeel.journal.store import Decision
+    from evenkeel.pressure.decision_records import EVICTION_KIND, replayed_eviction
 
     told = client_from(args).get("/snapshot")
     try:
-        step, _ = replayed(Decision(0, 0.0, KIND, told, {}))
+        step, _ = replayed_eviction(Decision(0, 0.0, EVICTION_KIND, told, {}))
     except Unreadable as error:
         raise EvenkeelError(f"the agent's snapshot cannot be read: {error}") from None
     what_if = WhatIf(args)

@@ -2,21 +2,21 @@
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from evenkeel.api.resources import CPU, MEMORY, PODS, ResourceList
+from evenkeel.cgroup.kernel_files import default_value, same_value
 from evenkeel.cgroup.plan import plan
-from evenkeel.cgroup.tree import Cgroup, Naming, Tree, Version
+from evenkeel.cgroup.tree import Cgroup, Kind, Naming, Setting, Tree, Version
 from evenkeel.cli.config_flags import add_config_flags
-from evenkeel.cli.inputs import add_manifest_flag, add_node_flag, decided_from
-from evenkeel.cli.moments import moments_of
-from evenkeel.cli.output import STRUCTURED, paint_for, print_structured
+from evenkeel.cli.inputs import add_manifest_flag, add_node_flag, decided_from, moments_of
+from evenkeel.cli.output import CLASS_COLOURS, STRUCTURED, Paint, paint_for, print_structured
 from evenkeel.policy.admission import Verdict
 from evenkeel.policy.allocatable import node_capacity
-from evenkeel.policy.node import NodeView
+from evenkeel.policy.node_view import NodeView
 from evenkeel.policy.qos import container_class, pod_class
-from evenkeel.policy.words import bytes_text, cores_text
+from evenkeel.policy.units import bytes_text, cores_text
 from evenkeel.quantity import Quantity
 
 USAGE = "-f FILE… [--node NODE] [--cgroup v1|v2|systemd] [-o tree|json|yaml] [flags]"
@@ -62,8 +62,6 @@ def run(args: argparse.Namespace) -> int:
     if args.output in STRUCTURED:
         print_structured(explanation, args.output)
     else:
-        from evenkeel.cli.tree_text import tree_lines
-
         paint = paint_for()
         sys.stdout.write(
             "\n".join([*_head(explanation.node, kind), "", *tree_lines(tree, paint, all_files=args.all), ""])
@@ -158,3 +156,78 @@ def _short(name: str, amount: Quantity) -> str:
     if name == PODS:
         return str(amount.value)
     return cores_text(amount.milli) if name == CPU else bytes_text(amount.value)
+
+
+def tree_lines(tree: Tree, paint: Paint, *, all_files: bool) -> Iterator[str]:
+    """The tree, top to bottom. Files left as the kernel makes them are passed over unless `all_files`."""
+    children: dict[str, list[Cgroup]] = {}
+    paths = {cgroup.path for cgroup in tree.cgroups}
+    for cgroup in tree.cgroups:
+        parent = cgroup.path.rpartition("/")[0]
+        children.setdefault(parent if parent in paths else "", []).append(cgroup)
+    shown = {
+        cgroup.path: [s for s in _settings(cgroup) if all_files or not _is_default(s, tree)]
+        for cgroup in tree.cgroups
+    }
+    widths = [
+        max((len(part) for settings in shown.values() for part in (s[index] for s in settings)), default=0)
+        for index in range(3)
+    ]
+    for cgroup in children.get("", []):
+        yield from _cgroup_lines(cgroup, "", "", children, shown, widths, paint)
+
+
+def _cgroup_lines(
+    cgroup: Cgroup,
+    first: str,
+    rest: str,
+    children: dict[str, list[Cgroup]],
+    shown: dict[str, list[Setting]],
+    widths: list[int],
+    paint: Paint,
+) -> Iterator[str]:
+    below = children.get(cgroup.path, [])
+    yield paint("dim", first) + _title(cgroup, paint, is_top=not first)
+    for setting in shown[cgroup.path]:
+        stem = paint("dim", rest + ("│  " if below else "   "))
+        file, value, rule = (setting[index].ljust(widths[index]) for index in range(3))
+        yield f"{stem}{file}  {paint('bold', value)}  {paint('cyan', rule)}  {paint('dim', setting.reason)}".rstrip()
+    for index, child in enumerate(below):
+        is_last = index == len(below) - 1
+        yield from _cgroup_lines(
+            child,
+            rest + ("└─ " if is_last else "├─ "),
+            rest + ("   " if is_last else "│  "),
+            children,
+            shown,
+            widths,
+            paint,
+        )
+
+
+def _title(cgroup: Cgroup, paint: Paint, *, is_top: bool) -> str:
+    name = paint("bold", cgroup.path if is_top else cgroup.path.rpartition("/")[2])
+    if cgroup.kind == Kind.POD:
+        return f"{name}  pod {paint('bold', cgroup.pod)}  {_class(cgroup.qos, paint)}"
+    if cgroup.kind == Kind.CONTAINER:
+        return f"{name}  container, memory {_class(cgroup.memory_qos, paint)}, cpu {_class(cgroup.cpu_qos, paint)}"
+    notes = {
+        Kind.ROOT: "all pods",
+        Kind.BRANCH: f"{_class(cgroup.qos, paint)} pods",
+        Kind.INFRASTRUCTURE: "the pod's own overhead",
+        Kind.RESERVED: "daemons",
+    }
+    return f"{name}  {notes.get(cgroup.kind, '')}".rstrip()
+
+
+def _class(qos: str, paint: Paint) -> str:
+    return paint(CLASS_COLOURS.get(qos, "bold"), qos)
+
+
+def _settings(cgroup: Cgroup) -> tuple[Setting, ...]:
+    return cgroup.settings if cgroup.oom_score_adj is None else (cgroup.oom_score_adj, *cgroup.settings)
+
+
+def _is_default(setting: Setting, tree: Tree) -> bool:
+    default = default_value(setting.file, tree.version)
+    return default is not None and same_value(setting.file, setting.value, default)

@@ -6,11 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from evenkeel.cli.client import AgentRefused, Client, client_from
-from evenkeel.cli.kinds import EVENTS, NODE, named
-from evenkeel.cli.output import STRUCTURED, print_structured
-from evenkeel.cli.pod_words import summary
-from evenkeel.cli.state import add_namespace_flag, add_state_flag
-from evenkeel.cli.table import Table, age_of
+from evenkeel.cli.common_flags import EVENTS, NODE, add_namespace_flag, add_state_flag, named
+from evenkeel.cli.output import STRUCTURED, Table, age_of, print_structured
+from evenkeel.cli.pod_text import summary
 from evenkeel.errors import EvenkeelError
 
 USAGE = "pods|pod NAME…|node|events [-n NS|-A] [-o wide|name|json|yaml] [-w]"
@@ -153,7 +151,7 @@ def pod_row(
 
 
 def _wide_cells(pod: Json) -> list[str]:
-    from evenkeel.cli.pod_amounts import request_and_limit
+    from evenkeel.cli.pod_text import request_and_limit
 
     status = pod.get("status", {})
     cpu, memory = request_and_limit(pod)

@@ -3,20 +3,20 @@
 import argparse
 import os
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+from evenkeel.api.config import Profile
 from evenkeel.api.manifests import NOTHING_READ, Reading, read_manifests
 from evenkeel.api.node import Node
 from evenkeel.api.pod import Pod
-from evenkeel.api.profile import Profile
 from evenkeel.cli.config_flags import config_from
 from evenkeel.errors import EvenkeelError, InvalidInput
 from evenkeel.host.files import manifest_paths, read_text
 from evenkeel.policy.admission import Refusal, Verdict, admit
 from evenkeel.policy.allocatable import NodeCapacity, reservation_problems
-from evenkeel.policy.node import NodeView, node_view
-from evenkeel.policy.node_size import capacity_of, parse_node
+from evenkeel.policy.node_view import NodeView, capacity_of, node_view, parse_node
+from evenkeel.policy.provision import PodMoment
 
 
 def add_manifest_flag(parser: argparse.ArgumentParser) -> None:
@@ -103,3 +103,24 @@ def _one(nodes: tuple[Node, ...], source: str) -> NodeCapacity:
         found = ", ".join(node.metadata.name for node in nodes) or "none"
         raise EvenkeelError(f"--node: {source} must hold one Node, and holds {found}")
     return capacity_of(nodes[0])
+
+
+def moments_of(node: NodeView, pods: Sequence[Pod], init: str | None = None) -> list[PodMoment]:
+    """Each pod with its init containers done, or at the moment at which the one called `init` runs (D3)."""
+    moments = [PodMoment(pod, _init_index(pod, init)) for pod in pods]
+    if node.config.cpu_manager_policy == "static":
+        from evenkeel.policy.exclusive_cores import assign_on
+
+        cores = assign_on(node, pods)
+        moments = [
+            moment._replace(exclusive_cpus=cores.of_pod(moment.pod.metadata.uid), shared_cpus=cores.shared)
+            for moment in moments
+        ]
+    if init is not None and pods and not any(moment.is_starting for moment in moments):
+        raise EvenkeelError(f"--init: no pod has an init container {init}")
+    return moments
+
+
+def _init_index(pod: Pod, init: str | None) -> int | None:
+    found = (index for index, container in enumerate(pod.spec.init_containers) if container.name == init)
+    return next(found, None)

@@ -9,16 +9,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from evenkeel.api.duration import Duration
-from evenkeel.cli.attempts import (
-    LogPrinter,
-    attempt_is_over,
-    containers_of,
-    log_directory,
-    status_of,
-)
+from evenkeel.api.scalars import Duration
+from evenkeel.cli.attached import LogPrinter, attempt_is_over, containers_of, log_directory, status_of
 from evenkeel.cli.client import AgentRefused, Client, NoAgent, client_from
-from evenkeel.cli.state import add_namespace_flag, add_state_flag
+from evenkeel.cli.common_flags import add_namespace_flag, add_state_flag
 from evenkeel.errors import EvenkeelError
 from evenkeel.runtime import log_reading
 from evenkeel.runtime.paths import checked, state_paths

@@ -6,19 +6,18 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from evenkeel.agent.own_cgroup import not_the_pods
+from evenkeel.agent.node.own_cgroup import not_the_pods
 from evenkeel.cgroup.diff import Action, Step
 from evenkeel.cgroup.driver import CgroupError
 from evenkeel.cgroup.drivers.detect import detect, driver_for
-from evenkeel.cgroup.fit import Unavailable
 from evenkeel.cgroup.plan import plan
 from evenkeel.cgroup.reconcile import Report, reconcile, survey
-from evenkeel.cgroup.restore import restoring
+from evenkeel.cgroup.reconfigure import restoring
+from evenkeel.cgroup.supported import Unavailable
+from evenkeel.cli.common_flags import add_state_flag
 from evenkeel.cli.config_flags import add_config_flags
-from evenkeel.cli.inputs import add_manifest_flag, add_node_flag, decided_from
-from evenkeel.cli.moments import moments_of
+from evenkeel.cli.inputs import add_manifest_flag, add_node_flag, decided_from, moments_of
 from evenkeel.cli.output import STRUCTURED, Paint, paint_for, print_structured
-from evenkeel.cli.state import add_state_flag
 from evenkeel.errors import EvenkeelError
 from evenkeel.policy.provision import PodMoment
 
@@ -102,7 +101,7 @@ def _placed(moments: list[PodMoment], state_directory: str) -> list[PodMoment]:
     """With the cgroups that a container runtime has made for them, as the agent has noted."""
     if not os.path.isdir(f"{state_directory}/pods"):
         return moments
-    from evenkeel.runtime.cri.noted import placed
+    from evenkeel.runtime.cri.container_table import placed
     from evenkeel.runtime.paths import state_paths
 
     paths = state_paths(state_directory)

@@ -11,15 +11,13 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from evenkeel.agent.journal import Journal
-from evenkeel.agent.pressure.recording import said
-from evenkeel.agent.pressure.replaying import Again, made_again
+from evenkeel.cli.common_flags import add_state_flag
 from evenkeel.cli.config_flags import add_config_flags
-from evenkeel.cli.output import STRUCTURED, print_structured
-from evenkeel.cli.state import add_state_flag
-from evenkeel.cli.table import printable
+from evenkeel.cli.output import STRUCTURED, print_structured, printable
 from evenkeel.cli.what_if import WhatIf
+from evenkeel.journal.store import Journal
 from evenkeel.policy.eviction.decide import State, decide
+from evenkeel.pressure.decision_records import Again, eviction_said, made_again
 
 USAGE = "[JOURNAL] [--all] [-o json|yaml] [--eviction-hard … --eviction-order … --profile … flags]"
 EXAMPLES = """examples:
@@ -86,7 +84,7 @@ def _replay(journal: Journal, what_if: WhatIf) -> Iterator[Replayed]:
             state = states.get(source, State()) if what_if.changes_thresholds else step.state
             thresholds, settings = what_if.thresholds(step.thresholds), what_if.settings(step.settings)
             states[source], decision = decide(state, step.snapshot, thresholds, settings)
-            now = said(decision)
+            now = eviction_said(decision)
         number, at, kind, _, _ = again.record
         yield Replayed(number, at, kind, again.was, now, _differs(again, now, what_if), again.unreadable)
 

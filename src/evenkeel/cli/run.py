@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from evenkeel.cli.client import Client, client_from
-from evenkeel.cli.state import add_namespace_flag, add_state_flag, grace_seconds
+from evenkeel.cli.common_flags import add_namespace_flag, add_state_flag, grace_seconds
 from evenkeel.errors import EvenkeelError, InvalidInput
 from evenkeel.quantity import Quantity
 
@@ -128,7 +128,7 @@ def _attached(client: Client, namespace: str, name: str, *, removes: bool) -> in
 
 
 def _exit_code(pod: Json, name: str, *, was_stopped: bool) -> int:
-    from evenkeel.cli.attempts import status_of
+    from evenkeel.cli.attached import status_of
 
     status = pod.get("status", {})
     told = status_of(pod, CONTAINER)

@@ -8,24 +8,22 @@ from typing import NamedTuple
 
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.api.manifests import Reading
-from evenkeel.api.metadata import ObjectMeta
 from evenkeel.api.node import Node, NodeStatus
-from evenkeel.api.pod import Pod
+from evenkeel.api.pod import ObjectMeta, Pod
 from evenkeel.api.resources import CPU, MEMORY, PODS, ResourceList
-from evenkeel.api.validation.node import validate_node
+from evenkeel.api.validation.pod_rules import validate_node
 from evenkeel.cli.config_flags import add_config_flags, config_from
 from evenkeel.cli.inputs import add_manifest_flag, read_all
 from evenkeel.cli.output import STRUCTURED, print_structured, print_table
 from evenkeel.errors import EvenkeelError, InvalidInput
 from evenkeel.host.files import MANIFEST_SUFFIXES
 from evenkeel.policy.allocatable import node_allocatable
-from evenkeel.policy.node_size import parse_node
-from evenkeel.policy.scheduling.cluster import Cluster, Placement, Refusal, node_infos, schedule
-from evenkeel.policy.scheduling.fit import exceeding
-from evenkeel.policy.scheduling.node_info import NodeInfo, quantity_of
-from evenkeel.policy.scheduling.score import Scoring, ShapePoint, Strategy
-from evenkeel.policy.words import bytes_text, cores_text
+from evenkeel.policy.node_view import parse_node
+from evenkeel.policy.units import bytes_text, cores_text
 from evenkeel.quantity import BinarySI, Quantity
+from evenkeel.simulate.cluster import Cluster, Placement, Refusal, exceeding, node_infos, schedule
+from evenkeel.simulate.node_info import NodeInfo, quantity_of
+from evenkeel.simulate.score import Scoring, ShapePoint, Strategy
 
 USAGE = "-f FILE… --nodes NODES… [--strategy NAME] [--load] [-o table|json|yaml] [flags]"
 EXAMPLES = """\
@@ -215,7 +213,7 @@ def _cluster(infos: Sequence[NodeInfo], scoring: Scoring, pods: int) -> Cluster:
     if len(infos) * pods <= _FEW_LOOKS:
         return Cluster(infos, scoring)
     try:
-        from evenkeel.policy.scheduling.arrays import ArrayCluster
+        from evenkeel.simulate.array_cluster import ArrayCluster
     except ModuleNotFoundError:
         words = "this is slow without numpy: pip install 'evenkeel[scheduling]'"
         print(f"note: {words}", file=sys.stderr)

@@ -3,16 +3,17 @@ it. Live on a terminal, a table elsewhere."""
 
 import argparse
 import os
+import select
+import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from evenkeel.cli.client import Client, client_from
-from evenkeel.cli.kinds import NODE, PODS, named
-from evenkeel.cli.output import STRUCTURED, Paint, paint_for, print_structured
-from evenkeel.cli.state import DEFAULT_NAMESPACE, add_namespace_flag, add_state_flag
-from evenkeel.cli.table import printable
+from evenkeel.cli.common_flags import DEFAULT_NAMESPACE, NODE, PODS, add_namespace_flag, add_state_flag, named
+from evenkeel.cli.output import STRUCTURED, Paint, paint_for, print_structured, printable
 from evenkeel.cli.top_view import RESOURCES, Look, amount, picture_lines, used_of
 from evenkeel.errors import EvenkeelError
 
@@ -67,7 +68,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _live(client: Client, args: argparse.Namespace, *, has_pods: bool, names: list[str]) -> None:
     from evenkeel.cli.bars import signs_for
-    from evenkeel.cli.screen import whole_screen
 
     namespace = args.namespace if args.namespace and not args.all_namespaces else ""
     paint, signs = paint_for(), signs_for()
@@ -171,3 +171,54 @@ def _interval(text: str) -> float:
     if not 0.5 <= seconds <= 3600:
         raise argparse.ArgumentTypeError(f'"{text}" is not a number of seconds from 0.5 to 3600')
     return seconds
+
+
+class Screen:
+    def __init__(self, keys: int | None) -> None:
+        self._keys = keys  # where they come from, if anybody can press one
+
+    def draw(self, lines: Sequence[str]) -> None:
+        """In one write, so that nothing flickers."""
+        sys.stdout.write("\x1b[H" + "\n".join(f"{line}\x1b[K" for line in lines) + "\x1b[J")
+        sys.stdout.flush()
+
+    def size(self) -> tuple[int, int]:
+        """Columns and rows."""
+        try:
+            columns, rows = os.get_terminal_size(sys.stdout.fileno())
+        except OSError:
+            columns = rows = 0
+        return columns or 100, rows or 40  # a serial line does not say
+
+    def wait(self, seconds: float) -> str:
+        """The key that was pressed within that time; else nothing."""
+        watched = [] if self._keys is None else [self._keys]
+        ready, _, _ = select.select(watched, [], [], seconds)
+        return os.read(ready[0], 16).decode(errors="replace") if ready else ""
+
+
+@contextmanager
+def whole_screen() -> Iterator[Screen]:
+    """The terminal's other screen, without cursor; keys come one by one and are not shown."""
+    keys, before = None, None
+    if sys.stdin is not None and sys.stdin.isatty():
+        import termios
+        import tty
+
+        keys = sys.stdin.fileno()
+        before = termios.tcgetattr(keys)
+        tty.setcbreak(keys)
+    ended = signal.signal(signal.SIGTERM, _end)  # or it would end without giving the terminal back
+    sys.stdout.write("\x1b[?1049h\x1b[?25l")
+    try:
+        yield Screen(keys)
+    finally:
+        sys.stdout.write("\x1b[?25h\x1b[?1049l")
+        sys.stdout.flush()
+        if keys is not None and before is not None:
+            termios.tcsetattr(keys, termios.TCSADRAIN, before)
+        signal.signal(signal.SIGTERM, ended)
+
+
+def _end(number: int, frame: object) -> None:  # noqa: ARG001
+    raise SystemExit(128 + number)

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from evenkeel.cli.bars import Bounds, Shares, Signs, capacity_bar, use_bar
-from evenkeel.cli.output import CLASS_COLOURS, Paint, clipped
-from evenkeel.cli.table import printable
-from evenkeel.policy.words import bytes_text, cores_text
+from evenkeel.cli.output import CLASS_COLOURS, Paint, clipped, printable
+from evenkeel.policy.units import bytes_text, cores_text
 
 Json = dict[str, Any]
 RESOURCES = {"memory": "memory", "cpu": "cpu", "storage": "ephemeral-storage"}

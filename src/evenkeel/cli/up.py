@@ -5,25 +5,64 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from evenkeel.agent.assembly import start
+from evenkeel.agent.bootstrap import start
+from evenkeel.cli.common_flags import add_state_flag
 from evenkeel.cli.config_flags import add_config_flags, config_from
 from evenkeel.cli.inputs import node_from
-from evenkeel.cli.state import add_state_flag
 from evenkeel.cli.up_view import say_above, view_of
 from evenkeel.errors import EvenkeelError, InvalidInput
 from evenkeel.host.capacity import filesystem, machine_capacity
-from evenkeel.host.service_manager import feed_watchdog, notify
 from evenkeel.policy.allocatable import NodeCapacity, reservation_problems
-from evenkeel.policy.node import NodeView, node_view
-from evenkeel.policy.words import bytes_text, cores_text
+from evenkeel.policy.node_view import NodeView, node_view
+from evenkeel.policy.units import bytes_text, cores_text
 from evenkeel.runtime.cri.endpoint import chosen, unused
 from evenkeel.runtime.interface import Readiness
 from evenkeel.server.app import serve
+
+_PATIENCE_SECONDS = 5.0  # with one that is slow to listen: the agent has other work
+
+_SOCKET, _WATCHDOG_US, _WATCHDOG_PID = "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"
+
+
+def notify(state: str, *, patience_seconds: float = _PATIENCE_SECONDS) -> bool:
+    """`READY=1`, `STOPPING=1` and the like; whether somebody was told. The kernel keeps only a few words for one who
+    does not listen, and the next one waits no longer than that for its place."""
+    address = os.environ.get(_SOCKET, "")
+    if not address.startswith(("/", "@")):
+        return False
+    name = "\0" + address[1:] if address.startswith("@") else address
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as speaker:
+            speaker.settimeout(patience_seconds)
+            speaker.connect(name)
+            speaker.send(state.encode())
+    except OSError:
+        return False
+    return True
+
+
+def watchdog_seconds() -> float | None:
+    """How soon systemd takes us for dead when it hears nothing; None if it does not listen."""
+    asked_of = os.environ.get(_WATCHDOG_PID, "")
+    text = os.environ.get(_WATCHDOG_US, "")
+    if not text.isdecimal() or int(text) == 0 or (asked_of and asked_of != str(os.getpid())):
+        return None
+    return int(text) / 1e6
+
+
+async def feed_watchdog() -> None:
+    """Tells for as long as the loop that awaits it turns; until cancelled."""
+    seconds = watchdog_seconds()
+    while seconds is not None:
+        notify("WATCHDOG=1", patience_seconds=0)  # where there is no place, others of the same wait there
+        await asyncio.sleep(seconds / 3)
+
 
 if TYPE_CHECKING:
     from evenkeel.server.tcp import Door

@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 
-from evenkeel.agent.interface import Front, NodeUsage
-from evenkeel.agent.records import WARNING, Happening
+from evenkeel.agent.front import Front, NodeUsage
 from evenkeel.api.encode import encode
 from evenkeel.api.pod import Pod
 from evenkeel.cli.output import Paint, clipped, paint_for
-from evenkeel.cli.pod_words import summary
-from evenkeel.policy.words import bytes_text, cores_text
+from evenkeel.cli.pod_text import summary
+from evenkeel.journal.records import WARNING, Happening
+from evenkeel.policy.units import bytes_text, cores_text
 
 _REFRESH_SECONDS = 1.0
 _LATEST = 8  # happenings below the table

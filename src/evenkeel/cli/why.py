@@ -6,13 +6,11 @@ import os
 import time
 from collections.abc import Iterator
 
-from evenkeel.agent.journal import Journal
-from evenkeel.agent.story import Chapter, Story, story_of
-from evenkeel.agent.story_text import end_sentence, sentence, stayed_sentence
-from evenkeel.cli.output import STRUCTURED, print_structured
-from evenkeel.cli.state import add_namespace_flag, add_state_flag
-from evenkeel.cli.table import printable
+from evenkeel.agent.observe.story import Chapter, Story, end_sentence, sentence, stayed_sentence, story_of
+from evenkeel.cli.common_flags import add_namespace_flag, add_state_flag
+from evenkeel.cli.output import STRUCTURED, print_structured, printable
 from evenkeel.errors import EvenkeelError
+from evenkeel.journal.store import Journal
 
 USAGE = "POD [-n NS] [--state-dir PATH] [-o json|yaml]"
 EXAMPLES = """examples:

@@ -7,12 +7,11 @@ their own.
 import os
 from collections.abc import Mapping
 
-from evenkeel.api.amount import Amount
-from evenkeel.api.cpuset import parse_cpuset
+from evenkeel.api.scalars import Amount, parse_cpuset
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.files import read_text
+from evenkeel.host.kernel_settings import swap_devices
 from evenkeel.host.meminfo import memory_total
-from evenkeel.host.swap import swap_devices
 from evenkeel.policy.allocatable import DEFAULT_PIDS, NodeCapacity
 from evenkeel.policy.eviction.snapshot import FilesystemFigures, ProcessFigures
 

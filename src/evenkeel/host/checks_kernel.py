@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.cgroup.tree import Version
 from evenkeel.host.checks import Check, State, boot_with, has_feature, unseen
+from evenkeel.host.kernel_settings import mend as sysctl_mend
+from evenkeel.host.kernel_settings import swap_mend
 from evenkeel.host.machine import FEATURE_FILES, Machine
-from evenkeel.host.swap import swap_mend
-from evenkeel.host.sysctl import mend as sysctl_mend
 
 # Feature of a v2 kernel → what happens without it. None of it breaks a promise; each makes one dearer to keep.
 _WITHOUT = {

@@ -9,12 +9,12 @@ from evenkeel.cgroup import names
 from evenkeel.host.checks import Check, State, unseen
 from evenkeel.host.machine import Machine, Neighbour
 from evenkeel.policy.allocatable import reservation_problems
+from evenkeel.policy.eviction.conditions import observations, thresholds_met
 from evenkeel.policy.eviction.message import readable
-from evenkeel.policy.eviction.observations import observations, thresholds_met
 from evenkeel.policy.eviction.thresholds import Signal, config_thresholds
 from evenkeel.policy.eviction.usage import resource_of
 from evenkeel.policy.reserved import reserved_of
-from evenkeel.policy.words import bytes_text
+from evenkeel.policy.units import bytes_text
 from evenkeel.quantity import ZERO
 
 # Long before this program was written: a clock that was never set.

@@ -8,7 +8,7 @@ import os
 import signal
 from collections.abc import Collection, Iterable
 
-from evenkeel.host.undisturbed import contents
+from evenkeel.host.gil_held_io import contents
 
 _SYS_PROCESS_MRELEASE = 448  # the same on every architecture
 _MOST = 64  # processes of one pod: of more than that, each has little

@@ -16,13 +16,13 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from types import TracebackType
 from typing import Protocol, Self
 
-from evenkeel.host.events import NODE, Event, SubscriptionEnded
-from evenkeel.host.events import Pressure as PressureEvent
+from evenkeel.errors import CGROUP_REMOVED, reason
+from evenkeel.host.event_types import NODE, Event, SubscriptionEnded
+from evenkeel.host.event_types import Pressure as PressureEvent
 from evenkeel.host.kernel_log import DEVICE, KernelLog
 from evenkeel.host.memory_events import FILE as MEMORY_EVENTS
 from evenkeel.host.memory_events import MemoryEventsWatch
-from evenkeel.host.pressure import ArmedTrigger, Trigger, cgroup_file, node_file
-from evenkeel.host.reasons import CGROUP_REMOVED, reason
+from evenkeel.host.psi import ArmedTrigger, Trigger, cgroup_file, node_file
 from evenkeel.host.v1_notifications import OOM_FILE, USAGE_FILE, OomNotification, UsageThreshold
 
 _MOST_WAITING = 1024

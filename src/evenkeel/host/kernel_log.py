@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from evenkeel.errors import EvenkeelError
-from evenkeel.host.events import NODE, Event, LogGap, OomKill, SubscriptionEnded
+from evenkeel.host.event_types import NODE, Event, LogGap, OomKill, SubscriptionEnded
 from evenkeel.host.files import read_text
 from evenkeel.host.oom_record import OomParser, OomRecord
 

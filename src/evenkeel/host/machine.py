@@ -10,22 +10,47 @@ from ctypes import CDLL, get_errno
 from errno import ENOSYS
 from typing import NamedTuple
 
-from evenkeel.api.config import KubeletConfiguration
-from evenkeel.api.profile import Profile
+from evenkeel.api.config import KubeletConfiguration, Profile
 from evenkeel.cgroup.drivers.detect import CgroupMachine, bounds_of, detect
 from evenkeel.cgroup.tree import Naming, Version
 from evenkeel.errors import EvenkeelError
-from evenkeel.host.capabilities import Capabilities, parse_capabilities
 from evenkeel.host.capacity import filesystem, machine_capacity, processes
 from evenkeel.host.files import read_text
 from evenkeel.host.kernel_log import DEVICE
-from evenkeel.host.meminfo import parse_meminfo
-from evenkeel.host.memory_signal import node_memory
+from evenkeel.host.kernel_settings import Difference, SwapDevice, differences, kernel_settings, swap_devices
+from evenkeel.host.meminfo import node_memory, parse_meminfo
 from evenkeel.host.oom_scores import runtime_process
-from evenkeel.host.swap import SwapDevice, swap_devices
-from evenkeel.host.sysctl import Difference, differences, kernel_settings
 from evenkeel.policy.allocatable import NodeCapacity
 from evenkeel.policy.eviction.snapshot import NodeFigures
+
+_BITS = {
+    "CAP_KILL": 5,
+    "CAP_IPC_LOCK": 14,
+    "CAP_SYS_ADMIN": 21,
+    "CAP_SYS_RESOURCE": 24,
+    "CAP_SYSLOG": 34,
+}
+
+
+class Capabilities(NamedTuple):
+    """Of those that matter to us: `effective` is what the process can do, `bounding` what it could if it were root."""
+
+    effective: frozenset[str] = frozenset()
+    bounding: frozenset[str] = frozenset()
+
+
+def parse_capabilities(status: str) -> Capabilities:
+    masks = {}
+    for line in status.splitlines():
+        name, _, value = line.partition(":")
+        if name in ("CapEff", "CapBnd"):
+            masks[name] = int(value.strip() or "0", 16)
+    return Capabilities(_named(masks.get("CapEff", 0)), _named(masks.get("CapBnd", 0)))
+
+
+def _named(mask: int) -> frozenset[str]:
+    return frozenset(name for name, bit in _BITS.items() if mask >> bit & 1)
+
 
 STATE_DIRECTORY = "/var/lib/evenkeel"
 

@@ -7,9 +7,11 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
-from evenkeel.host.events import Event, MemoryEvents, SubscriptionEnded
+from evenkeel.errors import CGROUP_REMOVED, reason
+from evenkeel.host.event_types import Event, MemoryEvents, SubscriptionEnded
 from evenkeel.host.inotify import DELETED, IGNORED, OVERFLOW, Inotify
-from evenkeel.host.reasons import CGROUP_REMOVED, reason
+from evenkeel.host.psi import Resource, cgroup_file, parse_pressure
+from evenkeel.policy.memory_stall import UNLIMITED, StallSample
 
 FILE = "memory.events"
 
@@ -125,3 +127,29 @@ class MemoryEventsWatch:
         if not self._by_parent.get(parent_watch):
             self._by_parent.pop(parent_watch, None)
             self._inotify.unwatch(parent_watch)
+
+
+def read_at_mark(directory: str, now: float) -> StallSample | None:
+    """None if the cgroup is gone. A kernel without pressure figures says nothing of waiting: then there is none."""
+    high = _read(f"{directory}/memory.high")
+    try:
+        usage = int(_read(f"{directory}/memory.current"))
+        mark = UNLIMITED if high == "max" else int(high)
+    except ValueError:
+        return None
+    events = parse_memory_events(_read(f"{directory}/memory.events"))
+    full = parse_pressure(_read(cgroup_file(directory, Resource.MEMORY))).full.total_us
+    return StallSample(now, usage, mark, full, events.get("high", 0))
+
+
+def _read(path: str) -> str:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        return os.read(descriptor, 4096).decode("ascii", "replace").strip()
+    except OSError:
+        return ""
+    finally:
+        os.close(descriptor)

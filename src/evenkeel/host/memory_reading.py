@@ -5,12 +5,12 @@ A decision under pressure is made on figures of that moment. Two reads give a cg
 
 from typing import NamedTuple
 
-from evenkeel.api.amount import Amount
-from evenkeel.api.profile import Profile
+from evenkeel.api.config import Profile
+from evenkeel.api.scalars import Amount
 from evenkeel.cgroup.statistics import MOST_BYTES, Layout, droppable
 from evenkeel.cgroup.tree import Version
 from evenkeel.errors import EvenkeelError
-from evenkeel.host import undisturbed
+from evenkeel.host import gil_held_io
 from evenkeel.policy.eviction.snapshot import MemoryFigures
 
 _USAGE_FILE = {Version.V1: "memory.usage_in_bytes", Version.V2: "memory.current"}
@@ -50,15 +50,15 @@ class CgroupMemory:
         """Raises OSError where there is no such cgroup."""
         self.directory = directory
         self._layout = _LAYOUT[version]
-        self._usage = undisturbed.open_to_read(f"{directory}/{_USAGE_FILE[version]}")
+        self._usage = gil_held_io.open_to_read(f"{directory}/{_USAGE_FILE[version]}")
         try:
-            self._stat = undisturbed.open_to_read(f"{directory}/memory.stat")
+            self._stat = gil_held_io.open_to_read(f"{directory}/memory.stat")
         except BaseException:
-            undisturbed.close(self._usage)
+            gil_held_io.close(self._usage)
             raise
 
     def usage_bytes(self) -> int:
-        return undisturbed.number(self._usage)
+        return gil_held_io.number(self._usage)
 
     def read(self) -> Reading:
         """Raises OSError with ENODEV once the cgroup is gone."""
@@ -66,7 +66,7 @@ class CgroupMemory:
 
     def raw(self) -> tuple[bytes, bytes]:
         """What `parsed` takes: for those who must read now and have time to look at it later."""
-        return undisturbed.pread(self._usage, 64), undisturbed.pread(self._stat, MOST_BYTES)
+        return gil_held_io.pread(self._usage, 64), gil_held_io.pread(self._stat, MOST_BYTES)
 
     def parsed(self, raw: tuple[bytes, bytes]) -> Reading:
         usage, stat = raw
@@ -76,8 +76,8 @@ class CgroupMemory:
         return Reading(int(usage), inactive, can_drop, washable, shmem)
 
     def close(self) -> None:
-        undisturbed.close(self._usage)
-        undisturbed.close(self._stat)
+        gil_held_io.close(self._usage)
+        gil_held_io.close(self._stat)
 
 
 class NodeMemory:
@@ -86,11 +86,11 @@ class NodeMemory:
     def __init__(self, profile: Profile, path: str = "/proc/meminfo") -> None:
         self._profile = profile
         self._path = path
-        self._file = undisturbed.open_to_read(path)
+        self._file = gil_held_io.open_to_read(path)
 
     def read(self) -> MemoryFigures:
         """As `memory_signal.node_memory`, from the few lines that it needs."""
-        text = undisturbed.pread(self._file, MOST_BYTES)
+        text = gil_held_io.pread(self._file, MOST_BYTES)
         total = self._bytes(text, b"MemTotal:")
         if self._profile is Profile.KUBERNETES:
             available = self._bytes(text, b"MemFree:") + self._bytes(text, b"Inactive(file):")
@@ -106,4 +106,4 @@ class NodeMemory:
         return int(text[start + len(name) : text.index(b"\n", start)].split()[0]) * 1024
 
     def close(self) -> None:
-        undisturbed.close(self._file)
+        gil_held_io.close(self._file)

@@ -4,10 +4,11 @@ import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from evenkeel.cgroup.driver import Statistics
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.files import read_text
 from evenkeel.host.meminfo import figure, parse_meminfo
-from evenkeel.host.pressure import PressureFigures, Resource, node_file, parse_pressure
+from evenkeel.host.psi import PressureFigures, Resource, node_file, parse_pressure
 
 _MEND = "this is no Linux kernel of the last ten years, or /proc is not its own"
 # User, nice, system, irq, softirq and steal of the words of /proc/stat's first line.
@@ -119,3 +120,37 @@ def _interfaces(proc: str) -> tuple[Interface, ...]:
         return parse_interfaces(read_text(f"{proc}/net/dev"), read_text(f"{proc}/net/route"))
     except EvenkeelError:
         return ()
+
+
+def boot_id() -> str:
+    """Empty where nobody can know."""
+    try:
+        return read_text("/proc/sys/kernel/random/boot_id").strip()
+    except EvenkeelError:
+        return ""
+
+
+RATE_SECONDS = 120.0  # a rate over more than that is none
+
+
+class Sample(NamedTuple):
+    """`nanocores` is the cpu it used on average since the sweep before; None where there was none."""
+
+    statistics: Statistics
+    nanocores: int | None = None
+    pressures: Pressures | None = None
+
+
+class Rates:
+    def __init__(self, before_us: Mapping[str, int], seconds: float) -> None:
+        self._before_us = before_us
+        self._seconds = seconds
+        self.seen_us: dict[str, int] = {}
+
+    def of(self, name: str, used_us: int) -> int | None:
+        """In billionths of a core."""
+        self.seen_us[name] = used_us
+        before = self._before_us.get(name)
+        if before is None or used_us < before or not 0 < self._seconds <= RATE_SECONDS:
+            return None
+        return round((used_us - before) * 1000 / self._seconds)

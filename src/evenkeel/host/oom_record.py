@@ -9,7 +9,7 @@ before.
 import re
 from typing import NamedTuple
 
-from evenkeel.policy.words import bytes_text
+from evenkeel.policy.units import bytes_text
 
 MEMCG = "memcg"  # a cgroup's limit
 NODE_WIDE = "none"  # the machine's memory

@@ -3,8 +3,10 @@
 import ctypes
 import gc
 import os
+import sys
 import threading
 
+import evenkeel
 from evenkeel.cgroup.drivers.mounts import parse_mountinfo
 
 _SOON = -15  # a nice value
@@ -123,3 +125,13 @@ def run_soon() -> str:
         why = (error.strerror or str(error)).lower()
         return f"the agent waits for its turn like any process: {why}"
     return ""
+
+
+_PROGRAM = "import sys; sys.path.insert(0, sys.argv.pop(1)); from {} import entry; entry()"
+
+
+def small_command(module: str, *arguments: str) -> list[str]:
+    """Runs `entry` of a module of this package. Without `site` and the environment: it starts in half the time, and
+    needs nothing of either."""
+    package = os.path.dirname(os.path.dirname(os.path.abspath(evenkeel.__file__)))
+    return [sys.executable, "-I", "-S", "-c", _PROGRAM.format(module), package, *arguments]

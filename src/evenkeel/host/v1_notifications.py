@@ -7,8 +7,8 @@ then counts in ours. It does so once more when the cgroup is removed.
 import os
 from collections.abc import Iterator, Mapping
 
-from evenkeel.host.events import Event, MemoryThreshold, OomNotified, SubscriptionEnded
-from evenkeel.host.reasons import CGROUP_REMOVED, reason
+from evenkeel.errors import CGROUP_REMOVED, reason
+from evenkeel.host.event_types import Event, MemoryThreshold, OomNotified, SubscriptionEnded
 
 USAGE_FILE = "memory.usage_in_bytes"
 OOM_FILE = "memory.oom_control"

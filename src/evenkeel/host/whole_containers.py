@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from evenkeel.cgroup.driver import CgroupError, Driver
 from evenkeel.cgroup.tree import Tree, Version
 from evenkeel.host.event_stream import EventStream
-from evenkeel.host.events import Event, OomNotified
+from evenkeel.host.event_types import Event, OomNotified
 
 
 def watch_containers(stream: EventStream, driver: Driver, tree: Tree) -> None:

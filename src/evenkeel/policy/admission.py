@@ -5,11 +5,11 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from evenkeel.api.aggregate import Totals, add_to
+from evenkeel.api.config import Profile
 from evenkeel.api.pod import Pod
-from evenkeel.api.profile import Profile
 from evenkeel.api.resources import CPU, PODS, ResourceList
 from evenkeel.policy.pod_resources import pod_requests
-from evenkeel.policy.words import bytes_text, cores_text
+from evenkeel.policy.units import bytes_text, cores_text
 from evenkeel.quantity import ZERO, Quantity
 
 _ONE_POD: ResourceList = {PODS: Quantity.of(1)}

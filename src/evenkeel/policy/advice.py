@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from evenkeel.api.resources import CPU, MEMORY, ResourceList
 from evenkeel.policy.reserved import Reserved
-from evenkeel.policy.words import bytes_text, cores_text
+from evenkeel.policy.units import bytes_text, cores_text
 from evenkeel.quantity import ZERO
 
 LEAST_SECONDS = 600.0  # nothing is said of what was watched for less

@@ -32,7 +32,7 @@ from evenkeel.api.resources import (
     is_hugepages,
 )
 from evenkeel.errors import Problem
-from evenkeel.policy import cpu
+from evenkeel.policy import kernel_amounts
 from evenkeel.policy.eviction.thresholds import Signal, parse_thresholds, threshold_quantity
 from evenkeel.policy.reserved import reserved_of
 from evenkeel.quantity import ZERO, BinarySI, Quantity
@@ -62,7 +62,7 @@ class CgroupLimits(NamedTuple):
 
     @property
     def cpu_shares(self) -> int | None:
-        return None if self.millicpu is None else cpu.shares(self.millicpu)
+        return None if self.millicpu is None else kernel_amounts.shares(self.millicpu)
 
 
 class ReservedLimits(NamedTuple):

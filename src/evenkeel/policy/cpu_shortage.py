@@ -9,13 +9,12 @@ one.
 
 from typing import NamedTuple
 
+from evenkeel.api.config import Profile
 from evenkeel.api.pod import Pod
-from evenkeel.api.profile import Profile
 from evenkeel.api.resources import CPU
-from evenkeel.policy.critical import is_critical
 from evenkeel.policy.eviction.conditions import CPU_PRESSURE
 from evenkeel.policy.pod_resources import eviction_request
-from evenkeel.policy.qos import QoSClass, pod_class
+from evenkeel.policy.qos import QoSClass, is_critical, pod_class
 
 __all__ = ["CPU_PRESSURE", "CpuDecision", "CpuSettings", "CpuState", "CpuWindow", "PodCpu", "decide_cpu"]
 

@@ -10,17 +10,16 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+from evenkeel.api.config import Profile
 from evenkeel.api.container import Container
 from evenkeel.api.pod import Pod
-from evenkeel.api.profile import Profile
 from evenkeel.api.resources import CPU, MEMORY, ResourceList, hugepage_bytes, is_hugepages
-from evenkeel.policy import cpu
-from evenkeel.policy.critical import is_critical
-from evenkeel.policy.memory import PAGE_BYTES
-from evenkeel.policy.node import KubeletSettings
+from evenkeel.policy import kernel_amounts
+from evenkeel.policy.kernel_amounts import PAGE_BYTES
+from evenkeel.policy.node_view import KubeletSettings
 from evenkeel.policy.oom import oom_score_adj
 from evenkeel.policy.pod_resources import has_pod_level_resources, pod_limits
-from evenkeel.policy.qos import QoSClass
+from evenkeel.policy.qos import QoSClass, is_critical
 from evenkeel.quantity import ZERO, Quantity
 
 TIERED = "TieredReservation"
@@ -53,13 +52,15 @@ class ContainerConfig(NamedTuple):
 def pod_config(pod: Pod, node: KubeletSettings, qos: QoSClass, requests: ResourceList) -> CgroupConfig:
     """The pod's own cgroup; `qos` and `requests` are the pod's."""
     limits = pod_limits(pod)
-    shares, quota, period, memory = cpu.MIN_SHARES, None, None, None
+    shares, quota, period, memory = kernel_amounts.MIN_SHARES, None, None, None
     if qos != QoSClass.BEST_EFFORT:
-        shares = cpu.shares(requests.get(CPU, ZERO).milli)
+        shares = kernel_amounts.shares(requests.get(CPU, ZERO).milli)
         if qos == QoSClass.GUARANTEED or is_limited_whole(pod, CPU):
             period = node.cpu_period_us
             quota = (
-                cpu.quota_us(limits.get(CPU, ZERO).milli, period) if node.enforce_cpu_limits else cpu.NO_QUOTA
+                kernel_amounts.quota_us(limits.get(CPU, ZERO).milli, period)
+                if node.enforce_cpu_limits
+                else kernel_amounts.NO_QUOTA
             )
         if qos == QoSClass.GUARANTEED or is_limited_whole(pod, MEMORY):
             memory = limits.get(MEMORY, ZERO).value
@@ -104,8 +105,8 @@ def qos_configs(
         if qos == QoSClass.BURSTABLE:
             burstable_millicpu += requests.get(CPU, ZERO).milli
     guaranteed = CgroupConfig()
-    burstable = CgroupConfig(cpu_shares=cpu.shares(burstable_millicpu))
-    best_effort = CgroupConfig(cpu_shares=cpu.MIN_SHARES)
+    burstable = CgroupConfig(cpu_shares=kernel_amounts.shares(burstable_millicpu))
+    best_effort = CgroupConfig(cpu_shares=kernel_amounts.MIN_SHARES)
     if tiered:
         low = {"memory.low": str(requested_bytes[QoSClass.BURSTABLE])}
         guaranteed = guaranteed._replace(unified={"memory.min": str(sum(requested_bytes.values())), **low})
@@ -126,8 +127,10 @@ def container_config(pod: Pod, container: Container, node: KubeletSettings, qos:
     cpu_request = container.resources.requests.get(CPU, cpu_limit)
     return ContainerConfig(
         oom_score_adj=oom_score_adj(pod, container, node.capacity_bytes, Profile.KUBERNETES, qos),
-        cpu_shares=cpu.shares(cpu_request.milli),
-        cpu_quota_us=cpu.quota_us(cpu_limit.milli, node.cpu_period_us) if node.enforce_cpu_limits else 0,
+        cpu_shares=kernel_amounts.shares(cpu_request.milli),
+        cpu_quota_us=kernel_amounts.quota_us(cpu_limit.milli, node.cpu_period_us)
+        if node.enforce_cpu_limits
+        else 0,
         cpu_period_us=node.cpu_period_us if node.enforce_cpu_limits else 0,
         memory_bytes=effective_limit(pod, container, MEMORY).value,
         unified={

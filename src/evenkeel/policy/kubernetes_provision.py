@@ -6,7 +6,7 @@ from typing import TypedDict
 from evenkeel.api.container import Container
 from evenkeel.api.pod import Pod
 from evenkeel.api.resources import MEMORY
-from evenkeel.policy import cpu
+from evenkeel.policy import kernel_amounts
 from evenkeel.policy.allocatable import CgroupLimits
 from evenkeel.policy.kubernetes_cgroups import (
     TIERED,
@@ -15,10 +15,10 @@ from evenkeel.policy.kubernetes_cgroups import (
     pod_config,
     qos_configs,
 )
-from evenkeel.policy.node import NodeView
+from evenkeel.policy.node_view import NodeView
 from evenkeel.policy.provision import NO_LIMIT, Amount, Cpus, PodFacts, Provision, Quota
 from evenkeel.policy.qos import QoSClass
-from evenkeel.policy.words import bytes_text, cores_text
+from evenkeel.policy.units import bytes_text, cores_text
 
 SANDBOX_SCORE = -998
 _RULE = "kubelet"
@@ -34,7 +34,7 @@ def container_provision(node: NodeView, facts: PodFacts, container: Container) -
     unlimited = not config.cpu_quota_us or is_exempt
     quota = Quota(
         NO_LIMIT if unlimited else config.cpu_quota_us,
-        config.cpu_period_us or cpu.DEFAULT_PERIOD_US,
+        config.cpu_period_us or kernel_amounts.DEFAULT_PERIOD_US,
         _RULE,
         "no cpu limit, or one that is not enforced" if unlimited else "cpu limit of the container or its pod",
     )
@@ -58,7 +58,7 @@ def container_provision(node: NodeView, facts: PodFacts, container: Container) -
 def infrastructure_provision(node: NodeView, pod: Pod) -> Provision:
     """The sandbox: kubelet leaves its cgroup alone and only sets the score of its process."""
     return Provision(
-        cpu_shares=Amount(cpu.MIN_SHARES, _RULE, "the sandbox requests nothing"),
+        cpu_shares=Amount(kernel_amounts.MIN_SHARES, _RULE, "the sandbox requests nothing"),
         oom_score_adj=Amount(SANDBOX_SCORE, _RULE, "sandbox"),
     )
 
@@ -98,7 +98,7 @@ def root_provision(node: NodeView, pods: Sequence[PodFacts], min_bytes: int) -> 
     # Where `pods` is not enforced these are the machine's own size: kubelet sets that all the same.
     provision = Provision(
         cpu_shares=Amount(
-            cpu.shares(limits.millicpu), _RULE, f"allocatable cpu {cores_text(limits.millicpu)}"
+            kernel_amounts.shares(limits.millicpu), _RULE, f"allocatable cpu {cores_text(limits.millicpu)}"
         ),
         memory_max=_limit(limits.memory_bytes, "capacity less what is reserved"),
         pids_max=_limit(limits.pids, "pids less what is reserved"),
@@ -111,7 +111,7 @@ def root_provision(node: NodeView, pods: Sequence[PodFacts], min_bytes: int) -> 
 def reserved_provision(node: NodeView, limits: CgroupLimits, what: str) -> Provision:
     reason = f"{what} is enforced"
     return Provision(
-        cpu_shares=Amount(cpu.shares(limits.millicpu), _RULE, reason)
+        cpu_shares=Amount(kernel_amounts.shares(limits.millicpu), _RULE, reason)
         if limits.millicpu is not None
         else None,
         memory_max=Amount(limits.memory_bytes, _RULE, reason) if limits.memory_bytes is not None else None,
@@ -132,7 +132,7 @@ def _qos_configs(node: NodeView, pods: Sequence[PodFacts]) -> Mapping[QoSClass, 
 
 def _provision(node: NodeView, config: CgroupConfig, shares_reason: str, limit_reason: str) -> Provision:
     # Where kubelet sets no quota it sets no period either.
-    period = config.cpu_period_us or cpu.DEFAULT_PERIOD_US
+    period = config.cpu_period_us or kernel_amounts.DEFAULT_PERIOD_US
     quota = config.cpu_quota_us or NO_LIMIT
     provision = Provision(
         cpu_shares=None if config.cpu_shares is None else Amount(config.cpu_shares, _RULE, shares_reason),

@@ -1,12 +1,11 @@
 """Which process the kernel's OOM killer should take first (A12, E12)."""
 
+from evenkeel.api.config import Profile
 from evenkeel.api.container import Container
 from evenkeel.api.pod import Pod
-from evenkeel.api.profile import Profile
 from evenkeel.api.resources import MEMORY
-from evenkeel.policy.critical import is_node_critical
 from evenkeel.policy.pod_resources import container_requests, has_pod_level_requests
-from evenkeel.policy.qos import QoSClass, container_class, pod_class
+from evenkeel.policy.qos import QoSClass, container_class, is_node_critical, pod_class
 from evenkeel.quantity import ZERO
 
 BEST_EFFORT_SCORE = 1000

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 
 from evenkeel.api.aggregate import Totals, add_to, aggregate, raise_to
 from evenkeel.api.container import Container
-from evenkeel.api.pod import Pod
+from evenkeel.api.pod import ContainerStatus, Pod
 from evenkeel.api.resources import NO_RESOURCES, ResourceList, is_pod_level
-from evenkeel.api.status import ContainerStatus
 from evenkeel.quantity import ZERO, Quantity
 
 RESIZE_PENDING = "PodResizePending"  # a condition

@@ -8,9 +8,9 @@ after defaulting; nothing is defaulted here.
 from collections.abc import Iterable
 from enum import StrEnum
 
+from evenkeel.api.config import Profile
 from evenkeel.api.container import Container
-from evenkeel.api.pod import Pod
-from evenkeel.api.profile import Profile
+from evenkeel.api.pod import CRITICAL_PRIORITIES, SYSTEM_CRITICAL_PRIORITY, SYSTEM_NODE_CRITICAL, Pod
 from evenkeel.api.resources import CPU, MEMORY, ResourceRequirements
 from evenkeel.quantity import ZERO
 
@@ -63,3 +63,19 @@ def _class_of(every: Iterable[ResourceRequirements]) -> QoSClass:
     if all_limited and cpu_requests == cpu_limits and memory_requests == memory_limits:
         return QoSClass.GUARANTEED
     return QoSClass.BURSTABLE
+
+
+def is_critical(pod: Pod, profile: Profile) -> bool:
+    """Kubernetes counts every pod from the node's own files as critical. On a machine where all pods come from files
+    that would make eviction impossible, so the documents profile goes by priority alone."""
+    if (pod.spec.priority or 0) >= SYSTEM_CRITICAL_PRIORITY:
+        return True
+    if profile is Profile.DOCUMENTS:
+        return pod.spec.priority is None and pod.spec.priority_class_name in CRITICAL_PRIORITIES
+    annotations = pod.metadata.annotations
+    source = annotations.get("kubernetes.io/config.source", "api")
+    return source != "api" or "kubernetes.io/config.mirror" in annotations
+
+
+def is_node_critical(pod: Pod, profile: Profile) -> bool:
+    return is_critical(pod, profile) and pod.spec.priority_class_name == SYSTEM_NODE_CRITICAL

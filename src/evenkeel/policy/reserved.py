@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from evenkeel.api.config import KubeletConfiguration, flag_of
-from evenkeel.api.cpuset import parse_cpuset
-from evenkeel.api.names import camel
+from evenkeel.api.encode import camel
 from evenkeel.api.resources import CPU, EPHEMERAL_STORAGE, MEMORY, PID, ResourceList
+from evenkeel.api.scalars import parse_cpuset
 from evenkeel.errors import EvenkeelError, InvalidInput, Problem
 from evenkeel.quantity import Quantity
 

@@ -6,9 +6,8 @@ the code that reads them, and are only gathered here.
 
 from collections.abc import Callable, Iterator
 
-from evenkeel.api.config import KubeletConfiguration, flag_of
-from evenkeel.api.names import camel
-from evenkeel.api.profile import Profile
+from evenkeel.api.config import KubeletConfiguration, Profile, flag_of
+from evenkeel.api.encode import camel
 from evenkeel.api.resources import CPU, MEMORY
 from evenkeel.errors import EvenkeelError, InvalidInput, Problem
 from evenkeel.policy.eviction.thresholds import config_thresholds

@@ -13,7 +13,7 @@ from evenkeel.api.pod import Pod
 from evenkeel.cgroup.tree import Cgroup, Setting, Version
 from evenkeel.errors import EvenkeelError
 from evenkeel.policy.admission import Refusal
-from evenkeel.runtime.proc_stat import Process
+from evenkeel.runtime.procfs import Process
 
 UNKNOWN_EXIT = 137  # as kubelet says of a container of which nobody knows how it ended
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack, suppress
 from typing import IO, NamedTuple
 
 from evenkeel.errors import EvenkeelError
-from evenkeel.runtime.attempts import TERMINATION_LOG
+from evenkeel.runtime.paths import TERMINATION_LOG
 
 _LONGEST_ENTRY_BYTES = 1 << 20  # ours are much shorter; a damaged file has anything
 _LONGEST_JOINED_BYTES = 1 << 20  # of a line in parts; what is longer is shown as it comes

@@ -8,10 +8,13 @@ a UID, a container's or a volume's name can never lead out of the directory it b
     images/<sha256>/                                  root filesystems, unpacked
 """
 
+import json
 import os
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from evenkeel.errors import EvenkeelError
+from evenkeel.host.files import write_own
 
 _LONGEST_NAME_BYTES = 255
 # No "_", which separates the parts of a log directory's name; no "/", no zero byte, nothing a terminal would act on.
@@ -121,3 +124,60 @@ def is_name(value: object) -> bool:
         return len(value.encode()) <= 255
     except UnicodeEncodeError:
         return False
+
+
+AttemptKey = tuple[str, str, int]  # `interface.Attempt`, where its module is too much to import
+
+TERMINATION_LOG = "termination-log"  # the container's own, in the attempt's directory
+
+_MOST_BYTES = 64 << 20
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+def every_attempt(paths: StatePaths) -> Iterator[AttemptKey]:
+    """All attempts that have a directory."""
+    for uid in _names_in(paths.pods):
+        for container, number in attempts_of(uid, paths):
+            yield uid, container, number
+
+
+def attempts_of(uid: str, paths: StatePaths) -> Iterator[tuple[str, int]]:
+    """Those of one pod: container and number."""
+    for name in _names_in(f"{paths.pods}/{uid}"):
+        container, _, number = name.rpartition(".")
+        if container and number.isascii() and number.isdecimal() and str(int(number)) == number:
+            yield container, int(number)
+
+
+def write_json(directory: str, name: str, value: object) -> None:
+    """Raises OSError."""
+    temporary = f"{directory}/.{name}"
+    write_own(temporary, json.dumps(value, separators=(",", ":")).encode("ascii"))
+    os.rename(temporary, f"{directory}/{name}")
+
+
+def read_json(directory: str, name: str) -> dict[str, Any] | None:
+    """None if there is no such file, or nothing in it that can be read."""
+    try:
+        descriptor = os.open(f"{directory}/{name}", _READ)
+    except OSError:
+        return None
+    try:
+        parts = []
+        left = _MOST_BYTES
+        while left > 0 and (part := os.read(descriptor, min(left, 1 << 16))):
+            parts.append(part)
+            left -= len(part)
+        value = json.loads(b"".join(parts))
+    except (OSError, ValueError, RecursionError):
+        return None
+    finally:
+        os.close(descriptor)
+    return value if isinstance(value, dict) else None
+
+
+def _names_in(directory: str) -> list[str]:
+    try:
+        return sorted(name for name in os.listdir(directory) if is_name(name))
+    except OSError:
+        return []

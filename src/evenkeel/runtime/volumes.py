@@ -16,9 +16,9 @@ from evenkeel.errors import EvenkeelError
 from evenkeel.policy.pod_resources import pod_limits
 from evenkeel.quantity import ZERO
 from evenkeel.runtime import syscalls
-from evenkeel.runtime.mount_table import is_below, read_mounts
 from evenkeel.runtime.paths import StatePaths, UnsafeName, checked
-from evenkeel.runtime.removal import Resists, empty_tree, remove_tree
+from evenkeel.runtime.procfs import is_below, read_mounts
+from evenkeel.runtime.tree_removal import Resists, empty_tree, remove_tree
 
 __all__ = (
     "VolumeRefused",

@@ -1,9 +1,102 @@
 """Every address, with what answers there and what is told of it."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from evenkeel.server.http import EVENT_STREAM, LINES, Route
-from evenkeel.server.openapi import Entry, Parameter
+from evenkeel.server.http import EVENT_STREAM, JSON, LINES, Route
+from evenkeel.server.schemas import SCHEMAS, Schema
+
+TEXT: Schema = {"type": "string"}
+
+
+class Parameter(NamedTuple):
+    name: str
+    what: str
+    schema: Schema = TEXT
+
+
+class Entry(NamedTuple):
+    """`path` has names in braces for any word. `answers` names a schema; without it, the answer is text."""
+
+    method: str
+    path: tuple[str, ...]
+    route: Route
+    what: str
+    answers: str = ""
+    parameters: tuple[Parameter, ...] = ()
+    content: tuple[str, ...] = (JSON,)
+    status: int = 200
+    refusals: tuple[int, ...] = ()
+
+    def is_at(self, path: tuple[str, ...]) -> bool:
+        return len(self.path) == len(path) and all(
+            word.startswith("{") or word == given for word, given in zip(self.path, path, strict=True)
+        )
+
+
+def description(entries: tuple[Entry, ...], version: str) -> Schema:
+    paths: dict[str, dict[str, Schema]] = {}
+    for entry in entries:
+        path = "/" + "/".join(entry.path)
+        paths.setdefault(path, {})[entry.method.lower()] = _operation(entry)
+    return {
+        "openapi": "3.0.3",
+        "info": {
+            "title": "evenkeel",
+            "description": "What the agent of a node answers.",
+            "version": version,
+            "license": {"name": "Apache-2.0"},
+        },
+        "paths": paths,
+        "components": {
+            "schemas": SCHEMAS,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+        # Over TCP everybody needs the token; at the Unix socket the kernel says who asks.
+        "security": [{"token": []}, {}],
+    }
+
+
+def _operation(entry: Entry) -> Schema:
+    parameters: list[Schema] = [
+        {"name": word[1:-1], "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+        for word in entry.path
+        if word.startswith("{")
+    ]
+    parameters += [
+        {"name": one.name, "in": "query", "description": one.what, "schema": one.schema}
+        for one in entry.parameters
+    ]
+    schema: Schema = {"$ref": f"#/components/schemas/{entry.answers}"} if entry.answers else TEXT
+    answers: dict[str, Schema] = {
+        str(entry.status): {
+            "description": entry.what,
+            "content": {one: {"schema": schema if one == JSON else TEXT} for one in entry.content},
+        }
+    }
+    refusals = {400, 401, 405, 408, 503, *entry.refusals}
+    for status in sorted(refusals):
+        answers[str(status)] = {
+            "description": "An error, and what would be right.",
+            "content": {JSON: {"schema": {"$ref": "#/components/schemas/Error"}}},
+        }
+    operation: Schema = {
+        "operationId": "_".join((entry.method.lower(), *(word.strip("{}") for word in entry.path))),
+        "summary": entry.what,
+        "parameters": parameters,
+        "responses": answers,
+    }
+    if entry.route.takes_body:
+        pod_list: Schema = {"$ref": "#/components/schemas/PodList"}
+        operation["requestBody"] = {
+            "required": True,
+            "description": "Manifests: one pod, a list, or YAML documents.",
+            "content": {
+                JSON: {"schema": {"anyOf": [{"$ref": "#/components/schemas/Pod"}, pod_list]}},
+                "application/yaml": {"schema": TEXT},
+            },
+        }
+    return operation
+
 
 if TYPE_CHECKING:
     from evenkeel.server.routes import FrontRoutes
@@ -11,7 +104,7 @@ if TYPE_CHECKING:
 SOURCES = ("api", "run")
 FOLLOW = ("0", "1", "false", "true")
 MOST_EVENTS = 10_000
-TEXT = "text/plain"
+PLAIN_TEXT = "text/plain"
 
 _SECONDS: dict[str, object] = {"type": "number", "minimum": 0, "maximum": 2**31}
 _COUNT: dict[str, object] = {"type": "integer", "minimum": 1, "maximum": MOST_EVENTS}
@@ -20,13 +113,13 @@ _COUNT: dict[str, object] = {"type": "integer", "minimum": 1, "maximum": MOST_EV
 def addresses(here: "FrontRoutes") -> tuple[Entry, ...]:
     pod = ("{namespace}", "{name}")
     return (
-        Entry("GET", ("healthz",), Route(here.healthz), "Whether the agent answers.", content=(TEXT,)),
+        Entry("GET", ("healthz",), Route(here.healthz), "Whether the agent answers.", content=(PLAIN_TEXT,)),
         Entry(
             "GET",
             ("readyz",),
             Route(here.readyz),
             "Whether the agent does its work.",
-            content=(TEXT,),
+            content=(PLAIN_TEXT,),
             refusals=(500,),
         ),
         Entry(
@@ -113,7 +206,7 @@ def addresses(here: "FrontRoutes") -> tuple[Entry, ...]:
                 ("metrics", *which),
                 Route(here.metrics),
                 f"{what}, for Prometheus.",
-                content=(TEXT,),
+                content=(PLAIN_TEXT,),
             )
             for which, what in (
                 ((), "The node, the agent and what it did"),

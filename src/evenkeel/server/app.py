@@ -5,7 +5,7 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
-from evenkeel.agent.interface import Front
+from evenkeel.agent.front import Front
 from evenkeel.server import listen
 from evenkeel.server.http import DEFAULT_LIMITS, Connection, Doing, Limits, Refused, stop_accepting
 from evenkeel.server.routes import FrontRoutes

@@ -9,18 +9,17 @@ import resource
 from collections import Counter
 from collections.abc import Iterable
 
-from evenkeel.agent.picture import Picture
+from evenkeel.agent.observe.node_snapshot import Picture
 from evenkeel.api.pod import Pod
 from evenkeel.api.resources import CPU, PODS
 from evenkeel.cgroup.tree import Kind
 from evenkeel.policy.allocatable import node_capacity
-from evenkeel.policy.eviction.observations import observations
+from evenkeel.policy.eviction.conditions import observations
 from evenkeel.policy.eviction.thresholds import config_thresholds, threshold_amount
 from evenkeel.policy.pod_resources import pod_requests
 from evenkeel.policy.reserved import reserved_of
 from evenkeel.quantity import Quantity
-from evenkeel.server.exposition import UNTYPED, Exposition, labels
-from evenkeel.server.metrics_cgroups import UNBOUNDED, Labels
+from evenkeel.server.metrics_cgroups import UNBOUNDED, UNTYPED, Exposition, Labels, labels
 from evenkeel.server.view import live
 
 _NUMERIC = (

@@ -6,20 +6,16 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
 from evenkeel import __version__
-from evenkeel.agent.interface import Front
-from evenkeel.agent.records import Happening
+from evenkeel.agent.front import Front
 from evenkeel.api.encode import encode
 from evenkeel.api.manifests import Reading, read_manifests
 from evenkeel.api.pod import Pod
 from evenkeel.errors import EvenkeelError, InvalidInput, Problem
-from evenkeel.server.addresses import FOLLOW, MOST_EVENTS, SOURCES, TEXT, addresses
-from evenkeel.server.exposition import CONTENT_TYPE as PROMETHEUS
+from evenkeel.journal.records import Happening
+from evenkeel.server.addresses import FOLLOW, MOST_EVENTS, PLAIN_TEXT, SOURCES, addresses, description
 from evenkeel.server.http import EVENT_STREAM, LINES, Answer, Refused, Request, Route, Stream, event, to_json
-from evenkeel.server.openapi import description
-from evenkeel.server.page_files import page_file
-from evenkeel.server.readings import Readings
-from evenkeel.server.story import plain_story
-from evenkeel.server.view_feed import ViewFeed
+from evenkeel.server.metrics_cgroups import CONTENT_TYPE as PROMETHEUS
+from evenkeel.server.readings import Readings, ViewFeed, page_file, plain_story
 
 _USAGE_SECONDS = 0.25  # figures so fresh are good enough for the next who asks
 _PODS_AT_A_TIME = 20  # are encoded before others have their turn
@@ -64,12 +60,12 @@ class FrontRoutes:
         raise Refused(405, f"{request.method} is not done here", hint=f"there is {allow}", allow=allow)
 
     async def healthz(self, request: Request) -> Answer:  # noqa: ARG002
-        return Answer(b"ok", content_type=TEXT)
+        return Answer(b"ok", content_type=PLAIN_TEXT)
 
     async def readyz(self, request: Request) -> Answer:  # noqa: ARG002
         if why := self._front.not_ready():
             raise Refused(500, why)
-        return Answer(b"ok", content_type=TEXT)
+        return Answer(b"ok", content_type=PLAIN_TEXT)
 
     async def pods(self, request: Request) -> Answer:
         namespace = request.parameters.get("namespace", "")

@@ -7,20 +7,20 @@ What is not known is left out, as kubelet does. Beside kubelet's own system cont
 import asyncio
 from collections.abc import Mapping
 
-from evenkeel.agent.daemons import AGENT, RUNTIME
-from evenkeel.agent.picture import Picture
-from evenkeel.agent.samples import Sample
+from evenkeel.agent.node.daemons import AGENT, RUNTIME
+from evenkeel.agent.observe.node_snapshot import Picture
 from evenkeel.api.pod import Pod
 from evenkeel.api.resources import MEMORY
 from evenkeel.cgroup.tree import Cgroup, Kind
-from evenkeel.host.pressure import PressureFigures
+from evenkeel.host.node_figures import Sample
+from evenkeel.host.psi import PressureFigures
 from evenkeel.policy.eviction.snapshot import (
     DiskFigures,
     FilesystemFigures,
     PodFigures,
     VolumeFigures,
 )
-from evenkeel.policy.lifecycle.status import timestamp
+from evenkeel.policy.lifecycle.pod_status import timestamp
 from evenkeel.policy.pod_resources import pod_limits
 from evenkeel.server.http import to_json
 from evenkeel.server.view import storage_bytes

@@ -8,19 +8,17 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from evenkeel.agent.daemons import Daemon
-from evenkeel.agent.picture import Picture
-from evenkeel.agent.samples import Sample
+from evenkeel.agent.node.daemons import Daemon
+from evenkeel.agent.observe.node_snapshot import Picture
 from evenkeel.api.encode import encode
-from evenkeel.api.pod import Pod
+from evenkeel.api.pod import ContainerState, ContainerStatus, Pod
 from evenkeel.api.resources import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, ResourceList
-from evenkeel.api.status import ContainerState, ContainerStatus
+from evenkeel.cgroup.kernel_files import same_value
 from evenkeel.cgroup.tree import Cgroup, Kind
-from evenkeel.cgroup.values import same_value
-from evenkeel.host.node_figures import Pressures
-from evenkeel.host.pressure import PressureFigures
+from evenkeel.host.node_figures import Pressures, Sample
+from evenkeel.host.psi import PressureFigures
 from evenkeel.policy.allocatable import node_capacity
-from evenkeel.policy.eviction.observations import observations, thresholds_met
+from evenkeel.policy.eviction.conditions import observations, thresholds_met
 from evenkeel.policy.eviction.snapshot import PodSnapshot
 from evenkeel.policy.eviction.thresholds import config_thresholds, threshold_amount
 from evenkeel.policy.eviction.usage import Resource, usage

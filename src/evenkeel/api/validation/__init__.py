@@ -4,7 +4,6 @@ Nothing here raises: each problem is a value with the field's path, Kubernetes' 
 mistake, and a sentence that says what was seen and what to write instead (A3).
 """
 
-from evenkeel.api.validation.pod import validate_pod
-from evenkeel.api.validation.warnings import warnings
+from evenkeel.api.validation.pod_rules import validate_pod, warnings
 
 __all__ = ["validate_pod", "warnings"]

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.cgroup import names
-from evenkeel.cgroup.drivers.bounds import Bounds
+from evenkeel.cgroup.drivers.cgroupfs import Bounds
 from evenkeel.cgroup.drivers.mounts import V1_CONTROLLERS, V2_CONTROLLERS, Mounts, parse_mountinfo
 from evenkeel.cgroup.tree import Naming, Version
 from evenkeel.errors import EvenkeelError

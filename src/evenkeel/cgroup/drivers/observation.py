@@ -5,17 +5,143 @@ read in one go, and the answer is the same object as before if every byte is the
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from evenkeel.cgroup.diff import Observed
-from evenkeel.cgroup.drivers.bounds import Bounds
-from evenkeel.cgroup.drivers.cgroupfs import GONE, Cgroupfs
-from evenkeel.cgroup.drivers.families import Differences, Families
-from evenkeel.cgroup.drivers.kept import ABSENT, KeptFiles
-from evenkeel.cgroup.drivers.refusals import refusal
-from evenkeel.cgroup.drivers.watch import DirectoryWatch
-from evenkeel.cgroup.tree import Cgroup, Tree
+from evenkeel.cgroup.drivers.cgroupfs import GONE, Bounds, Cgroupfs
+from evenkeel.cgroup.drivers.kernel_refusals import refusal
+from evenkeel.cgroup.drivers.open_files import ABSENT, KeptFiles
+from evenkeel.cgroup.names import POD_PREFIX
+from evenkeel.cgroup.tree import Cgroup, Kind, Tree
+
+_INTERESTING = 0x40 | 0x80 | 0x100 | 0x200  # moved from and to, created, deleted
+_ONLY_DIRECTORY = 0x0100_0000
+_BUFFER_BYTES = 1 << 16
+
+
+class DirectoryWatch:
+    def __init__(self) -> None:
+        self._descriptor = -1
+
+    def watch(self, directories: Iterable[int]) -> bool:
+        """Watches the directories behind these descriptors too; False if not all of them can be."""
+        from ctypes import CDLL  # only those who run for long need it
+
+        libc = CDLL(None)
+        if self._descriptor < 0:
+            self._descriptor = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        if self._descriptor < 0:
+            return False
+        add, mask = libc.inotify_add_watch, _INTERESTING | _ONLY_DIRECTORY
+        return all(
+            directory >= 0 and add(self._descriptor, b"/proc/self/fd/%d" % directory, mask) >= 0
+            for directory in directories
+        )
+
+    def is_quiet(self) -> bool:
+        """Whether nothing has happened since this was last asked."""
+        is_quiet = True
+        try:
+            while os.read(self._descriptor, _BUFFER_BYTES):
+                is_quiet = False
+        except BlockingIOError:
+            pass
+        return is_quiet
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+_PARENTS = (Kind.ROOT, Kind.BRANCH, Kind.POD)  # whose children are all ours
+_OWN_LINKS = 2  # of a directory without any in it
+
+
+class Differences(NamedTuple):
+    extra: list[str]
+    partial: list[str]
+
+
+NONE = Differences([], [])
+
+
+class Families:
+    """The parents of a plan with their children; `there` are the paths of the plan that were found. `watch` is nobody
+    else's meanwhile."""
+
+    def __init__(
+        self,
+        hierarchies: Sequence[Cgroupfs],
+        tree: Tree,
+        there: AbstractSet[str],
+        watch: DirectoryWatch | None = None,
+    ) -> None:
+        self._hierarchies = hierarchies
+        self._pairs = [(family, hierarchy) for family in _families(tree, there) for hierarchy in hierarchies]
+        self._expected = [family.present + _OWN_LINKS for family, _ in self._pairs]
+        self._directories: list[int] = []
+        self._closings = -1
+        self._watch = watch
+        self._is_watched = False
+        self._are_as_planned = False
+
+    def differences(self) -> Differences:
+        if self._closings != sum(hierarchy.closings for hierarchy in self._hierarchies):
+            self._enter()
+        elif self._are_as_planned and self._watch is not None:
+            if not self._is_watched:  # a second time: it will not be the last
+                self._is_watched = self._watch.watch(self._directories)
+                self._watch = self._watch if self._is_watched else None
+            elif self._watch.is_quiet():
+                return NONE
+        fstat = os.fstat
+        links = [fstat(directory).st_nlink if directory >= 0 else 0 for directory in self._directories]
+        self._are_as_planned = links == self._expected
+        extra: list[str] = []
+        partial: list[str] = []
+        if not self._are_as_planned:
+            for (family, hierarchy), seen, expected in zip(self._pairs, links, self._expected, strict=True):
+                if seen != expected:
+                    found = hierarchy.children(family.parent)
+                    extra += [f"{family.parent}/{name}" for name in found if family.is_extra(name)]
+                    partial += [f"{family.parent}/{name}" for name in family.names.difference(found)]
+        return Differences(extra, partial)
+
+    def _enter(self) -> None:
+        self._is_watched = False
+        self._closings = sum(hierarchy.closings for hierarchy in self._hierarchies)
+        self._directories = [hierarchy.entered(family.parent) for family, hierarchy in self._pairs]
+
+
+class _Family(NamedTuple):
+    """A cgroup with the names that the plan has in it, and how many of these were found."""
+
+    parent: str
+    names: frozenset[str]
+    present: int
+
+    def is_extra(self, name: str) -> bool:
+        # In the hierarchy's own root others live too, beside our pods if these are there (B6): pods go by their prefix.
+        return name not in self.names and (bool(self.parent) or name.startswith(POD_PREFIX))
+
+
+def _families(tree: Tree, there: AbstractSet[str]) -> list[_Family]:
+    names: dict[str, list[str]] = {
+        c.path: [] for c in tree.cgroups if c.kind in _PARENTS and c.path in there and c.holds_only_ours
+    }
+    if all(cgroup.kind != Kind.ROOT for cgroup in tree.cgroups):
+        names[""] = []
+    present = dict.fromkeys(names, 0)
+    for cgroup in tree.cgroups:
+        parent, _, name = cgroup.path.rpartition("/")
+        if parent in names:
+            names[parent].append(name)
+            present[parent] += cgroup.path in there
+    return [_Family(parent, frozenset(children), present[parent]) for parent, children in names.items()]
+
 
 _FEW_BYTES = 64  # more than almost any setting has
 _MOST_BYTES = 4096

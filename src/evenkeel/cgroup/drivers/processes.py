@@ -3,11 +3,13 @@
 import os
 import select
 import signal
+import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
-from evenkeel.cgroup.drivers.refusals import refusal
+from evenkeel.cgroup.driver import CgroupError
+from evenkeel.cgroup.drivers.kernel_refusals import refusal
 
 _WAIT_SECONDS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02)
 
@@ -73,3 +75,50 @@ def is_dead(pid: int) -> bool:
 def listed(pids: Sequence[int]) -> str:
     shown = ", ".join(str(pid) for pid in pids[:5])
     return f"process {shown}" if len(pids) == 1 else f"processes {shown}{'…' if len(pids) > 5 else ''}"
+
+
+PLACEHOLDER = "evenkeel.placeholder"  # the cgroup it is in, below the scope's
+
+_SLEEP = "sleep infinity </dev/null >/dev/null 2>&1 & echo $!"
+_ours: set[int] = set()  # children of this process, of which nobody has taken note
+
+
+def sleeping_process(path: str) -> int:
+    take_note_of_ended()
+    try:
+        done = subprocess.run(  # noqa: S603 no word of it comes from outside
+            ["/bin/sh", "-c", _SLEEP],
+            capture_output=True,
+            check=True,
+            cwd="/",
+            env={"PATH": "/usr/bin:/bin"},
+            start_new_session=True,
+            text=True,
+        )
+        pid = int(done.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        raise CgroupError(
+            f"cannot make cgroup {path}: a scope needs a process, and /bin/sh could not start sleep: {error}",
+            path=path,
+        ) from None
+    with suppress(ChildProcessError):
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        _ours.add(pid)
+    return pid
+
+
+def take_note(killed: Iterable[int]) -> None:
+    """Of those that were killed. Returns when they are gone."""
+    for pid in _ours.intersection(killed):
+        with suppress(ChildProcessError):
+            os.waitpid(pid, 0)
+        _ours.discard(pid)
+
+
+def take_note_of_ended() -> None:
+    """Of those that systemd has ended, with a scope in which nothing had begun."""
+    for pid in tuple(_ours):
+        with suppress(ChildProcessError):
+            if os.waitpid(pid, os.WNOHANG)[0] == 0:
+                continue  # it is there
+        _ours.discard(pid)

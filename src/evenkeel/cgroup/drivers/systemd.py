@@ -24,12 +24,11 @@ from contextlib import contextmanager, suppress
 
 from evenkeel.cgroup.diff import Observed
 from evenkeel.cgroup.driver import CgroupError, Statistics
-from evenkeel.cgroup.drivers.base import PATIENCE_SECONDS
-from evenkeel.cgroup.drivers.bounds import Bounds
-from evenkeel.cgroup.drivers.cgroupfs import Cgroupfs
+from evenkeel.cgroup.drivers.base_driver import PATIENCE_SECONDS
+from evenkeel.cgroup.drivers.cgroupfs import Bounds, Cgroupfs
 from evenkeel.cgroup.drivers.dbus import NO_SUCH_UNIT, UNIT_EXISTS, Systemd, SystemdError
-from evenkeel.cgroup.drivers.placeholder import PLACEHOLDER, sleeping_process, take_note
-from evenkeel.cgroup.drivers.refusals import refusal
+from evenkeel.cgroup.drivers.kernel_refusals import refusal
+from evenkeel.cgroup.drivers.processes import PLACEHOLDER, sleeping_process, take_note
 from evenkeel.cgroup.drivers.systemd_units import (
     SCOPE,
     SLICE,
@@ -40,8 +39,8 @@ from evenkeel.cgroup.drivers.systemd_units import (
     unit_of,
 )
 from evenkeel.cgroup.drivers.v2 import V2Driver
+from evenkeel.cgroup.kernel_files import same_value
 from evenkeel.cgroup.tree import Cgroup, Naming, Tree, Version
-from evenkeel.cgroup.values import same_value
 
 
 class SystemdDriver:

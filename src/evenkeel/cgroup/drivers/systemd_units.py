@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from evenkeel.api.cpuset import format_cpuset, parse_cpuset
+from evenkeel.api.scalars import format_cpuset, parse_cpuset
 from evenkeel.cgroup.driver import CgroupError
 from evenkeel.errors import EvenkeelError
 

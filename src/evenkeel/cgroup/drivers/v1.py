@@ -6,17 +6,16 @@ On hybrid hosts it is in the unified hierarchy as well: that has no resources to
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from evenkeel.api.cgroup_path import is_within
+from evenkeel.api.scalars import is_within
 from evenkeel.cgroup.driver import CgroupError, Statistics
-from evenkeel.cgroup.drivers.base import PATIENCE_SECONDS, CgroupfsDriver
-from evenkeel.cgroup.drivers.bounds import Bounds
-from evenkeel.cgroup.drivers.cgroupfs import Cgroupfs
+from evenkeel.cgroup.drivers.base_driver import PATIENCE_SECONDS, CgroupfsDriver
+from evenkeel.cgroup.drivers.cgroupfs import Bounds, Cgroupfs
+from evenkeel.cgroup.drivers.kernel_refusals import not_available, refusal, without_controller
 from evenkeel.cgroup.drivers.mounts import Mounts
 from evenkeel.cgroup.drivers.processes import kill_process, waits
-from evenkeel.cgroup.drivers.refusals import not_available, refusal, without_controller
+from evenkeel.cgroup.kernel_files import CPUS
 from evenkeel.cgroup.statistics import V1_FILES, v1_statistics
 from evenkeel.cgroup.tree import Naming, Version
-from evenkeel.cgroup.values import CPUS
 
 UNIFIED = "unified"  # beside the controllers in `files`
 

@@ -11,14 +11,13 @@ import time
 from collections.abc import Callable, Mapping
 
 from evenkeel.cgroup.driver import CgroupError, Statistics
-from evenkeel.cgroup.drivers.base import PATIENCE_SECONDS, CgroupfsDriver
-from evenkeel.cgroup.drivers.bounds import Bounds
-from evenkeel.cgroup.drivers.cgroupfs import GONE, Cgroupfs
+from evenkeel.cgroup.drivers.base_driver import PATIENCE_SECONDS, CgroupfsDriver
+from evenkeel.cgroup.drivers.cgroupfs import GONE, Bounds, Cgroupfs
+from evenkeel.cgroup.drivers.kernel_refusals import not_available, refusal, without_controller
 from evenkeel.cgroup.drivers.mounts import V2_CONTROLLERS
-from evenkeel.cgroup.drivers.refusals import not_available, refusal, without_controller
+from evenkeel.cgroup.kernel_files import CPUS, INHERITED
 from evenkeel.cgroup.statistics import MOST_BYTES, V2_FILES, field, v2_statistics
 from evenkeel.cgroup.tree import Naming, Version
-from evenkeel.cgroup.values import CPUS, INHERITED
 
 
 class V2Driver(CgroupfsDriver):

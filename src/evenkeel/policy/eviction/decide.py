@@ -10,27 +10,24 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple
 
-from evenkeel.api.config import KubeletConfiguration, defaulted
+from evenkeel.api.config import KubeletConfiguration, Profile, defaulted
 from evenkeel.api.defaults import DEFAULT_GRACE_PERIOD_SECONDS
-from evenkeel.api.pod import Pod
-from evenkeel.api.profile import Profile
-from evenkeel.api.status import PodCondition, PodStatus
-from evenkeel.policy.critical import is_critical
+from evenkeel.api.pod import Pod, PodCondition, PodStatus
 from evenkeel.policy.eviction import conditions as node_conditions
-from evenkeel.policy.eviction.conditions import Pressure
-from evenkeel.policy.eviction.message import Shortage, crossed, limit_message, shortage, shortage_message
-from evenkeel.policy.eviction.observations import (
+from evenkeel.policy.eviction.conditions import (
     NO_OBSERVATIONS,
     Observations,
+    Pressure,
     observations,
     thresholds_met,
     with_containerfs,
 )
+from evenkeel.policy.eviction.message import Shortage, crossed, limit_message, shortage, shortage_message
 from evenkeel.policy.eviction.rank import Need, Order, Ranked, need_of, rank
 from evenkeel.policy.eviction.snapshot import NodeFigures, PodSnapshot, Snapshot, active
-from evenkeel.policy.eviction.storage_limits import LimitExceeded, limit_exceeded
 from evenkeel.policy.eviction.thresholds import Signal, Threshold
-from evenkeel.policy.eviction.usage import Resource, disk_parts, resource_of
+from evenkeel.policy.eviction.usage import LimitExceeded, Resource, disk_parts, limit_exceeded, resource_of
+from evenkeel.policy.qos import is_critical
 
 EVICTED = "Evicted"
 DISRUPTION_TARGET = "DisruptionTarget"

@@ -3,11 +3,10 @@
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from evenkeel.policy.eviction.observations import Observation
+from evenkeel.policy.eviction.conditions import Observation
 from evenkeel.policy.eviction.rank import Need, Order, Ranked
-from evenkeel.policy.eviction.storage_limits import LimitExceeded
 from evenkeel.policy.eviction.thresholds import Signal, Threshold, threshold_amount
-from evenkeel.policy.eviction.usage import DiskPart, Part, Resource, resource_of, usage_by_part
+from evenkeel.policy.eviction.usage import DiskPart, LimitExceeded, Part, Resource, resource_of, usage_by_part
 
 _NEXT_IN_RANK = 3
 _UNITS = ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei")

@@ -15,14 +15,13 @@ from collections.abc import Callable, Collection, Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
+from evenkeel.api.config import Profile
 from evenkeel.api.pod import Pod
-from evenkeel.api.profile import Profile
-from evenkeel.policy.critical import is_critical
 from evenkeel.policy.eviction.snapshot import PodSnapshot, Snapshot
 from evenkeel.policy.eviction.thresholds import Signal
 from evenkeel.policy.eviction.usage import WHOLE_DISK, DiskPart, Resource, usage
 from evenkeel.policy.pod_resources import eviction_request
-from evenkeel.policy.qos import QoSClass, pod_class
+from evenkeel.policy.qos import QoSClass, is_critical, pod_class
 from evenkeel.quantity import NANOS, Quantity
 
 

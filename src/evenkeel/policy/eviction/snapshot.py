@@ -7,8 +7,8 @@ use a lot.
 
 from typing import NamedTuple
 
-from evenkeel.api.amount import Amount
 from evenkeel.api.pod import Pod
+from evenkeel.api.scalars import Amount
 
 
 class MemoryFigures(NamedTuple):

@@ -10,9 +10,8 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from evenkeel.api.container import Container
-from evenkeel.api.pod import Pod
-from evenkeel.api.status import ContainerStateWaiting
-from evenkeel.policy.lifecycle.life import ContainerLife, PodLife, Verdict
+from evenkeel.api.pod import ContainerStateWaiting, Pod
+from evenkeel.policy.lifecycle.pod_state import ContainerLife, LifeSettings, PodLife, Verdict
 from evenkeel.policy.lifecycle.restarts import (
     FAILED,
     current_init_container,
@@ -22,7 +21,6 @@ from evenkeel.policy.lifecycle.restarts import (
     outcome,
     sidecars,
 )
-from evenkeel.policy.lifecycle.settings import LifeSettings
 
 DEADLINE_EXCEEDED = "DeadlineExceeded"
 CRASH_LOOP = "CrashLoopBackOff"

@@ -1,13 +1,20 @@
 """What each thing that happens makes of a pod's life. The agent keeps the result before it acts on it."""
 
+from evenkeel.api.config import Profile
 from evenkeel.api.container import Container
 from evenkeel.api.pod import Pod
-from evenkeel.api.profile import Profile
 from evenkeel.api.resources import NOTHING_REQUIRED, ResourceRequirements
 from evenkeel.policy.lifecycle.actions import Stop
-from evenkeel.policy.lifecycle.life import AS_FAILURE, AS_RESTART, ContainerLife, Ended, PodLife, Verdict
+from evenkeel.policy.lifecycle.pod_state import (
+    AS_FAILURE,
+    AS_RESTART,
+    ContainerLife,
+    Ended,
+    LifeSettings,
+    PodLife,
+    Verdict,
+)
 from evenkeel.policy.lifecycle.restarts import FAILED, grace_seconds, restarts_after
-from evenkeel.policy.lifecycle.settings import LifeSettings
 from evenkeel.policy.qos import QoSClass, pod_class
 
 COMPLETED, ERROR, OOM_KILLED = "Completed", "Error", "OOMKilled"

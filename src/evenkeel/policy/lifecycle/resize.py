@@ -7,9 +7,9 @@ as the pod keeps its class: another class is another branch of the tree. Everyth
 from enum import StrEnum
 from typing import NamedTuple
 
+from evenkeel.api.config import Profile
 from evenkeel.api.container import Container
 from evenkeel.api.pod import Pod
-from evenkeel.api.profile import Profile
 from evenkeel.api.resources import CPU, MEMORY, NOTHING_REQUIRED, ResourceRequirements
 from evenkeel.policy.qos import pod_class
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from evenkeel.api.container import Container
 from evenkeel.api.defaults import DEFAULT_GRACE_PERIOD_SECONDS
 from evenkeel.api.pod import Pod
-from evenkeel.policy.lifecycle.life import ContainerLife, Ended, PodLife, Verdict
+from evenkeel.policy.lifecycle.pod_state import ContainerLife, Ended, PodLife, Verdict
 
 SUCCEEDED, FAILED = "Succeeded", "Failed"
 

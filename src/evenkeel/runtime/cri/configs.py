@@ -6,20 +6,65 @@ Labels tell whose they are: after a restart, of either side, everything is found
 
 import os
 import posixpath
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
-from evenkeel.api.cgroup_path import is_within
 from evenkeel.api.container import Container
 from evenkeel.api.pod import Pod
-from evenkeel.cgroup.tree import Naming
+from evenkeel.api.scalars import is_within
+from evenkeel.cgroup.tree import Naming, Setting, Version
 from evenkeel.runtime import volumes
-from evenkeel.runtime.attempts import TERMINATION_LOG
 from evenkeel.runtime.cri import cri_pb2 as pb
-from evenkeel.runtime.cri.resources import resources
-from evenkeel.runtime.environment import declared, expanded
-from evenkeel.runtime.identity import groups, identity
+from evenkeel.runtime.environment import declared, expanded, groups, identity
 from evenkeel.runtime.interface import Attempt, Launch
-from evenkeel.runtime.paths import StatePaths
+from evenkeel.runtime.paths import TERMINATION_LOG, StatePaths
+
+_NO_LIMIT = -1
+_V1_FIELDS = {
+    "cpu.shares": "cpu_shares",
+    "cpu.cfs_period_us": "cpu_period",
+    "cpu.cfs_quota_us": "cpu_quota",
+    "memory.limit_in_bytes": "memory_limit_in_bytes",
+    "memory.memsw.limit_in_bytes": "memory_swap_limit_in_bytes",
+}
+
+
+def resources(
+    version: Version,
+    settings: Iterable[Setting],
+    oom_score_adj: int | None = None,
+    is_there: Callable[[str], bool] = lambda _: True,
+) -> pb.LinuxContainerResources:
+    """`is_there` says whether this kernel has a file at all: one that it lacks would be an error of the runtime's."""
+    found = pb.LinuxContainerResources(oom_score_adj=oom_score_adj or 0)
+    for file, value, _, _ in settings:
+        if not is_there(file):
+            continue
+        if file == "cpuset.cpus":
+            found.cpuset_cpus = value  # empty: those of the cgroup above
+        elif file.startswith("hugetlb.") and ".rsvd." not in file:
+            _add_hugepages(found, file, value)
+        elif version == Version.V1:
+            if file in _V1_FIELDS:
+                setattr(found, _V1_FIELDS[file], int(value))
+        elif file == "cpu.max":
+            quota, period = value.split()
+            found.cpu_quota, found.cpu_period = _number(quota), int(period)
+        elif file == "memory.max":
+            found.memory_limit_in_bytes = _number(value)
+            found.unified[file] = value
+        else:
+            found.unified[file] = value
+    return found
+
+
+def _add_hugepages(found: pb.LinuxContainerResources, file: str, value: str) -> None:
+    if _number(value) != _NO_LIMIT:
+        found.hugepage_limits.add(page_size=file.split(".")[1], limit=int(value))
+
+
+def _number(value: str) -> int:
+    return _NO_LIMIT if value == "max" else int(value)
+
 
 STATE = "io.evenkeel.state"  # the state directory of the agent that made it
 ATTEMPT = "io.evenkeel.attempt"

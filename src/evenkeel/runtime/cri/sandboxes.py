@@ -14,10 +14,10 @@ from evenkeel.cgroup.tree import Naming
 from evenkeel.host.oom_scores import set_oom_scores
 from evenkeel.runtime.cri import cri_pb2 as pb
 from evenkeel.runtime.cri.configs import STATE, UID, sandbox_config
-from evenkeel.runtime.cri.connection import CallFailed, Connection, RuntimeAway
-from evenkeel.runtime.cri.noted import note_sandbox
-from evenkeel.runtime.cri.placing import whereabouts
-from evenkeel.runtime.cri.removal import is_removed
+from evenkeel.runtime.cri.container_calls import is_removed
+from evenkeel.runtime.cri.container_table import note_sandbox
+from evenkeel.runtime.cri.cri_connection import CallFailed, Connection, RuntimeAway
+from evenkeel.runtime.cri.cri_status import whereabouts
 from evenkeel.runtime.interface import Launch, StartFailed
 from evenkeel.runtime.paths import StatePaths
 

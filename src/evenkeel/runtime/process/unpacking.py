@@ -6,7 +6,7 @@ import stat
 import tarfile
 
 from evenkeel.runtime import syscalls
-from evenkeel.runtime.removal import remove_tree
+from evenkeel.runtime.tree_removal import remove_tree
 
 _WITHIN = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY

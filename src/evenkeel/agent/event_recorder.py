@@ -1,0 +1,172 @@
+"""What the agent tells: happenings, written to the journal, to whoever follows, and to the log; and its decisions with
+what they were made on."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Generic, TypeVar
+
+from evenkeel.agent.observe.counters import Counts
+from evenkeel.api.pod import Pod
+from evenkeel.cgroup.reconcile import Report
+from evenkeel.journal.records import NORMAL, WARNING, Happening
+from evenkeel.journal.store import Journal, JournalError
+from evenkeel.policy.lifecycle.pod_state import Ended, Verdict
+from evenkeel.policy.pod_resources import pod_limits, pod_requests
+
+T = TypeVar("T")
+
+_MOST_UNREAD = 4096
+
+
+class Feed(Generic[T]):
+    """Listeners get everything from the moment at which they began to listen."""
+
+    def __init__(self, most_waiting: int = _MOST_UNREAD) -> None:
+        self._listeners: set[asyncio.Queue[T | None]] = set()
+        self._most_waiting = most_waiting
+
+    def tell(self, item: T) -> None:
+        for queue in tuple(self._listeners):
+            if queue.qsize() < self._most_waiting:
+                queue.put_nowait(item)
+            else:
+                self._listeners.discard(queue)
+                queue.put_nowait(None)
+
+    def close(self) -> None:
+        """Ends it for everyone, after what they have not heard yet."""
+        for queue in self._listeners:
+            queue.put_nowait(None)
+        self._listeners.clear()
+
+    def listen(self, first: Iterable[T] = ()) -> AsyncIterator[T]:
+        """`first` comes before everything else. Listening begins now, not when the first item is asked for."""
+        queue: asyncio.Queue[T | None] = asyncio.Queue()
+        for item in first:
+            queue.put_nowait(item)
+        self._listeners.add(queue)
+        return self._heard(queue)
+
+    async def _heard(self, queue: asyncio.Queue[T | None]) -> AsyncIterator[T]:
+        try:
+            while (item := await queue.get()) is not None:
+                yield item
+        finally:
+            self._listeners.discard(queue)
+
+
+log = logging.getLogger(__name__)
+
+_NO_FIGURES: Mapping[str, object] = MappingProxyType({})
+_MOST_WAITING = 10_000  # while the journal cannot be written
+_MOST_DECISIONS_WAITING = 100  # which hold a whole node each
+
+
+class Telling:
+    def __init__(self, journal: Journal, clock: Callable[[], float] = time.time) -> None:
+        self.feed: Feed[Happening] = Feed()
+        self.counts = Counts()
+        self._journal = journal
+        self._clock = clock
+        self._waiting: list[Happening] = []
+        self._decisions: list[tuple[str, object, object, float]] = []
+        self._why_not = ""  # they could not be written, the last time
+        self._complaints: set[str] = set()  # what reconciling could not do, told once
+
+    def tell(
+        self,
+        type_: str,
+        reason: str,
+        message: str,
+        pod: Pod | None = None,
+        container: str = "",
+        figures: Mapping[str, object] = _NO_FIGURES,
+    ) -> None:
+        """Goes out with the next `commit`."""
+        key, uid = (pod.key, pod.metadata.uid) if pod is not None else ("", "")
+        at = self._clock()
+        self.counts.happened(at, type_, reason, pod, container, figures)
+        self._waiting.append(Happening(at, type_, reason, message, key, uid, container, figures))
+        del self._waiting[:-_MOST_WAITING]
+
+    def decided(self, kind: str, snapshot: object, decision: object) -> None:
+        """Written down now; if that cannot be (the disk may be what it was about), with a later `commit`."""
+        self._decisions.append((kind, snapshot, decision, self._clock()))
+        del self._decisions[:-_MOST_DECISIONS_WAITING]
+        self._record()
+
+    def admitted(self, pod: Pod, qos_class: str) -> None:
+        """With what it asks for, so that its story can be told from here on (E14)."""
+        amounts = {"requests": pod_requests(pod), "limits": pod_limits(pod)}
+        words = [
+            f"{what} {', '.join(f'{name} {amount}' for name, amount in found.items())}"
+            for what, found in amounts.items()
+            if found
+        ]
+        figures = {
+            what: {name: str(amount) for name, amount in found.items()} for what, found in amounts.items()
+        }
+        message = f"class {qos_class}, {'; '.join(words) or 'requests nothing'}"
+        self.tell(NORMAL, "Admitted", message, pod, figures={"class": str(qos_class), **figures})
+
+    def ended(
+        self, pod: Pod, container: str, ended: Ended | None, *, is_oom_killed: bool, was_asked: bool
+    ) -> None:
+        """`was_asked`: it was told to end, and how it did so is nothing to be alarmed about."""
+        if ended is None:
+            return
+        how = f"signal {ended.signal}" if ended.signal else f"exit code {ended.exit_code}"
+        if was_asked and not is_oom_killed:
+            self.tell(NORMAL, "Stopped", f"container {container} has ended: {how}", pod, container)
+            return
+        is_fine = ended.exit_code == 0 and not is_oom_killed
+        message = f"container {container} ended: {ended.reason}, {how}"
+        self.tell(NORMAL if is_fine else WARNING, ended.reason or "Exited", message, pod, container)
+
+    def verdict(self, pod: Pod, verdict: Verdict) -> None:
+        type_ = NORMAL if verdict.phase == "Succeeded" else WARNING
+        message = verdict.message or f"the pod has {verdict.phase.lower()}"
+        self.tell(type_, verdict.reason or verdict.phase, message, pod)
+
+    def reconciled(self, report: Report) -> None:
+        """Drift that was repaired (E9), and what the kernel refuses, once."""
+        for repair in report.repairs:
+            where = f"{repair.path}/{repair.file}" if repair.file else repair.path
+            message = (
+                f"{where}: found {repair.found or 'nothing'}, restored {repair.restored} ({repair.reason})"
+            )
+            self.tell(WARNING, "DriftRepaired", message, figures=repair._asdict())
+        complaints = {str(error) for error in report.failures}
+        complaints |= {one.message for one in report.unavailable}
+        for complaint in sorted(complaints - self._complaints):
+            self.tell(WARNING, "CgroupRefused", complaint)
+        self._complaints = complaints
+
+    def commit(self) -> None:
+        """Raises JournalError, and then it is all still to be told."""
+        if self._waiting:
+            with self._journal.transaction():
+                told = [self._journal.tell(happening) for happening in self._waiting]
+            self._waiting.clear()
+            for happening in told:
+                self.feed.tell(happening)
+        self._record()
+
+    def _record(self) -> None:
+        """Nothing waits for it: what is to be done may be what makes room for it."""
+        if not self._decisions:
+            return
+        try:
+            with self._journal.transaction():
+                for decision in self._decisions:
+                    self._journal.record(*decision)
+        except JournalError as error:
+            if str(error) != self._why_not:
+                log.error("%s", error)  # noqa: TRY400 a sentence says it all
+            self._why_not = str(error)
+        else:
+            self._decisions.clear()
+            self._why_not = ""

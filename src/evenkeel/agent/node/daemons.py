@@ -1,0 +1,221 @@
+"""What runs beside the pods and is told by name (B11, B15): this agent, who runs its containers, and others' cgroups.
+
+A daemon with a cgroup of its own has that cgroup's figures, any other those of its process. None is counted twice: what
+runs the containers may be in the agent's cgroup, and is then no part of the agent's figures.
+"""
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from evenkeel.agent.node.own_cgroup import not_the_pods, parse_own
+from evenkeel.api.config import KubeletConfiguration
+from evenkeel.api.scalars import is_within
+from evenkeel.cgroup.driver import Driver, Statistics
+from evenkeel.cgroup.tree import Kind, Tree, Version
+from evenkeel.errors import EvenkeelError
+from evenkeel.host.files import read_text
+from evenkeel.host.node_figures import Rates, Sample
+from evenkeel.runtime.procfs import Process, process_at, read_stat
+
+# B15: cgroups of others whose figures are told where they are there.
+OTHERS = ("/system.slice", "/user.slice")
+AGENT = "kubelet"  # what Kubernetes calls the daemon that we are
+RUNTIME = "runtime"
+
+_KNOWN_SECONDS = 60.0  # another may serve while the one from before is not gone
+_UNKNOWN_SECONDS = 5.0
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_TICK_US = 1_000_000 // os.sysconf("SC_CLK_TCK")
+
+
+class Daemon(NamedTuple):
+    path: str  # empty: it has no cgroup of its own, and these are the process's figures
+    sample: Sample
+
+
+class Daemons:
+    """For one thread. `runtime` says which process runs the containers, `place` in which cgroup a process is."""
+
+    def __init__(
+        self,
+        config: KubeletConfiguration,
+        runtime: Callable[[], Process | None],
+        place: Callable[[int, Version], str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config = config
+        self._find = runtime
+        self._place = place or cgroup_of
+        self._clock = clock
+        self._own_path: str | None = None
+        self._runtime: Process | None = None
+        self._found_at = -_KNOWN_SECONDS
+        self._within = _Within()
+
+    def look(
+        self, driver: Driver, tree: Tree, sampled: Callable[[str], Sample | None], rates: Rates
+    ) -> Mapping[str, Daemon]:
+        """`sampled` reads a cgroup, if it is there."""
+        config = self._config
+        found = {}
+        for name, path in (
+            ("kube-reserved", config.kube_reserved_cgroup),
+            ("system-reserved", config.system_reserved_cgroup),
+            *((path[1:], path) for path in OTHERS),
+        ):
+            sample = sampled(path) if path else None
+            if sample is not None:
+                found[name] = Daemon(path, sample)
+        agent = self._look_at_agent(tree.version, sampled, rates)
+        runtime = self._look_at_runtime(driver, tree, sampled, rates)
+        if runtime is not None:
+            found[RUNTIME] = runtime
+        if agent is not None:
+            found[AGENT] = self._without_runtime(agent, runtime, tree.version, rates)
+        return found
+
+    def _look_at_agent(
+        self, version: Version, sampled: Callable[[str], Sample | None], rates: Rates
+    ) -> Daemon | None:
+        if self._own_path is None:
+            self._own_path = own_path(self._config, version, self._place)
+        sample = sampled(self._own_path) if self._own_path else None
+        if sample is not None:
+            return Daemon(self._own_path, sample)
+        own = process_at(os.getpid())
+        figures = process_figures(own) if own is not None else None
+        return Daemon("", _of_process(own, figures, rates)) if own and figures else None
+
+    def _look_at_runtime(
+        self, driver: Driver, tree: Tree, sampled: Callable[[str], Sample | None], rates: Rates
+    ) -> Daemon | None:
+        figures = process_figures(self._runtime) if self._runtime is not None else None
+        now = self._clock()
+        if figures is None and self._runtime is not None:
+            self._runtime, self._found_at = None, now - _UNKNOWN_SECONDS
+        if now - self._found_at >= (_KNOWN_SECONDS if self._runtime is not None else _UNKNOWN_SECONDS):
+            self._found_at = now
+            there = self._find()
+            if there is not None and there != self._runtime:
+                self._runtime, figures = there, process_figures(there)
+        if self._runtime is None or figures is None:
+            return None
+        path = self._cgroup_of(self._runtime, tree)
+        if path:
+            driver.look_at(path)
+            sample = sampled(path)
+            if sample is not None:
+                return Daemon(path, sample)
+        return Daemon("", _of_process(self._runtime, figures, rates))
+
+    def _cgroup_of(self, process: Process, tree: Tree) -> str:
+        """Empty where it shares one with others, as with whoever started it."""
+        path = self._place(process.pid, tree.version)
+        stat = read_stat(process.pid)
+        if stat is None or self._place(stat.parent, tree.version) == path:
+            return ""
+        config = self._config
+        ours = [one.path for one in tree.cgroups if one.kind == Kind.ROOT]
+        ours += [self._own_path] if self._own_path else []
+        is_ours = any(is_within(path, one) or is_within(one, path) for one in ours)
+        if is_ours or is_within(self._place(os.getpid(), tree.version), path):
+            return ""
+        if _is_for_many(path) or path in (config.kube_reserved_cgroup, config.system_reserved_cgroup):
+            return ""
+        return path
+
+    def _without_runtime(
+        self, agent: Daemon, runtime: Daemon | None, version: Version, rates: Rates
+    ) -> Daemon:
+        """What is in the agent's cgroup beside the runtime's process."""
+        if not agent.path:
+            return agent
+        process, figures = self._runtime, None
+        if process is not None and runtime is not None and not runtime.path:
+            path = self._place(process.pid, version)
+            if path and is_within(path, agent.path):
+                figures = runtime.sample.statistics
+        sample = agent.sample
+        alone = self._within.taken_out(sample.statistics, process, figures)
+        return Daemon(
+            agent.path, sample._replace(statistics=alone, nanocores=rates.of(AGENT, alone.cpu_usage_us))
+        )
+
+
+class _Within:
+    """Takes the figures of processes that come and go in a cgroup out of those of the cgroup. CPU time only grows,
+    though the kernel counts the one in its ticks and the other more finely."""
+
+    def __init__(self) -> None:
+        self._process: Process | None = None
+        self._used_us = 0
+        self._ended_us = 0  # of those that are gone
+        self._told_us = 0
+
+    def taken_out(self, whole: Statistics, process: Process | None, figures: Statistics | None) -> Statistics:
+        if figures is None or process != self._process:
+            self._ended_us += self._used_us
+            self._process, self._used_us = None, 0
+        if figures is not None:
+            self._process, self._used_us = process, figures.cpu_usage_us
+        cpu_us = max(whole.cpu_usage_us - self._ended_us - self._used_us, self._told_us)
+        self._told_us = cpu_us
+        if figures is None:
+            return whole._replace(cpu_usage_us=cpu_us)
+        # Pages of files are charged to whoever read them first, which need not be here.
+        anonymous = figures.memory_rss_bytes
+        return whole._replace(
+            memory_usage_bytes=max(whole.memory_usage_bytes - anonymous, 0),
+            memory_working_set_bytes=max(whole.memory_working_set_bytes - anonymous, 0),
+            memory_rss_bytes=max(whole.memory_rss_bytes - anonymous, 0),
+            cpu_usage_us=cpu_us,
+            pids=max(whole.pids - figures.pids, 0),
+        )
+
+
+def process_figures(process: Process) -> Statistics | None:
+    """None once it has ended. A cgroup calls its anonymous memory rss, and so is it here."""
+    try:
+        resident, shared = (int(word) for word in read_text(f"/proc/{process.pid}/statm").split()[1:3])
+    except EvenkeelError:
+        return None
+    stat = read_stat(process.pid)  # after the other file: it proves whose that was
+    if stat is None or stat.has_ended or stat.start_ticks != process.start_ticks:
+        return None
+    used, anonymous = resident * _PAGE_BYTES, max(resident - shared, 0) * _PAGE_BYTES
+    faults = stat.minor_faults + stat.major_faults
+    return Statistics(
+        used, used, 0, anonymous, stat.cpu_ticks * _TICK_US, 0, stat.threads, faults, stat.major_faults
+    )
+
+
+def cgroup_of(pid: int, version: Version) -> str:
+    """Where a process is; empty where that is not one place: in v1 each hierarchy has its own."""
+    try:
+        at = parse_own(read_text(f"/proc/{pid}/cgroup"))
+    except EvenkeelError:
+        return ""
+    if version == Version.V2:
+        return at.get("", "")
+    path = at.get("memory", "")
+    return path if at.get("cpuacct") == path else ""
+
+
+def own_path(
+    config: KubeletConfiguration, version: Version, place: Callable[[int, Version], str] = cgroup_of
+) -> str:
+    """The cgroup that is this process's and what it started; empty where it shares one with others."""
+    path = place(os.getpid(), version)
+    return path if path in not_the_pods(config) or path.endswith(".service") else ""
+
+
+def _of_process(process: Process, figures: Statistics, rates: Rates) -> Sample:
+    return Sample(figures, rates.of(f"pid {process.pid} {process.start_ticks}", figures.cpu_usage_us))
+
+
+def _is_for_many(path: str) -> bool:
+    """By systemd's names for groups of units, for those who are logged in, and for itself."""
+    name = path.rpartition("/")[2]
+    return name.endswith(".slice") or name == "init.scope" or name.startswith("session-")

@@ -1,0 +1,158 @@
+"""What the kernel tells the agent: OOM kills, with their figures (E6), and on cgroup v1 the moment to end the rest of a
+container of which the kernel has killed one process (A19)."""
+
+import asyncio
+import logging
+
+from evenkeel.agent.parts import Parts
+from evenkeel.cgroup.tree import Cgroup, Kind, Tree, Version
+from evenkeel.host.event_stream import EventStream
+from evenkeel.host.event_types import Event, LogGap, OomKill, OomNotified, SubscriptionEnded
+from evenkeel.host.kernel_log import DEVICE
+from evenkeel.host.node_figures import boot_id
+from evenkeel.host.oom_record import OomRecord
+from evenkeel.journal.records import WARNING
+from evenkeel.journal.store import JournalError
+
+log = logging.getLogger(__name__)
+
+_LOG_POSITION = "kernelLog"
+_LATE_SECONDS = 1.0  # a container runtime tells what it called a container's cgroup when that runs already
+_MOST_REMEMBERED = 4096  # cgroups that are gone: the log may speak of them later
+
+
+class KernelEvents:
+    """Listens for as long as `run` runs; `follow` tells it which cgroups there are."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._sync = parts.sync
+        self._holdings = parts.holdings
+        self._cgroups = parts.cgroups
+        self._journal = parts.journal
+        self._telling = parts.telling
+        self._stream: EventStream | None = None
+        self._tree: Tree | None = None
+        self._watched: set[str] = set()
+        self._known: dict[str, Cgroup] = {}
+        self._pods: dict[str, Cgroup] = {}  # in which a container runtime makes cgroups
+        self._killing: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        async with EventStream() as stream:
+            self._stream = stream
+            self._watch_log(stream)
+            if self._tree is not None:
+                self._watch(stream, self._tree)
+            async for event in stream:
+                self._heard(event)
+
+    def follow(self, tree: Tree) -> None:
+        self._tree = tree
+        pods: dict[str, Cgroup] = {}
+        for cgroup in tree.cgroups:
+            if cgroup.kind == Kind.POD and not cgroup.holds_only_ours:
+                pods[cgroup.path] = cgroup
+            if cgroup.kind == Kind.CONTAINER:
+                self._known.pop(cgroup.path, None)
+                self._known[cgroup.path] = cgroup
+        for path in list(self._known)[: max(len(self._known) - _MOST_REMEMBERED - len(tree.cgroups), 0)]:
+            del self._known[path]
+        self._pods = pods
+        if self._stream is not None:
+            self._watch(self._stream, tree)
+
+    def _watch(self, stream: EventStream, tree: Tree) -> None:
+        if tree.version != Version.V1:
+            return  # there the kernel itself kills the whole container
+        wanted = {cgroup.path for cgroup in tree.cgroups if cgroup.is_killed_whole}
+        for path in self._watched - wanted:
+            stream.unwatch(path)
+        for path in wanted - self._watched:
+            stream.watch_oom(path, self._cgroups.driver.files(path)["memory"])
+        new, self._watched = wanted - self._watched, wanted
+        for path in new:
+            if not self._known[path].is_ours_to_make:  # it ran before it was watched
+                self._kill_rest_of(path)
+
+    def _watch_log(self, stream: EventStream) -> None:
+        """From where a former agent stopped, if the machine has not been started anew since."""
+        after = None
+        position = self._journal.value(_LOG_POSITION)
+        if isinstance(position, dict) and position.get("boot") == boot_id():
+            after = position.get("sequence")
+        stream.watch_kernel_log(after if isinstance(after, int) else None)
+
+    def _heard(self, event: Event) -> None:
+        if isinstance(event, OomKill):
+            self._told_of_kill(event.record)
+        elif isinstance(event, OomNotified) and event.oom_kills and event.path in self._watched:
+            self._kill_rest_of(event.path)
+        elif isinstance(event, LogGap):
+            message = f"{event.lines} lines of the kernel's log were lost: OOM kills may be among them"
+            self._telling.tell(WARNING, "KernelLogGap", message)
+        elif isinstance(event, SubscriptionEnded):
+            self._watched.discard(event.path)
+            if event.what == DEVICE:
+                message = f"OOM kills will be told without process and figures: {event.what}: {event.why}"
+                self._telling.tell(WARNING, "KernelLogUnreadable", message)
+
+    def _kill_rest_of(self, path: str) -> None:
+        """Of the attempt that was hit; the next one may run in the same cgroup already."""
+        cgroup = self._known[path]
+        held = self._holdings.by_key(cgroup.pod)
+        if held is None:
+            return
+        counted = self._cgroups.oom_kills(cgroup.pod, cgroup.container)
+        if counted > held.life.container(cgroup.container).oom_kills_at_start:
+            task = asyncio.get_running_loop().create_task(self._kill_rest(path, held.pod.metadata.uid))
+            self._killing.add(task)
+            task.add_done_callback(self._killing.discard)
+
+    async def _kill_rest(self, path: str, uid: str) -> None:
+        error = await self._cgroups.kill(path)
+        if error is not None:
+            self._telling.tell(WARNING, "FailedKill", str(error))
+        self._sync.want_step(uid)
+
+    def _told_of_kill(self, record: OomRecord) -> None:
+        cgroup = self._known.get(record.cgroup)
+        if cgroup is None:
+            pod = self._pods.get(record.cgroup.rpartition("/")[0])
+            if pod is not None:  # else it is somebody else's
+                asyncio.get_running_loop().call_later(_LATE_SECONDS, self._told_late_of_kill, record, pod)
+            return
+        self._tell_kill(record, cgroup)
+
+    def _told_late_of_kill(self, record: OomRecord, pod: Cgroup) -> None:
+        """Of a container that ended before its cgroup's name was known, only the pod can be told."""
+        self._tell_kill(record, self._known.get(record.cgroup, pod))
+
+    def _tell_kill(self, record: OomRecord, cgroup: Cgroup) -> None:
+        held = self._holdings.by_key(cgroup.pod)
+        self._telling.tell(
+            WARNING,
+            "OOMKilling",
+            _in_words(record, cgroup),
+            held.pod if held is not None else None,
+            cgroup.container,
+            {name: value for name, value in record._asdict().items() if value not in ("", None)},
+        )
+        try:
+            self._journal.set_value(_LOG_POSITION, {"boot": boot_id(), "sequence": record.sequence})
+            self._telling.commit()
+        except JournalError as error:
+            log.error("%s", error)  # noqa: TRY400
+
+
+def _in_words(record: OomRecord, cgroup: Cgroup) -> str:
+    """The record's sentence, with what people call the cgroups in it; their paths are among the figures."""
+    names = {
+        record.cgroup: f"container {cgroup.container}" if cgroup.container else "a container of the pod",
+        cgroup.path: "the container",
+        cgroup.path.rpartition("/")[0]: "the pod",
+    }
+    words = record._replace(
+        cgroup=names.get(record.cgroup, record.cgroup),
+        limit_cgroup=names.get(record.limit_cgroup, record.limit_cgroup),
+    )
+    return words.sentence

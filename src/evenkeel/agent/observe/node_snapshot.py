@@ -1,0 +1,158 @@
+"""Everything that is shown of the node, of one moment: what readers get together, so that it fits together."""
+
+import asyncio
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from evenkeel.agent.observe.counters import Counts
+from evenkeel.agent.observe.sweep import Sweep, Sweeper
+from evenkeel.agent.parts import Parts
+from evenkeel.api.node import Node, NodeCondition, NodeStatus
+from evenkeel.api.pod import ObjectMeta, Pod
+from evenkeel.errors import EvenkeelError
+from evenkeel.journal.records import Happening
+from evenkeel.journal.store import JournalError
+from evenkeel.policy.allocatable import node_capacity
+from evenkeel.policy.eviction.conditions import CPU_PRESSURE, Pressure
+from evenkeel.policy.eviction.snapshot import PodFigures
+from evenkeel.policy.node_view import NodeView
+from evenkeel.pressure.disk.disk_pressure import NodePressure
+from evenkeel.runtime.interface import Readiness
+
+# And whatever the node's conditions tell.
+NOTABLE = frozenset({"Evicted", "OOMKilling", "OOMKilled", "MemoryHighStall", "CPUShortage", "DriftRepaired"})
+
+_MOST_NOTABLE = 200
+_LOOK_BACK = 5000  # happenings, for those that are notable
+_DISK_SECONDS = 30.0  # a walk through pods' directories is dear
+_DISK_WAIT_SECONDS = 1.0
+
+
+class Picture(NamedTuple):
+    sweep: Sweep
+    view: NodeView
+    node: Node
+    pods: tuple[Pod, ...]
+    disk: Mapping[str, PodFigures]  # by UID, as it was at most half a minute before
+    notable: tuple[Happening, ...]  # oldest first
+    counts: Counts  # goes on counting
+    since: float  # when the agent was started
+
+
+class Pictures:
+    def __init__(
+        self,
+        parts: Parts,
+        sweeper: Sweeper,
+        pressure: NodePressure,
+        node: Callable[[], Node],
+        pods: Callable[[], tuple[Pod, ...]],
+    ) -> None:
+        self._view = parts.node
+        self._sweeper = sweeper
+        self._pressure = pressure
+        self._journal = parts.journal
+        self._node = node
+        self._pods = pods
+        self._counts = parts.telling.counts
+        self._since = parts.clock()
+        self._disk: Mapping[str, PodFigures] = MappingProxyType({})
+        self._disk_at = -_DISK_SECONDS
+        self._walking: asyncio.Task[None] | None = None
+        self._notable: deque[Happening] = deque(maxlen=_MOST_NOTABLE)
+        self._last_number = 0
+        self._told: tuple[Happening, ...] = ()
+
+    async def picture(self) -> Picture:
+        sweep = await self._sweeper.sweep()
+        await self._measure()
+        return Picture(
+            sweep,
+            self._view,
+            self._node(),
+            self._pods(),
+            self._disk,
+            self._latest(),
+            self._counts,
+            self._since,
+        )
+
+    async def close(self) -> None:
+        if self._walking is not None:
+            self._walking.cancel()
+            await asyncio.gather(self._walking, return_exceptions=True)
+
+    async def _measure(self) -> None:
+        """Not waited for where it takes long: then the figures are those from before."""
+        if self._walking is None and time.monotonic() - self._disk_at > _DISK_SECONDS:
+            self._disk_at = time.monotonic()
+            self._walking = asyncio.create_task(self._walk())
+            await asyncio.wait([self._walking], timeout=_DISK_WAIT_SECONDS)
+
+    async def _walk(self) -> None:
+        try:
+            measured = await self._pressure.measured()
+            if measured is not None:
+                self._disk = measured.pods
+        except (OSError, EvenkeelError):
+            pass  # the watch tells of it
+        finally:
+            self._walking = None
+
+    def _latest(self) -> tuple[Happening, ...]:
+        try:
+            new = self._journal.happenings(most=_LOOK_BACK, after=self._last_number)
+        except JournalError:
+            return self._told
+        if new:
+            self._last_number = new[-1].number
+            self._notable.extend(one for one in new if is_notable(one))
+            self._told = tuple(self._notable)
+        return self._told
+
+
+def is_notable(happening: Happening) -> bool:
+    return happening.reason in NOTABLE or happening.reason.startswith("NodeHas")
+
+
+_WORDS = {
+    Pressure.MEMORY: ("memory is short", "enough memory is available"),
+    Pressure.DISK: ("disk space or inodes are short", "enough disk space and inodes are free"),
+    Pressure.PID: ("process numbers are short", "enough process numbers are free"),
+}
+_ANSWERS = Readiness(True, "")
+_CPU_WORDS = ("pods receive less cpu than they requested", "pods receive the cpu they requested")
+
+
+def node_object(node: NodeView, pressures: Collection[str] = (), runtime: Readiness = _ANSWERS) -> Node:
+    """`pressures` are the conditions that hold now."""
+    words: dict[str, tuple[str, str]] = {str(one): both for one, both in _WORDS.items()}
+    if node.config.cpu_kills:
+        words[CPU_PRESSURE] = _CPU_WORDS
+    conditions = [
+        NodeCondition(
+            str(pressure),
+            "True" if pressure in pressures else "False",
+            f"NodeHas{pressure}" if pressure in pressures else f"NodeHasNo{pressure}",
+            short if pressure in pressures else enough,
+        )
+        for pressure, (short, enough) in words.items()
+    ]
+    status, reason = ("True", "RuntimeAnswers") if runtime.is_ready else ("False", "RuntimeAway")
+    conditions.append(NodeCondition("RuntimeReady", status, reason, runtime.message))
+    # As kubelet: a node that can start nothing is not ready, though what runs on it runs on.
+    message = "the agent is running" if runtime.is_ready else f"nothing can be started: {runtime.message}"
+    reason = "AgentReady" if runtime.is_ready else "RuntimeAway"
+    conditions.append(NodeCondition("Ready", status, reason, message))
+    return Node(
+        metadata=ObjectMeta(name=os.uname().nodename),
+        status=NodeStatus(
+            capacity=node_capacity(node.capacity, node.config),
+            allocatable=node.allocatable,
+            conditions=tuple(conditions),
+        ),
+    )

@@ -1,0 +1,215 @@
+"""What became of a pod and why, from the journal alone (E14): what happened to it, and every decision about evictions
+that it was part of, as the one that went or as one that stayed."""
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from evenkeel.api.resources import CPU
+from evenkeel.journal.codec import Unreadable
+from evenkeel.journal.records import Happening
+from evenkeel.journal.store import Decision as Recorded
+from evenkeel.journal.store import Journal
+from evenkeel.policy.cpu_shortage import InTheWay, in_the_way
+from evenkeel.policy.eviction.decide import EVICTED, ranking
+from evenkeel.policy.eviction.message import Considered, considered, readable
+from evenkeel.policy.eviction.snapshot import active
+from evenkeel.policy.eviction.usage import Resource
+from evenkeel.policy.lifecycle.pod_status import PENDING, pod_phase
+from evenkeel.pressure import decision_records
+from evenkeel.pressure.decision_records import EVICTION_KIND, CpuStep, Step, replayed_eviction
+
+# Between a decision and the telling of it, at most: the machine may be out of breath.
+_SAME_MOMENT_SECONDS = 30.0
+_STALLED = "MemoryHighStall"
+
+
+class Other(NamedTuple):
+    """A pod that was considered in a decision, and why it stayed."""
+
+    pod: Considered
+    why: str
+
+
+class Chapter(NamedTuple):
+    """One thing that happened to the pod. `decision` is the number of the journal's record, where there is one."""
+
+    at: float
+    reason: str
+    message: str
+    type: str = "Normal"
+    container: str = ""
+    times: int = 1
+    figures: Mapping[str, object] = MappingProxyType({})
+    decision: int = 0
+    resource: str = ""  # what was short
+    stayed: tuple[Other, ...] = ()
+
+
+class _Decided(NamedTuple):
+    """A decision that the pod was part of."""
+
+    record: Recorded
+    reason: str  # of the happening that tells of it
+    gone: tuple[str, ...]
+    resource: str = ""  # what was short
+    others: tuple[Other, ...] = ()  # who stayed
+    is_done: bool = True
+
+
+class Story(NamedTuple):
+    pod: str
+    chapters: tuple[Chapter, ...]
+    is_held: bool  # the agent has it still
+    phase: str = ""
+    reason: str = ""
+
+
+def story_of(journal: Journal, key: str) -> Story | None:
+    """Of the pod namespace/name; None if the journal has never heard of it."""
+    held = next((one for one in journal.pods() if one.pod.key == key), None)
+    happened = journal.happenings(key, most=100_000)
+    decided = tuple(_decisions_about(journal, key))
+    if held is None and not happened and not decided:
+        return None
+    chapters = [_chapter(one, decided, key) for one in happened]
+    told = {one.decision for one in chapters}
+    chapters += [
+        _stayed(one, key)
+        for one in decided
+        if one.record.number not in told and one.is_done and one.gone and key not in one.gone
+    ]
+    chapters.sort(key=lambda one: one.at)
+    if held is None:
+        return Story(key, tuple(chapters), False)
+    verdict = held.life.verdict
+    if verdict is not None:
+        return Story(key, tuple(chapters), True, verdict.phase, verdict.reason)
+    return Story(key, tuple(chapters), True, pod_phase(held.pod, held.life) if held.is_admitted else PENDING)
+
+
+def _decisions_about(journal: Journal, key: str) -> Iterator[_Decided]:
+    """Those in which somebody went, or stalled, and the pod was there."""
+    for record in journal.decisions():
+        said = record.decision
+        if not isinstance(said, dict):
+            continue
+        try:
+            if record.kind == EVICTION_KIND and said.get("evictions"):
+                step, _ = replayed_eviction(record)
+                if any(seen.pod.key == key for seen in step.snapshot.pods):
+                    gone = tuple(one.pod.key for one in step.decision.evictions)
+                    is_done = said.get("isDone") is not False
+                    yield _Decided(record, EVICTED, gone, _resource(step), tuple(_others(step)), is_done)
+            elif record.kind == decision_records.CPU_KIND and said.get("evictions"):
+                cpu_step, _ = decision_records.replayed_cpu(record)
+                victim = cpu_step.decision.victim
+                if victim is not None and any(one.pod.key == key for one in cpu_step.window.pods):
+                    yield _Decided(record, EVICTED, (victim.key,), CPU, tuple(_others_by_cpu(cpu_step)))
+            elif record.kind == decision_records.STALL_KIND and decision_records.stalled_pod(record) == key:
+                yield _Decided(record, _STALLED, ())
+        except Unreadable:
+            continue
+
+
+def _chapter(happening: Happening, decided: tuple[_Decided, ...], key: str) -> Chapter:
+    chapter = Chapter(
+        happening.at,
+        happening.reason,
+        happening.message,
+        happening.type,
+        happening.container,
+        happening.times,
+        happening.figures,
+    )
+    its = [one for one in decided if one.reason == happening.reason and (not one.gone or key in one.gone)]
+    nearest = min(its, key=lambda one: abs(one.record.at - happening.at), default=None)
+    if nearest is None or abs(nearest.record.at - happening.at) > _SAME_MOMENT_SECONDS:
+        return chapter
+    return chapter._replace(decision=nearest.record.number, resource=nearest.resource, stayed=nearest.others)
+
+
+def _stayed(decided: _Decided, key: str) -> Chapter:
+    """The pod was considered, and another one went."""
+    own = next((one for one in decided.others if one.pod.pod == key), None)
+    why = f": it {own.why}" if own is not None else ""
+    return Chapter(
+        decided.record.at,
+        "Spared",
+        f"{' and '.join(decided.gone)} was evicted, and this pod stayed{why}",
+        decision=decided.record.number,
+        resource=decided.resource,
+        stayed=() if own is None else (own,),
+    )
+
+
+def _others(step: Step) -> Iterator[Other]:
+    acting_on = step.decision.acting_on
+    if acting_on is None:
+        return
+    gone = {one.pod.key for one in step.decision.evictions}
+    place = 0
+    for one in ranking(acting_on.signal, active(step.snapshot), step.settings):
+        place += one.spared is None
+        if one.pod.key not in gone:
+            why = str(one.spared) if one.spared is not None else f"was number {place} in rank"
+            yield Other(considered(one), why)
+
+
+def _others_by_cpu(step: CpuStep) -> Iterator[Other]:
+    """Those that stood in the way as well, and those that were short."""
+    (_, *others) = in_the_way(step.window, step.settings.profile)
+    for place, (one, _) in enumerate(others, 2):
+        yield Other(_considered(one), f"was number {place} in rank")
+    for short in step.decision.short:
+        seen = Considered(short.pod, "", 0, short.received_millicpu, short.request_millicpu, False)
+        yield Other(seen, "received less than it requested: it was for this pod")
+
+
+def _considered(one: InTheWay) -> Considered:
+    above = one.used_millicpu > one.request_millicpu
+    return Considered(one.pod, one.qos_class, one.priority, one.used_millicpu, one.request_millicpu, above)
+
+
+def _resource(step: Step) -> str:
+    eviction = step.decision.evictions[0] if step.decision.evictions else None
+    if eviction is None or eviction.shortage is None:
+        return ""
+    return eviction.shortage.resource
+
+
+_PLAIN = ("Started", "Killing", "Spared", "Evicted", "BackOff", "Returning")  # their messages say it all
+
+
+def sentence(chapter: Chapter) -> str:
+    text = chapter.message or chapter.reason
+    if chapter.reason not in _PLAIN and chapter.reason.lower() not in text.lower():
+        text = f"{chapter.reason}: {text}"
+    if text.partition(" ")[0].isalpha():  # names and signals are written as they are
+        text = text[:1].upper() + text[1:]
+    if chapter.times > 1:
+        text = f"{text.rstrip('.')}; {chapter.times} times until then"
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def stayed_sentence(other: Other, resource: str) -> str:
+    """Of a pod that was considered; `resource` is what was short."""
+    seen = other.pod
+    used = "unknown" if seen.usage is None else _amount(seen.usage, resource)
+    request = f" of its request of {_amount(seen.request, resource)}" if seen.request else ""
+    who = f"{seen.pod} ({seen.qos_class}, priority {seen.priority})" if seen.qos_class else seen.pod
+    return f"{who}, using {used}{request}, {other.why}."
+
+
+def _amount(amount: int, resource: str) -> str:
+    if resource == CPU:
+        return f"{amount}m cpu"
+    return readable(amount, Resource(resource) if resource else Resource.MEMORY)
+
+
+def end_sentence(story: Story) -> str:
+    if not story.is_held:
+        return "It is gone; nobody asks for it any more."
+    if story.reason:
+        return f"It is {story.phase} now: {story.reason}."
+    return f"It is {story.phase} now."

@@ -1,0 +1,197 @@
+"""What probes make of a pod's life: readiness, the end of start-up, and the end of a container that does not answer."""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from evenkeel.agent.parts import Parts
+from evenkeel.agent.probes.probe_requests import Answer, ask_http, ask_tcp, printable
+from evenkeel.api.container import Container, Probe
+from evenkeel.errors import EvenkeelError
+from evenkeel.journal.records import WARNING, HeldPod
+from evenkeel.policy.lifecycle import changes
+from evenkeel.policy.lifecycle.probe_results import (
+    ProbeKind,
+    ProbeState,
+    ProbeVerdict,
+    after_no_result,
+    after_result,
+    due_probes,
+    first_state,
+    period_seconds,
+    timeout_seconds,
+)
+from evenkeel.runtime.interface import Attempt, ExecResult
+
+log = logging.getLogger(__name__)
+
+_EXEC_SLACK_SECONDS = 10.0  # that the runtime has to end a command whose time is up
+
+
+class Probed(NamedTuple):
+    """What a probe has found. Told whenever the verdict changes, and of every answer that is no success (in Kubernetes
+    the event Unhealthy), which alone changes nothing."""
+
+    attempt: Attempt
+    kind: ProbeKind
+    verdict: ProbeVerdict
+    has_changed: bool  # the verdict, with this answer
+    answer: Answer
+
+
+Execute = Callable[[Attempt, tuple[str, ...], float], Awaitable[ExecResult]]
+
+
+class Probes:
+    """`execute` is the runtime's. `told` is called in the loop, and may call `watch` and `unwatch`."""
+
+    def __init__(
+        self,
+        execute: Execute,
+        told: Callable[[Probed], None],
+        clock: Callable[[], float] = time.time,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._execute = execute
+        self._told = told
+        self._clock = clock
+        self._jitter = jitter
+        self._began_at = clock()
+        self._tasks: dict[Attempt, dict[ProbeKind, asyncio.Task[None]]] = {}
+
+    def watch(self, attempt: Attempt, container: Container, started_at: float, *, is_started: bool) -> None:
+        """Probes a running container until `unwatch`; again is fine. Once its startup probe has passed, the others
+        begin by themselves."""
+        for kind, probe in due_probes(container, is_started=is_started):
+            running = self._tasks.setdefault(attempt, {})
+            if kind not in running:
+                task = asyncio.get_running_loop().create_task(
+                    self._run(attempt, container, kind, probe, started_at)
+                )
+                task.add_done_callback(_log_failure)
+                running[kind] = task
+
+    def unwatch(self, attempt: Attempt) -> None:
+        """Nothing is told of the attempt from now on; one that is not watched is fine."""
+        for task in self._tasks.pop(attempt, {}).values():
+            task.cancel()
+
+    def watched(self) -> frozenset[Attempt]:
+        return frozenset(self._tasks)
+
+    async def close(self) -> None:
+        tasks = [task for each in self._tasks.values() for task in each.values()]
+        self._tasks.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run(
+        self, attempt: Attempt, container: Container, kind: ProbeKind, probe: Probe, started_at: float
+    ) -> None:
+        state = first_state(kind, probe, started_at, self._clock(), self._first_jitter(probe))
+        while not state.is_done:
+            await asyncio.sleep(max(state.next_at - self._clock(), 0.0))
+            began_at = self._clock()
+            answer = await self._ask(attempt, container, probe)
+            before = state
+            state = _after(kind, probe, state, answer, began_at)
+            has_changed = state.verdict is not before.verdict
+            if has_changed or not answer.is_success:
+                self._told(Probed(attempt, kind, state.verdict, has_changed, answer))
+        if kind is ProbeKind.STARTUP and state.verdict is ProbeVerdict.PASSED and attempt in self._tasks:
+            self.watch(attempt, container, started_at, is_started=True)
+
+    def _first_jitter(self, probe: Probe) -> float:
+        """As kubelet: an agent that has just started spreads the probes of the pods it found over their period."""
+        return self._jitter() if self._clock() - self._began_at < period_seconds(probe) else 0.0
+
+    async def _ask(self, attempt: Attempt, container: Container, probe: Probe) -> Answer:
+        timeout = timeout_seconds(probe)
+        if probe.exec is not None:
+            return await self._ask_command(attempt, probe.exec.command, timeout)
+        if probe.http_get is not None:
+            return await ask_http(probe.http_get, container, timeout)
+        if probe.tcp_socket is not None:
+            return await ask_tcp(probe.tcp_socket, container, timeout)
+        return Answer(None, "the probe has no handler")
+
+    async def _ask_command(self, attempt: Attempt, command: tuple[str, ...], timeout: float) -> Answer:
+        try:
+            async with asyncio.timeout(timeout + _EXEC_SLACK_SECONDS):
+                result = await self._execute(attempt, command, timeout)
+        except (EvenkeelError, OSError, TimeoutError) as error:
+            return Answer(None, printable(str(error)) or "the command could not be run")
+        if result.exit_code is None:
+            return Answer(False, f"the command did not end within {timeout:g}s")
+        if result.exit_code:
+            output = printable(result.output)
+            return Answer(False, f"the command ended with {result.exit_code}{': ' if output else ''}{output}")
+        return Answer(True)
+
+
+def _log_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("a probe ended with %s: %s", type(error).__name__, error)
+
+
+def _after(kind: ProbeKind, probe: Probe, state: ProbeState, answer: Answer, began_at: float) -> ProbeState:
+    # The period runs from question to question, however long an answer takes.
+    if answer.is_success is None:
+        return after_no_result(probe, state, began_at)
+    return after_result(kind, probe, state, is_success=answer.is_success, now=began_at)
+
+
+class Probing:
+    def __init__(self, parts: Parts) -> None:
+        self._holdings = parts.holdings
+        self._sync = parts.sync
+        self._telling = parts.telling
+        self._clock = parts.clock
+        self._probes = Probes(parts.runtime.execute, self._told, parts.clock)
+        self._watched: dict[str, set[Attempt]] = {}  # by the pod's UID
+        parts.sync.on_settled = self._follow
+
+    async def close(self) -> None:
+        await self._probes.close()
+
+    def _follow(self, uid: str, held: HeldPod | None) -> None:
+        """Probes what runs, and nothing else; `held` is None when the pod is gone."""
+        wanted = set()
+        for container in held.pod.spec.every_container if held is not None else ():
+            if container.startup_probe or container.liveness_probe or container.readiness_probe:
+                assert held is not None
+                life = held.life.container(container.name)
+                if life.started_at is not None and not life.stopping:
+                    attempt = Attempt(uid, container.name, life.attempt)
+                    wanted.add(attempt)
+                    self._probes.watch(attempt, container, life.started_at, is_started=life.is_started)
+        for attempt in self._watched.get(uid, set()) - wanted:
+            self._probes.unwatch(attempt)
+        if wanted:
+            self._watched[uid] = wanted
+        else:
+            self._watched.pop(uid, None)
+
+    def _told(self, probed: Probed) -> None:
+        uid, name, _ = probed.attempt
+        held = self._sync.held_of(probed.attempt)
+        if held is None:
+            return
+        container = next(each for each in held.pod.spec.every_container if each.name == name)
+        if not probed.answer.is_success:
+            message = f"{probed.kind} probe of container {name}: {probed.answer.message}"
+            self._telling.tell(WARNING, "Unhealthy", message, held.pod, name)
+        life, now = held.life, self._clock()
+        if probed.has_changed and probed.kind is ProbeKind.READINESS:
+            life = changes.with_readiness(life, name, is_ready=probed.verdict is ProbeVerdict.PASSED, now=now)
+        elif probed.has_changed and probed.verdict is ProbeVerdict.FAILED:
+            stop = changes.probe_stop(held.pod, container, probed.kind, probed.answer.message)
+            life = changes.asked_to_stop(life, stop, now)
+        elif probed.has_changed and probed.kind is ProbeKind.STARTUP:
+            life = changes.started_up(life, container, now)
+        self._holdings.put_life(uid, life)
+        self._sync.want_step(uid)

@@ -1,0 +1,143 @@
+"""Durations as Go writes them (`1m30s`, `100ms`, `1.5h`), which is how Kubernetes' configuration has them."""
+
+import re
+from collections.abc import Iterable
+from typing import NewType
+
+from evenkeel.errors import EvenkeelError
+
+_NANOSECONDS = {
+    "ns": 1,
+    "us": 10**3,
+    "µs": 10**3,
+    "μs": 10**3,
+    "ms": 10**6,
+    "s": 10**9,
+    "m": 60 * 10**9,
+    "h": 3600 * 10**9,
+}
+_PART = re.compile(r"([0-9]*)(?:\.([0-9]*))?(ns|us|µs|μs|ms|s|m|h)")
+_LONGEST = 2**63 - 1
+
+
+class Duration(int):
+    """A number of nanoseconds that prints as Go prints it."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: str) -> "Duration":
+        """The duration that Go's `time.ParseDuration` reads from `text`."""
+        sign, rest = (-1, text[1:]) if text[:1] == "-" else (1, text.removeprefix("+"))
+        if rest == "0":
+            return cls(0)
+        total = 0
+        position = 0
+        while position < len(rest):
+            part = _PART.match(rest, position)
+            if not part or not (part[1] or part[2]) or len(part[0]) > 40:
+                break
+            unit = _NANOSECONDS[part[3]]
+            fraction = part[2] or ""
+            # A fraction of a nanosecond is dropped, as Go does.
+            total += int(part[1] or "0") * unit + int(fraction or "0") * unit // 10 ** len(fraction)
+            position = part.end()
+        if position < len(rest) or not rest or total > _LONGEST:
+            raise EvenkeelError(
+                f'"{text[:60]}" is not a duration: write a number and a unit, such as 30s, 1m30s or 100ms'
+            )
+        return cls(sign * total)
+
+    @property
+    def seconds(self) -> float:
+        return self / 10**9
+
+    def __str__(self) -> str:
+        nanoseconds = abs(int(self))
+        sign = "-" if self < 0 else ""
+        if nanoseconds < 10**9:
+            for unit in ("ms", "µs"):
+                if nanoseconds >= _NANOSECONDS[unit]:
+                    return f"{sign}{_decimal(nanoseconds, _NANOSECONDS[unit])}{unit}"
+            return f"{sign}{nanoseconds}ns" if nanoseconds else "0s"
+        hours, rest = divmod(nanoseconds, _NANOSECONDS["h"])
+        minutes, rest = divmod(rest, _NANOSECONDS["m"])
+        text = f"{_decimal(rest, 10**9)}s"
+        if hours or minutes:
+            text = f"{minutes}m{text}"
+        if hours:
+            text = f"{hours}h{text}"
+        return sign + text
+
+
+def _decimal(number: int, unit: int) -> str:
+    whole, rest = divmod(number, unit)
+    digits = len(str(unit)) - 1
+    return f"{whole}.{rest:0{digits}d}".rstrip("0").rstrip(".") if rest else str(whole)
+
+
+# The most CPUs a Linux kernel can be built for; a set of more is a mistake, and must not cost memory.
+_MOST_CPUS = 8192
+
+
+def parse_cpuset(text: str) -> tuple[int, ...]:
+    """The numbers in `text`, in order; an empty text is an empty set."""
+    cpus: set[int] = set()
+    for part in text.strip().split(",") if text.strip() else ():
+        first, dash, last = part.partition("-")
+        bounds = (first, last) if dash else (first, first)
+        if not all(bound.isascii() and bound.isdigit() and len(bound) < 6 for bound in bounds):
+            raise EvenkeelError(f'"{part[:40]}" is not a CPU or a range of CPUs: write 0-3,8')
+        low, high = int(bounds[0]), int(bounds[1])
+        if low > high or high >= _MOST_CPUS:
+            raise EvenkeelError(
+                f'"{part}" is not a range of CPUs: it must rise, and end below {_MOST_CPUS}; write 0-3,8'
+            )
+        cpus.update(range(low, high + 1))
+    return tuple(sorted(cpus))
+
+
+def format_cpuset(cpus: Iterable[int]) -> str:
+    """The shortest spelling of `cpus`, as the kernel prints it."""
+    ranges: list[list[int]] = []
+    for cpu in sorted(set(cpus)):
+        if ranges and cpu == ranges[-1][1] + 1:
+            ranges[-1][1] = cpu
+        else:
+            ranges.append([cpu, cpu])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in ranges)
+
+
+# What systemd takes in a unit's name, and so what a cgroup is called in practice.
+_ODD_CHARACTER = re.compile(r"[^A-Za-z0-9_.:@\\/-]")
+
+
+def path_fault(path: str) -> str:
+    """What is wrong with `path` and what would be right, after "it"; nothing if it can be used.
+
+    Systemd's own way of naming cgroups (`slice:prefix:name`, or a unit without its path) is not understood,
+    as document B says.
+    """
+    if not path.startswith("/"):
+        if ":" in path or path.endswith((".slice", ".scope", ".service")):
+            slice_name = path.partition(":")[0][:60]
+            return (
+                f'must be an absolute path, not a name of systemd such as "{path[:60]}": write /{slice_name}'
+            )
+        mend = "" if path_fault(f"/{path}") else f": write /{path[:60]}"
+        return f'must be an absolute path, not "{path[:60]}"{mend}'
+    if any(part in (".", "..") for part in path.split("/")):
+        return f'must be a plain path without . and .., not "{path[:60]}"'
+    if "//" in path:
+        return f'must be a plain path without //, not "{path[:60]}"'
+    if odd := _ODD_CHARACTER.search(path):
+        return f"must hold letters, digits and - _ . : @ only, not {odd[0]!r}"
+    return ""
+
+
+def is_within(path: str, other: str) -> bool:
+    """Whether the cgroup at `path` is the one at `other`, or below it."""
+    return f"{path.rstrip('/')}/".startswith(f"{other.rstrip('/')}/")
+
+
+Amount = NewType("Amount", int)

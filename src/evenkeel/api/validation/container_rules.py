@@ -1,0 +1,254 @@
+"""Containers and init containers: the rules they share, and the few that differ."""
+
+from evenkeel.api.container import (
+    Container,
+    ContainerPort,
+    ContainerResizePolicy,
+    EnvVar,
+    HTTPGetAction,
+    Probe,
+    SecurityContext,
+)
+from evenkeel.api.pod import PodSecurityContext, PodSpec
+from evenkeel.api.problems import Problems, duplicate, forbidden, invalid, not_supported, required, shown
+from evenkeel.api.resources import CPU, MEMORY
+from evenkeel.api.validation.name_rules import dns_label, environment_name, header_name, plain_text, port_name
+from evenkeel.api.validation.resource_rules import container_requirements
+from evenkeel.api.validation.volume_rules import mount_problems
+
+_GREATEST_ID = 2**31 - 1
+
+
+def user_and_group(context: SecurityContext | PodSecurityContext, path: str) -> Problems:
+    yield from _identity(context.run_as_user, f"{path}.runAsUser")
+    yield from _identity(context.run_as_group, f"{path}.runAsGroup")
+
+
+def pod_security(context: PodSecurityContext, path: str) -> Problems:
+    yield from user_and_group(context, path)
+    yield from _identity(context.fs_group, f"{path}.fsGroup")
+    for index, group in enumerate(context.supplemental_groups):
+        yield from _identity(group, f"{path}.supplementalGroups[{index}]")
+
+
+def _identity(number: int | None, path: str) -> Problems:
+    if number is not None and not 0 <= number <= _GREATEST_ID:
+        yield invalid(path, f"{number} must be from 0 to {_GREATEST_ID}")
+
+
+_GREATEST_INT32 = 2**31 - 1
+_HANDLERS = "exec, httpGet or tcpSocket"
+
+
+def probes(container: Container, path: str, *, allowed: bool) -> Problems:
+    for name, probe in (
+        ("livenessProbe", container.liveness_probe),
+        ("readinessProbe", container.readiness_probe),
+        ("startupProbe", container.startup_probe),
+    ):
+        if probe is None:
+            continue
+        here = f"{path}.{name}"
+        if not allowed:
+            yield forbidden(here, "an init container has no probes unless its restartPolicy is Always")
+            continue
+        yield from _handler(probe, here)
+        yield from _times(probe, here)
+        if name != "readinessProbe" and probe.success_threshold != 1:
+            yield invalid(f"{here}.successThreshold", f"{probe.success_threshold} must be 1 in a {name}")
+        if name == "readinessProbe" and probe.termination_grace_period_seconds is not None:
+            yield invalid(
+                f"{here}.terminationGracePeriodSeconds",
+                "a readiness probe ends nothing, so it has no grace period: leave it out",
+            )
+
+
+def _handler(probe: Probe, path: str) -> Problems:
+    given = [
+        name
+        for name, handler in (
+            ("exec", probe.exec),
+            ("httpGet", probe.http_get),
+            ("tcpSocket", probe.tcp_socket),
+        )
+        if handler is not None
+    ]
+    if not given:
+        yield required(path, f"a probe needs one of {_HANDLERS} (grpc is not supported here)")
+        return
+    for extra in given[1:]:
+        yield forbidden(f"{path}.{extra}", f"a probe has one handler, and {given[0]} is there already")
+    if given[0] == "exec" and probe.exec is not None:
+        if not probe.exec.command:
+            yield required(f"{path}.exec.command", "write the command to run, as a list")
+        for index, argument in enumerate(probe.exec.command):
+            if plain_text(argument):
+                yield invalid(f"{path}.exec.command[{index}]", f"{shown(argument)} {plain_text(argument)}")
+    elif given[0] == "httpGet" and probe.http_get is not None:
+        yield from _http_get(probe.http_get, f"{path}.httpGet")
+    elif probe.tcp_socket is not None:
+        yield from _port(probe.tcp_socket.port, f"{path}.tcpSocket.port")
+
+
+def _http_get(action: HTTPGetAction, path: str) -> Problems:
+    if not action.path:
+        yield required(f"{path}.path", "write the path to ask for, such as /healthz")
+    yield from _port(action.port, f"{path}.port")
+    if action.scheme not in ("HTTP", "HTTPS"):
+        yield not_supported(f"{path}.scheme", action.scheme, ("HTTP", "HTTPS"))
+    for header in action.http_headers:
+        if header_name(header.name):
+            yield invalid(f"{path}.httpHeaders", f"{shown(header.name)} {header_name(header.name)}")
+
+
+def _port(port: int | str, path: str) -> Problems:
+    if isinstance(port, str):
+        if port_name(port):
+            yield invalid(path, f"{shown(port)} {port_name(port)}, or a number from 1 to 65535")
+    elif not 1 <= port <= 65535:
+        yield invalid(path, f"{port} must be from 1 to 65535")
+
+
+def _times(probe: Probe, path: str) -> Problems:
+    for name, value in (
+        ("initialDelaySeconds", probe.initial_delay_seconds),
+        ("timeoutSeconds", probe.timeout_seconds),
+        ("periodSeconds", probe.period_seconds),
+        ("successThreshold", probe.success_threshold),
+        ("failureThreshold", probe.failure_threshold),
+    ):
+        if not 0 <= value <= _GREATEST_INT32:
+            yield invalid(f"{path}.{name}", f"{value} must be from 0 to {_GREATEST_INT32}")
+    grace = probe.termination_grace_period_seconds
+    if grace is not None and grace <= 0:
+        yield invalid(f"{path}.terminationGracePeriodSeconds", f"{grace} must be 1 or more")
+
+
+RESTART_POLICIES = ("Always", "OnFailure", "Never")
+_PULL_POLICIES = ("Always", "IfNotPresent", "Never")
+_MESSAGE_POLICIES = ("File", "FallbackToLogsOnError")
+_RESIZE_POLICIES = ("NotRequired", "RestartContainer")
+_PROTOCOLS = ("TCP", "UDP", "SCTP")
+
+
+def container_problems(spec: PodSpec) -> Problems:
+    if not spec.containers:
+        yield required("spec.containers", "a pod needs at least one container")
+    volumes = frozenset(volume.name for volume in spec.volumes)
+    names: set[str] = set()
+    host_ports: set[tuple[str, str, int]] = set()
+    for index, container in enumerate(spec.containers):
+        path = f"spec.containers[{index}]"
+        yield from _container(container, path, spec, volumes, names)
+        yield from probes(container, path, allowed=True)
+        yield from _ports(container.ports, f"{path}.ports", host_ports)
+    for index, container in enumerate(spec.init_containers):
+        path = f"spec.initContainers[{index}]"
+        yield from _container(container, path, spec, volumes, names)
+        yield from probes(container, path, allowed=container.is_sidecar)
+        yield from _ports(container.ports, f"{path}.ports", set())  # they run one by one
+
+
+def _container(
+    container: Container, path: str, spec: PodSpec, volumes: frozenset[str], names: set[str]
+) -> Problems:
+    if not container.name:
+        yield required(f"{path}.name", "a container needs a name")
+    elif dns_label(container.name):
+        yield invalid(f"{path}.name", f"{shown(container.name)} {dns_label(container.name)}")
+    elif container.name in names:
+        yield duplicate(f"{path}.name", f"another container of this pod is called {shown(container.name)}")
+    names.add(container.name)
+    if not container.image:
+        yield required(f"{path}.image", "name an image; host runs the command on this machine's own files")
+    elif container.image != container.image.strip():
+        yield invalid(f"{path}.image", f"{shown(container.image)} has spaces at an end: leave them out")
+    if container.restart_policy is not None and container.restart_policy not in RESTART_POLICIES:
+        yield not_supported(f"{path}.restartPolicy", container.restart_policy, RESTART_POLICIES)
+    yield from _choice(f"{path}.imagePullPolicy", container.image_pull_policy, _PULL_POLICIES)
+    yield from _choice(
+        f"{path}.terminationMessagePolicy", container.termination_message_policy, _MESSAGE_POLICIES
+    )
+    yield from _texts(container, path)
+    yield from _environment(container.env, f"{path}.env")
+    yield from mount_problems(container.volume_mounts, volumes, f"{path}.volumeMounts")
+    yield from container_requirements(container.resources, f"{path}.resources")
+    yield from _resize(container.resize_policy, f"{path}.resizePolicy", spec.restart_policy)
+    if container.security_context is not None:
+        yield from user_and_group(container.security_context, f"{path}.securityContext")
+
+
+def _choice(path: str, seen: str, supported: tuple[str, ...]) -> Problems:
+    if not seen:
+        yield required(path, f"write {' or '.join(supported)}")
+    elif seen not in supported:
+        yield not_supported(path, seen, supported)
+
+
+def _texts(container: Container, path: str) -> Problems:
+    for name, texts in (("command", container.command), ("args", container.args)):
+        for index, text in enumerate(texts):
+            if plain_text(text):
+                yield invalid(f"{path}.{name}[{index}]", f"{shown(text)} {plain_text(text)}")
+    for name, text in (
+        ("image", container.image),
+        ("workingDir", container.working_dir),
+        ("terminationMessagePath", container.termination_message_path),
+    ):
+        if plain_text(text):
+            yield invalid(f"{path}.{name}", f"{shown(text)} {plain_text(text)}")
+
+
+def _environment(variables: tuple[EnvVar, ...], path: str) -> Problems:
+    for index, variable in enumerate(variables):
+        if not variable.name:
+            yield required(f"{path}[{index}].name", "an environment variable needs a name")
+        elif environment_name(variable.name):
+            yield invalid(
+                f"{path}[{index}].name", f"{shown(variable.name)} {environment_name(variable.name)}"
+            )
+        if variable.value and variable.value_from is not None:
+            yield invalid(f"{path}[{index}].valueFrom", "may not be given together with value")
+        if plain_text(variable.value):
+            yield invalid(f"{path}[{index}].value", f"{shown(variable.value)} {plain_text(variable.value)}")
+
+
+def _ports(ports: tuple[ContainerPort, ...], path: str, host_ports: set[tuple[str, str, int]]) -> Problems:
+    names: set[str] = set()
+    for index, port in enumerate(ports):
+        here = f"{path}[{index}]"
+        if port.name and port_name(port.name):
+            yield invalid(f"{here}.name", f"{shown(port.name)} {port_name(port.name)}")
+        elif port.name in names:
+            yield duplicate(f"{here}.name", f"another port is called {shown(port.name)}")
+        if port.name:
+            names.add(port.name)
+        if port.container_port == 0:
+            yield required(f"{here}.containerPort", "write a number from 1 to 65535")
+        elif not 1 <= port.container_port <= 65535:
+            yield invalid(f"{here}.containerPort", f"{port.container_port} must be from 1 to 65535")
+        if port.host_port and not 1 <= port.host_port <= 65535:
+            yield invalid(f"{here}.hostPort", f"{port.host_port} must be from 1 to 65535")
+        yield from _choice(f"{here}.protocol", port.protocol, _PROTOCOLS)
+        if port.host_port:
+            bound = (port.protocol, port.host_ip, port.host_port)
+            if bound in host_ports:
+                yield duplicate(
+                    f"{here}.hostPort", f"another port of this pod is bound to {port.host_port} already"
+                )
+            host_ports.add(bound)
+
+
+def _resize(policies: tuple[ContainerResizePolicy, ...], path: str, pod_restart_policy: str) -> Problems:
+    resources: set[str] = set()
+    for index, policy in enumerate(policies):
+        if policy.resource_name in resources:
+            yield duplicate(f"{path}[{index}]", f"{shown(policy.resource_name)} has a policy already")
+        resources.add(policy.resource_name)
+        yield from _choice(path, policy.resource_name, (CPU, MEMORY))
+        yield from _choice(path, policy.restart_policy, _RESIZE_POLICIES)
+        if pod_restart_policy == "Never" and policy.restart_policy != "NotRequired":
+            yield invalid(
+                path,
+                f"{shown(policy.restart_policy)} must be NotRequired, since the pod's restartPolicy is Never",
+            )

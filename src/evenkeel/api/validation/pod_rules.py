@@ -1,0 +1,185 @@
+"""A whole pod: its metadata, its spec, and all that is below."""
+
+from collections.abc import Callable, Mapping
+
+from evenkeel.api.config import Profile
+from evenkeel.api.container import EnvVar
+from evenkeel.api.node import Node, Taint
+from evenkeel.api.pod import ObjectMeta, Pod, PodSpec, Toleration
+from evenkeel.api.problems import Problems, invalid, not_supported, required, shown, too_long
+from evenkeel.api.resources import EPHEMERAL_STORAGE, MEMORY, ResourceList
+from evenkeel.api.validation.container_rules import RESTART_POLICIES, container_problems, pod_security
+from evenkeel.api.validation.name_rules import (
+    dns_label,
+    dns_subdomain,
+    label_value,
+    name_prefix,
+    qualified_name,
+    uid,
+)
+from evenkeel.api.validation.resource_rules import overhead, pod_level
+from evenkeel.api.validation.volume_rules import volume_problems
+from evenkeel.errors import Problem
+
+_GREATEST_INT32 = 2**31 - 1
+_LONGEST_ANNOTATIONS_BYTES = 256 * 1024
+_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+
+
+def validate_pod(pod: Pod, profile: Profile) -> Problems:
+    """Every problem of `pod` as it is after defaulting; none for a valid pod."""
+    yield from _metadata(pod.metadata)
+    yield from _spec(pod.spec, profile)
+
+
+def _metadata(metadata: ObjectMeta) -> Problems:
+    if metadata.generate_name:
+        yield from _name("metadata.generateName", metadata.generate_name, name_prefix)
+    if metadata.name:
+        yield from _name("metadata.name", metadata.name, dns_subdomain)
+    elif not metadata.generate_name:
+        yield required("metadata.name", "a pod needs a name")
+    if not metadata.namespace:
+        yield required("metadata.namespace", "a pod is in a namespace: write default")
+    else:
+        yield from _name("metadata.namespace", metadata.namespace, dns_label)
+    if metadata.uid:  # without one the node gives it
+        yield from _name("metadata.uid", metadata.uid, uid)
+    for key, value in metadata.labels.items():
+        yield from _name("metadata.labels", key, qualified_name)
+        yield from _name(f"metadata.labels[{key}]", value, label_value)
+    yield from _annotations(metadata.annotations)
+
+
+def _annotations(annotations: Mapping[str, str]) -> Problems:
+    length_bytes = 0
+    for key, value in annotations.items():
+        if qualified_name(key.lower()):
+            yield invalid("metadata.annotations", f"{shown(key)} {qualified_name(key.lower())}")
+        length_bytes += len(key.encode(errors="replace")) + len(value.encode(errors="replace"))
+    if length_bytes > _LONGEST_ANNOTATIONS_BYTES:
+        yield too_long(
+            "metadata.annotations",
+            f"{length_bytes} bytes together are more than the {_LONGEST_ANNOTATIONS_BYTES} that are allowed",
+        )
+
+
+def _name(path: str, seen: str, rule: Callable[[str], str]) -> Problems:
+    wrong = rule(seen)
+    if wrong:
+        yield invalid(path, f"{shown(seen)} {wrong}")
+
+
+def _spec(spec: PodSpec, profile: Profile) -> Problems:
+    yield from volume_problems(spec.volumes, "spec.volumes")
+    yield from container_problems(spec)
+    yield from pod_level(spec, profile)
+    yield from overhead(spec.overhead, "spec.overhead")
+    if not spec.restart_policy:
+        yield required("spec.restartPolicy", f"write {' or '.join(RESTART_POLICIES)}")
+    elif spec.restart_policy not in RESTART_POLICIES:
+        yield not_supported("spec.restartPolicy", spec.restart_policy, RESTART_POLICIES)
+    grace = spec.termination_grace_period_seconds
+    if grace is None:
+        yield required("spec.terminationGracePeriodSeconds", "write a number of seconds")
+    elif grace < 0:
+        yield invalid("spec.terminationGracePeriodSeconds", f"{grace} must be 0 or more")
+    deadline = spec.active_deadline_seconds
+    if deadline is not None and not 1 <= deadline <= _GREATEST_INT32:
+        yield invalid("spec.activeDeadlineSeconds", f"{deadline} must be from 1 to {_GREATEST_INT32}")
+    if spec.priority is not None and not -_GREATEST_INT32 - 1 <= spec.priority <= _GREATEST_INT32:
+        yield invalid(
+            "spec.priority", f"{spec.priority} must be from {-_GREATEST_INT32 - 1} to {_GREATEST_INT32}"
+        )
+    if spec.priority_class_name:
+        yield from _name("spec.priorityClassName", spec.priority_class_name, dns_subdomain)
+    if spec.node_name:
+        yield from _name("spec.nodeName", spec.node_name, dns_subdomain)
+    if spec.hostname:
+        yield from _name("spec.hostname", spec.hostname, dns_label)
+    if spec.security_context is not None:
+        yield from pod_security(spec.security_context, "spec.securityContext")
+    for index, toleration in enumerate(spec.tolerations):
+        yield from _toleration(toleration, f"spec.tolerations[{index}]")
+
+
+def _toleration(toleration: Toleration, path: str) -> Problems:
+    operator = toleration.operator
+    if toleration.key:
+        yield from _name(f"{path}.key", toleration.key, qualified_name)
+    elif operator != "Exists":
+        yield invalid(f"{path}.operator", f"{shown(operator)} must be Exists where there is no key")
+    if toleration.toleration_seconds is not None and toleration.effect != "NoExecute":
+        yield invalid(
+            f"{path}.effect", f"{shown(toleration.effect)} must be NoExecute where tolerationSeconds is set"
+        )
+    if operator in ("", "Equal"):
+        yield from _name(f"{path}.operator", toleration.value, label_value)
+    elif operator != "Exists":
+        yield not_supported(f"{path}.operator", operator, ("Equal", "Exists"))
+    elif toleration.value:
+        yield invalid(f"{path}.operator", f"Exists takes no value, and {shown(toleration.value)} is there")
+    if toleration.effect and toleration.effect not in _EFFECTS:
+        yield not_supported(f"{path}.effect", toleration.effect, _EFFECTS)
+
+
+WARNING = "Warning"
+
+
+def warnings(pod: Pod) -> Problems:
+    """What to tell the author of a valid pod; nothing of it stands in the pod's way."""
+    spec = pod.spec
+    if pod.metadata.name and dns_label(pod.metadata.name):
+        yield Problem("metadata.name", "it becomes the pod's hostname: better have no . in it", WARNING)
+    yield from _fractions(spec.overhead, "spec.overhead")
+    for field, containers in (("initContainers", spec.init_containers), ("containers", spec.containers)):
+        for index, container in enumerate(containers):
+            path = f"spec.{field}[{index}]"
+            yield from _fractions(container.resources.limits, f"{path}.resources.limits")
+            yield from _fractions(container.resources.requests, f"{path}.resources.requests")
+            yield from _hidden(container.env, f"{path}.env")
+
+
+def _fractions(resources: ResourceList, path: str) -> Problems:
+    for name in (MEMORY, EPHEMERAL_STORAGE):
+        amount = resources.get(name)
+        if amount is not None and amount.milli % 1000:
+            yield Problem(
+                f"{path}[{name}]",
+                f"{amount} is not a whole number of bytes: m stands for thousandths",
+                WARNING,
+            )
+
+
+def _hidden(variables: tuple[EnvVar, ...], path: str) -> Problems:
+    seen: set[str] = set()
+    for index, variable in enumerate(variables):
+        reference = f"$({variable.name})"
+        if variable.name in seen and (variable.value == reference or reference not in variable.value):
+            yield Problem(f"{path}[{index}]", f"hides an earlier value of {shown(variable.name)}", WARNING)
+        seen.add(variable.name)
+
+
+_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+
+
+def validate_node(node: Node) -> Problems:
+    yield from _node_name("metadata.name", node.metadata.name, dns_subdomain(node.metadata.name))
+    for index, taint in enumerate(node.spec.taints):
+        yield from _taint(taint, f"spec.taints[{index}]")
+    for field in ("capacity", "allocatable"):
+        for name, amount in getattr(node.status, field).items():
+            if amount.sign < 0:
+                yield invalid(f"status.{field}[{name}]", f"{amount} is less than nothing: write 0 or more")
+
+
+def _taint(taint: Taint, path: str) -> Problems:
+    yield from _node_name(f"{path}.key", taint.key, qualified_name(taint.key))
+    yield from _node_name(f"{path}.value", taint.value, label_value(taint.value))
+    if taint.effect not in _EFFECTS:
+        yield not_supported(f"{path}.effect", taint.effect, _EFFECTS)
+
+
+def _node_name(path: str, seen: str, complaint: str) -> Problems:
+    if complaint:
+        yield invalid(path, f"{shown(seen)} {complaint}")

@@ -1,0 +1,93 @@
+"""Volumes, and where containers mount them."""
+
+from evenkeel.api.container import VolumeMount
+from evenkeel.api.pod import EmptyDirVolumeSource, HostPathVolumeSource, Volume
+from evenkeel.api.problems import (
+    Problems,
+    duplicate,
+    forbidden,
+    invalid,
+    not_found,
+    not_supported,
+    required,
+    shown,
+)
+from evenkeel.api.resources import is_hugepages
+from evenkeel.api.validation.name_rules import dns_label, plain_text
+from evenkeel.quantity import ZERO
+
+_HOST_PATH_TYPES = (
+    "DirectoryOrCreate", "Directory", "FileOrCreate", "File", "Socket", "CharDevice", "BlockDevice",
+)  # fmt: skip
+
+
+def volume_problems(volumes: tuple[Volume, ...], path: str) -> Problems:
+    names: set[str] = set()
+    for index, volume in enumerate(volumes):
+        here = f"{path}[{index}]"
+        if not volume.name:
+            yield required(f"{here}.name", "a volume needs a name")
+        elif dns_label(volume.name):
+            yield invalid(f"{here}.name", f"{shown(volume.name)} {dns_label(volume.name)}")
+        elif volume.name in names:
+            yield duplicate(f"{here}.name", f"another volume is called {shown(volume.name)}")
+        names.add(volume.name)
+        # A volume without a source is not reported: it may have one of Kubernetes' that we do not honour.
+        if volume.empty_dir is not None:
+            yield from _empty_dir(volume.empty_dir, f"{here}.emptyDir")
+        if volume.host_path is not None:
+            if volume.empty_dir is not None:
+                yield forbidden(f"{here}.hostPath", "a volume has one source, and emptyDir is there already")
+            else:
+                yield from _host_path(volume.host_path, f"{here}.hostPath")
+
+
+def mount_problems(mounts: tuple[VolumeMount, ...], volumes: frozenset[str], path: str) -> Problems:
+    mounted: set[str] = set()
+    for index, mount in enumerate(mounts):
+        here = f"{path}[{index}]"
+        if not mount.name:
+            yield required(f"{here}.name", "name the volume to mount")
+        if mount.name not in volumes:
+            known = ", ".join(sorted(volumes)) or "there are none"
+            yield not_found(
+                f"{here}.name", f"no volume is called {shown(mount.name)} in spec.volumes ({known})"
+            )
+        if not mount.mount_path:
+            yield required(f"{here}.mountPath", "write the path in the container, such as /data")
+        elif plain_text(mount.mount_path):
+            yield invalid(f"{here}.mountPath", f"{shown(mount.mount_path)} {plain_text(mount.mount_path)}")
+        if mount.mount_path in mounted:
+            yield invalid(f"{here}.mountPath", f"something is mounted at {shown(mount.mount_path)} already")
+        mounted.add(mount.mount_path)
+        if mount.sub_path and (wrong := _not_below(mount.sub_path)):
+            yield invalid(f"{here}.subPath", f"{shown(mount.sub_path)} {wrong}")
+
+
+def _empty_dir(source: EmptyDirVolumeSource, path: str) -> Problems:
+    medium = source.medium
+    if medium not in ("", "Memory", "HugePages") and not is_hugepages(medium.lower()):
+        yield not_supported(f"{path}.medium", medium, ("Memory", "HugePages", "HugePages-<size>"))
+    if source.size_limit is not None and source.size_limit < ZERO:
+        yield forbidden(f"{path}.sizeLimit", f"{source.size_limit} is negative: write 0 (no limit) or more")
+
+
+def _host_path(source: HostPathVolumeSource, path: str) -> Problems:
+    if not source.path:
+        yield required(f"{path}.path", "write a path of this machine, such as /srv/data")
+    elif plain_text(source.path):
+        yield invalid(f"{path}.path", f"{shown(source.path)} {plain_text(source.path)}")
+    elif not source.path.startswith("/"):
+        yield invalid(f"{path}.path", f"{shown(source.path)} must begin with /")
+    elif ".." in source.path.split("/"):
+        yield invalid(f"{path}.path", f"{shown(source.path)} must not climb with ..: write where it leads")
+    if source.type and source.type not in _HOST_PATH_TYPES:
+        yield not_supported(f"{path}.type", source.type, _HOST_PATH_TYPES)
+
+
+def _not_below(path: str) -> str:
+    if path.startswith("/"):
+        return "must be relative to the volume, without a / in front"
+    if ".." in path.split("/"):
+        return "must stay within the volume, without .."
+    return plain_text(path)

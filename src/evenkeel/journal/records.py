@@ -1,0 +1,37 @@
+"""What the agent keeps of each pod, and what it tells of what happened. Everything here goes into the journal."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from evenkeel.api.pod import Pod
+from evenkeel.policy.lifecycle.pod_state import PodLife
+
+NORMAL, WARNING = "Normal", "Warning"
+
+
+class HeldPod(NamedTuple):
+    """A pod that the agent has heard of and not yet forgotten. `order` is that of first arrival, and of admission after
+    a restart. `source` says who wants it: `file:PATH`, `api` or `run`."""
+
+    pod: Pod
+    source: str
+    order: int
+    is_admitted: bool = False
+    life: PodLife = PodLife()
+
+
+class Happening(NamedTuple):
+    """One thing that happened, in the words of Kubernetes' events. `figures` are the numbers it was decided on (E6,
+    E14), as plain values. `number` is the journal's; `times` says how often it happened, `at` the last time."""
+
+    at: float
+    type: str  # Normal or Warning
+    reason: str  # one word: Started, OOMKilled, Evicted …
+    message: str
+    pod: str = ""  # namespace/name; empty for what concerns the node
+    uid: str = ""
+    container: str = ""
+    figures: Mapping[str, object] = MappingProxyType({})
+    number: int = 0
+    times: int = 1

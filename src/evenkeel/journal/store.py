@@ -1,0 +1,422 @@
+"""The journal: what the agent knows of its pods, what happened and what was decided, on disk before anything is done.
+
+SQLite in its write-ahead mode: what was committed is there after the agent is killed, and no row is half there.
+"""
+
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Self
+
+from evenkeel.api.pod import Pod
+from evenkeel.journal import faults, schema
+from evenkeel.journal.codec import (
+    Unreadable,
+    from_text,
+    packed,
+    plain_of,
+    plain_text,
+    storable,
+    stored,
+    to_text,
+    unpacked,
+)
+from evenkeel.journal.faults import JournalError
+from evenkeel.journal.records import Happening, HeldPod
+from evenkeel.journal.retention import DecisionRetention, HappeningRetention, Repeats
+from evenkeel.policy.lifecycle.pod_state import PodLife
+
+__all__ = ["Decision", "Journal", "JournalError", "set_aside"]
+
+# The write-ahead log is moved into the main file when it is larger.
+_CHECKPOINT_BYTES = 1 << 20
+# Not of `set_value`: its presence says that the journal was closed as it should be.
+_CLOSED = "journal.closed"
+
+
+_COLUMNS = "at, type, reason, message, pod, uid, container, figures, number, times"
+_HAPPENINGS = f"SELECT {_COLUMNS} FROM happenings WHERE number > ? ORDER BY number DESC LIMIT ?"  # noqa: S608
+_HAPPENINGS_OF_POD = _HAPPENINGS.replace("WHERE", "WHERE pod = ? AND")
+
+
+class Decision(NamedTuple):
+    """A step that was decided, with the snapshot it was decided on; both as plain values."""
+
+    number: int
+    at: float
+    kind: str
+    snapshot: object
+    decision: object
+
+
+class Journal:
+    """Of one thread. A method that fails raises JournalError; nothing of its transaction is then on disk, and it can be
+    tried again when the cause is mended."""
+
+    def __init__(self, path: str, connection: sqlite3.Connection, *, is_writable: bool) -> None:
+        """Use `open` or `read`."""
+        self.path = path
+        self.notes: tuple[str, ...] = ()  # a sentence for each row that could not be read, and was set aside
+        self._connection = connection
+        self._is_writable = is_writable
+        self._file = _identity(path)
+        self._last: dict[str, _Written] = {}  # what the journal holds of each pod, to write only what differs
+        self._depth = 0  # of transactions within one another
+        self._failure: JournalError | None = None  # of the transaction that is open
+        self._touched: set[str] = set()  # UIDs written in it
+        self._repeats = Repeats()
+        self._happening_retention = HappeningRetention()
+        self._decision_retention = DecisionRetention()
+
+    @classmethod
+    def open(cls, path: str) -> "Journal":
+        """The journal at `path`, made if there is none."""
+        connection = schema.open_for_writing(path)
+        journal = cls(path, connection, is_writable=True)
+        try:
+            journal._take_up()
+        except BaseException:
+            connection.close()
+            raise
+        return journal
+
+    @classmethod
+    def read(cls, path: str) -> "Journal":
+        """The journal at `path` for reading only, as without a running agent."""
+        return cls(path, schema.open_for_reading(path), is_writable=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Never raises: what was committed is safe, and the next opening looks for damage if this was not possible."""
+        if self._is_writable:
+            try:
+                self.set_value(_CLOSED, True)
+            except JournalError:
+                pass
+        try:
+            self._connection.close()
+        except sqlite3.Error:
+            pass
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All writes within are one commit, at the end of the outermost; an exception that leaves it undoes them."""
+        if self._depth:
+            self._depth += 1
+            try:
+                yield
+            finally:
+                self._depth -= 1
+            return
+        self._execute("BEGIN IMMEDIATE")
+        self._depth = 1
+        self._failure = None
+        self._touched.clear()
+        try:
+            yield
+            self._write("COMMIT")
+        except BaseException:
+            self._roll_back()
+            raise
+        finally:
+            self._depth = 0
+
+    def save(self, held: HeldPod) -> None:
+        """Keeps `held` by its UID. Writes what differs from the last time only."""
+        uid = held.pod.metadata.uid
+        last = self._last.get(uid)
+        is_same_pod = last is not None and _is_same_pod(last.held, held)
+        if last is not None and is_same_pod and _is_same_life(last.held, held):
+            return
+        pod_text = last.pod_text if last and last.held.pod is held.pod else to_text(held.pod)
+        life_text = last.life_text if last and last.held.life is held.life else to_text(held.life)
+        if last is None or not is_same_pod:
+            with self.transaction():
+                self._write(
+                    'INSERT INTO pods (uid, "order", source, pod) VALUES (?1, ?2, ?3, ?4)'
+                    ' ON CONFLICT (uid) DO UPDATE SET "order" = ?2, source = ?3, pod = ?4',
+                    (uid, held.order, storable(held.source), pod_text),
+                )
+                self._save_life(uid, held.is_admitted, life_text)
+        else:
+            self._save_life(uid, held.is_admitted, life_text)
+        self._last[uid] = _Written(held, pod_text, life_text)
+        self._touched.add(uid)
+
+    def remove(self, uid: str) -> None:
+        self._write("DELETE FROM pods WHERE uid = ?", (uid,))
+        self._last.pop(uid, None)
+
+    def pods(self) -> tuple[HeldPod, ...]:
+        """In `order`. One that cannot be read is set aside, with a sentence in `notes`."""
+        rows = self._rows(
+            'SELECT uid, "order", source, pod, is_admitted, life FROM pods LEFT JOIN lives USING (uid)'
+            ' ORDER BY "order", uid'
+        )
+        found: list[HeldPod] = []
+        for uid, order, source, pod_text, is_admitted, life_text in rows:
+            try:
+                pod, life = from_text(Pod, pod_text), from_text(PodLife, life_text)
+                held = HeldPod(pod, stored(source), int(order), bool(is_admitted), life)
+            except (Unreadable, ValueError, TypeError) as error:
+                self._set_aside(str(uid), str(error))
+                continue
+            if pod.metadata.uid != uid:
+                self._set_aside(str(uid), f"its UID is {pod.metadata.uid}")
+                continue
+            found.append(held)
+            self._last[uid] = _Written(held, pod_text, life_text)
+        return tuple(found)
+
+    def tell(self, happening: Happening) -> Happening:
+        """Keeps `happening` and returns it with its number. One without figures that repeats another within a minute
+        is counted with it, and has its number."""
+        repeated = self._repeats.find(happening)
+        if repeated is not None:
+            self._write(
+                "UPDATE happenings SET at = ?, times = ? WHERE number = ?",
+                (happening.at, repeated.times, repeated.number),
+            )
+            self._repeats.note(repeated)
+            return repeated
+        cursor = self._write(
+            "INSERT INTO happenings (at, type, reason, message, pod, uid, container, figures)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                happening.at,
+                *map(storable, happening[1:7]),
+                plain_text(dict(happening.figures)) if happening.figures else None,
+            ),
+        )
+        told = happening._replace(number=cursor.lastrowid or 0, times=1)
+        self._repeats.note(told)
+        self._prune(self._happening_retention.due(told.at))
+        return told
+
+    def happenings(self, pod: str = "", most: int = 1000, after: int = 0) -> tuple[Happening, ...]:
+        """The latest of those with a number above `after`, oldest first; of one pod (namespace/name), or all."""
+        rows = (
+            self._rows(_HAPPENINGS_OF_POD, (storable(pod), after, most))
+            if pod
+            else self._rows(_HAPPENINGS, (after, most))
+        )
+        return tuple(happening for row in reversed(rows) if (happening := _happening(row)) is not None)
+
+    def value(self, key: str) -> Any:  # noqa: ANN401
+        """What `set_value` kept under `key`; None if there is nothing."""
+        for (text,) in self._rows('SELECT value FROM "values" WHERE key = ?', (key,)):
+            try:
+                return plain_of(text)
+            except Unreadable as error:
+                self.notes += (f"the journal {self.path}: the value {key} cannot be read: {error}",)
+        return None
+
+    def set_value(self, key: str, plain: object) -> None:
+        """Keeps `plain` (dict, list, str, int, float, bool); None removes it."""
+        if plain is None:
+            self._write('DELETE FROM "values" WHERE key = ?', (key,))
+            return
+        # An update that changes nothing would still cost a write.
+        self._write(
+            'INSERT INTO "values" (key, value) VALUES (?1, ?2)'
+            " ON CONFLICT (key) DO UPDATE SET value = ?2 WHERE value IS NOT ?2",
+            (key, plain_text(plain)),
+        )
+
+    def record(self, kind: str, snapshot: object, decision: object, at: float) -> int:
+        """Keeps a decision and the snapshot it was made on, as plain values; returns its number."""
+        content = packed([snapshot, decision])
+        cursor = self._write(
+            "INSERT INTO decisions (at, kind, size, content) VALUES (?, ?, ?, ?)",
+            (at, kind, len(content), content),
+        )
+        self._prune(self._decision_retention.due())
+        return cursor.lastrowid or 0
+
+    def decisions(self, kind: str = "", after: int = 0) -> Iterator[Decision]:
+        """Oldest first."""
+        while rows := self._rows(
+            "SELECT number, at, kind, content FROM decisions"
+            " WHERE number > ?1 AND (?2 = '' OR kind = ?2) ORDER BY number LIMIT 100",
+            (after, kind),
+        ):
+            for number, at, kind_of_row, content in rows:
+                after = number
+                try:
+                    snapshot, decision = unpacked(content)
+                except (Unreadable, ValueError, TypeError) as error:
+                    self.notes += (f"the journal {self.path}: decision {number} cannot be read: {error}",)
+                    continue
+                yield Decision(number, at, kind_of_row, snapshot, decision)
+
+    def checkpoint(self) -> None:
+        """Moves what was written into the main file, which waits for the disk: for a thread beside the loop. Cheap if
+        there is little to move; safe in any thread. Also keeps some room in the file for the day the disk is full, and
+        notices that the file was removed under us. To be called every minute or so."""
+        if _identity(self.path) != self._file:
+            raise faults.moved(self.path)
+        connection = schema.connect(self.path, "rw")
+        try:
+            if schema.size(f"{self.path}-wal") >= _CHECKPOINT_BYTES:
+                connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            schema.keep_reserve(connection)
+        except sqlite3.Error as error:
+            raise faults.of_sqlite(self.path, error) from None
+        finally:
+            connection.close()
+
+    def _take_up(self) -> None:
+        try:
+            was_closed = self.value(_CLOSED) is True
+            if not was_closed:
+                schema.check(self._connection, self.path)
+        except sqlite3.Error as error:
+            raise faults.of_sqlite(self.path, error) from None
+        try:
+            self.set_value(_CLOSED, None)
+            schema.keep_reserve(self._connection, at_least_bytes=1 << 40)  # for its log, too
+        except (sqlite3.Error, JournalError) as error:
+            # Without room there is still much to read.
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            fault = error if isinstance(error, JournalError) else faults.of_sqlite(self.path, error)
+            if not fault.is_passing:
+                raise fault from None
+            self.notes += (str(fault),)
+
+    def _save_life(self, uid: str, is_admitted: bool, text: str) -> None:  # noqa: FBT001
+        self._write(
+            "INSERT INTO lives (uid, is_admitted, life) VALUES (?1, ?2, ?3)"
+            " ON CONFLICT (uid) DO UPDATE SET is_admitted = ?2, life = ?3",
+            (uid, is_admitted, text),
+        )
+
+    def _set_aside(self, uid: str, why: str) -> None:
+        self.notes += (f"the journal {self.path}: the pod {uid} cannot be read and is set aside: {why}",)
+        if not self._is_writable:
+            return
+        try:
+            with self.transaction():
+                self._write(
+                    'INSERT INTO pods_aside (uid, "order", source, pod, is_admitted, life, why)'
+                    ' SELECT uid, "order", source, pod, is_admitted, life, ?2'
+                    " FROM pods LEFT JOIN lives USING (uid) WHERE uid = ?1",
+                    (uid, storable(why)),
+                )
+                self._write("DELETE FROM pods WHERE uid = ?", (uid,))
+        except JournalError as error:
+            if not error.is_passing:
+                raise
+
+    def _prune(self, statement: tuple[str, tuple[object, ...]] | None) -> None:
+        """Failing at it is no harm: the next time is soon."""
+        if statement is not None and self._failure is None:
+            try:
+                self._connection.execute(*statement)
+            except sqlite3.Error as error:
+                if self._depth:
+                    self._failure = faults.of_sqlite(self.path, error)
+
+    def _write(self, statement: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
+        if self._failure is not None and self._depth:
+            # It may have undone the others already: nothing may follow, even if the error was caught on the way.
+            raise self._failure
+        try:
+            return self._execute(statement, values)
+        except JournalError as failure:
+            if self._depth:
+                self._failure = failure
+            raise
+
+    def _execute(self, statement: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
+        try:
+            return self._connection.execute(statement, values)
+        except sqlite3.Error as error:
+            if not faults.is_full(error):
+                raise faults.of_sqlite(self.path, error) from None
+        # What was moved into the main file need no longer be in the log of writes, which then has room again.
+        try:
+            if self._depth or self._connection.in_transaction:
+                self._roll_back()
+                self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            else:
+                self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+                return self._connection.execute(statement, values)
+        except sqlite3.Error as error:
+            raise faults.of_sqlite(self.path, error) from None
+        raise faults.full(self.path)
+
+    def _roll_back(self) -> None:
+        try:
+            if self._connection.in_transaction:  # SQLite itself undoes it after some errors
+                self._connection.execute("ROLLBACK")
+        except sqlite3.Error as error:
+            raise faults.of_sqlite(self.path, error) from None
+        finally:
+            self._forget_touched()
+
+    def _forget_touched(self) -> None:
+        """What was written in a transaction that is undone is not what the journal holds."""
+        for uid in self._touched:
+            self._last.pop(uid, None)
+        self._touched.clear()
+        self._repeats.clear()
+
+    def _rows(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        try:
+            return self._connection.execute(statement, values).fetchall()
+        except sqlite3.Error as error:
+            raise faults.of_sqlite(self.path, error) from None
+
+
+def set_aside(path: str) -> str:
+    """Renames a damaged journal, so that a new one can be made; returns its new path."""
+    number = 1
+    while os.path.exists(f"{path}.damaged-{number}"):
+        number += 1
+    for suffix in ("", "-wal", "-shm"):
+        try:
+            os.rename(f"{path}{suffix}", f"{path}.damaged-{number}{suffix}")
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise faults.of_system(path, error) from None
+    return f"{path}.damaged-{number}"
+
+
+class _Written(NamedTuple):
+    held: HeldPod
+    pod_text: str
+    life_text: str
+
+
+def _is_same_pod(one: HeldPod, other: HeldPod) -> bool:
+    return (one.pod is other.pod or one.pod == other.pod) and one[1:3] == other[1:3]
+
+
+def _is_same_life(one: HeldPod, other: HeldPod) -> bool:
+    return one.is_admitted == other.is_admitted and (one.life is other.life or one.life == other.life)
+
+
+def _happening(row: tuple[Any, ...]) -> Happening | None:
+    at, *texts, figures, number, times = row
+    try:
+        kind, reason, message, pod, uid, container = map(stored, texts)
+        figures = {} if figures is None else dict(plain_of(figures))
+        return Happening(float(at), kind, reason, message, pod, uid, container, figures, number, times)
+    except (Unreadable, ValueError, TypeError):
+        return None
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino

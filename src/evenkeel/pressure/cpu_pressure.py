@@ -1,0 +1,247 @@
+"""CPU pressure (A22, `cpuKills`): what pods received and waited for, window after window, and what follows from it.
+
+A look at every pod's counters a few times in a window; nothing at all where the setting is off. On cgroup v2 a pod's
+waiting is its `cpu.pressure`, on v1 the sum of what its tasks waited; what it waited because of its own limit is not
+counted. BestEffort pods get the least weight as a part of the plan, so that nobody takes it for drift.
+"""
+
+import asyncio
+import logging
+import time
+
+from evenkeel.agent.parts import Parts
+from evenkeel.cgroup.tree import Cgroup, Kind, Setting, Version
+from evenkeel.errors import EvenkeelError
+from evenkeel.host.node_figures import boot_id
+from evenkeel.host.psi import TaskWaits, waited_some_us
+from evenkeel.journal.codec import Unreadable, from_text, plain_of, plain_text, to_text
+from evenkeel.journal.records import NORMAL, WARNING, HeldPod
+from evenkeel.journal.store import JournalError
+from evenkeel.policy.cpu_shortage import (
+    CPU_PRESSURE,
+    CpuDecision,
+    CpuSettings,
+    CpuState,
+    CpuWindow,
+    PodCpu,
+    decide_cpu,
+    short_sentence,
+)
+from evenkeel.policy.eviction.decide import EVICTED, settings_from
+from evenkeel.policy.kernel_amounts import MIN_SHARES, MIN_WEIGHT
+from evenkeel.policy.lifecycle.pod_state import Verdict
+from evenkeel.policy.qos import QoSClass
+from evenkeel.pressure.decision_records import CPU_KIND, cpu_given, cpu_said
+from evenkeel.pressure.eviction_recorder import NodeConditions
+
+log = logging.getLogger(__name__)
+
+SOURCE = "cpu"
+_KEPT = "cpuPressure"  # in the journal's values: what one window leaves for the next
+_LOOKS = 6  # in a window
+_LEAST = {"cpu.shares": str(MIN_SHARES), "cpu.weight": str(MIN_WEIGHT)}
+
+
+class _Begun:
+    """One pod's counters when the window began, and what its tasks have waited since."""
+
+    def __init__(self, path: str, used_us: int, throttled_us: int, waited_us: int | None) -> None:
+        self.path = path
+        self.used_us = used_us
+        self.throttled_us = throttled_us
+        self.waited_us = waited_us  # None on v1
+        self.tasks = TaskWaits()
+
+
+class CpuPressure:
+    """`run` it where `is_on`."""
+
+    def __init__(self, parts: Parts, conditions: NodeConditions) -> None:
+        node = parts.node
+        self.is_on = node.config.cpu_kills
+        self._cgroups = parts.cgroups
+        self._journal = parts.journal
+        self._holdings = parts.holdings
+        self._sync = parts.sync
+        self._telling = parts.telling
+        self._conditions = conditions
+        self._clock = parts.clock
+        self._window_seconds = node.config.cpu_kills_window.seconds
+        of_eviction = settings_from(node.config)
+        self._settings = CpuSettings(
+            of_eviction.profile,
+            of_eviction.max_pod_grace_period_seconds,
+            of_eviction.pressure_transition_period_seconds,
+        )
+        self._state = CpuState()
+        self._is_pressure = False
+        self._begun_at = 0.0
+        self._begun: dict[str, _Begun] = {}  # by UID
+
+    def take_up(self) -> None:
+        """What a former agent had seen, if the machine has not been started anew since: its clock has. Where `cpuKills`
+        was switched off meanwhile there is nothing to go on with."""
+        kept = self._journal.value(_KEPT)
+        if not self.is_on or not isinstance(kept, dict) or kept.get("boot") != boot_id():
+            return
+        try:
+            self._state = from_text(CpuState, plain_text(kept.get("state")))
+        except Unreadable:
+            return
+        self._is_pressure = bool(kept.get("isPressure"))
+        self._conditions.set(SOURCE, (CPU_PRESSURE,) if self._is_pressure else ())
+
+    def _keep(self) -> None:
+        state = plain_of(to_text(self._state))
+        kept = {"boot": boot_id(), "state": state, "isPressure": self._is_pressure}
+        try:
+            self._journal.set_value(_KEPT, kept)
+        except JournalError as error:
+            log.error("%s", error)  # noqa: TRY400
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        self._lower()
+        self._begin(time.monotonic())
+        while True:
+            await asyncio.sleep(self._window_seconds / _LOOKS)
+            now = time.monotonic()
+            if now - self._begun_at < self._window_seconds:
+                self._look_at_tasks()
+                self._lower()
+                continue
+            self._decide(self._window(now))
+            self._begin(time.monotonic())
+
+    # Looking
+
+    def _begin(self, now: float) -> None:
+        self._begun_at = now
+        before, self._begun = self._begun, {}
+        for held, cgroup in self._pods():
+            counters = self._counters(cgroup)
+            if counters is not None:
+                begun = self._begun[held.pod.metadata.uid] = _Begun(cgroup.path, *counters)
+                known = before.get(held.pod.metadata.uid)
+                if known is not None:
+                    begun.tasks = known.tasks
+                    begun.tasks.waited_us = 0
+        self._look_at_tasks()
+
+    def _pods(self) -> list[tuple[HeldPod, Cgroup]]:
+        tree = self._cgroups.tree
+        found = []
+        for cgroup in tree.cgroups if tree is not None else ():
+            held = self._holdings.by_key(cgroup.pod) if cgroup.kind == Kind.POD else None
+            if held is not None and held.life.verdict is None and held.life.deleted_at is None:
+                found.append((held, cgroup))
+        return found
+
+    def _counters(self, cgroup: Cgroup) -> tuple[int, int, int | None] | None:
+        """What it used, how long its own limits kept it waiting, and how long it waited."""
+        statistics = self._cgroups.statistics(cgroup)
+        if statistics is None:
+            return None
+        throttled = statistics.cpu_throttled_us
+        for container in self._containers(cgroup):
+            inner = self._cgroups.statistics(container)
+            throttled += inner.cpu_throttled_us if inner is not None else 0
+        is_v2 = self._cgroups.driver.version == Version.V2
+        waited = waited_some_us(self._directory(cgroup)) if is_v2 else None
+        return statistics.cpu_usage_us, throttled, waited
+
+    def _containers(self, pod: Cgroup) -> list[Cgroup]:
+        held = self._holdings.by_key(pod.pod)
+        names = [one.name for one in held.pod.spec.every_container] if held is not None else []
+        found = [self._cgroups.of_container(pod.pod, name) for name in names]
+        return [one for one in found if one is not None]
+
+    def _directory(self, cgroup: Cgroup) -> str:
+        try:
+            return self._cgroups.driver.files(cgroup.path).get("cpu", "")
+        except EvenkeelError:
+            return ""
+
+    def _look_at_tasks(self) -> None:
+        if self._cgroups.driver.version == Version.V2:
+            return
+        for held, cgroup in self._pods():
+            begun = self._begun.get(held.pod.metadata.uid)
+            if begun is not None:
+                begun.tasks.look(tuple(map(self._directory, self._containers(cgroup))))
+
+    def _window(self, now: float) -> CpuWindow:
+        self._look_at_tasks()
+        is_v2 = self._cgroups.driver.version == Version.V2
+        pods = []
+        for held, cgroup in self._pods():
+            begun = self._begun.get(held.pod.metadata.uid)
+            counters = self._counters(cgroup)
+            if begun is None or counters is None or begun.path != cgroup.path or counters[0] < begun.used_us:
+                continue  # it was not there for all of the window
+            used, throttled, waited = counters
+            own = max(throttled - begun.throttled_us, 0)
+            if is_v2:
+                known = None if waited is None or begun.waited_us is None else waited - begun.waited_us
+            else:
+                known = begun.tasks.waited_us
+            by_others = None if known is None else max(known - own, 0)
+            pods.append(PodCpu(held.pod, used - begun.used_us, by_others, is_wait_of_tasks=not is_v2))
+        return CpuWindow(now, now - self._begun_at, tuple(pods))
+
+    # Deciding, and what follows
+
+    def _decide(self, window: CpuWindow) -> None:
+        before = self._state
+        self._state, decision = decide_cpu(before, window, self._settings)
+        if decision.is_pressure != self._is_pressure or decision.short:
+            self._telling.decided(CPU_KIND, cpu_given(before, window, self._settings), cpu_said(decision))
+        self._tell(decision, window)
+        is_news = (self._state, decision.is_pressure) != (before, self._is_pressure)
+        self._is_pressure = decision.is_pressure
+        if is_news:
+            self._keep()
+        self._lower()
+        self._conditions.set(SOURCE, (CPU_PRESSURE,) if decision.is_pressure else ())
+        if decision.victim is not None:
+            uid = decision.victim.metadata.uid
+            grace = decision.grace_seconds
+            verdict = Verdict("Failed", EVICTED, decision.message, self._clock(), grace, is_disruption=True)
+            self._sync.evict(uid, verdict)
+            figures = plain_of(to_text(decision.reason))
+            self._telling.tell(WARNING, EVICTED, decision.message, decision.victim, figures=figures)
+            self._telling.counts.evicted("cpu")
+        self._sync.want_step()
+
+    def _tell(self, decision: CpuDecision, window: CpuWindow) -> None:
+        for one in decision.short:
+            held = self._holdings.by_key(one.pod)
+            message = short_sentence(one, window.seconds)
+            if not self._is_pressure:
+                message += ": BestEffort pods get the least weight"
+            elif decision.victim is None and self._state.short_windows > 1:
+                message += ", and no other pod could go for it"
+            figures = {**one._asdict(), "seconds": window.seconds}
+            pod = held.pod if held is not None else None
+            self._telling.tell(WARNING, "CPUShortage", message, pod, figures=figures)
+        if self._is_pressure and not decision.is_pressure:
+            self._telling.tell(
+                NORMAL,
+                "CPUShortageOver",
+                "every pod gets its cpu again: BestEffort pods get their weight back",
+            )
+
+    def _lower(self) -> None:
+        """Weight 2, the least there is, for BestEffort pods and for their branch; what is planned, when it is over."""
+        wanted: dict[str, tuple[Setting, ...]] = {}
+        tree = self._cgroups.planned
+        for cgroup in tree.cgroups if tree is not None and self._is_pressure else ():
+            if cgroup.qos == QoSClass.BEST_EFFORT and cgroup.kind in (Kind.BRANCH, Kind.POD):
+                wanted[cgroup.path] = tuple(
+                    Setting(
+                        one.file, _LEAST[one.file], "A22", "the least weight: other pods are short of cpu"
+                    )
+                    for one in cgroup.settings
+                    if one.file in _LEAST
+                )
+        self._sync.override(SOURCE, wanted)

@@ -1,0 +1,254 @@
+"""Decisions as the journal keeps them, with all they were made on; and the same decisions made again (E14).
+
+A record has the state before, the snapshot, the thresholds and the settings: `decide` is a function of these four, so
+what it said then can be checked at any time, and so can what it would say of other thresholds.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from evenkeel.api.config import Profile
+from evenkeel.errors import EvenkeelError
+from evenkeel.journal.codec import Unreadable, from_text, plain_of, plain_text, to_text
+from evenkeel.journal.store import Decision as Recorded
+from evenkeel.journal.store import Journal
+from evenkeel.policy.cpu_shortage import CpuDecision, CpuSettings, CpuState, CpuWindow, decide_cpu
+from evenkeel.policy.eviction.conditions import Pressure
+from evenkeel.policy.eviction.decide import Decision, Settings, State, decide
+from evenkeel.policy.eviction.rank import Order
+from evenkeel.policy.eviction.snapshot import Snapshot
+from evenkeel.policy.eviction.thresholds import Signal, Threshold, ThresholdValue
+from evenkeel.policy.memory_stall import Stall, StallSample, stall
+from evenkeel.quantity import Quantity
+
+EVICTION_KIND = "eviction"
+
+
+class Step(NamedTuple):
+    """One call of `decide`, with what it was given and what it said."""
+
+    state: State
+    snapshot: Snapshot
+    thresholds: tuple[Threshold, ...]
+    settings: Settings
+    decision: Decision
+    is_done: bool = True  # False: another pod was asked to end before, and has its time
+
+
+def eviction_given(step: Step) -> dict[str, object]:
+    """The step's input, as plain values."""
+    return {
+        "state": state_plain(step.state),
+        "snapshot": plain_of(to_text(step.snapshot)),
+        "thresholds": [_threshold_plain(threshold) for threshold in step.thresholds],
+        "settings": dict(step.settings._asdict()),
+    }
+
+
+def eviction_said(decision: Decision) -> dict[str, object]:
+    """What was decided, as plain values."""
+    return {
+        "crossed": [str(threshold) for threshold in decision.crossed],
+        "conditions": [str(condition) for condition in decision.conditions],
+        "actingOn": "" if decision.acting_on is None else str(decision.acting_on),
+        "evictions": [
+            {
+                "pod": eviction.pod.key,
+                "uid": eviction.pod.metadata.uid,
+                "graceSeconds": eviction.grace_period_seconds,
+                "message": eviction.message,
+            }
+            for eviction in decision.evictions
+        ],
+    }
+
+
+def replayed_eviction(record: Recorded) -> tuple[Step, dict[str, object]]:
+    """The recorded step made again, and what it says now, to be compared with `record.decision`. Raises Unreadable."""
+    content = record.snapshot
+    if not isinstance(content, dict):
+        raise Unreadable(f"decision {record.number} has no snapshot")
+    state = state_from(content.get("state"))
+    snapshot = from_text(Snapshot, plain_text(content.get("snapshot")))
+    try:
+        thresholds = tuple(map(_threshold, content["thresholds"]))
+        settings = _settings(content["settings"])
+    except (KeyError, ValueError, TypeError, EvenkeelError) as error:
+        raise Unreadable(f"decision {record.number}: {error}") from None
+    _, decision = decide(state, snapshot, thresholds, settings)
+    return Step(state, snapshot, thresholds, settings, decision), eviction_said(decision)
+
+
+# The state between two steps: it is kept over restarts, too.
+
+
+def state_plain(state: State) -> dict[str, object]:
+    return {
+        "firstCrossed": [[_threshold_plain(one), at] for one, at in state.first_crossed.items()],
+        "unresolved": [_threshold_plain(one) for one in state.unresolved],
+        "pressureSeen": {str(pressure): at for pressure, at in state.pressure_seen.items()},
+        "signalsSeen": {str(signal): at for signal, at in state.signals_seen.items()},
+        "conditions": [str(condition) for condition in state.conditions],
+    }
+
+
+def state_from(plain: object) -> State:
+    """Raises Unreadable."""
+    if not isinstance(plain, dict):
+        return State()
+    try:
+        return State(
+            {_threshold(one): float(at) for one, at in plain["firstCrossed"]},
+            tuple(map(_threshold, plain["unresolved"])),
+            {Pressure(name): float(at) for name, at in plain["pressureSeen"].items()},
+            {Signal(name): float(at) for name, at in plain["signalsSeen"].items()},
+            tuple(map(Pressure, plain["conditions"])),
+        )
+    except (KeyError, ValueError, TypeError, AttributeError, EvenkeelError) as error:
+        raise Unreadable(f"it is no state of evictions: {error}") from None
+
+
+def _threshold_plain(threshold: Threshold) -> list[object]:
+    value, least = threshold.value, threshold.min_reclaim
+    return [
+        str(threshold.signal),
+        _value_plain(value),
+        threshold.grace_period_seconds,
+        None if least is None else _value_plain(least),
+    ]
+
+
+def _threshold(plain: Any) -> Threshold:  # noqa: ANN401
+    signal, value, grace, least = plain
+    return Threshold(Signal(signal), _value(value), float(grace), None if least is None else _value(least))
+
+
+def _value_plain(value: ThresholdValue) -> list[object]:
+    return [None if value.quantity is None else str(value.quantity), value.percentage]
+
+
+def _value(plain: Any) -> ThresholdValue:  # noqa: ANN401
+    quantity, percentage = plain
+    return ThresholdValue(None if quantity is None else Quantity.parse(quantity), float(percentage))
+
+
+def _settings(plain: Any) -> Settings:  # noqa: ANN401
+    return Settings(**{**plain, "profile": Profile(plain["profile"]), "order": Order(plain["order"])})
+
+
+CPU_KIND = "cpu"  # of decisions in the journal
+
+
+class CpuStep(NamedTuple):
+    """One call of `decide_cpu`, with what it was given and what it said."""
+
+    state: CpuState
+    window: CpuWindow
+    settings: CpuSettings
+    decision: CpuDecision
+
+
+def cpu_given(state: CpuState, window: CpuWindow, settings: CpuSettings) -> dict[str, object]:
+    return {
+        "state": plain_of(to_text(state)),
+        "window": plain_of(to_text(window)),
+        "settings": plain_of(to_text(settings)),
+    }
+
+
+def cpu_said(decision: CpuDecision) -> dict[str, object]:
+    """What was decided, as plain values."""
+    victim = decision.victim
+    return {
+        "short": [one._asdict() for one in decision.short],
+        "isPressure": decision.is_pressure,
+        "evictions": []
+        if victim is None
+        else [
+            {
+                "pod": victim.key,
+                "uid": victim.metadata.uid,
+                "graceSeconds": decision.grace_seconds,
+                "message": decision.message,
+            }
+        ],
+    }
+
+
+def replayed_cpu(record: Recorded) -> tuple[CpuStep, dict[str, object]]:
+    """The recorded step made again, and what it says now, to be compared with `record.decision`. Raises Unreadable."""
+    content = record.snapshot
+    if not isinstance(content, dict):
+        raise Unreadable(f"decision {record.number} has no snapshot")
+    state = from_text(CpuState, plain_text(content.get("state")))
+    window = from_text(CpuWindow, plain_text(content.get("window")))
+    settings = from_text(CpuSettings, plain_text(content.get("settings")))
+    decision = decide_cpu(state, window, settings)[1]
+    return CpuStep(state, window, settings, decision), cpu_said(decision)
+
+
+STALL_KIND = "memoryStall"  # of decisions in the journal
+
+
+def stall_given(
+    pod: str, container: str, period_seconds: float, samples: Sequence[StallSample]
+) -> dict[str, object]:
+    return {
+        "pod": pod,
+        "container": container,
+        "periodSeconds": period_seconds,
+        "samples": [list(sample) for sample in samples],
+    }
+
+
+def stalled_pod(record: Recorded) -> str:
+    """Whose it was, namespace/name."""
+    return str(record.snapshot.get("pod", "")) if isinstance(record.snapshot, dict) else ""
+
+
+def stall_said(found: Stall | None) -> dict[str, object]:
+    return {"stall": None if found is None else list(found)}
+
+
+def replayed_stall(record: Recorded) -> dict[str, object]:
+    """What the recorded samples show now, to be compared with `record.decision`. Raises Unreadable."""
+    content = record.snapshot
+    try:
+        assert isinstance(content, dict)
+        samples = [StallSample(*sample) for sample in content["samples"]]
+        return stall_said(stall(samples, float(content["periodSeconds"])))
+    except (AssertionError, KeyError, TypeError, ValueError):
+        raise Unreadable(f"decision {record.number} has no samples") from None
+
+
+class Again(NamedTuple):
+    """One decision as it was and as it is made now. `step` is there where others could be made of it."""
+
+    record: Recorded
+    was: Mapping[str, object]
+    now: Mapping[str, object] = {}
+    unreadable: str = ""
+    step: Step | None = None
+
+    @property
+    def differs(self) -> tuple[str, ...]:
+        """What is not the same."""
+        return tuple(name for name, value in self.now.items() if self.was.get(name) != value)
+
+
+def made_again(journal: Journal, after: int = 0) -> Iterator[Again]:
+    """Those after the given number, oldest first."""
+    for record in journal.decisions(after=after):
+        was = record.decision if isinstance(record.decision, dict) else {}
+        try:
+            if record.kind == EVICTION_KIND:
+                step, now = replayed_eviction(record)
+                yield Again(record, was, now, step=step)
+            elif record.kind == CPU_KIND:
+                yield Again(record, was, replayed_cpu(record)[1])
+            elif record.kind == STALL_KIND:
+                yield Again(record, was, replayed_stall(record))
+            else:
+                yield Again(record, was, unreadable=f"decisions of kind {record.kind} are not known")
+        except Unreadable as error:
+            yield Again(record, was, unreadable=str(error))

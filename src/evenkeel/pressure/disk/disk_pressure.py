@@ -1,0 +1,146 @@
+"""Disk and process pressure, the loop's side of it: what the watch needs of the agent, and what it tells."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+
+from evenkeel.agent.admission import takes_room
+from evenkeel.agent.parts import Parts
+from evenkeel.cgroup.driver import Driver
+from evenkeel.cgroup.tree import Tree
+from evenkeel.journal.records import NORMAL
+from evenkeel.policy.eviction.decide import Eviction, Reclaim, State, settings_from
+from evenkeel.policy.eviction.message import readable
+from evenkeel.policy.eviction.thresholds import config_thresholds
+from evenkeel.policy.eviction.usage import Resource
+from evenkeel.pressure.decision_records import Step
+from evenkeel.pressure.disk.disk_readings import NodeRoster
+from evenkeel.pressure.disk.disk_watch import Measured, NodeWatch
+from evenkeel.pressure.disk.garbage_collection import Collected, Collector
+from evenkeel.pressure.eviction_recorder import NodeConditions, Outcomes
+from evenkeel.pressure.memory.sampling import MEMORY_SIGNALS
+from evenkeel.pressure.protocol import roster_of
+
+SOURCE = "node"
+_COLLECT_SECONDS = 60.0  # how long the watch waits for a collection
+
+
+class NodePressure:
+    def __init__(self, parts: Parts, conditions: NodeConditions) -> None:
+        self._node = parts.node
+        self._runtime = parts.runtime
+        self._make_driver = parts.make_driver
+        self._intents = parts.intents
+        self._holdings = parts.holdings
+        self._clock = parts.clock
+        self.outcomes = Outcomes(SOURCE, parts, conditions)
+        self._driver: Driver | None = None  # to find files with
+        self._watch: NodeWatch | None = None
+        self._tree: Tree | None = None
+
+    def open(self) -> None:
+        loop = asyncio.get_running_loop()
+        thresholds = tuple(
+            one for one in config_thresholds(self._node.config) if one.signal not in MEMORY_SIGNALS
+        )
+        self._driver = self._make_driver()
+        self._watch = NodeWatch(
+            thresholds,
+            settings_from(self._node.config),
+            self.outcomes.state_before(thresholds),
+            most_processes=self._node.capacity.pids,
+            storage_path=self._runtime.storage_path,
+            images_path=self._runtime.images_path,
+            directories=self._runtime.directories,
+            collectors=self._collectors(loop),
+            make_driver=self._make_driver,
+            intents=self._intents,
+            reports=_Reports(self.outcomes, loop),
+            clock=self._clock,
+        )
+        if self._tree is not None:
+            self.follow(self._tree)
+        self._watch.start()
+
+    async def close(self) -> None:
+        if self._watch is not None:
+            watch, self._watch = self._watch, None
+            # It may wait for the loop to collect something: the loop must go on.
+            await asyncio.to_thread(watch.stop)
+        if self._driver is not None:
+            self._driver.close()
+
+    def follow(self, tree: Tree) -> None:
+        """The cgroups are now these."""
+        self._tree = tree
+        if self._watch is None or self._driver is None:
+            return
+        roster = roster_of(tree, self._holdings, self._driver, None)
+        pids = self._driver.files(roster.path).get("pids", "") if roster.path else ""
+        self._watch.follow(NodeRoster(roster.path, roster.members, pids.removesuffix(roster.path)))
+
+    def cleaned(self, uid: str) -> None:
+        """The pod's directories and volumes are removed."""
+        if self._watch is not None:
+            self._watch.cleaned(uid)
+
+    async def measured(self) -> Measured | None:
+        """Disk and processes of the node and of every pod, now."""
+        if self._watch is None:
+            return None
+        return await asyncio.wrap_future(self._watch.measure())
+
+    # What nobody needs
+
+    def _collectors(self, loop: asyncio.AbstractEventLoop) -> tuple[Collector, ...]:
+        """In this order: first what nobody misses, then what can be had again, then what is merely old."""
+
+        def blocking(work: Callable[[], Coroutine[object, object, None]]) -> Callable[[], None]:
+            def collect() -> None:
+                asyncio.run_coroutine_threadsafe(work(), loop).result(_COLLECT_SECONDS)
+
+            return collect
+
+        return (
+            Collector(Reclaim.CONTAINERS, "what pods that have ended left", blocking(self._collect_dead)),
+            Collector(Reclaim.IMAGES, "unused images", blocking(self._runtime.remove_unused_images)),
+            Collector(Reclaim.CONTAINERS, "old logs", blocking(self._runtime.remove_old_logs)),
+        )
+
+    async def _collect_dead(self) -> None:
+        """Logs of pods that are over, and whatever is left of pods that nobody knows."""
+        for uid in await self._runtime.pods():
+            one = self._holdings.get(uid)
+            if one is None:
+                await self._runtime.remove(uid)
+                await self._runtime.remove_logs(uid)
+            elif not takes_room(one) and not one.life.is_alive:
+                await self._runtime.remove_logs(uid)
+
+
+class _Reports:
+    """From the watch's thread into the loop."""
+
+    def __init__(self, outcomes: Outcomes, loop: asyncio.AbstractEventLoop) -> None:
+        self._outcomes = outcomes
+        self._loop = loop
+
+    def evicting(self, uid: str, eviction: Eviction, at: float) -> None:
+        self._call(self._outcomes.evicting, uid, eviction, at)
+
+    def stepped(self, step: Step, after: State, more: Mapping[str, object]) -> None:
+        self._call(self._outcomes.stepped, step, after, more)
+
+    def collected(self, collected: Collected) -> None:
+        what, bytes_, inodes, _ = collected
+        message = f"removed {what}: {readable(bytes_, Resource.STORAGE)} and {inodes} inodes are free again"
+        figures = {"bytes": bytes_, "inodes": inodes}
+        self._call(self._outcomes.told, NORMAL, "Collected", message, figures)
+
+    def noted(self, text: str) -> None:
+        self._call(self._outcomes.noted, text)
+
+    def _call(self, function: Callable[..., None], *arguments: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(function, *arguments)
+        except RuntimeError:
+            pass  # the loop has ended; the journal has the intent

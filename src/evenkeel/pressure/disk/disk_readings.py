@@ -1,0 +1,274 @@
+"""What each pod has on disk (B12): its containers' layers and logs, and its volumes, but not those in memory.
+
+A walk costs more than a look at the filesystem, so a pod is walked when something is decided about it, and in between
+only as often as it could have come to a limit of its own: not before the filesystem has lost as much as the pod has
+left, and the dearer its walk, the more rarely.
+"""
+
+import os
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import NamedTuple
+
+from evenkeel.api.config import Profile
+from evenkeel.api.pod import Pod
+from evenkeel.api.resources import EPHEMERAL_STORAGE
+from evenkeel.api.scalars import Amount
+from evenkeel.host.capacity import filesystem, processes
+from evenkeel.host.disk_usage import Usage, Walk, unlinked_usage
+from evenkeel.host.dying import pids_of
+from evenkeel.policy.eviction.snapshot import (
+    ContainerFigures,
+    DiskFigures,
+    FilesystemFigures,
+    NodeFigures,
+    PodFigures,
+    ProcessFigures,
+    VolumeFigures,
+)
+from evenkeel.policy.pod_resources import pod_limits
+from evenkeel.pressure.protocol import Member
+from evenkeel.runtime.interface import Directories
+
+_SLICE_ENTRIES = 512  # some milliseconds
+_NOTHING = Usage()
+# Between two walks of a pod with a limit.
+_LEAST_SECONDS = 1.0
+_MOST_SECONDS = 60.0
+_COST_SHARE = 0.01  # of a processor, for the walks of one pod
+
+
+class PodDisk(NamedTuple):
+    """As it was when it was walked."""
+
+    layers: Mapping[str, Usage]  # by container
+    logs: Mapping[str, Usage]
+    volumes: Mapping[str, Usage]
+    is_whole: bool  # False: it has more
+    at: float
+    took_seconds: float
+    spent_bytes: int  # what the filesystem had lost until then, in all
+
+    @property
+    def used_bytes(self) -> int:
+        return sum(
+            usage.used_bytes for part in (self.layers, self.logs, self.volumes) for usage in part.values()
+        )
+
+    def figures(self, before: PodFigures) -> PodFigures:
+        """`before` with what is known of the disk."""
+        names = dict.fromkeys((*(one.name for one in before.containers), *self.layers, *self.logs))
+        known = {one.name: one for one in before.containers}
+        containers = tuple(
+            known.get(name, ContainerFigures(name))._replace(
+                rootfs=_disk(self.layers.get(name, _NOTHING)), logs=_disk(self.logs.get(name, _NOTHING))
+            )
+            for name in names
+        )
+        volumes = tuple(
+            VolumeFigures(name, Amount(used.used_bytes), Amount(used.inodes))
+            for name, used in self.volumes.items()
+        )
+        return before._replace(containers=containers, volumes=volumes)
+
+
+class Storage:
+    """Of one thread. `between` is called between slices of a walk: it may do something more urgent."""
+
+    def __init__(
+        self,
+        directories: Callable[[Pod], Directories],
+        device: int,
+        between: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._directories = directories
+        self._device = device
+        self._between = between
+        self._clock = clock
+        self._known: dict[str, PodDisk] = {}  # by UID
+        self._limited: dict[str, tuple[Member, int]] = {}  # by UID, with the nearest limit
+        self._spent_bytes = 0
+        self._available_before: int | None = None
+
+    def saw(self, filesystem: FilesystemFigures) -> None:
+        """What the filesystem has lost since the last look counts, also if others gave some back before."""
+        available = filesystem.available_bytes
+        if available is not None:
+            if self._available_before is not None:
+                self._spent_bytes += max(self._available_before - available, 0)
+            self._available_before = available
+
+    def follow(self, members: Iterable[Member]) -> None:
+        current = {member.uid: member for member in members}
+        self._limited = {
+            uid: (member, limit)
+            for uid, member in current.items()
+            if (limit := nearest_limit(member.pod)) is not None
+        }
+        for uid in [uid for uid in self._known if uid not in current]:
+            del self._known[uid]
+
+    @property
+    def has_limits(self) -> bool:
+        return bool(self._limited)
+
+    def known(self, uid: str) -> PodDisk | None:
+        return self._known.get(uid)
+
+    def due(self, leaving_out: Collection[str] = ()) -> Member | None:
+        """Whose limits are to be looked at now, if anybody's."""
+        now = self._clock()
+        for uid, (member, limit) in self._limited.items():
+            if uid in leaving_out:
+                continue
+            before = self._known.get(uid)
+            if before is None:
+                return member
+            age = now - before.at
+            rest = max(_LEAST_SECONDS, before.took_seconds / _COST_SHARE)
+            spent = self._spent_bytes - before.spent_bytes
+            # Nobody has come closer to a limit by more than the filesystem has lost; but what one gave back hides
+            # what another took between two looks.
+            if age >= rest and (
+                spent >= max(limit - before.used_bytes, 0) or (spent and age >= _MOST_SECONDS)
+            ):
+                return member
+        return None
+
+    def measure(self, member: Member, until: float | None = None) -> PodDisk:
+        """Walks the pod now. After `until` what was counted so far is taken, or what was known, if that is more."""
+        began = self._clock()
+        directories = self._directories(member.pod)
+        is_whole = True
+        found: list[dict[str, Usage]] = []
+        for part in (directories.layers, directories.logs, directories.volumes):
+            usages: dict[str, Usage] = {}
+            for name, path in part:
+                usage, is_complete = self._walked(path, until)
+                usages[name] = usages.get(name, _NOTHING).plus(usage)
+                is_whole &= is_complete
+            found.append(usages)
+        layers, logs, volumes = found
+        for name, directory in member.containers:
+            held = self._unlinked(directory)
+            if held.inodes:
+                layers[name] = layers.get(name, _NOTHING).plus(held)
+        now = self._clock()
+        disk = PodDisk(layers, logs, volumes, is_whole, now, now - began, self._spent_bytes)
+        before = self._known.get(member.uid)
+        if not is_whole and before is not None and before.used_bytes > disk.used_bytes:
+            disk = before._replace(at=now)
+        self._known[member.uid] = disk
+        return disk
+
+    def _walked(self, path: str, until: float | None) -> tuple[Usage, bool]:
+        walk = Walk(path)
+        try:
+            while not walk.is_done:
+                walk.advance(_SLICE_ENTRIES)
+                if not walk.is_done:
+                    self._between()
+                    if until is not None and self._clock() > until:
+                        return walk.usage, False
+        finally:
+            walk.close()
+        return walk.usage, walk.is_whole
+
+    def _unlinked(self, directory: str) -> Usage:
+        pids = pids_of(directory)
+        if not pids:
+            return _NOTHING
+        devices = {self._device}
+        try:  # files of an image's writable layer have the device of the container's own root
+            root = os.stat(f"/proc/{pids[0]}/root/").st_dev
+        except OSError:
+            return _NOTHING
+        if root != os.stat("/").st_dev:
+            devices.add(root)
+        return unlinked_usage(pids, devices)
+
+
+def nearest_limit(pod: Pod) -> int | None:
+    """The smallest of the limits on the pod's disk; None if it has none. Whoever is below it is below all."""
+    limits = [
+        volume.empty_dir.size_limit.value
+        for volume in pod.spec.volumes
+        if volume.empty_dir is not None and not volume.empty_dir.medium and volume.empty_dir.size_limit
+    ]
+    limits += [
+        limit.value
+        for container in pod.spec.containers
+        if (limit := container.resources.limits.get(EPHEMERAL_STORAGE))
+    ]
+    whole = pod_limits(pod).get(EPHEMERAL_STORAGE)
+    if whole is not None:
+        limits.append(whole.value)
+    return min((limit for limit in limits if limit > 0), default=None)
+
+
+def _disk(usage: Usage) -> DiskFigures:
+    return DiskFigures(Amount(usage.used_bytes), Amount(usage.inodes))
+
+
+class NodeRoster(NamedTuple):
+    """Whom the watch has to know; never changed, handed over whole."""
+
+    path: str = ""  # of the pods' cgroup
+    members: tuple[Member, ...] = ()
+    pids_top: str = ""  # before the paths of cgroups, where their pids.current is
+
+
+class NodeReading:
+    """`most_processes` is what the node was said to have, which may be less than the machine has."""
+
+    def __init__(self, storage_path: str, images_path: str, most_processes: int, profile: Profile) -> None:
+        self.roster = NodeRoster()
+        self._storage_path = storage_path
+        self._images_path = images_path
+        self._most_processes = most_processes
+        self._profile = profile
+
+    def look(self) -> NodeFigures:
+        nodefs = filesystem(self._storage_path)
+        node = NodeFigures(nodefs=nodefs, processes=self.processes())
+        try:
+            is_apart = os.stat(self._images_path).st_dev != os.stat(self._storage_path).st_dev
+        except OSError:
+            is_apart = False
+        if is_apart:  # layers lie with the pods, images alone lie there
+            return node._replace(
+                imagefs=filesystem(self._images_path),
+                containerfs=nodefs,
+                dedicated_imagefs=True,
+                separate_containerfs=True,
+            )
+        # Kubelet holds the thresholds of images against the one filesystem too.
+        return node._replace(imagefs=nodefs) if self._profile is Profile.KUBERNETES else node
+
+    def processes(self) -> ProcessFigures:
+        """The machine's; or those of the pods alone, where the node was said to have fewer than the machine and has
+        fewer left."""
+        machine = processes()
+        if machine.maximum is None or self._most_processes >= machine.maximum:
+            return machine
+        used = self.process_count(self.roster.path)
+        left = machine.maximum - (machine.running or 0)
+        if used is None or self._most_processes - used > left:
+            return machine
+        return ProcessFigures(Amount(self._most_processes), Amount(used))
+
+    def process_count(self, path: str) -> int | None:
+        """In the cgroup of this path and below it; None if it is gone, or nobody counts."""
+        if not self.roster.pids_top or not path:
+            return None
+        try:
+            with open(f"{self.roster.pids_top}{path}/pids.current", "rb", buffering=0) as file:
+                return int(file.read())
+        except (OSError, ValueError):
+            return None
+
+    def pod(self, member: Member) -> PodFigures:
+        """Its processes; the disk is another's to tell."""
+        count = self.process_count(member.path)
+        return PodFigures(process_count=None if count is None else Amount(count))

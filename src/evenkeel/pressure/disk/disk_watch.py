@@ -1,0 +1,357 @@
+"""The watch over disk and processes: a thread that looks, measures, decides, and ends who must go (B12, B16).
+
+A look (two calls of the kernel) is as rare as what is left allows. When a threshold is crossed every pod is measured,
+what nobody needs is collected first, and only if that was not enough a pod goes; the next one not before what the
+first one held is back, or is no longer coming (E2). Process numbers run out faster than disk: they are looked at
+between the slices of every walk, and the pod that takes them can start no more of them before it is killed.
+"""
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import NamedTuple, Protocol
+
+from evenkeel.api.pod import Pod
+from evenkeel.cgroup.driver import CgroupError, Driver
+from evenkeel.host.protection import run_soon
+from evenkeel.policy.eviction.conditions import Observations, observations, thresholds_met, with_containerfs
+from evenkeel.policy.eviction.decide import Decision, Eviction, Settings, State, decide
+from evenkeel.policy.eviction.snapshot import (
+    NodeFigures,
+    PodFigures,
+    PodSnapshot,
+    Snapshot,
+)
+from evenkeel.policy.eviction.thresholds import Threshold, threshold_amount
+from evenkeel.policy.eviction.usage import Resource, limit_exceeded, resource_of
+from evenkeel.pressure.decision_records import Step
+from evenkeel.pressure.disk.disk_readings import NodeReading, NodeRoster, Storage
+from evenkeel.pressure.disk.garbage_collection import Collected, Collecting, Collector, is_disk
+from evenkeel.pressure.disk.pending_disk import Leaving
+from evenkeel.pressure.intents import Intent, Intents
+from evenkeel.pressure.protocol import Member
+from evenkeel.pressure.watch_thread import Patrol, Stopped
+from evenkeel.runtime.interface import Directories
+
+THREAD = "evenkeel-disk"
+
+# What a machine of today can use up in a second at the most.
+_PER_SECOND = {Resource.STORAGE: 4 << 30, Resource.INODES: 400_000, Resource.PIDS: 50_000}
+_LEAST_SECONDS, _MOST_SECONDS = 0.02, 2.0  # between two looks
+_LIMITS_SECONDS = 1.0  # at the most, where pods have limits of their own
+_IDLE_SECONDS = 600.0  # where there is nothing to watch
+_AGAIN_DISK_SECONDS, _AGAIN_PROCESSES_SECONDS = 1.0, 0.1  # between two decisions on one shortage
+_MEASURE_SECONDS = 10.0  # for all pods together, when a decision waits for it
+_AFTER_FAILURE_SECONDS = 1.0
+
+
+class Measured(NamedTuple):
+    """Everything that this watch can see."""
+
+    node: NodeFigures
+    pods: Mapping[str, PodFigures]  # by UID
+
+
+class Reports(Protocol):
+    """Whom the watch tells. Called in its thread; they must not keep it."""
+
+    def evicting(self, uid: str, eviction: Eviction, at: float) -> None: ...
+    def stepped(self, step: Step, after: State, more: Mapping[str, object]) -> None: ...
+    def collected(self, collected: Collected) -> None: ...
+    def noted(self, text: str) -> None: ...
+
+
+class NodeWatch:
+    """`start` and `stop` it; `follow`, `cleaned` and `measure` are for the agent's loop."""
+
+    def __init__(
+        self,
+        thresholds: tuple[Threshold, ...],
+        settings: Settings,
+        state: State,
+        *,
+        most_processes: int,
+        storage_path: str,
+        images_path: str,
+        directories: Callable[[Pod], Directories],
+        collectors: Sequence[Collector],
+        make_driver: Callable[[], Driver],
+        intents: Intents,
+        reports: Reports,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._thresholds = thresholds
+        self._settings = settings
+        self._state = state
+        self._reading = NodeReading(storage_path, images_path, most_processes, settings.profile)
+        self._collecting = Collecting(collectors, self._reading.look)
+        self._intents = intents
+        self._reports = reports
+        self._clock = clock
+        self._storage = Storage(directories, os.stat(storage_path).st_dev, self._between)
+        self._leaving = Leaving()
+        self._roster = NodeRoster()
+        self._new_roster: NodeRoster | None = None
+        self._members: dict[str, Member] = {}
+        self._met: tuple[Threshold, ...] = ()
+        self._decided_at = 0.0
+        self._asked: deque[Future[Measured]] = deque()
+        self._wanted = threading.Event()
+        self._patrol = Patrol(
+            THREAD,
+            "the watch over disk and processes",
+            begin=self._begin,
+            end=self._end,
+            turn=self._turn,
+            wait=self._wait,
+            wake=self._wanted.set,
+            make_driver=make_driver,
+            noted=reports.noted,
+            after_failure_seconds=_AFTER_FAILURE_SECONDS,
+        )
+
+    # The loop's side
+
+    def start(self) -> None:
+        self._patrol.start()
+
+    def stop(self) -> None:
+        self._patrol.stop()
+
+    def follow(self, roster: NodeRoster) -> None:
+        self._new_roster = roster
+        self._wanted.set()
+
+    def cleaned(self, uid: str) -> None:
+        """The pod's directories and volumes are removed."""
+        self._leaving.cleaned(uid)
+        self._wanted.set()
+
+    def measure(self) -> "Future[Measured]":
+        """Every pod, now."""
+        asked: Future[Measured] = Future()
+        self._asked.append(asked)
+        self._wanted.set()
+        return asked
+
+    # The thread
+
+    def _begin(self) -> Iterable[str]:
+        run_soon()  # the watch over memory may have to wait for what this one holds
+        return ()
+
+    def _end(self) -> None:
+        for asked in self._asked:
+            asked.cancel()
+
+    def _wait(self, seconds: float) -> None:
+        self._wanted.wait(seconds)
+        self._wanted.clear()
+
+    def _turn(self) -> float:
+        """Looks once, does what is to be done, and says when to look again."""
+        if self._new_roster is not None:
+            self._roster, self._new_roster = self._new_roster, None
+            self._reading.roster = self._roster
+            self._members = {member.uid: member for member in self._roster.members}
+            self._storage.follow(self._roster.members)
+            self._leaving.follow(self._members.keys())
+        while self._asked:
+            self._answer(self._asked.popleft())
+        now = time.monotonic()
+        node = self._look(now)
+        met = self._crossed(node)
+        if self._is_due(met, now):
+            self._step(with_disk=any(is_disk(one) for one in met))
+        elif self._settings.local_storage_capacity_isolation:
+            self._look_at_limits(node)
+        return self._wait_seconds(node, time.monotonic())
+
+    def _between(self) -> None:
+        """Between two slices of a walk."""
+        if self._patrol.is_stopping:
+            raise Stopped
+        if not any(resource_of(one.signal) is Resource.PIDS for one in self._thresholds):
+            return
+        now = time.monotonic()
+        seen = observations(NodeFigures(processes=self._reading.processes()))
+        met = [one for one in thresholds_met(self._thresholds, seen) if one.hard]
+        is_again = now - self._decided_at >= _AGAIN_PROCESSES_SECONDS
+        if met and is_again and not self._leaving.is_any(Resource.PIDS, now):
+            self._step(with_disk=False)
+
+    def _answer(self, asked: "Future[Measured]") -> None:
+        if not asked.set_running_or_notify_cancel():
+            return
+        try:
+            until = time.monotonic() + _MEASURE_SECONDS
+            for member in self._roster.members:
+                self._storage.measure(member, until)
+            pods = {member.uid: self._figures(member) for member in self._roster.members}
+            asked.set_result(Measured(self._look(time.monotonic()), pods))
+        except BaseException as error:
+            asked.set_exception(error)
+            raise
+
+    # Figures
+
+    def _look(self, now: float) -> NodeFigures:
+        node = self._reading.look()
+        assert node.nodefs is not None
+        self._storage.saw(node.nodefs)
+        self._leaving.saw(node.nodefs, now)
+        return node
+
+    def _figures(self, member: Member) -> PodFigures:
+        figures = self._reading.pod(member)
+        disk = self._storage.known(member.uid)
+        return figures if disk is None else disk.figures(figures)
+
+    def _crossed(self, node: NodeFigures) -> tuple[Threshold, ...]:
+        seen = observations(node)
+        met = thresholds_met(with_containerfs(self._thresholds, node), seen)
+        still = thresholds_met(self._state.unresolved, seen, enforce_min_reclaim=True)
+        return met + tuple(one for one in still if one not in met)
+
+    # When to decide
+
+    def _is_due(self, met: tuple[Threshold, ...], now: float) -> bool:
+        if met != self._met:
+            return True
+        since = now - self._decided_at
+        for one in met:
+            begun = self._state.first_crossed.get(one, now)
+            is_lasting = now - begun >= one.grace_period_seconds
+            if is_lasting and since >= _again_seconds(one) and not self._is_coming_back(one, now):
+                return True
+        if not met and self._state.first_crossed:
+            return True  # it is over: to be known, and to be told
+        period = self._settings.pressure_transition_period_seconds
+        seen_at = [self._state.pressure_seen[one] for one in self._state.conditions]
+        return not met and any(now >= at + period for at in seen_at)
+
+    def _is_coming_back(self, threshold: Threshold, now: float) -> bool:
+        return self._leaving.is_any(resource_of(threshold.signal), now)
+
+    def _look_at_limits(self, node: NodeFigures) -> None:
+        """One pod at a time (B12)."""
+        member = self._storage.due(self._leaving.uids)
+        if member is not None:
+            self._storage.measure(member)
+            if limit_exceeded(PodSnapshot(member.pod, self._figures(member)), node) is not None:
+                self._step(with_disk=False)
+
+    def _wait_seconds(self, node: NodeFigures, now: float) -> float:
+        if not self._thresholds and not self._storage.has_limits:
+            return _IDLE_SECONDS
+        soonest = _LIMITS_SECONDS if self._storage.has_limits else _MOST_SECONDS
+        seen = observations(node)
+        for one in with_containerfs(self._thresholds, node):
+            if one in self._met:
+                soonest = min(soonest, _again_seconds(one) / 2)
+            elif one.signal in seen:
+                soonest = min(soonest, _reach_seconds(one, seen))
+        period = self._settings.pressure_transition_period_seconds
+        ends = [self._state.pressure_seen[one] + period - now for one in self._state.conditions]
+        ends += [at + one.grace_period_seconds - now for one, at in self._state.first_crossed.items()]
+        return min(soonest, *(seconds for seconds in ends if seconds > 0), soonest)
+
+    # What to do
+
+    def _step(self, *, with_disk: bool) -> None:
+        """Decides on figures of this moment, and carries it out."""
+        began = time.monotonic()
+        if with_disk:
+            self._measure_all()
+        now = time.monotonic()
+        node = self._look(now)
+        out = self._leaving.uids
+        pods = tuple(
+            PodSnapshot(member.pod, self._figures(member))
+            for member in self._roster.members
+            if member.uid not in out
+        )
+        before = self._state
+        snapshot = Snapshot(now, node, pods)
+        after, decision = decide(before, snapshot, self._thresholds, self._settings)
+        self._state, self._decided_at = after, now
+        self._met = self._crossed(node)
+        step = Step(before, snapshot, self._thresholds, self._settings, decision)
+        more: dict[str, object] = {"beganAt": began}
+        going = list(decision.over_limit)
+        if decision.victim is not None:
+            acting_on = decision.acting_on
+            assert acting_on is not None
+            if self._is_coming_back(acting_on, now):
+                step = step._replace(is_done=False)  # one goes already
+            elif self._is_relieved_by_collecting(decision, more):
+                step = step._replace(is_done=False)
+            else:
+                going.append(decision.victim)
+        elif decision.reclaim:
+            self._is_relieved_by_collecting(decision, more)
+        for eviction in going:
+            self._evict(eviction, decision, time.monotonic())
+        is_news = (decision.crossed, decision.conditions) != (tuple(before.first_crossed), before.conditions)
+        if going or is_news or "collected" in more:
+            self._reports.stepped(step, after, more)
+
+    def _measure_all(self) -> None:
+        until = time.monotonic() + _MEASURE_SECONDS
+        out = self._leaving.uids
+        for member in self._roster.members:
+            if member.uid not in out:
+                self._storage.measure(member, until)
+
+    def _is_relieved_by_collecting(self, decision: Decision, more: dict[str, object]) -> bool:
+        collected, is_relieved = self._collecting.collect(decision, time.monotonic())
+        for one in collected:
+            if one.failure:
+                self._reports.noted(f"cannot remove {one.what}: {one.failure}")
+            elif one.bytes or one.inodes:
+                self._reports.collected(one)
+        if collected:
+            more["collected"] = [one._asdict() for one in collected]
+        return is_relieved
+
+    def _evict(self, eviction: Eviction, decision: Decision, now: float) -> None:
+        member = self._members[eviction.pod.metadata.uid]
+        resource = Resource.STORAGE
+        if eviction.limit is None and decision.acting_on is not None:
+            resource = resource_of(decision.acting_on.signal)
+        grace = eviction.grace_period_seconds
+        at = self._clock()
+        if grace == 0:
+            self._intents.write(Intent(member.uid, eviction.message, at))
+        self._reports.evicting(member.uid, eviction, at)
+        if grace == 0:
+            self._kill(member, resource)
+        self._leaving.add(
+            member.uid, resource, now + grace, lambda: bool(self._reading.process_count(member.path))
+        )
+        self._collecting.a_pod_has_gone()
+
+    def _kill(self, member: Member, resource: Resource) -> None:
+        if resource is Resource.PIDS:
+            with suppress(CgroupError):
+                self._patrol.driver.write(member.path, "pids.max", "0")  # none of them starts another one
+        try:
+            self._patrol.driver.send_kill(member.path)
+        except CgroupError as error:
+            self._reports.noted(str(error))
+
+
+def _again_seconds(threshold: Threshold) -> float:
+    return _AGAIN_DISK_SECONDS if is_disk(threshold) else _AGAIN_PROCESSES_SECONDS
+
+
+def _reach_seconds(threshold: Threshold, seen: Observations) -> float:
+    """When the threshold could be crossed at the earliest; half of that, to be safe."""
+    available, capacity = seen[threshold.signal]
+    headroom = available - threshold_amount(threshold.value, capacity)
+    seconds = headroom / _PER_SECOND[resource_of(threshold.signal)] / 2
+    return min(max(seconds, _LEAST_SECONDS), _MOST_SECONDS)

@@ -1,0 +1,134 @@
+"""How long an evicted pod stays away at least (E16): longer each time, and from the beginning after a quiet while."""
+
+import asyncio
+import logging
+from typing import NamedTuple
+
+from evenkeel.agent.parts import Parts
+from evenkeel.journal.records import NORMAL, HeldPod
+from evenkeel.journal.store import JournalError
+from evenkeel.policy.eviction.decide import EVICTED
+
+FIRST_SECONDS = 10.0
+GREATEST_SECONDS = 300.0
+QUIET_SECONDS = 600.0
+
+
+class BackOff(NamedTuple):
+    times: int = 0  # evictions without a quiet while between them
+    seconds: float = 0.0
+    evicted_at: float = 0.0  # the last time
+
+    @property
+    def not_before(self) -> float:
+        return self.evicted_at + self.seconds
+
+
+NO_BACK_OFF = BackOff()
+
+
+def after_eviction(before: BackOff, at: float) -> BackOff:
+    # What it stayed away does not count as quiet.
+    if not before.times or at - before.not_before >= QUIET_SECONDS:
+        return BackOff(1, FIRST_SECONDS, at)
+    return BackOff(before.times + 1, min(before.seconds * 2, GREATEST_SECONDS), at)
+
+
+log = logging.getLogger(__name__)
+
+_AGAIN_SECONDS = 1.0  # while something of the pod is still being removed
+_KEPT = "returning"  # in the journal: back-offs by UID
+
+
+class Returning:
+    def __init__(self, parts: Parts) -> None:
+        self._journal = parts.journal
+        self._holdings = parts.holdings
+        self._sync = parts.sync
+        self._telling = parts.telling
+        self._clock = parts.clock
+        self._changed = asyncio.Event()
+        self._of: dict[str, BackOff] = self._kept()
+
+    def look_again(self) -> None:
+        """Somebody was evicted, or the node's conditions have changed."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            self._changed.clear()
+            wait = self._turn()
+            try:
+                await asyncio.wait_for(self._changed.wait(), wait)
+            except TimeoutError:
+                pass
+
+    def _turn(self) -> float | None:
+        """Brings back whose time has come; in how many seconds that of the next will have, None if there is none."""
+        now = self._clock()
+        soonest: float | None = None
+        for held in self._holdings:
+            if not comes_back(held):
+                continue
+            back_off = self._noted(held)
+            left = back_off.not_before - now
+            if left > 0:
+                soonest = left if soonest is None else min(soonest, left)
+            elif self._sync.pressures:
+                continue  # their end is told
+            elif self._sync.start_anew(held.pod.metadata.uid):
+                message = f"the pressure is over: the pod starts anew after {_times(back_off)}"
+                self._telling.tell(NORMAL, "Returning", message, held.pod)
+            else:
+                soonest = _AGAIN_SECONDS if soonest is None else min(soonest, _AGAIN_SECONDS)
+        return soonest
+
+    def _noted(self, held: HeldPod) -> BackOff:
+        """How long it has to wait; told, and kept, when its eviction is first seen."""
+        uid, verdict = held.pod.metadata.uid, held.life.verdict
+        assert verdict is not None
+        before = self._of.get(uid, NO_BACK_OFF)
+        if before.evicted_at == verdict.at:
+            return before
+        back_off = self._of[uid] = after_eviction(before, verdict.at)
+        message = (
+            f"after {_times(back_off)} the pod comes back when the pressure is over,"
+            f" and not before {back_off.seconds:g} s have passed"
+        )
+        self._telling.tell(NORMAL, "BackOff", message, held.pod)
+        self._sync.want_step()
+        self._keep()
+        return back_off
+
+    def _keep(self) -> None:
+        known = {held.pod.metadata.uid for held in self._holdings}
+        self._of = {uid: one for uid, one in self._of.items() if uid in known}
+        try:
+            self._journal.set_value(_KEPT, {uid: list(one) for uid, one in self._of.items()})
+        except JournalError as error:
+            log.error("%s", error)  # noqa: TRY400
+
+    def _kept(self) -> dict[str, BackOff]:
+        kept = self._journal.value(_KEPT)
+        if not isinstance(kept, dict):
+            return {}
+        try:
+            return {uid: BackOff(*one) for uid, one in kept.items()}
+        except TypeError:
+            return {}
+
+
+def comes_back(held: HeldPod) -> bool:
+    verdict = held.life.verdict
+    return (
+        verdict is not None
+        and verdict.reason == EVICTED
+        and held.life.deleted_at is None
+        and held.is_admitted
+        and held.pod.spec.restart_policy != "Never"
+    )
+
+
+def _times(back_off: BackOff) -> str:
+    return "one eviction" if back_off.times == 1 else f"{back_off.times} evictions"

@@ -1,0 +1,142 @@
+"""What was decided under pressure becomes part of the pods' lives, of the journal and of the node's conditions."""
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from evenkeel.agent.event_recorder import Telling
+from evenkeel.agent.parts import Parts
+from evenkeel.agent.pod_loop import Sync
+from evenkeel.host.node_figures import boot_id
+from evenkeel.journal.codec import Unreadable, plain_of, to_text
+from evenkeel.journal.records import NORMAL, WARNING
+from evenkeel.journal.store import JournalError
+from evenkeel.policy.eviction.conditions import Pressure
+from evenkeel.policy.eviction.decide import EVICTED, Eviction, State, of_thresholds
+from evenkeel.policy.eviction.thresholds import Threshold
+from evenkeel.policy.lifecycle.pod_state import Verdict
+from evenkeel.pressure.decision_records import (
+    EVICTION_KIND,
+    Step,
+    eviction_given,
+    eviction_said,
+    state_from,
+    state_plain,
+)
+
+
+class NodeConditions:
+    """`on_change` is called after each change."""
+
+    def __init__(self, sync: Sync, telling: Telling) -> None:
+        self.on_change: Callable[[], None] = lambda: None
+        self._sync = sync
+        self._telling = telling
+        self._of: dict[str, tuple[str, ...]] = {}
+
+    def set(self, source: str, conditions: Sequence[str]) -> None:
+        """What `source`, one of those who watch, finds now."""
+        self._of[source] = tuple(conditions)
+        before = self._sync.pressures
+        held = {condition for found in self._of.values() for condition in found}
+        now = tuple(str(one) for one in Pressure if one in held)
+        now += tuple(sorted(held.difference(Pressure)))
+        if now == before:
+            return
+        self._sync.pressures = now
+        for condition in now:
+            if condition not in before:
+                self._telling.tell(WARNING, f"NodeHas{condition}", f"the node is under {condition}")
+        for condition in before:
+            if condition not in now:
+                self._telling.tell(NORMAL, f"NodeHasNo{condition}", f"{condition} is over")
+        self._sync.room_appeared()
+        self.on_change()
+
+
+log = logging.getLogger(__name__)
+
+
+class Outcomes:
+    """Of one who watches; `source` is its name, also in the journal. For the agent's loop alone."""
+
+    def __init__(self, source: str, parts: Parts, conditions: NodeConditions) -> None:
+        self._source = source
+        self._key = f"evictionState:{source}"
+        self._journal = parts.journal
+        self._intents = parts.intents
+        self._holdings = parts.holdings
+        self._sync = parts.sync
+        self._telling = parts.telling
+        self._conditions = conditions
+        self._notes: set[str] = set()
+
+    def evicting(self, uid: str, eviction: Eviction, at: float) -> None:
+        """A pod goes, whole (A20)."""
+        grace = float(eviction.grace_period_seconds)
+        self.evict(uid, eviction.message, at, grace, is_disruption=eviction.limit is None)
+        reason = eviction.shortage or eviction.limit
+        figures = plain_of(to_text(reason)) if reason is not None else {}
+        self._telling.tell(WARNING, EVICTED, eviction.message, eviction.pod, figures=figures)
+        crossed = eviction.shortage.crossed if eviction.shortage is not None else None
+        self._telling.counts.evicted(str(crossed.signal) if crossed is not None else "limit")
+
+    def evict(
+        self, uid: str, message: str, at: float, grace_seconds: float = 0.0, *, is_disruption: bool = True
+    ) -> None:
+        """It ends with this as its verdict, and that is written down now."""
+        self._sync.evict(uid, Verdict("Failed", EVICTED, message, at, grace_seconds, is_disruption))
+        try:
+            self._holdings.commit()
+        except JournalError as error:
+            log.error("%s", error)  # noqa: TRY400 - the next step tries again
+        else:
+            self._intents.taken_up(uid)
+
+    def stepped(self, step: Step, after: State, more: Mapping[str, object]) -> None:
+        """A decision that changed something, after it was carried out."""
+        decision = step.decision
+        took = more.get("tookSeconds")
+        if isinstance(took, float):
+            self._telling.counts.decision_seconds.observe(took)
+        crossed = [str(threshold) for threshold in decision.crossed]
+        before = [str(threshold) for threshold in step.state.first_crossed]
+        for name in crossed:
+            if name not in before:
+                figures = {str(signal): list(seen) for signal, seen in decision.observations.items()}
+                self._telling.tell(
+                    WARNING, "EvictionThresholdMet", f"the node has crossed {name}", figures=figures
+                )
+        for name in before:
+            if name not in crossed:
+                self._telling.tell(NORMAL, "EvictionThresholdOver", f"{name} is no longer the case")
+        self._conditions.set(self._source, decision.conditions)
+        outcome = {**eviction_said(decision), "isDone": step.is_done, "source": self._source, **more}
+        self._telling.decided(EVICTION_KIND, eviction_given(step), outcome)
+        try:
+            self._journal.set_value(self._key, {"boot": boot_id(), "state": state_plain(after)})
+        except JournalError as error:
+            log.error("%s", error)  # noqa: TRY400
+        self._sync.want_step()
+
+    def told(self, type_: str, reason: str, message: str, figures: Mapping[str, object]) -> None:
+        self._telling.tell(type_, reason, message, figures=figures)
+        self._sync.want_step()
+
+    def noted(self, text: str) -> None:
+        """Something that makes the watch worse than it could be; once."""
+        if text not in self._notes:
+            self._notes.add(text)
+            log.warning("%s", text)
+
+    def state_before(self, thresholds: Collection[Threshold]) -> State:
+        """As a former agent left it, if the machine has not been started anew since: its clock has. What it knew of
+        thresholds that are no longer configured is over."""
+        kept = self._journal.value(self._key)
+        if not isinstance(kept, dict) or kept.get("boot") != boot_id():
+            return State()
+        try:
+            state = of_thresholds(state_from(kept.get("state")), thresholds)
+        except Unreadable:
+            return State()
+        self._conditions.set(self._source, state.conditions)
+        return state

@@ -1,0 +1,63 @@
+"""Everything that a decision about evictions would be made on now, whoever watches what (E15)."""
+
+import time
+
+from evenkeel.agent.pod_store import Holdings
+from evenkeel.cgroup.driver import Driver
+from evenkeel.cgroup.tree import Tree
+from evenkeel.policy.eviction.decide import Decision, State, settings_from
+from evenkeel.policy.eviction.snapshot import ContainerFigures, PodFigures, PodSnapshot, Snapshot
+from evenkeel.policy.eviction.thresholds import config_thresholds
+from evenkeel.policy.node_view import NodeView
+from evenkeel.pressure.decision_records import Step, eviction_given
+from evenkeel.pressure.disk.disk_watch import Measured
+from evenkeel.pressure.memory.sampling import Figures
+from evenkeel.pressure.protocol import roster_of
+
+
+def live_snapshot(
+    node: NodeView, tree: Tree | None, holdings: Holdings, driver: Driver, measured: Measured | None
+) -> Snapshot:
+    """Memory is read here and now; disk and processes are as they were `measured`."""
+    figures = Figures(node.profile)
+    try:
+        pods: tuple[PodSnapshot, ...] = ()
+        if tree is not None:
+            roster = roster_of(tree, holdings, driver, node.pods_limits.memory_bytes)
+            figures.follow(roster)
+            _, seen = figures.snapshot(time.monotonic())
+            of_pod = {member.uid: member for member in roster.members}
+            pods = tuple(figures.with_parts(one, of_pod[one.pod.metadata.uid]) for one in seen.pods)
+        else:
+            _, seen = figures.snapshot(time.monotonic())
+    finally:
+        figures.close()
+    if measured is None:
+        return seen._replace(pods=pods)
+    return Snapshot(
+        seen.time_seconds,
+        measured.node._replace(memory=seen.node.memory, pods_cgroup_memory=seen.node.pods_cgroup_memory),
+        tuple(
+            one._replace(stats=_joined(one.stats, measured.pods.get(one.pod.metadata.uid))) for one in pods
+        ),
+    )
+
+
+def live_given(node: NodeView, snapshot: Snapshot) -> dict[str, object]:
+    """As the journal would keep it, with the node's thresholds and settings."""
+    thresholds, settings = config_thresholds(node.config), settings_from(node.config)
+    return eviction_given(Step(State(), snapshot, thresholds, settings, Decision()))
+
+
+def _joined(memory: PodFigures | None, more: PodFigures | None) -> PodFigures | None:
+    if memory is None or more is None:
+        return memory if more is None else more
+    of_container = {one.name: one for one in more.containers}
+    of_memory = {one.name: one for one in memory.containers}
+    containers = tuple(
+        of_container.get(name, ContainerFigures(name))._replace(
+            memory_working_set_bytes=of_memory[name].memory_working_set_bytes if name in of_memory else None
+        )
+        for name in dict.fromkeys((*of_memory, *of_container))
+    )
+    return more._replace(memory_working_set_bytes=memory.memory_working_set_bytes, containers=containers)

@@ -1,0 +1,175 @@
+"""What wakes the watch before its time: the kernel's own events (E1), and the agent's loop.
+
+On cgroup v1 the kernel tells when the usage of the pods' cgroup crosses a mark; on v2 when it meets its limit, and on
+both when tasks stall for memory.
+"""
+
+import os
+import select
+from collections.abc import Sequence
+
+from evenkeel.cgroup.tree import Version
+from evenkeel.errors import reason
+from evenkeel.host.memory_events import MemoryEventsWatch, parse_memory_events
+from evenkeel.host.psi import ArmedTrigger, Kind, Resource, Trigger, cgroup_file, node_file
+from evenkeel.host.v1_notifications import OomNotification, UsageThreshold
+from evenkeel.pressure.protocol import Roster
+
+# Tasks that stood still for memory so long within any such window: it is time to look, whatever was expected.
+STALL = Trigger(Resource.MEMORY, Kind.SOME, 20_000, 500_000)
+
+
+class Wakers:
+    """For one thread, but `wake` is for all."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []  # what the kernel does not tell, and why
+        self._epoll = select.epoll()
+        self._ours = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._epoll.register(self._ours, select.EPOLLIN)
+        self._usage: dict[int, UsageThreshold] = {}  # by descriptor
+        self._stalls: dict[int, ArmedTrigger] = {}
+        self._events: MemoryEventsWatch | None = None
+        self._oom: OomNotification | None = None
+        # v2: the file that counts how often the pods' cgroup itself was out of memory.
+        self._local_events = ""
+        self._ooms = 0
+        self._is_oom = False
+        self._is_crossing = False
+        self._add_stall(node_file(Resource.MEMORY))
+        self._of_node = set(self._stalls)
+
+    def wake(self) -> None:
+        os.eventfd_write(self._ours, 1)
+
+    def follow(self, roster: Roster, marks: Sequence[int]) -> bool:
+        """Listens for the pods' cgroup, and on v1 for its usage crossing one of `marks`. Whether that will be told."""
+        self._drop_all()
+        if not roster.directory:
+            return False
+        is_told = False
+        if roster.version == Version.V1:
+            is_told = bool(marks) and sum(self._add_usage(roster, mark) for mark in marks) == len(marks)
+            self._add_oom(roster)
+        else:
+            self._add_events(roster)
+            self._add_stall(cgroup_file(roster.directory, Resource.MEMORY))
+        return is_told
+
+    def take_oom(self) -> bool:
+        """Whether, since it was last asked, the pods' cgroup had no memory left and the kernel's own killer acted."""
+        is_oom, self._is_oom = self._is_oom, False
+        return is_oom
+
+    def take_crossing(self) -> bool:
+        """Whether, since it was last asked, the usage has crossed a mark."""
+        is_crossing, self._is_crossing = self._is_crossing, False
+        return is_crossing
+
+    def wait(self, seconds: float) -> bool:
+        """Until something happens, or the time is over; whether something did."""
+        try:
+            ready = self._epoll.poll(seconds)
+        except InterruptedError:
+            return True
+        for descriptor, _ in ready:
+            self._take(descriptor)
+        return bool(ready)
+
+    def close(self) -> None:
+        self._drop_all()
+        for trigger in self._stalls.values():
+            trigger.close()
+        self._stalls.clear()
+        self._epoll.close()
+        os.close(self._ours)
+
+    def _take(self, descriptor: int) -> None:
+        """Leaves nothing that would wake us again for the same."""
+        if descriptor == self._ours:
+            os.eventfd_read(self._ours)
+        elif descriptor in self._usage:
+            self._is_crossing = True  # which wakes us once, read or not: there is no time to read it
+        elif descriptor in self._stalls:
+            if self._stalls[descriptor].is_gone():
+                self._epoll.unregister(descriptor)
+                self._stalls.pop(descriptor).close()
+        elif self._oom is not None and descriptor == self._oom.fileno():
+            self._is_oom |= any(True for _ in self._oom.ready())
+        elif self._events is not None:
+            for _ in self._events.ready():
+                pass
+            before, self._ooms = self._ooms, self._count_ooms()
+            self._is_oom |= self._ooms > before
+
+    def _add_usage(self, roster: Roster, mark: int) -> bool:
+        try:
+            source = UsageThreshold(roster.path, roster.directory, mark)
+        except OSError as error:
+            self._note(f"the kernel does not tell of memory thresholds: {reason(error)}")
+            return False
+        self._usage[source.fileno()] = source
+        self._epoll.register(source.fileno(), select.EPOLLIN | select.EPOLLET)
+        return True
+
+    def _add_events(self, roster: Roster) -> None:
+        try:
+            watch = MemoryEventsWatch()
+            try:
+                watch.add(roster.path, roster.directory)
+            except BaseException:
+                watch.close()
+                raise
+        except OSError as error:
+            self._note(f"the kernel does not tell of memory events: {reason(error)}")
+            return
+        self._events = watch
+        self._epoll.register(watch.fileno(), select.EPOLLIN)
+        self._local_events = f"{roster.directory}/memory.events.local"
+        self._ooms = self._count_ooms()
+
+    def _count_ooms(self) -> int:
+        try:
+            with open(self._local_events, encoding="ascii") as file:
+                return parse_memory_events(file.read()).get("oom", 0)
+        except OSError:
+            return self._ooms  # gone, or an old kernel
+
+    def _add_oom(self, roster: Roster) -> None:
+        try:
+            self._oom = OomNotification(roster.path, roster.directory)
+        except OSError as error:
+            self._note(f"the kernel does not tell when its own killer acts: {reason(error)}")
+            return
+        self._epoll.register(self._oom.fileno(), select.EPOLLIN)
+
+    def _add_stall(self, file: str) -> None:
+        try:
+            trigger = ArmedTrigger(file, STALL)
+        except OSError as error:
+            self._note(f"the kernel does not tell of stalls in {file}: {reason(error)}")
+            return
+        self._stalls[trigger.fileno()] = trigger
+        self._epoll.register(trigger.fileno(), select.EPOLLIN)
+
+    def _drop_all(self) -> None:
+        """All but the machine's own stalls."""
+        for source in self._usage.values():
+            self._epoll.unregister(source.fileno())
+            source.close()
+        self._usage.clear()
+        if self._oom is not None:
+            self._epoll.unregister(self._oom.fileno())
+            self._oom.close()
+            self._oom = None
+        if self._events is not None:
+            self._epoll.unregister(self._events.fileno())
+            self._events.close()
+            self._events = None
+        for descriptor in self._stalls.keys() - self._of_node:
+            self._epoll.unregister(descriptor)
+            self._stalls.pop(descriptor).close()
+
+    def _note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)

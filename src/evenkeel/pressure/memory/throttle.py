@@ -1,0 +1,89 @@
+"""Pods above their requests that get no more for a while (A15; cgroup v2): `memory.high` at what they use.
+
+The kernel makes whoever goes beyond it wait. It is part of the plan for as long as it lasts, so that nobody takes it
+for drift. It ends with an agent that is killed, too: the guard puts back what is planned; and it is written down
+before, so that the next agent does if the guard could not, or was told of another plan.
+"""
+
+import logging
+from collections.abc import Collection, Mapping
+
+from evenkeel.agent.parts import Parts
+from evenkeel.cgroup.kernel_files import default_value
+from evenkeel.cgroup.tree import Setting
+from evenkeel.journal.records import NORMAL, WARNING
+from evenkeel.journal.store import JournalError
+from evenkeel.policy.units import bytes_text
+from evenkeel.pressure.guard_client import Guard
+
+log = logging.getLogger(__name__)
+
+SOURCE = "memoryThrottle"
+_KEPT = "memoryThrottled"  # in the journal's values: paths
+_HIGH = "memory.high"
+_REASON = "held at what it uses: others are leaving for want of memory"
+
+
+class Throttle:
+    """For the agent's loop alone."""
+
+    def __init__(self, parts: Parts, guard: Guard) -> None:
+        self._guard = guard
+        self._guarded: frozenset[str] = frozenset()  # files
+        self._cgroups = parts.cgroups
+        self._journal = parts.journal
+        self._holdings = parts.holdings
+        self._sync = parts.sync
+        self._telling = parts.telling
+        self._uids: frozenset[str] = frozenset()
+
+    def take_up(self) -> None:
+        """Before the first pass: what a former agent had throttled, and could not let go."""
+        kept = self._journal.value(_KEPT)
+        for path in kept if isinstance(kept, list) else ():
+            self._cgroups.was_overridden(path, Setting(_HIGH, "", "A15", _REASON))
+
+    def set(self, most_bytes: Mapping[str, int]) -> None:
+        """These pods, by their UIDs, get no more than that; and nobody else is throttled."""
+        if not most_bytes and not self._uids:
+            return
+        wanted = {}
+        for uid, most in most_bytes.items():
+            held = self._holdings.get(uid)
+            cgroup = self._cgroups.of_container(held.pod.key, "") if held is not None else None
+            if held is None or cgroup is None:
+                continue  # it is gone meanwhile
+            wanted[cgroup.path] = (Setting(_HIGH, str(most), "A15", _REASON),)
+            if uid not in self._uids:
+                message = f"memory is short: the pod, above its request, gets no more than {bytes_text(most)} for now"
+                self._telling.tell(WARNING, "Throttled", message, held.pod, figures={"memoryHighBytes": most})
+        for uid in self._uids.difference(most_bytes):
+            held = self._holdings.get(uid)
+            if held is not None:
+                self._telling.tell(
+                    NORMAL, "ThrottleOver", "the pod may use more memory again: enough is back", held.pod
+                )
+        self._uids = frozenset(most_bytes)
+        try:
+            if wanted:
+                self._journal.set_value(_KEPT, list(wanted))
+            guarded = self._lets_go(wanted)
+            self._guard.hold(guarded)
+            self._sync.override(SOURCE, wanted)
+            self._guard.free(self._guarded.difference(guarded))
+            self._guarded = frozenset(guarded)
+            if not wanted:
+                self._journal.set_value(_KEPT, None)
+        except JournalError as error:
+            log.error("%s", error)  # noqa: TRY400
+        self._sync.want_step()
+
+    def _lets_go(self, paths: Collection[str]) -> Mapping[str, str]:
+        """What is to be in which files of these cgroups when it is over."""
+        tree = self._cgroups.planned
+        if tree is None or not paths:
+            return {}
+        default = default_value(_HIGH, tree.version) or ""
+        planned = {one.path: one.value(_HIGH) or default for one in tree.cgroups if one.path in paths}
+        places = {path: self._cgroups.driver.files(path).get("memory") for path in planned}
+        return {f"{place}/{_HIGH}": planned[path] for path, place in places.items() if place is not None}

@@ -1,0 +1,302 @@
+"""Stalls at `memory.high` (C8, E4; cgroup v2): noticed, and resolved as `memoryHighStall` says.
+
+The kernel tells when a container meets its mark; until then nothing is looked at. From then on its usage and its memory
+pressure are, a few times a period, until it has been off the mark for a period. A mark that was raised is part of the
+plan, and is kept over restarts of the agent, until the container ends or its usage has fallen back.
+"""
+
+import asyncio
+import logging
+import time
+from typing import NamedTuple
+
+from evenkeel.agent.parts import Parts
+from evenkeel.cgroup.tree import Cgroup, Kind, Setting, Tree, Version
+from evenkeel.errors import EvenkeelError
+from evenkeel.host.event_stream import EventStream
+from evenkeel.host.event_types import MemoryEvents, SubscriptionEnded
+from evenkeel.host.memory_events import read_at_mark
+from evenkeel.journal.records import NORMAL, WARNING, HeldPod
+from evenkeel.journal.store import JournalError
+from evenkeel.policy.kernel_amounts import PAGE_BYTES
+from evenkeel.policy.lifecycle import changes
+from evenkeel.policy.lifecycle.actions import Stop
+from evenkeel.policy.lifecycle.pod_state import AS_FAILURE
+from evenkeel.policy.memory_stall import (
+    UNLIMITED,
+    Answer,
+    Stall,
+    StallSample,
+    has_fallen_back,
+    raised_bytes,
+    recent,
+    stall,
+)
+from evenkeel.policy.units import bytes_text
+from evenkeel.pressure.decision_records import STALL_KIND, stall_given, stall_said
+
+log = logging.getLogger(__name__)
+
+SOURCE = "memoryStall"
+_RAISED = "memoryHighRaised"  # in the journal's values
+_HIGH, _MAX = "memory.high", "memory.max"
+_LOOKS = 10  # in a period
+
+
+class Raised(NamedTuple):
+    """A mark in place of the planned one."""
+
+    uid: str
+    container: str
+    attempt: int
+    high_bytes: int
+    planned_bytes: int
+
+
+class MemoryStalls:
+    """`take_up` before the first pass, `follow` each tree, `run` until cancelled."""
+
+    def __init__(self, parts: Parts) -> None:
+        node = parts.node
+        self._answer = Answer(node.config.memory_high_stall)
+        self._period = node.config.memory_high_stall_period.seconds
+        self._allocatable_bytes = node.allocatable_bytes
+        self._cgroups = parts.cgroups
+        self._journal = parts.journal
+        self._holdings = parts.holdings
+        self._sync = parts.sync
+        self._telling = parts.telling
+        self._clock = parts.clock
+        self._stream: EventStream | None = None
+        self._known: dict[str, tuple[Cgroup, int | None]] = {}  # containers with their marks, by path
+        self._marked: dict[str, Cgroup] = {}  # containers that have a mark, by path; as planned
+        self._listening: set[str] = set()
+        self._seen: dict[str, tuple[StallSample, ...]] = {}  # of those that are looked at
+        self._reported: set[str] = set()  # stalls that were told of, and are not over
+        self._raised: dict[str, Raised] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def take_up(self) -> None:
+        """What a former agent had raised."""
+        kept = self._journal.value(_RAISED)
+        for path, fields in kept.items() if isinstance(kept, dict) else ():
+            try:
+                self._raised[path] = Raised(*fields)
+            except TypeError:
+                continue
+        self._override()
+
+    def follow(self, tree: Tree) -> None:
+        if tree.version != Version.V2:
+            return
+        planned = self._cgroups.planned or tree
+        before, self._known = self._known, {}
+        for cgroup in planned.cgroups:
+            if cgroup.kind == Kind.CONTAINER:
+                known = before.get(cgroup.path)
+                is_same = known is not None and known[0] is cgroup
+                self._known[cgroup.path] = known if is_same and known else (cgroup, _mark(cgroup))
+        self._marked = {path: one for path, (one, mark) in self._known.items() if mark is not None}
+        for path in [path for path in self._seen if path not in self._marked]:
+            del self._seen[path]
+        self._reported &= self._marked.keys()
+        if self._stream is not None:
+            self._listen(self._stream)
+            self._look_later()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with EventStream() as stream:
+            self._stream = stream
+            self._listen(stream)
+            self._look_at_all()
+            self._look_later()
+            try:
+                async for event in stream:
+                    if isinstance(event, MemoryEvents) and event.high:
+                        self._suspect(event.path)
+                    elif isinstance(event, SubscriptionEnded):
+                        self._listening.discard(event.path)
+            finally:
+                self._stream = None
+                if self._timer is not None:
+                    self._timer.cancel()
+
+    # Listening, and looking
+
+    def _listen(self, stream: EventStream) -> None:
+        """To those that are not looked at anyway."""
+        wanted = self._marked.keys() - self._seen.keys()
+        for path in self._listening - wanted:
+            stream.unwatch(path)
+        for path in wanted - self._listening:
+            directory = self._directory(path)
+            if directory:
+                stream.watch_memory_events(path, directory)
+        self._listening = set(wanted)
+
+    def _look_at_all(self) -> None:
+        """Some may stall since before there was anybody to be told."""
+        for path in self._marked:
+            sample = self._sample(path, time.monotonic())
+            if sample is not None and sample.high_events:
+                self._suspect(path)
+
+    def _suspect(self, path: str) -> None:
+        if path in self._marked and path not in self._seen and self._stream is not None:
+            self._seen[path] = ()
+            self._listening.discard(path)
+            self._stream.unwatch(path)
+            self._look_later()
+
+    def _look_later(self) -> None:
+        if self._timer is None and (self._seen or self._raised):
+            loop = asyncio.get_running_loop()
+            wait = self._period / _LOOKS if self._seen else self._period
+            self._timer = loop.call_later(wait, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._stream is None:
+            return
+        now = time.monotonic()
+        for path, before in list(self._seen.items()):
+            sample = self._sample(path, now)
+            if sample is None or path not in self._seen:
+                self._seen.pop(path, None)
+                continue
+            samples = self._seen[path] = recent((*before, sample), self._period)
+            found = stall(samples, self._period)
+            if found is not None:
+                self._seen[path] = ()
+                self._resolve(path, found, samples)
+            elif _is_off(samples, self._period):
+                del self._seen[path]
+                self._over(path)
+        self._lower_raised(now)
+        self._listen(self._stream)
+        self._look_later()
+
+    def _sample(self, path: str, now: float) -> StallSample | None:
+        return read_at_mark(self._directory(path), now)
+
+    def _directory(self, path: str) -> str:
+        try:
+            return self._cgroups.driver.files(path).get("memory", "")
+        except EvenkeelError:
+            return ""
+
+    # Resolving
+
+    def _resolve(self, path: str, found: Stall, samples: tuple[StallSample, ...]) -> None:
+        cgroup = self._marked[path]
+        held = self._holdings.by_key(cgroup.pod)
+        if held is None or not held.life.container(cgroup.container).is_running:
+            return
+        if self._answer is Answer.RAISE:
+            if self._is_under_way(path, found):
+                return
+            done = self._raise(path, cgroup, held, found)
+        elif self._answer is Answer.KILL:
+            done = "it is killed, and its restart policy says what follows"
+            self._kill(cgroup, held, found)
+        else:
+            done = ""
+            if path in self._reported:
+                return
+        if self._answer is not Answer.KILL:
+            self._reported.add(path)
+        message = f"container {cgroup.container}: {found.sentence}{f'; {done}' if done else ''}"
+        figures = {**found._asdict(), "answer": str(self._answer)}
+        self._telling.tell(WARNING, "MemoryHighStall", message, held.pod, cgroup.container, figures)
+        snapshot = stall_given(held.pod.key, cgroup.container, self._period, samples)
+        outcome = {**stall_said(found), "answer": str(self._answer), "done": done}
+        self._telling.decided(STALL_KIND, snapshot, outcome)
+        self._sync.want_step(held.pod.metadata.uid)
+
+    def _is_under_way(self, path: str, found: Stall) -> bool:
+        """Whether the last step is on its way to the kernel, which drops what is not a whole page of it."""
+        raised = self._raised.get(path)
+        if raised is None:
+            return False
+        return raised.high_bytes == UNLIMITED or found.high_bytes + PAGE_BYTES <= raised.high_bytes
+
+    def _raise(self, path: str, cgroup: Cgroup, held: HeldPod, found: Stall) -> str:
+        planned = _mark(cgroup) or found.high_bytes
+        limit = _number(cgroup.value(_MAX)) or self._allocatable_bytes
+        high = raised_bytes(planned, found.high_bytes, limit)
+        attempt = held.life.container(cgroup.container).attempt
+        self._raised[path] = Raised(held.pod.metadata.uid, cgroup.container, attempt, high, planned)
+        self._keep()
+        self._override()
+        if high == UNLIMITED:
+            return f"nothing but the limit of {bytes_text(limit)} is left to bound it"
+        return f"memory.high is raised to {bytes_text(high)}, towards {bytes_text(limit)}"
+
+    def _kill(self, cgroup: Cgroup, held: HeldPod, found: Stall) -> None:
+        stop = Stop(cgroup.container, found.sentence, 0.0, AS_FAILURE)
+        self._holdings.put_life(held.pod.metadata.uid, changes.asked_to_stop(held.life, stop, self._clock()))
+
+    def _over(self, path: str) -> None:
+        if path in self._reported:
+            self._reported.discard(path)
+            cgroup = self._marked[path]
+            held = self._holdings.by_key(cgroup.pod)
+            message = f"container {cgroup.container} gets on again: it is no longer held up at memory.high"
+            pod = held.pod if held is not None else None
+            self._telling.tell(NORMAL, "MemoryHighStallOver", message, pod, cgroup.container)
+            self._sync.want_step()
+
+    def _lower_raised(self, now: float) -> None:
+        """Puts planned marks back where the container that stalled is gone, or uses little again."""
+        before = dict(self._raised)
+        for path, raised in before.items():
+            held = self._holdings.get(raised.uid)
+            life = held.life.container(raised.container) if held is not None else None
+            if life is None or life.attempt != raised.attempt or path not in self._marked:
+                del self._raised[path]
+                continue
+            sample = self._sample(path, now)
+            if sample is None or has_fallen_back(sample.usage_bytes, raised.planned_bytes):
+                del self._raised[path]
+                if held is not None and sample is not None:
+                    message = (
+                        f"container {raised.container} uses {bytes_text(sample.usage_bytes)}:"
+                        f" memory.high is {bytes_text(raised.planned_bytes)} again, as planned"
+                    )
+                    self._telling.tell(NORMAL, "MemoryHighRestored", message, held.pod, raised.container)
+                    self._sync.want_step()
+        if self._raised != before:
+            self._keep()
+            self._override()
+
+    def _override(self) -> None:
+        wanted = {}
+        for path, raised in self._raised.items():
+            value = "max" if raised.high_bytes == UNLIMITED else str(raised.high_bytes)
+            reason = f"raised from {bytes_text(raised.planned_bytes)}, at which the container stalled"
+            wanted[path] = (Setting(_HIGH, value, "C8", reason),)
+        self._sync.override(SOURCE, wanted)
+
+    def _keep(self) -> None:
+        try:
+            self._journal.set_value(
+                _RAISED, {path: list(raised) for path, raised in self._raised.items()} or None
+            )
+        except JournalError as error:
+            log.error("%s", error)  # noqa: TRY400
+
+
+def _mark(cgroup: Cgroup) -> int | None:
+    """The planned memory.high of a container, if it has one."""
+    return _number(cgroup.value(_HIGH))
+
+
+def _number(value: str | None) -> int | None:
+    return int(value) if value is not None and value.isdecimal() else None
+
+
+def _is_off(samples: tuple[StallSample, ...], period_seconds: float) -> bool:
+    """Whether the mark was not met for a period."""
+    first, last = samples[0], samples[-1]
+    return last.at - first.at >= period_seconds and first.high_events == last.high_events

@@ -1,0 +1,211 @@
+"""The start of a container: image, sandbox, CreateContainer, StartContainer.
+
+An attempt is started at most once. Its labels hold its number, so whatever became of a call that was never answered can
+be found out by looking; nothing is said to have failed before that is known, and before nothing of it is left.
+"""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from evenkeel.cgroup.tree import Naming
+from evenkeel.errors import EvenkeelError
+from evenkeel.runtime.cri import cri_images
+from evenkeel.runtime.cri import cri_pb2 as pb
+from evenkeel.runtime.cri.configs import ATTEMPT, CONTAINER, STATE, UID, container_config
+from evenkeel.runtime.cri.container_calls import is_removed, removed
+from evenkeel.runtime.cri.cri_connection import CallFailed, Connection, RuntimeAway
+from evenkeel.runtime.cri.sandboxes import Sandboxes
+from evenkeel.runtime.environment import identity
+from evenkeel.runtime.interface import Attempt, Launch, StartFailed
+from evenkeel.runtime.paths import TERMINATION_LOG, StatePaths
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+_CREATE_SECONDS = 120.0
+_START_SECONDS = 120.0
+_TRIES = 3
+_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.1, 10.0
+
+
+class _Taken(EvenkeelError):
+    """The container's name is another's, which is not to be seen yet."""
+
+
+class Starts:
+    """`available` returns when the runtime answers again; `has` says which cgroup files this kernel has."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        paths: StatePaths,
+        sandboxes: Sandboxes,
+        naming: Naming,
+        has: Callable[[str], bool],
+        available: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._connection = connection
+        self._paths = paths
+        self._sandboxes = sandboxes
+        self._naming = naming
+        self._has = has
+        self._available = available
+
+    async def begin(self, launch: Launch) -> str:
+        """The ID of the container, which runs, or has run. Raises StartFailed."""
+        tries, why, wait, is_first = 0, "", _FIRST_WAIT_SECONDS, True
+        while tries < _TRIES and wait <= _LONGEST_WAIT_SECONDS:
+            try:
+                # The first time its name tells: it is taken if there is one already.
+                found = "" if is_first else await self._begun_before(launch.attempt)
+                is_first = False
+                return found or await self._begin(launch)
+            except RuntimeAway as error:
+                why = str(error)
+                tries += 1
+                await self._available()
+            except _Taken as error:  # by what a former agent asked for: it is found once it is there
+                why = str(error)
+                await asyncio.sleep(wait)
+                wait *= 2
+        found = await self._settled(launch.attempt)
+        if found:
+            return found
+        raise StartFailed(why)
+
+    async def _begin(self, launch: Launch) -> str:
+        (sandbox, of_sandbox), config = await _both(
+            self._sandboxes.ready(launch, self._naming), self._prepared(launch)
+        )
+        request = pb.CreateContainerRequest(
+            pod_sandbox_id=sandbox.id, config=config, sandbox_config=of_sandbox
+        )
+        try:
+            made = await self._connection.ask(request, pb.CreateContainerResponse, _CREATE_SECONDS)
+        except RuntimeAway:
+            raise
+        except CallFailed as error:
+            if error.is_taken:
+                raise _Taken(error.message) from None
+            raise StartFailed(error.message) from None
+        try:
+            await self._connection.ask(
+                pb.StartContainerRequest(container_id=made.container_id),
+                pb.StartContainerResponse,
+                _START_SECONDS,
+            )
+        except RuntimeAway:
+            raise
+        except CallFailed as error:
+            await removed(self._connection, made.container_id)
+            raise StartFailed(error.message) from None
+        return made.container_id
+
+    async def _prepared(self, launch: Launch) -> pb.ContainerConfig:
+        """Everything that a container needs but its sandbox, which takes longer: nothing of it is left to do then."""
+        image = await cri_images.have(self._connection, launch.container)
+        wrong = root_refusal(launch, image)
+        if wrong:
+            raise StartFailed(wrong)
+        self._make_message_file(launch.attempt)
+        return container_config(launch, self._paths, self._has)
+
+    async def _begun_before(self, attempt: Attempt) -> str:
+        """One that was made and never started is removed: the plan may be another by now. A runtime that is still busy
+        with what a former agent asked of it refuses that, until it is known what came of it."""
+        wait = _FIRST_WAIT_SECONDS
+        while True:
+            never_started = []
+            for one in await self._of(attempt):
+                if await self._has_run(one):
+                    return one.id
+                never_started.append(one.id)
+            if not never_started or all([await is_removed(self._connection, id_) for id_ in never_started]):
+                return ""
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
+
+    async def _has_run(self, one: pb.Container) -> bool:
+        """A start that was cut off leaves a container that has ended and never began."""
+        if one.state != pb.ContainerState.CONTAINER_EXITED:
+            return one.state != pb.ContainerState.CONTAINER_CREATED
+        return await started_at(self._connection, one.id) > 0
+
+    async def _settled(self, attempt: Attempt) -> str:
+        while True:
+            try:
+                return await self._begun_before(attempt)
+            except RuntimeAway:
+                await self._available()
+
+    async def _of(self, attempt: Attempt) -> list[pb.Container]:
+        labels = {
+            STATE: self._paths.root,
+            UID: attempt.uid,
+            CONTAINER: attempt.container,
+            ATTEMPT: str(attempt.number),
+        }
+        answer = await self._connection.ask(
+            pb.ListContainersRequest(filter=pb.ContainerFilter(label_selector=labels)),
+            pb.ListContainersResponse,
+        )
+        return list(answer.containers)
+
+    def _make_message_file(self, attempt: Attempt) -> None:
+        directory = self._paths.attempt(*attempt)
+        try:
+            os.makedirs(directory, 0o700, exist_ok=True)
+            path = f"{directory}/{TERMINATION_LOG}"
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666))
+            os.chmod(path, 0o666)  # noqa: S103 whoever the container runs as writes to it
+        except OSError as error:
+            why = (error.strerror or str(error)).lower()
+            raise StartFailed(f"the attempt's directory {directory} cannot be made: {why}") from None
+
+
+async def _both(one: Coroutine[Any, Any, A], other: Coroutine[Any, Any, B]) -> tuple[A, B]:
+    """Beside each other, and both to their end: a sandbox that is being made is known of when it is made. What the
+    second has to say comes first: who waits for an image is not told of a sandbox."""
+    first, second = await asyncio.gather(one, other, return_exceptions=True)
+    if isinstance(second, BaseException):
+        raise second
+    if isinstance(first, BaseException):
+        raise first
+    return first, second
+
+
+async def started_at(connection: Connection, id_: str) -> float:
+    """Seconds since the epoch; 0 of one that was never started, or is gone. Raises RuntimeAway."""
+    try:
+        answer = await connection.ask(pb.ContainerStatusRequest(container_id=id_), pb.ContainerStatusResponse)
+    except RuntimeAway:
+        raise
+    except CallFailed:
+        return 0.0
+    return answer.status.started_at / 1e9
+
+
+def root_refusal(launch: Launch, image: pb.Image) -> str:
+    """Why the container may not run as who it would be; empty if it may. Pure."""
+    who = identity(launch.pod, launch.container)
+    if not who.must_not_be_root:
+        return ""
+    if who.uid is not None:
+        is_root = who.uid == 0
+    elif image.HasField("uid"):
+        is_root = image.uid.value == 0
+    else:
+        is_root = image.username in ("", "root")
+        if not is_root:
+            return (
+                f"securityContext.runAsNonRoot is true, and image {launch.container.image} names user "
+                f"{image.username}, of whom only the image knows the number: set runAsUser"
+            )
+    if is_root:
+        return (
+            "securityContext.runAsNonRoot is true, and the container would run as root: set runAsUser to a number "
+            "above 0"
+        )
+    return ""

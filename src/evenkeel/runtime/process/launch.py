@@ -1,0 +1,151 @@
+"""From what the agent asks for to everything a child needs to become the container: a `spawn.Plan`. Pure."""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from evenkeel.api.container import Container
+from evenkeel.api.pod import Pod
+from evenkeel.cgroup.drivers.v1 import UNIFIED
+from evenkeel.cgroup.tree import Version
+from evenkeel.runtime import volumes
+from evenkeel.runtime.environment import arguments, environment, groups, identity
+from evenkeel.runtime.interface import Launch, StartFailed
+from evenkeel.runtime.log_relay import LogLimits
+from evenkeel.runtime.paths import StatePaths
+from evenkeel.runtime.process.process_refusals import Powers, users_refusal
+from evenkeel.runtime.process.supervisor import rootfs
+from evenkeel.runtime.process.supervisor.cgroup_entry import OF_PROCESSES, OF_THREADS
+from evenkeel.runtime.process.supervisor.rootfs import PROC_SETTINGS, FilesystemSpec, Mount
+from evenkeel.runtime.process.supervisor.spawn import Plan
+from evenkeel.runtime.procfs import Mounted, is_below, other_ways, read_mounts
+
+_TERMINATION_MESSAGE_PATH = "/dev/termination-log"  # Kubernetes' own, where the manifest has none
+# Kernel interfaces: root can change the machine through them wherever they are mounted.
+_KERNEL_FILESYSTEMS = frozenset(
+    ("cgroup", "cgroup2", "sysfs", "proc", "securityfs", "debugfs", "tracefs", "configfs", "bpf", "efivarfs", "pstore")
+)  # fmt: skip
+
+
+class Surroundings(NamedTuple):
+    """Places on the host that containers must not reach as they are."""
+
+    hidden: tuple[str, ...] = ()  # other ways to the state directory
+    read_only: tuple[str, ...] = ()  # cgroups and the like, mounted elsewhere than in /sys
+    proc_settings: tuple[str, ...] = PROC_SETTINGS
+
+
+def surroundings(paths: StatePaths) -> Surroundings:
+    """As /proc/self/mountinfo has them now. Once a pod is often enough."""
+    mounts = read_mounts()
+    hidden = tuple(path for path in other_ways(paths.root, mounts) if _is_directory(path))
+    settings = tuple(name for name in PROC_SETTINGS if os.path.exists(f"/proc/{name}"))
+    return Surroundings(hidden, kernel_mounts(paths.root, mounts), settings)
+
+
+def filesystem_spec(
+    pod: Pod,
+    container: Container,
+    attempt: int,
+    paths: StatePaths,
+    *,
+    image_directory: str,  # of `images.Images.directory`; "" is the host
+    around: Surroundings,
+) -> FilesystemSpec:
+    """Pure: the pod's volumes are where `volumes.prepare` puts them."""
+    by_name = {volume.name: volume for volume in pod.spec.volumes}
+    mounts = tuple(
+        Mount(
+            source=volumes.source_path(pod, by_name[mount.name], paths),
+            target=os.path.normpath(f"/{mount.mount_path.lstrip('/')}"),
+            sub_path=mount.sub_path,
+            is_read_only=mount.read_only,
+            is_ours=by_name[mount.name].host_path is None,
+        )
+        for mount in container.volume_mounts
+    )
+    security = container.security_context
+    return FilesystemSpec(
+        state_directory=paths.root,
+        attempt_directory=paths.attempt(pod.metadata.uid, container.name, attempt),
+        image=image_directory,
+        mounts=mounts,
+        is_read_only=bool(security and security.read_only_root_filesystem),
+        termination_message_path=container.termination_message_path or _TERMINATION_MESSAGE_PATH,
+        proc_settings=around.proc_settings,
+        hidden=around.hidden,
+        read_only=around.read_only,
+    )
+
+
+def kernel_mounts(directory: str, mounts: Sequence[Mounted]) -> tuple[str, ...]:
+    """Where kernel interfaces are mounted besides /sys and /proc. Pure."""
+    points = (mount.point for mount in mounts if mount.kind in _KERNEL_FILESYSTEMS)
+    return tuple(
+        dict.fromkeys(
+            point
+            for point in points
+            if not any(is_below(point, known) for known in ("/sys", "/proc", directory))
+        )
+    )
+
+
+def _is_directory(path: str) -> bool:
+    try:
+        return os.path.isdir(path)
+    except ValueError:
+        return False
+
+
+_LONGEST_HOSTNAME = 63
+
+
+def plan_of(
+    launch: Launch,
+    paths: StatePaths,
+    powers: Powers,
+    *,
+    procs: tuple[str, ...],
+    image_directory: str,
+    around: Surroundings,
+    limits: LogLimits,
+) -> Plan:
+    """Raises StartFailed. `procs` are the `entrances` of the launch's cgroup."""
+    pod, container, attempt = launch.pod, launch.container, launch.attempt
+    wrong = users_refusal(pod, container, powers)
+    if wrong:
+        raise StartFailed(wrong)
+    argv = arguments(pod, container)
+    if not container.command:
+        raise StartFailed("command is missing: write the program and its arguments")
+    metadata = pod.metadata
+    hostname = (pod.spec.hostname or metadata.name)[:_LONGEST_HOSTNAME].rstrip("-.")
+    who = identity(pod, container)
+    spec = filesystem_spec(
+        pod, container, attempt.number, paths, image_directory=image_directory, around=around
+    )
+    return Plan(
+        argv=argv,
+        env=tuple(environment(pod, container, hostname).items()),
+        cgroup=launch.cgroup,
+        procs=procs,
+        log=paths.log(metadata.namespace, metadata.name, attempt.uid, attempt.container, attempt.number),
+        log_limits=tuple(limits),
+        filesystem=rootfs.as_json(spec),
+        working_directory=container.working_dir,
+        uid=who.uid,
+        gid=who.gid,
+        groups=groups(pod),
+        hostname=hostname,
+        oom_score_adj=launch.oom_score_adj or 0,  # never the keeper's own
+        message_policy=container.termination_message_policy,
+    )
+
+
+def entrances(directories: Mapping[str, str], version: Version) -> tuple[str, ...]:
+    """The files by which a child of the keeper enters a cgroup, one a hierarchy. `directories` are the driver's."""
+    found = {}
+    for controller, directory in directories.items():
+        is_v1 = version == Version.V1 and controller != UNIFIED
+        found[directory] = f"{directory}/{OF_THREADS if is_v1 else OF_PROCESSES}"
+    return tuple(found.values())

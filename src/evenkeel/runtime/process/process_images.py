@@ -1,0 +1,208 @@
+"""Root filesystems: `image: host`, a directory, or an archive that is unpacked once.
+
+There is no registry here: what Kubernetes calls an image is a path of this machine.
+"""
+
+import hashlib
+import os
+import secrets
+import stat
+import threading
+from typing import IO
+
+from evenkeel.api.container import Container
+from evenkeel.api.pod import Pod
+from evenkeel.runtime.paths import StatePaths, attempts_of, every_attempt, read_json
+from evenkeel.runtime.process.archives import ImageRefused, unpack
+from evenkeel.runtime.process.supervisor.rootfs import UPPER
+from evenkeel.runtime.process.supervisor_protocol import LAUNCH
+from evenkeel.runtime.procfs import is_below, other_ways, read_mounts
+from evenkeel.runtime.tree_removal import Resists, remove_tree
+
+__all__ = ("HOST", "ImageRefused", "Images", "refusal", "with_absolute_images")
+
+HOST = "host"
+_FORMS = (
+    "host, or the path of a directory or archive with a root filesystem, as /srv/images/app.tar.gz or ./app"
+)
+_UNFINISHED = ".unpacking-"
+_READ_BYTES = 1 << 20
+
+
+def refusal(image: str) -> str:
+    """Why `image` cannot be run here; empty if it can, as far as its form tells. Pure."""
+    if not image:
+        return f"missing: write {_FORMS}"
+    if "\0" in image:
+        return "a path has no zero byte"
+    if image == HOST or image.startswith("/"):
+        return ""
+    if _is_relative(image):
+        return (
+            f"{image[:200]}: a relative path is relative to its manifest's file, and this pod comes from none"
+        )
+    return f"{image[:200]}: images of a registry cannot be had here; write {_FORMS}"
+
+
+def with_absolute_images(pod: Pod, manifest_directory: str) -> Pod:
+    """The pod with `./…` and `../…` images made absolute, relative to the manifest they were written in. Pure."""
+
+    def absolute(containers: tuple[Container, ...]) -> tuple[Container, ...]:
+        return tuple(
+            container._replace(image=os.path.normpath(os.path.join(manifest_directory, container.image)))
+            if _is_relative(container.image)
+            else container
+            for container in containers
+        )
+
+    spec = pod.spec
+    if not any(_is_relative(container.image) for container in spec.every_container):
+        return pod
+    return pod._replace(
+        spec=spec._replace(
+            containers=absolute(spec.containers), init_containers=absolute(spec.init_containers)
+        )
+    )
+
+
+class Images:
+    """The images of one state directory. Threads may use it at the same time; an archive is unpacked once."""
+
+    def __init__(self, paths: StatePaths) -> None:
+        self._paths = paths
+        self._lock = threading.Lock()
+        self._unpacking: dict[str, threading.Lock] = {}  # by path: one after the other
+        self._known: dict[tuple[object, ...], str] = {}  # which archive, as it was, is in which directory
+
+    def directory(self, image: str) -> str:
+        """The directory that holds the root filesystem, unpacked if need be; "" is the host's. Blocks: run it in a
+        thread. Raises ImageRefused."""
+        if problem := refusal(image):
+            raise ImageRefused(f"image {problem}")
+        if image == HOST:
+            return ""
+        try:
+            status = os.stat(image)
+            if stat.S_ISDIR(status.st_mode):
+                return self._whole_directory(image)
+            if not stat.S_ISREG(status.st_mode):
+                raise ImageRefused(f"image {image} is neither a directory nor an archive")
+            with self._lock:
+                lock = self._unpacking.setdefault(image, threading.Lock())
+            with lock:
+                return self._ready(image) or self._unpacked(image)
+        except (OSError, ValueError) as error:
+            raise ImageRefused(f"image {image} cannot be used: {_why(error)}") from None
+
+    def is_ready(self, image: str) -> bool:
+        """Whether `directory` would answer at once, so that it need not go to a thread."""
+        try:
+            return image == HOST or stat.S_ISDIR(os.stat(image).st_mode) or bool(self._ready(image))
+        except (OSError, ValueError):
+            return False
+
+    def remove_unused(self, directories: frozenset[str]) -> None:
+        """Removes unpacked archives other than `directories`, and half-unpacked ones. Nothing is being unpacked
+        meanwhile. Raises ImageRefused where something resists."""
+        try:
+            names = os.listdir(self._paths.images)
+        except FileNotFoundError:
+            return
+        for name in names:
+            path = os.path.join(self._paths.images, name)
+            if path not in directories:
+                try:
+                    remove_tree(path)
+                except Resists as error:
+                    raise ImageRefused(error.message) from None
+        self._known.clear()
+
+    def _ready(self, image: str) -> str:
+        directory = self._known.get(_identity(image, os.stat(image)), "")
+        return directory if directory and os.path.isdir(directory) else ""
+
+    def _unpacked(self, image: str) -> str:
+        descriptor = os.open(image, os.O_RDONLY | os.O_CLOEXEC)
+        with open(descriptor, "rb") as archive:
+            identity = _identity(image, os.fstat(descriptor))
+            digest = hashlib.sha256()
+            while part := archive.read(_READ_BYTES):
+                digest.update(part)
+            directory = self._paths.image(digest.hexdigest())
+            if not os.path.isdir(directory):
+                archive.seek(0)
+                self._unpack(archive, image, directory)
+        self._known[identity] = directory
+        return directory
+
+    def _unpack(self, archive: IO[bytes], image: str, directory: str) -> None:
+        """Into a directory beside, which then takes the name: a directory of that name is always a whole image."""
+        os.makedirs(self._paths.images, 0o700, exist_ok=True)
+        unfinished = os.path.join(self._paths.images, f"{_UNFINISHED}{secrets.token_hex(8)}")
+        os.mkdir(unfinished, 0o700)
+        try:
+            root = unpack(archive, unfinished, image)
+            try:
+                os.rename(root, directory)
+            except OSError:
+                if not os.path.isdir(directory):  # the same archive under another name was faster
+                    raise
+        finally:
+            remove_tree(unfinished)
+
+    def _whole_directory(self, image: str) -> str:
+        """Raises ImageRefused for one in which the state directory is, or that is in it: pods would see it."""
+        directory, root = os.path.realpath(image), self._paths.root
+        for way in (root, *other_ways(root, read_mounts())):
+            if is_below(way, directory):
+                raise ImageRefused(
+                    f"image {image} has the agent's state directory {way} in it; write image: host"
+                )
+            if is_below(directory, way):
+                raise ImageRefused(f"image {image} lies in the agent's state directory, which is no pod's")
+        return directory
+
+
+def _is_relative(image: str) -> bool:
+    return image.startswith(("./", "../")) or image in (".", "..")
+
+
+def _identity(image: str, status: os.stat_result) -> tuple[object, ...]:
+    """Of a file as it is: another content has another one."""
+    return (image, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def _why(error: Exception) -> str:
+    return ((isinstance(error, OSError) and error.strerror) or str(error)).lower()
+
+
+def layers_of(pod: Pod, paths: StatePaths) -> tuple[tuple[str, str], ...]:
+    """What the attempts of each container have written over their image: the container's name, and the directory."""
+    uid = pod.metadata.uid
+    tried = tuple(attempts_of(uid, paths))
+    return tuple(
+        (name, f"{paths.attempt(uid, name, number)}/{UPPER}")
+        for container in pod.spec.every_container
+        for name, number in tried
+        if name == container.name
+    )
+
+
+def images_in_use(paths: StatePaths) -> frozenset[str]:
+    """The directories that containers run from, or are about to. Of one whose plan cannot be read that is not known:
+    then it may be any of them."""
+    used = set()
+    for uid, container, number in every_attempt(paths):
+        plan = read_json(paths.attempt(uid, container, number), LAUNCH)
+        filesystem = plan.get("filesystem") if plan is not None else None
+        if not isinstance(filesystem, dict):
+            return _every_image(paths)
+        used.add(str(filesystem.get("image", "")))
+    return frozenset(used)
+
+
+def _every_image(paths: StatePaths) -> frozenset[str]:
+    try:
+        return frozenset(f"{paths.images}/{name}" for name in os.listdir(paths.images))
+    except OSError:
+        return frozenset()

@@ -1,0 +1,99 @@
+"""What of a pod this runtime cannot honour, as far as its manifest tells. Pure.
+
+`refusal` is asked when a pod arrives; `users_refusal` when a container starts, for Kubernetes too takes such a pod and
+then does not start the container.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from evenkeel.api.container import Container
+from evenkeel.api.pod import Pod
+from evenkeel.policy.admission import Refusal
+from evenkeel.runtime import environment, volumes
+from evenkeel.runtime.environment import groups, identity
+from evenkeel.runtime.process import process_images
+
+REASON = "NotHonoured"
+
+
+class Powers(NamedTuple):
+    """What this process may do."""
+
+    uid: int
+    gid: int
+    has_namespaces: bool = True
+
+    @property
+    def is_root(self) -> bool:
+        return self.uid == 0
+
+
+def refusal(pod: Pod, powers: Powers) -> Refusal | None:
+    for field, container in _containers(pod):
+        wrong = process_images.refusal(container.image)
+        if wrong:
+            return Refusal(REASON, f"{field}.image: {wrong}")
+        if not container.command:
+            return Refusal(
+                REASON,
+                f"{field}.command: missing, and image {container.image} has no program of its own: write the "
+                'program and its arguments, such as ["sleep", "60"]',
+            )
+        wrong = environment.refusal(pod, container)
+        if wrong:
+            return Refusal(REASON, f"{field}.{wrong}")
+        wrong = _user(pod, container, powers)
+        if wrong:
+            return Refusal(REASON, f"{field}.securityContext: {wrong}")
+        if not powers.has_namespaces and container.image != process_images.HOST:
+            return Refusal(
+                REASON,
+                f"{field}.image: {container.image} needs a mount namespace, which the kernel does not give this "
+                "user: run the agent as root, or use image host",
+            )
+    if not powers.has_namespaces and pod.spec.volumes:
+        return Refusal(
+            REASON,
+            "spec.volumes: volumes need a mount namespace, which the kernel does not give this user: run the agent "
+            "as root, or allow user namespaces (sysctl kernel.unprivileged_userns_clone=1)",
+        )
+    wrong = volumes.refusal(pod, is_root=powers.is_root)
+    return Refusal(REASON, wrong) if wrong else None
+
+
+def users_refusal(pod: Pod, container: Container, powers: Powers) -> str:
+    """Why the container may not run as who it would be; empty if it may."""
+    who = identity(pod, container)
+    uid = powers.uid if who.uid is None else who.uid
+    if who.must_not_be_root and uid == 0:
+        said = "runAsUser is 0" if who.uid == 0 else "without runAsUser it would be root"
+        return f"securityContext.runAsNonRoot is true, and {said}: set runAsUser to a number above 0"
+    return _user(pod, container, powers)
+
+
+def _user(pod: Pod, container: Container, powers: Powers) -> str:
+    if powers.is_root:
+        return ""
+    who = identity(pod, container)
+    for name, asked, own in (
+        ("runAsUser", who.uid, powers.uid),
+        ("runAsGroup", who.gid, powers.gid),
+    ):
+        if asked is not None and asked != own:
+            return (
+                f"{name} {asked} is not {own}, which the agent runs as: only root can give containers another"
+            )
+    other = [group for group in groups(pod) if group != powers.gid]
+    if other:
+        return f"group {other[0]} (supplementalGroups or fsGroup): only root can give containers other groups"
+    return ""
+
+
+def _containers(pod: Pod) -> Iterator[tuple[str, Container]]:
+    for name, containers in (
+        ("initContainers", pod.spec.init_containers),
+        ("containers", pod.spec.containers),
+    ):
+        for index, container in enumerate(containers):
+            yield f"spec.{name}[{index}]", container

@@ -1,0 +1,407 @@
+"""The runtime that runs pods as processes of this machine: the agent's side of it.
+
+What is asked for is handed to the keeper; what it knows is here, in a table: every attempt that runs, or has ended and
+was not forgotten. The table is read anew, from the keeper and from disk, whenever there is a new keeper.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from evenkeel.api.config import KubeletConfiguration
+from evenkeel.api.pod import Pod
+from evenkeel.cgroup.driver import CgroupError, Driver
+from evenkeel.cgroup.drivers.processes import PLACEHOLDER
+from evenkeel.cgroup.tree import Naming, Setting
+from evenkeel.errors import EvenkeelError
+from evenkeel.policy.admission import Refusal
+from evenkeel.runtime import base_runtime, syscalls, volumes
+from evenkeel.runtime.base_runtime import Ground
+from evenkeel.runtime.interface import (
+    Attempt,
+    Directories,
+    ExecResult,
+    Exit,
+    Exited,
+    Launch,
+    Placed,
+    Readiness,
+    Record,
+    RuntimeLost,
+    StartFailed,
+)
+from evenkeel.runtime.paths import every_attempt, write_json
+from evenkeel.runtime.process import process_images, process_refusals, supervisor_link, supervisor_protocol
+from evenkeel.runtime.process.attempt_table import Known, Listed, listed
+from evenkeel.runtime.process.launch import Surroundings, entrances, plan_of, surroundings
+from evenkeel.runtime.process.process_images import Images
+from evenkeel.runtime.process.supervisor_connection import KeeperConnection, KeeperLost, KeeperRefused
+from evenkeel.runtime.process.supervisor_link import Presence
+from evenkeel.runtime.process.supervisor_protocol import BadMessage, ExitFile, Message, ProcessFile
+from evenkeel.runtime.procfs import MountWatch, Process, process_at
+
+_TERM, _KILL = 15, 9
+_THREADS = 16
+_STRAY_SECONDS = 2.0
+_KILLED_SECONDS = 10.0  # after the kill of a cgroup, for the keeper to take note
+_EXECUTION_SLACK_SECONDS = 10.0
+
+
+class ProcessRuntime(Ground):
+    """Containers as processes that the keeper keeps."""
+
+    def __init__(
+        self,
+        state_directory: str,
+        make_driver: Callable[[], Driver],
+        config: KubeletConfiguration,
+        *,
+        allocatable_memory_bytes: int | None = None,
+    ) -> None:
+        super().__init__(state_directory, make_driver, config, _THREADS, allocatable_memory_bytes)
+        self._powers = process_refusals.Powers(os.geteuid(), os.getegid())
+        self._images = Images(self._paths)
+        self._around: Surroundings | None = None
+        self._mounts = MountWatch()
+        self._driver: Driver | None = None
+        self._keeper = Presence(self._paths.root, self._heard, self._take_up, self._lost, self._tell_loss)
+        self._daemon: Process | None = None  # the last keeper, which may be gone
+        self._known = Known()
+        self._starting: dict[Attempt, asyncio.Future[Record]] = {}
+        self._early: dict[Attempt, ExitFile] = {}  # ends of those whose start has not been taken note of
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._collecting: asyncio.Task[None] | None = None  # unused images are being removed
+
+    def refusal(self, pod: Pod) -> Refusal | None:
+        return process_refusals.refusal(pod, self._powers)
+
+    async def open(self) -> None:
+        self._make_directories()
+        syscalls.set_child_subreaper()
+        self._driver = self._make_driver()
+        await self._keeper.open()
+
+    async def close(self) -> None:
+        await self._keeper.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._end_threads()
+        self._mounts.close()
+        if self._driver is not None:
+            self._driver.close()
+
+    @property
+    def readiness(self) -> Readiness:
+        is_ready = self._keeper.is_ready
+        return Readiness(
+            is_ready,
+            "pods are processes of this machine" if is_ready else "the process that keeps containers is gone",
+        )
+
+    def placed(self, uid: str) -> Placed | None:  # noqa: ARG002
+        return None
+
+    async def containers(self) -> Mapping[Attempt, Record]:
+        await self._keeper.keeper()
+        return dict(self._known.records)
+
+    async def prepare(self, pod: Pod) -> None:
+        if not pod.spec.volumes:
+            return
+        allocatable = self._allocatable_memory_bytes
+        make = partial(volumes.prepare, pod, self._paths, allocatable_memory_bytes=allocatable)
+        try:
+            await self._in_thread(make)
+        except EvenkeelError as error:
+            raise StartFailed(error.message, hint=error.hint) from None
+
+    # Starting
+
+    async def start(self, launch: Launch) -> Record:
+        attempt = launch.attempt
+        if attempt in self._known:
+            return self._known.records[attempt]
+        under_way = self._starting.get(attempt)
+        if under_way is not None:
+            return await asyncio.shield(under_way)
+        # A task of its own: whoever asked may stop waiting, and the start is known all the same.
+        task = asyncio.ensure_future(self._start(launch))
+        self._starting[attempt] = task
+        task.add_done_callback(lambda _: self._started(attempt))
+        self._keep(task)
+        return await asyncio.shield(task)
+
+    async def _start(self, launch: Launch) -> Record:
+        attempt = launch.attempt
+        try:
+            await self._write_plan(launch)
+        except StartFailed:
+            raise
+        except EvenkeelError as error:
+            raise StartFailed(error.message, hint=error.hint) from None
+        except OSError as error:
+            raise StartFailed(
+                f"the start cannot be written down in {self._paths.attempt(*attempt)}: {_reason(error)}"
+            ) from None
+        try:
+            answer = await self._keeper.ask("start", attempt, lambda: attempt in self._known)
+        except KeeperRefused as error:
+            if error.is_known:
+                await self._read_anew(await self._keeper.keeper())
+                if attempt in self._known:
+                    return self._known.records[attempt]
+            await self._remove_attempt(attempt)
+            raise StartFailed(error.message, hint=error.hint) from None
+        except KeeperLost:
+            raise StartFailed("the process that keeps containers ends whenever it is started") from None
+        told = None if answer is None else listed(answer)
+        if told is not None:
+            self._known.note_process(attempt, told.process)
+            if told.ended is not None:
+                self._note_end(attempt, told.ended)
+        ended = self._early.pop(attempt, None)
+        if ended is not None:
+            self._note_end(attempt, ended)
+        self._leave_scope(launch)
+        return self._known.records[attempt]
+
+    async def _write_plan(self, launch: Launch) -> None:
+        assert self._driver is not None
+        if self._around is None or self._mounts.have_changed():
+            self._around = surroundings(self._paths)
+        image = launch.container.image
+        if self._collecting is not None:
+            await asyncio.wait([self._collecting])
+        if self._images.is_ready(image):
+            image_directory = self._images.directory(image)
+        else:
+            image_directory = await self._in_thread(partial(self._images.directory, image))
+        plan = plan_of(
+            launch,
+            self._paths,
+            self._powers,
+            procs=entrances(self._driver.files(launch.cgroup), self._driver.version),
+            image_directory=image_directory,
+            around=self._around,
+            limits=self._limits,
+        )
+        directory = self._paths.attempt(*launch.attempt)
+        volumes.make_directory(directory)
+        write_json(directory, supervisor_protocol.LAUNCH, plan._asdict())
+
+    def _started(self, attempt: Attempt) -> None:
+        """Whoever waits for the start hears of it before it hears of an end that followed at once."""
+        self._starting.pop(attempt, None)
+        record = self._known.records.get(attempt)
+        if record is not None and record.exit is not None:
+            asyncio.get_running_loop().call_soon(self._events.put_nowait, Exited(record.attempt, record.exit))
+
+    def _leave_scope(self, launch: Launch) -> None:
+        """Under systemd a sleeper held the container's place: the container is there now."""
+        process = self._known.process(launch.attempt)
+        if process is not None and self._driver is not None and self._driver.naming == Naming.SYSTEMD:
+            self._keep(asyncio.ensure_future(self._in_thread(partial(self._add, process))))
+
+    def _add(self, process: ProcessFile) -> None:
+        driver = self._make_driver()
+        try:
+            driver.add_process(process.cgroup, process.pid)
+        except CgroupError:  # it has ended already
+            with suppress(CgroupError):
+                driver.remove(f"{process.cgroup}/{PLACEHOLDER}")
+        finally:
+            driver.close()
+
+    # Stopping
+
+    async def stop(self, attempt: Attempt, grace_seconds: float) -> None:
+        under_way = self._starting.get(attempt)
+        if under_way is not None:
+            await asyncio.wait([under_way])
+        if not self._known.runs(attempt):
+            return
+        ended = self._known.end_of(attempt)
+        if grace_seconds > 0:
+            with suppress(KeeperLost):
+                await self._keeper.ask("signal", attempt, signal=_TERM)
+            await asyncio.wait([ended], timeout=grace_seconds)
+        process = self._known.process(attempt)
+        if not ended.done() and process is not None:
+            await self._killed(process.cgroup)
+            # Its processes may live elsewhere by now (B13); with the first of a pid namespace all of it ends.
+            with suppress(KeeperLost):
+                await self._keeper.ask("signal", attempt, signal=_KILL)
+        await asyncio.wait([ended], timeout=_KILLED_SECONDS)
+        if not ended.done():
+            raise EvenkeelError(
+                f"container {attempt.container} was killed, and process {process.pid if process else '?'} is still "
+                "there",
+                hint="it waits for a device or a network filesystem",
+            )
+
+    # Everything else
+
+    async def update(self, attempt: Attempt, settings: tuple[Setting, ...]) -> None: ...
+
+    async def execute(self, attempt: Attempt, command: tuple[str, ...], timeout_seconds: float) -> ExecResult:
+        keeper = await self._keeper.keeper()
+        try:
+            answer = await asyncio.wait_for(
+                keeper.ask("execute", attempt=list(attempt), command=list(command), seconds=timeout_seconds),
+                timeout_seconds + _EXECUTION_SLACK_SECONDS,
+            )
+        except KeeperRefused as error:
+            raise StartFailed(error.message, hint=error.hint) from None
+        except BadMessage as error:
+            raise StartFailed(f"the command cannot be handed on: {error}") from None
+        except KeeperLost:
+            raise StartFailed(
+                "the process that keeps containers went away before the command had ended"
+            ) from None
+        except TimeoutError:
+            return ExecResult(None, "")
+        code = answer.get("exit_code")
+        return ExecResult(code if isinstance(code, int) else None, str(answer.get("output", "")))
+
+    async def forget(self, attempt: Attempt) -> None:
+        if self._known.runs(attempt):
+            return
+        self._known.forget(attempt)
+        with suppress(KeeperLost):
+            await self._keeper.ask("forget", attempt)
+        await self._remove_attempt(attempt)
+
+    async def remove(self, uid: str) -> None:
+        for attempt in [attempt for attempt in self._known.records if attempt.uid == uid]:
+            await self.forget(attempt)
+        await self._in_thread(partial(volumes.remove, uid, self._paths))
+
+    async def pods(self) -> frozenset[str]:
+        return await self._in_thread(partial(volumes.pods, self._paths))
+
+    def daemon(self) -> Process | None:
+        return self._daemon
+
+    # The disk
+
+    @property
+    def images_path(self) -> str:
+        return self._paths.images
+
+    def directories(self, pod: Pod) -> Directories:
+        return base_runtime.directories_of(pod, process_images.layers_of(pod, self._paths), self._paths)
+
+    async def remove_unused_images(self) -> None:
+        if self._starting or self._collecting is not None:
+            return  # who starts may have an image already, and not have said so yet
+        self._collecting = asyncio.ensure_future(self._in_thread(self._remove_unused_images))
+        try:
+            await asyncio.wait([self._collecting])
+            self._collecting.result()
+        finally:
+            self._collecting = None
+
+    def _remove_unused_images(self) -> None:
+        self._images.remove_unused(process_images.images_in_use(self._paths))
+
+    # The keeper
+
+    async def _take_up(self, keeper: KeeperConnection, hello: Message) -> None:
+        self._powers = self._powers._replace(has_namespaces=bool(hello.get("has_namespaces", True)))
+        pid = hello.get("pid")
+        self._daemon = process_at(pid) if isinstance(pid, int) else None
+        await self._read_anew(keeper)
+
+    def _lost(self) -> None:
+        self._keep(asyncio.ensure_future(self._take_note_of_strays()))
+
+    def _tell_loss(self, why: str) -> None:
+        self._events.put_nowait(RuntimeLost(why))
+
+    async def _take_note_of_strays(self) -> None:
+        """Whom nobody has waited for in a while, nobody will: but for containers, of which the next keeper tells."""
+        await asyncio.sleep(_STRAY_SECONDS)
+        ended = supervisor_link.ended_children()
+        await asyncio.sleep(_STRAY_SECONDS)
+        supervisor_link.take_note((ended & supervisor_link.ended_children()) - self._known.pids())
+
+    async def _read_anew(self, keeper: KeeperConnection) -> None:
+        """What the keeper has, and beside it what is on disk: ends, and containers of a keeper that is no more."""
+        answer = await keeper.ask("list")
+        kept = {told.attempt: told for told in map(listed, answer["records"]) if told is not None}
+        on_disk = (Attempt(*key) for key in every_attempt(self._paths))
+        for attempt in dict.fromkeys((*kept, *on_disk)):
+            told = kept.get(attempt) or _on_disk(attempt, self._paths.attempt(*attempt))
+            if told is None:
+                continue
+            if told.ended is None:
+                self._known.note_process(attempt, told.process)
+                if attempt not in kept:
+                    await keeper.ask("adopt", attempt=list(attempt))
+            elif not self._known.has_ended(attempt):
+                self._known.note_dead(attempt, told.process)
+                if told.process.has_pid_namespace:
+                    self._end(attempt, told.ended)
+                else:
+                    await self._end_after_kill(attempt, told.process, told.ended)
+
+    def _heard(self, message: Message) -> None:
+        attempt = Attempt(*message["attempt"])
+        if message["event"] == "exited":
+            ended = supervisor_protocol.from_json(message["exit"])
+            if ended is not None and attempt in self._starting and attempt not in self._known:
+                self._early[attempt] = ended
+            elif ended is not None:
+                self._note_end(attempt, ended)
+        elif message["event"] == "ended":
+            process = self._known.process(attempt)
+            status = None if process is None else supervisor_link.ended_status(process)
+            self._keep(asyncio.ensure_future(self._finish(attempt, status)))
+
+    async def _finish(self, attempt: Attempt, status: int | None) -> None:
+        if self._keeper.connection is not None:
+            with suppress(KeeperLost):
+                await self._keeper.connection.ask("finish", attempt=list(attempt), status=status)
+
+    # Ends
+
+    def _note_end(self, attempt: Attempt, ended: ExitFile) -> None:
+        process = self._known.process(attempt)
+        if process is None or process.has_pid_namespace:
+            self._end(attempt, ended)
+        else:
+            self._keep(asyncio.ensure_future(self._end_after_kill(attempt, process, ended)))
+
+    async def _end_after_kill(self, attempt: Attempt, process: ProcessFile, ended: ExitFile) -> None:
+        """Without a pid namespace nothing ends with its first process by itself."""
+        with suppress(CgroupError):
+            await self._killed(process.cgroup)
+        self._end(attempt, ended)
+
+    def _end(self, attempt: Attempt, ended: ExitFile) -> None:
+        """Each end is told once, and only of what was known to run: the others are in the table from the beginning."""
+        if self._known.note_end(attempt, ended) and attempt not in self._starting:
+            self._events.put_nowait(Exited(attempt, Exit(*ended)))
+
+    # Tasks
+
+    def _keep(self, task: "asyncio.Future[Any]") -> None:
+        assert isinstance(task, asyncio.Task)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _on_disk(attempt: Attempt, directory: str) -> Listed | None:
+    """What the files of an attempt tell; None if it was never begun."""
+    process, ended = supervisor_protocol.read_process(directory), supervisor_protocol.read_exit(directory)
+    if process is None and ended is not None:  # which process it was is of no use any more
+        process = ProcessFile(0, 0, "", (), ended.started_at, has_pid_namespace=True)
+    return None if process is None else Listed(attempt, process, ended)
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()

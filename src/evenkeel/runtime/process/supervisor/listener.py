@@ -1,0 +1,183 @@
+"""The keeper's side of the socket: one client at a time, the newest.
+
+What the one before has asked for is done before the new one is heard, so that no old request is done after a new
+client's question. A client that does not read what it is told is let go; it will come again and ask.
+"""
+
+import os
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable
+
+from evenkeel.runtime.process.supervisor.event_loop import READABLE, WRITABLE, Loop
+from evenkeel.runtime.process.supervisor_protocol import (
+    SOCKET_NAME,
+    VERSION,
+    BadMessage,
+    Inbox,
+    Message,
+    decode,
+    encode,
+)
+
+_MOST_WAITING = 10_000
+_CREDENTIALS = struct.Struct("3i")
+
+
+class Listener:
+    """`on_message` is called with each request and its connection, `on_gone` when nobody is connected any more."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        directory: int,
+        hello: Message,
+        on_message: Callable[[Message, "Connection"], None],
+        on_gone: Callable[[], None],
+    ) -> None:
+        self._loop = loop
+        self._hello = {"event": "hello", "version": VERSION, "pid": os.getpid(), **hello}
+        self._on_message = on_message
+        self._on_gone = on_gone
+        self.connection: Connection | None = None
+        self._directory = directory
+        self._socket = _bound(directory)
+        loop.watch(self._socket.fileno(), self._accept)
+
+    def close(self) -> None:
+        """Nobody finds the socket any more; who has just connected hears that it is closed, and looks again."""
+        try:
+            os.unlink(SOCKET_NAME, dir_fd=self._directory)
+        except OSError:
+            pass
+        self._loop.unwatch(self._socket.fileno())
+        self._socket.close()
+        if self.connection is not None:
+            self.connection.close()
+
+    def connect(self, client: socket.socket) -> None:
+        if self.connection is not None:
+            self.connection.take_all()
+            if self.connection is not None:
+                self.connection.close()
+        client.setblocking(False)
+        self.connection = Connection(self._loop, client, self._on_message, self._gone)
+        self.connection.send(self._hello)
+
+    def tell(self, event: Message) -> None:
+        if self.connection is not None:
+            self.connection.send(event)
+
+    def _accept(self) -> None:
+        try:
+            client, _ = self._socket.accept()
+        except OSError:  # it went away again; or no descriptor is free, and the next turn tries once more
+            return
+        credentials = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        if _CREDENTIALS.unpack(credentials)[1] not in (0, os.geteuid()):
+            client.close()
+            return
+        self.connect(client)
+
+    def _gone(self, connection: "Connection") -> None:
+        if connection is self.connection:
+            self.connection = None
+            self._on_gone()
+
+
+class Connection:
+    def __init__(
+        self,
+        loop: Loop,
+        client: socket.socket,
+        on_message: Callable[[Message, "Connection"], None],
+        on_gone: Callable[["Connection"], None],
+    ) -> None:
+        self._loop = loop
+        self._socket = client
+        self._on_message = on_message
+        self._on_gone = on_gone
+        self._inbox = Inbox()
+        self._waiting: deque[bytes] = deque()
+        self._is_stuck = False  # the client must read before more can be sent
+        self.is_open = True
+        loop.watch(client.fileno(), self._ready)
+
+    def send(self, message: Message) -> None:
+        if not self.is_open:
+            return
+        self._waiting.append(encode(message))
+        self._flush()
+        if len(self._waiting) > _MOST_WAITING:
+            self.close()
+
+    def take_all(self) -> None:
+        """Does everything that was asked for so far."""
+        while self.is_open and self._take_one():
+            pass
+
+    def close(self) -> None:
+        if self.is_open:
+            self.is_open = False
+            self._loop.unwatch(self._socket.fileno())
+            self._socket.close()
+            self._on_gone(self)
+
+    def _ready(self) -> None:
+        self._flush()
+        if self.is_open:
+            self._take_one()
+
+    def _take_one(self) -> bool:
+        try:
+            packet = self._inbox.receive(self._socket)
+        except BlockingIOError:
+            return False
+        except OSError:
+            packet = b""
+        if not packet:
+            self.close()
+            return False
+        try:
+            message = decode(packet)
+        except BadMessage as error:
+            self.send({"error": str(error)})
+            return True
+        try:
+            self._on_message(message, self)
+        except BadMessage as error:
+            self.send({"id": message.get("id"), "error": str(error)})
+        return True
+
+    def _flush(self) -> None:
+        while self._waiting:
+            try:
+                self._socket.send(self._waiting[0], socket.MSG_NOSIGNAL)
+            except BlockingIOError:
+                break
+            except OSError:
+                self.close()
+                return
+            self._waiting.popleft()
+        if self._is_stuck != bool(self._waiting):
+            self._is_stuck = bool(self._waiting)
+            events = READABLE | (WRITABLE if self._is_stuck else 0)
+            self._loop.watch(self._socket.fileno(), self._ready, events)
+
+
+def _bound(directory: int) -> socket.socket:
+    """A socket in the state directory, whose path may be too long for a socket's address: hence the way by /proc."""
+    path = f"/proc/self/fd/{directory}/{SOCKET_NAME}"
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+    mask = os.umask(0o177)
+    try:
+        try:
+            os.unlink(SOCKET_NAME, dir_fd=directory)
+        except FileNotFoundError:
+            pass
+        listening.bind(path)
+    finally:
+        os.umask(mask)
+    listening.listen(8)
+    return listening

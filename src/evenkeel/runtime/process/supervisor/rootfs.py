@@ -1,0 +1,340 @@
+"""What a container sees as its files: built by the container's own process, in a mount namespace of its own, before it
+executes its program. Nothing of it exists in the host's mount namespace, so nothing of it can be left behind there.
+
+The order matters. First the host's tree, as this process alone sees it, is made safe: the state directory is covered,
+/proc is fresh, kernel settings and cgroups are read-only, device nodes count for nothing. What is then taken from it
+for hostPath volumes is safe too, whatever it contains. Only then come /dev, an image's root in place of the host's,
+and the volumes.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from evenkeel.runtime import syscalls
+from evenkeel.runtime.paths import TERMINATION_LOG
+from evenkeel.runtime.process.supervisor.mount_points import (
+    WHOLE,
+    FilesystemRefused,
+    MountPoints,
+    change_root,
+    why,
+)
+
+__all__ = ("FilesystemRefused", "FilesystemSpec", "Mount", "as_json", "enter", "from_json")
+
+UPPER, WORK = "upper", "work"  # in the attempt's directory: what the container writes over its image
+MEMORY = "memory"  # in the state directory: below it all memory-backed volumes are mounted
+
+_SHM_BYTES = 64 << 20  # as container runtimes give
+_SAFE = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
+_ONE = 0  # as flags of mount_setattr: this mount, not those below it
+# What of /proc would change the machine for everyone.
+PROC_SETTINGS = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi", "driver", "mtrr")
+_DEVICES = {
+    "null": (1, 3),
+    "zero": (1, 5),
+    "full": (1, 7),
+    "random": (1, 8),
+    "urandom": (1, 9),
+    "tty": (5, 0),
+}
+_DEVICE_LINKS = {
+    "fd": "/proc/self/fd",
+    "stdin": "/proc/self/fd/0",
+    "stdout": "/proc/self/fd/1",
+    "stderr": "/proc/self/fd/2",
+    "ptmx": "pts/ptmx",
+}
+_PTS_OPTIONS = "newinstance,ptmxmode=0666,mode=0620"
+_TRIES = 16
+_HOST_NETWORK_FILES = ("/etc/resolv.conf", "/etc/hosts")  # the network is the host's
+
+
+class Mount(NamedTuple):
+    """A volume, or a part of it, at a path of the container."""
+
+    source: str  # on the host
+    target: str
+    sub_path: str = ""  # below the source; made if it is not there, and never outside it
+    is_read_only: bool = False
+    is_ours: bool = True  # an emptyDir, not the host's own files
+
+
+class FilesystemSpec(NamedTuple):
+    """Strings, booleans and tuples of them: it travels to the keeper as JSON."""
+
+    state_directory: str  # masked
+    attempt_directory: str  # of the container, below the state directory; it exists
+    image: str = ""  # the directory that holds its root filesystem; "" is the host's own
+    mounts: tuple[Mount, ...] = ()
+    is_read_only: bool = False  # securityContext.readOnlyRootFilesystem
+    termination_message_path: str = "/dev/termination-log"  # "" for none
+    proc_settings: tuple[str, ...] = PROC_SETTINGS  # those that this kernel has
+    hidden: tuple[str, ...] = ()  # where else on the host the state directory can be reached
+    read_only: tuple[
+        str, ...
+    ] = ()  # where else on the host kernel settings are mounted, as cgroups outside /sys
+
+
+def as_json(spec: FilesystemSpec) -> dict[str, object]:
+    """For a message to the keeper."""
+    return {**spec._asdict(), "mounts": [list(mount) for mount in spec.mounts]}
+
+
+def from_json(value: Mapping[str, Any]) -> FilesystemSpec:
+    """What `as_json` made."""
+    fields = {name: tuple(field) if isinstance(field, list) else field for name, field in value.items()}
+    fields["mounts"] = tuple(Mount(*mount) for mount in fields["mounts"])
+    return FilesystemSpec._make(fields[name] for name in FilesystemSpec._fields)
+
+
+def enter(spec: FilesystemSpec, *, has_pid_namespace: bool = True) -> None:
+    """Makes the filesystem and enters it. The caller is in a mount namespace of its own (and, if `has_pid_namespace`,
+    the first process of a pid namespace), still has root's powers (of the user namespace, if there is one), and has
+    opened all it needs of the host's files (FIFOs, cgroup files) before. The working directory afterwards is `/`.
+
+    Raises FilesystemRefused; the process must then end, as what was done is not undone.
+    """
+    umask = os.umask(0)
+    try:
+        _make(spec, has_pid_namespace=has_pid_namespace)
+    except OSError as error:
+        if error.errno == errno.ENOSYS:
+            raise FilesystemRefused(
+                "containers need Linux 5.12 or later, which can set mounts read-only as a whole"
+            ) from None
+        where = f" at {error.filename}" if error.filename else ""
+        raise FilesystemRefused(
+            f"the container's filesystem could not be made{where}: {why(error)}"
+        ) from None
+    finally:
+        os.umask(umask)
+
+
+def _make(spec: FilesystemSpec, *, has_pid_namespace: bool) -> None:
+    _isolate()
+    trees = {mount: _volume(mount) for mount in spec.mounts if mount.is_ours}
+    message = _termination_log(spec) if spec.termination_message_path else -1
+    root = _image_root(spec) if spec.image else None
+    network = {
+        path: syscalls.open_tree(path) for path in _HOST_NETWORK_FILES if root and os.path.exists(path)
+    }
+
+    _let_go_of_memory(spec.state_directory)
+    _cover(spec.state_directory)
+    for path in spec.hidden:
+        with suppress(FileNotFoundError, NotADirectoryError):  # gone meanwhile
+            _cover(path)
+    _settle_proc(spec.proc_settings, is_fresh=has_pid_namespace)
+    for path in ("/sys", *spec.read_only):
+        _make_read_only(path)
+    trees.update((mount, _volume(mount)) for mount in spec.mounts if not mount.is_ours)
+    if spec.is_read_only and not root:
+        syscalls.mount_setattr("/", add=syscalls.MOUNT_ATTR_RDONLY)
+        syscalls.mount_setattr("/proc", clear=syscalls.MOUNT_ATTR_RDONLY, flags=_ONE)
+    _settle_dev(spec.termination_message_path)
+
+    points = MountPoints(is_root_ours=root is not None and root.is_writable)
+    if root:
+        kernel = {path: syscalls.open_tree(path, WHOLE) for path in ("/proc", "/sys", "/dev")}
+        change_root(root.descriptor)
+        for path, tree in kernel.items():
+            points.attach(tree, path, f"the container's {path}", is_ours=path == "/dev")
+        for path, tree in network.items():
+            points.attach(tree, path, "the host's network configuration")
+    if message >= 0:
+        points.attach(message, spec.termination_message_path, "terminationMessagePath")
+    # Those above before those below them, whatever the manifest's order.
+    for mount in sorted(trees, key=lambda mount: mount.target.rstrip("/").count("/")):
+        is_ours = mount.is_ours and not mount.is_read_only
+        points.attach(trees[mount], mount.target, f"volumeMount {mount.target}", is_ours=is_ours)
+    if spec.is_read_only:
+        points.seal()
+        if root:
+            syscalls.mount_setattr("/", add=syscalls.MOUNT_ATTR_RDONLY, flags=_ONE)
+    os.chdir("/")
+
+
+def _isolate() -> None:
+    """Nothing that is mounted here is seen elsewhere, nor the other way round; and device nodes, wherever they lie,
+    open no devices: /dev will have those that a container may use."""
+    syscalls.mount_setattr("/", add=syscalls.MOUNT_ATTR_NODEV, propagation=syscalls.MS_PRIVATE)
+
+
+def _let_go_of_memory(state_directory: str) -> None:
+    """Other pods' memory-backed volumes: as long as they are mounted here too, their memory would not be given back."""
+    try:
+        syscalls.umount(f"{state_directory}/{MEMORY}", syscalls.MNT_DETACH | syscalls.UMOUNT_NOFOLLOW)
+    except OSError as error:
+        # Nothing is mounted there; or (EINVAL too) it is the user namespace's parent's, which nobody can undo here.
+        if error.errno not in (errno.EINVAL, errno.ENOENT, errno.EACCES):
+            raise
+
+
+def _cover(path: str) -> None:
+    """Nothing is seen of what is there, and nothing can be put there."""
+    syscalls.mount("tmpfs", path, "tmpfs", _SAFE | syscalls.MS_RDONLY, "size=4k,nr_inodes=2,mode=0555")
+
+
+def _make_read_only(path: str) -> None:
+    try:
+        syscalls.mount_setattr(path, add=syscalls.MOUNT_ATTR_RDONLY)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOENT):  # nothing is mounted there, or no longer
+            raise
+
+
+def _settle_proc(names: tuple[str, ...], *, is_fresh: bool) -> None:
+    if is_fresh:
+        syscalls.mount("proc", "/proc", "proc", _SAFE)
+    for name in names:
+        path = f"/proc/{name}"
+        try:
+            syscalls.mount(path, path, flags=syscalls.MS_BIND | syscalls.MS_REC)
+        except FileNotFoundError:
+            continue  # this kernel has none
+        syscalls.mount_setattr(path, add=syscalls.MOUNT_ATTR_RDONLY)
+
+
+def _settle_dev(termination_message_path: str) -> None:
+    host = os.open("/dev", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    syscalls.mount("tmpfs", "/dev", "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NOEXEC, "mode=0755,size=64k")
+    for name, (major, minor) in _DEVICES.items():
+        try:
+            os.mknod(f"/dev/{name}", stat.S_IFCHR | 0o666, os.makedev(major, minor))
+        except PermissionError:  # in a user namespace
+            _borrow_device(name, host)
+    os.close(host)
+    for name, leads_to in _DEVICE_LINKS.items():
+        os.symlink(leads_to, f"/dev/{name}")
+    if os.path.dirname(termination_message_path) == "/dev":  # as it is unless the manifest says otherwise
+        _make_empty(termination_message_path)
+    os.mkdir("/dev/pts")
+    os.mkdir("/dev/shm")  # noqa: S108
+    syscalls.mount("tmpfs", "/dev/shm", "tmpfs", _SAFE, f"mode=1777,size={_SHM_BYTES}")  # noqa: S108
+    flags = syscalls.MS_NOSUID | syscalls.MS_NOEXEC
+    try:
+        syscalls.mount("devpts", "/dev/pts", "devpts", flags, f"{_PTS_OPTIONS},gid=5")  # tty, as everywhere
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        # A user namespace without that group.
+        syscalls.mount("devpts", "/dev/pts", "devpts", flags, _PTS_OPTIONS)
+
+
+def _borrow_device(name: str, host: int) -> None:
+    tree = syscalls.open_tree(name, dir_fd=host)
+    syscalls.mount_setattr("", clear=syscalls.MOUNT_ATTR_NODEV, flags=syscalls.AT_EMPTY_PATH, dir_fd=tree)
+    _make_empty(f"/dev/{name}")
+    syscalls.move_mount(tree, syscalls.AT_FDCWD, f"/dev/{name}")
+    os.close(tree)
+
+
+def _make_empty(path: str) -> None:
+    os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666))
+
+
+def _termination_log(spec: FilesystemSpec) -> int:
+    path = os.path.join(spec.attempt_directory, TERMINATION_LOG)
+    _make_empty(path)  # any user that the container runs as writes there
+    return syscalls.open_tree(path)
+
+
+class _ImageRoot(NamedTuple):
+    descriptor: int
+    is_writable: bool
+
+
+def _image_root(spec: FilesystemSpec) -> _ImageRoot:
+    """The image below a layer that takes what the container writes, mounted on the attempt's directory."""
+    place = spec.attempt_directory
+    upper, work = os.path.join(place, UPPER), os.path.join(place, WORK)
+    status = os.stat(spec.image)
+    for path in (upper, work):
+        os.makedirs(path, 0o700, exist_ok=True)
+    os.chown(upper, status.st_uid, status.st_gid)
+    os.chmod(upper, status.st_mode & 0o7777)
+    options = f"lowerdir={_escaped(spec.image)},upperdir={_escaped(upper)},workdir={_escaped(work)}"
+    problem = ""
+    # Volatile: the layer never outlives the attempt, so nothing need wait for the disk. The other attributes are those
+    # that a user namespace may write.
+    for more in (",volatile", ",volatile,userxattr", ""):
+        try:
+            syscalls.mount("overlay", place, "overlay", syscalls.MS_NODEV, options + more)
+        except OSError as error:
+            problem = problem or why(error)
+        else:
+            return _ImageRoot(os.open(place, os.O_PATH | os.O_CLOEXEC), is_writable=True)
+    if not spec.is_read_only:
+        raise FilesystemRefused(
+            f"the image {spec.image} cannot have a writable layer in {place}: {problem}",
+            hint="keep the state directory on ext4, xfs or the like, or set readOnlyRootFilesystem: true",
+        )
+    tree = syscalls.open_tree(spec.image, WHOLE)
+    syscalls.mount_setattr(
+        "", add=syscalls.MOUNT_ATTR_RDONLY, flags=syscalls.AT_RECURSIVE | syscalls.AT_EMPTY_PATH, dir_fd=tree
+    )
+    syscalls.move_mount(tree, syscalls.AT_FDCWD, place)
+    return _ImageRoot(tree, is_writable=False)
+
+
+def _escaped(path: str) -> str:
+    """As an option of overlay: colons separate layers, commas options."""
+    return path.replace("\\", "\\\\").replace(":", "\\:").replace(",", "\\,")
+
+
+def _volume(mount: Mount) -> int:
+    """A copy of the volume's mount, that is nowhere yet."""
+    try:
+        source = os.open(mount.source, os.O_PATH | os.O_CLOEXEC)
+    except OSError as error:
+        raise FilesystemRefused(
+            f"volumeMount {mount.target}: {mount.source} cannot be opened: {why(error)}"
+        ) from None
+    if mount.sub_path:
+        volume, source = source, _within(source, mount)
+        os.close(volume)
+    tree = syscalls.open_tree("", WHOLE | syscalls.AT_EMPTY_PATH, source)
+    os.close(source)
+    if mount.is_read_only:
+        flags = syscalls.AT_RECURSIVE | syscalls.AT_EMPTY_PATH
+        syscalls.mount_setattr("", add=syscalls.MOUNT_ATTR_RDONLY, flags=flags, dir_fd=tree)
+    return tree
+
+
+def _within(volume: int, mount: Mount) -> int:
+    """A descriptor of the subPath. A container that shares the volume may put symlinks there at any time: the kernel
+    itself sees to it that none leads out. Missing directories are made, as permissive as the volume."""
+    names = [name for name in mount.sub_path.split("/") if name not in ("", ".")]
+    mode = os.fstat(volume).st_mode & 0o7777
+    parent = os.dup(volume)
+    try:
+        for count, name in enumerate(names, 1):
+            path = "/".join(names[:count])
+            try:
+                found = _open_beneath(volume, path)
+            except FileNotFoundError:
+                os.mkdir(name, mode, dir_fd=parent)
+                found = _open_beneath(volume, path)
+            os.close(parent)
+            parent = found
+    except OSError as error:
+        problem = (
+            "leads out of the volume" if error.errno == errno.EXDEV else f"cannot be opened: {why(error)}"
+        )
+        raise FilesystemRefused(f"volumeMount {mount.target}: subPath {mount.sub_path} {problem}") from None
+    return parent
+
+
+def _open_beneath(directory: int, path: str) -> int:
+    resolve = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_MAGICLINKS
+    for _ in range(_TRIES):
+        try:
+            return syscalls.open_within(directory, path, os.O_PATH, resolve)
+        except BlockingIOError:  # something was renamed meanwhile
+            pass
+    return syscalls.open_within(directory, path, os.O_PATH, resolve)

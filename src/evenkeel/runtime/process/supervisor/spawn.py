@@ -1,0 +1,347 @@
+"""What a container's first process does between the fork and its program, in order.
+
+It takes off all that is the keeper's, puts itself into the container's cgroup and takes its OOM score before anything
+else (A17): all that follows counts as the container's already. Before the last step it waits to be told that it is
+written down. Whatever goes wrong comes back through a pipe as the two parts of a sentence.
+"""
+
+import fcntl
+import gc
+import json
+import os
+import resource
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any, NamedTuple, NoReturn
+
+from evenkeel.errors import EvenkeelError
+from evenkeel.runtime import syscalls
+from evenkeel.runtime.process import supervisor_protocol
+from evenkeel.runtime.process.supervisor import cgroup_entry, rootfs, users
+
+NAMESPACES = syscalls.CLONE_NEWPID | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWNS
+
+# What containers commonly may, and no more: what Docker gives, without making device files.
+_CAPABILITIES = syscalls.mask(
+    "chown", "dac_override", "fowner", "fsetid", "kill", "setgid", "setuid", "setpcap", "net_bind_service", "net_raw",
+    "sys_chroot", "audit_write", "setfcap",
+)  # fmt: skip
+
+_OPEN_FILES = (1024, 524288)  # systemd's own for services
+
+ABOUT_TO_EXECUTE = b"exec"  # the last line of the report of a child in which nothing went wrong
+
+
+class Plan(NamedTuple):
+    """Everything a start needs, as the attempt's file `launch` has it. Paths are the host's where nothing is said."""
+
+    argv: tuple[str, ...]
+    env: tuple[tuple[str, str], ...]  # without HOME, the user's own is looked up
+    cgroup: str  # the plan's path
+    procs: tuple[str, ...]  # the files that take a child into the cgroup (`entry`), one a hierarchy
+    log: str
+    log_limits: tuple[int, ...]  # logs.LogLimits
+    filesystem: dict[str, Any]  # rootfs.FilesystemSpec
+    working_directory: str = ""  # in the container
+    uid: int | None = None
+    gid: int | None = None
+    groups: tuple[int, ...] = ()
+    hostname: str = ""
+    oom_score_adj: int = 0
+    message_policy: str = ""
+
+
+class Origin(NamedTuple):
+    """What is the same for all children of a keeper."""
+
+    namespaces: int  # that they are cloned into
+    owner: tuple[int, int]  # the keeper's user and group
+    is_limited: bool = False  # `limit_programs` was done by the keeper, for all of them
+
+
+class Report(NamedTuple):
+    """What a child told before it became its program, or did not."""
+
+    error: str
+    hint: str
+    notes: tuple[str, ...]
+    is_executed: bool
+
+
+def plan_from(value: dict[str, Any]) -> Plan:
+    """Raises KeyError, TypeError or ValueError if that is no plan."""
+    fields: dict[str, Any] = {name: value[name] for name in Plan._fields}
+    for name in ("argv", "procs", "log_limits", "groups"):
+        fields[name] = tuple(fields[name])
+    fields["env"] = tuple((str(name), str(text)) for name, text in fields["env"])
+    return Plan(**fields)
+
+
+def be_container(
+    plan: Plan, directory: str, entrances: tuple[str, ...], origin: Origin, orders: int, report: int
+) -> NoReturn:
+    """The whole life of a child before its program. `directory` is the attempt's, `entrances` are the files by which it
+    has still to enter its cgroup. `orders` says that it may execute its program, or that it may not by its end;
+    `report` is told notes and errors. Never returns, never raises."""
+
+    def stand_alone() -> None:
+        be_a_plain_process()
+        ours, ours_to_tell = _only(orders, report)
+        guarded(partial(_become, plan, directory, entrances, origin, ours, ours_to_tell), ours_to_tell)
+
+    guarded(stand_alone, report)
+
+
+def guarded(act: Callable[[], None], report: int) -> NoReturn:
+    """Whatever happens, this process does not get back into the keeper's loop."""
+    try:
+        act()
+    except EvenkeelError as error:
+        tell(report, error=error.message, hint=error.hint)
+    except BaseException as error:  # noqa: BLE001
+        tell(report, error=f"the container could not be set up: {reason(error)}")
+    finally:
+        os._exit(1)
+    raise AssertionError
+
+
+def _become(
+    plan: Plan, directory: str, entrances: tuple[str, ...], origin: Origin, orders: int, report: int
+) -> None:
+    os.setsid()
+    if origin.namespaces & syscalls.CLONE_NEWUSER:
+        map_own_user(origin.owner)
+    cgroup_entry.enter(entrances, plan.cgroup)
+    note = take_oom_score(plan.oom_score_adj)
+    if note:
+        tell(report, note=note)
+    for number, name in ((1, supervisor_protocol.STDOUT), (2, supervisor_protocol.STDERR)):
+        # For reading too: then writing never fails for want of a reader, should the keeper be gone.
+        os.dup2(os.open(f"{directory}/{name}", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW), number)
+    if origin.namespaces:
+        rootfs.enter(rootfs.from_json(plan.filesystem), has_pid_namespace=True)
+        syscalls.set_hostname(plan.hostname)
+    program = settle(plan, origin)
+    syscalls.close_on_exec_from(3)
+    if os.read(orders, 1):
+        execute(program, report)
+
+
+class Program(NamedTuple):
+    path: str
+    argv: tuple[str, ...]
+    env: dict[str, str]
+
+
+def be_a_plain_process() -> None:
+    """Takes off what is the keeper's own: signals that it ignores, and its way to hear of others."""
+    gc.disable()
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP, signal.SIGINT, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def limit_programs() -> None:
+    """What counts from the next exec on, for this process and its children to come: capabilities and privileges that no
+    program will have. Raises EvenkeelError."""
+    if os.geteuid() == 0:
+        try:
+            syscalls.drop_bounding_capabilities(_CAPABILITIES)
+        except OSError as error:
+            raise EvenkeelError(f"the container's capabilities cannot be reduced: {reason(error)}") from None
+    syscalls.set_no_new_privileges()
+
+
+def limit_open_files() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, most = _OPEN_FILES
+    if hard != resource.RLIM_INFINITY and hard < most:
+        most = hard
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, most), most))
+
+
+def take_oom_score(score: int) -> str:
+    """Sets it, or where the kernel does not let us lower it so far, the lowest it allows; a note says so then."""
+    path = "/proc/self/oom_score_adj"
+    try:
+        _write(path, str(score))
+    except PermissionError:
+        refused, allowed = score, int(_read(path))
+        while allowed - refused > 1:
+            between = (allowed + refused) // 2
+            try:
+                _write(path, str(between))
+                allowed = between
+            except PermissionError:
+                refused = between
+        return (
+            f"oom_score_adj is {allowed} and not {score}: the kernel lets this user go no lower "
+            "(CAP_SYS_RESOURCE is missing)"
+        )
+    return ""
+
+
+def map_own_user(owner: tuple[int, int]) -> None:
+    """In a user namespace of our own we are who we were (until it is mapped, nobody), with root's powers in it."""
+    uid, gid = owner
+    _write("/proc/self/setgroups", "deny")
+    _write("/proc/self/uid_map", f"{uid} {uid} 1")
+    _write("/proc/self/gid_map", f"{gid} {gid} 1")
+
+
+def settle(plan: Plan, origin: Origin) -> Program:
+    """User, groups, powers, working directory and environment, inside the container's filesystem; and which program
+    that is."""
+    limit_open_files()
+    if not origin.is_limited:
+        limit_programs()
+    user = users.look_up(plan.uid, plan.gid, users.passwd())
+    env = dict(plan.env)
+    env.setdefault("HOME", user.home)
+    _go_to(plan.working_directory)
+    os.fchown(1, user.uid, user.gid)  # so that it may open /dev/stdout anew
+    os.fchown(2, user.uid, user.gid)
+    if os.geteuid() == 0:
+        _drop_powers(user, plan)
+    return Program(_program_path(plan.argv[0], env.get("PATH", "")), plan.argv, env)
+
+
+def execute(program: Program, report: int) -> None:
+    """Returns only if it could not be; then it has been told why."""
+    os.write(report, ABOUT_TO_EXECUTE + b"\n")
+    try:
+        os.execve(program.path, program.argv, program.env)  # noqa: S606 no shell is the point
+    except OSError as error:
+        tell(
+            report,
+            error=f"command {program.argv[0]!r} cannot be executed: {reason(error)}",
+            hint=_why(error),
+        )
+
+
+def tell(report: int, **said: str) -> None:
+    with suppress(OSError):
+        os.write(report, json.dumps(said).encode() + b"\n")
+
+
+def read_report(read: bytes) -> Report:
+    error = hint = ""
+    notes = []
+    is_executed = False
+    for line in read.splitlines():
+        if line == ABOUT_TO_EXECUTE:
+            is_executed = True
+            continue
+        try:
+            said = json.loads(line)
+        except ValueError:
+            continue
+        if "note" in said:
+            notes.append(str(said["note"]))
+        if "error" in said:
+            error, hint = str(said["error"]), str(said.get("hint", ""))
+    return Report(error, hint, tuple(notes), is_executed)
+
+
+def _only(*descriptors: int) -> tuple[int, ...]:
+    """Closes all others: whoever waits for an end of one of the keeper's is not to wait for us. They are then 3, 4 and
+    so on; the standard ones are /dev/null, as the keeper's."""
+    above = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 64) for descriptor in descriptors]
+    for number, descriptor in enumerate(above, 3):
+        os.dup2(descriptor, number, inheritable=False)
+    os.closerange(3 + len(above), 1 << 20)
+    return tuple(range(3, 3 + len(above)))
+
+
+def _drop_powers(user: users.User, plan: Plan) -> None:
+    try:
+        os.setgroups(sorted({*plan.groups}))
+        if (user.gid, user.uid) != (os.getgid(), os.getuid()):
+            os.setresgid(user.gid, user.gid, user.gid)
+            os.setresuid(user.uid, user.uid, user.uid)
+    except OSError as error:
+        raise EvenkeelError(
+            f"securityContext: cannot become user {user.uid} with group {user.gid}: {reason(error)}",
+            hint="only root can give a container another user",
+        ) from None
+    syscalls.limit_capabilities(_CAPABILITIES)
+
+
+def _go_to(directory: str) -> None:
+    try:
+        os.chdir(directory or "/")
+    except OSError as error:
+        raise EvenkeelError(
+            f"workingDir {directory!r} cannot be entered: {reason(error)}",
+            hint="name a directory that is in the image, or leave workingDir out",
+        ) from None
+
+
+def _program_path(name: str, path: str) -> str:
+    """As a shell finds it. What is not found in any directory is an error that names them."""
+    if "/" in name:
+        _check_executable(name)
+        return name
+    found = ""
+    for directory in path.split(":"):
+        candidate = f"{directory or '.'}/{name}"
+        if os.path.isfile(candidate):
+            found = candidate
+            if os.access(candidate, os.X_OK, effective_ids=True):
+                return candidate
+    if found:
+        raise EvenkeelError(
+            f"command {name!r} cannot be executed: {found} is not executable for this user",
+            hint=f"chmod +x {found}",
+        )
+    raise EvenkeelError(
+        f"command {name!r} was not found in the container's PATH ({path})",
+        hint="write the full path of a program that is in the image, or install it",
+    )
+
+
+def _check_executable(path: str) -> None:
+    try:
+        mode = os.stat(path).st_mode
+    except OSError as error:
+        raise EvenkeelError(
+            f"command {path!r} cannot be executed: {reason(error)}",
+            hint="write the full path of a program that is in the image",
+        ) from None
+    if mode & 0o170000 == 0o040000:
+        raise EvenkeelError(f"command {path!r} cannot be executed: it is a directory")
+
+
+def _why(error: OSError) -> str:
+    import errno
+
+    return {
+        errno.ENOENT: "the program, or the interpreter or loader that it names, is not in the image",
+        errno.ENOEXEC: "it is neither a program of this machine nor does it begin with #!",
+        errno.EACCES: "it is not executable for the container's user, or on a filesystem mounted noexec",
+        errno.E2BIG: "command, args and env together are longer than the kernel takes",
+    }.get(error.errno or 0, "")
+
+
+def reason(error: BaseException) -> str:
+    return (error.strerror or str(error)).lower() if isinstance(error, OSError) else repr(error)
+
+
+def _read(path: str) -> str:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(descriptor, 4096).decode()
+    finally:
+        os.close(descriptor)
+
+
+def _write(path: str, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,403 @@
+"""The containers that the keeper keeps: from the fork to the record of how they ended.
+
+Its own are its children. Those of a keeper that was killed are adopted: it relays their logs and sees them end, but how
+they ended only their parent can know, and that is the client, or nobody.
+"""
+
+import errno
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from evenkeel.runtime import syscalls
+from evenkeel.runtime.log_reading import termination_message
+from evenkeel.runtime.log_relay import LogLimits, LogRelay
+from evenkeel.runtime.paths import AttemptKey, StatePaths, read_json
+from evenkeel.runtime.process import supervisor_protocol
+from evenkeel.runtime.process.supervisor import cgroup_entry, spawn
+from evenkeel.runtime.process.supervisor.descriptors import Descriptors
+from evenkeel.runtime.process.supervisor.event_loop import Loop, Timer
+from evenkeel.runtime.process.supervisor_protocol import ExitFile, Message, ProcessFile
+from evenkeel.runtime.procfs import start_ticks
+
+Answer = Callable[..., None]
+
+_SETUP_SECONDS = 60.0  # then whatever holds the set-up up (a mount of a dead server) is given up
+_RETRY_SECONDS = 1.0
+_CLIENT_SECONDS = 30.0  # in which the client says how an adopted one ended
+
+
+class Kept:
+    """One attempt: being set up (`answers` wait for that), running, or ended with its record still to be written."""
+
+    __slots__ = ("answers", "directory", "ended", "failed", "is_told", "key", "overdue", "pidfd", "plan", "process",
+                 "relay", "report", "said", "status")  # fmt: skip
+
+    def __init__(self, key: AttemptKey, directory: str, plan: spawn.Plan, process: ProcessFile) -> None:
+        self.key = key
+        self.directory = directory
+        self.plan = plan._replace(filesystem={})
+        self.process = process
+        self.relay: LogRelay | None = None
+        self.report = -1  # the pipe through which the child reports while it sets itself up
+        self.said = b""
+        self.failed: spawn.Report | None = None  # why its set-up did, until its process is gone
+        self.overdue: Timer | None = None
+        self.answers: list[Answer] = []
+        self.pidfd = -1  # of an adopted one
+        self.status: int | None = None  # waitpid's, if it ended before its report was read
+        self.is_told = False  # the client knows that an adopted one has ended
+        self.ended: ExitFile | None = None
+
+    @property
+    def is_adopted(self) -> bool:
+        return self.pidfd >= 0
+
+    @property
+    def is_set_up(self) -> bool:
+        return self.report < 0 and self.failed is None
+
+
+class Keeping:
+    """`tell` sends an event to the client, if there is one; False if there is none."""
+
+    def __init__(
+        self, loop: Loop, paths: StatePaths, origin: spawn.Origin, tell: Callable[[Message], bool]
+    ) -> None:
+        self._loop = loop
+        self._paths = paths
+        self._origin = origin
+        self._tell = tell
+        self._kept: dict[AttemptKey, Kept] = {}
+        self._by_pid: dict[int, Kept] = {}
+        self._after_setup: list[tuple[set[AttemptKey], Callable[[], None]]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._kept)
+
+    def running(self, key: AttemptKey) -> Kept | None:
+        kept = self._kept.get(key)
+        return kept if kept is not None and kept.is_set_up and kept.ended is None else None
+
+    # What the client asks for
+
+    def start(self, key: AttemptKey, answer: Answer) -> None:
+        kept = self._kept.get(key)
+        if kept is not None:
+            if kept.is_set_up:
+                answer(**_record(kept))
+            else:
+                kept.answers.append(answer)
+            return
+        directory = self._paths.attempt(*key)
+        if read_json(directory, supervisor_protocol.EXIT) or supervisor_protocol.read_process(directory):
+            answer(error="this attempt was started before", hint="ask for what is known of it", is_known=True)
+            return
+        try:
+            plan = spawn.plan_from(read_json(directory, supervisor_protocol.LAUNCH) or {})
+        except (KeyError, TypeError, ValueError):
+            answer(error=f"there is nothing to start in {directory}")
+            return
+        try:
+            kept = self._spawn(key, directory, plan)
+        except OSError as error:
+            answer(**_refused(error))
+            return
+        kept.answers.append(answer)
+
+    def signal(self, key: AttemptKey, number: int) -> None:
+        kept = self._kept.get(key)
+        if kept is None or kept.ended is not None or kept.status is not None:
+            return
+        with suppress(ProcessLookupError):
+            if kept.is_adopted:
+                signal.pidfd_send_signal(kept.pidfd, number)
+            else:  # our child, and not waited for: no other can have its number
+                os.kill(kept.process.pid, number)
+
+    def records(self, done: Callable[[list[dict[str, Any]]], None]) -> None:
+        """Everything that runs or is not on disk, once what is being set up now has come out of it."""
+        setting_up = {key for key, kept in self._kept.items() if not kept.is_set_up}
+
+        def tell() -> None:
+            done([_record(kept) for kept in self._kept.values() if kept.is_set_up])
+
+        if setting_up:
+            self._after_setup.append((setting_up, tell))
+        else:
+            tell()
+
+    def adopt(self, key: AttemptKey) -> None:
+        if key in self._kept:
+            return
+        directory = self._paths.attempt(*key)
+        process = supervisor_protocol.read_process(directory)
+        if process is None or read_json(directory, supervisor_protocol.EXIT):
+            return
+        try:
+            plan = spawn.plan_from(read_json(directory, supervisor_protocol.LAUNCH) or {})
+        except (KeyError, TypeError, ValueError):
+            plan = spawn.Plan((), (), process.cgroup, process.procs, "", (), {})
+        kept = Kept(key, directory, plan, process)
+        try:
+            kept.pidfd = os.pidfd_open(process.pid)
+        except OSError:  # it is gone
+            self._kept[key] = kept
+            self._end(kept, None)
+            return
+        self._kept[key] = kept
+        if not supervisor_protocol.is_running(process):
+            self._adopted_ended(kept)
+            return
+        self._relay_anew(kept)
+        self._loop.watch(kept.pidfd, partial(self._adopted_ended, kept))
+
+    def finish(self, key: AttemptKey, status: int | None) -> None:
+        """The client says how an adopted one ended: as waitpid has it, or that it does not know."""
+        kept = self._kept.get(key)
+        if kept is not None and kept.is_adopted and kept.is_told and kept.ended is None:
+            self._end(kept, status)
+
+    def forget(self, key: AttemptKey) -> None:
+        kept = self._kept.get(key)
+        if kept is not None and kept.ended is not None:
+            del self._kept[key]
+
+    # What happens
+
+    def child_ended(self, pid: int, status: int) -> bool:
+        """False if it is none of these."""
+        kept = self._by_pid.pop(pid, None)
+        if kept is None:
+            return False
+        kept.status = status
+        if kept.failed is not None:
+            self._setup_failed(kept, kept.failed)
+        elif not kept.is_set_up:
+            self._read_report(kept)  # all of it is there: nobody else had the other end
+        else:
+            self._end(kept, status)
+        return True
+
+    def client_gone(self) -> None:
+        for kept in list(self._kept.values()):
+            kept.answers.clear()
+            if kept.is_told and kept.ended is None:
+                self._end(kept, None)
+        self._after_setup.clear()
+
+    def _spawn(self, key: AttemptKey, directory: str, plan: spawn.Plan) -> Kept:
+        """Raises OSError, and then there is no child."""
+        with Descriptors() as opened:
+            streams = [
+                opened.fifo(f"{directory}/{name}")
+                for name in (supervisor_protocol.STDOUT, supervisor_protocol.STDERR)
+            ]
+            orders_end, orders = opened.pipe()
+            report, report_end = opened.pipe()
+            pid, entrances = cgroup_entry.clone_into(plan.procs, self._origin.namespaces)
+            if pid == 0:
+                spawn.be_container(plan, directory, entrances, self._origin, orders_end, report_end)
+            # It is nobody's yet; if it hears nothing (also because the keeper is killed now), it ends.
+            has_pid_namespace = bool(self._origin.namespaces & syscalls.CLONE_NEWPID)
+            ticks = start_ticks(pid) or 0
+            process = ProcessFile(pid, ticks, plan.cgroup, plan.procs, time.time(), has_pid_namespace)
+            kept = Kept(key, directory, plan, process)
+            try:
+                supervisor_protocol.write_process(directory, process)
+                os.write(orders, b"go")
+            except OSError:
+                _unlink(directory)
+                raise
+            stdout, stderr = map(opened.keep, streams)
+            kept.relay = LogRelay(stdout, stderr, plan.log, LogLimits(*plan.log_limits))
+            os.set_blocking(report, False)
+            kept.report = opened.keep(report)
+        self._kept[key] = self._by_pid[pid] = kept
+        self._watch_logs(kept)
+        self._loop.watch(kept.report, partial(self._read_report, kept))
+        kept.overdue = self._loop.after(_SETUP_SECONDS, partial(self._setup_overdue, kept))
+        return kept
+
+    def _read_report(self, kept: Kept) -> None:
+        try:
+            while part := os.read(kept.report, 65536):
+                kept.said = (kept.said + part)[: 1 << 20]
+        except BlockingIOError:
+            return
+        except OSError:
+            pass
+        self._loop.unwatch(kept.report)
+        os.close(kept.report)
+        kept.report = -1
+        if kept.overdue is not None:
+            kept.overdue.cancel()
+        said = spawn.read_report(kept.said)
+        kept.said = b""
+        if not said.error and said.is_executed:
+            self._set_up(kept, said)
+        elif kept.status is not None:
+            self._setup_failed(kept, said)
+        else:  # whoever hears of it is to find nothing left
+            kept.failed = said
+            with suppress(ProcessLookupError):
+                os.kill(kept.process.pid, signal.SIGKILL)
+
+    def _set_up(self, kept: Kept, said: spawn.Report) -> None:
+        if said.notes:
+            kept.process = kept.process._replace(notes=said.notes)
+            with suppress(OSError):
+                supervisor_protocol.write_process(kept.directory, kept.process)
+        if kept.status is not None:
+            self._end(kept, kept.status, tell=False)
+        for answer in kept.answers:
+            answer(**_record(kept))
+        kept.answers.clear()
+        if kept.ended is not None:
+            self._tell_exit(kept)
+        self._settled(kept.key)
+
+    def _setup_failed(self, kept: Kept, said: spawn.Report) -> None:
+        """Its process is gone, and so is all else of the attempt."""
+        del self._kept[kept.key]
+        self._stop_relay(kept)
+        _unlink(kept.directory)
+        error, hint = said.error, said.hint
+        if not error:
+            error = "the container's process was killed while it was being set up"
+            hint = "its memory limit may be too small to start anything in it"
+        for answer in kept.answers:
+            answer(error=error, hint=hint)
+        kept.answers.clear()
+        self._settled(kept.key)
+
+    def _setup_overdue(self, kept: Kept) -> None:
+        if not kept.is_set_up and kept.status is None:
+            with suppress(ProcessLookupError):
+                os.kill(kept.process.pid, signal.SIGKILL)
+
+    def _settled(self, key: AttemptKey) -> None:
+        waiting, self._after_setup = self._after_setup, []
+        for keys, callback in waiting:
+            keys.discard(key)
+            if keys:
+                self._after_setup.append((keys, callback))
+            else:
+                callback()
+
+    # The end
+
+    def _adopted_ended(self, kept: Kept) -> None:
+        self._loop.unwatch(kept.pidfd)
+        kept.is_told = self._tell({"event": "ended", "attempt": list(kept.key)})
+        if kept.is_told:
+            self._loop.after(_CLIENT_SECONDS, lambda: self._end(kept, None) if kept.ended is None else None)
+        else:
+            self._end(kept, None)
+
+    def _end(self, kept: Kept, status: int | None, *, tell: bool = True) -> None:
+        if kept.pidfd >= 0:
+            os.close(kept.pidfd)
+            kept.pidfd = -1
+        self._stop_relay(kept)
+        now, started_at = time.time(), kept.process.started_at
+        ended = (
+            supervisor_protocol.unknown(started_at, now)
+            if status is None
+            else supervisor_protocol.of_status(status, started_at, now)
+        )
+        kept.ended = ended._replace(message=_message(kept, is_error=ended.exit_code != 0))
+        self._write(kept)
+        if tell:
+            self._tell_exit(kept)
+
+    def _tell_exit(self, kept: Kept) -> None:
+        assert kept.ended is not None
+        self._tell({"event": "exited", "attempt": list(kept.key), "exit": kept.ended._asdict()})
+
+    def _write(self, kept: Kept) -> None:
+        """On disk it needs not be kept; where that is full (or gone), it is tried again until the client has it."""
+        if self._kept.get(kept.key) is not kept or kept.ended is None:
+            return
+        try:
+            supervisor_protocol.write_exit(kept.directory, kept.ended)
+        except FileNotFoundError:  # somebody removed the directory: nobody will ask
+            del self._kept[kept.key]
+        except OSError:
+            self._loop.after(_RETRY_SECONDS, partial(self._write, kept))
+        else:
+            del self._kept[kept.key]
+
+    # Logs
+
+    def _relay_anew(self, kept: Kept) -> None:
+        """An adopted container still has its FIFOs; what it wrote meanwhile is in them."""
+        try:
+            with Descriptors() as opened:
+                flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
+                names = (supervisor_protocol.STDOUT, supervisor_protocol.STDERR)
+                streams = [opened.add(os.open(f"{kept.directory}/{name}", flags)) for name in names]
+                limits = LogLimits(*kept.plan.log_limits)
+                stdout, stderr = map(opened.keep, streams)
+                kept.relay = LogRelay(stdout, stderr, kept.plan.log, limits)
+        except (OSError, TypeError):
+            return  # it runs on without a log
+        self._watch_logs(kept)
+
+    def _watch_logs(self, kept: Kept) -> None:
+        if kept.relay is not None:
+            for descriptor in kept.relay.descriptors:
+                self._loop.watch(descriptor, partial(self._pump, kept, descriptor))
+
+    def _pump(self, kept: Kept, descriptor: int) -> None:
+        assert kept.relay is not None
+        before = kept.relay.descriptors
+        pause_seconds = kept.relay.pump(descriptor)
+        still = kept.relay.descriptors
+        for one in before if pause_seconds > 0 else set(before).difference(still):
+            self._loop.unwatch(one)
+        if pause_seconds > 0:
+            self._loop.after(pause_seconds, partial(self._watch_logs, kept))
+
+    def _stop_relay(self, kept: Kept) -> None:
+        if kept.relay is not None:
+            for descriptor in kept.relay.descriptors:
+                self._loop.unwatch(descriptor)
+            kept.relay.finish()
+            kept.relay = None
+
+
+def _record(kept: Kept) -> dict[str, Any]:
+    ended = None if kept.ended is None else kept.ended._asdict()
+    return {"attempt": list(kept.key), **kept.process._asdict(), "exit": ended}
+
+
+def _message(kept: Kept, *, is_error: bool) -> str:
+    try:
+        return termination_message(kept.directory, kept.plan.log, kept.plan.message_policy, is_error=is_error)
+    except Exception:  # noqa: BLE001 whatever a container left there, that it ended is written down
+        return ""
+
+
+def _unlink(directory: str) -> None:
+    for name in (supervisor_protocol.PROCESS, supervisor_protocol.STDOUT, supervisor_protocol.STDERR):
+        with suppress(OSError):
+            os.unlink(f"{directory}/{name}")
+
+
+def _refused(error: OSError) -> dict[str, str]:
+    hints = {
+        errno.EAGAIN: "too many processes: raise the limit of the agent's own cgroup or user (pids.max, ulimit -u)",
+        errno.EMFILE: "too many open files: raise the limit (ulimit -n) and restart the keeper",
+        errno.ENOSPC: "the disk is full, or there are as many namespaces as /proc/sys/user/max_*_namespaces allows",
+    }
+    where = f"{error.filename}: " if error.filename else ""
+    reason = (error.strerror or str(error)).lower()
+    return {
+        "error": f"the container's process cannot be made: {where}{reason}",
+        "hint": hints.get(error.errno or 0, ""),
+    }

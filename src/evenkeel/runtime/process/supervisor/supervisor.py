@@ -1,0 +1,231 @@
+"""The keeper: the one small process that is the parent of all containers and outlives the agent.
+
+    python -m evenkeel.runtime.process.supervisor.supervisor STATE [DESCRIPTOR]
+
+It starts them, relays their logs, and writes down how they ended; whatever needs deciding is the agent's. It has one
+thread and few imports, since each start is a fork of it. It ends when it keeps nothing and nobody is connected. If it
+is killed before, the containers run on, and the next one adopts them.
+"""
+
+import fcntl
+import gc
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+import traceback
+from typing import NoReturn
+
+from evenkeel.errors import EvenkeelError
+from evenkeel.runtime import syscalls
+from evenkeel.runtime.paths import AttemptKey, StatePaths
+from evenkeel.runtime.process.supervisor import spawn
+from evenkeel.runtime.process.supervisor.event_loop import Loop
+from evenkeel.runtime.process.supervisor.exec_commands import Executing
+from evenkeel.runtime.process.supervisor.listener import Connection, Listener
+from evenkeel.runtime.process.supervisor.supervised_containers import Answer, Keeping
+from evenkeel.runtime.process.supervisor_protocol import LOCK_NAME, BadMessage, Message, attempt_of, encode
+
+_LOWEST_SCORE = -999
+_SIGNALS_OF_THE_C_LIBRARY = (32, 33)  # those Python does not name
+_RECORDS_A_PACKET = 100
+_LOG_BYTES = 64 << 10
+
+
+class Keeper:
+    def __init__(self, state: str, directory: int) -> None:
+        self._state = state
+        self._loop = Loop(self._mistake)
+        origin = _origin()
+        self._keeping = Keeping(self._loop, StatePaths(state), origin, self._tell)
+        self._executing = Executing(self._loop, origin)
+        self._wake, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._loop.watch(self._wake, self._children)
+        hello = {"has_namespaces": origin.namespaces != 0}
+        self.listener = Listener(self._loop, directory, hello, self._heard, self._keeping.client_gone)
+
+    def run(self) -> None:
+        self._loop.run(lambda: self.listener.connection is None and not self._keeping and not self._executing)
+        self.listener.close()
+
+    def _tell(self, event: Message) -> bool:
+        self.listener.tell(event)
+        return self.listener.connection is not None
+
+    def _heard(self, message: Message, connection: Connection) -> None:
+        number = message.get("id")
+
+        def answer(**said: object) -> None:
+            connection.send({"id": number, **said})
+
+        todo = message.get("do")
+        if todo == "list":
+            self._keeping.records(lambda records: _in_packets(records, answer))
+            return
+        key = attempt_of(message)
+        if todo == "start":
+            self._keeping.start(key, answer)
+        elif todo == "execute":
+            self._execute(key, message, answer)
+        else:
+            self._do(todo, key, message)
+            answer()
+
+    def _do(self, todo: object, key: AttemptKey, message: Message) -> None:
+        if todo == "signal":
+            self._keeping.signal(key, _number(message, "signal"))
+        elif todo == "adopt":
+            self._keeping.adopt(key)
+        elif todo == "finish":
+            status = message.get("status")
+            self._keeping.finish(key, status if isinstance(status, int) else None)
+        elif todo == "forget":
+            self._keeping.forget(key)
+        else:
+            raise BadMessage(f"nobody knows how to do {str(todo)[:40]!r}")
+
+    def _execute(self, key: AttemptKey, message: Message, answer: Answer) -> None:
+        command, seconds = message.get("command"), message.get("seconds")
+        if not isinstance(command, list) or not command or not all(isinstance(word, str) for word in command):
+            raise BadMessage("command must be a list of words")
+        if not isinstance(seconds, int | float) or isinstance(seconds, bool):
+            raise BadMessage("seconds must be a number")
+        kept = self._keeping.running(key)
+        if kept is None:
+            answer(error="the container does not run")
+        else:
+            self._executing.execute(kept, tuple(command), min(max(seconds, 0.0), 86400.0), answer)
+
+    def _children(self) -> None:
+        while True:
+            try:
+                if not os.read(self._wake, 4096):
+                    break
+            except BlockingIOError:
+                break
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if not self._keeping.child_ended(pid, status):
+                self._executing.child_ended(pid, status)
+
+    def _mistake(self, error: BaseException) -> None:
+        """Not to happen; but if it does, nobody's container is to suffer for it."""
+        try:
+            with open(f"{self._state}/keeper.log", "a", encoding="utf-8", errors="replace") as file:
+                if file.tell() < _LOG_BYTES:
+                    file.write(f"{time.time():.3f} {''.join(traceback.format_exception(error))}")
+        except OSError:
+            pass
+
+
+def _origin() -> spawn.Origin:
+    try:
+        spawn.limit_programs()
+    except (EvenkeelError, OSError):
+        is_limited = False  # each child tries for itself, and says why it cannot
+    else:
+        is_limited = True
+    return spawn.Origin(usable_namespaces(), (os.geteuid(), os.getegid()), is_limited)
+
+
+def usable_namespaces() -> int:
+    """Which kinds containers get: all of them, or none if the kernel does not let us. Those who are not root need a
+    user namespace to begin with, and some systems give them one that is good for nothing."""
+    owner = os.geteuid(), os.getegid()
+    flags = spawn.NAMESPACES | (0 if owner[0] == 0 else syscalls.CLONE_NEWUSER)
+    try:
+        pid = syscalls.clone(flags)
+    except OSError:
+        return 0
+    if pid == 0:
+        try:
+            if flags & syscalls.CLONE_NEWUSER:
+                spawn.map_own_user(owner)
+            syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return flags if os.waitpid(pid, 0)[1] == 0 else 0
+
+
+def main(state: str, connection: int) -> int:
+    client = _stand_apart(connection)
+    directory = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    lock = os.open(LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=directory)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        if client is not None:
+            client.send(encode({"event": "busy"}))
+        return 0
+    keeper = Keeper(os.path.realpath(state), directory)
+    if client is not None:
+        keeper.listener.connect(client)
+    gc.collect()
+    gc.freeze()
+    keeper.run()
+    return 0
+
+
+def _stand_apart(connection: int) -> socket.socket | None:
+    """Takes leave of whoever started us: session, descriptors, directory, signals, environment."""
+    if os.getpid() != os.getsid(0):
+        os.setsid()
+    client = None
+    if connection >= 3:
+        kept = os.dup2(connection, 3, inheritable=False) if connection != 3 else 3
+        os.set_inheritable(kept, False)
+        client = socket.socket(fileno=kept)
+    os.closerange(3 if client is None else 4, 1 << 20)
+    nothing = os.open("/dev/null", os.O_RDWR)
+    for number in range(3):
+        os.dup2(nothing, number, inheritable=True)
+    os.set_inheritable(nothing, False)
+    os.chdir("/")
+    os.umask(0o022)
+    os.environ.clear()
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_DFL)
+    for number in _SIGNALS_OF_THE_C_LIBRARY:
+        syscalls.stop_ignoring(number)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # three descriptors a container
+    syscalls.set_child_subreaper()
+    try:
+        spawn.take_oom_score(_LOWEST_SCORE)
+    except OSError:
+        pass
+    return client
+
+
+def _in_packets(records: list[dict[str, object]], answer: Answer) -> None:
+    for start in range(0, max(len(records), 1), _RECORDS_A_PACKET):
+        part = records[start : start + _RECORDS_A_PACKET]
+        answer(records=part, more=start + _RECORDS_A_PACKET < len(records))
+
+
+def _number(message: Message, name: str) -> int:
+    value = message.get(name)
+    if not isinstance(value, int) or not 0 < value < 65:
+        raise BadMessage(f"{name} must be a number from 1 to 64")
+    return value
+
+
+def entry() -> NoReturn:
+    sys.exit(main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else -1))
+
+
+if __name__ == "__main__":
+    entry()

@@ -1,0 +1,245 @@
+"""The client's side of the keeper's socket, on asyncio; and how a keeper is started where none runs."""
+
+import asyncio
+import os
+import socket
+import subprocess
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+
+from evenkeel.errors import EvenkeelError
+from evenkeel.host.protection import small_command
+from evenkeel.runtime.process.supervisor_protocol import (
+    SOCKET_NAME,
+    VERSION,
+    BadMessage,
+    Inbox,
+    Message,
+    decode,
+    encode,
+)
+
+_HELLO_SECONDS = 20.0
+# Longer and longer: a keeper that cannot live must not become a storm of processes.
+_TRY_AGAIN_SECONDS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
+
+
+class KeeperLost(EvenkeelError):
+    """The keeper went away before it answered."""
+
+    def __init__(
+        self, message: str = "the process that keeps containers went away before it answered"
+    ) -> None:
+        super().__init__(message)
+
+
+class KeeperRefused(EvenkeelError):
+    """What the keeper answered instead of doing it."""
+
+    def __init__(self, message: str, *, hint: str = "", is_known: bool = False) -> None:
+        super().__init__(message, hint=hint)
+        self.is_known = is_known  # the attempt was started before
+
+
+class KeeperConnection:
+    """One connection. `on_event` hears what the keeper says unasked, `on_lost` that it is gone; whoever makes the
+    connection sees for itself whether it comes about, so `on_lost` is set only then."""
+
+    def __init__(self, client: socket.socket, on_event: Callable[[Message], None]) -> None:
+        client.setblocking(False)
+        self._socket = client
+        self._loop = asyncio.get_running_loop()
+        self._on_event = on_event
+        self.on_lost: Callable[[], None] = lambda: None
+        self._count = 0
+        self._answers: dict[int, asyncio.Future[Message]] = {}
+        self._parts: dict[int, list[object]] = {}
+        self._inbox = Inbox()
+        self._waiting: deque[bytes] = deque()
+        self._is_stuck = False  # the keeper must read before more can be sent
+        self._hello: asyncio.Future[Message] = self._loop.create_future()
+        self.is_open = True
+        self._loop.add_reader(client.fileno(), self._ready)
+
+    async def hello(self) -> Message:
+        """The first thing the keeper says. Raises KeeperLost."""
+        try:
+            return await asyncio.wait_for(asyncio.shield(self._hello), _HELLO_SECONDS)
+        except TimeoutError:
+            self._hello.cancel()
+            raise KeeperLost("the process that keeps containers does not answer") from None
+
+    async def ask(self, todo: str, **fields: object) -> Message:
+        """The answer. Raises KeeperRefused, KeeperLost, or BadMessage for one that is too long to be sent."""
+        if not self.is_open:
+            raise KeeperLost
+        self._count += 1
+        number = self._count
+        packet = encode({"id": number, "do": todo, **fields})
+        answer = self._answers[number] = self._loop.create_future()
+        self._waiting.append(packet)
+        self._flush()
+        try:
+            message: Message = await answer
+        finally:
+            self._answers.pop(number, None)
+            self._parts.pop(number, None)
+        if "error" in message:
+            raise KeeperRefused(
+                str(message["error"]),
+                hint=str(message.get("hint") or ""),
+                is_known=bool(message.get("is_known")),
+            )
+        return message
+
+    def close(self) -> None:
+        """`on_lost` is not called."""
+        if not self.is_open:
+            return
+        self.is_open = False
+        self._loop.remove_reader(self._socket.fileno())
+        self._loop.remove_writer(self._socket.fileno())
+        self._socket.close()
+        for answer in (*self._answers.values(), self._hello):
+            if not answer.done():
+                answer.set_exception(KeeperLost())
+                answer.exception()  # somebody may have stopped waiting
+
+    def _ready(self) -> None:
+        for _ in range(64):
+            try:
+                packet = self._inbox.receive(self._socket)
+            except BlockingIOError:
+                return
+            except OSError:
+                packet = b""
+            if not packet:
+                self.close()
+                self.on_lost()
+                return
+            with suppress(BadMessage):
+                self._take(decode(packet))
+            if not self.is_open:
+                return
+
+    def _take(self, message: Message) -> None:
+        if message.get("event") in ("hello", "busy"):
+            if not self._hello.done():
+                self._hello.set_result(message)
+            return
+        if "event" in message:
+            self._on_event(message)
+            return
+        number = message.get("id")
+        answer = self._answers.get(number) if isinstance(number, int) else None
+        if answer is None or answer.done() or not isinstance(number, int):
+            return
+        if "records" in message:
+            parts = self._parts.setdefault(number, [])
+            parts += message["records"]
+            if message.get("more"):
+                return
+            message["records"] = parts
+        answer.set_result(message)
+
+    def _flush(self) -> None:
+        while self._waiting and self.is_open:
+            try:
+                self._socket.send(self._waiting[0], socket.MSG_NOSIGNAL)
+            except BlockingIOError:
+                if not self._is_stuck:
+                    self._is_stuck = True
+                    self._loop.add_writer(self._socket.fileno(), self._flush)
+                return
+            except OSError:
+                return  # reading will tell
+            self._waiting.popleft()
+        if self._is_stuck and self.is_open:
+            self._is_stuck = False
+            self._loop.remove_writer(self._socket.fileno())
+
+
+async def connected(
+    state: str, on_event: Callable[[Message], None], on_lost: Callable[[], None]
+) -> tuple[KeeperConnection, Message]:
+    """A connection to the keeper of the state directory, which is started if none runs; and what it said first."""
+    for pause in _TRY_AGAIN_SECONDS:
+        client = _existing(state) or _started(state)
+        connection = KeeperConnection(client, on_event)
+        try:
+            hello = await connection.hello()
+        except KeeperLost:  # it was about to end, or another was starting
+            connection.close()
+            await asyncio.sleep(pause)
+            continue
+        if hello.get("event") == "hello":
+            if hello.get("version") != VERSION:
+                connection.close()
+                raise EvenkeelError(
+                    f"process {hello.get('pid')} keeps the containers of {state} and is of another version "
+                    f"({hello.get('version')}, not {VERSION})",
+                    hint="stop the pods with the version of Evenkeel that started them, or kill that process: the "
+                    "containers run on, and this version takes them over",
+                )
+            connection.on_lost = on_lost
+            if not connection.is_open:
+                on_lost()
+            return connection, hello
+        connection.close()
+        await asyncio.sleep(pause)
+    raise EvenkeelError(
+        f"the process that keeps containers cannot be started for {state}",
+        hint=f"{state}/keeper.log may say why",
+    )
+
+
+def _existing(state: str) -> socket.socket | None:
+    directory = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        client.connect(f"/proc/self/fd/{directory}/{SOCKET_NAME}")
+    except OSError:
+        client.close()
+        return None
+    finally:
+        os.close(directory)
+    return client
+
+
+def _started(state: str) -> socket.socket:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    number = theirs.fileno()
+    command = small_command("evenkeel.runtime.process.supervisor.supervisor", state, str(number))
+    try:
+        # Not posix_spawn: glibc's leaves two of its own signals ignored, for the containers too.
+        process = subprocess.Popen(  # noqa: S603 no word of it comes from outside
+            command, env={}, pass_fds=(number,), start_new_session=True
+        )
+    except OSError as error:
+        ours.close()
+        raise EvenkeelError(
+            f"cannot start the process that keeps containers: {(error.strerror or str(error)).lower()}"
+        ) from None
+    finally:
+        theirs.close()
+    process.returncode = 0  # it outlives us, and when it ends is noted below
+    _wait_for(process.pid)
+    return ours
+
+
+def _wait_for(pid: int) -> None:
+    """Takes note of our child's end, whenever that is."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except OSError:
+        return
+    loop = asyncio.get_running_loop()
+
+    def ended() -> None:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+        with suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+
+    loop.add_reader(descriptor, ended)

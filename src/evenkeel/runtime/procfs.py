@@ -1,0 +1,145 @@
+"""/proc/PID/stat: a process's number alone proves nothing, with the time at which it started it does."""
+
+import os
+import re
+import select
+from collections.abc import Sequence
+from typing import NamedTuple
+
+# Fields 4, 10, 12, 14, 15, 20 and 22.
+_PARENT, _MINOR_FAULTS, _MAJOR_FAULTS, _USER, _SYSTEM, _THREADS, _START_TIME = 1, 7, 9, 11, 12, 17, 19
+
+
+class Process(NamedTuple):
+    """A process, told apart from another that may have the same number later."""
+
+    pid: int
+    start_ticks: int  # field 22 of /proc/PID/stat
+
+
+class Stat(NamedTuple):
+    start_ticks: int
+    has_ended: bool  # and only waits for its parent to take note
+    parent: int
+    cpu_ticks: int
+    threads: int
+    minor_faults: int
+    major_faults: int
+
+
+def process_at(pid: int) -> Process | None:
+    """The one that has this number now."""
+    ticks = start_ticks(pid)
+    return None if ticks is None else Process(pid, ticks)
+
+
+def start_ticks(pid: int) -> int | None:
+    """When the process started; None if it is not there. A zombie has one too."""
+    stat = read_stat(pid)
+    return None if stat is None else stat.start_ticks
+
+
+def read_stat(pid: int) -> Stat | None:
+    """None if there is no such process."""
+    try:
+        descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        text = os.read(descriptor, 4096)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    # From the third field on: the name in brackets before them may hold anything.
+    fields = text.rpartition(b") ")[2].split()
+    if len(fields) <= _START_TIME:
+        return None
+    return Stat(
+        int(fields[_START_TIME]),
+        fields[0] in (b"Z", b"X"),
+        int(fields[_PARENT]),
+        int(fields[_USER]) + int(fields[_SYSTEM]),
+        int(fields[_THREADS]),
+        int(fields[_MINOR_FAULTS]),
+        int(fields[_MAJOR_FAULTS]),
+    )
+
+
+_ESCAPE = re.compile(rb"\\([0-7]{3})")
+
+
+class Mounted(NamedTuple):
+    device: str  # major:minor; the same for all mounts of a filesystem
+    root: str  # what of the filesystem is mounted
+    point: str
+    kind: str
+
+
+def read_mounts() -> tuple[Mounted, ...]:
+    with open("/proc/self/mountinfo", "rb") as file:
+        return parse_mounts(file.read())
+
+
+def parse_mounts(text: bytes) -> tuple[Mounted, ...]:
+    """In the kernel's order: of two at one point the later one is seen."""
+    mounts = []
+    for line in text.splitlines():
+        before, dash, after = line.partition(b" - ")
+        fields = before.split(b" ")
+        if dash and len(fields) >= 6:
+            kind = after.split(b" ")[0].decode()
+            mounts.append(Mounted(fields[2].decode(), _unescaped(fields[3]), _unescaped(fields[4]), kind))
+    return tuple(mounts)
+
+
+def is_below(path: str, directory: str) -> bool:
+    """Whether `path` is `directory` or in it. Both absolute and without dots."""
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
+
+
+def other_ways(directory: str, mounts: Sequence[Mounted]) -> tuple[str, ...]:
+    """Paths outside `directory` at which it, or a part of it, can be seen: its filesystem may be mounted elsewhere too.
+    Pure."""
+    home = max(
+        (mount for mount in reversed(mounts) if is_below(directory, mount.point)),  # of two, the later
+        key=lambda mount: len(mount.point),
+        default=None,
+    )
+    if home is None:
+        return ()
+    inside = _joined(home.root, os.path.relpath(directory, home.point))  # its filesystem's own path
+    ways = []
+    for mount in mounts:
+        if mount.device != home.device or is_below(mount.point, directory):
+            continue
+        if is_below(inside, mount.root):
+            ways.append(_joined(mount.point, os.path.relpath(inside, mount.root)))
+        elif is_below(mount.root, inside):
+            ways.append(mount.point)
+    return tuple(dict.fromkeys(way for way in ways if not is_below(way, directory)))
+
+
+def _joined(directory: str, path: str) -> str:
+    return os.path.normpath(os.path.join(directory, path))
+
+
+def _unescaped(text: bytes) -> str:
+    """The kernel writes blanks and the like as three octal digits."""
+    return os.fsdecode(_ESCAPE.sub(lambda match: bytes([int(match[1], 8) & 0xFF]), text))
+
+
+class MountWatch:
+    def __init__(self) -> None:
+        self._descriptor = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
+        self._poll = select.poll()
+        self._poll.register(self._descriptor, select.POLLPRI)
+
+    def have_changed(self) -> bool:
+        """Since it was last asked."""
+        return bool(self._poll.poll(0))
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1

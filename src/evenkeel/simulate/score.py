@@ -1,0 +1,178 @@
+"""Which of the nodes that a pod fits is best: Kubernetes' scores, in its own integers (A10).
+
+A strategy compares what pods ask for with what the node has: LeastAllocated (the documents' LeastRequested)
+spreads, MostAllocated packs, RequestedToCapacityRatio follows a curve. Beside it, BalancedAllocation asks
+whether the pod makes the use of the node's resources more even or less. Each gives 0…100; a node's score is
+their weighted sum.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from itertools import pairwise
+from math import sqrt
+from typing import NamedTuple
+
+from evenkeel.api.resources import CPU, MEMORY
+from evenkeel.errors import EvenkeelError
+from evenkeel.simulate.node_info import NodeInfo, PodFigures, is_scalar
+
+MAX_SCORE = 100
+MAX_WEIGHT = 100
+MAX_SHAPE_SCORE = 10
+
+
+class Strategy(StrEnum):
+    LEAST_ALLOCATED = "LeastAllocated"
+    MOST_ALLOCATED = "MostAllocated"
+    REQUESTED_TO_CAPACITY_RATIO = "RequestedToCapacityRatio"
+
+
+class ShapePoint(NamedTuple):
+    """RequestedToCapacityRatio's score (0…10) at a utilization (0…100); straight lines join the points."""
+
+    utilization: int
+    score: int
+
+
+class Scoring(NamedTuple):
+    """How nodes are compared. The defaults are Kubernetes'."""
+
+    strategy: Strategy = Strategy.LEAST_ALLOCATED
+    resources: tuple[tuple[str, int], ...] = ((CPU, 1), (MEMORY, 1))  # what the strategy weighs, how much
+    shape: tuple[ShapePoint, ...] = (ShapePoint(0, 0), ShapePoint(100, MAX_SHAPE_SCORE))
+    balanced: tuple[str, ...] = (CPU, MEMORY)  # what BalancedAllocation looks at
+    strategy_weight: int = 1
+    balanced_weight: int = 1
+
+    def or_raise(self) -> "Scoring":
+        """Itself, if it makes sense: within the bounds that Kubernetes sets, too."""
+        if not self.resources:
+            raise EvenkeelError("a strategy needs at least one resource to look at, such as cpu=1")
+        for name, weight in self.resources:
+            if not 1 <= weight <= MAX_WEIGHT:
+                raise EvenkeelError(f"the weight of {name} must be from 1 to {MAX_WEIGHT}, not {weight}")
+        names = [name for name, _ in self.resources]
+        if len(set(names)) < len(names):
+            raise EvenkeelError(f"a resource can be weighed once only, not as in {','.join(names)}")
+        for weight in (self.strategy_weight, self.balanced_weight):
+            if not 0 <= weight <= MAX_WEIGHT:
+                raise EvenkeelError(f"the weight of a score must be from 0 to {MAX_WEIGHT}, not {weight}")
+        _check_shape(self.shape)
+        return self
+
+
+class NodeScore(NamedTuple):
+    strategy: int
+    balanced: int
+    total: int
+
+
+def scorer(pod: PodFigures, scoring: Scoring) -> Callable[[NodeInfo], NodeScore]:
+    """What gives a node its scores for the pod, whether or not it fits."""
+    asked, requests = dict(pod.scored), dict(pod.requests)
+    is_balanced = not skips_balance(requests, scoring.balanced)
+
+    def score(node: NodeInfo) -> NodeScore:
+        strategy = strategy_score(asked, node, scoring)
+        balanced = balanced_score(requests, node, scoring.balanced) if is_balanced else 0
+        total = strategy * scoring.strategy_weight + balanced * scoring.balanced_weight
+        return NodeScore(strategy, balanced, total)
+
+    return score
+
+
+def strategy_score(asked: Mapping[str, int], node: NodeInfo, scoring: Scoring) -> int:
+    """The strategy's score, from what the pods on the node occupy and the pod's `scored` amounts."""
+    score = weights = 0
+    for name, weight in scoring.resources:
+        capacity = node.allocatable.get(name, 0)
+        more = asked.get(name, 0)
+        if not capacity or (not more and is_scalar(name)):
+            continue
+        used = node.occupied.get(name, 0) + more
+        if scoring.strategy is Strategy.LEAST_ALLOCATED:
+            score += weight * ((capacity - used) * MAX_SCORE // capacity if used <= capacity else 0)
+        elif scoring.strategy is Strategy.MOST_ALLOCATED:
+            score += weight * (min(used, capacity) * MAX_SCORE // capacity)
+        else:
+            of_resource = shape_score(scoring.shape, min(used, capacity) * MAX_SCORE // capacity)
+            if not of_resource:
+                continue  # a zero counts as no opinion, not as the worst one
+            score += weight * of_resource
+        weights += weight
+    if not weights:
+        return 0
+    if scoring.strategy is Strategy.REQUESTED_TO_CAPACITY_RATIO:
+        return (2 * score + weights) // (2 * weights)  # to the nearest, half upwards
+    return score // weights
+
+
+def shape_score(shape: Sequence[ShapePoint], utilization: int) -> int:
+    """The curve's value at `utilization`, on the scale of 0…100."""
+    scale = MAX_SCORE // MAX_SHAPE_SCORE
+    before = shape[0]
+    for point in shape:
+        if utilization <= point.utilization:
+            if point is before:
+                break
+            rise = (point.score - before.score) * scale * (utilization - before.utilization)
+            run = point.utilization - before.utilization
+            # Go's division, towards zero: on a falling line that is upwards.
+            return before.score * scale + (rise // run if rise >= 0 else -(-rise // run))
+        before = point
+    return before.score * scale
+
+
+def balanced_score(requests: Mapping[str, int], node: NodeInfo, resources: Sequence[str]) -> int:
+    """75 if the pod leaves the node as even as it was, more if it evens it out, less if it tilts it."""
+    before, after, capacities = [], [], []
+    for name in resources:
+        capacity = node.allocatable.get(name, 0)
+        more = requests.get(name, 0)
+        if not capacity or (not more and is_scalar(name)):
+            continue
+        used = node.requested.get(name, 0)
+        capacities.append(capacity)
+        before.append(used)
+        after.append(used + more)
+    change = evenness(after, capacities) - evenness(before, capacities)
+    return MAX_SCORE // 2 + (MAX_SCORE // 2 + change) // 2
+
+
+def evenness(used: Sequence[int], capacities: Sequence[int]) -> int:
+    """100 if every resource is used to the same part, less the further apart the parts are.
+
+    Floats, in the order Kubernetes computes them: the result is cut to an integer, so that every bit counts.
+    """
+    parts = [min(float(one) / float(all_of_it), 1.0) for one, all_of_it in zip(used, capacities, strict=True)]
+    deviation = 0.0
+    if len(parts) == 2:
+        deviation = abs((parts[0] - parts[1]) / 2)
+    elif len(parts) > 2:
+        total = squares = 0.0
+        for part in parts:  # not sum(): since Python 3.12 it is more exact than Kubernetes
+            total += part
+        mean = total / len(parts)
+        for part in parts:
+            squares += (part - mean) * (part - mean)
+        deviation = sqrt(squares / len(parts))
+    return int((1 - deviation) * MAX_SCORE)
+
+
+def skips_balance(requests: Mapping[str, int], resources: Sequence[str]) -> bool:
+    """A pod that requests none of `resources` cannot change the balance, so nodes are not compared by it."""
+    return not any(requests.get(name, 0) for name in resources)
+
+
+def _check_shape(shape: Sequence[ShapePoint]) -> None:
+    if not shape:
+        raise EvenkeelError("a shape needs at least one point, such as 0:0,100:10")
+    for point in shape:
+        if not 0 <= point.utilization <= MAX_SCORE:
+            raise EvenkeelError(
+                f"a shape's utilization must be from 0 to {MAX_SCORE}, not {point.utilization}"
+            )
+        if not 0 <= point.score <= MAX_SHAPE_SCORE:
+            raise EvenkeelError(f"the scores of a shape are 0 to {MAX_SHAPE_SCORE}, not {point.score}")
+    if any(one.utilization >= other.utilization for one, other in pairwise(shape)):
+        raise EvenkeelError("the utilizations of a shape must rise from point to point, as in 0:0,100:10")
