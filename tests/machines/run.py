@@ -87,7 +87,7 @@ def _reported(name: str, prepared_seconds: float, outcome: virtual_machine.Outco
     ended = outcome.failure or f"exit status {outcome.status}"
     print(
         f"{name}: prepared in {prepared_seconds:.1f} s, booted in {outcome.boot_seconds:.1f} s,"
-        f" the job took {outcome.job_seconds:.1f} s, {ended}",
+        f" the job took {outcome.job_seconds:.1f} s and {outcome.processor_seconds:.1f} s of processors, {ended}",
         file=sys.stderr,
     )
     log = CACHE / "log" / f"{name}.log"

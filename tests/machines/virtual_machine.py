@@ -8,6 +8,7 @@ goes in and its exit status comes out.
 
 import contextlib
 import os
+import resource
 import selectors
 import shlex
 import shutil
@@ -45,6 +46,7 @@ class Outcome(NamedTuple):
     status: int | None
     boot_seconds: float
     job_seconds: float
+    processor_seconds: float  # of the host's processors: what a guest costs, however busy the host is
     console: str
     failure: str = ""
 
@@ -61,14 +63,15 @@ def run(
     time_limit_seconds: float,
 ) -> Outcome:
     """Run `command` in `machine`, its output going to ours as it comes."""
-    began = time.time()
+    began, used_before_seconds = time.time(), _used_by_children_seconds()
     with contextlib.ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="evenkeel-")))
         job = directory / "job"
         _write_job(job, machine, command, variables)
         failure = ""
         try:
-            _boot_and_wait(stack, directory, machine, time.monotonic() + time_limit_seconds)
+            with contextlib.ExitStack() as started:
+                _boot_and_wait(started, directory, machine, time.monotonic() + time_limit_seconds)
             if not (job / "status").exists():
                 failure = "the machine ended before the command did"
         except _MachineFailed as reason:
@@ -76,11 +79,12 @@ def run(
         except TimeoutError:
             failure = f"the time limit of {time_limit_seconds:g} s is over; the machine was ended"
         ended = time.time()
-        started = _written_at(job / "started") or ended
+        job_began = _written_at(job / "started") or ended
         return Outcome(
             status=None if failure else int((job / "status").read_text()),
-            boot_seconds=started - began,
-            job_seconds=(_written_at(job / "status") or ended) - started,
+            boot_seconds=job_began - began,
+            job_seconds=(_written_at(job / "status") or ended) - job_began,
+            processor_seconds=_used_by_children_seconds() - used_before_seconds,
             console=_console(directory, with_messages=bool(failure)),
             failure=failure,
         )
@@ -225,6 +229,12 @@ def _start(
     stack.callback(process.wait)
     stack.callback(process.kill)
     return process
+
+
+def _used_by_children_seconds() -> float:
+    """Of the processors, by those that have ended and were waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _written_at(path: Path) -> float | None:
