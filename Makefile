@@ -3,10 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 VECTORS ?= tests/vectors
+# What `make stress` repeats: how often, and where.
+N ?= 20
+MACHINE ?= host
 SEED ?= $(shell od -An -N3 -tu4 /dev/urandom | tr -d ' ')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo explain root test lint format unit conformance kernel kernel-host kernel-host-alone kernel-v1 kernel-v2 kernel-v2-agents kernel-v2-others kernel-v2-alone kernel-v2-long kernel-systemd bench docs clean soak
+.PHONY: help setup run demo explain root test lint format unit conformance kernel kernel-host kernel-host-alone kernel-v1 kernel-v2 kernel-v2-agents kernel-v2-others kernel-v2-alone kernel-v2-long kernel-systemd bench docs clean soak stress
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,49 +53,22 @@ unit: setup
 conformance: setup ## the answers of the real Kubernetes code, from VECTORS=DIR
 	$(BIN)/python -m tests.conformance $(VECTORS)
 
-# On each of them the tests run one after another and wait a lot, so several go on at once; the longest begin first.
-KERNELS := kernel-host kernel-v2-agents kernel-v2-others kernel-systemd kernel-v1
-
 kernel: setup ## the tests that need a real kernel, on four of them at once (root)
-	@echo "kernel tests: on several machines at once; what each says is shown when it ends"
-	@# This machine mostly waits, an emulated one keeps a processor busy.
-	@$(MAKE) --no-print-directory --jobs=$$(($$(nproc) + 1)) --output-sync=target --keep-going $(KERNELS)
-	@$(MAKE) --no-print-directory kernel-host-alone kernel-v2-alone
+	@$(BIN)/python -m tests.machines all
 
-kernel-host: setup ## on this machine's own cgroups
-	$(BIN)/python -m tests.machines test host --time-limit 1800 -- tests/kernel \
-	  --ignore=tests/kernel/test_storms.py --ignore=tests/kernel/test_cpu_promises.py
+# What runs where is in tests/machines/parts.py.
+kernel-host kernel-host-alone kernel-v1 kernel-v2-agents kernel-v2-others kernel-v2-alone kernel-v2-long kernel-systemd: setup
+	$(BIN)/python -m tests.machines part $(@:kernel-%=%)
 
-# Beside nothing else: who goes in a storm, and who gets what of a processor, not what two emulators leave of either.
-kernel-host-alone: setup
-	$(BIN)/python -m tests.machines test host --time-limit 900 -- tests/kernel/test_storms.py \
-	  tests/kernel/test_cpu_promises.py
-
-kernel-v1: setup ## in a virtual machine with controllers of cgroup v1 mounted together, and huge pages
-	$(BIN)/python -m tests.machines test v1 --cpus 2 --time-limit 900 -- \
-	  tests/kernel/test_huge_pages.py tests/kernel/test_swap.py tests/kernel/test_drivers_v1.py \
-	  tests/kernel/test_reconcile.py
-
+kernel-host: ## on this machine's own cgroups
+kernel-v1: ## in a virtual machine with controllers of cgroup v1 mounted together, and huge pages
 kernel-v2: kernel-v2-agents kernel-v2-others kernel-v2-alone ## in virtual machines with cgroup v2
+kernel-v2-long: ## crashes, storms and barrages there too, which takes most of an hour when emulated
+kernel-systemd: ## in a virtual machine with systemd
 
-kernel-v2-agents: setup
-	$(BIN)/python -m tests.machines test v2 --name v2-agents --cpus 2 --time-limit 2700 -- tests/kernel -m agent
-
-kernel-v2-others: setup
-	$(BIN)/python -m tests.machines test v2 --name v2-others --cpus 2 --time-limit 2700 -- tests/kernel -m 'not agent' \
-	  --ignore=tests/kernel/test_cpu_promises.py
-
-# Beside nothing else: who shares an emulated processor is not to pay for what the emulator has to wait. Of the long
-# tests these storms are short enough to be there each time.
-kernel-v2-alone: setup
-	EVENKEEL_LONG=1 $(BIN)/python -m tests.machines test v2 --name v2-alone --cpus 2 --time-limit 900 -- \
-	  tests/kernel/test_cpu_promises.py tests/kernel/test_storms.py -k 'not cri'
-
-kernel-v2-long: setup ## crashes, storms and barrages there too, which takes most of an hour when emulated
-	EVENKEEL_LONG=1 $(BIN)/python -m tests.machines test v2 --cpus 2 --time-limit 7200 -- tests/kernel -m long
-
-kernel-systemd: setup ## in a virtual machine with systemd
-	$(BIN)/python -m tests.machines test systemd --time-limit 1200
+stress: setup root ## TESTS='tests/kernel/…' N=20 times on MACHINE=host, half of them beside load (SEED=n replays)
+	@$(if $(TESTS),,echo "no tests: make stress TESTS='tests/kernel/test_machine.py -k name' N=20 MACHINE=host"; exit 2)
+	@$(BIN)/python -m tests.machines stress $(MACHINE) --rounds $(N) --seed $(SEED) -- $(TESTS)
 
 soak: setup root ## hours of it: the agent killed under 500 pods (SEED=n replays), hundreds of storms
 	EVENKEEL_CRASH_PODS=500 EVENKEEL_CRASHES=60 EVENKEEL_SEED=$(SEED) \

@@ -13,12 +13,15 @@ from tests.machines.environment import compile_ahead, guest_environment, variabl
 from tests.machines.image import root_image
 from tests.machines.initrd import initrd
 from tests.machines.packages import IMAGES, PROGRAMS, VIRTUAL_MACHINE, require
+from tests.machines.parts import Part
 
 MACHINES = ("host", "v1", "v2", "systemd")
 MACHINE_FAILED = 125
 CONSOLE_LINES = 60
 # The whole is to take less than 25 minutes: what took longest is said each time.
 TOLD_OF_TIMES = ("--durations=25", "--durations-min=3")
+QUIET = ("-p", "no:cacheprovider")
+REPORTING = ("-p", "tests.machines.reports")
 
 
 class Request(NamedTuple):
@@ -27,8 +30,8 @@ class Request(NamedTuple):
     machine: str
     name: str
     time_limit_seconds: float
-    memory_mib: int
-    cpus: int
+    memory_mib: int = 1024
+    cpus: int = 1
 
 
 def run_command(request: Request, command: Sequence[str]) -> int:
@@ -38,10 +41,29 @@ def run_command(request: Request, command: Sequence[str]) -> int:
     return _run_in_guest(request, command)
 
 
+def run_part(part: Part, *, reports: bool) -> int:
+    """Run one of the parts of `make kernel`; with `reports`, lines of tests/machines/reports.py are in its output."""
+    os.environ.update(part.variables)
+    request = Request(part.machine, part.name, part.time_limit_seconds, cpus=part.cpus)
+    return run_kernel_tests(request, [*(REPORTING if reports else ()), *part.tests])
+
+
+def run_rounds(request: Request, pytest_arguments: Sequence[str], *, rounds: int, seed: int) -> int:
+    """Run tests so many times in one go of the machine (tests/machines/rounds.py)."""
+    tests = [*QUIET, *REPORTING, *pytest_arguments]
+    return _run_tests(
+        request, ["python", "-m", "tests.machines.rounds", str(rounds), str(seed), *tests], tests
+    )
+
+
 def run_kernel_tests(request: Request, pytest_arguments: Sequence[str]) -> int:
-    """Run tests/kernel there. A machine that cannot be had is said with its reason, and fails only in CI."""
-    tests = ["-p", "no:cacheprovider", *(pytest_arguments or ["tests/kernel"])]
-    command = ["python", "-m", "pytest", *TOLD_OF_TIMES, *tests]
+    """Run tests/kernel there once."""
+    tests = [*QUIET, *(pytest_arguments or ["tests/kernel"])]
+    return _run_tests(request, ["python", "-m", "pytest", *TOLD_OF_TIMES, *tests], tests)
+
+
+def _run_tests(request: Request, command: Sequence[str], tests: Sequence[str]) -> int:
+    """A machine that cannot be had is said with its reason, and fails only in CI."""
     try:
         host.require_root()
         if request.machine != "host":

@@ -1,0 +1,152 @@
+"""How far the parts of a run are, in the words and the table that people are shown.
+
+Time is given and nothing is printed, so that every line can be tested.
+"""
+
+import shlex
+from collections.abc import Container, Mapping, Sequence
+from typing import NamedTuple
+
+from tests.machines.parts import Part
+from tests.machines.reports import FAILED, PASSED, SKIPPED, Began, Collected, Ended, Report
+
+# Of what pytest says of a failure; the log of the part has all of it.
+SHOWN_LINES = 60
+# An estimate from less than so much of the tests is a guess, where it is not known how long they take.
+ESTIMATED_FROM = 0.1
+
+
+class Progress:
+    """One part from its start to its end; `expected` are the seconds that its tests took the last time."""
+
+    def __init__(self, part: Part, began: float, expected: Mapping[str, float]) -> None:
+        self.part = part
+        self.began = began
+        self.took_seconds: dict[str, float] = {}
+        self.outcomes: dict[str, str] = {}
+        self._expected = expected
+        self._collected: int | None = None
+        self._now = ""
+
+    def note(self, report: Report) -> None:
+        match report:
+            case Collected(tests):
+                self._collected = tests
+            case Began(test):
+                self._now = test
+            case Ended(test, outcome, seconds):
+                self.outcomes[test] = outcome
+                self.took_seconds[test] = seconds
+                self._now = ""
+
+    def count(self, outcome: str) -> int:
+        return sum(1 for one in self.outcomes.values() if one == outcome)
+
+    @property
+    def unfinished(self) -> str:
+        """The test that had begun and not ended: where a machine ends before its tests, that is what it died of."""
+        return self._now
+
+    def line(self, now: float) -> str:
+        """`12:05  v2-agents   31 of 61 tests, 1 failed, about 4 min left`."""
+        if self._collected is None:
+            return f"{self._head(now)} getting ready"
+        said = [f"{len(self.outcomes)} of {self._collected} tests"]
+        if self.count(FAILED):
+            said.append(f"{self.count(FAILED)} failed")
+        left = self._left_seconds(now)
+        if left is not None:
+            said.append(f"about {_rough(left)} left")
+        return f"{self._head(now)} {', '.join(said)}"
+
+    def failure(self, report: Ended, now: float, python: str) -> str:
+        """What pytest says of the failure, and the command that repeats just that test."""
+        lines = report.text.splitlines()
+        left_out = [f"({len(lines) - SHOWN_LINES} lines more in the log)"] if len(lines) > SHOWN_LINES else []
+        shown = [*left_out, *lines[-SHOWN_LINES:]]
+        head = f"{self._head(now)} FAILED {report.test}"
+        return "\n".join(
+            [head, *(f"    {line}" for line in shown), f"  again: {self.repeat(report.test, python)}"]
+        )
+
+    def repeat(self, test: str, python: str) -> str:
+        part = self.part
+        variables = [f"{name}={value}" for name, value in part.variables.items()]
+        cpus = ["--cpus", str(part.cpus)] if part.machine != "host" else []
+        command = [python, "-m", "tests.machines", "test", part.machine, *cpus, "--", test]
+        return shlex.join([*variables, *command])
+
+    def _head(self, now: float) -> str:
+        return f"{_clock(now - self.began):>6}  {self.part.name:<10}"
+
+    def _left_seconds(self, now: float) -> float | None:
+        """What the tests still to come took the last time, at the pace of this time; by their number where unknown."""
+        passed, tests = now - self.began, self._collected or 0
+        known_done = sum(self._expected.get(test, 0.0) for test in self.outcomes)
+        known_todo = sum(seconds for test, seconds in self._expected.items() if test not in self.outcomes)
+        if known_done and known_todo:
+            return known_todo * passed / known_done
+        if not self.outcomes or len(self.outcomes) < ESTIMATED_FROM * tests:
+            return None
+        return passed / len(self.outcomes) * (tests - len(self.outcomes))
+
+
+class Result(NamedTuple):
+    """`note` says why a part ended that has not run its tests."""
+
+    progress: Progress
+    seconds: float
+    status: int
+    note: str
+
+    @property
+    def verdict(self) -> str:
+        if self.note:
+            return self.note
+        return "passed" if self.status == 0 else "failed"
+
+
+def table(results: Sequence[Result], seconds: float) -> str:
+    """One row for each part, and a last line as pytest's own."""
+    rows = [("machine", "passed", "failed", "skipped", "time", "verdict")]
+    for result in results:
+        counts = (str(result.progress.count(outcome)) for outcome in (PASSED, FAILED, SKIPPED))
+        rows.append((result.progress.part.name, *counts, _clock(result.seconds), result.verdict))
+    return "\n".join([*aligned(rows, right=range(1, 5)), closing(results, seconds)])
+
+
+def aligned(rows: Sequence[Sequence[str]], right: Container[int]) -> list[str]:
+    """Rows of a table with their columns below each other, those of `right` by their right edge, the last as it is."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    lines = []
+    for *cells, last in rows:
+        padded = (
+            cell.rjust(width) if column in right else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        )
+        lines.append("  ".join([*padded, last]))
+    return lines
+
+
+def closing(results: Sequence[Result], seconds: float) -> str:
+    """`1203 passed, 2 failed, 3 skipped in 852.10s (0:14:12)`, and what ended without its tests."""
+    totals = {
+        outcome: sum(result.progress.count(outcome) for result in results)
+        for outcome in (PASSED, FAILED, SKIPPED)
+    }
+    said = [f"{count} {outcome}" for outcome, count in totals.items() if count or outcome == PASSED]
+    broken = [
+        result.progress.part.name for result in results if result.status and not result.progress.count(FAILED)
+    ]
+    if broken:
+        said.append(f"{len(broken)} machines ended early ({', '.join(broken)})")
+    whole = int(seconds)
+    return f"{', '.join(said)} in {seconds:.2f}s ({whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02})"
+
+
+def _clock(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
+
+
+def _rough(seconds: float) -> str:
+    return f"{round(seconds / 60)} min" if seconds >= 90 else f"{max(10, round(seconds, -1)):.0f} s"

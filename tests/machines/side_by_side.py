@@ -1,0 +1,156 @@
+"""Runs the parts of the kernel tests beside each other, and says how far each is while it works.
+
+Each part is a process of its own, `python -m tests.machines part NAME`, whose output is kept in a log. What is shown is
+a line now and then, a failing test as soon as it failed, and a table at the end; so it reads the same in a terminal and
+in the log of a CI.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO
+
+from tests.machines import PROJECT
+from tests.machines.cache import CACHE
+from tests.machines.parts import Part
+from tests.machines.progress import Progress, Result, table
+from tests.machines.reports import FAILED, Ended, read
+
+LINE_EVERY_SECONDS = 30.0
+# Of a part that ended without its tests.
+LAST_LINES = 30
+# A line of a report carries all that pytest says of a failure.
+LONGEST_LINE_BYTES = 64 << 20
+LOGS = CACHE / "log"
+Command = Callable[[Part], Sequence[str]]
+
+
+def part_command(part: Part) -> list[str]:
+    return [sys.executable, "-m", "tests.machines", "part", part.name, "--reports"]
+
+
+def run_side_by_side(parts: Sequence[Part], command: Command = part_command, logs: Path = LOGS) -> int:
+    """Run `parts`, those that are alone after the others; 0 if all of them passed."""
+    logs.mkdir(parents=True, exist_ok=True)
+    return asyncio.run(_Run(command, logs).all(parts))
+
+
+class _Run:
+    def __init__(self, command: Command, logs: Path) -> None:
+        self._command = command
+        self._logs = logs
+        self._began = time.monotonic()
+        self._python = os.path.relpath(sys.executable, PROJECT)
+
+    async def all(self, parts: Sequence[Part]) -> int:
+        loop, main = asyncio.get_running_loop(), asyncio.current_task()
+        assert main
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, main.cancel)
+        # This machine mostly waits, an emulated one keeps a processor busy.
+        free = asyncio.Semaphore((os.cpu_count() or 1) + 1)
+        beside = [part for part in parts if not part.is_alone]
+        results: list[Result] = []
+        try:
+            async with asyncio.TaskGroup() as group:
+                for part in beside:
+                    group.create_task(self._when_free(free, part, results))
+            results += [await self._run(part) for part in parts if part.is_alone]
+        except asyncio.CancelledError:
+            print("interrupted: every machine has been ended", flush=True)
+            return 128 + signal.SIGINT
+        order = [part.name for part in parts]
+        results.sort(key=lambda result: order.index(result.progress.part.name))
+        print(f"\n{table(results, time.monotonic() - self._began)}", flush=True)
+        return 1 if any(result.status for result in results) else 0
+
+    async def _when_free(self, free: asyncio.Semaphore, part: Part, results: list[Result]) -> None:
+        async with free:
+            results.append(await self._run(part))
+
+    async def _run(self, part: Part) -> Result:
+        """One part to its end; cancelled, it ends what it started and waits for that."""
+        progress = Progress(part, time.monotonic(), self._last_seconds(part))
+        print(progress.line(time.monotonic()), flush=True)
+        # In a session of its own, so that ^C reaches it once and from here; without us it ends as well.
+        process = await asyncio.create_subprocess_exec(
+            "setpriv", "--pdeathsig", "TERM", "--", *self._command(part),
+            cwd=PROJECT, stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+            limit=LONGEST_LINE_BYTES, start_new_session=True,
+        )  # fmt: skip
+        teller = asyncio.create_task(self._tell(progress))
+        log = self._logs / f"{part.name}.txt"
+        try:
+            with log.open("w") as written:
+                last = await self._follow(process, progress, written)
+            status = await process.wait()
+        finally:
+            teller.cancel()
+            await _end(process)
+        self._keep_seconds(progress)
+        return self._ended(progress, status, last, log)
+
+    async def _tell(self, progress: Progress) -> None:
+        while True:
+            await asyncio.sleep(LINE_EVERY_SECONDS)
+            print(progress.line(time.monotonic()), flush=True)
+
+    async def _follow(
+        self, process: asyncio.subprocess.Process, progress: Progress, log: IO[str]
+    ) -> list[str]:
+        """Read the output to its end; its last lines that are for people."""
+        assert process.stdout
+        last: list[str] = []
+        async for content in process.stdout:
+            said = content.decode(errors="replace").rstrip("\r\n")
+            report = read(said)
+            if report is None:
+                last = [*last, said][-LAST_LINES:]
+                log.write(f"{said}\n")
+                log.flush()
+                continue
+            progress.note(report)
+            if isinstance(report, Ended):
+                log.write(f"{report.outcome} in {report.seconds:.1f} s: {report.test}\n")
+                if report.outcome == FAILED:
+                    print(progress.failure(report, time.monotonic(), self._python), flush=True)
+        return last
+
+    def _ended(self, progress: Progress, status: int, last: list[str], log: Path) -> Result:
+        now = time.monotonic()
+        note = ""
+        if progress.unfinished:
+            note = f"ended within {progress.unfinished}"
+        elif status and not progress.count(FAILED):
+            note = f"ended with status {status}"
+        elif not status and not progress.outcomes:
+            note = last[-1] if last else "no test fits this machine"
+        lines = [f"{progress.line(now)}: {'ended' if status == 0 else f'failed, all it said is in {log}'}"]
+        if status and note:
+            lines += [f"    {line}" for line in last]
+        print("\n".join(lines), flush=True)
+        return Result(progress, now - progress.began, status, note)
+
+    def _last_seconds(self, part: Part) -> dict[str, float]:
+        with contextlib.suppress(OSError, ValueError):
+            return dict(json.loads((self._logs / f"{part.name}.seconds").read_text()))
+        return {}
+
+    def _keep_seconds(self, progress: Progress) -> None:
+        if progress.took_seconds:
+            (self._logs / f"{progress.part.name}.seconds").write_text(json.dumps(progress.took_seconds))
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Ask it to end; it ends its machine and removes what is its own before it goes, and may have words to say."""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        await process.communicate()

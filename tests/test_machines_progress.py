@@ -1,0 +1,224 @@
+"""What `make kernel` shows while the machines work: reports of pytest, lines of progress, the table at the end."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.waiting import eventually
+from tests.machines import PROJECT
+from tests.machines.parts import BY_NAME, Part
+from tests.machines.progress import Progress, Result, closing, table
+from tests.machines.reports import FAILED, PASSED, SKIPPED, Began, Collected, Ended, Report, line, read
+from tests.machines.side_by_side import run_side_by_side
+
+V2 = Part("v2-agents", "v2", 60, cpus=2)
+
+TESTS = """\
+import pytest
+
+def test_good():
+    print("all is well")
+
+def test_bad():
+    print("seed 17")
+    assert 1 == 2
+
+def test_not_here():
+    pytest.skip("no reason")
+
+@pytest.fixture
+def untidy():
+    yield
+    raise ValueError("left behind")
+
+def test_untidy(untidy):
+    pass
+"""
+
+
+def progress(*reports: Report, expected: dict[str, float] | None = None, part: Part = V2) -> Progress:
+    made = Progress(part, 100.0, expected or {})
+    for report in reports:
+        made.note(report)
+    return made
+
+
+@pytest.mark.parametrize("options", [[], ["-q"], ["-v"]])
+def test_pytest_reports_each_test_as_it_ends_with_what_it_printed_where_it_failed(
+    tmp_path: Path, options: list[str]
+):
+    (tmp_path / "test_some.py").write_text(TESTS)
+    command = [sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", str(tmp_path)]
+    command += ["-p", "no:cacheprovider", "-p", "tests.machines.reports", *options, str(tmp_path)]
+    output = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False).stdout
+    reports = [report for said in output.splitlines() if (report := read(said))]
+    assert reports[0] == Collected(4)
+    ended = {report.test: report for report in reports if isinstance(report, Ended)}
+    assert {test: report.outcome for test, report in ended.items()} == {
+        "test_some.py::test_good": PASSED,
+        "test_some.py::test_bad": FAILED,
+        "test_some.py::test_not_here": SKIPPED,
+        "test_some.py::test_untidy": FAILED,
+    }
+    assert "assert 1 == 2" in ended["test_some.py::test_bad"].text
+    assert "seed 17" in ended["test_some.py::test_bad"].text
+    assert "left behind" in ended["test_some.py::test_untidy"].text
+    assert ended["test_some.py::test_good"].text == ""
+
+
+def test_a_module_that_cannot_be_collected_is_reported_as_a_failure(tmp_path: Path):
+    (tmp_path / "test_some.py").write_text("import no_such_module\n")
+    command = [sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", str(tmp_path)]
+    command += ["-p", "no:cacheprovider", "-p", "tests.machines.reports", str(tmp_path)]
+    output = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False).stdout
+    (failed,) = [report for said in output.splitlines() if isinstance(report := read(said), Ended)]
+    assert (failed.test, failed.outcome) == ("test_some.py", FAILED)
+    assert "no_such_module" in failed.text
+
+
+def test_a_report_is_found_behind_the_dots_of_pytest():
+    report = Ended("test_x.py::test_y[a b]", FAILED, 1.5, "two\nlines …")
+    assert read(f"..{line(report)}") == report
+
+
+def test_a_line_for_people_is_no_report():
+    assert read("tests/kernel/test_x.py ...F") is None
+
+
+def test_a_part_says_how_many_tests_of_how_many_are_done_and_how_many_failed():
+    some = progress(Collected(40), Ended("a", PASSED, 1), Ended("b", FAILED, 1), Began("c"))
+    assert some.line(110.0) == "  0:10  v2-agents  2 of 40 tests, 1 failed"
+
+
+def test_a_part_without_tests_yet_is_getting_ready():
+    assert progress().line(103.0) == "  0:03  v2-agents  getting ready"
+
+
+def test_the_time_left_is_by_the_number_of_tests_where_nothing_is_known_of_them():
+    some = progress(Collected(4), Ended("a", PASSED, 60))
+    assert some.line(200.0) == "  1:40  v2-agents  1 of 4 tests, about 5 min left"
+
+
+def test_the_time_left_is_by_what_the_tests_took_the_last_time():
+    expected = {"a": 50.0, "b": 5.0, "c": 5.0}
+    some = progress(Collected(3), Ended("a", PASSED, 100), expected=expected)
+    assert some.line(200.0) == "  1:40  v2-agents  1 of 3 tests, about 20 s left"
+
+
+def test_a_failure_is_shown_with_the_command_that_repeats_just_that_test():
+    report = Ended("tests/kernel/test_x.py::test_y[cri]", FAILED, 2.0, "assert 1 == 2")
+    assert progress(report).failure(report, 130.0, ".venv/bin/python").splitlines() == [
+        "  0:30  v2-agents  FAILED tests/kernel/test_x.py::test_y[cri]",
+        "    assert 1 == 2",
+        "  again: .venv/bin/python -m tests.machines test v2 --cpus 2 -- 'tests/kernel/test_x.py::test_y[cri]'",
+    ]
+
+
+def test_of_a_long_failure_the_end_is_shown():
+    report = Ended("t", FAILED, 2.0, "\n".join(f"line {number}" for number in range(100)))
+    shown = progress(report).failure(report, 130.0, "python").splitlines()
+    assert shown[1:3] == ["    (40 lines more in the log)", "    line 40"]
+
+
+def test_what_a_part_needs_in_its_environment_is_in_the_command_too():
+    command = progress(part=BY_NAME["v2-alone"]).repeat("t", "python")
+    assert command == "EVENKEEL_LONG=1 python -m tests.machines test v2 --cpus 2 -- t"
+
+
+def test_the_table_has_a_row_for_each_part_and_a_last_line_as_pytest_has():
+    good = Result(progress(Ended("a", PASSED, 1), Ended("b", SKIPPED, 1), part=BY_NAME["host"]), 61.0, 0, "")
+    bad = Result(progress(Ended("a", PASSED, 1), Ended("b", FAILED, 1)), 754.0, 1, "")
+    assert table([good, bad], 815.5).splitlines() == [
+        "machine    passed  failed  skipped   time  verdict",
+        "host            1       0        1   1:01  passed",
+        "v2-agents       1       1        0  12:34  failed",
+        "2 passed, 1 failed, 1 skipped in 815.50s (0:13:35)",
+    ]
+
+
+def test_a_machine_that_ended_before_its_tests_is_named_in_the_last_line():
+    dead = Result(progress(Ended("a", PASSED, 1), Began("b")), 10.0, 125, "ended within b")
+    assert closing([dead], 10.0) == "1 passed, 1 machines ended early (v2-agents) in 10.00s (0:00:10)"
+
+
+def scripted(**scripts: str) -> tuple[list[Part], Callable[[Part], list[str]]]:
+    """Parts that are small Python programs; `say(…)` writes reports."""
+    said = "from tests.machines.reports import *\ndef say(*all):\n for one in all: print(line(one), flush=True)\n"
+    parts = [Part(name, "host", 60, is_alone=name.startswith("alone")) for name in scripts]
+    return parts, lambda part: [sys.executable, "-c", f"{said}{scripts[part.name]}"]
+
+
+def test_a_part_that_fails_hides_neither_the_others_nor_those_after_it(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    parts, command = scripted(
+        bad="say(Collected(1), Began('t::bad'), Ended('t::bad', FAILED, 1.0, 'assert 0'))\nraise SystemExit(1)",
+        good="say(Collected(1), Began('t::good'), Ended('t::good', PASSED, 1.0))",
+        alone="say(Collected(1), Began('t::last'), Ended('t::last', PASSED, 1.0))",
+    )
+    assert run_side_by_side(parts, command, tmp_path) == 1
+    shown = capfd.readouterr().out
+    assert "bad        FAILED t::bad\n    assert 0\n  again: " in shown
+    assert [row.split()[:4] for row in shown.splitlines()[-4:-1]] == [
+        ["bad", "0", "1", "0"],
+        ["good", "1", "0", "0"],
+        ["alone", "1", "0", "0"],
+    ]
+    assert shown.splitlines()[-1].startswith("2 passed, 1 failed in ")
+
+
+def test_all_parts_passed_is_status_0_and_their_output_is_kept(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    parts, command = scripted(good="say(Collected(1), Ended('t', PASSED, 1.0))\nprint('booted')")
+    assert run_side_by_side(parts, command, tmp_path) == 0
+    assert (tmp_path / "good.txt").read_text() == "passed in 1.0 s: t\nbooted\n"
+    assert capfd.readouterr().out.splitlines()[-1].startswith("1 passed in ")
+
+
+def test_a_machine_that_dies_within_a_test_says_which_and_what_it_last_said(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    parts, command = scripted(
+        v2="say(Collected(2), Began('t::one'))\nprint('kernel panic')\nraise SystemExit(125)"
+    )
+    assert run_side_by_side(parts, command, tmp_path) == 1
+    shown = capfd.readouterr().out
+    assert "    kernel panic\n" in shown
+    assert "ended within t::one" in shown
+    assert "1 machines ended early (v2)" in shown.splitlines()[-1]
+
+
+def test_a_machine_that_cannot_be_had_is_in_the_table_with_its_reason(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    parts, command = scripted(v2="print('kernel tests on v2: skipped, you are not root')")
+    assert run_side_by_side(parts, command, tmp_path) == 0
+    assert capfd.readouterr().out.splitlines()[-2].endswith("  kernel tests on v2: skipped, you are not root")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_every_part_before_the_run_itself_ends(tmp_path: Path, number: signal.Signals):
+    program = (
+        "import sys; from pathlib import Path\n"
+        "from tests.machines.parts import Part; from tests.machines.side_by_side import run_side_by_side\n"
+        "script = 'import os, sys, time; open(sys.argv[1], \"w\").write(str(os.getpid())); time.sleep(99)'\n"
+        f"logs = Path({str(tmp_path)!r})\n"
+        "parts = [Part(name, 'host', 60) for name in ('one', 'two')]\n"
+        "command = lambda part: [sys.executable, '-c', script, str(logs / f'{part.name}.pid')]\n"
+        "sys.exit(run_side_by_side(parts, command, logs))\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], cwd=PROJECT, stdout=subprocess.PIPE) as run:
+        pids = [eventually(lambda file=file: written(tmp_path / file)) for file in ("one.pid", "two.pid")]
+        run.send_signal(number)
+        assert run.wait() == 128 + signal.SIGINT
+    assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
+
+
+def written(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
