@@ -26,7 +26,7 @@ from evenkeel.cgroup.reconcile import Report, reconcile, reconcile_changed
 from evenkeel.cgroup.statistics import V1_FILES, V2_FILES
 from evenkeel.cgroup.tree import Tree, Version
 from evenkeel.policy.node_view import node_view, parse_node
-from evenkeel.policy.provision import PodMoment
+from evenkeel.policy.provision import PlannedPod
 
 PODS = 110
 ROUNDS = 51
@@ -58,7 +58,7 @@ def figures() -> Iterator[Figure]:
 
 
 @contextmanager
-def cgroups() -> Iterator[tuple[CgroupfsDriver, Planner, list[PodMoment]]]:
+def cgroups() -> Iterator[tuple[CgroupfsDriver, Planner, list[PlannedPod]]]:
     """A driver in a root of its own, and pods for it; everything is removed at the end."""
     config = defaulted(KubeletConfiguration(cgroup_root=f"/evenkeel-bench-{os.getpid()}", cpu_burst=100))
     driver = driver_for(detect(), config)
@@ -68,7 +68,7 @@ def cgroups() -> Iterator[tuple[CgroupfsDriver, Planner, list[PodMoment]]]:
     )
     node = node_view(parse_node("64Gi,16cpu"), config)
     try:
-        yield driver, Planner(node, driver.version), [PodMoment(pod) for pod in pods]
+        yield driver, Planner(node, driver.version), [PlannedPod(pod) for pod in pods]
     finally:
         driver.remove(config.cgroup_root)
         driver.close()
@@ -130,7 +130,7 @@ def reconciling(driver: CgroupfsDriver, tree: Tree, program: str) -> Figure:
     return against("110 unchanged pods reconciled", ours, references, "ms CPU", value_at_most(10))
 
 
-def starting(driver: CgroupfsDriver, planner: Planner, moments: list[PodMoment], program: str) -> Figure:
+def starting(driver: CgroupfsDriver, planner: Planner, moments: list[PlannedPod], program: str) -> Figure:
     """The last pod comes when all the others are there: what it costs beyond its own directories and files."""
     every, others = planner.tree(moments), planner.tree(moments[:-1])
     report = reconcile(driver, every)

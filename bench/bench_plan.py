@@ -12,7 +12,7 @@ from evenkeel.cgroup.plan import plan
 from evenkeel.cgroup.tree import Setting
 from evenkeel.policy.allocatable import NodeCapacity
 from evenkeel.policy.node_view import node_view
-from evenkeel.policy.provision import PodMoment
+from evenkeel.policy.provision import PlannedPod
 
 PODS = 500
 _ROUNDS = 7
@@ -34,7 +34,7 @@ spec:
 def figures() -> Iterator[Figure]:
     pod = read_manifests(_POD, "bench").or_raise().pods[0]
     moments = [
-        PodMoment(pod._replace(metadata=pod.metadata._replace(name=f"web-{i}", uid=f"uid-{i}")))
+        PlannedPod(pod._replace(metadata=pod.metadata._replace(name=f"web-{i}", uid=f"uid-{i}")))
         for i in range(PODS)
     ]
     for profile in ("documents", "kubernetes"):

@@ -16,8 +16,8 @@ from time import process_time
 from bench.bench_cgroups import applied, cgroups, told
 from bench.figure import Figure, against, ratio_at_most
 from bench.reference import compiled
-from evenkeel.agent.observe.counters import Counts
-from evenkeel.agent.observe.node_snapshot import Picture, node_object
+from evenkeel.agent.observe.counters import Counters
+from evenkeel.agent.observe.node_snapshot import NodeSnapshot, node_object
 from evenkeel.agent.observe.sweep import SweepThread
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.api.pod import ContainerState, ContainerStateRunning, ContainerStatus, Pod, PodStatus
@@ -52,15 +52,15 @@ def figures() -> Iterator[Figure]:
         node = node_view(parse_node("64Gi,16cpu"), KubeletConfiguration())
         with closing(SweepThread(node, lambda: driver, _Disk())) as sweeping:
 
-            def look() -> Picture:
+            def look() -> NodeSnapshot:
                 sweep = sweeping.take(tree, 1_794_800_000.0)
                 disk: dict[str, PodFigures] = {}
-                return Picture(sweep, node, node_object(node), pods, disk, (), Counts(), 0.0)
+                return NodeSnapshot(sweep, node, node_object(node), pods, disk, (), Counters(), 0.0)
 
             files = _files(driver, tree)
             named = Labels()
             views = Views()
-            answers: dict[str, Callable[[Picture], bytes]] = {
+            answers: dict[str, Callable[[NodeSnapshot], bytes]] = {
                 "sweep alone": lambda _: b"",
                 "/metrics/resource": lambda picture: resource_metrics(picture, named),
                 "/metrics": lambda picture: node_metrics(picture, named),

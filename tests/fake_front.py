@@ -21,7 +21,7 @@ from evenkeel.api.pod import (
 )
 from evenkeel.cgroup.driver import Statistics
 from evenkeel.errors import EvenkeelError
-from evenkeel.journal.records import NORMAL, Happening
+from evenkeel.journal.records import NORMAL, Event
 from evenkeel.quantity import Quantity
 from evenkeel.server.app import serve
 from tests.pictures import Painter
@@ -36,7 +36,7 @@ class FakeFront:
     def __init__(self, config=DEFAULTS, *, ends_at_once=True, most_waiting=1000):
         self.config = defaulted(config)
         self.held: dict[str, Pod] = {}
-        self.told: list[Happening] = []
+        self.told: list[Event] = []
         self.deleted: list[tuple[str, float | None]] = []
         self.sources: list[str] = []
         self.dropped = 0
@@ -106,7 +106,7 @@ class FakeFront:
         self._change(PodChange(DELETED, self.held.pop(key)))
 
     def tell(self, reason, message="", pod="", **more):
-        happening = Happening(
+        happening = Event(
             1_794_787_200.0, more.pop("type", NORMAL), reason, message, pod, number=len(self.told) + 1, **more
         )
         self.told.append(happening)

@@ -1,13 +1,13 @@
 """Pods and happenings for the journal's tests."""
 
-from evenkeel.journal.records import NORMAL, Happening, HeldPod
-from evenkeel.policy.lifecycle.pod_state import ContainerLife, Ended, PodLife, Verdict
+from evenkeel.journal.records import NORMAL, Event, PodRecord
+from evenkeel.policy.lifecycle.pod_state import ContainerRecord, Ended, PodState, TerminalStatus
 from tests.strategies import asks, container, pod
 
-LIFE = PodLife(
+LIFE = PodState(
     accepted_at=1.5,
     containers={
-        "main": ContainerLife(
+        "main": ContainerRecord(
             attempt=3,
             started_at=1_700_000_000.123456,
             pid=42,
@@ -16,9 +16,9 @@ LIFE = PodLife(
             oom_kills=(1.5, 2.5),
             resources=asks({"cpu": "100m"}, {"memory": "1Gi"}),
         ),
-        "init": ContainerLife(attempt=1, ended=Ended()),
+        "init": ContainerRecord(attempt=1, ended=Ended()),
     },
-    verdict=Verdict("Failed", "Evicted", "too much", 3.0),
+    verdict=TerminalStatus("Failed", "Evicted", "too much", 3.0),
     deleted_at=0.0,
 )
 
@@ -26,8 +26,8 @@ LIFE = PodLife(
 def named(uid, *, order=1, life=LIFE, source="api", is_admitted=True):
     made = pod(container({"cpu": "1", "memory": "1Gi"}))
     meta = made.metadata._replace(name=uid, uid=uid, labels={"a": "b"})
-    return HeldPod(made._replace(metadata=meta), source, order, is_admitted, life)
+    return PodRecord(made._replace(metadata=meta), source, order, is_admitted, life)
 
 
 def told(message, at=1.0, **more):
-    return Happening(at, NORMAL, "Started", message, **more)
+    return Event(at, NORMAL, "Started", message, **more)

@@ -4,21 +4,21 @@ from evenkeel.api.defaults import default_pod
 from evenkeel.api.pod import Pod
 from evenkeel.policy.lifecycle import changes
 from evenkeel.policy.lifecycle.actions import Actions, actions
-from evenkeel.policy.lifecycle.pod_state import LifeSettings, PodLife
+from evenkeel.policy.lifecycle.pod_state import LifecycleSettings, PodState
 from evenkeel.policy.lifecycle.pod_status import pod_phase, pod_status
 
 ACCEPTED_AT = 1000.0
-_DEFAULTS = LifeSettings()
+_DEFAULTS = LifecycleSettings()
 
 
 class LivedPod:
     """`step` does what an agent does: decide, write down, start. What must stop goes on until the test ends it."""
 
-    def __init__(self, pod: Pod, settings: LifeSettings = _DEFAULTS) -> None:
+    def __init__(self, pod: Pod, settings: LifecycleSettings = _DEFAULTS) -> None:
         self.pod = default_pod(pod, settings.profile)
         self.settings = settings
         self.now = ACCEPTED_AT
-        self.life = PodLife(accepted_at=ACCEPTED_AT)
+        self.life = PodState(accepted_at=ACCEPTED_AT)
 
     def look(self) -> Actions:
         return actions(self.pod, self.life, self.now, self.settings)

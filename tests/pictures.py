@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 
 from evenkeel.agent.node.daemons import AGENT, RUNTIME, Daemon
-from evenkeel.agent.observe.counters import Counts
-from evenkeel.agent.observe.node_snapshot import Picture, node_object
+from evenkeel.agent.observe.counters import Counters
+from evenkeel.agent.observe.node_snapshot import NodeSnapshot, node_object
 from evenkeel.agent.observe.sweep import Sweep
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.api.pod import Pod
@@ -15,7 +15,7 @@ from evenkeel.cgroup.plan import Planner
 from evenkeel.cgroup.tree import Cgroup
 from evenkeel.host.node_figures import Interface, MachineFigures, Pressures, Sample
 from evenkeel.host.psi import PressureFigures, Stalls
-from evenkeel.journal.records import Happening
+from evenkeel.journal.records import Event
 from evenkeel.policy.allocatable import NodeCapacity
 from evenkeel.policy.eviction.snapshot import (
     ContainerFigures,
@@ -27,7 +27,7 @@ from evenkeel.policy.eviction.snapshot import (
     ProcessFigures,
 )
 from evenkeel.policy.node_view import node_view
-from evenkeel.policy.provision import PodMoment
+from evenkeel.policy.provision import PlannedPod
 
 GIB, MIB = 2**30, 2**20
 STALLED = Pressures(
@@ -46,7 +46,7 @@ class Painter:
     def __init__(self, config: KubeletConfiguration | None = None, millicpu: int = 8000) -> None:
         capacity = NodeCapacity(millicpu, 32 * GIB, 100 * GIB)
         self.view = node_view(capacity, config or KubeletConfiguration())
-        self.counts = Counts()
+        self.counts = Counters()
         self._planner = Planner(self.view)
         self._number = 0
         self._tree = None
@@ -55,12 +55,12 @@ class Painter:
     def picture(
         self,
         pods: Sequence[Pod] = (),
-        notable: Sequence[Happening] = (),
+        notable: Sequence[Event] = (),
         sampled: Callable[[Cgroup, int], Sample] = sample,
-    ) -> Picture:
+    ) -> NodeSnapshot:
         self._number += 1
         if self._tree is None or self._pods != tuple(pods):
-            self._tree = self._planner.tree([PodMoment(pod) for pod in pods])
+            self._tree = self._planner.tree([PlannedPod(pod) for pod in pods])
             self._pods = tuple(pods)
         samples = {cgroup.path: sampled(cgroup, self._number) for cgroup in self._tree.cgroups}
         machine = MachineFigures(
@@ -115,6 +115,6 @@ class Painter:
             for pod in pods
         }
         node_now = node_object(self.view)
-        return Picture(
+        return NodeSnapshot(
             sweep, self.view, node_now, tuple(pods), disk, tuple(notable), self.counts, 1_794_799_000.0
         )

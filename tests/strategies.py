@@ -15,7 +15,7 @@ from evenkeel.cgroup.plan import plan
 from evenkeel.cgroup.tree import Kind, Version
 from evenkeel.policy.allocatable import NodeCapacity
 from evenkeel.policy.node_view import NodeView, node_view
-from evenkeel.policy.provision import PodMoment
+from evenkeel.policy.provision import PlannedPod
 from evenkeel.quantity import ZERO, Quantity
 
 MIB, GIB = 2**20, 2**30
@@ -66,11 +66,11 @@ def node(
 
 
 def planned(
-    view: NodeView, *what: Pod | PodMoment, version: Version = Version.V2
+    view: NodeView, *what: Pod | PlannedPod, version: Version = Version.V2
 ) -> dict[str, dict[str, str]]:
     """The plan for defaulted pods as path → file → value; the path begins at the pods' root."""
     pods_at = [
-        each if isinstance(each, PodMoment) else PodMoment(default_pod(each, view.profile)) for each in what
+        each if isinstance(each, PlannedPod) else PlannedPod(default_pod(each, view.profile)) for each in what
     ]
     tree = plan(view, pods_at, version)
     root = next((cgroup.path for cgroup in tree.cgroups if cgroup.kind == Kind.ROOT), "")
@@ -155,14 +155,14 @@ pods = valid_pods()
 
 
 @st.composite
-def moments(draw: st.DrawFn, profile: Profile = Profile.DOCUMENTS, most: int = 4) -> list[PodMoment]:
+def moments(draw: st.DrawFn, profile: Profile = Profile.DOCUMENTS, most: int = 4) -> list[PlannedPod]:
     """Some pods of one node, each running or at one of its init containers."""
     found = []
     for name in draw(st.lists(st.sampled_from("abcdef"), unique=True, max_size=most)):
         some = draw(valid_pods(name, profile))
         last = len(some.spec.init_containers) - 1
         init = draw(st.none() | st.integers(0, last)) if last >= 0 else None
-        found.append(PodMoment(some, init))
+        found.append(PlannedPod(some, init))
     return found
 
 

@@ -765,8 +765,8 @@ def test_what_the_kernel_lacks_is_told_once_however_pods_come_and_go(place):
             (one,) = pods_of(text)
             await agent.apply([one])
             await until(lambda one=one: phase(agent, one.metadata.name) == "Running")
-        agent._sync.heal()
-        agent._telling.commit()
+        agent._pod_loop.heal()
+        agent._event_recorder.commit()
         told = [one for one in agent.happenings() if one.reason == "CgroupRefused"]
         assert [(one.message, one.times) for one in told] == [
             ("memory.high is not available on this kernel", 1)

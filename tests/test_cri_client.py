@@ -17,7 +17,7 @@ from evenkeel.cgroup.tree import Kind, Naming, Setting, Version
 from evenkeel.errors import EvenkeelError
 from evenkeel.policy.allocatable import NodeCapacity
 from evenkeel.policy.node_view import node_view
-from evenkeel.policy.provision import PodMoment
+from evenkeel.policy.provision import PlannedPod
 from evenkeel.runtime.cri import container_calls, container_start, cri_runtime, runtime_link
 from evenkeel.runtime.cri import cri_pb2 as pb
 from evenkeel.runtime.cri.cri_connection import Connection
@@ -71,7 +71,7 @@ class Driver:
 
 def launch(number: int = 1, pod: str = POD) -> Launch:
     (read,) = read_manifests(pod, "x.yaml").pods
-    of = {c.kind: c for c in plan(NODE, [PodMoment(read, placed=())]).cgroups}
+    of = {c.kind: c for c in plan(NODE, [PlannedPod(read, placed=())]).cgroups}
     planned = Planned(Version.V2, of[Kind.CONTAINER], of[Kind.POD], of[Kind.INFRASTRUCTURE])
     container = read.spec.containers[0]
     return Launch(Attempt("u-1", "main", number), read, container, of[Kind.CONTAINER].path, 500, planned)

@@ -8,7 +8,7 @@ from evenkeel.cgroup.plan import plan
 from evenkeel.cgroup.tree import Kind, Setting, Version
 from evenkeel.policy.allocatable import NodeCapacity
 from evenkeel.policy.node_view import node_view
-from evenkeel.policy.provision import PodMoment
+from evenkeel.policy.provision import PlannedPod
 from evenkeel.runtime.cri.configs import resources
 from evenkeel.runtime.cri.cri_status import cgroup_path, whereabouts
 
@@ -28,7 +28,7 @@ spec:
 
 def planned(version: Version, placed: tuple[tuple[str, str], ...] | None = ()):
     (pod,) = read_manifests(POD, "x.yaml").pods
-    tree = plan(NODE, [PodMoment(pod, placed=placed)], version)
+    tree = plan(NODE, [PlannedPod(pod, placed=placed)], version)
     return {cgroup.kind: cgroup for cgroup in tree.cgroups}
 
 

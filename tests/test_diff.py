@@ -13,7 +13,7 @@ from evenkeel.cgroup.plan import plan
 from evenkeel.cgroup.reconfigure import restoring
 from evenkeel.cgroup.tree import Cgroup, Kind, Naming, Setting, Tree, Version
 from evenkeel.policy.exclusive_cores import assign_on
-from evenkeel.policy.provision import PodMoment
+from evenkeel.policy.provision import PlannedPod
 from tests.strategies import container, moments, node, nodes, pod
 
 PAGE = 4096
@@ -386,7 +386,7 @@ def test_no_core_is_two_containers_own_while_pods_come_and_go():
         return cores, plan(
             view,
             [
-                PodMoment(one, None, cores.of_pod(one.metadata.name), cores.shared)
+                PlannedPod(one, None, cores.of_pod(one.metadata.name), cores.shared)
                 for one in (*pods, little)
                 if one.metadata.name in names
             ],

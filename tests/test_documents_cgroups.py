@@ -10,7 +10,7 @@ from evenkeel.api.scalars import Duration
 from evenkeel.cgroup.plan import plan
 from evenkeel.cgroup.tree import Version
 from evenkeel.policy.kernel_amounts import pod_own_bytes
-from evenkeel.policy.provision import PodMoment
+from evenkeel.policy.provision import PlannedPod
 from tests.strategies import GIB, MIB, asks, container, moments, node, nodes, planned, pod, sidecar
 
 BOTH = {"cpu": "1", "memory": "1Gi"}
@@ -21,7 +21,7 @@ POD = "burstable/podb"
 
 
 def reason(view, pod_or_moment, path, file, version=Version.V2):
-    moment = pod_or_moment if isinstance(pod_or_moment, PodMoment) else PodMoment(pod_or_moment)
+    moment = pod_or_moment if isinstance(pod_or_moment, PlannedPod) else PlannedPod(pod_or_moment)
     for cgroup in plan(view, [moment], version).cgroups:
         if cgroup.path.endswith(path):
             for setting in cgroup.settings:
@@ -108,8 +108,8 @@ def test_bursts_are_for_fractional_limits_and_pass_through_the_pod():
 
 @pytest.mark.req("A23")
 def test_whole_cores_of_its_own_need_no_quota_and_the_rest_share_the_others():
-    alone = PodMoment(default_pod(GUARANTEED, Profile.DOCUMENTS), None, {"c": (6, 7)}, (0, 1))
-    others = PodMoment(default_pod(BURSTABLE, Profile.DOCUMENTS), None, {}, (0, 1))
+    alone = PlannedPod(default_pod(GUARANTEED, Profile.DOCUMENTS), None, {"c": (6, 7)}, (0, 1))
+    others = PlannedPod(default_pod(BURSTABLE, Profile.DOCUMENTS), None, {}, (0, 1))
     for version, file, none in (
         (Version.V2, "cpu.max", "max 100000"),
         (Version.V1, "cpu.cfs_quota_us", "-1"),
@@ -184,7 +184,7 @@ def test_the_pods_root_has_no_limit_where_none_is_enforced():
 def test_requests_protect_containers_pods_branches_and_all_above():
     other = pod(container({"memory": "1Gi"}, name="x"), container({"memory": "1Gi"}, name="y"), name="o")
     tree = plan(
-        node(cgroup_root="/a/b"), [PodMoment(each) for each in (BURSTABLE, other, GUARANTEED, BEST_EFFORT)]
+        node(cgroup_root="/a/b"), [PlannedPod(each) for each in (BURSTABLE, other, GUARANTEED, BEST_EFFORT)]
     )
     found = {cgroup.path: int(cgroup.value("memory.min") or 0) for cgroup in tree.cgroups}
     root = "/a/b/kubepods"
@@ -239,7 +239,7 @@ def test_daemons_below_one_of_our_own_cgroups_are_protected_through_it():
         system_reserved_cgroup="/evenkeel/kube/system",
         enforce_node_allocatable=("pods", "kube-reserved", "system-reserved"),
     )
-    tree = plan(view, [PodMoment(GUARANTEED)])
+    tree = plan(view, [PlannedPod(GUARANTEED)])
     found = {cgroup.path: int(cgroup.value("memory.min") or 0) for cgroup in tree.cgroups}
     assert found["/evenkeel/kube/system"] == GIB
     assert found["/evenkeel/kube"] == 3 * GIB
@@ -346,7 +346,7 @@ def test_a_container_is_killed_whole_unless_the_node_or_the_container_says_other
 
 
 def limits_of(some, view=None, version=Version.V2, path=None, init=None):
-    moment = PodMoment(default_pod(some, Profile.DOCUMENTS), init)
+    moment = PlannedPod(default_pod(some, Profile.DOCUMENTS), init)
     found = planned(view or node(), moment, version=version)
     files = found[path or next(each for each in found if each.endswith(f"pod{some.metadata.uid}"))]
     if version == Version.V1:
@@ -391,7 +391,7 @@ def test_a_pods_limit_leaves_room_beside_what_its_containers_request(version):
 
 @pytest.mark.req("A5")
 def test_the_room_in_a_pods_limit_is_told():
-    moment = PodMoment(default_pod(GUARANTEED, Profile.DOCUMENTS))
+    moment = PlannedPod(default_pod(GUARANTEED, Profile.DOCUMENTS))
     assert reason(node(), moment, "/kubepods/podg", "memory.max") == (
         "D2",
         "limits of its containers 1Gi, and 1120Ki that the pod itself may need (A5)",
@@ -425,7 +425,7 @@ def test_a_pods_own_limit_waits_for_its_init_containers():
     assert limits_of(some)[1] == str(4 * GIB)
     unlimited = pod(limited, init=(container(name="i"),), own=asks(limits={"memory": "4Gi"}), name="b")
     assert limits_of(unlimited, init=0)[1] == "max"
-    moment = PodMoment(default_pod(unlimited, Profile.DOCUMENTS), 0)
+    moment = PlannedPod(default_pod(unlimited, Profile.DOCUMENTS), 0)
     assert reason(node(), moment, POD, "memory.max") == (
         "D2",
         "a container has no limit; the pod's own limit is set when its init containers are done (D3)",
@@ -505,7 +505,7 @@ def test_scores_are_in_the_plan_with_their_reason():
         "-999",
         "1000",
     ]
-    (cgroup,) = (each for each in plan(node(), [PodMoment(BURSTABLE)]).cgroups if each.container)
+    (cgroup,) = (each for each in plan(node(), [PlannedPod(BURSTABLE)]).cgroups if each.container)
     assert cgroup.oom_score_adj.reason == "memory is Burstable: 1000 − 1000 × 256Mi ÷ 32Gi, within 2…999"
 
 

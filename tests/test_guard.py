@@ -13,8 +13,8 @@ import pytest
 
 from evenkeel.cgroup.drivers.processes import is_dead
 from evenkeel.pressure.guard import NAME, Held, free_line, hear, hold_line, let_go
-from evenkeel.pressure.guard_client import Guard
-from evenkeel.pressure.memory.freezer import Brake
+from evenkeel.pressure.guard_client import GuardClient
+from evenkeel.pressure.memory.freezer import Freezer
 from tests.agents import CountingKernel, until
 
 
@@ -68,7 +68,7 @@ def test_at_the_end_whoever_is_held_is_let_go_and_whoever_was_freed_is_left_alon
     files = frozen(tmp_path, "held", "freed", "again")
 
     async def story() -> None:
-        guard = Guard(not_noted)
+        guard = GuardClient(not_noted)
         guard.start()
         pid = guard.pid
         assert pid is not None
@@ -92,7 +92,7 @@ def test_of_many_that_are_told_at_once_none_is_lost(tmp_path):
     files = frozen(tmp_path, *(f"{number}{'x' * 100}" for number in range(200)))
 
     async def story() -> None:
-        guard = Guard(not_noted)
+        guard = GuardClient(not_noted)
         guard.start()
         guard.hold({str(file): "0" for file in files})
         guard.free(map(str, files[:100]))
@@ -104,10 +104,10 @@ def test_of_many_that_are_told_at_once_none_is_lost(tmp_path):
 
 AGENT = """
 import asyncio, subprocess, sys
-from evenkeel.pressure.guard_client import Guard
+from evenkeel.pressure.guard_client import GuardClient
 
 async def live():
-    guard = Guard(print)
+    guard = GuardClient(print)
     guard.start()
     child = subprocess.Popen(["sleep", "1000"], close_fds=False, stdout=subprocess.DEVNULL)
     guard.hold({sys.argv[1]: "0"})
@@ -145,7 +145,7 @@ def test_a_guard_that_is_killed_is_followed_by_one_that_knows_who_is_held(tmp_pa
     notes: list[str] = []
 
     async def story() -> None:
-        guard = Guard(notes.append)
+        guard = GuardClient(notes.append)
         guard.start()
         first = guard.pid
         assert first is not None
@@ -173,7 +173,7 @@ def test_it_is_named_and_does_not_end_before_the_agent_when_others_are_asked_to(
     (file,) = frozen(tmp_path, "held")
 
     async def story() -> None:
-        guard = Guard(not_noted)
+        guard = GuardClient(not_noted)
         guard.start()
         pid = guard.pid
         assert pid is not None
@@ -194,7 +194,7 @@ def test_nobody_waits_for_a_guard_that_does_not_listen(tmp_path):
     notes: list[str] = []
 
     async def story() -> None:
-        guard = Guard(notes.append)
+        guard = GuardClient(notes.append)
         guard.start()
         pid = guard.pid
         assert pid is not None
@@ -230,7 +230,7 @@ class Ordered(CountingKernel):
 
 def test_the_guard_knows_before_a_pod_is_frozen_and_until_it_is_thawed():
     kernel = Ordered()
-    brake = Brake(kernel)
+    brake = Freezer(kernel)
     brake.hold(kernel, ["/a", "/b"], 0.0)
     brake.let_go(kernel, "/a")
     brake.release(kernel, 0.5)

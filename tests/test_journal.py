@@ -14,9 +14,9 @@ from evenkeel.api.pod import EmptyDirVolumeSource, HostPathVolumeSource, Pod, Vo
 from evenkeel.api.resources import ResourceRequirements
 from evenkeel.journal import retention, schema
 from evenkeel.journal.codec import from_text, to_text
-from evenkeel.journal.records import WARNING, Happening
+from evenkeel.journal.records import WARNING, Event
 from evenkeel.journal.store import Journal
-from evenkeel.policy.lifecycle.pod_state import ContainerLife, PodLife
+from evenkeel.policy.lifecycle.pod_state import ContainerRecord, PodState
 from tests.journal_records import named, told
 from tests.strategies import pod, pods
 
@@ -46,7 +46,7 @@ def statements(journal):
 
 @pytest.mark.req("A23")
 def test_pods_come_back_after_a_restart_as_they_were_and_in_order(path):
-    held = [named("b", order=2), named("a", order=3, life=PodLife()), named("c", order=1, is_admitted=False)]
+    held = [named("b", order=2), named("a", order=3, life=PodState()), named("c", order=1, is_admitted=False)]
     with Journal.open(path) as journal:
         for one in held:
             journal.save(one)
@@ -57,7 +57,7 @@ def test_pods_come_back_after_a_restart_as_they_were_and_in_order(path):
 
 def test_a_saved_pod_replaces_the_one_of_its_uid(journal):
     journal.save(named("a"))
-    later = named("a", order=7, source="file:/x", is_admitted=False, life=PodLife(accepted_at=9.0))
+    later = named("a", order=7, source="file:/x", is_admitted=False, life=PodState(accepted_at=9.0))
     changed = later._replace(pod=later.pod._replace(spec=later.pod.spec._replace(restart_policy="Never")))
     journal.save(changed)
     assert journal.pods() == (changed,)
@@ -85,10 +85,10 @@ def test_a_change_of_a_life_leaves_the_manifest_unwritten(journal):
     held = named("a")
     journal.save(held)
     seen = statements(journal)
-    journal.save(held._replace(life=PodLife()))
+    journal.save(held._replace(life=PodState()))
     assert len(seen) == 1
     assert "INTO lives" in seen[0]
-    assert journal.pods() == (held._replace(life=PodLife()),)
+    assert journal.pods() == (held._replace(life=PodState()),)
 
 
 def test_after_a_restart_unchanged_pods_are_not_written_again(path):
@@ -118,8 +118,10 @@ def test_what_is_there_but_empty_is_not_lost():
     volumes = (Volume("a", empty_dir=EmptyDirVolumeSource()), Volume("b", host_path=HostPathVolumeSource()))
     made = pod()._replace(spec=pod().spec._replace(volumes=volumes))
     assert from_text(Pod, to_text(made)) == made
-    life = PodLife(containers={"a": ContainerLife(resources=ResourceRequirements()), "b": ContainerLife()})
-    assert from_text(PodLife, to_text(life)) == life
+    life = PodState(
+        containers={"a": ContainerRecord(resources=ResourceRequirements()), "b": ContainerRecord()}
+    )
+    assert from_text(PodState, to_text(life)) == life
 
 
 @pytest.mark.parametrize(
@@ -159,7 +161,7 @@ def test_a_pod_that_cannot_be_read_is_set_aside_and_the_others_are_not_lost(path
 
 
 def test_fields_of_a_newer_version_are_passed_over():
-    assert from_text(PodLife, '{"acceptedAt":2,"future":{"x":1}}') == PodLife(accepted_at=2.0)
+    assert from_text(PodState, '{"acceptedAt":2,"future":{"x":1}}') == PodState(accepted_at=2.0)
 
 
 # --- transactions
@@ -216,9 +218,7 @@ def test_a_happening_that_was_undone_is_told_again_in_full(journal):
 @pytest.mark.req("E6")
 def test_happenings_are_numbered_and_found_by_pod_and_by_number(journal):
     figures = {"limitBytes": 2**60, "process": "eater", "usage": [1, 2.5]}
-    first = journal.tell(
-        Happening(1.0, WARNING, "OOMKilled", "killed", "a/p", "uid", "main", figures=figures)
-    )
+    first = journal.tell(Event(1.0, WARNING, "OOMKilled", "killed", "a/p", "uid", "main", figures=figures))
     second = journal.tell(told("of the node", at=2.0))
     third = journal.tell(told("again", at=3.0, pod="a/p"))
     assert first.number < second.number < third.number

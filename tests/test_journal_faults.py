@@ -14,7 +14,7 @@ import pytest
 
 from evenkeel.journal import schema
 from evenkeel.journal.store import Journal, JournalError, set_aside
-from evenkeel.policy.lifecycle.pod_state import PodLife
+from evenkeel.policy.lifecycle.pod_state import PodState
 from tests.journal_records import named
 
 
@@ -208,12 +208,12 @@ def test_a_full_disk_is_a_sentence_and_the_journal_goes_on_when_there_is_room(jo
     assert error.is_passing
     assert f"the disk is full: the journal {path} takes no more; running pods keep running" in str(error)
     assert len(journal.pods()) == number + 1
-    journal.save(named("a", order=-1, life=PodLife()))  # what has its place can still change
+    journal.save(named("a", order=-1, life=PodState()))  # what has its place can still change
     journal._connection.execute("PRAGMA max_page_count = 100000")
     journal.save(named(f"filler-{number}", order=number, source="x" * 3000))
     with Journal.read(path) as reader:
         assert len(reader.pods()) == number + 2
-        assert reader.pods()[0] == named("a", order=-1, life=PodLife())
+        assert reader.pods()[0] == named("a", order=-1, life=PodState())
 
 
 def test_there_is_room_for_what_must_be_noted_when_the_disk_becomes_full(journal):
@@ -329,14 +329,14 @@ WRITER = """
 import sys
 from tests.journal_records import named, told
 from evenkeel.journal.store import Journal
-from evenkeel.policy.lifecycle.pod_state import PodLife
+from evenkeel.policy.lifecycle.pod_state import PodState
 journal = Journal.open(sys.argv[1])
 round = int(sys.argv[2])
 number = 0
 print("ready", flush=True)
 while True:
     number += 1
-    life = PodLife(accepted_at=round * 1e6 + number)
+    life = PodState(accepted_at=round * 1e6 + number)
     with journal.transaction():
         for uid in "ab":
             journal.save(named(uid, life=life))

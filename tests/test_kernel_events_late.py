@@ -12,7 +12,7 @@ from evenkeel.agent.node.kernel_events import KernelEvents
 from evenkeel.cgroup.tree import Cgroup, Kind, Naming, Tree, Version
 from evenkeel.host.event_types import OomKill
 from evenkeel.host.oom_record import OomRecord
-from evenkeel.policy.lifecycle.pod_state import ContainerLife, PodLife
+from evenkeel.policy.lifecycle.pod_state import ContainerRecord, PodState
 
 POD = Cgroup("/root/pod1", Kind.POD, (), pod="default/web", holds_only_ours=False)
 CONTAINER = Cgroup(
@@ -40,11 +40,11 @@ class Cgroups:
         self.killed.append(path)
 
 
-class Telling:
+class Recorder:
     def __init__(self) -> None:
         self.told: list[tuple[str, str]] = []
 
-    def tell(self, kind: str, reason: str, message: str, pod: Any, container: str, figures: Any) -> None:
+    def record(self, kind: str, reason: str, message: str, pod: Any, container: str, figures: Any) -> None:
         self.told.append((reason, container))
 
     def commit(self) -> None: ...
@@ -55,15 +55,15 @@ class Stream:
     def unwatch(self, path: str) -> None: ...
 
 
-def events(cgroups: Cgroups, telling: Telling) -> KernelEvents:
-    life = PodLife(containers={"main": ContainerLife(attempt=1)})
+def events(cgroups: Cgroups, event_recorder: Recorder) -> KernelEvents:
+    life = PodState(containers={"main": ContainerRecord(attempt=1)})
     held = SimpleNamespace(pod=SimpleNamespace(metadata=SimpleNamespace(uid="u-1")), life=life)
     parts: Any = SimpleNamespace(
-        holdings=SimpleNamespace(by_key=lambda key: held),
+        pod_store=SimpleNamespace(by_key=lambda key: held),
         cgroups=cgroups,
         journal=SimpleNamespace(set_value=lambda name, value: None),
-        telling=telling,
-        sync=SimpleNamespace(want_step=lambda uid: None),
+        event_recorder=event_recorder,
+        pod_loop=SimpleNamespace(want_step=lambda uid: None),
     )
     found = KernelEvents(parts)
     found._stream = Stream()  # type: ignore[assignment]
@@ -80,7 +80,7 @@ def test_the_rest_of_a_container_that_was_hit_before_it_was_watched_is_ended(oom
     cgroups = Cgroups(oom_kills)
 
     async def story() -> None:
-        heard = events(cgroups, Telling())
+        heard = events(cgroups, Recorder())
         heard.follow(tree(POD))
         heard.follow(tree(POD, CONTAINER))
         await asyncio.gather(*heard._killing)
@@ -93,19 +93,19 @@ def test_the_rest_of_a_container_that_was_hit_before_it_was_watched_is_ended(oom
 @pytest.mark.parametrize("is_known_later", [True, False])
 def test_an_oom_kill_is_told_though_the_container_is_not_known_yet(monkeypatch, is_known_later):
     monkeypatch.setattr(kernel_events, "_LATE_SECONDS", 0.01)
-    telling = Telling()
+    event_recorder = Recorder()
 
     async def story() -> None:
-        heard = events(Cgroups(0), telling)
+        heard = events(Cgroups(0), event_recorder)
         heard.follow(tree(POD))
         heard._heard(OomKill(OomRecord("eater", 7, CONTAINER.path)))
         heard._heard(OomKill(OomRecord("other", 8, "/elsewhere/abc")))
-        assert not telling.told
+        assert not event_recorder.told
         if is_known_later:
             heard.follow(tree(POD, CONTAINER))
         async with asyncio.timeout(10):
-            while not telling.told:
+            while not event_recorder.told:
                 await asyncio.sleep(0.01)
 
     asyncio.run(story())
-    assert telling.told == [("OOMKilling", "main" if is_known_later else "")]
+    assert event_recorder.told == [("OOMKilling", "main" if is_known_later else "")]

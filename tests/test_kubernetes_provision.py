@@ -6,7 +6,7 @@ from evenkeel.api.config import Profile
 from evenkeel.api.scalars import Duration
 from evenkeel.cgroup.plan import plan
 from evenkeel.cgroup.tree import Version
-from evenkeel.policy.provision import PodMoment
+from evenkeel.policy.provision import PlannedPod
 from tests.strategies import GIB, MIB, asks, container, node, planned, pod
 
 BOTH = {"cpu": "1", "memory": "1Gi"}
@@ -47,7 +47,8 @@ def test_tiered_reservation_protects_guaranteed_pods_by_min_and_burstable_by_low
 @pytest.mark.req("C1")
 def test_protection_passes_through_the_cgroups_above_the_root():
     tree = plan(
-        kubelet(memory_reservation_policy="TieredReservation"), [PodMoment(GUARANTEED), PodMoment(BURSTABLE)]
+        kubelet(memory_reservation_policy="TieredReservation"),
+        [PlannedPod(GUARANTEED), PlannedPod(BURSTABLE)],
     )
     found = {cgroup.path: cgroup for cgroup in tree.cgroups}
     for file in ("memory.min", "memory.low"):
@@ -89,8 +90,8 @@ def test_kubelet_adds_overhead_to_a_pods_limit():
 @pytest.mark.req("A23")
 def test_cores_of_its_own_need_no_quota_unless_the_gate_is_off():
     def files(**config):
-        moment = PodMoment(GUARANTEED, None, {"c": (2, 3)}, (0, 1))
-        other = PodMoment(BURSTABLE, None, {}, (0, 1))
+        moment = PlannedPod(GUARANTEED, None, {"c": (2, 3)}, (0, 1))
+        other = PlannedPod(BURSTABLE, None, {}, (0, 1))
         found = planned(kubelet(**config), moment, other)
         assert found[f"{POD}/c"]["cpuset.cpus"] == "0-1"
         return found["podg"]["cpu.max"], found["podg/c"]["cpu.max"], found["podg/c"]["cpuset.cpus"]
@@ -166,6 +167,6 @@ def test_where_there_is_no_quota_the_period_is_the_kernels():
 
 
 def test_every_setting_is_kubelets():
-    tree = plan(kubelet(), [PodMoment(BURSTABLE)])
+    tree = plan(kubelet(), [PlannedPod(BURSTABLE)])
     assert {setting.rule for cgroup in tree.cgroups for setting in cgroup.settings} == {"kubelet"}
     assert kubelet().profile is Profile.KUBERNETES

@@ -5,7 +5,7 @@ import pytest
 from evenkeel.api.container import ExecAction, Probe
 from evenkeel.policy.lifecycle import changes
 from evenkeel.policy.lifecycle.actions import Stop
-from evenkeel.policy.lifecycle.pod_state import AS_RESTART, Verdict
+from evenkeel.policy.lifecycle.pod_state import AS_RESTART, TerminalStatus
 from tests.lives import ACCEPTED_AT, LivedPod
 from tests.strategies import container, pod, sidecar
 
@@ -52,7 +52,7 @@ def test_a_pod_that_ran_to_its_end_succeeds_if_every_container_did(codes, phase)
     lived.end("b", codes[1], after_seconds=5)
     todo = lived.step()
     assert todo.is_over
-    assert todo.verdict == Verdict(phase, at=lived.now)
+    assert todo.verdict == TerminalStatus(phase, at=lived.now)
     assert lived.phase == phase
     assert lived.step() == todo._replace(verdict=None)
 
@@ -150,7 +150,7 @@ def test_an_init_container_that_fails_where_nothing_is_tried_again_fails_the_pod
     todo = lived.step()
     assert ([stop.container for stop in todo.stop], todo.verdict) == (["side"], None)
     lived.end("side")
-    assert lived.step().verdict == Verdict("Failed", at=lived.now)
+    assert lived.step().verdict == TerminalStatus("Failed", at=lived.now)
 
 
 @pytest.mark.req("D3")
@@ -192,7 +192,7 @@ def test_sidecars_keep_no_pod_alive_and_end_in_reverse_order():
     lived.end("side1", 143)
     todo = lived.step()
     assert todo.is_over
-    assert todo.verdict == Verdict("Succeeded", at=lived.now)  # how sidecars end does not count
+    assert todo.verdict == TerminalStatus("Succeeded", at=lived.now)  # how sidecars end does not count
 
 
 def test_a_sidecar_does_not_restart_while_the_pod_is_ending():
@@ -283,7 +283,7 @@ def test_an_evicted_pod_is_stopped_whole_and_stays_so():
     lived = LivedPod(of("a", "b", init=init("side")))
     lived.step()
     lived.step()
-    lived.life = changes.with_verdict(lived.life, Verdict("Failed", "Evicted", "no memory", lived.now))
+    lived.life = changes.with_verdict(lived.life, TerminalStatus("Failed", "Evicted", "no memory", lived.now))
     todo = lived.step()
     assert {stop.container: stop.grace_seconds for stop in todo.stop} == {"a": 0, "b": 0, "side": 0}
     assert {stop.reason for stop in todo.stop} == {"Evicted"}
@@ -299,15 +299,15 @@ def test_an_evicted_pod_is_stopped_whole_and_stays_so():
 def test_a_soft_eviction_leaves_the_time_it_was_given():
     lived = LivedPod(of("a"))
     lived.step()
-    lived.life = changes.with_verdict(lived.life, Verdict("Failed", "Evicted", "", lived.now, 8))
+    lived.life = changes.with_verdict(lived.life, TerminalStatus("Failed", "Evicted", "", lived.now, 8))
     assert lived.step(after_seconds=3).stop == (Stop("a", "Evicted", 5),)
 
 
 def test_the_first_verdict_is_the_last():
-    first = Verdict("Failed", "Evicted")
+    first = TerminalStatus("Failed", "Evicted")
     lived = LivedPod(of("a"))
     lived.life = changes.with_verdict(lived.life, first)
-    assert changes.with_verdict(lived.life, Verdict("Succeeded")).verdict == first
+    assert changes.with_verdict(lived.life, TerminalStatus("Succeeded")).verdict == first
 
 
 def test_a_pod_fails_at_its_deadline_with_the_grace_it_has():

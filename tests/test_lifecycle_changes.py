@@ -9,7 +9,7 @@ from evenkeel.api.container import ExecAction, Probe
 from evenkeel.api.scalars import Duration
 from evenkeel.policy.lifecycle import changes
 from evenkeel.policy.lifecycle.actions import Stop
-from evenkeel.policy.lifecycle.pod_state import ContainerLife, LifeSettings, PodLife, settings_of
+from evenkeel.policy.lifecycle.pod_state import ContainerRecord, LifecycleSettings, PodState, settings_of
 from tests.lives import LivedPod
 from tests.strategies import asks, container, pod
 
@@ -41,21 +41,23 @@ def test_a_start_without_its_image_is_no_attempt_and_is_tried_again_less_and_les
 
 
 def test_a_start_is_counted_before_it_is_done():
-    life = changes.asked_to_start(PodLife(), "a")
-    assert life.container("a") == ContainerLife(attempt=1, is_asked_for=True)
+    life = changes.asked_to_start(PodState(), "a")
+    assert life.container("a") == ContainerRecord(attempt=1, is_asked_for=True)
     with pytest.raises(AssertionError):
         changes.asked_to_start(life, "a")
 
 
 def test_a_start_that_was_never_done_is_not_counted():
-    assert changes.not_started(changes.asked_to_start(PodLife(), "a"), "a").container("a") == ContainerLife()
+    assert (
+        changes.not_started(changes.asked_to_start(PodState(), "a"), "a").container("a") == ContainerRecord()
+    )
     lived = LivedPod(BEST_EFFORT)
     lived.step()
     assert changes.not_started(lived.life, "a") == lived.life
 
 
 def test_what_is_known_of_a_running_container_is_kept():
-    life = changes.asked_to_start(PodLife(), "a")
+    life = changes.asked_to_start(PodState(), "a")
     applied = asks({"cpu": "1"})
     life = changes.started(
         life, container(name="a"), 7.5, pid=12, pid_start_ticks=99, oom_kills_at_start=2, resources=applied
@@ -77,17 +79,17 @@ def test_what_is_known_of_a_running_container_is_kept():
 )
 def test_a_container_without_a_probe_is_started_and_ready_when_it_runs(probes, is_started, is_ready):
     probed = container(name="a")._replace(**probes)
-    it = changes.started(PodLife(), probed, 1.0).container("a")
+    it = changes.started(PodState(), probed, 1.0).container("a")
     assert (it.is_started, it.is_ready) == (is_started, is_ready)
 
 
 def test_a_container_whose_startup_probe_passed_is_ready_unless_it_has_a_readiness_probe():
     plain = container(name="a")._replace(startup_probe=ASK)
-    life = changes.started_up(changes.started(PodLife(), plain, 1.0), plain, 4.0)
+    life = changes.started_up(changes.started(PodState(), plain, 1.0), plain, 4.0)
     assert (life.container("a").is_started, life.container("a").is_ready) == (True, True)
     assert life.container("a").ready_changed_at == 4.0
     asked = plain._replace(readiness_probe=ASK)
-    life = changes.started_up(changes.started(PodLife(), asked, 1.0), asked, 4.0)
+    life = changes.started_up(changes.started(PodState(), asked, 1.0), asked, 4.0)
     assert (life.container("a").is_started, life.container("a").is_ready) == (True, False)
 
 
@@ -101,14 +103,14 @@ def test_a_result_that_comes_after_the_end_changes_nothing():
 
 
 def test_a_start_that_failed_ends_the_attempt_with_what_was_said():
-    life = changes.asked_to_start(PodLife(), "a")
-    life = changes.start_failed(life, "a", "no such file: /bin/x", 5.0, LifeSettings())
+    life = changes.asked_to_start(PodState(), "a")
+    life = changes.start_failed(life, "a", "no such file: /bin/x", 5.0, LifecycleSettings())
     ended = life.container("a").ended
     assert ended is not None
     assert (ended.exit_code, ended.reason, ended.message) == (128, "StartError", "no such file: /bin/x")
     assert (life.container("a").attempt, life.is_alive) == (1, False)
     life = changes.asked_to_start(life, "a")
-    life = changes.start_failed(life, "a", "", 6.0, LifeSettings())
+    life = changes.start_failed(life, "a", "", 6.0, LifecycleSettings())
     assert life.container("a").start_after == 16.0
 
 
@@ -191,7 +193,7 @@ def test_ten_quiet_minutes_give_the_retries_back():
 
 @pytest.mark.req("A17")
 def test_the_number_of_retries_is_a_setting():
-    none = LivedPod(BURSTABLE, LifeSettings(oom_retries=0))
+    none = LivedPod(BURSTABLE, LifecycleSettings(oom_retries=0))
     none.step()
     none.end("a", 137, is_oom_killed=True)
     assert none.life.verdict is not None
@@ -202,11 +204,11 @@ def test_the_number_of_retries_is_a_setting():
 @pytest.mark.req("A17")
 def test_a_burstable_pod_that_is_never_restarted_fails_by_its_policy_and_is_not_evicted():
     once = LivedPod(
-        pod(container({"memory": "1Gi"}, name="a"), restart_policy="Never"), LifeSettings(oom_retries=0)
+        pod(container({"memory": "1Gi"}, name="a"), restart_policy="Never"), LifecycleSettings(oom_retries=0)
     )
     once.step()
     once.end("a", 137, is_oom_killed=True)
-    assert once.step().verdict == changes.Verdict("Failed", at=once.now)
+    assert once.step().verdict == changes.TerminalStatus("Failed", at=once.now)
 
 
 @pytest.mark.req("A17")
@@ -221,7 +223,7 @@ def test_a_guaranteed_pod_is_never_evicted_for_meeting_its_own_limit():
 @pytest.mark.req("A17")
 def test_kubelet_has_no_such_rule():
     for spec in (BEST_EFFORT, BURSTABLE):
-        lived = LivedPod(spec, LifeSettings(profile=Profile.KUBERNETES))
+        lived = LivedPod(spec, LifecycleSettings(profile=Profile.KUBERNETES))
         for _ in range(9):
             lived.step(after_seconds=300)
             lived.end("a", 137, is_oom_killed=True)

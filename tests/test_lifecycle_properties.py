@@ -12,8 +12,8 @@ from evenkeel.api.decode import Findings, decode
 from evenkeel.api.encode import encode
 from evenkeel.api.pod import ObjectMeta, Pod, PodSpec
 from evenkeel.policy.lifecycle import changes
-from evenkeel.policy.lifecycle.pod_state import LifeSettings, PodLife, Verdict
-from evenkeel.policy.provision import PodMoment
+from evenkeel.policy.lifecycle.pod_state import LifecycleSettings, PodState, TerminalStatus
+from evenkeel.policy.provision import PlannedPod
 from tests.lives import LivedPod
 from tests.strategies import requirements
 
@@ -59,7 +59,7 @@ class Checked(LivedPod):
 def kept(life):
     """`life` after a restart of the agent."""
     findings = Findings()
-    found = decode(PodLife, json.loads(json.dumps(encode(life))), findings)
+    found = decode(PodState, json.loads(json.dumps(encode(life))), findings)
     assert not findings.problems
     assert found == life
     return found
@@ -85,7 +85,7 @@ def check(lived, todo):
             }
             assert earlier <= done
     # D3: the pod-level limit is held back exactly as long as an init container has to finish.
-    awaits_init = PodMoment(pod, todo.init_container).awaits_init
+    awaits_init = PlannedPod(pod, todo.init_container).awaits_init
     assert awaits_init == (len(done) < len(regular_init))
     assert todo.wake_at is None or todo.wake_at > lived.now
     if todo.is_over:
@@ -128,7 +128,9 @@ def move(lived, what, *how):
     elif what == "delete":
         lived.life = changes.deleted(lived.pod, lived.life, lived.now, *how)
     elif what == "evict":
-        lived.life = changes.with_verdict(lived.life, Verdict("Failed", "Evicted", "", lived.now, *how))
+        lived.life = changes.with_verdict(
+            lived.life, TerminalStatus("Failed", "Evicted", "", lived.now, *how)
+        )
     elif running:
         name = running[how[-1] % len(running)]
         if what == "end":
@@ -154,7 +156,7 @@ def half_a_start(lived, outcome):
 
 
 rulebooks = st.builds(
-    lambda profile, retries: LifeSettings(profile=profile, oom_retries=retries),
+    lambda profile, retries: LifecycleSettings(profile=profile, oom_retries=retries),
     st.sampled_from(list(Profile)),
     st.integers(0, 2),
 )
@@ -194,7 +196,7 @@ def test_an_evicted_pod_is_over_once_what_runs_has_been_stopped(pod, what, grace
     lived.step()
     for one in what:
         move(lived, *one)
-    lived.life = changes.with_verdict(lived.life, Verdict("Failed", "Evicted", "", lived.now, grace))
+    lived.life = changes.with_verdict(lived.life, TerminalStatus("Failed", "Evicted", "", lived.now, grace))
     for _ in range(len(pod.spec.init_containers) + 2):
         for stop in lived.step().stop:
             lived.end(stop.container, 137)
@@ -205,7 +207,7 @@ def test_an_evicted_pod_is_over_once_what_runs_has_been_stopped(pod, what, grace
 @given(some_pods(policies=("Always",)), st.integers(1, 4))
 def test_a_pod_that_is_always_restarted_runs_again_after_each_wait(pod, ends):
     pod = pod._replace(spec=pod.spec._replace(active_deadline_seconds=None, init_containers=()))
-    lived = Checked(pod, LifeSettings(profile=Profile.KUBERNETES))
+    lived = Checked(pod, LifecycleSettings(profile=Profile.KUBERNETES))
     for _ in range(ends):
         lived.step()
         assert len(lived.running) == len(pod.spec.containers)

@@ -7,7 +7,7 @@ from evenkeel.api.container import ExecAction, Probe
 from evenkeel.api.encode import encode
 from evenkeel.api.pod import PodCondition
 from evenkeel.policy.lifecycle import changes
-from evenkeel.policy.lifecycle.pod_state import PodLife, Verdict
+from evenkeel.policy.lifecycle.pod_state import PodState, TerminalStatus
 from evenkeel.policy.lifecycle.pod_status import pod_status
 from tests.lives import LivedPod
 from tests.strategies import asks, container, pod, sidecar
@@ -182,7 +182,9 @@ def test_a_condition_that_stays_as_it_is_keeps_its_time():
 
 @pytest.mark.req("A6")
 def test_a_refused_pod_is_failed_with_the_reason_and_has_no_containers():
-    refused = PodLife(verdict=Verdict("Failed", "OutOfmemory", "memory: 3Gi requested, 1Gi free", 5.0))
+    refused = PodState(
+        verdict=TerminalStatus("Failed", "OutOfmemory", "memory: 3Gi requested, 1Gi free", 5.0)
+    )
     status = pod_status(pod(container(name="a")), refused, Profile.DOCUMENTS)
     assert (status.phase, status.reason, status.container_statuses) == ("Failed", "OutOfmemory", ())
     assert status.message == "memory: 3Gi requested, 1Gi free"
@@ -192,7 +194,7 @@ def test_a_refused_pod_is_failed_with_the_reason_and_has_no_containers():
 def test_an_eviction_for_the_nodes_need_is_told_as_a_disruption():
     lived = LivedPod(pod(container(name="a")))
     lived.step()
-    verdict = Verdict("Failed", "Evicted", "no memory", lived.now, is_disruption=True)
+    verdict = TerminalStatus("Failed", "Evicted", "no memory", lived.now, is_disruption=True)
     lived.life = changes.with_verdict(lived.life, verdict)
     lived.end("a", 137)
     assert (lived.phase, lived.status().reason) == ("Failed", "Evicted")
@@ -204,7 +206,7 @@ def test_an_eviction_for_the_nodes_need_is_told_as_a_disruption():
 def test_a_pod_that_has_come_back_is_no_target_any_more():
     lived = LivedPod(pod(container(name="a")))
     lived.step()
-    verdict = Verdict("Failed", "Evicted", "no memory", lived.now, is_disruption=True)
+    verdict = TerminalStatus("Failed", "Evicted", "no memory", lived.now, is_disruption=True)
     evicted = lived.pod._replace(
         status=pod_status(lived.pod, changes.with_verdict(lived.life, verdict), Profile.DOCUMENTS)
     )

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from evenkeel.agent.observe.counters import Counts, Histogram, oom_scope
+from evenkeel.agent.observe.counters import Counters, Histogram, oom_scope
 from evenkeel.server.metrics import node_metrics
 from evenkeel.server.metrics_cgroups import Exposition, Labels, cadvisor_metrics, labels, resource_metrics
 from tests.agents import pods_of
@@ -142,7 +142,7 @@ def test_scopes_of_oom_kills():
 
 
 def test_a_pod_is_started_once_however_many_containers_it_has_and_whoever_admitted_it():
-    counts = Counts()
+    counts = Counters()
     pod = pods_of(PODS)[0]
     for _ in range(3):
         counts.happened(0.0, "Normal", "Started", pod, "app", {})
@@ -151,7 +151,7 @@ def test_a_pod_is_started_once_however_many_containers_it_has_and_whoever_admitt
 
 
 def test_counts_are_bounded():
-    counts = Counts()
+    counts = Counters()
     for number in range(3000):
         pod = pods_of(PODS.replace("name: web", f"name: web-{number}"))[0] if number % 600 == 0 else None
         counts.happened(0.0, "Warning", "OOMKilling", pod, f"c{number}", {})

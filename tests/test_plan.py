@@ -11,7 +11,7 @@ from evenkeel.cgroup.plan import plan, present_containers
 from evenkeel.cgroup.reconfigure import restoring
 from evenkeel.cgroup.tree import Kind, Naming, Version
 from evenkeel.errors import EvenkeelError
-from evenkeel.policy.provision import PodMoment
+from evenkeel.policy.provision import PlannedPod
 from tests.strategies import container, moments, node, nodes, pod, sidecar
 
 BOTH = {"cpu": "1", "memory": "1Gi"}
@@ -24,7 +24,7 @@ PODS = (
 
 def tree(*pods, naming=Naming.CGROUPFS, version=Version.V2, **config):
     view = node(**config)
-    return plan(view, [PodMoment(default_pod(each, view.profile)) for each in pods], version, naming)
+    return plan(view, [PlannedPod(default_pod(each, view.profile)) for each in pods], version, naming)
 
 
 def shape(some):
@@ -105,7 +105,7 @@ def test_a_container_carries_its_pod_and_its_classes():
 )
 def test_the_containers_there_are_those_of_the_moment(init, names):
     starting = (sidecar(name="s"), container(name="i"), container(name="j"), sidecar(name="t"))
-    moment = PodMoment(pod(container(), init=starting), init)
+    moment = PlannedPod(pod(container(), init=starting), init)
     assert [each.name for each in present_containers(moment)] == names
 
 

@@ -23,15 +23,15 @@ from evenkeel.policy.eviction.mitigations import has_to_be_held, is_loose, is_ti
 from evenkeel.policy.eviction.polling_interval import LEAST_SECONDS, MOST_SECONDS
 from evenkeel.policy.eviction.snapshot import MemoryFigures, NodeFigures, PodFigures, PodSnapshot, Snapshot
 from evenkeel.policy.eviction.thresholds import Signal, parse_thresholds
-from evenkeel.policy.lifecycle.pod_state import Verdict
+from evenkeel.policy.lifecycle.pod_state import TerminalStatus
 from evenkeel.pressure.decision_records import Step, eviction_given, eviction_said, replayed_eviction
 from evenkeel.pressure.intents import Intent, Intents
-from evenkeel.pressure.memory.freezer import Brake
-from evenkeel.pressure.memory.memory_watch import SWITCH_SECONDS, Watch
-from evenkeel.pressure.memory.mitigation import Relief
-from evenkeel.pressure.memory.pending_memory import Departures
-from evenkeel.pressure.memory.sampling import Figures, marks_met, marks_of
-from evenkeel.pressure.protocol import Member, Roster
+from evenkeel.pressure.memory.freezer import Freezer
+from evenkeel.pressure.memory.memory_watch import SWITCH_SECONDS, MemoryWatch
+from evenkeel.pressure.memory.mitigation import Mitigation
+from evenkeel.pressure.memory.pending_memory import PendingMemory
+from evenkeel.pressure.memory.sampling import MemorySampler, byte_thresholds, marks_met
+from evenkeel.pressure.protocol import PodTarget, WatchTargets
 from evenkeel.runtime.interface import Launch, StartFailed
 from tests.agents import CountingKernel, Place, pods_of, until
 
@@ -104,14 +104,14 @@ def test_the_machine_s_memory_is_what_the_kernel_says_is_available(tmp_path):
     assert NodeMemory(Profile.KUBERNETES, str(meminfo)).read().available_bytes == 150 * 1024
 
 
-def roster(tmp_path: Path, limit_mib: int, *pods: tuple[Pod, int]) -> Roster:
+def roster(tmp_path: Path, limit_mib: int, *pods: tuple[Pod, int]) -> WatchTargets:
     members = tuple(
-        Member(
+        PodTarget(
             pod.metadata.uid, pod, f"/k/{pod.metadata.uid}", str(tmp_path / pod.metadata.uid), (), least * MIB
         )
         for pod, least in pods
     )
-    return Roster(Version.V2, "/k", str(tmp_path / "root"), limit_mib * MIB, members)
+    return WatchTargets(Version.V2, "/k", str(tmp_path / "root"), limit_mib * MIB, members)
 
 
 @pytest.mark.req("B8", "E3")
@@ -119,7 +119,7 @@ def test_cache_that_memory_min_keeps_counts_as_used(tmp_path):
     _, web = pods_of(PODS)
     v2(tmp_path / "root", 200, inactive_file=80)
     v2(tmp_path / "u-web", 60, inactive_file=50)
-    figures = Figures(Profile.DOCUMENTS)
+    figures = MemorySampler(Profile.DOCUMENTS)
     figures.follow(roster(tmp_path, 400, (web, 64)))
     look, snapshot = figures.snapshot(1.0)
     # 80 could be dropped, but 50 of them are of a pod that uses no more than is kept for it.
@@ -136,7 +136,7 @@ def test_cache_that_memory_min_keeps_counts_as_used(tmp_path):
 def test_memory_on_its_way_back_counts_as_back_until_it_gets_stuck(tmp_path):
     batch, _ = pods_of(PODS)
     told = []
-    departures = Departures(Profile.DOCUMENTS, lambda *what: told.append(what))
+    departures = PendingMemory(Profile.DOCUMENTS, lambda *what: told.append(what))
     member = roster(tmp_path, 400, (batch, 0)).members[0]
     v2(tmp_path / "u-batch", 100)
     departures.killed(member, Version.V2, 10.0)
@@ -155,10 +155,10 @@ def with_memory_volume(pod: Pod) -> Pod:
     return pod._replace(spec=pod.spec._replace(volumes=(volume,)))
 
 
-def leaving_with_volume(tmp_path: Path) -> Departures:
+def leaving_with_volume(tmp_path: Path) -> PendingMemory:
     """A pod was killed at 10.0 that used 100 MiB, 60 of them in a volume."""
     batch, _ = pods_of(PODS)
-    departures = Departures(Profile.DOCUMENTS, lambda *_: None)
+    departures = PendingMemory(Profile.DOCUMENTS, lambda *_: None)
     v2(tmp_path / "u-batch", 100, shmem=60)
     member = roster(tmp_path, 400, (with_memory_volume(batch), 0)).members[0]
     departures.killed(member, Version.V2, 10.0)
@@ -170,7 +170,7 @@ def test_memory_in_volumes_counts_as_back_for_as_long_as_it_may_take_to_empty_th
     batch, web = pods_of(PODS)
     batch = with_memory_volume(batch)
     told = []
-    departures = Departures(Profile.DOCUMENTS, lambda *what: told.append(what))
+    departures = PendingMemory(Profile.DOCUMENTS, lambda *what: told.append(what))
     for member in roster(tmp_path, 400, (batch, 0), (web, 0)).members:
         v2(tmp_path / member.uid, 100, shmem=60)
         departures.killed(member, Version.V2, 10.0)
@@ -212,7 +212,7 @@ def test_volumes_that_were_emptied_are_not_counted_twice_when_the_pods_cgroup_is
 def test_a_pod_that_has_left_may_come_back_and_go_again(tmp_path):
     """Also where something of it stays in its cgroup after it has left, as a container runtime's sandbox does."""
     batch, _ = pods_of(PODS)
-    departures = Departures(Profile.DOCUMENTS, lambda *_: None)
+    departures = PendingMemory(Profile.DOCUMENTS, lambda *_: None)
     member = roster(tmp_path, 400, (batch, 0)).members[0]
     v2(tmp_path / "u-batch", 100)
     departures.follow({"u-batch"})
@@ -229,7 +229,7 @@ def test_a_pod_that_has_left_may_come_back_and_go_again(tmp_path):
 def test_memory_that_is_back_is_told_with_its_time(tmp_path):
     batch, _ = pods_of(PODS)
     told = []
-    departures = Departures(Profile.DOCUMENTS, lambda *what: told.append(what))
+    departures = PendingMemory(Profile.DOCUMENTS, lambda *what: told.append(what))
     v2(tmp_path / "u-batch", 100)
     member = roster(tmp_path, 400, (batch, 0)).members[0]
     departures.killed(member, Version.V2, 10.0)
@@ -247,10 +247,10 @@ def test_a_threshold_once_crossed_is_over_with_its_minimum_reclaim(tmp_path):
     )
     own = tuple(one for one in thresholds if one.signal is Signal.ALLOCATABLE_MEMORY_AVAILABLE)
     v2(tmp_path / "root", 350)
-    figures = Figures(Profile.DOCUMENTS)
+    figures = MemorySampler(Profile.DOCUMENTS)
     figures.follow(roster(tmp_path, 400))
     look = figures.look(1.0)
-    marks = marks_of(own, look)
+    marks = byte_thresholds(own, look)
     assert [(mark.due_bytes, mark.over_bytes) for mark in marks] == [(40 * MIB, 90 * MIB)]
     assert marks_met(marks, look, ()) == ()
     assert marks_met(marks, look, own) == own
@@ -363,7 +363,7 @@ class Unheard:
 def test_a_crossing_that_is_told_a_moment_early_is_looked_for_until_it_is_there(tmp_path, monkeypatch):
     thresholds = parse_thresholds(hard={"memory.available": "100Mi"}, enforce_node_allocatable=("pods",))
     own = tuple(one for one in thresholds if one.signal is Signal.ALLOCATABLE_MEMORY_AVAILABLE)
-    watch = Watch(own, Settings(), State(), 2, CountingKernel, Unheard(), Unheard())
+    watch = MemoryWatch(own, Settings(), State(), 2, CountingKernel, Unheard(), Unheard())
     watch._patrol.driver = CountingKernel()  # its thread is not started: turns are taken here
     watch._haste = Unheard()
     root = v1(tmp_path / "root", 200)
@@ -416,10 +416,10 @@ def test_a_decision_for_which_the_disk_has_no_room_is_written_when_it_has(place,
                 assert "NodeHasMemoryPressure" in {one.reason for one in agent.happenings()}
                 assert not list(agent._journal.decisions())
             place.now += 60
-            agent._sync.want_step()
+            agent._pod_loop.want_step()
             await until(lambda: bool(list(agent._journal.decisions())))
-            agent._sync.want_step()
-            await agent._sync.stepped()
+            agent._pod_loop.want_step()
+            await agent._pod_loop.stepped()
             (record,) = agent._journal.decisions()
             assert record.at == place.now - 60  # when it was made
             assert replayed_eviction(record)[0].decision == made.decision
@@ -450,7 +450,9 @@ def test_what_a_killed_pod_has_in_memory_is_removed_at_once_and_before_the_pod(p
             place.runtime.may_empty.clear()
             for uid in uids:
                 grace = 30.0 if uid == "asked" else 0.0
-                agent._sync.evict(uid, Verdict("Failed", "Evicted", "for the test", place.now, grace))
+                agent._pod_loop.evict(
+                    uid, TerminalStatus("Failed", "Evicted", "for the test", place.now, grace)
+                )
             await until(lambda: "plain" in place.runtime.removed)
             assert phase(agent, "killed") == "Failed"
             assert "killed" not in place.runtime.removed
@@ -571,7 +573,9 @@ def test_under_memory_pressure_best_effort_pods_wait_and_are_let_in_when_it_is_o
 
 
 def evict(agent: Agent, place: Place, uid: str) -> None:
-    agent._sync.evict(uid, Verdict("Failed", "Evicted", "for the test", place.now, is_disruption=True))
+    agent._pod_loop.evict(
+        uid, TerminalStatus("Failed", "Evicted", "for the test", place.now, is_disruption=True)
+    )
     agent._returning.look_again()
 
 
@@ -610,7 +614,7 @@ class FreezingKernel(CountingKernel):
 
 
 def test_nobody_stands_still_for_longer_than_a_second_nor_again_at_once():
-    kernel, brake = FreezingKernel(), Brake()
+    kernel, brake = FreezingKernel(), Freezer()
     assert brake.can_hold(10.0)
     brake.hold(kernel, ["/a", "/gone"], 10.0)
     brake.hold(kernel, ["/b"], 10.5)
@@ -634,8 +638,8 @@ class Short:
 
     def __init__(self, directory: Path, reports: Unheard, *pods: tuple[Pod, int]) -> None:
         self.roster = roster(directory, 400, *((pod, 0) for pod, _ in pods))
-        self.figures = Figures(Profile.DOCUMENTS)
-        self.departures = Departures(Profile.DOCUMENTS, lambda *_: None)
+        self.figures = MemorySampler(Profile.DOCUMENTS)
+        self.departures = PendingMemory(Profile.DOCUMENTS, lambda *_: None)
         v2(directory / "root", 390)
         for pod, mib in pods:
             v2(directory / pod.metadata.uid, mib)
@@ -643,8 +647,8 @@ class Short:
         self.look = self.figures.look(1.0)
         thresholds = parse_thresholds(hard={"memory.available": "100Mi"}, enforce_node_allocatable=("pods",))
         own = (one for one in thresholds if one.signal is Signal.ALLOCATABLE_MEMORY_AVAILABLE)
-        self.relief = Relief(self.figures, self.departures, CountingKernel, reports)
-        self.relief.follow(self.roster, marks_of(own, self.look))
+        self.relief = Mitigation(self.figures, self.departures, CountingKernel, reports)
+        self.relief.follow(self.roster, byte_thresholds(own, self.look))
 
 
 @pytest.mark.req("A15")
@@ -710,13 +714,13 @@ def test_a_throttled_pod_is_kept_so_by_the_pass_that_heals_and_let_go_without_dr
             throttle = agent._pressure._throttle
             throttle.set({"u-web": 96 * MIB, "u-gone": 5})
             assert kernel.cgroups[path]["memory.high"] == str(96 * MIB)
-            agent._sync.heal()
+            agent._pod_loop.heal()
             assert kernel.cgroups[path]["memory.high"] == str(96 * MIB)
             throttle.set({"u-web": 96 * MIB, "u-batch": 5 * MIB})  # one more
             assert kernel.cgroups[path]["memory.high"] == str(96 * MIB)
             throttle.set({})
             assert kernel.cgroups[path]["memory.high"] == "max"
-            agent._sync.heal()
+            agent._pod_loop.heal()
             await until(lambda: "ThrottleOver" in [one.reason for one in agent.happenings("default/web")])
             told = [one.reason for one in agent.happenings("default/web")]
             assert told.count("Throttled") == 1

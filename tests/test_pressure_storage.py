@@ -11,10 +11,10 @@ from evenkeel.policy.eviction.decide import Decision, Reclaim
 from evenkeel.policy.eviction.snapshot import FilesystemFigures, NodeFigures, PodFigures, PodSnapshot
 from evenkeel.policy.eviction.thresholds import parse_thresholds
 from evenkeel.policy.eviction.usage import Resource, usage
-from evenkeel.pressure.disk.disk_readings import NodeReading, NodeRoster, Storage, nearest_limit
-from evenkeel.pressure.disk.garbage_collection import Collected, Collecting, Collector
-from evenkeel.pressure.disk.pending_disk import Leaving
-from evenkeel.pressure.protocol import Member
+from evenkeel.pressure.disk.disk_readings import DiskTargets, NodeReading, Storage, nearest_limit
+from evenkeel.pressure.disk.garbage_collection import Collected, Collector, GarbageCollection
+from evenkeel.pressure.disk.pending_disk import PendingDisk
+from evenkeel.pressure.protocol import PodTarget
 from evenkeel.runtime import base_runtime
 from evenkeel.runtime.interface import Directories
 from evenkeel.runtime.paths import StatePaths
@@ -60,7 +60,7 @@ def paths(tmp_path):
 
 
 def member(pod):
-    return Member(pod.metadata.uid, pod, "/pods/u1", "/nowhere", ())
+    return PodTarget(pod.metadata.uid, pod, "/pods/u1", "/nowhere", ())
 
 
 class Clock:
@@ -214,7 +214,7 @@ SHORT = Decision(due=DUE, acting_on=DUE[0], reclaim=(Reclaim.CONTAINERS, Reclaim
 @pytest.mark.req("B12", "B16")
 def test_collecting_goes_on_until_it_is_enough_and_no_further():
     place = Disk(50)
-    collecting = Collecting(
+    collecting = GarbageCollection(
         [
             place.collector(
                 Reclaim.CONTAINERS, "dead", 60
@@ -237,7 +237,7 @@ def test_collecting_goes_on_until_it_is_enough_and_no_further():
 
 def test_collecting_is_not_done_over_and_over_unless_a_pod_has_gone():
     place = Disk(50)
-    collecting = Collecting([place.collector(Reclaim.IMAGES, "images", 0)], place.look)
+    collecting = GarbageCollection([place.collector(Reclaim.IMAGES, "images", 0)], place.look)
     assert collecting.collect(SHORT._replace(reclaim=()), 100.0) == ([], False)
     assert collecting.collect(SHORT, 100.0) == ([Collected("images")], False)
     assert collecting.collect(SHORT, 101.0) == ([], False)
@@ -251,7 +251,7 @@ def test_collecting_is_not_done_over_and_over_unless_a_pod_has_gone():
 
 @pytest.mark.req("E2")
 def test_nobody_else_goes_while_disk_is_coming_back_and_until_it_has_settled():
-    leaving = Leaving()
+    leaving = PendingDisk()
     leaving.add("u1", Resource.STORAGE, 100.0, lambda: False)
     assert leaving.is_any(Resource.INODES, 100.0)
     assert not leaving.is_any(Resource.PIDS, 100.0)
@@ -269,7 +269,7 @@ def test_nobody_else_goes_while_disk_is_coming_back_and_until_it_has_settled():
 
 @pytest.mark.req("E2")
 def test_a_pod_whose_disk_does_not_come_back_is_not_waited_for_for_ever():
-    leaving = Leaving()
+    leaving = PendingDisk()
     leaving.add("u1", Resource.STORAGE, 130.0, lambda: True)  # it has a grace of 30 seconds
     leaving.saw(FilesystemFigures(MIB, None, None, None), 101.0)
     leaving.saw(FilesystemFigures(MIB, None, None, None), 139.0)
@@ -280,7 +280,7 @@ def test_a_pod_whose_disk_does_not_come_back_is_not_waited_for_for_ever():
 
 def test_processes_are_back_when_none_is_left():
     has_processes = True
-    leaving = Leaving()
+    leaving = PendingDisk()
     leaving.add("u1", Resource.PIDS, 100.0, lambda: has_processes)
     leaving.saw(FilesystemFigures(), 101.0)
     assert leaving.is_any(Resource.PIDS, 101.0)
@@ -299,7 +299,7 @@ def test_a_node_that_was_said_to_have_fewer_processes_counts_those_of_the_pods(t
     (tmp_path / "pods" / "u1" / "pids.current").write_text("120\n")
     small = NodeReading(str(tmp_path), str(tmp_path / "images"), 200, Profile.DOCUMENTS)
     assert small.processes().maximum > 200  # nothing is known of the pods yet
-    small.roster = NodeRoster("/pods", (), str(tmp_path))
+    small.roster = DiskTargets("/pods", (), str(tmp_path))
     assert tuple(small.processes()) == (200, 150)
     assert small.pod(member(pod_of())).process_count == 120
     assert small.process_count("/gone") is None

@@ -10,13 +10,13 @@ import pytest
 from evenkeel.agent.observe.story import story_of
 from evenkeel.cli.main import main
 from evenkeel.journal.codec import plain_of, to_text
-from evenkeel.journal.records import NORMAL, WARNING, Happening, HeldPod
+from evenkeel.journal.records import NORMAL, WARNING, Event, PodRecord
 from evenkeel.journal.store import Journal
 from evenkeel.policy.cpu_shortage import CpuSettings, CpuState, CpuWindow, PodCpu, decide_cpu
 from evenkeel.policy.eviction.decide import Settings, State, decide
 from evenkeel.policy.eviction.snapshot import Snapshot
 from evenkeel.policy.eviction.thresholds import parse_thresholds
-from evenkeel.policy.lifecycle.pod_state import ContainerLife, Ended, PodLife, Verdict
+from evenkeel.policy.lifecycle.pod_state import ContainerRecord, Ended, PodState, TerminalStatus
 from evenkeel.policy.memory_stall import StallSample, stall
 from evenkeel.pressure import decision_records
 from evenkeel.pressure.decision_records import EVICTION_KIND, Step, eviction_given, eviction_said
@@ -55,16 +55,14 @@ def state(tmp_path):
     (victim,) = made.decision.evictions
     assert victim.pod.metadata.name == "small"
     with Journal.open(str(tmp_path / "journal.db")) as journal:
-        verdict = Verdict("Failed", "Evicted", victim.message, THEN)
-        journal.save(HeldPod(victim.pod, "api", 1, True, PodLife(THEN - 60, verdict=verdict)))
+        verdict = TerminalStatus("Failed", "Evicted", victim.message, THEN)
+        journal.save(PodRecord(victim.pod, "api", 1, True, PodState(THEN - 60, verdict=verdict)))
         about = {"pod": victim.pod.key, "uid": victim.pod.metadata.uid}
-        journal.tell(Happening(THEN - 60, NORMAL, "Admitted", "class BestEffort", **about))
-        journal.tell(
-            Happening(THEN - 59, NORMAL, "Started", "started container app", container="app", **about)
-        )
+        journal.tell(Event(THEN - 60, NORMAL, "Admitted", "class BestEffort", **about))
+        journal.tell(Event(THEN - 59, NORMAL, "Started", "started container app", container="app", **about))
         record(journal, made)
         figures = plain_of(to_text(victim.shortage))
-        journal.tell(Happening(THEN, WARNING, "Evicted", victim.message, figures=figures, **about))
+        journal.tell(Event(THEN, WARNING, "Evicted", victim.message, figures=figures, **about))
     return tmp_path
 
 
@@ -217,10 +215,10 @@ def test_replay_without_a_journal_is_a_sentence(tmp_path, capsys):
 @pytest.mark.req("E14")
 def test_a_story_ends_with_the_phase_that_the_pod_has(tmp_path):
     """A pod whose container waits to be started again runs, as everywhere else."""
-    waiting = PodLife(accepted_at=1.0, containers={"c": ContainerLife(attempt=2, ended=Ended(1))})
+    waiting = PodState(accepted_at=1.0, containers={"c": ContainerRecord(attempt=2, ended=Ended(1))})
     with Journal.open(str(tmp_path / "journal.db")) as journal:
         journal.save(named("crashing", life=waiting))
-        journal.save(named("new", order=2, life=PodLife(), is_admitted=False))
+        journal.save(named("new", order=2, life=PodState(), is_admitted=False))
         assert [story_of(journal, f"default/{name}").phase for name in ("crashing", "new")] == [
             "Running",
             "Pending",
@@ -280,8 +278,8 @@ def test_each_eviction_is_told_with_its_own_decision_also_by_an_agent_that_was_l
         (victim,) = step().decision.evictions
         about = {"pod": victim.pod.key, "uid": victim.pod.metadata.uid}
         record(journal, step(), THEN + 18)
-        journal.tell(Happening(THEN + 26, WARNING, "Evicted", "a second time", **about))
-        journal.tell(Happening(THEN + 3600, WARNING, "Evicted", "its record was lost", **about))
+        journal.tell(Event(THEN + 26, WARNING, "Evicted", "a second time", **about))
+        journal.tell(Event(THEN + 3600, WARNING, "Evicted", "its record was lost", **about))
         told = [one for one in story_of(journal, victim.pod.key).chapters if one.reason == "Evicted"]
     assert [one.decision for one in told] == [1, 2, 0]
 
@@ -328,12 +326,12 @@ def other_kinds(tmp_path):
             decision_records.cpu_said(decision),
             THEN,
         )
-        journal.tell(Happening(THEN, WARNING, "Evicted", decision.message, pod=batch.key, uid="u"))
+        journal.tell(Event(THEN, WARNING, "Evicted", decision.message, pod=batch.key, uid="u"))
         outcome = {**decision_records.stall_said(found), "answer": "report", "done": ""}
         journal.record(
             "memoryStall", decision_records.stall_given("default/slow", "c", 10.0, samples), outcome, THEN
         )
-        journal.tell(Happening(THEN, WARNING, "MemoryHighStall", found.sentence, pod="default/slow", uid="s"))
+        journal.tell(Event(THEN, WARNING, "MemoryHighStall", found.sentence, pod="default/slow", uid="s"))
     return tmp_path
 
 

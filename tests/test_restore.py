@@ -8,7 +8,7 @@ from evenkeel.cgroup.plan import plan
 from evenkeel.cgroup.reconcile import reconcile
 from evenkeel.cgroup.reconfigure import found_before, not_only_ours, restoring, still_needed
 from evenkeel.cgroup.tree import Kind, Tree, Version
-from evenkeel.policy.provision import PodMoment
+from evenkeel.policy.provision import PlannedPod
 from tests.strategies import container, node, pod
 from tests.test_reconcile import Kernel
 
@@ -17,7 +17,7 @@ ENFORCED = {
     "kube_reserved_cgroup": "/kube",
     "enforce_node_allocatable": ("pods", "kube-reserved"),
 }
-POD = PodMoment(pod(container({"cpu": "1"}), name="p"))
+POD = PlannedPod(pod(container({"cpu": "1"}), name="p"))
 
 
 def tree(version: Version = Version.V2, **config: object) -> Tree:

@@ -7,7 +7,7 @@ import pytest
 
 from evenkeel.runtime.process.supervisor import spawn
 from evenkeel.runtime.process.supervisor.event_loop import Loop
-from evenkeel.runtime.process.supervisor.exec_commands import Executing, _Execution, numbered
+from evenkeel.runtime.process.supervisor.exec_commands import ExecCommands, _Execution, numbered
 
 FIRST, SECOND = 41, 4242
 
@@ -20,7 +20,7 @@ class StillLoop:
 @pytest.mark.parametrize("ended", [(FIRST, SECOND), (SECOND, FIRST)])
 def test_the_command_may_be_faster_than_the_process_that_tells_its_number(report, ended):
     answers = []
-    executing = Executing(cast("Loop", StillLoop()), cast("spawn.Origin", None))
+    executing = ExecCommands(cast("Loop", StillLoop()), cast("spawn.Origin", None))
     read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     os.write(write, report)
     os.close(write)

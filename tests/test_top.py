@@ -16,7 +16,7 @@ from evenkeel.api.manifests import read_manifests
 from evenkeel.cli.bars import BLOCKS, LETTERS, Bounds, Shares, capacity_bar, signs_for, use_bar
 from evenkeel.cli.output import Paint
 from evenkeel.cli.top_view import Look, picture_lines
-from evenkeel.journal.records import WARNING, Happening
+from evenkeel.journal.records import WARNING, Event
 from evenkeel.server.view import Views
 from tests.fake_front import FakeFront, running, served
 from tests.pictures import Painter
@@ -138,7 +138,7 @@ def test_pods_can_be_chosen():
 
 
 def test_pressure_and_what_happened_last_are_told_without_control_characters():
-    evicted = Happening(1.0, WARNING, "Evicted", "it was\x1b[31m large\n", "default/web", number=1)
+    evicted = Event(1.0, WARNING, "Evicted", "it was\x1b[31m large\n", "default/web", number=1)
     lines = picture_lines(view_of([], [evicted]), look())
     assert any(line.startswith("pressure") and "waiting for memory 12.5%" in line for line in lines)
     assert "Evicted default/web it was\\x1b[31m large\\n" in lines[-1]

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from evenkeel.agent.event_recorder import Feed
+from evenkeel.agent.event_recorder import Broadcast
 from evenkeel.agent.observe.sweep import Sweeper
 from evenkeel.api.pod import (
     ContainerState,
@@ -15,7 +15,7 @@ from evenkeel.api.pod import (
     ContainerStateWaiting,
     ContainerStatus,
 )
-from evenkeel.journal.records import WARNING, Happening
+from evenkeel.journal.records import WARNING, Event
 from evenkeel.runtime.procfs import process_at
 from evenkeel.server.readings import ViewFeed
 from evenkeel.server.view import Views
@@ -163,7 +163,7 @@ class Slow:
     def __init__(self):
         self.painter = Painter()
         self.taken = 0
-        self.feed = Feed()
+        self.feed = Broadcast()
 
     def follow(self):
         return self.feed.listen()
@@ -205,8 +205,8 @@ def test_what_happens_is_told_at_once_to_all_and_encoded_once():
         readers = [feed.events() for _ in range(3)]
         for events in readers:
             await anext(events)
-        front.feed.tell(Happening(1.0, "Normal", "Started", "of no note", "default/web", number=1))
-        front.feed.tell(Happening(2.0, WARNING, "Evicted", "it used\ntoo much", "default/web", number=2))
+        front.feed.tell(Event(1.0, "Normal", "Started", "of no note", "default/web", number=1))
+        front.feed.tell(Event(2.0, WARNING, "Evicted", "it used\ntoo much", "default/web", number=2))
         told = await asyncio.gather(*(anext(events) for events in readers))
         following = feed._following
         for events in readers:

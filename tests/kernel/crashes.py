@@ -14,7 +14,7 @@ from evenkeel.cgroup.drivers.detect import detect, driver_for
 from evenkeel.cgroup.plan import plan
 from evenkeel.cgroup.reconcile import survey
 from evenkeel.policy.node_view import node_view, parse_node
-from evenkeel.policy.provision import PodMoment
+from evenkeel.policy.provision import PlannedPod
 from tests.kernel.agents import Up, with_host_path
 from tests.kernel.waiting import eventually
 from tests.machines.programs import programs
@@ -176,7 +176,7 @@ class Story:
         node = node_view(parse_node(NODE), config)
         driver = driver_for(detect(), config)
         try:
-            moments = [PodMoment(_pod(one), placed=self.up.placed(one["metadata"]["name"])) for one in pods]
+            moments = [PlannedPod(_pod(one), placed=self.up.placed(one["metadata"]["name"])) for one in pods]
             tree = plan(node, moments, driver.version, driver.naming)
             steps = survey(driver, tree).steps
         finally:

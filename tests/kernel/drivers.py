@@ -18,7 +18,7 @@ from evenkeel.cgroup.plan import plan
 from evenkeel.cgroup.tree import Tree, Version
 from evenkeel.policy.allocatable import NodeCapacity
 from evenkeel.policy.node_view import node_view
-from evenkeel.policy.provision import PodMoment
+from evenkeel.policy.provision import PlannedPod
 from tests.kernel.cgroups import UNIFIED, Cgroup
 
 GIB = 1 << 30
@@ -66,13 +66,17 @@ def placed(cgroup: Cgroup, path: str) -> Cgroup:
 
 
 def planned(
-    driver: CgroupfsDriver, cgroup: Cgroup, *pods: Pod | PodMoment, memory_bytes: int = 8 * GIB, **config: Any
+    driver: CgroupfsDriver,
+    cgroup: Cgroup,
+    *pods: Pod | PlannedPod,
+    memory_bytes: int = 8 * GIB,
+    **config: Any,
 ) -> Tree:
     """The plan for pods in the cgroup of a test, on a node of two CPUs."""
     full = defaulted(KubeletConfiguration(cgroup_root=path_of(cgroup), **config))
     node = node_view(NodeCapacity(2000, memory_bytes, 100 * GIB, pids=400), full)
     moments = [
         moment._replace(pod=default_pod(moment.pod, node.profile))
-        for moment in (pod if isinstance(pod, PodMoment) else PodMoment(pod) for pod in pods)
+        for moment in (pod if isinstance(pod, PlannedPod) else PlannedPod(pod) for pod in pods)
     ]
     return plan(node, moments, driver.version)

@@ -19,7 +19,7 @@ from evenkeel.policy.admission import admit
 from evenkeel.policy.allocatable import NodeCapacity
 from evenkeel.policy.exclusive_cores import assign_on
 from evenkeel.policy.node_view import node_view
-from evenkeel.policy.provision import PodMoment
+from evenkeel.policy.provision import PlannedPod
 from tests.kernel.cgroups import Cgroup, hierarchies
 from tests.kernel.processes import Program, Spawn
 
@@ -75,7 +75,7 @@ class SmallNode:
         assert not [verdict for verdict in verdicts if verdict.refusal]
         cores = assign_on(node, reading.pods)
         moments = [
-            PodMoment(
+            PlannedPod(
                 pod,
                 _index(pod.spec.init_containers, init),
                 cores.of_pod(pod.metadata.uid),

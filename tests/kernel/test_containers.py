@@ -16,7 +16,7 @@ from evenkeel.cgroup.drivers.detect import detect, driver_for
 from evenkeel.cgroup.plan import plan
 from evenkeel.cgroup.reconcile import survey
 from evenkeel.policy.node_view import node_view, parse_node
-from evenkeel.policy.provision import PodMoment
+from evenkeel.policy.provision import PlannedPod
 from tests.kernel.agents import (
     MIB,
     READY_SECONDS,
@@ -69,7 +69,7 @@ def not_as_planned(agent: Up, *names: str) -> tuple[object, ...]:
     moments = []
     for name in names:
         (one,) = read_manifests(json.dumps({**agent.pod(name), "status": {}}), "agent").or_raise().pods
-        moments.append(PodMoment(one, placed=agent.placed(name)))
+        moments.append(PlannedPod(one, placed=agent.placed(name)))
     driver = driver_for(detect(), config)
     try:
         tree = plan(node_view(parse_node(NODE), config), moments, driver.version, driver.naming)

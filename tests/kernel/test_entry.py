@@ -82,16 +82,16 @@ def _pids(directory: Path) -> set[int]:
 
 def _refusal(act: Callable[[tuple[str, ...]], None], files: tuple[str, ...]) -> str:
     """What a child was told that could not enter."""
-    said, telling = os.pipe()
+    said, event_recorder = os.pipe()
     pid, left = cgroup_entry.clone_into(files)
     if pid == 0:
         try:
             act(left)
         except EvenkeelError as error:
-            os.write(telling, error.message.encode())
+            os.write(event_recorder, error.message.encode())
         finally:
             os._exit(0)
-    os.close(telling)
+    os.close(event_recorder)
     os.waitpid(pid, 0)
     with os.fdopen(said, encoding="utf-8") as file:
         return file.read()

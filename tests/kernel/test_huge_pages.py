@@ -13,7 +13,7 @@ from evenkeel.cgroup.reconcile import reconcile
 from evenkeel.cgroup.tree import Version
 from evenkeel.host.capacity import machine_capacity
 from evenkeel.policy.node_view import node_view
-from evenkeel.policy.provision import PodMoment
+from evenkeel.policy.provision import PlannedPod
 from tests.kernel import drivers
 from tests.kernel.cgroups import Cgroup
 from tests.kernel.drivers import path_of, placed
@@ -51,7 +51,7 @@ def test_a_container_gets_the_huge_pages_it_asked_for_and_no_more(
     node = node_view(found, config)
     amounts = {"cpu": "1", "memory": "64Mi", "hugepages-2Mi": "4Mi"}
     one = default_pod(pod(container(amounts, amounts)), node.profile)
-    tree = plan(node, [PodMoment(one)], driver.version)
+    tree = plan(node, [PlannedPod(one)], driver.version)
 
     report = reconcile(driver, tree)
 

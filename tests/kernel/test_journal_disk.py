@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from evenkeel.journal.records import HeldPod
+from evenkeel.journal.records import PodRecord
 from evenkeel.journal.store import Journal, JournalError
-from evenkeel.policy.lifecycle.pod_state import PodLife
+from evenkeel.policy.lifecycle.pod_state import PodState
 from tests.journal_records import named, told
 from tests.machines import Unavailable
 from tests.machines.packages import require
@@ -100,12 +100,12 @@ def test_lives_can_still_be_noted_on_a_full_disk(small: Path):
             journal.save(named(f"pod-{number}", order=number))
         fill(small)
         for number in range(20):
-            journal.save(named(f"pod-{number}", order=number, life=PodLife(accepted_at=5.0)))
+            journal.save(named(f"pod-{number}", order=number, life=PodState(accepted_at=5.0)))
     with Journal.open(str(small / "journal.db")) as journal:
         assert [held.life.accepted_at for held in journal.pods()] == [5.0] * 20
 
 
-def opened(path: str) -> tuple[HeldPod, ...] | str:
+def opened(path: str) -> tuple[PodRecord, ...] | str:
     """On some file systems there is no room even for the files beside it that an opening needs."""
     try:
         with Journal.open(path) as journal:

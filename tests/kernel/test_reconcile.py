@@ -22,7 +22,7 @@ from evenkeel.cgroup.reconcile import Report, reconcile, reconcile_changed
 from evenkeel.cgroup.reconfigure import Relocation, found_before, not_only_ours, relocate, restoring
 from evenkeel.cgroup.tree import Kind, Tree, Version
 from evenkeel.cli.main import main
-from evenkeel.policy.provision import PodMoment
+from evenkeel.policy.provision import PlannedPod
 from tests.kernel.cgroups import Cgroup
 from tests.kernel.drivers import made_driver, path_of, placed, planned
 from tests.kernel.processes import Spawn
@@ -204,8 +204,8 @@ def test_cores_of_ones_own_are_given_back_when_the_policy_is_switched_off(
     driver: CgroupfsDriver, cgroup_root: Cgroup, spawn: Spawn
 ):
     some = pod(container({"cpu": "1"}, {"cpu": "1"}), name="x")
-    static = planned(driver, cgroup_root, PodMoment(some, exclusive_cpus={"c": (0,)}))
-    none = planned(driver, cgroup_root, PodMoment(some))
+    static = planned(driver, cgroup_root, PlannedPod(some, exclusive_cpus={"c": (0,)}))
+    none = planned(driver, cgroup_root, PlannedPod(some))
     reconcile(driver, static)
     here = placed(cgroup_root, container_path(static, "x"))
     program = spawn("memory", cgroup=here)
@@ -541,7 +541,7 @@ def is_too_small_for_v1(tree: Tree) -> bool:
 )
 @given(plans=st.lists(st.tuples(nodes, moments(most=3)), min_size=1, max_size=3), is_partly=st.booleans())
 def test_any_sequence_of_plans_ends_with_the_kernel_as_the_last_one_says(
-    driver: CgroupfsDriver, cgroup_root: Cgroup, plans: list[tuple[Any, list[PodMoment]]], is_partly: bool
+    driver: CgroupfsDriver, cgroup_root: Cgroup, plans: list[tuple[Any, list[PlannedPod]]], is_partly: bool
 ):
     last: Report | None = None
     profile = None

@@ -11,8 +11,8 @@ import pytest
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.cgroup.driver import Driver
 from evenkeel.cgroup.drivers.detect import detect, driver_for
-from evenkeel.pressure.memory.freezer import Brake
-from evenkeel.pressure.memory.mitigation import Hands
+from evenkeel.pressure.memory.freezer import Freezer
+from evenkeel.pressure.memory.mitigation import Reclaimer
 from tests.kernel.agents import MIB, MakeUp, Up, is_alive, pod, up
 from tests.kernel.cgroups import Cgroup
 from tests.kernel.planned import memory_bytes
@@ -49,7 +49,7 @@ def test_cache_is_taken_back_from_a_pod_and_its_processes_live_on(
     holder.ask(f"allocate {16 * MIB}")
     assert memory_bytes(place) > 80 * MIB
     make_driver = making_drivers(cgroup_root)
-    hands = Hands(make_driver)
+    hands = Reclaimer(make_driver)
     hands.start()
     try:
         with_driver = make_driver()
@@ -76,7 +76,7 @@ def test_who_stands_still_uses_no_more_can_be_killed_and_goes_on_when_it_is_over
     for inside in pods:
         eventually(lambda inside=inside: memory_bytes(inside) > 4 * MIB)
     driver = making_drivers(cgroup_root)()
-    brake = Brake()
+    brake = Freezer()
     try:
         brake.hold(driver, paths, 0.0)
         for path in paths:
@@ -120,15 +120,15 @@ def test_a_pod_that_stood_still_when_the_agent_was_killed_goes_on_when_it_starts
 
 HOLDING = """
 import asyncio, sys
-from evenkeel.pressure.memory.freezer import Brake
-from evenkeel.pressure.guard_client import Guard
+from evenkeel.pressure.memory.freezer import Freezer
+from evenkeel.pressure.guard_client import GuardClient
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.cgroup.drivers.detect import detect, driver_for
 
 async def hold(root, path):
-    guard = Guard(print)
+    guard = GuardClient(print)
     guard.start()
-    Brake(guard).hold(driver_for(detect(), KubeletConfiguration(cgroup_root=root)), [path], 0.0)
+    Freezer(guard).hold(driver_for(detect(), KubeletConfiguration(cgroup_root=root)), [path], 0.0)
     print(guard.pid, flush=True)
     await asyncio.Event().wait()
 

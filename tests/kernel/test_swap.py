@@ -16,7 +16,7 @@ from evenkeel.cgroup.reconcile import reconcile
 from evenkeel.cgroup.tree import Version
 from evenkeel.host.capacity import machine_capacity
 from evenkeel.policy.node_view import node_view
-from evenkeel.policy.provision import PodMoment
+from evenkeel.policy.provision import PlannedPod
 from tests.kernel import drivers
 from tests.kernel.cgroups import Cgroup
 from tests.kernel.drivers import path_of, placed, planned
@@ -93,7 +93,7 @@ def test_as_kubelet_does_it_a_burstable_container_has_its_part_of_the_swap(
     node = node_view(found, defaulted(config))
     quarter = found.memory_bytes // 4
     one = default_pod(pod(container({"memory": str(quarter)})), node.profile)
-    tree = plan(node, [PodMoment(one)], driver.version)
+    tree = plan(node, [PlannedPod(one)], driver.version)
     assert reconcile(driver, tree).failures == ()
     (planned_one,) = (cgroup for cgroup in tree.cgroups if cgroup.container)
     here = placed(cgroup_root, planned_one.path)

@@ -19,7 +19,7 @@ from evenkeel.cgroup.plan import plan
 from evenkeel.cgroup.reconcile import Report, reconcile
 from evenkeel.cgroup.tree import Cgroup, Kind, Naming, Setting, Tree, Version
 from evenkeel.cli.main import main
-from evenkeel.policy.provision import PodMoment
+from evenkeel.policy.provision import PlannedPod
 from evenkeel.runtime.syscalls import set_child_subreaper
 from tests.kernel.conftest import PREFIX
 from tests.kernel.waiting import eventually
@@ -68,7 +68,7 @@ def planned(name: str) -> Tree:
         pod(container(name="last"), name=f"{name}-3"),
     ]
     machine = node("900Mi", 1, cgroup_root=f"/{name}", cgroup_driver="systemd")
-    tree = plan(machine, [PodMoment(one) for one in pods], Version.V2, Naming.SYSTEMD)
+    tree = plan(machine, [PlannedPod(one) for one in pods], Version.V2, Naming.SYSTEMD)
     more = {
         "bound": (
             Setting("cpuset.cpus", "0", "A23", "test"),

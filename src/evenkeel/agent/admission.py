@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from evenkeel.api.aggregate import Totals, add_to
 from evenkeel.api.pod import Pod
-from evenkeel.journal.records import HeldPod
+from evenkeel.journal.records import PodRecord
 from evenkeel.policy.admission import Refusal, refusal_of, refusal_under_pressure, requested
 from evenkeel.policy.node_view import NodeView
 
@@ -13,8 +13,8 @@ FILE = "file:"  # a source whose pods are tried again when room appears, for as 
 
 
 class Verdicts(NamedTuple):
-    admitted: tuple[HeldPod, ...]
-    refused: tuple[tuple[HeldPod, Refusal], ...]
+    admitted: tuple[PodRecord, ...]
+    refused: tuple[tuple[PodRecord, Refusal], ...]
     is_last: bool = True  # nobody waits who was not judged
 
 
@@ -26,18 +26,18 @@ class Admission:
         self._asked: dict[str, tuple[Pod, Totals]] = {}
 
     def judge(
-        self, every: Iterable[HeldPod], conditions: Collection[str] = (), most: int | None = None
+        self, every: Iterable[PodRecord], conditions: Collection[str] = (), most: int | None = None
     ) -> Verdicts:
         """Verdicts on those that wait, until `most` are taken. Each that is taken counts for those after it."""
-        waiting: list[HeldPod] = []
+        waiting: list[PodRecord] = []
         used: Totals = {}
         for held in every:
             if takes_room(held):
                 add_to(used, self._requested(held.pod))
             elif is_waiting(held):
                 waiting.append(held)
-        admitted: list[HeldPod] = []
-        refused: list[tuple[HeldPod, Refusal]] = []
+        admitted: list[PodRecord] = []
+        refused: list[tuple[PodRecord, Refusal]] = []
         for held in waiting:
             if len(admitted) == most:
                 return Verdicts(tuple(admitted), tuple(refused), is_last=False)
@@ -49,7 +49,7 @@ class Admission:
                 refused.append((held, refusal))
         return Verdicts(tuple(admitted), tuple(refused))
 
-    def refusal_of_resize(self, held: HeldPod, after: Pod, every: Iterable[HeldPod]) -> Refusal | None:
+    def refusal_of_resize(self, held: PodRecord, after: Pod, every: Iterable[PodRecord]) -> Refusal | None:
         """Why the pod cannot be as large as `after` wants it, beside all others."""
         used: Totals = {}
         for other in every:
@@ -71,20 +71,20 @@ class Admission:
         return known[1]
 
 
-def takes_room(held: HeldPod) -> bool:
+def takes_room(held: PodRecord) -> bool:
     """A pod that was taken and has not ended; one that was told to end holds what it has until it is gone."""
     return held.is_admitted and (held.life.verdict is None or is_running(held))
 
 
-def is_waiting(held: HeldPod) -> bool:
+def is_waiting(held: PodRecord) -> bool:
     return not held.is_admitted and held.life.deleted_at is None
 
 
-def is_running(held: HeldPod) -> bool:
+def is_running(held: PodRecord) -> bool:
     """Whether anything of the pod runs, or may be starting."""
     return any(life.is_running or life.is_asked_for for life in held.life.containers.values())
 
 
-def active(every: Iterable[HeldPod]) -> Iterator[HeldPod]:
+def active(every: Iterable[PodRecord]) -> Iterator[PodRecord]:
     """The pods that have cgroups."""
     return (held for held in every if takes_room(held))

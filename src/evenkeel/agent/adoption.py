@@ -9,12 +9,12 @@ import time
 from collections.abc import Iterator, Mapping
 
 from evenkeel.api.pod import Pod
-from evenkeel.journal.records import HeldPod
-from evenkeel.policy.lifecycle.pod_state import ContainerLife, PodLife
+from evenkeel.journal.records import PodRecord
+from evenkeel.policy.lifecycle.pod_state import ContainerRecord, PodState
 from evenkeel.runtime.interface import UNKNOWN_EXIT, Attempt, Exit, Record
 
 
-def unseen_ends(held: HeldPod, records: Mapping[Attempt, Record]) -> Iterator[tuple[Attempt, Exit]]:
+def unseen_ends(held: PodRecord, records: Mapping[Attempt, Record]) -> Iterator[tuple[Attempt, Exit]]:
     """How those attempts of the pod ended that the journal has running."""
     for name, life in held.life.containers.items():
         if not life.is_running:
@@ -28,7 +28,7 @@ def unseen_ends(held: HeldPod, records: Mapping[Attempt, Record]) -> Iterator[tu
             yield attempt, record.exit
 
 
-def begun(held: HeldPod, records: Mapping[Attempt, Record]) -> Iterator[Record]:
+def begun(held: PodRecord, records: Mapping[Attempt, Record]) -> Iterator[Record]:
     """Attempts that were asked for, and have begun without our having heard of it."""
     for name, life in held.life.containers.items():
         record = records.get(Attempt(held.pod.metadata.uid, name, life.attempt))
@@ -36,7 +36,7 @@ def begun(held: HeldPod, records: Mapping[Attempt, Record]) -> Iterator[Record]:
             yield record
 
 
-def life_from(pod: Pod, records: Mapping[Attempt, Record]) -> PodLife | None:
+def life_from(pod: Pod, records: Mapping[Attempt, Record]) -> PodState | None:
     """For a pod that the journal does not have (it was lost) and of which containers run: the life they show."""
     latest: dict[str, Record] = {}
     names = {container.name for container in pod.spec.every_container}
@@ -47,10 +47,10 @@ def life_from(pod: Pod, records: Mapping[Attempt, Record]) -> PodLife | None:
             latest[attempt.container] = record
     if not any(record.exit is None for record in latest.values()):
         return None
-    life = PodLife(accepted_at=min(record.started_at for record in latest.values()))
+    life = PodState(accepted_at=min(record.started_at for record in latest.values()))
     for name, record in latest.items():
         # As if just asked for: what became of it is then found as for any other.
-        life = life.having(name, ContainerLife(attempt=record.attempt.number, is_asked_for=True))
+        life = life.having(name, ContainerRecord(attempt=record.attempt.number, is_asked_for=True))
     return life
 
 

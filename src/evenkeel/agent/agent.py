@@ -11,20 +11,20 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from evenkeel.agent import adoption
 from evenkeel.agent.admission import FILE
-from evenkeel.agent.desired_pods import Wanting
-from evenkeel.agent.event_recorder import Telling
+from evenkeel.agent.desired_pods import DesiredPods
+from evenkeel.agent.event_recorder import EventRecorder
 from evenkeel.agent.front import ADDED, Applied, ContainerUsage, NodeUsage, PodChange
 from evenkeel.agent.node.kernel_events import KernelEvents
-from evenkeel.agent.node.node_cgroups import Cgroups
+from evenkeel.agent.node.node_cgroups import NodeCgroups
 from evenkeel.agent.observe import history_file
 from evenkeel.agent.observe.history import Advice, History
-from evenkeel.agent.observe.node_snapshot import Picture, Pictures, node_object
+from evenkeel.agent.observe.node_snapshot import NodeSnapshot, NodeSnapshots, node_object
 from evenkeel.agent.observe.story import Story, story_of
 from evenkeel.agent.observe.sweep import Sweeper
 from evenkeel.agent.parts import Parts
-from evenkeel.agent.pod_loop import Sync
-from evenkeel.agent.pod_store import Holdings
-from evenkeel.agent.probes.prober import Probing
+from evenkeel.agent.pod_loop import PodLoop
+from evenkeel.agent.pod_store import PodStore
+from evenkeel.agent.probes.prober import Prober
 from evenkeel.agent.sources.pod_files import PodFiles
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.api.node import Node
@@ -35,7 +35,7 @@ from evenkeel.errors import EvenkeelError
 from evenkeel.host.files import read_text
 from evenkeel.host.meminfo import node_memory, parse_meminfo
 from evenkeel.host.node_figures import boot_id
-from evenkeel.journal.records import NORMAL, WARNING, Happening, HeldPod
+from evenkeel.journal.records import NORMAL, WARNING, Event, PodRecord
 from evenkeel.journal.store import Journal, JournalError
 from evenkeel.policy.admission import Refusal
 from evenkeel.policy.lifecycle.actions import actions
@@ -43,8 +43,8 @@ from evenkeel.policy.lifecycle.pod_state import settings_of
 from evenkeel.policy.lifecycle.pod_status import NO_WAITING, pod_status, timestamp, with_pending_resize
 from evenkeel.policy.node_view import NodeView
 from evenkeel.pressure.cpu_pressure import CpuPressure
-from evenkeel.pressure.disk.disk_pressure import NodePressure
-from evenkeel.pressure.eviction_backoff import Returning
+from evenkeel.pressure.disk.disk_pressure import DiskPressure
+from evenkeel.pressure.eviction_backoff import EvictionBackoff
 from evenkeel.pressure.eviction_recorder import NodeConditions
 from evenkeel.pressure.intents import Intents
 from evenkeel.pressure.live_snapshot import live_given, live_snapshot
@@ -78,13 +78,20 @@ class Agent:
         self._clock = clock
         settings = settings_of(node.config)
         self._settings = settings
-        self._telling = Telling(journal, clock)
+        self._event_recorder = EventRecorder(journal, clock)
         # Known after the first step; until then nobody has asked for one.
-        self._pending_resize: Callable[[HeldPod], Refusal | None] = lambda _: None
-        self._holdings = Holdings(journal, self._with_status)
-        self._cgroups = Cgroups(node, make_driver, self._tree_changed)
-        self._sync = Sync(
-            node, settings, runtime, journal, self._holdings, self._cgroups, self._telling, self._clock
+        self._pending_resize: Callable[[PodRecord], Refusal | None] = lambda _: None
+        self._pod_store = PodStore(journal, self._with_status)
+        self._cgroups = NodeCgroups(node, make_driver, self._tree_changed)
+        self._pod_loop = PodLoop(
+            node,
+            settings,
+            runtime,
+            journal,
+            self._pod_store,
+            self._cgroups,
+            self._event_recorder,
+            self._clock,
         )
         self._intents = Intents(os.path.dirname(journal.path))
         parts = Parts(
@@ -93,29 +100,29 @@ class Agent:
             make_driver,
             journal,
             self._intents,
-            self._holdings,
+            self._pod_store,
             self._cgroups,
-            self._telling,
-            self._sync,
+            self._event_recorder,
+            self._pod_loop,
             clock,
         )
-        self._wanting = Wanting(parts)
-        self._pending_resize = self._wanting.pending_resize
+        self._desired_pods = DesiredPods(parts)
+        self._pending_resize = self._desired_pods.pending_resize
         self._kernel = KernelEvents(parts)
-        self._probing = Probing(parts)
-        self._returning = Returning(parts)
-        self._sync.on_evicted = self._returning.look_again
-        self._conditions = NodeConditions(self._sync, self._telling)
+        self._probing = Prober(parts)
+        self._returning = EvictionBackoff(parts)
+        self._pod_loop.on_evicted = self._returning.look_again
+        self._conditions = NodeConditions(self._pod_loop, self._event_recorder)
         self._conditions.on_change = self._returning.look_again
         self._pressure = MemoryPressure(parts, self._conditions)
-        self._node_pressure = NodePressure(parts, self._conditions)
+        self._node_pressure = DiskPressure(parts, self._conditions)
         self._cpu_pressure = CpuPressure(parts, self._conditions)
         self._stalls = MemoryStalls(parts)
         self._sweeper = Sweeper(node, make_driver, lambda: self._cgroups.tree, runtime, clock, runtime.daemon)
         self._history = History(node, clock(), os.path.join(os.path.dirname(journal.path), history_file.NAME))
-        self._pictures = Pictures(parts, self._sweeper, self._node_pressure, self.node, self.pods)
-        self._sync.on_emptied = self._pressure.emptied
-        self._sync.on_cleaned = self._cleaned
+        self._pictures = NodeSnapshots(parts, self._sweeper, self._node_pressure, self.node, self.pods)
+        self._pod_loop.on_emptied = self._pressure.emptied
+        self._pod_loop.on_cleaned = self._cleaned
         self._tasks: list[asyncio.Task[None]] = []
         self._storytelling = asyncio.Lock()
         self.before_removal: Callable[[], None] = lambda: None  # of the cgroups, when the pods have ended
@@ -127,18 +134,18 @@ class Agent:
         await self._runtime.open()
         records = await self._runtime.containers()
         if self._files is not None:
-            self._wanting.files_are(await self._files.scan(), self._life_of(records))
+            self._desired_pods.files_are(await self._files.scan(), self._life_of(records))
         self._pressure.take_up()
         self._history.take_up()
         await self._adopt(records)
         self._notice_reboot()
         self._stalls.take_up()
         self._cpu_pressure.take_up()
-        self._sync.first_pass()
+        self._pod_loop.first_pass()
         self._pressure.open()
         self._node_pressure.open()
         loops = [
-            self._sync.run(),
+            self._pod_loop.run(),
             self._kernel.run(),
             self._listen(),
             self._heal(),
@@ -167,11 +174,11 @@ class Agent:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._history.save()
         await self._probing.close()
-        await self._sync.abandon()
+        await self._pod_loop.abandon()
         if self._files is not None:
             self._files.close()
-        self._holdings.changes.close()
-        self._telling.feed.close()
+        self._pod_store.changes.close()
+        self._event_recorder.feed.close()
         await self._runtime.close()
         self._cgroups.close()
         self._intents.close()
@@ -182,41 +189,41 @@ class Agent:
         return next((task.exception() for task in done if not task.cancelled()), None)
 
     async def _stop_pods(self) -> None:
-        self._sync.stop_all()
-        while not self._sync.is_at_rest():
-            await self._sync.stepped()
-        self._sync.begin_anew()
+        self._pod_loop.stop_all()
+        while not self._pod_loop.is_at_rest():
+            await self._pod_loop.stepped()
+        self._pod_loop.begin_anew()
         for uid in await self._runtime.pods():
             try:
                 await self._runtime.remove(uid)  # volumes in memory are mounts
             except EvenkeelError as error:
                 log.error("something of pod %s is left: %s", uid, error)  # noqa: TRY400 a sentence says it all
         self.before_removal()
-        self._sync.remove_cgroups()
+        self._pod_loop.remove_cgroups()
 
     async def _adopt(self, records: Mapping[Attempt, Record]) -> None:
-        for held in self._holdings:
+        for held in self._pod_store:
             for record in adoption.begun(held, records):
-                self._sync.started(record)
-        for held in self._holdings:
+                self._pod_loop.started(record)
+        for held in self._pod_store:
             for attempt, exit_ in adoption.unseen_ends(held, records):
-                self._sync.exited(attempt, exit_)
-        uids = {held.pod.metadata.uid for held in self._holdings}
+                self._pod_loop.exited(attempt, exit_)
+        uids = {held.pod.metadata.uid for held in self._pod_store}
         for record in adoption.strays(uids, records):
             message = (
                 f"container {record.attempt.container} of pod {record.attempt.uid} runs, and nobody wants it"
             )
-            self._telling.tell(WARNING, "Stray", f"{message}: it is stopped")
+            self._event_recorder.record(WARNING, "Stray", f"{message}: it is stopped")
             try:
                 await self._runtime.stop(record.attempt, 0)
             except EvenkeelError as error:
-                self._telling.tell(WARNING, "FailedKill", str(error))
+                self._event_recorder.record(WARNING, "FailedKill", str(error))
         for uid in await self._runtime.pods() - uids:
             try:
                 await self._runtime.remove(uid)
                 await self._runtime.remove_logs(uid)
             except EvenkeelError as error:  # the next time that the runtime is asked what it has
-                self._telling.tell(
+                self._event_recorder.record(
                     WARNING, "Leftover", f"pod {uid} is gone, and something of it is left: {error}"
                 )
 
@@ -224,16 +231,16 @@ class Agent:
         """The machine was started anew since the last agent: nothing runs, and nothing is left in memory."""
         before, now = self._journal.value(_BOOT), boot_id()
         if before is not None and before != now:
-            self._sync.begin_anew()
+            self._pod_loop.begin_anew()
         if before != now:
             self._journal.set_value(_BOOT, now)
 
-    def _life_of(self, records: Mapping[Attempt, Record]) -> Callable[[Pod], HeldPod | None]:
+    def _life_of(self, records: Mapping[Attempt, Record]) -> Callable[[Pod], PodRecord | None]:
         """For pods that run and that the journal does not have."""
 
-        def held(pod: Pod) -> HeldPod | None:
+        def held(pod: Pod) -> PodRecord | None:
             life = adoption.life_from(pod, records)
-            return None if life is None else HeldPod(pod, "", 0, is_admitted=True, life=life)
+            return None if life is None else PodRecord(pod, "", 0, is_admitted=True, life=life)
 
         return held
 
@@ -242,16 +249,16 @@ class Agent:
     async def _listen(self) -> None:
         async for event in self._runtime.events():
             if isinstance(event, Exited):
-                self._sync.exited(event.attempt, event.exit)
+                self._pod_loop.exited(event.attempt, event.exit)
             else:
                 type_, reason = (NORMAL, "RuntimeBack") if event.is_back else (WARNING, "RuntimeLost")
-                self._telling.tell(type_, reason, event.why)
+                self._event_recorder.record(type_, reason, event.why)
                 await self._adopt(await self._runtime.containers())
 
     async def _heal(self) -> None:
         while True:
             await asyncio.sleep(_HEAL_SECONDS)
-            self._sync.heal()
+            self._pod_loop.heal()
 
     async def _checkpoint(self) -> None:
         """The journal's log of writes would grow without it; waiting for the disk is a thread's business."""
@@ -269,7 +276,7 @@ class Agent:
 
     async def _read_files(self, files: PodFiles) -> None:
         async for found in files:
-            self._wanting.files_are(found)
+            self._desired_pods.files_are(found)
 
     def _tree_changed(self, tree: Tree) -> None:
         self._kernel.follow(tree)
@@ -292,19 +299,19 @@ class Agent:
         return self._runtime.readiness
 
     def node(self) -> Node:
-        return node_object(self._view, self._sync.pressures, self._runtime.readiness)
+        return node_object(self._view, self._pod_loop.pressures, self._runtime.readiness)
 
     def pods(self) -> tuple[Pod, ...]:
-        return self._holdings.shown()
+        return self._pod_store.shown()
 
     def pod(self, key: str) -> Pod | None:
-        return self._holdings.shown_by_key(key)
+        return self._pod_store.shown_by_key(key)
 
     async def apply(self, pods: Sequence[Pod], source: str = "api") -> tuple[Applied, ...]:
-        return self._wanting.apply(pods, source)
+        return self._desired_pods.apply(pods, source)
 
     async def delete(self, key: str, grace_seconds: float | None = None) -> bool:
-        held = self._holdings.by_key(key)
+        held = self._pod_store.by_key(key)
         if held is None:
             return False
         if held.source.startswith(FILE):
@@ -313,17 +320,17 @@ class Agent:
                 f"pod {key} stands in {path}",
                 hint="take it out of that file, or remove the file: it ends then",
             )
-        self._wanting.delete(held, grace_seconds)
+        self._desired_pods.delete(held, grace_seconds)
         return True
 
-    def happenings(self, pod: str = "", most: int = 1000) -> tuple[Happening, ...]:
+    def happenings(self, pod: str = "", most: int = 1000) -> tuple[Event, ...]:
         return self._journal.happenings(pod, most)
 
-    def follow(self) -> AsyncIterator[Happening]:
-        return self._telling.feed.listen()
+    def follow(self) -> AsyncIterator[Event]:
+        return self._event_recorder.feed.listen()
 
     def watch(self) -> AsyncIterator[PodChange]:
-        return self._holdings.changes.listen(PodChange(ADDED, pod) for pod in self.pods())
+        return self._pod_store.changes.listen(PodChange(ADDED, pod) for pod in self.pods())
 
     def not_ready(self) -> str:
         if not self._tasks:
@@ -331,7 +338,7 @@ class Agent:
         if any(task.done() for task in self._tasks):
             return "the agent is ending"
         runtime = self._runtime.readiness
-        return self._sync.journal_fails or ("" if runtime.is_ready else runtime.message)
+        return self._pod_loop.journal_fails or ("" if runtime.is_ready else runtime.message)
 
     def usage(self) -> NodeUsage:
         tree = self._cgroups.tree
@@ -354,7 +361,7 @@ class Agent:
             self._clock(), capacity.memory_bytes, available, capacity.millicpu, root, tuple(found)
         )
 
-    async def picture(self) -> Picture:
+    async def picture(self) -> NodeSnapshot:
         return await self._pictures.picture()
 
     def advice(self) -> Advice:
@@ -379,10 +386,10 @@ class Agent:
         measured = await self._node_pressure.measured()
         driver = self._cgroups.driver
         return live_given(
-            self._view, live_snapshot(self._view, self._cgroups.tree, self._holdings, driver, measured)
+            self._view, live_snapshot(self._view, self._cgroups.tree, self._pod_store, driver, measured)
         )
 
-    def _with_status(self, held: HeldPod, before: Pod | None) -> Pod:
+    def _with_status(self, held: PodRecord, before: Pod | None) -> Pod:
         """The pod with its status; conditions that are as they were in `before` keep their time."""
         todo = actions(held.pod, held.life, self._clock(), self._settings) if held.is_admitted else None
         told = held.pod._replace(status=before.status if before is not None else PodStatus())

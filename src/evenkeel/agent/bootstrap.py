@@ -107,7 +107,7 @@ _RUNTIME_KIND = "runtime"  # where the journal keeps who runs the containers
 _PROCESSES, _CONTAINERS = "processes", "containers"
 
 
-class Assembled:
+class RunningAgent:
     """A running agent, and what is closed after it."""
 
     def __init__(self, agent: Agent, journal: Journal, lock: StateLock) -> None:
@@ -128,7 +128,7 @@ class Assembled:
 
 async def start(
     node: NodeView, state_directory: str, paths: Sequence[str] = (), *, own_cgroup: bool = False
-) -> Assembled:
+) -> RunningAgent:
     """Raises EvenkeelError, and then nothing was started, and what runs from before runs on. With `own_cgroup` this
     process goes into a cgroup of its own beside that of the pods."""
     gc.enable()  # commands do without, since they end soon
@@ -164,7 +164,7 @@ async def start(
     except BaseException:
         lock.release()
         raise
-    return Assembled(agent, journal, lock)
+    return RunningAgent(agent, journal, lock)
 
 
 def _runtime(

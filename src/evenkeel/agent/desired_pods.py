@@ -15,11 +15,11 @@ from evenkeel.api.decode import Findings, decode
 from evenkeel.api.encode import encode
 from evenkeel.api.pod import Pod, PodStatus
 from evenkeel.errors import EvenkeelError
-from evenkeel.journal.records import NORMAL, WARNING, HeldPod
+from evenkeel.journal.records import NORMAL, WARNING, PodRecord
 from evenkeel.policy.admission import Refusal
 from evenkeel.policy.lifecycle import changes
 from evenkeel.policy.lifecycle.actions import Stop
-from evenkeel.policy.lifecycle.pod_state import AS_RESTART, PodLife
+from evenkeel.policy.lifecycle.pod_state import AS_RESTART, PodState
 from evenkeel.policy.lifecycle.resize import Change, resize
 from evenkeel.policy.lifecycle.restarts import grace_seconds
 
@@ -31,29 +31,29 @@ _RESIZE = "resize:"  # in the journal, with the UID of the pod that is to be so 
 _SUCCESSOR = "successor:"  # in the journal, with the UID of the pod whose place it takes
 
 
-class Wanting:
+class DesiredPods:
     def __init__(self, parts: Parts) -> None:
         self._profile = parts.node.profile
         self._journal = parts.journal
-        self._holdings = holdings = parts.holdings
-        self._sync = parts.sync
-        self._telling = parts.telling
+        self._pod_store = pod_store = parts.pod_store
+        self._pod_loop = parts.pod_loop
+        self._event_recorder = parts.event_recorder
         self._clock = parts.clock
         self._problems: set[str] = set()  # of files, told once
         self._in_files: dict[str, tuple[Pod, str]] = {}  # by namespace/name
-        parts.sync.on_gone = self._succeed
-        parts.sync.on_room = self._try_deferred
-        kept = ((held.pod.metadata.uid, self._kept(_RESIZE + held.pod.metadata.uid)) for held in holdings)
+        parts.pod_loop.on_gone = self._succeed
+        parts.pod_loop.on_room = self._try_deferred
+        kept = ((held.pod.metadata.uid, self._kept(_RESIZE + held.pod.metadata.uid)) for held in pod_store)
         self._deferred = {uid: pod for uid, pod in kept if pod is not None}  # larger, when there is room
 
     # Files
 
-    def files_are(self, found: FileSet, lost: Callable[[Pod], HeldPod | None] | None = None) -> None:
+    def files_are(self, found: FileSet, lost: Callable[[Pod], PodRecord | None] | None = None) -> None:
         """What the files hold now. `lost` finds the life of a pod that runs though the journal does not have it."""
         self._tell_problems(found)
         self._in_files = {pod.key: (pod, FILE + file.path) for file in found.files for pod in file.pods}
         for pod, source in self._in_files.values():
-            held = self._holdings.by_key(pod.key)
+            held = self._pod_store.by_key(pod.key)
             if held is None:
                 self._take(pod, source, lost)
             elif held.life.deleted_at is not None:
@@ -61,39 +61,39 @@ class Wanting:
             elif held.source.startswith(FILE):
                 if held.source != source:
                     held = held._replace(source=source)
-                    self._holdings.put(held)
+                    self._pod_store.put(held)
                 self._change(held, pod)
             else:
                 self._complain(
                     f"{source}: pod {pod.key} was handed in over the socket; delete that one first"
                 )
-        for held in self._holdings:
+        for held in self._pod_store:
             if held.source.startswith(FILE) and held.pod.key not in self._in_files:
                 self.delete(held, None)
-        self._sync.room_appeared()
+        self._pod_loop.room_appeared()
 
-    def _take(self, pod: Pod, source: str, lost: Callable[[Pod], HeldPod | None] | None) -> None:
-        other = self._holdings.get(pod.metadata.uid)
+    def _take(self, pod: Pod, source: str, lost: Callable[[Pod], PodRecord | None] | None) -> None:
+        other = self._pod_store.get(pod.metadata.uid)
         if other is not None:
             self._complain(f"{source}: pod {pod.key} has the uid of {other.pod.key}")
             return
-        held = self._holdings.add(pod, source, self._clock())
+        held = self._pod_store.add(pod, source, self._clock())
         found = lost(pod) if lost is not None else None
         if found is not None:
-            self._holdings.put(held._replace(is_admitted=True, life=found.life))
-        self._sync.want_step(pod.metadata.uid)
+            self._pod_store.put(held._replace(is_admitted=True, life=found.life))
+        self._pod_loop.want_step(pod.metadata.uid)
 
     def _tell_problems(self, found: FileSet) -> None:
         problems = {problem for file in found.files for problem in (*file.problems, *file.warnings)}
         for problem in sorted((problems | set(found.notes)) - self._problems):
-            self._telling.tell(WARNING, "ManifestProblem", problem)
+            self._event_recorder.record(WARNING, "ManifestProblem", problem)
             log.warning("%s", problem)
         self._problems = problems | set(found.notes)
 
     def _complain(self, message: str) -> None:
         if message not in self._problems:
             self._problems.add(message)
-            self._telling.tell(WARNING, "ManifestProblem", message)
+            self._event_recorder.record(WARNING, "ManifestProblem", message)
             log.warning("%s", message)
 
     # The socket
@@ -101,8 +101,8 @@ class Wanting:
     def apply(self, pods: Sequence[Pod], source: str) -> tuple[Applied, ...]:
         """All of them, or none: what is wrong with one is found before anything is done."""
         for pod in pods:
-            held = self._holdings.by_key(pod.key)
-            same_uid = self._holdings.get(pod.metadata.uid)
+            held = self._pod_store.by_key(pod.key)
+            same_uid = self._pod_store.get(pod.metadata.uid)
             if held is not None and held.source.startswith(FILE):
                 raise EvenkeelError(
                     f"pod {pod.key} stands in {held.source.removeprefix(FILE)}",
@@ -114,24 +114,24 @@ class Wanting:
                 )
         applied = []
         for pod in pods:
-            held = self._holdings.by_key(pod.key)
+            held = self._pod_store.by_key(pod.key)
             if held is None:
-                self._holdings.add(pod, source, self._clock())
+                self._pod_store.add(pod, source, self._clock())
                 outcome = CREATED
             else:
                 outcome = self._change(held, pod)
-            self._sync.want_step(pod.metadata.uid)
+            self._pod_loop.want_step(pod.metadata.uid)
             applied.append(Applied(pod.key, outcome))
-        self._holdings.commit()  # what was answered is not lost
+        self._pod_store.commit()  # what was answered is not lost
         self._collect()
-        self._sync.room_appeared()
+        self._pod_loop.room_appeared()
         return tuple(applied)
 
     def _collect(self) -> None:
         """Of pods that were handed in and are over, the latest are kept to be looked at."""
         over = [
             held
-            for held in self._holdings
+            for held in self._pod_store
             if not held.source.startswith(FILE)
             and held.life.verdict is not None
             and held.life.deleted_at is None
@@ -140,31 +140,31 @@ class Wanting:
         for held in over[:-_MOST_OVER]:
             self.delete(held, 0)
 
-    def delete(self, held: HeldPod, given_seconds: float | None) -> None:
+    def delete(self, held: PodRecord, given_seconds: float | None) -> None:
         uid = held.pod.metadata.uid
         if held.life.deleted_at is None:
-            self._telling.tell(NORMAL, "Deleted", "the pod is to end", held.pod)
+            self._event_recorder.record(NORMAL, "Deleted", "the pod is to end", held.pod)
         with self._journal.transaction():
             self._journal.set_value(_SUCCESSOR + uid, None)
-            self._holdings.put_life(uid, changes.deleted(held.pod, held.life, self._clock(), given_seconds))
-            self._holdings.commit()
-        self._sync.want_step(uid)
+            self._pod_store.put_life(uid, changes.deleted(held.pod, held.life, self._clock(), given_seconds))
+            self._pod_store.commit()
+        self._pod_loop.want_step(uid)
 
-    def pending_resize(self, held: HeldPod) -> Refusal | None:
+    def pending_resize(self, held: PodRecord) -> Refusal | None:
         """Why it is not as large yet as somebody wants it, in Kubernetes' words for the reason."""
         after = self._deferred.get(held.pod.metadata.uid)
         if after is None or not takes_room(held):
             return None
-        admission = self._sync.admission
+        admission = self._pod_loop.admission
         never = admission.refusal_of_resize(held, after, ())
         if never is not None:
             return Refusal("Infeasible", never.message)
-        refusal = admission.refusal_of_resize(held, after, self._holdings)
+        refusal = admission.refusal_of_resize(held, after, self._pod_store)
         return Refusal("Deferred", refusal.message) if refusal is not None else None
 
     # What both ask for
 
-    def _change(self, held: HeldPod, pod: Pod) -> str:
+    def _change(self, held: PodRecord, pod: Pod) -> str:
         uid = held.pod.metadata.uid
         change = resize(held.pod, pod, self._profile)
         since = held.pod.metadata.creation_timestamp
@@ -173,33 +173,35 @@ class Wanting:
             self._not_deferred(uid)  # it is wanted as it is, again
             return UNCHANGED
         is_over = not takes_room(held) and not is_running(held)
-        if is_over and (not held.is_admitted or self._sync.is_clean(uid)):
-            self._sync.forget_life(held)
-            self._holdings.put(held._replace(pod=pod, is_admitted=False, life=PodLife()))
+        if is_over and (not held.is_admitted or self._pod_loop.is_clean(uid)):
+            self._pod_loop.forget_life(held)
+            self._pod_store.put(held._replace(pod=pod, is_admitted=False, life=PodState()))
         elif change.kind == Change.IN_PLACE and not is_over and pod.metadata.uid == uid:
             self._resize(held, pod, change.restart)
         else:
             self._replace(held, pod)
-        self._sync.want_step(uid)
+        self._pod_loop.want_step(uid)
         return CONFIGURED
 
-    def _replace(self, held: HeldPod, successor: Pod) -> None:
+    def _replace(self, held: PodRecord, successor: Pod) -> None:
         """The old one ends, and the new one is kept until then."""
         uid = held.pod.metadata.uid
         self._journal.set_value(_SUCCESSOR + uid, {"pod": encode(successor), "source": held.source})
         if held.life.deleted_at is None:
-            self._holdings.put_life(uid, changes.deleted(held.pod, held.life, self._clock()))
-            self._telling.tell(NORMAL, "Replaced", "it was changed: the pod ends and starts anew", successor)
+            self._pod_store.put_life(uid, changes.deleted(held.pod, held.life, self._clock()))
+            self._event_recorder.record(
+                NORMAL, "Replaced", "it was changed: the pod ends and starts anew", successor
+            )
 
-    def _resize(self, held: HeldPod, pod: Pod, restart: Sequence[str]) -> None:
+    def _resize(self, held: PodRecord, pod: Pod, restart: Sequence[str]) -> None:
         """New amounts while it runs: the cgroups follow with the next step."""
         uid = held.pod.metadata.uid
-        refusal = self._sync.admission.refusal_of_resize(held, pod, self._holdings)
+        refusal = self._pod_loop.admission.refusal_of_resize(held, pod, self._pod_store)
         if refusal is not None:
             if self._deferred.get(uid) != pod:
                 self._deferred[uid] = pod
                 self._journal.set_value(_RESIZE + uid, encode(pod))
-                self._telling.tell(WARNING, "ResizeDeferred", refusal.message, held.pod)
+                self._event_recorder.record(WARNING, "ResizeDeferred", refusal.message, held.pod)
             return
         self._not_deferred(uid)
         life = held.life
@@ -210,14 +212,14 @@ class Wanting:
                 if container.name in restart:
                     stop = Stop(container.name, "its amounts have changed", grace_seconds(pod), AS_RESTART)
                     life = changes.asked_to_stop(life, stop, self._clock())
-        self._holdings.put(held._replace(pod=pod, life=life))
+        self._pod_store.put(held._replace(pod=pod, life=life))
         if life != held.life:
-            self._telling.tell(NORMAL, "Resized", "requests and limits have changed", pod)
+            self._event_recorder.record(NORMAL, "Resized", "requests and limits have changed", pod)
 
     def _try_deferred(self) -> None:
         """Somebody left: there may be room now for a pod that wanted to be larger."""
         for uid, pod in list(self._deferred.items()):
-            held = self._holdings.get(uid)
+            held = self._pod_store.get(uid)
             if (
                 held is None
                 or not takes_room(held)
@@ -226,12 +228,12 @@ class Wanting:
                 self._not_deferred(uid)
             else:
                 self._resize(held, pod, resize(held.pod, pod, self._profile).restart)
-                self._sync.want_step(uid)
+                self._pod_loop.want_step(uid)
 
     def _not_deferred(self, uid: str) -> None:
         if self._deferred.pop(uid, None) is not None:
             self._journal.set_value(_RESIZE + uid, None)
-            self._holdings.touch(uid)
+            self._pod_store.touch(uid)
 
     def _kept(self, key: str) -> Pod | None:
         findings = Findings()
@@ -239,18 +241,18 @@ class Wanting:
         pod = decode(Pod, kept, findings) if kept is not None else None
         return None if findings.problems else pod
 
-    def _succeed(self, gone: HeldPod) -> None:
+    def _succeed(self, gone: PodRecord) -> None:
         """Puts what was to take the place of a pod that is gone into it."""
         uid = gone.pod.metadata.uid
         waiting = self._in_files.get(gone.pod.key)
         kept = self._journal.value(_SUCCESSOR + uid)
         if waiting is not None:
-            self._holdings.add(*waiting, self._clock())
-            self._sync.want_step(waiting[0].metadata.uid)
+            self._pod_store.add(*waiting, self._clock())
+            self._pod_loop.want_step(waiting[0].metadata.uid)
         elif isinstance(kept, dict):
             findings = Findings()
             pod = decode(Pod, kept.get("pod"), findings)
             if not findings.problems:
-                self._holdings.add(pod, str(kept.get("source")), self._clock())
-                self._sync.want_step(pod.metadata.uid)
+                self._pod_store.add(pod, str(kept.get("source")), self._clock())
+                self._pod_loop.want_step(pod.metadata.uid)
         # What is kept stays until a pod of this UID is deleted or replaced again: only then is it looked at.

@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Generic, TypeVar
 
-from evenkeel.agent.observe.counters import Counts
+from evenkeel.agent.observe.counters import Counters
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.reconcile import Report
-from evenkeel.journal.records import NORMAL, WARNING, Happening
+from evenkeel.journal.records import NORMAL, WARNING, Event
 from evenkeel.journal.store import Journal, JournalError
-from evenkeel.policy.lifecycle.pod_state import Ended, Verdict
+from evenkeel.policy.lifecycle.pod_state import Ended, TerminalStatus
 from evenkeel.policy.pod_resources import pod_limits, pod_requests
 
 T = TypeVar("T")
@@ -21,7 +21,7 @@ T = TypeVar("T")
 _MOST_UNREAD = 4096
 
 
-class Feed(Generic[T]):
+class Broadcast(Generic[T]):
     """Listeners get everything from the moment at which they began to listen."""
 
     def __init__(self, most_waiting: int = _MOST_UNREAD) -> None:
@@ -65,18 +65,18 @@ _MOST_WAITING = 10_000  # while the journal cannot be written
 _MOST_DECISIONS_WAITING = 100  # which hold a whole node each
 
 
-class Telling:
+class EventRecorder:
     def __init__(self, journal: Journal, clock: Callable[[], float] = time.time) -> None:
-        self.feed: Feed[Happening] = Feed()
-        self.counts = Counts()
+        self.feed: Broadcast[Event] = Broadcast()
+        self.counts = Counters()
         self._journal = journal
         self._clock = clock
-        self._waiting: list[Happening] = []
+        self._waiting: list[Event] = []
         self._decisions: list[tuple[str, object, object, float]] = []
         self._why_not = ""  # they could not be written, the last time
         self._complaints: set[str] = set()  # what reconciling could not do, told once
 
-    def tell(
+    def record(
         self,
         type_: str,
         reason: str,
@@ -89,7 +89,7 @@ class Telling:
         key, uid = (pod.key, pod.metadata.uid) if pod is not None else ("", "")
         at = self._clock()
         self.counts.happened(at, type_, reason, pod, container, figures)
-        self._waiting.append(Happening(at, type_, reason, message, key, uid, container, figures))
+        self._waiting.append(Event(at, type_, reason, message, key, uid, container, figures))
         del self._waiting[:-_MOST_WAITING]
 
     def decided(self, kind: str, snapshot: object, decision: object) -> None:
@@ -110,7 +110,7 @@ class Telling:
             what: {name: str(amount) for name, amount in found.items()} for what, found in amounts.items()
         }
         message = f"class {qos_class}, {'; '.join(words) or 'requests nothing'}"
-        self.tell(NORMAL, "Admitted", message, pod, figures={"class": str(qos_class), **figures})
+        self.record(NORMAL, "Admitted", message, pod, figures={"class": str(qos_class), **figures})
 
     def ended(
         self, pod: Pod, container: str, ended: Ended | None, *, is_oom_killed: bool, was_asked: bool
@@ -120,16 +120,16 @@ class Telling:
             return
         how = f"signal {ended.signal}" if ended.signal else f"exit code {ended.exit_code}"
         if was_asked and not is_oom_killed:
-            self.tell(NORMAL, "Stopped", f"container {container} has ended: {how}", pod, container)
+            self.record(NORMAL, "Stopped", f"container {container} has ended: {how}", pod, container)
             return
         is_fine = ended.exit_code == 0 and not is_oom_killed
         message = f"container {container} ended: {ended.reason}, {how}"
-        self.tell(NORMAL if is_fine else WARNING, ended.reason or "Exited", message, pod, container)
+        self.record(NORMAL if is_fine else WARNING, ended.reason or "Exited", message, pod, container)
 
-    def verdict(self, pod: Pod, verdict: Verdict) -> None:
+    def verdict(self, pod: Pod, verdict: TerminalStatus) -> None:
         type_ = NORMAL if verdict.phase == "Succeeded" else WARNING
         message = verdict.message or f"the pod has {verdict.phase.lower()}"
-        self.tell(type_, verdict.reason or verdict.phase, message, pod)
+        self.record(type_, verdict.reason or verdict.phase, message, pod)
 
     def reconciled(self, report: Report) -> None:
         """Drift that was repaired (E9), and what the kernel refuses, once."""
@@ -138,11 +138,11 @@ class Telling:
             message = (
                 f"{where}: found {repair.found or 'nothing'}, restored {repair.restored} ({repair.reason})"
             )
-            self.tell(WARNING, "DriftRepaired", message, figures=repair._asdict())
+            self.record(WARNING, "DriftRepaired", message, figures=repair._asdict())
         complaints = {str(error) for error in report.failures}
         complaints |= {one.message for one in report.unavailable}
         for complaint in sorted(complaints - self._complaints):
-            self.tell(WARNING, "CgroupRefused", complaint)
+            self.record(WARNING, "CgroupRefused", complaint)
         self._complaints = complaints
 
     def commit(self) -> None:

@@ -7,11 +7,11 @@ from evenkeel.api.config import KubeletConfiguration
 from evenkeel.api.node import Node
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.driver import Statistics
-from evenkeel.journal.records import Happening
+from evenkeel.journal.records import Event
 
 if TYPE_CHECKING:
     from evenkeel.agent.observe.history import Advice
-    from evenkeel.agent.observe.node_snapshot import Picture
+    from evenkeel.agent.observe.node_snapshot import NodeSnapshot
     from evenkeel.agent.observe.story import Story
 
 ADDED, MODIFIED, DELETED = "ADDED", "MODIFIED", "DELETED"
@@ -71,11 +71,11 @@ class Front(Protocol):
         """Asks for the pod's end; False if there is none of that name. `watch` tells when it is gone."""
         ...
 
-    def happenings(self, pod: str = "", most: int = 1000) -> tuple[Happening, ...]:
+    def happenings(self, pod: str = "", most: int = 1000) -> tuple[Event, ...]:
         """The latest, oldest first; of one pod, or of all and the node."""
         ...
 
-    def follow(self) -> AsyncIterator[Happening]:
+    def follow(self) -> AsyncIterator[Event]:
         """Those from now on. One who does not keep up is dropped (the iterator ends)."""
         ...
 
@@ -89,7 +89,7 @@ class Front(Protocol):
 
     def usage(self) -> NodeUsage: ...
 
-    async def picture(self) -> "Picture":
+    async def picture(self) -> "NodeSnapshot":
         """Everything that is shown of the node, not older than a second; the same for all who ask within one."""
         ...
 

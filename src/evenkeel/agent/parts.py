@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from evenkeel.agent.event_recorder import Telling
-from evenkeel.agent.node.node_cgroups import Cgroups
-from evenkeel.agent.pod_loop import Sync
-from evenkeel.agent.pod_store import Holdings
+from evenkeel.agent.event_recorder import EventRecorder
+from evenkeel.agent.node.node_cgroups import NodeCgroups
+from evenkeel.agent.pod_loop import PodLoop
+from evenkeel.agent.pod_store import PodStore
 from evenkeel.cgroup.driver import Driver
 from evenkeel.journal.store import Journal
 from evenkeel.policy.node_view import NodeView
@@ -20,8 +20,8 @@ class Parts(NamedTuple):
     make_driver: Callable[[], Driver]  # one a thread: a driver keeps descriptors open
     journal: Journal
     intents: Intents
-    holdings: Holdings
-    cgroups: Cgroups
-    telling: Telling
-    sync: Sync
+    pod_store: PodStore
+    cgroups: NodeCgroups
+    event_recorder: EventRecorder
+    pod_loop: PodLoop
     clock: Callable[[], float]

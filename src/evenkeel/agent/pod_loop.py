@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Iterator
 
 from evenkeel.agent import admission
 from evenkeel.agent.admission import Admission
-from evenkeel.agent.event_recorder import Telling
-from evenkeel.agent.node.node_cgroups import FOUND_BEFORE, Cgroups, Moments, sharing, with_cores
-from evenkeel.agent.pod_store import Holdings
-from evenkeel.agent.pod_worker import Acts
+from evenkeel.agent.event_recorder import EventRecorder
+from evenkeel.agent.node.node_cgroups import FOUND_BEFORE, NodeCgroups, PlannedPods, sharing, with_cores
+from evenkeel.agent.pod_store import PodStore
+from evenkeel.agent.pod_worker import PodWorker
 from evenkeel.api.resources import EPHEMERAL_STORAGE
 from evenkeel.cgroup.driver import CgroupError
 from evenkeel.cgroup.overrides import Wanted
@@ -24,15 +24,15 @@ from evenkeel.cgroup.plan import INFRASTRUCTURE
 from evenkeel.cgroup.reconcile import Report
 from evenkeel.cgroup.reconfigure import Found
 from evenkeel.cgroup.tree import Cgroup, Kind, Version
-from evenkeel.journal.records import NORMAL, WARNING, HeldPod
+from evenkeel.journal.records import NORMAL, WARNING, PodRecord
 from evenkeel.journal.store import Journal, JournalError
 from evenkeel.policy.exclusive_cores import ContainerKey
 from evenkeel.policy.lifecycle import changes
 from evenkeel.policy.lifecycle.actions import Actions, actions
-from evenkeel.policy.lifecycle.pod_state import AS_RESTART, LifeSettings, PodLife, Verdict
+from evenkeel.policy.lifecycle.pod_state import AS_RESTART, LifecycleSettings, PodState, TerminalStatus
 from evenkeel.policy.node_view import NodeView
 from evenkeel.policy.pod_resources import pod_limits
-from evenkeel.policy.provision import PodMoment
+from evenkeel.policy.provision import PlannedPod
 from evenkeel.policy.qos import pod_class
 from evenkeel.runtime.interface import Attempt, Exit, Launch, Planned, Record, Runtime
 
@@ -44,23 +44,27 @@ _MOST_ADMITTED = 16
 CGROUPS_MADE = "cgroupsMade"  # above the pods' root, by us
 
 
-class Sync:
+class PodLoop:
     def __init__(
         self,
         node: NodeView,
-        settings: LifeSettings,
+        settings: LifecycleSettings,
         runtime: Runtime,
         journal: Journal,
-        holdings: Holdings,
-        cgroups: Cgroups,
-        telling: Telling,
+        pod_store: PodStore,
+        cgroups: NodeCgroups,
+        event_recorder: EventRecorder,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.admission = Admission(node)
         self._closing_since: float | None = None  # then every container is to stop and none to start
-        self.on_gone: Callable[[HeldPod], None] = lambda _: None  # whoever has a successor for it puts it in
+        self.on_gone: Callable[[PodRecord], None] = lambda _: (
+            None
+        )  # whoever has a successor for it puts it in
         self.on_room: Callable[[], None] = lambda: None  # before admission looks at those that wait
-        self.on_settled: Callable[[str, HeldPod | None], None] = lambda *_: None  # after a pod was looked at
+        self.on_settled: Callable[[str, PodRecord | None], None] = lambda *_: (
+            None
+        )  # after a pod was looked at
         # Nothing is left but logs; with the pod's UID.
         self.on_emptied: Callable[[str], None] = lambda _: None
         self.on_cleaned: Callable[[str], None] = lambda _: None
@@ -71,19 +75,19 @@ class Sync:
         self._settings = settings
         self._runtime = runtime
         self._journal = journal
-        self._holdings = holdings
+        self._pod_store = pod_store
         self._cgroups = cgroups
-        self._telling = telling
+        self._event_recorder = event_recorder
         self._clock = clock
         self._wanted = asyncio.Event()  # a step
         self._stepped = asyncio.Event()
-        self._look_at: set[str] = {held.pod.metadata.uid for held in holdings}
+        self._look_at: set[str] = {held.pod.metadata.uid for held in pod_store}
         self._wake_at: dict[str, float] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._actions: dict[str, Actions] = {}
-        self._moments = Moments()
-        self._planned: tuple[PodMoment, ...] | None = None
-        self._acts = Acts(runtime, self)
+        self._moments = PlannedPods()
+        self._planned: tuple[PlannedPod, ...] | None = None
+        self._worker = PodWorker(runtime, self)
         self._ended: list[Attempt] = []  # to be forgotten by the runtime once that is written down
         # Containers without the cores of their own that they are due.
         self._sharing: set[ContainerKey] = set()
@@ -121,8 +125,8 @@ class Sync:
             oom_kills_at_start=held.life.container(name).oom_kills_at_start,
             resources=container.resources,
         )
-        self._holdings.put_life(held.pod.metadata.uid, life)
-        self._telling.tell(NORMAL, "Started", f"started container {name}", held.pod, name)
+        self._pod_store.put_life(held.pod.metadata.uid, life)
+        self._event_recorder.record(NORMAL, "Started", f"started container {name}", held.pod, name)
         self.want_step(held.pod.metadata.uid)
         if record.exit is not None:
             self.exited(record.attempt, record.exit)
@@ -146,10 +150,12 @@ class Sync:
         life = changes.no_image(held.life, name, reason, message, self._clock(), self._settings)
         self._not_started(held, name, life, message)
 
-    def _not_started(self, held: HeldPod, name: str, life: PodLife, message: str) -> None:
+    def _not_started(self, held: PodRecord, name: str, life: PodState, message: str) -> None:
         uid = held.pod.metadata.uid
-        self._holdings.put_life(uid, life)
-        self._telling.tell(WARNING, "Failed", f"cannot start container {name}: {message}", held.pod, name)
+        self._pod_store.put_life(uid, life)
+        self._event_recorder.record(
+            WARNING, "Failed", f"cannot start container {name}: {message}", held.pod, name
+        )
         self.want_step(uid)
 
     def exited(self, attempt: Attempt, exit_: Exit) -> None:
@@ -177,8 +183,8 @@ class Sync:
             is_oom_killed=is_oom_killed,
             settings=self._settings,
         )
-        self._holdings.put_life(attempt.uid, life)
-        self._telling.ended(
+        self._pod_store.put_life(attempt.uid, life)
+        self._event_recorder.ended(
             held.pod,
             name,
             life.container(name).ended,
@@ -186,52 +192,52 @@ class Sync:
             was_asked=was_asked,
         )
         if life.verdict is not None and held.life.verdict is None:
-            self._telling.verdict(held.pod, life.verdict)
+            self._event_recorder.verdict(held.pod, life.verdict)
             if life.verdict.reason == changes.EVICTED:  # A17: one OOM kill too many
-                self._telling.counts.evicted("oom")
+                self._event_recorder.counts.evicted("oom")
         self.want_step(attempt.uid)
 
-    def evict(self, uid: str, verdict: Verdict) -> None:
+    def evict(self, uid: str, verdict: TerminalStatus) -> None:
         """The node needs what the pod holds: it ends, whole, within the grace that the verdict gives it (A20). A pod
         that was evicted before, or has ended otherwise, is what it is."""
-        held = self._holdings.get(uid)
+        held = self._pod_store.get(uid)
         if held is not None and held.is_admitted:
-            self._holdings.put_life(uid, changes.with_verdict(held.life, verdict))
+            self._pod_store.put_life(uid, changes.with_verdict(held.life, verdict))
             if not verdict.grace_seconds and held.pod.spec.has_memory_volume:
-                self._acts.empty_memory(uid)
+                self._worker.empty_memory(uid)
             self.want_step(uid)
             self.on_evicted()
 
     def start_anew(self, uid: str) -> bool:
         """A pod that is over is judged and started again, as one that has just come (E16). False if something of it is
         still left."""
-        held = self._holdings.get(uid)
+        held = self._pod_store.get(uid)
         if held is None or held.life.is_alive or not self.is_clean(uid):
             return False
-        if pod_limits(held.pod).get(EPHEMERAL_STORAGE) is not None and not self._acts.clean_logs(uid):
+        if pod_limits(held.pod).get(EPHEMERAL_STORAGE) is not None and not self._worker.clean_logs(uid):
             return False  # B12: what it wrote before would count, and it would go again at once
         self.forget_life(held)
-        self._holdings.put(held._replace(is_admitted=False, life=PodLife()))
+        self._pod_store.put(held._replace(is_admitted=False, life=PodState()))
         self.want_step(uid)
         self.room_appeared()
         return True
 
     def is_clean(self, uid: str) -> bool:
         """Whether nothing of a pod that was taken is left but its logs: its attempts may be counted anew."""
-        return self._acts.is_clean(uid)
+        return self._worker.is_clean(uid)
 
-    def held_of(self, attempt: Attempt) -> HeldPod | None:
+    def held_of(self, attempt: Attempt) -> PodRecord | None:
         """The pod, if the attempt is its container's last."""
-        held = self._holdings.get(attempt.uid)
+        held = self._pod_store.get(attempt.uid)
         if held is None or held.life.container(attempt.container).attempt != attempt.number:
             return None
         return held
 
-    def _has_oom_kill(self, held: HeldPod, name: str) -> bool:
+    def _has_oom_kill(self, held: PodRecord, name: str) -> bool:
         """The kernel counts OOM kills for each cgroup: one more than at the start was this attempt's."""
         return self._cgroups.oom_kills(held.pod.key, name) > held.life.container(name).oom_kills_at_start
 
-    def _oom_kills_before(self, held: HeldPod, name: str) -> int:
+    def _oom_kills_before(self, held: PodRecord, name: str) -> int:
         """What the count that `_has_oom_kill` asks begins from."""
         cgroup = self._cgroups.of_container(held.pod.key, name)
         is_new = (
@@ -255,7 +261,7 @@ class Sync:
             self._look_at.add(uid)
             del self._wake_at[uid]
         self._admit(now)
-        looked_at = [held for uid in self._look_at if (held := self._holdings.get(uid)) is not None]
+        looked_at = [held for uid in self._look_at if (held := self._pod_store.get(uid)) is not None]
         looked_at.sort(key=lambda held: held.order)
         self._look_at.clear()
         for held in looked_at:
@@ -275,7 +281,7 @@ class Sync:
             return
         self._has_room = False
         self.on_room()
-        verdicts = self.admission.judge(self._holdings, self.pressures, _MOST_ADMITTED)
+        verdicts = self.admission.judge(self._pod_store, self.pressures, _MOST_ADMITTED)
         if not verdicts.is_last:
             self.room_appeared()
         for held in verdicts.admitted:
@@ -284,22 +290,22 @@ class Sync:
             if refusal is not None:
                 self._refuse(held, refusal.reason, refusal.message, now)
                 continue
-            self._holdings.put(held._replace(is_admitted=True, life=PodLife(accepted_at=now)))
-            self._telling.admitted(held.pod, pod_class(held.pod, self._node.profile))
+            self._pod_store.put(held._replace(is_admitted=True, life=PodState(accepted_at=now)))
+            self._event_recorder.admitted(held.pod, pod_class(held.pod, self._node.profile))
             self._look_at.add(uid)
         for held, refusal in verdicts.refused:
             self._refuse(held, refusal.reason, refusal.message, now)
 
-    def _refuse(self, held: HeldPod, reason: str, message: str, now: float) -> None:
+    def _refuse(self, held: PodRecord, reason: str, message: str, now: float) -> None:
         before = held.life.verdict
         if before is not None and (before.reason, before.message) == (reason, message):
             return
-        verdict = Verdict("Failed", reason, message, now)
-        self._holdings.put(held._replace(life=held.life._replace(verdict=verdict)))
+        verdict = TerminalStatus("Failed", reason, message, now)
+        self._pod_store.put(held._replace(life=held.life._replace(verdict=verdict)))
         if before is None or before.reason != reason:
-            self._telling.tell(WARNING, reason, message, held.pod)
+            self._event_recorder.record(WARNING, reason, message, held.pod)
 
-    def _decide(self, held: HeldPod, now: float) -> None:
+    def _decide(self, held: PodRecord, now: float) -> None:
         uid = held.pod.metadata.uid
         if not held.is_admitted:
             return
@@ -311,7 +317,7 @@ class Sync:
         if todo.verdict is not None and life.verdict is None:
             life = life._replace(verdict=todo.verdict)
             if life.deleted_at is None:
-                self._telling.verdict(held.pod, todo.verdict)
+                self._event_recorder.verdict(held.pod, todo.verdict)
         for name in todo.start if self._closing_since is None else ():
             life = changes.asked_to_start(life, name)
             counted = self._oom_kills_before(held, name)
@@ -319,28 +325,28 @@ class Sync:
         for stop in todo.stop:
             if not life.container(stop.container).stop_by:
                 message = f"stopping container {stop.container}: {stop.reason}"
-                self._telling.tell(NORMAL, "Killing", message, held.pod, stop.container)
+                self._event_recorder.record(NORMAL, "Killing", message, held.pod, stop.container)
             life = changes.asked_to_stop(life, stop, now)
-        self._holdings.put_life(uid, life)
-        self._holdings.touch(uid)
+        self._pod_store.put_life(uid, life)
+        self._pod_store.touch(uid)
         if todo.wake_at is None:
             self._wake_at.pop(uid, None)
         else:
             self._wake_at[uid] = todo.wake_at
-        after = self._holdings.get(uid)
+        after = self._pod_store.get(uid)
         assert after is not None
         if todo.is_over or not admission.takes_room(after):
             if self._moments.drop(uid):
                 self.room_appeared()
         else:
-            moment = PodMoment(held.pod, todo.init_container, placed=self._runtime.placed(uid))
+            moment = PlannedPod(held.pod, todo.init_container, placed=self._runtime.placed(uid))
             self._moments.put(uid, held.order, moment)
 
     def _commit(self) -> bool:
         """Whether everything is written down; if not, nothing may be done about it yet."""
         try:
-            self._holdings.commit()
-            self._telling.commit()
+            self._pod_store.commit()
+            self._event_recorder.commit()
         except JournalError as error:
             if str(error) != self.journal_fails:
                 self.journal_fails = str(error)
@@ -352,12 +358,12 @@ class Sync:
             log.warning("the journal can be written again")
         ended, self._ended = self._ended, []
         for attempt in ended:
-            self._acts.forget_attempt(attempt)
+            self._worker.forget_attempt(attempt)
         return True
 
     # Cgroups
 
-    def moments(self) -> tuple[PodMoment, ...]:
+    def moments(self) -> tuple[PlannedPod, ...]:
         """The pods that have cgroups, in order of admission."""
         moments = self._moments.ordered()
         if self._node.config.cpu_manager_policy == "static":
@@ -367,9 +373,11 @@ class Sync:
 
     def _tell_sharing(self, now: set[ContainerKey]) -> None:
         for uid, name in sorted(now - self._sharing):
-            held = self._holdings.get(uid)
+            held = self._pod_store.get(uid)
             message = f"container {name} shares its cores: too few are left that could be its own"
-            self._telling.tell(WARNING, "CoresShared", message, held.pod if held is not None else None, name)
+            self._event_recorder.record(
+                WARNING, "CoresShared", message, held.pod if held is not None else None, name
+            )
             self._wanted.set()  # a step writes it down
         self._sharing = now
 
@@ -379,27 +387,27 @@ class Sync:
             self._planned = moments
             self._reported(self._cgroups.follow(moments))
             for cgroup in self._cgroups.rescored:
-                self._acts.spawn(self._rescore(cgroup))
+                self._worker.spawn(self._rescore(cgroup))
             self._tell_runtime(self._cgroups.resettled)
 
     async def _rescore(self, cgroup: Cgroup) -> None:
         scored = await self._cgroups.set_score(cgroup)
         if scored is not None and scored.message:
-            self._telling.tell(WARNING, "OOMScoreRefused", f"{cgroup.path}: {scored.message}")
+            self._event_recorder.record(WARNING, "OOMScoreRefused", f"{cgroup.path}: {scored.message}")
 
     def _tell_runtime(self, cgroups: Iterable[Cgroup]) -> None:
         """What containers have been given, so that the runtime does not put back what it gave them (C6)."""
         for cgroup in cgroups:
-            held = self._holdings.by_key(cgroup.pod) if cgroup.kind == Kind.CONTAINER else None
+            held = self._pod_store.by_key(cgroup.pod) if cgroup.kind == Kind.CONTAINER else None
             if held is not None and held.life.container(cgroup.container).is_running:
                 number = held.life.container(cgroup.container).attempt
                 attempt = Attempt(held.pod.metadata.uid, cgroup.container, number)
-                self._acts.update(attempt, cgroup.settings)
+                self._worker.update(attempt, cgroup.settings)
 
     def first_pass(self) -> None:
         """Decides for every pod that is held, without acting on it, and makes the tree for them."""
         now = self._clock()
-        for held in self._holdings:
+        for held in self._pod_store:
             self._decide(held, now)
         self._planned = self.moments()
         before = self._journal.value(FOUND_BEFORE)
@@ -441,28 +449,28 @@ class Sync:
             self._reported(report)
 
     def _reported(self, report: Report) -> None:
-        self._telling.reconciled(report)
+        self._event_recorder.reconciled(report)
 
     # Acts: each on what is written down
 
     def _act(self, uid: str) -> None:
-        held = self._holdings.get(uid)
+        held = self._pod_store.get(uid)
         self.on_settled(uid, held)
         if held is None:
             return
         todo = self._actions.get(uid)
         for launch in self._launches(held):
-            self._acts.start(launch)
+            self._worker.start(launch)
         for stop in todo.stop if todo is not None else ():
             number = held.life.container(stop.container).attempt
-            self._acts.stop(Attempt(uid, stop.container, number), stop)
+            self._worker.stop(Attempt(uid, stop.container, number), stop)
         is_over = not held.is_admitted or (todo is not None and todo.is_over)
         if is_over and held.life.deleted_at is not None:
-            self._acts.remove(uid)
+            self._worker.remove(uid)
         elif is_over and held.is_admitted and not admission.is_running(held):
-            self._acts.clean(uid)
+            self._worker.clean(uid)
 
-    def _launches(self, held: HeldPod) -> Iterator[Launch]:
+    def _launches(self, held: PodRecord) -> Iterator[Launch]:
         for container in held.pod.spec.every_container:
             life = held.life.container(container.name)
             if not life.is_asked_for:
@@ -492,20 +500,20 @@ class Sync:
 
     def removed(self, uid: str) -> None:
         """Nothing of the pod is left; if another was to take its place, it comes now."""
-        held = self._holdings.get(uid)
+        held = self._pod_store.get(uid)
         if held is None:
             return
         self.forget_life(held)
-        self._holdings.remove(held.pod.metadata.uid)
+        self._pod_store.remove(held.pod.metadata.uid)
         self.on_gone(held)
         self.room_appeared()
 
-    def forget_life(self, held: HeldPod) -> None:
+    def forget_life(self, held: PodRecord) -> None:
         uid = held.pod.metadata.uid
         self._actions.pop(uid, None)
         self._wake_at.pop(uid, None)
         self._moments.drop(uid)
-        self._acts.forget(uid)
+        self._worker.forget(uid)
         self.admission.forget(uid)
         self.on_settled(uid, None)
 
@@ -519,14 +527,14 @@ class Sync:
     def stop_all(self) -> None:
         """Every container ends, within its pod's grace, and none is started again by this agent."""
         self._closing_since = self._clock()
-        for held in self._holdings:
+        for held in self._pod_store:
             self.want_step(held.pod.metadata.uid)
 
-    def _closing(self, held: HeldPod, since: float, now: float) -> PodLife:
+    def _closing(self, held: PodRecord, since: float, now: float) -> PodState:
         life = held.life
         for name, container in held.life.containers.items():
             attempt = Attempt(held.pod.metadata.uid, name, container.attempt)
-            if container.is_asked_for and not self._acts.is_starting(attempt):
+            if container.is_asked_for and not self._worker.is_starting(attempt):
                 life = changes.not_started(life, name)
         ending = changes.deleted(held.pod, life, since)  # in the order of a deleted pod: sidecars last
         for stop in actions(held.pod, ending, now, self._settings).stop:
@@ -536,15 +544,15 @@ class Sync:
 
     def begin_anew(self) -> None:
         """Nothing runs: pods that go on do so from their init containers, in volumes that are new."""
-        for held in tuple(self._holdings):
+        for held in tuple(self._pod_store):
             is_running = any(it.is_running for it in held.life.containers.values())
             if held.is_admitted and held.life.verdict is None and not is_running:
-                self._holdings.put_life(held.pod.metadata.uid, changes.begun_anew(held.life))
+                self._pod_store.put_life(held.pod.metadata.uid, changes.begun_anew(held.life))
         self._commit()
 
     def is_at_rest(self) -> bool:
         """Whether nothing runs, nor is being started, stopped or removed."""
-        return self._acts.is_idle and not any(held.life.is_alive for held in self._holdings)
+        return self._worker.is_idle and not any(held.life.is_alive for held in self._pod_store)
 
     # Time, and work beside the loop
 
@@ -560,4 +568,4 @@ class Sync:
         """Drops what is being done: the next agent finds it half done, and finishes it."""
         if self._timer is not None:
             self._timer.cancel()
-        await self._acts.abandon()
+        await self._worker.abandon()

@@ -7,64 +7,64 @@ hears of what a crash could take back.
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from evenkeel.agent.event_recorder import Feed
+from evenkeel.agent.event_recorder import Broadcast
 from evenkeel.agent.front import ADDED, DELETED, MODIFIED, PodChange
 from evenkeel.api.pod import Pod, PodStatus
-from evenkeel.journal.records import HeldPod
-from evenkeel.policy.lifecycle.pod_state import ContainerLife, PodLife
+from evenkeel.journal.records import PodRecord
+from evenkeel.policy.lifecycle.pod_state import ContainerRecord, PodState
 from evenkeel.policy.lifecycle.pod_status import timestamp
 
 if TYPE_CHECKING:
     from evenkeel.journal.store import Journal
 
 
-class Holdings:
+class PodStore:
     """`status` makes the pod as others see it, with its status, given how they saw it last."""
 
-    def __init__(self, journal: "Journal", status: Callable[[HeldPod, Pod | None], Pod]) -> None:
-        self.changes: Feed[PodChange] = Feed()
+    def __init__(self, journal: "Journal", status: Callable[[PodRecord, Pod | None], Pod]) -> None:
+        self.changes: Broadcast[PodChange] = Broadcast()
         self._journal = journal
         self._status = status
-        self._held: dict[str, HeldPod] = {held.pod.metadata.uid: held for held in journal.pods()}
+        self._held: dict[str, PodRecord] = {held.pod.metadata.uid: held for held in journal.pods()}
         self._uids = {held.pod.key: uid for uid, held in self._held.items()}
         self._next_order = 1 + max((held.order for held in self._held.values()), default=0)
         self._shown: dict[str, Pod] = {uid: status(held, None) for uid, held in self._held.items()}
         self._unsaved: dict[str, None] = {}  # in order of change
         self._gone: dict[str, None] = {}
 
-    def __iter__(self) -> Iterator[HeldPod]:
+    def __iter__(self) -> Iterator[PodRecord]:
         """In order of arrival."""
         return iter(tuple(self._held.values()))
 
     def __len__(self) -> int:
         return len(self._held)
 
-    def get(self, uid: str) -> HeldPod | None:
+    def get(self, uid: str) -> PodRecord | None:
         return self._held.get(uid)
 
-    def by_key(self, key: str) -> HeldPod | None:
+    def by_key(self, key: str) -> PodRecord | None:
         return self._held.get(self._uids.get(key, ""))
 
-    def add(self, pod: Pod, source: str, at: float) -> HeldPod:
+    def add(self, pod: Pod, source: str, at: float) -> PodRecord:
         """A pod that was not held, and came at that time; its name and UID are nobody else's."""
         metadata = pod.metadata._replace(creation_timestamp=timestamp(at), deletion_timestamp=None)
-        held = HeldPod(pod._replace(metadata=metadata, status=PodStatus()), source, self._next_order)
+        held = PodRecord(pod._replace(metadata=metadata, status=PodStatus()), source, self._next_order)
         self._next_order += 1
         self._held[pod.metadata.uid] = held
         self._uids[pod.key] = pod.metadata.uid
         self._unsaved[pod.metadata.uid] = None
         return held
 
-    def put(self, held: HeldPod) -> None:
+    def put(self, held: PodRecord) -> None:
         uid = held.pod.metadata.uid
         if self._held.get(uid) != held:
             self._held[uid] = held
             self._unsaved[uid] = None
 
-    def put_life(self, uid: str, life: PodLife) -> None:
+    def put_life(self, uid: str, life: PodState) -> None:
         self.put(self._held[uid]._replace(life=life))
 
-    def put_container(self, uid: str, name: str, life: ContainerLife) -> None:
+    def put_container(self, uid: str, name: str, life: ContainerRecord) -> None:
         self.put_life(uid, self._held[uid].life.having(name, life))
 
     def touch(self, uid: str) -> None:

@@ -32,7 +32,7 @@ class Outcome(Protocol):
     def settled(self, uid: str) -> None: ...
 
 
-class Acts:
+class PodWorker:
     def __init__(self, runtime: Runtime, outcome: Outcome) -> None:
         self._runtime = runtime
         self._outcome = outcome

@@ -17,7 +17,7 @@ from evenkeel.cgroup.tree import Cgroup, Kind, Naming, Tree, Version
 from evenkeel.policy import documents_cgroups, kernel_amounts
 from evenkeel.policy.allocatable import CgroupLimits
 from evenkeel.policy.node_view import NodeView
-from evenkeel.policy.provision import Amount, PodFacts, PodMoment, Provision, pod_facts
+from evenkeel.policy.provision import Amount, PlannedPod, PodFacts, Provision, pod_facts
 from evenkeel.policy.qos import QoSClass, container_class
 from evenkeel.policy.units import cores_text
 from evenkeel.quantity import ZERO
@@ -42,7 +42,7 @@ INFRASTRUCTURE = "pod.infrastructure"
 
 def plan(
     node: NodeView,
-    moments: Sequence[PodMoment],
+    moments: Sequence[PlannedPod],
     version: Version = Version.V2,
     naming: Naming = Naming.CGROUPFS,
 ) -> Tree:
@@ -51,7 +51,7 @@ def plan(
     return builder.tree([builder.pod(moment) for moment in moments])
 
 
-class PlannedPod(NamedTuple):
+class PodCgroups(NamedTuple):
     """A pod's part of the tree, which depends on the node and on nothing else: with shares by request."""
 
     facts: PodFacts
@@ -81,7 +81,7 @@ class TreeBuilder:
                 kernel_amounts.weight_quadratic,
             )
 
-    def pod(self, moment: PodMoment) -> PlannedPod:
+    def pod(self, moment: PlannedPod) -> PodCgroups:
         facts = pod_facts(moment, self._node.profile)
         parent = names.branch(self._root, facts.qos) if self._per_qos else self._root
         name = names.child(parent, f"{names.POD_PREFIX}{facts.pod.metadata.uid}")
@@ -93,12 +93,12 @@ class TreeBuilder:
         protected = sum(child.memory_min.value for _, child in children if child.memory_min is not None)
         min_bytes = documents_cgroups.pod_min_bytes(facts, protected)
         cgroups = tuple(self._pod_cgroups(facts, name, children, min_bytes))
-        return PlannedPod(facts, cgroups, containers, min_bytes)
+        return PodCgroups(facts, cgroups, containers, min_bytes)
 
-    def tree(self, pods: Sequence[PlannedPod]) -> Tree:
+    def tree(self, pods: Sequence[PodCgroups]) -> Tree:
         return Tree(self._version, self._naming, tuple(self._cgroups(pods)))
 
-    def _cgroups(self, pods: Sequence[PlannedPod]) -> Iterator[Cgroup]:
+    def _cgroups(self, pods: Sequence[PodCgroups]) -> Iterator[Cgroup]:
         yield from self._top(pods)
         fair = self._fair_shares(pods) if self._node.config.fair_cpu_sharing else None
         shares: Sequence[int | None] = [None] * len(pods) if fair is None else fair
@@ -113,11 +113,11 @@ class TreeBuilder:
                 if pod.facts.qos == qos:
                     yield from pod.cgroups if of_pod is None else self._with_fair_shares(pod, of_pod)
 
-    def _fair_shares(self, pods: Sequence[PlannedPod]) -> list[int]:
+    def _fair_shares(self, pods: Sequence[PodCgroups]) -> list[int]:
         requests = [_cpu_request(pod.facts) for pod in pods]
         return kernel_amounts.fair_shares(requests, self._node.pods_limits.millicpu or 0)
 
-    def _with_fair_shares(self, pod: PlannedPod, shares: int) -> Iterator[Cgroup]:
+    def _with_fair_shares(self, pod: PodCgroups, shares: int) -> Iterator[Cgroup]:
         """A21: of what depends on the other pods, that is all. Within the pod it goes on: of what the pod has, each
         container gets its request and an equal part of the rest. Its infrastructure needs next to nothing."""
         of_pod, infrastructure, *of_containers = pod.cgroups
@@ -146,7 +146,7 @@ class TreeBuilder:
             if of_daemons is not None and path
         }
 
-    def _top(self, pods: Sequence[PlannedPod]) -> Iterator[Cgroup]:
+    def _top(self, pods: Sequence[PodCgroups]) -> Iterator[Cgroup]:
         """The pods' root with what is above and beside it."""
         root = self._policy.root_provision(
             self._node, [pod.facts for pod in pods], sum(pod.min_bytes for pod in pods)
@@ -166,7 +166,7 @@ class TreeBuilder:
         if self._root:
             yield self._cgroup(self._root, Kind.ROOT, root)
 
-    def _branch(self, qos: QoSClass, pods: Sequence[PlannedPod], fair: Sequence[int] | None) -> Cgroup:
+    def _branch(self, qos: QoSClass, pods: Sequence[PodCgroups], fair: Sequence[int] | None) -> Cgroup:
         min_bytes = sum(pod.min_bytes for pod in pods if pod.facts.qos == qos)
         provision = self._policy.branch_provision(self._node, qos, [pod.facts for pod in pods], min_bytes)
         if fair is not None:
@@ -234,7 +234,7 @@ def _cpu_request(facts: PodFacts) -> int:
     return facts.requests.get(CPU, ZERO).milli
 
 
-def present_containers(moment: PodMoment) -> Iterator[Container]:
+def present_containers(moment: PlannedPod) -> Iterator[Container]:
     """The containers that are there at this moment: while init container i runs, it and the sidecars before it; after
     the last, the sidecars and the containers."""
     spec = moment.pod.spec
@@ -255,15 +255,15 @@ class Planner:
         self, node: NodeView, version: Version = Version.V2, naming: Naming = Naming.CGROUPFS
     ) -> None:
         self._builder = TreeBuilder(node, version, naming)
-        self._pods: dict[str, PlannedPod] = {}
+        self._pods: dict[str, PodCgroups] = {}
 
-    def tree(self, moments: Sequence[PodMoment]) -> Tree:
+    def tree(self, moments: Sequence[PlannedPod]) -> Tree:
         """The tree for `moments`, the admitted pods in order of admission."""
         pods = [self._pod(moment) for moment in moments]
         self._pods = {pod.facts.pod.metadata.uid: pod for pod in pods}
         return self._builder.tree(pods)
 
-    def _pod(self, moment: PodMoment) -> PlannedPod:
+    def _pod(self, moment: PlannedPod) -> PodCgroups:
         known = self._pods.get(moment.pod.metadata.uid)
         if known is not None and (known.facts.moment is moment or known.facts.moment == moment):
             return known

@@ -13,7 +13,7 @@ from evenkeel.cgroup.diff import Action, Observed, Step, diff, pods_prefix
 from evenkeel.cgroup.driver import CgroupError, Driver
 from evenkeel.cgroup.drivers.kernel_refusals import MissingController, NotAvailable
 from evenkeel.cgroup.kernel_files import CPUS, same_value
-from evenkeel.cgroup.supported import Fit, Unavailable, fit, is_default, unavailable_message
+from evenkeel.cgroup.supported import Supported, Unavailable, fit, is_default, unavailable_message
 from evenkeel.cgroup.tree import Cgroup, Tree
 
 # Files of one cgroup that the kernel ties together: if one could not be set, setting another would fail for that
@@ -29,10 +29,10 @@ TIES = {
 }
 
 
-class Work:
+class AppliedSteps:
     """One pass: what was done, and what of the rest depends on something that failed."""
 
-    def __init__(self, driver: Driver, fitted: Fit) -> None:
+    def __init__(self, driver: Driver, fitted: Supported) -> None:
         self._driver = driver
         self._blocked: set[tuple[str, str]] = set()
         self._without: list[MissingController] = []
@@ -95,7 +95,7 @@ def _tie(step: Step) -> tuple[str, str]:
 class Survey(NamedTuple):
     """What there is to do: the plan as far as it fits this kernel, what the kernel has, and the steps between them."""
 
-    fit: Fit
+    fit: Supported
     hands_off: tuple[str, ...] = ()
     observed: Observed | None = None
     steps: tuple[Step, ...] = ()
@@ -149,7 +149,7 @@ def reconcile(
         seen = survey(driver, tree, hands_off, last.survey if last is not None else None)
     except CgroupError as error:
         return _not_seen(tree, hands_off, error)
-    work = Work(driver, seen.fit)
+    work = AppliedSteps(driver, seen.fit)
     for step in seen.steps:
         work.do(step)
     repairs = () if last is None else _repairs(work.done, last.tree, last)
@@ -176,11 +176,11 @@ def reconcile_changed(
         return _not_seen(after, hands_off, error)
     observed = {**seen, **{path: {} for path in gone}}
     steps = _steps(fitted.tree, observed, untouched, pods_prefix(after))
-    work = Work(driver, fitted)
+    work = AppliedSteps(driver, fitted)
     for step in steps:
         work.do(step)
     report = _report(
-        Survey(Fit(after, after), untouched, observed, steps),
+        Survey(Supported(after, after), untouched, observed, steps),
         work,
         () if last is None else _repairs(work.done, before, last),
     )
@@ -236,7 +236,7 @@ def _steps(tree: Tree, observed: Observed, hands_off: tuple[str, ...], ours: str
     return tuple(_limits_last(steps))
 
 
-def _report(seen: Survey, work: Work, repairs: tuple[Repair, ...]) -> Report:
+def _report(seen: Survey, work: AppliedSteps, repairs: tuple[Repair, ...]) -> Report:
     unfinished = {(error.path, error.file) for error in work.failures}
     unfinished |= {(step.path, step.setting.file if step.setting else "") for step in work.skipped}
     unfinished |= {(path, one.file) for one in work.unavailable.values() for path in one.paths}
@@ -252,7 +252,7 @@ def _report(seen: Survey, work: Work, repairs: tuple[Repair, ...]) -> Report:
 
 
 def _not_seen(tree: Tree, hands_off: Collection[str], error: CgroupError) -> Report:
-    return Report(Survey(Fit(tree, tree), tuple(hands_off)), failures=(error,))
+    return Report(Survey(Supported(tree, tree), tuple(hands_off)), failures=(error,))
 
 
 _MEMORY_LIMITS = ("memory.max", "memory.high", "memory.limit_in_bytes", "memory.memsw.limit_in_bytes")

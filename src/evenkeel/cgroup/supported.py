@@ -21,7 +21,7 @@ class Unavailable(NamedTuple):
     paths: tuple[str, ...]
 
 
-class Fit(NamedTuple):
+class Supported(NamedTuple):
     """`tree` is `wanted` without the settings whose files are `lacking`; `files` are all that it has, None where nobody
     has looked yet. A controller that is missing altogether is a failure."""
 
@@ -33,7 +33,9 @@ class Fit(NamedTuple):
     failures: tuple[CgroupError, ...] = ()
 
 
-def fit(wanted: Tree, lacking: Callable[[str], CgroupError | None], last: Fit | None = None) -> Fit:
+def fit(
+    wanted: Tree, lacking: Callable[[str], CgroupError | None], last: Supported | None = None
+) -> Supported:
     """`lacking` says why the machine has no such file, None if it has. `last` is what is known already."""
     known = last if last is not None and last.files is not None and last.wanted == wanted else None
     files = _files(wanted) if known is None or known.files is None else known.files
@@ -41,7 +43,7 @@ def fit(wanted: Tree, lacking: Callable[[str], CgroupError | None], last: Fit | 
     if known is not None and known.lacking == errors.keys():
         return known
     if not errors:
-        return Fit(wanted, wanted, files)
+        return Supported(wanted, wanted, files)
     missed: dict[str, list[str]] = {}
     cgroups = []
     for cgroup in wanted.cgroups:
@@ -58,7 +60,7 @@ def fit(wanted: Tree, lacking: Callable[[str], CgroupError | None], last: Fit | 
             unavailable.append(Unavailable(file, unavailable_message(error), tuple(paths)))
         else:  # one controller is missing for all of its files
             of_controller.setdefault(file.partition(".")[0], error)
-    return Fit(
+    return Supported(
         wanted=wanted,
         tree=wanted._replace(cgroups=tuple(cgroups)),
         files=files,

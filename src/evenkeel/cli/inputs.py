@@ -16,7 +16,7 @@ from evenkeel.host.files import manifest_paths, read_text
 from evenkeel.policy.admission import Refusal, Verdict, admit
 from evenkeel.policy.allocatable import NodeCapacity, reservation_problems
 from evenkeel.policy.node_view import NodeView, capacity_of, node_view, parse_node
-from evenkeel.policy.provision import PodMoment
+from evenkeel.policy.provision import PlannedPod
 
 
 def add_manifest_flag(parser: argparse.ArgumentParser) -> None:
@@ -105,9 +105,9 @@ def _one(nodes: tuple[Node, ...], source: str) -> NodeCapacity:
     return capacity_of(nodes[0])
 
 
-def moments_of(node: NodeView, pods: Sequence[Pod], init: str | None = None) -> list[PodMoment]:
+def moments_of(node: NodeView, pods: Sequence[Pod], init: str | None = None) -> list[PlannedPod]:
     """Each pod with its init containers done, or at the moment at which the one called `init` runs (D3)."""
-    moments = [PodMoment(pod, _init_index(pod, init)) for pod in pods]
+    moments = [PlannedPod(pod, _init_index(pod, init)) for pod in pods]
     if node.config.cpu_manager_policy == "static":
         from evenkeel.policy.exclusive_cores import assign_on
 

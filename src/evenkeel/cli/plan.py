@@ -19,7 +19,7 @@ from evenkeel.cli.config_flags import add_config_flags
 from evenkeel.cli.inputs import add_manifest_flag, add_node_flag, decided_from, moments_of
 from evenkeel.cli.output import STRUCTURED, Paint, paint_for, print_structured
 from evenkeel.errors import EvenkeelError
-from evenkeel.policy.provision import PodMoment
+from evenkeel.policy.provision import PlannedPod
 
 USAGE = "-f FILE… [--apply] [--node NODE] [--state-dir DIR] [-o diff|json|yaml] [flags]"
 EXAMPLES = """examples:
@@ -97,7 +97,7 @@ def _leave_pods_alone(steps: Sequence[Step], cgroup_root: str) -> None:
         )
 
 
-def _placed(moments: list[PodMoment], state_directory: str) -> list[PodMoment]:
+def _placed(moments: list[PlannedPod], state_directory: str) -> list[PlannedPod]:
     """With the cgroups that a container runtime has made for them, as the agent has noted."""
     if not os.path.isdir(f"{state_directory}/pods"):
         return moments

@@ -14,7 +14,7 @@ from evenkeel.api.encode import encode
 from evenkeel.api.pod import Pod
 from evenkeel.cli.output import Paint, clipped, paint_for
 from evenkeel.cli.pod_text import summary
-from evenkeel.journal.records import WARNING, Happening
+from evenkeel.journal.records import WARNING, Event
 from evenkeel.policy.units import bytes_text, cores_text
 
 _REFRESH_SECONDS = 1.0
@@ -51,7 +51,7 @@ def say_above(view: "Table | Lines") -> None:
         root.handlers[:] = [above]
 
 
-def line_of(happening: Happening, paint: Paint) -> str:
+def line_of(happening: Event, paint: Paint) -> str:
     at = datetime.fromtimestamp(happening.at).astimezone().strftime("%H:%M:%S")
     colour = "yellow" if happening.type == WARNING else "green"
     who = f"{happening.pod} " if happening.pod else ""
@@ -61,7 +61,7 @@ def line_of(happening: Happening, paint: Paint) -> str:
 class Lines:
     """Each thing that happens, as it happens."""
 
-    def __init__(self, before: Sequence[Happening], listening: AsyncIterator[Happening]) -> None:
+    def __init__(self, before: Sequence[Event], listening: AsyncIterator[Event]) -> None:
         self._before = before
         self._listening = listening
 
@@ -83,9 +83,7 @@ class Lines:
 class Table:
     """Drawn over itself: the cursor goes up as many lines as were written."""
 
-    def __init__(
-        self, front: Front, before: Sequence[Happening], listening: AsyncIterator[Happening]
-    ) -> None:
+    def __init__(self, front: Front, before: Sequence[Event], listening: AsyncIterator[Event]) -> None:
         self._front = front
         self._listening = listening
         self._paint = paint_for()

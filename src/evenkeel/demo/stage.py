@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from evenkeel.agent.agent import Agent
-from evenkeel.agent.bootstrap import Assembled, start
+from evenkeel.agent.bootstrap import RunningAgent, start
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.api.manifests import read_manifests
 from evenkeel.api.pod import Pod
@@ -23,7 +23,7 @@ from evenkeel.cgroup.driver import Statistics
 from evenkeel.cgroup.drivers.detect import detect, driver_for
 from evenkeel.cli.up_view import view_of
 from evenkeel.errors import EvenkeelError
-from evenkeel.journal.records import Happening
+from evenkeel.journal.records import Event
 from evenkeel.policy.allocatable import NodeCapacity
 from evenkeel.policy.node_view import node_view
 
@@ -66,7 +66,7 @@ class Stage:
         self._time_limit_seconds = time_limit_seconds
         self._deadline = time.monotonic() + time_limit_seconds
         self._directory = tempfile.mkdtemp(prefix="evenkeel-demo-")
-        self._assembled: Assembled | None = None
+        self._assembled: RunningAgent | None = None
         self._showing: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -184,5 +184,5 @@ class Stage:
         found = self.statistics(name)
         return found.memory_usage_bytes if found is not None else 0
 
-    def happenings(self, reason: str) -> tuple[Happening, ...]:
+    def happenings(self, reason: str) -> tuple[Event, ...]:
         return tuple(one for one in self.agent.happenings() if one.reason == reason)

@@ -5,12 +5,12 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from evenkeel.api.pod import Pod
-from evenkeel.policy.lifecycle.pod_state import PodLife
+from evenkeel.policy.lifecycle.pod_state import PodState
 
 NORMAL, WARNING = "Normal", "Warning"
 
 
-class HeldPod(NamedTuple):
+class PodRecord(NamedTuple):
     """A pod that the agent has heard of and not yet forgotten. `order` is that of first arrival, and of admission after
     a restart. `source` says who wants it: `file:PATH`, `api` or `run`."""
 
@@ -18,10 +18,10 @@ class HeldPod(NamedTuple):
     source: str
     order: int
     is_admitted: bool = False
-    life: PodLife = PodLife()
+    life: PodState = PodState()
 
 
-class Happening(NamedTuple):
+class Event(NamedTuple):
     """One thing that happened, in the words of Kubernetes' events. `figures` are the numbers it was decided on (E6,
     E14), as plain values. `number` is the journal's; `times` says how often it happened, `at` the last time."""
 

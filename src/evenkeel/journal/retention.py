@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 
-from evenkeel.journal.records import Happening
+from evenkeel.journal.records import Event
 
 REPEAT_SECONDS = 60.0
 _REPEATS = 256
@@ -24,9 +24,9 @@ class Repeats:
     together."""
 
     def __init__(self) -> None:
-        self._latest: OrderedDict[tuple[object, ...], Happening] = OrderedDict()
+        self._latest: OrderedDict[tuple[object, ...], Event] = OrderedDict()
 
-    def find(self, happening: Happening) -> Happening | None:
+    def find(self, happening: Event) -> Event | None:
         """The one that `happening` repeats, with its time and counted."""
         if happening.figures:
             return None
@@ -35,7 +35,7 @@ class Repeats:
             return None
         return latest._replace(at=happening.at, times=latest.times + 1)
 
-    def note(self, happening: Happening) -> None:
+    def note(self, happening: Event) -> None:
         if not happening.figures:
             self._latest[happening[1:7]] = happening
             self._latest.move_to_end(happening[1:7])

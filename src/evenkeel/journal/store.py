@@ -23,9 +23,9 @@ from evenkeel.journal.codec import (
     unpacked,
 )
 from evenkeel.journal.faults import JournalError
-from evenkeel.journal.records import Happening, HeldPod
+from evenkeel.journal.records import Event, PodRecord
 from evenkeel.journal.retention import DecisionRetention, HappeningRetention, Repeats
-from evenkeel.policy.lifecycle.pod_state import PodLife
+from evenkeel.policy.lifecycle.pod_state import PodState
 
 __all__ = ["Decision", "Journal", "JournalError", "set_aside"]
 
@@ -127,7 +127,7 @@ class Journal:
         finally:
             self._depth = 0
 
-    def save(self, held: HeldPod) -> None:
+    def save(self, held: PodRecord) -> None:
         """Keeps `held` by its UID. Writes what differs from the last time only."""
         uid = held.pod.metadata.uid
         last = self._last.get(uid)
@@ -153,17 +153,17 @@ class Journal:
         self._write("DELETE FROM pods WHERE uid = ?", (uid,))
         self._last.pop(uid, None)
 
-    def pods(self) -> tuple[HeldPod, ...]:
+    def pods(self) -> tuple[PodRecord, ...]:
         """In `order`. One that cannot be read is set aside, with a sentence in `notes`."""
         rows = self._rows(
             'SELECT uid, "order", source, pod, is_admitted, life FROM pods LEFT JOIN lives USING (uid)'
             ' ORDER BY "order", uid'
         )
-        found: list[HeldPod] = []
+        found: list[PodRecord] = []
         for uid, order, source, pod_text, is_admitted, life_text in rows:
             try:
-                pod, life = from_text(Pod, pod_text), from_text(PodLife, life_text)
-                held = HeldPod(pod, stored(source), int(order), bool(is_admitted), life)
+                pod, life = from_text(Pod, pod_text), from_text(PodState, life_text)
+                held = PodRecord(pod, stored(source), int(order), bool(is_admitted), life)
             except (Unreadable, ValueError, TypeError) as error:
                 self._set_aside(str(uid), str(error))
                 continue
@@ -174,7 +174,7 @@ class Journal:
             self._last[uid] = _Written(held, pod_text, life_text)
         return tuple(found)
 
-    def tell(self, happening: Happening) -> Happening:
+    def tell(self, happening: Event) -> Event:
         """Keeps `happening` and returns it with its number. One without figures that repeats another within a minute
         is counted with it, and has its number."""
         repeated = self._repeats.find(happening)
@@ -199,7 +199,7 @@ class Journal:
         self._prune(self._happening_retention.due(told.at))
         return told
 
-    def happenings(self, pod: str = "", most: int = 1000, after: int = 0) -> tuple[Happening, ...]:
+    def happenings(self, pod: str = "", most: int = 1000, after: int = 0) -> tuple[Event, ...]:
         """The latest of those with a number above `after`, oldest first; of one pod (namespace/name), or all."""
         rows = (
             self._rows(_HAPPENINGS_OF_POD, (storable(pod), after, most))
@@ -391,25 +391,25 @@ def set_aside(path: str) -> str:
 
 
 class _Written(NamedTuple):
-    held: HeldPod
+    held: PodRecord
     pod_text: str
     life_text: str
 
 
-def _is_same_pod(one: HeldPod, other: HeldPod) -> bool:
+def _is_same_pod(one: PodRecord, other: PodRecord) -> bool:
     return (one.pod is other.pod or one.pod == other.pod) and one[1:3] == other[1:3]
 
 
-def _is_same_life(one: HeldPod, other: HeldPod) -> bool:
+def _is_same_life(one: PodRecord, other: PodRecord) -> bool:
     return one.is_admitted == other.is_admitted and (one.life is other.life or one.life == other.life)
 
 
-def _happening(row: tuple[Any, ...]) -> Happening | None:
+def _happening(row: tuple[Any, ...]) -> Event | None:
     at, *texts, figures, number, times = row
     try:
         kind, reason, message, pod, uid, container = map(stored, texts)
         figures = {} if figures is None else dict(plain_of(figures))
-        return Happening(float(at), kind, reason, message, pod, uid, container, figures, number, times)
+        return Event(float(at), kind, reason, message, pod, uid, container, figures, number, times)
     except (Unreadable, ValueError, TypeError):
         return None
 

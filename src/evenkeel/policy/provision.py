@@ -59,7 +59,7 @@ class Provision(NamedTuple):
     oom_score_adj: Amount | None = None
 
 
-class PodMoment(NamedTuple):
+class PlannedPod(NamedTuple):
     """An admitted pod at one moment of its life: `init_container` is the index of the one that runs now, None once the
     last has finished (D3). `exclusive_cpus` are the cores of its own that a container has, `shared_cpus` those that
     its other containers run on; none are all (A23). `placed` are the cgroups that a container runtime has made: by
@@ -85,7 +85,7 @@ class PodMoment(NamedTuple):
 class PodFacts(NamedTuple):
     """What every level of the tree asks of a pod, computed once."""
 
-    moment: PodMoment
+    moment: PlannedPod
     qos: QoSClass
     requests: Totals
 
@@ -94,6 +94,6 @@ class PodFacts(NamedTuple):
         return self.moment.pod
 
 
-def pod_facts(moment: PodMoment, profile: Profile) -> PodFacts:
+def pod_facts(moment: PlannedPod, profile: Profile) -> PodFacts:
     requests = pod_requests(moment.pod, with_pod_level=profile == Profile.KUBERNETES)
     return PodFacts(moment, pod_class(moment.pod, profile), requests)

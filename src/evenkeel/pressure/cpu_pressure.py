@@ -15,7 +15,7 @@ from evenkeel.errors import EvenkeelError
 from evenkeel.host.node_figures import boot_id
 from evenkeel.host.psi import TaskWaits, waited_some_us
 from evenkeel.journal.codec import Unreadable, from_text, plain_of, plain_text, to_text
-from evenkeel.journal.records import NORMAL, WARNING, HeldPod
+from evenkeel.journal.records import NORMAL, WARNING, PodRecord
 from evenkeel.journal.store import JournalError
 from evenkeel.policy.cpu_shortage import (
     CPU_PRESSURE,
@@ -29,7 +29,7 @@ from evenkeel.policy.cpu_shortage import (
 )
 from evenkeel.policy.eviction.decide import EVICTED, settings_from
 from evenkeel.policy.kernel_amounts import MIN_SHARES, MIN_WEIGHT
-from evenkeel.policy.lifecycle.pod_state import Verdict
+from evenkeel.policy.lifecycle.pod_state import TerminalStatus
 from evenkeel.policy.qos import QoSClass
 from evenkeel.pressure.decision_records import CPU_KIND, cpu_given, cpu_said
 from evenkeel.pressure.eviction_recorder import NodeConditions
@@ -61,9 +61,9 @@ class CpuPressure:
         self.is_on = node.config.cpu_kills
         self._cgroups = parts.cgroups
         self._journal = parts.journal
-        self._holdings = parts.holdings
-        self._sync = parts.sync
-        self._telling = parts.telling
+        self._pod_store = parts.pod_store
+        self._pod_loop = parts.pod_loop
+        self._event_recorder = parts.event_recorder
         self._conditions = conditions
         self._clock = parts.clock
         self._window_seconds = node.config.cpu_kills_window.seconds
@@ -128,11 +128,11 @@ class CpuPressure:
                     begun.tasks.waited_us = 0
         self._look_at_tasks()
 
-    def _pods(self) -> list[tuple[HeldPod, Cgroup]]:
+    def _pods(self) -> list[tuple[PodRecord, Cgroup]]:
         tree = self._cgroups.tree
         found = []
         for cgroup in tree.cgroups if tree is not None else ():
-            held = self._holdings.by_key(cgroup.pod) if cgroup.kind == Kind.POD else None
+            held = self._pod_store.by_key(cgroup.pod) if cgroup.kind == Kind.POD else None
             if held is not None and held.life.verdict is None and held.life.deleted_at is None:
                 found.append((held, cgroup))
         return found
@@ -151,7 +151,7 @@ class CpuPressure:
         return statistics.cpu_usage_us, throttled, waited
 
     def _containers(self, pod: Cgroup) -> list[Cgroup]:
-        held = self._holdings.by_key(pod.pod)
+        held = self._pod_store.by_key(pod.pod)
         names = [one.name for one in held.pod.spec.every_container] if held is not None else []
         found = [self._cgroups.of_container(pod.pod, name) for name in names]
         return [one for one in found if one is not None]
@@ -195,7 +195,9 @@ class CpuPressure:
         before = self._state
         self._state, decision = decide_cpu(before, window, self._settings)
         if decision.is_pressure != self._is_pressure or decision.short:
-            self._telling.decided(CPU_KIND, cpu_given(before, window, self._settings), cpu_said(decision))
+            self._event_recorder.decided(
+                CPU_KIND, cpu_given(before, window, self._settings), cpu_said(decision)
+            )
         self._tell(decision, window)
         is_news = (self._state, decision.is_pressure) != (before, self._is_pressure)
         self._is_pressure = decision.is_pressure
@@ -206,16 +208,18 @@ class CpuPressure:
         if decision.victim is not None:
             uid = decision.victim.metadata.uid
             grace = decision.grace_seconds
-            verdict = Verdict("Failed", EVICTED, decision.message, self._clock(), grace, is_disruption=True)
-            self._sync.evict(uid, verdict)
+            verdict = TerminalStatus(
+                "Failed", EVICTED, decision.message, self._clock(), grace, is_disruption=True
+            )
+            self._pod_loop.evict(uid, verdict)
             figures = plain_of(to_text(decision.reason))
-            self._telling.tell(WARNING, EVICTED, decision.message, decision.victim, figures=figures)
-            self._telling.counts.evicted("cpu")
-        self._sync.want_step()
+            self._event_recorder.record(WARNING, EVICTED, decision.message, decision.victim, figures=figures)
+            self._event_recorder.counts.evicted("cpu")
+        self._pod_loop.want_step()
 
     def _tell(self, decision: CpuDecision, window: CpuWindow) -> None:
         for one in decision.short:
-            held = self._holdings.by_key(one.pod)
+            held = self._pod_store.by_key(one.pod)
             message = short_sentence(one, window.seconds)
             if not self._is_pressure:
                 message += ": BestEffort pods get the least weight"
@@ -223,9 +227,9 @@ class CpuPressure:
                 message += ", and no other pod could go for it"
             figures = {**one._asdict(), "seconds": window.seconds}
             pod = held.pod if held is not None else None
-            self._telling.tell(WARNING, "CPUShortage", message, pod, figures=figures)
+            self._event_recorder.record(WARNING, "CPUShortage", message, pod, figures=figures)
         if self._is_pressure and not decision.is_pressure:
-            self._telling.tell(
+            self._event_recorder.record(
                 NORMAL,
                 "CPUShortageOver",
                 "every pod gets its cpu again: BestEffort pods get their weight back",
@@ -244,4 +248,4 @@ class CpuPressure:
                     for one in cgroup.settings
                     if one.file in _LEAST
                 )
-        self._sync.override(SOURCE, wanted)
+        self._pod_loop.override(SOURCE, wanted)

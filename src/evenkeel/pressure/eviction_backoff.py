@@ -5,7 +5,7 @@ import logging
 from typing import NamedTuple
 
 from evenkeel.agent.parts import Parts
-from evenkeel.journal.records import NORMAL, HeldPod
+from evenkeel.journal.records import NORMAL, PodRecord
 from evenkeel.journal.store import JournalError
 from evenkeel.policy.eviction.decide import EVICTED
 
@@ -40,12 +40,12 @@ _AGAIN_SECONDS = 1.0  # while something of the pod is still being removed
 _KEPT = "returning"  # in the journal: back-offs by UID
 
 
-class Returning:
+class EvictionBackoff:
     def __init__(self, parts: Parts) -> None:
         self._journal = parts.journal
-        self._holdings = parts.holdings
-        self._sync = parts.sync
-        self._telling = parts.telling
+        self._pod_store = parts.pod_store
+        self._pod_loop = parts.pod_loop
+        self._event_recorder = parts.event_recorder
         self._clock = parts.clock
         self._changed = asyncio.Event()
         self._of: dict[str, BackOff] = self._kept()
@@ -68,23 +68,23 @@ class Returning:
         """Brings back whose time has come; in how many seconds that of the next will have, None if there is none."""
         now = self._clock()
         soonest: float | None = None
-        for held in self._holdings:
+        for held in self._pod_store:
             if not comes_back(held):
                 continue
             back_off = self._noted(held)
             left = back_off.not_before - now
             if left > 0:
                 soonest = left if soonest is None else min(soonest, left)
-            elif self._sync.pressures:
+            elif self._pod_loop.pressures:
                 continue  # their end is told
-            elif self._sync.start_anew(held.pod.metadata.uid):
+            elif self._pod_loop.start_anew(held.pod.metadata.uid):
                 message = f"the pressure is over: the pod starts anew after {_times(back_off)}"
-                self._telling.tell(NORMAL, "Returning", message, held.pod)
+                self._event_recorder.record(NORMAL, "Returning", message, held.pod)
             else:
                 soonest = _AGAIN_SECONDS if soonest is None else min(soonest, _AGAIN_SECONDS)
         return soonest
 
-    def _noted(self, held: HeldPod) -> BackOff:
+    def _noted(self, held: PodRecord) -> BackOff:
         """How long it has to wait; told, and kept, when its eviction is first seen."""
         uid, verdict = held.pod.metadata.uid, held.life.verdict
         assert verdict is not None
@@ -96,13 +96,13 @@ class Returning:
             f"after {_times(back_off)} the pod comes back when the pressure is over,"
             f" and not before {back_off.seconds:g} s have passed"
         )
-        self._telling.tell(NORMAL, "BackOff", message, held.pod)
-        self._sync.want_step()
+        self._event_recorder.record(NORMAL, "BackOff", message, held.pod)
+        self._pod_loop.want_step()
         self._keep()
         return back_off
 
     def _keep(self) -> None:
-        known = {held.pod.metadata.uid for held in self._holdings}
+        known = {held.pod.metadata.uid for held in self._pod_store}
         self._of = {uid: one for uid, one in self._of.items() if uid in known}
         try:
             self._journal.set_value(_KEPT, {uid: list(one) for uid, one in self._of.items()})
@@ -119,7 +119,7 @@ class Returning:
             return {}
 
 
-def comes_back(held: HeldPod) -> bool:
+def comes_back(held: PodRecord) -> bool:
     verdict = held.life.verdict
     return (
         verdict is not None

@@ -3,9 +3,9 @@
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from evenkeel.agent.event_recorder import Telling
+from evenkeel.agent.event_recorder import EventRecorder
 from evenkeel.agent.parts import Parts
-from evenkeel.agent.pod_loop import Sync
+from evenkeel.agent.pod_loop import PodLoop
 from evenkeel.host.node_figures import boot_id
 from evenkeel.journal.codec import Unreadable, plain_of, to_text
 from evenkeel.journal.records import NORMAL, WARNING
@@ -13,7 +13,7 @@ from evenkeel.journal.store import JournalError
 from evenkeel.policy.eviction.conditions import Pressure
 from evenkeel.policy.eviction.decide import EVICTED, Eviction, State, of_thresholds
 from evenkeel.policy.eviction.thresholds import Threshold
-from evenkeel.policy.lifecycle.pod_state import Verdict
+from evenkeel.policy.lifecycle.pod_state import TerminalStatus
 from evenkeel.pressure.decision_records import (
     EVICTION_KIND,
     Step,
@@ -27,36 +27,36 @@ from evenkeel.pressure.decision_records import (
 class NodeConditions:
     """`on_change` is called after each change."""
 
-    def __init__(self, sync: Sync, telling: Telling) -> None:
+    def __init__(self, pod_loop: PodLoop, event_recorder: EventRecorder) -> None:
         self.on_change: Callable[[], None] = lambda: None
-        self._sync = sync
-        self._telling = telling
+        self._pod_loop = pod_loop
+        self._event_recorder = event_recorder
         self._of: dict[str, tuple[str, ...]] = {}
 
     def set(self, source: str, conditions: Sequence[str]) -> None:
         """What `source`, one of those who watch, finds now."""
         self._of[source] = tuple(conditions)
-        before = self._sync.pressures
+        before = self._pod_loop.pressures
         held = {condition for found in self._of.values() for condition in found}
         now = tuple(str(one) for one in Pressure if one in held)
         now += tuple(sorted(held.difference(Pressure)))
         if now == before:
             return
-        self._sync.pressures = now
+        self._pod_loop.pressures = now
         for condition in now:
             if condition not in before:
-                self._telling.tell(WARNING, f"NodeHas{condition}", f"the node is under {condition}")
+                self._event_recorder.record(WARNING, f"NodeHas{condition}", f"the node is under {condition}")
         for condition in before:
             if condition not in now:
-                self._telling.tell(NORMAL, f"NodeHasNo{condition}", f"{condition} is over")
-        self._sync.room_appeared()
+                self._event_recorder.record(NORMAL, f"NodeHasNo{condition}", f"{condition} is over")
+        self._pod_loop.room_appeared()
         self.on_change()
 
 
 log = logging.getLogger(__name__)
 
 
-class Outcomes:
+class EvictionRecorder:
     """Of one who watches; `source` is its name, also in the journal. For the agent's loop alone."""
 
     def __init__(self, source: str, parts: Parts, conditions: NodeConditions) -> None:
@@ -64,9 +64,9 @@ class Outcomes:
         self._key = f"evictionState:{source}"
         self._journal = parts.journal
         self._intents = parts.intents
-        self._holdings = parts.holdings
-        self._sync = parts.sync
-        self._telling = parts.telling
+        self._pod_store = parts.pod_store
+        self._pod_loop = parts.pod_loop
+        self._event_recorder = parts.event_recorder
         self._conditions = conditions
         self._notes: set[str] = set()
 
@@ -76,17 +76,19 @@ class Outcomes:
         self.evict(uid, eviction.message, at, grace, is_disruption=eviction.limit is None)
         reason = eviction.shortage or eviction.limit
         figures = plain_of(to_text(reason)) if reason is not None else {}
-        self._telling.tell(WARNING, EVICTED, eviction.message, eviction.pod, figures=figures)
+        self._event_recorder.record(WARNING, EVICTED, eviction.message, eviction.pod, figures=figures)
         crossed = eviction.shortage.crossed if eviction.shortage is not None else None
-        self._telling.counts.evicted(str(crossed.signal) if crossed is not None else "limit")
+        self._event_recorder.counts.evicted(str(crossed.signal) if crossed is not None else "limit")
 
     def evict(
         self, uid: str, message: str, at: float, grace_seconds: float = 0.0, *, is_disruption: bool = True
     ) -> None:
         """It ends with this as its verdict, and that is written down now."""
-        self._sync.evict(uid, Verdict("Failed", EVICTED, message, at, grace_seconds, is_disruption))
+        self._pod_loop.evict(
+            uid, TerminalStatus("Failed", EVICTED, message, at, grace_seconds, is_disruption)
+        )
         try:
-            self._holdings.commit()
+            self._pod_store.commit()
         except JournalError as error:
             log.error("%s", error)  # noqa: TRY400 - the next step tries again
         else:
@@ -97,30 +99,30 @@ class Outcomes:
         decision = step.decision
         took = more.get("tookSeconds")
         if isinstance(took, float):
-            self._telling.counts.decision_seconds.observe(took)
+            self._event_recorder.counts.decision_seconds.observe(took)
         crossed = [str(threshold) for threshold in decision.crossed]
         before = [str(threshold) for threshold in step.state.first_crossed]
         for name in crossed:
             if name not in before:
                 figures = {str(signal): list(seen) for signal, seen in decision.observations.items()}
-                self._telling.tell(
+                self._event_recorder.record(
                     WARNING, "EvictionThresholdMet", f"the node has crossed {name}", figures=figures
                 )
         for name in before:
             if name not in crossed:
-                self._telling.tell(NORMAL, "EvictionThresholdOver", f"{name} is no longer the case")
+                self._event_recorder.record(NORMAL, "EvictionThresholdOver", f"{name} is no longer the case")
         self._conditions.set(self._source, decision.conditions)
         outcome = {**eviction_said(decision), "isDone": step.is_done, "source": self._source, **more}
-        self._telling.decided(EVICTION_KIND, eviction_given(step), outcome)
+        self._event_recorder.decided(EVICTION_KIND, eviction_given(step), outcome)
         try:
             self._journal.set_value(self._key, {"boot": boot_id(), "state": state_plain(after)})
         except JournalError as error:
             log.error("%s", error)  # noqa: TRY400
-        self._sync.want_step()
+        self._pod_loop.want_step()
 
     def told(self, type_: str, reason: str, message: str, figures: Mapping[str, object]) -> None:
-        self._telling.tell(type_, reason, message, figures=figures)
-        self._sync.want_step()
+        self._event_recorder.record(type_, reason, message, figures=figures)
+        self._pod_loop.want_step()
 
     def noted(self, text: str) -> None:
         """Something that makes the watch worse than it could be; once."""

@@ -22,7 +22,7 @@ _LEAST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS = 1.0, 60.0
 _GOING_SECONDS = 10.0
 
 
-class Guard:
+class GuardClient:
     """`hold` and `free` are for any thread, and wait for nobody; the rest is for the agent's loop. `noted` is for any
     thread as well."""
 

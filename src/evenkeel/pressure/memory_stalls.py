@@ -16,7 +16,7 @@ from evenkeel.errors import EvenkeelError
 from evenkeel.host.event_stream import EventStream
 from evenkeel.host.event_types import MemoryEvents, SubscriptionEnded
 from evenkeel.host.memory_events import read_at_mark
-from evenkeel.journal.records import NORMAL, WARNING, HeldPod
+from evenkeel.journal.records import NORMAL, WARNING, PodRecord
 from evenkeel.journal.store import JournalError
 from evenkeel.policy.kernel_amounts import PAGE_BYTES
 from evenkeel.policy.lifecycle import changes
@@ -63,9 +63,9 @@ class MemoryStalls:
         self._allocatable_bytes = node.allocatable_bytes
         self._cgroups = parts.cgroups
         self._journal = parts.journal
-        self._holdings = parts.holdings
-        self._sync = parts.sync
-        self._telling = parts.telling
+        self._pod_store = parts.pod_store
+        self._pod_loop = parts.pod_loop
+        self._event_recorder = parts.event_recorder
         self._clock = parts.clock
         self._stream: EventStream | None = None
         self._known: dict[str, tuple[Cgroup, int | None]] = {}  # containers with their marks, by path
@@ -190,7 +190,7 @@ class MemoryStalls:
 
     def _resolve(self, path: str, found: Stall, samples: tuple[StallSample, ...]) -> None:
         cgroup = self._marked[path]
-        held = self._holdings.by_key(cgroup.pod)
+        held = self._pod_store.by_key(cgroup.pod)
         if held is None or not held.life.container(cgroup.container).is_running:
             return
         if self._answer is Answer.RAISE:
@@ -208,11 +208,11 @@ class MemoryStalls:
             self._reported.add(path)
         message = f"container {cgroup.container}: {found.sentence}{f'; {done}' if done else ''}"
         figures = {**found._asdict(), "answer": str(self._answer)}
-        self._telling.tell(WARNING, "MemoryHighStall", message, held.pod, cgroup.container, figures)
+        self._event_recorder.record(WARNING, "MemoryHighStall", message, held.pod, cgroup.container, figures)
         snapshot = stall_given(held.pod.key, cgroup.container, self._period, samples)
         outcome = {**stall_said(found), "answer": str(self._answer), "done": done}
-        self._telling.decided(STALL_KIND, snapshot, outcome)
-        self._sync.want_step(held.pod.metadata.uid)
+        self._event_recorder.decided(STALL_KIND, snapshot, outcome)
+        self._pod_loop.want_step(held.pod.metadata.uid)
 
     def _is_under_way(self, path: str, found: Stall) -> bool:
         """Whether the last step is on its way to the kernel, which drops what is not a whole page of it."""
@@ -221,7 +221,7 @@ class MemoryStalls:
             return False
         return raised.high_bytes == UNLIMITED or found.high_bytes + PAGE_BYTES <= raised.high_bytes
 
-    def _raise(self, path: str, cgroup: Cgroup, held: HeldPod, found: Stall) -> str:
+    def _raise(self, path: str, cgroup: Cgroup, held: PodRecord, found: Stall) -> str:
         planned = _mark(cgroup) or found.high_bytes
         limit = _number(cgroup.value(_MAX)) or self._allocatable_bytes
         high = raised_bytes(planned, found.high_bytes, limit)
@@ -233,25 +233,25 @@ class MemoryStalls:
             return f"nothing but the limit of {bytes_text(limit)} is left to bound it"
         return f"memory.high is raised to {bytes_text(high)}, towards {bytes_text(limit)}"
 
-    def _kill(self, cgroup: Cgroup, held: HeldPod, found: Stall) -> None:
+    def _kill(self, cgroup: Cgroup, held: PodRecord, found: Stall) -> None:
         stop = Stop(cgroup.container, found.sentence, 0.0, AS_FAILURE)
-        self._holdings.put_life(held.pod.metadata.uid, changes.asked_to_stop(held.life, stop, self._clock()))
+        self._pod_store.put_life(held.pod.metadata.uid, changes.asked_to_stop(held.life, stop, self._clock()))
 
     def _over(self, path: str) -> None:
         if path in self._reported:
             self._reported.discard(path)
             cgroup = self._marked[path]
-            held = self._holdings.by_key(cgroup.pod)
+            held = self._pod_store.by_key(cgroup.pod)
             message = f"container {cgroup.container} gets on again: it is no longer held up at memory.high"
             pod = held.pod if held is not None else None
-            self._telling.tell(NORMAL, "MemoryHighStallOver", message, pod, cgroup.container)
-            self._sync.want_step()
+            self._event_recorder.record(NORMAL, "MemoryHighStallOver", message, pod, cgroup.container)
+            self._pod_loop.want_step()
 
     def _lower_raised(self, now: float) -> None:
         """Puts planned marks back where the container that stalled is gone, or uses little again."""
         before = dict(self._raised)
         for path, raised in before.items():
-            held = self._holdings.get(raised.uid)
+            held = self._pod_store.get(raised.uid)
             life = held.life.container(raised.container) if held is not None else None
             if life is None or life.attempt != raised.attempt or path not in self._marked:
                 del self._raised[path]
@@ -264,8 +264,10 @@ class MemoryStalls:
                         f"container {raised.container} uses {bytes_text(sample.usage_bytes)}:"
                         f" memory.high is {bytes_text(raised.planned_bytes)} again, as planned"
                     )
-                    self._telling.tell(NORMAL, "MemoryHighRestored", message, held.pod, raised.container)
-                    self._sync.want_step()
+                    self._event_recorder.record(
+                        NORMAL, "MemoryHighRestored", message, held.pod, raised.container
+                    )
+                    self._pod_loop.want_step()
         if self._raised != before:
             self._keep()
             self._override()
@@ -276,7 +278,7 @@ class MemoryStalls:
             value = "max" if raised.high_bytes == UNLIMITED else str(raised.high_bytes)
             reason = f"raised from {bytes_text(raised.planned_bytes)}, at which the container stalled"
             wanted[path] = (Setting(_HIGH, value, "C8", reason),)
-        self._sync.override(SOURCE, wanted)
+        self._pod_loop.override(SOURCE, wanted)
 
     def _keep(self) -> None:
         try:

@@ -6,7 +6,7 @@ Made by the agent's loop whenever the tree has changed and handed to the watch w
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-from evenkeel.agent.pod_store import Holdings
+from evenkeel.agent.pod_store import PodStore
 from evenkeel.api.pod import Pod
 from evenkeel.api.resources import MEMORY
 from evenkeel.cgroup.driver import Driver
@@ -16,7 +16,7 @@ from evenkeel.policy.pod_resources import eviction_request
 from evenkeel.pressure.decision_records import Step
 
 
-class Member(NamedTuple):
+class PodTarget(NamedTuple):
     uid: str
     pod: Pod
     path: str  # of its cgroup, as planned
@@ -28,19 +28,19 @@ class Member(NamedTuple):
     group: tuple[str, int] = ("", 0)
 
 
-class Roster(NamedTuple):
+class WatchTargets(NamedTuple):
     version: Version = Version.V2
     path: str = ""  # of the pods' cgroup; empty where there is none
     directory: str = ""
     limit_bytes: int = 0
-    members: tuple[Member, ...] = ()
+    members: tuple[PodTarget, ...] = ()
 
 
-def roster_of(tree: Tree, holdings: Holdings, driver: Driver, limit_bytes: int | None) -> Roster:
+def watch_targets(tree: Tree, pod_store: PodStore, driver: Driver, limit_bytes: int | None) -> WatchTargets:
     root = next((cgroup for cgroup in tree.cgroups if cgroup.kind == Kind.ROOT), None)
     directory = driver.files(root.path).get("memory", "") if root is not None else ""
     if root is None or not directory:
-        return Roster(tree.version)
+        return WatchTargets(tree.version)
     top = directory.removesuffix(root.path)
     containers: dict[str, list[tuple[str, str]]] = {}
     for cgroup in tree.cgroups:
@@ -48,12 +48,12 @@ def roster_of(tree: Tree, holdings: Holdings, driver: Driver, limit_bytes: int |
             containers.setdefault(cgroup.pod, []).append((cgroup.container, top + cgroup.path))
     members = []
     for cgroup in tree.cgroups:
-        held = holdings.by_key(cgroup.pod) if cgroup.kind == Kind.POD else None
+        held = pod_store.by_key(cgroup.pod) if cgroup.kind == Kind.POD else None
         if held is not None:
             parts = tuple(containers.get(cgroup.pod, ()))
             request = eviction_request(held.pod, MEMORY).value
             members.append(
-                Member(
+                PodTarget(
                     held.pod.metadata.uid,
                     held.pod,
                     cgroup.path,
@@ -64,7 +64,7 @@ def roster_of(tree: Tree, holdings: Holdings, driver: Driver, limit_bytes: int |
                     (cgroup.qos, held.pod.spec.priority or 0),
                 )
             )
-    return Roster(tree.version, root.path, directory, limit_bytes or 0, tuple(members))
+    return WatchTargets(tree.version, root.path, directory, limit_bytes or 0, tuple(members))
 
 
 def _min_bytes(cgroup: Cgroup) -> int:
@@ -89,7 +89,7 @@ class Timing(NamedTuple):
     is_kernels: bool = False
 
 
-class Reports(Protocol):
+class MemoryWatchSink(Protocol):
     """Called in the watch's thread; they must not keep it."""
 
     def evicting(self, evicting: Evicting) -> None: ...
@@ -97,7 +97,7 @@ class Reports(Protocol):
         """A decision that changed something, after it was carried out."""
         ...
 
-    def back(self, member: Member, held_bytes: int, took_seconds: float) -> None: ...
+    def back(self, member: PodTarget, held_bytes: int, took_seconds: float) -> None: ...
     def reclaiming(self, expected_bytes: int, short_bytes: int) -> None: ...
     def throttling(self, most_bytes: Mapping[str, int]) -> None:
         """By the pods' UIDs: they are to get no more than that; and no others. Nobody, if it is empty."""

@@ -16,7 +16,7 @@ class Stopped(Exception):
     """The agent ends in the middle of a turn."""
 
 
-class Patrol:
+class WatchThread:
     """`driver` is for the turns alone: it is of their thread."""
 
     def __init__(

@@ -75,7 +75,7 @@ def _unlink(path: str) -> None:
 T = TypeVar("T")
 
 
-class Ground:
+class BaseRuntime:
     """`make_driver` makes a driver for one thread to use. What memory-backed volumes may have together is at most
     `allocatable_memory_bytes`, as a rule the node's."""
 

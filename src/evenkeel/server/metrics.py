@@ -9,7 +9,7 @@ import resource
 from collections import Counter
 from collections.abc import Iterable
 
-from evenkeel.agent.observe.node_snapshot import Picture
+from evenkeel.agent.observe.node_snapshot import NodeSnapshot
 from evenkeel.api.pod import Pod
 from evenkeel.api.resources import CPU, PODS
 from evenkeel.cgroup.tree import Kind
@@ -34,7 +34,7 @@ _NUMERIC = (
 )
 
 
-def node_metrics(picture: Picture, named: Labels) -> bytes:
+def node_metrics(picture: NodeSnapshot, named: Labels) -> bytes:
     out = Exposition()
     _kubelet(out, picture)
     _counts(out, picture)
@@ -45,7 +45,7 @@ def node_metrics(picture: Picture, named: Labels) -> bytes:
     return out.text()
 
 
-def _kubelet(out: Exposition, picture: Picture) -> None:
+def _kubelet(out: Exposition, picture: NodeSnapshot) -> None:
     counts = picture.counts
     running = sum(pod.status.phase == "Running" for pod in picture.pods)
     out.gauge("kubelet_node_name", "The node's name.", [(labels(node=picture.node.metadata.name), 1)])
@@ -71,7 +71,7 @@ def _kubelet(out: Exposition, picture: Picture) -> None:
     )
 
 
-def _counts(out: Exposition, picture: Picture) -> None:
+def _counts(out: Exposition, picture: NodeSnapshot) -> None:
     counts = picture.counts
     out.counter(
         "evenkeel_evictions_total",
@@ -126,7 +126,7 @@ def _counts(out: Exposition, picture: Picture) -> None:
     )
 
 
-def _node(out: Exposition, picture: Picture) -> None:
+def _node(out: Exposition, picture: NodeSnapshot) -> None:
     view = picture.view
     capacity = node_capacity(view.capacity, view.config)
     reserved = reserved_of(view.config)
@@ -183,7 +183,7 @@ def _node(out: Exposition, picture: Picture) -> None:
     )
 
 
-def _pressure(out: Exposition, picture: Picture) -> None:
+def _pressure(out: Exposition, picture: NodeSnapshot) -> None:
     sweep = picture.sweep
     seen = observations(sweep.node)
     out.gauge(
@@ -216,7 +216,7 @@ def _pressure(out: Exposition, picture: Picture) -> None:
         )
 
 
-def _asked_for(out: Exposition, picture: Picture, named: Labels) -> None:
+def _asked_for(out: Exposition, picture: NodeSnapshot, named: Labels) -> None:
     """Requests, limits and what the kernel has (E17), per container."""
     requests: list[tuple[str, float]] = []
     limits: list[tuple[str, float]] = []
@@ -241,7 +241,7 @@ def _asked_for(out: Exposition, picture: Picture, named: Labels) -> None:
     out.gauge("evenkeel_container_applied", "What the kernel has in a container's cgroup files.", applied)
 
 
-def _process(out: Exposition, picture: Picture) -> None:
+def _process(out: Exposition, picture: NodeSnapshot) -> None:
     used = resource.getrusage(resource.RUSAGE_SELF)
     with open("/proc/self/statm", "rb") as file:
         pages = int(file.read().split()[1])

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from evenkeel.agent.observe.counters import Histogram
-from evenkeel.agent.observe.node_snapshot import Picture
+from evenkeel.agent.observe.node_snapshot import NodeSnapshot
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.tree import Cgroup, Kind
 from evenkeel.host.node_figures import Sample
@@ -119,7 +119,7 @@ class _Row(NamedTuple):
     labels: str
 
 
-def resource_metrics(picture: Picture, named: Labels) -> bytes:
+def resource_metrics(picture: NodeSnapshot, named: Labels) -> bytes:
     sweep = picture.sweep
     out = Exposition(sweep.at)
     by_key = {pod.key: pod for pod in picture.pods}
@@ -170,7 +170,7 @@ def resource_metrics(picture: Picture, named: Labels) -> bytes:
     return out.text()
 
 
-def cadvisor_metrics(picture: Picture, named: Labels) -> bytes:
+def cadvisor_metrics(picture: NodeSnapshot, named: Labels) -> bytes:
     sweep = picture.sweep
     out = Exposition()
     rows = [

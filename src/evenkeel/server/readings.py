@@ -6,9 +6,9 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from evenkeel.agent.event_recorder import Feed
+from evenkeel.agent.event_recorder import Broadcast
 from evenkeel.agent.front import Front
-from evenkeel.agent.observe.node_snapshot import Picture, is_notable
+from evenkeel.agent.observe.node_snapshot import NodeSnapshot, is_notable
 from evenkeel.agent.observe.story import Chapter, Story, end_sentence, sentence, stayed_sentence
 from evenkeel.api.encode import encode
 from evenkeel.api.pod import Pod
@@ -31,13 +31,13 @@ class Readings:
         self._making = asyncio.Lock()
 
     async def summary(self, *, only_cpu_and_memory: bool) -> bytes:
-        async def make(picture: Picture) -> bytes:
+        async def make(picture: NodeSnapshot) -> bytes:
             return await summary(picture, only_cpu_and_memory=only_cpu_and_memory)
 
         return await self._once(f"summary {only_cpu_and_memory}", make)
 
     async def metrics(self, which: str) -> bytes:
-        async def make(picture: Picture) -> bytes:
+        async def make(picture: NodeSnapshot) -> bytes:
             return _METRICS[which](picture, self._labels)
 
         return await self._once(f"metrics {which}", make)
@@ -48,7 +48,7 @@ class Readings:
         pod = next((one for one in picture.pods if one.key == key), None)
         return None if pod is None else to_json(_explained(picture, pod))
 
-    async def _once(self, name: str, make: Callable[[Picture], Awaitable[bytes]]) -> bytes:
+    async def _once(self, name: str, make: Callable[[NodeSnapshot], Awaitable[bytes]]) -> bytes:
         async with self._making:
             picture = await self._front.picture()
             number, text = self._made.get(name, (0, b""))
@@ -58,7 +58,7 @@ class Readings:
             return text
 
 
-def _explained(picture: Picture, pod: Pod) -> dict[str, object]:
+def _explained(picture: NodeSnapshot, pod: Pod) -> dict[str, object]:
     status = pod.status
     return {
         "pod": pod.key,
@@ -108,7 +108,7 @@ class ViewFeed:
         self._taken_at = 0.0
         self._latest: View | None = None
         self._events: dict[str, tuple[int, bytes]] = {}
-        self._news: Feed[bytes] = Feed()
+        self._news: Broadcast[bytes] = Broadcast()
         self._readers = 0
         self._following: asyncio.Task[None] | None = None
 

@@ -11,7 +11,7 @@ from evenkeel.api.encode import encode
 from evenkeel.api.manifests import Reading, read_manifests
 from evenkeel.api.pod import Pod
 from evenkeel.errors import EvenkeelError, InvalidInput, Problem
-from evenkeel.journal.records import Happening
+from evenkeel.journal.records import Event
 from evenkeel.server.addresses import FOLLOW, MOST_EVENTS, PLAIN_TEXT, SOURCES, addresses, description
 from evenkeel.server.http import EVENT_STREAM, LINES, Answer, Refused, Request, Route, Stream, event, to_json
 from evenkeel.server.metrics_cgroups import CONTENT_TYPE as PROMETHEUS
@@ -173,7 +173,7 @@ class FrontRoutes:
         finally:
             await _end(happenings)
 
-    async def _happenings(self, pod: str, most: int) -> AsyncIterator[Happening]:
+    async def _happenings(self, pod: str, most: int) -> AsyncIterator[Event]:
         """Those that were, and then those to come, none of them twice and none left out."""
         coming = self._front.follow()
         first = asyncio.ensure_future(_next(coming))
@@ -314,7 +314,7 @@ def _whole_number(request: Request, name: str, default: int, most: int) -> int:
     return int(text)
 
 
-async def _next(happenings: AsyncIterator[Happening]) -> Happening | None:
+async def _next(happenings: AsyncIterator[Event]) -> Event | None:
     async for happening in happenings:
         return happening
     return None

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Mapping
 
 from evenkeel.agent.node.daemons import AGENT, RUNTIME
-from evenkeel.agent.observe.node_snapshot import Picture
+from evenkeel.agent.observe.node_snapshot import NodeSnapshot
 from evenkeel.api.pod import Pod
 from evenkeel.api.resources import MEMORY
 from evenkeel.cgroup.tree import Cgroup, Kind
@@ -29,7 +29,7 @@ _AT_A_TIME = 10  # pods are encoded before others have their turn
 Plain = dict[str, object]
 
 
-async def summary(picture: Picture, *, only_cpu_and_memory: bool = False) -> bytes:
+async def summary(picture: NodeSnapshot, *, only_cpu_and_memory: bool = False) -> bytes:
     tree = picture.sweep.tree
     containers: dict[str, list[Cgroup]] = {}
     of_pod: dict[str, Cgroup] = {}
@@ -38,19 +38,19 @@ async def summary(picture: Picture, *, only_cpu_and_memory: bool = False) -> byt
             containers.setdefault(cgroup.pod, []).append(cgroup)
         elif cgroup.kind == Kind.POD:
             of_pod[cgroup.pod] = cgroup
-    telling = _Telling(picture, is_short=only_cpu_and_memory)
+    event_recorder = _Telling(picture, is_short=only_cpu_and_memory)
     told = []
     for number, pod in enumerate(picture.pods, start=1):
         own = of_pod.get(pod.key)
         if own is not None and own.path in picture.sweep.samples:
-            told.append(to_json(telling.pod(pod, own, containers.get(pod.key, []))).strip())
+            told.append(to_json(event_recorder.pod(pod, own, containers.get(pod.key, []))).strip())
         if number % _AT_A_TIME == 0:
             await asyncio.sleep(0)
-    return b'{"node":%b,"pods":[%b]}\n' % (to_json(telling.node()).strip(), b",".join(told))
+    return b'{"node":%b,"pods":[%b]}\n' % (to_json(event_recorder.node()).strip(), b",".join(told))
 
 
 class _Telling:
-    def __init__(self, picture: Picture, *, is_short: bool) -> None:
+    def __init__(self, picture: NodeSnapshot, *, is_short: bool) -> None:
         self._picture = picture
         self._is_short = is_short
         self._at = timestamp(picture.sweep.at)

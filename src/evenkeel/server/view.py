@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from evenkeel.agent.node.daemons import Daemon
-from evenkeel.agent.observe.node_snapshot import Picture
+from evenkeel.agent.observe.node_snapshot import NodeSnapshot
 from evenkeel.api.encode import encode
 from evenkeel.api.pod import ContainerState, ContainerStatus, Pod
 from evenkeel.api.resources import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, ResourceList
@@ -46,14 +46,14 @@ class Views:
     """One view for each picture, with what it takes to make the next one cheaply."""
 
     def __init__(self) -> None:
-        self._last: tuple[Picture, View] | None = None
+        self._last: tuple[NodeSnapshot, View] | None = None
         self._still: dict[str, tuple[object, bytes]] = {}  # what stands still of a cgroup
         self._moving: dict[str, tuple[Sample | None, bytes]] = {}
         self._amounts: _Amounts | None = None
         self._pods: dict[str, tuple[object, bytes]] = {}
         self._making = asyncio.Lock()
 
-    async def of(self, picture: Picture) -> View:
+    async def of(self, picture: NodeSnapshot) -> View:
         async with self._making:
             if self._last is not None and self._last[0].sweep.number == picture.sweep.number:
                 return self._last[1]
@@ -61,7 +61,7 @@ class Views:
             self._last = (picture, view)
             return view
 
-    async def _made(self, picture: Picture) -> View:
+    async def _made(self, picture: NodeSnapshot) -> View:
         before = self._last[0] if self._last is not None else None
         amounts = self._amounts
         if amounts is None or before is None or before.pods != picture.pods:
@@ -95,7 +95,7 @@ class Views:
         since = before.sweep.number if before is not None else 0
         return View(picture.sweep.number, whole, changes, since)
 
-    def _told_pods(self, picture: Picture, amounts: "_Amounts") -> dict[str, tuple[object, bytes]]:
+    def _told_pods(self, picture: NodeSnapshot, amounts: "_Amounts") -> dict[str, tuple[object, bytes]]:
         paths = {one.pod: one.path for one in picture.sweep.tree.cgroups if one.kind == Kind.POD}
         told = {}
         for pod in picture.pods:
@@ -106,7 +106,7 @@ class Views:
             told[pod.metadata.uid] = known
         return told
 
-    def _standing(self, picture: Picture, cgroup: Cgroup, amounts: "_Amounts") -> tuple[object, bytes]:
+    def _standing(self, picture: NodeSnapshot, cgroup: Cgroup, amounts: "_Amounts") -> tuple[object, bytes]:
         applied = picture.sweep.applied.get(cgroup.path)
         key = (cgroup, applied, amounts.of(cgroup))
         known = self._still.get(cgroup.path)
@@ -114,7 +114,7 @@ class Views:
             return known
         return key, to_json(_cgroup(cgroup, applied, amounts)).strip()
 
-    def _figures(self, picture: Picture, path: str) -> tuple[Sample | None, bytes]:
+    def _figures(self, picture: NodeSnapshot, path: str) -> tuple[Sample | None, bytes]:
         sample = picture.sweep.samples.get(path)
         known = self._moving.get(path)
         if known is not None and known[0] == sample:
@@ -149,7 +149,7 @@ def figures(sample: Sample) -> Plain:
 class _Amounts:
     """Requests and limits of every pod and container, in bytes and thousandths of a core; of a branch, their sum."""
 
-    def __init__(self, picture: Picture) -> None:
+    def __init__(self, picture: NodeSnapshot) -> None:
         self._pods = {pod.key: pod for pod in picture.pods}
         self._of_pod = {
             pod.key: (plain_amounts(pod_requests(pod)), plain_amounts(pod_limits(pod)))
@@ -196,7 +196,7 @@ def _plain(name: str, amount: Quantity) -> int:
     return amount.milli if name == CPU else amount.value
 
 
-def _top(picture: Picture, amounts: _Amounts) -> Plain:
+def _top(picture: NodeSnapshot, amounts: _Amounts) -> Plain:
     sweep = picture.sweep
     return {
         "number": sweep.number,
@@ -212,7 +212,7 @@ def _top(picture: Picture, amounts: _Amounts) -> Plain:
     }
 
 
-def _resources(picture: Picture, amounts: _Amounts) -> Plain:
+def _resources(picture: NodeSnapshot, amounts: _Amounts) -> Plain:
     view, sweep = picture.view, picture.sweep
     reserved = reserved_of(view.config)
     root = next((sweep.samples.get(one.path) for one in sweep.tree.cgroups if one.kind == Kind.ROOT), None)
@@ -239,7 +239,7 @@ def _resources(picture: Picture, amounts: _Amounts) -> Plain:
     return found
 
 
-def _used(picture: Picture, root: Sample | None) -> dict[str, Plain]:
+def _used(picture: NodeSnapshot, root: Sample | None) -> dict[str, Plain]:
     """`used` is of the node, `usedByPods` of all pods together."""
     sweep, size = picture.sweep, picture.view.capacity
     of_pods = root.statistics if root is not None else None
@@ -268,7 +268,7 @@ def _used(picture: Picture, root: Sample | None) -> dict[str, Plain]:
     return found
 
 
-def _pressure(picture: Picture) -> Plain:
+def _pressure(picture: NodeSnapshot) -> Plain:
     sweep = picture.sweep
     seen = observations(sweep.node)
     thresholds = config_thresholds(picture.view.config)
@@ -401,7 +401,7 @@ def _state(status: ContainerStatus) -> Plain:
     return {"state": word, "ready": status.ready, "restarts": status.restart_count}
 
 
-def storage_bytes(pod: Pod, picture: Picture) -> int | None:
+def storage_bytes(pod: Pod, picture: NodeSnapshot) -> int | None:
     """What the pod has on the node's disk; None where nobody has looked yet."""
     return usage(PodSnapshot(pod, picture.disk.get(pod.metadata.uid)), Resource.STORAGE)
 

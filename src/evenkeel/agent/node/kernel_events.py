@@ -25,11 +25,11 @@ class KernelEvents:
     """Listens for as long as `run` runs; `follow` tells it which cgroups there are."""
 
     def __init__(self, parts: Parts) -> None:
-        self._sync = parts.sync
-        self._holdings = parts.holdings
+        self._pod_loop = parts.pod_loop
+        self._pod_store = parts.pod_store
         self._cgroups = parts.cgroups
         self._journal = parts.journal
-        self._telling = parts.telling
+        self._event_recorder = parts.event_recorder
         self._stream: EventStream | None = None
         self._tree: Tree | None = None
         self._watched: set[str] = set()
@@ -89,17 +89,17 @@ class KernelEvents:
             self._kill_rest_of(event.path)
         elif isinstance(event, LogGap):
             message = f"{event.lines} lines of the kernel's log were lost: OOM kills may be among them"
-            self._telling.tell(WARNING, "KernelLogGap", message)
+            self._event_recorder.record(WARNING, "KernelLogGap", message)
         elif isinstance(event, SubscriptionEnded):
             self._watched.discard(event.path)
             if event.what == DEVICE:
                 message = f"OOM kills will be told without process and figures: {event.what}: {event.why}"
-                self._telling.tell(WARNING, "KernelLogUnreadable", message)
+                self._event_recorder.record(WARNING, "KernelLogUnreadable", message)
 
     def _kill_rest_of(self, path: str) -> None:
         """Of the attempt that was hit; the next one may run in the same cgroup already."""
         cgroup = self._known[path]
-        held = self._holdings.by_key(cgroup.pod)
+        held = self._pod_store.by_key(cgroup.pod)
         if held is None:
             return
         counted = self._cgroups.oom_kills(cgroup.pod, cgroup.container)
@@ -111,8 +111,8 @@ class KernelEvents:
     async def _kill_rest(self, path: str, uid: str) -> None:
         error = await self._cgroups.kill(path)
         if error is not None:
-            self._telling.tell(WARNING, "FailedKill", str(error))
-        self._sync.want_step(uid)
+            self._event_recorder.record(WARNING, "FailedKill", str(error))
+        self._pod_loop.want_step(uid)
 
     def _told_of_kill(self, record: OomRecord) -> None:
         cgroup = self._known.get(record.cgroup)
@@ -128,8 +128,8 @@ class KernelEvents:
         self._tell_kill(record, self._known.get(record.cgroup, pod))
 
     def _tell_kill(self, record: OomRecord, cgroup: Cgroup) -> None:
-        held = self._holdings.by_key(cgroup.pod)
-        self._telling.tell(
+        held = self._pod_store.by_key(cgroup.pod)
+        self._event_recorder.record(
             WARNING,
             "OOMKilling",
             _in_words(record, cgroup),
@@ -139,7 +139,7 @@ class KernelEvents:
         )
         try:
             self._journal.set_value(_LOG_POSITION, {"boot": boot_id(), "sequence": record.sequence})
-            self._telling.commit()
+            self._event_recorder.commit()
         except JournalError as error:
             log.error("%s", error)  # noqa: TRY400
 

@@ -21,7 +21,7 @@ from evenkeel.host.oom_scores import ScoresSet, frozen, set_oom_scores
 from evenkeel.journal.store import Journal
 from evenkeel.policy.exclusive_cores import ContainerKey, assign_on, whole_cores
 from evenkeel.policy.node_view import NodeView
-from evenkeel.policy.provision import PodMoment
+from evenkeel.policy.provision import PlannedPod
 
 # Where the journal keeps what cgroups of others had in the files that we set (B13).
 FOUND_BEFORE = "foundBefore"
@@ -29,7 +29,7 @@ FOUND_BEFORE = "foundBefore"
 _OWN_NAMES = {Kind.INFRASTRUCTURE: INFRASTRUCTURE}
 
 
-class Cgroups:
+class NodeCgroups:
     """`on_change` is told of each tree that was made."""
 
     def __init__(
@@ -55,7 +55,7 @@ class Cgroups:
             Cgroup, ...
         ] = ()  # made by a container runtime, and with other settings than before
 
-    def follow(self, moments: Sequence[PodMoment]) -> Report:
+    def follow(self, moments: Sequence[PlannedPod]) -> Report:
         """Makes the kernel as these pods need it, where that differs from what was made last."""
         self._planned = self._planner.tree(moments)
         return self._follow(self._overrides.on(self._planned))
@@ -82,7 +82,7 @@ class Cgroups:
         return self._made(reconcile_changed(self.driver, self._tree, tree, self._hands_off, self._last), tree)
 
     def first_pass(
-        self, moments: Sequence[PodMoment], before: Found, remember: Callable[[Found], None]
+        self, moments: Sequence[PlannedPod], before: Found, remember: Callable[[Found], None]
     ) -> Report:
         """As `follow`, and puts back what another configuration may have set before the last restart (B13). `before` is
         what was found then on cgroups that are not only ours; `remember` is told what to keep, before it is changed and
@@ -223,12 +223,12 @@ class Cgroups:
         self.driver.close()
 
 
-class Moments:
+class PlannedPods:
     def __init__(self) -> None:
-        self._moments: dict[str, tuple[int, PodMoment]] = {}
-        self._ordered: tuple[PodMoment, ...] | None = ()  # None: to be put in order again
+        self._moments: dict[str, tuple[int, PlannedPod]] = {}
+        self._ordered: tuple[PlannedPod, ...] | None = ()  # None: to be put in order again
 
-    def put(self, uid: str, order: int, moment: PodMoment) -> None:
+    def put(self, uid: str, order: int, moment: PlannedPod) -> None:
         if self._moments.get(uid) != (order, moment):
             self._moments[uid] = (order, moment)
             self._ordered = None
@@ -240,7 +240,7 @@ class Moments:
         self._ordered = None
         return True
 
-    def ordered(self) -> tuple[PodMoment, ...]:
+    def ordered(self) -> tuple[PlannedPod, ...]:
         """The same object as before while nothing has changed: it is asked for at every step."""
         if self._ordered is None:
             pods = sorted(self._moments.values(), key=lambda one: one[0])
@@ -251,7 +251,7 @@ class Moments:
 _KEPT = "cpus"
 
 
-def with_cores(node: NodeView, moments: Sequence[PodMoment], journal: Journal) -> list[PodMoment]:
+def with_cores(node: NodeView, moments: Sequence[PlannedPod], journal: Journal) -> list[PlannedPod]:
     """`moments` with the cores of each: those it had stay, where it still needs them."""
     kept: dict[ContainerKey, tuple[int, ...]] = {}
     before = journal.value(_KEPT)
@@ -268,7 +268,7 @@ def with_cores(node: NodeView, moments: Sequence[PodMoment], journal: Journal) -
     ]
 
 
-def sharing(node: NodeView, moments: Sequence[PodMoment]) -> set[ContainerKey]:
+def sharing(node: NodeView, moments: Sequence[PlannedPod]) -> set[ContainerKey]:
     """The containers that are due cores of their own, and for which too few are left: they run on those that are
     shared, under their quota."""
     return {

@@ -36,7 +36,7 @@ class Histogram:
         self.sum += value
 
 
-class Counts:
+class Counters:
     """For the loop's thread. `happened` is told everything that is told."""
 
     def __init__(self) -> None:

@@ -8,19 +8,19 @@ from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from evenkeel.agent.observe.counters import Counts
+from evenkeel.agent.observe.counters import Counters
 from evenkeel.agent.observe.sweep import Sweep, Sweeper
 from evenkeel.agent.parts import Parts
 from evenkeel.api.node import Node, NodeCondition, NodeStatus
 from evenkeel.api.pod import ObjectMeta, Pod
 from evenkeel.errors import EvenkeelError
-from evenkeel.journal.records import Happening
+from evenkeel.journal.records import Event
 from evenkeel.journal.store import JournalError
 from evenkeel.policy.allocatable import node_capacity
 from evenkeel.policy.eviction.conditions import CPU_PRESSURE, Pressure
 from evenkeel.policy.eviction.snapshot import PodFigures
 from evenkeel.policy.node_view import NodeView
-from evenkeel.pressure.disk.disk_pressure import NodePressure
+from evenkeel.pressure.disk.disk_pressure import DiskPressure
 from evenkeel.runtime.interface import Readiness
 
 # And whatever the node's conditions tell.
@@ -32,23 +32,23 @@ _DISK_SECONDS = 30.0  # a walk through pods' directories is dear
 _DISK_WAIT_SECONDS = 1.0
 
 
-class Picture(NamedTuple):
+class NodeSnapshot(NamedTuple):
     sweep: Sweep
     view: NodeView
     node: Node
     pods: tuple[Pod, ...]
     disk: Mapping[str, PodFigures]  # by UID, as it was at most half a minute before
-    notable: tuple[Happening, ...]  # oldest first
-    counts: Counts  # goes on counting
+    notable: tuple[Event, ...]  # oldest first
+    counts: Counters  # goes on counting
     since: float  # when the agent was started
 
 
-class Pictures:
+class NodeSnapshots:
     def __init__(
         self,
         parts: Parts,
         sweeper: Sweeper,
-        pressure: NodePressure,
+        pressure: DiskPressure,
         node: Callable[[], Node],
         pods: Callable[[], tuple[Pod, ...]],
     ) -> None:
@@ -58,19 +58,19 @@ class Pictures:
         self._journal = parts.journal
         self._node = node
         self._pods = pods
-        self._counts = parts.telling.counts
+        self._counts = parts.event_recorder.counts
         self._since = parts.clock()
         self._disk: Mapping[str, PodFigures] = MappingProxyType({})
         self._disk_at = -_DISK_SECONDS
         self._walking: asyncio.Task[None] | None = None
-        self._notable: deque[Happening] = deque(maxlen=_MOST_NOTABLE)
+        self._notable: deque[Event] = deque(maxlen=_MOST_NOTABLE)
         self._last_number = 0
-        self._told: tuple[Happening, ...] = ()
+        self._told: tuple[Event, ...] = ()
 
-    async def picture(self) -> Picture:
+    async def picture(self) -> NodeSnapshot:
         sweep = await self._sweeper.sweep()
         await self._measure()
-        return Picture(
+        return NodeSnapshot(
             sweep,
             self._view,
             self._node(),
@@ -103,7 +103,7 @@ class Pictures:
         finally:
             self._walking = None
 
-    def _latest(self) -> tuple[Happening, ...]:
+    def _latest(self) -> tuple[Event, ...]:
         try:
             new = self._journal.happenings(most=_LOOK_BACK, after=self._last_number)
         except JournalError:
@@ -115,7 +115,7 @@ class Pictures:
         return self._told
 
 
-def is_notable(happening: Happening) -> bool:
+def is_notable(happening: Event) -> bool:
     return happening.reason in NOTABLE or happening.reason.startswith("NodeHas")
 
 

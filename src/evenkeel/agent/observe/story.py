@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from evenkeel.api.resources import CPU
 from evenkeel.journal.codec import Unreadable
-from evenkeel.journal.records import Happening
+from evenkeel.journal.records import Event
 from evenkeel.journal.store import Decision as Recorded
 from evenkeel.journal.store import Journal
 from evenkeel.policy.cpu_shortage import InTheWay, in_the_way
@@ -112,7 +112,7 @@ def _decisions_about(journal: Journal, key: str) -> Iterator[_Decided]:
             continue
 
 
-def _chapter(happening: Happening, decided: tuple[_Decided, ...], key: str) -> Chapter:
+def _chapter(happening: Event, decided: tuple[_Decided, ...], key: str) -> Chapter:
     chapter = Chapter(
         happening.at,
         happening.reason,

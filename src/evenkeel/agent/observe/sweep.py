@@ -22,7 +22,7 @@ from evenkeel.host.node_figures import MachineFigures, Pressures, Rates, Sample,
 from evenkeel.host.psi import parse_pressure
 from evenkeel.policy.eviction.snapshot import NodeFigures
 from evenkeel.policy.node_view import NodeView
-from evenkeel.pressure.disk.disk_readings import NodeReading, NodeRoster
+from evenkeel.pressure.disk.disk_readings import DiskTargets, NodeReading
 from evenkeel.runtime.procfs import Process
 
 _FRESH_SECONDS = 0.95  # figures so young serve the next who asks: a reader a second gets a sweep a second
@@ -217,7 +217,7 @@ class SweepThread:
             self._reading = NodeReading(*paths, size.pids, self._node.profile)
         if root is not None and sample is not None:
             pids = driver.files(root.path).get("pids", "")
-            self._reading.roster = NodeRoster(root.path, (), pids.removesuffix(root.path) if pids else "")
+            self._reading.roster = DiskTargets(root.path, (), pids.removesuffix(root.path) if pids else "")
             if limit := self._node.pods_limits.memory_bytes:
                 pods = cgroup_memory(sample.statistics, limit, self._node.profile)
         memory = node_memory(meminfo, self._node.profile)

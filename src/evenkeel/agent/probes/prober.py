@@ -11,7 +11,7 @@ from evenkeel.agent.parts import Parts
 from evenkeel.agent.probes.probe_requests import Answer, ask_http, ask_tcp, printable
 from evenkeel.api.container import Container, Probe
 from evenkeel.errors import EvenkeelError
-from evenkeel.journal.records import WARNING, HeldPod
+from evenkeel.journal.records import WARNING, PodRecord
 from evenkeel.policy.lifecycle import changes
 from evenkeel.policy.lifecycle.probe_results import (
     ProbeKind,
@@ -145,20 +145,20 @@ def _after(kind: ProbeKind, probe: Probe, state: ProbeState, answer: Answer, beg
     return after_result(kind, probe, state, is_success=answer.is_success, now=began_at)
 
 
-class Probing:
+class Prober:
     def __init__(self, parts: Parts) -> None:
-        self._holdings = parts.holdings
-        self._sync = parts.sync
-        self._telling = parts.telling
+        self._pod_store = parts.pod_store
+        self._pod_loop = parts.pod_loop
+        self._event_recorder = parts.event_recorder
         self._clock = parts.clock
         self._probes = Probes(parts.runtime.execute, self._told, parts.clock)
         self._watched: dict[str, set[Attempt]] = {}  # by the pod's UID
-        parts.sync.on_settled = self._follow
+        parts.pod_loop.on_settled = self._follow
 
     async def close(self) -> None:
         await self._probes.close()
 
-    def _follow(self, uid: str, held: HeldPod | None) -> None:
+    def _follow(self, uid: str, held: PodRecord | None) -> None:
         """Probes what runs, and nothing else; `held` is None when the pod is gone."""
         wanted = set()
         for container in held.pod.spec.every_container if held is not None else ():
@@ -178,13 +178,13 @@ class Probing:
 
     def _told(self, probed: Probed) -> None:
         uid, name, _ = probed.attempt
-        held = self._sync.held_of(probed.attempt)
+        held = self._pod_loop.held_of(probed.attempt)
         if held is None:
             return
         container = next(each for each in held.pod.spec.every_container if each.name == name)
         if not probed.answer.is_success:
             message = f"{probed.kind} probe of container {name}: {probed.answer.message}"
-            self._telling.tell(WARNING, "Unhealthy", message, held.pod, name)
+            self._event_recorder.record(WARNING, "Unhealthy", message, held.pod, name)
         life, now = held.life, self._clock()
         if probed.has_changed and probed.kind is ProbeKind.READINESS:
             life = changes.with_readiness(life, name, is_ready=probed.verdict is ProbeVerdict.PASSED, now=now)
@@ -193,5 +193,5 @@ class Probing:
             life = changes.asked_to_stop(life, stop, now)
         elif probed.has_changed and probed.kind is ProbeKind.STARTUP:
             life = changes.started_up(life, container, now)
-        self._holdings.put_life(uid, life)
-        self._sync.want_step(uid)
+        self._pod_store.put_life(uid, life)
+        self._pod_loop.want_step(uid)

@@ -14,7 +14,7 @@ from evenkeel.cgroup.driver import CgroupError, Statistics
 from evenkeel.cgroup.drivers.cgroupfs import GONE, Bounds, Cgroupfs, check_file
 from evenkeel.cgroup.drivers.kernel_refusals import not_available, refusal
 from evenkeel.cgroup.drivers.observation import Observer
-from evenkeel.cgroup.drivers.open_files import KeptFiles
+from evenkeel.cgroup.drivers.open_files import OpenFiles
 from evenkeel.cgroup.drivers.processes import await_deaths, is_dead, kill_process, listed, waits
 from evenkeel.cgroup.kernel_files import CPUS, INHERITED
 from evenkeel.cgroup.statistics import MOST_BYTES
@@ -43,7 +43,7 @@ class CgroupfsDriver(ABC):
         self.naming = naming
         self._bounds = bounds
         self._patience_seconds = patience_seconds
-        self._kept = KeptFiles(self._open, self._has)
+        self._kept = OpenFiles(self._open, self._has)
         self._hierarchies = [Cgroupfs(mount, self._kept.make_room) for mount in mounts]
         self._observer = Observer(
             self._kept, self._hierarchies, bounds, lambda path: self._has(path, ""), self._note_absent

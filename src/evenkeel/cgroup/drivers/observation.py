@@ -12,7 +12,7 @@ from typing import NamedTuple
 from evenkeel.cgroup.diff import Observed
 from evenkeel.cgroup.drivers.cgroupfs import GONE, Bounds, Cgroupfs
 from evenkeel.cgroup.drivers.kernel_refusals import refusal
-from evenkeel.cgroup.drivers.open_files import ABSENT, KeptFiles
+from evenkeel.cgroup.drivers.open_files import ABSENT, OpenFiles
 from evenkeel.cgroup.names import POD_PREFIX
 from evenkeel.cgroup.tree import Cgroup, Kind, Tree
 
@@ -68,7 +68,7 @@ class Differences(NamedTuple):
 NONE = Differences([], [])
 
 
-class Families:
+class ChildCheck:
     """The parents of a plan with their children; `there` are the paths of the plan that were found. `watch` is nobody
     else's meanwhile."""
 
@@ -152,7 +152,7 @@ class Observer:
 
     def __init__(
         self,
-        kept: KeptFiles,
+        kept: OpenFiles,
         hierarchies: Sequence[Cgroupfs],
         bounds: Bounds,
         exists: Callable[[str], bool],
@@ -231,7 +231,7 @@ class Observer:
             generation=generation,
             cgroups=cgroups,
             descriptors=descriptors,
-            families=Families(self._hierarchies, tree, {path for path, _ in cgroups}, self._watch),
+            families=ChildCheck(self._hierarchies, tree, {path for path, _ in cgroups}, self._watch),
             is_whole=len(cgroups) == len(tree.cgroups)
             and len(descriptors) == sum(len(cgroup.settings) for cgroup in tree.cgroups),
         )
@@ -258,7 +258,7 @@ class Observer:
             values = self._values(cgroup)
             if values is not None:
                 observed[cgroup.path] = values
-        return _corrected(observed, Families(self._hierarchies, tree, observed.keys()).differences())
+        return _corrected(observed, ChildCheck(self._hierarchies, tree, observed.keys()).differences())
 
     def _values(self, cgroup: Cgroup) -> Mapping[str, str] | None:
         """What the cgroup's files hold; None if there is no such cgroup."""
@@ -282,7 +282,7 @@ class _Reading(NamedTuple):
     generation: int
     cgroups: list[tuple[str, list[str]]]
     descriptors: list[int]
-    families: Families
+    families: ChildCheck
     is_whole: bool
 
 

@@ -14,7 +14,7 @@ from evenkeel.cgroup.drivers.kernel_refusals import refusal
 ABSENT = -1  # in place of a descriptor: the cgroup is there and has no such file
 
 
-class KeptFiles:
+class OpenFiles:
     """Files by cgroup. `open_file` opens one; where it finds none, `exists` says whether the cgroup is there.
 
     `generation` counts the closings: as long as it stays, every descriptor that was handed out is still good.

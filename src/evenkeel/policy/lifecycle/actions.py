@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from evenkeel.api.container import Container
 from evenkeel.api.pod import ContainerStateWaiting, Pod
-from evenkeel.policy.lifecycle.pod_state import ContainerLife, LifeSettings, PodLife, Verdict
+from evenkeel.policy.lifecycle.pod_state import ContainerRecord, LifecycleSettings, PodState, TerminalStatus
 from evenkeel.policy.lifecycle.restarts import (
     FAILED,
     current_init_container,
@@ -39,14 +39,16 @@ class Stop(NamedTuple):
 class Actions(NamedTuple):
     start: tuple[str, ...] = ()  # in this order
     stop: tuple[Stop, ...] = ()  # all at once; those whose turn has not come are not listed yet
-    init_container: int | None = None  # the moment for the plan (PodMoment)
+    init_container: int | None = None  # the moment for the plan (PlannedPod)
     is_over: bool = False  # nothing runs, and nothing will be started again
-    verdict: Verdict | None = None  # newly reached: to be kept in the life, which stops what still runs
+    verdict: TerminalStatus | None = (
+        None  # newly reached: to be kept in the life, which stops what still runs
+    )
     waiting: Mapping[str, Waiting] = MappingProxyType({})
     wake_at: float | None = None  # when to look again though nothing has happened
 
 
-def actions(pod: Pod, life: PodLife, now: float, settings: LifeSettings) -> Actions:
+def actions(pod: Pod, life: PodState, now: float, settings: LifecycleSettings) -> Actions:
     late = _deadline_exceeded(pod, life, now)
     known = life if late is None else life._replace(verdict=late)
     ending = _ending(pod, known)
@@ -64,7 +66,7 @@ class _Ending(NamedTuple):
     has_grace: bool
 
 
-def _ending(pod: Pod, life: PodLife) -> _Ending | None:
+def _ending(pod: Pod, life: PodState) -> _Ending | None:
     causes = []
     if life.verdict is not None:
         given = life.verdict.grace_seconds
@@ -81,17 +83,17 @@ def _ending(pod: Pod, life: PodLife) -> _Ending | None:
     return min(causes, key=lambda cause: cause.by, default=None)
 
 
-def _deadline_exceeded(pod: Pod, life: PodLife, now: float) -> Verdict | None:
+def _deadline_exceeded(pod: Pod, life: PodState, now: float) -> TerminalStatus | None:
     deadline = _deadline(pod, life)
     if deadline is None or now < deadline:
         return None
     message = (
         f"The pod was active for longer than its activeDeadlineSeconds of {pod.spec.active_deadline_seconds}"
     )
-    return Verdict(FAILED, DEADLINE_EXCEEDED, message, now, grace_seconds(pod))
+    return TerminalStatus(FAILED, DEADLINE_EXCEEDED, message, now, grace_seconds(pod))
 
 
-def _deadline(pod: Pod, life: PodLife) -> float | None:
+def _deadline(pod: Pod, life: PodState) -> float | None:
     """None also for a pod that is on its way out, for which time no longer matters."""
     seconds = pod.spec.active_deadline_seconds
     if seconds is None or life.verdict is not None or life.deleted_at is not None or final_ends(pod, life):
@@ -99,7 +101,7 @@ def _deadline(pod: Pod, life: PodLife) -> float | None:
     return life.accepted_at + seconds
 
 
-def _stopping(pod: Pod, life: PodLife, ending: _Ending, now: float, settings: LifeSettings) -> Actions:
+def _stopping(pod: Pod, life: PodState, ending: _Ending, now: float, settings: LifecycleSettings) -> Actions:
     stop: list[Stop] = []
     wake_at = None
     alive = False
@@ -131,7 +133,7 @@ def _in_order_of_end(pod: Pod) -> Iterator[Container]:
     yield from reversed(tuple(sidecars(pod)))
 
 
-def _stop(name: str, it: ContainerLife, ending: _Ending, now: float, least: float) -> Stop:
+def _stop(name: str, it: ContainerRecord, ending: _Ending, now: float, least: float) -> Stop:
     if it.stop_by is None:
         return Stop(name, ending.reason, max(ending.by - now, least, 0.0))
     # Asked already. A grace that is cut short meanwhile is cut short for it too.
@@ -139,7 +141,7 @@ def _stop(name: str, it: ContainerLife, ending: _Ending, now: float, least: floa
     return Stop(name, it.stopping, max(by - now, 0.0), it.stopped_as)
 
 
-def _living(pod: Pod, life: PodLife, now: float) -> Actions:
+def _living(pod: Pod, life: PodState, now: float) -> Actions:
     current = current_init_container(pod, life)
     init_containers = pod.spec.init_containers
     begun = init_containers if current is None else init_containers[: current + 1]
@@ -169,7 +171,7 @@ def _living(pod: Pod, life: PodLife, now: float) -> Actions:
     )
 
 
-def _waiting(pod: Pod, life: PodLife, now: float, *, will_start: bool) -> Mapping[str, Waiting]:
+def _waiting(pod: Pod, life: PodState, now: float, *, will_start: bool) -> Mapping[str, Waiting]:
     first = Waiting("PodInitializing" if pod.spec.init_containers else "ContainerCreating")
     found = {}
     for container in pod.spec.every_container:

@@ -8,11 +8,11 @@ from evenkeel.policy.lifecycle.actions import Stop
 from evenkeel.policy.lifecycle.pod_state import (
     AS_FAILURE,
     AS_RESTART,
-    ContainerLife,
+    ContainerRecord,
     Ended,
-    LifeSettings,
-    PodLife,
-    Verdict,
+    LifecycleSettings,
+    PodState,
+    TerminalStatus,
 )
 from evenkeel.policy.lifecycle.restarts import FAILED, grace_seconds, restarts_after
 from evenkeel.policy.qos import QoSClass, pod_class
@@ -23,7 +23,7 @@ START_ERROR_CODE = 128
 EVICTED = "Evicted"
 
 
-def asked_to_start(life: PodLife, name: str) -> PodLife:
+def asked_to_start(life: PodState, name: str) -> PodState:
     """The next attempt is decided, and its number used up."""
     it = life.container(name)
     assert not it.is_alive, f"{name} is started twice"
@@ -42,7 +42,7 @@ def asked_to_start(life: PodLife, name: str) -> PodLife:
     )
 
 
-def not_started(life: PodLife, name: str) -> PodLife:
+def not_started(life: PodState, name: str) -> PodState:
     """The start that was asked for was never done, and nothing of it is left: it can be asked for again."""
     it = life.container(name)
     return (
@@ -52,7 +52,7 @@ def not_started(life: PodLife, name: str) -> PodLife:
     )
 
 
-def begun_anew(life: PodLife) -> PodLife:
+def begun_anew(life: PodState) -> PodState:
     """Nothing runs, and what its containers had besides themselves is gone: volumes, whatever was in memory. As kubelet
     does it, the init containers run again before the others, and nothing waits for its back-off; who has ended for good
     is not started again."""
@@ -65,8 +65,8 @@ def begun_anew(life: PodLife) -> PodLife:
 
 
 def no_image(
-    life: PodLife, name: str, reason: str, message: str, now: float, settings: LifeSettings
-) -> PodLife:
+    life: PodState, name: str, reason: str, message: str, now: float, settings: LifecycleSettings
+) -> PodState:
     """The start was not begun for want of its image, so it was no attempt: as kubelet does it, that is tried again
     with a back-off of its own, whatever the restart policy says."""
     it = not_started(life, name).container(name)
@@ -79,7 +79,7 @@ def no_image(
 
 
 def started(
-    life: PodLife,
+    life: PodState,
     container: Container,
     started_at: float,
     *,
@@ -88,7 +88,7 @@ def started(
     id_: str = "",
     oom_kills_at_start: int = 0,
     resources: ResourceRequirements | None = None,
-) -> PodLife:
+) -> PodState:
     """It runs. Without a startup probe it counts as started, and then, without a readiness probe, as ready."""
     is_started = container.startup_probe is None
     is_ready = is_started and container.readiness_probe is None
@@ -108,7 +108,9 @@ def started(
     return life.having(container.name, it)
 
 
-def start_failed(life: PodLife, name: str, message: str, now: float, settings: LifeSettings) -> PodLife:
+def start_failed(
+    life: PodState, name: str, message: str, now: float, settings: LifecycleSettings
+) -> PodState:
     """An attempt that never ran ended all the same, and the next waits its time."""
     end = Ended(START_ERROR_CODE, 0, START_ERROR, message, 0.0, now)
     return _ended(life, name, end, settings)
@@ -116,7 +118,7 @@ def start_failed(life: PodLife, name: str, message: str, now: float, settings: L
 
 def ended(
     pod: Pod,
-    life: PodLife,
+    life: PodState,
     name: str,
     *,
     exit_code: int,
@@ -126,8 +128,8 @@ def ended(
     is_known: bool = True,
     message: str = "",
     is_oom_killed: bool = False,
-    settings: LifeSettings,
-) -> PodLife:
+    settings: LifecycleSettings,
+) -> PodState:
     """It ended; with A17, an OOM kill may be the end of the whole pod."""
     it = life.container(name)
     # A container that lost a child to the OOM killer and still ended well was not killed.
@@ -146,7 +148,7 @@ def ended(
     return life
 
 
-def started_up(life: PodLife, container: Container, now: float) -> PodLife:
+def started_up(life: PodState, container: Container, now: float) -> PodState:
     """The startup probe has passed."""
     it = life.container(container.name)
     if not it.is_running or it.is_started:
@@ -155,14 +157,14 @@ def started_up(life: PodLife, container: Container, now: float) -> PodLife:
     return life if container.readiness_probe else with_readiness(life, container.name, is_ready=True, now=now)
 
 
-def with_readiness(life: PodLife, name: str, *, is_ready: bool, now: float) -> PodLife:
+def with_readiness(life: PodState, name: str, *, is_ready: bool, now: float) -> PodState:
     it = life.container(name)
     if it.is_ready == is_ready or not it.is_running:
         return life
     return life.having(name, it._replace(is_ready=is_ready, ready_changed_at=now))
 
 
-def asked_to_stop(life: PodLife, stop: Stop, now: float) -> PodLife:
+def asked_to_stop(life: PodState, stop: Stop, now: float) -> PodState:
     """The stop is decided: what is left of its grace runs from now, also if the agent is killed meanwhile. Of a second
     stop the sooner end counts."""
     it = life.container(stop.container)
@@ -185,7 +187,7 @@ def probe_stop(pod: Pod, container: Container, kind: str, message: str) -> Stop:
     return Stop(container.name, reason, grace, AS_FAILURE)
 
 
-def deleted(pod: Pod, life: PodLife, now: float, given_seconds: float | None = None) -> PodLife:
+def deleted(pod: Pod, life: PodState, now: float, given_seconds: float | None = None) -> PodState:
     """Somebody asked for the pod's end. Asked again, the sooner end counts."""
     given = grace_seconds(pod) if given_seconds is None else given_seconds
     if life.deleted_at is None:
@@ -195,12 +197,12 @@ def deleted(pod: Pod, life: PodLife, now: float, given_seconds: float | None = N
     return life._replace(deletion_grace_seconds=min(before, max(now + given - life.deleted_at, 0.0)))
 
 
-def with_verdict(life: PodLife, verdict: Verdict) -> PodLife:
+def with_verdict(life: PodState, verdict: TerminalStatus) -> PodState:
     """The first word on a pod is the last."""
     return life if life.verdict is not None else life._replace(verdict=verdict)
 
 
-def _ended(life: PodLife, name: str, end: Ended, settings: LifeSettings) -> PodLife:
+def _ended(life: PodState, name: str, end: Ended, settings: LifecycleSettings) -> PodState:
     it = life.container(name)
     # As kubelet: the first restart is at once, the second waits; one that has run for long begins anew.
     ran_seconds = end.finished_at - end.started_at if end.started_at else 0.0
@@ -208,7 +210,7 @@ def _ended(life: PodLife, name: str, end: Ended, settings: LifeSettings) -> PodL
     following = min(max(2 * wait, settings.first_backoff_seconds), settings.greatest_backoff_seconds)
     if end.stopped_as == AS_RESTART:
         wait, following = 0.0, it.backoff_seconds  # no fault of its own
-    after = ContainerLife(
+    after = ContainerRecord(
         attempt=it.attempt,
         attempts_before=it.attempts_before,
         id=it.id,
@@ -221,7 +223,7 @@ def _ended(life: PodLife, name: str, end: Ended, settings: LifeSettings) -> PodL
     return life.having(name, after)
 
 
-def _after_oom_kill(pod: Pod, life: PodLife, name: str, now: float, settings: LifeSettings) -> PodLife:
+def _after_oom_kill(pod: Pod, life: PodState, name: str, now: float, settings: LifecycleSettings) -> PodState:
     """A17: a BestEffort pod is evicted at once, a Burstable one when a container has used up its retries."""
     it = life.container(name)
     recent = it.oom_kills and now - it.oom_kills[-1] <= settings.oom_retries_reset_seconds
@@ -242,4 +244,4 @@ def _after_oom_kill(pod: Pod, life: PodLife, name: str, now: float, settings: Li
     else:
         return life
     why += " Give it a memory request that covers its need, or a larger limit."
-    return with_verdict(life, Verdict(FAILED, EVICTED, why, now))
+    return with_verdict(life, TerminalStatus(FAILED, EVICTED, why, now))

@@ -28,7 +28,7 @@ class Ended(NamedTuple):
     id: str = ""  # of the container, as a container runtime has it
 
 
-class ContainerLife(NamedTuple):
+class ContainerRecord(NamedTuple):
     """`attempt` counts starts, 0 is "never"; it is raised, and written down, before the start (`is_asked_for`), so that
     no start is done twice. `started_at` is set while it runs."""
 
@@ -71,10 +71,10 @@ class ContainerLife(NamedTuple):
         return self.is_running or self.is_asked_for
 
 
-NEVER_STARTED = ContainerLife()
+NEVER_STARTED = ContainerRecord()
 
 
-class Verdict(NamedTuple):
+class TerminalStatus(NamedTuple):
     """What ended a pod for good, or keeps it from running: Failed with a reason such as Evicted, DeadlineExceeded,
     OutOfmemory; for a pod that ran to its end, nothing but the phase."""
 
@@ -86,25 +86,27 @@ class Verdict(NamedTuple):
     is_disruption: bool = False  # the node needed what it held: the condition DisruptionTarget
 
 
-class PodLife(NamedTuple):
+class PodState(NamedTuple):
     accepted_at: float = 0.0  # when admission took it; status.startTime
-    containers: Mapping[str, ContainerLife] = MappingProxyType({})  # init containers too: names are one space
-    verdict: Verdict | None = None  # with containers still to be stopped, maybe
+    containers: Mapping[str, ContainerRecord] = MappingProxyType(
+        {}
+    )  # init containers too: names are one space
+    verdict: TerminalStatus | None = None  # with containers still to be stopped, maybe
     deleted_at: float | None = None  # somebody asked for its end
     deletion_grace_seconds: float | None = None  # None is the pod's own
 
-    def container(self, name: str) -> ContainerLife:
+    def container(self, name: str) -> ContainerRecord:
         return self.containers.get(name, NEVER_STARTED)
 
     @property
     def is_alive(self) -> bool:
         return any(container.is_alive for container in self.containers.values())
 
-    def having(self, name: str, life: ContainerLife) -> "PodLife":
+    def having(self, name: str, life: ContainerRecord) -> "PodState":
         return self._replace(containers={**self.containers, name: life})
 
 
-class LifeSettings(NamedTuple):
+class LifecycleSettings(NamedTuple):
     """The second restart waits `first_backoff_seconds`, each one after it twice as long up to the greatest; a container
     that ran for `backoff_reset_seconds` begins anew."""
 
@@ -117,9 +119,9 @@ class LifeSettings(NamedTuple):
     oom_retries_reset_seconds: float = 600.0
 
 
-def settings_of(config: KubeletConfiguration) -> LifeSettings:
+def settings_of(config: KubeletConfiguration) -> LifecycleSettings:
     full = defaulted(config)
-    unset = LifeSettings()
+    unset = LifecycleSettings()
     greatest = full.crash_loop_back_off.max_container_restart_period
     greatest_seconds = unset.greatest_backoff_seconds if greatest is None else greatest.seconds
     return unset._replace(

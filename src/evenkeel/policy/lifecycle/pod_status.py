@@ -19,7 +19,7 @@ from evenkeel.api.pod import (
 from evenkeel.api.resources import CPU, MEMORY
 from evenkeel.policy.admission import Refusal
 from evenkeel.policy.eviction.decide import DISRUPTION_TARGET, TERMINATED_BY_NODE
-from evenkeel.policy.lifecycle.pod_state import ContainerLife, Ended, PodLife, Verdict
+from evenkeel.policy.lifecycle.pod_state import ContainerRecord, Ended, PodState, TerminalStatus
 from evenkeel.policy.lifecycle.restarts import (
     FAILED,
     SUCCEEDED,
@@ -40,7 +40,7 @@ _NOT_STARTED = ContainerStateWaiting("ContainerCreating")
 
 def pod_status(
     pod: Pod,
-    life: PodLife,
+    life: PodState,
     profile: Profile,
     waiting: Mapping[str, ContainerStateWaiting] = NO_WAITING,
     runtime: str = "process",
@@ -79,7 +79,7 @@ def with_pending_resize(status: PodStatus, pending: Refusal | None, now: float) 
     return status._replace(conditions=(*others, _condition(found, before)))
 
 
-def pod_phase(pod: Pod, life: PodLife) -> str:
+def pod_phase(pod: Pod, life: PodState) -> str:
     """A pod is Failed or Succeeded once nothing of it runs, and not before, whatever has been decided about it."""
     if life.verdict is not None and not life.is_alive:
         return life.verdict.phase
@@ -107,7 +107,7 @@ def timestamp(at: float) -> str:
 def _container(
     pod: Pod,
     container: Container,
-    life: PodLife,
+    life: PodState,
     waiting: Mapping[str, ContainerStateWaiting],
     runtime: str,
 ) -> ContainerStatus:
@@ -168,7 +168,7 @@ class _Found(NamedTuple):
     message: str = ""
 
 
-def _conditions(pod: Pod, life: PodLife, phase: str) -> tuple[PodCondition, ...]:
+def _conditions(pod: Pod, life: PodState, phase: str) -> tuple[PodCondition, ...]:
     before = {condition.type: condition for condition in pod.status.conditions}
     initialized = _initialized(pod, life, phase)
     ready = _ready(pod, life, phase)
@@ -198,13 +198,13 @@ def _condition(found: _Found, before: PodCondition | None) -> PodCondition:
     return PodCondition(found.type, status, found.reason, found.message, last_transition_time=since)
 
 
-def _ready_to_start(life: PodLife, phase: str) -> _Found:
+def _ready_to_start(life: PodState, phase: str) -> _Found:
     """Its cgroups and volumes are there: from the first start until it is over."""
     is_true = phase not in (SUCCEEDED, FAILED) and any(it.has_begun for it in life.containers.values())
     return _Found("PodReadyToStartContainers", is_true, _over_at(life) or life.accepted_at)
 
 
-def _initialized(pod: Pod, life: PodLife, phase: str) -> _Found:
+def _initialized(pod: Pod, life: PodState, phase: str) -> _Found:
     current = current_init_container(pod, life)
     if current is not None:
         names = " ".join(each.name for each in pod.spec.init_containers[current:])
@@ -215,18 +215,18 @@ def _initialized(pod: Pod, life: PodLife, phase: str) -> _Found:
     return _Found("Initialized", True, since, "PodCompleted" if phase == SUCCEEDED else "")
 
 
-def _disruption(verdict: Verdict) -> _Found:
+def _disruption(verdict: TerminalStatus) -> _Found:
     return _Found(DISRUPTION_TARGET, True, verdict.at, TERMINATED_BY_NODE, verdict.message)
 
 
-def _passed_at(container: Container, it: ContainerLife) -> float:
+def _passed_at(container: Container, it: ContainerRecord) -> float:
     if not container.is_sidecar:
         return it.ended.finished_at if it.ended is not None else 0.0
     is_first = it.attempt == it.attempts_before + 1
     return it.started_at or 0.0 if is_first else 0.0  # later attempts say nothing of the first
 
 
-def _ready(pod: Pod, life: PodLife, phase: str) -> _Found:
+def _ready(pod: Pod, life: PodState, phase: str) -> _Found:
     kind = "ContainersReady"
     if phase in (SUCCEEDED, FAILED):
         reason = "PodCompleted" if phase == SUCCEEDED else "PodFailed"
@@ -244,7 +244,7 @@ def _ready(pod: Pod, life: PodLife, phase: str) -> _Found:
     return _Found(kind, False, since, "ContainersNotReady", f"containers with unready status: [{names}]")
 
 
-def _over_at(life: PodLife) -> float:
+def _over_at(life: PodState) -> float:
     """When the last of its containers ended; 0 while one runs, or none ever has."""
     if life.is_alive:
         return 0.0

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from evenkeel.api.container import Container
 from evenkeel.api.defaults import DEFAULT_GRACE_PERIOD_SECONDS
 from evenkeel.api.pod import Pod
-from evenkeel.policy.lifecycle.pod_state import ContainerLife, Ended, PodLife, Verdict
+from evenkeel.policy.lifecycle.pod_state import ContainerRecord, Ended, PodState, TerminalStatus
 
 SUCCEEDED, FAILED = "Succeeded", "Failed"
 
 
-def current_init_container(pod: Pod, life: PodLife) -> int | None:
+def current_init_container(pod: Pod, life: PodState) -> int | None:
     """The index of the init container that runs or is next; None once the last has been passed, which is the moment
     from which the pod-level limit holds (D3).
 
@@ -27,12 +27,12 @@ def current_init_container(pod: Pod, life: PodLife) -> int | None:
     return furthest if furthest < len(init_containers) else None
 
 
-def has_initialized(pod: Pod, life: PodLife) -> bool:
+def has_initialized(pod: Pod, life: PodState) -> bool:
     """A container other than the init ones was started once."""
     return any(life.container(each.name).has_begun for each in pod.spec.containers)
 
 
-def is_done(pod: Pod, container: Container, it: ContainerLife) -> bool:
+def is_done(pod: Pod, container: Container, it: ContainerRecord) -> bool:
     """Whether it has ended and is not started again. In a pod that begins anew its init containers are, whatever they
     came to before."""
     if it.ended is None or (not it.has_begun and runs_to_its_end_first(pod, container)):
@@ -50,7 +50,7 @@ def restarts_after(pod: Pod, container: Container, ended: Ended) -> bool:
     return policy == "Always"
 
 
-def final_ends(pod: Pod, life: PodLife) -> tuple[Ended, ...]:
+def final_ends(pod: Pod, life: PodState) -> tuple[Ended, ...]:
     """The ends that finished the pod, if it is finished: of every container that is no init container, or of the init
     container that failed and is not tried again. Sidecars keep no pod alive."""
     for container in pod.spec.init_containers:
@@ -62,11 +62,11 @@ def final_ends(pod: Pod, life: PodLife) -> tuple[Ended, ...]:
     return found if len(found) == len(ends) else ()
 
 
-def outcome(pod: Pod, life: PodLife, at: float) -> Verdict:
+def outcome(pod: Pod, life: PodState, at: float) -> TerminalStatus:
     """What a pod came to that nothing runs in any more: success is that of all its containers."""
     ends = [life.container(each.name).ended for each in pod.spec.containers]
     succeeded = all(end is not None and end.exit_code == 0 for end in ends)
-    return Verdict(SUCCEEDED if succeeded else FAILED, at=at)
+    return TerminalStatus(SUCCEEDED if succeeded else FAILED, at=at)
 
 
 def sidecars(pod: Pod) -> Iterator[Container]:
@@ -78,14 +78,14 @@ def grace_seconds(pod: Pod) -> float:
     return float(DEFAULT_GRACE_PERIOD_SECONDS if own is None else own)
 
 
-def _is_passed(container: Container, life: PodLife) -> bool:
+def _is_passed(container: Container, life: PodState) -> bool:
     it = life.container(container.name)
     if container.is_sidecar:
         return it.is_running and it.is_started
     return not it.is_alive and it.ended is not None and it.ended.exit_code == 0
 
 
-def _last_end(pod: Pod, container: Container, life: PodLife) -> Ended | None:
+def _last_end(pod: Pod, container: Container, life: PodState) -> Ended | None:
     """How the container ended for good; None if it has not."""
     it = life.container(container.name)
     return it.ended if not it.is_alive and is_done(pod, container, it) else None

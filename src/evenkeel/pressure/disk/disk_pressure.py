@@ -13,28 +13,28 @@ from evenkeel.policy.eviction.message import readable
 from evenkeel.policy.eviction.thresholds import config_thresholds
 from evenkeel.policy.eviction.usage import Resource
 from evenkeel.pressure.decision_records import Step
-from evenkeel.pressure.disk.disk_readings import NodeRoster
-from evenkeel.pressure.disk.disk_watch import Measured, NodeWatch
+from evenkeel.pressure.disk.disk_readings import DiskTargets
+from evenkeel.pressure.disk.disk_watch import DiskWatch, Measured
 from evenkeel.pressure.disk.garbage_collection import Collected, Collector
-from evenkeel.pressure.eviction_recorder import NodeConditions, Outcomes
+from evenkeel.pressure.eviction_recorder import EvictionRecorder, NodeConditions
 from evenkeel.pressure.memory.sampling import MEMORY_SIGNALS
-from evenkeel.pressure.protocol import roster_of
+from evenkeel.pressure.protocol import watch_targets
 
 SOURCE = "node"
 _COLLECT_SECONDS = 60.0  # how long the watch waits for a collection
 
 
-class NodePressure:
+class DiskPressure:
     def __init__(self, parts: Parts, conditions: NodeConditions) -> None:
         self._node = parts.node
         self._runtime = parts.runtime
         self._make_driver = parts.make_driver
         self._intents = parts.intents
-        self._holdings = parts.holdings
+        self._pod_store = parts.pod_store
         self._clock = parts.clock
-        self.outcomes = Outcomes(SOURCE, parts, conditions)
+        self.outcomes = EvictionRecorder(SOURCE, parts, conditions)
         self._driver: Driver | None = None  # to find files with
-        self._watch: NodeWatch | None = None
+        self._watch: DiskWatch | None = None
         self._tree: Tree | None = None
 
     def open(self) -> None:
@@ -43,7 +43,7 @@ class NodePressure:
             one for one in config_thresholds(self._node.config) if one.signal not in MEMORY_SIGNALS
         )
         self._driver = self._make_driver()
-        self._watch = NodeWatch(
+        self._watch = DiskWatch(
             thresholds,
             settings_from(self._node.config),
             self.outcomes.state_before(thresholds),
@@ -74,9 +74,9 @@ class NodePressure:
         self._tree = tree
         if self._watch is None or self._driver is None:
             return
-        roster = roster_of(tree, self._holdings, self._driver, None)
+        roster = watch_targets(tree, self._pod_store, self._driver, None)
         pids = self._driver.files(roster.path).get("pids", "") if roster.path else ""
-        self._watch.follow(NodeRoster(roster.path, roster.members, pids.removesuffix(roster.path)))
+        self._watch.follow(DiskTargets(roster.path, roster.members, pids.removesuffix(roster.path)))
 
     def cleaned(self, uid: str) -> None:
         """The pod's directories and volumes are removed."""
@@ -109,7 +109,7 @@ class NodePressure:
     async def _collect_dead(self) -> None:
         """Logs of pods that are over, and whatever is left of pods that nobody knows."""
         for uid in await self._runtime.pods():
-            one = self._holdings.get(uid)
+            one = self._pod_store.get(uid)
             if one is None:
                 await self._runtime.remove(uid)
                 await self._runtime.remove_logs(uid)
@@ -120,7 +120,7 @@ class NodePressure:
 class _Reports:
     """From the watch's thread into the loop."""
 
-    def __init__(self, outcomes: Outcomes, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, outcomes: EvictionRecorder, loop: asyncio.AbstractEventLoop) -> None:
         self._outcomes = outcomes
         self._loop = loop
 

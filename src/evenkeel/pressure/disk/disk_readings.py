@@ -27,7 +27,7 @@ from evenkeel.policy.eviction.snapshot import (
     VolumeFigures,
 )
 from evenkeel.policy.pod_resources import pod_limits
-from evenkeel.pressure.protocol import Member
+from evenkeel.pressure.protocol import PodTarget
 from evenkeel.runtime.interface import Directories
 
 _SLICE_ENTRIES = 512  # some milliseconds
@@ -87,7 +87,7 @@ class Storage:
         self._between = between
         self._clock = clock
         self._known: dict[str, PodDisk] = {}  # by UID
-        self._limited: dict[str, tuple[Member, int]] = {}  # by UID, with the nearest limit
+        self._limited: dict[str, tuple[PodTarget, int]] = {}  # by UID, with the nearest limit
         self._spent_bytes = 0
         self._available_before: int | None = None
 
@@ -99,7 +99,7 @@ class Storage:
                 self._spent_bytes += max(self._available_before - available, 0)
             self._available_before = available
 
-    def follow(self, members: Iterable[Member]) -> None:
+    def follow(self, members: Iterable[PodTarget]) -> None:
         current = {member.uid: member for member in members}
         self._limited = {
             uid: (member, limit)
@@ -116,7 +116,7 @@ class Storage:
     def known(self, uid: str) -> PodDisk | None:
         return self._known.get(uid)
 
-    def due(self, leaving_out: Collection[str] = ()) -> Member | None:
+    def due(self, leaving_out: Collection[str] = ()) -> PodTarget | None:
         """Whose limits are to be looked at now, if anybody's."""
         now = self._clock()
         for uid, (member, limit) in self._limited.items():
@@ -136,7 +136,7 @@ class Storage:
                 return member
         return None
 
-    def measure(self, member: Member, until: float | None = None) -> PodDisk:
+    def measure(self, member: PodTarget, until: float | None = None) -> PodDisk:
         """Walks the pod now. After `until` what was counted so far is taken, or what was known, if that is more."""
         began = self._clock()
         directories = self._directories(member.pod)
@@ -211,11 +211,11 @@ def _disk(usage: Usage) -> DiskFigures:
     return DiskFigures(Amount(usage.used_bytes), Amount(usage.inodes))
 
 
-class NodeRoster(NamedTuple):
+class DiskTargets(NamedTuple):
     """Whom the watch has to know; never changed, handed over whole."""
 
     path: str = ""  # of the pods' cgroup
-    members: tuple[Member, ...] = ()
+    members: tuple[PodTarget, ...] = ()
     pids_top: str = ""  # before the paths of cgroups, where their pids.current is
 
 
@@ -223,7 +223,7 @@ class NodeReading:
     """`most_processes` is what the node was said to have, which may be less than the machine has."""
 
     def __init__(self, storage_path: str, images_path: str, most_processes: int, profile: Profile) -> None:
-        self.roster = NodeRoster()
+        self.roster = DiskTargets()
         self._storage_path = storage_path
         self._images_path = images_path
         self._most_processes = most_processes
@@ -268,7 +268,7 @@ class NodeReading:
         except (OSError, ValueError):
             return None
 
-    def pod(self, member: Member) -> PodFigures:
+    def pod(self, member: PodTarget) -> PodFigures:
         """Its processes; the disk is another's to tell."""
         count = self.process_count(member.path)
         return PodFigures(process_count=None if count is None else Amount(count))

@@ -29,12 +29,12 @@ from evenkeel.policy.eviction.snapshot import (
 from evenkeel.policy.eviction.thresholds import Threshold, threshold_amount
 from evenkeel.policy.eviction.usage import Resource, limit_exceeded, resource_of
 from evenkeel.pressure.decision_records import Step
-from evenkeel.pressure.disk.disk_readings import NodeReading, NodeRoster, Storage
-from evenkeel.pressure.disk.garbage_collection import Collected, Collecting, Collector, is_disk
-from evenkeel.pressure.disk.pending_disk import Leaving
+from evenkeel.pressure.disk.disk_readings import DiskTargets, NodeReading, Storage
+from evenkeel.pressure.disk.garbage_collection import Collected, Collector, GarbageCollection, is_disk
+from evenkeel.pressure.disk.pending_disk import PendingDisk
 from evenkeel.pressure.intents import Intent, Intents
-from evenkeel.pressure.protocol import Member
-from evenkeel.pressure.watch_thread import Patrol, Stopped
+from evenkeel.pressure.protocol import PodTarget
+from evenkeel.pressure.watch_thread import Stopped, WatchThread
 from evenkeel.runtime.interface import Directories
 
 THREAD = "evenkeel-disk"
@@ -56,7 +56,7 @@ class Measured(NamedTuple):
     pods: Mapping[str, PodFigures]  # by UID
 
 
-class Reports(Protocol):
+class DiskWatchSink(Protocol):
     """Whom the watch tells. Called in its thread; they must not keep it."""
 
     def evicting(self, uid: str, eviction: Eviction, at: float) -> None: ...
@@ -65,7 +65,7 @@ class Reports(Protocol):
     def noted(self, text: str) -> None: ...
 
 
-class NodeWatch:
+class DiskWatch:
     """`start` and `stop` it; `follow`, `cleaned` and `measure` are for the agent's loop."""
 
     def __init__(
@@ -81,27 +81,27 @@ class NodeWatch:
         collectors: Sequence[Collector],
         make_driver: Callable[[], Driver],
         intents: Intents,
-        reports: Reports,
+        reports: DiskWatchSink,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._thresholds = thresholds
         self._settings = settings
         self._state = state
         self._reading = NodeReading(storage_path, images_path, most_processes, settings.profile)
-        self._collecting = Collecting(collectors, self._reading.look)
+        self._collecting = GarbageCollection(collectors, self._reading.look)
         self._intents = intents
         self._reports = reports
         self._clock = clock
         self._storage = Storage(directories, os.stat(storage_path).st_dev, self._between)
-        self._leaving = Leaving()
-        self._roster = NodeRoster()
-        self._new_roster: NodeRoster | None = None
-        self._members: dict[str, Member] = {}
+        self._leaving = PendingDisk()
+        self._roster = DiskTargets()
+        self._new_roster: DiskTargets | None = None
+        self._members: dict[str, PodTarget] = {}
         self._met: tuple[Threshold, ...] = ()
         self._decided_at = 0.0
         self._asked: deque[Future[Measured]] = deque()
         self._wanted = threading.Event()
-        self._patrol = Patrol(
+        self._patrol = WatchThread(
             THREAD,
             "the watch over disk and processes",
             begin=self._begin,
@@ -122,7 +122,7 @@ class NodeWatch:
     def stop(self) -> None:
         self._patrol.stop()
 
-    def follow(self, roster: NodeRoster) -> None:
+    def follow(self, roster: DiskTargets) -> None:
         self._new_roster = roster
         self._wanted.set()
 
@@ -206,7 +206,7 @@ class NodeWatch:
         self._leaving.saw(node.nodefs, now)
         return node
 
-    def _figures(self, member: Member) -> PodFigures:
+    def _figures(self, member: PodTarget) -> PodFigures:
         figures = self._reading.pod(member)
         disk = self._storage.known(member.uid)
         return figures if disk is None else disk.figures(figures)
@@ -335,7 +335,7 @@ class NodeWatch:
         )
         self._collecting.a_pod_has_gone()
 
-    def _kill(self, member: Member, resource: Resource) -> None:
+    def _kill(self, member: PodTarget, resource: Resource) -> None:
         if resource is Resource.PIDS:
             with suppress(CgroupError):
                 self._patrol.driver.write(member.path, "pids.max", "0")  # none of them starts another one

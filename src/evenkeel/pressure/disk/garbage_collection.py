@@ -28,7 +28,7 @@ class Collected(NamedTuple):
     failure: str = ""
 
 
-class Collecting:
+class GarbageCollection:
     """Of one thread. `look` says how the node is now."""
 
     def __init__(self, collectors: Sequence[Collector], look: Callable[[], NodeFigures]) -> None:

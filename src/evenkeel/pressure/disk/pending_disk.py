@@ -19,7 +19,7 @@ class _Leaver:
         self.is_cleaned = False
 
 
-class Leaving:
+class PendingDisk:
     """Of one thread, but for `cleaned`. Times are those of one clock that only grows."""
 
     def __init__(self) -> None:

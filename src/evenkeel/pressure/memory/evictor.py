@@ -17,10 +17,10 @@ from evenkeel.policy.eviction.message import shortage_message
 from evenkeel.policy.eviction.usage import Resource, usage_by_part
 from evenkeel.pressure.decision_records import Step
 from evenkeel.pressure.intents import Intent, Intents
-from evenkeel.pressure.memory.mitigation import Relief
-from evenkeel.pressure.memory.pending_memory import Departures
-from evenkeel.pressure.memory.sampling import Figures
-from evenkeel.pressure.protocol import Evicting, Member, Reports, Roster
+from evenkeel.pressure.memory.mitigation import Mitigation
+from evenkeel.pressure.memory.pending_memory import PendingMemory
+from evenkeel.pressure.memory.sampling import MemorySampler
+from evenkeel.pressure.protocol import Evicting, MemoryWatchSink, PodTarget, WatchTargets
 
 
 class Reaper:
@@ -55,11 +55,11 @@ class Evictor:
 
     def __init__(
         self,
-        figures: Figures,
-        departures: Departures,
-        relief: Relief,
+        figures: MemorySampler,
+        departures: PendingMemory,
+        relief: Mitigation,
         intents: Intents,
-        reports: Reports,
+        reports: MemoryWatchSink,
         clock: Callable[[], float],
     ) -> None:
         self.under_way: dict[str, Evicting] = {}  # by UID, until the loop takes them out
@@ -70,8 +70,8 @@ class Evictor:
         self._reports = reports
         self._clock = clock
         self._reaper = Reaper()
-        self._roster = Roster()
-        self._members: dict[str, Member] = {}
+        self._roster = WatchTargets()
+        self._members: dict[str, PodTarget] = {}
 
     def start(self) -> None:
         self._reaper.start()
@@ -79,7 +79,7 @@ class Evictor:
     def stop(self) -> None:
         self._reaper.stop()
 
-    def follow(self, roster: Roster) -> None:
+    def follow(self, roster: WatchTargets) -> None:
         self._roster = roster
         self._members = {member.uid: member for member in roster.members}
 
@@ -93,13 +93,13 @@ class Evictor:
             return step, None
         return step, self._kill(victim, member, driver)
 
-    def _ask(self, victim: Eviction, member: Member, driver: Driver, now: float) -> None:
+    def _ask(self, victim: Eviction, member: PodTarget, driver: Driver, now: float) -> None:
         evicting = self.under_way[member.uid] = Evicting(member.uid, victim, self._clock())
         self._reports.evicting(evicting)
         self._departures.asked(member.uid, now, victim.grace_period_seconds)
         self._relief.goes(driver, member.path, now)
 
-    def _kill(self, victim: Eviction, member: Member, driver: Driver) -> float:
+    def _kill(self, victim: Eviction, member: PodTarget, driver: Driver) -> float:
         at = self._clock()
         self._intents.write(Intent(member.uid, victim.message, at))
         dying = Dying(_pids(member))
@@ -119,7 +119,7 @@ class Evictor:
         self._departures.killed(member, self._roster.version, sent_at)
         return sent_at
 
-    def _with_parts(self, step: Step, victim: Eviction, member: Member) -> tuple[Step, Eviction]:
+    def _with_parts(self, step: Step, victim: Eviction, member: PodTarget) -> tuple[Step, Eviction]:
         pods = list(step.snapshot.pods)
         place = next(place for place, seen in enumerate(pods) if seen.pod is victim.pod)
         pods[place] = self._figures.with_parts(pods[place], member)
@@ -131,5 +131,5 @@ class Evictor:
         return step._replace(snapshot=snapshot, decision=decision), victim
 
 
-def _pids(member: Member) -> set[int]:
+def _pids(member: PodTarget) -> set[int]:
     return {pid for _, directory in member.containers for pid in pids_of(directory)}

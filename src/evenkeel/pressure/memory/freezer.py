@@ -7,16 +7,16 @@ that second, its guard (`guarding`) thaws them; if that was killed too, the next
 from collections.abc import Iterable
 
 from evenkeel.cgroup.driver import CgroupError, Driver
-from evenkeel.pressure.guard_client import Guard
+from evenkeel.pressure.guard_client import GuardClient
 
 _MOST_SECONDS = 1.0
 _PAUSE_SECONDS = 1.0  # after that long, before it is used again
 
 
-class Brake:
+class Freezer:
     """For one thread."""
 
-    def __init__(self, guard: Guard | None = None) -> None:
+    def __init__(self, guard: GuardClient | None = None) -> None:
         self._guard = guard
         self.held: set[str] = set()  # paths of cgroups, as planned
         self._since: float | None = None

@@ -13,13 +13,13 @@ from evenkeel.errors import reason
 from evenkeel.host.memory_events import MemoryEventsWatch, parse_memory_events
 from evenkeel.host.psi import ArmedTrigger, Kind, Resource, Trigger, cgroup_file, node_file
 from evenkeel.host.v1_notifications import OomNotification, UsageThreshold
-from evenkeel.pressure.protocol import Roster
+from evenkeel.pressure.protocol import WatchTargets
 
 # Tasks that stood still for memory so long within any such window: it is time to look, whatever was expected.
 STALL = Trigger(Resource.MEMORY, Kind.SOME, 20_000, 500_000)
 
 
-class Wakers:
+class KernelTriggers:
     """For one thread, but `wake` is for all."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Wakers:
     def wake(self) -> None:
         os.eventfd_write(self._ours, 1)
 
-    def follow(self, roster: Roster, marks: Sequence[int]) -> bool:
+    def follow(self, roster: WatchTargets, marks: Sequence[int]) -> bool:
         """Listens for the pods' cgroup, and on v1 for its usage crossing one of `marks`. Whether that will be told."""
         self._drop_all()
         if not roster.directory:
@@ -102,7 +102,7 @@ class Wakers:
             before, self._ooms = self._ooms, self._count_ooms()
             self._is_oom |= self._ooms > before
 
-    def _add_usage(self, roster: Roster, mark: int) -> bool:
+    def _add_usage(self, roster: WatchTargets, mark: int) -> bool:
         try:
             source = UsageThreshold(roster.path, roster.directory, mark)
         except OSError as error:
@@ -112,7 +112,7 @@ class Wakers:
         self._epoll.register(source.fileno(), select.EPOLLIN | select.EPOLLET)
         return True
 
-    def _add_events(self, roster: Roster) -> None:
+    def _add_events(self, roster: WatchTargets) -> None:
         try:
             watch = MemoryEventsWatch()
             try:
@@ -135,7 +135,7 @@ class Wakers:
         except OSError:
             return self._ooms  # gone, or an old kernel
 
-    def _add_oom(self, roster: Roster) -> None:
+    def _add_oom(self, roster: WatchTargets) -> None:
         try:
             self._oom = OomNotification(roster.path, roster.directory)
         except OSError as error:

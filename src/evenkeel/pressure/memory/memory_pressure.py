@@ -18,13 +18,13 @@ from evenkeel.policy.eviction.message import readable
 from evenkeel.policy.eviction.thresholds import config_thresholds
 from evenkeel.policy.eviction.usage import Resource
 from evenkeel.pressure.decision_records import Step
-from evenkeel.pressure.eviction_recorder import NodeConditions, Outcomes
-from evenkeel.pressure.guard_client import Guard
+from evenkeel.pressure.eviction_recorder import EvictionRecorder, NodeConditions
+from evenkeel.pressure.guard_client import GuardClient
 from evenkeel.pressure.memory.freezer import thaw
-from evenkeel.pressure.memory.memory_watch import SWITCH_SECONDS, Watch
+from evenkeel.pressure.memory.memory_watch import SWITCH_SECONDS, MemoryWatch
 from evenkeel.pressure.memory.sampling import MEMORY_SIGNALS
 from evenkeel.pressure.memory.throttle import Throttle
-from evenkeel.pressure.protocol import Evicting, Member, Timing, roster_of
+from evenkeel.pressure.protocol import Evicting, PodTarget, Timing, watch_targets
 
 SOURCE = "memory"
 _THREADS = 4
@@ -38,19 +38,19 @@ class MemoryPressure:
         self._make_driver = parts.make_driver
         self._driver: Driver | None = None  # to find files with
         self._intents = parts.intents
-        self._holdings = parts.holdings
-        self._sync = parts.sync
-        self._telling = parts.telling
-        self.outcomes = Outcomes(SOURCE, parts, conditions)
-        self._guard = Guard(self._noted)
+        self._pod_store = parts.pod_store
+        self._pod_loop = parts.pod_loop
+        self._event_recorder = parts.event_recorder
+        self.outcomes = EvictionRecorder(SOURCE, parts, conditions)
+        self._guard = GuardClient(self._noted)
         self._throttle = Throttle(parts, self._guard)
         self._clock = parts.clock
         self._thresholds = tuple(
             one for one in config_thresholds(node.config) if one.signal in MEMORY_SIGNALS
         )
         self._settings = settings_from(node.config)._replace(local_storage_capacity_isolation=False)
-        self._watch: Watch | None = None
-        parts.sync.on_exit = self.settle
+        self._watch: MemoryWatch | None = None
+        parts.pod_loop.on_exit = self.settle
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tree: Tree | None = None
 
@@ -60,7 +60,7 @@ class MemoryPressure:
         """What a former agent's watch had decided, and nobody had written down: before anything else is done."""
         self._throttle.take_up()
         for uid, message, at in self._intents.found:
-            held = self._holdings.get(uid)
+            held = self._pod_store.get(uid)
             # Else the loop had taken it up, and died of that; or it was about what the pod was before it came back.
             if held is not None and held.life.verdict is None and held.life.accepted_at <= at:
                 self.outcomes.evict(uid, message, at)
@@ -85,7 +85,7 @@ class MemoryPressure:
         threads = ThreadPoolExecutor(_THREADS, "evenkeel", initializer=run_soon)
         self._loop.set_default_executor(threads)
         tidy_rarely()
-        self._watch = Watch(
+        self._watch = MemoryWatch(
             self._thresholds,
             self._settings,
             state,
@@ -116,7 +116,7 @@ class MemoryPressure:
         self._tree = tree
         if self._watch is not None and self._driver is not None:
             limit = self._node.pods_limits.memory_bytes
-            self._watch.follow(roster_of(tree, self._holdings, self._driver, limit))
+            self._watch.follow(watch_targets(tree, self._pod_store, self._driver, limit))
 
     def emptied(self, uid: str) -> None:
         """The pod's volumes in memory are."""
@@ -143,13 +143,13 @@ class MemoryPressure:
     def _stepped(self, step: Step, after: State, timing: Timing) -> None:
         self.outcomes.stepped(step, after, _plain_timing(timing))
 
-    def _back(self, member: Member, held_bytes: int, took_seconds: float) -> None:
-        held = self._holdings.get(member.uid)
+    def _back(self, member: PodTarget, held_bytes: int, took_seconds: float) -> None:
+        held = self._pod_store.get(member.uid)
         message = f"{readable(held_bytes, Resource.MEMORY)} came back within {took_seconds * 1000:.0f} ms"
         figures = {"bytes": held_bytes, "seconds": took_seconds}
         pod = held.pod if held is not None else None
-        self._telling.tell(NORMAL, "MemoryBack", message, pod, figures=figures)
-        self._sync.want_step()
+        self._event_recorder.record(NORMAL, "MemoryBack", message, pod, figures=figures)
+        self._pod_loop.want_step()
 
     def _reclaiming(self, expected_bytes: int, short_bytes: int) -> None:
         expected, short = (readable(amount, Resource.MEMORY) for amount in (expected_bytes, short_bytes))
@@ -157,18 +157,18 @@ class MemoryPressure:
             f"{short} are missing: taking back {expected} of files and caches from pods above their requests"
         )
         figures = {"expectedBytes": expected_bytes, "shortBytes": short_bytes}
-        self._telling.tell(NORMAL, "Reclaiming", message, figures=figures)
-        self._sync.want_step()
+        self._event_recorder.record(NORMAL, "Reclaiming", message, figures=figures)
+        self._pod_loop.want_step()
 
     def _holding(self, uids: tuple[str, ...]) -> None:
         for uid in uids:
-            held = self._holdings.get(uid)
+            held = self._pod_store.get(uid)
             if held is not None:
                 message = (
                     "next to no memory is left: the pod, above its request, stands still until more is back"
                 )
-                self._telling.tell(WARNING, "Held", message, held.pod)
-        self._sync.want_step()
+                self._event_recorder.record(WARNING, "Held", message, held.pod)
+        self._pod_loop.want_step()
 
 
 class _Reports:
@@ -184,7 +184,7 @@ class _Reports:
     def stepped(self, step: Step, after: State, timing: Timing) -> None:
         self._call(self._pressure._stepped, step, after, timing)  # noqa: SLF001
 
-    def back(self, member: Member, held_bytes: int, took_seconds: float) -> None:
+    def back(self, member: PodTarget, held_bytes: int, took_seconds: float) -> None:
         self._call(self._pressure._back, member, held_bytes, took_seconds)  # noqa: SLF001
 
     def reclaiming(self, expected_bytes: int, short_bytes: int) -> None:

@@ -25,15 +25,22 @@ from evenkeel.policy.eviction.polling_interval import (
 )
 from evenkeel.policy.eviction.thresholds import Signal, Threshold
 from evenkeel.pressure.decision_records import Step
-from evenkeel.pressure.guard_client import Guard
+from evenkeel.pressure.guard_client import GuardClient
 from evenkeel.pressure.intents import Intents
 from evenkeel.pressure.memory.evictor import Evictor
-from evenkeel.pressure.memory.kernel_triggers import Wakers
-from evenkeel.pressure.memory.mitigation import Relief
-from evenkeel.pressure.memory.pending_memory import Departures
-from evenkeel.pressure.memory.sampling import Figures, Look, Mark, marks_met, marks_of, really_left
-from evenkeel.pressure.protocol import Evicting, Reports, Roster, Timing
-from evenkeel.pressure.watch_thread import Patrol
+from evenkeel.pressure.memory.kernel_triggers import KernelTriggers
+from evenkeel.pressure.memory.mitigation import Mitigation
+from evenkeel.pressure.memory.pending_memory import PendingMemory
+from evenkeel.pressure.memory.sampling import (
+    ByteThreshold,
+    MemorySample,
+    MemorySampler,
+    byte_thresholds,
+    marks_met,
+    really_left,
+)
+from evenkeel.pressure.protocol import Evicting, MemoryWatchSink, Timing, WatchTargets
+from evenkeel.pressure.watch_thread import WatchThread
 
 THREAD = "evenkeel-memory"  # as top and /proc show it
 
@@ -54,7 +61,7 @@ _CROSSING_SECONDS = 0.02
 _AT_ONCE_SECONDS = 0.004  # in the first of it there is no pause between looks
 
 
-class Watch:
+class MemoryWatch:
     """`start` and `stop` it; `follow` and `emptied` are for the agent's loop."""
 
     def __init__(
@@ -65,9 +72,9 @@ class Watch:
         cpus: int,
         make_driver: Callable[[], Driver],
         intents: Intents,
-        reports: Reports,
+        reports: MemoryWatchSink,
         clock: Callable[[], float] = time.time,
-        guard: Guard | None = None,
+        guard: GuardClient | None = None,
     ) -> None:
         self._thresholds = thresholds
         self._settings = settings
@@ -76,22 +83,22 @@ class Watch:
         self._growth = fastest_growth(cpus)
         self._near_bytes = int(self._growth * _NEAR_SECONDS)
         self._reports = reports
-        self._wakers = Wakers()
-        self._figures = Figures(settings.profile)
-        self._departures = Departures(settings.profile, reports.back)
-        self._roster = Roster()
-        self._new_roster: Roster | None = None
-        self._marks: tuple[Mark, ...] = ()
+        self._wakers = KernelTriggers()
+        self._figures = MemorySampler(settings.profile)
+        self._departures = PendingMemory(settings.profile, reports.back)
+        self._roster = WatchTargets()
+        self._new_roster: WatchTargets | None = None
+        self._marks: tuple[ByteThreshold, ...] = ()
         self._is_told = False  # the kernel tells of crossings in the pods' cgroup
         self._met: tuple[Threshold, ...] = ()
         self._decided_at = 0.0
         self._left_then = 0  # of what was short, at the last decision
-        self._relief = Relief(self._figures, self._departures, make_driver, reports, guard)
+        self._relief = Mitigation(self._figures, self._departures, make_driver, reports, guard)
         self._evictor = Evictor(self._figures, self._departures, self._relief, intents, reports, clock)
         self._haste = Haste()
         self._hasty_until = 0.0
         self._crossing_until = 0.0
-        self._patrol = Patrol(
+        self._patrol = WatchThread(
             THREAD,
             "the watch over memory",
             begin=self._begin,
@@ -124,7 +131,7 @@ class Watch:
         self._figures.close()
         self._wakers.close()
 
-    def follow(self, roster: Roster) -> None:
+    def follow(self, roster: WatchTargets) -> None:
         self._new_roster = roster
         self._wakers.wake()
 
@@ -175,7 +182,7 @@ class Watch:
         self._relief.throttle(look, now)
         return self._wait_seconds(look, met, now)
 
-    def _looked(self, now: float) -> Look:
+    def _looked(self, now: float) -> MemorySample:
         """With what is on its way back; but volumes take a while to remove, and where next to nothing is left and
         nobody stands still for it the kernel would not wait for them."""
         returning = self._departures.returning_bytes(now)
@@ -185,7 +192,7 @@ class Watch:
             return self._figures.look(now, returning - in_volumes)
         return look
 
-    def _make_haste(self, look: Look, now: float) -> None:
+    def _make_haste(self, look: MemorySample, now: float) -> None:
         """The whole agent runs before others for as long as a hard threshold could be crossed in a moment: the rest of
         it must not keep the watch waiting, nor what is on its way back."""
         if any(left - mark.due_bytes < self._near_bytes for left, mark in really_left(self._marks, look)):
@@ -197,7 +204,7 @@ class Watch:
         elif self._haste.is_on and now >= self._hasty_until:
             self._haste.calm()
 
-    def _take_up(self, roster: Roster) -> None:
+    def _take_up(self, roster: WatchTargets) -> None:
         self._new_roster = None
         before, self._roster = self._roster, roster
         self._figures.follow(roster)
@@ -210,8 +217,8 @@ class Watch:
         _, snapshot = self._figures.snapshot(time.monotonic())
         ranking(Signal.ALLOCATABLE_MEMORY_AVAILABLE, snapshot, self._settings)
 
-    def _mark(self, look: Look) -> None:
-        self._marks = marks_of(self._thresholds, look)
+    def _mark(self, look: MemorySample) -> None:
+        self._marks = byte_thresholds(self._thresholds, look)
         limit = self._roster.limit_bytes
         of_pods = [
             limit - mark.due_bytes
@@ -224,7 +231,7 @@ class Watch:
 
     # When to decide
 
-    def _is_due(self, met: tuple[Threshold, ...], look: Look, now: float) -> bool:
+    def _is_due(self, met: tuple[Threshold, ...], look: MemorySample, now: float) -> bool:
         if met != self._met:
             return True
         since = now - self._decided_at
@@ -243,7 +250,7 @@ class Watch:
     def _seen_at(self) -> list[float]:
         return [self._state.pressure_seen[one] for one in self._state.conditions]
 
-    def _left(self, met: tuple[Threshold, ...], look: Look) -> tuple[int, int]:
+    def _left(self, met: tuple[Threshold, ...], look: MemorySample) -> tuple[int, int]:
         """What is left of the shortest, and what should be."""
         return min(
             ((mark.available(look) or 0), mark.due_bytes)
@@ -251,7 +258,7 @@ class Watch:
             if mark.threshold in met and mark.threshold.hard
         )
 
-    def _wait_seconds(self, look: Look, met: tuple[Threshold, ...], now: float) -> float:
+    def _wait_seconds(self, look: MemorySample, met: tuple[Threshold, ...], now: float) -> float:
         if self._relief.is_holding or (self._departures.is_any_killed and look.returning_bytes):
             return _DEPARTING_SECONDS
         distances = []
@@ -323,7 +330,7 @@ class Watch:
         self._reports.stepped(step, after, Timing(began, sent_at))
         return True
 
-    def _outrun(self, now: float, look: Look) -> None:
+    def _outrun(self, now: float, look: MemorySample) -> None:
         """The kernel's own killer acts: what we would have done at this moment is kept beside what it did (E12)."""
         out = self._departures.no_candidates()
         _, snapshot = self._figures.snapshot(now, out, look.returning_bytes)

@@ -13,18 +13,24 @@ from evenkeel.cgroup.driver import CgroupError, Driver
 from evenkeel.cgroup.tree import Version
 from evenkeel.host.protection import run_soon
 from evenkeel.policy.eviction.mitigations import Trend, can_take_back, has_to_be_held, is_loose, is_tight
-from evenkeel.pressure.guard_client import Guard
-from evenkeel.pressure.memory.freezer import Brake
-from evenkeel.pressure.memory.pending_memory import Departures
-from evenkeel.pressure.memory.sampling import Figures, Look, Mark, is_really_short, really_left
-from evenkeel.pressure.protocol import Member, Reports, Roster
+from evenkeel.pressure.guard_client import GuardClient
+from evenkeel.pressure.memory.freezer import Freezer
+from evenkeel.pressure.memory.pending_memory import PendingMemory
+from evenkeel.pressure.memory.sampling import (
+    ByteThreshold,
+    MemorySample,
+    MemorySampler,
+    is_really_short,
+    really_left,
+)
+from evenkeel.pressure.protocol import MemoryWatchSink, PodTarget, WatchTargets
 
 log = logging.getLogger(__name__)
 
 _RECLAIM, _EMPTY = "memory.reclaim", "memory.force_empty"
 
 
-class Hands:
+class Reclaimer:
     """For one thread; the work is done by another. Paths are those of cgroups, as planned."""
 
     def __init__(self, make_driver: Callable[[], Driver]) -> None:
@@ -72,29 +78,29 @@ _RECLAIM_AGAIN_SECONDS = 5.0  # after it did not help
 _THROTTLE_SECONDS = 0.05
 
 
-class Relief:
+class Mitigation:
     """Of the watch's thread, but for `start` and `stop`."""
 
     def __init__(
         self,
-        figures: Figures,
-        departures: Departures,
+        figures: MemorySampler,
+        departures: PendingMemory,
         make_driver: Callable[[], Driver],
-        reports: Reports,
-        guard: Guard | None = None,
+        reports: MemoryWatchSink,
+        guard: GuardClient | None = None,
     ) -> None:
         self._figures = figures
         self._departures = departures
         self._reports = reports
-        self._roster = Roster()
-        self._marks: tuple[Mark, ...] = ()
-        self._hands = Hands(make_driver)
+        self._roster = WatchTargets()
+        self._marks: tuple[ByteThreshold, ...] = ()
+        self._hands = Reclaimer(make_driver)
         self._reclaiming_since: float | None = None
         self._no_reclaim_before = 0.0
         self._trend = Trend()  # of what the pods use and could not give back at once
         self._left_before = 0  # at the last look
         self._came_at = 0.0  # when that had last become more
-        self._brake = Brake(guard)
+        self._brake = Freezer(guard)
         self._throttled: dict[str, int] = {}  # by UID, at so many bytes
         self._no_throttle_before = 0.0
 
@@ -108,7 +114,7 @@ class Relief:
         """Nobody is left standing still."""
         self._brake.release(driver, now)
 
-    def follow(self, roster: Roster, marks: tuple[Mark, ...]) -> None:
+    def follow(self, roster: WatchTargets, marks: tuple[ByteThreshold, ...]) -> None:
         self._roster, self._marks = roster, marks
 
     def goes(self, driver: Driver, path: str, now: float) -> None:
@@ -118,14 +124,14 @@ class Relief:
 
     # Taking back
 
-    def looked(self, look: Look, now: float) -> None:
+    def looked(self, look: MemorySample, now: float) -> None:
         self._trend.note(now, look.root.usage_bytes - look.root.droppable_bytes)
 
     def enough(self) -> None:
         """Nothing is short, so nothing has to be taken back."""
         self._reclaiming_since = None
 
-    def reclaims(self, left: int, due: int, look: Look, now: float) -> bool:
+    def reclaims(self, left: int, due: int, look: MemorySample, now: float) -> bool:
         """Whether what is short may soon be there because the kernel is taking it back: files that are yet to be
         written, and its own caches. Not where there is no time for it, and not soon again if it did not help."""
         if self._departures.is_any_killed or left < due // 2:
@@ -170,10 +176,10 @@ class Relief:
     def can_hold(self, now: float) -> bool:
         return self._brake.can_hold(now)
 
-    def is_tight(self, look: Look) -> bool:
+    def is_tight(self, look: MemorySample) -> bool:
         return any(is_tight(left, mark.due_bytes) for left, mark in really_left(self._marks, look))
 
-    def hold(self, driver: Driver, look: Look, now: float) -> None:
+    def hold(self, driver: Driver, look: MemorySample, now: float) -> None:
         """While somebody goes: until more is back, or it has been long enough. Where nobody may go, nothing would come
         back for which to wait."""
         if not self._brake.is_holding and not (self._departures.is_any_killed and self.is_tight(look)):
@@ -190,7 +196,7 @@ class Relief:
 
     # Being throttled
 
-    def throttle(self, look: Look, now: float) -> None:
+    def throttle(self, look: MemorySample, now: float) -> None:
         """While somebody goes for want of memory and it is still short; on cgroup v2, where the kernel makes them
         wait."""
         is_any = self._departures.is_any(now)
@@ -210,7 +216,7 @@ class Relief:
             self._throttled = self._throttled | more
             self._reports.throttling(self._throttled)
 
-    def _grown(self, reserve_bytes: int) -> list[tuple[Member, int]]:
+    def _grown(self, reserve_bytes: int) -> list[tuple[PodTarget, int]]:
         """Those who have to be held, with what they use; who leaves already need not be."""
         leaving = self._departures.uids()
         usages = self._figures.usages()

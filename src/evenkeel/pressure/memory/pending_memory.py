@@ -6,7 +6,7 @@ from collections.abc import Callable
 from evenkeel.api.config import Profile
 from evenkeel.cgroup.tree import Version
 from evenkeel.host.memory_reading import CgroupMemory
-from evenkeel.pressure.protocol import Member
+from evenkeel.pressure.protocol import PodTarget
 
 _STUCK_SECONDS = 1.0  # nothing came back for so long: it is not to be counted on
 # For the agent's loop to empty volumes that hold memory: nothing comes back until it does.
@@ -16,7 +16,7 @@ _SOFT_SPARE_SECONDS = 2.0  # beyond its grace, until a pod that was asked to end
 
 
 class _Departure:
-    def __init__(self, member: Member, version: Version, now: float) -> None:
+    def __init__(self, member: PodTarget, version: Version, now: float) -> None:
         self.member = member
         self.since = now
         self.held_bytes = 0  # at first
@@ -73,10 +73,10 @@ class _Departure:
             self.file = None
 
 
-class Departures:
+class PendingMemory:
     """`on_back` is told of each that gave its memory back, with the bytes it held and the seconds it took."""
 
-    def __init__(self, profile: Profile, on_back: Callable[[Member, int, float], None]) -> None:
+    def __init__(self, profile: Profile, on_back: Callable[[PodTarget, int, float], None]) -> None:
         self._profile = profile
         self._on_back = on_back
         self._killed: dict[str, _Departure] = {}
@@ -87,7 +87,7 @@ class Departures:
         # Part of what was last found returning: it is back only when volumes are emptied.
         self.in_volumes_bytes = 0
 
-    def killed(self, member: Member, version: Version, now: float) -> None:
+    def killed(self, member: PodTarget, version: Version, now: float) -> None:
         self._asked.pop(member.uid, None)
         self._there.add(member.uid)
         self._killed[member.uid] = departure = _Departure(member, version, now)

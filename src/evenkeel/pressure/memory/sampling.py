@@ -19,14 +19,14 @@ from evenkeel.policy.eviction.snapshot import (
     Snapshot,
 )
 from evenkeel.policy.eviction.thresholds import Signal, Threshold, threshold_amount
-from evenkeel.pressure.protocol import Member, Roster
+from evenkeel.pressure.protocol import PodTarget, WatchTargets
 
 _NOTHING = Reading(0, 0, 0, 0)
 _UNKNOWN = PodFigures()
 _EXACT = 4  # pods of each class whose cache is looked at, at least: the victim and those after it
 
 
-class Look(NamedTuple):
+class MemorySample(NamedTuple):
     """The node at one moment, cheaply. `returning_bytes` is counted as available in both figures."""
 
     at: float
@@ -36,11 +36,11 @@ class Look(NamedTuple):
     returning_bytes: int = 0
 
 
-class Figures:
+class MemorySampler:
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
         self._node = NodeMemory(profile)
-        self._roster = Roster()
+        self._roster = WatchTargets()
         self._root: CgroupMemory | None = None
         self._pods: dict[str, CgroupMemory] = {}  # by UID
         self.readings: dict[str, Reading] = {}  # by UID, of the last snapshot
@@ -48,7 +48,7 @@ class Figures:
         self._held_bytes = 0  # cache that memory.min keeps from being dropped, when all pods were last read
         self._droppable_then = 0
 
-    def follow(self, roster: Roster) -> None:
+    def follow(self, roster: WatchTargets) -> None:
         before, self._roster = self._roster, roster
         if roster.directory != before.directory or self._root is None:
             self._close_root()
@@ -65,7 +65,7 @@ class Figures:
         self._pods.clear()
         self._node.close()
 
-    def look(self, now: float, returning_bytes: int = 0) -> Look:
+    def look(self, now: float, returning_bytes: int = 0) -> MemorySample:
         root = self._root_reading()
         held = 0
         if self._has_protected:
@@ -75,7 +75,7 @@ class Figures:
 
     def snapshot(
         self, now: float, leaving_out: Collection[str] = (), returning_bytes: int = 0
-    ) -> tuple[Look, Snapshot]:
+    ) -> tuple[MemorySample, Snapshot]:
         """Every pod but those of the UIDs in `leaving_out`, each read now.
 
         What a pod uses with its cache is quickly read, and the cache takes longer: it is looked at where it matters,
@@ -130,7 +130,7 @@ class Figures:
     ) -> dict[str, Reading]:
         """Of each class those who use the most over their request, with their cache: enough of them that nobody else,
         cache included, uses more. It is the class that the ranking asks about first, or the priority."""
-        groups: dict[object, list[tuple[int, Member]]] = {}
+        groups: dict[object, list[tuple[int, PodTarget]]] = {}
         for member in self._roster.members:
             used = usages[member.uid]
             if used is not None and used > member.request_bytes and member.uid not in leaving_out:
@@ -148,7 +148,7 @@ class Figures:
                     exact.append(reading.working_set_bytes(self._profile) - member.request_bytes)
         return readings
 
-    def _usage_bytes(self, member: Member) -> int | None:
+    def _usage_bytes(self, member: PodTarget) -> int | None:
         try:
             file = self._pods.get(member.uid) or self._opened(member)
             return file.usage_bytes()
@@ -156,7 +156,7 @@ class Figures:
             self._forget(member)
             return None
 
-    def pod(self, member: Member) -> Reading | None:
+    def pod(self, member: PodTarget) -> Reading | None:
         """None if its cgroup is not there."""
         try:
             return (self._pods.get(member.uid) or self._opened(member)).read()
@@ -164,15 +164,15 @@ class Figures:
             self._forget(member)
             return None
 
-    def _opened(self, member: Member) -> CgroupMemory:
+    def _opened(self, member: PodTarget) -> CgroupMemory:
         file = self._pods[member.uid] = CgroupMemory(member.directory, self._roster.version)
         return file
 
-    def _forget(self, member: Member) -> None:
+    def _forget(self, member: PodTarget) -> None:
         if file := self._pods.pop(member.uid, None):
             file.close()
 
-    def with_parts(self, seen: PodSnapshot, member: Member) -> PodSnapshot:
+    def with_parts(self, seen: PodSnapshot, member: PodTarget) -> PodSnapshot:
         """The pod with the figures of each of its containers."""
         if seen.stats is None:
             return seen
@@ -191,15 +191,15 @@ class Figures:
                 file.close()
         return seen._replace(stats=seen.stats._replace(containers=tuple(parts)))
 
-    def _looked(self, now: float, root: Reading, held: int, returning_bytes: int) -> Look:
+    def _looked(self, now: float, root: Reading, held: int, returning_bytes: int) -> MemorySample:
         node = _with(self._node.read(), returning_bytes - held)
         if not self._roster.limit_bytes or self._root is None:
-            return Look(now, node, None, root, returning_bytes)
+            return MemorySample(now, node, None, root, returning_bytes)
         used = root.working_set_bytes(self._profile)
         if self._profile is Profile.DOCUMENTS:
             used += min(held, root.droppable_bytes)
         pods = _figures(self._roster.limit_bytes, used - returning_bytes)
-        return Look(now, node, pods, root, returning_bytes)
+        return MemorySample(now, node, pods, root, returning_bytes)
 
     def _root_reading(self) -> Reading:
         if self._root is None:
@@ -228,7 +228,7 @@ class Figures:
             self._root = None
 
 
-def _held(member: Member, reading: Reading) -> int:
+def _held(member: PodTarget, reading: Reading) -> int:
     """The cache that its memory.min keeps from whoever is short of memory."""
     return max(reading.droppable_bytes - max(reading.usage_bytes - member.min_bytes, 0), 0)
 
@@ -248,17 +248,17 @@ def _with(figures: MemoryFigures, more_bytes: int) -> MemoryFigures:
 MEMORY_SIGNALS = (Signal.MEMORY_AVAILABLE, Signal.ALLOCATABLE_MEMORY_AVAILABLE)
 
 
-class Mark(NamedTuple):
+class ByteThreshold(NamedTuple):
     threshold: Threshold
     due_bytes: int  # below this it is crossed
     over_bytes: int  # below this, once crossed, it is not over: with the minimum reclaim
 
-    def available(self, look: Look) -> int | None:
+    def available(self, look: MemorySample) -> int | None:
         figures = _of(self.threshold.signal, look)
         return None if figures is None else figures.available_bytes
 
 
-def marks_of(thresholds: Iterable[Threshold], look: Look) -> tuple[Mark, ...]:
+def byte_thresholds(thresholds: Iterable[Threshold], look: MemorySample) -> tuple[ByteThreshold, ...]:
     """Of those whose signal is known here. A percentage is of the capacity, which does not change between looks."""
     marks = []
     for threshold in thresholds:
@@ -268,11 +268,13 @@ def marks_of(thresholds: Iterable[Threshold], look: Look) -> tuple[Mark, ...]:
             due = threshold_amount(threshold.value, capacity)
             least = threshold.min_reclaim
             over = due + (threshold_amount(least, capacity) if least is not None else 0)
-            marks.append(Mark(threshold, due, over))
+            marks.append(ByteThreshold(threshold, due, over))
     return tuple(marks)
 
 
-def marks_met(marks: Iterable[Mark], look: Look, unresolved: Collection[Threshold]) -> tuple[Threshold, ...]:
+def marks_met(
+    marks: Iterable[ByteThreshold], look: MemorySample, unresolved: Collection[Threshold]
+) -> tuple[Threshold, ...]:
     """Those that `look` is below."""
     found = []
     for mark in marks:
@@ -283,7 +285,7 @@ def marks_met(marks: Iterable[Mark], look: Look, unresolved: Collection[Threshol
     return tuple(found)
 
 
-def really_left(marks: Iterable[Mark], look: Look) -> list[tuple[int, Mark]]:
+def really_left(marks: Iterable[ByteThreshold], look: MemorySample) -> list[tuple[int, ByteThreshold]]:
     """Of what has a hard threshold, without what is on its way back."""
     return [
         (available - look.returning_bytes, mark)
@@ -292,7 +294,7 @@ def really_left(marks: Iterable[Mark], look: Look) -> list[tuple[int, Mark]]:
     ]
 
 
-def is_really_short(marks: Iterable[Mark], look: Look) -> bool:
+def is_really_short(marks: Iterable[ByteThreshold], look: MemorySample) -> bool:
     """Whether a threshold is crossed without what is on its way back."""
     return any(
         available - look.returning_bytes < mark.over_bytes
@@ -301,5 +303,5 @@ def is_really_short(marks: Iterable[Mark], look: Look) -> bool:
     )
 
 
-def _of(signal: Signal, look: Look) -> MemoryFigures | None:
+def _of(signal: Signal, look: MemorySample) -> MemoryFigures | None:
     return look.node if signal is Signal.MEMORY_AVAILABLE else look.pods

@@ -13,7 +13,7 @@ from evenkeel.runtime.cri import cri_pb2 as pb
 from evenkeel.runtime.cri import cri_status
 from evenkeel.runtime.cri import tasks_pb2 as tasks
 from evenkeel.runtime.cri.configs import resources
-from evenkeel.runtime.cri.container_table import Kept, Table
+from evenkeel.runtime.cri.container_table import ContainerTable, CriContainer
 from evenkeel.runtime.cri.cri_connection import CallFailed, Connection, RuntimeAway
 from evenkeel.runtime.interface import Attempt, Exit
 from evenkeel.runtime.paths import StatePaths
@@ -29,7 +29,7 @@ class Endings:
         self._paths = paths
         self._kill = kill
 
-    async def exit_of(self, kept: Kept, connection: Connection) -> Exit | None:
+    async def exit_of(self, kept: CriContainer, connection: Connection) -> Exit | None:
         """None if it runs after all. Nothing says when a runtime has taken note of a death: it is asked again."""
         wait = _FIRST_WAIT_SECONDS
         died_at = 0.0
@@ -57,7 +57,7 @@ class Endings:
             await asyncio.sleep(wait)
             wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
 
-    async def _exit_of_lost(self, kept: Kept) -> Exit:
+    async def _exit_of_lost(self, kept: CriContainer) -> Exit:
         """The runtime has lost it, and could not end it any more: it ends by its cgroup, before another is started."""
         if kept.cgroup:
             with suppress(CgroupError):
@@ -73,12 +73,12 @@ _SECONDS = 30.0
 class Updates:
     """`has` says which cgroup files this kernel has."""
 
-    def __init__(self, table: Table, version: Version, has: Callable[[str], bool]) -> None:
+    def __init__(self, table: ContainerTable, version: Version, has: Callable[[str], bool]) -> None:
         self._table = table
         self._version = version
         self._has = has
         self._wanted: dict[Attempt, tuple[Setting, ...]] = {}
-        self._telling: set[Attempt] = set()
+        self._event_recorder: set[Attempt] = set()
 
     def want(self, attempt: Attempt, settings: tuple[Setting, ...]) -> None:
         self._wanted[attempt] = settings
@@ -88,9 +88,9 @@ class Updates:
 
     async def tell(self, attempt: Attempt, connection: Connection) -> None:
         """The last that was wanted, one call at a time; where the runtime is away, it stays wanted."""
-        if attempt in self._telling:
+        if attempt in self._event_recorder:
             return
-        self._telling.add(attempt)
+        self._event_recorder.add(attempt)
         try:
             while attempt in self._wanted:
                 await self._tell(attempt, connection)
@@ -102,7 +102,7 @@ class Updates:
             if kept is not None and kept.runs and not error.is_not_found:
                 log.warning("container %s: the runtime did not take note: %s", attempt.container, error)
         finally:
-            self._telling.discard(attempt)
+            self._event_recorder.discard(attempt)
 
     async def _tell(self, attempt: Attempt, connection: Connection) -> None:
         settings = self._wanted[attempt]

@@ -12,7 +12,7 @@ from evenkeel.runtime.procfs import Process, start_ticks
 _SHORTEST_ID = 12  # as people see them
 
 
-class Kept:
+class CriContainer:
     """One container. `cgroup` is the plan's path of its cgroup, empty where it is not known."""
 
     __slots__ = ("cgroup", "ended", "id", "layer", "log", "pidfd", "record")
@@ -44,37 +44,37 @@ class Kept:
         return self.id[:_SHORTEST_ID]
 
 
-class Table:
+class ContainerTable:
     """`on_end` is told when the first process of a container that runs has ended."""
 
-    def __init__(self, on_end: Callable[[Kept], None]) -> None:
-        self._kept: dict[Attempt, Kept] = {}
-        self._by_id: dict[str, Kept] = {}
+    def __init__(self, on_end: Callable[[CriContainer], None]) -> None:
+        self._kept: dict[Attempt, CriContainer] = {}
+        self._by_id: dict[str, CriContainer] = {}
         self._on_end = on_end
 
-    def __iter__(self) -> Iterator[Kept]:
+    def __iter__(self) -> Iterator[CriContainer]:
         return iter(tuple(self._kept.values()))
 
-    def get(self, attempt: Attempt) -> Kept | None:
+    def get(self, attempt: Attempt) -> CriContainer | None:
         return self._kept.get(attempt)
 
-    def by_id(self, id_: str) -> Kept | None:
+    def by_id(self, id_: str) -> CriContainer | None:
         return self._by_id.get(id_)
 
-    def put(self, kept: Kept) -> None:
+    def put(self, kept: CriContainer) -> None:
         self._kept[kept.attempt] = kept
         self._by_id[kept.id] = kept
         if kept.runs:
             self._watch(kept)
 
-    def pop(self, attempt: Attempt) -> Kept | None:
+    def pop(self, attempt: Attempt) -> CriContainer | None:
         kept = self._kept.pop(attempt, None)
         if kept is not None:
             self._by_id.pop(kept.id, None)
             self._unwatch(kept)
         return kept
 
-    def end(self, kept: Kept, exit_: Exit) -> bool:
+    def end(self, kept: CriContainer, exit_: Exit) -> bool:
         """Whether that is news."""
         if not kept.runs:
             return False
@@ -84,7 +84,7 @@ class Table:
             kept.ended.set_result(None)
         return True
 
-    def end_of(self, kept: Kept) -> "asyncio.Future[None]":
+    def end_of(self, kept: CriContainer) -> "asyncio.Future[None]":
         if kept.ended is None:
             kept.ended = asyncio.get_running_loop().create_future()
             if not kept.runs:
@@ -102,7 +102,7 @@ class Table:
         for kept in self._kept.values():
             self._unwatch(kept)
 
-    def _watch(self, kept: Kept) -> None:
+    def _watch(self, kept: CriContainer) -> None:
         """Its end is heard of from the kernel: no runtime tells as soon, and some do not tell at all."""
         process = kept.record.process
         if process is None or kept.pidfd >= 0:
@@ -119,11 +119,11 @@ class Table:
             return
         asyncio.get_running_loop().add_reader(kept.pidfd, self._heard, kept)
 
-    def _heard(self, kept: Kept) -> None:
+    def _heard(self, kept: CriContainer) -> None:
         self._unwatch(kept)
         self._on_end(kept)
 
-    def _unwatch(self, kept: Kept) -> None:
+    def _unwatch(self, kept: CriContainer) -> None:
         if kept.pidfd >= 0:
             asyncio.get_running_loop().remove_reader(kept.pidfd)
             os.close(kept.pidfd)
@@ -136,7 +136,7 @@ _CONTAINER = "container"
 _SANDBOX = "sandbox"
 
 
-def note_container(kept: Kept, paths: StatePaths) -> None:
+def note_container(kept: CriContainer, paths: StatePaths) -> None:
     pid, ticks = kept.record.process or (0, 0)
     note = {
         "id": kept.id,
@@ -155,7 +155,7 @@ def note_sandbox(uid: str, cgroup: str, paths: StatePaths) -> None:
     _write(paths.pod(uid), _SANDBOX, {"cgroup": cgroup})
 
 
-def every_container(paths: StatePaths) -> Iterator[Kept]:
+def every_container(paths: StatePaths) -> Iterator[CriContainer]:
     """The containers that ran when somebody last looked. Which of them still do, the runtime tells."""
     for key in every_attempt(paths):
         value = read_json(paths.attempt(*key), _CONTAINER)
@@ -164,7 +164,9 @@ def every_container(paths: StatePaths) -> Iterator[Kept]:
         try:
             process = Process(int(value["pid"]), int(value["ticks"]))
             record = Record(Attempt(*key), process, float(value["started_at"]), id=str(value["name"]))
-            yield Kept(str(value["id"]), record, str(value["cgroup"]), str(value["layer"]), str(value["log"]))
+            yield CriContainer(
+                str(value["id"]), record, str(value["cgroup"]), str(value["layer"]), str(value["log"])
+            )
         except (KeyError, TypeError, ValueError):
             continue
 

@@ -23,15 +23,15 @@ from evenkeel.errors import EvenkeelError
 from evenkeel.host.oom_scores import runtime_process
 from evenkeel.policy.admission import Refusal
 from evenkeel.runtime import base_runtime, volumes
-from evenkeel.runtime.base_runtime import Ground
+from evenkeel.runtime.base_runtime import BaseRuntime
 from evenkeel.runtime.cri import container_table, cri_images, cri_status
 from evenkeel.runtime.cri import cri_pb2 as pb
 from evenkeel.runtime.cri.configs import STATE, attempt_of
 from evenkeel.runtime.cri.container_calls import Endings, Updates, is_removed
 from evenkeel.runtime.cri.container_start import Starts
-from evenkeel.runtime.cri.container_table import Kept, Table
+from evenkeel.runtime.cri.container_table import ContainerTable, CriContainer
 from evenkeel.runtime.cri.cri_connection import CallFailed, RuntimeAway
-from evenkeel.runtime.cri.runtime_link import Presence
+from evenkeel.runtime.cri.runtime_link import RuntimeLink
 from evenkeel.runtime.cri.sandboxes import Sandboxes
 from evenkeel.runtime.interface import (
     Attempt,
@@ -60,7 +60,7 @@ _OUTPUT_BYTES = 4096
 _ROTATION_SECONDS = 10.0
 
 
-class CriRuntime(Ground):
+class CriRuntime(BaseRuntime):
     """Containers of the runtime that listens at `endpoint`."""
 
     def __init__(
@@ -74,7 +74,7 @@ class CriRuntime(Ground):
     ) -> None:
         super().__init__(state_directory, make_driver, config, _THREADS, allocatable_memory_bytes)
         self._endpoint = endpoint
-        self._table = Table(lambda kept: self._keep(self._ended(kept)))
+        self._table = ContainerTable(lambda kept: self._keep(self._ended(kept)))
         self._starting: dict[Attempt, asyncio.Task[Record]] = {}
         self._endings = Endings(self._paths, self._killed)
         self._ending: set[Attempt] = set()
@@ -89,7 +89,7 @@ class CriRuntime(Ground):
     async def open(self) -> None:
         self._make_directories()
         self._driver = self._make_driver()
-        self._presence = Presence(self._endpoint, self._driver.naming, self._look, self._changed)
+        self._presence = RuntimeLink(self._endpoint, self._driver.naming, self._look, self._changed)
         self._connection = self._presence.connection
         self._updates = Updates(self._table, self._driver.version, self._has)
         self._sandboxes = Sandboxes(self._connection, self._paths, self._look)
@@ -203,7 +203,7 @@ class CriRuntime(Ground):
                 hint="it waits for a device or a network filesystem, or the container runtime hangs",
             )
 
-    async def _ask_to_stop(self, kept: Kept, grace_seconds: float) -> None:
+    async def _ask_to_stop(self, kept: CriContainer, grace_seconds: float) -> None:
         """Through the runtime, which knows the signal that the image wants; where it does not answer, by ourselves."""
         whole = -int(-grace_seconds // 1)
         request = pb.StopContainerRequest(container_id=kept.id, timeout=whole)
@@ -307,7 +307,7 @@ class CriRuntime(Ground):
                 if kept.runs and kept.log:
                     await self._rotate(kept)
 
-    async def _rotate(self, kept: Kept) -> None:
+    async def _rotate(self, kept: CriContainer) -> None:
         rotated = await self._in_thread(partial(cri_status.rotate, kept.log, self._limits))
         if rotated is None:
             return
@@ -371,7 +371,7 @@ class CriRuntime(Ground):
         finally:
             self._removing.discard(uid)
 
-    async def _seen(self, id_: str, attempt: Attempt) -> Kept | None:
+    async def _seen(self, id_: str, attempt: Attempt) -> CriContainer | None:
         assert self._presence.said is not None
         return await cri_status.seen(self._connection, id_, attempt, self._paths, self._presence.said.name)
 
@@ -402,7 +402,7 @@ class CriRuntime(Ground):
 
     # Ends
 
-    async def _ended(self, kept: Kept) -> None:
+    async def _ended(self, kept: CriContainer) -> None:
         """Its first process has ended, or the runtime says so, or has lost it: how it ended."""
         if kept.attempt in self._ending or not kept.runs:
             return

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from evenkeel.runtime.cri import cri_pb2 as pb
 from evenkeel.runtime.cri.configs import MESSAGE_POLICY
-from evenkeel.runtime.cri.container_table import Kept, note_container
+from evenkeel.runtime.cri.container_table import CriContainer, note_container
 from evenkeel.runtime.cri.cri_connection import CallFailed, Connection, RuntimeAway
 from evenkeel.runtime.interface import UNKNOWN_EXIT, Attempt, Exit, Launch, Record
 from evenkeel.runtime.log_reading import termination_message
@@ -82,7 +82,7 @@ _OOM_KILLED = "OOMKilled"
 
 async def seen(
     connection: Connection, id_: str, attempt: Attempt, paths: StatePaths, runtime: str
-) -> Kept | None:
+) -> CriContainer | None:
     """The container as the runtime has it now, noted down; None if it does not have it. Raises RuntimeAway."""
     try:
         answer = await connection.ask(
@@ -97,7 +97,7 @@ async def seen(
     status, (pid, cgroup) = answer.status, whereabouts(answer.info)
     process = process_at(pid) if pid else None
     record = Record(attempt, process, status.started_at / _NANOSECONDS, id=f"{runtime}://{id_}")
-    kept = Kept(id_, record, cgroup, written_layer(pid) if process else "", status.log_path)
+    kept = CriContainer(id_, record, cgroup, written_layer(pid) if process else "", status.log_path)
     if status.state == pb.ContainerState.CONTAINER_EXITED:
         kept.record = record._replace(exit=exit_of(kept, status, paths))
     else:
@@ -105,7 +105,7 @@ async def seen(
     return kept
 
 
-def exit_of(kept: Kept, status: pb.ContainerStatus, paths: StatePaths) -> Exit:
+def exit_of(kept: CriContainer, status: pb.ContainerStatus, paths: StatePaths) -> Exit:
     """Blocks for a moment."""
     code = status.exit_code
     number = code - _SIGNALLED if _SIGNALLED < code <= _SIGNALLED + _SIGNALS else 0
@@ -121,17 +121,17 @@ def exit_of(kept: Kept, status: pb.ContainerStatus, paths: StatePaths) -> Exit:
     )
 
 
-def unknown_exit(kept: Kept, why: str) -> Exit:
+def unknown_exit(kept: CriContainer, why: str) -> Exit:
     return Exit(UNKNOWN_EXIT, 0, kept.record.started_at, time.time(), is_known=False, message=why)
 
 
-def is_running(kept: Kept) -> bool:
+def is_running(kept: CriContainer) -> bool:
     """Whether its first process is there, and still that one."""
     process = kept.record.process
     return process is not None and start_ticks(process.pid) == process.start_ticks
 
 
-def score_notes(kept: Kept, launch: Launch) -> tuple[str, ...]:
+def score_notes(kept: CriContainer, launch: Launch) -> tuple[str, ...]:
     """What about it is not as asked for: a runtime may give no score below its own."""
     process, wanted = kept.record.process, launch.oom_score_adj
     if process is None or wanted is None:

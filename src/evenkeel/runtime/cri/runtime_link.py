@@ -128,7 +128,7 @@ FIRST_HELLO_SECONDS = 15.0  # a runtime that is just being started
 _FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.2, 10.0
 
 
-class Presence:
+class RuntimeLink:
     """`look` looks at what the runtime has; `on_change` is told, in a sentence, that it went away or is back."""
 
     def __init__(

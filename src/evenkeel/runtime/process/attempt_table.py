@@ -17,7 +17,7 @@ class Listed(NamedTuple):
     ended: ExitFile | None
 
 
-class Known:
+class AttemptTable:
     def __init__(self) -> None:
         self.records: dict[Attempt, Record] = {}
         self._processes: dict[Attempt, ProcessFile] = {}

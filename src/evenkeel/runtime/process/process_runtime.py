@@ -19,7 +19,7 @@ from evenkeel.cgroup.tree import Naming, Setting
 from evenkeel.errors import EvenkeelError
 from evenkeel.policy.admission import Refusal
 from evenkeel.runtime import base_runtime, syscalls, volumes
-from evenkeel.runtime.base_runtime import Ground
+from evenkeel.runtime.base_runtime import BaseRuntime
 from evenkeel.runtime.interface import (
     Attempt,
     Directories,
@@ -35,11 +35,15 @@ from evenkeel.runtime.interface import (
 )
 from evenkeel.runtime.paths import every_attempt, write_json
 from evenkeel.runtime.process import process_images, process_refusals, supervisor_link, supervisor_protocol
-from evenkeel.runtime.process.attempt_table import Known, Listed, listed
+from evenkeel.runtime.process.attempt_table import AttemptTable, Listed, listed
 from evenkeel.runtime.process.launch import Surroundings, entrances, plan_of, surroundings
 from evenkeel.runtime.process.process_images import Images
-from evenkeel.runtime.process.supervisor_connection import KeeperConnection, KeeperLost, KeeperRefused
-from evenkeel.runtime.process.supervisor_link import Presence
+from evenkeel.runtime.process.supervisor_connection import (
+    SupervisorConnection,
+    SupervisorLost,
+    SupervisorRefused,
+)
+from evenkeel.runtime.process.supervisor_link import SupervisorLink
 from evenkeel.runtime.process.supervisor_protocol import BadMessage, ExitFile, Message, ProcessFile
 from evenkeel.runtime.procfs import MountWatch, Process, process_at
 
@@ -50,7 +54,7 @@ _KILLED_SECONDS = 10.0  # after the kill of a cgroup, for the keeper to take not
 _EXECUTION_SLACK_SECONDS = 10.0
 
 
-class ProcessRuntime(Ground):
+class ProcessRuntime(BaseRuntime):
     """Containers as processes that the keeper keeps."""
 
     def __init__(
@@ -67,9 +71,11 @@ class ProcessRuntime(Ground):
         self._around: Surroundings | None = None
         self._mounts = MountWatch()
         self._driver: Driver | None = None
-        self._keeper = Presence(self._paths.root, self._heard, self._take_up, self._lost, self._tell_loss)
+        self._keeper = SupervisorLink(
+            self._paths.root, self._heard, self._take_up, self._lost, self._tell_loss
+        )
         self._daemon: Process | None = None  # the last keeper, which may be gone
-        self._known = Known()
+        self._known = AttemptTable()
         self._starting: dict[Attempt, asyncio.Future[Record]] = {}
         self._early: dict[Attempt, ExitFile] = {}  # ends of those whose start has not been taken note of
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -149,14 +155,14 @@ class ProcessRuntime(Ground):
             ) from None
         try:
             answer = await self._keeper.ask("start", attempt, lambda: attempt in self._known)
-        except KeeperRefused as error:
+        except SupervisorRefused as error:
             if error.is_known:
                 await self._read_anew(await self._keeper.keeper())
                 if attempt in self._known:
                     return self._known.records[attempt]
             await self._remove_attempt(attempt)
             raise StartFailed(error.message, hint=error.hint) from None
-        except KeeperLost:
+        except SupervisorLost:
             raise StartFailed("the process that keeps containers ends whenever it is started") from None
         told = None if answer is None else listed(answer)
         if told is not None:
@@ -226,14 +232,14 @@ class ProcessRuntime(Ground):
             return
         ended = self._known.end_of(attempt)
         if grace_seconds > 0:
-            with suppress(KeeperLost):
+            with suppress(SupervisorLost):
                 await self._keeper.ask("signal", attempt, signal=_TERM)
             await asyncio.wait([ended], timeout=grace_seconds)
         process = self._known.process(attempt)
         if not ended.done() and process is not None:
             await self._killed(process.cgroup)
             # Its processes may live elsewhere by now (B13); with the first of a pid namespace all of it ends.
-            with suppress(KeeperLost):
+            with suppress(SupervisorLost):
                 await self._keeper.ask("signal", attempt, signal=_KILL)
         await asyncio.wait([ended], timeout=_KILLED_SECONDS)
         if not ended.done():
@@ -254,11 +260,11 @@ class ProcessRuntime(Ground):
                 keeper.ask("execute", attempt=list(attempt), command=list(command), seconds=timeout_seconds),
                 timeout_seconds + _EXECUTION_SLACK_SECONDS,
             )
-        except KeeperRefused as error:
+        except SupervisorRefused as error:
             raise StartFailed(error.message, hint=error.hint) from None
         except BadMessage as error:
             raise StartFailed(f"the command cannot be handed on: {error}") from None
-        except KeeperLost:
+        except SupervisorLost:
             raise StartFailed(
                 "the process that keeps containers went away before the command had ended"
             ) from None
@@ -271,7 +277,7 @@ class ProcessRuntime(Ground):
         if self._known.runs(attempt):
             return
         self._known.forget(attempt)
-        with suppress(KeeperLost):
+        with suppress(SupervisorLost):
             await self._keeper.ask("forget", attempt)
         await self._remove_attempt(attempt)
 
@@ -310,7 +316,7 @@ class ProcessRuntime(Ground):
 
     # The keeper
 
-    async def _take_up(self, keeper: KeeperConnection, hello: Message) -> None:
+    async def _take_up(self, keeper: SupervisorConnection, hello: Message) -> None:
         self._powers = self._powers._replace(has_namespaces=bool(hello.get("has_namespaces", True)))
         pid = hello.get("pid")
         self._daemon = process_at(pid) if isinstance(pid, int) else None
@@ -329,7 +335,7 @@ class ProcessRuntime(Ground):
         await asyncio.sleep(_STRAY_SECONDS)
         supervisor_link.take_note((ended & supervisor_link.ended_children()) - self._known.pids())
 
-    async def _read_anew(self, keeper: KeeperConnection) -> None:
+    async def _read_anew(self, keeper: SupervisorConnection) -> None:
         """What the keeper has, and beside it what is on disk: ends, and containers of a keeper that is no more."""
         answer = await keeper.ask("list")
         kept = {told.attempt: told for told in map(listed, answer["records"]) if told is not None}
@@ -364,7 +370,7 @@ class ProcessRuntime(Ground):
 
     async def _finish(self, attempt: Attempt, status: int | None) -> None:
         if self._keeper.connection is not None:
-            with suppress(KeeperLost):
+            with suppress(SupervisorLost):
                 await self._keeper.connection.ask("finish", attempt=list(attempt), status=status)
 
     # Ends

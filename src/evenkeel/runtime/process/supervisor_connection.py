@@ -25,7 +25,7 @@ _HELLO_SECONDS = 20.0
 _TRY_AGAIN_SECONDS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
 
 
-class KeeperLost(EvenkeelError):
+class SupervisorLost(EvenkeelError):
     """The keeper went away before it answered."""
 
     def __init__(
@@ -34,7 +34,7 @@ class KeeperLost(EvenkeelError):
         super().__init__(message)
 
 
-class KeeperRefused(EvenkeelError):
+class SupervisorRefused(EvenkeelError):
     """What the keeper answered instead of doing it."""
 
     def __init__(self, message: str, *, hint: str = "", is_known: bool = False) -> None:
@@ -42,7 +42,7 @@ class KeeperRefused(EvenkeelError):
         self.is_known = is_known  # the attempt was started before
 
 
-class KeeperConnection:
+class SupervisorConnection:
     """One connection. `on_event` hears what the keeper says unasked, `on_lost` that it is gone; whoever makes the
     connection sees for itself whether it comes about, so `on_lost` is set only then."""
 
@@ -63,17 +63,17 @@ class KeeperConnection:
         self._loop.add_reader(client.fileno(), self._ready)
 
     async def hello(self) -> Message:
-        """The first thing the keeper says. Raises KeeperLost."""
+        """The first thing the keeper says. Raises SupervisorLost."""
         try:
             return await asyncio.wait_for(asyncio.shield(self._hello), _HELLO_SECONDS)
         except TimeoutError:
             self._hello.cancel()
-            raise KeeperLost("the process that keeps containers does not answer") from None
+            raise SupervisorLost("the process that keeps containers does not answer") from None
 
     async def ask(self, todo: str, **fields: object) -> Message:
-        """The answer. Raises KeeperRefused, KeeperLost, or BadMessage for one that is too long to be sent."""
+        """The answer. Raises SupervisorRefused, SupervisorLost, or BadMessage for one that is too long to be sent."""
         if not self.is_open:
-            raise KeeperLost
+            raise SupervisorLost
         self._count += 1
         number = self._count
         packet = encode({"id": number, "do": todo, **fields})
@@ -86,7 +86,7 @@ class KeeperConnection:
             self._answers.pop(number, None)
             self._parts.pop(number, None)
         if "error" in message:
-            raise KeeperRefused(
+            raise SupervisorRefused(
                 str(message["error"]),
                 hint=str(message.get("hint") or ""),
                 is_known=bool(message.get("is_known")),
@@ -103,7 +103,7 @@ class KeeperConnection:
         self._socket.close()
         for answer in (*self._answers.values(), self._hello):
             if not answer.done():
-                answer.set_exception(KeeperLost())
+                answer.set_exception(SupervisorLost())
                 answer.exception()  # somebody may have stopped waiting
 
     def _ready(self) -> None:
@@ -162,14 +162,14 @@ class KeeperConnection:
 
 async def connected(
     state: str, on_event: Callable[[Message], None], on_lost: Callable[[], None]
-) -> tuple[KeeperConnection, Message]:
+) -> tuple[SupervisorConnection, Message]:
     """A connection to the keeper of the state directory, which is started if none runs; and what it said first."""
     for pause in _TRY_AGAIN_SECONDS:
         client = _existing(state) or _started(state)
-        connection = KeeperConnection(client, on_event)
+        connection = SupervisorConnection(client, on_event)
         try:
             hello = await connection.hello()
-        except KeeperLost:  # it was about to end, or another was starting
+        except SupervisorLost:  # it was about to end, or another was starting
             connection.close()
             await asyncio.sleep(pause)
             continue

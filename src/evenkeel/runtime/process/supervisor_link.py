@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from evenkeel.errors import EvenkeelError
 from evenkeel.runtime.interface import Attempt
-from evenkeel.runtime.process.supervisor_connection import KeeperConnection, KeeperLost, connected
+from evenkeel.runtime.process.supervisor_connection import SupervisorConnection, SupervisorLost, connected
 from evenkeel.runtime.process.supervisor_protocol import Message, ProcessFile
 from evenkeel.runtime.procfs import start_ticks
 
@@ -15,7 +15,7 @@ _FIRST_RECONNECTION_SECONDS = 0.5
 _LONGEST_RECONNECTION_SECONDS = 30.0
 
 
-class Presence:
+class SupervisorLink:
     """`on_event` hears what a keeper says unasked. `take_up` is given each new one and what it said first, before
     anybody else may ask it for anything. `on_news` hears of losses and replacements, in a sentence."""
 
@@ -23,7 +23,7 @@ class Presence:
         self,
         state: str,
         on_event: Callable[[Message], None],
-        take_up: Callable[[KeeperConnection, Message], Awaitable[None]],
+        take_up: Callable[[SupervisorConnection, Message], Awaitable[None]],
         on_lost: Callable[[], None],
         on_news: Callable[[str], None],
     ) -> None:
@@ -35,7 +35,7 @@ class Presence:
         self._ready = asyncio.Event()
         self._is_closed = False
         self._reconnecting: asyncio.Task[None] | None = None
-        self.connection: KeeperConnection | None = None
+        self.connection: SupervisorConnection | None = None
 
     @property
     def is_ready(self) -> bool:
@@ -44,7 +44,7 @@ class Presence:
     async def open(self) -> None:
         try:
             await self._connect()
-        except KeeperLost:
+        except SupervisorLost:
             raise EvenkeelError("the process that keeps containers ends as soon as it is started") from None
 
     async def close(self) -> None:
@@ -55,7 +55,7 @@ class Presence:
             self._reconnecting.cancel()
             await asyncio.gather(self._reconnecting, return_exceptions=True)
 
-    async def keeper(self) -> KeeperConnection:
+    async def keeper(self) -> SupervisorConnection:
         """The connection, as soon as there is one."""
         await self._ready.wait()
         assert self.connection is not None
@@ -73,20 +73,20 @@ class Presence:
             keeper = await self.keeper()
             try:
                 return await keeper.ask(todo, attempt=list(attempt), **fields)
-            except KeeperLost:
+            except SupervisorLost:
                 if self._is_closed:
                     raise
                 await asyncio.sleep(0)  # `_lost` has been called, or is about to be
                 await self._ready.wait()
                 if is_done():
                     return None
-        raise KeeperLost
+        raise SupervisorLost
 
     async def _connect(self) -> None:
         self.connection, hello = await connected(self._state, self._on_event, self._lost)
         await self._take_up(self.connection, hello)
         if not self.connection.is_open:
-            raise KeeperLost
+            raise SupervisorLost
         self._ready.set()
 
     def _lost(self) -> None:
@@ -104,7 +104,7 @@ class Presence:
         while not self._is_closed:
             try:
                 await self._connect()
-            except (KeeperLost, EvenkeelError, OSError) as error:
+            except (SupervisorLost, EvenkeelError, OSError) as error:
                 self._on_news(f"the process that keeps containers cannot be started: {error}")
                 await asyncio.sleep(wait)
                 wait = min(2 * wait, _LONGEST_RECONNECTION_SECONDS)

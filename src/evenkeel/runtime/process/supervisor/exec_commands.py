@@ -14,7 +14,7 @@ from evenkeel.errors import EvenkeelError
 from evenkeel.runtime import syscalls
 from evenkeel.runtime.process.supervisor import cgroup_entry, spawn
 from evenkeel.runtime.process.supervisor.event_loop import Loop, Timer
-from evenkeel.runtime.process.supervisor.supervised_containers import Answer, Kept
+from evenkeel.runtime.process.supervisor.supervised_containers import Answer, SupervisedContainer
 from evenkeel.runtime.procfs import start_ticks
 
 OUTPUT_BYTES = 10 << 10  # as much as kubelet keeps of a probe's
@@ -42,7 +42,7 @@ class _Execution:
         self.is_overdue = False
 
 
-class Executing:
+class ExecCommands:
     def __init__(self, loop: Loop, origin: spawn.Origin) -> None:
         self._loop = loop
         self._origin = origin
@@ -52,7 +52,9 @@ class Executing:
     def __bool__(self) -> bool:
         return bool(self._executions)
 
-    def execute(self, kept: Kept, command: tuple[str, ...], seconds: float, answer: Answer) -> None:
+    def execute(
+        self, kept: SupervisedContainer, command: tuple[str, ...], seconds: float, answer: Answer
+    ) -> None:
         pipes: list[int] = []
         try:
             for _ in range(2):
@@ -194,7 +196,7 @@ def numbered(said: bytes) -> tuple[int, bytes]:
 
 
 def _first(
-    kept: Kept,
+    kept: SupervisedContainer,
     command: tuple[str, ...],
     entrances: tuple[str, ...],
     origin: spawn.Origin,

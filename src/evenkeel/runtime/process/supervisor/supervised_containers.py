@@ -31,7 +31,7 @@ _RETRY_SECONDS = 1.0
 _CLIENT_SECONDS = 30.0  # in which the client says how an adopted one ended
 
 
-class Kept:
+class SupervisedContainer:
     """One attempt: being set up (`answers` wait for that), running, or ended with its record still to be written."""
 
     __slots__ = ("answers", "directory", "ended", "failed", "is_told", "key", "overdue", "pidfd", "plan", "process",
@@ -62,7 +62,7 @@ class Kept:
         return self.report < 0 and self.failed is None
 
 
-class Keeping:
+class SupervisedContainers:
     """`tell` sends an event to the client, if there is one; False if there is none."""
 
     def __init__(
@@ -72,14 +72,14 @@ class Keeping:
         self._paths = paths
         self._origin = origin
         self._tell = tell
-        self._kept: dict[AttemptKey, Kept] = {}
-        self._by_pid: dict[int, Kept] = {}
+        self._kept: dict[AttemptKey, SupervisedContainer] = {}
+        self._by_pid: dict[int, SupervisedContainer] = {}
         self._after_setup: list[tuple[set[AttemptKey], Callable[[], None]]] = []
 
     def __bool__(self) -> bool:
         return bool(self._kept)
 
-    def running(self, key: AttemptKey) -> Kept | None:
+    def running(self, key: AttemptKey) -> SupervisedContainer | None:
         kept = self._kept.get(key)
         return kept if kept is not None and kept.is_set_up and kept.ended is None else None
 
@@ -142,7 +142,7 @@ class Keeping:
             plan = spawn.plan_from(read_json(directory, supervisor_protocol.LAUNCH) or {})
         except (KeyError, TypeError, ValueError):
             plan = spawn.Plan((), (), process.cgroup, process.procs, "", (), {})
-        kept = Kept(key, directory, plan, process)
+        kept = SupervisedContainer(key, directory, plan, process)
         try:
             kept.pidfd = os.pidfd_open(process.pid)
         except OSError:  # it is gone
@@ -190,7 +190,7 @@ class Keeping:
                 self._end(kept, None)
         self._after_setup.clear()
 
-    def _spawn(self, key: AttemptKey, directory: str, plan: spawn.Plan) -> Kept:
+    def _spawn(self, key: AttemptKey, directory: str, plan: spawn.Plan) -> SupervisedContainer:
         """Raises OSError, and then there is no child."""
         with Descriptors() as opened:
             streams = [
@@ -206,7 +206,7 @@ class Keeping:
             has_pid_namespace = bool(self._origin.namespaces & syscalls.CLONE_NEWPID)
             ticks = start_ticks(pid) or 0
             process = ProcessFile(pid, ticks, plan.cgroup, plan.procs, time.time(), has_pid_namespace)
-            kept = Kept(key, directory, plan, process)
+            kept = SupervisedContainer(key, directory, plan, process)
             try:
                 supervisor_protocol.write_process(directory, process)
                 os.write(orders, b"go")
@@ -223,7 +223,7 @@ class Keeping:
         kept.overdue = self._loop.after(_SETUP_SECONDS, partial(self._setup_overdue, kept))
         return kept
 
-    def _read_report(self, kept: Kept) -> None:
+    def _read_report(self, kept: SupervisedContainer) -> None:
         try:
             while part := os.read(kept.report, 65536):
                 kept.said = (kept.said + part)[: 1 << 20]
@@ -247,7 +247,7 @@ class Keeping:
             with suppress(ProcessLookupError):
                 os.kill(kept.process.pid, signal.SIGKILL)
 
-    def _set_up(self, kept: Kept, said: spawn.Report) -> None:
+    def _set_up(self, kept: SupervisedContainer, said: spawn.Report) -> None:
         if said.notes:
             kept.process = kept.process._replace(notes=said.notes)
             with suppress(OSError):
@@ -261,7 +261,7 @@ class Keeping:
             self._tell_exit(kept)
         self._settled(kept.key)
 
-    def _setup_failed(self, kept: Kept, said: spawn.Report) -> None:
+    def _setup_failed(self, kept: SupervisedContainer, said: spawn.Report) -> None:
         """Its process is gone, and so is all else of the attempt."""
         del self._kept[kept.key]
         self._stop_relay(kept)
@@ -275,7 +275,7 @@ class Keeping:
         kept.answers.clear()
         self._settled(kept.key)
 
-    def _setup_overdue(self, kept: Kept) -> None:
+    def _setup_overdue(self, kept: SupervisedContainer) -> None:
         if not kept.is_set_up and kept.status is None:
             with suppress(ProcessLookupError):
                 os.kill(kept.process.pid, signal.SIGKILL)
@@ -291,7 +291,7 @@ class Keeping:
 
     # The end
 
-    def _adopted_ended(self, kept: Kept) -> None:
+    def _adopted_ended(self, kept: SupervisedContainer) -> None:
         self._loop.unwatch(kept.pidfd)
         kept.is_told = self._tell({"event": "ended", "attempt": list(kept.key)})
         if kept.is_told:
@@ -299,7 +299,7 @@ class Keeping:
         else:
             self._end(kept, None)
 
-    def _end(self, kept: Kept, status: int | None, *, tell: bool = True) -> None:
+    def _end(self, kept: SupervisedContainer, status: int | None, *, tell: bool = True) -> None:
         if kept.pidfd >= 0:
             os.close(kept.pidfd)
             kept.pidfd = -1
@@ -315,11 +315,11 @@ class Keeping:
         if tell:
             self._tell_exit(kept)
 
-    def _tell_exit(self, kept: Kept) -> None:
+    def _tell_exit(self, kept: SupervisedContainer) -> None:
         assert kept.ended is not None
         self._tell({"event": "exited", "attempt": list(kept.key), "exit": kept.ended._asdict()})
 
-    def _write(self, kept: Kept) -> None:
+    def _write(self, kept: SupervisedContainer) -> None:
         """On disk it needs not be kept; where that is full (or gone), it is tried again until the client has it."""
         if self._kept.get(kept.key) is not kept or kept.ended is None:
             return
@@ -334,7 +334,7 @@ class Keeping:
 
     # Logs
 
-    def _relay_anew(self, kept: Kept) -> None:
+    def _relay_anew(self, kept: SupervisedContainer) -> None:
         """An adopted container still has its FIFOs; what it wrote meanwhile is in them."""
         try:
             with Descriptors() as opened:
@@ -348,12 +348,12 @@ class Keeping:
             return  # it runs on without a log
         self._watch_logs(kept)
 
-    def _watch_logs(self, kept: Kept) -> None:
+    def _watch_logs(self, kept: SupervisedContainer) -> None:
         if kept.relay is not None:
             for descriptor in kept.relay.descriptors:
                 self._loop.watch(descriptor, partial(self._pump, kept, descriptor))
 
-    def _pump(self, kept: Kept, descriptor: int) -> None:
+    def _pump(self, kept: SupervisedContainer, descriptor: int) -> None:
         assert kept.relay is not None
         before = kept.relay.descriptors
         pause_seconds = kept.relay.pump(descriptor)
@@ -363,7 +363,7 @@ class Keeping:
         if pause_seconds > 0:
             self._loop.after(pause_seconds, partial(self._watch_logs, kept))
 
-    def _stop_relay(self, kept: Kept) -> None:
+    def _stop_relay(self, kept: SupervisedContainer) -> None:
         if kept.relay is not None:
             for descriptor in kept.relay.descriptors:
                 self._loop.unwatch(descriptor)
@@ -371,12 +371,12 @@ class Keeping:
             kept.relay = None
 
 
-def _record(kept: Kept) -> dict[str, Any]:
+def _record(kept: SupervisedContainer) -> dict[str, Any]:
     ended = None if kept.ended is None else kept.ended._asdict()
     return {"attempt": list(kept.key), **kept.process._asdict(), "exit": ended}
 
 
-def _message(kept: Kept, *, is_error: bool) -> str:
+def _message(kept: SupervisedContainer, *, is_error: bool) -> str:
     try:
         return termination_message(kept.directory, kept.plan.log, kept.plan.message_policy, is_error=is_error)
     except Exception:  # noqa: BLE001 whatever a container left there, that it ended is written down

@@ -23,9 +23,9 @@ from evenkeel.runtime import syscalls
 from evenkeel.runtime.paths import AttemptKey, StatePaths
 from evenkeel.runtime.process.supervisor import spawn
 from evenkeel.runtime.process.supervisor.event_loop import Loop
-from evenkeel.runtime.process.supervisor.exec_commands import Executing
+from evenkeel.runtime.process.supervisor.exec_commands import ExecCommands
 from evenkeel.runtime.process.supervisor.listener import Connection, Listener
-from evenkeel.runtime.process.supervisor.supervised_containers import Answer, Keeping
+from evenkeel.runtime.process.supervisor.supervised_containers import Answer, SupervisedContainers
 from evenkeel.runtime.process.supervisor_protocol import LOCK_NAME, BadMessage, Message, attempt_of, encode
 
 _LOWEST_SCORE = -999
@@ -34,13 +34,13 @@ _RECORDS_A_PACKET = 100
 _LOG_BYTES = 64 << 10
 
 
-class Keeper:
+class Supervisor:
     def __init__(self, state: str, directory: int) -> None:
         self._state = state
         self._loop = Loop(self._mistake)
         origin = _origin()
-        self._keeping = Keeping(self._loop, StatePaths(state), origin, self._tell)
-        self._executing = Executing(self._loop, origin)
+        self._keeping = SupervisedContainers(self._loop, StatePaths(state), origin, self._tell)
+        self._executing = ExecCommands(self._loop, origin)
         self._wake, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -167,7 +167,7 @@ def main(state: str, connection: int) -> int:
         if client is not None:
             client.send(encode({"event": "busy"}))
         return 0
-    keeper = Keeper(os.path.realpath(state), directory)
+    keeper = Supervisor(os.path.realpath(state), directory)
     if client is not None:
         keeper.listener.connect(client)
     gc.collect()
