@@ -23,6 +23,7 @@ from evenkeel.journal.store import Journal
 from evenkeel.pressure.decision_records import made_again
 from evenkeel.pressure.guard import NAME as GUARD
 from tests.kernel.cgroups import Cgroup, named_hierarchies
+from tests.kernel.live_tree import children, processes_in
 from tests.kernel.waiting import eventually
 from tests.machines.container_images import TEST
 from tests.machines.containerd import Containerd
@@ -194,7 +195,7 @@ class Up:
         others: list[Path] = []
 
         def is_tidy() -> bool:
-            others[:] = [path for path in whole.iterdir() if path.is_dir() and path != mine]
+            others[:] = [path for path in children(whole) if path != mine]
             return len(others) == 1
 
         try:  # what was being made when an agent was killed is removed by the next one, after it has looked
@@ -237,7 +238,7 @@ class Up:
             told = "\n".join(self.containerd.told_of(one) for one in left)
             assert not left, f"containers left behind: {left}\n{self.log.read_text()[-3000:]}\n{told}"
             name = self.root.paths()[0].name
-            left = [str(path) for top in named_hierarchies() for path in (top / name).glob("*/")]
+            left = [str(path) for top in named_hierarchies() for path in children(top / name)]
             assert not left, f"cgroups left behind: {', '.join(left)}"
 
     def check_decisions(self) -> None:
@@ -290,8 +291,7 @@ def pod(name: str, command: list[str], *, uid: str = "", **spec: Any) -> dict[st
 
 
 def processes_of(cgroup: Cgroup) -> list[int]:
-    path = cgroup.paths()[0] / "cgroup.procs"
-    return [int(pid) for pid in path.read_text().split()] if path.exists() else []
+    return processes_in(cgroup.paths()[0])
 
 
 def first_of(cgroup: Cgroup) -> int:
@@ -312,8 +312,14 @@ def parent_of(pid: int) -> int:
 
 def _inhabited(cgroups: list[Path]) -> dict[str, list[str]]:
     """What runs in cgroups, by their names."""
-    pids = {path.name: (path / "cgroup.procs").read_text().split() for path in cgroups}
-    return {name: [Path(f"/proc/{pid}/cmdline").read_text() for pid in some] for name, some in pids.items()}
+    return {path.name: [_command_of(pid) for pid in processes_in(path)] for path in cgroups}
+
+
+def _command_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return "(ended)"
 
 
 def is_alive(pid: int) -> bool:

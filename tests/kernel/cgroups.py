@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
+from tests.kernel.live_tree import cgroups_below, processes_in
 from tests.kernel.waiting import eventually
 
 V1_CONTROLLERS = frozenset(
@@ -89,9 +90,8 @@ class Cgroup:
         """The processes in this cgroup and below, by any hierarchy."""
         found: set[int] = set()
         for path in self.paths():
-            for directory, _, _ in os.walk(path):
-                with contextlib.suppress(OSError):  # removed meanwhile
-                    found |= {int(pid) for pid in (Path(directory) / "cgroup.procs").read_text().split()}
+            for directory in (path, *cgroups_below(path)):
+                found.update(processes_in(directory))
         return found
 
     def child(self, name: str, *, controllers: bool = True) -> "Cgroup":
@@ -130,9 +130,10 @@ class Cgroup:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         if "freezer" in self.directories:
-            for directory, _, _ in os.walk(self.directories["freezer"], topdown=False):
+            top = self.directories["freezer"]
+            for directory in (*cgroups_below(top, deepest_first=True), top):
                 with contextlib.suppress(OSError):
-                    (Path(directory) / "freezer.state").write_text("THAWED")
+                    (directory / "freezer.state").write_text("THAWED")
         return not self.processes()
 
 
@@ -155,7 +156,7 @@ def temporary(cgroup: Cgroup) -> Iterator[Cgroup]:
 
 def removed(path: Path) -> bool:
     """Remove the directory with all below it; False while something is still on its way out."""
-    for directory, _, _ in os.walk(path, topdown=False):
+    for directory in (*cgroups_below(path, deepest_first=True), path):
         with contextlib.suppress(OSError):
-            Path(directory).rmdir()
+            directory.rmdir()
     return not path.exists()

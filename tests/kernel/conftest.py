@@ -16,6 +16,7 @@ import pytest
 
 from tests.kernel import systemd
 from tests.kernel.cgroups import UNIFIED, Cgroup, hierarchies, named_hierarchies, removed, temporary
+from tests.kernel.live_tree import children
 from tests.kernel.processes import Spawn, spawning
 from tests.kernel.waiting import eventually
 from tests.machines.containerd import Containerd
@@ -170,5 +171,5 @@ def _nothing_left() -> Iterator[None]:
     """Every cgroup that the tests of this run made is gone after the last of them."""
     yield
     tops = [*hierarchies().values(), *named_hierarchies()]
-    left = [str(path) for top in tops for path in top.glob(f"{PREFIX}*")]
+    left = [str(path) for top in tops for path in children(top, f"{PREFIX}*")]
     assert not left, f"cgroups left behind: {', '.join(left)}"

@@ -1,10 +1,9 @@
 """The agent with systemd's slices and scopes: the same life as with plain cgroups."""
 
-from pathlib import Path
-
 import pytest
 
 from tests.kernel.agents import MakeUp, is_alive, pod, up
+from tests.kernel.live_tree import cgroups_below, processes_in
 from tests.kernel.waiting import eventually
 
 __all__ = ["up"]
@@ -14,17 +13,13 @@ pytestmark = [
 ]
 
 
-def _processes(scope: Path) -> list[int]:
-    return [int(pid) for pid in (scope / "cgroup.procs").read_text().split()] if scope.exists() else []
-
-
 @pytest.mark.req("A24")
 def test_pods_live_in_scopes_are_restarted_in_them_and_outlive_the_agent(up: MakeUp):
     agent = up("--cgroup-driver", "systemd")
     agent.start()
     agent.apply(pod("stays", ["sleep", "1000"]), pod("again", ["sh", "-c", "sleep 0.2; exit 1"]))
     agent.await_phase("stays", "Running")
-    (scope,) = eventually(lambda: list(agent.root.paths()[0].glob("**/evenkeel-*-main.scope"))[:1])
+    (scope,) = eventually(lambda: cgroups_below(agent.root.paths()[0], "evenkeel-*-main.scope")[:1])
     assert scope.parent.name.endswith(".slice")
 
     def restarted() -> bool:
@@ -33,13 +28,13 @@ def test_pods_live_in_scopes_are_restarted_in_them_and_outlive_the_agent(up: Mak
 
     eventually(restarted, within_seconds=120)
     uid = agent.pod("stays")["metadata"]["uid"].replace("-", "_")
-    (mine,) = agent.root.paths()[0].glob(f"**/evenkeel-{uid}-main.scope")
-    (main,) = eventually(lambda: _processes(mine))
+    (mine,) = cgroups_below(agent.root.paths()[0], f"evenkeel-{uid}-main.scope")
+    (main,) = eventually(lambda: processes_in(mine))
     agent.kill()
     assert is_alive(main)
     agent.start()
     agent.await_phase("stays", "Running")
-    assert _processes(mine) == [main]
+    assert processes_in(mine) == [main]
     agent.client.delete("default", "stays", 0)
     agent.await_gone("stays")
     assert not is_alive(main)

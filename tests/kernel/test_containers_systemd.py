@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from tests.kernel.agents import READY_SECONDS, MakeUp, pod, up
+from tests.kernel.live_tree import cgroups_below, content
 from tests.kernel.waiting import eventually
 from tests.machines.containerd import Containerd
 
@@ -29,8 +30,8 @@ def test_a_container_is_a_scope_in_its_pods_slice_with_what_the_plan_says(up: Ma
     (scope,) = eventually(
         lambda: [
             path
-            for path in agent.root.paths()[0].glob("**/*.slice/cri-containerd-*.scope")
-            if (path / "memory.max").read_text() == f"{64 << 20}\n"
+            for path in cgroups_below(agent.root.paths()[0], "cri-containerd-*.scope")
+            if path.parent.suffix == ".slice" and content(path / "memory.max") == str(64 << 20)
         ]
     )
     wanted = {"memory.min": f"{32 << 20}\n", "memory.oom.group": "1\n"}

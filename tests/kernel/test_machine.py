@@ -9,6 +9,7 @@ import pytest
 
 from tests.kernel import systemd
 from tests.kernel.cgroups import UNIFIED, Cgroup, hierarchies
+from tests.kernel.live_tree import content
 from tests.kernel.processes import Spawn
 from tests.kernel.waiting import eventually
 
@@ -205,10 +206,8 @@ def test_systemd_answers_over_d_bus_and_makes_a_slice(cgroup_root: Cgroup):
     systemd.start_slice(name, {"MemoryMax": ("t", str(64 * MIB)), "CPUWeight": ("t", "50")})
     below = directory / name
 
-    def values() -> list[str]:
-        return [
-            (below / file).read_text() for file in ("memory.max", "cpu.weight") if (below / file).exists()
-        ]
+    def values() -> list[str | None]:
+        return [content(below / file) for file in ("memory.max", "cpu.weight")]
 
-    eventually(lambda: values() == [f"{64 * MIB}\n", "50\n"])
+    eventually(lambda: values() == [str(64 * MIB), "50"])
     assert systemd.call("GetUnit", "s", name).startswith('o "/org/freedesktop/systemd1/unit/')

@@ -25,6 +25,7 @@ from evenkeel.cli.main import main
 from evenkeel.policy.provision import PlannedPod
 from tests.kernel.cgroups import Cgroup
 from tests.kernel.drivers import made_driver, path_of, placed, planned
+from tests.kernel.live_tree import cgroups_below
 from tests.kernel.processes import Spawn
 from tests.strategies import container, moments, nodes, pod
 
@@ -74,8 +75,7 @@ def made_paths(cgroup_root: Cgroup) -> set[str]:
     return {
         f"/{directory.relative_to(top.parent)}"
         for top in placed(cgroup_root, path_of(cgroup_root)).paths()
-        for directory in top.rglob("*")
-        if directory.is_dir()
+        for directory in cgroups_below(top)
     }
 
 

@@ -15,6 +15,7 @@ from evenkeel.pressure.memory.freezer import Freezer
 from evenkeel.pressure.memory.mitigation import Reclaimer
 from tests.kernel.agents import MIB, MakeUp, Up, is_alive, pod, up
 from tests.kernel.cgroups import Cgroup
+from tests.kernel.live_tree import content
 from tests.kernel.planned import memory_bytes
 from tests.kernel.processes import Spawn
 from tests.kernel.test_evictions import events, grow, reasons
@@ -217,6 +218,4 @@ def of_pod(agent: Up, name: str) -> Cgroup:
 
 def throttled(agent: Up, name: str) -> Cgroup | None:
     place = of_pod(agent, name)
-    if not place.paths()[0].exists() or place.read("memory.high").strip() == "max":
-        return None
-    return place
+    return place if content(place.paths()[0] / "memory.high") not in (None, "max") else None

@@ -14,6 +14,7 @@ import pytest
 from evenkeel.agent.node.own_cgroup import NAME
 from tests.kernel.agents import MakeUp, Up, is_alive, pod, processes_of, up
 from tests.kernel.cgroups import Cgroup
+from tests.kernel.live_tree import processes_in
 from tests.kernel.waiting import eventually
 
 __all__ = ["up"]
@@ -27,8 +28,7 @@ def own(agent: Up) -> Cgroup:
 
 def members(place: Cgroup) -> list[list[int]]:
     """Who is there, in every hierarchy that has it."""
-    files = [path / "cgroup.procs" for path in place.paths()]
-    return [[int(pid) for pid in file.read_text().split()] for file in files if file.exists()]
+    return [processes_in(path) for path in place.paths() if path.exists()]
 
 
 @pytest.mark.processes_only("containers need no keeper")
@@ -43,7 +43,7 @@ def test_the_agent_and_the_keeper_are_beside_the_pods_and_leave_nothing(up: Make
     ]  # v1: not for controllers that nobody needs
     assert there
     for path in there:
-        inside = {int(pid) for pid in (path / "cgroup.procs").read_text().split()}
+        inside = set(processes_in(path))
         assert agent.pid in inside
         assert len(inside) > 1  # the keeper
         assert not inside & set(processes_of(main))
