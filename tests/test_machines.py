@@ -141,3 +141,19 @@ def test_a_command_on_the_host_ends_with_its_time_limit(capsys: pytest.CaptureFi
 
 def test_the_guest_makes_the_scratch_directory_that_jobs_are_told_of():
     assert f"/new{SCRATCH}\n" in (GUEST / "init").read_text()
+
+
+def test_every_kernel_test_can_be_collected():
+    """They run minutes later, on other machines; that a name has moved under them is seen here."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "--collect-only",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "tests/kernel",
+    ]
+    run = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout[-3000:]

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from evenkeel.journal.store import Journal
-from evenkeel.pressure.memory_stalls import KIND
+from evenkeel.pressure.decision_records import STALL_KIND
 from tests.kernel.agents import MIB, MakeUp, Up, pod, up
 from tests.kernel.cgroups import Cgroup
 from tests.kernel.waiting import eventually
@@ -69,7 +69,7 @@ def test_raise_moves_the_mark_towards_the_limit_and_keeps_it_over_a_restart(up: 
     reasons = [one["reason"] for one in agent.client.lines("/events", most="1000")]
     assert "DriftRepaired" not in reasons
     with Journal.read(str(agent.state / "journal.db")) as journal:
-        assert len(list(journal.decisions(KIND))) == len(told)
+        assert len(list(journal.decisions(STALL_KIND))) == len(told)
 
 
 def test_kill_ends_the_container_and_its_restart_policy_says_what_follows(up: MakeUp):
