@@ -1,1 +1,1 @@
-"""The loops that join everything, and the journal on disk."""
+"""The agent: it joins the rooms below to a node that runs pods."""

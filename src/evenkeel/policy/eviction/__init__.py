@@ -1,1 +1,1 @@
-"""When something must go: the thresholds that say so, who goes, and in which order (A20, B16)."""
+"""Eviction: thresholds, ranking, the decision and its message (A20, B16). Functions of a snapshot."""

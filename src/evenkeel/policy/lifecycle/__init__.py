@@ -1,1 +1,1 @@
-"""A pod's life: what is to be started, stopped and said of it, as functions of what is known."""
+"""A pod's lifecycle: what to start, to stop and to report, as functions of its state."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Pressure on disk and process numbers: watch, collect garbage, and evict."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Memory pressure: watch, decide, kill and mitigate, within milliseconds of the event."""
