@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenkeel.api.config import Profile
-from evenkeel.policy.eviction.rank import Need, Order, Spared, is_critical, need_of, rank
+from evenkeel.policy.eviction.rank import Need, Order, Spared, TraitCache, is_critical, need_of, rank
 from evenkeel.policy.eviction.snapshot import Snapshot
 from evenkeel.policy.eviction.thresholds import Signal
 from evenkeel.policy.eviction.usage import DiskPart, Resource, usage
@@ -337,3 +337,32 @@ def test_a_small_sidecar_is_not_the_first_to_die():
     assert container_class(sidecar, "memory") is QoSClass.BURSTABLE
     of_sidecar = 48 * MI * 1000 / capacity + oom_score_adj(main.pod, sidecar, capacity, DOCUMENTS)
     assert of_sidecar < badness(main, capacity)
+
+
+def test_a_ranking_with_a_cache_is_the_ranking_without_it():
+    pods = [best_effort("free", 10), burstable("above", 300, 100), guaranteed("within", 50, 100)]
+    traits = TraitCache()
+    for profile in (DOCUMENTS, KUBERNETES):
+        for resource in Resource:
+            alone = rank(pods, resource, profile=profile)
+            assert rank(pods, resource, profile=profile, traits=traits) == alone
+            assert rank(pods, resource, profile=profile, traits=traits) == alone
+
+
+def test_a_changed_pod_is_ranked_by_its_new_request():
+    traits = TraitCache()
+    before, after = burstable("resized", 300, 100), burstable("resized", 300, 400)
+    assert rank([before], Resource.MEMORY, profile=DOCUMENTS, traits=traits)[0].above_request
+    assert not rank([after], Resource.MEMORY, profile=DOCUMENTS, traits=traits)[0].above_request
+
+
+def test_a_cache_holds_no_pod_that_its_owner_no_longer_has():
+    traits = TraitCache()
+    stays = best_effort("stays", 1)
+    for index in range(50):
+        pods = [stays, best_effort(f"pod-{index}", index)]
+        rank(pods, Resource.MEMORY, profile=DOCUMENTS, traits=traits)
+        traits.keep_only(seen.pod for seen in pods)
+    assert len(traits) == 2
+    traits.keep_only(())
+    assert len(traits) == 0

@@ -23,7 +23,7 @@ from evenkeel.policy.eviction.conditions import (
     with_containerfs,
 )
 from evenkeel.policy.eviction.message import Shortage, crossed, limit_message, shortage, shortage_message
-from evenkeel.policy.eviction.rank import Need, Order, Ranked, need_of, rank
+from evenkeel.policy.eviction.rank import Need, Order, Ranked, TraitCache, need_of, rank
 from evenkeel.policy.eviction.snapshot import NodeFigures, PodSnapshot, Snapshot, active
 from evenkeel.policy.eviction.thresholds import Signal, Threshold
 from evenkeel.policy.eviction.usage import LimitExceeded, Resource, disk_parts, limit_exceeded, resource_of
@@ -113,9 +113,13 @@ def settings_from(config: KubeletConfiguration) -> Settings:
 
 
 def decide(
-    state: State, snapshot: Snapshot, thresholds: Sequence[Threshold], settings: Settings
+    state: State,
+    snapshot: Snapshot,
+    thresholds: Sequence[Threshold],
+    settings: Settings,
+    traits: TraitCache | None = None,
 ) -> tuple[State, Decision]:
-    """The state after `snapshot`, and what to do about it."""
+    """The state after `snapshot`, and what to do about it. `traits` saves time and changes no decision."""
     if not thresholds and not settings.local_storage_capacity_isolation:
         return state, Decision(conditions=state.conditions)
     now = snapshot.time_seconds
@@ -144,7 +148,7 @@ def decide(
     due = tuple(sorted(fresh, key=_urgency))
     if not due:
         return after, decision
-    threshold, evicted = _act(due, snapshot, settings)
+    threshold, evicted = _act(due, snapshot, settings, TraitCache() if traits is None else traits)
     return after, decision._replace(
         due=due,
         acting_on=threshold,
@@ -154,12 +158,18 @@ def decide(
 
 
 def victim(
-    signal: Signal, threshold: Threshold | None, snapshot: Snapshot, settings: Settings
+    signal: Signal,
+    threshold: Threshold | None,
+    snapshot: Snapshot,
+    settings: Settings,
+    traits: TraitCache | None = None,
 ) -> Eviction | None:
-    """The pod that goes first when `signal` is short, if any may go. `threshold` is what it fell below; None
-    for a shortage that is only supposed."""
-    need = need_of(signal, snapshot, settings.profile)
-    candidates = [one for one in ranking(signal, snapshot, settings, need) if one.spared is None]
+    """The pod that is evicted first when `signal` is short, or None if no pod may be evicted.
+
+    `threshold` is the threshold that was crossed; None for a shortage that is only assumed.
+    """
+    need = need_of(signal, snapshot, settings.profile, traits)
+    candidates = [one for one in ranking(signal, snapshot, settings, need, traits) if one.spared is None]
     if not candidates:
         return None
     chosen = candidates[0].seen
@@ -176,16 +186,21 @@ def victim(
 
 
 def ranking(
-    signal: Signal, snapshot: Snapshot, settings: Settings, need: Need | None = None
+    signal: Signal,
+    snapshot: Snapshot,
+    settings: Settings,
+    need: Need | None = None,
+    traits: TraitCache | None = None,
 ) -> tuple[Ranked, ...]:
-    """All pods in the order in which they would go for `signal`, with those that would not marked."""
+    """All pods in the order of their eviction for `signal`. Pods that would not be evicted are marked as spared."""
     return rank(
         snapshot.pods,
         resource_of(signal),
         disk_parts(signal, snapshot.node),
         profile=settings.profile,
         order=settings.order,
-        need=need or need_of(signal, snapshot, settings.profile),
+        need=need or need_of(signal, snapshot, settings.profile, traits),
+        traits=traits,
     )
 
 
@@ -228,11 +243,11 @@ def _watched(
 
 
 def _act(
-    due: Sequence[Threshold], snapshot: Snapshot, settings: Settings
+    due: Sequence[Threshold], snapshot: Snapshot, settings: Settings, traits: TraitCache
 ) -> tuple[Threshold, Eviction | None]:
-    """The most urgent threshold for which somebody may go, and who. Kubelet looks at the first alone."""
+    """The most urgent threshold for which a pod may be evicted, and its victim. Kubelet considers the first only."""
     for threshold in due if settings.profile is Profile.DOCUMENTS else due[:1]:
-        evicted = victim(threshold.signal, threshold, snapshot, settings)
+        evicted = victim(threshold.signal, threshold, snapshot, settings, traits)
         if evicted is not None:
             return threshold, evicted
     return due[0], None

@@ -1,14 +1,15 @@
-"""Who goes first, and who not at all (A20, B16, E13).
+"""Ranking: the order in which pods are evicted, and the pods that are not evicted at all (A20, B16, E13).
 
-Both orders put a pod above its request before one within it. By **class**, BestEffort pods (whose request
-is nothing) then go before Burstable and these before Guaranteed ones, by usage over request among those
-above it and by usage among those within it. By **priority**, the lower goes first, then the larger usage
-over request; processes, which nobody can request, go by priority and number. What is equal after that goes
-younger first, then by name, so that the order is always one and the same.
+Both orders put a pod above its request before a pod within its request. By **class**, BestEffort pods (their request
+is zero) are evicted before Burstable pods, and these before Guaranteed pods; in one class, usage over request decides
+among pods above their request, and usage among pods within it. By **priority**, the lower priority is evicted first,
+then the larger usage over request; processes cannot be requested, so there priority and number decide. Among equals
+the younger pod is evicted first, then the name decides, so that the order is always the same.
 
-The documents profile spares whom evicting would wrong or not help: pods that use none of what is scarce (or
-of which that is not known), and pods within their request unless it is the system's own need. Critical pods
-go last. The kubernetes profile spares critical pods only, and puts pods without statistics first.
+The documents profile spares pods whose eviction would not help or would break a promise: pods that use none of the
+scarce resource, pods without figures, and pods within their request unless the system itself needs the resource.
+Critical pods are evicted last. The kubernetes profile spares critical pods only, and puts pods without statistics
+first.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -31,14 +32,14 @@ class Order(StrEnum):
 
 
 class Need(StrEnum):
-    """Whose need it is. For the pods' own, a pod within its request is never evicted (A5)."""
+    """What needs the scarce resource. For the need of other pods, a pod within its request is never evicted (A5)."""
 
     PODS = "pods"
     SYSTEM = "system"
 
 
 class Spared(StrEnum):
-    """Why a pod is not evicted, as words that follow its name."""
+    """Why a pod is not evicted. The text follows the pod's name in a sentence."""
 
     CRITICAL = "is critical"
     UNKNOWN = "has no figures"
@@ -47,8 +48,8 @@ class Spared(StrEnum):
 
 
 class Ranked(NamedTuple):
-    """A pod in its place. `usage` and `request` are of the scarce resource; `over` is in billionths of its
-    unit. `age` decides among equals: the younger is less."""
+    """A pod in the ranking. `usage` and `request` are of the scarce resource; `over` is usage above request, in
+    billionths of the resource's unit. `age` decides among equals: the younger pod has the lesser one."""
 
     seen: PodSnapshot
     qos: QoSClass
@@ -77,20 +78,21 @@ def rank(
     profile: Profile,
     order: Order | None = None,
     need: Need = Need.PODS,
+    traits: "TraitCache | None" = None,
 ) -> tuple[Ranked, ...]:
-    """All of `pods`, who would go first first. `spared` marks those who do not go at all."""
+    """All of `pods`, the first victim first. `spared` marks the pods that are not evicted at all."""
     order = order or default_order(profile)
     is_kubernetes = profile is Profile.KUBERNETES
-    facts = _facts_of(resource, profile)
+    traits_of = (TraitCache() if traits is None else traits).reader(resource, profile)
     ranked = []
-    for seen in pods:  # hundreds of them, when there is no time
-        _, qos, request, critical, priority, age = facts(seen.pod)
+    for seen in pods:  # hundreds of pods, at the moment when time is short
+        _, qos, request, critical, priority, age = traits_of(seen.pod)
         used = usage(seen, resource, on_disk)
         over = (used or 0) * NANOS - request.nanos
         spared = (Spared.CRITICAL if critical else None) if is_kubernetes else _spared(used, over > 0, need)
         ranked.append(Ranked(seen, qos, used, request, over, over > 0, critical, spared, priority, age))
     if is_kubernetes and resource is Resource.INODES:
-        # Kubelet holds inodes against the request for bytes here, and only here.
+        # Kubelet compares inodes with the request for bytes here, and only here.
         ranked = [one._replace(over=_over_bytes(one, profile)) for one in ranked]
     key = _priority_key if order is Order.PRIORITY else _class_key
     if is_kubernetes:
@@ -104,14 +106,14 @@ def default_order(profile: Profile) -> Order:
     return Order.CLASS if profile is Profile.DOCUMENTS else Order.PRIORITY
 
 
-def need_of(signal: Signal, snapshot: Snapshot, profile: Profile) -> Need:
-    """Whose need a shortage of `signal` is.
+def need_of(signal: Signal, snapshot: Snapshot, profile: Profile, traits: "TraitCache | None" = None) -> Need:
+    """Whether pods or the system need what `signal` counts.
 
-    Short memory in the pods' cgroup is the pods' own: requests fit into it with the threshold to spare
-    (B8), so some pod is above its request, or has just ceased to be. Short memory on the node is the
-    system's only if the figures say so: the pods together use no more than they requested, so what is
-    missing is used outside them. The other resources have no cgroup to tell the two apart; there, pods
-    above their request come first, and when none is left it is the system.
+    A shortage in the pods' cgroup is caused by pods: all requests fit into it with the threshold to spare (B8), so
+    some pod is above its request, or was a moment ago. A shortage of the node's memory is the system's only where the
+    pods together use no more than they requested: then the missing memory is used outside the pods. For the other
+    resources no cgroup separates pods from the system. There pods above their request are evicted first; when none is
+    left, the system needs the rest.
     """
     if signal is Signal.ALLOCATABLE_MEMORY_AVAILABLE:
         return Need.PODS
@@ -120,9 +122,62 @@ def need_of(signal: Signal, snapshot: Snapshot, profile: Profile) -> Need:
     used = _memory_of_pods(snapshot)
     if used is None:
         return Need.PODS
-    facts = _facts_of(Resource.MEMORY, profile)
-    requested = sum(facts(seen.pod).request.nanos for seen in snapshot.pods)
+    traits_of = (TraitCache() if traits is None else traits).reader(Resource.MEMORY, profile)
+    requested = sum(traits_of(seen.pod).request.nanos for seen in snapshot.pods)
     return Need.SYSTEM if used * NANOS <= requested else Need.PODS
+
+
+class PodTraits(NamedTuple):
+    """What ranking reads from a pod's specification. It does not depend on what the pod uses."""
+
+    pod: Pod
+    qos: QoSClass
+    request: Quantity
+    critical: bool
+    priority: int
+    age: Age
+
+
+class TraitCache:
+    """The traits of pods that are ranked again and again: computed once for each pod, because under memory pressure
+    there is no time to compute them.
+
+    It belongs to one caller and one thread. The owner calls `keep_only` when its pods change, so the cache never holds
+    more than the owner's pods.
+    """
+
+    def __init__(self) -> None:
+        # By the pod's identity: to compare whole pods would take longer than to compute the traits.
+        self._known: dict[tuple[Resource, Profile], dict[int, PodTraits]] = {}
+
+    def reader(self, resource: Resource, profile: Profile) -> Callable[[Pod], PodTraits]:
+        """A function that returns the traits of one pod."""
+        known = self._known.setdefault((resource, profile), {})
+
+        def traits_of(pod: Pod) -> PodTraits:
+            found = known.get(id(pod))  # `found` holds the pod, so its identity is not used a second time
+            if found is None:
+                found = known[id(pod)] = PodTraits(
+                    pod,
+                    pod_class(pod, profile),
+                    _request(pod, resource, profile),
+                    is_critical(pod, profile),
+                    pod.spec.priority or 0,
+                    _age(pod),
+                )
+            return found
+
+        return traits_of
+
+    def keep_only(self, pods: Iterable[Pod]) -> None:
+        """Forget every pod that is not one of `pods`."""
+        current = {id(pod) for pod in pods}
+        for known in self._known.values():
+            for identity in known.keys() - current:
+                del known[identity]
+
+    def __len__(self) -> int:
+        return sum(map(len, self._known.values()))
 
 
 def _spared(used: int | None, is_above: bool, need: Need) -> Spared | None:  # noqa: FBT001
@@ -139,47 +194,9 @@ def _over_bytes(one: Ranked, profile: Profile) -> int:
     return (one.usage or 0) * NANOS - _request(one.pod, Resource.STORAGE, profile).nanos
 
 
-class _Facts(NamedTuple):
-    """What ranking asks of a pod whatever it uses."""
-
-    pod: Pod
-    qos: QoSClass
-    request: Quantity
-    critical: bool
-    priority: int
-    age: Age
-
-
-_MOST_KNOWN = 4096
-_known: dict[tuple[Resource, Profile], dict[int, _Facts]] = {}
-
-
-def _facts_of(resource: Resource, profile: Profile) -> Callable[[Pod], _Facts]:
-    """They follow from the pod alone and are kept: under pressure the same pods are ranked again and again, and there
-    is no time."""
-    known = _known.setdefault((resource, profile), {})
-
-    def facts(pod: Pod) -> _Facts:
-        one = known.get(id(pod))
-        if one is None or one.pod is not pod:
-            if len(known) >= _MOST_KNOWN:
-                known.clear()
-            one = known[id(pod)] = _Facts(
-                pod,
-                pod_class(pod, profile),
-                _request(pod, resource, profile),
-                is_critical(pod, profile),
-                pod.spec.priority or 0,
-                _age(pod),
-            )
-        return one
-
-    return facts
-
-
 def _age(pod: Pod) -> Age:
     created = pod.metadata.creation_timestamp or ""
-    # Turned round, letter by letter; and what begins alike and is longer is the later one.
+    # Negated letter by letter: the later time sorts first. Of two texts that begin alike the longer is the later.
     younger_first = (*(-ord(letter) for letter in created), 1)
     return younger_first, pod.key, pod.metadata.uid
 

@@ -23,6 +23,7 @@ from evenkeel.policy.eviction.polling_interval import (
     look_after_seconds,
     will_be_told,
 )
+from evenkeel.policy.eviction.rank import TraitCache
 from evenkeel.policy.eviction.thresholds import Signal, Threshold
 from evenkeel.pressure.decision_records import Step
 from evenkeel.pressure.guard_client import GuardClient
@@ -91,6 +92,7 @@ class MemoryWatch:
         self._marks: tuple[ByteThreshold, ...] = ()
         self._is_told = False  # the kernel tells of crossings in the pods' cgroup
         self._met: tuple[Threshold, ...] = ()
+        self._traits = TraitCache()  # of the targets, for the thread alone
         self._decided_at = 0.0
         self._left_then = 0  # of what was short, at the last decision
         self._relief = Mitigation(self._figures, self._departures, make_driver, reports, guard)
@@ -213,9 +215,10 @@ class MemoryWatch:
         if (roster.directory, roster.limit_bytes) != (before.directory, before.limit_bytes):
             self._marks = ()
         self._relief.follow(roster, self._marks)
-        # What is worked out once for each pod is worked out now, and not when there is no time.
+        # The traits of new pods are computed now: under pressure there is no time.
+        self._traits.keep_only(member.pod for member in roster.members)
         _, snapshot = self._figures.snapshot(time.monotonic())
-        ranking(Signal.ALLOCATABLE_MEMORY_AVAILABLE, snapshot, self._settings)
+        ranking(Signal.ALLOCATABLE_MEMORY_AVAILABLE, snapshot, self._settings, traits=self._traits)
 
     def _mark(self, look: MemorySample) -> None:
         self._marks = byte_thresholds(self._thresholds, look)
@@ -309,7 +312,7 @@ class MemoryWatch:
         out = self._departures.no_candidates()
         look, snapshot = self._figures.snapshot(now, out, returning_bytes)
         before = self._state
-        after, decision = decide(before, snapshot, self._thresholds, self._settings)
+        after, decision = decide(before, snapshot, self._thresholds, self._settings, self._traits)
         self._state, self._decided_at = after, now
         self._met = marks_met(self._marks, look, after.unresolved)
         if _is_hard(self._met):
@@ -334,7 +337,7 @@ class MemoryWatch:
         """The kernel's own killer acts: what we would have done at this moment is kept beside what it did (E12)."""
         out = self._departures.no_candidates()
         _, snapshot = self._figures.snapshot(now, out, look.returning_bytes)
-        _, decision = decide(self._state, snapshot, self._thresholds, self._settings)
+        _, decision = decide(self._state, snapshot, self._thresholds, self._settings, self._traits)
         step = Step(self._state, snapshot, self._thresholds, self._settings, decision, is_done=False)
         self._reports.stepped(step, self._state, Timing(now, is_kernels=True))
 
