@@ -14,7 +14,7 @@ from evenkeel.policy.advice import (
     request_suggestions,
     reservation_findings,
 )
-from evenkeel.policy.reserved import Reserved
+from evenkeel.policy.allocatable import Reserved
 from evenkeel.quantity import Quantity
 from tests.agents import pods_of
 from tests.fake_front import FakeFront, running, served

@@ -11,13 +11,14 @@ from evenkeel.policy.allocatable import (
     NodeCapacity,
     node_allocatable,
     node_capacity,
+    parse_reserved,
     pods_cgroup_limits,
     reservation,
     reservation_problems,
     reserved_cgroup_limits,
+    reserved_of,
 )
 from evenkeel.policy.node_view import capacity_of, parse_node
-from evenkeel.policy.reserved import parse_reserved, reserved_of
 from evenkeel.quantity import Quantity
 
 MIB, GIB = 2**20, 2**30

@@ -9,7 +9,7 @@ from evenkeel.api.config_file import read_config
 from evenkeel.api.config_validation import config_warnings, validate_config
 from evenkeel.api.scalars import Duration, format_cpuset, parse_cpuset
 from evenkeel.errors import EvenkeelError, InvalidInput
-from evenkeel.policy.startup import startup_problems
+from evenkeel.policy.allocatable import startup_problems
 
 KUBEADM = """\
 apiVersion: kubelet.config.k8s.io/v1beta1

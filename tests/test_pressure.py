@@ -19,8 +19,7 @@ from evenkeel.host.memory_reading import CgroupMemory, NodeMemory
 from evenkeel.journal.store import Decision as Recorded
 from evenkeel.journal.store import Journal, JournalError
 from evenkeel.policy.eviction.decide import Settings, State, decide
-from evenkeel.policy.eviction.mitigations import has_to_be_held, is_loose, is_tight
-from evenkeel.policy.eviction.polling_interval import LEAST_SECONDS, MOST_SECONDS
+from evenkeel.policy.eviction.headroom import LEAST_SECONDS, MOST_SECONDS, is_loose, is_tight, must_be_held
 from evenkeel.policy.eviction.snapshot import MemoryFigures, NodeFigures, PodFigures, PodSnapshot, Snapshot
 from evenkeel.policy.eviction.thresholds import Signal, parse_thresholds
 from evenkeel.policy.lifecycle.pod_state import TerminalStatus
@@ -597,9 +596,9 @@ def test_those_above_their_request_stand_still_when_half_of_the_reserve_is_gone_
     assert not is_tight(50, 100)
     assert not is_loose(74, 100)
     assert is_loose(75, 100)
-    assert has_to_be_held(12 * MIB, 10 * MIB, 100 * MIB)
-    assert not has_to_be_held(11 * MIB, 10 * MIB, 100 * MIB)  # the next look is soon enough
-    assert not has_to_be_held(10 * MIB, 10 * MIB, 0)
+    assert must_be_held(12 * MIB, 10 * MIB, 100 * MIB)
+    assert not must_be_held(11 * MIB, 10 * MIB, 100 * MIB)  # the next look is soon enough
+    assert not must_be_held(10 * MIB, 10 * MIB, 0)
 
 
 class FreezingKernel(CountingKernel):

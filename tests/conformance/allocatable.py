@@ -9,12 +9,12 @@ from evenkeel.policy.allocatable import (
     NodeCapacity,
     node_allocatable,
     node_capacity,
+    parse_reserved,
     pods_cgroup_limits,
     reservation,
     reservation_problems,
     reserved_cgroup_limits,
 )
-from evenkeel.policy.reserved import parse_reserved
 from evenkeel.quantity import Quantity
 from tests.conformance.common import differences, quantity_differences
 

@@ -7,7 +7,7 @@ from evenkeel.api.config import KubeletConfiguration, Profile, defaulted
 from evenkeel.api.config_file import read_config
 from evenkeel.api.config_validation import validate_config
 from evenkeel.errors import EvenkeelError
-from evenkeel.policy.startup import startup_problems
+from evenkeel.policy.allocatable import startup_problems
 from tests.conformance.common import differences
 
 # The machine on which the real code ran.

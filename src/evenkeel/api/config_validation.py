@@ -2,7 +2,7 @@
 
 A problem names its field and its flag; where two settings contradict each other it names both (`field` then
 holds them with ", " between). Whether a cgroup or a CPU exists on the machine is not known here, and what
-amounts say is `policy.startup`'s part.
+amounts say is `policy.allocatable`'s part.
 """
 
 from collections.abc import Iterator, Mapping

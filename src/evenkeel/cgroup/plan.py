@@ -24,7 +24,7 @@ from evenkeel.quantity import ZERO
 
 
 class Policy(Protocol):
-    """What a profile decides on each level (`documents_cgroups`, `kubernetes_provision`)."""
+    """What a profile decides on each level (`documents_cgroups`, `kubernetes_cgroups`)."""
 
     def root_provision(self, node: NodeView, pods: Sequence[PodFacts], min_bytes: int) -> Provision: ...
     def branch_provision(
@@ -73,9 +73,9 @@ class TreeBuilder:
             self._policy: Policy = documents_cgroups
             self._weight = self._container_weight = kernel_amounts.weight_keeping_ratio
         else:
-            from evenkeel.policy import kubernetes_provision
+            from evenkeel.policy import kubernetes_cgroups
 
-            self._policy = kubernetes_provision
+            self._policy = kubernetes_cgroups
             self._weight, self._container_weight = (
                 kernel_amounts.weight_linear,
                 kernel_amounts.weight_quadratic,

@@ -87,7 +87,7 @@ def given_config(args: argparse.Namespace) -> GivenConfig:
 
 def _checked(args: argparse.Namespace, changes: dict[str, object], problems: list[Problem]) -> GivenConfig:
     from evenkeel.api.config_validation import config_warnings, validate_config
-    from evenkeel.policy.startup import startup_problems
+    from evenkeel.policy.allocatable import startup_problems
 
     file = _file(args, problems)
     if problems:

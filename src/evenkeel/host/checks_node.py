@@ -8,12 +8,11 @@ from evenkeel.api.resources import MEMORY
 from evenkeel.cgroup import names
 from evenkeel.host.checks import Check, State, unseen
 from evenkeel.host.machine import Machine, Neighbour
-from evenkeel.policy.allocatable import reservation_problems
+from evenkeel.policy.allocatable import reservation_problems, reserved_of
 from evenkeel.policy.eviction.conditions import observations, thresholds_met
 from evenkeel.policy.eviction.message import readable
 from evenkeel.policy.eviction.thresholds import Signal, config_thresholds
 from evenkeel.policy.eviction.usage import resource_of
-from evenkeel.policy.reserved import reserved_of
 from evenkeel.policy.units import bytes_text
 from evenkeel.quantity import ZERO
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from evenkeel.api.resources import CPU, MEMORY, ResourceList
-from evenkeel.policy.reserved import Reserved
+from evenkeel.policy.allocatable import Reserved
 from evenkeel.policy.units import bytes_text, cores_text
 from evenkeel.quantity import ZERO
 

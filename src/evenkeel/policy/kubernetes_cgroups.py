@@ -1,33 +1,41 @@
-"""What today's kubelet sets on pod, QoS and container cgroups (profile `kubernetes`).
+"""What today's kubelet writes to the cgroups of the node, of pods and of containers (profile `kubernetes`).
 
-The amounts are kubelet's own, before they become files: shares rather than weight, a quota, a limit, and the `unified`
-values it passes through. `memoryReservationPolicy: TieredReservation` protects Guaranteed pods by `memory.min` and
-Burstable ones by `memory.low`; `memoryThrottlingFactor` sets `memory.high` between request and limit.
+The amounts are kubelet's own: shares rather than weight, a quota, a limit, and the `unified` values that it passes to
+the runtime. `memoryReservationPolicy: TieredReservation` protects Guaranteed pods with `memory.min` and Burstable pods
+with `memory.low`; `memoryThrottlingFactor` sets `memory.high` between request and limit.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 from evenkeel.api.config import Profile
 from evenkeel.api.container import Container
 from evenkeel.api.pod import Pod
 from evenkeel.api.resources import CPU, MEMORY, ResourceList, hugepage_bytes, is_hugepages
 from evenkeel.policy import kernel_amounts
+from evenkeel.policy.allocatable import CgroupLimits
 from evenkeel.policy.kernel_amounts import PAGE_BYTES
-from evenkeel.policy.node_view import KubeletSettings
+from evenkeel.policy.node_view import KubeletSettings, NodeView
 from evenkeel.policy.oom import oom_score_adj
 from evenkeel.policy.pod_resources import has_pod_level_resources, pod_limits
+from evenkeel.policy.provision import NO_LIMIT, Amount, Cpus, PodFacts, Provision, Quota
 from evenkeel.policy.qos import QoSClass, is_critical
+from evenkeel.policy.units import bytes_text, cores_text
 from evenkeel.quantity import ZERO, Quantity
 
 TIERED = "TieredReservation"
 LIMITED_SWAP = "LimitedSwap"
+SANDBOX_SCORE = -998
+_RULE = "kubelet"
+# Kubelet sets no burst. A burst of the documents profile must be removed before the quota can fall below it.
+_NO_BURST = Amount(0, _RULE, "no burst")
+_NO_BOUND = 1 << 62  # what kubelet writes for unlimited huge pages
 
 
 class CgroupConfig(NamedTuple):
-    """Amounts for one cgroup; None is not set."""
+    """Amounts for one cgroup. None means "not set"."""
 
     cpu_shares: int | None = None
     cpu_quota_us: int | None = None
@@ -38,7 +46,7 @@ class CgroupConfig(NamedTuple):
 
 
 class ContainerConfig(NamedTuple):
-    """What the container runtime is told; 0 is no limit."""
+    """What kubelet asks of the container runtime. 0 means "no limit"."""
 
     oom_score_adj: int
     cpu_shares: int
@@ -49,8 +57,158 @@ class ContainerConfig(NamedTuple):
     hugepage_bytes: Mapping[int, int]
 
 
+def container_provision(node: NodeView, facts: PodFacts, container: Container) -> Provision:
+    config = container_config(facts.pod, container, node.kubelet, facts.qos)
+    exclusive = facts.moment.exclusive_cpus.get(container.name)
+    is_exempt = exclusive is not None and node.config.feature("DisableCPUQuotaWithExclusiveCPUs")
+    unlimited = not config.cpu_quota_us or is_exempt
+    quota = Quota(
+        NO_LIMIT if unlimited else config.cpu_quota_us,
+        config.cpu_period_us or kernel_amounts.DEFAULT_PERIOD_US,
+        _RULE,
+        "no cpu limit, or one that is not enforced" if unlimited else "cpu limit of the container or its pod",
+    )
+    cpus = exclusive or facts.moment.shared_cpus
+    limited = Amount(config.memory_bytes, _RULE, f"memory limit {bytes_text(config.memory_bytes)}")
+    provision = Provision(
+        cpu_shares=Amount(config.cpu_shares, _RULE, "cpu request"),
+        cpu_quota=quota,
+        cpu_burst_us=_NO_BURST,
+        cpus=Cpus(cpus, _RULE, "static cpu manager") if cpus else None,
+        memory_max=limited if config.memory_bytes else Amount(NO_LIMIT, _RULE, "no memory limit"),
+        **_hugepages(node, config.hugepage_bytes, "limit of the container"),
+        oom_group=Amount(1, _RULE, "singleProcessOOMKill is off")
+        if node.config.oom_group_kill
+        else Amount(0, _RULE, "singleProcessOOMKill is on"),
+        oom_score_adj=Amount(config.oom_score_adj, _RULE, "class of the pod, and memory requested"),
+    )
+    return _with_unified(node, provision, config.unified)
+
+
+def infrastructure_provision(node: NodeView, pod: Pod) -> Provision:
+    """The sandbox. Kubelet leaves its cgroup alone and sets only the OOM score of its process."""
+    return Provision(
+        cpu_shares=Amount(kernel_amounts.MIN_SHARES, _RULE, "the sandbox requests nothing"),
+        oom_score_adj=Amount(SANDBOX_SCORE, _RULE, "sandbox"),
+    )
+
+
+def pod_provision(node: NodeView, facts: PodFacts, min_bytes: int) -> Provision:
+    settings = node.kubelet
+    if facts.moment.exclusive_cpus and node.config.feature("DisableCPUQuotaWithExclusiveCPUs"):
+        settings = settings._replace(enforce_cpu_limits=False)
+    pids = node.config.pod_pids_limit
+    config = pod_config(facts.pod, settings, facts.qos, facts.requests)
+    provision = _provision(node, config, "requests of the pod", "limits of the pod")
+    return provision._replace(
+        cpu_burst_us=_NO_BURST,
+        pids_max=Amount(pids, _RULE, "podPidsLimit")
+        if pids > 0
+        else Amount(NO_LIMIT, _RULE, "no podPidsLimit"),
+    )
+
+
+def branch_provision(node: NodeView, qos: QoSClass, pods: Sequence[PodFacts], min_bytes: int) -> Provision:
+    provision = _provision(node, _qos_configs(node, pods)[qos], "requests of its pods", "qosReserved")
+    return provision._replace(cpu_quota=None, **_unbounded_hugepages(node))
+
+
+def root_provision(node: NodeView, pods: Sequence[PodFacts], min_bytes: int) -> Provision:
+    limits = node.pods_limits
+    assert limits.millicpu is not None
+    config = _qos_configs(node, pods)[QoSClass.GUARANTEED]
+    # If `pods` is not enforced these are the size of the machine. Kubelet writes that, too.
+    provision = Provision(
+        cpu_shares=Amount(
+            kernel_amounts.shares(limits.millicpu), _RULE, f"allocatable cpu {cores_text(limits.millicpu)}"
+        ),
+        memory_max=_limit(limits.memory_bytes, "capacity less what is reserved"),
+        pids_max=_limit(limits.pids, "pids less what is reserved"),
+        # Kubelet limits them when it starts, but removes the limit each time it updates the QoS cgroups.
+        **_unbounded_hugepages(node),
+    )
+    return _with_unified(node, provision, config.unified)
+
+
+def reserved_provision(node: NodeView, limits: CgroupLimits, what: str) -> Provision:
+    reason = f"{what} is enforced"
+    return Provision(
+        cpu_shares=Amount(kernel_amounts.shares(limits.millicpu), _RULE, reason)
+        if limits.millicpu is not None
+        else None,
+        memory_max=Amount(limits.memory_bytes, _RULE, reason) if limits.memory_bytes is not None else None,
+        pids_max=Amount(limits.pids, _RULE, reason) if limits.pids is not None else None,
+        **_hugepages(node, limits.hugepage_bytes, reason),
+    )
+
+
+def _qos_configs(node: NodeView, pods: Sequence[PodFacts]) -> Mapping[QoSClass, CgroupConfig]:
+    percent = node.config.qos_reserved.get(MEMORY) if node.config.feature("QOSReserved") else None
+    return qos_configs(
+        ((facts.qos, facts.requests) for facts in pods),
+        tiered=node.memory_qos and node.config.memory_reservation_policy == TIERED,
+        allocatable_bytes=node.allocatable_bytes,
+        reserved_percent=int(percent.removesuffix("%")) if percent else None,
+    )
+
+
+def _provision(node: NodeView, config: CgroupConfig, shares_reason: str, limit_reason: str) -> Provision:
+    # Kubelet sets no period without a quota.
+    period = config.cpu_period_us or kernel_amounts.DEFAULT_PERIOD_US
+    quota = config.cpu_quota_us or NO_LIMIT
+    provision = Provision(
+        cpu_shares=None if config.cpu_shares is None else Amount(config.cpu_shares, _RULE, shares_reason),
+        cpu_quota=Quota(
+            quota, period, _RULE, limit_reason if quota != NO_LIMIT else "not every container has a limit"
+        ),
+        memory_max=_limit(config.memory_bytes, limit_reason),
+        **_hugepages(node, config.hugepage_bytes, "requests of the pod"),
+    )
+    return _with_unified(node, provision, config.unified)
+
+
+def _with_unified(node: NodeView, provision: Provision, unified: Mapping[str, str]) -> Provision:
+    """The values that kubelet passes through. All others get the kernel's default, so that a rollback restores them."""
+    reserved = f"memoryReservationPolicy {node.config.memory_reservation_policy}"
+    high = unified.get("memory.high", "max")
+    swap = unified.get("memory.swap.max")
+    return provision._replace(
+        memory_min=Amount(int(unified.get("memory.min", "0")), _RULE, reserved),
+        memory_low=Amount(int(unified.get("memory.low", "0")), _RULE, reserved),
+        memory_high=Amount(NO_LIMIT, _RULE, "no memoryThrottlingFactor, or not above the request")
+        if high == "max"
+        else Amount(int(high), _RULE, f"memoryThrottlingFactor {node.config.memory_throttling_factor}"),
+        swap_max=None if swap is None else Amount(int(swap), _RULE, "memorySwap.swapBehavior"),
+    )
+
+
+class _Hugepages(TypedDict):
+    hugepages: Mapping[int, Amount]
+    hugepages_when_reserved: bool
+
+
+def _hugepages(node: NodeView, asked_bytes: Mapping[int, int], reason: str) -> _Hugepages:
+    """For every page size of the machine: the amount asked for, or zero."""
+    sizes = {**dict.fromkeys(node.capacity.hugepages, 0), **asked_bytes}
+    amounts = {
+        size: Amount(amount, _RULE, reason if amount else "none asked for") for size, amount in sizes.items()
+    }
+    return {"hugepages": amounts, "hugepages_when_reserved": True}
+
+
+def _unbounded_hugepages(node: NodeView) -> _Hugepages:
+    return _hugepages(node, dict.fromkeys(node.capacity.hugepages, _NO_BOUND), "not bounded above the pods")
+
+
+def _limit(value: int | None, reason: str) -> Amount:
+    return Amount(NO_LIMIT, _RULE, "no limit") if value is None else Amount(value, _RULE, reason)
+
+
+# The amounts that kubelet computes, before they become files
+
+
 def pod_config(pod: Pod, node: KubeletSettings, qos: QoSClass, requests: ResourceList) -> CgroupConfig:
-    """The pod's own cgroup; `qos` and `requests` are the pod's."""
+    """The pod's cgroup. `qos` and `requests` are those of the pod."""
     limits = pod_limits(pod)
     shares, quota, period, memory = kernel_amounts.MIN_SHARES, None, None, None
     if qos != QoSClass.BEST_EFFORT:
@@ -78,11 +236,11 @@ def pod_config(pod: Pod, node: KubeletSettings, qos: QoSClass, requests: Resourc
             high = memory_high(request, limit, node.throttling_factor)
             if limit > request and high > request:
                 unified["memory.high"] = str(high)
-    return CgroupConfig(shares, quota, period, memory, unified, _hugepages(requests))
+    return CgroupConfig(shares, quota, period, memory, unified, _hugepages_in(requests))
 
 
 def is_limited_whole(pod: Pod, resource: str) -> bool:
-    """Whether the pod as a whole has a limit: every container, init containers included, or the pod itself."""
+    """Whether the pod as a whole has a limit: the pod itself, or every container including init containers."""
     if pod.spec.resources is not None and pod.spec.resources.limits.get(resource):
         return True
     return all(container.resources.limits.get(resource) for container in pod.spec.every_container)
@@ -95,7 +253,7 @@ def qos_configs(
     allocatable_bytes: int,
     reserved_percent: int | None = None,
 ) -> Mapping[QoSClass, CgroupConfig]:
-    """The Burstable and BestEffort branches, and (as Guaranteed) the pods' root, from pods' classes and requests."""
+    """The QoS cgroups, from the classes and requests of all pods. Guaranteed stands for the pods' root."""
     burstable_millicpu = 0
     requested_bytes = {QoSClass.GUARANTEED: 0, QoSClass.BURSTABLE: 0}
     for qos, requests in pods:
@@ -112,7 +270,7 @@ def qos_configs(
         guaranteed = guaranteed._replace(unified={"memory.min": str(sum(requested_bytes.values())), **low})
         burstable = burstable._replace(unified=low)
     if reserved_percent is not None and allocatable_bytes:
-        # `qosReserved`: what higher classes request is kept from lower ones, in part or whole.
+        # `qosReserved`: a percentage of what higher classes request is kept from lower classes.
         left = allocatable_bytes - requested_bytes[QoSClass.GUARANTEED] * reserved_percent // 100
         burstable = burstable._replace(memory_bytes=left)
         left -= requested_bytes[QoSClass.BURSTABLE] * reserved_percent // 100
@@ -121,9 +279,8 @@ def qos_configs(
 
 
 def container_config(pod: Pod, container: Container, node: KubeletSettings, qos: QoSClass) -> ContainerConfig:
-    """What the runtime is told of one container."""
     cpu_limit = effective_limit(pod, container, CPU)
-    # A request that is not stated is the limit.
+    # A container without a request requests its limit.
     cpu_request = container.resources.requests.get(CPU, cpu_limit)
     return ContainerConfig(
         oom_score_adj=oom_score_adj(pod, container, node.capacity_bytes, Profile.KUBERNETES, qos),
@@ -138,14 +295,14 @@ def container_config(pod: Pod, container: Container, node: KubeletSettings, qos:
             **_memory_qos(pod, container, node, qos),
             **_oom_group(node),
         },
-        hugepage_bytes=_hugepages(
+        hugepage_bytes=_hugepages_in(
             {**(pod.spec.resources.limits if pod.spec.resources else {}), **container.resources.limits}
         ),
     )
 
 
 def effective_limit(pod: Pod, container: Container, resource: str) -> Quantity:
-    """The container's limit, or where it has none the pod's."""
+    """The limit of the container, or the pod's limit if the container has none."""
     own = container.resources.limits.get(resource, ZERO)
     if own or pod.spec.resources is None:
         return own
@@ -153,7 +310,7 @@ def effective_limit(pod: Pod, container: Container, resource: str) -> Quantity:
 
 
 def memory_high(request_bytes: int, limit_bytes: int, factor: float) -> int:
-    """Between request and limit by `factor`, down to a page; in floating point, as kubelet computes it."""
+    """A point between request and limit, rounded down to a page. Floating point, as kubelet computes it."""
     high = math.floor(float(request_bytes) + (float(limit_bytes) - float(request_bytes)) * factor)
     return int(high / PAGE_BYTES) * PAGE_BYTES
 
@@ -192,7 +349,7 @@ def _swap(pod: Pod, container: Container, node: KubeletSettings, qos: QoSClass) 
     )
     if not may_swap:
         return {"memory.swap.max": "0"}
-    # A container's part of the swap is its part of the node's memory.
+    # The container gets the same part of the swap as its request is of the memory.
     return {"memory.swap.max": str(int(request.value / node.capacity_bytes * node.swap_bytes))}
 
 
@@ -200,5 +357,5 @@ def _oom_group(node: KubeletSettings) -> dict[str, str]:
     return {"memory.oom.group": "1"} if node.single_process_oom_kill is False else {}
 
 
-def _hugepages(resources: ResourceList) -> dict[int, int]:
+def _hugepages_in(resources: ResourceList) -> dict[int, int]:
     return {hugepage_bytes(name): amount.value for name, amount in resources.items() if is_hugepages(name)}

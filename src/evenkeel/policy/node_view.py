@@ -24,8 +24,8 @@ from evenkeel.policy.allocatable import (
     node_allocatable,
     pods_cgroup_limits,
     reserved_cgroup_limits,
+    reserved_of,
 )
-from evenkeel.policy.reserved import reserved_of
 from evenkeel.quantity import ZERO, Quantity
 
 

@@ -1,6 +1,6 @@
 """What one cgroup is to be given, before it becomes files: amounts, each with the rule it came from.
 
-Both profiles fill this in (`documents_cgroups`, `kubernetes_provision`), and the plan turns it into the files of the
+Both profiles fill this in (`documents_cgroups`, `kubernetes_cgroups`), and the plan turns it into the files of the
 kernel's cgroup version. None is "not ours to set"; `NO_LIMIT` is the kernel's own "no limit", written out so that a
 limit which is taken away is taken away in the kernel too (B13, C4).
 """

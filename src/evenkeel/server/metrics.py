@@ -13,11 +13,10 @@ from evenkeel.agent.observe.node_snapshot import NodeSnapshot
 from evenkeel.api.pod import Pod
 from evenkeel.api.resources import CPU, PODS
 from evenkeel.cgroup.tree import Kind
-from evenkeel.policy.allocatable import node_capacity
+from evenkeel.policy.allocatable import node_capacity, reserved_of
 from evenkeel.policy.eviction.conditions import observations
 from evenkeel.policy.eviction.thresholds import config_thresholds, threshold_amount
 from evenkeel.policy.pod_resources import pod_requests
-from evenkeel.policy.reserved import reserved_of
 from evenkeel.quantity import Quantity
 from evenkeel.server.metrics_cgroups import UNBOUNDED, UNTYPED, Exposition, Labels, labels
 from evenkeel.server.view import live

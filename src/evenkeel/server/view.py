@@ -17,13 +17,12 @@ from evenkeel.cgroup.kernel_files import same_value
 from evenkeel.cgroup.tree import Cgroup, Kind
 from evenkeel.host.node_figures import Pressures, Sample
 from evenkeel.host.psi import PressureFigures
-from evenkeel.policy.allocatable import node_capacity
+from evenkeel.policy.allocatable import node_capacity, reserved_of
 from evenkeel.policy.eviction.conditions import observations, thresholds_met
 from evenkeel.policy.eviction.snapshot import PodSnapshot
 from evenkeel.policy.eviction.thresholds import config_thresholds, threshold_amount
 from evenkeel.policy.eviction.usage import Resource, usage
 from evenkeel.policy.pod_resources import pod_limits, pod_requests
-from evenkeel.policy.reserved import reserved_of
 from evenkeel.quantity import Quantity
 from evenkeel.server.http import to_json
 

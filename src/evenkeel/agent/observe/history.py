@@ -20,8 +20,8 @@ from evenkeel.policy.advice import (
     request_suggestions,
     reservation_findings,
 )
+from evenkeel.policy.allocatable import reserved_of
 from evenkeel.policy.node_view import NodeView
-from evenkeel.policy.reserved import reserved_of
 
 log = logging.getLogger(__name__)
 

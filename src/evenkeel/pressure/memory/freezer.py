@@ -1,4 +1,4 @@
-"""The brake: pods that stand still until memory is back (`policy.eviction.mitigations`), for a second at the most.
+"""The brake: pods that stand still until memory is back (`policy.eviction.headroom`), for a second at the most.
 
 They are frozen by the kernel, and one that is killed meanwhile is thawed, so that it can die. If the agent is killed in
 that second, its guard (`guarding`) thaws them; if that was killed too, the next agent does: `thaw` is for the start.

@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterable
 from evenkeel.cgroup.driver import Driver
 from evenkeel.host.protection import Haste, run_before_others
 from evenkeel.policy.eviction.decide import Settings, State, decide, ranking
-from evenkeel.policy.eviction.polling_interval import (
+from evenkeel.policy.eviction.headroom import (
     LEAST_SECONDS,
     MOST_SECONDS,
     Distance,
     fastest_growth,
-    look_after_seconds,
-    will_be_told,
+    polling_interval_seconds,
+    will_be_notified,
 )
 from evenkeel.policy.eviction.rank import TraitCache
 from evenkeel.policy.eviction.thresholds import Signal, Threshold
@@ -277,7 +277,9 @@ class MemoryWatch:
                 self._is_told
                 and look.pods is not None
                 and mark.threshold.signal is Signal.ALLOCATABLE_MEMORY_AVAILABLE
-                and will_be_told(look.root.usage_bytes, self._roster.limit_bytes - mark.due_bytes, self._cpus)
+                and will_be_notified(
+                    look.root.usage_bytes, self._roster.limit_bytes - mark.due_bytes, self._cpus
+                )
             )
             reserve = 0 if now < self._crossing_until else mark.due_bytes
             distances.append(Distance(available - mark.due_bytes, reserve, is_told))
@@ -288,7 +290,7 @@ class MemoryWatch:
             if not one.hard and one in self._state.first_crossed
         ]
         ahead = [seconds for seconds in ends if seconds > 0]
-        seconds = min(most, look_after_seconds(distances, self._growth), *ahead)
+        seconds = min(most, polling_interval_seconds(distances, self._growth), *ahead)
         return 0.0 if seconds <= LEAST_SECONDS and self._has_just_crossed(now) else seconds
 
     def _has_just_crossed(self, now: float) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from evenkeel.cgroup.driver import CgroupError, Driver
 from evenkeel.cgroup.tree import Version
 from evenkeel.host.protection import run_soon
-from evenkeel.policy.eviction.mitigations import Trend, can_take_back, has_to_be_held, is_loose, is_tight
+from evenkeel.policy.eviction.headroom import Trend, is_loose, is_reclaim_enough, is_tight, must_be_held
 from evenkeel.pressure.guard_client import GuardClient
 from evenkeel.pressure.memory.freezer import Freezer
 from evenkeel.pressure.memory.pending_memory import PendingMemory
@@ -136,7 +136,7 @@ class Mitigation:
         written, and its own caches. Not where there is no time for it, and not soon again if it did not help."""
         if self._departures.is_any_killed or left < due // 2:
             return False
-        if not can_take_back(look.root.washable_bytes, due - left, self._trend.bytes_per_second):
+        if not is_reclaim_enough(look.root.washable_bytes, due - left, self._trend.bytes_per_second):
             return False
         if self._reclaiming_since is None:
             if now < self._no_reclaim_before or not self._reclaim(due - left, now):
@@ -224,5 +224,5 @@ class Mitigation:
             (member, usage)
             for member in self._roster.members
             if member.uid not in leaving
-            and has_to_be_held(usage := usages[member.uid] or 0, member.request_bytes, reserve_bytes)
+            and must_be_held(usage := usages[member.uid] or 0, member.request_bytes, reserve_bytes)
         ]
