@@ -4,10 +4,12 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from time import process_time
 
+from tests.strategies import as_observed
+
 from bench.figure import Figure, against, value_at_most
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.api.manifests import read_manifests
-from evenkeel.cgroup.diff import as_observed, diff
+from evenkeel.cgroup.diff import diff
 from evenkeel.cgroup.plan import plan
 from evenkeel.cgroup.tree import Setting
 from evenkeel.policy.allocatable import NodeCapacity

@@ -9,7 +9,6 @@ from evenkeel.agent.observe.sweep import Sweep
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.api.pod import Pod
 from evenkeel.api.scalars import Amount
-from evenkeel.cgroup.diff import as_observed
 from evenkeel.cgroup.driver import Statistics
 from evenkeel.cgroup.plan import Planner
 from evenkeel.cgroup.tree import Cgroup
@@ -28,6 +27,7 @@ from evenkeel.policy.eviction.snapshot import (
 )
 from evenkeel.policy.node_view import node_view
 from evenkeel.policy.provision import PlannedPod
+from tests.strategies import as_observed
 
 GIB, MIB = 2**30, 2**20
 STALLED = Pressures(

@@ -11,8 +11,9 @@ from evenkeel.api.defaults import default_pod
 from evenkeel.api.pod import ObjectMeta, Pod, PodSpec
 from evenkeel.api.resources import CPU, MEMORY, ResourceRequirements
 from evenkeel.api.scalars import Duration
+from evenkeel.cgroup.diff import Observed
 from evenkeel.cgroup.plan import plan
-from evenkeel.cgroup.tree import Kind, Version
+from evenkeel.cgroup.tree import Kind, Tree, Version
 from evenkeel.policy.allocatable import NodeCapacity
 from evenkeel.policy.node_view import NodeView, node_view
 from evenkeel.policy.provision import PlannedPod
@@ -193,3 +194,8 @@ nodes = st.builds(
     st.sampled_from([1, 8, 200]),
     st.sampled_from([{}, {2 * MIB: 512}]),
 )
+
+
+def as_observed(tree: Tree) -> Observed:
+    """What a driver would read if the kernel held `tree`."""
+    return {cgroup.path: {one.file: one.value for one in cgroup.settings} for cgroup in tree.cgroups}

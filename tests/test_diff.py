@@ -7,14 +7,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from evenkeel.cgroup.diff import Action, as_observed, diff
+from evenkeel.cgroup.diff import Action, diff
 from evenkeel.cgroup.kernel_files import default_value, same_value
 from evenkeel.cgroup.plan import plan
 from evenkeel.cgroup.reconfigure import restoring
 from evenkeel.cgroup.tree import Cgroup, Kind, Naming, Setting, Tree, Version
 from evenkeel.policy.exclusive_cores import assign_on
 from evenkeel.policy.provision import PlannedPod
-from tests.strategies import container, moments, node, nodes, pod
+from tests.strategies import as_observed, container, moments, node, nodes, pod
 
 PAGE = 4096
 LIMITS = ("memory.max", "memory.high", "memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "pids.max")

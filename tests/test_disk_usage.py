@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from evenkeel.host.disk_usage import Usage, Walk, unlinked_usage, walked
+from evenkeel.host.disk_usage import Usage, Walk, unlinked_usage
 from tests.descriptors import alone, descriptors
 
 pytestmark = pytest.mark.req("B12")
@@ -20,6 +20,13 @@ def du(path: Path) -> Usage:
     )
     own = path.stat().st_blocks * 512
     return Usage(int(blocks.stdout.split()[0]) - own, int(inodes.stdout.split()[0]) - 1)
+
+
+def walked(path: str) -> Usage:
+    walk = Walk(path)
+    while not walk.is_done:
+        walk.advance(1000)
+    return walk.usage
 
 
 def write(path: Path, size: int) -> None:

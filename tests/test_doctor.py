@@ -13,7 +13,8 @@ from evenkeel.cgroup.drivers.mounts import Mounts
 from evenkeel.cgroup.tree import Version
 from evenkeel.cli.main import main
 from evenkeel.errors import EvenkeelError
-from evenkeel.host.checks import State, diagnose, sentence
+from evenkeel.host.checks import State
+from evenkeel.host.doctor import diagnose
 from evenkeel.host.kernel_settings import Difference, KernelSetting, SwapDevice, kernel_settings
 from evenkeel.host.machine import (
     FEATURE_FILES,
@@ -21,7 +22,7 @@ from evenkeel.host.machine import (
     CgroupSeen,
     Machine,
     Neighbour,
-    look,
+    inspect_machine,
     neighbours,
     parse_capabilities,
 )
@@ -505,7 +506,9 @@ def machine_files(tmp_path):
 
 def seen(root, **fields):
     config = defaulted(KubeletConfiguration(cgroup_root="/outer/pods", **fields))
-    return look(config, f"{root}/state/evenkeel", proc=f"{root}/proc", sys=f"{root}/sys", log=f"{root}/kmsg")
+    return inspect_machine(
+        config, f"{root}/state/evenkeel", proc=f"{root}/proc", sys=f"{root}/sys", log=f"{root}/kmsg"
+    )
 
 
 def test_a_machine_is_seen_through_its_files(machine_files):
@@ -555,7 +558,7 @@ def test_the_command_says_what_is_broken_and_exits_1(capsys):
 
 
 def test_the_command_exits_0_where_every_promise_can_be_kept(capsys, monkeypatch):
-    monkeypatch.setattr("evenkeel.cli.doctor.look", lambda *_: SOUND)
+    monkeypatch.setattr("evenkeel.cli.doctor.inspect_machine", lambda *_: SOUND)
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out
     assert "✗" not in out
@@ -570,7 +573,7 @@ def test_the_command_looks_where_the_agent_has_its_state(capsys, monkeypatch, tm
 
 
 def test_the_command_speaks_to_programs(capsys, monkeypatch):
-    monkeypatch.setattr("evenkeel.cli.doctor.look", lambda *_: SOUND._replace(swap=SWAP))
+    monkeypatch.setattr("evenkeel.cli.doctor.inspect_machine", lambda *_: SOUND._replace(swap=SWAP))
     assert main(["doctor", "-o", "json"]) == 1
     data = json.loads(capsys.readouterr().out)
     assert (data["kernel"], data["sound"], data["agentStarts"]) == (SOUND.kernel, False, False)
@@ -584,7 +587,7 @@ def test_the_command_speaks_to_programs(capsys, monkeypatch):
 
 def test_what_could_not_be_seen_is_counted(capsys, monkeypatch):
     machine = SOUND._replace(uid=1000, log_refusal="/dev/kmsg: operation not permitted")
-    monkeypatch.setattr("evenkeel.cli.doctor.look", lambda *_: machine)
+    monkeypatch.setattr("evenkeel.cli.doctor.inspect_machine", lambda *_: machine)
     assert main(["doctor"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "Every promise can be kept; 1 could not be seen."
 
@@ -606,5 +609,5 @@ def test_every_check_is_in_the_manual():
 
 
 def test_a_check_is_a_sentence_for_a_log():
-    assert sentence(checks()[0]) == "cgroup version: v2 at /sys/fs/cgroup"
+    assert checks()[0].sentence == "cgroup version: v2 at /sys/fs/cgroup"
     assert KernelSetting("a.b", 1, "x").path() == "/proc/sys/a/b"

@@ -97,7 +97,6 @@ def test_a_hybrid_machine_is_version_1_with_the_unified_hierarchy_beside(tmp_pat
         "cpuacct": str(tmp_path / "cpu,cpuacct"),
         "memory": str(tmp_path / "memory"),
     }
-    assert machine.missing_controllers == ("cpuset", "pids", "hugetlb", "freezer")
 
 
 def test_a_v2_machine_tells_which_controllers_it_has(tmp_path: Path):
@@ -106,7 +105,6 @@ def test_a_v2_machine_tells_which_controllers_it_has(tmp_path: Path):
     assert machine.version == Version.V2
     assert not machine.is_hybrid
     assert set(machine.controllers) == {"cpu", "cpuset", "memory", "pids"}
-    assert machine.missing_controllers == ("hugetlb",)
 
 
 def test_a_few_v1_controllers_without_memory_leave_resources_to_v2(tmp_path: Path):

@@ -7,13 +7,13 @@ from evenkeel.host.capacity import (
     filesystem,
     hugepages,
     machine_capacity,
+    memory_total,
     most_processes,
     online_cpus,
     parse_loadavg,
+    parse_meminfo,
     processes,
-    same_filesystem,
 )
-from evenkeel.host.meminfo import memory_total, parse_meminfo
 from evenkeel.policy.allocatable import DEFAULT_PIDS
 
 MEMINFO = """\
@@ -115,12 +115,8 @@ def test_a_filesystem_has_room_and_inodes(tmp_path):
     room = filesystem(str(tmp_path))
     assert 0 < room.available_bytes <= room.capacity_bytes
     assert filesystem("/proc").inodes is None
-    assert same_filesystem(str(tmp_path), str(tmp_path / ".."))
-    assert not same_filesystem("/proc", "/sys")
 
 
 def test_a_path_that_is_not_there_is_named():
     with pytest.raises(EvenkeelError, match="filesystem of /no/where: no such file"):
         filesystem("/no/where")
-    with pytest.raises(EvenkeelError, match="filesystem of /no/where: no such file"):
-        same_filesystem("/", "/no/where")

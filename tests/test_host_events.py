@@ -9,13 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenkeel.errors import reason
 from evenkeel.host.event_stream import EventStream
-from evenkeel.host.event_types import LogGap, MemoryEvents, OomKill, OomNotified, SubscriptionEnded
+from evenkeel.host.event_types import (
+    LogGap,
+    MemoryEvents,
+    OomKill,
+    OomNotified,
+    SubscriptionEnded,
+    subscription_refusal,
+)
 from evenkeel.host.inotify import Inotify
 from evenkeel.host.kernel_log import KernelLog
 from evenkeel.host.memory_events import MemoryEventsWatch, added, parse_memory_events
-from evenkeel.host.psi import Kind, Resource, Trigger, parse_pressure, without_privilege
+from evenkeel.host.psi import ArmedTrigger, Kind, Resource, Trigger, parse_pressure, without_privilege
 from evenkeel.host.v1_notifications import OomNotification, UsageThreshold, parse_oom_control
 from tests.descriptors import alone, descriptors
 
@@ -79,9 +85,9 @@ def test_oom_control_is_read_with_and_without_its_counter():
 
 
 def test_what_the_kernel_refuses_has_a_reason_with_a_mend():
-    assert "max_user_watches" in reason(OSError(errno.ENOSPC, "No space left on device"))
-    assert "psi=1" in reason(OSError(errno.EOPNOTSUPP, "Operation not supported"))
-    assert reason(OSError(errno.EACCES, "Permission denied")) == "permission denied"
+    assert "max_user_watches" in subscription_refusal(OSError(errno.ENOSPC, "No space left on device"))
+    assert "psi=1" in subscription_refusal(OSError(errno.EOPNOTSUPP, "Operation not supported"))
+    assert subscription_refusal(OSError(errno.EACCES, "Permission denied")) == "permission denied"
 
 
 # The stream
@@ -217,12 +223,7 @@ def test_while_nobody_takes_events_they_stay_with_the_kernel():
     ("watch", "what"),
     [
         (lambda stream, at: stream.watch_memory_events("/a", at), "memory.events"),
-        (lambda stream, at: stream.watch_usage("/a", at, 1), "memory.usage_in_bytes"),
         (lambda stream, at: stream.watch_oom("/a", at), "memory.oom_control"),
-        (
-            lambda stream, at: stream.watch_pressure(Trigger(Resource.IO, Kind.SOME, 1, 2), "/a", at),
-            "io.pressure",
-        ),
     ],
 )
 @alone
@@ -241,26 +242,35 @@ def test_a_cgroup_that_is_not_there_is_an_event_and_no_exception(tmp_path, watch
     assert descriptors() == before
 
 
-@pytest.mark.parametrize(
-    ("watch", "file"),
-    [
-        (lambda stream, at: stream.watch_usage("/a", at, 1), "memory.usage_in_bytes"),
-        (lambda stream, at: stream.watch_oom("/a", at), "memory.oom_control"),
-    ],
-)
 @alone
-def test_a_directory_that_is_no_cgroup_is_an_event_too(tmp_path, watch, file):
+def test_a_directory_that_is_no_cgroup_is_an_event_too(tmp_path):
     """As with cgroup v2, which has no event_control."""
-    (tmp_path / file).write_text("0\n")
+    (tmp_path / "memory.oom_control").write_text("0\n")
 
     async def job():
         async with EventStream() as stream:
-            watch(stream, str(tmp_path))
+            stream.watch_oom("/a", str(tmp_path))
             return await taken(stream, 1)
 
     before = descriptors()
     (event,) = asyncio.run(job())
     assert isinstance(event, SubscriptionEnded)
+    assert descriptors() == before
+
+
+@pytest.mark.parametrize(
+    "watch",
+    [
+        lambda at: UsageThreshold("/a", at, 1),
+        lambda at: ArmedTrigger(f"{at}/io.pressure", Trigger(Resource.IO, Kind.SOME, 1, 2)),
+    ],
+)
+@alone
+def test_a_source_of_a_cgroup_that_is_not_there_leaves_no_descriptor(tmp_path, watch):
+    (tmp_path / "memory.usage_in_bytes").write_text("0\n")
+    before = descriptors()
+    with pytest.raises(OSError, match=r"cgroup\.event_control|io\.pressure"):
+        watch(str(tmp_path))
     assert descriptors() == before
 
 

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from evenkeel.api.config import Profile
 from evenkeel.cgroup.driver import Statistics
 from evenkeel.errors import EvenkeelError
-from evenkeel.host.meminfo import cgroup_memory, held_bytes, node_memory, parse_meminfo
+from evenkeel.host.capacity import parse_meminfo
+from evenkeel.host.memory_figures import cgroup_memory, node_memory, protected_cache_bytes
 
 MI = 1 << 20
 MEMINFO = parse_meminfo(
@@ -39,12 +40,12 @@ def test_a_cgroups_signal_is_its_limit_less_what_cannot_be_dropped():
 @pytest.mark.req("E3")
 def test_cache_that_memory_min_protects_is_not_available():
     inside = statistics(80 * MI, droppable=50 * MI)
-    assert held_bytes(inside, 0) == 0
-    assert held_bytes(inside, 30 * MI) == 0  # all above the protection is cache, and can go
-    assert held_bytes(inside, 40 * MI) == 10 * MI
-    assert held_bytes(inside, 100 * MI) == 50 * MI
-    assert cgroup_memory(inside, 100 * MI, held_bytes=10 * MI) == (60 * MI, 40 * MI)
-    assert node_memory(MEMINFO, held_bytes=10 * MI) == (590 * MI, 410 * MI)
+    assert protected_cache_bytes(inside, 0) == 0
+    assert protected_cache_bytes(inside, 30 * MI) == 0  # all above the protection is cache, and can go
+    assert protected_cache_bytes(inside, 40 * MI) == 10 * MI
+    assert protected_cache_bytes(inside, 100 * MI) == 50 * MI
+    assert cgroup_memory(inside, 100 * MI, protected_bytes=10 * MI) == (60 * MI, 40 * MI)
+    assert node_memory(MEMINFO, protected_bytes=10 * MI) == (590 * MI, 410 * MI)
 
 
 AMOUNTS = st.integers(0, 1 << 44)
@@ -59,7 +60,7 @@ def test_both_figures_together_are_the_limit(usage, droppable, working_set, limi
 
 @given(AMOUNTS, AMOUNTS, AMOUNTS)
 def test_protection_never_holds_more_than_there_is(usage, droppable, minimum):
-    assert 0 <= held_bytes(statistics(usage, droppable), minimum) <= droppable
+    assert 0 <= protected_cache_bytes(statistics(usage, droppable), minimum) <= droppable
 
 
 def test_a_meminfo_without_the_figure_is_named():

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenkeel.host.kernel_log import memory_cgroup, parse_log_record
-from evenkeel.host.oom_record import OomParser
+from evenkeel.host.kernel_log import OomParser, memory_cgroup, parse_log_record
 
 KI = 1024
 
@@ -194,7 +193,7 @@ def test_a_record_of_the_log_is_number_time_writer_and_text():
 
 
 def test_what_a_process_wrote_into_the_log_is_not_the_kernels():
-    assert not parse_log_record(b"12,418,1,-;Out of memory: Killed process 1 (a)").is_kernels
+    assert not parse_log_record(b"12,418,1,-;Out of memory: Killed process 1 (a)").is_from_kernel
 
 
 def test_what_cannot_be_printed_is_unescaped():

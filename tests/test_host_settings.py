@@ -7,7 +7,6 @@ from evenkeel.errors import EvenkeelError
 from evenkeel.host import kernel_settings as settings_module
 from evenkeel.host.kernel_settings import (
     apply_kernel_settings,
-    check_swap,
     differences,
     kernel_settings,
     mend,
@@ -135,20 +134,6 @@ def test_a_kernel_without_swap_has_none(tmp_path):
     assert swap_devices(str(tmp_path)) == ()
     (tmp_path / "swaps").write_text(SWAPS)
     assert len(swap_devices(str(tmp_path))) == 2
-
-
-@pytest.mark.req("A18")
-def test_with_swap_on_the_agent_does_not_start_unless_told_to():
-    devices = parse_swaps(SWAPS)
-    with pytest.raises(EvenkeelError) as refusal:
-        check_swap(devices, fail_swap_on=True)
-    assert str(refusal.value) == (
-        "swap is on: /dev/sda2 (2.0Gi, 1Mi used), /swap file (512.0Mi, 0 used). A pod whose memory is swapped out does"
-        " not have what it requested (run swapoff -a, and take its lines out of /etc/fstab; or allow it with"
-        " --fail-swap-on=false)"
-    )
-    check_swap(devices, fail_swap_on=False)
-    check_swap((), fail_swap_on=True)
 
 
 def test_compressed_swap_is_ended_where_it_is_made():

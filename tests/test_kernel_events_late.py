@@ -10,8 +10,7 @@ import pytest
 from evenkeel.agent.node import kernel_events
 from evenkeel.agent.node.kernel_events import KernelEvents
 from evenkeel.cgroup.tree import Cgroup, Kind, Naming, Tree, Version
-from evenkeel.host.event_types import OomKill
-from evenkeel.host.oom_record import OomRecord
+from evenkeel.host.event_types import OomKill, OomRecord
 from evenkeel.policy.lifecycle.pod_state import ContainerRecord, PodState
 
 POD = Cgroup("/root/pod1", Kind.POD, (), pod="default/web", holds_only_ours=False)

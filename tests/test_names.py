@@ -52,8 +52,6 @@ def test_under_systemd_each_slice_repeats_those_above_it():
         "/even_keel-kubepods-burstable-podu_1.slice"
     )
     assert names.to_systemd(()) == names.to_systemd(("",)) == "/"
-    assert names.is_systemd_style(names.to_systemd(name))
-    assert not names.is_systemd_style(names.to_cgroupfs(name))
 
 
 @pytest.mark.parametrize("component", ["", ".", "..", "a/b", "a_b", "a\0b", "x" * 256, "é" * 128])
@@ -62,26 +60,15 @@ def test_what_cannot_name_a_cgroup_is_refused(component):
         names.child(("kubepods",), component)
 
 
-def test_the_uid_is_told_from_a_pods_cgroup_and_from_no_other():
-    root = ("kubepods",)
-    for qos in QoSClass:
-        assert names.pod_uid(names.pod_cgroup(root, qos, "u-1"), root) == "u-1"
-    assert names.pod_uid(("kubepods", "burstable"), root) is None
-    assert names.pod_uid(("kubepods", "burstable", "other"), root) is None
-    assert names.pod_uid(("kubepods", "podu-1", "c"), root) is None
-
-
 components = st.text(st.sampled_from("abc019-."), min_size=1, max_size=6).filter(
     lambda text: text not in (".", "..")
 )
 
 
 @given(st.lists(components, min_size=1, max_size=4))
-def test_names_are_read_back_from_both_kinds_of_path(parts):
+def test_a_name_is_read_back_from_its_cgroupfs_path(parts):
     name = names.child((), *parts)
     assert names.parse_cgroupfs(names.to_cgroupfs(name)) == name
-    plain = tuple(part.replace("-", "x") for part in parts)
-    assert names.parse_systemd(names.to_systemd(plain)) == plain
 
 
 @given(st.text(max_size=20))

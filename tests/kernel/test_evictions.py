@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from evenkeel.host.meminfo import parse_meminfo
+from evenkeel.host.capacity import parse_meminfo
 from evenkeel.journal.store import Journal
 from evenkeel.pressure.decision_records import EVICTION_KIND
 from evenkeel.pressure.intents import Intent, Intents

@@ -12,10 +12,12 @@ import pytest
 from evenkeel.api.config import KubeletConfiguration, Profile, defaulted
 from evenkeel.cgroup.drivers.base_driver import CgroupfsDriver
 from evenkeel.cgroup.drivers.detect import detect, driver_for
-from evenkeel.host.checks import State, diagnose
+from evenkeel.host.capacity import parse_meminfo
+from evenkeel.host.checks import State
+from evenkeel.host.doctor import diagnose
 from evenkeel.host.files import read_text
-from evenkeel.host.machine import look
-from evenkeel.host.meminfo import cgroup_memory, held_bytes, node_memory, parse_meminfo
+from evenkeel.host.machine import inspect_machine
+from evenkeel.host.memory_figures import cgroup_memory, node_memory, protected_cache_bytes
 from tests.kernel.cgroups import Cgroup
 from tests.kernel.conftest import MACHINE
 from tests.kernel.processes import Program, Spawn
@@ -37,7 +39,7 @@ class Signal:
         self._driver = driver
 
     def available(self, profile: Profile = Profile.DOCUMENTS, held: int = 0) -> int:
-        return cgroup_memory(self.statistics(), LIMIT, profile, held_bytes=held).available_bytes
+        return cgroup_memory(self.statistics(), LIMIT, profile, protected_bytes=held).available_bytes
 
     def statistics(self):
         return self._driver.statistics(self._path)
@@ -198,7 +200,7 @@ def test_cache_that_memory_min_protects_cannot_be_had(
     eater.ask("free")
     path = f"/{protected.paths()[0].relative_to(cgroup_root.paths()[0].parent)}"
     eventually(lambda: driver.statistics(path).memory_droppable_bytes >= PART - MIB)
-    held = held_bytes(driver.statistics(path), PART + SLACK)
+    held = protected_cache_bytes(driver.statistics(path), PART + SLACK)
     assert held >= PART - MIB
     level.settles_at(LIMIT)  # all of it could be dropped, were it not protected
     available = level.available(held=held)
@@ -240,7 +242,7 @@ def test_the_nodes_signal_follows_memory_of_processes_and_not_page_cache(
 def test_the_doctor_sees_whether_this_kernel_can_protect_memory(cgroup_root: Cgroup):
     cgroup_root.child("place")
     config = defaulted(KubeletConfiguration(cgroup_root=f"/{cgroup_root.paths()[0].name}"))
-    (check,) = [c for c in diagnose(look(config), config).checks if c.name == "memory protection"]
+    (check,) = [c for c in diagnose(inspect_machine(config), config).checks if c.name == "memory protection"]
     if cgroup_root.has("memory.min"):
         assert (check.state, check.seen) == (State.OK, "memory.min and memory.high")
     else:
@@ -263,7 +265,9 @@ def test_a_missing_reserved_cgroup_stops_the_agent_until_its_mend_is_typed(cgrou
     )
 
     def reserved():
-        (check,) = [c for c in diagnose(look(config), config).checks if c.name == "reserved cgroups"]
+        (check,) = [
+            c for c in diagnose(inspect_machine(config), config).checks if c.name == "reserved cgroups"
+        ]
         return check
 
     missing = reserved()

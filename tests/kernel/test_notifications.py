@@ -1,27 +1,27 @@
-"""What the kernel tells, heard through the stream: thresholds, OOM, memory.events, pressure and the log (E6)."""
+"""Notifications of the kernel: usage thresholds, OOM, memory.events, pressure triggers and the log (E6)."""
 
 import asyncio
 import contextlib
 import os
+import select
 import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from evenkeel.host.event_stream import EventStream
+from evenkeel.host.event_stream import EventStream, Source
 from evenkeel.host.event_types import (
-    NODE,
     Event,
     MemoryEvents,
     MemoryThreshold,
     OomKill,
     OomNotified,
-    Pressure,
     SubscriptionEnded,
 )
 from evenkeel.host.machine import parse_capabilities
-from evenkeel.host.psi import Kind, Resource, Trigger
+from evenkeel.host.psi import ArmedTrigger, Kind, Resource, Trigger, cgroup_file, node_file
+from evenkeel.host.v1_notifications import UsageThreshold
 from tests.kernel.cgroups import UNIFIED, Cgroup
 from tests.kernel.processes import Spawn
 from tests.kernel.waiting import PATIENCE_SECONDS, eventually
@@ -49,6 +49,12 @@ async def quiet(stream: EventStream, seconds: float = 0.3) -> list[Event]:
             while True:
                 events.append(await anext(stream))
     return events
+
+
+def has_fired(source: Source | ArmedTrigger, seconds: float = PATIENCE_SECONDS) -> bool:
+    poll = select.poll()
+    poll.register(source.fileno(), select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
 
 
 def of(kind: type, events: list[Event]) -> list:
@@ -83,21 +89,19 @@ def test_crossing_a_threshold_is_told_upwards_and_downwards(cgroup_root: Cgroup,
     program = spawn("memory", cgroup=place)
     program.ask("free")
 
-    async def job() -> None:
-        async with EventStream() as stream:
-            stream.watch_usage("/place", memory_directory(place), 16 * MIB)
-            program.tell(f"allocate {32 * MIB}")
-            (up,) = await heard(stream, bool)
-            assert isinstance(up, MemoryThreshold)
-            assert (up.path, up.threshold_bytes) == ("/place", 16 * MIB)
-            assert up.usage_bytes >= 16 * MIB
-            await asyncio.to_thread(program.answer)
-            program.tell("free")
-            (down,) = await heard(stream, bool)
-            assert isinstance(down, MemoryThreshold)
-            assert down.usage_bytes < 16 * MIB
-
-    asyncio.run(job())
+    with contextlib.closing(UsageThreshold("/place", memory_directory(place), 16 * MIB)) as threshold:
+        assert list(threshold.first()) == []
+        program.ask(f"allocate {32 * MIB}")
+        assert has_fired(threshold)
+        (up,) = threshold.ready()
+        assert isinstance(up, MemoryThreshold)
+        assert (up.path, up.threshold_bytes) == ("/place", 16 * MIB)
+        assert up.usage_bytes >= 16 * MIB
+        program.ask("free")
+        assert has_fired(threshold)
+        (down,) = threshold.ready()
+        assert isinstance(down, MemoryThreshold)
+        assert down.usage_bytes < 16 * MIB
 
 
 @pytest.mark.cgroup("v1")
@@ -105,12 +109,9 @@ def test_a_threshold_that_was_crossed_before_it_was_watched_is_told(cgroup_root:
     place = cgroup_root.child("place")
     spawn("memory", cgroup=place).ask(f"allocate {32 * MIB}")
 
-    async def job() -> list[Event]:
-        async with EventStream() as stream:
-            stream.watch_usage("/place", memory_directory(place), 16 * MIB)
-            return await heard(stream, bool)
-
-    (event,) = asyncio.run(job())
+    with contextlib.closing(UsageThreshold("/place", memory_directory(place), 16 * MIB)) as threshold:
+        (event,) = threshold.first()
+    assert isinstance(event, MemoryThreshold)
     assert event.usage_bytes >= 32 * MIB
 
 
@@ -148,22 +149,30 @@ def test_an_oom_is_told_to_all_below_the_limit_and_counted_where_it_killed(cgrou
 
 
 @pytest.mark.cgroup("v1")
-def test_a_removed_cgroup_ends_its_subscriptions_with_events(cgroup_root: Cgroup):
+def test_a_removed_cgroup_ends_its_subscription_with_an_event(cgroup_root: Cgroup):
     place, other = cgroup_root.child("place"), cgroup_root.child("other")
 
     async def job() -> list[Event]:
         async with EventStream() as stream:
-            stream.watch_usage("/place", memory_directory(place), 16 * MIB)
             stream.watch_oom("/place", memory_directory(place))
             stream.watch_oom("/other", memory_directory(other))
             place.remove()
-            events = await heard(stream, lambda events: len(events) == 2)
-            return events + await quiet(stream)
+            return await heard(stream, bool) + await quiet(stream)
 
-    assert {*asyncio.run(job())} == {
-        SubscriptionEnded("/place", "memory.usage_in_bytes", "the cgroup was removed"),
+    assert asyncio.run(job()) == [
         SubscriptionEnded("/place", "memory.oom_control", "the cgroup was removed"),
-    }
+    ]
+
+
+@pytest.mark.cgroup("v1")
+def test_a_removed_cgroup_ends_its_usage_threshold(cgroup_root: Cgroup):
+    place = cgroup_root.child("place")
+    with contextlib.closing(UsageThreshold("/place", memory_directory(place), 16 * MIB)) as threshold:
+        place.remove()
+        assert has_fired(threshold)
+        assert list(threshold.ready()) == [
+            SubscriptionEnded("/place", "memory.usage_in_bytes", "the cgroup was removed")
+        ]
 
 
 # cgroup v2
@@ -274,16 +283,14 @@ def test_memory_pressure_at_a_limit_is_told_by_the_kernel(cgroup_root: Cgroup, s
     trigger = Trigger(Resource.MEMORY, Kind.SOME, 50_000, 1_000_000)
     reader = spawn("memory", cgroup=place)
 
-    async def job() -> list[Event]:
-        async with EventStream() as stream:
-            armed = stream.watch_pressure(trigger, "/place", memory_directory(place))
-            assert armed is not None
-            assert armed.trigger == trigger
-            assert armed.note == ""  # with CAP_SYS_RESOURCE any window will do
-            reader.tell(f"allocate {64 * MIB}")
-            return await heard(stream, bool)
-
-    assert asyncio.run(job()) == [Pressure("/place", trigger)]
+    with contextlib.closing(
+        ArmedTrigger(cgroup_file(memory_directory(place), Resource.MEMORY), trigger)
+    ) as armed:
+        assert armed.trigger == trigger
+        assert armed.note == ""  # with CAP_SYS_RESOURCE any window will do
+        reader.tell(f"allocate {64 * MIB}")
+        assert has_fired(armed)
+        assert not armed.is_gone()
 
 
 # Both
@@ -298,19 +305,15 @@ def test_cpu_pressure_is_told_with_the_window_that_is_allowed(cgroup_root: Cgrou
     for _ in range((os.cpu_count() or 1) + 1):
         spawn("spin", cgroup=place).answer()
 
-    async def job() -> None:
-        async with EventStream() as stream:
-            armed = stream.watch_pressure(asked, "/place", directory)
-            assert armed is not None
-            if allowed:
-                assert armed.trigger == asked
-            else:
-                assert armed.trigger == asked._replace(stall_us=100_000, window_us=2_000_000)
-                assert "without CAP_SYS_RESOURCE it must be a multiple of 2 s, so it is 2 s" in armed.note
-            first, second = await heard(stream, lambda events: len(events) == 2)
-            assert first == second == Pressure("/place", armed.trigger)
-
-    asyncio.run(job())
+    with contextlib.closing(ArmedTrigger(cgroup_file(directory, Resource.CPU), asked)) as armed:
+        if allowed:
+            assert armed.trigger == asked
+        else:
+            assert armed.trigger == asked._replace(stall_us=100_000, window_us=2_000_000)
+            assert "without CAP_SYS_RESOURCE it must be a multiple of 2 s, so it is 2 s" in armed.note
+        for _ in range(2):  # once in every window
+            assert has_fired(armed)
+            assert not armed.is_gone()
 
 
 @pytest.mark.cgroup("v1", "v2")
@@ -318,27 +321,20 @@ def test_a_removed_cgroup_ends_its_pressure_trigger(cgroup_root: Cgroup):
     place = cgroup_root.child("place")
     trigger = Trigger(Resource.MEMORY, Kind.FULL, 100_000, 2_000_000)
 
-    async def job() -> list[Event]:
-        async with EventStream() as stream:
-            assert stream.watch_pressure(trigger, "/place", str(place.directories[UNIFIED])) is not None
-            assert await quiet(stream) == []
-            place.remove()
-            events = await heard(stream, bool)
-            return events + await quiet(stream)
-
-    assert asyncio.run(job()) == [SubscriptionEnded("/place", "memory.pressure", "the cgroup was removed")]
+    file = cgroup_file(str(place.directories[UNIFIED]), Resource.MEMORY)
+    with contextlib.closing(ArmedTrigger(file, trigger)) as armed:
+        assert not has_fired(armed, seconds=0.3)
+        place.remove()
+        assert has_fired(armed)
+        assert armed.is_gone()
 
 
 @pytest.mark.cgroup("v1", "v2")
 def test_the_whole_machines_pressure_can_be_watched():
-    async def job() -> None:
-        async with EventStream() as stream:
-            asked = Trigger(Resource.IO, Kind.SOME, 1_999_999, 2_000_000)
-            assert stream.watch_pressure(asked) is not None
-            # A machine that is busy tells of it, and of nothing else.
-            assert set(await quiet(stream, 0.05)) <= {Pressure(NODE, asked)}
-
-    asyncio.run(job())
+    asked = Trigger(Resource.IO, Kind.SOME, 1_999_999, 2_000_000)
+    with contextlib.closing(ArmedTrigger(node_file(Resource.IO), asked)) as armed:
+        assert armed.trigger == asked
+        assert not armed.is_gone()
 
 
 @pytest.mark.req("E6")

@@ -32,8 +32,9 @@ from evenkeel.api.pod import Pod, PodStatus
 from evenkeel.cgroup.driver import Driver
 from evenkeel.cgroup.tree import Kind, Tree, Version
 from evenkeel.errors import EvenkeelError
+from evenkeel.host.capacity import parse_meminfo
 from evenkeel.host.files import read_text
-from evenkeel.host.meminfo import node_memory, parse_meminfo
+from evenkeel.host.memory_figures import node_memory
 from evenkeel.host.node_figures import boot_id
 from evenkeel.journal.records import NORMAL, WARNING, Event, PodRecord
 from evenkeel.journal.store import Journal, JournalError

@@ -77,11 +77,6 @@ def diff(
     return tuple(step for phase in _Phase for _, step in steps[phase])
 
 
-def as_observed(tree: Tree) -> Observed:
-    """What would be read if the kernel held `tree`."""
-    return {cgroup.path: {s.file: s.value for s in cgroup.settings} for cgroup in tree.cgroups}
-
-
 class _Phase(IntEnum):
     """When a step is due."""
 

@@ -34,15 +34,6 @@ def pod_cgroup(root: CgroupName, qos: QoSClass, uid: str) -> CgroupName:
     return child(branch(root, qos), f"{POD_PREFIX}{uid}")
 
 
-def pod_uid(name: CgroupName, root: CgroupName) -> str | None:
-    """The UID of the pod whose cgroup `name` is, if it is one."""
-    for qos in QoSClass:
-        if len(name) == len(branch(root, qos)) + 1 and name[-1].startswith(POD_PREFIX):
-            parts = name[-1].split(POD_PREFIX)
-            return parts[1] if len(parts) == 2 else None
-    return None
-
-
 def child(parent: CgroupName, *components: str) -> CgroupName:
     """`parent` with components below it, each of which must be safe as a directory and as part of a slice."""
     for component in components:
@@ -72,13 +63,3 @@ def to_systemd(name: CgroupName) -> str:
 def parse_cgroupfs(path: str) -> CgroupName:
     stripped = path.removeprefix("/")
     return tuple(stripped.split("/")) if stripped else ()
-
-
-def parse_systemd(path: str) -> CgroupName:
-    """The name of a slice from its last component, which holds all of it."""
-    last = posixpath.basename(path.rstrip("/")) or ("/" if path else ".")
-    return tuple(part.replace("_", "-") for part in last.removesuffix(_SLICE).split("-"))
-
-
-def is_systemd_style(path: str) -> bool:
-    return path.endswith(_SLICE)

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 from evenkeel.cli.common_flags import add_state_flag
 from evenkeel.cli.config_flags import add_config_flags, config_from
 from evenkeel.cli.output import STRUCTURED, Paint, paint_for, print_structured
-from evenkeel.host.checks import Check, Diagnosis, State, diagnose
-from evenkeel.host.machine import Machine, look
+from evenkeel.host.checks import Check, State
+from evenkeel.host.doctor import Diagnosis, diagnose
+from evenkeel.host.machine import Machine, inspect_machine
 from evenkeel.policy.advice import LEAST_SECONDS
 from evenkeel.policy.units import bytes_text, cores_text
 from evenkeel.runtime.cri.runtime_link import runtime_checks
@@ -48,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     config = config_from(args)
-    machine = look(config, args.state_dir)
+    machine = inspect_machine(config, args.state_dir)
     diagnosis = diagnose(machine, config)
     diagnosis = diagnosis._replace(checks=(*diagnosis.checks, *over_time(args.state_dir)))
     of_runtime = runtime_checks(config)  # who speaks to it knows more than who looks for its process

@@ -1,21 +1,20 @@
-"""What this machine has: CPUs, memory, huge pages, filesystems, processes.
+"""The size of this machine: CPUs, memory, huge pages, filesystems, processes.
 
-Reading is apart from understanding: `proc` and `sys` say where the kernel's files are, so that tests can write
-their own.
+Parsing is apart from reading. `proc` and `sys` say where the kernel's files are, so that tests can write their own.
 """
 
 import os
 from collections.abc import Mapping
 
 from evenkeel.api.scalars import Amount, parse_cpuset
-from evenkeel.errors import EvenkeelError
+from evenkeel.errors import EvenkeelError, reason
 from evenkeel.host.files import read_text
 from evenkeel.host.kernel_settings import swap_devices
-from evenkeel.host.meminfo import memory_total
 from evenkeel.policy.allocatable import DEFAULT_PIDS, NodeCapacity
 from evenkeel.policy.eviction.snapshot import FilesystemFigures, ProcessFigures
 
 _HUGEPAGES = "kernel/mm/hugepages"
+_OLD_KERNEL = "this is no Linux kernel of the last ten years, or /proc is not its own"
 
 
 def machine_capacity(storage_path: str = "/", *, proc: str = "/proc", sys: str = "/sys") -> NodeCapacity:
@@ -30,8 +29,32 @@ def machine_capacity(storage_path: str = "/", *, proc: str = "/proc", sys: str =
     )
 
 
+def parse_meminfo(text: str) -> Mapping[str, int]:
+    """The number of every line: bytes where the kernel writes kB, else a count (`HugePages_Total`)."""
+    found = {}
+    for line in text.splitlines():
+        name, colon, rest = line.partition(":")
+        words = rest.split()
+        if colon and words and words[0].isdecimal():
+            found[name] = int(words[0]) * (1024 if words[1:] == ["kB"] else 1)
+    return found
+
+
+def memory_total(meminfo: str) -> int:
+    """`MemTotal` of /proc/meminfo, in bytes."""
+    return meminfo_bytes(parse_meminfo(meminfo), "MemTotal", "say the node's size with --node 32Gi,8cpu")
+
+
+def meminfo_bytes(meminfo: Mapping[str, int], name: str, hint: str = _OLD_KERNEL) -> int:
+    """One number of /proc/meminfo that every Linux of the last ten years has; emulations of /proc may lack it."""
+    try:
+        return meminfo[name]
+    except KeyError:
+        raise EvenkeelError(f"/proc/meminfo has no {name}: {hint}") from None
+
+
 def online_cpus(sys: str = "/sys") -> tuple[int, ...]:
-    """The numbers of the CPUs that run; with one taken offline they are not 0…n−1."""
+    """The numbers of the CPUs that are online. They have gaps where a CPU was taken offline."""
     try:
         cpus = parse_cpuset(read_text(f"{sys}/devices/system/cpu/online"))
     except EvenkeelError:
@@ -40,7 +63,7 @@ def online_cpus(sys: str = "/sys") -> tuple[int, ...]:
 
 
 def hugepages(sys: str = "/sys") -> Mapping[int, int]:
-    """Page size in bytes → number of pages, for every size the kernel knows, also where none is set up."""
+    """Page size in bytes → number of pages, for every size the kernel knows, also those with no pages."""
     try:
         names = os.listdir(f"{sys}/{_HUGEPAGES}")
     except OSError:
@@ -54,7 +77,7 @@ def hugepages(sys: str = "/sys") -> Mapping[int, int]:
 
 
 def most_processes(proc: str = "/proc") -> int:
-    """How many processes and threads the kernel lets exist at once: whichever of its two bounds is smaller."""
+    """How many processes and threads can exist at once: the smaller of the kernel's two bounds."""
     bounds = [_number(f"{proc}/sys/kernel/{name}") for name in ("pid_max", "threads-max")]
     return min((bound for bound in bounds if bound), default=DEFAULT_PIDS)
 
@@ -65,36 +88,24 @@ def processes(proc: str = "/proc") -> ProcessFigures:
 
 
 def parse_loadavg(text: str) -> int | None:
-    """The number of processes and threads there are: the second half of `2/345`, the fourth word."""
+    """The number of processes and threads that exist: the second half of the fourth field, `2/345`."""
     words = text.split()
     total = words[3].partition("/")[2] if len(words) > 3 else ""
     return int(total) if total.isdecimal() else None
 
 
 def filesystem(path: str) -> FilesystemFigures:
-    """Room and inodes of the filesystem that `path` is on. A filesystem without a fixed number of inodes has none."""
+    """Space and inodes of the filesystem that holds `path`. `inodes` is None where their number is not fixed."""
     try:
         seen = os.statvfs(path)
     except OSError as error:
-        raise EvenkeelError(
-            f"cannot see the filesystem of {path}: {(error.strerror or '').lower()}"
-        ) from None
+        raise EvenkeelError(f"cannot see the filesystem of {path}: {reason(error)}") from None
     return FilesystemFigures(
         available_bytes=Amount(seen.f_bavail * seen.f_frsize),
         capacity_bytes=Amount(seen.f_blocks * seen.f_frsize),
         inodes_free=Amount(seen.f_ffree) if seen.f_files else None,
         inodes=Amount(seen.f_files) if seen.f_files else None,
     )
-
-
-def same_filesystem(path: str, other: str) -> bool:
-    """Whether both paths are on one filesystem: then filling one fills the other."""
-    try:
-        return os.stat(path).st_dev == os.stat(other).st_dev
-    except OSError as error:
-        raise EvenkeelError(
-            f"cannot see the filesystem of {error.filename}: {(error.strerror or '').lower()}"
-        ) from None
 
 
 def _number(path: str) -> int | None:

@@ -10,7 +10,7 @@ from evenkeel.api.config import (
     KubeletConfiguration,
 )
 from evenkeel.cgroup.tree import Version
-from evenkeel.host.checks import Check, State, boot_with, has_feature, unseen
+from evenkeel.host.checks import Check, CheckFunction, State, boot_with, has_feature, not_inspected
 from evenkeel.host.machine import FEATURE_FILES, CgroupSeen, Machine
 
 # What each controller is for, in the words of the promise, and the promise.
@@ -168,7 +168,7 @@ def cgroup_root(machine: Machine, config: KubeletConfiguration) -> Iterator[Chec
             stops_agent=True,
         )
     elif machine.root_refusal:
-        yield unseen(name, path, machine)
+        yield not_inspected(name, path, machine)
     elif not machine.crowded:
         made = "is there" if not machine.root.missing else "can be made"
         yield Check(name, State.OK, f"{path} {made}")
@@ -231,4 +231,11 @@ def cgroup_driver(machine: Machine, config: KubeletConfiguration) -> Iterator[Ch
         yield Check(name, State.OK, config.cgroup_driver)
 
 
-CHECKS = (cgroup_version, controllers, memory_qos, cgroup_root, cgroup_driver, reserved_cgroups)
+CHECKS: tuple[CheckFunction, ...] = (
+    cgroup_version,
+    controllers,
+    memory_qos,
+    cgroup_root,
+    cgroup_driver,
+    reserved_cgroups,
+)

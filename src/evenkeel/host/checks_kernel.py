@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.cgroup.tree import Version
-from evenkeel.host.checks import Check, State, boot_with, has_feature, unseen
+from evenkeel.host.checks import Check, CheckFunction, State, boot_with, has_feature, not_inspected
 from evenkeel.host.kernel_settings import mend as sysctl_mend
 from evenkeel.host.kernel_settings import swap_mend
 from evenkeel.host.machine import FEATURE_FILES, Machine
@@ -80,7 +80,7 @@ def kernel_log(machine: Machine, config: KubeletConfiguration) -> Iterator[Check
     if not machine.log_refusal:
         yield Check(name, State.OK, "can be read")
     elif machine.uid != 0 and "CAP_SYSLOG" in machine.capabilities.bounding:
-        yield unseen(name, machine.log_refusal.partition(":")[0], machine)
+        yield not_inspected(name, machine.log_refusal.partition(":")[0], machine)
     else:
         yield Check(
             name,
@@ -183,4 +183,4 @@ def _give(capability: str) -> str:
     return f"give the agent {capability}: --cap-add {short} for a container, CapabilityBoundingSet= in a unit"
 
 
-CHECKS = (features, pressure, kernel_log, settings, swap, privileges)
+CHECKS: tuple[CheckFunction, ...] = (features, pressure, kernel_log, settings, swap, privileges)

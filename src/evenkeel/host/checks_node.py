@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.api.resources import MEMORY
 from evenkeel.cgroup import names
-from evenkeel.host.checks import Check, State, unseen
+from evenkeel.host.checks import Check, CheckFunction, State, not_inspected
 from evenkeel.host.machine import Machine, Neighbour
 from evenkeel.policy.allocatable import reservation_problems, reserved_of
 from evenkeel.policy.eviction.conditions import observations, thresholds_met
@@ -106,7 +106,7 @@ def state_directory(machine: Machine, config: KubeletConfiguration) -> Iterator[
     if not machine.state_refusal:
         yield Check(name, State.OK, machine.state_directory)
     elif machine.uid != 0:
-        yield unseen(name, machine.state_directory, machine)
+        yield not_inspected(name, machine.state_directory, machine)
     else:
         yield Check(
             name,
@@ -181,7 +181,7 @@ def container_runtime(machine: Machine, config: KubeletConfiguration) -> Iterato
     if machine.runtime_pid is not None:
         yield Check("container runtime", State.OK, f"process {machine.runtime_pid} at {endpoint}")
     elif machine.uid != 0:
-        yield unseen("container runtime", endpoint, machine)
+        yield not_inspected("container runtime", endpoint, machine)
     else:
         yield Check(
             "container runtime",
@@ -207,4 +207,12 @@ def clock(machine: Machine, config: KubeletConfiguration) -> Iterator[Check]:  #
     )
 
 
-CHECKS = (reservations, room, state_directory, other_killers, kubelet, container_runtime, clock)
+CHECKS: tuple[CheckFunction, ...] = (
+    reservations,
+    room,
+    state_directory,
+    other_killers,
+    kubelet,
+    container_runtime,
+    clock,
+)

@@ -164,14 +164,6 @@ class _Level:
             self.descriptor = -1
 
 
-def walked(path: str) -> Usage:
-    """All at once, for who has the time."""
-    walk = Walk(path)
-    while not walk.is_done:
-        walk.advance(_MOST_REMEMBERED)
-    return walk.usage
-
-
 def unlinked_usage(pids: Iterable[int], devices: Collection[int], proc: str = "/proc") -> Usage:
     """What processes hold in files that have no name any more, on filesystems with these device numbers: no walk finds
     it, and it is given back when they end."""

@@ -1,13 +1,13 @@
-"""Everything the kernel tells, as one asynchronous stream of typed events (E1).
+"""All notifications of the kernel as one asynchronous stream of typed events (E1).
 
     async with EventStream() as stream:
         stream.watch_memory_events("/evenkeel/kubepods", directory)
         stream.watch_kernel_log()
         async for event in stream: …
 
-Nothing here blocks, polls or runs in a thread: the event loop waits for descriptors, so that idle costs nothing. A
-cgroup that disappears, or a kernel that refuses, ends a subscription with an event and never with an exception. When
-nobody takes the events, the kernel's are left with the kernel, which counts on.
+The event loop waits for descriptors. Nothing here blocks, polls or runs in a thread, so an idle stream costs nothing.
+If a cgroup disappears or the kernel refuses, the subscription ends with an event, never with an exception. If events
+are not consumed, the stream stops reading: the kernel keeps counting, and nothing is lost.
 """
 
 import asyncio
@@ -16,20 +16,17 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from types import TracebackType
 from typing import Protocol, Self
 
-from evenkeel.errors import CGROUP_REMOVED, reason
-from evenkeel.host.event_types import NODE, Event, SubscriptionEnded
-from evenkeel.host.event_types import Pressure as PressureEvent
+from evenkeel.host.event_types import NODE, Event, SubscriptionEnded, subscription_refusal
 from evenkeel.host.kernel_log import DEVICE, KernelLog
 from evenkeel.host.memory_events import FILE as MEMORY_EVENTS
 from evenkeel.host.memory_events import MemoryEventsWatch
-from evenkeel.host.psi import ArmedTrigger, Trigger, cgroup_file, node_file
-from evenkeel.host.v1_notifications import OOM_FILE, USAGE_FILE, OomNotification, UsageThreshold
+from evenkeel.host.v1_notifications import OOM_FILE, OomNotification
 
-_MOST_WAITING = 1024
+_MOST_WAITING = 1024  # events; above that, nothing more is read until half of them are consumed
 
 
 class Source(Protocol):
-    """A descriptor that becomes readable, and the events that this means."""
+    """A descriptor that becomes readable, and the events that are then due."""
 
     def fileno(self) -> int: ...
     def ready(self) -> Iterable[Event]: ...
@@ -47,10 +44,10 @@ class EventStream(AsyncIterator[Event]):
         self._is_paused = False
         self._is_closed = False
 
-    # What to listen to
+    # Subscriptions
 
     def watch_memory_events(self, path: str, directory: str) -> None:
-        """`memory.events` of the v2 cgroup at `directory`."""
+        """Changes of `memory.events` of the v2 cgroup at `directory`."""
 
         def watch() -> None:
             if self._memory_events is None:
@@ -60,46 +57,23 @@ class EventStream(AsyncIterator[Event]):
 
         self._try(path, MEMORY_EVENTS, watch)
 
-    def watch_usage(self, path: str, directory: str, threshold_bytes: int) -> None:
-        """When the usage of the v1 cgroup at `directory` crosses `threshold_bytes`; at once, if it already has."""
-
-        def watch() -> None:
-            source = UsageThreshold(path, directory, threshold_bytes)
-            self._add(source, path)
-            self._take(source, source.first())
-
-        self._try(path, USAGE_FILE, watch)
-
     def watch_oom(self, path: str, directory: str) -> None:
-        """When an OOM concerns the v1 cgroup at `directory`."""
+        """OOMs at or above the v1 cgroup at `directory`."""
         self._try(path, OOM_FILE, lambda: self._add(OomNotification(path, directory), path))
 
-    def watch_pressure(self, trigger: Trigger, path: str = NODE, directory: str = "") -> ArmedTrigger | None:
-        """When tasks of the cgroup at `directory`, or without one of the whole machine, wait too long. What is returned
-        says which trigger the kernel took and, if it is not the one asked for, why; None if it took none."""
-        file = cgroup_file(directory, trigger.resource) if directory else node_file(trigger.resource)
-        armed: list[ArmedTrigger] = []
-
-        def watch() -> None:
-            armed.append(ArmedTrigger(file, trigger))
-            self._add(_PressureSource(path, armed[0]), path)
-
-        self._try(path, f"{trigger.resource}.pressure", watch)
-        return armed[0] if armed else None
-
     def watch_kernel_log(self, after_sequence: int | None = None, device: str = DEVICE) -> None:
-        """OOM records in the kernel's log, from now on, or from the line after `after_sequence`."""
+        """OOM records in the log of the kernel, from now on, or from the line after `after_sequence`."""
         self._try(NODE, device, lambda: self._add(KernelLog(after_sequence, device), NODE))
 
     def unwatch(self, path: str) -> None:
-        """Nothing more of `path`; events that are already waiting are still given."""
+        """Ends all subscriptions of `path`. Events that are already queued are still delivered."""
         if self._memory_events is not None:
             self._memory_events.remove(path)
         for source in [source for source, of in self._sources.items() if of == path]:
             if source is not self._memory_events:
                 self._drop(source)
 
-    # What was heard
+    # Events
 
     def __aiter__(self) -> Self:
         return self
@@ -127,13 +101,13 @@ class EventStream(AsyncIterator[Event]):
         self.close()
 
     def close(self) -> None:
-        """Closes every descriptor; events that are waiting are still given."""
+        """Closes every descriptor. Events that are already queued are still delivered."""
         self._is_closed = True
         for source in list(self._sources):
             self._drop(source)
         self._wake()
 
-    # How
+    # Sources
 
     def _try(self, path: str, what: str, watch: Callable[[], None]) -> None:
         if self._is_closed:
@@ -141,13 +115,13 @@ class EventStream(AsyncIterator[Event]):
         try:
             watch()
         except OSError as error:
-            self._push(SubscriptionEnded(path, what, reason(error)))
+            self._push(SubscriptionEnded(path, what, subscription_refusal(error)))
 
     def _add(self, source: Source, path: str) -> None:
         try:
             if not self._is_paused:
                 self._loop.add_reader(source.fileno(), self._ready, source)
-        except OSError:  # not something that can be waited for
+        except OSError:  # a kind of file that cannot be polled
             source.close()
             raise
         self._sources[source] = path
@@ -166,19 +140,21 @@ class EventStream(AsyncIterator[Event]):
     def _take(self, source: Source, events: Iterable[Event]) -> None:
         for event in events:
             self._push(event)
-            # The one that watches many cgroups goes on without those that are gone.
+            # The watch of memory.events is shared by many cgroups: it stays when one of them goes.
             if isinstance(event, SubscriptionEnded) and source is not self._memory_events:
                 self._drop(source)
                 return
         if isinstance(source, OomNotification):
-            self._look_again(source)
+            self._read_again(source)
 
-    def _look_again(self, source: OomNotification) -> None:
+    def _read_again(self, source: OomNotification) -> None:
         if timer := self._timers.pop(source, None):
             timer.cancel()
         seconds = source.again_seconds()
         if seconds is not None:
             self._timers[source] = self._loop.call_later(seconds, lambda: self._take(source, source.again()))
+
+    # Queue
 
     def _push(self, event: Event) -> None:
         self._events.append(event)
@@ -196,21 +172,3 @@ class EventStream(AsyncIterator[Event]):
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
-
-
-class _PressureSource:
-    def __init__(self, path: str, armed: ArmedTrigger) -> None:
-        self._path = path
-        self._armed = armed
-
-    def fileno(self) -> int:
-        return self._armed.fileno()
-
-    def ready(self) -> Iterable[Event]:
-        if self._armed.is_gone():
-            yield SubscriptionEnded(self._path, f"{self._armed.trigger.resource}.pressure", CGROUP_REMOVED)
-        else:
-            yield PressureEvent(self._path, self._armed.trigger)
-
-    def close(self) -> None:
-        self._armed.close()

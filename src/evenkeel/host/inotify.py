@@ -1,10 +1,13 @@
 """inotify, of which the standard library has nothing: watches on files and directories, and what happened to them."""
 
+import errno
 import os
 import struct
 from collections.abc import Iterator
 from ctypes import CDLL, get_errno
 from typing import NamedTuple
+
+from evenkeel.errors import reason
 
 MODIFIED = 0x2
 ATTRIBUTES = 0x4
@@ -79,3 +82,15 @@ class Inotify:
             code = get_errno()
             raise OSError(code, os.strerror(code), path)
         return result
+
+
+_REFUSALS = {
+    errno.ENOSPC: "there are too many watches: raise them with sysctl -w fs.inotify.max_user_watches=65536",
+    errno.EMFILE: "there are too many open files or inotify instances: raise them with ulimit -n and"
+    " sysctl -w fs.inotify.max_user_instances=512",
+}
+
+
+def watch_refusal(error: OSError) -> str:
+    """Why a watch could not be set, and the setting to change where one helps."""
+    return _REFUSALS.get(error.errno or 0) or reason(error)

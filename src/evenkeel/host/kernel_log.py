@@ -1,7 +1,11 @@
-"""The kernel's log, line by line as it is written, and the OOM records in it (E6).
+"""The log of the kernel, line by line as it is written, and the OOM records in it (E6).
 
-/dev/kmsg gives every reader the whole log; nothing is taken from others. /proc/kmsg would be: what we read there, no
-one else would see.
+/dev/kmsg gives every reader the whole log. /proc/kmsg would take each line away from all other readers.
+
+The text of an OOM kill has changed over the years. Kernels before 5.0 name the cgroups in a sentence ("Task in …
+killed as a result of limit of …"), later ones in one line ("oom-kill:constraint=…"). When OOMs follow each other fast,
+the kernel prints only the line "Killed process …", without cgroup and figures. The record then has none either: it
+never takes those of the kill before.
 """
 
 import errno
@@ -10,47 +14,33 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from evenkeel.errors import EvenkeelError
-from evenkeel.host.event_types import NODE, Event, LogGap, OomKill, SubscriptionEnded
+from evenkeel.errors import EvenkeelError, reason
+from evenkeel.host.event_types import (
+    MEMCG,
+    NODE,
+    NODE_WIDE,
+    Event,
+    LogGap,
+    OomKill,
+    OomRecord,
+    SubscriptionEnded,
+)
 from evenkeel.host.files import read_text
-from evenkeel.host.oom_record import OomParser, OomRecord
 
 DEVICE = "/dev/kmsg"
 
 _ESCAPED = re.compile(rb"\\x([0-9a-f]{2})")
 _MOST_BYTES = 8192  # a record is never longer
-_MOST_LINES_AT_ONCE = 500  # so that a flood does not keep others from their turn
-
-
-class LogLine(NamedTuple):
-    sequence: int
-    boot_seconds: float
-    is_kernels: bool  # and not something that a process wrote into the log
-    text: str
-
-
-def parse_log_record(record: bytes) -> LogLine | None:
-    """One record of /dev/kmsg: `6,339,5140900,-;text`. Before `;` there may be more fields; lines after the first are
-    key and value of a device and do not concern us. What cannot be printed is escaped."""
-    head, semicolon, rest = record.partition(b";")
-    fields = head.split(b",")
-    if not semicolon or len(fields) < 3 or not all(field.isdigit() for field in fields[:3]):
-        return None
-    text = rest.partition(b"\n")[0]
-    if b"\\" in text:
-        text = _ESCAPED.sub(lambda found: bytes((int(found[1], 16),)), text)
-    priority, sequence, microseconds = (int(field) for field in fields[:3])
-    # The part above the lowest three bits says who wrote: 0 is the kernel, and processes cannot give themselves that.
-    return LogLine(sequence, microseconds / 1e6, priority < 8, text.decode(errors="replace"))
+_MOST_LINES_AT_ONCE = 500  # a flood of lines must not stop the rest of the event loop
 
 
 class KernelLog:
-    """New lines of the log, as events. From now on, or where `after_sequence` is given from the line after that."""
+    """New lines of the log, as events: from now on, or from the line after `after_sequence` if that is given."""
 
     path = NODE
 
     def __init__(self, after_sequence: int | None = None, device: str = DEVICE, proc: str = "/proc") -> None:
-        """Raises OSError where the log must not be read."""
+        """Raises OSError if this process may not read the log."""
         self._descriptor = os.open(device, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         self._parser = OomParser()
         self._proc = proc
@@ -78,9 +68,9 @@ class KernelLog:
             except OSError as error:
                 if (
                     error.errno == errno.EPIPE
-                ):  # overwritten; the next read goes on with the oldest that is left
+                ):  # overwritten: the next read returns the oldest line that is left
                     continue
-                yield SubscriptionEnded(NODE, self._device, (error.strerror or str(error)).lower())
+                yield SubscriptionEnded(NODE, self._device, reason(error))
                 return
             line = parse_log_record(record) if record else None
             if line is not None:
@@ -91,11 +81,11 @@ class KernelLog:
     def _read(self) -> bytes:
         return os.read(self._descriptor, _MOST_BYTES)
 
-    def _events(self, line: LogLine) -> Iterator[Event]:
+    def _events(self, line: "LogLine") -> Iterator[Event]:
         if self._last is not None and line.sequence > self._last + 1:
             yield LogGap(line.sequence - self._last - 1)
         self._last = max(line.sequence, self._last or 0)
-        if not line.is_kernels:
+        if not line.is_from_kernel:
             return
         for text in line.text.splitlines():
             found = self._parser.feed(text, line.sequence, line.boot_seconds)
@@ -103,14 +93,14 @@ class KernelLog:
                 yield OomKill(self._with_cgroup(found))
 
     def _with_cgroup(self, record: OomRecord) -> OomRecord:
-        """Where the kernel kept the cgroup to itself, its process may still be there to ask."""
+        """Where the log does not name the cgroup, /proc may, as long as the process exists."""
         if record.cgroup and not record.group:
             return record
         return record._replace(cgroup=memory_cgroup(record.pid, self._proc) or record.cgroup)
 
 
 def memory_cgroup(pid: int, proc: str = "/proc") -> str:
-    """The cgroup that the memory of process `pid` counts in; "" if it is gone, or in none of its own."""
+    """The cgroup to which the memory of process `pid` is charged; "" if the process is gone, or in the root cgroup."""
     try:
         text = read_text(f"{proc}/{pid}/cgroup")
     except EvenkeelError:
@@ -124,3 +114,142 @@ def memory_cgroup(pid: int, proc: str = "/proc") -> str:
         if not controllers:
             unified = path
     return unified
+
+
+class LogLine(NamedTuple):
+    sequence: int
+    boot_seconds: float
+    is_from_kernel: bool  # False: a process wrote it into the log
+    text: str
+
+
+def parse_log_record(record: bytes) -> LogLine | None:
+    """One record of /dev/kmsg: `6,339,5140900,-;text`, or None if it is none.
+
+    There may be more fields before `;`. The lines after the first are keys and values of a device, and are left out.
+    Characters that cannot be printed are escaped.
+    """
+    head, semicolon, rest = record.partition(b";")
+    fields = head.split(b",")
+    if not semicolon or len(fields) < 3 or not all(field.isdigit() for field in fields[:3]):
+        return None
+    text = rest.partition(b"\n")[0]
+    if b"\\" in text:
+        text = _ESCAPED.sub(lambda found: bytes((int(found[1], 16),)), text)
+    priority, sequence, microseconds = (int(field) for field in fields[:3])
+    # The bits above the lowest three are the facility: 0 is the kernel, and no process can claim it.
+    return LogLine(sequence, microseconds / 1e6, priority < 8, text.decode(errors="replace"))
+
+
+# An OOM writes about a hundred lines; only these are parsed.
+_OF_INTEREST = re.compile(r"oom-kill|Tasks? in |memory: usage |Kill(?:ed)? process ")
+_VICTIM = re.compile(r"oom-kill:constraint=CONSTRAINT_(\w+),.*?(?:,oom_memcg=(.*?)|,global_oom)?"
+                     r",task_memcg=(.*?),task=.*,pid=(\d+),uid=(\d+)$")  # fmt: skip
+_VICTIM_BEFORE_5 = re.compile(r"Task in (.*) killed as a result of limit of (.*)$")
+_KILL_BEFORE_5 = re.compile(r"(Memory cgroup out|Out) of memory.*: Kill process \d+ ")
+_USAGE = re.compile(r"memory: usage (\d+)kB, limit (\d+)kB")
+_GROUP = re.compile(r"Tasks in (.*) are going to be killed due to memory\.oom\.group set")
+_KILLED = re.compile(r"(?:(.*): )?Killed process (\d+) \((.*)\),? total-vm:(.*)$")
+_FIGURE = re.compile(r"([a-z-]+):(\d+)kB")
+_SCORE = re.compile(r"oom_score_adj:(-?\d+)")
+_UID = re.compile(r"UID:(\d+)")
+
+# The kernel kills the processes of a group in quick succession; a kill much later belongs to another OOM.
+_GROUP_SECONDS = 1.0
+
+
+class _Victim(NamedTuple):
+    """What the log says of the victim before "Killed process …"."""
+
+    constraint: str
+    limit_cgroup: str
+    cgroup: str
+    pid: int | None = None
+    uid: int | None = None
+
+
+class OomParser:
+    """Takes the lines of the log in order and returns a record for each kill. All other lines are ignored."""
+
+    def __init__(self) -> None:
+        self._start()
+
+    def _start(self) -> None:
+        self._usage: tuple[int, int] | None = None
+        self._victim: _Victim | None = None
+        self._before: OomRecord | None = None
+        self._group = ""
+        self._group_seconds = 0.0
+        self._group_pids: set[int] = set()
+
+    def feed(self, line: str, sequence: int = 0, boot_seconds: float = 0.0) -> OomRecord | None:
+        if not _OF_INTEREST.search(line):
+            return None
+        if "invoked oom-killer" in line:
+            self._start()
+        elif found := _USAGE.match(line):
+            self._usage = int(found[1]) * 1024, int(found[2]) * 1024
+        elif found := _VICTIM.match(line):
+            self._group = ""
+            self._victim = _Victim(found[1].lower(), found[2] or "", found[3], int(found[4]), int(found[5]))
+        elif found := _VICTIM_BEFORE_5.match(line):
+            self._victim = _Victim(MEMCG, found[2], found[1])
+        elif found := _KILL_BEFORE_5.match(line):
+            constraint = NODE_WIDE if found[1] == "Out" else MEMCG
+            self._victim = self._victim or _Victim(constraint, "", "")
+        elif found := _GROUP.match(line):
+            self._group, self._group_seconds = found[1], boot_seconds
+            self._group_pids = {self._before.pid} if self._before else set()
+        elif found := _KILLED.match(line):
+            record = self._record(found, boot_seconds)
+            self._victim = self._usage = None
+            if record.group and record.pid in self._group_pids:
+                return None  # the first victim of a group is listed once more among its group
+            self._group_pids.add(record.pid)
+            self._before = record._replace(sequence=sequence, boot_seconds=boot_seconds)
+            return self._before
+        return None
+
+    def _record(self, found: re.Match[str], boot_seconds: float) -> OomRecord:
+        figures = {name: int(number) * 1024 for name, number in _FIGURE.findall(f"total-vm:{found[4]}")}
+        score, uid = _SCORE.search(found[4]), _UID.search(found[4])
+        record = OomRecord(
+            process=found[3],
+            pid=int(found[2]),
+            constraint=MEMCG if (found[1] or "").startswith("Memory cgroup") else "",
+            total_vm_bytes=figures.get("total-vm"),
+            anon_rss_bytes=figures.get("anon-rss"),
+            file_rss_bytes=figures.get("file-rss"),
+            shmem_rss_bytes=figures.get("shmem-rss"),
+            oom_score_adj=int(score[1]) if score else None,
+            uid=int(uid[1]) if uid else None,
+        )
+        if self._victim is not None and self._victim.pid in (None, record.pid):
+            return self._with_victim(record, self._victim)
+        if self._group and boot_seconds - self._group_seconds <= _GROUP_SECONDS:
+            return self._with_group(record)
+        return record if record.constraint or not found[1] else record._replace(constraint=NODE_WIDE)
+
+    def _with_victim(self, record: OomRecord, victim: _Victim) -> OomRecord:
+        usage, limit = self._usage or (None, None)
+        return record._replace(
+            cgroup=victim.cgroup,
+            constraint=victim.constraint,
+            limit_cgroup=victim.limit_cgroup,
+            limit_bytes=limit if victim.constraint == MEMCG else None,
+            usage_bytes=usage if victim.constraint == MEMCG else None,
+            uid=victim.uid if record.uid is None else record.uid,
+        )
+
+    def _with_group(self, record: OomRecord) -> OomRecord:
+        """The next process of a cgroup that is killed as a whole: it has the same cause as the first one."""
+        before = self._before
+        record = record._replace(cgroup=self._group, group=self._group)
+        if before is None:
+            return record
+        return record._replace(
+            constraint=before.constraint,
+            limit_cgroup=before.limit_cgroup,
+            limit_bytes=before.limit_bytes,
+            usage_bytes=before.usage_bytes,
+        )

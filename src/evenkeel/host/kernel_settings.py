@@ -152,13 +152,3 @@ def swap_mend(devices: tuple[SwapDevice, ...]) -> str:
     if any("/zram" in device.path for device in devices):
         return "swapoff -a, and remove zram-generator or its configuration"
     return "swapoff -a, and take its lines out of /etc/fstab"
-
-
-def check_swap(devices: tuple[SwapDevice, ...], *, fail_swap_on: bool) -> None:
-    """Raises where the agent must not start (A18)."""
-    if devices and fail_swap_on:
-        listed = ", ".join(device.text for device in devices)
-        raise EvenkeelError(
-            f"swap is on: {listed}. A pod whose memory is swapped out does not have what it requested",
-            hint=f"run {swap_mend(devices)}; or allow it with --fail-swap-on=false",
-        )

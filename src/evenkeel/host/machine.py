@@ -14,11 +14,11 @@ from evenkeel.api.config import KubeletConfiguration, Profile
 from evenkeel.cgroup.drivers.detect import CgroupMachine, bounds_of, detect
 from evenkeel.cgroup.tree import Naming, Version
 from evenkeel.errors import EvenkeelError
-from evenkeel.host.capacity import filesystem, machine_capacity, processes
+from evenkeel.host.capacity import filesystem, machine_capacity, parse_meminfo, processes
 from evenkeel.host.files import read_text
 from evenkeel.host.kernel_log import DEVICE
 from evenkeel.host.kernel_settings import Difference, SwapDevice, differences, kernel_settings, swap_devices
-from evenkeel.host.meminfo import node_memory, parse_meminfo
+from evenkeel.host.memory_figures import node_memory
 from evenkeel.host.oom_scores import runtime_process
 from evenkeel.policy.allocatable import NodeCapacity
 from evenkeel.policy.eviction.snapshot import NodeFigures
@@ -116,7 +116,7 @@ class Machine(NamedTuple):
     time_seconds: float = 0.0
 
 
-def look(
+def inspect_machine(
     config: KubeletConfiguration,
     state_directory: str = STATE_DIRECTORY,
     *,

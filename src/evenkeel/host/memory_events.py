@@ -7,8 +7,13 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
-from evenkeel.errors import CGROUP_REMOVED, reason
-from evenkeel.host.event_types import Event, MemoryEvents, SubscriptionEnded
+from evenkeel.host.event_types import (
+    CGROUP_REMOVED,
+    Event,
+    MemoryEvents,
+    SubscriptionEnded,
+    subscription_refusal,
+)
 from evenkeel.host.inotify import DELETED, IGNORED, OVERFLOW, Inotify
 from evenkeel.host.psi import Resource, cgroup_file, parse_pressure
 from evenkeel.policy.memory_stall import UNLIMITED, StallSample
@@ -108,7 +113,9 @@ class MemoryEventsWatch:
         except OSError as error:
             self._drop(watched)
             gone = not os.path.exists(watched.directory)
-            yield SubscriptionEnded(watched.path, FILE, CGROUP_REMOVED if gone else reason(error))
+            yield SubscriptionEnded(
+                watched.path, FILE, CGROUP_REMOVED if gone else subscription_refusal(error)
+            )
             return
         event = added(watched.path, watched.counters, now)
         watched.counters = now

@@ -6,11 +6,10 @@ from typing import NamedTuple
 
 from evenkeel.cgroup.driver import Statistics
 from evenkeel.errors import EvenkeelError
+from evenkeel.host.capacity import meminfo_bytes, parse_meminfo
 from evenkeel.host.files import read_text
-from evenkeel.host.meminfo import figure, parse_meminfo
 from evenkeel.host.psi import PressureFigures, Resource, node_file, parse_pressure
 
-_MEND = "this is no Linux kernel of the last ten years, or /proc is not its own"
 # User, nice, system, irq, softirq and steal of the words of /proc/stat's first line.
 _BUSY = (1, 2, 3, 6, 7, 8)
 
@@ -55,11 +54,11 @@ def machine_figures(proc: str = "/proc", meminfo: Mapping[str, int] | None = Non
         meminfo = parse_meminfo(read_text(f"{proc}/meminfo"))
     cpu_usage_us, booted_at = parse_stat(read_text(f"{proc}/stat"), os.sysconf("SC_CLK_TCK"))
     faults = parse_vmstat(read_text(f"{proc}/vmstat"))
-    total, free = figure(meminfo, "MemTotal", _MEND), figure(meminfo, "MemFree", _MEND)
-    inactive = figure(meminfo, "Inactive(file)", _MEND)
+    total, free = meminfo_bytes(meminfo, "MemTotal"), meminfo_bytes(meminfo, "MemFree")
+    inactive = meminfo_bytes(meminfo, "Inactive(file)")
     return MachineFigures(
         memory_total_bytes=total,
-        memory_available_bytes=figure(meminfo, "MemAvailable", _MEND),
+        memory_available_bytes=meminfo_bytes(meminfo, "MemAvailable"),
         memory_working_set_bytes=max(total - free - inactive, 0),
         memory_usage_bytes=total - free,
         memory_rss_bytes=meminfo.get("AnonPages", 0),

@@ -7,8 +7,14 @@ then counts in ours. It does so once more when the cgroup is removed.
 import os
 from collections.abc import Iterator, Mapping
 
-from evenkeel.errors import CGROUP_REMOVED, reason
-from evenkeel.host.event_types import Event, MemoryThreshold, OomNotified, SubscriptionEnded
+from evenkeel.host.event_types import (
+    CGROUP_REMOVED,
+    Event,
+    MemoryThreshold,
+    OomNotified,
+    SubscriptionEnded,
+    subscription_refusal,
+)
 
 USAGE_FILE = "memory.usage_in_bytes"
 OOM_FILE = "memory.oom_control"
@@ -62,7 +68,7 @@ class _Notification:
 
     def _ended(self, what: str, error: OSError) -> SubscriptionEnded:
         gone = not os.path.exists(self._directory)
-        return SubscriptionEnded(self.path, what, CGROUP_REMOVED if gone else reason(error))
+        return SubscriptionEnded(self.path, what, CGROUP_REMOVED if gone else subscription_refusal(error))
 
 
 class UsageThreshold(_Notification):

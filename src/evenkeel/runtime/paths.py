@@ -35,14 +35,6 @@ class StatePaths(NamedTuple):
         return f"{self.root}/lock"
 
     @property
-    def agent_socket(self) -> str:
-        return f"{self.root}/agent.sock"
-
-    @property
-    def keeper_socket(self) -> str:
-        return f"{self.root}/keeper.sock"
-
-    @property
     def journal(self) -> str:
         return f"{self.root}/journal.db"
 

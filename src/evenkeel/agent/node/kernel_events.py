@@ -7,10 +7,9 @@ import logging
 from evenkeel.agent.parts import Parts
 from evenkeel.cgroup.tree import Cgroup, Kind, Tree, Version
 from evenkeel.host.event_stream import EventStream
-from evenkeel.host.event_types import Event, LogGap, OomKill, OomNotified, SubscriptionEnded
+from evenkeel.host.event_types import Event, LogGap, OomKill, OomNotified, OomRecord, SubscriptionEnded
 from evenkeel.host.kernel_log import DEVICE
 from evenkeel.host.node_figures import boot_id
-from evenkeel.host.oom_record import OomRecord
 from evenkeel.journal.records import WARNING
 from evenkeel.journal.store import JournalError
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.cgroup.driver import CgroupError, Driver
 from evenkeel.errors import EvenkeelError
-from evenkeel.host.checks import State, diagnose
+from evenkeel.host.checks import State
+from evenkeel.host.doctor import diagnose
 from evenkeel.host.kernel_settings import (
     Difference,
     KernelSetting,
@@ -18,7 +19,7 @@ from evenkeel.host.kernel_settings import (
     kernel_settings,
     restore_kernel_settings,
 )
-from evenkeel.host.machine import look
+from evenkeel.host.machine import inspect_machine
 from evenkeel.host.oom_scores import protect_daemons
 from evenkeel.journal.store import Journal
 
@@ -30,7 +31,7 @@ _SETTINGS = "kernelSettings"
 def prepare_node(config: KubeletConfiguration, state_directory: str, journal: Journal) -> Iterator[str]:
     """Does it, and yields a sentence for each thing that is not as it should be and does not keep the agent from
     starting. Raises EvenkeelError with everything that does (A13, A18, C5, E7)."""
-    machine = look(config, state_directory)
+    machine = inspect_machine(config, state_directory)
     diagnosis = diagnose(machine, config)
     diagnosis.or_raise()
     if machine.root_refusal:

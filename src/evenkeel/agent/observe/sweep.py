@@ -16,8 +16,9 @@ from evenkeel.cgroup.diff import Observed
 from evenkeel.cgroup.driver import CgroupError, Driver
 from evenkeel.cgroup.tree import Kind, Naming, Tree, Version
 from evenkeel.errors import EvenkeelError
+from evenkeel.host.capacity import parse_meminfo
 from evenkeel.host.files import read_text
-from evenkeel.host.meminfo import cgroup_memory, node_memory, parse_meminfo
+from evenkeel.host.memory_figures import cgroup_memory, node_memory
 from evenkeel.host.node_figures import MachineFigures, Pressures, Rates, Sample, machine_figures
 from evenkeel.host.psi import parse_pressure
 from evenkeel.policy.eviction.snapshot import NodeFigures

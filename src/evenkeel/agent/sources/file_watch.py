@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator, Mapping
 from itertools import islice
 
-from evenkeel.errors import reason
 from evenkeel.host.files import is_manifest_name
 from evenkeel.host.inotify import (
     DELETED,
@@ -16,6 +15,7 @@ from evenkeel.host.inotify import (
     SELF_DELETED,
     SELF_MOVED,
     Inotify,
+    watch_refusal,
 )
 
 # Changes come in bursts: an editor writes, renames and removes. A file that went may come back at once.
@@ -66,7 +66,7 @@ class FileWatch:
                 is_new = True
             except OSError as error:
                 if error.errno not in (errno.ENOENT, errno.ENOTDIR):
-                    self._is_late(reason(error))
+                    self._is_late(watch_refusal(error))
         return is_new
 
     async def changed(self, within_seconds: float = _RESCAN_SECONDS) -> bool:
@@ -99,7 +99,7 @@ class FileWatch:
             try:
                 self._inotify = Inotify()
             except OSError as error:
-                self._is_late(reason(error))
+                self._is_late(watch_refusal(error))
                 return False
             self._loop = asyncio.get_running_loop()
             self._loop.add_reader(self._inotify.fileno(), self._take)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.cgroup import names
 from evenkeel.cgroup.drivers.cgroupfs import Bounds
-from evenkeel.cgroup.drivers.mounts import V1_CONTROLLERS, V2_CONTROLLERS, Mounts, parse_mountinfo
+from evenkeel.cgroup.drivers.mounts import V2_CONTROLLERS, Mounts, parse_mountinfo
 from evenkeel.cgroup.tree import Naming, Version
 from evenkeel.errors import EvenkeelError
 
@@ -33,11 +33,6 @@ class CgroupMachine(NamedTuple):
         if self.version == Version.V1:
             return self.mounts.v1
         return dict.fromkeys(self.v2_controllers, self.mounts.v2)
-
-    @property
-    def missing_controllers(self) -> tuple[str, ...]:
-        every = V1_CONTROLLERS if self.version == Version.V1 else V2_CONTROLLERS
-        return tuple(controller for controller in every if controller not in self.controllers)
 
 
 def detect(mountinfo_path: str = "/proc/self/mountinfo") -> CgroupMachine:

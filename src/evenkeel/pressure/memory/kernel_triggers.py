@@ -9,7 +9,7 @@ import select
 from collections.abc import Sequence
 
 from evenkeel.cgroup.tree import Version
-from evenkeel.errors import reason
+from evenkeel.host.event_types import subscription_refusal
 from evenkeel.host.memory_events import MemoryEventsWatch, parse_memory_events
 from evenkeel.host.psi import ArmedTrigger, Kind, Resource, Trigger, cgroup_file, node_file
 from evenkeel.host.v1_notifications import OomNotification, UsageThreshold
@@ -106,7 +106,7 @@ class KernelTriggers:
         try:
             source = UsageThreshold(roster.path, roster.directory, mark)
         except OSError as error:
-            self._note(f"the kernel does not tell of memory thresholds: {reason(error)}")
+            self._note(f"the kernel does not tell of memory thresholds: {subscription_refusal(error)}")
             return False
         self._usage[source.fileno()] = source
         self._epoll.register(source.fileno(), select.EPOLLIN | select.EPOLLET)
@@ -121,7 +121,7 @@ class KernelTriggers:
                 watch.close()
                 raise
         except OSError as error:
-            self._note(f"the kernel does not tell of memory events: {reason(error)}")
+            self._note(f"the kernel does not tell of memory events: {subscription_refusal(error)}")
             return
         self._events = watch
         self._epoll.register(watch.fileno(), select.EPOLLIN)
@@ -139,7 +139,7 @@ class KernelTriggers:
         try:
             self._oom = OomNotification(roster.path, roster.directory)
         except OSError as error:
-            self._note(f"the kernel does not tell when its own killer acts: {reason(error)}")
+            self._note(f"the kernel does not tell when its own killer acts: {subscription_refusal(error)}")
             return
         self._epoll.register(self._oom.fileno(), select.EPOLLIN)
 
@@ -147,7 +147,7 @@ class KernelTriggers:
         try:
             trigger = ArmedTrigger(file, STALL)
         except OSError as error:
-            self._note(f"the kernel does not tell of stalls in {file}: {reason(error)}")
+            self._note(f"the kernel does not tell of stalls in {file}: {subscription_refusal(error)}")
             return
         self._stalls[trigger.fileno()] = trigger
         self._epoll.register(trigger.fileno(), select.EPOLLIN)

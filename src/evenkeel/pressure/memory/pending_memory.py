@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from evenkeel.api.config import Profile
 from evenkeel.cgroup.tree import Version
-from evenkeel.host.memory_reading import CgroupMemory
+from evenkeel.host.memory_figures import CgroupMemory
 from evenkeel.pressure.protocol import PodTarget
 
 _STUCK_SECONDS = 1.0  # nothing came back for so long: it is not to be counted on

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from evenkeel.api.config import Profile
 from evenkeel.api.scalars import Amount
-from evenkeel.host.memory_reading import CgroupMemory, NodeMemory, Reading
+from evenkeel.host.memory_figures import CgroupMemory, NodeMemory, Reading
 from evenkeel.policy.eviction.snapshot import (
     ContainerFigures,
     MemoryFigures,

@@ -1,16 +1,21 @@
-"""Memory figures read again and again, as cheaply as can be: through descriptors that are kept open (E1).
+"""How much memory is available and in use, on the machine and in cgroups, as the eviction signals count it.
 
-A decision under pressure is made on figures of that moment. Two reads give a cgroup's, one the machine's.
+`node_memory` and `cgroup_memory` compute it from files that were read anyway. `NodeMemory` and `CgroupMemory` read it
+many times a second through descriptors that stay open (E1): a decision under pressure needs the figures of that moment,
+and they cost one read for the machine and two for a cgroup.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from evenkeel.api.config import Profile
 from evenkeel.api.scalars import Amount
+from evenkeel.cgroup.driver import Statistics
 from evenkeel.cgroup.statistics import MOST_BYTES, Layout, droppable
 from evenkeel.cgroup.tree import Version
 from evenkeel.errors import EvenkeelError
 from evenkeel.host import gil_held_io
+from evenkeel.host.capacity import meminfo_bytes
 from evenkeel.policy.eviction.snapshot import MemoryFigures
 
 _USAGE_FILE = {Version.V1: "memory.usage_in_bytes", Version.V2: "memory.current"}
@@ -107,3 +112,51 @@ class NodeMemory:
 
     def close(self) -> None:
         gil_held_io.close(self._file)
+
+
+def node_memory(
+    meminfo: Mapping[str, int],
+    profile: Profile = Profile.DOCUMENTS,
+    *,
+    root_working_set_bytes: int | None = None,
+    protected_bytes: int = 0,
+) -> MemoryFigures:
+    """The memory of the machine, from /proc/meminfo.
+
+    `protected_bytes` is file cache that memory.min keeps from being dropped. The estimate of the kernel counts it as
+    available. On cgroup v1 kubelet uses the working set of the root cgroup instead (`root_working_set_bytes`).
+    """
+    total = meminfo_bytes(meminfo, "MemTotal")
+    if profile == Profile.DOCUMENTS:
+        return _figures(total, total - meminfo_bytes(meminfo, "MemAvailable") + protected_bytes)
+    if root_working_set_bytes is not None:
+        return _figures(total, root_working_set_bytes)
+    used = total - meminfo_bytes(meminfo, "MemFree")
+    return _figures(total, used - meminfo_bytes(meminfo, "Inactive(file)"))
+
+
+def cgroup_memory(
+    statistics: Statistics,
+    limit_bytes: int,
+    profile: Profile = Profile.DOCUMENTS,
+    *,
+    protected_bytes: int = 0,
+) -> MemoryFigures:
+    """The memory of a cgroup, below its limit. `protected_bytes` is file cache below it that memory.min protects."""
+    if profile == Profile.KUBERNETES:
+        return _figures(limit_bytes, statistics.memory_working_set_bytes)
+    droppable = max(statistics.memory_droppable_bytes - protected_bytes, 0)
+    return _figures(limit_bytes, statistics.memory_usage_bytes - droppable)
+
+
+def protected_cache_bytes(statistics: Statistics, min_bytes: int) -> int:
+    """The file cache of a cgroup that memory.min protects: the kernel reclaims nothing from a cgroup whose usage is
+    not above its memory.min, however droppable its pages are."""
+    reclaimable = max(statistics.memory_usage_bytes - min_bytes, 0)
+    return max(statistics.memory_droppable_bytes - reclaimable, 0)
+
+
+def _figures(total: int, working_set: int) -> MemoryFigures:
+    """Available memory and working set add up to the total, so neither is above it or below zero."""
+    working_set = min(max(working_set, 0), total)
+    return MemoryFigures(Amount(total - working_set), Amount(working_set))
