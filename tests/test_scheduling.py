@@ -13,14 +13,14 @@ from evenkeel.simulate.array_cluster import ArrayCluster
 from evenkeel.simulate.cluster import (
     Cluster,
     Insufficient,
-    Refusal,
+    NodeRefusal,
     exceeding,
     fits,
     insufficient,
     node_infos,
     schedule,
 )
-from evenkeel.simulate.node_info import NodeInfo, pod_figures
+from evenkeel.simulate.node_info import NodeInfo, pod_demand
 from evenkeel.simulate.score import (
     Scoring,
     ShapePoint,
@@ -56,7 +56,7 @@ def a_pod(name="p", *, limits=None, tolerations=(), node_name="", **requests):
 
 
 def figures(pod, profile=Profile.DOCUMENTS):
-    return pod_figures(pod, profile)
+    return pod_demand(pod, profile)
 
 
 def a_cluster(kind, *nodes, scoring=None):
@@ -259,9 +259,9 @@ def test_a_pod_that_fits_nowhere_learns_how_many_nodes_lack_what(kind):
     assert (placement.node, placement.refusals) == (
         "",
         (
-            Refusal(5, "memory", 9 * GIB, 8 * GIB),
-            Refusal(2, "cpu", 3500, 1000),
-            Refusal(1, "pods", 1, 0),
+            NodeRefusal(5, "memory", 9 * GIB, 8 * GIB),
+            NodeRefusal(2, "cpu", 3500, 1000),
+            NodeRefusal(1, "pods", 1, 0),
         ),
     )
 
@@ -282,11 +282,11 @@ def test_taints_keep_pods_away_that_do_not_tolerate_them(kind):
     )
     assert tolerant.node == "gpu"
     assert refused.refusals == (
-        Refusal(1, taint="gpu=yes:NoSchedule"),
-        Refusal(1, taint="node.kubernetes.io/unschedulable:NoSchedule"),
+        NodeRefusal(1, taint="gpu=yes:NoSchedule"),
+        NodeRefusal(1, taint="node.kubernetes.io/unschedulable:NoSchedule"),
     )
     assert wrong.refusals == refused.refusals
-    assert everywhere.refusals == (Refusal(2, "cpu", 128_000, 63_000),)
+    assert everywhere.refusals == (NodeRefusal(2, "cpu", 128_000, 63_000),)
 
 
 @CLUSTERS

@@ -10,7 +10,7 @@ from evenkeel.quantity import Quantity
 from evenkeel.simulate import array_cluster
 from evenkeel.simulate.array_cluster import ArrayCluster
 from evenkeel.simulate.cluster import Cluster
-from evenkeel.simulate.node_info import NodeInfo, PodFigures
+from evenkeel.simulate.node_info import NodeInfo, PodDemand
 from evenkeel.simulate.node_table import MAX_EXACT
 from evenkeel.simulate.score import Scoring, ShapePoint, Strategy
 
@@ -57,7 +57,7 @@ def pods(draw):
     else:
         counted, scored, occupied = draw(st.tuples(*[amounts(requests)] * 3))
     tolerations = draw(st.sampled_from([(), (Toleration("key", "Exists"),)]))
-    return PodFigures(needed, counted, scored, occupied, tolerations)
+    return PodDemand(needed, counted, scored, occupied, tolerations)
 
 
 scorings = st.builds(
@@ -125,7 +125,7 @@ def test_arrays_choose_as_the_loop_does_while_equal_nodes_fill_up(sizes, random,
     shapes = []
     for _ in range(6):
         items = (("cpu", random.randrange(1, 90_000)), ("memory", random.randrange(1, 400)))
-        shapes.append(PodFigures(items, items, items, items, ()))
+        shapes.append(PodDemand(items, items, items, items, ()))
     order = random.choices(shapes, k=60)
     for plain, fast in choices_of_both(the_nodes, order, Scoring(strategy)):
         assert fast == plain
@@ -141,7 +141,7 @@ def test_more_shapes_than_are_remembered_are_still_right(monkeypatch):
         ),
     )
     shapes = [
-        PodFigures(items, items, items, items, ())
+        PodDemand(items, items, items, items, ())
         for items in ((("cpu", 10 * i), ("memory", 7 - i)) for i in range(1, 6))
     ]
     order = [shapes[i % 5] for i in range(1100)]
@@ -164,6 +164,6 @@ def test_quotients_next_to_a_whole_number_are_rounded_as_integers_are(capacity, 
         for near in (-1, 0, 1):
             amount = capacity * percent // 100 + near
             if 0 <= amount <= capacity:
-                pod = PodFigures((), (("memory", amount),), (("memory", amount),), (), ())
+                pod = PodDemand((), (("memory", amount),), (("memory", amount),), (), ())
                 assert fast.best(pod) == plain.best(pod)
     assert not fast._table.plain

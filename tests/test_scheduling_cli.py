@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from evenkeel.cli import schedule as command
 from evenkeel.cli.main import main
+from evenkeel.simulate import scheduler
 
 CLUSTER = Path(__file__).parent.parent / "examples" / "cluster"
 PODS, NODES = str(CLUSTER / "pods.yaml"), str(CLUSTER / "nodes.yaml")
@@ -224,7 +224,7 @@ def test_two_nodes_of_one_name_are_refused(capsys, tmp_path):
 def test_many_pods_are_placed_by_arrays_and_without_numpy_by_the_loop_with_one_note(
     capsys, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(command, "_FEW_LOOKS", 10)
+    monkeypatch.setattr(scheduler, "FEW_COMPARISONS", 10)
     path = manifest(tmp_path, *(a_pod(f"p{i}", {"cpu": f"{i}00m", "memory": "1Gi"}) for i in range(12)))
     fast = schedule(capsys, "-f", path, "--nodes", "5x8Gi,4cpu")
     imported = builtins.__import__

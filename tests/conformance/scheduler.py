@@ -6,7 +6,7 @@ from evenkeel.api.config import Profile
 from evenkeel.api.decode import Findings, decode
 from evenkeel.api.node import Node
 from evenkeel.simulate.cluster import fits, insufficient
-from evenkeel.simulate.node_info import NodeInfo, pod_figures
+from evenkeel.simulate.node_info import NodeInfo, pod_demand
 from evenkeel.simulate.score import (
     Scoring,
     ShapePoint,
@@ -27,8 +27,8 @@ _STRATEGIES = {
 def check(vector_input: dict[str, Any], expected: dict[str, Any]) -> list[str]:
     node = NodeInfo(decode(Node, vector_input["node"], Findings()))
     for plain in vector_input["existingPods"] or ():
-        node.add(pod_figures(read_pod(plain), Profile.KUBERNETES))
-    pod = pod_figures(read_pod(vector_input["pod"]), Profile.KUBERNETES)
+        node.add(pod_demand(read_pod(plain), Profile.KUBERNETES))
+    pod = pod_demand(read_pod(vector_input["pod"]), Profile.KUBERNETES)
     resources = tuple((resource["name"], resource["weight"]) for resource in vector_input["resources"])
     names = [name for name, _ in resources]
     scoring = Scoring(

@@ -1,7 +1,7 @@
-"""The same choices as `cluster.Cluster`, for thousands of nodes: one pass over all of them for a pod.
+"""The same choices as `cluster.Cluster`, for thousands of nodes: numpy compares a pod with all nodes at once.
 
-The scores are kept for the next pod of that shape; then there is nothing to do but to look for the highest.
-Nodes that the table cannot hold exactly are looked at one by one.
+The scores are kept for the next pod of the same shape, for which only the highest score must be found. Nodes that the
+table cannot hold exactly are compared one by one.
 """
 
 from collections.abc import Sequence
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from evenkeel.api.pod import Toleration
 from evenkeel.api.resources import PODS
-from evenkeel.simulate.cluster import Choice, Cluster, Refusal, in_order
-from evenkeel.simulate.node_info import NodeInfo, PodFigures, taint_words, untolerated
+from evenkeel.simulate.cluster import Choice, Cluster, NodeRefusal, in_order
+from evenkeel.simulate.node_info import NodeInfo, PodDemand, taint_text, untolerated
 from evenkeel.simulate.node_table import (
     NOTHING_NEEDED,
     OUT_OF_REACH,
@@ -33,8 +33,11 @@ NOWHERE = -1.0
 _ZERO, _HALF, _ONE, _MAX = (np.array(number) for number in (0.0, 0.5, 1.0, float(MAX_SCORE)))
 
 
+# Scores
+
+
 class Workspace:
-    """Room for the steps on the way to `width` scores, made once and used again and again."""
+    """Arrays for the steps of computing `width` scores. They are allocated once and used again."""
 
     def __init__(self, by: Comparison, height: int, width: int) -> None:
         self.parts: Floats = np.empty((by.compared, width))
@@ -48,6 +51,8 @@ class Workspace:
 
 
 class TableScore:
+    """The scores of `score`, computed for many nodes or many pods at once."""
+
     def __init__(self, scoring: Scoring) -> None:
         self._strategy = scoring.strategy
         self._plugin_weights: Floats | None = None
@@ -60,9 +65,9 @@ class TableScore:
         )
 
     def scores(self, by: Comparison, offered: Offered, asked: Asked, work: Workspace) -> Floats:
-        """A score for each node of `offered`, or each pod of `asked`; −1 where there is too little.
+        """A score for each node of `offered`, or for each pod of `asked`; −1 if the pod does not fit.
 
-        They are good until the workspace is used again.
+        The result is valid until the workspace is used again.
         """
         add(offered.figures, asked.added, work.parts)
         divide(work.parts, offered.capacities, work.parts)
@@ -89,7 +94,7 @@ class TableScore:
         return work.scores
 
     def _weigh(self, parts: Floats, weights: Floats | None, out: Floats) -> None:
-        """The weighted sum of what the strategy gives each resource, to be divided by the weights' sum."""
+        """The weighted sum of the strategy's scores, still to be divided by the sum of the weights."""
         if self._strategy is Strategy.LEAST_ALLOCATED:
             maximum(parts, _ZERO, out=parts)
         else:
@@ -103,7 +108,7 @@ class TableScore:
         _total(parts, out)
 
     def _follow_curve(self, parts: Floats, weights: Floats | None, out: Floats) -> None:
-        """RequestedToCapacityRatio: zeros count as no opinion, and the mean is rounded, half upwards."""
+        """RequestedToCapacityRatio: zeros are left out of the mean, and the mean is rounded, half up."""
         values = self._curve[parts.astype(np.intp)]
         if weights is None:
             weights = np.ones((len(parts), 1))
@@ -114,7 +119,7 @@ class TableScore:
 
 
 def _subtract_before(by: Comparison, offered: Offered, balance: Floats) -> None:
-    """What the table does not hold: the evenness without the pod."""
+    """Subtract the evenness without the pod, which the table does not have."""
     parts = minimum(divide(offered.figures[by.weighed :], offered.capacities[by.weighed :]), _ONE)
     before: Floats = np.empty(parts.shape[1])
     _evenness(parts, before)
@@ -123,7 +128,7 @@ def _subtract_before(by: Comparison, offered: Offered, balance: Floats) -> None:
 
 
 def _evenness(parts: Floats, out: Floats) -> None:
-    """`score.evenness`: the same floats in the same order, since the result is cut to a whole number."""
+    """`score.evenness`: the same floats in the same order, because the result is cut to a whole number."""
     if len(parts) == 2:
         subtract(parts[0], parts[1], out)
         multiply(out, _HALF, out)
@@ -145,7 +150,7 @@ def _evenness(parts: Floats, out: Floats) -> None:
 
 
 def _total(parts: Floats, out: Floats) -> None:
-    """Their sum, one after the other, as floats must be added to give what a loop gives."""
+    """The sum of `parts`, added one after the other: floats added in another order give another result."""
     if len(parts) == 2:
         add(parts[0], parts[1], out)
         return
@@ -154,15 +159,17 @@ def _total(parts: Floats, out: Floats) -> None:
         add(out, part, out)
 
 
+# Kept scores
+
 Scores = NDArray[np.int16]
 assert np.iinfo(np.int16).max >= 2 * MAX_SCORE * MAX_WEIGHT
 
-# The scores of 5,000 nodes for so many shapes are 5 MB. With more, the oldest make room.
+# The scores of 5,000 nodes for this many shapes take 5 MB. With more shapes the oldest are dropped.
 MAX_KEPT = 512
 
 
 class KnownShape:
-    """A shape that has been seen, and its scores, if they are kept."""
+    """A shape that a pod had before, with its scores if they are kept."""
 
     __slots__ = ("scores", "shape", "was_scored")
 
@@ -173,7 +180,7 @@ class KnownShape:
 
 
 class KeptScores:
-    """For shapes with one `Comparison`."""
+    """The scores of all shapes that share one `Comparison`."""
 
     def __init__(self, comparison: Comparison, table: NodeTable, table_score: TableScore) -> None:
         rows, nodes = 1 + len(table.free_rows), table.values.shape[1]
@@ -184,7 +191,7 @@ class KeptScores:
         self._scores: Scores = np.empty((MAX_KEPT, nodes), np.int16)
         self._owners: list[KnownShape] = []
         self._next = 0
-        # What the owners ask for, each in the column with the number of its row of scores.
+        # What the owners ask for: the column of an owner has the number of its row in `_scores`.
         self._needed: Floats = np.empty((rows, MAX_KEPT))
         self._added: Floats = np.empty((comparison.compared, MAX_KEPT))
         self._balances: Floats = np.empty(MAX_KEPT)
@@ -192,18 +199,18 @@ class KeptScores:
         self._all_owners = Workspace(comparison, 0, 0)
 
     def of(self, known: KnownShape) -> Floats | Scores:
-        """The scores of all nodes for the shape; good until the next call, unless they are kept."""
+        """The scores of all nodes for the shape. They are valid until the next call, unless they are kept."""
         if known.scores is not None:
             return known.scores
         by = self._comparison
         scores = self._table_score.scores(by, self._table.offered(by), known.shape.asked, self._all_nodes)
-        if known.was_scored:  # many shapes come once only, and are not worth keeping anything for
+        if known.was_scored:  # many shapes occur only once: their scores are not kept
             self._keep(known, scores)
         known.was_scored = True
         return scores
 
     def renew(self, place: int) -> None:
-        """The figures of the node there have changed."""
+        """Compute the scores of one node again, because its figures have changed."""
         if self._asked is not None:
             by = self._comparison
             offered = self._table.offered(by, place)
@@ -236,29 +243,31 @@ class KeptScores:
         self._all_owners = Workspace(self._comparison, rows, count)
 
 
+# The cluster
+
 MAX_KNOWN = 4 * MAX_KEPT
 
 
 class ArrayCluster(Cluster):
-    """Nodes and what is on them, all looked at in one pass."""
+    """Nodes and the pods on them. Each pod is compared with all nodes at once."""
 
     def __init__(self, nodes: Sequence[NodeInfo], scoring: Scoring) -> None:
         super().__init__(nodes, scoring)
         self._table = NodeTable(nodes, scoring)
         self._table_score = TableScore(scoring)
-        self._known: dict[PodFigures, KnownShape] = {}
+        self._known: dict[PodDemand, KnownShape] = {}
         self._kept: dict[int, KeptScores] = {}  # by the number of their comparison
         self._has_taints = any(node.taints for node in nodes)
-        self._doors: dict[tuple[Toleration, ...], Truths] = {}
+        self._untainted_by: dict[tuple[Toleration, ...], Truths] = {}
 
-    def best(self, pod: PodFigures) -> Choice | None:
+    def best(self, pod: PodDemand) -> Choice | None:
         known = self._known.get(pod) or self._new_shape(pod)
         if known.shape.is_plain or not self.nodes:
             return super().best(pod)
         scores = self._scores(known)
-        doors = self._open_doors(pod.tolerations)
-        if doors is not None:
-            scores = np.where(doors, scores, NOWHERE)
+        admitted = self._untainted(pod.tolerations)
+        if admitted is not None:
+            scores = np.where(admitted, scores, NOWHERE)
         place = int(scores.argmax())
         score = int(scores[place])
         choice = Choice(place, score) if score >= 0 else None
@@ -269,61 +278,61 @@ class ArrayCluster(Cluster):
             return choice or other
         return max(choice, other, key=lambda one: (one.score, -one.place))
 
-    def add(self, place: int, pod: PodFigures) -> None:
+    def add(self, place: int, pod: PodDemand) -> None:
         super().add(place, pod)
         known = self._known.get(pod) or self._new_shape(pod)
         plain = len(self._table.plain)
         self._table.grow(place, self.nodes[place], known.shape)
         if len(self._table.plain) > plain:
-            self._doors.clear()
+            self._untainted_by.clear()
         for kept in self._kept.values():
             kept.renew(place)
 
-    def refusals(self, pod: PodFigures) -> tuple[Refusal, ...]:
+    def refusals(self, pod: PodDemand) -> tuple[NodeRefusal, ...]:
         rows = self._table.free_rows
         if self._table.plain or any(name not in rows for name, _ in pod.needed):
             return super().refusals(pod)
-        doors = self._open_doors(pod.tolerations)
-        found: list[Refusal] = []
-        if doors is not None:
+        admitted = self._untainted(pod.tolerations)
+        found: list[NodeRefusal] = []
+        if admitted is not None:
             taints: dict[str, int] = {}
-            for place in np.flatnonzero(~doors).tolist():
+            for place in np.flatnonzero(~admitted).tolist():
                 taint = untolerated(self.nodes[place].taints, pod.tolerations)
-                words = taint_words(taint) if taint else ""
-                taints[words] = taints.get(words, 0) + 1
-            found += (Refusal(count, taint=words) for words, count in taints.items())
+                text = taint_text(taint) if taint else ""
+                taints[text] = taints.get(text, 0) + 1
+            found += (NodeRefusal(count, taint=text) for text, count in taints.items())
         for name, row, amount in (
             (PODS, SLOTS, 1),
             *((name, rows[name], amount) for name, amount in pod.needed),
         ):
             free = self._table.values[row]
             is_short = free < min(amount, OUT_OF_REACH)
-            short = free[is_short if doors is None else is_short & doors]
+            short = free[is_short if admitted is None else is_short & admitted]
             if short.size:
-                found.append(Refusal(short.size, name, amount, max(int(short.max()), 0)))
+                found.append(NodeRefusal(short.size, name, amount, max(int(short.max()), 0)))
         return in_order(found)
 
-    def _new_shape(self, pod: PodFigures) -> KnownShape:
+    def _new_shape(self, pod: PodDemand) -> KnownShape:
         if len(self._known) >= MAX_KNOWN:
             del self._known[next(iter(self._known))]
         known = self._known[pod] = KnownShape(self._table.shape_of(pod))
         return known
 
     def _scores(self, known: KnownShape) -> Floats | Scores:
-        """The scores of all nodes, without regard to taints."""
+        """The scores of all nodes. Taints are not considered."""
         comparison = known.shape.comparison
         kept = self._kept.get(comparison.number)
         if kept is None:
             kept = self._kept[comparison.number] = KeptScores(comparison, self._table, self._table_score)
         return kept.of(known)
 
-    def _open_doors(self, tolerations: tuple[Toleration, ...]) -> Truths | None:
-        """The nodes of the table whose taints let such a pod in; None: all nodes."""
+    def _untainted(self, tolerations: tuple[Toleration, ...]) -> Truths | None:
+        """Which nodes of the table have no taint that repels such a pod. None means all nodes."""
         if not self._has_taints and not self._table.plain:
             return None
-        known = self._doors.get(tolerations)
+        known = self._untainted_by.get(tolerations)
         if known is None:
             known = np.array([not untolerated(node.taints, tolerations) for node in self.nodes], np.bool_)
             known[list(self._table.plain)] = False
-            self._doors[tolerations] = known
+            self._untainted_by[tolerations] = known
         return known

@@ -1,8 +1,8 @@
-"""Pods on nodes, one after the other: the best node that has room, or what every node lacks.
+"""Pods on nodes, one after the other: the best node that has room for a pod, or what every node lacks.
 
-`Cluster` is the plain reading of the rules, node by node; `arrays.ArrayCluster` is the same in one pass over
-all nodes. Of nodes with equal scores the first takes the pod (Kubernetes draws lots), so that the same input
-gives the same answer.
+`Cluster` applies the rules node by node and is easy to check; `array_cluster.ArrayCluster` applies the same rules to
+all nodes at once. Of nodes with equal scores the first takes the pod (Kubernetes takes a random one), so that the same
+input gives the same answer.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,12 +12,12 @@ from evenkeel.api.config import Profile
 from evenkeel.api.node import Node
 from evenkeel.api.pod import Pod
 from evenkeel.api.resources import PODS
-from evenkeel.simulate.node_info import NodeInfo, PodFigures, pod_figures, taint_words, untolerated
+from evenkeel.simulate.node_info import NodeInfo, PodDemand, pod_demand, taint_text, untolerated
 from evenkeel.simulate.score import Scoring, scorer
 
 
 class Insufficient(NamedTuple):
-    """One resource that a node has too little of."""
+    """A resource of which a node has too little."""
 
     resource: str
     requested: int
@@ -26,21 +26,21 @@ class Insufficient(NamedTuple):
 
     @property
     def is_hopeless(self) -> bool:
-        """Not even an empty node would do."""
+        """Whether even an empty node has too little."""
         return self.resource != PODS and self.requested > self.capacity
 
 
-def fits(pod: PodFigures, node: NodeInfo) -> bool:
-    """As `insufficient`, for those who only want to know whether."""
+def fits(pod: PodDemand, node: NodeInfo) -> bool:
+    """Whether the node has everything that the pod needs. Faster than `insufficient`."""
     if node.pods >= node.allowed_pods:
         return False
     allocatable, requested = node.allocatable, node.requested
-    # What the pod does not request cannot keep it away, even where the node has given too much of it.
+    # A resource that the pod does not request does not matter, even if the node is short of it.
     return all(amount <= allocatable.get(name, 0) - requested.get(name, 0) for name, amount in pod.needed)
 
 
-def insufficient(pod: PodFigures, node: NodeInfo) -> tuple[Insufficient, ...]:
-    """Everything that the node has too little of."""
+def insufficient(pod: PodDemand, node: NodeInfo) -> tuple[Insufficient, ...]:
+    """Every resource of which the node has too little for the pod."""
     found = []
     if node.pods >= node.allowed_pods:
         found.append(Insufficient(PODS, 1, node.pods, node.allowed_pods))
@@ -52,7 +52,7 @@ def insufficient(pod: PodFigures, node: NodeInfo) -> tuple[Insufficient, ...]:
 
 
 def exceeding(node: NodeInfo) -> tuple[Insufficient, ...]:
-    """What the pods already on the node request more of than it has (A9: do they exceed its capacity)."""
+    """Every resource of which the pods already on the node request more than it has (A9)."""
     found = [Insufficient(PODS, 0, node.pods, node.allowed_pods)] if node.pods > node.allowed_pods else []
     for name, used in sorted(node.requested.items()):
         capacity = node.allocatable.get(name, 0)
@@ -61,8 +61,8 @@ def exceeding(node: NodeInfo) -> tuple[Insufficient, ...]:
     return tuple(found)
 
 
-class Refusal(NamedTuple):
-    """One reason why nodes do not take a pod, and how many give it: too little of a resource, or a taint."""
+class NodeRefusal(NamedTuple):
+    """One reason why nodes refuse a pod, and the number of these nodes: too little of a resource, or a taint."""
 
     nodes: int
     resource: str = ""
@@ -72,32 +72,32 @@ class Refusal(NamedTuple):
 
 
 class Choice(NamedTuple):
-    place: int  # of the node
+    place: int  # the index of the node
     score: int
 
 
 class Placement(NamedTuple):
-    """Where a pod goes, or (`node` is empty) why it goes nowhere. A node can give several reasons."""
+    """The node of a pod, or (`node` is empty) why no node takes it. One node can have several reasons."""
 
     pod: str
     node: str = ""
     score: int = 0
-    refusals: tuple[Refusal, ...] = ()
+    refusals: tuple[NodeRefusal, ...] = ()
 
 
 class Cluster:
-    """Nodes and what is on them; one node is looked at after the other."""
+    """Nodes and the pods on them. Each pod is compared with one node after the other."""
 
     def __init__(self, nodes: Sequence[NodeInfo], scoring: Scoring) -> None:
         self.nodes = nodes
         self.scoring = scoring.or_raise()
 
-    def best(self, pod: PodFigures) -> Choice | None:
-        """The node that the pod should go to; the first of equals."""
+    def best(self, pod: PodDemand) -> Choice | None:
+        """The node with the highest score; the first of equals. None if no node takes the pod."""
         return self.best_among(pod, range(len(self.nodes)))
 
-    def best_among(self, pod: PodFigures, places: Iterable[int]) -> Choice | None:
-        """The best of the nodes at `places`, which rise."""
+    def best_among(self, pod: PodDemand, places: Iterable[int]) -> Choice | None:
+        """The best of the nodes at `places`, which must be in rising order."""
         score_of = scorer(pod, self.scoring)
         best = None
         for place in places:
@@ -108,24 +108,24 @@ class Cluster:
                     best = Choice(place, score)
         return best
 
-    def add(self, place: int, pod: PodFigures) -> None:
-        """The pod is on that node from now on, whether or not it fits."""
+    def add(self, place: int, pod: PodDemand) -> None:
+        """Count the pod on that node, whether or not it fits."""
         self.nodes[place].add(pod)
 
-    def refusals(self, pod: PodFigures) -> tuple[Refusal, ...]:
-        """Why no node takes the pod: taints first, since a node that repels it is not asked for more."""
-        taints: dict[str, Refusal] = {}
-        resources: dict[str, Refusal] = {}
+    def refusals(self, pod: PodDemand) -> tuple[NodeRefusal, ...]:
+        """Why no node takes the pod. A node whose taint repels it is counted for the taint only."""
+        taints: dict[str, NodeRefusal] = {}
+        resources: dict[str, NodeRefusal] = {}
         for node in self.nodes:
             taint = untolerated(node.taints, pod.tolerations)
             if taint is not None:
-                words = taint_words(taint)
-                seen = taints.get(words, Refusal(0, taint=words))
-                taints[words] = seen._replace(nodes=seen.nodes + 1)
+                text = taint_text(taint)
+                seen = taints.get(text, NodeRefusal(0, taint=text))
+                taints[text] = seen._replace(nodes=seen.nodes + 1)
                 continue
             for lack in insufficient(pod, node):
                 free = max(lack.capacity - lack.used, 0)
-                seen = resources.get(lack.resource, Refusal(0, lack.resource, lack.requested))
+                seen = resources.get(lack.resource, NodeRefusal(0, lack.resource, lack.requested))
                 resources[lack.resource] = seen._replace(
                     nodes=seen.nodes + 1, most_free=max(seen.most_free, free)
                 )
@@ -133,9 +133,9 @@ class Cluster:
 
 
 def schedule(cluster: Cluster, pods: Iterable[Pod], profile: Profile) -> Iterator[Placement]:
-    """Each pod in turn, on its node by the time the next one is looked at."""
+    """Schedule each pod in turn. It is counted on its node before the next pod is scheduled."""
     for pod in pods:
-        figures = pod_figures(pod, profile)
+        figures = pod_demand(pod, profile)
         choice = cluster.best(figures)
         if choice is None:
             yield Placement(pod.key, refusals=cluster.refusals(figures))
@@ -145,16 +145,16 @@ def schedule(cluster: Cluster, pods: Iterable[Pod], profile: Profile) -> Iterato
 
 
 def node_infos(nodes: Iterable[Node], placed: Iterable[Pod], profile: Profile) -> tuple[NodeInfo, ...]:
-    """The nodes with the pods that are on them already, by `spec.nodeName`, and have not ended."""
+    """The nodes with the pods that `spec.nodeName` puts on them. Pods that have ended do not count."""
     infos = tuple(NodeInfo(node) for node in nodes)
     by_name = {info.name: info for info in infos}
     for pod in placed:
         node = by_name.get(pod.spec.node_name)
         if node is not None and pod.status.phase not in ("Succeeded", "Failed"):
-            node.add(pod_figures(pod, profile))
+            node.add(pod_demand(pod, profile))
     return infos
 
 
-def in_order(refusals: Iterable[Refusal]) -> tuple[Refusal, ...]:
-    """The commonest reason first, then by name."""
+def in_order(refusals: Iterable[NodeRefusal]) -> tuple[NodeRefusal, ...]:
+    """The most frequent reason first, then by name."""
     return tuple(sorted(refusals, key=lambda refusal: (-refusal.nodes, refusal.taint, refusal.resource)))

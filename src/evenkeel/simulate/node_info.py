@@ -1,7 +1,7 @@
-"""What scheduling counts, as whole numbers: cpu in thousandths of a core, everything else in whole units.
+"""What scheduling counts, in whole numbers: cpu in millicpu, everything else in whole units.
 
-A pod's figures are worked out once, from its requests and never from its limits (A9, A10); a node's are kept
-up to date pod by pod. Rounding is Kubernetes': up, and per pod and resource.
+The demand of a pod follows from its requests, never from its limits (A9, A10), and is computed once. The figures of a
+node are updated with each pod. Amounts are rounded as Kubernetes rounds them: up, for each pod and resource.
 """
 
 from functools import lru_cache
@@ -28,7 +28,7 @@ UNSCHEDULABLE = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 
 
 def repelling(spec: NodeSpec) -> tuple[Taint, ...]:
-    """The node's taints that keep pods away; PreferNoSchedule does not."""
+    """The taints of a node that keep pods away. PreferNoSchedule does not."""
     taints = tuple(taint for taint in spec.taints if taint.effect in ("NoSchedule", "NoExecute"))
     return (*taints, UNSCHEDULABLE) if spec.unschedulable and UNSCHEDULABLE not in taints else taints
 
@@ -41,7 +41,7 @@ def untolerated(taints: tuple[Taint, ...], tolerations: tuple[Toleration, ...]) 
     return None
 
 
-def taint_words(taint: Taint) -> str:
+def taint_text(taint: Taint) -> str:
     """`key=value:effect`, as kubectl writes it."""
     return f"{taint.key}{'=' if taint.value else ''}{taint.value}:{taint.effect}"
 
@@ -62,25 +62,25 @@ Amounts = tuple[tuple[str, int], ...]
 MAX_AMOUNT = 2**63 - 1
 _NO_STATUS = Pod().status
 
-# What a container that states no request counts as when nodes are compared, so that pods which state nothing
-# still spread. It is never needed to fit.
+# A container without requests counts as this much when nodes are compared, so that such pods are spread, too. It does
+# not count when the scheduler asks whether the pod fits.
 IF_MISSING: ResourceList = MappingProxyType(
     {CPU: Quantity.of_milli(100), MEMORY: Quantity.of(200 << 20, BinarySI)}
 )
 
 
-class PodFigures(NamedTuple):
-    """What a pod counts for. Pods with equal figures are of one shape: every node treats them alike."""
+class PodDemand(NamedTuple):
+    """The amounts that a pod counts for. Pods with equal amounts are of one shape: every node treats them alike."""
 
-    needed: Amounts  # what must be free on its node; nothing that is zero
-    requests: Amounts  # what its node's requests grow by
-    scored: Amounts  # what a strategy looks at: `requests` with IF_MISSING
-    occupied: Amounts  # what a strategy sees of it once it is on a node
+    needed: Amounts  # must be free on its node; no zeros
+    requests: Amounts  # added to the requests of its node
+    scored: Amounts  # the strategy compares by these: `requests` with IF_MISSING
+    occupied: Amounts  # the strategy counts these once the pod is on a node
     tolerations: tuple[Toleration, ...]
 
 
-def pod_figures(pod: Pod, profile: Profile) -> PodFigures:
-    # D: pods as a whole have limits only, and scheduling goes on looking at their containers' requests.
+def pod_demand(pod: Pod, profile: Profile) -> PodDemand:
+    # D1: in the documents profile a pod has limits only, so the requests of its containers count.
     pod_level = profile is Profile.KUBERNETES
     by_spec = requests = _amounts(pod_requests(pod, with_pod_level=pod_level), pod)
     has_status = pod.status is not _NO_STATUS
@@ -93,16 +93,16 @@ def pod_figures(pod: Pod, profile: Profile) -> PodFigures:
         )
     occupied = scored
     if pod_level and has_pod_level_requests(pod):
-        # A pod that states something for itself counts as more only where nobody in it states anything.
+        # Of a pod with pod-level requests, IF_MISSING counts only for resources that it does not request at all.
         stated = dict(requests)
         missing = {name: amount for name, amount in IF_MISSING.items() if name not in stated}
         occupied = _amounts(pod_requests(pod, from_status=has_status, if_missing=missing), pod)
     needed = tuple([item for item in by_spec if item[1] > 0])
-    return PodFigures(needed, requests, scored, occupied, pod.spec.tolerations)
+    return PodDemand(needed, requests, scored, occupied, pod.spec.tolerations)
 
 
 class NodeInfo:
-    """A node, and what the pods on it add up to."""
+    """A node, and the sums over the pods on it."""
 
     __slots__ = ("allocatable", "allowed_pods", "name", "occupied", "pods", "requested", "taints")
 
@@ -122,7 +122,7 @@ class NodeInfo:
         self.occupied: dict[str, int] = {CPU: 0, MEMORY: 0}
         self.taints: tuple[Taint, ...] = repelling(node.spec)
 
-    def add(self, pod: PodFigures) -> None:
+    def add(self, pod: PodDemand) -> None:
         self.pods += 1
         for name, more in pod.requests:
             self.requested[name] = self.requested.get(name, 0) + more
@@ -131,7 +131,7 @@ class NodeInfo:
 
 
 def quantity_of(name: str, amount: int) -> Quantity:
-    """An amount as people write it."""
+    """The amount as a quantity, in the format that people write."""
     if name == CPU:
         return Quantity.of_milli(amount)
     in_bytes = name in (MEMORY, EPHEMERAL_STORAGE) or is_hugepages(name)
@@ -140,7 +140,7 @@ def quantity_of(name: str, amount: int) -> Quantity:
 
 @lru_cache(1024)
 def is_scalar(name: str) -> bool:
-    """Extended resources, huge pages and their like: they count only for pods that request them."""
+    """Whether the resource counts only for pods that request it: extended resources, huge pages and others."""
     return (
         is_hugepages(name)
         or name.startswith("attachable-volumes-")
@@ -150,7 +150,7 @@ def is_scalar(name: str) -> bool:
 
 
 def _states_all(spec: PodSpec) -> bool:
-    """Whether no request is missing, which is the usual case and saves adding them up again."""
+    """Whether every container requests cpu and memory. This is the usual case and saves a second sum."""
     for container in spec.every_container:
         requests = container.resources.requests
         if CPU not in requests or MEMORY not in requests:
@@ -159,7 +159,7 @@ def _states_all(spec: PodSpec) -> bool:
 
 
 def _amounts(resources: ResourceList, of: Pod | Node) -> Amounts:
-    """What is counted at all, in order of name, so that equal figures are equal however they were written."""
+    """The resources that count, sorted by name, so that equal demands compare as equal."""
     amounts = []
     for name, quantity in resources.items():
         if name == CPU:

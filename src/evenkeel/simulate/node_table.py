@@ -1,10 +1,10 @@
 """The figures of all nodes as one table for numpy: a row for each figure, a column for each node.
 
-The table holds floats: numpy takes three times as long to divide integers, and nothing is lost by it. Let a
-and b be whole numbers with b ≤ 2^46 and a ≤ 100·b, so that both are exact as floats. If a/b is no whole
-number, it is at least 1/b ≥ 2^-46 away from the next one. Floats up to 100 lie at most 2^-46 apart, and
-division gives the nearest of them: it cannot reach that whole number, and rounding down gives a // b. A node
-whose figures are larger, or which lacks a resource that every pod is compared by, is left to the plain rule.
+The table holds floats, because numpy takes three times as long to divide integers. The result is still exact. Let a and
+b be whole numbers with b ≤ 2^46 and a ≤ 100·b, so that both are exact as floats. If a/b is not a whole number, it is at
+least 1/b ≥ 2^-46 away from the next one. Floats up to 100 are at most 2^-46 apart, and division gives the nearest of
+them. So it cannot reach that whole number, and rounding down gives a // b. A node with larger figures, or without a
+resource that every pod is compared by, is left to the plain loop.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evenkeel.api.resources import CPU, MEMORY
-from evenkeel.simulate.node_info import Amounts, NodeInfo, PodFigures, is_scalar
+from evenkeel.simulate.node_info import Amounts, NodeInfo, PodDemand, is_scalar
 from evenkeel.simulate.score import MAX_SCORE, Scoring, Strategy, evenness, skips_balance
 
 Floats = NDArray[np.float64]
@@ -22,61 +22,62 @@ Places = NDArray[np.intp]
 Truths = NDArray[np.bool_]
 
 MAX_EXACT = 2**46
-OUT_OF_REACH = 2 * MAX_EXACT  # stands for every amount that no node of the table has
+OUT_OF_REACH = 2 * MAX_EXACT  # stands for every amount that is larger than any node of the table
 NOTHING_NEEDED = -np.inf
-SLOTS = 0  # the row of how many more pods a node may take
+SLOTS = 0  # the row with the number of pods that a node may still take
 
 
 class Comparison(NamedTuple):
-    """By which figures nodes are compared: first by those the strategy weighs, then by those of the balance."""
+    """The figures that nodes are compared by: first those that the strategy weighs, then those of the balance."""
 
     number: int  # among the comparisons of its table
     rows: slice | Places  # among the compared ones
-    compared: int  # how many they are
-    weighed: int  # how many of them the strategy weighs
-    weights: Floats | None  # their weights, a column; None: all are 1
-    divisors: Floats  # what the strategy's sum and the balance are divided by; a column, or 2 for both
-    is_usual: bool  # the table holds the evenness without the pod
+    compared: int  # number of rows
+    weighed: int  # number of rows that the strategy weighs
+    weights: Floats | None  # a column; None if all are 1
+    divisors: Floats  # of the strategy's sum and of the balance: a column, or 2 for both
+    is_usual: bool  # the table has the evenness without the pod
 
 
 class Offered(NamedTuple):
-    """What nodes, or one node, have: rows of figures, of as many columns."""
+    """What nodes have: rows of figures, one column for each node."""
 
     free: Floats
     figures: Floats
     capacities: Floats
-    before: Floats | None  # 150 − the evenness without the pod; None: not in the table
+    before: Floats | None  # 150 − the evenness without the pod; None if the table does not have it
 
 
 class Asked(NamedTuple):
-    """What a pod, or pods, ask for: rows of amounts, of as many columns."""
+    """What pods ask for: rows of amounts, one column for each pod."""
 
-    needed: Floats  # of the first rows of what is free
-    added: Floats  # to the figures
-    balances: Floats | None  # 0 where the balance is skipped, else 1; None: 1 for all
-    may_exceed: bool  # one of them may fit a node of which more is requested than there is
+    needed: Floats  # compared with the first rows of `Offered.free`
+    added: Floats  # to the figures of the node
+    balances: Floats | None  # 0 if the balance is skipped, else 1; None if all are 1
+    may_exceed: bool  # a pod may fit a node that is overfull in a compared resource
 
 
 class Shape(NamedTuple):
-    """All that the table has to know of a pod."""
+    """Everything that the table must know of a pod."""
 
     comparison: Comparison
     asked: Asked
-    growth: Floats  # what the column of its node grows by
+    growth: Floats  # added to the column of its node
     is_plain: bool  # the table cannot answer for this pod
 
 
 class NodeTable:
-    """From the first row on: how many more pods; what is free of each resource; the figures that nodes are
-    compared by (for the strategy 100 × what is left or, unless it is LeastAllocated, what is in use; for the
-    balance what is requested); the capacities that these are divided by; the balance without the pod."""
+    """The table. Its rows, in this order: the number of pods that still fit; the free amount of each resource; the
+    figures that nodes are compared by (for the strategy 100 × the amount left, or 100 × the amount in use unless it is
+    LeastAllocated; for the balance the amount requested); the capacities that divide these figures; the balance
+    without the pod."""
 
     def __init__(self, nodes: Sequence[NodeInfo], scoring: Scoring) -> None:
         names = {name for node in nodes for name in node.allocatable}
         self._scoring = scoring
         self._is_least = scoring.strategy is Strategy.LEAST_ALLOCATED
         self._free = sorted(names, key=lambda name: (name != CPU, name != MEMORY, name))
-        # What no node has counts nowhere.
+        # A resource that no node has is left out.
         self._weights = {name: weight for name, weight in scoring.resources if name in names}
         self._weighed = tuple(self._weights)
         self._balanced = tuple(name for name in scoring.balanced if name in names)
@@ -90,12 +91,12 @@ class NodeTable:
         self._before_at = self._capacities_at + compared
         self.free_rows = {name: 1 + index for index, name in enumerate(self._free)}
         self._comparisons: dict[tuple[tuple[str, ...], tuple[str, ...]], Comparison] = {}
-        self.plain: set[int] = set()  # the nodes left to the plain rule
+        self.plain: set[int] = set()  # the nodes that are left to the plain loop
         columns = [self._column(node, place) for place, node in enumerate(nodes)]
         self.values: Floats = np.array(columns, np.float64).reshape(len(nodes), self._before_at + 1).T.copy()
 
     def offered(self, by: Comparison, place: int | None = None) -> Offered:
-        """What all nodes have, or the one in that column."""
+        """What all nodes have, or the node in the column `place`."""
         values = self.values if place is None else self.values[:, place : place + 1]
         return Offered(
             values[: self._figures_at],
@@ -105,7 +106,7 @@ class NodeTable:
         )
 
     def grow(self, place: int, node: NodeInfo, shape: Shape) -> None:
-        """A pod of that shape has come to the node, which is in that column."""
+        """Add a pod of that shape to the node in the column `place`."""
         column = self.values[:, place]
         np.add(column, shape.growth, column)
         if max(*node.requested.values(), *node.occupied.values()) > MAX_EXACT:
@@ -113,10 +114,10 @@ class NodeTable:
         elif place not in self.plain:
             column[self._before_at] = self._before(node)
 
-    def shape_of(self, pod: PodFigures) -> Shape:
+    def shape_of(self, pod: PodDemand) -> Shape:
         needed, requests, scored, occupied = map(_within_reach, pod[:4])
         weighed, balanced = self._weighed, self._balanced
-        if self._rare:  # counts only for pods that request it
+        if self._rare:  # these count only for pods that request them
             weighed = tuple(name for name in weighed if name not in self._rare or scored.get(name))
             balanced = tuple(name for name in balanced if name not in self._rare or requests.get(name))
         requested = requests.get
@@ -140,7 +141,7 @@ class NodeTable:
                 may_exceed=any(not 0 < requested(name, 0) <= needed.get(name, 0) for name in balanced),
             ),
             growth=numbers[:growth],
-            # Needs what no node has, or is compared by what it does not need and its node may not have.
+            # It needs a resource that no node has, or is compared by one that it does not need and its node may lack.
             is_plain=not needed.keys() <= self.free_rows.keys()
             or any(name in self._rare and name not in needed for name in weighed + balanced),
         )
@@ -153,7 +154,7 @@ class NodeTable:
         divisor = 1 if is_ratio else sum(weights) or 1
         made = self._comparisons[weighed, balanced] = Comparison(
             number=len(self._comparisons),
-            # A view where all rows are asked for, which is the usual case; a copy otherwise.
+            # A view if all rows are compared, which is the usual case; otherwise a copy.
             rows=np.array(rows, np.intp)
             if weighed + balanced != self._weighed + self._balanced
             else slice(None),
@@ -185,7 +186,7 @@ class NodeTable:
         return 1.5 * MAX_SCORE - evenness(used, [node.allocatable[name] for name in self._usual])
 
     def _must_be_free(self, needed: dict[str, int]) -> list[float]:
-        """One pod more and what the pod needs, down to the last row that it needs anything of."""
+        """One place for a pod and what the pod needs, up to the last row that it needs anything of."""
         last = max((self.free_rows.get(name, 0) for name in needed), default=0)
         return [1, *[needed.get(name, NOTHING_NEEDED) for name in self._free[:last]]]
 

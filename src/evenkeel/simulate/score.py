@@ -1,9 +1,8 @@
-"""Which of the nodes that a pod fits is best: Kubernetes' scores, in its own integers (A10).
+"""Scores: which of the nodes that fit a pod is best, in the integers of Kubernetes (A10).
 
-A strategy compares what pods ask for with what the node has: LeastAllocated (the documents' LeastRequested)
-spreads, MostAllocated packs, RequestedToCapacityRatio follows a curve. Beside it, BalancedAllocation asks
-whether the pod makes the use of the node's resources more even or less. Each gives 0…100; a node's score is
-their weighted sum.
+A strategy compares what pods request with what the node has: LeastAllocated (LeastRequested in the documents) spreads,
+MostAllocated packs, RequestedToCapacityRatio follows a curve. BalancedAllocation asks whether the pod makes the use of
+the node's resources more even or less. Each score is 0…100; the score of a node is their weighted sum.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +13,7 @@ from typing import NamedTuple
 
 from evenkeel.api.resources import CPU, MEMORY
 from evenkeel.errors import EvenkeelError
-from evenkeel.simulate.node_info import NodeInfo, PodFigures, is_scalar
+from evenkeel.simulate.node_info import NodeInfo, PodDemand, is_scalar
 
 MAX_SCORE = 100
 MAX_WEIGHT = 100
@@ -38,16 +37,16 @@ class Scoring(NamedTuple):
     """How nodes are compared. The defaults are Kubernetes'."""
 
     strategy: Strategy = Strategy.LEAST_ALLOCATED
-    resources: tuple[tuple[str, int], ...] = ((CPU, 1), (MEMORY, 1))  # what the strategy weighs, how much
+    resources: tuple[tuple[str, int], ...] = ((CPU, 1), (MEMORY, 1))  # name and weight
     shape: tuple[ShapePoint, ...] = (ShapePoint(0, 0), ShapePoint(100, MAX_SHAPE_SCORE))
-    balanced: tuple[str, ...] = (CPU, MEMORY)  # what BalancedAllocation looks at
+    balanced: tuple[str, ...] = (CPU, MEMORY)  # the resources of BalancedAllocation
     strategy_weight: int = 1
     balanced_weight: int = 1
 
     def or_raise(self) -> "Scoring":
-        """Itself, if it makes sense: within the bounds that Kubernetes sets, too."""
+        """The scoring itself if it is valid; otherwise an error. The bounds are those of Kubernetes."""
         if not self.resources:
-            raise EvenkeelError("a strategy needs at least one resource to look at, such as cpu=1")
+            raise EvenkeelError("a strategy needs at least one resource, such as cpu=1")
         for name, weight in self.resources:
             if not 1 <= weight <= MAX_WEIGHT:
                 raise EvenkeelError(f"the weight of {name} must be from 1 to {MAX_WEIGHT}, not {weight}")
@@ -67,8 +66,8 @@ class NodeScore(NamedTuple):
     total: int
 
 
-def scorer(pod: PodFigures, scoring: Scoring) -> Callable[[NodeInfo], NodeScore]:
-    """What gives a node its scores for the pod, whether or not it fits."""
+def scorer(pod: PodDemand, scoring: Scoring) -> Callable[[NodeInfo], NodeScore]:
+    """A function that gives a node its scores for the pod, whether or not the pod fits."""
     asked, requests = dict(pod.scored), dict(pod.requests)
     is_balanced = not skips_balance(requests, scoring.balanced)
 
@@ -82,7 +81,7 @@ def scorer(pod: PodFigures, scoring: Scoring) -> Callable[[NodeInfo], NodeScore]
 
 
 def strategy_score(asked: Mapping[str, int], node: NodeInfo, scoring: Scoring) -> int:
-    """The strategy's score, from what the pods on the node occupy and the pod's `scored` amounts."""
+    """The strategy's score, from the `occupied` amounts of the node and the `scored` amounts of the pod."""
     score = weights = 0
     for name, weight in scoring.resources:
         capacity = node.allocatable.get(name, 0)
@@ -97,18 +96,18 @@ def strategy_score(asked: Mapping[str, int], node: NodeInfo, scoring: Scoring) -
         else:
             of_resource = shape_score(scoring.shape, min(used, capacity) * MAX_SCORE // capacity)
             if not of_resource:
-                continue  # a zero counts as no opinion, not as the worst one
+                continue  # Kubernetes leaves a zero out of the mean
             score += weight * of_resource
         weights += weight
     if not weights:
         return 0
     if scoring.strategy is Strategy.REQUESTED_TO_CAPACITY_RATIO:
-        return (2 * score + weights) // (2 * weights)  # to the nearest, half upwards
+        return (2 * score + weights) // (2 * weights)  # rounded to the nearest, half up
     return score // weights
 
 
 def shape_score(shape: Sequence[ShapePoint], utilization: int) -> int:
-    """The curve's value at `utilization`, on the scale of 0…100."""
+    """The value of the curve at `utilization`, on a scale of 0…100."""
     scale = MAX_SCORE // MAX_SHAPE_SCORE
     before = shape[0]
     for point in shape:
@@ -117,14 +116,14 @@ def shape_score(shape: Sequence[ShapePoint], utilization: int) -> int:
                 break
             rise = (point.score - before.score) * scale * (utilization - before.utilization)
             run = point.utilization - before.utilization
-            # Go's division, towards zero: on a falling line that is upwards.
+            # Go divides towards zero. On a falling line that is up.
             return before.score * scale + (rise // run if rise >= 0 else -(-rise // run))
         before = point
     return before.score * scale
 
 
 def balanced_score(requests: Mapping[str, int], node: NodeInfo, resources: Sequence[str]) -> int:
-    """75 if the pod leaves the node as even as it was, more if it evens it out, less if it tilts it."""
+    """75 if the pod does not change how evenly resources are used; more if the use becomes more even, less if less."""
     before, after, capacities = [], [], []
     for name in resources:
         capacity = node.allocatable.get(name, 0)
@@ -140,9 +139,9 @@ def balanced_score(requests: Mapping[str, int], node: NodeInfo, resources: Seque
 
 
 def evenness(used: Sequence[int], capacities: Sequence[int]) -> int:
-    """100 if every resource is used to the same part, less the further apart the parts are.
+    """100 if the same part of every resource is used; less if the parts differ.
 
-    Floats, in the order Kubernetes computes them: the result is cut to an integer, so that every bit counts.
+    The floats are computed in the order of Kubernetes. The result is cut to an integer, so every bit counts.
     """
     parts = [min(float(one) / float(all_of_it), 1.0) for one, all_of_it in zip(used, capacities, strict=True)]
     deviation = 0.0
@@ -150,7 +149,7 @@ def evenness(used: Sequence[int], capacities: Sequence[int]) -> int:
         deviation = abs((parts[0] - parts[1]) / 2)
     elif len(parts) > 2:
         total = squares = 0.0
-        for part in parts:  # not sum(): since Python 3.12 it is more exact than Kubernetes
+        for part in parts:  # not sum(): since Python 3.12 it is more precise than Kubernetes
             total += part
         mean = total / len(parts)
         for part in parts:
@@ -160,7 +159,7 @@ def evenness(used: Sequence[int], capacities: Sequence[int]) -> int:
 
 
 def skips_balance(requests: Mapping[str, int], resources: Sequence[str]) -> bool:
-    """A pod that requests none of `resources` cannot change the balance, so nodes are not compared by it."""
+    """Whether the pod requests none of `resources`: then nodes are not compared by their balance."""
     return not any(requests.get(name, 0) for name in resources)
 
 
