@@ -87,7 +87,7 @@ def test_every_sort_of_field_is_read():
         inner=Inner("i"),
         inners=(Inner("j"), Inner()),
         amounts={"cpu": Quantity("2"), "memory": Quantity("0")},
-        labels={"a": "b"},
+        labels={"a": "b", "gone": ""},
         anything={"x": [1]},
     )
 
@@ -140,11 +140,35 @@ def test_a_wrong_shape_is_told_with_what_was_seen_and_what_is_due(field, value, 
     assert thing == Thing(anything=7)  # the field keeps its default, the others are read all the same
 
 
+def test_nothing_in_a_list_or_map_is_the_zero_of_its_type_as_in_kubernetes():
+    thing, findings = read({"texts": ["a", None], "inners": [None], "labels": {"a": None}})
+    assert not findings.problems
+    assert (thing.texts, thing.inners, thing.labels) == (("a", ""), (Inner(),), {"a": ""})
+
+
+@pytest.mark.parametrize("number", [2**31, -(2**31) - 1])
+def test_a_number_that_kubernetes_keeps_in_32_bits_has_no_more_of_them(number):
+    for plain, field in (
+        ({"spec": {"priority": number}}, "spec.priority"),
+        (
+            {"spec": {"containers": [{"ports": [{"hostPort": number}]}]}},
+            "spec.containers[0].ports[0].hostPort",
+        ),
+        (
+            {"spec": {"containers": [{"livenessProbe": {"httpGet": {"port": number}}}]}},
+            "spec.containers[0].livenessProbe.httpGet.port",
+        ),
+    ):
+        findings = Findings()
+        decode(Pod, plain, findings)
+        assert [(problem.field, problem.kind) for problem in findings.problems] == [(field, "Decode")]
+
+
 @pytest.mark.req("A3")
 def test_problems_inside_lists_and_maps_have_their_path():
     assert problems_of(
         {"texts": ["a", 1, None], "inners": [{}, 5, {"name": 6}], "amounts": {"cpu": "x"}, "labels": {"a": 1}}
-    ).keys() == {"texts[1]", "texts[2]", "inners[1]", "inners[2].name", "amounts[cpu]", "labels[a]"}
+    ).keys() == {"texts[1]", "inners[1]", "inners[2].name", "amounts[cpu]", "labels[a]"}
 
 
 @pytest.mark.req("A3")

@@ -10,10 +10,13 @@ from evenkeel.api.config import Profile
 from evenkeel.api.decode import Findings, decode
 from evenkeel.api.defaults import default_pod
 from evenkeel.api.pod import Pod
+from evenkeel.api.problems import NODE_RULE
 from evenkeel.api.validation import validate_pod, warnings
 
 PROFILES = list(Profile)
 C = "spec.containers[0]"
+MIRROR = "metadata.annotations[kubernetes.io/config.mirror]"
+DELETION_COST = "metadata.annotations[controller.kubernetes.io/pod-deletion-cost]"
 
 
 def container(**fields: object) -> dict[str, Any]:
@@ -58,12 +61,17 @@ def test_an_empty_pod_lacks_a_name_and_a_container():
     "value", ["..", "../x", "a/b", "/etc", "a b", "-a", "a-", "a\n", "é", "a" * 300, "."]
 )
 def test_what_becomes_a_path_cannot_leave_its_place(field, value):
-    assert of_metadata(**{field: value}) == {("FieldValueInvalid", f"metadata.{field}")}
+    kind = NODE_RULE if field == "uid" else "FieldValueInvalid"
+    assert of_metadata(**{field: value}) == {(kind, f"metadata.{field}")}
 
 
 def test_good_names_pass():
     assert of_metadata(name="a.b-c", namespace="kube-system", uid="0A-f") == set()
     assert of_metadata(name="", generateName="web-") == set()
+    assert (
+        of_metadata(generateName="A-") == set()
+    )  # the last two characters are not looked at where one is a -
+    assert of_metadata(annotations={"controller.kubernetes.io/pod-deletion-cost": "-12"}) == set()
     assert (
         of_metadata(labels={"app": "", "example.com/x": "A_b.c"}, annotations={"Example.com/x": "é"}) == set()
     )
@@ -74,9 +82,12 @@ def test_good_names_pass():
     [
         ({"labels": {"a b": "x"}}, "metadata.labels"),
         ({"labels": {"/x": "x"}}, "metadata.labels"),
-        ({"labels": {"x": "-"}}, "metadata.labels[x]"),
+        ({"labels": {"x": "-"}}, "metadata.labels"),
         ({"annotations": {"a/b/c": ""}}, "metadata.annotations"),
-        ({"generateName": "A-"}, "metadata.generateName"),
+        ({"generateName": "A.-b"}, "metadata.generateName"),
+        ({"annotations": {"kubernetes.io/config.mirror": ""}}, MIRROR),
+        ({"annotations": {"controller.kubernetes.io/pod-deletion-cost": "1.5"}}, DELETION_COST),
+        ({"annotations": {"controller.kubernetes.io/pod-deletion-cost": "+1"}}, DELETION_COST),
     ],
 )
 def test_bad_labels_and_annotations_are_refused(fields, field):
@@ -91,9 +102,7 @@ def test_annotations_have_a_bound():
     "fields, kind, field",
     [
         ({"restartPolicy": "Sometimes"}, "NotSupported", "restartPolicy"),
-        ({"terminationGracePeriodSeconds": -1}, "Invalid", "terminationGracePeriodSeconds"),
         ({"activeDeadlineSeconds": 0}, "Invalid", "activeDeadlineSeconds"),
-        ({"priority": 2**31}, "Invalid", "priority"),
         ({"priorityClassName": "High"}, "Invalid", "priorityClassName"),
         ({"hostname": "a.b"}, "Invalid", "hostname"),
         ({"securityContext": {"runAsUser": -1}}, "Invalid", "securityContext.runAsUser"),
@@ -123,6 +132,35 @@ def test_a_bad_field_of_the_spec_is_refused(fields, kind, field):
     assert of_spec(**fields) == {(f"FieldValue{kind}", f"spec.{field}")}
 
 
+def test_a_negative_grace_period_is_a_second():
+    plain = {"spec": {"containers": [container()], "terminationGracePeriodSeconds": -5}}
+    pod = default_pod(decode(Pod, plain, Findings()), Profile.KUBERNETES)
+    assert pod.spec.termination_grace_period_seconds == 1
+
+
+def test_a_mirror_pod_names_its_node():
+    plain = {
+        "metadata": {"name": "p", "annotations": {"kubernetes.io/config.mirror": "x"}},
+        "spec": {"containers": [container()], "nodeName": "n"},
+    }
+    assert complaints(plain) == set()
+
+
+def test_a_name_that_is_made_of_a_bad_prefix_is_bad_as_well():
+    assert of_metadata(name="", generateName="A") == {
+        ("FieldValueInvalid", "metadata.generateName"),
+        ("FieldValueInvalid", "metadata.name"),
+    }
+
+
+def test_names_are_compared_even_where_they_are_wrong():
+    assert of_spec(containers=[container(name="A"), container(name="A")]) == {
+        ("FieldValueInvalid", "spec.containers[0].name"),
+        ("FieldValueInvalid", "spec.containers[1].name"),
+        ("FieldValueDuplicate", "spec.containers[1].name"),
+    }
+
+
 def test_container_names_are_unique_among_init_containers_too():
     assert of_spec(containers=[container(), container()]) == {
         ("FieldValueDuplicate", "spec.containers[1].name")
@@ -141,12 +179,8 @@ def test_container_names_are_unique_among_init_containers_too():
         ({"imagePullPolicy": "Often"}, "NotSupported", "imagePullPolicy"),
         ({"terminationMessagePolicy": "Shout"}, "NotSupported", "terminationMessagePolicy"),
         ({"restartPolicy": "Sometimes"}, "NotSupported", "restartPolicy"),
-        ({"command": ["a", "b\0c"]}, "Invalid", "command[1]"),
-        ({"args": ["\ud800"]}, "Invalid", "args[0]"),
-        ({"workingDir": "/\0"}, "Invalid", "workingDir"),
         ({"env": [{"value": "x"}]}, "Required", "env[0].name"),
         ({"env": [{"name": "A=B"}]}, "Invalid", "env[0].name"),
-        ({"env": [{"name": "A", "value": "\0"}]}, "Invalid", "env[0].value"),
         ({"ports": [{"name": "http"}]}, "Required", "ports[0].containerPort"),
         ({"ports": [{"containerPort": 65536}]}, "Invalid", "ports[0].containerPort"),
         ({"ports": [{"containerPort": 1, "hostPort": -1}]}, "Invalid", "ports[0].hostPort"),
@@ -171,6 +205,113 @@ def test_a_bad_field_of_a_container_is_refused(fields, kind, field):
     assert of_container(**fields) == {(f"FieldValue{kind}", f"{C}.{field}")}
 
 
+@pytest.mark.parametrize(
+    "fields, field",
+    [
+        ({"command": ["a", "b\0c"]}, "command[1]"),
+        ({"args": ["\ud800"]}, "args[0]"),
+        ({"workingDir": "/\0"}, "workingDir"),
+        ({"env": [{"name": "A", "value": "\0"}]}, "env[0].value"),
+        ({"livenessProbe": {"exec": {"command": ["\0"]}}}, "livenessProbe.exec.command[0]"),
+    ],
+)
+def test_what_the_kernel_cannot_be_handed_is_refused_by_a_rule_of_our_own(fields, field):
+    assert of_container(**fields) == {(NODE_RULE, f"{C}.{field}")}
+
+
+@pytest.mark.parametrize(
+    "volume, field",
+    [
+        ({"name": "v", "emptyDir": {"medium": "Tape"}}, "emptyDir.medium"),
+        ({"name": "v", "hostPath": {"path": "data"}}, "hostPath.path"),
+        ({"name": "v", "hostPath": {"path": "/\0"}}, "hostPath.path"),
+    ],
+)
+def test_a_volume_that_cannot_be_had_here_is_refused_by_a_rule_of_our_own(volume, field):
+    mount = [{"name": "v", "mountPath": "/v"}]
+    found = of_spec(volumes=[volume], containers=[container(volumeMounts=mount)])
+    assert found == {(NODE_RULE, f"spec.volumes[0].{field}")}  # and the mount is not called wrong for it
+
+
+def test_a_wrong_volume_cannot_be_mounted():
+    volume = {"name": "v", "emptyDir": {"sizeLimit": "-1"}}
+    mount = [{"name": "v", "mountPath": "/v"}]
+    assert of_spec(volumes=[volume], containers=[container(volumeMounts=mount)]) == {
+        ("FieldValueForbidden", "spec.volumes[0].emptyDir.sizeLimit"),
+        ("FieldValueNotFound", f"{C}.volumeMounts[0].name"),
+    }
+
+
+def from_field(path, **fields):
+    return {"fieldRef": {"fieldPath": path, **fields}}
+
+
+def from_resource(name, **fields):
+    return {"resourceFieldRef": {"resource": name, **fields}}
+
+
+@pytest.mark.parametrize(
+    "source, kind, field",
+    [
+        ({}, "Invalid", ""),
+        ({"secretKeyRef": {"name": "s", "key": "k"}}, "Invalid", ""),  # which we do not honour
+        ({**from_field("metadata.name"), **from_resource("limits.cpu")}, "Invalid", ""),
+        (from_field(""), "Required", ".fieldRef.fieldPath"),
+        (from_field("metadata.nmae"), "Invalid", ".fieldRef.fieldPath"),
+        (from_field("metadata.labels"), "NotSupported", ".fieldRef.fieldPath"),
+        (from_field("spec.restartPolicy"), "NotSupported", ".fieldRef.fieldPath"),
+        (from_field("metadata.name", apiVersion="v2"), "Invalid", ".fieldRef.fieldPath"),
+        (from_field("metadata.name['x']"), "Invalid", ".fieldRef.fieldPath"),
+        (from_field("metadata.labels['A B']"), "Invalid", ".fieldRef"),
+        (from_field("metadata.labels['Example.com/x']"), "Invalid", ".fieldRef"),
+        (from_resource(""), "Required", ".resourceFieldRef.resource"),
+        (from_resource("limits.gpu"), "NotSupported", ".resourceFieldRef.resource"),
+        (from_resource("limits.cpu", divisor="2"), "Invalid", ".resourceFieldRef.divisor"),
+        (from_resource("requests.memory", divisor="1m"), "Invalid", ".resourceFieldRef.divisor"),
+        (from_resource("limits.hugepages-2Mi", divisor="2Mi"), "Invalid", ".resourceFieldRef.divisor"),
+    ],
+)
+def test_a_variable_has_one_source_that_can_be_had(source, kind, field):
+    env = [{"name": "A", "valueFrom": source}]
+    assert of_container(env=env) == {(f"FieldValue{kind}", f"{C}.env[0].valueFrom{field}")}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        from_field("metadata.name", apiVersion="v1"),
+        from_field("status.podIP"),
+        from_field("metadata.annotations['Example.com/x']"),
+        from_resource("limits.cpu", divisor="1m"),
+        from_resource("limits.memory", divisor="1Mi", containerName="c"),
+        from_resource("limits.memory", divisor="0"),
+        from_resource("requests.hugepages-2Mi"),
+    ],
+)
+def test_a_good_source_of_a_variable_passes_and_leaves_no_room_for_a_value(source):
+    assert of_container(env=[{"name": "A", "valueFrom": source}]) == set()
+    assert of_container(env=[{"name": "A", "value": "1", "valueFrom": source}]) == {
+        ("FieldValueInvalid", f"{C}.env[0].valueFrom")
+    }
+
+
+def test_an_init_container_that_ends_is_not_restarted_to_be_resized():
+    resize = [{"resourceName": "cpu", "restartPolicy": "RestartContainer"}]
+    one = container(name="i", resizePolicy=resize)
+    assert of_spec(initContainers=[one]) == {
+        ("FieldValueInvalid", "spec.initContainers[0].resizePolicy[0].restartPolicy")
+    }
+    assert of_spec(initContainers=[{**one, "restartPolicy": "Always"}]) == set()
+
+
+def test_host_ports_of_an_init_container_are_told_by_kubernetes_own_path():
+    ports = [{"containerPort": 80, "hostPort": 8080}, {"containerPort": 81, "hostPort": 8080}]
+    init = [container(name="i"), container(name="j", ports=ports)]
+    assert of_spec(initContainers=init) == {
+        ("FieldValueDuplicate", "spec.initContainers[0].ports[1].hostPort")
+    }
+
+
 def test_ports_of_a_pod_do_not_collide():
     one = {"containerPort": 80, "hostPort": 8080}
     second = container(name="d", ports=[one])
@@ -193,12 +334,9 @@ def test_a_resize_cannot_restart_what_is_never_restarted():
     [
         ({"name": "", "emptyDir": {}}, "Required", "name"),
         ({"name": "A", "emptyDir": {}}, "Invalid", "name"),
-        ({"name": "v", "emptyDir": {"medium": "Tape"}}, "NotSupported", "emptyDir.medium"),
         ({"name": "v", "emptyDir": {"sizeLimit": "-1"}}, "Forbidden", "emptyDir.sizeLimit"),
         ({"name": "v", "hostPath": {}}, "Required", "hostPath.path"),
-        ({"name": "v", "hostPath": {"path": "data"}}, "Invalid", "hostPath.path"),
         ({"name": "v", "hostPath": {"path": "/srv/../etc"}}, "Invalid", "hostPath.path"),
-        ({"name": "v", "hostPath": {"path": "/\0"}}, "Invalid", "hostPath.path"),
         ({"name": "v", "hostPath": {"path": "/srv", "type": "Tape"}}, "NotSupported", "hostPath.type"),
         ({"name": "v", "hostPath": {"path": "/srv"}, "emptyDir": {}}, "Forbidden", "hostPath"),
     ],
@@ -233,8 +371,8 @@ def test_volumes_have_different_names():
         ([{"name": "w", "mountPath": "/w"}], "NotFound", "volumeMounts[0].name"),
         ([{"name": "v"}], "Required", "volumeMounts[0].mountPath"),
         ([{"name": "v", "mountPath": "/v"}] * 2, "Invalid", "volumeMounts[1].mountPath"),
-        ([{"name": "v", "mountPath": "/v", "subPath": "../x"}], "Invalid", "volumeMounts[0].subPath"),
-        ([{"name": "v", "mountPath": "/v", "subPath": "/x"}], "Invalid", "volumeMounts[0].subPath"),
+        ([{"name": "v", "mountPath": "/v", "subPath": "../x"}], "Invalid", "volumeMounts.subPath"),
+        ([{"name": "v", "mountPath": "/v", "subPath": "/x"}], "Invalid", "volumeMounts.subPath"),
     ],
 )
 def test_a_bad_mount_is_refused(mounts, kind, field):
@@ -250,7 +388,6 @@ def test_a_bad_mount_is_refused(mounts, kind, field):
         ({}, "Required", ""),
         ({"exec": {"command": ["x"]}, "tcpSocket": {"port": 1}}, "Forbidden", ".tcpSocket"),
         ({"exec": {}}, "Required", ".exec.command"),
-        ({"exec": {"command": ["\0"]}}, "Invalid", ".exec.command[0]"),
         ({"httpGet": {"port": 0}}, "Invalid", ".httpGet.port"),
         ({"httpGet": {"port": "HTTP"}}, "Invalid", ".httpGet.port"),
         ({"httpGet": {"port": 1, "scheme": "FTP"}}, "NotSupported", ".httpGet.scheme"),
@@ -295,12 +432,45 @@ def test_every_problem_is_reported_not_only_the_first():
 
 
 def test_a_name_that_is_no_host_name_and_a_hidden_variable_are_worth_a_warning():
-    env = [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}, {"name": "A", "value": "$(A):3"}]
+    env = [
+        {"name": "A", "value": "1"},
+        {"name": "A", "value": "2"},
+        {"name": "A", "value": "$(A):3"},
+        {"name": "A", "value": "$(A)"},
+        {"name": "A", "value": "$(A)x", "valueFrom": from_field("metadata.name")},
+    ]
     plain = {"metadata": {"name": "a.b"}, "spec": {"containers": [container(env=env)]}}
     assert {warning.field for warning in warnings(decode(Pod, plain, Findings()))} == {
         "metadata.name",
         f"{C}.env[1]",
+        f"{C}.env[3]",
+        f"{C}.env[4]",
     }
+
+
+def port(number=80, **fields):
+    return {"containerPort": number, "protocol": "TCP", **fields}
+
+
+@pytest.mark.parametrize(
+    "ports, warned",
+    [
+        ([port(), port(81)], []),
+        ([port(hostIP="127.0.0.1")], [0]),
+        ([port(), port()], [1]),
+        ([port(), port(protocol="UDP")], []),
+        ([port(), port(hostPort=80)], [1]),
+        ([port(hostPort=80), port(hostPort=80, hostIP="::1")], [1]),
+        ([port(hostPort=80, hostIP="127.0.0.1"), port(hostPort=80, hostIP="::1")], []),
+        ([port(hostPort=80), port(hostPort=81)], []),
+        ([port(name="a"), port(81, name="a")], [1]),
+        ([port(name="a"), port(name="a")], [1, 1]),
+    ],
+)
+def test_ports_that_get_in_each_others_way_are_worth_a_warning(ports, warned):
+    plain = {"metadata": {"name": "p"}, "spec": {"containers": [container(ports=ports)]}}
+    found = [warning.field for warning in warnings(decode(Pod, plain, Findings()))]
+    assert found == [f"{C}.ports[{index}]" for index in warned]
 
 
 odd = st.recursive(

@@ -24,7 +24,8 @@ class Problem(NamedTuple):
     """One thing wrong in a document: where (field path, and the line where known), what, and the mend.
 
     `kind` is Kubernetes' own name for the reason (`FieldValueInvalid` and its like; `Decode` where the document
-    does not even have the right shape): tools compare it, people read `message`.
+    does not even have the right shape, `NodeRule` for a rule of this node's own): tools compare it, people read
+    `message`.
     """
 
     field: str

@@ -26,11 +26,12 @@ class QuantityError(EvenkeelError):
 class Quantity:
     """An exact amount with the format it is printed in. Compared, hashed and added by amount alone."""
 
-    __slots__ = ("_text", "format", "nanos")
+    __slots__ = ("_exponent", "_text", "format", "nanos")
 
     nanos: int
     format: Format
     _text: str | None
+    _exponent: int | None
 
     def __new__(cls, text: str) -> "Quantity":  # noqa: PYI034 - there are no subclasses
         return cls.parse(text)
@@ -78,6 +79,22 @@ class Quantity:
     def milli(self) -> int:
         """Thousandths, rounded away from zero."""
         return _rounded_up(self.nanos, _NANOS_IN_MILLI)
+
+    @property
+    def int64_value(self) -> int:
+        """`value` as Kubernetes' own rules see it: an amount that 64 bits do not hold is cut to what is left."""
+        return self._int64(self.value, 0)
+
+    @property
+    def int64_milli(self) -> int:
+        return self._int64(self.milli, 3)
+
+    def _int64(self, exact: int, places: int) -> int:
+        if -_INT64 <= exact < _INT64:
+            return exact
+        if self._exponent is not None and self._exponent + places not in _SCALES_THAT_WRAP:
+            return 0
+        return (exact + _INT64) % (2 * _INT64) - _INT64
 
     @property
     def sign(self) -> int:
@@ -148,12 +165,15 @@ class Quantity:
     def __delattr__(self, name: str) -> None:
         raise AttributeError(f"a Quantity does not change: {name} cannot be deleted")
 
-    def __reduce__(self) -> "tuple[Callable[..., Quantity], tuple[int, Format, str | None]]":
-        return _make, (self.nanos, self.format, self._text)
+    def __reduce__(self) -> "tuple[Callable[..., Quantity], tuple[int, Format, str | None, int | None]]":
+        return _make, (self.nanos, self.format, self._text, self._exponent)
 
 
 NANOS: Final = 10**9
 _NANOS_IN_MILLI: Final = 10**6
+_INT64: Final = 2**63
+# How Kubernetes scales an int64: by one multiplication, which wraps, or by tens, which gives up with a zero.
+_SCALES_THAT_WRAP: Final = frozenset({0, 1, 2, 3, 6, 9})
 _MAX_BINARY_NANOS: Final = (2**63 - 1) * NANOS
 _MIN_INT64_NANOS: Final = -(2**63) * NANOS
 
@@ -191,13 +211,16 @@ _new: Final = object.__new__
 _set_nanos: Final[Callable[[Quantity, int], None]] = Quantity.__dict__["nanos"].__set__
 _set_format: Final[Callable[[Quantity, Format], None]] = Quantity.__dict__["format"].__set__
 _set_text: Final[Callable[[Quantity, str | None], None]] = Quantity.__dict__["_text"].__set__
+_set_exponent: Final[Callable[[Quantity, int | None], None]] = Quantity.__dict__["_exponent"].__set__
 
 
-def _make(nanos: int, form: Format, text: str | None = None) -> Quantity:
+def _make(nanos: int, form: Format, text: str | None = None, exponent: int | None = None) -> Quantity:
+    """`exponent` is the power of ten of a number that Kubernetes keeps as an int64; None for a big decimal."""
     made = _new(Quantity)
     _set_nanos(made, nanos)
     _set_format(made, form)
     _set_text(made, text)
+    _set_exponent(made, exponent)
     return made
 
 
@@ -221,6 +244,7 @@ def _read(text: str) -> Quantity:
     mantissa = int(digits) if digits else 0
 
     form: Format
+    exponent: int | None = 0
     if (bits := _BINARY_BITS.get(suffix)) is not None:
         form = BinarySI
         short = not decimals and (len(whole) or 1) <= _SHORT_BINARY_DIGITS[suffix]
@@ -245,7 +269,9 @@ def _read(text: str) -> Quantity:
 
     if not (short or digits or "0" in text[: found.start(4)]):
         raise QuantityError(_complaint(text))
-    return _make(-nanos if sign == "-" else nanos, form, str(text) if echoes else None)
+    return _make(
+        -nanos if sign == "-" else nanos, form, str(text) if echoes else None, exponent if short else None
+    )
 
 
 _read_cached = lru_cache(_CACHED_TEXTS)(_read)

@@ -52,8 +52,8 @@ def compare(where: str, quantity: Quantity, expected: dict[str, Any]) -> list[st
         "roundUpMilli": str(quantity.round_up_milli()),
     }
     numbers = {
-        "value": (quantity.value, 9, "valueOverflow"),
-        "milliValue": (quantity.milli, 6, "milliOverflow"),
+        "value": (quantity.int64_value, 9, "valueOverflow"),
+        "milliValue": (quantity.int64_milli, 6, "milliOverflow"),
     }
     found = [(key, said) for key, said in exact.items() if said != expected[key]]
     found += [
@@ -62,8 +62,9 @@ def compare(where: str, quantity: Quantity, expected: dict[str, Any]) -> list[st
         if expected[key] not in (said, without_suffix(quantity, said))
     ]
     for key, (said, places, overflow) in numbers.items():
-        # An int64 that overflowed is garbage, says the vectors' README.
-        if not expected[overflow] and int(expected[key]) not in {said, *big_decimal_slips(quantity, places)}:
+        if expected[overflow] and where:
+            continue  # what is left of a sum hangs on how both operands were kept
+        if int(expected[key]) not in {said, *big_decimal_slips(quantity, places)}:
             found.append((key, said))
     return [f"{where}{key}: expected {expected[key]!r}, we said {said!r}" for key, said in found]
 

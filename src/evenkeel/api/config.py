@@ -11,7 +11,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple
 
-from evenkeel.api.scalars import Duration
+from evenkeel.api.scalars import Duration, Int32
 
 
 class Profile(StrEnum):
@@ -76,8 +76,8 @@ class KubeletConfiguration(NamedTuple):
     create_reserved_cgroups: bool = False  # E7
     reserved_protect_only: bool = False  # a reservation is memory.min and not memory.max (E8)
     experimental_node_allocatable_ignore_eviction_threshold: bool = False  # B7
-    max_pods: int = 110
-    pods_per_core: int = 0
+    max_pods: Int32 = 110
+    pods_per_core: Int32 = 0
     pod_pids_limit: int = -1
     local_storage_capacity_isolation: bool = True
 
@@ -101,7 +101,7 @@ class KubeletConfiguration(NamedTuple):
     qos_reserved: Mapping[str, str] = NO_SETTINGS
 
     # When memory runs out
-    oom_score_adj: int = -999
+    oom_score_adj: Int32 = -999
     single_process_oom_kill: bool | None = None
     oom_group_kill: bool | None = None  # ours, the same switch with its sense turned round (A19)
     oom_retries: int = 3  # A17
@@ -110,7 +110,7 @@ class KubeletConfiguration(NamedTuple):
     eviction_soft: Mapping[str, str] = NO_SETTINGS
     eviction_soft_grace_period: Mapping[str, str] = NO_SETTINGS
     eviction_minimum_reclaim: Mapping[str, str] = NO_SETTINGS
-    eviction_max_pod_grace_period: int = 0
+    eviction_max_pod_grace_period: Int32 = 0
     eviction_pressure_transition_period: Duration = Duration(300 * 10**9)
     merge_default_eviction_settings: bool = False
     eviction_order: str = ""  # E13: class or priority; "" is the profile's own
@@ -120,7 +120,7 @@ class KubeletConfiguration(NamedTuple):
     protect_kernel_defaults: bool = False
     container_runtime_endpoint: str = ""  # "" runs pods as plain processes
     container_log_max_size: str = "10Mi"
-    container_log_max_files: int = 5
+    container_log_max_files: Int32 = 5
     crash_loop_back_off: CrashLoopBackOffConfig = CrashLoopBackOffConfig()
     feature_gates: Mapping[str, bool] = NO_GATES
 
@@ -144,16 +144,18 @@ class KubeletConfiguration(NamedTuple):
 
 class FeatureGate(NamedTuple):
     enabled: bool
-    stage: str  # Alpha, Beta or GA: AllAlpha and AllBeta switch whole stages
+    stage: str  # Alpha, Beta, GA or Deprecated: AllAlpha and AllBeta switch whole stages
+    locked: bool = False  # kubelet refuses another value
 
 
 # The gates that change something here, as they stand in Kubernetes 1.37.
 FEATURE_GATES: Mapping[str, FeatureGate] = MappingProxyType(
     {
         "MemoryQoS": FeatureGate(enabled=True, stage="Beta"),
-        "NodeSwap": FeatureGate(enabled=True, stage="GA"),
+        "NodeSwap": FeatureGate(enabled=True, stage="GA", locked=True),
         "CustomCPUCFSQuotaPeriod": FeatureGate(enabled=True, stage="GA"),
-        "DisableCPUQuotaWithExclusiveCPUs": FeatureGate(enabled=True, stage="Beta"),
+        "DisableCPUQuotaWithExclusiveCPUs": FeatureGate(enabled=True, stage="Deprecated", locked=True),
+        "KubeletCrashLoopBackOffMax": FeatureGate(enabled=True, stage="Beta"),
         "PodLevelResources": FeatureGate(enabled=True, stage="Beta"),
         "QOSReserved": FeatureGate(enabled=False, stage="Alpha"),
     }

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from evenkeel.api.resources import NOTHING_REQUIRED, ResourceRequirements
+from evenkeel.api.scalars import Int32
 from evenkeel.quantity import Quantity
 
 
@@ -36,10 +37,10 @@ class VolumeMount(NamedTuple):
 
 
 class ContainerPort(NamedTuple):
-    container_port: int = 0
+    container_port: Int32 = 0
     name: str = ""
     protocol: str = ""
-    host_port: int = 0
+    host_port: Int32 = 0
     host_ip: str = ""
 
 
@@ -76,11 +77,11 @@ class Probe(NamedTuple):
     exec: ExecAction | None = None
     http_get: HTTPGetAction | None = None
     tcp_socket: TCPSocketAction | None = None
-    initial_delay_seconds: int = 0
-    timeout_seconds: int = 0
-    period_seconds: int = 0
-    success_threshold: int = 0
-    failure_threshold: int = 0
+    initial_delay_seconds: Int32 = 0
+    timeout_seconds: Int32 = 0
+    period_seconds: Int32 = 0
+    success_threshold: Int32 = 0
+    failure_threshold: Int32 = 0
     termination_grace_period_seconds: int | None = None
 
 

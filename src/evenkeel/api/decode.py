@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin
 
 from evenkeel.api.encode import camel
-from evenkeel.api.scalars import Amount, Duration
+from evenkeel.api.scalars import Amount, Duration, Int32
 from evenkeel.errors import EvenkeelError, Problem
 from evenkeel.quantity import Quantity
 
@@ -23,7 +23,6 @@ UNKNOWN_FIELD = "FieldUnknown"
 
 # Kubernetes' types that carry no version in their name here or there.
 _UNVERSIONED = {"KubeletConfiguration", "MemorySwapConfiguration", "CrashLoopBackOffConfig"}
-_LEAST_INTEGER, _GREATEST_INTEGER = -(2**63), 2**63 - 1
 
 
 class Findings:
@@ -103,31 +102,45 @@ def _decoder(annotation: Any) -> _Decoder:  # noqa: ANN401
         choices = [argument for argument in arguments if argument is not type(None)]
         return _integer_or_text if set(choices) == {int, str} else _decoder(choices[0])
     if origin is tuple:
-        return _sequence(_decoder(arguments[0]))
+        return _sequence(_decoder(arguments[0]), _zero(arguments[0]))
     if origin is not None and issubclass(origin, Mapping):
-        return _mapping(_decoder(arguments[1]), null=arguments[1] is Quantity)
+        return _mapping(_decoder(arguments[1]), _zero(arguments[1]))
     return _struct(annotation)
 
 
-def _sequence(item_decoder: _Decoder) -> _Decoder:
+_ZEROS: dict[object, object] = {str: "", int: 0, Int32: 0, bool: False}
+
+
+def _zero(annotation: Any) -> object:  # noqa: ANN401
+    """What a null among items means, as in Go: the type's zero. `None` where the item's decoder is to judge."""
+    if annotation in _ZEROS:
+        return _ZEROS[annotation]
+    return annotation() if hasattr(annotation, "_fields") else None
+
+
+def _sequence(item_decoder: _Decoder, zero: object) -> _Decoder:
     def decode_sequence(value: object, path: str, findings: Findings) -> object:
         if not isinstance(value, list):
             findings.wrong_shape(path, f"must be a list, not {seen(value)}")
             return _FAILED
-        items = [item_decoder(item, f"{path}[{index}]", findings) for index, item in enumerate(value)]
+        items = [
+            zero if item is None and zero is not None else item_decoder(item, f"{path}[{index}]", findings)
+            for index, item in enumerate(value)
+        ]
         return tuple(item for item in items if item is not _FAILED)
 
     return decode_sequence
 
 
-def _mapping(item_decoder: _Decoder, *, null: bool) -> _Decoder:
+def _mapping(item_decoder: _Decoder, zero: object) -> _Decoder:
     def decode_mapping(value: object, path: str, findings: Findings) -> object:
         if not isinstance(value, Mapping):
             findings.wrong_shape(path, f"must be a mapping, not {seen(value)}")
             return _FAILED
         items: dict[str, object] = {}
         for key, item in value.items():
-            if item is None and not null:
+            if item is None and zero is not None:
+                items[sys.intern(key)] = zero
                 continue
             decoded = item_decoder(item, f"{path}[{key}]", findings)
             if decoded is not _FAILED:
@@ -145,18 +158,24 @@ def _text(value: object, path: str, findings: Findings) -> object:
     return _FAILED
 
 
-def _integer(value: object, path: str, findings: Findings) -> object:
-    if isinstance(value, int) and not isinstance(value, bool):
-        if _LEAST_INTEGER <= value <= _GREATEST_INTEGER:
-            return value
-        findings.wrong_shape(path, f"must be a number of at most 64 bits, not {str(value)[:30]}")
+def _integer(bits: int) -> _Decoder:
+    def decode_integer(value: object, path: str, findings: Findings) -> object:
+        if isinstance(value, int) and not isinstance(value, bool):
+            if -(1 << bits - 1) <= value < 1 << bits - 1:
+                return value
+            findings.wrong_shape(path, f"must be a number of at most {bits} bits, not {str(value)[:30]}")
+            return _FAILED
+        findings.wrong_shape(path, f"must be a whole number, not {seen(value)}")
         return _FAILED
-    findings.wrong_shape(path, f"must be a whole number, not {seen(value)}")
-    return _FAILED
+
+    return decode_integer
+
+
+_int32 = _integer(32)
 
 
 def _integer_or_text(value: object, path: str, findings: Findings) -> object:
-    return value if isinstance(value, str) else _integer(value, path, findings)
+    return value if isinstance(value, str) else _int32(value, path, findings)
 
 
 def _number(value: object, path: str, findings: Findings) -> object:
@@ -212,7 +231,8 @@ def _anything(value: object, path: str, findings: Findings) -> object:  # noqa: 
 
 _SIMPLE: dict[object, _Decoder] = {
     str: _text,
-    int: _integer,
+    int: _integer(64),
+    Int32: _int32,
     float: _number,
     bool: _truth,
     Quantity: _quantity,

@@ -21,6 +21,7 @@ from evenkeel.api.resources import (
 
 DEFAULT_NAMESPACE = "default"
 DEFAULT_GRACE_PERIOD_SECONDS = 30
+_SHORTEST_GRACE_SECONDS = 1  # what Kubernetes makes of a negative one
 
 
 def default_pod(pod: Pod, profile: Profile, *, static: bool = False) -> Pod:
@@ -35,7 +36,9 @@ def default_pod(pod: Pod, profile: Profile, *, static: bool = False) -> Pod:
         containers=tuple(map(_container, spec.containers)),
         init_containers=tuple(map(_container, spec.init_containers)),
         restart_policy=spec.restart_policy or "Always",
-        termination_grace_period_seconds=DEFAULT_GRACE_PERIOD_SECONDS if grace is None else grace,
+        termination_grace_period_seconds=(
+            DEFAULT_GRACE_PERIOD_SECONDS if grace is None else _SHORTEST_GRACE_SECONDS if grace < 0 else grace
+        ),
         priority=CRITICAL_PRIORITIES.get(spec.priority_class_name, 0) if priority is None else priority,
     )
     return pod._replace(metadata=metadata, spec=spec)

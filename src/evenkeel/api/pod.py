@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from evenkeel.api.container import Container
 from evenkeel.api.resources import NO_RESOURCES, ResourceList, ResourceRequirements
+from evenkeel.api.scalars import Int32
 from evenkeel.quantity import Quantity
 
 
@@ -146,7 +147,7 @@ class PodSpec(NamedTuple):
     init_containers: tuple[Container, ...] = ()
     resources: ResourceRequirements | None = None
     overhead: ResourceList = NO_RESOURCES
-    priority: int | None = None
+    priority: Int32 | None = None
     priority_class_name: str = ""
     restart_policy: str = ""
     termination_grace_period_seconds: int | None = None

@@ -95,6 +95,14 @@ def not_supported(field: str, seen: str, supported: Sequence[str]) -> Problem:
     return Problem(field, f"{shown(seen)} is not one of {one_of(supported)}", "FieldValueNotSupported")
 
 
+# Kubernetes has no such rule: the pod is valid there, and this node cannot run it.
+NODE_RULE = "NodeRule"
+
+
+def unusable(field: str, message: str) -> Problem:
+    return Problem(field, message, NODE_RULE)
+
+
 def one_of(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else names[0]
 

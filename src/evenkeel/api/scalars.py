@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable
-from typing import NewType
+from typing import Annotated, NewType, TypeAlias
 
 from evenkeel.errors import EvenkeelError
 
@@ -80,21 +80,41 @@ def _decimal(number: int, unit: int) -> str:
 _MOST_CPUS = 8192
 
 
+_CPU = re.compile(r"\+?[0-9]{1,40}", re.ASCII)
+_GREATEST_INT64 = 2**63 - 1
+
+
 def parse_cpuset(text: str) -> tuple[int, ...]:
-    """The numbers in `text`, in order; an empty text is an empty set."""
+    """The numbers in `text`, in order; an empty text, or one of spaces, is an empty set."""
     cpus: set[int] = set()
-    for part in text.strip().split(",") if text.strip() else ():
-        first, dash, last = part.partition("-")
-        bounds = (first, last) if dash else (first, first)
-        if not all(bound.isascii() and bound.isdigit() and len(bound) < 6 for bound in bounds):
-            raise EvenkeelError(f'"{part[:40]}" is not a CPU or a range of CPUs: write 0-3,8')
-        low, high = int(bounds[0]), int(bounds[1])
-        if low > high or high >= _MOST_CPUS:
+    text = text.strip()
+    if fault := cpuset_fault(text):
+        raise EvenkeelError(fault)
+    for part in text.split(",") if text else ():
+        low, high = _cpu_range(part)
+        if high >= _MOST_CPUS:
             raise EvenkeelError(
-                f'"{part}" is not a range of CPUs: it must rise, and end below {_MOST_CPUS}; write 0-3,8'
+                f'"{part[:40]}" is not a range of CPUs: it must end below {_MOST_CPUS}; write 0-3,8'
             )
         cpus.update(range(low, high + 1))
     return tuple(sorted(cpus))
+
+
+def cpuset_fault(text: str) -> str:
+    """What is wrong with the spelling of a set of CPUs, by kubelet's rules; nothing if it is one of any size."""
+    for part in text.split(",") if text else ():
+        bounds = part.split("-")
+        if len(bounds) > 2 or not all(map(_CPU.fullmatch, bounds)):
+            return f'"{part[:40]}" is not a CPU or a range of CPUs: write 0-3,8'
+        low, high = _cpu_range(part)
+        if low > high or high > _GREATEST_INT64:
+            return f'"{part[:40]}" is not a range of CPUs: it must rise; write 0-3,8'
+    return ""
+
+
+def _cpu_range(part: str) -> tuple[int, int]:
+    first, _, last = part.partition("-")
+    return int(first), int(last or first)
 
 
 def format_cpuset(cpus: Iterable[int]) -> str:
@@ -140,4 +160,6 @@ def is_within(path: str, other: str) -> bool:
     return f"{path.rstrip('/')}/".startswith(f"{other.rstrip('/')}/")
 
 
+# A whole number that Kubernetes keeps in 32 bits: its decoder refuses a larger one.
+Int32: TypeAlias = Annotated[int, "int32"]
 Amount = NewType("Amount", int)

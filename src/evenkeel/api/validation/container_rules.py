@@ -4,15 +4,24 @@ from evenkeel.api.container import (
     Container,
     ContainerPort,
     ContainerResizePolicy,
-    EnvVar,
     HTTPGetAction,
     Probe,
     SecurityContext,
 )
 from evenkeel.api.pod import PodSecurityContext, PodSpec
-from evenkeel.api.problems import Problems, duplicate, forbidden, invalid, not_supported, required, shown
+from evenkeel.api.problems import (
+    Problems,
+    duplicate,
+    forbidden,
+    invalid,
+    not_supported,
+    required,
+    shown,
+    unusable,
+)
 from evenkeel.api.resources import CPU, MEMORY
-from evenkeel.api.validation.name_rules import dns_label, environment_name, header_name, plain_text, port_name
+from evenkeel.api.validation.env_rules import environment
+from evenkeel.api.validation.name_rules import dns_label, header_name, plain_text, port_name
 from evenkeel.api.validation.resource_rules import container_requirements
 from evenkeel.api.validation.volume_rules import mount_problems
 
@@ -36,7 +45,6 @@ def _identity(number: int | None, path: str) -> Problems:
         yield invalid(path, f"{number} must be from 0 to {_GREATEST_ID}")
 
 
-_GREATEST_INT32 = 2**31 - 1
 _HANDLERS = "exec, httpGet or tcpSocket"
 
 
@@ -83,7 +91,7 @@ def _handler(probe: Probe, path: str) -> Problems:
             yield required(f"{path}.exec.command", "write the command to run, as a list")
         for index, argument in enumerate(probe.exec.command):
             if plain_text(argument):
-                yield invalid(f"{path}.exec.command[{index}]", f"{shown(argument)} {plain_text(argument)}")
+                yield unusable(f"{path}.exec.command[{index}]", f"{shown(argument)} {plain_text(argument)}")
     elif given[0] == "httpGet" and probe.http_get is not None:
         yield from _http_get(probe.http_get, f"{path}.httpGet")
     elif probe.tcp_socket is not None:
@@ -117,8 +125,8 @@ def _times(probe: Probe, path: str) -> Problems:
         ("successThreshold", probe.success_threshold),
         ("failureThreshold", probe.failure_threshold),
     ):
-        if not 0 <= value <= _GREATEST_INT32:
-            yield invalid(f"{path}.{name}", f"{value} must be from 0 to {_GREATEST_INT32}")
+        if value < 0:
+            yield invalid(f"{path}.{name}", f"{value} must be 0 or more")
     grace = probe.termination_grace_period_seconds
     if grace is not None and grace <= 0:
         yield invalid(f"{path}.terminationGracePeriodSeconds", f"{grace} must be 1 or more")
@@ -131,22 +139,28 @@ _RESIZE_POLICIES = ("NotRequired", "RestartContainer")
 _PROTOCOLS = ("TCP", "UDP", "SCTP")
 
 
-def container_problems(spec: PodSpec) -> Problems:
+def container_problems(spec: PodSpec, volumes: frozenset[str]) -> Problems:
+    """`volumes` are those that can be mounted."""
     if not spec.containers:
         yield required("spec.containers", "a pod needs at least one container")
-    volumes = frozenset(volume.name for volume in spec.volumes)
     names: set[str] = set()
     host_ports: set[tuple[str, str, int]] = set()
     for index, container in enumerate(spec.containers):
         path = f"spec.containers[{index}]"
         yield from _container(container, path, spec, volumes, names)
         yield from probes(container, path, allowed=True)
+        names.add(container.name)
         yield from _ports(container.ports, f"{path}.ports", host_ports)
     for index, container in enumerate(spec.init_containers):
         path = f"spec.initContainers[{index}]"
         yield from _container(container, path, spec, volumes, names)
         yield from probes(container, path, allowed=container.is_sidecar)
-        yield from _ports(container.ports, f"{path}.ports", set())  # they run one by one
+        if container.name:
+            names.add(container.name)
+        # They run one by one. Kubernetes names the first of them for host ports, whichever it is.
+        yield from _ports(container.ports, f"{path}.ports", set(), "spec.initContainers[0].ports")
+        if not container.is_sidecar:
+            yield from _no_restart_on_resize(container.resize_policy, f"{path}.resizePolicy")
 
 
 def _container(
@@ -156,9 +170,8 @@ def _container(
         yield required(f"{path}.name", "a container needs a name")
     elif dns_label(container.name):
         yield invalid(f"{path}.name", f"{shown(container.name)} {dns_label(container.name)}")
-    elif container.name in names:
+    if container.name in names:
         yield duplicate(f"{path}.name", f"another container of this pod is called {shown(container.name)}")
-    names.add(container.name)
     if not container.image:
         yield required(f"{path}.image", "name an image; host runs the command on this machine's own files")
     elif container.image != container.image.strip():
@@ -170,7 +183,7 @@ def _container(
         f"{path}.terminationMessagePolicy", container.termination_message_policy, _MESSAGE_POLICIES
     )
     yield from _texts(container, path)
-    yield from _environment(container.env, f"{path}.env")
+    yield from environment(container.env, f"{path}.env")
     yield from mount_problems(container.volume_mounts, volumes, f"{path}.volumeMounts")
     yield from container_requirements(container.resources, f"{path}.resources")
     yield from _resize(container.resize_policy, f"{path}.resizePolicy", spec.restart_policy)
@@ -189,31 +202,22 @@ def _texts(container: Container, path: str) -> Problems:
     for name, texts in (("command", container.command), ("args", container.args)):
         for index, text in enumerate(texts):
             if plain_text(text):
-                yield invalid(f"{path}.{name}[{index}]", f"{shown(text)} {plain_text(text)}")
+                yield unusable(f"{path}.{name}[{index}]", f"{shown(text)} {plain_text(text)}")
     for name, text in (
         ("image", container.image),
         ("workingDir", container.working_dir),
         ("terminationMessagePath", container.termination_message_path),
     ):
         if plain_text(text):
-            yield invalid(f"{path}.{name}", f"{shown(text)} {plain_text(text)}")
+            yield unusable(f"{path}.{name}", f"{shown(text)} {plain_text(text)}")
 
 
-def _environment(variables: tuple[EnvVar, ...], path: str) -> Problems:
-    for index, variable in enumerate(variables):
-        if not variable.name:
-            yield required(f"{path}[{index}].name", "an environment variable needs a name")
-        elif environment_name(variable.name):
-            yield invalid(
-                f"{path}[{index}].name", f"{shown(variable.name)} {environment_name(variable.name)}"
-            )
-        if variable.value and variable.value_from is not None:
-            yield invalid(f"{path}[{index}].valueFrom", "may not be given together with value")
-        if plain_text(variable.value):
-            yield invalid(f"{path}[{index}].value", f"{shown(variable.value)} {plain_text(variable.value)}")
-
-
-def _ports(ports: tuple[ContainerPort, ...], path: str, host_ports: set[tuple[str, str, int]]) -> Problems:
+def _ports(
+    ports: tuple[ContainerPort, ...],
+    path: str,
+    host_ports: set[tuple[str, str, int]],
+    host_path: str = "",
+) -> Problems:
     names: set[str] = set()
     for index, port in enumerate(ports):
         here = f"{path}[{index}]"
@@ -221,7 +225,7 @@ def _ports(ports: tuple[ContainerPort, ...], path: str, host_ports: set[tuple[st
             yield invalid(f"{here}.name", f"{shown(port.name)} {port_name(port.name)}")
         elif port.name in names:
             yield duplicate(f"{here}.name", f"another port is called {shown(port.name)}")
-        if port.name:
+        elif port.name:
             names.add(port.name)
         if port.container_port == 0:
             yield required(f"{here}.containerPort", "write a number from 1 to 65535")
@@ -234,7 +238,8 @@ def _ports(ports: tuple[ContainerPort, ...], path: str, host_ports: set[tuple[st
             bound = (port.protocol, port.host_ip, port.host_port)
             if bound in host_ports:
                 yield duplicate(
-                    f"{here}.hostPort", f"another port of this pod is bound to {port.host_port} already"
+                    f"{host_path or path}[{index}].hostPort",
+                    f"{here} and another port of this pod are both bound to {port.host_port}",
                 )
             host_ports.add(bound)
 
@@ -251,4 +256,13 @@ def _resize(policies: tuple[ContainerResizePolicy, ...], path: str, pod_restart_
             yield invalid(
                 path,
                 f"{shown(policy.restart_policy)} must be NotRequired, since the pod's restartPolicy is Never",
+            )
+
+
+def _no_restart_on_resize(policies: tuple[ContainerResizePolicy, ...], path: str) -> Problems:
+    for index, policy in enumerate(policies):
+        if policy.restart_policy == "RestartContainer":
+            yield invalid(
+                f"{path}[{index}].restartPolicy",
+                "an init container that runs to its end is not restarted to be resized: write NotRequired",
             )

@@ -30,8 +30,13 @@ def dns_subdomain(name: str) -> str:
 
 
 def name_prefix(prefix: str) -> str:
-    """Of `generateName`, to which more will be added."""
-    return dns_subdomain(prefix.rstrip("-"))
+    """Of `generateName`, to which more will be added: the last two characters stand for it where a - is the last."""
+    return dns_subdomain(f"{prefix[:-2]}a" if len(prefix) > 1 and prefix.endswith("-") else prefix)
+
+
+def generated_name(prefix: str) -> str:
+    """A name such as the API server makes of `generateName`: shortened to a label's length, five characters added."""
+    return f"{prefix[: _LONGEST_LABEL - 5]}xxxxx"
 
 
 def qualified_name(name: str) -> str:

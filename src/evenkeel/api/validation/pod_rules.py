@@ -1,54 +1,68 @@
 """A whole pod: its metadata, its spec, and all that is below."""
 
+import re
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from evenkeel.api.config import Profile
-from evenkeel.api.container import EnvVar
+from evenkeel.api.container import ContainerPort, EnvVar
 from evenkeel.api.node import Node, Taint
 from evenkeel.api.pod import ObjectMeta, Pod, PodSpec, Toleration
-from evenkeel.api.problems import Problems, invalid, not_supported, required, shown, too_long
+from evenkeel.api.problems import Problems, invalid, not_supported, required, shown, too_long, unusable
 from evenkeel.api.resources import EPHEMERAL_STORAGE, MEMORY, ResourceList
 from evenkeel.api.validation.container_rules import RESTART_POLICIES, container_problems, pod_security
 from evenkeel.api.validation.name_rules import (
     dns_label,
     dns_subdomain,
+    generated_name,
     label_value,
     name_prefix,
     qualified_name,
     uid,
 )
 from evenkeel.api.validation.resource_rules import overhead, pod_level
-from evenkeel.api.validation.volume_rules import volume_problems
+from evenkeel.api.validation.volume_rules import check_volumes
 from evenkeel.errors import Problem
 
 _GREATEST_INT32 = 2**31 - 1
 _LONGEST_ANNOTATIONS_BYTES = 256 * 1024
+_MIRROR = "kubernetes.io/config.mirror"
+_DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
+_COST = re.compile(r"0|(?:[1-9]|-[0-9])[0-9]{0,20}", re.ASCII).fullmatch
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 
 def validate_pod(pod: Pod, profile: Profile) -> Problems:
     """Every problem of `pod` as it is after defaulting; none for a valid pod."""
     yield from _metadata(pod.metadata)
+    yield from _annotated(pod.metadata.annotations, pod.spec)
     yield from _spec(pod.spec, profile)
 
 
 def _metadata(metadata: ObjectMeta) -> Problems:
     if metadata.generate_name:
         yield from _name("metadata.generateName", metadata.generate_name, name_prefix)
-    if metadata.name:
-        yield from _name("metadata.name", metadata.name, dns_subdomain)
-    elif not metadata.generate_name:
+    if name := _full_name(metadata):
+        yield from _name("metadata.name", name, dns_subdomain)
+    else:
         yield required("metadata.name", "a pod needs a name")
     if not metadata.namespace:
         yield required("metadata.namespace", "a pod is in a namespace: write default")
     else:
         yield from _name("metadata.namespace", metadata.namespace, dns_label)
-    if metadata.uid:  # without one the node gives it
-        yield from _name("metadata.uid", metadata.uid, uid)
+    if metadata.uid and (wrong := uid(metadata.uid)):  # without one the node gives it
+        yield unusable("metadata.uid", f"{shown(metadata.uid)} {wrong}")
     for key, value in metadata.labels.items():
         yield from _name("metadata.labels", key, qualified_name)
-        yield from _name(f"metadata.labels[{key}]", value, label_value)
+        if wrong := label_value(value):
+            yield invalid("metadata.labels", f"{shown(value)} of label {shown(key)} {wrong}")
     yield from _annotations(metadata.annotations)
+
+
+def _full_name(metadata: ObjectMeta) -> str:
+    if metadata.generate_name and not metadata.name:
+        return generated_name(metadata.generate_name)
+    return metadata.name
 
 
 def _annotations(annotations: Mapping[str, str]) -> Problems:
@@ -64,6 +78,17 @@ def _annotations(annotations: Mapping[str, str]) -> Problems:
         )
 
 
+def _annotated(annotations: Mapping[str, str], spec: PodSpec) -> Problems:
+    """Annotations that mean something to Kubernetes itself."""
+    if _MIRROR in annotations and not spec.node_name:
+        yield invalid(f"metadata.annotations[{_MIRROR}]", "a mirror pod is on a node: set spec.nodeName")
+    cost = annotations.get(_DELETION_COST)
+    if cost is not None and not (_COST(cost) and -_GREATEST_INT32 - 1 <= int(cost) <= _GREATEST_INT32):
+        yield invalid(
+            f"metadata.annotations[{_DELETION_COST}]", f"{shown(cost)} must be a whole number of 32 bits"
+        )
+
+
 def _name(path: str, seen: str, rule: Callable[[str], str]) -> Problems:
     wrong = rule(seen)
     if wrong:
@@ -71,8 +96,9 @@ def _name(path: str, seen: str, rule: Callable[[str], str]) -> Problems:
 
 
 def _spec(spec: PodSpec, profile: Profile) -> Problems:
-    yield from volume_problems(spec.volumes, "spec.volumes")
-    yield from container_problems(spec)
+    volumes = check_volumes(spec.volumes, "spec.volumes")
+    yield from volumes.problems
+    yield from container_problems(spec, volumes.names)
     yield from pod_level(spec, profile)
     yield from overhead(spec.overhead, "spec.overhead")
     if not spec.restart_policy:
@@ -87,10 +113,6 @@ def _spec(spec: PodSpec, profile: Profile) -> Problems:
     deadline = spec.active_deadline_seconds
     if deadline is not None and not 1 <= deadline <= _GREATEST_INT32:
         yield invalid("spec.activeDeadlineSeconds", f"{deadline} must be from 1 to {_GREATEST_INT32}")
-    if spec.priority is not None and not -_GREATEST_INT32 - 1 <= spec.priority <= _GREATEST_INT32:
-        yield invalid(
-            "spec.priority", f"{spec.priority} must be from {-_GREATEST_INT32 - 1} to {_GREATEST_INT32}"
-        )
     if spec.priority_class_name:
         yield from _name("spec.priorityClassName", spec.priority_class_name, dns_subdomain)
     if spec.node_name:
@@ -129,7 +151,7 @@ WARNING = "Warning"
 def warnings(pod: Pod) -> Problems:
     """What to tell the author of a valid pod; nothing of it stands in the pod's way."""
     spec = pod.spec
-    if pod.metadata.name and dns_label(pod.metadata.name):
+    if dns_label(_full_name(pod.metadata)):
         yield Problem("metadata.name", "it becomes the pod's hostname: better have no . in it", WARNING)
     yield from _fractions(spec.overhead, "spec.overhead")
     for field, containers in (("initContainers", spec.init_containers), ("containers", spec.containers)):
@@ -138,12 +160,13 @@ def warnings(pod: Pod) -> Problems:
             yield from _fractions(container.resources.limits, f"{path}.resources.limits")
             yield from _fractions(container.resources.requests, f"{path}.resources.requests")
             yield from _hidden(container.env, f"{path}.env")
+    yield from _port_warnings(spec)
 
 
 def _fractions(resources: ResourceList, path: str) -> Problems:
     for name in (MEMORY, EPHEMERAL_STORAGE):
         amount = resources.get(name)
-        if amount is not None and amount.milli % 1000:
+        if amount is not None and amount.int64_milli % 1000:
             yield Problem(
                 f"{path}[{name}]",
                 f"{amount} is not a whole number of bytes: m stands for thousandths",
@@ -151,11 +174,49 @@ def _fractions(resources: ResourceList, path: str) -> Problems:
             )
 
 
+class _Port(NamedTuple):
+    field: str
+    port: ContainerPort
+
+
+def _port_warnings(spec: PodSpec) -> Problems:
+    """All containers of a pod share its address, so their ports do, too."""
+    ports = [
+        _Port(f"spec.{field}[{index}].ports[{place}]", port)
+        for field, containers in (("initContainers", spec.init_containers), ("containers", spec.containers))
+        for index, container in enumerate(containers)
+        for place, port in enumerate(container.ports)
+    ]
+    named: dict[str, str] = {}
+    for place, (field, port) in enumerate(ports):
+        if port.host_ip and not port.host_port:
+            yield Problem(field, "has a hostIP and no hostPort: it is not opened on the host", WARNING)
+        for other in ports[:place]:
+            if (other.port.container_port, other.port.protocol) == (port.container_port, port.protocol):
+                yield from _shared_port(field, port, other)
+        if port.name in named:
+            yield Problem(field, f"is called {port.name} as {named[port.name]} is, which wins", WARNING)
+        elif port.name:
+            named[port.name] = field
+
+
+def _shared_port(field: str, port: ContainerPort, other: _Port) -> Problems:
+    host, of_other = (port.host_ip, port.host_port), (other.port.host_ip, other.port.host_port)
+    if host == of_other:
+        yield Problem(field, f"repeats {other.field}", WARNING)
+    elif not (port.host_port and other.port.host_port):
+        yield Problem(field, f"overlaps {other.field}", WARNING)
+    elif port.host_port == other.port.host_port and bool(port.host_ip) != bool(other.port.host_ip):
+        yield Problem(field, f"may get what {other.field} gets: give both a hostIP, or none", WARNING)
+
+
 def _hidden(variables: tuple[EnvVar, ...], path: str) -> Problems:
     seen: set[str] = set()
     for index, variable in enumerate(variables):
         reference = f"$({variable.name})"
-        if variable.name in seen and (variable.value == reference or reference not in variable.value):
+        if variable.name in seen and (
+            variable.value_from is not None or variable.value == reference or reference not in variable.value
+        ):
             yield Problem(f"{path}[{index}]", f"hides an earlier value of {shown(variable.name)}", WARNING)
         seen.add(variable.name)
 

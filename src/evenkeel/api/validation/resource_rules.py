@@ -23,7 +23,6 @@ from evenkeel.quantity import ZERO, Quantity
 
 _KUBERNETES_NAMESPACE = "kubernetes.io/"
 _QUOTA_PREFIX = "requests."
-_GREATEST_INT64 = 2**63 - 1
 
 _OF_CONTAINERS = (CPU, MEMORY, EPHEMERAL_STORAGE)
 # Names that mean something to Kubernetes, if only in a quota.
@@ -56,15 +55,13 @@ def overhead(resources: ResourceList, path: str) -> Problems:
 def amount_problems(name: str, amount: Quantity, path: str) -> Problems:
     if amount < ZERO:
         yield invalid(path, f"{amount} is negative: write 0 or more")
-    if (name in _COUNTED or is_extended(name)) and amount.milli % 1000:
+    if (name in _COUNTED or is_extended(name)) and amount.int64_milli % 1000:
         yield invalid(path, f"{amount} is not a whole number: {name} comes in ones")
     if is_hugepages(name):
         size = _page_size(name)
         if size is None:
             yield invalid(path, f"{shown(name)} names no page size: write something like hugepages-2Mi")
-        elif (
-            amount.value <= _GREATEST_INT64 and amount.value % size.value
-        ):  # beyond it Kubernetes cannot count
+        elif amount.int64_value % size.value:
             yield invalid(path, f"{amount} is not a whole number of pages of {size}")
 
 

@@ -1,8 +1,11 @@
 """Volumes, and where containers mount them."""
 
+from typing import NamedTuple
+
 from evenkeel.api.container import VolumeMount
 from evenkeel.api.pod import EmptyDirVolumeSource, HostPathVolumeSource, Volume
 from evenkeel.api.problems import (
+    NODE_RULE,
     Problems,
     duplicate,
     forbidden,
@@ -11,9 +14,11 @@ from evenkeel.api.problems import (
     not_supported,
     required,
     shown,
+    unusable,
 )
 from evenkeel.api.resources import is_hugepages
 from evenkeel.api.validation.name_rules import dns_label, plain_text
+from evenkeel.errors import Problem
 from evenkeel.quantity import ZERO
 
 _HOST_PATH_TYPES = (
@@ -21,25 +26,39 @@ _HOST_PATH_TYPES = (
 )  # fmt: skip
 
 
-def volume_problems(volumes: tuple[Volume, ...], path: str) -> Problems:
+class CheckedVolumes(NamedTuple):
+    """The names that mounts may refer to, and what is wrong with the volumes; a wrong one cannot be mounted."""
+
+    names: frozenset[str]
+    problems: tuple[Problem, ...]
+
+
+def check_volumes(volumes: tuple[Volume, ...], path: str) -> CheckedVolumes:
     names: set[str] = set()
+    problems: list[Problem] = []
     for index, volume in enumerate(volumes):
-        here = f"{path}[{index}]"
-        if not volume.name:
-            yield required(f"{here}.name", "a volume needs a name")
-        elif dns_label(volume.name):
-            yield invalid(f"{here}.name", f"{shown(volume.name)} {dns_label(volume.name)}")
-        elif volume.name in names:
-            yield duplicate(f"{here}.name", f"another volume is called {shown(volume.name)}")
-        names.add(volume.name)
-        # A volume without a source is not reported: it may have one of Kubernetes' that we do not honour.
+        found = [*_volume(volume, f"{path}[{index}]", names)]
+        if all(problem.kind == NODE_RULE for problem in found):
+            names.add(volume.name)
+        problems += found
+    return CheckedVolumes(frozenset(names), tuple(problems))
+
+
+def _volume(volume: Volume, path: str, names: set[str]) -> Problems:
+    if not volume.name:
+        yield required(f"{path}.name", "a volume needs a name")
+    elif dns_label(volume.name):
+        yield invalid(f"{path}.name", f"{shown(volume.name)} {dns_label(volume.name)}")
+    elif volume.name in names:
+        yield duplicate(f"{path}.name", f"another volume is called {shown(volume.name)}")
+    # A volume without a source is not reported: it may have one of Kubernetes' that we do not honour.
+    if volume.empty_dir is not None:
+        yield from _empty_dir(volume.empty_dir, f"{path}.emptyDir")
+    if volume.host_path is not None:
         if volume.empty_dir is not None:
-            yield from _empty_dir(volume.empty_dir, f"{here}.emptyDir")
-        if volume.host_path is not None:
-            if volume.empty_dir is not None:
-                yield forbidden(f"{here}.hostPath", "a volume has one source, and emptyDir is there already")
-            else:
-                yield from _host_path(volume.host_path, f"{here}.hostPath")
+            yield forbidden(f"{path}.hostPath", "a volume has one source, and emptyDir is there already")
+        else:
+            yield from _host_path(volume.host_path, f"{path}.hostPath")
 
 
 def mount_problems(mounts: tuple[VolumeMount, ...], volumes: frozenset[str], path: str) -> Problems:
@@ -51,23 +70,28 @@ def mount_problems(mounts: tuple[VolumeMount, ...], volumes: frozenset[str], pat
         if mount.name not in volumes:
             known = ", ".join(sorted(volumes)) or "there are none"
             yield not_found(
-                f"{here}.name", f"no volume is called {shown(mount.name)} in spec.volumes ({known})"
+                f"{here}.name", f"no valid volume is called {shown(mount.name)} in spec.volumes ({known})"
             )
         if not mount.mount_path:
             yield required(f"{here}.mountPath", "write the path in the container, such as /data")
         elif plain_text(mount.mount_path):
-            yield invalid(f"{here}.mountPath", f"{shown(mount.mount_path)} {plain_text(mount.mount_path)}")
+            yield unusable(f"{here}.mountPath", f"{shown(mount.mount_path)} {plain_text(mount.mount_path)}")
         if mount.mount_path in mounted:
             yield invalid(f"{here}.mountPath", f"something is mounted at {shown(mount.mount_path)} already")
         mounted.add(mount.mount_path)
         if mount.sub_path and (wrong := _not_below(mount.sub_path)):
-            yield invalid(f"{here}.subPath", f"{shown(mount.sub_path)} {wrong}")
+            # Kubernetes' own path for it, without the index.
+            yield invalid(f"{path}.subPath", f"{shown(mount.sub_path)} of item {index} {wrong}")
+        elif plain_text(mount.sub_path):
+            yield unusable(f"{here}.subPath", f"{shown(mount.sub_path)} {plain_text(mount.sub_path)}")
 
 
 def _empty_dir(source: EmptyDirVolumeSource, path: str) -> Problems:
     medium = source.medium
     if medium not in ("", "Memory", "HugePages") and not is_hugepages(medium.lower()):
-        yield not_supported(f"{path}.medium", medium, ("Memory", "HugePages", "HugePages-<size>"))
+        yield unusable(
+            f"{path}.medium", f"{shown(medium)} is no medium: write Memory, or leave it out for the disk"
+        )
     if source.size_limit is not None and source.size_limit < ZERO:
         yield forbidden(f"{path}.sizeLimit", f"{source.size_limit} is negative: write 0 (no limit) or more")
 
@@ -75,12 +99,13 @@ def _empty_dir(source: EmptyDirVolumeSource, path: str) -> Problems:
 def _host_path(source: HostPathVolumeSource, path: str) -> Problems:
     if not source.path:
         yield required(f"{path}.path", "write a path of this machine, such as /srv/data")
-    elif plain_text(source.path):
-        yield invalid(f"{path}.path", f"{shown(source.path)} {plain_text(source.path)}")
-    elif not source.path.startswith("/"):
-        yield invalid(f"{path}.path", f"{shown(source.path)} must begin with /")
-    elif ".." in source.path.split("/"):
+        return
+    if ".." in source.path.split("/"):
         yield invalid(f"{path}.path", f"{shown(source.path)} must not climb with ..: write where it leads")
+    if plain_text(source.path):
+        yield unusable(f"{path}.path", f"{shown(source.path)} {plain_text(source.path)}")
+    elif not source.path.startswith("/"):
+        yield unusable(f"{path}.path", f"{shown(source.path)} must begin with /")
     if source.type and source.type not in _HOST_PATH_TYPES:
         yield not_supported(f"{path}.type", source.type, _HOST_PATH_TYPES)
 
@@ -90,4 +115,4 @@ def _not_below(path: str) -> str:
         return "must be relative to the volume, without a / in front"
     if ".." in path.split("/"):
         return "must stay within the volume, without .."
-    return plain_text(path)
+    return ""
