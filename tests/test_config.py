@@ -4,9 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenkeel.api.config import DEFAULT_EVICTION_HARD, KubeletConfiguration, Profile, defaulted
+from evenkeel.api.config import (
+    DEFAULT_EVICTION_HARD,
+    CrashLoopBackOffConfig,
+    KubeletConfiguration,
+    Profile,
+    defaulted,
+)
 from evenkeel.api.config_file import read_config
-from evenkeel.api.config_validation import config_warnings, validate_config
+from evenkeel.api.config_validation import config_warnings, start_problems, validate_config
 from evenkeel.api.scalars import Duration, format_cpuset, parse_cpuset
 from evenkeel.errors import EvenkeelError, InvalidInput
 from evenkeel.policy.allocatable import startup_problems
@@ -46,7 +52,8 @@ kubeReserved:
 
 
 def problems_of(cgroup_version=None, **fields):
-    found = validate_config(KubeletConfiguration(**fields), cgroup_version)
+    config = KubeletConfiguration(**fields)
+    found = [*validate_config(config, cgroup_version), *start_problems(config)]
     return {problem.field: problem.message for problem in found}
 
 
@@ -367,6 +374,73 @@ def test_a_gate_that_changes_nothing_is_a_warning_with_the_gate_that_was_meant()
 )
 def test_a_gate_is_as_set_then_as_its_stage_then_as_by_default(gates, on):
     assert KubeletConfiguration(feature_gates=gates).feature("MemoryQoS") is on
+
+
+def test_what_kubelet_finds_only_at_its_start_is_no_fault_of_its_file():
+    """Kubelet reads these as plain text and stumbles over them later; so they count as start-up problems."""
+    config = KubeletConfiguration(
+        profile="kubernetes",
+        cgroup_driver="chroot",
+        cpu_manager_policy="greedy",
+        container_log_max_size="much",
+        kube_reserved_cgroup="kube.slice",
+        system_reserved_cgroup="/a//b",
+    )
+    assert list(validate_config(config)) == []
+    assert {problem.field for problem in startup_problems(config)} == {
+        "cgroupDriver",
+        "cpuManagerPolicy",
+        "containerLogMaxSize",
+        "kubeReservedCgroup",
+        "systemReservedCgroup",
+    }
+
+
+@pytest.mark.parametrize("gate", ["NodeSwap", "DisableCPUQuotaWithExclusiveCPUs"])
+def test_a_gate_that_kubelet_has_locked_is_locked_in_its_profile(gate):
+    gates = {gate: False}
+    assert set(problems_of(feature_gates=gates, profile="kubernetes")) == {f"featureGates[{gate}]"}
+    assert problems_of(feature_gates=gates) == {}
+    assert problems_of(feature_gates={gate: True}, profile="kubernetes") == {}
+
+
+@pytest.mark.parametrize(
+    "period, gates, is_good",
+    [
+        ("1s", {}, True),
+        ("5m", {}, True),
+        ("300.0009s", {}, True),  # kubelet counts whole milliseconds
+        ("300.001s", {}, False),
+        ("999ms", {}, False),
+        ("10s", {"KubeletCrashLoopBackOffMax": False}, False),
+        ("10s", {"AllBeta": False}, False),
+    ],
+)
+def test_the_longest_wait_before_a_restart_has_bounds_and_a_gate(period, gates, is_good):
+    wait = CrashLoopBackOffConfig(Duration.parse(period))
+    found = problems_of(crash_loop_back_off=wait, feature_gates=gates)
+    assert set(found) == (set() if is_good else {"crashLoopBackOff.maxContainerRestartPeriod"})
+
+
+def test_kubelet_takes_a_negative_transition_period_for_none():
+    period = Duration.parse("-1s")
+    assert problems_of(eviction_pressure_transition_period=period, profile="kubernetes") == {}
+    assert set(problems_of(eviction_pressure_transition_period=period)) == {
+        "evictionPressureTransitionPeriod"
+    }
+
+
+@pytest.mark.parametrize("text, is_good", [("+1", True), ("0-9000", True), (" 0", False), ("0-1-2", False)])
+def test_kubelets_own_spelling_of_cpus_is_what_its_file_may_hold(text, is_good):
+    config = KubeletConfiguration(reserved_system_cpus=text)
+    assert [problem.field for problem in validate_config(config)] == (
+        [] if is_good else ["reservedSystemCPUs"]
+    )
+
+
+def test_a_threshold_of_minus_nothing_is_nothing():
+    config = KubeletConfiguration(eviction_hard={"memory.available": "-0%"})
+    assert list(startup_problems(config)) == []
 
 
 @pytest.mark.req("B3", "B16")

@@ -467,6 +467,7 @@ def test_a_shape_we_call_wrong_is_one_the_api_server_cannot_decode():
 
 
 def test_the_kubelet_configurations_of_the_vectors_have_only_fields_of_the_kubelet():
-    configs = [vector["input"]["config"] for vector in vectors("kubeletconfig")]
-    assert configs
+    read = [one for one in vectors("kubeletconfig") if not one["expected"].get("decodeError")]
+    assert read
+    configs = [one["input"]["config"] for one in read]
     assert [found for config in configs for found in unknown_below("KubeletConfiguration", config, "")] == []

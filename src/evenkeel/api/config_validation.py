@@ -1,8 +1,9 @@
 """Whether a configuration makes sense: kubelet's rules for the fields we honour, document B's, and our own.
 
 A problem names its field and its flag; where two settings contradict each other it names both (`field` then
-holds them with ", " between). Whether a cgroup or a CPU exists on the machine is not known here, and what
-amounts say is `policy.allocatable`'s part.
+holds them with ", " between). `validate_config` finds what kubelet finds when it has read its file;
+`start_problems` what kubelet finds only at its start, and what only Evenkeel refuses. Whether a cgroup or a CPU
+exists on the machine is not known here, and what amounts say is `policy.allocatable`'s part.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,7 +24,7 @@ from evenkeel.api.config import (
     flag_of,
 )
 from evenkeel.api.encode import camel
-from evenkeel.api.scalars import Duration, is_within, parse_cpuset, path_fault
+from evenkeel.api.scalars import Duration, cpuset_fault, is_within, parse_cpuset, path_fault
 from evenkeel.errors import EvenkeelError, Problem
 from evenkeel.quantity import Quantity
 
@@ -50,15 +51,28 @@ def validate_config(config: KubeletConfiguration, cgroup_version: int | None = N
     `cgroup_version`, where known, adds the rules that hang on it.
     """
     full = defaulted(config)
-    yield from _words(full)
-    yield from _numbers(full)
+    yield from _locked_gates(full)
+    yield from _words(full, _WORDS)
+    yield from _swap(full)
+    yield from _numbers(full, _BOUNDS)
+    yield from _restart_period(full)
     yield from _enforcement(full)
-    yield from _cgroup_paths(full)
     yield from _cpus(full)
     yield from _memory(full)
     yield from _oom_kills(config)
     if cgroup_version == 1:
         yield from _cgroup_v1(full)
+
+
+def start_problems(config: KubeletConfiguration) -> Iterator[Problem]:
+    """What `validate_config` lets pass, as kubelet's does, and the agent still cannot start with."""
+    full = defaulted(config)
+    yield from _words(full, _WORDS_AT_START)
+    yield from _numbers(full, _BOUNDS_AT_START)
+    yield from _periods(full)
+    yield from _log_size(full)
+    yield from _cgroup_paths(full)
+    yield from _reserved_cpus(full)
 
 
 def config_warnings(config: KubeletConfiguration) -> Iterator[Problem]:
@@ -82,21 +96,34 @@ def _pair(first: str, second: str, message: str, kind: str = "FieldValueInvalid"
     return Problem(f"{camel(first)}, {camel(second)}", message, kind)
 
 
+def _locked_gates(config: KubeletConfiguration) -> Iterator[Problem]:
+    if config.rulebook is not Profile.KUBERNETES:
+        return
+    for name, gate in FEATURE_GATES.items():
+        if gate.locked and config.feature_gates.get(name, gate.enabled) != gate.enabled:
+            yield _problem("feature_gates", f"cannot switch {name}, which kubelet has locked", key=name)
+
+
 _WORDS = {
     "profile": tuple(Profile),
+    "memory_reservation_policy": ("None", "TieredReservation"),
+}
+_WORDS_AT_START = {
     "cgroup_driver": ("cgroupfs", "systemd"),
     "cpu_manager_policy": ("none", "static"),
-    "memory_reservation_policy": ("None", "TieredReservation"),
     "memory_high_stall": ("raise", "kill", "report"),
     "eviction_order": ("class", "priority"),
 }
 
 
-def _words(config: KubeletConfiguration) -> Iterator[Problem]:
-    for attribute, words in _WORDS.items():
+def _words(config: KubeletConfiguration, known: Mapping[str, tuple[str, ...]]) -> Iterator[Problem]:
+    for attribute, words in known.items():
         seen = getattr(config, attribute)
         if seen not in words:
             yield _problem(attribute, _one_of(words, seen), "FieldValueNotSupported")
+
+
+def _swap(config: KubeletConfiguration) -> Iterator[Problem]:
     swap = config.memory_swap.swap_behavior
     words = ("", "NoSwap", "LimitedSwap")
     if swap and not config.feature("NodeSwap"):
@@ -118,12 +145,15 @@ def _one_of(words: tuple[str, ...], seen: str) -> str:
 
 _SECOND = Duration(10**9)
 _LONGEST_RESTART_PERIOD = Duration(300 * 10**9)
+_BEYOND_RESTART_PERIOD = Duration(_LONGEST_RESTART_PERIOD + 10**6)  # kubelet counts whole milliseconds
 # Attribute → the least and the greatest that it may be.
 _BOUNDS: Mapping[str, tuple[int, int | None]] = {
     "max_pods": (0, None),
     "pods_per_core": (0, None),
     "oom_score_adj": (-1000, 1000),
     "container_log_max_files": (2, None),
+}
+_BOUNDS_AT_START: Mapping[str, tuple[int, int | None]] = {
     "cpu_burst": (0, 100),
     "oom_retries": (0, None),
 }
@@ -135,21 +165,39 @@ _LEAST_PERIODS = {
 }
 
 
-def _numbers(config: KubeletConfiguration) -> Iterator[Problem]:
-    for attribute, (least, greatest) in _BOUNDS.items():
+def _numbers(config: KubeletConfiguration, bounds: Mapping[str, tuple[int, int | None]]) -> Iterator[Problem]:
+    for attribute, (least, greatest) in bounds.items():
         seen = getattr(config, attribute)
         if greatest is None and seen < least:
             yield _problem(attribute, f"must be at least {least}, not {seen}")
         elif greatest is not None and not least <= seen <= greatest:
             yield _problem(attribute, f"must be from {least} to {greatest}, not {seen}")
+
+
+def _periods(config: KubeletConfiguration) -> Iterator[Problem]:
     for attribute, shortest in _LEAST_PERIODS.items():
+        if attribute == "eviction_pressure_transition_period" and config.rulebook is Profile.KUBERNETES:
+            continue  # kubelet takes less than nothing for nothing
         if (seen := getattr(config, attribute)) < shortest:
             yield _problem(attribute, f"must be at least {shortest}, not {seen}")
+
+
+def _restart_period(config: KubeletConfiguration) -> Iterator[Problem]:
     wait = config.crash_loop_back_off.max_container_restart_period
-    if wait is not None and not _SECOND <= wait <= _LONGEST_RESTART_PERIOD:
-        flag = flag_of("crash_loop_back_off")
-        message = f"{flag} must be from {_SECOND} to {_LONGEST_RESTART_PERIOD}, not {wait}"
-        yield Problem("crashLoopBackOff.maxContainerRestartPeriod", message)
+    if wait is None:
+        return
+    gate = "KubeletCrashLoopBackOffMax"
+    if not config.feature(gate):
+        message = f"cannot be set while the feature gate {gate} (--feature-gates) is off"
+    elif not _SECOND <= wait < _BEYOND_RESTART_PERIOD:
+        message = f"must be from {_SECOND} to {_LONGEST_RESTART_PERIOD}, not {wait}"
+    else:
+        return
+    field = "crashLoopBackOff.maxContainerRestartPeriod"
+    yield Problem(field, f"{flag_of('crash_loop_back_off')} {message}")
+
+
+def _log_size(config: KubeletConfiguration) -> Iterator[Problem]:
     try:
         if Quantity.parse(config.container_log_max_size).sign <= 0:
             yield _problem(
@@ -242,16 +290,22 @@ def _cpus(config: KubeletConfiguration) -> Iterator[Problem]:
         yield _problem("cpu_cfs_quota_period", f"must be from 1ms to 1s, not {period}")
     if not config.reserved_system_cpus:
         return
-    try:
-        parse_cpuset(config.reserved_system_cpus)
-    except EvenkeelError as error:
-        yield _problem("reserved_system_cpus", f"is no set of CPUs: {error}")
+    if fault := cpuset_fault(config.reserved_system_cpus):
+        yield _problem("reserved_system_cpus", f"is no set of CPUs: {fault}")
     if config.kube_reserved_cgroup or config.system_reserved_cgroup:
         yield Problem(
             "reservedSystemCPUs, kubeReservedCgroup, systemReservedCgroup",
             "--reserved-cpus keeps whole CPUs free and cannot be used with --kube-reserved-cgroup or"
             " --system-reserved-cgroup: leave out one or the other",
         )
+
+
+def _reserved_cpus(config: KubeletConfiguration) -> Iterator[Problem]:
+    try:
+        parse_cpuset(config.reserved_system_cpus)
+    except EvenkeelError as error:
+        if not cpuset_fault(config.reserved_system_cpus):  # which has been told
+            yield _problem("reserved_system_cpus", f"is no set of CPUs: {error}")
 
 
 # Kubelet's default until 1.36, which may still stand in the file of a node whose gate is off.

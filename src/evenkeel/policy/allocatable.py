@@ -21,6 +21,7 @@ from evenkeel.api.config import (
     defaulted,
     flag_of,
 )
+from evenkeel.api.config_validation import start_problems
 from evenkeel.api.encode import camel
 from evenkeel.api.resources import (
     CPU,
@@ -265,6 +266,7 @@ def _whole_millis(amount: Quantity) -> Quantity:
 
 def startup_problems(config: KubeletConfiguration) -> Iterator[Problem]:
     """Every reservation and eviction setting that is not valid, with field and flag."""
+    yield from start_problems(config)
     yield from _problems(lambda: config_thresholds(config))
     for attribute in ("kube_reserved", "system_reserved"):
         yield from _problems(lambda name=attribute: parse_reserved(getattr(config, name), name))  # type: ignore[misc]

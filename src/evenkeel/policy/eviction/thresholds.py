@@ -71,9 +71,11 @@ def _rounded_once(number: float, text: str) -> float:
     Rounding twice goes wrong only where the 64-bit float lies exactly between two 32-bit ones.
     """
     near = to_float32(number)
+    if near == number:
+        return near
     bits: int = struct.unpack("<i", struct.pack("<f", near))[0]
     other: float = struct.unpack("<f", struct.pack("<i", bits + (1 if abs(near) < abs(number) else -1)))[0]
-    if near == number or abs(number - near) != abs(other - number):
+    if abs(number - near) != abs(other - number):
         return near
     from fractions import Fraction
 
