@@ -27,7 +27,7 @@ class LivedPod:
         self.now += after_seconds
         todo = self.look()
         if todo.verdict is not None:
-            self.life = changes.with_verdict(self.life, todo.verdict)
+            self.life = changes.with_terminal_status(self.life, todo.verdict)
         for name in todo.start:
             self.life = changes.asked_to_start(self.life, name)
             self.life = changes.started(self.life, self.container(name), self.now)

@@ -18,7 +18,7 @@ from evenkeel.api.container import (
     Probe,
     TCPSocketAction,
 )
-from evenkeel.policy.lifecycle.probe_results import ProbeKind, ProbeVerdict
+from evenkeel.policy.lifecycle.probe_results import ProbeKind, ProbeOutcome
 from evenkeel.runtime.interface import Attempt, ExecResult, StartFailed
 
 PATIENT_SECONDS = 30.0
@@ -313,11 +313,11 @@ def test_a_readiness_probe_tells_when_it_first_knows_and_when_that_changes():
         return asking
 
     asking = asyncio.run(run())
-    assert [(each.verdict, each.has_changed) for each in asking.told] == [
-        (ProbeVerdict.PASSED, True),
-        (ProbeVerdict.FAILED, True),
-        (ProbeVerdict.FAILED, False),
-        (ProbeVerdict.PASSED, True),
+    assert [(each.outcome, each.has_changed) for each in asking.told] == [
+        (ProbeOutcome.PASSED, True),
+        (ProbeOutcome.FAILED, True),
+        (ProbeOutcome.FAILED, False),
+        (ProbeOutcome.PASSED, True),
     ]
     assert asking.commands[0] == (ATTEMPT, ("check", "it"), 2.0)
     assert asking.told[1].answer == Answer(False, "the command ended with 1: no [31m disk")
@@ -335,10 +335,10 @@ def test_the_others_begin_when_the_startup_probe_has_passed():
         return news
 
     news = asyncio.run(run())
-    assert [(each.kind, each.verdict, each.has_changed) for each in news] == [
-        (ProbeKind.STARTUP, ProbeVerdict.UNKNOWN, False),
-        (ProbeKind.STARTUP, ProbeVerdict.PASSED, True),
-        (ProbeKind.LIVENESS, ProbeVerdict.FAILED, True),
+    assert [(each.kind, each.outcome, each.has_changed) for each in news] == [
+        (ProbeKind.STARTUP, ProbeOutcome.UNKNOWN, False),
+        (ProbeKind.STARTUP, ProbeOutcome.PASSED, True),
+        (ProbeKind.LIVENESS, ProbeOutcome.FAILED, True),
     ]
 
 
@@ -370,8 +370,8 @@ def test_a_command_that_cannot_be_run_says_nothing_of_the_container():
 
     first, second = asyncio.run(run())
     assert (first.answer, first.has_changed) == (Answer(None, "no such program"), False)
-    assert (second.verdict, second.answer.message) == (
-        ProbeVerdict.FAILED,
+    assert (second.outcome, second.answer.message) == (
+        ProbeOutcome.FAILED,
         "the command did not end within 2s",
     )
 

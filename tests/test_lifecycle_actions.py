@@ -283,7 +283,9 @@ def test_an_evicted_pod_is_stopped_whole_and_stays_so():
     lived = LivedPod(of("a", "b", init=init("side")))
     lived.step()
     lived.step()
-    lived.life = changes.with_verdict(lived.life, TerminalStatus("Failed", "Evicted", "no memory", lived.now))
+    lived.life = changes.with_terminal_status(
+        lived.life, TerminalStatus("Failed", "Evicted", "no memory", lived.now)
+    )
     todo = lived.step()
     assert {stop.container: stop.grace_seconds for stop in todo.stop} == {"a": 0, "b": 0, "side": 0}
     assert {stop.reason for stop in todo.stop} == {"Evicted"}
@@ -299,15 +301,17 @@ def test_an_evicted_pod_is_stopped_whole_and_stays_so():
 def test_a_soft_eviction_leaves_the_time_it_was_given():
     lived = LivedPod(of("a"))
     lived.step()
-    lived.life = changes.with_verdict(lived.life, TerminalStatus("Failed", "Evicted", "", lived.now, 8))
+    lived.life = changes.with_terminal_status(
+        lived.life, TerminalStatus("Failed", "Evicted", "", lived.now, 8)
+    )
     assert lived.step(after_seconds=3).stop == (Stop("a", "Evicted", 5),)
 
 
 def test_the_first_verdict_is_the_last():
     first = TerminalStatus("Failed", "Evicted")
     lived = LivedPod(of("a"))
-    lived.life = changes.with_verdict(lived.life, first)
-    assert changes.with_verdict(lived.life, TerminalStatus("Succeeded")).verdict == first
+    lived.life = changes.with_terminal_status(lived.life, first)
+    assert changes.with_terminal_status(lived.life, TerminalStatus("Succeeded")).verdict == first
 
 
 def test_a_pod_fails_at_its_deadline_with_the_grace_it_has():

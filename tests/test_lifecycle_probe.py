@@ -5,7 +5,7 @@ import pytest
 from evenkeel.api.container import Container, ExecAction, Probe
 from evenkeel.policy.lifecycle.probe_results import (
     ProbeKind,
-    ProbeVerdict,
+    ProbeOutcome,
     after_no_result,
     after_result,
     due_probes,
@@ -16,51 +16,51 @@ ASK = Probe(ExecAction(("true",)), period_seconds=10, success_threshold=1, failu
 
 
 def judged(kind, probe, results):
-    """The verdict after each of the results, written as + and -."""
+    """The outcome after each of the results, written as + and -."""
     state = first_state(kind, probe, 0.0, 0.0)
-    verdicts = []
+    outcomes = []
     for result in results:
         state = after_result(kind, probe, state, is_success=result == "+", now=state.next_at)
-        verdicts.append(state.verdict)
-    return state, verdicts
+        outcomes.append(state.outcome)
+    return state, outcomes
 
 
 @pytest.mark.parametrize(
     "kind, before",
     [
-        (ProbeKind.LIVENESS, ProbeVerdict.PASSED),
-        (ProbeKind.READINESS, ProbeVerdict.UNKNOWN),
-        (ProbeKind.STARTUP, ProbeVerdict.UNKNOWN),
+        (ProbeKind.LIVENESS, ProbeOutcome.PASSED),
+        (ProbeKind.READINESS, ProbeOutcome.UNKNOWN),
+        (ProbeKind.STARTUP, ProbeOutcome.UNKNOWN),
     ],
 )
 def test_what_holds_before_the_first_result(kind, before):
-    assert first_state(kind, ASK, 0.0, 0.0).verdict == before
+    assert first_state(kind, ASK, 0.0, 0.0).outcome == before
 
 
-def test_a_verdict_falls_when_failures_in_a_row_reach_the_threshold():
-    _, verdicts = judged(ProbeKind.READINESS, ASK, "+--+---")
-    passed, failed = ProbeVerdict.PASSED, ProbeVerdict.FAILED
-    assert verdicts == [passed, passed, passed, passed, passed, passed, failed]
+def test_a_outcome_falls_when_failures_in_a_row_reach_the_threshold():
+    _, outcomes = judged(ProbeKind.READINESS, ASK, "+--+---")
+    passed, failed = ProbeOutcome.PASSED, ProbeOutcome.FAILED
+    assert outcomes == [passed, passed, passed, passed, passed, passed, failed]
 
 
 def test_readiness_comes_back_when_successes_in_a_row_reach_theirs():
     probe = ASK._replace(success_threshold=2, failure_threshold=1)
-    _, verdicts = judged(ProbeKind.READINESS, probe, "+-++-+")
-    passed, failed = ProbeVerdict.PASSED, ProbeVerdict.FAILED
-    assert verdicts == [ProbeVerdict.UNKNOWN, failed, failed, passed, failed, failed]
+    _, outcomes = judged(ProbeKind.READINESS, probe, "+-++-+")
+    passed, failed = ProbeOutcome.PASSED, ProbeOutcome.FAILED
+    assert outcomes == [ProbeOutcome.UNKNOWN, failed, failed, passed, failed, failed]
 
 
 def test_liveness_and_startup_ask_no_more_once_they_have_failed():
     for kind in (ProbeKind.LIVENESS, ProbeKind.STARTUP):
-        state, verdicts = judged(kind, ASK, "---")
-        assert (verdicts[-1], state.is_done) == (ProbeVerdict.FAILED, True)
+        state, outcomes = judged(kind, ASK, "---")
+        assert (outcomes[-1], state.is_done) == (ProbeOutcome.FAILED, True)
     state, _ = judged(ProbeKind.READINESS, ASK, "---")
     assert not state.is_done
 
 
 def test_startup_has_done_its_work_with_the_first_success():
-    state, verdicts = judged(ProbeKind.STARTUP, ASK, "--+")
-    assert (verdicts, state.is_done) == ([ProbeVerdict.UNKNOWN] * 2 + [ProbeVerdict.PASSED], True)
+    state, outcomes = judged(ProbeKind.STARTUP, ASK, "--+")
+    assert (outcomes, state.is_done) == ([ProbeOutcome.UNKNOWN] * 2 + [ProbeOutcome.PASSED], True)
 
 
 def test_the_first_question_waits_for_the_initial_delay_and_the_next_for_the_period():

@@ -128,7 +128,7 @@ def move(lived, what, *how):
     elif what == "delete":
         lived.life = changes.deleted(lived.pod, lived.life, lived.now, *how)
     elif what == "evict":
-        lived.life = changes.with_verdict(
+        lived.life = changes.with_terminal_status(
             lived.life, TerminalStatus("Failed", "Evicted", "", lived.now, *how)
         )
     elif running:
@@ -196,7 +196,9 @@ def test_an_evicted_pod_is_over_once_what_runs_has_been_stopped(pod, what, grace
     lived.step()
     for one in what:
         move(lived, *one)
-    lived.life = changes.with_verdict(lived.life, TerminalStatus("Failed", "Evicted", "", lived.now, grace))
+    lived.life = changes.with_terminal_status(
+        lived.life, TerminalStatus("Failed", "Evicted", "", lived.now, grace)
+    )
     for _ in range(len(pod.spec.init_containers) + 2):
         for stop in lived.step().stop:
             lived.end(stop.container, 137)

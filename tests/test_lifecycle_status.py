@@ -195,7 +195,7 @@ def test_an_eviction_for_the_nodes_need_is_told_as_a_disruption():
     lived = LivedPod(pod(container(name="a")))
     lived.step()
     verdict = TerminalStatus("Failed", "Evicted", "no memory", lived.now, is_disruption=True)
-    lived.life = changes.with_verdict(lived.life, verdict)
+    lived.life = changes.with_terminal_status(lived.life, verdict)
     lived.end("a", 137)
     assert (lived.phase, lived.status().reason) == ("Failed", "Evicted")
     found = condition(lived, "DisruptionTarget")
@@ -208,7 +208,7 @@ def test_a_pod_that_has_come_back_is_no_target_any_more():
     lived.step()
     verdict = TerminalStatus("Failed", "Evicted", "no memory", lived.now, is_disruption=True)
     evicted = lived.pod._replace(
-        status=pod_status(lived.pod, changes.with_verdict(lived.life, verdict), Profile.DOCUMENTS)
+        status=pod_status(lived.pod, changes.with_terminal_status(lived.life, verdict), Profile.DOCUMENTS)
     )
     assert "DisruptionTarget" in {one.type for one in evicted.status.conditions}
     back = pod_status(evicted, lived.life, Profile.DOCUMENTS)

@@ -50,7 +50,7 @@ def life_from(pod: Pod, records: Mapping[Attempt, Record]) -> PodState | None:
     life = PodState(accepted_at=min(record.started_at for record in latest.values()))
     for name, record in latest.items():
         # As if just asked for: what became of it is then found as for any other.
-        life = life.having(name, ContainerRecord(attempt=record.attempt.number, is_asked_for=True))
+        life = life.with_container(name, ContainerRecord(attempt=record.attempt.number, is_asked_for=True))
     return life
 
 

@@ -208,7 +208,7 @@ class DesiredPods:
         for container in pod.spec.every_container:
             one = life.container(container.name)
             if one.is_running:
-                life = life.having(container.name, one._replace(resources=container.resources))
+                life = life.with_container(container.name, one._replace(resources=container.resources))
                 if container.name in restart:
                     stop = Stop(container.name, "its amounts have changed", grace_seconds(pod), AS_RESTART)
                     life = changes.asked_to_stop(life, stop, self._clock())

@@ -202,7 +202,7 @@ class PodLoop:
         that was evicted before, or has ended otherwise, is what it is."""
         held = self._pod_store.get(uid)
         if held is not None and held.is_admitted:
-            self._pod_store.put_life(uid, changes.with_verdict(held.life, verdict))
+            self._pod_store.put_life(uid, changes.with_terminal_status(held.life, verdict))
             if not verdict.grace_seconds and held.pod.spec.has_memory_volume:
                 self._worker.empty_memory(uid)
             self.want_step(uid)
@@ -321,7 +321,7 @@ class PodLoop:
         for name in todo.start if self._closing_since is None else ():
             life = changes.asked_to_start(life, name)
             counted = self._oom_kills_before(held, name)
-            life = life.having(name, life.container(name)._replace(oom_kills_at_start=counted))
+            life = life.with_container(name, life.container(name)._replace(oom_kills_at_start=counted))
         for stop in todo.stop:
             if not life.container(stop.container).stop_by:
                 message = f"stopping container {stop.container}: {stop.reason}"

@@ -65,7 +65,7 @@ class PodStore:
         self.put(self._held[uid]._replace(life=life))
 
     def put_container(self, uid: str, name: str, life: ContainerRecord) -> None:
-        self.put_life(uid, self._held[uid].life.having(name, life))
+        self.put_life(uid, self._held[uid].life.with_container(name, life))
 
     def touch(self, uid: str) -> None:
         """Something that its status shows, but that is not kept, has changed."""

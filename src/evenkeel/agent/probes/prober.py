@@ -15,8 +15,8 @@ from evenkeel.journal.records import WARNING, PodRecord
 from evenkeel.policy.lifecycle import changes
 from evenkeel.policy.lifecycle.probe_results import (
     ProbeKind,
+    ProbeOutcome,
     ProbeState,
-    ProbeVerdict,
     after_no_result,
     after_result,
     due_probes,
@@ -32,13 +32,13 @@ _EXEC_SLACK_SECONDS = 10.0  # that the runtime has to end a command whose time i
 
 
 class Probed(NamedTuple):
-    """What a probe has found. Told whenever the verdict changes, and of every answer that is no success (in Kubernetes
-    the event Unhealthy), which alone changes nothing."""
+    """A probe result that is reported: every change of the outcome, and every failure (in Kubernetes the event
+    Unhealthy), which alone changes nothing."""
 
     attempt: Attempt
     kind: ProbeKind
-    verdict: ProbeVerdict
-    has_changed: bool  # the verdict, with this answer
+    outcome: ProbeOutcome
+    has_changed: bool  # the outcome, with this answer
     answer: Answer
 
 
@@ -99,10 +99,10 @@ class Probes:
             answer = await self._ask(attempt, container, probe)
             before = state
             state = _after(kind, probe, state, answer, began_at)
-            has_changed = state.verdict is not before.verdict
+            has_changed = state.outcome is not before.outcome
             if has_changed or not answer.is_success:
-                self._told(Probed(attempt, kind, state.verdict, has_changed, answer))
-        if kind is ProbeKind.STARTUP and state.verdict is ProbeVerdict.PASSED and attempt in self._tasks:
+                self._told(Probed(attempt, kind, state.outcome, has_changed, answer))
+        if kind is ProbeKind.STARTUP and state.outcome is ProbeOutcome.PASSED and attempt in self._tasks:
             self.watch(attempt, container, started_at, is_started=True)
 
     def _first_jitter(self, probe: Probe) -> float:
@@ -187,8 +187,8 @@ class Prober:
             self._event_recorder.record(WARNING, "Unhealthy", message, held.pod, name)
         life, now = held.life, self._clock()
         if probed.has_changed and probed.kind is ProbeKind.READINESS:
-            life = changes.with_readiness(life, name, is_ready=probed.verdict is ProbeVerdict.PASSED, now=now)
-        elif probed.has_changed and probed.verdict is ProbeVerdict.FAILED:
+            life = changes.with_readiness(life, name, is_ready=probed.outcome is ProbeOutcome.PASSED, now=now)
+        elif probed.has_changed and probed.outcome is ProbeOutcome.FAILED:
             stop = changes.probe_stop(held.pod, container, probed.kind, probed.answer.message)
             life = changes.asked_to_stop(life, stop, now)
         elif probed.has_changed and probed.kind is ProbeKind.STARTUP:

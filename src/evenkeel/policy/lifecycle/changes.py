@@ -1,4 +1,7 @@
-"""What each thing that happens makes of a pod's life. The agent keeps the result before it acts on it."""
+"""How each event changes the state of a pod: a start, an end, a probe result, a deletion.
+
+Each function returns the new state. The agent writes it to the journal before it acts on it.
+"""
 
 from evenkeel.api.config import Profile
 from evenkeel.api.container import Container
@@ -7,14 +10,19 @@ from evenkeel.api.resources import NOTHING_REQUIRED, ResourceRequirements
 from evenkeel.policy.lifecycle.actions import Stop
 from evenkeel.policy.lifecycle.pod_state import (
     AS_FAILURE,
-    AS_RESTART,
     ContainerRecord,
     Ended,
     LifecycleSettings,
     PodState,
     TerminalStatus,
 )
-from evenkeel.policy.lifecycle.restarts import FAILED, grace_seconds, restarts_after
+from evenkeel.policy.lifecycle.restarts import (
+    FAILED,
+    grace_seconds,
+    image_backoff_seconds,
+    restart_backoff,
+    restarts_after,
+)
 from evenkeel.policy.qos import QoSClass, pod_class
 
 COMPLETED, ERROR, OOM_KILLED = "Completed", "Error", "OOMKilled"
@@ -23,14 +31,14 @@ START_ERROR_CODE = 128
 EVICTED = "Evicted"
 
 
-def asked_to_start(life: PodState, name: str) -> PodState:
-    """The next attempt is decided, and its number used up."""
-    it = life.container(name)
-    assert not it.is_alive, f"{name} is started twice"
-    return life.having(
+def asked_to_start(state: PodState, name: str) -> PodState:
+    """The start of the next attempt is decided. Its number is never used again."""
+    record = state.container(name)
+    assert not record.is_alive, f"{name} is started twice"
+    return state.with_container(
         name,
-        it._replace(
-            attempt=it.attempt + 1,
+        record._replace(
+            attempt=record.attempt + 1,
             is_asked_for=True,
             held_up="",
             held_up_message="",
@@ -42,44 +50,45 @@ def asked_to_start(life: PodState, name: str) -> PodState:
     )
 
 
-def not_started(life: PodState, name: str) -> PodState:
-    """The start that was asked for was never done, and nothing of it is left: it can be asked for again."""
-    it = life.container(name)
+def not_started(state: PodState, name: str) -> PodState:
+    """The start was asked for and not done, and nothing of it is left. It can be asked for again."""
+    record = state.container(name)
     return (
-        life.having(name, it._replace(attempt=it.attempt - 1, is_asked_for=False))
-        if it.is_asked_for
-        else life
+        state.with_container(name, record._replace(attempt=record.attempt - 1, is_asked_for=False))
+        if record.is_asked_for
+        else state
     )
 
 
-def begun_anew(life: PodState) -> PodState:
-    """Nothing runs, and what its containers had besides themselves is gone: volumes, whatever was in memory. As kubelet
-    does it, the init containers run again before the others, and nothing waits for its back-off; who has ended for good
-    is not started again."""
-    for name in life.containers:
-        life = not_started(life, name)
-        it = life.container(name)
-        assert not it.is_running, f"{name} runs"
-        life = life.having(name, it._replace(attempts_before=it.attempt, start_after=0.0))
-    return life
+def begun_anew(state: PodState) -> PodState:
+    """The pod begins anew after a reboot: nothing of it runs, and its volumes are gone.
+
+    As in kubelet, its init containers run again before the others, and no container waits for its back-off. A
+    container that has ended for good is not started again.
+    """
+    for name in state.containers:
+        state = not_started(state, name)
+        record = state.container(name)
+        assert not record.is_running, f"{name} runs"
+        state = state.with_container(name, record._replace(attempts_before=record.attempt, start_after=0.0))
+    return state
 
 
 def no_image(
-    life: PodState, name: str, reason: str, message: str, now: float, settings: LifecycleSettings
+    state: PodState, name: str, reason: str, message: str, now: float, settings: LifecycleSettings
 ) -> PodState:
-    """The start was not begun for want of its image, so it was no attempt: as kubelet does it, that is tried again
-    with a back-off of its own, whatever the restart policy says."""
-    it = not_started(life, name).container(name)
-    wait = max(2 * it.held_up_seconds, settings.first_backoff_seconds)
-    wait = min(wait, settings.greatest_backoff_seconds)
-    waiting = it._replace(
+    """The start was not begun because the image is missing, so it does not count as an attempt. As in kubelet it is
+    tried again with a back-off of its own, whatever the restart policy is."""
+    record = not_started(state, name).container(name)
+    wait = image_backoff_seconds(record, settings)
+    waiting = record._replace(
         held_up=reason, held_up_message=message, held_up_seconds=wait, start_after=now + wait
     )
-    return life.having(name, waiting)
+    return state.with_container(name, waiting)
 
 
 def started(
-    life: PodState,
+    state: PodState,
     container: Container,
     started_at: float,
     *,
@@ -89,10 +98,10 @@ def started(
     oom_kills_at_start: int = 0,
     resources: ResourceRequirements | None = None,
 ) -> PodState:
-    """It runs. Without a startup probe it counts as started, and then, without a readiness probe, as ready."""
+    """The container runs. Without a startup probe it counts as started; without a readiness probe also as ready."""
     is_started = container.startup_probe is None
     is_ready = is_started and container.readiness_probe is None
-    it = life.container(container.name)._replace(
+    record = state.container(container.name)._replace(
         is_asked_for=False,
         held_up_seconds=0.0,
         started_at=started_at,
@@ -105,20 +114,20 @@ def started(
         ready_changed_at=started_at,
         resources=None if resources == NOTHING_REQUIRED else resources,
     )
-    return life.having(container.name, it)
+    return state.with_container(container.name, record)
 
 
 def start_failed(
-    life: PodState, name: str, message: str, now: float, settings: LifecycleSettings
+    state: PodState, name: str, message: str, now: float, settings: LifecycleSettings
 ) -> PodState:
-    """An attempt that never ran ended all the same, and the next waits its time."""
+    """The attempt ended before it ran. The next attempt waits for its back-off."""
     end = Ended(START_ERROR_CODE, 0, START_ERROR, message, 0.0, now)
-    return _ended(life, name, end, settings)
+    return _ended(state, name, end, settings)
 
 
 def ended(
     pod: Pod,
-    life: PodState,
+    state: PodState,
     name: str,
     *,
     exit_code: int,
@@ -130,9 +139,9 @@ def ended(
     is_oom_killed: bool = False,
     settings: LifecycleSettings,
 ) -> PodState:
-    """It ended; with A17, an OOM kill may be the end of the whole pod."""
-    it = life.container(name)
-    # A container that lost a child to the OOM killer and still ended well was not killed.
+    """The container ended. An OOM kill may end the whole pod (A17)."""
+    record = state.container(name)
+    # The OOM killer may have killed a child of the container. If the container still succeeded, it was not killed.
     is_oom_killed = is_oom_killed and exit_code != 0
     if not is_known:
         reason = OOM_KILLED if is_oom_killed else STATUS_UNKNOWN
@@ -140,46 +149,48 @@ def ended(
         reason = OOM_KILLED
     else:
         reason = ERROR if exit_code else COMPLETED
-    begun = started_at or it.started_at or 0.0
-    end = Ended(exit_code, signal, reason, message or it.stopping, begun, finished_at, it.stopped_as)
-    life = _ended(life, name, end, settings)
-    if is_oom_killed and settings.profile is Profile.DOCUMENTS and life.deleted_at is None:
-        return _after_oom_kill(pod, life, name, finished_at, settings)
-    return life
+    begun = started_at or record.started_at or 0.0
+    end = Ended(exit_code, signal, reason, message or record.stopping, begun, finished_at, record.stopped_as)
+    state = _ended(state, name, end, settings)
+    if is_oom_killed and settings.profile is Profile.DOCUMENTS and state.deleted_at is None:
+        return _after_oom_kill(pod, state, name, finished_at, settings)
+    return state
 
 
-def started_up(life: PodState, container: Container, now: float) -> PodState:
-    """The startup probe has passed."""
-    it = life.container(container.name)
-    if not it.is_running or it.is_started:
-        return life
-    life = life.having(container.name, it._replace(is_started=True))
-    return life if container.readiness_probe else with_readiness(life, container.name, is_ready=True, now=now)
-
-
-def with_readiness(life: PodState, name: str, *, is_ready: bool, now: float) -> PodState:
-    it = life.container(name)
-    if it.is_ready == is_ready or not it.is_running:
-        return life
-    return life.having(name, it._replace(is_ready=is_ready, ready_changed_at=now))
-
-
-def asked_to_stop(life: PodState, stop: Stop, now: float) -> PodState:
-    """The stop is decided: what is left of its grace runs from now, also if the agent is killed meanwhile. Of a second
-    stop the sooner end counts."""
-    it = life.container(stop.container)
-    if not it.is_running:
-        return life
-    by = now + stop.grace_seconds
-    by = by if it.stop_by is None else min(by, it.stop_by)
-    it = it._replace(
-        stopping=it.stopping or stop.reason, stop_by=by, stopped_as=it.stopped_as or stop.stopped_as
+def started_up(state: PodState, container: Container, now: float) -> PodState:
+    """The startup probe of the container has passed."""
+    record = state.container(container.name)
+    if not record.is_running or record.is_started:
+        return state
+    state = state.with_container(container.name, record._replace(is_started=True))
+    return (
+        state if container.readiness_probe else with_readiness(state, container.name, is_ready=True, now=now)
     )
-    return life.having(stop.container, it)
+
+
+def with_readiness(state: PodState, name: str, *, is_ready: bool, now: float) -> PodState:
+    record = state.container(name)
+    if record.is_ready == is_ready or not record.is_running:
+        return state
+    return state.with_container(name, record._replace(is_ready=is_ready, ready_changed_at=now))
+
+
+def asked_to_stop(state: PodState, stop: Stop, now: float) -> PodState:
+    """The stop is decided. Its grace period begins now and continues even if the agent is killed. If the stop is asked
+    for twice, the sooner end counts."""
+    record = state.container(stop.container)
+    if not record.is_running:
+        return state
+    by = now + stop.grace_seconds
+    by = by if record.stop_by is None else min(by, record.stop_by)
+    record = record._replace(
+        stopping=record.stopping or stop.reason, stop_by=by, stopped_as=record.stopped_as or stop.stopped_as
+    )
+    return state.with_container(stop.container, record)
 
 
 def probe_stop(pod: Pod, container: Container, kind: str, message: str) -> Stop:
-    """The stop of a container whose liveness or startup probe has failed; the restart policy says what comes then."""
+    """The stop of a container whose liveness or startup probe has failed. The restart policy decides what follows."""
     probe = container.startup_probe if kind == "startup" else container.liveness_probe
     own = probe.termination_grace_period_seconds if probe is not None else None
     grace = grace_seconds(pod) if own is None else float(own)
@@ -187,61 +198,58 @@ def probe_stop(pod: Pod, container: Container, kind: str, message: str) -> Stop:
     return Stop(container.name, reason, grace, AS_FAILURE)
 
 
-def deleted(pod: Pod, life: PodState, now: float, given_seconds: float | None = None) -> PodState:
-    """Somebody asked for the pod's end. Asked again, the sooner end counts."""
+def deleted(pod: Pod, state: PodState, now: float, given_seconds: float | None = None) -> PodState:
+    """The deletion of the pod was asked for. If it is asked for twice, the sooner end counts."""
     given = grace_seconds(pod) if given_seconds is None else given_seconds
-    if life.deleted_at is None:
-        return life._replace(deleted_at=now, deletion_grace_seconds=given)
-    before = life.deletion_grace_seconds
+    if state.deleted_at is None:
+        return state._replace(deleted_at=now, deletion_grace_seconds=given)
+    before = state.deletion_grace_seconds
     before = grace_seconds(pod) if before is None else before
-    return life._replace(deletion_grace_seconds=min(before, max(now + given - life.deleted_at, 0.0)))
+    return state._replace(deletion_grace_seconds=min(before, max(now + given - state.deleted_at, 0.0)))
 
 
-def with_verdict(life: PodState, verdict: TerminalStatus) -> PodState:
-    """The first word on a pod is the last."""
-    return life if life.verdict is not None else life._replace(verdict=verdict)
+def with_terminal_status(state: PodState, terminal: TerminalStatus) -> PodState:
+    """A terminal status is set once: a later one changes nothing."""
+    return state if state.verdict is not None else state._replace(verdict=terminal)
 
 
-def _ended(life: PodState, name: str, end: Ended, settings: LifecycleSettings) -> PodState:
-    it = life.container(name)
-    # As kubelet: the first restart is at once, the second waits; one that has run for long begins anew.
-    ran_seconds = end.finished_at - end.started_at if end.started_at else 0.0
-    wait = 0.0 if ran_seconds > settings.backoff_reset_seconds else it.backoff_seconds
-    following = min(max(2 * wait, settings.first_backoff_seconds), settings.greatest_backoff_seconds)
-    if end.stopped_as == AS_RESTART:
-        wait, following = 0.0, it.backoff_seconds  # no fault of its own
+def _ended(state: PodState, name: str, end: Ended, settings: LifecycleSettings) -> PodState:
+    record = state.container(name)
+    backoff = restart_backoff(record, end, settings)
     after = ContainerRecord(
-        attempt=it.attempt,
-        attempts_before=it.attempts_before,
-        id=it.id,
-        ended=end._replace(id=it.id) if it.id else end,
-        start_after=end.finished_at + wait,
-        backoff_seconds=following,
-        oom_kills=it.oom_kills,
-        ready_changed_at=end.finished_at if it.is_ready else it.ready_changed_at,
+        attempt=record.attempt,
+        attempts_before=record.attempts_before,
+        id=record.id,
+        ended=end._replace(id=record.id) if record.id else end,
+        start_after=end.finished_at + backoff.seconds,
+        backoff_seconds=backoff.next_seconds,
+        oom_kills=record.oom_kills,
+        ready_changed_at=end.finished_at if record.is_ready else record.ready_changed_at,
     )
-    return life.having(name, after)
+    return state.with_container(name, after)
 
 
-def _after_oom_kill(pod: Pod, life: PodState, name: str, now: float, settings: LifecycleSettings) -> PodState:
-    """A17: a BestEffort pod is evicted at once, a Burstable one when a container has used up its retries."""
-    it = life.container(name)
-    recent = it.oom_kills and now - it.oom_kills[-1] <= settings.oom_retries_reset_seconds
-    kills = (*it.oom_kills, now) if recent else (now,)
-    life = life.having(name, it._replace(oom_kills=kills))
+def _after_oom_kill(
+    pod: Pod, state: PodState, name: str, now: float, settings: LifecycleSettings
+) -> PodState:
+    """A17: a BestEffort pod is evicted at once, a Burstable pod when a container has used up its retries."""
+    record = state.container(name)
+    recent = record.oom_kills and now - record.oom_kills[-1] <= settings.oom_retries_reset_seconds
+    kills = (*record.oom_kills, now) if recent else (now,)
+    state = state.with_container(name, record._replace(oom_kills=kills))
     qos = pod_class(pod, settings.profile)
     container = next((each for each in pod.spec.every_container if each.name == name), None)
     if qos == QoSClass.BEST_EFFORT:
         why = f"Container {name} was OOM-killed, and a BestEffort pod is evicted at once for that."
-    elif qos == QoSClass.BURSTABLE and len(kills) > settings.oom_retries and it.ended and container:
-        if not restarts_after(pod, container, it.ended):
-            return life
+    elif qos == QoSClass.BURSTABLE and len(kills) > settings.oom_retries and record.ended and container:
+        if not restarts_after(pod, container, record.ended):
+            return state
         why = (
             f"Container {name} was OOM-killed {len(kills)} times, each within"
             f" {settings.oom_retries_reset_seconds:g}s of the one before, and a Burstable pod is started again"
             f" {settings.oom_retries} times after that."
         )
     else:
-        return life
+        return state
     why += " Give it a memory request that covers its need, or a larger limit."
-    return with_verdict(life, TerminalStatus(FAILED, EVICTED, why, now))
+    return with_terminal_status(state, TerminalStatus(FAILED, EVICTED, why, now))

@@ -1,6 +1,7 @@
-"""What is known of a pod's life: enough to decide what comes next, to tell its status, and to be kept in the journal.
+"""The state of a pod, as far as decisions need it: what each container does, and what was decided about the pod.
 
-Times are seconds since the epoch. All of it can be encoded and decoded (`api.encode`, `api.decode`).
+The agent writes it to the journal, computes the pod's status from it, and continues from it after a restart. Times are
+seconds since the epoch. Every value can be encoded and decoded (`api.encode`, `api.decode`).
 """
 
 from collections.abc import Mapping
@@ -10,9 +11,9 @@ from typing import NamedTuple
 from evenkeel.api.config import KubeletConfiguration, Profile, defaulted
 from evenkeel.api.resources import ResourceRequirements
 
-# What a stop on purpose means for what comes after, whatever the exit code is; `stopped_as` is empty for the others.
-AS_FAILURE = "failure"  # a probe failed: the restart policy takes it for a failure
-AS_RESTART = "restart"  # it is to be started again, at once, if the restart policy knows restarts at all
+# `stopped_as`: what a stop by the agent means to the restart policy, whatever the exit code. Empty for all other ends.
+AS_FAILURE = "failure"  # a probe failed: it counts as a failure
+AS_RESTART = "restart"  # the container is started again at once, unless the restart policy is Never
 
 
 class Ended(NamedTuple):
@@ -25,40 +26,43 @@ class Ended(NamedTuple):
     started_at: float = 0.0
     finished_at: float = 0.0
     stopped_as: str = ""
-    id: str = ""  # of the container, as a container runtime has it
+    id: str = ""  # the container's id in a container runtime
 
 
 class ContainerRecord(NamedTuple):
-    """`attempt` counts starts, 0 is "never"; it is raised, and written down, before the start (`is_asked_for`), so that
-    no start is done twice. `started_at` is set while it runs."""
+    """What is known of one container.
+
+    `attempt` counts starts; 0 means "never started". It is raised and written to the journal before the start
+    (`is_asked_for`), so that no start is done twice. `started_at` is set while the container runs.
+    """
 
     attempt: int = 0
-    attempts_before: int = 0  # those of before the pod began anew (`changes.begun_anew`)
-    is_asked_for: bool = False  # the start of `attempt` was decided, and its outcome is not known yet
-    held_up: str = ""  # why the next start was tried and not begun: ErrImageNeverPull, ImagePullBackOff
+    attempts_before: int = 0  # before the pod began anew (`changes.begun_anew`)
+    is_asked_for: bool = False  # the start was decided, and its outcome is not known yet
+    held_up: str = ""  # why the last start was not begun: ErrImageNeverPull, ImagePullBackOff
     held_up_message: str = ""
-    held_up_seconds: float = 0.0  # how long it waited for that the last time
+    held_up_seconds: float = 0.0  # the last back-off for that reason
     started_at: float | None = None
     pid: int = 0
     pid_start_ticks: int = 0
-    id: str = ""  # of a container runtime's: containerd://…, of this attempt or, between two, the last
-    ended: Ended | None = None  # the last end, also while a later attempt runs
-    backoff_seconds: float = 0.0  # how long the next restart waits after an end; 0 is "not at all"
+    id: str = ""  # in a container runtime, of this attempt or (between two attempts) the last: containerd://…
+    ended: Ended | None = None  # the last end; it stays while a later attempt runs
+    backoff_seconds: float = 0.0  # the next back-off; 0 means "no wait"
     start_after: float = 0.0  # no start before this time
-    oom_kills: tuple[float, ...] = ()  # times of those that count for A17's retries
-    oom_kills_at_start: int = 0  # the cgroup's own counter when the attempt started
+    oom_kills: tuple[float, ...] = ()  # times of the OOM kills that count for A17
+    oom_kills_at_start: int = 0  # the counter of the cgroup when the attempt started
     is_started: bool = False  # the startup probe has passed, or there is none
     is_ready: bool = False
     ready_changed_at: float = 0.0  # when `is_ready` last became what it is
-    stopping: str = ""  # why it was asked to stop, while it has not ended
-    stop_by: float | None = None  # the end of the grace it was given then
+    stopping: str = ""  # why it was asked to stop; empty once it has ended
+    stop_by: float | None = None  # the end of its grace period
     stopped_as: str = ""
-    # Those applied in the kernel (E17); None also for "none at all".
+    # Those applied in the kernel (E17). None also stands for "no resources at all".
     resources: ResourceRequirements | None = None
 
     @property
     def has_begun(self) -> bool:
-        """Was started once since the pod began, or began anew."""
+        """Whether it was started since the pod began, or began anew."""
         return self.attempt > self.attempts_before
 
     @property
@@ -67,7 +71,7 @@ class ContainerRecord(NamedTuple):
 
     @property
     def is_alive(self) -> bool:
-        """Runs, or may: its start was asked for and nobody knows yet what became of it."""
+        """Whether it runs or may run: its start was asked for, and the outcome is not known yet."""
         return self.is_running or self.is_asked_for
 
 
@@ -75,25 +79,24 @@ NEVER_STARTED = ContainerRecord()
 
 
 class TerminalStatus(NamedTuple):
-    """What ended a pod for good, or keeps it from running: Failed with a reason such as Evicted, DeadlineExceeded,
-    OutOfmemory; for a pod that ran to its end, nothing but the phase."""
+    """Why a pod has ended for good or is not run at all: Failed with a reason such as Evicted, DeadlineExceeded or
+    OutOfmemory. A pod that ran to its end has a phase and no reason."""
 
     phase: str = ""  # Failed or Succeeded
     reason: str = ""
     message: str = ""
     at: float = 0.0
-    grace_seconds: float = 0.0  # that its containers have from then on, to end
-    is_disruption: bool = False  # the node needed what it held: the condition DisruptionTarget
+    grace_seconds: float = 0.0  # what its containers have to end, from `at`
+    is_disruption: bool = False  # the node needed its resources: the condition DisruptionTarget
 
 
 class PodState(NamedTuple):
-    accepted_at: float = 0.0  # when admission took it; status.startTime
-    containers: Mapping[str, ContainerRecord] = MappingProxyType(
-        {}
-    )  # init containers too: names are one space
-    verdict: TerminalStatus | None = None  # with containers still to be stopped, maybe
-    deleted_at: float | None = None  # somebody asked for its end
-    deletion_grace_seconds: float | None = None  # None is the pod's own
+    accepted_at: float = 0.0  # when it was admitted; status.startTime
+    # By name, init containers included: no two containers of a pod have the same name.
+    containers: Mapping[str, ContainerRecord] = MappingProxyType({})
+    verdict: TerminalStatus | None = None  # containers may still run and be stopped
+    deleted_at: float | None = None  # when its deletion was asked for
+    deletion_grace_seconds: float | None = None  # None: the grace period of the pod
 
     def container(self, name: str) -> ContainerRecord:
         return self.containers.get(name, NEVER_STARTED)
@@ -102,19 +105,19 @@ class PodState(NamedTuple):
     def is_alive(self) -> bool:
         return any(container.is_alive for container in self.containers.values())
 
-    def having(self, name: str, life: ContainerRecord) -> "PodState":
-        return self._replace(containers={**self.containers, name: life})
+    def with_container(self, name: str, record: ContainerRecord) -> "PodState":
+        return self._replace(containers={**self.containers, name: record})
 
 
 class LifecycleSettings(NamedTuple):
-    """The second restart waits `first_backoff_seconds`, each one after it twice as long up to the greatest; a container
-    that ran for `backoff_reset_seconds` begins anew."""
+    """The settings of restarts and OOM kills. The first restart has no back-off, the second `first_backoff_seconds`;
+    each further one doubles it, up to the greatest. A container that ran for `backoff_reset_seconds` begins anew."""
 
     profile: Profile = Profile.DOCUMENTS
     first_backoff_seconds: float = 10.0
     greatest_backoff_seconds: float = 300.0
     backoff_reset_seconds: float = 600.0
-    least_sidecar_grace_seconds: float = 2.0  # of one whose turn comes when the pod's grace is used up
+    least_sidecar_grace_seconds: float = 2.0  # if the pod's grace period is used up
     oom_retries: int = 3  # A17
     oom_retries_reset_seconds: float = 600.0
 

@@ -1,4 +1,5 @@
-"""A pod's status from its life, as kubelet tells it: phase, conditions and the state of every container."""
+"""The status of a pod, computed from its state: phase, conditions and the state of every container, as kubelet writes
+them."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -27,7 +28,7 @@ from evenkeel.policy.lifecycle.restarts import (
     has_initialized,
     outcome,
     restarts_after,
-    runs_to_its_end_first,
+    runs_before_others,
     sidecars,
 )
 from evenkeel.policy.pod_resources import RESIZE_PENDING
@@ -40,37 +41,38 @@ _NOT_STARTED = ContainerStateWaiting("ContainerCreating")
 
 def pod_status(
     pod: Pod,
-    life: PodState,
+    state: PodState,
     profile: Profile,
     waiting: Mapping[str, ContainerStateWaiting] = NO_WAITING,
     runtime: str = "process",
 ) -> PodStatus:
-    """`waiting` is that of `Actions`. Without `runtime` only containers that were given an id have one. A condition
-    that is as it was in `pod.status` keeps its time."""
-    phase = pod_phase(pod, life)
-    verdict = life.verdict if phase in (SUCCEEDED, FAILED) else None
+    """The status to report. `waiting` comes from `Actions`. With an empty `runtime` a container has no id unless the
+    runtime gave it one. A condition that has not changed since `pod.status` keeps its time."""
+    phase = pod_phase(pod, state)
+    terminal = state.verdict if phase in (SUCCEEDED, FAILED) else None
     known = PodStatus(
         phase=phase,
-        reason=verdict.reason if verdict else "",
-        message=verdict.message if verdict else "",
+        reason=terminal.reason if terminal else "",
+        message=terminal.message if terminal else "",
         qos_class=str(pod_class(pod, profile)),
     )
-    if not life.accepted_at:
-        return known  # refused: it was never more than a name here
+    if not state.accepted_at:
+        return known  # it was refused and has no containers here
 
     def statuses(containers: Sequence[Container]) -> tuple[ContainerStatus, ...]:
-        return tuple(_container(pod, each, life, waiting, runtime) for each in containers)
+        return tuple(_container(pod, each, state, waiting, runtime) for each in containers)
 
     return known._replace(
-        conditions=_conditions(pod, life, phase),
-        start_time=timestamp(life.accepted_at),
+        conditions=_conditions(pod, state, phase),
+        start_time=timestamp(state.accepted_at),
         init_container_statuses=statuses(pod.spec.init_containers),
         container_statuses=statuses(pod.spec.containers),
     )
 
 
 def with_pending_resize(status: PodStatus, pending: Refusal | None, now: float) -> PodStatus:
-    """`pending` says why a resize that was asked for waits. One that waits on keeps its time."""
+    """The status with the condition PodResizePending. `pending` says why the resize waits; None if none waits. A resize
+    that waited before keeps its time."""
     before = next((one for one in status.conditions if one.type == RESIZE_PENDING), None)
     others = tuple(one for one in status.conditions if one.type != RESIZE_PENDING)
     if pending is None:
@@ -79,25 +81,26 @@ def with_pending_resize(status: PodStatus, pending: Refusal | None, now: float) 
     return status._replace(conditions=(*others, _condition(found, before)))
 
 
-def pod_phase(pod: Pod, life: PodState) -> str:
-    """A pod is Failed or Succeeded once nothing of it runs, and not before, whatever has been decided about it."""
-    if life.verdict is not None and not life.is_alive:
-        return life.verdict.phase
-    if not has_initialized(pod, life):
+def pod_phase(pod: Pod, state: PodState) -> str:
+    """The phase. A pod is Failed or Succeeded only once nothing of it runs, whatever was decided about it."""
+    if state.verdict is not None and not state.is_alive:
+        return state.verdict.phase
+    if not has_initialized(pod, state):
         return PENDING
-    regular = [(each, life.container(each.name)) for each in pod.spec.containers]
-    if any(not it.is_running and it.ended is None for _, it in regular):
+    regular = [(each, state.container(each.name)) for each in pod.spec.containers]
+    if any(not record.is_running and record.ended is None for _, record in regular):
         return PENDING
-    if any(it.is_running for _, it in regular):
+    if any(record.is_running for _, record in regular):
         return RUNNING
-    if any(life.container(each.name).is_running for each in sidecars(pod)):
+    if any(state.container(each.name).is_running for each in sidecars(pod)):
         return RUNNING
-    is_ending = life.deleted_at is not None
-    if any(it.is_asked_for for _, it in regular) or (
-        not is_ending and any(it.ended and restarts_after(pod, each, it.ended) for each, it in regular)
+    is_ending = state.deleted_at is not None
+    if any(record.is_asked_for for _, record in regular) or (
+        not is_ending
+        and any(record.ended and restarts_after(pod, each, record.ended) for each, record in regular)
     ):
         return RUNNING
-    return outcome(pod, life, 0.0).phase
+    return outcome(pod, state, 0.0).phase
 
 
 def timestamp(at: float) -> str:
@@ -107,38 +110,42 @@ def timestamp(at: float) -> str:
 def _container(
     pod: Pod,
     container: Container,
-    life: PodState,
+    state: PodState,
     waiting: Mapping[str, ContainerStateWaiting],
     runtime: str,
 ) -> ContainerStatus:
-    it = life.container(container.name)
+    record = state.container(container.name)
 
     def id_of(named: str, attempt: int) -> str:
         if named or not runtime or not attempt:
             return named
         return f"{runtime}://{pod.metadata.uid}/{container.name}/{attempt}"
 
-    last_id = it.ended.id if it.ended is not None else ""
-    last = _terminated(it.ended, id_of(last_id, it.attempt - 1 if it.is_alive else it.attempt))
-    has_succeeded = it.has_begun and not it.is_alive and it.ended is not None and it.ended.exit_code == 0
-    if it.started_at is not None:
-        state = ContainerState(running=ContainerStateRunning(timestamp(it.started_at)))
+    last_id = record.ended.id if record.ended is not None else ""
+    last = _terminated(
+        record.ended, id_of(last_id, record.attempt - 1 if record.is_alive else record.attempt)
+    )
+    has_succeeded = (
+        record.has_begun and not record.is_alive and record.ended is not None and record.ended.exit_code == 0
+    )
+    if record.started_at is not None:
+        current = ContainerState(running=ContainerStateRunning(timestamp(record.started_at)))
     elif container.name in waiting or last is None:
-        state = ContainerState(waiting=waiting.get(container.name, _NOT_STARTED))
+        current = ContainerState(waiting=waiting.get(container.name, _NOT_STARTED))
     else:
-        state, last = ContainerState(terminated=last), None
+        current, last = ContainerState(terminated=last), None
     return ContainerStatus(
         name=container.name,
-        state=state,
+        state=current,
         last_state=None if last is None else ContainerState(terminated=last),
-        # Of an init container that runs to its end, "ready" is that it has.
-        ready=has_succeeded if runs_to_its_end_first(pod, container) else it.is_running and it.is_ready,
-        restart_count=max(it.attempt - 1, 0),
+        # An init container is ready when it has succeeded.
+        ready=has_succeeded if runs_before_others(pod, container) else record.is_running and record.is_ready,
+        restart_count=max(record.attempt - 1, 0),
         image=container.image,
-        container_id=id_of(it.id, it.attempt),
-        started=it.is_running and it.is_started,
+        container_id=id_of(record.id, record.attempt),
+        started=record.is_running and record.is_started,
         allocated_resources=container.resources.requests,
-        resources=it.resources,
+        resources=record.resources,
         memory_qos_class=str(container_class(container, MEMORY)),
         cpu_qos_class=str(container_class(container, CPU)),
     )
@@ -159,7 +166,7 @@ def _terminated(ended: Ended | None, container_id: str) -> ContainerStateTermina
 
 
 class _Found(NamedTuple):
-    """A condition as it is now: true if `reason` is empty, with the time since when that may be so."""
+    """A condition as it is now, and the earliest time since when it can be so."""
 
     type: str
     is_true: bool
@@ -168,22 +175,22 @@ class _Found(NamedTuple):
     message: str = ""
 
 
-def _conditions(pod: Pod, life: PodState, phase: str) -> tuple[PodCondition, ...]:
+def _conditions(pod: Pod, state: PodState, phase: str) -> tuple[PodCondition, ...]:
     before = {condition.type: condition for condition in pod.status.conditions}
-    initialized = _initialized(pod, life, phase)
-    ready = _ready(pod, life, phase)
+    initialized = _initialized(pod, state, phase)
+    ready = _ready(pod, state, phase)
     found: tuple[_Found, ...] = (
-        _ready_to_start(life, phase),
+        _ready_to_start(state, phase),
         initialized,
         ready._replace(type="Ready"),
         ready,
-        _Found("PodScheduled", is_true=True, since=life.accepted_at),
+        _Found("PodScheduled", is_true=True, since=state.accepted_at),
     )
-    if life.verdict is not None and life.verdict.is_disruption:
-        found += (_disruption(life.verdict),)
+    if state.verdict is not None and state.verdict.is_disruption:
+        found += (_disruption(state.verdict),)
     ours = tuple(_condition(each, before.get(each.type)) for each in found)
     names = {each.type for each in ours}
-    # Those that others have set stay; of ours, none of a life before (E16): who has come back is no target any more.
+    # Conditions that others have set stay. E16: a pod that has come back after an eviction is no DisruptionTarget.
     others = (
         one for one in pod.status.conditions if one.type not in names and one.reason != TERMINATED_BY_NODE
     )
@@ -198,54 +205,58 @@ def _condition(found: _Found, before: PodCondition | None) -> PodCondition:
     return PodCondition(found.type, status, found.reason, found.message, last_transition_time=since)
 
 
-def _ready_to_start(life: PodState, phase: str) -> _Found:
-    """Its cgroups and volumes are there: from the first start until it is over."""
-    is_true = phase not in (SUCCEEDED, FAILED) and any(it.has_begun for it in life.containers.values())
-    return _Found("PodReadyToStartContainers", is_true, _over_at(life) or life.accepted_at)
+def _ready_to_start(state: PodState, phase: str) -> _Found:
+    """True from the first start until the pod is over: its cgroups and volumes are there."""
+    is_true = phase not in (SUCCEEDED, FAILED) and any(
+        record.has_begun for record in state.containers.values()
+    )
+    return _Found("PodReadyToStartContainers", is_true, _over_at(state) or state.accepted_at)
 
 
-def _initialized(pod: Pod, life: PodState, phase: str) -> _Found:
-    current = current_init_container(pod, life)
+def _initialized(pod: Pod, state: PodState, phase: str) -> _Found:
+    current = current_init_container(pod, state)
     if current is not None:
         names = " ".join(each.name for each in pod.spec.init_containers[current:])
         message = f"containers with incomplete status: [{names}]"
-        return _Found("Initialized", False, life.accepted_at, "ContainersNotInitialized", message)
-    passed = [_passed_at(each, life.container(each.name)) for each in pod.spec.init_containers]
-    since = max(passed, default=0.0) or life.accepted_at
+        return _Found("Initialized", False, state.accepted_at, "ContainersNotInitialized", message)
+    passed = [_passed_at(each, state.container(each.name)) for each in pod.spec.init_containers]
+    since = max(passed, default=0.0) or state.accepted_at
     return _Found("Initialized", True, since, "PodCompleted" if phase == SUCCEEDED else "")
 
 
-def _disruption(verdict: TerminalStatus) -> _Found:
-    return _Found(DISRUPTION_TARGET, True, verdict.at, TERMINATED_BY_NODE, verdict.message)
+def _disruption(terminal: TerminalStatus) -> _Found:
+    return _Found(DISRUPTION_TARGET, True, terminal.at, TERMINATED_BY_NODE, terminal.message)
 
 
-def _passed_at(container: Container, it: ContainerRecord) -> float:
+def _passed_at(container: Container, record: ContainerRecord) -> float:
     if not container.is_sidecar:
-        return it.ended.finished_at if it.ended is not None else 0.0
-    is_first = it.attempt == it.attempts_before + 1
-    return it.started_at or 0.0 if is_first else 0.0  # later attempts say nothing of the first
+        return record.ended.finished_at if record.ended is not None else 0.0
+    is_first = record.attempt == record.attempts_before + 1
+    return record.started_at or 0.0 if is_first else 0.0  # the time of the first start is not known any more
 
 
-def _ready(pod: Pod, life: PodState, phase: str) -> _Found:
+def _ready(pod: Pod, state: PodState, phase: str) -> _Found:
     kind = "ContainersReady"
     if phase in (SUCCEEDED, FAILED):
         reason = "PodCompleted" if phase == SUCCEEDED else "PodFailed"
-        return _Found(kind, False, _over_at(life) or life.accepted_at, reason)
+        return _Found(kind, False, _over_at(state) or state.accepted_at, reason)
     counted = [
-        (each.name, life.container(each.name))
+        (each.name, state.container(each.name))
         for each in pod.spec.every_container
         if each in pod.spec.containers or each.is_sidecar
     ]
-    unready = [(name, it) for name, it in counted if not (it.is_running and it.is_ready)]
+    unready = [(name, record) for name, record in counted if not (record.is_running and record.is_ready)]
     if not unready:
-        return _Found(kind, True, max(it.ready_changed_at for _, it in counted))
+        return _Found(kind, True, max(record.ready_changed_at for _, record in counted))
     names = " ".join(name for name, _ in unready)
-    since = min(it.ready_changed_at for _, it in unready) or life.accepted_at
+    since = min(record.ready_changed_at for _, record in unready) or state.accepted_at
     return _Found(kind, False, since, "ContainersNotReady", f"containers with unready status: [{names}]")
 
 
-def _over_at(life: PodState) -> float:
-    """When the last of its containers ended; 0 while one runs, or none ever has."""
-    if life.is_alive:
+def _over_at(state: PodState) -> float:
+    """When the last of its containers ended; 0 if one still runs, or if none ever ran."""
+    if state.is_alive:
         return 0.0
-    return max((it.ended.finished_at for it in life.containers.values() if it.ended), default=0.0)
+    return max(
+        (record.ended.finished_at for record in state.containers.values() if record.ended), default=0.0
+    )

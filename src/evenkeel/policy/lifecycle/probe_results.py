@@ -1,8 +1,8 @@
-"""What the results of a probe come to, and when it is asked next: kubelet's counting, without asking anybody.
+"""Probe results: what they mean for the container, and when the next probe is due. The counting is kubelet's.
 
-A container has up to three probes. The startup probe goes first and holds the others back until it has passed once;
-then liveness and readiness are asked for as long as the container runs. Liveness and startup that fail are the end of
-the container's attempt, and the next attempt begins to count anew.
+A container has up to three probes. The startup probe runs first; liveness and readiness wait until it has passed once,
+and then run as long as the container. A failed liveness or startup probe ends the attempt of the container, and the
+next attempt counts from zero.
 """
 
 from enum import StrEnum
@@ -17,8 +17,8 @@ class ProbeKind(StrEnum):
     READINESS = "readiness"
 
 
-class ProbeVerdict(StrEnum):
-    """What a probe says of the container, after counting."""
+class ProbeOutcome(StrEnum):
+    """The state of a probe after its thresholds are applied."""
 
     UNKNOWN = "unknown"
     PASSED = "passed"
@@ -26,24 +26,25 @@ class ProbeVerdict(StrEnum):
 
 
 class ProbeState(NamedTuple):
-    """`last` is the last result and `run` how often it came in a row; `verdict` changes with the thresholds alone."""
+    """`last` is the last result and `run` is how often it came in a row. `outcome` changes only when a threshold is
+    reached."""
 
-    verdict: ProbeVerdict = ProbeVerdict.UNKNOWN
+    outcome: ProbeOutcome = ProbeOutcome.UNKNOWN
     last: bool | None = None
     run: int = 0
-    is_done: bool = False  # nothing more is to be asked in this attempt
+    is_done: bool = False  # no more probes in this attempt
     next_at: float = 0.0
 
 
 def first_state(
     kind: ProbeKind, probe: Probe, started_at: float, now: float, jitter: float = 0.0
 ) -> ProbeState:
-    """Before the first result: liveness counts as passed; of the others nothing is known, so that the first verdict is
-    news, also of a container that was ready before the agent was started again. `jitter`, from 0 to 1, is the part of a
-    period that the first probe is put off by, so that an agent which starts does not ask everybody at once."""
-    verdict = ProbeVerdict.PASSED if kind is ProbeKind.LIVENESS else ProbeVerdict.UNKNOWN
+    """The state before the first result. Liveness counts as passed. The others are unknown, so that their first outcome
+    is a change, even of a container that was ready before the agent was restarted. `jitter` (0 to 1) delays the first
+    probe by a part of a period, so that a starting agent does not probe all containers at once."""
+    outcome = ProbeOutcome.PASSED if kind is ProbeKind.LIVENESS else ProbeOutcome.UNKNOWN
     begin = max(now, started_at + probe.initial_delay_seconds)
-    return ProbeState(verdict, next_at=begin + jitter * period_seconds(probe))
+    return ProbeState(outcome, next_at=begin + jitter * period_seconds(probe))
 
 
 def after_result(
@@ -54,19 +55,19 @@ def after_result(
     state = state._replace(last=is_success, run=run, next_at=now + period_seconds(probe))
     if run < max(threshold, 1):
         return state
-    verdict = ProbeVerdict.PASSED if is_success else ProbeVerdict.FAILED
-    # A startup probe has done its work once it has passed; a failure of it or of liveness ends the attempt.
+    outcome = ProbeOutcome.PASSED if is_success else ProbeOutcome.FAILED
+    # A startup probe that has passed is not needed any more. If it or liveness fails, the attempt ends.
     is_done = kind is ProbeKind.STARTUP or (kind is ProbeKind.LIVENESS and not is_success)
-    return state._replace(verdict=verdict, is_done=is_done)
+    return state._replace(outcome=outcome, is_done=is_done)
 
 
 def after_no_result(probe: Probe, state: ProbeState, now: float) -> ProbeState:
-    """Asking itself went wrong, which says nothing of the container."""
+    """The probe itself could not be run. This says nothing about the container."""
     return state._replace(next_at=now + period_seconds(probe))
 
 
 def due_probes(container: Container, *, is_started: bool) -> tuple[tuple[ProbeKind, Probe], ...]:
-    """The probes to ask now: the startup probe until it has passed, then the others."""
+    """The probes that run now: the startup probe until it has passed, then the others."""
     kinds = (
         ((ProbeKind.LIVENESS, container.liveness_probe), (ProbeKind.READINESS, container.readiness_probe))
         if is_started

@@ -1,7 +1,7 @@
-"""What it takes to make one version of a pod into another: nothing, new amounts in place, or a new pod.
+"""Resize: how one version of a pod becomes another. Nothing changes, the amounts change in place, or a new pod is made.
 
-In place go the cpu and memory of containers that run on, and what only describes the pod (labels, annotations), as long
-as the pod keeps its class: another class is another branch of the tree. Everything else is a new pod.
+In place: cpu and memory of containers that keep running, labels and annotations. The pod must keep its QoS class,
+because another class is another branch of the cgroup tree. Everything else needs a new pod.
 """
 
 from enum import StrEnum
@@ -24,15 +24,13 @@ class Change(StrEnum):
 
 class Resize(NamedTuple):
     kind: Change
-    restart: tuple[
-        str, ...
-    ] = ()  # containers whose resizePolicy asks for a restart, of those whose amounts change
-    why: str = ""  # it takes a new pod, in words
+    restart: tuple[str, ...] = ()  # containers whose amounts change and whose resizePolicy asks for a restart
+    why: str = ""  # why a new pod is needed
 
 
 def resize(before: Pod, after: Pod, profile: Profile = Profile.DOCUMENTS) -> Resize:
-    """From `before` to `after`, two pods of one name, both with their defaults. What the node gave the pod (UID, times,
-    status) does not count."""
+    """How `before` becomes `after`: two pods of one name, both with their defaults. What the node sets (UID, times,
+    status) is not compared."""
     if _without_amounts(before) != _without_amounts(after):
         return Resize(Change.REPLACE, why="more than its cpu and memory has changed")
     own_before, own_after = before.spec.resources, after.spec.resources
@@ -68,7 +66,7 @@ def _without_amounts(pod: Pod) -> object:
 
 
 def _bare(container: Container) -> Container:
-    # How a resize is to be done is no part of what runs.
+    # The resize policy is not part of what runs.
     return container._replace(resources=NOTHING_REQUIRED, resize_policy=())
 
 
@@ -77,7 +75,7 @@ def _init_pairs(before: Pod, after: Pod) -> list[tuple[Container, Container]]:
 
 
 def _differ(before: ResourceRequirements, after: ResourceRequirements) -> set[str]:
-    """The resources of which the request or the limit differs."""
+    """The resources whose request or limit differs."""
     return {
         name
         for old, new in zip(before, after, strict=True)
