@@ -48,13 +48,13 @@ spec:
 def figures() -> Iterator[Figure]:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    with tempfile.TemporaryDirectory() as directory, cgroups() as (driver, planner, moments):
+    with tempfile.TemporaryDirectory() as directory, cgroups() as (driver, planner, planned_pods):
         program = str(compiled("cgroup_reference", directory))
-        tree = planner.tree(moments)
+        tree = planner.tree(planned_pods)
         yield making(driver, tree, program)
         yield statistics(driver, tree, program)
         yield reconciling(driver, tree, program)
-        yield starting(driver, planner, moments, program)
+        yield starting(driver, planner, planned_pods, program)
 
 
 @contextmanager
@@ -130,16 +130,18 @@ def reconciling(driver: CgroupfsDriver, tree: Tree, program: str) -> Figure:
     return against("110 unchanged pods reconciled", ours, references, "ms CPU", value_at_most(10))
 
 
-def starting(driver: CgroupfsDriver, planner: Planner, moments: list[PlannedPod], program: str) -> Figure:
+def starting(
+    driver: CgroupfsDriver, planner: Planner, planned_pods: list[PlannedPod], program: str
+) -> Figure:
     """The last pod comes when all the others are there: what it costs beyond its own directories and files."""
-    every, others = planner.tree(moments), planner.tree(moments[:-1])
+    every, others = planner.tree(planned_pods), planner.tree(planned_pods[:-1])
     report = reconcile(driver, every)
     back = reconcile_changed(driver, every, others, last=report)
     ours, references = [], []
     for _ in range(ROUNDS):
-        before = planner.tree(moments[:-1])
+        before = planner.tree(planned_pods[:-1])
         start = process_time()
-        after = planner.tree(moments)
+        after = planner.tree(planned_pods)
         report = reconcile_changed(driver, before, after, last=back)
         ours.append((process_time() - start) * 1000)
         assert not report.failures, report.failures[0]
@@ -152,7 +154,7 @@ def starting(driver: CgroupfsDriver, planner: Planner, moments: list[PlannedPod]
         reconcile_changed(driver, after, before, last=report)
     more = [mine - bare for mine, bare in zip(ours, references, strict=True)]
     return against(
-        f"one pod more beside {len(moments) - 1}", more, references, "ms CPU more", value_at_most(3)
+        f"one pod more beside {len(planned_pods) - 1}", more, references, "ms CPU more", value_at_most(3)
     )
 
 

@@ -35,18 +35,18 @@ spec:
 
 def figures() -> Iterator[Figure]:
     pod = read_manifests(_POD, "bench").or_raise().pods[0]
-    moments = [
+    planned_pods = [
         PlannedPod(pod._replace(metadata=pod.metadata._replace(name=f"web-{i}", uid=f"uid-{i}")))
         for i in range(PODS)
     ]
     for profile in ("documents", "kubernetes"):
         node = node_view(NodeCapacity(256_000, 1 << 42), KubeletConfiguration(profile=profile))
-        tree = plan(node, moments)
+        tree = plan(node, planned_pods)
         settings = sum(len(cgroup.settings) for cgroup in tree.cgroups)
         observed = as_observed(tree)
         planned, compared, bare = [], [], []
         for _ in range(_ROUNDS):
-            planned.append(_milliseconds(partial(plan, node, moments)))
+            planned.append(_milliseconds(partial(plan, node, planned_pods)))
             compared.append(_milliseconds(partial(diff, tree, observed)))
             bare.append(_milliseconds(partial(_bare_settings, settings)))
         yield against(f"plan of {PODS} pods, {profile}", planned, bare, "ms", value_at_most(100))

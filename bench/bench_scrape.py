@@ -44,11 +44,11 @@ class _Disk:
 def figures() -> Iterator[Figure]:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    with tempfile.TemporaryDirectory() as directory, cgroups() as (driver, planner, moments):
+    with tempfile.TemporaryDirectory() as directory, cgroups() as (driver, planner, planned_pods):
         program = str(compiled("cgroup_reference", directory))
-        tree = planner.tree(moments)
+        tree = planner.tree(planned_pods)
         applied(driver, tree)
-        pods = tuple(_running(moment.pod) for moment in moments)
+        pods = tuple(_running(planned.pod) for planned in planned_pods)
         node = node_view(parse_node("64Gi,16cpu"), KubeletConfiguration())
         with closing(SweepThread(node, lambda: driver, _Disk())) as sweeping:
 

@@ -156,7 +156,7 @@ pods = valid_pods()
 
 
 @st.composite
-def moments(draw: st.DrawFn, profile: Profile = Profile.DOCUMENTS, most: int = 4) -> list[PlannedPod]:
+def planned_pods(draw: st.DrawFn, profile: Profile = Profile.DOCUMENTS, most: int = 4) -> list[PlannedPod]:
     """Some pods of one node, each running or at one of its init containers."""
     found = []
     for name in draw(st.lists(st.sampled_from("abcdef"), unique=True, max_size=most)):

@@ -14,7 +14,7 @@ from evenkeel.cgroup.reconfigure import restoring
 from evenkeel.cgroup.tree import Cgroup, Kind, Naming, Setting, Tree, Version
 from evenkeel.policy.exclusive_cores import assign_on
 from evenkeel.policy.provision import PlannedPod
-from tests.strategies import as_observed, container, moments, node, nodes, pod
+from tests.strategies import as_observed, container, node, nodes, planned_pods, pod
 
 PAGE = 4096
 LIMITS = ("memory.max", "memory.high", "memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "pids.max")
@@ -150,7 +150,7 @@ views = nodes.map(lambda view: view._replace(config=view.config._replace(cgroup_
 @st.composite
 def trees(draw, version, view=None):
     view = draw(views) if view is None else view
-    return plan(view, draw(moments(view.profile, most=3)), version)
+    return plan(view, draw(planned_pods(view.profile, most=3)), version)
 
 
 @pytest.mark.req("A4", "C1", "D3", "D5")
@@ -189,7 +189,7 @@ def is_as_wanted(kernel, new):
 @given(st.data(), st.sampled_from(list(Version)), st.sampled_from(list(Naming)))
 def test_there_is_nothing_to_do_where_the_plan_is_what_the_kernel_has(data, version, naming):
     view = data.draw(nodes)
-    found = plan(view, data.draw(moments(view.profile, most=3)), version, naming)
+    found = plan(view, data.draw(planned_pods(view.profile, most=3)), version, naming)
     assert diff(found, as_observed(found)) == ()
 
 

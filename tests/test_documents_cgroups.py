@@ -11,7 +11,7 @@ from evenkeel.cgroup.plan import plan
 from evenkeel.cgroup.tree import Version
 from evenkeel.policy.kernel_amounts import pod_own_bytes
 from evenkeel.policy.provision import PlannedPod
-from tests.strategies import GIB, MIB, asks, container, moments, node, nodes, planned, pod, sidecar
+from tests.strategies import GIB, MIB, asks, container, node, nodes, planned, planned_pods, pod, sidecar
 
 BOTH = {"cpu": "1", "memory": "1Gi"}
 GUARANTEED = pod(container(BOTH, BOTH), name="g")
@@ -20,9 +20,9 @@ BEST_EFFORT = pod(container(), name="n")
 POD = "burstable/podb"
 
 
-def reason(view, pod_or_moment, path, file, version=Version.V2):
-    moment = pod_or_moment if isinstance(pod_or_moment, PlannedPod) else PlannedPod(pod_or_moment)
-    for cgroup in plan(view, [moment], version).cgroups:
+def reason(view, pod_or_planned, path, file, version=Version.V2):
+    planned_pod = pod_or_planned if isinstance(pod_or_planned, PlannedPod) else PlannedPod(pod_or_planned)
+    for cgroup in plan(view, [planned_pod], version).cgroups:
         if cgroup.path.endswith(path):
             for setting in cgroup.settings:
                 if setting.file == file:
@@ -346,8 +346,8 @@ def test_a_container_is_killed_whole_unless_the_node_or_the_container_says_other
 
 
 def limits_of(some, view=None, version=Version.V2, path=None, init=None):
-    moment = PlannedPod(default_pod(some, Profile.DOCUMENTS), init)
-    found = planned(view or node(), moment, version=version)
+    planned_pod = PlannedPod(default_pod(some, Profile.DOCUMENTS), init)
+    found = planned(view or node(), planned_pod, version=version)
     files = found[path or next(each for each in found if each.endswith(f"pod{some.metadata.uid}"))]
     if version == Version.V1:
         return files["cpu.cfs_quota_us"], files["memory.limit_in_bytes"]
@@ -391,8 +391,8 @@ def test_a_pods_limit_leaves_room_beside_what_its_containers_request(version):
 
 @pytest.mark.req("A5")
 def test_the_room_in_a_pods_limit_is_told():
-    moment = PlannedPod(default_pod(GUARANTEED, Profile.DOCUMENTS))
-    assert reason(node(), moment, "/kubepods/podg", "memory.max") == (
+    planned_pod = PlannedPod(default_pod(GUARANTEED, Profile.DOCUMENTS))
+    assert reason(node(), planned_pod, "/kubepods/podg", "memory.max") == (
         "D2",
         "limits of its containers 1Gi, and 1120Ki that the pod itself may need (A5)",
     )
@@ -425,8 +425,8 @@ def test_a_pods_own_limit_waits_for_its_init_containers():
     assert limits_of(some)[1] == str(4 * GIB)
     unlimited = pod(limited, init=(container(name="i"),), own=asks(limits={"memory": "4Gi"}), name="b")
     assert limits_of(unlimited, init=0)[1] == "max"
-    moment = PlannedPod(default_pod(unlimited, Profile.DOCUMENTS), 0)
-    assert reason(node(), moment, POD, "memory.max") == (
+    planned_pod = PlannedPod(default_pod(unlimited, Profile.DOCUMENTS), 0)
+    assert reason(node(), planned_pod, POD, "memory.max") == (
         "D2",
         "a container has no limit; the pod's own limit is set when its init containers are done (D3)",
     )
@@ -523,7 +523,7 @@ def child_sums(found):
 
 @pytest.mark.req("C1")
 @settings(max_examples=50)
-@given(documents_nodes, moments())
+@given(documents_nodes, planned_pods())
 def test_no_children_are_protected_by_more_than_their_parent(view, some):
     tree = plan(view, some)
     found = {cgroup.path: {s.file: s.value for s in cgroup.settings} for cgroup in tree.cgroups}
@@ -533,7 +533,7 @@ def test_no_children_are_protected_by_more_than_their_parent(view, some):
 
 @pytest.mark.req("C2", "C3")
 @settings(max_examples=50)
-@given(documents_nodes, moments())
+@given(documents_nodes, planned_pods())
 def test_min_high_and_max_of_a_container_are_in_order(view, some):
     for cgroup in plan(view, some).cgroups:
         high, least, most = (cgroup.value(f"memory.{name}") for name in ("high", "min", "max"))
@@ -544,7 +544,7 @@ def test_min_high_and_max_of_a_container_are_in_order(view, some):
 
 @pytest.mark.req("A4", "D1")
 @settings(max_examples=50)
-@given(documents_nodes, moments(), st.sampled_from(list(Version)))
+@given(documents_nodes, planned_pods(), st.sampled_from(list(Version)))
 def test_no_container_is_allowed_more_than_its_pod(view, some, version):
     tree = plan(view, some, version)
     by_path = {cgroup.path: cgroup for cgroup in tree.cgroups}

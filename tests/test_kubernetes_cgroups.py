@@ -90,9 +90,9 @@ def test_kubelet_adds_overhead_to_a_pods_limit():
 @pytest.mark.req("A23")
 def test_cores_of_its_own_need_no_quota_unless_the_gate_is_off():
     def files(**config):
-        moment = PlannedPod(GUARANTEED, None, {"c": (2, 3)}, (0, 1))
+        planned_pod = PlannedPod(GUARANTEED, None, {"c": (2, 3)}, (0, 1))
         other = PlannedPod(BURSTABLE, None, {}, (0, 1))
-        found = planned(kubelet(**config), moment, other)
+        found = planned(kubelet(**config), planned_pod, other)
         assert found[f"{POD}/c"]["cpuset.cpus"] == "0-1"
         return found["podg"]["cpu.max"], found["podg/c"]["cpu.max"], found["podg/c"]["cpuset.cpus"]
 

@@ -12,7 +12,7 @@ from evenkeel.cgroup.reconfigure import restoring
 from evenkeel.cgroup.tree import Kind, Naming, Version
 from evenkeel.errors import EvenkeelError
 from evenkeel.policy.provision import PlannedPod
-from tests.strategies import container, moments, node, nodes, pod, sidecar
+from tests.strategies import container, node, nodes, planned_pods, pod, sidecar
 
 BOTH = {"cpu": "1", "memory": "1Gi"}
 PODS = (
@@ -105,8 +105,8 @@ def test_a_container_carries_its_pod_and_its_classes():
 )
 def test_the_containers_there_are_those_of_the_moment(init, names):
     starting = (sidecar(name="s"), container(name="i"), container(name="j"), sidecar(name="t"))
-    moment = PlannedPod(pod(container(), init=starting), init)
-    assert [each.name for each in present_containers(moment)] == names
+    planned_pod = PlannedPod(pod(container(), init=starting), init)
+    assert [each.name for each in present_containers(planned_pod)] == names
 
 
 @pytest.mark.parametrize("uid", ["a/b", "..", "a_b", "", "x" * 300])
@@ -126,7 +126,7 @@ versions, namings = st.sampled_from(list(Version)), st.sampled_from(list(Naming)
 @settings(max_examples=50)
 @given(st.data(), nodes, versions, namings)
 def test_planning_twice_gives_equal_trees(data, view, version, naming):
-    some = data.draw(moments(view.profile))
+    some = data.draw(planned_pods(view.profile))
     assert plan(view, some, version, naming) == plan(view, some, version, naming)
 
 
@@ -134,7 +134,7 @@ def test_planning_twice_gives_equal_trees(data, view, version, naming):
 @settings(max_examples=50)
 @given(st.data(), nodes, versions, namings)
 def test_parents_come_before_children_and_every_setting_has_a_rule_and_a_reason(data, view, version, naming):
-    some = plan(view, data.draw(moments(view.profile)), version, naming)
+    some = plan(view, data.draw(planned_pods(view.profile)), version, naming)
     seen = {""}
     for cgroup in some.cgroups:
         assert cgroup.path not in seen
@@ -160,7 +160,7 @@ def test_parents_come_before_children_and_every_setting_has_a_rule_and_a_reason(
 @settings(max_examples=50)
 @given(st.data(), nodes, versions)
 def test_every_value_is_one_that_the_kernel_takes(data, view, version):
-    for cgroup in plan(view, data.draw(moments(view.profile)), version).cgroups:
+    for cgroup in plan(view, data.draw(planned_pods(view.profile)), version).cgroups:
         for file, value, *_ in cgroup.settings:
             if file == "cpu.max":
                 quota, period = value.split()

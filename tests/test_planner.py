@@ -6,14 +6,14 @@ from hypothesis import strategies as st
 from evenkeel.cgroup.plan import Planner, plan
 from evenkeel.cgroup.tree import Naming, Version
 from evenkeel.policy.provision import PlannedPod
-from tests.strategies import container, moments, node, nodes, pod
+from tests.strategies import container, node, nodes, planned_pods, pod
 
 
 @settings(max_examples=50)
 @given(st.data(), nodes, st.sampled_from(list(Version)), st.sampled_from(list(Naming)))
 def test_every_tree_is_the_one_that_plan_makes(data, view, version, naming):
     planner = Planner(view, version, naming)
-    for some in data.draw(st.lists(moments(view.profile), min_size=1, max_size=4)):
+    for some in data.draw(st.lists(planned_pods(view.profile), min_size=1, max_size=4)):
         assert planner.tree(some) == plan(view, some, version, naming)
 
 

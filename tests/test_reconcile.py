@@ -17,7 +17,7 @@ from evenkeel.cgroup.plan import Planner, plan
 from evenkeel.cgroup.reconcile import Report, reconcile, reconcile_changed, survey
 from evenkeel.cgroup.supported import fit
 from evenkeel.cgroup.tree import Cgroup, Kind, Naming, Setting, Tree, Version
-from tests.strategies import moments, nodes
+from tests.strategies import nodes, planned_pods
 
 Refuse = Callable[[str, str, str], CgroupError | None]
 
@@ -506,7 +506,7 @@ def test_what_a_change_could_not_do_is_done_by_the_next_pass_and_not_called_drif
     assert third.repairs == ()
 
 
-@given(nodes, st.lists(moments(), min_size=1, max_size=4), st.sampled_from(list(Version)))
+@given(nodes, st.lists(planned_pods(), min_size=1, max_size=4), st.sampled_from(list(Version)))
 def test_any_sequence_of_changes_ends_as_whole_passes_would(node, sequence, version: Version):
     kernel, planner = Kernel(version), Planner(node, version)
     before = planner.tree([])
@@ -519,7 +519,7 @@ def test_any_sequence_of_changes_ends_as_whole_passes_would(node, sequence, vers
         before = after
 
 
-@given(st.lists(st.tuples(nodes, moments()), min_size=1, max_size=4), st.sampled_from(list(Version)))
+@given(st.lists(st.tuples(nodes, planned_pods()), min_size=1, max_size=4), st.sampled_from(list(Version)))
 def test_after_any_sequence_of_plans_the_kernel_is_as_the_last_one_says(plans, version: Version):
     kernel = Kernel(version)
     last: Report | None = None

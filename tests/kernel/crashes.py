@@ -176,8 +176,10 @@ class Story:
         node = node_view(parse_node(NODE), config)
         driver = driver_for(detect(), config)
         try:
-            moments = [PlannedPod(_pod(one), placed=self.up.placed(one["metadata"]["name"])) for one in pods]
-            tree = plan(node, moments, driver.version, driver.naming)
+            planned_pods = [
+                PlannedPod(_pod(one), placed=self.up.placed(one["metadata"]["name"])) for one in pods
+            ]
+            tree = plan(node, planned_pods, driver.version, driver.naming)
             steps = survey(driver, tree).steps
         finally:
             driver.close()

@@ -75,8 +75,8 @@ def planned(
     """The plan for pods in the cgroup of a test, on a node of two CPUs."""
     full = defaulted(KubeletConfiguration(cgroup_root=path_of(cgroup), **config))
     node = node_view(NodeCapacity(2000, memory_bytes, 100 * GIB, pids=400), full)
-    moments = [
-        moment._replace(pod=default_pod(moment.pod, node.profile))
-        for moment in (pod if isinstance(pod, PlannedPod) else PlannedPod(pod) for pod in pods)
+    planned_pods = [
+        planned_pod._replace(pod=default_pod(planned_pod.pod, node.profile))
+        for planned_pod in (pod if isinstance(pod, PlannedPod) else PlannedPod(pod) for pod in pods)
     ]
-    return plan(node, moments, driver.version)
+    return plan(node, planned_pods, driver.version)

@@ -74,7 +74,7 @@ class SmallNode:
         verdicts = admit(reading.pods, node.allocatable, node.profile)
         assert not [verdict for verdict in verdicts if verdict.refusal]
         cores = assign_on(node, reading.pods)
-        moments = [
+        planned_pods = [
             PlannedPod(
                 pod,
                 _index(pod.spec.init_containers, init),
@@ -83,7 +83,7 @@ class SmallNode:
             )
             for pod in reading.pods
         ]
-        tree = plan(node, moments, self._driver.version)
+        tree = plan(node, planned_pods, self._driver.version)
         report = reconcile(self._driver, tree)
         assert not report.failures, [str(error) for error in report.failures]
         assert not report.skipped

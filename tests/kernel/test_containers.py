@@ -66,13 +66,13 @@ def not_as_planned(agent: Up, *names: str) -> tuple[object, ...]:
     """What would have to be written for the kernel to be as the plan of these pods."""
     root = f"/{agent.root.paths()[0].name}"
     config = KubeletConfiguration(cgroup_root=root, eviction_hard={})
-    moments = []
+    planned_pods = []
     for name in names:
         (one,) = read_manifests(json.dumps({**agent.pod(name), "status": {}}), "agent").or_raise().pods
-        moments.append(PlannedPod(one, placed=agent.placed(name)))
+        planned_pods.append(PlannedPod(one, placed=agent.placed(name)))
     driver = driver_for(detect(), config)
     try:
-        tree = plan(node_view(parse_node(NODE), config), moments, driver.version, driver.naming)
+        tree = plan(node_view(parse_node(NODE), config), planned_pods, driver.version, driver.naming)
         return survey(driver, tree).steps
     finally:
         driver.close()

@@ -27,7 +27,7 @@ from tests.kernel.cgroups import Cgroup
 from tests.kernel.drivers import made_driver, path_of, placed, planned
 from tests.kernel.live_tree import cgroups_below
 from tests.kernel.processes import Spawn
-from tests.strategies import container, moments, nodes, pod
+from tests.strategies import container, nodes, planned_pods, pod
 
 MIB = 1 << 20
 # Under systemd these cgroups would be made behind its back: its own driver has tests of its own.
@@ -539,7 +539,9 @@ def is_too_small_for_v1(tree: Tree) -> bool:
     deadline=None,
     derandomize=True,
 )
-@given(plans=st.lists(st.tuples(nodes, moments(most=3)), min_size=1, max_size=3), is_partly=st.booleans())
+@given(
+    plans=st.lists(st.tuples(nodes, planned_pods(most=3)), min_size=1, max_size=3), is_partly=st.booleans()
+)
 def test_any_sequence_of_plans_ends_with_the_kernel_as_the_last_one_says(
     driver: CgroupfsDriver, cgroup_root: Cgroup, plans: list[tuple[Any, list[PlannedPod]]], is_partly: bool
 ):

@@ -42,13 +42,13 @@ INFRASTRUCTURE = "pod.infrastructure"
 
 def plan(
     node: NodeView,
-    moments: Sequence[PlannedPod],
+    planned_pods: Sequence[PlannedPod],
     version: Version = Version.V2,
     naming: Naming = Naming.CGROUPFS,
 ) -> Tree:
-    """The tree for `moments`, the admitted pods in order of admission."""
+    """The tree for `planned_pods`, the admitted pods in order of admission."""
     builder = TreeBuilder(node, version, naming)
-    return builder.tree([builder.pod(moment) for moment in moments])
+    return builder.tree([builder.pod(planned) for planned in planned_pods])
 
 
 class PodCgroups(NamedTuple):
@@ -81,11 +81,11 @@ class TreeBuilder:
                 kernel_amounts.weight_quadratic,
             )
 
-    def pod(self, moment: PlannedPod) -> PodCgroups:
-        facts = pod_facts(moment, self._node.profile)
+    def pod(self, planned: PlannedPod) -> PodCgroups:
+        facts = pod_facts(planned, self._node.profile)
         parent = names.branch(self._root, facts.qos) if self._per_qos else self._root
         name = names.child(parent, f"{names.POD_PREFIX}{facts.pod.metadata.uid}")
-        containers = tuple(present_containers(moment))
+        containers = tuple(present_containers(planned))
         children: list[tuple[Container | None, Provision]] = [
             (None, self._policy.infrastructure_provision(self._node, facts.pod)),
             *((one, self._policy.container_provision(self._node, facts, one)) for one in containers),
@@ -185,7 +185,7 @@ class TreeBuilder:
         provision = self._policy.pod_provision(self._node, facts, min_bytes)
         key, qos, path = facts.pod.key, str(facts.qos), self._path(name)
         of_pod = settings(self._version, provision, self._weight)
-        placed = None if facts.moment.placed is None else dict(facts.moment.placed)
+        placed = None if facts.planned.placed is None else dict(facts.planned.placed)
         yield Cgroup(path, Kind.POD, of_pod, pod=key, qos=qos, holds_only_ours=placed is None)
         for container, of_child in children:
             child = container.name if container else INFRASTRUCTURE
@@ -234,16 +234,16 @@ def _cpu_request(facts: PodFacts) -> int:
     return facts.requests.get(CPU, ZERO).milli
 
 
-def present_containers(moment: PlannedPod) -> Iterator[Container]:
+def present_containers(planned: PlannedPod) -> Iterator[Container]:
     """The containers that are there at this moment: while init container i runs, it and the sidecars before it; after
     the last, the sidecars and the containers."""
-    spec = moment.pod.spec
+    spec = planned.pod.spec
     for index, container in enumerate(spec.init_containers):
-        is_now = index == moment.init_container
-        is_started = moment.init_container is None or index < moment.init_container
+        is_now = index == planned.init_container
+        is_started = planned.init_container is None or index < planned.init_container
         if is_now or (container.is_sidecar and is_started):
             yield container
-    if not moment.is_starting:
+    if not planned.is_starting:
         yield from spec.containers
 
 
@@ -257,14 +257,14 @@ class Planner:
         self._builder = TreeBuilder(node, version, naming)
         self._pods: dict[str, PodCgroups] = {}
 
-    def tree(self, moments: Sequence[PlannedPod]) -> Tree:
-        """The tree for `moments`, the admitted pods in order of admission."""
-        pods = [self._pod(moment) for moment in moments]
+    def tree(self, planned_pods: Sequence[PlannedPod]) -> Tree:
+        """The tree for `planned_pods`, the admitted pods in order of admission."""
+        pods = [self._pod(planned) for planned in planned_pods]
         self._pods = {pod.facts.pod.metadata.uid: pod for pod in pods}
         return self._builder.tree(pods)
 
-    def _pod(self, moment: PlannedPod) -> PodCgroups:
-        known = self._pods.get(moment.pod.metadata.uid)
-        if known is not None and (known.facts.moment is moment or known.facts.moment == moment):
+    def _pod(self, planned: PlannedPod) -> PodCgroups:
+        known = self._pods.get(planned.pod.metadata.uid)
+        if known is not None and (known.facts.planned is planned or known.facts.planned == planned):
             return known
-        return self._builder.pod(moment)
+        return self._builder.pod(planned)

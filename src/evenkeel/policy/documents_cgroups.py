@@ -25,7 +25,7 @@ _NO_BURST = Amount(0, "A23", "no burst")
 def container_provision(node: NodeView, facts: PodFacts, container: Container) -> Provision:
     pod = facts.pod
     request, limit = container.resources.requests, container.resources.limits
-    exclusive = facts.moment.exclusive_cpus.get(container.name)
+    exclusive = facts.planned.exclusive_cpus.get(container.name)
     quota, burst = _container_quota(node, limit.get(CPU, ZERO).milli, is_exclusive=exclusive is not None)
     swap = _swap_max(node, container)
     memory_request, memory_limit = request.get(MEMORY, ZERO).value, limit.get(MEMORY, ZERO).value
@@ -33,7 +33,7 @@ def container_provision(node: NodeView, facts: PodFacts, container: Container) -
         cpu_shares=_shares(request.get(CPU, ZERO).milli, "requests"),
         cpu_quota=quota,
         cpu_burst_us=burst,
-        cpus=_cpus(exclusive, facts.moment.shared_cpus),
+        cpus=_cpus(exclusive, facts.planned.shared_cpus),
         memory_min=_memory_min(node, memory_request, "request"),
         memory_high=_memory_high(node, memory_request, memory_limit),
         memory_max=_limit(memory_limit, "C3", "limit"),
@@ -189,7 +189,7 @@ def _pod_quota(node: NodeView, facts: PodFacts) -> Quota:
         return Quota(NO_LIMIT, period, limit.rule, limit.reason)
     if not node.config.cpu_cfs_quota:
         return Quota(NO_LIMIT, period, "E10", "cpuCFSQuota is off")
-    if facts.moment.exclusive_cpus:
+    if facts.planned.exclusive_cpus:
         return Quota(NO_LIMIT, period, "A23", "a container has cores of its own")
     return Quota(kernel_amounts.quota_us(limit.value, period), period, limit.rule, limit.reason)
 
@@ -218,7 +218,7 @@ def _pod_limit(facts: PodFacts, resource: str) -> Amount:
     """D1–D3: the pod-level limit once init containers are done; else the sum, if every container has a limit."""
     pod = facts.pod
     of_pod = pod.spec.resources.limits.get(resource) if pod.spec.resources is not None else None
-    if of_pod and not facts.moment.awaits_init and facts.qos != QoSClass.GUARANTEED:  # D7
+    if of_pod and not facts.planned.awaits_init and facts.qos != QoSClass.GUARANTEED:  # D7
         value, text = _measured(of_pod, resource)
         return Amount(value, "D1", f"the pod's own limit {text}, shared by its containers")
     waiting = "; the pod's own limit is set when its init containers are done (D3)" if of_pod else ""

@@ -59,7 +59,7 @@ class ContainerConfig(NamedTuple):
 
 def container_provision(node: NodeView, facts: PodFacts, container: Container) -> Provision:
     config = container_config(facts.pod, container, node.kubelet, facts.qos)
-    exclusive = facts.moment.exclusive_cpus.get(container.name)
+    exclusive = facts.planned.exclusive_cpus.get(container.name)
     is_exempt = exclusive is not None and node.config.feature("DisableCPUQuotaWithExclusiveCPUs")
     unlimited = not config.cpu_quota_us or is_exempt
     quota = Quota(
@@ -68,7 +68,7 @@ def container_provision(node: NodeView, facts: PodFacts, container: Container) -
         _RULE,
         "no cpu limit, or one that is not enforced" if unlimited else "cpu limit of the container or its pod",
     )
-    cpus = exclusive or facts.moment.shared_cpus
+    cpus = exclusive or facts.planned.shared_cpus
     limited = Amount(config.memory_bytes, _RULE, f"memory limit {bytes_text(config.memory_bytes)}")
     provision = Provision(
         cpu_shares=Amount(config.cpu_shares, _RULE, "cpu request"),
@@ -95,7 +95,7 @@ def infrastructure_provision(node: NodeView, pod: Pod) -> Provision:
 
 def pod_provision(node: NodeView, facts: PodFacts, min_bytes: int) -> Provision:
     settings = node.kubelet
-    if facts.moment.exclusive_cpus and node.config.feature("DisableCPUQuotaWithExclusiveCPUs"):
+    if facts.planned.exclusive_cpus and node.config.feature("DisableCPUQuotaWithExclusiveCPUs"):
         settings = settings._replace(enforce_cpu_limits=False)
     pids = node.config.pod_pids_limit
     config = pod_config(facts.pod, settings, facts.qos, facts.requests)

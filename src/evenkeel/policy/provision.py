@@ -85,15 +85,15 @@ class PlannedPod(NamedTuple):
 class PodFacts(NamedTuple):
     """What every level of the tree asks of a pod, computed once."""
 
-    moment: PlannedPod
+    planned: PlannedPod
     qos: QoSClass
     requests: Totals
 
     @property
     def pod(self) -> Pod:
-        return self.moment.pod
+        return self.planned.pod
 
 
-def pod_facts(moment: PlannedPod, profile: Profile) -> PodFacts:
-    requests = pod_requests(moment.pod, with_pod_level=profile == Profile.KUBERNETES)
-    return PodFacts(moment, pod_class(moment.pod, profile), requests)
+def pod_facts(planned: PlannedPod, profile: Profile) -> PodFacts:
+    requests = pod_requests(planned.pod, with_pod_level=profile == Profile.KUBERNETES)
+    return PodFacts(planned, pod_class(planned.pod, profile), requests)
