@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenkeel.cgroup import names
+from evenkeel.cgroup.tree import Version
 from evenkeel.errors import EvenkeelError
 from evenkeel.policy.qos import QoSClass
 
@@ -80,3 +81,15 @@ def test_any_root_and_component_is_a_path_of_its_own_or_refused(text):
     except EvenkeelError:
         return
     assert names.to_cgroupfs(name) == f"{names.to_cgroupfs(root)}/{text}"
+
+
+@pytest.mark.parametrize("version", Version)
+def test_the_directory_of_a_container_is_its_name(version: Version):
+    assert names.container_directory("main", version) == "main"
+    with pytest.raises(EvenkeelError, match="cannot name a cgroup"):
+        names.container_directory("a/b", version)
+
+
+def test_a_container_called_like_a_kernel_file_has_another_directory_where_the_kernel_has_that_file():
+    assert names.container_directory("tasks", Version.V1) == "tasks.container"
+    assert names.container_directory("tasks", Version.V2) == "tasks"

@@ -15,7 +15,7 @@ from evenkeel.cgroup.drivers.kernel_refusals import MissingController, NotAvaila
 from evenkeel.cgroup.kernel_files import default_value, same_value
 from evenkeel.cgroup.plan import Planner, plan
 from evenkeel.cgroup.reconcile import Report, reconcile, reconcile_changed, survey
-from evenkeel.cgroup.supported import fit
+from evenkeel.cgroup.supported import supported_part
 from evenkeel.cgroup.tree import Cgroup, Kind, Naming, Setting, Tree, Version
 from tests.strategies import nodes, planned_pods
 
@@ -307,6 +307,71 @@ def test_a_kernel_that_cannot_be_read_is_one_failure():
     assert report.done == ()
 
 
+class UnreadableCgroup(Kernel):
+    """A kernel in which one cgroup cannot be read, as one whose place is taken by a file."""
+
+    unreadable = "/r/podx"
+
+    def observe(self, tree: Tree) -> Mapping[str, Mapping[str, str]]:
+        self._refuse(tree.cgroups)
+        return super().observe(tree)
+
+    def observe_only(self, cgroups: Sequence[Cgroup]) -> Mapping[str, Mapping[str, str]]:
+        self._refuse(cgroups)
+        return super().observe_only(cgroups)
+
+    def _refuse(self, cgroups: Sequence[Cgroup]) -> None:
+        if any(cgroup.path == self.unreadable for cgroup in cgroups):
+            raise CgroupError("it is no directory", path=self.unreadable, reason="ENOTDIR")
+
+
+def two_pods(limit: str) -> Tree:
+    files = {"memory.max": limit}
+    return Tree(
+        Version.V2,
+        Naming.CGROUPFS,
+        (
+            cgroup("/r", Kind.ROOT),
+            cgroup("/r/podx", Kind.POD, **files),
+            cgroup("/r/podx/c", Kind.CONTAINER, **files),
+            cgroup("/r/pody", Kind.POD, **files),
+            cgroup("/r/pody/c", Kind.CONTAINER, **files),
+        ),
+    )
+
+
+def test_a_pod_that_cannot_be_read_keeps_no_other_from_being_reconciled():
+    kernel = UnreadableCgroup()
+    report = reconcile(kernel, two_pods("4096"))
+    assert [error.path for error in report.failures] == ["/r/podx"]
+    assert {"/r", "/r/pody", "/r/pody/c"} == kernel.cgroups.keys()
+    changed = reconcile_changed(kernel, two_pods("4096"), two_pods("8192"), last=report)
+    assert [error.path for error in changed.failures] == ["/r/podx"]
+    assert kernel.cgroups["/r/pody/c"]["memory.max"] == "8192"
+    assert changed.repairs == ()
+
+
+def test_a_pod_that_can_be_read_again_is_made_and_that_is_not_called_drift():
+    kernel = UnreadableCgroup()
+    report = reconcile(kernel, two_pods("4096"))
+    kernel.unreadable = "/nowhere"
+    report = reconcile(kernel, two_pods("4096"), last=report)
+    assert not report.failures
+    assert not report.repairs
+    assert "/r/podx/c" in kernel.cgroups
+
+
+def test_a_pod_that_cannot_be_read_is_not_removed_with_what_is_in_it():
+    kernel = UnreadableCgroup()
+    kernel.unreadable = "/nowhere"
+    reconcile(kernel, two_pods("4096"))
+    kernel.unreadable = "/r/podx/c"
+    report = reconcile(kernel, two_pods("4096"))
+    assert [error.path for error in report.failures] == ["/r/podx/c"]
+    assert "/r/podx/c" in kernel.cgroups
+    assert not report.done
+
+
 def absent(file: str) -> NotAvailable:
     return NotAvailable(f"{file} is not there", path="/r", file=file, hint="too old")
 
@@ -397,11 +462,11 @@ def test_a_file_the_kernel_lacks_is_known_after_a_pass_that_could_not_read():
     assert second.repairs == (), "of what could not be read nobody knows who changed it"
 
 
-def test_a_plan_that_fits_is_left_as_it_is():
+def test_a_plan_that_the_kernel_supports_is_left_as_it_is():
     tree = small_tree(memory__max="4096")
-    fitted = fit(tree, lambda file: None)
+    fitted = supported_part(tree, lambda file: None)
     assert fitted.tree is tree
-    assert fit(tree, lambda file: None, fitted) is fitted
+    assert supported_part(tree, lambda file: None, fitted) is fitted
 
 
 def changed_tree(tree: Tree, *more: Cgroup, without: str = "") -> Tree:

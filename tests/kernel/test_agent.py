@@ -174,13 +174,13 @@ def test_when_one_process_is_oom_killed_the_rest_of_its_container_is_killed_and_
     )
     agent.apply(eater)
 
-    def ended() -> dict:
-        statuses = {one["name"]: one["state"] for one in agent.status("p").get("containerStatuses", ())}
-        return statuses.get("main", {}).get("terminated", {})
+    def states() -> dict:
+        return {one["name"]: one["state"] for one in agent.status("p").get("containerStatuses", ())}
 
-    assert eventually(ended, within_seconds=120)["reason"] == "OOMKilled"
-    assert not processes_of(agent.container("p"))
-    assert processes_of(agent.container("p", "neighbour"))
+    # The shell would have gone on: it ended because the agent, or the kernel, killed all of the container.
+    ended = eventually(lambda: states().get("main", {}).get("terminated"), within_seconds=120)
+    assert (ended["reason"], ended["exitCode"]) == ("OOMKilled", 137)
+    assert "running" in states()["neighbour"]
 
 
 @pytest.mark.emulated_containers
@@ -192,7 +192,7 @@ def test_a_container_can_choose_to_lose_only_the_process_that_is_oom_killed(up: 
     chooses["metadata"]["annotations"] = {"evenkeel.dev/oom-kill.main": "process"}
     agent.apply(chooses)
 
-    eventually(lambda: agent.cli("logs", "p") == "still here\n", within_seconds=120)
+    eventually(lambda: agent.cli("logs", "p").endswith("still here\n"), within_seconds=120)
     (status,) = agent.status("p")["containerStatuses"]
     assert "running" in status["state"]
     assert status["restartCount"] == 0

@@ -1,6 +1,6 @@
-"""The plan: a node and its admitted pods, each at its moment of life, to the whole tree of cgroups (B10).
+"""The plan: from a node and its admitted pods, each in its present phase, to the whole tree of cgroups (B10).
 
-Pure: the same input gives the same tree. `explain` prints it, reconciling makes the kernel equal to it.
+The same input gives the same tree. `explain` prints it, `reconcile` makes the kernel equal to it.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,32 +36,56 @@ class Policy(Protocol):
     def reserved_provision(self, node: NodeView, limits: CgroupLimits, what: str) -> Provision: ...
 
 
-# A dot keeps it apart from every container: their names have none.
+# The dot keeps it apart from every container: the name of a container has none.
 INFRASTRUCTURE = "pod.infrastructure"
 
 
 def plan(
     node: NodeView,
-    planned_pods: Sequence[PlannedPod],
+    pods: Sequence[PlannedPod],
     version: Version = Version.V2,
     naming: Naming = Naming.CGROUPFS,
 ) -> Tree:
-    """The tree for `planned_pods`, the admitted pods in order of admission."""
+    """The tree for the admitted pods, given in order of admission."""
     builder = TreeBuilder(node, version, naming)
-    return builder.tree([builder.pod(planned) for planned in planned_pods])
+    return builder.tree([builder.pod(pod) for pod in pods])
+
+
+class Planner:
+    """Plans again and again. The cgroups of a pod that has not changed are the same objects as in the tree before, so
+    that `reconcile_changed` can skip them. Only with fair CPU shares (A21) one pod changes the cgroups of all."""
+
+    def __init__(
+        self, node: NodeView, version: Version = Version.V2, naming: Naming = Naming.CGROUPFS
+    ) -> None:
+        self._builder = TreeBuilder(node, version, naming)
+        self._pods: dict[str, PodCgroups] = {}
+
+    def tree(self, pods: Sequence[PlannedPod]) -> Tree:
+        """The tree for the admitted pods, given in order of admission."""
+        planned = [self._pod(pod) for pod in pods]
+        self._pods = {one.facts.pod.metadata.uid: one for one in planned}
+        return self._builder.tree(planned)
+
+    def _pod(self, pod: PlannedPod) -> "PodCgroups":
+        last = self._pods.get(pod.pod.metadata.uid)
+        if last is not None and (last.facts.planned is pod or last.facts.planned == pod):
+            return last
+        return self._builder.pod(pod)
 
 
 class PodCgroups(NamedTuple):
-    """A pod's part of the tree, which depends on the node and on nothing else: with shares by request."""
+    """The part of the tree that belongs to one pod. It depends on the node and on no other pod: its CPU shares are
+    those of its request, and `TreeBuilder.tree` replaces them where shares are fair (A21)."""
 
     facts: PodFacts
-    cgroups: tuple[Cgroup, ...]  # the pod's, its infrastructure's, and those of its containers
+    cgroups: tuple[Cgroup, ...]  # of the pod, of its infrastructure, and of its containers
     containers: tuple[Container, ...]
-    min_bytes: int  # what it is protected by, to be added up on the levels above
+    min_bytes: int  # its memory.min; the levels above add them up
 
 
 class TreeBuilder:
-    """Trees for one node: pods each by itself, and then what is above them."""
+    """Builds trees for one node: first each pod by itself, then the levels above them."""
 
     def __init__(self, node: NodeView, version: Version, naming: Naming) -> None:
         self._node = node
@@ -81,11 +105,10 @@ class TreeBuilder:
                 kernel_amounts.weight_quadratic,
             )
 
-    def pod(self, planned: PlannedPod) -> PodCgroups:
-        facts = pod_facts(planned, self._node.profile)
-        parent = names.branch(self._root, facts.qos) if self._per_qos else self._root
-        name = names.child(parent, f"{names.POD_PREFIX}{facts.pod.metadata.uid}")
-        containers = tuple(present_containers(planned))
+    def pod(self, pod: PlannedPod) -> PodCgroups:
+        facts = pod_facts(pod, self._node.profile)
+        name = names.pod_cgroup(self._root, facts.qos if self._per_qos else None, facts.pod.metadata.uid)
+        containers = tuple(present_containers(pod))
         children: list[tuple[Container | None, Provision]] = [
             (None, self._policy.infrastructure_provision(self._node, facts.pod)),
             *((one, self._policy.container_provision(self._node, facts, one)) for one in containers),
@@ -118,8 +141,8 @@ class TreeBuilder:
         return kernel_amounts.fair_shares(requests, self._node.pods_limits.millicpu or 0)
 
     def _with_fair_shares(self, pod: PodCgroups, shares: int) -> Iterator[Cgroup]:
-        """A21: of what depends on the other pods, that is all. Within the pod it goes on: of what the pod has, each
-        container gets its request and an equal part of the rest. Its infrastructure needs next to nothing."""
+        """A21: the shares of a pod depend on all other pods; nothing else of it does. Inside the pod, each container
+        gets its request and an equal part of what is left. The infrastructure needs next to nothing."""
         of_pod, infrastructure, *of_containers = pod.cgroups
         reason = f"request {cores_text(_cpu_request(pod.facts))} and an equal part of what is unrequested"
         yield self._with_shares(of_pod, Amount(shares, "A21", reason), self._weight)
@@ -135,7 +158,7 @@ class TreeBuilder:
         return cgroup._replace(settings=with_shares(self._version, cgroup.settings, shares, weight))
 
     def _reserved(self) -> dict[str, Provision]:
-        """What each cgroup of daemons is given, by its path."""
+        """The amounts of each cgroup that is reserved for daemons, by its path."""
         config, limits = self._node.config, self._node.reserved_limits
         return {
             path: self._policy.reserved_provision(self._node, of_daemons, what)
@@ -147,7 +170,7 @@ class TreeBuilder:
         }
 
     def _top(self, pods: Sequence[PodCgroups]) -> Iterator[Cgroup]:
-        """The pods' root with what is above and beside it."""
+        """The pods' root, the cgroups above it, and the reserved ones beside it."""
         root = self._policy.root_provision(
             self._node, [pod.facts for pod in pods], sum(pod.min_bytes for pod in pods)
         )
@@ -157,7 +180,7 @@ class TreeBuilder:
             above = self._cgroup(self._root[:depth], Kind.ANCESTOR, ancestor)
             inner = [provision for path, provision in reserved.items() if is_within(path, above.path)]
             yield self._with_settings(above, documents_cgroups.including(ancestor, inner)) if inner else above
-        for path, provision in sorted(reserved.items()):  # one may lie within the other
+        for path, provision in sorted(reserved.items()):  # one may be inside the other
             inner = [reserved[other] for other in reserved if other != path and is_within(other, path)]
             cgroup = Cgroup(
                 path, Kind.RESERVED, (), is_ours_to_make=self._node.config.create_reserved_cgroups
@@ -188,10 +211,8 @@ class TreeBuilder:
         placed = None if facts.planned.placed is None else dict(facts.planned.placed)
         yield Cgroup(path, Kind.POD, of_pod, pod=key, qos=qos, holds_only_ours=placed is None)
         for container, of_child in children:
-            child = container.name if container else INFRASTRUCTURE
-            names.child(name, child)  # refuses what cannot name a cgroup
             yield Cgroup(
-                path=self._child_path(path, facts.pod.metadata.uid, child, placed, container),
+                path=self._child_path(path, facts.pod.metadata.uid, container, placed),
                 kind=Kind.CONTAINER if container else Kind.INFRASTRUCTURE,
                 settings=settings(self._version, of_child, self._container_weight),
                 pod=key,
@@ -208,16 +229,17 @@ class TreeBuilder:
         self,
         parent: str,
         uid: str,
-        child: str,
-        placed: Mapping[str, str] | None,
         container: Container | None,
+        placed: Mapping[str, str] | None,
     ) -> str:
+        """`placed` are the directories that a container runtime has chosen for the pod."""
+        child = names.container_directory(container.name, self._version) if container else INFRASTRUCTURE
         name = None if placed is None else placed.get(container.name if container else "")
         if name is not None:
             return f"{parent}/{name}"
         if self._naming == Naming.CGROUPFS:
             return f"{parent}/{child}"
-        # Processes live in scopes. A unit's name is one for the whole system, so it holds the pod's UID too.
+        # Processes live in scopes. The name of a unit is unique on the whole system, so it holds the UID of the pod.
         return f"{parent}/evenkeel-{uid.replace('-', '_')}-{child.replace('-', '_')}.scope"
 
     def _path(self, name: names.CgroupName) -> str:
@@ -230,41 +252,18 @@ class TreeBuilder:
         return cgroup._replace(settings=settings(self._version, provision, self._weight))
 
 
-def _cpu_request(facts: PodFacts) -> int:
-    return facts.requests.get(CPU, ZERO).milli
-
-
-def present_containers(planned: PlannedPod) -> Iterator[Container]:
-    """The containers that are there at this moment: while init container i runs, it and the sidecars before it; after
-    the last, the sidecars and the containers."""
-    spec = planned.pod.spec
+def present_containers(pod: PlannedPod) -> Iterator[Container]:
+    """The containers that exist now. While an init container runs: that one and the sidecars before it. After the last
+    init container: the sidecars and the containers."""
+    spec = pod.pod.spec
     for index, container in enumerate(spec.init_containers):
-        is_now = index == planned.init_container
-        is_started = planned.init_container is None or index < planned.init_container
-        if is_now or (container.is_sidecar and is_started):
+        runs_now = index == pod.init_container
+        is_started = pod.init_container is None or index < pod.init_container
+        if runs_now or (container.is_sidecar and is_started):
             yield container
-    if not planned.is_starting:
+    if not pod.is_starting:
         yield from spec.containers
 
 
-class Planner:
-    """Of pods that have not changed, the cgroups are the same objects as in the tree before: `reconcile_changed` sees
-    that at a glance. Only fair shares of CPU are each pod's part of a whole, and new whenever that changes (A21)."""
-
-    def __init__(
-        self, node: NodeView, version: Version = Version.V2, naming: Naming = Naming.CGROUPFS
-    ) -> None:
-        self._builder = TreeBuilder(node, version, naming)
-        self._pods: dict[str, PodCgroups] = {}
-
-    def tree(self, planned_pods: Sequence[PlannedPod]) -> Tree:
-        """The tree for `planned_pods`, the admitted pods in order of admission."""
-        pods = [self._pod(planned) for planned in planned_pods]
-        self._pods = {pod.facts.pod.metadata.uid: pod for pod in pods}
-        return self._builder.tree(pods)
-
-    def _pod(self, planned: PlannedPod) -> PodCgroups:
-        known = self._pods.get(planned.pod.metadata.uid)
-        if known is not None and (known.facts.planned is planned or known.facts.planned == planned):
-            return known
-        return self._builder.pod(planned)
+def _cpu_request(facts: PodFacts) -> int:
+    return facts.requests.get(CPU, ZERO).milli

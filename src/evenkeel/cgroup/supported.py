@@ -1,7 +1,7 @@
-"""A plan as far as this machine's kernel has the files for it.
+"""The part of a plan that the kernel of this machine supports.
 
-Without a file, the kernel behaves as if its default were in it. So a setting that wants the default needs no file; any
-other is left out and reported, once for all the cgroups that should have it.
+A kernel without a file behaves as if the file held its default. So a setting that wants the default needs no file. Any
+other setting is left out and reported, once for all cgroups that should have it.
 """
 
 from collections.abc import Callable
@@ -22,8 +22,8 @@ class Unavailable(NamedTuple):
 
 
 class Supported(NamedTuple):
-    """`tree` is `wanted` without the settings whose files are `lacking`; `files` are all that it has, None where nobody
-    has looked yet. A controller that is missing altogether is a failure."""
+    """`tree` is `wanted` without the settings whose files are `lacking`. `files` are all files that `wanted` sets; None
+    if they were not collected. A controller that is missing altogether is a failure."""
 
     wanted: Tree
     tree: Tree
@@ -33,15 +33,16 @@ class Supported(NamedTuple):
     failures: tuple[CgroupError, ...] = ()
 
 
-def fit(
+def supported_part(
     wanted: Tree, lacking: Callable[[str], CgroupError | None], last: Supported | None = None
 ) -> Supported:
-    """`lacking` says why the machine has no such file, None if it has. `last` is what is known already."""
-    known = last if last is not None and last.files is not None and last.wanted == wanted else None
-    files = _files(wanted) if known is None or known.files is None else known.files
+    """`lacking` says why the machine has no such file, or None if it has it. `last` is the result for the plan before:
+    it is returned where it still holds."""
+    same = last if last is not None and last.files is not None and last.wanted == wanted else None
+    files = _files(wanted) if same is None or same.files is None else same.files
     errors = {file: error for file in files if (error := lacking(file)) is not None}
-    if known is not None and known.lacking == errors.keys():
-        return known
+    if same is not None and same.lacking == errors.keys():
+        return same
     if not errors:
         return Supported(wanted, wanted, files)
     missed: dict[str, list[str]] = {}
@@ -50,8 +51,8 @@ def fit(
         for setting in cgroup.settings:
             if setting.file in errors and not is_default(setting, wanted.version):
                 missed.setdefault(setting.file, []).append(cgroup.path)
-        kept = tuple(setting for setting in cgroup.settings if setting.file not in errors)
-        cgroups.append(cgroup._replace(settings=kept))
+        available = tuple(setting for setting in cgroup.settings if setting.file not in errors)
+        cgroups.append(cgroup._replace(settings=available))
     of_controller: dict[str, CgroupError] = {}
     unavailable = []
     for file, paths in missed.items():
@@ -75,7 +76,7 @@ def _files(tree: Tree) -> tuple[str, ...]:
 
 
 def is_default(setting: Setting, version: Version) -> bool:
-    """Whether the kernel's own default is wanted."""
+    """Whether the setting is the default of the kernel."""
     default = default_value(setting.file, version)
     return default is not None and same_value(setting.file, setting.value, default)
 

@@ -54,7 +54,9 @@ def run(args: argparse.Namespace) -> int:
             report = reconcile(driver, tree, hands_off)
         else:
             seen = survey(driver, tree, hands_off)
-            report = Report(seen, seen.steps, (), seen.fit.failures, seen.fit.unavailable)
+            report = Report(
+                seen, seen.steps, (), (*seen.supported.failures, *seen.unreadable), seen.supported.unavailable
+            )
     finally:
         driver.close()
     refused = tuple(

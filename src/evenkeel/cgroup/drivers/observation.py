@@ -10,8 +10,7 @@ from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from evenkeel.cgroup.diff import Observed
-from evenkeel.cgroup.drivers.cgroupfs import GONE, Bounds, Cgroupfs
-from evenkeel.cgroup.drivers.kernel_refusals import refusal
+from evenkeel.cgroup.drivers.cgroupfs import Bounds, Cgroupfs
 from evenkeel.cgroup.drivers.open_files import ABSENT, OpenFiles
 from evenkeel.cgroup.names import POD_PREFIX
 from evenkeel.cgroup.tree import Cgroup, Kind, Tree
@@ -237,7 +236,8 @@ class Observer:
         )
 
     def _contents_of(self, reading: "_Reading") -> list[bytes] | None:
-        """None if descriptors were closed since they were lined up, or if one is of a cgroup that is gone."""
+        """None if descriptors were closed since they were lined up, or if one of them cannot be read: its cgroup may be
+        gone. Reading one by one then tells which."""
         if reading.generation != self._kept.generation:
             return None
         pread = os.pread
@@ -245,10 +245,8 @@ class Observer:
             contents = [pread(descriptor, _FEW_BYTES, 0) for descriptor in reading.descriptors]
             if _FEW_BYTES in map(len, contents):
                 contents = [pread(descriptor, _MOST_BYTES, 0) for descriptor in reading.descriptors]
-        except OSError as error:
-            if error.errno in GONE:
-                return None
-            raise refusal(error, "read", self._bounds.root) from None
+        except OSError:
+            return None
         return contents
 
     def _one_by_one(self, tree: Tree) -> Observed:
