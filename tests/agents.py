@@ -10,7 +10,7 @@ from evenkeel.agent.sources.pod_files import PodFiles
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.api.manifests import read_manifests
 from evenkeel.api.pod import Pod
-from evenkeel.cgroup.driver import Statistics
+from evenkeel.cgroup.driver import CgroupError, Statistics
 from evenkeel.cgroup.tree import Setting
 from evenkeel.journal.store import Journal
 from evenkeel.policy.admission import Refusal
@@ -36,13 +36,16 @@ GIB = 2**30
 
 
 class CountingKernel(Kernel):
-    """With a count of OOM kills for each cgroup."""
+    """With a count of OOM kills for each cgroup; those that are `gone` were removed with theirs."""
 
     def __init__(self) -> None:
         super().__init__()
         self.oom_kills: dict[str, int] = {}
+        self.gone: set[str] = set()
 
     def statistics(self, path: str) -> Statistics:
+        if path in self.gone:
+            raise CgroupError(f"there is no cgroup {path}", path=path, reason="ENOENT")
         return super().statistics(path)._replace(oom_kills=self.oom_kills.get(path, 0))
 
 
@@ -101,11 +104,26 @@ class TableRuntime:
             await asyncio.sleep(grace_seconds)
         self.end(attempt, 143, 15)
 
-    def end(self, attempt: Attempt, code: int = 0, signal: int = 0, *, is_oom_killed: bool = False) -> None:
+    def end(
+        self,
+        attempt: Attempt,
+        code: int = 0,
+        signal: int = 0,
+        *,
+        is_oom_killed: bool = False,
+        oom_kills: int | None = None,
+    ) -> None:
         record = self.records.get(attempt)
-        if record is None or record.exit is not None:
+        if record is None or (record.exit is not None and not is_oom_killed):
             return
-        exit_ = Exit(code, signal, record.started_at, self.clock(), is_oom_killed=is_oom_killed)
+        exit_ = Exit(
+            code,
+            signal,
+            record.started_at,
+            self.clock(),
+            is_oom_killed=is_oom_killed,
+            oom_kills=oom_kills,
+        )
         self.records[attempt] = record._replace(exit=exit_)
         self._queue.put_nowait(Exited(attempt, exit_))
 
@@ -158,6 +176,7 @@ class Place:
         self.directory = directory
         self.runtime = TableRuntime()
         self.kernel = CountingKernel()
+        self.machine_oom_kills = 0
         self.now = 1_000_000.0
         self.runtime.clock = lambda: self.now
         self.config = config or KubeletConfiguration(eviction_hard={})
@@ -168,7 +187,13 @@ class Place:
         with Journal.open(f"{self.directory}/journal.db") as journal:
             files = PodFiles(list(paths), self.node.profile) if paths else None
             agent = Agent(
-                self.node, self.runtime, journal, lambda: self.kernel, files, clock=lambda: self.now
+                self.node,
+                self.runtime,
+                journal,
+                lambda: self.kernel,
+                files,
+                clock=lambda: self.now,
+                machine_oom_kills=lambda: self.machine_oom_kills,
             )
             await agent.open()
             try:

@@ -41,6 +41,8 @@ class FakeCri:
         self.events: asyncio.Queue[pb.ContainerEventResponse] | None = (
             None  # as containerd 1.6: none are told
         )
+        self.oom_kills: dict[str, int] = {}  # the kernel's count of each cgroup that is there
+        self.on_status: Callable[[], None] = lambda: None  # before a container's status is told
         self._server: Any = None
         self._count = 0
 
@@ -254,6 +256,7 @@ class FakeCri:
 
     def _ContainerStatus(self, request: Any) -> Any:
         container = self.containers[request.container_id]
+        self.on_status()
         state = container.number()
         spec = {"linux": {"cgroupsPath": container.cgroup}}
         pid = container.process.pid if container.process is not None and self.tells_pids else 0
@@ -264,6 +267,7 @@ class FakeCri:
                 started_at=int(container.started_at * 1e9),
                 finished_at=int(time.time() * 1e9) if container.state == "exited" else 0,
                 exit_code=container.exit_code,
+                reason=container.reason,
                 labels=container.config.labels,
                 annotations=container.config.annotations,
                 log_path=self._log_path(container),
@@ -306,6 +310,7 @@ class _Container:
         self.cgroup = cgroup
         self.process: subprocess.Popen[bytes] | None = None
         self.started_at = 0.0
+        self.reason = ""
 
     @property
     def state(self) -> str:

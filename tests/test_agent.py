@@ -17,7 +17,7 @@ from evenkeel.cgroup.drivers.kernel_refusals import NotAvailable
 from evenkeel.errors import EvenkeelError
 from evenkeel.journal.store import Journal, JournalError
 from evenkeel.policy.kernel_amounts import shares, weight_keeping_ratio
-from evenkeel.runtime.interface import Attempt, Launch, NoImage, Readiness, StartFailed
+from evenkeel.runtime.interface import Attempt, Launch, NoImage, Readiness, Record, StartFailed
 from tests.agents import Place, pods_of, until
 
 WEB = """
@@ -387,6 +387,27 @@ def test_a_container_that_fails_is_started_again_with_back_off(place):
 
         await until(waits)
         assert len(place.runtime.starts) == 2
+
+    drive(place, story)
+
+
+def test_an_end_that_is_heard_of_before_the_start_is_the_end(place):
+    start = place.runtime.start
+
+    async def start_late(launch: Launch) -> Record:
+        record = await start(launch)
+        place.runtime.end(launch.attempt)
+        await until(lambda: launch.attempt not in place.runtime.records)  # the agent has written the end down
+        return record
+
+    place.runtime.start = start_late
+
+    async def story(agent: Agent) -> None:
+        await agent.apply(pods_of(pod("brief", restartPolicy="Never")))
+        await until(lambda: phase(agent, "brief") == "Succeeded")
+        await until(lambda: not agent._pod_loop._worker.is_starting(Attempt("u-brief", "main", 1)))
+        assert phase(agent, "brief") == "Succeeded"
+        assert agent.pod("default/brief").status.container_statuses[0].state.terminated is not None
 
     drive(place, story)
 

@@ -12,6 +12,7 @@ import pytest
 
 from evenkeel.api.config import KubeletConfiguration, defaulted
 from evenkeel.api.manifests import read_manifests
+from evenkeel.cgroup.driver import CgroupError, Statistics
 from evenkeel.cgroup.plan import plan
 from evenkeel.cgroup.tree import Kind, Naming, Setting, Version
 from evenkeel.errors import EvenkeelError
@@ -65,6 +66,11 @@ class Driver:
 
     def kill(self, path: str) -> None:
         self._fake.kill(path)
+
+    def statistics(self, path: str) -> Statistics:
+        if path not in self._fake.oom_kills:
+            raise CgroupError(f"there is no cgroup {path}", path=path, reason="ENOENT")
+        return Statistics(0, 0, 0, 0, 0, 0, 0, oom_kills=self._fake.oom_kills[path])
 
     def close(self) -> None: ...
 
@@ -213,6 +219,38 @@ def test_an_end_is_told_with_its_exit_code(story):
             assert dict(runtime.placed("u-1") or ()).get("main") is None
             await runtime.forget(event.attempt)
             assert not fake.containers
+
+    story(tell)
+
+
+@pytest.mark.req("A17")
+def test_the_kernels_count_is_read_before_the_runtime_is_asked_which_removes_the_cgroup(story):
+    async def tell(fake: FakeCri, directory: str) -> None:
+        async with opened(fake, directory) as runtime:
+            await runtime.start(launch())
+            container = fake.containers[fake.running()[0]]
+            fake.oom_kills[container.cgroup] = 1
+            fake.on_status = fake.oom_kills.clear
+            container.kill()
+            event = await next_event(runtime, Exited)
+            assert (event.exit.oom_kills, event.exit.is_oom_killed) == (1, False)
+
+    story(tell)
+
+
+@pytest.mark.req("A17")
+def test_an_oom_kill_that_the_runtime_learns_of_after_the_end_is_told_as_a_second_end(story):
+    async def tell(fake: FakeCri, directory: str) -> None:
+        async with opened(fake, directory) as runtime:
+            await runtime.start(launch())
+            container = fake.containers[fake.running()[0]]
+            container.kill()
+            first = await next_event(runtime, Exited)
+            assert (first.exit.oom_kills, first.exit.is_oom_killed) == (None, False)
+            container.reason = "OOMKilled"
+            second = await next_event(runtime, Exited)
+            assert second.attempt == first.attempt
+            assert second.exit == first.exit._replace(is_oom_killed=True)
 
     story(tell)
 

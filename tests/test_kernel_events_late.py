@@ -12,6 +12,7 @@ from evenkeel.agent.node.kernel_events import KernelEvents
 from evenkeel.cgroup.tree import Cgroup, Kind, Naming, Tree, Version
 from evenkeel.host.event_types import OomKill, OomRecord
 from evenkeel.policy.lifecycle.pod_state import ContainerRecord, PodState
+from evenkeel.runtime.interface import Attempt
 
 POD = Cgroup("/root/pod1", Kind.POD, (), pod="default/web", holds_only_ours=False)
 CONTAINER = Cgroup(
@@ -32,8 +33,8 @@ class Cgroups:
         self.killed: list[str] = []
         self._oom_kills = oom_kills
 
-    def oom_kills(self, pod: str, container: str) -> int:
-        return self._oom_kills
+    def has_counted(self, held: Any, container: str) -> bool:
+        return self._oom_kills > 0
 
     async def kill(self, path: str) -> None:
         self.killed.append(path)
@@ -54,15 +55,23 @@ class Stream:
     def unwatch(self, path: str) -> None: ...
 
 
-def events(cgroups: Cgroups, event_recorder: Recorder) -> KernelEvents:
-    life = PodState(containers={"main": ContainerRecord(attempt=1)})
+class Store(list[Any]):
+    def by_key(self, key: str) -> Any:
+        return self[0]
+
+
+def events(cgroups: Cgroups, event_recorder: Recorder, told: list[Attempt] | None = None) -> KernelEvents:
+    life = PodState(containers={"main": ContainerRecord(attempt=1, pid=7, started_at=1.0)})
     held = SimpleNamespace(pod=SimpleNamespace(metadata=SimpleNamespace(uid="u-1")), life=life)
     parts: Any = SimpleNamespace(
-        pod_store=SimpleNamespace(by_key=lambda key: held),
+        pod_store=Store([held]),
         cgroups=cgroups,
+        oom_kills=cgroups,
         journal=SimpleNamespace(set_value=lambda name, value: None),
         event_recorder=event_recorder,
-        pod_loop=SimpleNamespace(want_step=lambda uid: None),
+        pod_loop=SimpleNamespace(
+            want_step=lambda uid: None, oom_killed=([] if told is None else told).append
+        ),
     )
     found = KernelEvents(parts)
     found._stream = Stream()  # type: ignore[assignment]
@@ -108,3 +117,35 @@ def test_an_oom_kill_is_told_though_the_container_is_not_known_yet(monkeypatch, 
 
     asyncio.run(story())
     assert event_recorder.told == [("OOMKilling", "main" if is_known_later else "")]
+
+
+@pytest.mark.req("A17")
+def test_a_logged_kill_is_of_the_attempt_whose_first_process_it_was_or_whose_cgroup_it_was_in():
+    told: list[Attempt] = []
+
+    async def story() -> None:
+        heard = events(Cgroups(0), Recorder(), told)
+        heard.follow(tree(POD, CONTAINER))
+        heard._heard(OomKill(OomRecord("main", 7)))  # the kernel kept the cgroup to itself
+        heard._heard(OomKill(OomRecord("child", 9, CONTAINER.path)))
+        heard._heard(OomKill(OomRecord("other", 8, "/elsewhere/abc")))
+
+    asyncio.run(story())
+    assert told == [Attempt("u-1", "main", 1)] * 2
+
+
+@pytest.mark.req("A17")
+def test_a_kill_that_is_logged_when_the_next_attempt_runs_is_not_of_that_one():
+    told: list[Attempt] = []
+    earlier = CONTAINER._replace(path="/root/pod1/earlier")
+
+    async def story() -> None:
+        heard = events(Cgroups(0), Recorder(), told)
+        heard.follow(tree(POD, earlier))
+        (held,) = heard._pod_store
+        held.life = PodState(containers={"main": ContainerRecord(attempt=2, pid=17, started_at=2.0)})
+        heard.follow(tree(POD, CONTAINER))
+        heard._heard(OomKill(OomRecord("main", 7, earlier.path)))
+
+    asyncio.run(story())
+    assert told == [Attempt("u-1", "main", 1)]

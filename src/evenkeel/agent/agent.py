@@ -16,6 +16,7 @@ from evenkeel.agent.event_recorder import EventRecorder
 from evenkeel.agent.front import ADDED, Applied, ContainerUsage, NodeUsage, PodChange
 from evenkeel.agent.node.kernel_events import KernelEvents
 from evenkeel.agent.node.node_cgroups import NodeCgroups
+from evenkeel.agent.node.oom_kills import OomKills
 from evenkeel.agent.observe import history_file
 from evenkeel.agent.observe.history import Advice, History
 from evenkeel.agent.observe.node_snapshot import NodeSnapshot, NodeSnapshots, node_object
@@ -35,7 +36,7 @@ from evenkeel.errors import EvenkeelError
 from evenkeel.host.capacity import parse_meminfo
 from evenkeel.host.files import read_text
 from evenkeel.host.memory_figures import node_memory
-from evenkeel.host.node_figures import boot_id
+from evenkeel.host.node_figures import boot_id, machine_oom_kills
 from evenkeel.journal.records import NORMAL, WARNING, Event, PodRecord
 from evenkeel.journal.store import Journal, JournalError
 from evenkeel.policy.admission import Refusal
@@ -71,6 +72,7 @@ class Agent:
         make_driver: Callable[[], Driver],
         files: PodFiles | None = None,
         clock: Callable[[], float] = time.time,
+        machine_oom_kills: Callable[[], int | None] = machine_oom_kills,
     ) -> None:
         self._view = node
         self._runtime = runtime
@@ -84,6 +86,7 @@ class Agent:
         self._pending_resize: Callable[[PodRecord], Refusal | None] = lambda _: None
         self._pod_store = PodStore(journal, self._with_status)
         self._cgroups = NodeCgroups(node, make_driver, self._tree_changed)
+        oom_kills = OomKills(self._cgroups, machine_oom_kills)
         self._pod_loop = PodLoop(
             node,
             settings,
@@ -91,6 +94,7 @@ class Agent:
             journal,
             self._pod_store,
             self._cgroups,
+            oom_kills,
             self._event_recorder,
             self._clock,
         )
@@ -103,6 +107,7 @@ class Agent:
             self._intents,
             self._pod_store,
             self._cgroups,
+            oom_kills,
             self._event_recorder,
             self._pod_loop,
             clock,

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from evenkeel.agent.event_recorder import EventRecorder
 from evenkeel.agent.node.node_cgroups import NodeCgroups
+from evenkeel.agent.node.oom_kills import OomKills
 from evenkeel.agent.pod_loop import PodLoop
 from evenkeel.agent.pod_store import PodStore
 from evenkeel.cgroup.driver import Driver
@@ -22,6 +23,7 @@ class Parts(NamedTuple):
     intents: Intents
     pod_store: PodStore
     cgroups: NodeCgroups
+    oom_kills: OomKills
     event_recorder: EventRecorder
     pod_loop: PodLoop
     clock: Callable[[], float]

@@ -15,6 +15,7 @@ from evenkeel.agent import admission
 from evenkeel.agent.admission import Admission
 from evenkeel.agent.event_recorder import EventRecorder
 from evenkeel.agent.node.node_cgroups import FOUND_BEFORE, NodeCgroups, PlannedPods, sharing, with_cores
+from evenkeel.agent.node.oom_kills import NOT_KNOWN, OomKills, Verdict
 from evenkeel.agent.pod_store import PodStore
 from evenkeel.agent.pod_worker import PodWorker
 from evenkeel.api.resources import EPHEMERAL_STORAGE
@@ -23,7 +24,7 @@ from evenkeel.cgroup.overrides import Wanted
 from evenkeel.cgroup.plan import INFRASTRUCTURE
 from evenkeel.cgroup.reconcile import Report
 from evenkeel.cgroup.reconfigure import Found
-from evenkeel.cgroup.tree import Cgroup, Kind, Version
+from evenkeel.cgroup.tree import Cgroup, Kind
 from evenkeel.journal.records import NORMAL, WARNING, PodRecord
 from evenkeel.journal.store import Journal, JournalError
 from evenkeel.policy.exclusive_cores import ContainerKey
@@ -53,6 +54,7 @@ class PodLoop:
         journal: Journal,
         pod_store: PodStore,
         cgroups: NodeCgroups,
+        oom_kills: OomKills,
         event_recorder: EventRecorder,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -77,6 +79,7 @@ class PodLoop:
         self._journal = journal
         self._pod_store = pod_store
         self._cgroups = cgroups
+        self._oom_kills = oom_kills
         self._event_recorder = event_recorder
         self._clock = clock
         self._wanted = asyncio.Event()  # a step
@@ -109,8 +112,9 @@ class PodLoop:
         self._wanted.set()
 
     def started(self, record: Record) -> None:
+        """A start that was told of before, or whose end was, changes nothing."""
         held = self.held_of(record.attempt)
-        if held is None:
+        if held is None or not held.life.container(record.attempt.container).is_asked_for:
             return
         name = record.attempt.container
         pid, ticks = record.process or (0, 0)
@@ -161,25 +165,29 @@ class PodLoop:
     def exited(self, attempt: Attempt, exit_: Exit) -> None:
         """An end that was told of before, or of an attempt that is not the last, changes nothing."""
         self.on_exit(attempt.uid)
-        self._ended.append(attempt)
         self._wanted.set()
         held = self.held_of(attempt)
         if held is None or not held.life.container(attempt.container).is_alive:
+            self._ended.append(attempt)
             return
         name = attempt.container
         was_asked = bool(held.life.container(name).stopping)
-        # A runtime on v1 says it of every container below a cgroup that ran out, also of those that lived through it.
-        is_oom_killed = self._has_oom_kill(held, name) or (exit_.is_oom_killed and not was_asked)
+        verdict = self._oom_kills.verdict(held, attempt, exit_, self._clock())
+        if verdict is Verdict.WAIT:
+            return
+        self._ended.append(attempt)
+        is_known = exit_.is_known and verdict is not Verdict.UNKNOWN
+        is_oom_killed = verdict is Verdict.KILLED
         life = changes.ended(
             held.pod,
             held.life,
             name,
             exit_code=exit_.exit_code,
             signal=exit_.signal,
-            message=exit_.message,
+            message=exit_.message if verdict is not Verdict.UNKNOWN else NOT_KNOWN,
             started_at=exit_.started_at,
             finished_at=exit_.finished_at,
-            is_known=exit_.is_known,
+            is_known=is_known,
             is_oom_killed=is_oom_killed,
             settings=self._settings,
         )
@@ -196,6 +204,13 @@ class PodLoop:
             if life.verdict.reason == changes.EVICTED:  # A17: one OOM kill too many
                 self._event_recorder.counts.evicted("oom")
         self.want_step(attempt.uid)
+
+    def oom_killed(self, attempt: Attempt) -> None:
+        """The kernel has counted or logged an OOM kill of this attempt, which may have ended before."""
+        self._oom_kills.saw(attempt)
+        exit_ = self._oom_kills.waiting(attempt)
+        if exit_ is not None:
+            self.exited(attempt, exit_)
 
     def evict(self, uid: str, verdict: TerminalStatus) -> None:
         """The node needs what the pod holds: it ends, whole, within the grace that the verdict gives it (A20). A pod
@@ -233,18 +248,6 @@ class PodLoop:
             return None
         return held
 
-    def _has_oom_kill(self, held: PodRecord, name: str) -> bool:
-        """The kernel counts OOM kills for each cgroup: one more than at the start was this attempt's."""
-        return self._cgroups.oom_kills(held.pod.key, name) > held.life.container(name).oom_kills_at_start
-
-    def _oom_kills_before(self, held: PodRecord, name: str) -> int:
-        """What the count that `_has_oom_kill` asks begins from."""
-        cgroup = self._cgroups.of_container(held.pod.key, name)
-        is_new = (
-            cgroup is not None and not cgroup.is_ours_to_make and self._cgroups.driver.version == Version.V1
-        )
-        return 0 if is_new else self._cgroups.oom_kills(held.pod.key, name)
-
     # Steps
 
     async def run(self) -> None:
@@ -257,6 +260,8 @@ class PodLoop:
 
     def step(self) -> None:
         now = self._clock()
+        for attempt, exit_ in self._oom_kills.due(now):
+            self.exited(attempt, exit_)
         for uid in [uid for uid, at in self._wake_at.items() if at <= now]:
             self._look_at.add(uid)
             del self._wake_at[uid]
@@ -320,7 +325,7 @@ class PodLoop:
                 self._event_recorder.verdict(held.pod, todo.verdict)
         for name in todo.start if self._closing_since is None else ():
             life = changes.asked_to_start(life, name)
-            counted = self._oom_kills_before(held, name)
+            counted = self._oom_kills.begins(held, Attempt(uid, name, life.container(name).attempt))
             life = life.with_container(name, life.container(name)._replace(oom_kills_at_start=counted))
         for stop in todo.stop:
             if not life.container(stop.container).stop_by:
@@ -560,8 +565,9 @@ class PodLoop:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._wake_at:
-            wait = max(min(self._wake_at.values()) - now, 0.0)
+        wake_at = [*self._wake_at.values(), *filter(None, [self._oom_kills.wake_at])]
+        if wake_at:
+            wait = max(min(wake_at) - now, 0.0)
             self._timer = asyncio.get_running_loop().call_later(wait, self._wanted.set)
 
     async def abandon(self) -> None:

@@ -94,6 +94,15 @@ def parse_vmstat(text: str) -> Mapping[str, int]:
     }
 
 
+def machine_oom_kills(proc: str = "/proc") -> int | None:
+    """All that the kernel has killed for want of memory since the machine was started, in whatever cgroup. It counts
+    before it kills. None before Linux 4.13."""
+    try:
+        return parse_vmstat(read_text(f"{proc}/vmstat")).get("oom_kill")
+    except EvenkeelError:
+        return None
+
+
 def _pressures(proc: str) -> Pressures | None:
     try:
         return Pressures(*(parse_pressure(read_text(node_file(one, proc))) for one in Resource))

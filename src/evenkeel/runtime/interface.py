@@ -56,8 +56,9 @@ class Exit(NamedTuple):
     finished_at: float = 0.0
     is_known: bool = True  # False: it ended while nobody was there to see how
     message: str = ""  # what it left in its termination message file, or the last lines of its log
-    # The runtime says so; where cgroups outlive containers, the kernel's count does.
-    is_oom_killed: bool = False
+    is_oom_killed: bool = False  # the runtime says so
+    # What the kernel had counted in the attempt's own cgroup after its end; None if that was not read.
+    oom_kills: int | None = None
 
 
 class Record(NamedTuple):

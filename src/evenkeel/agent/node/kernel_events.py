@@ -10,8 +10,9 @@ from evenkeel.host.event_stream import EventStream
 from evenkeel.host.event_types import Event, LogGap, OomKill, OomNotified, OomRecord, SubscriptionEnded
 from evenkeel.host.kernel_log import DEVICE
 from evenkeel.host.node_figures import boot_id
-from evenkeel.journal.records import WARNING
+from evenkeel.journal.records import WARNING, PodRecord
 from evenkeel.journal.store import JournalError
+from evenkeel.runtime.interface import Attempt
 
 log = logging.getLogger(__name__)
 
@@ -27,12 +28,16 @@ class KernelEvents:
         self._pod_loop = parts.pod_loop
         self._pod_store = parts.pod_store
         self._cgroups = parts.cgroups
+        self._oom_kills = parts.oom_kills
         self._journal = parts.journal
         self._event_recorder = parts.event_recorder
         self._stream: EventStream | None = None
         self._tree: Tree | None = None
         self._watched: set[str] = set()
         self._known: dict[str, Cgroup] = {}
+        self._attempts: dict[
+            str, Attempt
+        ] = {}  # whose a cgroup is that a container runtime made, for one alone
         self._pods: dict[str, Cgroup] = {}  # in which a container runtime makes cgroups
         self._killing: set[asyncio.Task[None]] = set()
 
@@ -54,11 +59,20 @@ class KernelEvents:
             if cgroup.kind == Kind.CONTAINER:
                 self._known.pop(cgroup.path, None)
                 self._known[cgroup.path] = cgroup
+                self._learn_attempt(cgroup)
         for path in list(self._known)[: max(len(self._known) - _MOST_REMEMBERED - len(tree.cgroups), 0)]:
             del self._known[path]
+            self._attempts.pop(path, None)
         self._pods = pods
         if self._stream is not None:
             self._watch(self._stream, tree)
+
+    def _learn_attempt(self, cgroup: Cgroup) -> None:
+        if cgroup.is_ours_to_make or cgroup.path in self._attempts:
+            return
+        held = self._pod_store.by_key(cgroup.pod)
+        if held is not None:
+            self._attempts[cgroup.path] = _last_attempt(held, cgroup.container)
 
     def _watch(self, stream: EventStream, tree: Tree) -> None:
         if tree.version != Version.V1:
@@ -101,8 +115,8 @@ class KernelEvents:
         held = self._pod_store.by_key(cgroup.pod)
         if held is None:
             return
-        counted = self._cgroups.oom_kills(cgroup.pod, cgroup.container)
-        if counted > held.life.container(cgroup.container).oom_kills_at_start:
+        if self._oom_kills.has_counted(held, cgroup.container):
+            self._pod_loop.oom_killed(_last_attempt(held, cgroup.container))
             task = asyncio.get_running_loop().create_task(self._kill_rest(path, held.pod.metadata.uid))
             self._killing.add(task)
             task.add_done_callback(self._killing.discard)
@@ -114,6 +128,9 @@ class KernelEvents:
         self._pod_loop.want_step(uid)
 
     def _told_of_kill(self, record: OomRecord) -> None:
+        attempt = self._attempts.get(record.cgroup) or self._attempt_of(record.pid)
+        if attempt is not None:
+            self._pod_loop.oom_killed(attempt)
         cgroup = self._known.get(record.cgroup)
         if cgroup is None:
             pod = self._pods.get(record.cgroup.rpartition("/")[0])
@@ -121,6 +138,14 @@ class KernelEvents:
                 asyncio.get_running_loop().call_later(_LATE_SECONDS, self._told_late_of_kill, record, pod)
             return
         self._tell_kill(record, cgroup)
+
+    def _attempt_of(self, pid: int) -> Attempt | None:
+        """The attempt whose first process this is, or was until now."""
+        for held in self._pod_store:
+            for name, container in held.life.containers.items():
+                if container.pid == pid and container.is_alive:
+                    return _last_attempt(held, name)
+        return None
 
     def _told_late_of_kill(self, record: OomRecord, pod: Cgroup) -> None:
         """Of a container that ended before its cgroup's name was known, only the pod can be told."""
@@ -141,6 +166,10 @@ class KernelEvents:
             self._event_recorder.commit()
         except JournalError as error:
             log.error("%s", error)  # noqa: TRY400
+
+
+def _last_attempt(held: PodRecord, container: str) -> Attempt:
+    return Attempt(held.pod.metadata.uid, container, held.life.container(container).attempt)
 
 
 def _in_words(record: OomRecord, cgroup: Cgroup) -> str:

@@ -155,15 +155,16 @@ class NodeCgroups:
         directories = dict.fromkeys(self.driver.files(cgroup.path).values())
         return all(os.path.isdir(directory) for directory in directories)
 
-    def oom_kills(self, pod: str, container: str) -> int:
+    def oom_kills(self, pod: str, container: str) -> int | None:
         """The kernel's own count for the container. Where a container's cgroup does not outlive it, the pod's, which on
-        v2 counts what happens in it; on v1 what the container's cgroup, made for this attempt alone, has counted."""
+        v2 counts what happens in it; on v1 what the container's cgroup, made for this attempt alone, has counted. None
+        if that cgroup is gone, and its count with it."""
         cgroup = self.of_container(pod, container)
         is_lasting = self.driver.naming == Naming.CGROUPFS and (cgroup is None or cgroup.is_ours_to_make)
         if not is_lasting and self.driver.version == Version.V2:
             cgroup = self.of_container(pod, "")
         statistics = self.statistics(cgroup) if cgroup is not None else None
-        return statistics.oom_kills if statistics is not None else 0
+        return statistics.oom_kills if statistics is not None else None
 
     def statistics(self, cgroup: Cgroup) -> Statistics | None:
         """None if it is gone, or cannot be read."""

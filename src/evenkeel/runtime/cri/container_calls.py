@@ -23,14 +23,34 @@ _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.005, 1.0
 
 
 class Endings:
-    """`kill` ends everything in a cgroup, and returns when that is done."""
+    """`kill` ends everything in a cgroup, and returns when that is done. `oom_kills` is the kernel's count of a cgroup,
+    None if that is gone."""
 
-    def __init__(self, paths: StatePaths, kill: Callable[[str], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        paths: StatePaths,
+        kill: Callable[[str], Awaitable[None]],
+        oom_kills: Callable[[str], int | None],
+    ) -> None:
         self._paths = paths
         self._kill = kill
+        self._oom_kills = oom_kills
 
     async def exit_of(self, kept: CriContainer, connection: Connection) -> Exit | None:
-        """None if it runs after all. Nothing says when a runtime has taken note of a death: it is asked again."""
+        """None if it runs after all."""
+        # The runtime removes the cgroup, and the count with it, when it has taken note of the death.
+        counted = self._counted(kept)
+        exit_ = await self._exit_of(kept, connection)
+        return exit_._replace(oom_kills=counted) if exit_ is not None else None
+
+    def _counted(self, kept: CriContainer) -> int | None:
+        """After its death: the kernel counts before it kills."""
+        if not kept.cgroup or kept.record.process is None or cri_status.is_running(kept):
+            return None
+        return self._oom_kills(kept.cgroup)
+
+    async def _exit_of(self, kept: CriContainer, connection: Connection) -> Exit | None:
+        """Nothing says when a runtime has taken note of a death: it is asked again."""
         wait = _FIRST_WAIT_SECONDS
         died_at = 0.0
         while True:
@@ -56,6 +76,16 @@ class Endings:
                     return None
             await asyncio.sleep(wait)
             wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
+
+    async def is_oom_killed_after_all(self, kept: CriContainer, connection: Connection) -> bool:
+        """Whether the runtime says so now. It hears of OOM kills and of ends in two ways, and either may come first."""
+        try:
+            answer = await connection.ask(
+                pb.ContainerStatusRequest(container_id=kept.id), pb.ContainerStatusResponse
+            )
+        except CallFailed:
+            return False
+        return cri_status.says_oom_killed(answer.status)
 
     async def _exit_of_lost(self, kept: CriContainer) -> Exit:
         """The runtime has lost it, and could not end it any more: it ends by its cgroup, before another is started."""

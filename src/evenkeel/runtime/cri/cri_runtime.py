@@ -17,7 +17,7 @@ from typing import Any
 
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.api.pod import Pod
-from evenkeel.cgroup.driver import Driver
+from evenkeel.cgroup.driver import CgroupError, Driver
 from evenkeel.cgroup.tree import Setting
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.oom_scores import runtime_process
@@ -37,6 +37,7 @@ from evenkeel.runtime.interface import (
     Attempt,
     Directories,
     ExecResult,
+    Exit,
     Exited,
     Launch,
     Placed,
@@ -58,6 +59,7 @@ _KILLED_SECONDS = 10.0
 _EXECUTION_SLACK_SECONDS = 10.0
 _OUTPUT_BYTES = 4096
 _ROTATION_SECONDS = 10.0
+_SECOND_WORD_SECONDS = (0.05, 0.2, 0.75)  # after the end; together less than who decides about it waits
 
 
 class CriRuntime(BaseRuntime):
@@ -76,7 +78,7 @@ class CriRuntime(BaseRuntime):
         self._endpoint = endpoint
         self._table = ContainerTable(lambda kept: self._keep(self._ended(kept)))
         self._starting: dict[Attempt, asyncio.Task[Record]] = {}
-        self._endings = Endings(self._paths, self._killed)
+        self._endings = Endings(self._paths, self._killed, self._oom_kills)
         self._ending: set[Attempt] = set()
         self._removing: set[str] = set()  # pods whose sandboxes are being removed
         self._being_removed: set[str] = set()
@@ -413,6 +415,24 @@ class CriRuntime(BaseRuntime):
             self._ending.discard(kept.attempt)
         if exit_ is not None and self._table.end(kept, exit_):
             self._events.put_nowait(Exited(kept.attempt, exit_))
+            if exit_.signal == signal.SIGKILL and exit_.oom_kills is None and not exit_.is_oom_killed:
+                self._keep(self._ask_for_oom_kill(kept, exit_))
+
+    async def _ask_for_oom_kill(self, kept: CriContainer, exit_: Exit) -> None:
+        """The end is told again if the runtime says later that it was an OOM kill."""
+        for wait in _SECOND_WORD_SECONDS:
+            await asyncio.sleep(wait)  # it tells of nothing that it learns after the end
+            if await self._endings.is_oom_killed_after_all(kept, self._connection):
+                exit_ = exit_._replace(is_oom_killed=True)
+                kept.record = kept.record._replace(exit=exit_)
+                self._events.put_nowait(Exited(kept.attempt, exit_))
+                return
+
+    def _oom_kills(self, cgroup: str) -> int | None:
+        try:
+            return self._driver.statistics(cgroup).oom_kills
+        except CgroupError:
+            return None
 
     # Tasks
 

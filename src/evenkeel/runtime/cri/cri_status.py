@@ -117,8 +117,12 @@ def exit_of(kept: CriContainer, status: pb.ContainerStatus, paths: StatePaths) -
         status.started_at / _NANOSECONDS,
         status.finished_at / _NANOSECONDS,
         message=message,
-        is_oom_killed=status.reason == _OOM_KILLED,
+        is_oom_killed=says_oom_killed(status),
     )
+
+
+def says_oom_killed(status: pb.ContainerStatus) -> bool:
+    return status.reason == _OOM_KILLED
 
 
 def unknown_exit(kept: CriContainer, why: str) -> Exit:

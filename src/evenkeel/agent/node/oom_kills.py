@@ -1,0 +1,114 @@
+"""Whether the kernel killed a container for want of memory (A17), once the container has ended.
+
+The kernel counts an OOM kill before it sends the signal, so its count is right when it is read after the end. A
+container runtime removes a container's cgroup with its count soon after the end. It may report the end before it has
+seen the OOM kill itself. So an unexplained SIGKILL waits, for a short time, until one of those that may know has
+spoken: the count, the kernel's log, or the runtime.
+"""
+
+from collections.abc import Callable
+from enum import Enum
+from signal import SIGKILL
+from typing import NamedTuple, TypeVar
+
+from evenkeel.agent.node.node_cgroups import NodeCgroups
+from evenkeel.cgroup.tree import Version
+from evenkeel.journal.records import PodRecord
+from evenkeel.runtime.interface import Attempt, Exit
+
+# For the kernel's log and for the runtime's second word; both come within milliseconds on a machine that is not stuck.
+WAIT_SECONDS = 2.0
+NOT_KNOWN = (
+    "killed by signal 9; whether by the kernel for want of memory is not known:"
+    " its cgroup was removed before its OOM kills were read"
+)
+_MOST_REMEMBERED = 4096  # attempts
+_Value = TypeVar("_Value")
+
+
+class Verdict(Enum):
+    KILLED = "killed"
+    NOT_KILLED = "not killed"
+    WAIT = "wait"  # ask again when something is heard, or at `wake_at`
+    UNKNOWN = "unknown"
+
+
+class _Waiting(NamedTuple):
+    exit: Exit
+    until: float
+
+
+class OomKills:
+    """`machine_count` is the kernel's count of all OOM kills on the machine; None where it has none."""
+
+    def __init__(self, cgroups: NodeCgroups, machine_count: Callable[[], int | None]) -> None:
+        self._cgroups = cgroups
+        self._machine_count = machine_count
+        self._machine_count_before: dict[Attempt, int | None] = {}
+        self._seen: dict[Attempt, None] = {}
+        self._waiting: dict[Attempt, _Waiting] = {}
+
+    def begins(self, held: PodRecord, attempt: Attempt) -> int:
+        """The attempt is about to be started; the count of its cgroup that is not its own."""
+        _remember(self._machine_count_before, attempt, self._machine_count())
+        cgroup = self._cgroups.of_container(held.pod.key, attempt.container)
+        is_new = (
+            cgroup is not None and not cgroup.is_ours_to_make and self._cgroups.driver.version == Version.V1
+        )
+        return 0 if is_new else self._cgroups.oom_kills(held.pod.key, attempt.container) or 0
+
+    def has_counted(self, held: PodRecord, name: str) -> bool | None:
+        """Whether the kernel has counted a kill of the container's last attempt; None if the count is gone."""
+        counted = self._cgroups.oom_kills(held.pod.key, name)
+        return None if counted is None else counted > held.life.container(name).oom_kills_at_start
+
+    def saw(self, attempt: Attempt) -> None:
+        """The kernel has counted or logged an OOM kill of this attempt."""
+        _remember(self._seen, attempt, None)
+
+    def verdict(self, held: PodRecord, attempt: Attempt, exit_: Exit, now: float) -> Verdict:
+        """Of an attempt that has ended, and is the container's last."""
+        found = self._verdict(held, attempt, exit_)
+        if found is Verdict.WAIT:
+            since = self._waiting.setdefault(attempt, _Waiting(exit_, now + WAIT_SECONDS))
+            if now < since.until:
+                return found
+            found = Verdict.UNKNOWN
+        self._waiting.pop(attempt, None)
+        return found
+
+    def _verdict(self, held: PodRecord, attempt: Attempt, exit_: Exit) -> Verdict:
+        was_asked = bool(held.life.container(attempt.container).stopping)
+        if exit_.oom_kills is not None:  # of a cgroup that no other attempt was in
+            is_counted: bool | None = exit_.oom_kills > 0
+        else:
+            is_counted = self.has_counted(held, attempt.container)
+        # A runtime on v1 says it of every container below a cgroup that ran out, also of those that lived through it.
+        if is_counted or attempt in self._seen or (exit_.is_oom_killed and not was_asked):
+            return Verdict.KILLED
+        is_ours = was_asked or held.life.verdict is not None
+        if is_counted is not None or is_ours or exit_.signal != SIGKILL or not exit_.is_known:
+            return Verdict.NOT_KILLED
+        before, after = self._machine_count_before.get(attempt), self._machine_count()
+        if before is not None and before == after:
+            return Verdict.NOT_KILLED  # nothing at all was killed meanwhile
+        return Verdict.WAIT
+
+    def waiting(self, attempt: Attempt) -> Exit | None:
+        """How it ended, if that is known and the verdict is not."""
+        found = self._waiting.get(attempt)
+        return found.exit if found is not None else None
+
+    def due(self, now: float) -> list[tuple[Attempt, Exit]]:
+        """Those that have waited for long enough."""
+        return [(attempt, exit_) for attempt, (exit_, until) in self._waiting.items() if until <= now]
+
+    @property
+    def wake_at(self) -> float | None:
+        return min((waiting.until for waiting in self._waiting.values()), default=None)
+
+
+def _remember(kept: dict[Attempt, _Value], attempt: Attempt, value: _Value) -> None:
+    kept[attempt] = value
+    if len(kept) > _MOST_REMEMBERED:
+        del kept[next(iter(kept))]
