@@ -1,4 +1,4 @@
-"""What the node says about itself under pressure, and which new pods it then refuses (B16)."""
+"""Node conditions under pressure: which thresholds are crossed, what the node reports, which pods it refuses (B16)."""
 
 from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
@@ -14,15 +14,114 @@ from evenkeel.policy.qos import QoSClass, is_critical, pod_class
 from evenkeel.quantity import Quantity
 
 
+class Observation(NamedTuple):
+    """What a signal measured: bytes, inodes or processes."""
+
+    available: int
+    capacity: int
+
+
+Observations = Mapping[Signal, Observation]
+NO_OBSERVATIONS: Observations = MappingProxyType({})
+
+_CONTAINERFS = (Signal.CONTAINERFS_AVAILABLE, Signal.CONTAINERFS_INODES_FREE)
+
+
+def observations(node: NodeFigures) -> Observations:
+    """The observations of all signals whose two figures are known."""
+    found: dict[Signal, Observation] = {}
+    _memory(found, Signal.MEMORY_AVAILABLE, node.memory)
+    _memory(found, Signal.ALLOCATABLE_MEMORY_AVAILABLE, node.pods_cgroup_memory)
+    _filesystem(found, Signal.NODEFS_AVAILABLE, Signal.NODEFS_INODES_FREE, node.nodefs)
+    _filesystem(found, Signal.IMAGEFS_AVAILABLE, Signal.IMAGEFS_INODES_FREE, node.imagefs)
+    _filesystem(found, *_CONTAINERFS, node.imagefs if node.containerfs is None else node.containerfs)
+    processes = node.processes
+    if processes is not None and processes.maximum is not None and processes.running is not None:
+        left = processes.maximum - processes.running
+        found[Signal.PID_AVAILABLE] = Observation(left, processes.maximum)
+    return found
+
+
+def thresholds_met(
+    thresholds: Iterable[Threshold], seen: Observations, *, enforce_min_reclaim: bool = False
+) -> tuple[Threshold, ...]:
+    """The thresholds that `seen` has crossed, whatever their grace periods.
+
+    With `enforce_min_reclaim` a threshold is crossed until the minimum reclaim is available on top of it. Without it a
+    node would stay close to the threshold and evict a pod every minute.
+    """
+    return tuple(
+        threshold
+        for threshold in thresholds
+        if threshold.signal in seen
+        and _due(threshold, seen[threshold.signal].capacity, enforce_min_reclaim)
+        > Quantity.of(seen[threshold.signal].available)
+    )
+
+
+def with_containerfs(thresholds: Iterable[Threshold], node: NodeFigures) -> tuple[Threshold, ...]:
+    """`thresholds` and those of the containerfs. They cannot be configured: they are those of the filesystem with which
+    it shares a device."""
+    shares_imagefs = node.dedicated_imagefs and not node.separate_containerfs
+    sources = (
+        (Signal.IMAGEFS_AVAILABLE, Signal.IMAGEFS_INODES_FREE)
+        if shares_imagefs
+        else (Signal.NODEFS_AVAILABLE, Signal.NODEFS_INODES_FREE)
+    )
+    own = tuple(threshold for threshold in thresholds if threshold.signal not in _CONTAINERFS)
+    derived = (
+        threshold._replace(signal=signal)
+        for source, signal in zip(sources, _CONTAINERFS, strict=True)
+        for threshold in own
+        if threshold.signal is source
+    )
+    return own + tuple(derived)
+
+
+def is_relieved(thresholds: Iterable[Threshold], node: NodeFigures) -> bool:
+    """Whether the deletion of unused containers and images has freed enough, minimum reclaim included, so that no pod
+    must be evicted."""
+    met = thresholds_met(with_containerfs(thresholds, node), observations(node), enforce_min_reclaim=True)
+    return not met
+
+
+def _due(threshold: Threshold, capacity: int, enforce_min_reclaim: bool) -> Quantity:  # noqa: FBT001
+    due = threshold_quantity(threshold.value, capacity)
+    if enforce_min_reclaim and threshold.min_reclaim is not None:
+        return due + threshold_quantity(threshold.min_reclaim, capacity)
+    return due
+
+
+def _memory(found: dict[Signal, Observation], signal: Signal, memory: MemoryFigures | None) -> None:
+    if memory is None or memory.available_bytes is None or memory.working_set_bytes is None:
+        return
+    capacity = memory.available_bytes + memory.working_set_bytes
+    found[signal] = Observation(memory.available_bytes, capacity)
+
+
+def _filesystem(
+    found: dict[Signal, Observation], of_bytes: Signal, of_inodes: Signal, figures: FilesystemFigures | None
+) -> None:
+    if figures is None:
+        return
+    if figures.available_bytes is not None and figures.capacity_bytes is not None:
+        found[of_bytes] = Observation(figures.available_bytes, figures.capacity_bytes)
+    if figures.inodes_free is not None and figures.inodes is not None:
+        found[of_inodes] = Observation(figures.inodes_free, figures.inodes)
+
+
+# Conditions of the node
+
+
 class Pressure(StrEnum):
-    """Conditions of a node, in Kubernetes' own words."""
+    """Pressure conditions of a node, by their Kubernetes names."""
 
     MEMORY = "MemoryPressure"
     DISK = "DiskPressure"
     PID = "PIDPressure"
 
 
-CPU_PRESSURE = "CPUPressure"  # A22; Kubernetes has no such condition, and only `cpuKills` makes it appear
+CPU_PRESSURE = "CPUPressure"  # A22: Kubernetes has no such condition; only `cpuKills` reports it
 MEMORY_PRESSURE_TAINT = "node.kubernetes.io/memory-pressure"
 
 _PRESSURE = {
@@ -38,7 +137,7 @@ def pressure_of(signal: Signal) -> Pressure:
 
 
 def pressures(thresholds: Iterable[Threshold]) -> tuple[Pressure, ...]:
-    """The conditions that crossed `thresholds` stand for, each once."""
+    """The conditions that the crossed `thresholds` cause, each once."""
     found = {pressure_of(threshold.signal) for threshold in thresholds}
     return tuple(pressure for pressure in Pressure if pressure in found)
 
@@ -46,15 +145,15 @@ def pressures(thresholds: Iterable[Threshold]) -> tuple[Pressure, ...]:
 def last_seen(
     before: Mapping[Pressure, float], crossed: Iterable[Threshold], now_seconds: float
 ) -> Mapping[Pressure, float]:
-    """When each condition was last the case."""
+    """When each condition was last true."""
     return {**before, **dict.fromkeys(pressures(crossed), now_seconds)}
 
 
 def reported(
     seen_at: Mapping[Pressure, float], transition_period_seconds: float, now_seconds: float
 ) -> tuple[Pressure, ...]:
-    """The conditions to report: those of the last `transition_period_seconds`, so that a node at the edge
-    does not switch them on and off."""
+    """The conditions to report: those that were true in the last `transition_period_seconds`. So a node close to a
+    threshold does not switch a condition on and off."""
     return tuple(
         pressure
         for pressure in Pressure
@@ -63,10 +162,10 @@ def reported(
 
 
 def pressure_refusal(pod: Pod, conditions: Collection[str], profile: Profile) -> str | None:
-    """Why the node does not take `pod` under `conditions`; None if it does.
+    """Why the node refuses `pod` under `conditions`; None if it admits the pod.
 
-    Critical pods are always taken, since the node may need them to recover. Short memory alone keeps only
-    pods out that requested none of it and do not say that they can bear it; short CPU, only BestEffort ones.
+    Critical pods are always admitted, because the node may need them to recover. MemoryPressure alone refuses only
+    BestEffort pods that do not tolerate its taint. CPUPressure refuses only BestEffort pods.
     """
     under = [pressure for pressure in Pressure if pressure in conditions]
     if is_critical(pod, profile):
@@ -97,101 +196,5 @@ def _tolerates_memory_pressure(pod: Pod) -> bool:
 def _tolerates(toleration: Toleration) -> bool:
     if toleration.effect not in ("", "NoSchedule") or toleration.key not in ("", MEMORY_PRESSURE_TAINT):
         return False
-    # The taint has no value, so Equal (which is what no operator means) wants none either.
+    # The taint has no value, so Equal (the default operator) matches only a toleration without value.
     return toleration.operator == "Exists" or (toleration.operator in ("", "Equal") and not toleration.value)
-
-
-class Observation(NamedTuple):
-    """Bytes, inodes or processes, whatever the signal counts."""
-
-    available: int
-    capacity: int
-
-
-Observations = Mapping[Signal, Observation]
-NO_OBSERVATIONS: Observations = MappingProxyType({})
-
-_CONTAINERFS = (Signal.CONTAINERFS_AVAILABLE, Signal.CONTAINERFS_INODES_FREE)
-
-
-def observations(node: NodeFigures) -> Observations:
-    """The signals of which both figures are known; the others are not there."""
-    found: dict[Signal, Observation] = {}
-    _memory(found, Signal.MEMORY_AVAILABLE, node.memory)
-    _memory(found, Signal.ALLOCATABLE_MEMORY_AVAILABLE, node.pods_cgroup_memory)
-    _filesystem(found, Signal.NODEFS_AVAILABLE, Signal.NODEFS_INODES_FREE, node.nodefs)
-    _filesystem(found, Signal.IMAGEFS_AVAILABLE, Signal.IMAGEFS_INODES_FREE, node.imagefs)
-    _filesystem(found, *_CONTAINERFS, node.imagefs if node.containerfs is None else node.containerfs)
-    processes = node.processes
-    if processes is not None and processes.maximum is not None and processes.running is not None:
-        left = processes.maximum - processes.running
-        found[Signal.PID_AVAILABLE] = Observation(left, processes.maximum)
-    return found
-
-
-def thresholds_met(
-    thresholds: Iterable[Threshold], seen: Observations, *, enforce_min_reclaim: bool = False
-) -> tuple[Threshold, ...]:
-    """The thresholds that `seen` falls below, whatever their grace periods.
-
-    `enforce_min_reclaim` asks for more: a threshold once crossed is over only when its minimum reclaim is
-    there on top. Else a node would sit at the edge and evict a pod a minute.
-    """
-    return tuple(
-        threshold
-        for threshold in thresholds
-        if threshold.signal in seen
-        and _due(threshold, seen[threshold.signal].capacity, enforce_min_reclaim)
-        > Quantity.of(seen[threshold.signal].available)
-    )
-
-
-def with_containerfs(thresholds: Iterable[Threshold], node: NodeFigures) -> tuple[Threshold, ...]:
-    """`thresholds` and those of the containerfs, which are never set by hand: they are those of the
-    filesystem that it shares a device with."""
-    shares_imagefs = node.dedicated_imagefs and not node.separate_containerfs
-    sources = (
-        (Signal.IMAGEFS_AVAILABLE, Signal.IMAGEFS_INODES_FREE)
-        if shares_imagefs
-        else (Signal.NODEFS_AVAILABLE, Signal.NODEFS_INODES_FREE)
-    )
-    own = tuple(threshold for threshold in thresholds if threshold.signal not in _CONTAINERFS)
-    derived = (
-        threshold._replace(signal=signal)
-        for source, signal in zip(sources, _CONTAINERFS, strict=True)
-        for threshold in own
-        if threshold.signal is source
-    )
-    return own + tuple(derived)
-
-
-def is_relieved(thresholds: Iterable[Threshold], node: NodeFigures) -> bool:
-    """After unused containers and images were deleted: whether that was enough, minimum reclaim included,
-    so that no pod has to go."""
-    met = thresholds_met(with_containerfs(thresholds, node), observations(node), enforce_min_reclaim=True)
-    return not met
-
-
-def _due(threshold: Threshold, capacity: int, enforce_min_reclaim: bool) -> Quantity:  # noqa: FBT001
-    due = threshold_quantity(threshold.value, capacity)
-    if enforce_min_reclaim and threshold.min_reclaim is not None:
-        return due + threshold_quantity(threshold.min_reclaim, capacity)
-    return due
-
-
-def _memory(found: dict[Signal, Observation], signal: Signal, memory: MemoryFigures | None) -> None:
-    if memory is None or memory.available_bytes is None or memory.working_set_bytes is None:
-        return
-    capacity = memory.available_bytes + memory.working_set_bytes
-    found[signal] = Observation(memory.available_bytes, capacity)
-
-
-def _filesystem(
-    found: dict[Signal, Observation], of_bytes: Signal, of_inodes: Signal, figures: FilesystemFigures | None
-) -> None:
-    if figures is None:
-        return
-    if figures.available_bytes is not None and figures.capacity_bytes is not None:
-        found[of_bytes] = Observation(figures.available_bytes, figures.capacity_bytes)
-    if figures.inodes_free is not None and figures.inodes is not None:
-        found[of_inodes] = Observation(figures.inodes_free, figures.inodes)

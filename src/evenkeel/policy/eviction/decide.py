@@ -1,8 +1,7 @@
-"""One step of the control loop: what to do about this snapshot, given what was known before (A15, B16, E2).
+"""Eviction decisions: one step of the control loop, from a snapshot and the state before to an action (A15, B16, E2).
 
-The step is a function. The loop around it takes a snapshot, calls `decide`, carries the decision out and
-comes back with a new snapshot; it evicts one pod for a shortage and then measures again, so that no pod
-goes for memory that is already on its way back.
+The step is a function. The loop takes a snapshot, calls `decide`, carries out the decision and takes a new snapshot. It
+evicts one pod and then measures again, so that no pod is evicted for memory that is already being freed.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -45,7 +44,7 @@ class Settings(NamedTuple):
 
 
 class State(NamedTuple):
-    """What one step leaves for the next."""
+    """What one step passes to the next."""
 
     first_crossed: Mapping[Threshold, float] = MappingProxyType({})
     unresolved: tuple[Threshold, ...] = ()
@@ -55,7 +54,7 @@ class State(NamedTuple):
 
 
 def of_thresholds(state: State, thresholds: Collection[Threshold]) -> State:
-    """The state without what it has of other thresholds: nobody goes for one that is no longer set."""
+    """The state, limited to `thresholds`: no pod is evicted for a threshold that is not configured any more."""
     return state._replace(
         first_crossed={one: at for one, at in state.first_crossed.items() if one in thresholds},
         unresolved=tuple(one for one in state.unresolved if one in thresholds),
@@ -63,14 +62,14 @@ def of_thresholds(state: State, thresholds: Collection[Threshold]) -> State:
 
 
 class Reclaim(StrEnum):
-    """What can be given up without touching a pod."""
+    """What can be deleted before any pod is evicted."""
 
     CONTAINERS = "unused containers"
     IMAGES = "unused images"
 
 
 class Eviction(NamedTuple):
-    """A pod that goes, whole. Exactly one of `shortage` and `limit` says why."""
+    """The eviction of a whole pod. Exactly one of `shortage` and `limit` says why."""
 
     pod: Pod
     grace_period_seconds: int
@@ -80,11 +79,11 @@ class Eviction(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What to do, in this order.
+    """What to do.
 
-    Pods `over_limit` all go, for each is above a limit of its own. `due` are the thresholds that call for
-    action, the most urgent first, and `acting_on` the one that this is about. `reclaim` first; if
-    `is_relieved` then says of a fresh look at the node that this was enough, `victim` stays.
+    All pods `over_limit` are evicted, because each exceeds its own limit. `due` are the thresholds that require action,
+    the most urgent first; `acting_on` is the one that this decision acts on. `reclaim` is deleted first. If
+    `is_relieved` then says of new figures that this was enough, `victim` is not evicted.
     """
 
     observations: Observations = NO_OBSERVATIONS
@@ -132,7 +131,7 @@ def decide(
     first_crossed = {threshold: state.first_crossed.get(threshold, now) for threshold in met}
     pressure_seen = node_conditions.last_seen(state.pressure_seen, met, now)
     conditions = node_conditions.reported(pressure_seen, settings.pressure_transition_period_seconds, now)
-    # A threshold that has to last before it counts is soft; a hard one lasts no time and counts at once.
+    # A hard threshold has no grace period and counts at once.
     lasting = tuple(t for t in met if now - first_crossed[t] >= t.grace_period_seconds)
     after = State(first_crossed, lasting, pressure_seen, dict.fromkeys(seen, now), conditions)
     decision = Decision(seen, met, conditions)
@@ -140,10 +139,9 @@ def decide(
     if settings.local_storage_capacity_isolation:
         over_limit = _over_limit(snapshot, settings.profile)
         if over_limit:
-            # They give back what they held: look again before anyone else goes.
+            # Their storage will be freed: measure again before another pod is evicted.
             return after, decision._replace(over_limit=over_limit)
-    # Figures that were acted on once are not acted on again: what went because of them may be on its way
-    # back.
+    # The same figures cause only one eviction: what it frees may not be in them yet.
     fresh = (t for t in lasting if t.signal not in state.signals_seen or now > state.signals_seen[t.signal])
     due = tuple(sorted(fresh, key=_urgency))
     if not due:
@@ -205,7 +203,7 @@ def ranking(
 
 
 def reclaimable(signal: Signal, node: NodeFigures) -> tuple[Reclaim, ...]:
-    """What to delete from the filesystem of `signal` before any pod goes."""
+    """What to delete from the filesystem of `signal` before any pod is evicted."""
     if resource_of(signal) not in (Resource.STORAGE, Resource.INODES):
         return ()
     filesystem = signal.partition(".")[0]
@@ -217,7 +215,7 @@ def reclaimable(signal: Signal, node: NodeFigures) -> tuple[Reclaim, ...]:
 
 
 def evicted_status(eviction: Eviction, at: str | None = None) -> PodStatus:
-    """What the pod's status says afterwards (A20): Failed, Evicted, and why."""
+    """The status of the pod after the eviction (A20): Failed, Evicted, and the message."""
     status = eviction.pod.status._replace(phase="Failed", reason=EVICTED, message=eviction.message)
     if eviction.shortage is None:
         return status
@@ -235,8 +233,7 @@ def evicted_status(eviction: Eviction, at: str | None = None) -> PodStatus:
 def _watched(
     state: State, thresholds: Sequence[Threshold], node: NodeFigures, settings: Settings
 ) -> Sequence[Threshold]:
-    # Kubelet learns which filesystems there are only in its first round, and watches the containerfs from the
-    # second on.
+    # Kubelet finds out the filesystems in its first round and watches the containerfs from the second round.
     if settings.profile is Profile.KUBERNETES and not state.signals_seen:
         return thresholds
     return with_containerfs(thresholds, node)
@@ -254,8 +251,8 @@ def _act(
 
 
 def _urgency(threshold: Threshold) -> tuple[int, bool, int]:
-    """Memory first, for it kills; then processes, without which nothing can be mended; then disk. Hard before
-    soft, and then in the order in which signals are listed."""
+    """Memory first, because the kernel kills for it; then processes, because without them nothing can be repaired; then
+    disk. Hard before soft, then in the order of `Signal`."""
     resource = resource_of(threshold.signal)
     kind = {Resource.MEMORY: 0, Resource.PIDS: 1}.get(resource, 2)
     return (kind, not threshold.hard, tuple(Signal).index(threshold.signal))
@@ -265,7 +262,7 @@ def _over_limit(snapshot: Snapshot, profile: Profile) -> tuple[Eviction, ...]:
     found = []
     for seen in snapshot.pods:
         exceeded = limit_exceeded(seen, snapshot.node)
-        # A limit holds for everyone; kubelet makes an exception for critical pods.
+        # A limit applies to every pod. Kubelet makes an exception for critical pods.
         if exceeded is None or (profile is Profile.KUBERNETES and is_critical(seen.pod, profile)):
             continue
         message = limit_message(seen.pod.key, exceeded)
@@ -279,5 +276,5 @@ def _grace_seconds(seen: PodSnapshot, threshold: Threshold | None, settings: Set
     most = settings.max_pod_grace_period_seconds
     own = seen.pod.spec.termination_grace_period_seconds
     if most < 0 and settings.profile is Profile.DOCUMENTS:
-        return DEFAULT_GRACE_PERIOD_SECONDS if own is None else own  # the pod's own is not cut short
+        return DEFAULT_GRACE_PERIOD_SECONDS if own is None else own  # the pod keeps its own grace period
     return most if own is None else min(most, own)

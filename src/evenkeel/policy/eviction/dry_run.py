@@ -1,8 +1,8 @@
-"""Who would go, in which order, and what that would give back (E15).
+"""Dry run: which pods would be evicted, in which order, and what that would free (E15).
 
-The steps are those of the real loop: a decision on a snapshot, and then another on what would be left. Only
-the snapshots in between are supposed: that an evicted pod gives back all it used, and that nobody else uses
-more or less meanwhile. Deleting unused containers and images is supposed to give back nothing.
+The steps are those of the real loop: a decision on a snapshot, then another on what would be left. Only the snapshots
+in between are assumed: an evicted pod frees all that it used, and no other pod uses more or less meanwhile. The
+deletion of unused containers and images is assumed to free nothing.
 """
 
 from collections.abc import Sequence
@@ -22,14 +22,99 @@ from evenkeel.policy.eviction.snapshot import (
 from evenkeel.policy.eviction.thresholds import Signal, Threshold
 from evenkeel.policy.eviction.usage import Resource, disk_parts, resource_of, usage
 
+_STEP_SECONDS = 1.0
+
+
+class Step(NamedTuple):
+    """One pod that would be evicted. `freed` counts units of `resource`."""
+
+    eviction: Eviction
+    resource: Resource
+    freed: int
+    freed_so_far: int
+    after_seconds: float = 0.0
+    reclaim: tuple[Reclaim, ...] = ()
+
+
+class DryRun(NamedTuple):
+    """`crossed` are the thresholds crossed at first, `unresolved` those still crossed at the end. `spared` are the pods
+    that could not be evicted for `short`."""
+
+    steps: tuple[Step, ...]
+    spared: tuple[Ranked, ...] = ()
+    short: Resource | None = None
+    crossed: tuple[Threshold, ...] = ()
+    unresolved: tuple[Threshold, ...] = ()
+
+
+def by_thresholds(snapshot: Snapshot, thresholds: Sequence[Threshold], settings: Settings) -> DryRun:
+    """The evictions that the thresholds would cause. Soft thresholds act when their grace period is over."""
+    snapshot = active(snapshot)._replace(time_seconds=0.0)
+    # As if the loop had been running: every signal was measured before, and no threshold was crossed.
+    state = State(signals_seen=dict.fromkeys(Signal, -_STEP_SECONDS))
+    crossed: tuple[Threshold, ...] | None = None
+    steps: list[Step] = []
+    while True:
+        state, decision = decide(state, snapshot, thresholds, settings)
+        crossed = decision.crossed if crossed is None else crossed
+        now = snapshot.time_seconds
+        signal = decision.acting_on.signal if decision.acting_on else Signal.NODEFS_AVAILABLE
+        for eviction in decision.evictions:
+            step = _step(steps, snapshot, eviction, signal)
+            steps.append(step._replace(after_seconds=now, reclaim=decision.reclaim))
+            snapshot = without(snapshot, _seen(snapshot, eviction))
+        next_at = now + _STEP_SECONDS
+        if not decision.evictions:
+            since = state.first_crossed
+            graces = [since[one] + one.grace_period_seconds for one in since if one not in state.unresolved]
+            if not graces or not snapshot.pods:
+                break
+            next_at = max(next_at, min(graces))
+        snapshot = snapshot._replace(time_seconds=next_at)
+    if decision.acting_on is None:
+        return DryRun(tuple(steps), crossed=crossed, unresolved=decision.crossed)
+    spared = _spared(signal, snapshot, settings)
+    return DryRun(tuple(steps), spared, resource_of(signal), crossed, decision.crossed)
+
+
+def by_shortfall(snapshot: Snapshot, signal: Signal, shortfall: int | None, settings: Settings) -> DryRun:
+    """The evictions until `shortfall` is covered or no pod may be evicted. Thresholds do not count."""
+    snapshot = active(snapshot)
+    steps: list[Step] = []
+    while shortfall is None or not steps or steps[-1].freed_so_far < shortfall:
+        eviction = victim(signal, None, snapshot, settings)
+        if eviction is None:
+            break
+        steps.append(_step(steps, snapshot, eviction, signal))
+        snapshot = without(snapshot, _seen(snapshot, eviction))
+    return DryRun(tuple(steps), _spared(signal, snapshot, settings), resource_of(signal))
+
+
+def _step(steps: Sequence[Step], snapshot: Snapshot, eviction: Eviction, signal: Signal) -> Step:
+    resource = resource_of(signal)
+    gain = freed(_seen(snapshot, eviction), signal, snapshot)
+    before = (step.freed_so_far for step in reversed(steps) if step.resource is resource)
+    return Step(eviction, resource, gain, next(before, 0) + gain)
+
+
+def _seen(snapshot: Snapshot, eviction: Eviction) -> PodSnapshot:
+    return next(seen for seen in snapshot.pods if seen.pod is eviction.pod)
+
+
+def _spared(signal: Signal, snapshot: Snapshot, settings: Settings) -> tuple[Ranked, ...]:
+    return tuple(one for one in ranking(signal, snapshot, settings) if one.spared is not None)
+
+
+# What an eviction would free
+
 
 def freed(seen: PodSnapshot, signal: Signal, snapshot: Snapshot) -> int:
-    """How much more there would be of what `signal` counts."""
+    """How much the eviction of the pod would add to `signal`."""
     return usage(_owned(seen), resource_of(signal), disk_parts(signal, snapshot.node)) or 0
 
 
 def without(snapshot: Snapshot, seen: PodSnapshot) -> Snapshot:
-    """`snapshot` as it would be if the pod had ended and nothing else had changed."""
+    """`snapshot` as it would be if only this pod had ended."""
     node = snapshot.node
     memory = freed(seen, Signal.MEMORY_AVAILABLE, snapshot)
     return snapshot._replace(
@@ -58,7 +143,7 @@ def without(snapshot: Snapshot, seen: PodSnapshot) -> Snapshot:
 
 
 def _owned(seen: PodSnapshot) -> PodSnapshot:
-    """The pod without the node's own directories that it mounts: these stay when it goes."""
+    """The pod without its hostPath volumes: these directories stay when the pod is evicted."""
     if seen.stats is None:
         return seen
     kept = {volume.name for volume in seen.pod.spec.volumes if volume.host_path is not None}
@@ -69,8 +154,8 @@ def _owned(seen: PodSnapshot) -> PodSnapshot:
 def _memory(figures: MemoryFigures | None, freed_bytes: int) -> MemoryFigures | None:
     if figures is None or figures.available_bytes is None or figures.working_set_bytes is None:
         return figures
-    given = min(freed_bytes, figures.working_set_bytes)
-    return MemoryFigures(Amount(figures.available_bytes + given), Amount(figures.working_set_bytes - given))
+    less = min(freed_bytes, figures.working_set_bytes)
+    return MemoryFigures(Amount(figures.available_bytes + less), Amount(figures.working_set_bytes - less))
 
 
 def _processes(figures: ProcessFigures | None, ended: int) -> ProcessFigures | None:
@@ -95,85 +180,3 @@ def _raised(amount: Amount | None, by: int, most: Amount | None) -> Amount | Non
         return None
     raised = amount + by
     return Amount(raised if most is None else max(min(raised, most), amount))
-
-
-_LOOK_AGAIN_SECONDS = 1.0
-
-
-class Step(NamedTuple):
-    """One pod that would go. What it frees is counted in `resource`."""
-
-    eviction: Eviction
-    resource: Resource
-    freed: int
-    freed_so_far: int
-    after_seconds: float = 0.0
-    reclaim: tuple[Reclaim, ...] = ()
-
-
-class DryRun(NamedTuple):
-    """`crossed` holds at first, `unresolved` still in the end; `spared` pods could not go for `short`."""
-
-    steps: tuple[Step, ...]
-    spared: tuple[Ranked, ...] = ()
-    short: Resource | None = None
-    crossed: tuple[Threshold, ...] = ()
-    unresolved: tuple[Threshold, ...] = ()
-
-
-def by_thresholds(snapshot: Snapshot, thresholds: Sequence[Threshold], settings: Settings) -> DryRun:
-    """What the thresholds would do, the soft ones included once their grace period is over."""
-    snapshot = active(snapshot)._replace(time_seconds=0.0)
-    # As if the loop had been running: everything was looked at before, and nothing was crossed.
-    state = State(signals_seen=dict.fromkeys(Signal, -_LOOK_AGAIN_SECONDS))
-    crossed: tuple[Threshold, ...] | None = None
-    steps: list[Step] = []
-    while True:
-        state, decision = decide(state, snapshot, thresholds, settings)
-        crossed = decision.crossed if crossed is None else crossed
-        now = snapshot.time_seconds
-        signal = decision.acting_on.signal if decision.acting_on else Signal.NODEFS_AVAILABLE
-        for eviction in decision.evictions:
-            step = _step(steps, snapshot, eviction, signal)
-            steps.append(step._replace(after_seconds=now, reclaim=decision.reclaim))
-            snapshot = without(snapshot, _seen(snapshot, eviction))
-        next_look = now + _LOOK_AGAIN_SECONDS
-        if not decision.evictions:
-            since = state.first_crossed
-            graces = [since[one] + one.grace_period_seconds for one in since if one not in state.unresolved]
-            if not graces or not snapshot.pods:
-                break
-            next_look = max(next_look, min(graces))
-        snapshot = snapshot._replace(time_seconds=next_look)
-    if decision.acting_on is None:
-        return DryRun(tuple(steps), crossed=crossed, unresolved=decision.crossed)
-    spared = _spared(signal, snapshot, settings)
-    return DryRun(tuple(steps), spared, resource_of(signal), crossed, decision.crossed)
-
-
-def by_shortfall(snapshot: Snapshot, signal: Signal, shortfall: int | None, settings: Settings) -> DryRun:
-    """Who would go until `shortfall` is covered, or until nobody is left who may, whatever the thresholds."""
-    snapshot = active(snapshot)
-    steps: list[Step] = []
-    while shortfall is None or not steps or steps[-1].freed_so_far < shortfall:
-        eviction = victim(signal, None, snapshot, settings)
-        if eviction is None:
-            break
-        steps.append(_step(steps, snapshot, eviction, signal))
-        snapshot = without(snapshot, _seen(snapshot, eviction))
-    return DryRun(tuple(steps), _spared(signal, snapshot, settings), resource_of(signal))
-
-
-def _step(steps: Sequence[Step], snapshot: Snapshot, eviction: Eviction, signal: Signal) -> Step:
-    resource = resource_of(signal)
-    gain = freed(_seen(snapshot, eviction), signal, snapshot)
-    before = (step.freed_so_far for step in reversed(steps) if step.resource is resource)
-    return Step(eviction, resource, gain, next(before, 0) + gain)
-
-
-def _seen(snapshot: Snapshot, eviction: Eviction) -> PodSnapshot:
-    return next(seen for seen in snapshot.pods if seen.pod is eviction.pod)
-
-
-def _spared(signal: Signal, snapshot: Snapshot, settings: Settings) -> tuple[Ranked, ...]:
-    return tuple(one for one in ranking(signal, snapshot, settings) if one.spared is not None)

@@ -1,4 +1,8 @@
-"""Why a pod was evicted, with the figures of that moment: as data, and as sentences for its status (E14)."""
+"""The eviction message: why a pod was evicted, as data and as sentences for its status, with the figures (E14).
+
+The text of a message is recorded with the decision and compared when the decision is replayed. A change of the wording
+makes old decisions look different.
+"""
 
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
@@ -13,7 +17,7 @@ _UNITS = ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 
 
 class Crossed(NamedTuple):
-    """A signal and the threshold it fell below. The threshold of a shortage that is only supposed is ""."""
+    """A signal and the threshold that it crossed."""
 
     signal: str
     threshold: str
@@ -26,7 +30,7 @@ class Crossed(NamedTuple):
 
 
 class Considered(NamedTuple):
-    """A pod as the ranking saw it. `usage` is absent where nobody measured it."""
+    """A pod with the figures of the ranking. `usage` is None if it was not measured."""
 
     pod: str
     qos_class: str
@@ -37,7 +41,7 @@ class Considered(NamedTuple):
 
 
 class Shortage(NamedTuple):
-    """Why this pod and no other went."""
+    """Why this pod was evicted and no other."""
 
     resource: str
     crossed: Crossed | None
@@ -71,7 +75,7 @@ def shortage(
     order: Order,
     need: Need,
 ) -> Shortage:
-    """The reason for evicting the first of `candidates`."""
+    """The reason for the eviction of the first of `candidates`."""
     victim, *others = candidates
     return Shortage(
         resource=resource,
@@ -110,7 +114,7 @@ def limit_message(pod: str, exceeded: LimitExceeded) -> str:
 
 
 def readable(amount: int, resource: Resource) -> str:
-    """`1.5Gi` for bytes, to two decimals; other things are counted."""
+    """`1.5Gi` for bytes, with two decimals; a plain number for everything else."""
     if resource not in (Resource.MEMORY, Resource.STORAGE):
         return str(amount)
     scale = 0

@@ -1,8 +1,7 @@
-"""Everything an eviction decision reads, taken at one moment.
+"""The snapshot: every figure that an eviction decision reads, taken at one time.
 
-A decision is a function of a snapshot, so that it can be tested, tried on paper (`evenkeel evict
---dry-run`) and replayed. `None` is "not known", which is not zero: a pod whose usage nobody measured may
-use a lot.
+A decision is a function of a snapshot, so that it can be tested, tried out (`evenkeel evict --dry-run`) and replayed.
+`None` means "not known", which is not zero: a pod without figures may use a lot.
 """
 
 from typing import NamedTuple
@@ -12,7 +11,7 @@ from evenkeel.api.scalars import Amount
 
 
 class MemoryFigures(NamedTuple):
-    """What is in use and cannot simply be dropped, and what is left. Together they are the capacity."""
+    """The working set (memory in use without droppable cache) and what is left. Together they are the capacity."""
 
     available_bytes: Amount | None = None
     working_set_bytes: Amount | None = None
@@ -31,10 +30,10 @@ class ProcessFigures(NamedTuple):
 
 
 class NodeFigures(NamedTuple):
-    """`pods_cgroup_memory` is that of the cgroup which holds all pods (B8).
+    """`pods_cgroup_memory` is the memory of the cgroup that holds all pods (B8).
 
-    `imagefs` holds images and containers' own layers, `containerfs` the layers alone where they lie apart;
-    absent, it is the imagefs. The two flags say what lies on a device of its own.
+    `imagefs` holds the images and the writable layers of containers. `containerfs` holds the layers if they are on
+    another filesystem; if it is None, they are on the imagefs. The two flags say which filesystem has its own device.
     """
 
     memory: MemoryFigures | None = None
@@ -79,7 +78,7 @@ class PodSnapshot(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """`time_seconds` only has to grow: what counts is how far apart two snapshots are."""
+    """`time_seconds` must only grow: only the time between two snapshots counts."""
 
     time_seconds: float = 0.0
     node: NodeFigures = NodeFigures()
@@ -87,7 +86,7 @@ class Snapshot(NamedTuple):
 
 
 def active(snapshot: Snapshot) -> Snapshot:
-    """`snapshot` without the pods that have ended: they hold nothing that evicting them would free."""
+    """`snapshot` without the pods that have ended. Their eviction would free nothing."""
     return snapshot._replace(
         pods=tuple(seen for seen in snapshot.pods if seen.pod.status.phase not in ("Succeeded", "Failed"))
     )

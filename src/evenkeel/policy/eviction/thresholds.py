@@ -1,7 +1,7 @@
-"""Eviction thresholds: from what the configuration says to values that can be compared with a figure (B16).
+"""Eviction thresholds: from the texts of the configuration to values that can be compared with figures (B16).
 
-The rules are kubelet's, oddities included, since a threshold must mean the same under both: only the literal
-texts "0%" and "100%" switch one off, and a soft threshold whose grace period is zero is hard.
+The rules are kubelet's, because a threshold must mean the same in both. This includes the unexpected ones: only the
+texts "0%" and "100%" switch a threshold off, and a soft threshold with a grace period of zero is hard.
 """
 
 import re
@@ -17,79 +17,11 @@ from evenkeel.errors import EvenkeelError, InvalidInput, Problem
 from evenkeel.quantity import BinarySI, Quantity
 
 
-def parse_percentage(text: str) -> float:
-    """`7.5%` as the part of the whole that kubelet takes it for. "nan%" and "inf%" are numbers to it."""
-    number = _float32(text.rstrip("%"))
-    if number is None:
-        clipped = text[:40] + ("…" if len(text) > 40 else "")
-        raise EvenkeelError(f"{clipped!r} is not a percentage: write 10% or 7.5%")
-    # Kubelet divides 32-bit floats. A quotient of two of them, rounded from 64 bits to 32, is the same.
-    return to_float32(number / 100)
-
-
-def to_float32(number: float) -> float:
-    """`number` rounded to the nearest 32-bit float; OverflowError where there is none."""
-    rounded: float = struct.unpack("<f", struct.pack("<f", number))[0]
-    return rounded
-
-
-_DIGITS = r"\d+(?:_\d+)*"
-_HEX_DIGITS = r"[0-9a-fA-F]+(?:_[0-9a-fA-F]+)*"
-_EXPONENT = rf"[+-]?{_DIGITS}"
-_DECIMAL = re.compile(
-    rf"[+-]?(?:{_DIGITS}\.?(?:{_DIGITS})?|\.{_DIGITS})(?:[eE]{_EXPONENT})?", re.ASCII
-).fullmatch
-_HEXADECIMAL = re.compile(
-    rf"[+-]?0[xX](?:_?{_HEX_DIGITS}\.?(?:{_HEX_DIGITS})?|\.{_HEX_DIGITS})[pP]{_EXPONENT}", re.ASCII
-).fullmatch
-_INFINITY = re.compile(r"[+-]?inf(?:inity)?", re.ASCII | re.IGNORECASE).fullmatch
-_LONGEST_NUMBER = 80
-
-
-def _float32(text: str) -> float | None:
-    """The 32-bit float nearest to the number that `text` spells, if it spells one that is not too large."""
-    if _INFINITY(text):
-        return -inf if text[0] == "-" else inf
-    if text.lower() == "nan":
-        return nan
-    if len(text) > _LONGEST_NUMBER:
-        return None
-    try:
-        if _DECIMAL(text):
-            number = float(text)
-            return _rounded_once(number, text) if isfinite(number) else None
-        if _HEXADECIMAL(text):
-            return to_float32(float.fromhex(text.replace("_", "")))
-    except OverflowError:
-        pass
-    return None
-
-
-def _rounded_once(number: float, text: str) -> float:
-    """`number`, which is `text` rounded to 64 bits, as if it had been rounded to 32 at once.
-
-    Rounding twice goes wrong only where the 64-bit float lies exactly between two 32-bit ones.
-    """
-    near = to_float32(number)
-    if near == number:
-        return near
-    bits: int = struct.unpack("<i", struct.pack("<f", near))[0]
-    other: float = struct.unpack("<f", struct.pack("<i", bits + (1 if abs(near) < abs(number) else -1)))[0]
-    if abs(number - near) != abs(other - number):
-        return near
-    from fractions import Fraction
-
-    true = Fraction(text.replace("_", ""))
-    if true == Fraction(number):
-        return near
-    return max(near, other) if true > Fraction(number) else min(near, other)
-
-
 class Signal(StrEnum):
-    """What can run short."""
+    """A figure that eviction watches, by kubelet's name."""
 
     MEMORY_AVAILABLE = "memory.available"
-    ALLOCATABLE_MEMORY_AVAILABLE = "allocatableMemory.available"  # of the pods' cgroup, not of the node (B8)
+    ALLOCATABLE_MEMORY_AVAILABLE = "allocatableMemory.available"  # in the pods' cgroup (B8)
     NODEFS_AVAILABLE = "nodefs.available"
     NODEFS_INODES_FREE = "nodefs.inodesFree"
     IMAGEFS_AVAILABLE = "imagefs.available"
@@ -100,7 +32,7 @@ class Signal(StrEnum):
 
 
 class ThresholdValue(NamedTuple):
-    """An amount, or where there is none, a part of the capacity: 0.1 is ten percent."""
+    """An amount or, if there is none, a part of the capacity: 0.1 is ten percent."""
 
     quantity: Quantity | None = None
     percentage: float = 0.0
@@ -111,7 +43,7 @@ class ThresholdValue(NamedTuple):
 
 
 class Threshold(NamedTuple):
-    """Evict when less than `value` of `signal` is left for `grace_period_seconds`."""
+    """Evict a pod when less than `value` of `signal` has been left for `grace_period_seconds`."""
 
     signal: Signal
     value: ThresholdValue
@@ -127,7 +59,8 @@ class Threshold(NamedTuple):
 
 
 def config_thresholds(config: KubeletConfiguration) -> tuple[Threshold, ...]:
-    """Every threshold the agent watches: the node's, and the same hard one inside the pods' cgroup (B8)."""
+    """Every threshold that the agent watches: those of the node, and the hard memory threshold also in the pods'
+    cgroup (B8)."""
     full = defaulted(config)
     return parse_thresholds(
         hard=full.eviction_hard,
@@ -139,7 +72,7 @@ def config_thresholds(config: KubeletConfiguration) -> tuple[Threshold, ...]:
 
 
 def config_reclaims(config: KubeletConfiguration) -> dict[Signal, ThresholdValue]:
-    """How much more is to be freed than would just do, by signal, also where the configuration has no threshold."""
+    """How much more than the shortage is reclaimed, by signal. It is set even for signals without a threshold."""
     reclaims = _reclaims(defaulted(config).eviction_minimum_reclaim, [])
     if (of_node := reclaims.get(Signal.MEMORY_AVAILABLE)) is not None:
         reclaims[Signal.ALLOCATABLE_MEMORY_AVAILABLE] = of_node
@@ -147,7 +80,7 @@ def config_reclaims(config: KubeletConfiguration) -> dict[Signal, ThresholdValue
 
 
 def config_graces_seconds(config: KubeletConfiguration) -> dict[Signal, float]:
-    """How long soft thresholds may last, by signal, also where the configuration has none."""
+    """The grace periods of soft thresholds, by signal. They are set even for signals without a threshold."""
     graces = _graces(defaulted(config).eviction_soft_grace_period, [])
     return {signal: grace.seconds for signal, grace in graces.items()}
 
@@ -160,7 +93,7 @@ def parse_thresholds(
     minimum_reclaim: Mapping[str, str] | None = None,
     enforce_node_allocatable: tuple[str, ...] = (),
 ) -> tuple[Threshold, ...]:
-    """The thresholds of the four settings; `InvalidInput` with everything that is wrong in them."""
+    """The thresholds of the four settings. Raises `InvalidInput` with every problem."""
     problems: list[Problem] = []
     hard_values = _values(hard, "evictionHard", "--eviction-hard", problems)
     soft_values = _values(soft, "evictionSoft", "--eviction-soft", problems)
@@ -184,7 +117,7 @@ def parse_thresholds(
     if problems:
         raise InvalidInput(problems)
     if PODS_ENFORCED in enforce_node_allocatable:
-        # B8: pods must be evicted before their cgroup's own OOM killer wakes up.
+        # B8: pods must be evicted before the OOM killer acts in their cgroup.
         found += [
             Threshold(Signal.ALLOCATABLE_MEMORY_AVAILABLE, known.value, 0.0, known.min_reclaim)
             for known in found
@@ -194,9 +127,9 @@ def parse_thresholds(
 
 
 def parse_flag(text: str, separator: str = "<", example: str = "memory.available<100Mi") -> dict[str, str]:
-    """A flag of the form `memory.available<100Mi,nodefs.available<10%` as the map that the file would hold.
+    """A flag such as `memory.available<100Mi,nodefs.available<10%`, as the mapping that the file would have.
 
-    Only the shape is looked at. `separator` is "<" for thresholds and "=" for everything else of that form.
+    Only the form is checked. `separator` is "<" for thresholds and "=" for the other settings.
     """
     settings: dict[str, str] = {}
     for part in text.split(",") if text.strip() else ():
@@ -212,11 +145,11 @@ def parse_flag(text: str, separator: str = "<", example: str = "memory.available
 
 
 def threshold_quantity(value: ThresholdValue, capacity: int) -> Quantity:
-    """The amount that `value` stands for where there is `capacity` in all."""
+    """The amount that `value` stands for, if there is `capacity` in total."""
     if value.quantity is not None:
         return value.quantity
     amount = float(capacity) * value.percentage
-    # A percentage of "nan" or "inf" is accepted by kubelet and means nothing: no figure is below zero.
+    # Kubelet accepts "nan%" and "inf%". As thresholds they are never crossed: no figure is below zero.
     return Quantity.of(int(amount) if isfinite(amount) else 0, BinarySI)
 
 
@@ -236,7 +169,7 @@ def _values(
             problems.append(Problem(at, f"{flag}: {error}"))
             continue
         if text in ("0%", "100%"):
-            continue  # kubelet's way to switch a default threshold off
+            continue  # this is how kubelet switches a default threshold off
         if value.quantity is not None and value.quantity.sign <= 0:
             problems.append(Problem(at, f"{flag} must be more than nothing, not {text}; 0% switches it off"))
         elif value.percentage < 0 or value.percentage > 1:
@@ -304,3 +237,74 @@ def _value(text: str) -> ThresholdValue:
 def _shown(text: str) -> str:
     clipped = text[:40] + ("…" if len(text) > 40 else "")
     return f'"{clipped}"' if clipped.isprintable() else repr(clipped)
+
+
+# Percentages, in the 32-bit floats of kubelet
+
+
+def parse_percentage(text: str) -> float:
+    """`7.5%` as a part of the whole, computed as kubelet does. It accepts "nan%" and "inf%", too."""
+    number = _float32(text.rstrip("%"))
+    if number is None:
+        clipped = text[:40] + ("…" if len(text) > 40 else "")
+        raise EvenkeelError(f"{clipped!r} is not a percentage: write 10% or 7.5%")
+    # Kubelet divides 32-bit floats. Division in 64 bits, rounded to 32, gives the same result.
+    return to_float32(number / 100)
+
+
+def to_float32(number: float) -> float:
+    """`number` rounded to the nearest 32-bit float; OverflowError if it is too large."""
+    rounded: float = struct.unpack("<f", struct.pack("<f", number))[0]
+    return rounded
+
+
+_DIGITS = r"\d+(?:_\d+)*"
+_HEX_DIGITS = r"[0-9a-fA-F]+(?:_[0-9a-fA-F]+)*"
+_EXPONENT = rf"[+-]?{_DIGITS}"
+_DECIMAL = re.compile(
+    rf"[+-]?(?:{_DIGITS}\.?(?:{_DIGITS})?|\.{_DIGITS})(?:[eE]{_EXPONENT})?", re.ASCII
+).fullmatch
+_HEXADECIMAL = re.compile(
+    rf"[+-]?0[xX](?:_?{_HEX_DIGITS}\.?(?:{_HEX_DIGITS})?|\.{_HEX_DIGITS})[pP]{_EXPONENT}", re.ASCII
+).fullmatch
+_INFINITY = re.compile(r"[+-]?inf(?:inity)?", re.ASCII | re.IGNORECASE).fullmatch
+_LONGEST_NUMBER = 80
+
+
+def _float32(text: str) -> float | None:
+    """The 32-bit float nearest to the number in `text`; None if `text` is not a number or is too large."""
+    if _INFINITY(text):
+        return -inf if text[0] == "-" else inf
+    if text.lower() == "nan":
+        return nan
+    if len(text) > _LONGEST_NUMBER:
+        return None
+    try:
+        if _DECIMAL(text):
+            number = float(text)
+            return _rounded_once(number, text) if isfinite(number) else None
+        if _HEXADECIMAL(text):
+            return to_float32(float.fromhex(text.replace("_", "")))
+    except OverflowError:
+        pass
+    return None
+
+
+def _rounded_once(number: float, text: str) -> float:
+    """`text` rounded directly to 32 bits; `number` is `text` rounded to 64 bits.
+
+    Rounding twice is wrong only if the 64-bit float is exactly between two 32-bit floats.
+    """
+    near = to_float32(number)
+    if near == number:
+        return near
+    bits: int = struct.unpack("<i", struct.pack("<f", near))[0]
+    other: float = struct.unpack("<f", struct.pack("<i", bits + (1 if abs(near) < abs(number) else -1)))[0]
+    if abs(number - near) != abs(other - number):
+        return near
+    from fractions import Fraction
+
+    true = Fraction(text.replace("_", ""))
+    if true == Fraction(number):
+        return near
+    return max(near, other) if true > Fraction(number) else min(near, other)

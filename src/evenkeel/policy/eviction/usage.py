@@ -1,4 +1,4 @@
-"""What a pod uses of the resource that a signal speaks of, part by part."""
+"""Usage: how much of a resource a pod uses, in total and part by part, and which storage limits it exceeds."""
 
 from collections.abc import Collection, Iterator
 from enum import StrEnum
@@ -20,7 +20,7 @@ from evenkeel.quantity import Quantity
 
 
 class Resource(StrEnum):
-    """What runs short. Memory and storage can be requested; inodes and processes cannot."""
+    """What can run short. Memory and storage can be requested; inodes and processes cannot."""
 
     MEMORY = MEMORY
     STORAGE = EPHEMERAL_STORAGE
@@ -35,7 +35,7 @@ class DiskPart(StrEnum):
 
 
 class Part(NamedTuple):
-    """A container, one of its filesystems, or a volume; and how much of the resource it uses."""
+    """A container, one of its filesystems or a volume, and how much of the resource it uses."""
 
     name: str
     amount: int
@@ -61,7 +61,7 @@ def resource_of(signal: Signal) -> Resource:
 
 
 def disk_parts(signal: Signal, node: NodeFigures) -> frozenset[DiskPart]:
-    """Which parts of a pod lie on the filesystem of `signal`; evicting a pod frees nothing elsewhere."""
+    """The parts of a pod that are on the filesystem of `signal`. The eviction of a pod frees only these."""
     if resource_of(signal) not in (Resource.STORAGE, Resource.INODES):
         return _NOTHING
     filesystem = signal.partition(".")[0]
@@ -75,11 +75,11 @@ def disk_parts(signal: Signal, node: NodeFigures) -> frozenset[DiskPart]:
 
 
 def usage(seen: PodSnapshot, resource: Resource, on_disk: Collection[DiskPart] = WHOLE_DISK) -> int | None:
-    """What the pod uses of `resource`; None where nobody measured it."""
+    """How much of `resource` the pod uses; None if it was not measured."""
     stats = seen.stats
     if stats is None:
         return None
-    if resource is Resource.MEMORY:  # first: there is no time when it runs short
+    if resource is Resource.MEMORY:  # first, because time is short under memory pressure
         return _memory(stats)
     if resource is Resource.PIDS:
         return stats.process_count
@@ -101,7 +101,7 @@ def usage_by_part(
 
 
 def local_volumes(pod: Pod) -> frozenset[str]:
-    """The volumes that lie on the node's own disk and go with the pod, and those of the node it writes to."""
+    """The volumes on the disk of the node: those removed with the pod, and the host directories that it writes to."""
     return frozenset(
         volume.name
         for volume in pod.spec.volumes
@@ -138,8 +138,11 @@ def _used(disk: DiskFigures | VolumeFigures, resource: Resource) -> int:
     return (disk.inodes_used if resource is Resource.INODES else disk.used_bytes) or 0
 
 
+# Storage limits
+
+
 class LimitExceeded(NamedTuple):
-    """`what` has the limit: a volume, a container, or the pod's containers together."""
+    """A storage limit that is exceeded. `what` has the limit: a volume, a container, or all containers together."""
 
     what: str
     limit: str
@@ -148,7 +151,7 @@ class LimitExceeded(NamedTuple):
 
 
 def limit_exceeded(seen: PodSnapshot, node: NodeFigures) -> LimitExceeded | None:
-    """The first storage limit that the pod is above, if any."""
+    """The first storage limit that the pod exceeds, if any."""
     if seen.stats is None:
         return None
     return _empty_dir(seen) or _pod(seen) or _container(seen, node)
@@ -195,7 +198,7 @@ def _container(seen: PodSnapshot, node: NodeFigures) -> LimitExceeded | None:
 
 def _parts(container: ContainerFigures, node: NodeFigures) -> tuple[Part, ...]:
     logs = Part("logs", _bytes(container.logs))
-    # What lies on a filesystem for images is not held against the limit, as kubelet does.
+    # As in kubelet, data on a separate image filesystem does not count against the limit.
     return (logs,) if node.dedicated_imagefs else (Part("rootfs", _bytes(container.rootfs)), logs)
 
 
