@@ -29,7 +29,7 @@ from evenkeel.policy.node_view import node_view, parse_node
 from evenkeel.server.metrics import node_metrics
 from evenkeel.server.metrics_cgroups import Labels, cadvisor_metrics, resource_metrics
 from evenkeel.server.summary import summary
-from evenkeel.server.view import Views
+from evenkeel.server.view_stream import ViewEncoder
 
 ROUNDS = 21
 CADVISOR_MS = 1.0  # of CPU for a cgroup and look
@@ -59,14 +59,14 @@ def figures() -> Iterator[Figure]:
 
             files = _files(driver, tree)
             named = Labels()
-            views = Views()
+            views = ViewEncoder()
             answers: dict[str, Callable[[NodeSnapshot], bytes]] = {
                 "sweep alone": lambda _: b"",
                 "/metrics/resource": lambda picture: resource_metrics(picture, named),
                 "/metrics": lambda picture: node_metrics(picture, named),
                 "/metrics/cadvisor": lambda picture: cadvisor_metrics(picture, named),
                 "/stats/summary": lambda picture: asyncio.run(summary(picture)),
-                "/view": lambda picture: asyncio.run(views.of(picture)).whole,
+                "/view": lambda picture: asyncio.run(views.view(picture)).whole,
             }
             for name, answer in answers.items():
                 ours, references = [], []

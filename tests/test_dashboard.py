@@ -1,11 +1,18 @@
-"""The page's files, a pod's story as JSON, and the door for a browser: who is let in, and to what."""
+"""The page's files, a pod's story as JSON, and the dashboard: a browser with the key reads, and nothing else does."""
 
 import asyncio
+import base64
 import http.client
+import io
+import itertools
+import json
 import re
+import secrets
+import socket
 import subprocess
 import sys
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -14,8 +21,9 @@ from evenkeel.agent.observe.story import Chapter, Other, Story
 from evenkeel.cli.client import AgentRefused, Client
 from evenkeel.errors import EvenkeelError
 from evenkeel.policy.eviction.message import Considered
-from evenkeel.server.dashboard_proxy import serve_dashboard
+from evenkeel.server.dashboard_proxy import Seal, message_name, serve_dashboard
 from tests.fake_front import FakeFront, served
+from tests.test_server import wait_until
 
 PAGE = Path(__file__).parents[1] / "src" / "evenkeel" / "server" / "page"
 
@@ -31,8 +39,8 @@ def agent(front, tmp_path):
         yield agent
 
 
-class Door:
-    """A dashboard in a thread of its own."""
+class Browser:
+    """A dashboard in a thread of its own, and requests as the page makes them."""
 
     def __init__(self, state_dir, port=0):
         self.loop = asyncio.new_event_loop()
@@ -44,9 +52,12 @@ class Door:
             self.end()
             raise
         self.port = self.dashboard.port
-        self.path, self.token = re.fullmatch(
-            rf"http://127\.0\.0\.1:{self.port}(/.+/)\?token=(.+)", self.dashboard.address
+        (key,) = re.fullmatch(
+            rf"http://127\.0\.0\.1:{self.port}/#key=([\w-]{{43}})", self.dashboard.address
         ).groups()
+        self.key = base64.urlsafe_b64decode(key + "=")
+        self.session = secrets.token_bytes(16)
+        self.seen = b""  # what went over the port, for a sniffer
 
     def run(self, coroutine):
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(30)
@@ -60,32 +71,53 @@ class Door:
         self.thread.join(30)
         self.loop.close()
 
-    def ask(self, target, cookie="", method="GET", host=""):
+    def plain(self, target, method="GET", body=None, host=""):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
-        headers = {"Host": host or f"127.0.0.1:{self.port}", **({"Cookie": cookie} if cookie else {})}
-        connection.request(method, target, headers=headers)
+        connection.request(method, target, body, {"Host": host or f"127.0.0.1:{self.port}"})
         answer = connection.getresponse()
-        body = answer.read()
+        content = answer.read()
         connection.close()
-        return answer.status, answer.headers, body
+        self.seen += target.encode() + (body or b"") + content
+        return answer.status, answer.headers, content
 
-    def enter(self):
-        """The cookie that the address gives."""
-        status, headers, _ = self.ask(f"{self.path}?token={self.token}")
-        assert (status, headers["Location"]) == (303, self.path)
-        return headers["Set-Cookie"].partition(";")[0]
+    def sealed(self, path, key=None, session=None):
+        """The body of a request, and the number that its answer is sealed with."""
+        session = session or self.session
+        asked = secrets.token_bytes(16)
+        seal = Seal(key or self.key, session)
+        return session + asked + seal.seal(message_name(b"q", asked), path.encode()), asked, seal
+
+    def ask(self, path, **options):
+        """Status and content, as the page opens them."""
+        body, asked, seal = self.sealed(path, **options)
+        status, _, content = self.plain("/ask", "POST", body)
+        if status != 200:
+            return status, content
+        parts = list(opened(seal, asked, io.BytesIO(content)))
+        assert parts[-1] == b""  # the answer is whole
+        return json.loads(parts[0])["status"], b"".join(parts[1:])
+
+
+def opened(seal, asked, stream):
+    answered = stream.read(16)
+    for number in itertools.count():
+        if not (length := stream.read(4)):
+            return
+        sealed = stream.read(32 + int.from_bytes(length))
+        part = seal.open(message_name(b"a", asked, answered, number), sealed)
+        assert part is not None
+        yield part
 
 
 @pytest.fixture
-def door(agent):
-    door = Door(agent.state_dir)
-    yield door
-    door.close()
+def browser(agent):
+    browser = Browser(agent.state_dir)
+    yield browser
+    browser.close()
 
 
-def test_the_page_is_answered_with_a_policy_that_lets_nothing_in_from_elsewhere(door):
-    cookie = door.enter()
-    status, headers, body = door.ask(door.path, cookie)
+def test_the_page_is_answered_with_a_policy_that_lets_nothing_in_from_elsewhere(browser):
+    status, headers, body = browser.plain("/")
     assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
     assert body == (PAGE / "index.html").read_bytes()
     policy = dict(part.split(" ", 1) for part in headers["Content-Security-Policy"].split("; "))
@@ -94,14 +126,13 @@ def test_the_page_is_answered_with_a_policy_that_lets_nothing_in_from_elsewhere(
     assert headers["X-Content-Type-Options"] == "nosniff"
 
 
-def test_every_file_that_the_page_names_is_there(door):
-    cookie = door.enter()
+def test_every_file_that_the_page_names_is_there(browser):
     named = set(re.findall(r'(?:src|href)="page/([^"]+)"', (PAGE / "index.html").read_text()))
     for script in PAGE.glob("*.js"):
         named |= set(re.findall(r'from "\./([^"]+)"', script.read_text()))
     assert named | {"index.html"} == {path.name for path in PAGE.iterdir()}
     for name in named:
-        assert door.ask(f"{door.path}page/{name}", cookie)[0] == 200
+        assert browser.plain(f"/page/{name}")[0] == 200
 
 
 def test_the_page_names_no_outside_address_and_makes_no_markup_of_text():
@@ -114,9 +145,8 @@ def test_the_page_names_no_outside_address_and_makes_no_markup_of_text():
 
 
 @pytest.mark.parametrize("name", ["nothing.js", "..", "%2e%2e%2froutes.py", "..%2f__init__.py", "%00", ""])
-def test_only_the_pages_own_files_are_answered(door, name):
-    cookie = door.enter()
-    assert door.ask(f"{door.path}page/{name}", cookie)[0] == 404
+def test_only_the_pages_own_files_are_answered(browser, name):
+    assert browser.plain(f"/page/{name}")[0] == 404
 
 
 @pytest.mark.req("E14")
@@ -146,87 +176,131 @@ def test_a_pods_story_is_told_in_sentences_with_its_figures(agent, front):
         client.get("/why/default/nobody")
 
 
-def test_the_token_opens_the_door_once_and_the_cookie_keeps_it_open(door):
-    assert door.ask(door.path)[0] == 403
-    assert door.ask(f"{door.path}?token=guess")[0] == 403
-    cookie = door.enter()
-    assert door.ask(f"{door.path}?token={door.token}")[0] == 403  # it was used
-    assert door.ask(door.path, cookie)[0] == 200
-    assert door.ask(f"{door.path}?token={door.token}", cookie)[0] == 303  # the same browser, again
-    assert door.ask(door.path, f"other=1; {cookie}")[0] == 200
-    assert door.ask(door.path, cookie[:-1])[0] == 403
+def test_a_page_with_the_key_is_answered_and_a_request_without_it_is_not(browser):
+    assert browser.ask("node")[0] == 200
+    assert browser.ask("node", key=bytes(32))[0] == 403
+    for target in ("/node", "/pods", "/view", "/view/watch", "/events?follow=1", "/pods/default/web"):
+        assert browser.plain(target)[0] == 403
+    for body in (b"", b"x" * 15, b"x" * 64, secrets.token_bytes(200)):
+        assert browser.plain("/ask", "POST", body)[0] == 403
 
 
-def test_the_cookie_is_for_this_path_only_and_for_no_script(door):
-    _, headers, _ = door.ask(f"{door.path}?token={door.token}")
-    attributes = headers["Set-Cookie"].split("; ")[1:]
-    assert attributes == [f"Path={door.path}", "HttpOnly", "SameSite=Strict"]
-    assert door.ask("/", headers["Set-Cookie"].partition(";")[0])[0] == 403
+def test_the_key_serves_the_browser_that_comes_first(browser):
+    other = secrets.token_bytes(16)
+    assert browser.ask("node", key=bytes(32), session=other)[0] == 403  # it has not the key: it takes nothing
+    assert browser.ask("node")[0] == 200
+    assert browser.ask("node", session=other)[0] == 403
+    assert browser.ask("node")[0] == 200
+
+
+def test_a_sniffer_reads_nothing_and_can_use_nothing(browser, front):
+    """It sees every byte on the port, and sends again what it saw."""
+    front.tell("Started", "a secret", "shop/web")
+    body, asked, seal = browser.sealed("events?pod=shop%2Fweb")
+    _, headers, content = browser.plain("/ask", "POST", body)
+    assert b"a secret" in b"".join(opened(seal, asked, io.BytesIO(content)))
+    for word in (b"secret", b"shop", b"web", b"events", b"Started", browser.key):
+        assert word not in browser.seen
+    assert "Set-Cookie" not in headers
+    assert browser.plain("/ask", "POST", body)[0] == 403  # the same request again
+    assert browser.plain("/ask", "POST", body[:16] + secrets.token_bytes(16) + body[32:])[0] == 403
+
+
+def test_an_answer_that_was_changed_cut_or_exchanged_is_not_opened(browser):
+    body, asked, seal = browser.sealed("node")
+    _, _, content = browser.plain("/ask", "POST", body)
+    first = int.from_bytes(content[16:20])
+    sealed = content[20 : 20 + 32 + first]
+    name = message_name(b"a", asked, content[:16], 0)
+    assert seal.open(name, sealed) is not None
+    assert seal.open(name, sealed[:-1] + bytes([sealed[-1] ^ 1])) is None
+    assert seal.open(name, sealed[:-1]) is None
+    assert seal.open(message_name(b"a", asked, content[:16], 1), sealed) is None
+    assert seal.open(message_name(b"a", secrets.token_bytes(16), content[:16], 0), sealed) is None
+    assert seal.open(message_name(b"q", asked, content[:16], 0), sealed) is None
+
+
+@pytest.mark.parametrize("length", [0, 1, 255, 256, 257, 70_000])
+def test_a_text_of_any_length_is_sealed_and_opened(length):
+    text, name = secrets.token_bytes(length), message_name(b"q", bytes(16))
+    seal = Seal(bytes(32), bytes(16))
+    sealed = seal.seal(name, text)
+    assert seal.open(name, sealed) == text
+    assert len(sealed) == 32 + length
+    if length > 16:
+        assert text[:16] not in sealed
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "x@127.0.0.1"])
-def test_a_name_that_was_made_to_point_here_is_refused(door, host):
-    cookie = door.enter()
-    assert door.ask(door.path, cookie, host=host)[0] == 421
-    assert door.ask(door.path, cookie, host=f"localhost:{door.port}")[0] == 200
+def test_a_name_that_was_made_to_point_here_is_refused(browser, host):
+    assert browser.plain("/", host=host)[0] == 421
+    assert browser.plain("/", host=f"localhost:{browser.port}")[0] == 200
 
 
 @pytest.mark.parametrize("method", ["POST", "DELETE", "PUT", "PATCH", "OPTIONS"])
-def test_nothing_can_be_changed_through_the_door(door, front, method):
-    cookie = door.enter()
-    assert door.ask(f"{door.path}pods/default/web", cookie, method)[0] == 405
-    assert door.ask(f"{door.path}pods", cookie, method)[0] == 405
+def test_nothing_can_be_changed_through_the_dashboard(browser, front, method):
+    assert browser.plain("/pods/default/web", method)[0] == 405
+    assert browser.plain("/pods", method)[0] == 405
+    assert browser.ask("pods/default/web")[0] == 404  # a sealed request is a GET
     assert front.deleted == []
     assert front.sources == []
 
 
-def test_answers_and_refusals_of_the_agent_are_passed_on(door, front):
-    cookie = door.enter()
+@pytest.mark.parametrize("path", ["node HTTP/1.1\r\nX: y", "a b", "n\u00f6de", "\n"])
+def test_a_path_is_never_more_than_a_path(browser, path):
+    assert browser.ask(path)[0] == 400
+
+
+def test_answers_and_refusals_of_the_agent_are_passed_on(browser, front):
     front.tell("Started", "it has <b>started</b>", "default/web")
-    status, headers, body = door.ask(f"{door.path}events?most=1&pod=default%2Fweb", cookie)
-    assert (status, headers["Content-Type"]) == (200, "application/x-ndjson")
+    status, body = browser.ask("events?most=1&pod=default%2Fweb")
+    assert status == 200
     assert b"<b>started</b>" in body
-    status, _, body = door.ask(f"{door.path}pods/default/a%2Fb", cookie)
-    assert status == 404
-    assert door.ask(f"{door.path}pods?colour=red", cookie)[0] == 400
+    assert browser.ask("pods/default/a%2Fb")[0] == 404
+    assert browser.ask("pods?colour=red")[0] == 400
 
 
-def test_streams_are_passed_on_as_they_come_and_end_with_the_reader(agent, door, front):
-    cookie = door.enter()
-    connection = http.client.HTTPConnection("127.0.0.1", door.port, timeout=30)
-    connection.request("GET", f"{door.path}events?follow=1", headers={"Cookie": cookie})
+def test_streams_are_passed_on_as_they_come_and_end_with_the_reader(agent, browser, front):
+    body, asked, seal = browser.sealed("events?follow=1")
+    connection = http.client.HTTPConnection("127.0.0.1", browser.port, timeout=30)
+    connection.request("POST", "/ask", body)
     answer = connection.getresponse()
+    parts = opened(seal, asked, answer)
+    assert json.loads(next(parts))["status"] == 200
     agent.call(front.tell, "Started", "first")
-    assert b"first" in answer.readline()
+    assert b"first" in next(parts)
     agent.call(front.tell, "Started", "second")
-    assert b"second" in answer.readline()
+    assert b"second" in next(parts)
     answer.close()
     connection.close()
-    deadline = threading.Event()
-    for _ in range(3000):
-        if agent.call(lambda: front.listeners) == 0:
-            return
-        deadline.wait(0.01)
-    raise AssertionError("the agent still has a listener")
+    wait_until(agent, lambda: front.listeners == 0)
 
 
-def test_an_agent_that_is_away_is_told_and_found_again(tmp_path):
+def test_idle_connections_keep_no_browser_out(browser):
+    with ExitStack() as stack:
+        for _ in range(200):
+            stack.enter_context(socket.create_connection(("127.0.0.1", browser.port), timeout=30))
+        for _ in range(10):
+            assert browser.ask("node")[0] == 200
+
+
+def test_an_agent_that_is_away_is_reported_and_found_again(tmp_path):
     with served(FakeFront(), tmp_path) as agent:
-        door = Door(agent.state_dir)
-        cookie = door.enter()
+        browser = Browser(agent.state_dir)
+        assert browser.ask("node")[0] == 200
     try:
-        status, _, body = door.ask(f"{door.path}node", cookie)
+        status, body = browser.ask("node")
         assert status == 502
         assert b"evenkeel up" in body
         with served(FakeFront(), tmp_path):
-            assert door.ask(f"{door.path}node", cookie)[0] == 200
+            assert browser.ask("node")[0] == 200
     finally:
-        door.close()
+        browser.close()
 
 
-def test_a_port_that_is_taken_is_told(agent, door):
-    with pytest.raises(EvenkeelError, match=f"cannot listen at 127.0.0.1:{door.port}"):
-        Door(agent.state_dir, door.port)
+def test_a_port_that_is_taken_is_reported(agent, browser):
+    with pytest.raises(EvenkeelError, match=f"cannot listen at 127.0.0.1:{browser.port}"):
+        Browser(agent.state_dir, browser.port)
 
 
 def test_the_command_prints_an_address_that_works_and_ends_with_ctrl_c(agent):
@@ -234,10 +308,10 @@ def test_the_command_prints_an_address_that_works_and_ends_with_ctrl_c(agent):
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             address = process.stdout.readline().strip()
-            port, path = re.fullmatch(r"http://127\.0\.0\.1:(\d+)(/.+)", address).groups()
+            (port,) = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/#key=.+", address).groups()
             connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=30)
-            connection.request("GET", path)
-            assert connection.getresponse().status == 303
+            connection.request("GET", "/")
+            assert connection.getresponse().status == 200
             connection.close()
         finally:
             process.terminate()

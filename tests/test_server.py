@@ -19,7 +19,7 @@ from evenkeel.api.manifests import read_manifests
 from evenkeel.api.pod import Pod
 from evenkeel.errors import EvenkeelError
 from evenkeel.server.app import serve
-from evenkeel.server.http import Limits
+from evenkeel.server.connection import Limits
 from evenkeel.server.listen import SOCKET_NAME, connect, listen
 from tests.fake_front import FakeFront, served
 
@@ -242,7 +242,7 @@ def test_a_pod_is_deleted_with_a_grace_period_or_its_own(agent, front):
         ("GET", "/../../etc/passwd", 404, "nothing"),
         ("GET", "/pods/default/nope", 404, 'no pod "nope"'),
         ("GET", "/pods/default/..%2f..%2fx", 404, 'no pod "../../x"'),
-        ("PUT", "/pods", 405, "PUT is not done here"),
+        ("PUT", "/pods", 405, "PUT is not allowed here"),
         ("GET", "/pods?colour=red", 400, 'no parameter "colour"'),
         ("GET", "/pods?" + "&".join(f"p{n}=1" for n in range(100)), 400, "parameters"),
         ("DELETE", "/pods/default/web?gracePeriodSeconds=-1", 400, "0 or more"),
@@ -400,7 +400,7 @@ def test_a_reader_of_a_long_answer_that_takes_nothing_is_dropped_after_a_while(t
         with Http(agent) as http:
             http.send("GET /pods HTTP/1.1\r\nHost: x\r\n\r\n")
             length = int(http.head()[1]["content-length"])
-            wait_until(agent, lambda: len(asyncio.all_tasks()) == 1)  # but this one, none is left
+            wait_until(agent, lambda: len(asyncio.all_tasks()) == 2)  # this one, and the check of the socket
             try:
                 taken = len(http.file.read())
             except ConnectionResetError:
@@ -692,6 +692,31 @@ def test_an_answer_under_way_is_given_before_the_end(tmp_path):
         wait_until(agent, lambda: bool(front.deleted))
     assert http.answer()[0] == 202
     http.close()
+
+
+def test_a_socket_that_is_deleted_under_the_agent_comes_back(agent, tmp_path, caplog):
+    with Http(agent) as before:
+        (tmp_path / SOCKET_NAME).unlink()
+        wait_until(agent, (tmp_path / SOCKET_NAME).exists)
+        assert ask(agent, "GET", "/healthz") == (200, b"ok")
+        assert before.ask("GET", "/readyz") == (200, b"ok")
+    assert (tmp_path / SOCKET_NAME).stat().st_mode & 0o777 == 0o600
+    assert "agent.sock was deleted; the agent listens at a new one" in caplog.text
+
+
+def test_a_state_directory_that_is_deleted_under_the_agent_is_reported_at_once(front, tmp_path, caplog):
+    state = tmp_path / "state"
+    state.mkdir()
+    with served(front, state) as agent, Http(agent) as http:
+        assert http.ask("GET", "/readyz") == (200, b"ok")
+        (state / SOCKET_NAME).unlink()
+        state.rmdir()
+        wait_until(agent, lambda: "state directory" in caplog.text)
+        status, body = http.ask("GET", "/readyz")
+        assert (status, str(state) in body["message"]) == (500, True)
+        state.mkdir()  # another directory of that name holds nothing of this agent
+        wait_until(agent, lambda: "was replaced" in caplog.text)
+        assert http.ask("GET", "/readyz")[0] == 500
 
 
 def test_the_socket_of_a_successor_is_left_alone(front, tmp_path):

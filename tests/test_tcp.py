@@ -1,4 +1,4 @@
-"""The agent over TCP: nobody without TLS and the token, and nobody who can hold it up."""
+"""The agent over TCP: no answer without TLS and the token, and no client that can keep others out."""
 
 import asyncio
 import http.client
@@ -15,13 +15,13 @@ from contextlib import ExitStack
 import pytest
 
 from evenkeel.errors import EvenkeelError
-from evenkeel.server.tcp import Asked, door_of
+from evenkeel.server.tcp import TcpFlags, endpoint_from
 from tests.agents import pods_of
 from tests.fake_front import FakeFront, running, served
 from tests.machines import packages
 from tests.needing import needing
 from tests.test_metrics import prometheus  # noqa: F401 a fixture
-from tests.test_server import POD, Http, ask, wait_until
+from tests.test_server import POD, Http, ask
 from tests.test_view import PODS
 
 TOKEN, ADMIN = "t" * 32, "a" * 32
@@ -54,7 +54,7 @@ def certificate(tmp_path_factory):
 @pytest.fixture
 def asked(certificate, tmp_path):
     cert, key = certificate
-    return Asked(
+    return TcpFlags(
         "127.0.0.1:0",
         cert,
         key,
@@ -66,7 +66,7 @@ def asked(certificate, tmp_path):
 @pytest.fixture
 def agent(asked, tmp_path):
     front = FakeFront()
-    with served(front, tmp_path, door=door_of(asked)) as agent:
+    with served(front, tmp_path, endpoint=endpoint_from(asked)) as agent:
         for pod in pods_of(PODS):
             agent.call(front.put, running(pod))
         yield agent
@@ -147,19 +147,67 @@ def test_without_tls_there_is_no_answer(agent):
 
 
 def test_an_old_tls_is_refused(asked):
-    assert door_of(asked).context.minimum_version == ssl.TLSVersion.TLSv1_2
+    assert endpoint_from(asked).context.minimum_version == ssl.TLSVersion.TLSv1_2
 
 
-def test_those_who_never_shake_hands_are_bounded_and_keep_nobody_out_of_the_socket(agent, certificate):
+def test_two_hundred_idle_connections_keep_no_client_with_the_token_out(agent, certificate):
     with ExitStack() as stack:
-        for _ in range(300):
+        for _ in range(200):
             stack.enter_context(socket.create_connection(("127.0.0.1", port_of(agent)), timeout=30))
-        for _ in range(20):
-            assert ask(agent, "GET", "/healthz") == (200, b"ok")
+        answers = [over_tcp(agent, certificate, "GET", "/healthz")[0] for _ in range(40)]
+        assert answers == [200] * 40
+        assert ask(agent, "GET", "/healthz") == (200, b"ok")
         assert agent.call(lambda: len(agent._server.listener._open)) <= 128
-    # When they are gone, there is room again.
-    wait_until(agent, lambda: not agent._server.listener._open)
-    assert over_tcp(agent, certificate, "GET", "/healthz")[0] == 200
+
+
+def test_connections_with_a_handshake_but_no_token_make_room_too(agent, certificate):
+    with ExitStack() as stack:
+        for _ in range(150):
+            plain = stack.enter_context(socket.create_connection(("127.0.0.1", port_of(agent)), timeout=30))
+            stack.enter_context(trusting(certificate).wrap_socket(plain, server_hostname="127.0.0.1"))
+        answers = [over_tcp(agent, certificate, "GET", "/healthz")[0] for _ in range(40)]
+        assert answers == [200] * 40
+
+
+def test_a_connection_with_the_token_keeps_its_place(agent, certificate):
+    keeping = http.client.HTTPSConnection(
+        "127.0.0.1", port_of(agent), context=trusting(certificate), timeout=60
+    )
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    keeping.request("GET", "/healthz", headers=headers)
+    assert keeping.getresponse().read() == b"ok"
+    first = keeping.sock
+    with ExitStack() as stack:
+        stack.callback(keeping.close)
+        for _ in range(200):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port_of(agent)), timeout=30))
+        keeping.request("GET", "/healthz", headers=headers)
+        assert keeping.getresponse().read() == b"ok"
+        assert keeping.sock is first
+
+
+def test_the_address_with_the_most_idle_connections_loses_one(agent, certificate):
+    """A second machine is not kept out by the first, here as another loopback address."""
+
+    def connected(address):
+        return socket.create_connection(
+            ("127.0.0.1", port_of(agent)), timeout=30, source_address=(address, 0)
+        )
+
+    with ExitStack() as stack:
+        quiet = stack.enter_context(connected("127.0.0.2"))
+        for _ in range(200):
+            stack.enter_context(connected("127.0.0.3"))
+        with trusting(certificate).wrap_socket(quiet, server_hostname="127.0.0.1") as client:
+            client.sendall(
+                f"GET /healthz HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode()
+            )
+            assert client.recv(100).startswith(b"HTTP/1.1 200")
+
+
+def test_a_wrong_token_ends_the_connection(agent, certificate):
+    _, _, headers = over_tcp(agent, certificate, "GET", "/healthz", "wrong")
+    assert headers["Connection"] == "close"
 
 
 def test_a_thousand_readers_share_what_is_read_and_others_are_answered(tmp_path):
@@ -191,11 +239,11 @@ def test_a_thousand_readers_share_what_is_read_and_others_are_answered(tmp_path)
 
 def test_the_address_is_of_this_machine_unless_more_is_meant(asked):
     with pytest.raises(EvenkeelError, match="reached from other machines") as refused:
-        door_of(asked._replace(listen="0.0.0.0:10250"))
+        endpoint_from(asked._replace(listen="0.0.0.0:10250"))
     assert "--listen-beyond-loopback" in refused.value.hint
-    assert door_of(asked._replace(listen="0.0.0.0:10250", is_beyond_loopback=True)).host == "0.0.0.0"
-    assert door_of(asked._replace(listen="[::1]:10250")).host == "::1"
-    assert door_of(asked._replace(listen="localhost:10250")).host == "127.0.0.1"
+    assert endpoint_from(asked._replace(listen="0.0.0.0:10250", is_beyond_loopback=True)).host == "0.0.0.0"
+    assert endpoint_from(asked._replace(listen="[::1]:10250")).host == "::1"
+    assert endpoint_from(asked._replace(listen="localhost:10250")).host == "127.0.0.1"
 
 
 @pytest.mark.parametrize(
@@ -203,7 +251,7 @@ def test_the_address_is_of_this_machine_unless_more_is_meant(asked):
 )
 def test_what_is_no_address_is_told(asked, listen):
     with pytest.raises(EvenkeelError, match=r"127\.0\.0\.1:"):
-        door_of(asked._replace(listen=listen))
+        endpoint_from(asked._replace(listen=listen))
 
 
 def test_without_tls_or_token_it_does_not_start(asked):
@@ -213,44 +261,44 @@ def test_without_tls_or_token_it_does_not_start(asked):
         ("token_file", "--token-file"),
     ):
         with pytest.raises(EvenkeelError, match=flag) as refused:
-            door_of(asked._replace(**{missing: ""}))
+            endpoint_from(asked._replace(**{missing: ""}))
         assert "openssl" in refused.value.hint
 
 
 def test_a_token_that_others_can_read_is_none(asked, tmp_path):
     (tmp_path / "token").chmod(0o640)
     with pytest.raises(EvenkeelError, match="by others") as refused:
-        door_of(asked)
+        endpoint_from(asked)
     assert "chmod 600" in refused.value.hint
 
 
 @pytest.mark.parametrize("content", ["", "short", "with blanks " * 4, "x" * 32 + "\n" + "y" * 32])
 def test_what_is_no_token_is_told(asked, tmp_path, content):
     with pytest.raises(EvenkeelError, match="must hold a token"):
-        door_of(asked._replace(token_file=private(tmp_path / "odd", content)))
+        endpoint_from(asked._replace(token_file=private(tmp_path / "odd", content)))
 
 
 def test_one_token_is_not_for_both(asked):
     with pytest.raises(EvenkeelError, match="the same token"):
-        door_of(asked._replace(admin_token_file=asked.token_file))
+        endpoint_from(asked._replace(admin_token_file=asked.token_file))
 
 
 def test_a_certificate_that_is_none_is_told(asked, tmp_path):
     with pytest.raises(EvenkeelError, match="cannot be used"):
-        door_of(asked._replace(tls_cert_file=private(tmp_path / "bad.pem", "no certificate")))
+        endpoint_from(asked._replace(tls_cert_file=private(tmp_path / "bad.pem", "no certificate")))
     with pytest.raises(EvenkeelError, match="no such file"):
-        door_of(asked._replace(tls_key_file=str(tmp_path / "nowhere.pem")))
+        endpoint_from(asked._replace(tls_key_file=str(tmp_path / "nowhere.pem")))
 
 
 def test_a_port_that_is_taken_is_told_and_nothing_is_left(asked, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        door = door_of(asked._replace(listen=f"127.0.0.1:{port}"))
+        endpoint = endpoint_from(asked._replace(listen=f"127.0.0.1:{port}"))
 
         async def start():
             from evenkeel.server.app import serve
 
-            await serve(FakeFront(), str(tmp_path), door=door)
+            await serve(FakeFront(), str(tmp_path), endpoint=endpoint)
 
         with pytest.raises(EvenkeelError, match="cannot listen at"):
             asyncio.run(start())

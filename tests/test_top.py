@@ -17,7 +17,7 @@ from evenkeel.cli.bars import BLOCKS, LETTERS, Bounds, Shares, capacity_bar, sig
 from evenkeel.cli.output import Paint
 from evenkeel.cli.top_view import Look, picture_lines
 from evenkeel.journal.records import WARNING, Event
-from evenkeel.server.view import Views
+from evenkeel.server.view_stream import ViewEncoder
 from tests.fake_front import FakeFront, running, served
 from tests.pictures import Painter
 
@@ -54,11 +54,11 @@ def pods(*wanted):
 
 
 def view_of(held, notable=()):
-    painter, views = Painter(), Views()
+    painter, views = Painter(), ViewEncoder()
 
     async def second():
-        await views.of(painter.picture(held, notable))
-        return await views.of(painter.picture(held, notable))
+        await views.view(painter.picture(held, notable))
+        return await views.view(painter.picture(held, notable))
 
     return json.loads(asyncio.run(second()).whole)
 

@@ -17,8 +17,7 @@ from evenkeel.api.pod import (
 )
 from evenkeel.journal.records import WARNING, Event
 from evenkeel.runtime.procfs import process_at
-from evenkeel.server.readings import ViewFeed
-from evenkeel.server.view import Views
+from evenkeel.server.view_stream import ViewEncoder, ViewStream
 from tests.agents import CountingKernel, Place, pods_of, until
 from tests.fake_front import FakeFront, running, served
 from tests.pictures import MIB, Painter, sample
@@ -49,11 +48,11 @@ def pods():
 
 
 def made(views, picture):
-    return asyncio.run(views.of(picture))
+    return asyncio.run(views.view(picture))
 
 
 def whole(picture):
-    return json.loads(made(Views(), picture).whole)
+    return json.loads(made(ViewEncoder(), picture).whole)
 
 
 def test_a_resource_is_told_from_capacity_to_use(pods):
@@ -122,7 +121,7 @@ def test_a_threshold_is_told_with_what_is_left():
 
 
 def test_only_figures_that_moved_are_sent_again(pods):
-    painter, views = Painter(), Views()
+    painter, views = Painter(), ViewEncoder()
 
     def one_moves(cgroup, number):
         return sample(cgroup, number if cgroup.container == "app" else 2)
@@ -137,7 +136,7 @@ def test_only_figures_that_moved_are_sent_again(pods):
 
 
 def test_a_pod_that_comes_or_changes_is_sent_with_the_whole(pods):
-    painter, views = Painter(), Views()
+    painter, views = Painter(), ViewEncoder()
     made(views, painter.picture(pods[:1]))
     assert made(views, painter.picture(pods)).changes == b""
     failed = pods[0]._replace(status=pods[0].status._replace(phase="Failed", reason="Evicted"))
@@ -184,7 +183,7 @@ async def first_events(feed, count):
 def test_all_who_watch_share_one_picture_and_the_same_bytes():
     async def watch():
         front = Slow()
-        feed = ViewFeed(front)
+        feed = ViewStream(front)
         readers = await asyncio.gather(*(first_events(feed, 3) for _ in range(50)))
         await feed.close()
         return front.taken, readers
@@ -201,7 +200,7 @@ def test_all_who_watch_share_one_picture_and_the_same_bytes():
 def test_what_happens_is_told_at_once_to_all_and_encoded_once():
     async def watch():
         front = Slow()
-        feed = ViewFeed(front)
+        feed = ViewStream(front)
         readers = [feed.events() for _ in range(3)]
         for events in readers:
             await anext(events)
@@ -212,7 +211,7 @@ def test_what_happens_is_told_at_once_to_all_and_encoded_once():
         for events in readers:
             await events.aclose()
         await asyncio.gather(following, return_exceptions=True)
-        listeners = len(front.feed._listeners) + len(feed._news._listeners)
+        listeners = len(front.feed._listeners) + len(feed._notable._listeners)
         await feed.close()
         return told, listeners
 
@@ -227,7 +226,7 @@ def test_what_happens_is_told_at_once_to_all_and_encoded_once():
 def test_nothing_is_taken_while_nobody_watches():
     async def watch():
         front = Slow()
-        feed = ViewFeed(front)
+        feed = ViewStream(front)
         await first_events(feed, 2)
         taken = front.taken
         while feed._taking is not None and not feed._taking.done():

@@ -65,7 +65,7 @@ async def feed_watchdog() -> None:
 
 
 if TYPE_CHECKING:
-    from evenkeel.server.tcp import Door
+    from evenkeel.server.tcp import TcpEndpoint
 
 log = logging.getLogger("evenkeel")
 
@@ -121,17 +121,17 @@ def _add_listen_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _door_from(args: argparse.Namespace) -> "Door | None":
+def _endpoint_from(args: argparse.Namespace) -> "TcpEndpoint | None":
     if args.listen is None:
         for flag in ("tls_cert_file", "tls_private_key_file", "token_file", "admin_token_file"):
             if getattr(args, flag):
                 name = flag.replace("_", "-")
                 raise EvenkeelError(f"--{name} is for --listen, which is not given")
         return None
-    from evenkeel.server.tcp import Asked, door_of
+    from evenkeel.server.tcp import TcpFlags, endpoint_from
 
-    return door_of(
-        Asked(
+    return endpoint_from(
+        TcpFlags(
             args.listen,
             args.tls_cert_file,
             args.tls_private_key_file,
@@ -155,7 +155,7 @@ def run(args: argparse.Namespace) -> int:
     for told in beyond_machine(capacity, machine_capacity()):
         log.warning("--node: %s; what pods request beyond that cannot be kept", told)
     node = node_view(capacity, config)
-    return asyncio.run(_up(args, node, _door_from(args)))
+    return asyncio.run(_up(args, node, _endpoint_from(args)))
 
 
 def beyond_machine(said: NodeCapacity, machine: NodeCapacity) -> Iterator[str]:
@@ -179,7 +179,7 @@ def _with_storage(capacity: NodeCapacity, args: argparse.Namespace) -> NodeCapac
     return capacity._replace(ephemeral_storage_bytes=min(said, room))
 
 
-async def _up(args: argparse.Namespace, node: NodeView, door: "Door | None") -> int:
+async def _up(args: argparse.Namespace, node: NodeView, endpoint: "TcpEndpoint | None") -> int:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -188,7 +188,7 @@ async def _up(args: argparse.Namespace, node: NodeView, door: "Door | None") -> 
     agent = assembled.agent
     is_stopping_pods = False
     try:
-        server = await serve(agent, os.path.abspath(args.state_dir), door=door)
+        server = await serve(agent, os.path.abspath(args.state_dir), endpoint=endpoint)
         if server.listener is not None:
             log.info("listening at https://%s", args.listen)
         _say_hello(node, args.state_dir, agent.runtime)

@@ -1,34 +1,40 @@
-"""The agent's socket, and the connections that are open at it."""
+"""The agent's HTTP server: its Unix socket, its TCP port if there is one, and the connections that are open."""
 
 import asyncio
+import logging
 import os
 import socket
 from typing import TYPE_CHECKING
 
 from evenkeel.agent.front import Front
-from evenkeel.server import listen
-from evenkeel.server.http import DEFAULT_LIMITS, Connection, Doing, Limits, Refused, stop_accepting
-from evenkeel.server.routes import FrontRoutes
+from evenkeel.errors import EvenkeelError
+from evenkeel.server.connection import DEFAULT_LIMITS, Connection, Limits, OpenConnections, stop_accepting
+from evenkeel.server.handlers import Handlers
+from evenkeel.server.http import Refused, Routes
+from evenkeel.server.listen import SocketFile, listen, peer_uid
+from evenkeel.server.routes import RouteTable
 
 if TYPE_CHECKING:
-    from evenkeel.server.tcp import Door, Listener
+    from evenkeel.server.tcp import Listener, TcpEndpoint
 
-_LAST_WORDS_SECONDS = 2.0  # that answers under way have when the agent ends
+_log = logging.getLogger(__name__)
+_FINISH_SECONDS = 2.0  # for answers under way when the agent ends
+_SOCKET_CHECK_SECONDS = 1.0
 
 
 async def serve(
-    front: Front, state_dir: str, limits: Limits = DEFAULT_LIMITS, door: "Door | None" = None
+    front: Front, state_dir: str, limits: Limits = DEFAULT_LIMITS, endpoint: "TcpEndpoint | None" = None
 ) -> "Server":
-    """Answers at STATE/agent.sock, and at the `door` if there is one, until `close`. Raises EvenkeelError if it cannot
-    listen there."""
-    listening = listen.listen(state_dir)
+    """Answers at STATE/agent.sock, and at the `endpoint` if there is one, until `close`. Raises EvenkeelError if it
+    cannot listen there."""
+    listening = listen(state_dir)
     server = Server(front, state_dir, limits)
     try:
-        if door is not None:
-            server.open(door)
+        if endpoint is not None:
+            server.open(endpoint)
     except BaseException:
         listening.close()
-        listen.remove(state_dir, listen.inode_at(state_dir))
+        server.remove_socket()
         raise
     await server.start(listening)
     return server
@@ -36,79 +42,82 @@ async def serve(
 
 class Server:
     def __init__(self, front: Front, state_dir: str, limits: Limits) -> None:
-        self._routes = FrontRoutes(front)
+        self._handlers = Handlers(front)
+        self._routes = RouteTable(self._handlers)
         self._state_dir = state_dir
         self._limits = limits
-        self._inode = listen.inode_at(state_dir)
+        self._socket_file = SocketFile(state_dir)
         self._large_bodies = asyncio.Semaphore(limits.large_bodies)
-        self._open: dict[asyncio.Task[None], Connection] = {}  # the oldest first
+        self._connections = OpenConnections(limits.connections)
         self._server: asyncio.Server | None = None
-        self._is_ending = False
+        self._socket_check: asyncio.Task[None] | None = None
         self.listener: Listener | None = None
 
-    def open(self, door: "Door") -> None:
-        """Lets in over TCP, too."""
-        from evenkeel.server.tcp import Guarded, Listener
+    def open(self, endpoint: "TcpEndpoint") -> None:
+        """Answers over TCP, too."""
+        from evenkeel.server.tcp import FIRST_REQUEST_SECONDS, Listener
 
-        guarded = Guarded(self._routes, door)
+        limits = self._limits._replace(head_seconds=FIRST_REQUEST_SECONDS)
 
-        async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await Connection(reader, writer, self._limits, self._large_bodies).converse(guarded)
+        async def serve_connection(
+            reader: asyncio.StreamReader, writer: asyncio.StreamWriter, routes: Routes
+        ) -> None:
+            await Connection(reader, writer, limits, self._large_bodies).serve(routes)
 
-        self.listener = Listener(door, connected)
+        self.listener = Listener(endpoint, self._routes, serve_connection)
         self.listener.start()
 
     async def start(self, listening: socket.socket) -> None:
         self._server = await asyncio.start_unix_server(self._connected, sock=listening)
+        self._socket_check = asyncio.create_task(self._check_socket())
+
+    def remove_socket(self) -> None:
+        self._socket_file.remove()
 
     async def close(self) -> None:
-        """Takes no more requests, finishes those it is answering if that does not take long, ends every stream."""
+        """Takes no more requests, waits a short time for answers under way, and ends every stream."""
         if self._server is None:
             return
-        self._is_ending = True
+        self._connections.end()
+        if self._socket_check is not None:
+            self._socket_check.cancel()
+            await asyncio.gather(self._socket_check, return_exceptions=True)
         await stop_accepting(self._server)
         if self.listener is not None:
             await self.listener.close()
-        listen.remove(self._state_dir, self._inode)
-        answering = [task for task, connection in self._open.items() if connection.doing is Doing.ANSWERING]
-        for task in answering:
-            self._open[task].is_last = True
-        if answering:
-            await asyncio.wait(answering, timeout=_LAST_WORDS_SECONDS)
-        for task in (ending := list(self._open)):
-            task.cancel()
-        await asyncio.gather(*ending, return_exceptions=True)
-        await self._routes.close()
+        self.remove_socket()
+        await self._connections.close(_FINISH_SECONDS)
+        await self._handlers.close()
         self._server = None
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._is_ending:  # it was accepted in that moment, and nobody would wait for its end
-            writer.transport.abort()
-            return
-        task = asyncio.current_task()
-        assert task is not None
+        uid = peer_uid(writer.get_extra_info("socket"))
+        refusal = None
+        if uid not in (0, os.geteuid()):
+            refusal = Refused(403, f"user {uid} may not ask this agent", hint="ask as root")
         connection = Connection(reader, writer, self._limits, self._large_bodies)
-        self._open[task] = connection
-        task.add_done_callback(self._open.pop)
-        uid = listen.peer_uid(writer.get_extra_info("socket"))
-        try:
-            if uid not in (0, os.geteuid()):
-                await connection.refuse(
-                    Refused(403, f"user {uid} may not ask this agent", hint="ask as root")
-                )
-            elif len(self._open) > self._limits.connections and not self._make_room(task):
-                await connection.refuse(
-                    Refused(503, f"{len(self._open) - 1} connections are open", hint="try again")
-                )
-            else:
-                await connection.converse(self._routes)
-        except asyncio.CancelledError:
-            pass  # the server ends, or needs the room
+        await self._connections.serve(connection, self._routes, refusal)
 
-    def _make_room(self, newest: asyncio.Task[None]) -> bool:
-        """Ends the oldest connection that only waits for a request, so that nobody can keep others out by waiting."""
-        for task, connection in self._open.items():
-            if connection.doing is Doing.WAITING and task is not newest and not task.cancelling():
-                task.cancel()
-                return True
-        return False
+    async def _check_socket(self) -> None:
+        """Puts agent.sock back if it is deleted. Reports once that the state directory is deleted: what the agent
+        writes there is lost, and only a restart helps."""
+        while True:
+            await asyncio.sleep(_SOCKET_CHECK_SECONDS)
+            failure = self._socket_file.directory_failure()
+            if failure and failure != self._handlers.failure:
+                _log.error("%s: the journal and the files of pods are lost; start the agent again", failure)
+            self._handlers.failure = failure
+            if not failure and self._socket_file.is_missing():
+                await self._listen_again()
+
+    async def _listen_again(self) -> None:
+        assert self._server is not None
+        try:
+            listening = listen(self._state_dir)
+            self._socket_file.note()
+        except (EvenkeelError, OSError) as error:
+            _log.error("agent.sock was deleted, and cannot be made again: %s", error)
+            return
+        _log.warning("agent.sock was deleted; the agent listens at a new one")
+        await stop_accepting(self._server)
+        self._server = await asyncio.start_unix_server(self._connected, sock=listening)

@@ -1,7 +1,7 @@
-"""The same addresses over TCP, for who asks from elsewhere: with TLS and a bearer token, or not at all.
+"""The same routes over TCP, for clients on other machines: with TLS and a bearer token, or not at all.
 
-Whoever has the token may look. To apply and delete pods, which run as root, takes the other token, and without one
-nobody can do it here: who collects figures is given no more than that.
+A client with the token of --token-file may read everything. Pods run as root, so applying and deleting them takes the
+token of --admin-token-file. A client without a token can hold a place only until another client needs it.
 """
 
 import asyncio
@@ -11,15 +11,18 @@ import os
 import socket
 import ssl
 import stat
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import NamedTuple
 
-from evenkeel.errors import EvenkeelError
+from evenkeel.errors import EvenkeelError, reason
 from evenkeel.server.http import Refused, Request, Route, Routes
 
 _BACKLOG = 64
 _HANDSHAKE_SECONDS = 5.0
-_MOST_OPEN = 128  # connections, handshakes included: others can be had at the Unix socket
+_MOST_OPEN = 128  # connections, handshakes included
+_MOST_UNAUTHENTICATED = 64  # so that clients with the token always find a place
+FIRST_REQUEST_SECONDS = 5.0  # from the handshake to the first request
 _SHORTEST_TOKEN = 16
 _TOKEN_LETTERS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~+/="  # RFC 6750
 _SELF_SIGNED = (
@@ -28,11 +31,11 @@ _SELF_SIGNED = (
 )
 _NEW_TOKEN = "(umask 077 && openssl rand -hex 32 > token)"  # noqa: S105 - the command that makes one
 
-Connected = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[object, object, None]]
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter, Routes], Coroutine[object, object, None]]
 
 
-class Asked(NamedTuple):
-    """As it was typed."""
+class TcpFlags(NamedTuple):
+    """The flags as they were typed."""
 
     listen: str
     tls_cert_file: str = ""
@@ -42,8 +45,8 @@ class Asked(NamedTuple):
     is_beyond_loopback: bool = False
 
 
-class Door(NamedTuple):
-    """What is needed to let somebody in."""
+class TcpEndpoint(NamedTuple):
+    """Where the agent listens, with its certificate and tokens."""
 
     host: str
     port: int
@@ -52,63 +55,72 @@ class Door(NamedTuple):
     admin_token: bytes = b""
 
 
-def door_of(asked: Asked) -> Door:
-    """Raises EvenkeelError with what is missing, and how to have it."""
-    host, port = _address(asked)
-    if not asked.tls_cert_file or not asked.tls_key_file:
+def endpoint_from(flags: TcpFlags) -> TcpEndpoint:
+    """Raises EvenkeelError with what is missing, and how to make it."""
+    host, port = _address(flags)
+    if not flags.tls_cert_file or not flags.tls_key_file:
         raise EvenkeelError(
-            f"--listen {asked.listen} needs --tls-cert-file and --tls-private-key-file: tokens go over it",
-            hint=f"a certificate of your own, or one made so: {_SELF_SIGNED}",
+            f"--listen {flags.listen} needs --tls-cert-file and --tls-private-key-file: clients send tokens over it",
+            hint=f"take a certificate of your own, or make one: {_SELF_SIGNED}",
         )
-    if not asked.token_file:
+    if not flags.token_file:
         raise EvenkeelError(
-            f"--listen {asked.listen} needs --token-file: whoever reaches the port could ask otherwise",
+            f"--listen {flags.listen} needs --token-file: without it every client that reaches the port could ask",
             hint=_NEW_TOKEN,
         )
-    token = _token("--token-file", asked.token_file)
-    admin = _token("--admin-token-file", asked.admin_token_file) if asked.admin_token_file else b""
+    token = _token("--token-file", flags.token_file)
+    admin = _token("--admin-token-file", flags.admin_token_file) if flags.admin_token_file else b""
     if hmac.compare_digest(token, admin):
         raise EvenkeelError("--token-file and --admin-token-file hold the same token", hint=_NEW_TOKEN)
-    return Door(host, port, _context(asked), token, admin)
+    return TcpEndpoint(host, port, _context(flags), token, admin)
 
 
-class Guarded:
-    """Lets those in who bring the token, and those who bring the other one change something."""
+class TokenCheck:
+    """The routes as one connection sees them: GET with the token, everything with the admin token."""
 
-    def __init__(self, routes: Routes, door: Door) -> None:
+    def __init__(self, routes: Routes, endpoint: TcpEndpoint) -> None:
         self._routes = routes
-        self._door = door
+        self._endpoint = endpoint
+        self.is_passed = False  # the client has shown a token on this connection
 
     def find(self, request: Request) -> Route:
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         token = given.strip().encode("latin-1")
-        is_admin = bool(self._door.admin_token) and hmac.compare_digest(token, self._door.admin_token)
-        may_look = hmac.compare_digest(token, self._door.token)
-        if scheme.lower() != "bearer" or not (is_admin or may_look):
+        is_admin = bool(self._endpoint.admin_token) and hmac.compare_digest(token, self._endpoint.admin_token)
+        may_read = hmac.compare_digest(token, self._endpoint.token)
+        if scheme.lower() != "bearer" or not (is_admin or may_read):
             raise Refused(
                 401,
                 "this needs the agent's token",
-                hint="send it as Authorization: Bearer TOKEN; it is in the file that --token-file names",
-                headers=(("WWW-Authenticate", "Bearer"),),
+                hint="send it as Authorization: Bearer TOKEN; it is in the file of --token-file",
+                headers=(("WWW-Authenticate", "Bearer"), ("Connection", "close")),
             )
+        self.is_passed = True
         if request.method not in ("GET", "HEAD") and not is_admin:
             raise Refused(
                 403,
-                f"{request.method} is not done with this token",
-                hint="ask at the Unix socket on the node, or bring the token of --admin-token-file",
+                f"{request.method} is not allowed with this token",
+                hint="ask at the Unix socket on the node, or send the token of --admin-token-file",
             )
         return self._routes.find(request)
 
 
-class Listener:
-    """Accepts connections while there are not too many, and never waits for one to shake hands."""
+class _Guest(NamedTuple):
+    address: str
+    check: TokenCheck
 
-    def __init__(self, door: Door, connected: Connected) -> None:
-        self._door = door
-        self._connected = connected
+
+class Listener:
+    """Accepts connections, and waits for no handshake. When all places are taken, a connection without a token loses
+    its place to the next one; a connection with a token keeps it."""
+
+    def __init__(self, endpoint: TcpEndpoint, routes: Routes, serve: Serve) -> None:
+        self._endpoint = endpoint
+        self._routes = routes
+        self._serve = serve
         self._socket: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
-        self._open: set[asyncio.Task[None]] = set()
+        self._open: dict[asyncio.Task[None], _Guest] = {}  # the oldest first
 
     @property
     def port(self) -> int:
@@ -117,7 +129,7 @@ class Listener:
         return port
 
     def start(self) -> None:
-        host, port = self._door.host, self._door.port
+        host, port = self._endpoint.host, self._endpoint.port
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listening = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
         try:
@@ -126,8 +138,7 @@ class Listener:
             listening.listen(_BACKLOG)
         except OSError as error:
             listening.close()
-            reason = (error.strerror or str(error)).lower()
-            raise EvenkeelError(f"--listen: cannot listen at {host} port {port}: {reason}") from None
+            raise EvenkeelError(f"--listen: cannot listen at {host} port {port}: {reason(error)}") from None
         self._socket = listening
         self._accepting = asyncio.create_task(self._accept(listening))
 
@@ -143,18 +154,39 @@ class Listener:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                accepted, _ = await loop.sock_accept(listening)
+                accepted, peer = await loop.sock_accept(listening)
             except OSError:
-                await asyncio.sleep(1)  # too many files are open: those who wait go on waiting
+                await asyncio.sleep(1)  # too many files are open: clients wait in the backlog
                 continue
-            if len(self._open) >= _MOST_OPEN:
+            if not self._make_room():
                 accepted.close()
                 continue
-            task = asyncio.create_task(self._converse(accepted))
-            self._open.add(task)
-            task.add_done_callback(self._open.discard)
+            guest = _Guest(peer[0], TokenCheck(self._routes, self._endpoint))
+            task = asyncio.create_task(self._converse(accepted, guest.check))
+            self._open[task] = guest
+            task.add_done_callback(self._open.pop)
+            await asyncio.sleep(0)  # while many clients connect, the others have their turn
 
-    async def _converse(self, accepted: socket.socket) -> None:
+    def _make_room(self) -> bool:
+        """Drops a connection that has shown no token, if places are short: the oldest one of the address that has most
+        of them. So one address keeps no other address out, and an idle connection keeps no newer one out."""
+        unauthenticated = {
+            task: guest
+            for task, guest in self._open.items()
+            if not guest.check.is_passed and not task.cancelling()
+        }
+        authenticated = sum(guest.check.is_passed for guest in self._open.values())
+        room = min(_MOST_OPEN - authenticated, _MOST_UNAUTHENTICATED)
+        if len(unauthenticated) < room:
+            return True
+        if not unauthenticated:
+            return False
+        counts = Counter(guest.address for guest in unauthenticated.values())
+        busiest = counts.most_common(1)[0][0]
+        next(task for task, guest in unauthenticated.items() if guest.address == busiest).cancel()
+        return True
+
+    async def _converse(self, accepted: socket.socket, check: TokenCheck) -> None:
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(loop=loop)
         protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
@@ -162,37 +194,37 @@ class Listener:
             transport, _ = await loop.connect_accepted_socket(
                 lambda: protocol,
                 accepted,
-                ssl=self._door.context,
+                ssl=self._endpoint.context,
                 ssl_handshake_timeout=_HANDSHAKE_SECONDS,
                 ssl_shutdown_timeout=_HANDSHAKE_SECONDS,
             )
         except (OSError, TimeoutError):  # an SSLError is an OSError
             accepted.close()
             return
-        await self._connected(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
+        await self._serve(reader, asyncio.StreamWriter(transport, protocol, reader, loop), check)
 
 
-def _address(asked: Asked) -> tuple[str, int]:
-    host, colon, port = asked.listen.rpartition(":")
+def _address(flags: TcpFlags) -> tuple[str, int]:
+    host, colon, port = flags.listen.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise EvenkeelError(f'--listen "{asked.listen[:80]}" is not an address and a port: 127.0.0.1:10250')
+        raise EvenkeelError(f'--listen "{flags.listen[:80]}" is not an address and a port: 127.0.0.1:10250')
     try:
         address = ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)
     except ValueError:
         raise EvenkeelError(
             f'--listen: "{host[:60]}" is not an address of this machine: write 127.0.0.1:{port}'
         ) from None
-    if not address.is_loopback and not asked.is_beyond_loopback:
+    if not address.is_loopback and not flags.is_beyond_loopback:
         raise EvenkeelError(
-            f"--listen {asked.listen} can be reached from other machines",
-            hint=f"write 127.0.0.1:{port}, or add --listen-beyond-loopback if that is meant",
+            f"--listen {flags.listen} can be reached from other machines",
+            hint=f"write 127.0.0.1:{port}, or add --listen-beyond-loopback if you mean that",
         )
     return str(address), int(port)
 
 
 def _token(flag: str, path: str) -> bytes:
-    """What the file holds, if nobody else can read it."""
+    """The token in the file, if no other user can read the file."""
     content = _private(flag, path).strip()
     if len(content) < _SHORTEST_TOKEN or content.strip(_TOKEN_LETTERS):
         raise EvenkeelError(
@@ -206,7 +238,7 @@ def _private(flag: str, path: str) -> bytes:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
-        raise EvenkeelError(f"{flag} {path}: {(error.strerror or str(error)).lower()}") from None
+        raise EvenkeelError(f"{flag} {path}: {reason(error)}") from None
     try:
         seen = os.fstat(descriptor)
         if not stat.S_ISREG(seen.st_mode):
@@ -220,22 +252,22 @@ def _private(flag: str, path: str) -> bytes:
         os.close(descriptor)
 
 
-def _context(asked: Asked) -> ssl.SSLContext:
-    _private("--tls-private-key-file", asked.tls_key_file)
+def _context(flags: TcpFlags) -> ssl.SSLContext:
+    _private("--tls-private-key-file", flags.tls_key_file)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        context.load_cert_chain(asked.tls_cert_file, asked.tls_key_file, password=_no_password)
+        context.load_cert_chain(flags.tls_cert_file, flags.tls_key_file, password=_no_password)
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        why = reason(error) if isinstance(error, OSError) else str(error).lower()
         raise EvenkeelError(
-            f"--tls-cert-file {asked.tls_cert_file} and --tls-private-key-file {asked.tls_key_file}"
-            f" cannot be used: {why.lower()}",
-            hint=f"both in PEM, the key without a password; one pair is made so: {_SELF_SIGNED}",
+            f"--tls-cert-file {flags.tls_cert_file} and --tls-private-key-file {flags.tls_key_file}"
+            f" cannot be used: {why}",
+            hint=f"both must be PEM, and the key without a password; to make a pair: {_SELF_SIGNED}",
         ) from None
     return context
 
 
 def _no_password() -> str:
-    """Nobody is there to be asked."""
+    """Without this OpenSSL would ask at the terminal."""
     raise ValueError("the key has a password")

@@ -1,12 +1,6 @@
-"""The picture of the node for the page and the terminal, as JSON (docs/api.md has its shape).
+"""The view of the node as plain values: the JSON that the page and `evenkeel top` draw (docs/api.md has its shape)."""
 
-What stands still (who there is, what was asked for and what is applied, E17) is apart from the figures that move: those
-who watch get the whole once, and then only what changed.
-"""
-
-import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from evenkeel.agent.node.daemons import Daemon
 from evenkeel.agent.observe.node_snapshot import NodeSnapshot
@@ -24,105 +18,13 @@ from evenkeel.policy.eviction.thresholds import config_thresholds, threshold_amo
 from evenkeel.policy.eviction.usage import Resource, usage
 from evenkeel.policy.pod_resources import pod_limits, pod_requests
 from evenkeel.quantity import Quantity
-from evenkeel.server.http import to_json
 
-_AT_A_TIME = 20  # cgroups are encoded before others have their turn
 _LIVE = ("Pending", "Running")
 Plain = dict[str, object]
 
 
-class View(NamedTuple):
-    """Made once for all who look. `changes` is what differs from the view before, for those who have that; empty where
-    more has changed than figures."""
-
-    number: int
-    whole: bytes
-    changes: bytes
-    since: int  # the number of that view before
-
-
-class Views:
-    """One view for each picture, with what it takes to make the next one cheaply."""
-
-    def __init__(self) -> None:
-        self._last: tuple[NodeSnapshot, View] | None = None
-        self._still: dict[str, tuple[object, bytes]] = {}  # what stands still of a cgroup
-        self._moving: dict[str, tuple[Sample | None, bytes]] = {}
-        self._amounts: _Amounts | None = None
-        self._pods: dict[str, tuple[object, bytes]] = {}
-        self._making = asyncio.Lock()
-
-    async def of(self, picture: NodeSnapshot) -> View:
-        async with self._making:
-            if self._last is not None and self._last[0].sweep.number == picture.sweep.number:
-                return self._last[1]
-            view = await self._made(picture)
-            self._last = (picture, view)
-            return view
-
-    async def _made(self, picture: NodeSnapshot) -> View:
-        before = self._last[0] if self._last is not None else None
-        amounts = self._amounts
-        if amounts is None or before is None or before.pods != picture.pods:
-            amounts = self._amounts = _Amounts(picture)
-        still: dict[str, tuple[object, bytes]] = {}
-        moving: dict[str, tuple[Sample | None, bytes]] = {}
-        moved: list[bytes] = []
-        for number, cgroup in enumerate(picture.sweep.tree.cgroups, start=1):
-            path = cgroup.path
-            still[path] = self._standing(picture, cgroup, amounts)
-            moving[path] = self._figures(picture, path)
-            if moving[path] is not self._moving.get(path):
-                moved.append(b"%b:%b" % (to_json(path).strip(), moving[path][1]))
-            if number % _AT_A_TIME == 0:
-                await asyncio.sleep(0)
-        pods = self._told_pods(picture, amounts)
-        is_still = (
-            before is not None
-            and pods == self._pods
-            and len(self._still) == len(still)
-            and all(known is self._still.get(path) for path, known in still.items())
-        )
-        self._still, self._moving, self._pods = still, moving, pods
-        top = to_json(_top(picture, amounts)).strip()
-        cgroups = b",".join(
-            b'%b,"figures":%b}' % (text[:-1], moving[path][1]) for path, (_, text) in still.items()
-        )
-        listed = b",".join(text for _, text in pods.values())
-        whole = b'%b,"pods":[%b],"cgroups":[%b]}' % (top[:-1], listed, cgroups)
-        changes = b'%b,"figures":{%b}}' % (top[:-1], b",".join(moved)) if is_still else b""
-        since = before.sweep.number if before is not None else 0
-        return View(picture.sweep.number, whole, changes, since)
-
-    def _told_pods(self, picture: NodeSnapshot, amounts: "_Amounts") -> dict[str, tuple[object, bytes]]:
-        paths = {one.pod: one.path for one in picture.sweep.tree.cgroups if one.kind == Kind.POD}
-        told = {}
-        for pod in picture.pods:
-            key = (pod, paths.get(pod.key, ""), storage_bytes(pod, picture))
-            known = self._pods.get(pod.metadata.uid)
-            if known is None or known[0] != key:
-                known = (key, to_json(_pod(*key, amounts.asked(pod))).strip())
-            told[pod.metadata.uid] = known
-        return told
-
-    def _standing(self, picture: NodeSnapshot, cgroup: Cgroup, amounts: "_Amounts") -> tuple[object, bytes]:
-        applied = picture.sweep.applied.get(cgroup.path)
-        key = (cgroup, applied, amounts.of(cgroup))
-        known = self._still.get(cgroup.path)
-        if known is not None and known[0] == key:
-            return known
-        return key, to_json(_cgroup(cgroup, applied, amounts)).strip()
-
-    def _figures(self, picture: NodeSnapshot, path: str) -> tuple[Sample | None, bytes]:
-        sample = picture.sweep.samples.get(path)
-        known = self._moving.get(path)
-        if known is not None and known[0] == sample:
-            return known
-        return sample, to_json(figures(sample) if sample is not None else None).strip()
-
-
 def figures(sample: Sample) -> Plain:
-    """What a cgroup uses."""
+    """The use of a cgroup."""
     used = sample.statistics
     found: Plain = {
         "cpuMillicores": None if sample.nanocores is None else round(sample.nanocores / 1_000_000, 1),
@@ -145,43 +47,44 @@ def figures(sample: Sample) -> Plain:
     return found
 
 
-class _Amounts:
-    """Requests and limits of every pod and container, in bytes and thousandths of a core; of a branch, their sum."""
+class Amounts:
+    """Requests and limits of every pod and container, in bytes and millicores. Those of a branch are the sum over its
+    pods."""
 
-    def __init__(self, picture: NodeSnapshot) -> None:
-        self._pods = {pod.key: pod for pod in picture.pods}
-        self._of_pod = {
+    def __init__(self, snapshot: NodeSnapshot) -> None:
+        self._pods = {pod.key: pod for pod in snapshot.pods}
+        self._by_pod = {
             pod.key: (plain_amounts(pod_requests(pod)), plain_amounts(pod_limits(pod)))
-            for pod in picture.pods
+            for pod in snapshot.pods
         }
-        self._of_class: dict[str, dict[str, int]] = {}
+        self._by_class: dict[str, dict[str, int]] = {}
         self.requested: dict[str, int] = {}
-        for pod in live(picture.pods):
-            for name, amount in self.asked(pod)[0].items():
-                of_class = self._of_class.setdefault(pod.status.qos_class, {})
+        for pod in live(snapshot.pods):
+            for name, amount in self.of_pod(pod)[0].items():
+                of_class = self._by_class.setdefault(pod.status.qos_class, {})
                 of_class[name] = of_class.get(name, 0) + amount
                 self.requested[name] = self.requested.get(name, 0) + amount
-        limits = picture.view.pods_limits
+        limits = snapshot.view.pods_limits
         self._root_limits = {
             name: amount
             for name, amount in ((MEMORY, limits.memory_bytes), (CPU, limits.millicpu))
             if amount is not None
         }
 
-    def asked(self, pod: Pod) -> tuple[dict[str, int], dict[str, int]]:
+    def of_pod(self, pod: Pod) -> tuple[dict[str, int], dict[str, int]]:
         """Requests and limits."""
-        return self._of_pod[pod.key]
+        return self._by_pod[pod.key]
 
-    def of(self, cgroup: Cgroup) -> tuple[dict[str, int], dict[str, int]]:
+    def of_cgroup(self, cgroup: Cgroup) -> tuple[dict[str, int], dict[str, int]]:
         if cgroup.kind == Kind.POD:
-            return self._of_pod.get(cgroup.pod, ({}, {}))
+            return self._by_pod.get(cgroup.pod, ({}, {}))
         if cgroup.kind == Kind.CONTAINER and (pod := self._pods.get(cgroup.pod)) is not None:
             for container in pod.spec.every_container:
                 if container.name == cgroup.container:
                     asked = container.resources
                     return plain_amounts(asked.requests), plain_amounts(asked.limits)
         if cgroup.kind == Kind.BRANCH:
-            return self._of_class.get(cgroup.qos, {}), {}
+            return self._by_class.get(cgroup.qos, {}), {}
         if cgroup.kind == Kind.ROOT:
             return self.requested, self._root_limits
         return {}, {}
@@ -195,27 +98,27 @@ def _plain(name: str, amount: Quantity) -> int:
     return amount.milli if name == CPU else amount.value
 
 
-def _top(picture: NodeSnapshot, amounts: _Amounts) -> Plain:
-    sweep = picture.sweep
+def node_view(snapshot: NodeSnapshot, amounts: Amounts) -> Plain:
+    sweep = snapshot.sweep
     return {
         "number": sweep.number,
         "at": sweep.at,
-        "node": picture.node.metadata.name,
+        "node": snapshot.node.metadata.name,
         "cgroupVersion": str(sweep.tree.version),
         "cgroupDriver": str(sweep.tree.naming),
-        "profile": str(picture.view.profile),
-        "resources": _resources(picture, amounts),
-        "pressure": _pressure(picture),
+        "profile": str(snapshot.view.profile),
+        "resources": _resources(snapshot, amounts),
+        "pressure": _pressure(snapshot),
         "daemons": {name: _daemon(one) for name, one in sweep.daemons.items()},
-        "happenings": [encode(one) for one in picture.notable],
+        "happenings": [encode(one) for one in snapshot.notable],
     }
 
 
-def _resources(picture: NodeSnapshot, amounts: _Amounts) -> Plain:
-    view, sweep = picture.view, picture.sweep
+def _resources(snapshot: NodeSnapshot, amounts: Amounts) -> Plain:
+    view, sweep = snapshot.view, snapshot.sweep
     reserved = reserved_of(view.config)
     root = next((sweep.samples.get(one.path) for one in sweep.tree.cgroups if one.kind == Kind.ROOT), None)
-    used = _used(picture, root)
+    used = _used(snapshot, root)
     found: Plain = {}
     for name, capacity in node_capacity(view.capacity, view.config).items():
         allocatable = view.allocatable[name]
@@ -226,7 +129,7 @@ def _resources(picture: NodeSnapshot, amounts: _Amounts) -> Plain:
         whole, free = _plain(name, capacity), _plain(name, allocatable)
         requested = amounts.requested.get(name, 0)
         if name == PODS:
-            requested = sum((pod.status.phase or "Pending") in _LIVE for pod in picture.pods)
+            requested = sum((pod.status.phase or "Pending") in _LIVE for pod in snapshot.pods)
         found[name] = {
             "capacity": whole,
             **kept,
@@ -238,14 +141,14 @@ def _resources(picture: NodeSnapshot, amounts: _Amounts) -> Plain:
     return found
 
 
-def _used(picture: NodeSnapshot, root: Sample | None) -> dict[str, Plain]:
-    """`used` is of the node, `usedByPods` of all pods together."""
-    sweep, size = picture.sweep, picture.view.capacity
+def _used(snapshot: NodeSnapshot, root: Sample | None) -> dict[str, Plain]:
+    """`used` is the use of the node, `usedByPods` the use of all pods together."""
+    sweep, size = snapshot.sweep, snapshot.view.capacity
     of_pods = root.statistics if root is not None else None
     by_pods = of_pods.memory_working_set_bytes if of_pods is not None else 0
     memory = sweep.node.memory
     available = (memory.available_bytes or 0) if memory is not None else 0
-    # Of a node that is only a part of the machine, what is left of that part.
+    # A node may be only a part of the machine: then what is left of that part.
     available = max(min(available, size.memory_bytes - by_pods), 0)
     found: dict[str, Plain] = {
         MEMORY: {"used": size.memory_bytes - available, "usedByPods": by_pods, "available": available}
@@ -256,7 +159,7 @@ def _used(picture: NodeSnapshot, root: Sample | None) -> dict[str, Plain]:
         found[CPU] = {"used": max(of_machine, by_pods), "usedByPods": by_pods}
     nodefs = sweep.node.nodefs
     if nodefs is not None and nodefs.capacity_bytes is not None and nodefs.available_bytes is not None:
-        by_pods = sum(storage_bytes(pod, picture) or 0 for pod in picture.pods)
+        by_pods = sum(storage_bytes(pod, snapshot) or 0 for pod in snapshot.pods)
         whole = size.ephemeral_storage_bytes or nodefs.capacity_bytes
         available = max(min(nodefs.available_bytes, whole - by_pods), 0)
         found[EPHEMERAL_STORAGE] = {
@@ -267,10 +170,10 @@ def _used(picture: NodeSnapshot, root: Sample | None) -> dict[str, Plain]:
     return found
 
 
-def _pressure(picture: NodeSnapshot) -> Plain:
-    sweep = picture.sweep
+def _pressure(snapshot: NodeSnapshot) -> Plain:
+    sweep = snapshot.sweep
     seen = observations(sweep.node)
-    thresholds = config_thresholds(picture.view.config)
+    thresholds = config_thresholds(snapshot.view.config)
     met = thresholds_met(thresholds, seen)
     listed = []
     for one in thresholds:
@@ -292,7 +195,7 @@ def _pressure(picture: NodeSnapshot) -> Plain:
     machine = sweep.machine.pressures
     return {
         "stalls": stalls(machine) if machine is not None else None,
-        "conditions": encode(picture.node.status.conditions),
+        "conditions": encode(snapshot.node.status.conditions),
         "thresholds": listed,
     }
 
@@ -309,8 +212,8 @@ def _daemon(daemon: Daemon) -> Plain:
     return {"path": daemon.path, **figures(daemon.sample)}
 
 
-def _cgroup(cgroup: Cgroup, applied: Mapping[str, str] | None, amounts: _Amounts) -> Plain:
-    requests, limits = amounts.of(cgroup)
+def cgroup_view(cgroup: Cgroup, applied: Mapping[str, str] | None, amounts: Amounts) -> Plain:
+    requests, limits = amounts.of_cgroup(cgroup)
     parent, _, name = cgroup.path.rpartition("/")
     found: Plain = {
         "path": cgroup.path,
@@ -334,7 +237,8 @@ def _cgroup(cgroup: Cgroup, applied: Mapping[str, str] | None, amounts: _Amounts
 
 
 def settings(cgroup: Cgroup, applied: Mapping[str, str] | None) -> list[Plain]:
-    """Asked-for beside applied values, and why (E17). `applied` is absent where the kernel has no such file."""
+    """Each value that was asked for, the applied one and the reason (E17). Without `applied` the kernel has no such
+    file."""
     listed: list[Plain] = []
     for setting in cgroup.settings:
         entry: Plain = {
@@ -361,7 +265,7 @@ def settings(cgroup: Cgroup, applied: Mapping[str, str] | None) -> list[Plain]:
     return listed
 
 
-def _pod(
+def pod_view(
     pod: Pod, path: str, storage_bytes: int | None, asked: tuple[dict[str, int], dict[str, int]]
 ) -> Plain:
     status = pod.status
@@ -389,7 +293,7 @@ def _pod(
 
 
 def _state(status: ContainerStatus) -> Plain:
-    """In the word that `kubectl get` has for it."""
+    """The state with the word that `kubectl get` shows."""
     state = status.state or ContainerState()
     if state.running is not None:
         word = "Running"
@@ -400,9 +304,9 @@ def _state(status: ContainerStatus) -> Plain:
     return {"state": word, "ready": status.ready, "restarts": status.restart_count}
 
 
-def storage_bytes(pod: Pod, picture: NodeSnapshot) -> int | None:
-    """What the pod has on the node's disk; None where nobody has looked yet."""
-    return usage(PodSnapshot(pod, picture.disk.get(pod.metadata.uid)), Resource.STORAGE)
+def storage_bytes(pod: Pod, snapshot: NodeSnapshot) -> int | None:
+    """The pod's use of the node's disk; None if it was not measured yet."""
+    return usage(PodSnapshot(pod, snapshot.disk.get(pod.metadata.uid)), Resource.STORAGE)
 
 
 def live(pods: Iterable[Pod]) -> Iterable[Pod]:

@@ -1,5 +1,5 @@
-// What the node has, as one bar a resource: from the left what pods use, by class, over what they requested; from the
-// right what the rest of the machine uses, over what is reserved for it. Where the two would meet, something must go.
+// The capacity of the node, one bar for each resource. From the left: the use of pods, by class, over their requests.
+// From the right: the use of the rest of the machine, over its reservation. Where the two meet, nothing is left.
 
 import { bytes, cores, share } from "./amounts.js";
 import { $, attr, keyed, make, percent, text } from "./dom.js";
@@ -89,7 +89,7 @@ function reservedWords(reserved, words) {
     .join(", ");
 }
 
-/** What the pods of each class use. */
+/** The use of pods, by class. */
 function byClass(view, resource) {
   const found = {};
   for (const cgroup of view.cgroups ?? []) {

@@ -1,4 +1,4 @@
-// Making and changing elements. Text goes in as text only: nothing a pod says can become markup.
+// Creates and changes elements. Text stays text: nothing that a pod writes can become markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -20,14 +20,14 @@ function filled(node, what, attributes, children) {
   return node;
 }
 
-// What is as it should be is left alone: at a second's pace most of a page is.
+// An element is only touched if it changes: every second, most of the page stays the same.
 
 export function text(node, value) {
   const words = String(value);
   if (node.textContent !== words) node.textContent = words;
 }
 
-/** null and false take the attribute away. */
+/** null and false remove the attribute. */
 export function attr(node, name, value) {
   if (value === null || value === undefined || value === false) {
     if (node.hasAttribute(name)) node.removeAttribute(name);
@@ -37,10 +37,10 @@ export function attr(node, name, value) {
   if (node.getAttribute(name) !== words) node.setAttribute(name, words);
 }
 
-/** A length in per cent of what is around it. */
+/** A length in per cent of the parent. */
 export function percent(node, property, share) {
   const value = `${(100 * Math.min(Math.max(share || 0, 0), 1)).toFixed(1)}%`;
-  node.shares ??= {}; // asking the element would take longer than changing it
+  node.shares ??= {}; // reading the style would take longer than setting it
   if (node.shares[property] === value) return;
   node.shares[property] = value;
   node.style.setProperty(property, value);
@@ -48,7 +48,7 @@ export function percent(node, property, share) {
 
 const kept = new WeakMap();
 
-/** The children of `parent` are one for each of `items`, in their order; those that were there stay and are updated. */
+/** Gives `parent` one child for each of `items`, in their order. A child of a known key stays and is updated. */
 export function keyed(parent, items, keyOf, create, update) {
   const before = kept.get(parent) ?? new Map();
   const now = new Map();

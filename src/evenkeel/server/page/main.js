@@ -1,14 +1,15 @@
-// The page: listens to the agent, keeps the last minutes, and draws what came when the screen is ready for it.
+// The page: watches the view of the agent, keeps the last two minutes, and draws when the screen is ready.
 
 import { ago } from "./amounts.js";
 import { showCapacity } from "./capacity.js";
+import { Refused, watch } from "./channel.js";
 import { $, attr, make, text } from "./dom.js";
-import { Picture } from "./picture.js";
 import { showPressure } from "./pressure.js";
 import { POINTS } from "./spark.js";
 import { Story } from "./story.js";
 import { Timeline } from "./timeline.js";
 import { Tree } from "./tree.js";
+import { View } from "./view.js";
 
 const STALE_MS = 3500;
 const FIRST_RETRY_MS = 500;
@@ -40,51 +41,49 @@ class History {
 }
 
 class Page {
-  #picture = new Picture();
+  #received = new View();
   #history = new History();
   #story = new Story();
   #tree = new Tree((pod) => this.#story.open(pod));
-  #timeline = new Timeline((pod) => this.#story.open(pod), say);
+  #timeline = new Timeline((pod) => this.#story.open(pod), announce);
   #view = null;
   #seenAt = 0; // by this machine's clock
   #retry = FIRST_RETRY_MS;
   #isDrawing = false;
+  #isRefused = false;
 
   constructor() {
     $("all-events").addEventListener("change", () => this.#draw());
     setInterval(() => this.#tick(), 500);
-    this.#listen();
+    this.#watch();
   }
 
-  #listen() {
-    const stream = new EventSource("view/watch");
-    stream.addEventListener("view", (event) => {
-      this.#picture.take(JSON.parse(event.data));
-      this.#take(this.#picture.drawn);
-    });
-    stream.addEventListener("figures", (event) => {
-      if (this.#picture.move(JSON.parse(event.data))) this.#take(this.#picture.drawn);
-    });
-    stream.addEventListener("happening", (event) => this.#happened(JSON.parse(event.data)));
-    stream.addEventListener("error", () => {
-      if (stream.readyState !== EventSource.CLOSED) return; // it tries again by itself
-      setTimeout(() => this.#listen(), this.#retry);
+  /** Watches until the dashboard refuses the page, and connects again whenever the stream ends. */
+  async #watch() {
+    while (!this.#isRefused) {
+      try {
+        for await (const { name, data } of watch("view/watch")) this.#receive(name, JSON.parse(data));
+      } catch (error) {
+        this.#isRefused = error instanceof Refused;
+      }
+      await new Promise((resume) => setTimeout(resume, this.#retry));
       this.#retry = Math.min(this.#retry * 2, MOST_RETRY_MS);
-    });
+    }
   }
 
-  #take(view) {
-    this.#view = view;
+  #receive(name, data) {
+    if (name === "happening") {
+      for (const one of this.#timeline.take([data])) this.#story.note(one);
+      this.#draw();
+      return;
+    }
+    if (name === "view") this.#received.replace(data);
+    else if (!this.#received.update(data)) return;
+    this.#view = this.#received.drawn;
     this.#seenAt = performance.now();
     this.#retry = FIRST_RETRY_MS;
-    this.#history.add(view);
-    const news = this.#timeline.take(view.happenings);
-    for (const one of news) this.#story.happened(one);
-    this.#draw();
-  }
-
-  #happened(happening) {
-    for (const one of this.#timeline.take([happening])) this.#story.happened(one);
+    this.#history.add(this.#view);
+    for (const one of this.#timeline.take(this.#view.events)) this.#story.note(one);
     this.#draw();
   }
 
@@ -112,11 +111,16 @@ class Page {
     if (document.title !== title) document.title = title;
   }
 
-  /** Whether what is shown is true now: said in words, and the page fades while it is not. */
+  /** Says whether the page is up to date. The page fades while it is not. */
   #tick() {
     const age = performance.now() - this.#seenAt;
-    const state = !this.#seenAt ? "waiting" : age > STALE_MS ? "stale" : "live";
-    const words = { waiting: "Connecting", live: "Live", stale: "No news: trying again" };
+    const state = this.#isRefused ? "refused" : !this.#seenAt ? "waiting" : age > STALE_MS ? "stale" : "live";
+    const words = {
+      waiting: "Connecting",
+      live: "Live",
+      stale: "No news: trying again",
+      refused: "Refused: open the address that evenkeel dashboard prints",
+    };
     text($("link"), words[state]);
     attr($("link"), "data-state", state);
     attr(document.documentElement, "data-link", state);
@@ -124,7 +128,8 @@ class Page {
   }
 }
 
-function say(words) {
+/** For screen readers. */
+function announce(words) {
   const log = $("said");
   log.append(make("p", {}, words));
   while (log.children.length > 5) log.firstChild.remove();
@@ -136,7 +141,7 @@ function theme() {
     try {
       return localStorage.getItem("theme");
     } catch {
-      return null; // a browser may keep nothing
+      return null; // the browser stores nothing
     }
   };
   const set = (name) => {
@@ -150,7 +155,7 @@ function theme() {
     try {
       localStorage.setItem("theme", button.theme);
     } catch {
-      // then it is chosen again the next time
+      // then the choice is lost at the next visit
     }
   });
   set(THEMES.includes(stored()) ? stored() : "auto");

@@ -1,4 +1,4 @@
-// How hard the node is pressed: its conditions, how long work stalls for want of something, how far each threshold is.
+// The pressure on the node: its conditions, the stalls of its tasks (PSI), and the distance to each eviction threshold.
 
 import { bytes } from "./amounts.js";
 import { $, attr, keyed, make, percent, text } from "./dom.js";
@@ -56,7 +56,7 @@ function updateStall(node, stall, now, values) {
   const some = now.some?.avg10 ?? 0;
   text(node.children[0].children[1], `${some.toFixed(1)} %`);
   drawSpark(node.children[1], values, Math.max(LEAST_TOP, ...values));
-  // That all work of a node waits for cpu cannot be.
+  // Never does all work of a node wait for cpu.
   const full = stall.name === "cpu" ? "" : `all work ${(now.full?.avg10 ?? 0).toFixed(1)} %, `;
   text(node.children[2], `${full}over a minute ${(now.some?.avg60 ?? 0).toFixed(1)} %`);
   attr(node, "data-state", some >= 20 ? "bad" : some >= 5 ? "warn" : "fine");

@@ -1,4 +1,4 @@
-// A line through the last minutes: small enough to draw by hand.
+// A small chart of the last two minutes.
 
 import { attr, draw } from "./dom.js";
 
@@ -16,7 +16,7 @@ export function makeSpark() {
   );
 }
 
-/** `values` are the latest, the newest last, and end at the right edge; `top` is at the upper one. */
+/** The newest of `values` is the last one, at the right edge. `top` is the value at the upper edge. */
 export function drawSpark(svg, values, top) {
   const [area, trace] = svg.children;
   const step = WIDTH / (POINTS - 1);

@@ -1,7 +1,8 @@
-// A pod opened: its story, what it asked for beside what the kernel has (E17), and every cgroup file with its reason.
-// The address says which one is open, so that it can be passed on and the back button closes it.
+// The dialog of a pod: its story, its requests and limits beside the applied ones (E17), and every cgroup file.
+// The address names the open pod, so that it can be kept as a link and the back button closes the dialog.
 
 import { clock, iso, moment } from "./amounts.js";
+import { get } from "./channel.js";
 import { $, attr, make, text } from "./dom.js";
 import { makeUse, showUse } from "./use.js";
 
@@ -15,7 +16,7 @@ export class Story {
   constructor() {
     const dialog = $("pod");
     $("pod-close").addEventListener("click", () => dialog.close());
-    dialog.addEventListener("click", (event) => event.target === dialog && dialog.close()); // beside it
+    dialog.addEventListener("click", (event) => event.target === dialog && dialog.close()); // a click beside it
     dialog.addEventListener("close", () => {
       this.#key = "";
       if (HASH.test(location.hash)) history.pushState(null, "", location.pathname + location.search);
@@ -29,16 +30,17 @@ export class Story {
     location.hash = `#pod/${key.split("/").map(encodeURIComponent).join("/")}`;
   }
 
-  /** The figures of the pod that is open move with the rest of the page. */
+  /** Updates the figures of the open pod. */
   show(view) {
     const isFirst = this.#view === null;
     this.#view = view;
-    if (this.#key && isFirst) this.#load(); // it was opened by its address
+    if (this.#key && isFirst) this.#load(); // the address names a pod
     else if (this.#key) this.#live();
   }
 
-  happened(happening) {
-    if (this.#key && happening.pod === this.#key) this.#load();
+  /** An event of the open pod is new in its story. */
+  note(event) {
+    if (this.#key && event.pod === this.#key) this.#load();
   }
 
   #follow() {
@@ -51,7 +53,7 @@ export class Story {
     try {
       key = `${decodeURIComponent(found[1])}/${decodeURIComponent(found[2])}`;
     } catch {
-      return; // not an address of ours
+      return; // the address is malformed
     }
     if (key === this.#key) return;
     this.#key = key;
@@ -91,15 +93,6 @@ export class Story {
     text(status, cgroup.status ?? "");
     showUse(memory, "memory", cgroup.memory, this.#view.resources?.memory?.allocatable);
     showUse(cpu, "cpu", cgroup.cpu, this.#view.resources?.cpu?.allocatable);
-  }
-}
-
-async function get(path) {
-  try {
-    const answer = await fetch(path, { headers: { Accept: "application/json" } });
-    return answer.ok ? await answer.json() : null;
-  } catch {
-    return null; // the page says that the agent is away
   }
 }
 
@@ -196,11 +189,11 @@ function table(labelledBy, heads, rows) {
 
 function row({ cells, differs }) {
   const [first, ...rest] = cells;
-  const tell = (cell, index) => (differs && index === 1 ? `≠ ${cell}` : cell);
+  const marked = (cell, index) => (differs && index === 1 ? `≠ ${cell}` : cell);
   return make(
     "tr",
     { "data-state": differs ? "differs" : null },
     make("th", { scope: "row" }, first),
-    ...rest.map((cell, index) => make("td", {}, tell(cell, index))),
+    ...rest.map((cell, index) => make("td", {}, marked(cell, index))),
   );
 }

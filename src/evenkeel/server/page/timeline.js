@@ -1,11 +1,11 @@
-// What went wrong and when: evictions and OOM kills on a line of time, and as a list of which each opens its story.
+// Evictions and OOM kills on a time line and as a list. A click on one opens the story of its pod.
 
 import { ago, clock, iso, moment } from "./amounts.js";
 import { $, attr, keyed, make, percent, text } from "./dom.js";
 
 const MOST = 200;
 const SHOWN = 50;
-const SAME_DEATH_SECONDS = 5; // the kernel tells of a kill, then the container's end does
+const SAME_DEATH_SECONDS = 5; // the kernel reports a kill, then the container its end
 const SPANS = [300, 900, 3600, 6 * 3600, 24 * 3600, 7 * 24 * 3600];
 const KINDS = {
   Evicted: { mark: "▼", word: "evicted", state: "evicted" },
@@ -17,17 +17,17 @@ export class Timeline {
   #known = new Map();
   #isFirst = true;
 
-  constructor(open, say) {
+  constructor(open, announce) {
     this.open = open;
-    this.say = say;
+    this.announce = announce;
   }
 
-  /** Takes what has happened and returns what was new; after the first time it is said aloud, too. */
-  take(happenings) {
-    const news = happenings.filter((one) => this.#known.get(keyOf(one))?.times !== one.times);
+  /** Takes events and returns the new ones. After the first time new ones are announced to screen readers. */
+  take(events) {
+    const news = events.filter((one) => this.#known.get(keyOf(one))?.times !== one.times);
     for (const one of news) {
       this.#known.set(keyOf(one), one);
-      if (!this.#isFirst && kindOf(one)) this.say(`${one.pod || "the node"}: ${kindOf(one).word}`);
+      if (!this.#isFirst && kindOf(one)) this.announce(`${one.pod || "the node"}: ${kindOf(one).word}`);
     }
     this.#isFirst = false;
     for (const key of [...this.#known.keys()].slice(0, -MOST)) this.#known.delete(key);
@@ -79,9 +79,10 @@ const keyOf = (one) => one.number || `${one.at} ${one.pod} ${one.reason}`;
 const kindOf = (one) => (Object.hasOwn(KINDS, one.reason) ? KINDS[one.reason] : undefined);
 const other = (one) => ({ mark: "•", word: one.reason, state: "warning" });
 
+/** The end of a container that repeats the kernel's report of the kill. */
 function isEcho(one, every) {
-  const isOfSame = (told) => told.pod === one.pod && Math.abs(told.at - one.at) < SAME_DEATH_SECONDS;
-  return one.reason === "OOMKilled" && every.some((told) => told.reason === "OOMKilling" && isOfSame(told));
+  const isSameDeath = (event) => event.pod === one.pod && Math.abs(event.at - one.at) < SAME_DEATH_SECONDS;
+  return one.reason === "OOMKilled" && every.some((event) => event.reason === "OOMKilling" && isSameDeath(event));
 }
 
 function update(node, one, now) {

@@ -1,15 +1,15 @@
-// The cgroup tree as a treegrid: one row a cgroup, updated where it stands, folded and walked with the keyboard.
+// The cgroup tree as a treegrid: a row for each cgroup. Rows are updated in place. The keyboard moves and folds.
 
 import { $, attr, keyed, make, text } from "./dom.js";
 import { makeUse, showUse } from "./use.js";
 
-const MANY_PODS = 40; // from here on containers are folded away until asked for
+const MANY_PODS = 40; // with more pods than that, containers are folded
 const NARROW = matchMedia("(max-width: 900px)");
 const NOTES = { root: "all pods", reserved: "reserved for daemons" };
 const BAD = /Error|BackOff|OOM|Evicted|Failed|Invalid|Refused/;
 
 export class Tree {
-  #chosen = new Map(); // path → whether it is folded, where somebody said so
+  #chosen = new Map(); // path → whether the user has folded it
   #below = new Map();
   #shown = [];
   #view = null;
@@ -72,7 +72,7 @@ export class Tree {
     }
   }
 
-  /** Adds what is to be seen below `path` to `found`; whether there was anything. */
+  /** Adds the visible rows below `path` to `found`. */
   #walk(path, level, wanted, found) {
     const here = this.#ordered(this.#below.get(path) ?? []);
     here.forEach((cgroup, index) => {
@@ -113,7 +113,7 @@ export class Tree {
     const still = [level, place, of, folded, isCurrent, cgroup.status, cgroup.restarts, cgroup.qosClass].join(" ");
     if (row.still !== still) {
       row.still = still;
-      this.#standing(row, shown);
+      this.#static(row, shown);
     }
     const [, , , memory, cpu] = row.children;
     const node = this.#view.resources;
@@ -121,8 +121,8 @@ export class Tree {
     showUse(cpu, "cpu", cgroup.cpu, node.cpu?.allocatable);
   }
 
-  /** What does not move with every view. */
-  #standing(row, { cgroup, level, place, of, folded }) {
+  /** Everything but the figures. */
+  #static(row, { cgroup, level, place, of, folded }) {
     attr(row, "aria-level", level);
     attr(row, "aria-posinset", place);
     attr(row, "aria-setsize", of);
@@ -141,10 +141,10 @@ export class Tree {
     attr(status, "data-state", BAD.test(cgroup.status ?? "") ? "bad" : null);
     text(restarts, cgroup.restarts ? cgroup.restarts : "");
     attr(restarts, "aria-label", cgroup.restarts ? null : "none");
-    // Said aloud when one comes to the row; the figures are in its cells. What is out of sight is not laid out, and
-    // would have no name by itself.
-    const said = [nameOf(cgroup), noteOf(cgroup), qos.textContent, status.textContent];
-    attr(row, "aria-label", said.filter(Boolean).join(", "));
+    // A screen reader says this at the row; the figures are in its cells. A row out of sight has no layout, and would
+    // have no name of its own.
+    const label = [nameOf(cgroup), noteOf(cgroup), qos.textContent, status.textContent];
+    attr(row, "aria-label", label.filter(Boolean).join(", "));
   }
 
   #row(path) {
@@ -157,7 +157,7 @@ export class Tree {
     if (before) attr(before, "tabindex", -1);
     this.#current = row.cgroup.path;
     attr(row, "tabindex", 0);
-    for (const one of [before, row]) if (one) one.still = ""; // what is known of it has changed
+    for (const one of [before, row]) if (one) one.still = ""; // draw it again
   }
 
   #click(event) {

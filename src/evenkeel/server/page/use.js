@@ -1,4 +1,4 @@
-// Use against request and limit, as a small bar and in figures.
+// The use of a resource beside request and limit, as a small bar and in figures.
 
 import { bytes, cores } from "./amounts.js";
 import { attr, make, percent, text } from "./dom.js";
@@ -14,7 +14,7 @@ export function makeUse() {
   ];
 }
 
-/** The two are the last children of `holder`. With neither limit nor request the bar is a share of the `node`. */
+/** Bar and figures are the last two children of `holder`. Without limit and request the bar is a share of `node`. */
 export function showUse(holder, resource, amounts, node) {
   const { used, request, limit } = amounts ?? {};
   const seen = `${used} ${request} ${limit} ${node}`;

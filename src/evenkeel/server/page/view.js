@@ -1,22 +1,22 @@
-// The last view of the node (docs/api.md, /view), kept up to date with the figures that move, as it is drawn.
+// The last view of the node (docs/api.md, /view), updated with new figures, in the shape that the page draws.
 
 const RESOURCES = { memory: "memory", cpu: "cpu", storage: "ephemeral-storage" };
 
-export class Picture {
+export class View {
   #whole = null;
-  #standing = []; // what of each cgroup does not move
+  #static = []; // of each cgroup, all but its figures
 
-  /** All of it: the first time, and whenever more than figures has changed. */
-  take(view) {
+  /** Takes a whole view: the first one, and one in which more than figures has changed. */
+  replace(view) {
     this.#whole = view;
     const pods = new Map(view.pods.map((pod) => [pod.pod, pod]));
     const cgroups = view.cgroups.filter((cgroup) => cgroup.kind !== "ancestor");
-    this.#standing = cgroups.map((cgroup) => standing(cgroup, pods));
-    this.#standing.push(...view.pods.filter((pod) => !pod.path).map((pod) => withoutCgroup(pod, cgroups)));
+    this.#static = cgroups.map((cgroup) => staticOf(cgroup, pods));
+    this.#static.push(...view.pods.filter((pod) => !pod.path).map((pod) => withoutCgroup(pod, cgroups)));
   }
 
-  /** What moved since; false if there is nothing that it could be added to. */
-  move(figures) {
+  /** Takes new figures. False if there is no view yet. */
+  update(figures) {
     if (!this.#whole) return false;
     for (const cgroup of this.#whole.cgroups) {
       if (Object.hasOwn(figures.figures, cgroup.path)) cgroup.figures = figures.figures[cgroup.path];
@@ -39,8 +39,8 @@ export class Picture {
       stalls: view.pressure.stalls ?? {},
       conditions: view.pressure.conditions ?? [],
       thresholds: view.pressure.thresholds ?? [],
-      happenings: view.happenings,
-      cgroups: this.#standing.map((one) => withFigures(one, figures.get(one.path))).filter(isWorthARow),
+      events: view.happenings,
+      cgroups: this.#static.map((one) => withFigures(one, figures.get(one.path))).filter(isWorthARow),
     };
   }
 }
@@ -53,14 +53,14 @@ function resource(now) {
   };
 }
 
-function standing(cgroup, pods) {
+function staticOf(cgroup, pods) {
   const pod = pods.get(cgroup.pod);
   if (cgroup.kind === "pod" && pod) return { ...cgroup, ...about(pod) };
   const state = cgroup.kind === "container" ? pod?.states[cgroup.container] : undefined;
   return state ? { ...cgroup, status: word(state), restarts: state.restarts } : cgroup;
 }
 
-/** A pod that does not run has no cgroup; it is listed with those of its class. */
+/** A pod that does not run has no cgroup. It is listed with the pods of its class. */
 function withoutCgroup(pod, cgroups) {
   const branch = cgroups.find((one) => one.kind === "branch" && one.qosClass === pod.qosClass);
   const root = cgroups.find((one) => one.kind === "root");
@@ -80,7 +80,7 @@ function word({ state, ready }) {
   return state === "Running" && !ready ? "Running, not ready" : state;
 }
 
-/** What a pod needs beside its containers has a cgroup of its own, which is mostly empty. */
+/** The cgroup for a pod's overhead is mostly empty. */
 function isWorthARow(cgroup) {
   return cgroup.kind !== "infrastructure" || cgroup.memory.used > 0;
 }

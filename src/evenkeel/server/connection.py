@@ -1,0 +1,343 @@
+"""HTTP on one connection, with a bound on everything that a client can make the agent hold or wait for.
+
+A client may send its head slowly, announce a body and not send it, or not read the answer. Such a client costs one
+small task and one buffer until its deadline, and it delays no other client.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from enum import Enum
+from http import HTTPStatus
+from typing import NamedTuple
+from urllib.parse import parse_qsl, unquote
+
+import h11
+
+from evenkeel.errors import EvenkeelError
+from evenkeel.server.http import Answer, Refused, Request, Route, Routes, Stream, close_source
+
+_log = logging.getLogger(__name__)
+_READ_BYTES = 16 * 1024
+_MOST_PARAMETERS = 16
+_STREAM_BYTES = 16 * 1024  # held for each client that does not read its stream: there may be many
+
+
+class Limits(NamedTuple):
+    connections: int = 1024
+    head_bytes: int = 16 * 1024
+    body_bytes: int = 4 * 1024 * 1024
+    small_body_bytes: int = 16 * 1024
+    large_bodies: int = 4  # bodies above small_body_bytes in memory at a time
+    write_buffer_bytes: int = 64 * 1024
+    head_seconds: float = 10.0
+    idle_seconds: float = 60.0  # between two requests on one connection
+    body_seconds: float = 30.0
+    write_seconds: float = 30.0  # for a client to empty a full buffer
+
+
+DEFAULT_LIMITS = Limits()
+
+
+class OpenConnections:
+    """The connections of one server, at most `most`. When all places are taken, the oldest connection that waits for a
+    request is closed: idle connections keep no client out."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._open: dict[asyncio.Task[None], Connection] = {}  # the oldest first
+        self._is_ending = False
+
+    async def serve(self, connection: "Connection", routes: Routes, refusal: Refused | None = None) -> None:
+        """Serves the connection in the current task until its end. A `refusal` is the only answer, if there is one."""
+        if self._is_ending:  # accepted in the moment of the end: `close` does not wait for it
+            connection.abort()
+            return
+        task = asyncio.current_task()
+        assert task is not None
+        self._open[task] = connection
+        task.add_done_callback(self._open.pop)
+        try:
+            if refusal is None and len(self._open) > self._most and not self._make_room(task):
+                refusal = Refused(503, f"{self._most} connections are open", hint="try again")
+            if refusal is not None:
+                await connection.refuse(refusal)
+            else:
+                await connection.serve(routes)
+        except asyncio.CancelledError:
+            pass  # the server ends, or another connection needs the place
+
+    def end(self) -> None:
+        """From now on no connection is served."""
+        self._is_ending = True
+
+    async def close(self, finish_seconds: float = 0.0) -> None:
+        """Waits a short time for answers under way, and ends everything else."""
+        self.end()
+        answering = [
+            task for task, connection in self._open.items() if connection.activity is Activity.ANSWERING
+        ]
+        for task in answering:
+            self._open[task].is_last = True
+        if answering and finish_seconds:
+            await asyncio.wait(answering, timeout=finish_seconds)
+        for task in (ending := list(self._open)):
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
+
+    def _make_room(self, newest: asyncio.Task[None]) -> bool:
+        for task, connection in self._open.items():
+            if connection.activity is Activity.WAITING and task is not newest and not task.cancelling():
+                task.cancel()
+                return True
+        return False
+
+
+class Activity(Enum):
+    WAITING = 1
+    ANSWERING = 2
+    STREAMING = 3
+
+
+class Connection:
+    """`activity` tells the server which connections it may close. One that waits for a request is closed to make room,
+    one that streams when the server ends."""
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        limits: Limits,
+        large_bodies: asyncio.Semaphore,
+    ) -> None:
+        self.activity = Activity.WAITING
+        self.is_last = False  # the connection is closed after this answer
+        self._reader = reader
+        self._writer = writer
+        self._limits = limits
+        self._large_bodies = large_bodies
+        self._has_no_body = False  # the answer to HEAD
+        self._is_tls = writer.get_extra_info("sslcontext") is not None
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.head_bytes)
+        writer.transport.set_write_buffer_limits(high=limits.write_buffer_bytes)
+
+    async def serve(self, routes: Routes) -> None:
+        """Answers one request after the other until either side ends, then closes the connection."""
+        seconds = self._limits.head_seconds
+        try:
+            while await self._exchange(routes, seconds):
+                seconds = self._limits.idle_seconds
+            await self._flush()
+            await self._close_tls()
+        except (OSError, TimeoutError, h11.ProtocolError):
+            pass  # the client is gone, or has missed a deadline
+        finally:
+            self._writer.transport.abort()
+
+    def abort(self) -> None:
+        self._writer.transport.abort()
+
+    async def refuse(self, refusal: Refused) -> None:
+        """Answers before a request was read, and closes the connection."""
+        try:
+            await self._answer(refusal.answer())
+            await self._flush()
+            await self._close_tls()
+        except (OSError, TimeoutError, h11.ProtocolError):
+            pass
+        finally:
+            self._writer.transport.abort()
+
+    async def _exchange(self, routes: Routes, seconds: float) -> bool:
+        """One request and its answer. True if another request may follow."""
+        try:
+            head = await self._head(seconds)
+            if head is None:
+                return False
+            self.activity = Activity.ANSWERING
+            self._has_no_body = head.method == b"HEAD"
+            answer = await self._answer_to(head, routes)
+        except Refused as refusal:
+            answer = refusal.answer()
+        except h11.RemoteProtocolError as error:
+            answer = self._malformed(error).answer()
+        if isinstance(answer, Stream):
+            self.activity = Activity.STREAMING
+            await self._stream(answer)
+        else:
+            await self._answer(answer)
+        if self._http.their_state is h11.SEND_BODY:
+            self._http.next_event()  # the end of a request without body; a body that no handler takes is not read
+        if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
+            return False
+        self._http.start_next_cycle()
+        self.activity = Activity.WAITING
+        return True
+
+    def _malformed(self, error: h11.RemoteProtocolError) -> Refused:
+        if error.error_status_hint == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE:
+            return Refused(
+                error.error_status_hint, f"the request's head is larger than {self._limits.head_bytes} bytes"
+            )
+        return Refused(error.error_status_hint, f"this is not HTTP: {str(error)[:200]}")
+
+    async def _head(self, seconds: float) -> h11.Request | None:
+        try:
+            async with asyncio.timeout(seconds):
+                event = await self._event()
+        except TimeoutError:
+            if self._http.trailing_data[0]:
+                raise Refused(408, f"the request did not come within {seconds:g} seconds") from None
+            return None
+        return event if isinstance(event, h11.Request) else None
+
+    async def _answer_to(self, head: h11.Request, routes: Routes) -> Answer | Stream:
+        request = _request(head)
+        route = routes.find(request)
+        if not route.takes_body:
+            return await _handled(route, request)
+        async with AsyncExitStack() as held:
+            body = await self._body(head, held)
+            return await _handled(route, request._replace(body=body))
+
+    async def _body(self, head: h11.Request, held: AsyncExitStack) -> bytes:
+        """The request's body. Only a few large bodies are in memory at a time."""
+        most = self._limits.body_bytes
+        too_large = Refused(413, f"the body is larger than {most >> 10} KiB", hint="send it in parts")
+        announced = next((value for name, value in head.headers if name == b"content-length"), b"0")
+        if int(announced) > most:
+            raise too_large
+        parts: list[bytes] = []
+        size, is_large = 0, False
+        try:
+            async with asyncio.timeout(self._limits.body_seconds):
+                if self._http.they_are_waiting_for_100_continue:
+                    await self._send(h11.InformationalResponse(status_code=100, headers=[]))
+                while isinstance(event := await self._event(), h11.Data):
+                    parts.append(bytes(event.data))
+                    size += len(event.data)
+                    if size > most:
+                        raise too_large
+                    if size > self._limits.small_body_bytes and not is_large:
+                        is_large = True
+                        await held.enter_async_context(self._large_bodies)
+        except TimeoutError:
+            seconds = self._limits.body_seconds
+            raise Refused(408, f"the body did not come within {seconds:g} seconds") from None
+        return b"".join(parts)
+
+    async def _event(self) -> h11.Event:
+        while True:
+            event = self._http.next_event()
+            if isinstance(event, h11.Event):
+                return event
+            self._http.receive_data(await self._reader.read(_READ_BYTES))
+
+    async def _answer(self, answer: Answer) -> None:
+        await self._begin(answer.status, answer.content_type, answer.headers, len(answer.body))
+        body = b"" if self._has_no_body else answer.body
+        for start in range(0, len(body), self._limits.write_buffer_bytes):
+            part = body[start : start + self._limits.write_buffer_bytes]
+            await self._send(h11.Data(data=part))
+        await self._send(h11.EndOfMessage())
+
+    async def _stream(self, stream: Stream) -> None:
+        """Sends items until the source ends or the client leaves. A client that sends anything meanwhile ends the
+        stream, too."""
+        leaving = asyncio.ensure_future(self._reader.read(1))
+        sending = asyncio.ensure_future(self._send_all(stream))
+        self._writer.transport.set_write_buffer_limits(high=0)
+        try:
+            await asyncio.wait((leaving, sending), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            leaving.cancel()
+            sending.cancel()
+            _, outcome = await asyncio.gather(leaving, sending, return_exceptions=True)
+            await close_source(stream.items)
+        if isinstance(outcome, BaseException):
+            raise ConnectionError from outcome
+
+    async def _send_all(self, stream: Stream) -> None:
+        await self._begin(200, stream.content_type)
+        async for item in stream.items:
+            # All clients share the bytes of an item: slices of a memoryview are no copies.
+            for part in self._http.send_with_data_passthrough(h11.Data(data=item)) or ():
+                view = memoryview(part)
+                for start in range(0, len(view), _STREAM_BYTES):
+                    self._writer.write(view[start : start + _STREAM_BYTES])
+                    if self._writer.transport.get_write_buffer_size():
+                        await self._drain()
+        await self._send(h11.EndOfMessage())
+
+    async def _begin(
+        self, status: int, content_type: str, more: Sequence[tuple[str, str]] = (), length: int | None = None
+    ) -> None:
+        headers = [("Content-Type", content_type), ("Cache-Control", "no-store"), *more]
+        if self.is_last:
+            headers.append(("Connection", "close"))
+        if length is not None:
+            headers.append(("Content-Length", str(length)))
+        await self._send(h11.Response(status_code=status, headers=headers, reason=_phrase(status)))
+
+    async def _send(self, event: h11.Event) -> None:
+        data = self._http.send(event)
+        if data:
+            self._writer.write(data)
+        if self._writer.transport.get_write_buffer_size() >= self._limits.write_buffer_bytes:
+            await self._drain()
+
+    async def _flush(self) -> None:
+        # With a limit of 0, asyncio's TLS takes an empty buffer for a full one and waits forever.
+        self._writer.transport.set_write_buffer_limits(high=1 if self._is_tls else 0)
+        await self._drain()
+
+    async def _close_tls(self) -> None:
+        """TLS has a buffer of its own below, which must be empty before the connection is closed."""
+        if self._is_tls:
+            self._writer.close()
+            async with asyncio.timeout(self._limits.write_seconds):
+                await self._writer.wait_closed()
+
+    async def _drain(self) -> None:
+        async with asyncio.timeout(self._limits.write_seconds):
+            await self._writer.drain()
+
+
+async def stop_accepting(server: asyncio.Server) -> None:
+    """Closes the server. A connection that was accepted just before is handled first: Python 3.11 would forget it
+    without closing it."""
+    for listening in server.sockets:
+        asyncio.get_running_loop().remove_reader(listening)
+    await asyncio.sleep(0)
+    server.close()
+
+
+async def _handled(route: Route, request: Request) -> Answer | Stream:
+    try:
+        return await route.handle(request)
+    except Refused:
+        raise
+    except EvenkeelError as error:
+        raise Refused(500, error.message, hint=error.hint) from None
+    except Exception:  # noqa: BLE001 - one request fails, the agent does not
+        _log.exception("%s /%s failed", request.method, "/".join(request.path))
+        raise Refused(500, "the agent failed to answer", hint="its log has the reason") from None
+
+
+def _request(head: h11.Request) -> Request:
+    path, _, query = head.target.decode("ascii").partition("?")
+    try:
+        parameters = dict(parse_qsl(query, keep_blank_values=True, max_num_fields=_MOST_PARAMETERS))
+    except ValueError:
+        raise Refused(400, f"there are more than {_MOST_PARAMETERS} parameters") from None
+    words = tuple(unquote(word) for word in path.split("/")[1:])
+    headers = {name.decode("ascii"): value.decode("latin-1") for name, value in head.headers}
+    return Request(head.method.decode("ascii"), words, parameters, headers=headers)
+
+
+def _phrase(status: int) -> bytes:
+    try:
+        return HTTPStatus(status).phrase.encode()
+    except ValueError:
+        return b""
