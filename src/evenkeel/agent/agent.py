@@ -58,6 +58,7 @@ log = logging.getLogger(__name__)
 
 _HEAL_SECONDS = 10.0
 _CHECKPOINT_SECONDS = 60.0
+_FILES_RETRY_SECONDS = 5.0  # after the journal could not take what they want
 _BOOT = "boot"  # which start of the machine the journal is of
 
 
@@ -282,7 +283,13 @@ class Agent:
 
     async def _read_files(self, files: PodFiles) -> None:
         async for found in files:
-            self._desired_pods.files_are(found)
+            while True:
+                try:
+                    self._desired_pods.files_are(found)
+                    break
+                except JournalError as error:
+                    log.error("%s", error)  # noqa: TRY400 a sentence says it all
+                    await asyncio.sleep(_FILES_RETRY_SECONDS)
 
     def _tree_changed(self, tree: Tree) -> None:
         self._kernel.follow(tree)

@@ -5,7 +5,8 @@ a new one where it is not: the old one ends first, for both have one name.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from evenkeel.agent.admission import FILE, is_running, takes_room
 from evenkeel.agent.front import Applied
@@ -15,6 +16,7 @@ from evenkeel.api.decode import Findings, decode
 from evenkeel.api.encode import encode
 from evenkeel.api.pod import Pod, PodStatus
 from evenkeel.errors import EvenkeelError
+from evenkeel.journal.faults import JournalError
 from evenkeel.journal.records import NORMAL, WARNING, PodRecord
 from evenkeel.policy.admission import Refusal
 from evenkeel.policy.lifecycle import changes
@@ -114,15 +116,19 @@ class DesiredPods:
                 )
         applied = []
         for pod in pods:
-            held = self._pod_store.by_key(pod.key)
-            if held is None:
-                self._pod_store.add(pod, source, self._clock())
-                outcome = CREATED
-            else:
-                outcome = self._change(held, pod)
             self._pod_loop.want_step(pod.metadata.uid)
-            applied.append(Applied(pod.key, outcome))
-        self._pod_store.commit()  # what was answered is not lost
+        with self._all_or_nothing():  # what was answered is not lost, and what was refused is not held
+            for pod in pods:
+                held = self._pod_store.by_key(pod.key)
+                if held is None:
+                    self._pod_store.add(pod, source, self._clock())
+                    outcome = CREATED
+                elif held.life.deleted_at is not None:
+                    self._replace(held, pod)
+                    outcome = CONFIGURED
+                else:
+                    outcome = self._change(held, pod)
+                applied.append(Applied(pod.key, outcome))
         self._collect()
         self._pod_loop.room_appeared()
         return tuple(applied)
@@ -142,13 +148,28 @@ class DesiredPods:
 
     def delete(self, held: PodRecord, given_seconds: float | None) -> None:
         uid = held.pod.metadata.uid
-        if held.life.deleted_at is None:
-            self._event_recorder.record(NORMAL, "Deleted", "the pod is to end", held.pod)
-        with self._journal.transaction():
+        with self._all_or_nothing():
+            if held.life.deleted_at is None:
+                self._event_recorder.record(NORMAL, "Deleted", "the pod is to end", held.pod)
             self._journal.set_value(_SUCCESSOR + uid, None)
             self._pod_store.put_life(uid, changes.deleted(held.pod, held.life, self._clock(), given_seconds))
-            self._pod_store.commit()
         self._pod_loop.want_step(uid)
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """What is changed within is on disk afterwards; or it raises JournalError, and nothing has changed, neither on
+        disk nor in memory."""
+        pods, events, deferred = self._pod_store.mark(), self._event_recorder.mark(), dict(self._deferred)
+        try:
+            with self._journal.transaction():
+                yield
+                self._pod_store.write()
+        except BaseException:
+            self._pod_store.back_to(pods)
+            self._event_recorder.back_to(events)
+            self._deferred = deferred
+            raise
+        self._pod_store.announce()
 
     def pending_resize(self, held: PodRecord) -> Refusal | None:
         """Why it is not as large yet as somebody wants it, in Kubernetes' words for the reason."""
@@ -199,8 +220,8 @@ class DesiredPods:
         refusal = self._pod_loop.admission.refusal_of_resize(held, pod, self._pod_store)
         if refusal is not None:
             if self._deferred.get(uid) != pod:
-                self._deferred[uid] = pod
                 self._journal.set_value(_RESIZE + uid, encode(pod))
+                self._deferred[uid] = pod
                 self._event_recorder.record(WARNING, "ResizeDeferred", refusal.message, held.pod)
             return
         self._not_deferred(uid)
@@ -220,19 +241,23 @@ class DesiredPods:
         """Somebody left: there may be room now for a pod that wanted to be larger."""
         for uid, pod in list(self._deferred.items()):
             held = self._pod_store.get(uid)
-            if (
-                held is None
-                or not takes_room(held)
-                or resize(held.pod, pod, self._profile).kind != Change.IN_PLACE
-            ):
-                self._not_deferred(uid)
-            else:
-                self._resize(held, pod, resize(held.pod, pod, self._profile).restart)
-                self._pod_loop.want_step(uid)
+            try:
+                if (
+                    held is None
+                    or not takes_room(held)
+                    or resize(held.pod, pod, self._profile).kind != Change.IN_PLACE
+                ):
+                    self._not_deferred(uid)
+                else:
+                    self._resize(held, pod, resize(held.pod, pod, self._profile).restart)
+                    self._pod_loop.want_step(uid)
+            except JournalError:
+                return  # it is tried again when the next one leaves; the loop tells of the journal
 
     def _not_deferred(self, uid: str) -> None:
-        if self._deferred.pop(uid, None) is not None:
+        if uid in self._deferred:
             self._journal.set_value(_RESIZE + uid, None)
+            del self._deferred[uid]
             self._pod_store.touch(uid)
 
     def _kept(self, key: str) -> Pod | None:

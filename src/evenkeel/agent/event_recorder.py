@@ -145,6 +145,14 @@ class EventRecorder:
             self.record(WARNING, "CgroupRefused", complaint)
         self._complaints = complaints
 
+    def mark(self) -> tuple[Event, ...]:
+        """What is still to be told, for `back_to`."""
+        return tuple(self._waiting)
+
+    def back_to(self, mark: tuple[Event, ...]) -> None:
+        """What was recorded since then has not happened."""
+        self._waiting[:] = mark
+
     def commit(self) -> None:
         """Raises JournalError, and then it is all still to be told."""
         if self._waiting:

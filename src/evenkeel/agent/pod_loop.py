@@ -255,7 +255,11 @@ class PodLoop:
         while True:
             await self._wanted.wait()
             self._wanted.clear()
-            self.step()
+            try:
+                self.step()
+            except JournalError as error:  # of what is written beside the pods: all of it is decided again
+                self._look_at.update(held.pod.metadata.uid for held in self._pod_store)
+                self._not_written(error)
             await asyncio.sleep(0)  # what the step has begun goes before the next one
 
     def step(self) -> None:
@@ -353,10 +357,7 @@ class PodLoop:
             self._pod_store.commit()
             self._event_recorder.commit()
         except JournalError as error:
-            if str(error) != self.journal_fails:
-                self.journal_fails = str(error)
-                log.error("%s", error)  # noqa: TRY400
-            asyncio.get_running_loop().call_later(_JOURNAL_RETRY_SECONDS, self._wanted.set)
+            self._not_written(error)
             return False
         if self.journal_fails:
             self.journal_fails = ""
@@ -365,6 +366,13 @@ class PodLoop:
         for attempt in ended:
             self._worker.forget_attempt(attempt)
         return True
+
+    def _not_written(self, error: JournalError) -> None:
+        """Told once; a step tries again soon."""
+        if str(error) != self.journal_fails:
+            self.journal_fails = str(error)
+            log.error("%s", error)
+        asyncio.get_running_loop().call_later(_JOURNAL_RETRY_SECONDS, self._wanted.set)
 
     # Cgroups
 

@@ -5,7 +5,7 @@ hears of what a crash could take back.
 """
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from evenkeel.agent.event_recorder import Broadcast
 from evenkeel.agent.front import ADDED, DELETED, MODIFIED, PodChange
@@ -16,6 +16,16 @@ from evenkeel.policy.lifecycle.pod_status import timestamp
 
 if TYPE_CHECKING:
     from evenkeel.journal.store import Journal
+
+
+class Mark(NamedTuple):
+    """What a store holds at one moment."""
+
+    held: dict[str, PodRecord]
+    uids: dict[str, str]
+    next_order: int
+    unsaved: dict[str, None]
+    gone: dict[str, None]
 
 
 class PodStore:
@@ -84,6 +94,11 @@ class PodStore:
 
     def commit(self) -> None:
         """Raises JournalError, and then everything is still to be committed."""
+        self.write()
+        self.announce()
+
+    def write(self) -> None:
+        """The first half of `commit`, for a transaction that has more in it. Raises JournalError."""
         if self.is_committed:
             return
         with self._journal.transaction():
@@ -91,6 +106,9 @@ class PodStore:
                 self._journal.remove(uid)
             for uid in self._unsaved:
                 self._journal.save(self._held[uid])
+
+    def announce(self) -> None:
+        """The second half: what `write` wrote is committed, and those who watch are told."""
         changed, gone = tuple(self._unsaved), tuple(self._gone)
         self._unsaved.clear()
         self._gone.clear()
@@ -102,6 +120,14 @@ class PodStore:
             if before != now:
                 self._shown[uid] = now
                 self.changes.tell(PodChange(ADDED if before is None else MODIFIED, now))
+
+    def mark(self) -> "Mark":
+        """What is held now, for `back_to`."""
+        return Mark(dict(self._held), dict(self._uids), self._next_order, dict(self._unsaved), dict(self._gone))
+
+    def back_to(self, mark: "Mark") -> None:
+        """What has changed since then, and was not written, has not happened."""
+        self._held, self._uids, self._next_order, self._unsaved, self._gone = mark
 
     def shown(self) -> tuple[Pod, ...]:
         """Every pod as it was last committed, with its status."""
