@@ -24,6 +24,7 @@ from tests.machines.packages import require_containerd
 from tests.needing import needing
 
 NEEDS = ("v1", "v2", "systemd", "guest", "host")
+PLACES = {Path(__file__).parent, Path(__file__).parents[1] / "attacks"}  # of tests that need a real kernel
 MACHINE = os.environ.get("EVENKEEL_MACHINE", "")
 # Bounds of everything a test does, whatever else it sets: the host has other work.
 MEMORY_BYTES = 1 << 30
@@ -56,7 +57,7 @@ def pytest_report_header() -> str:
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    here = [item for item in items if Path(__file__).parent in item.path.parents]
+    here = [item for item in items if not PLACES.isdisjoint(item.path.parents)]
     for item in here:
         if "up" in getattr(item, "fixturenames", ()):
             item.add_marker("agent")
@@ -68,7 +69,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.option.collectonly:
         return
     if here and not MACHINE:
-        raise pytest.UsageError("tests/kernel runs through 'make kernel' or 'python -m tests.machines test'")
+        raise pytest.UsageError("these tests run through 'make kernel' or 'python -m tests.machines test'")
     unfit = [
         item
         for item in here

@@ -21,8 +21,8 @@ class Part(NamedTuple):
 
 # Those that take longest come first: they are started in this order.
 PARTS = (
-    Part("host", "host", 1800, ("tests/kernel", *(f"--ignore={file}" for file in ALONE))),
-    Part("v2-agents", "v2", 2700, ("tests/kernel", "-m", "agent"), cpus=2),
+    Part("host", "host", 1800, ("tests/kernel", "tests/attacks", *(f"--ignore={file}" for file in ALONE))),
+    Part("v2-agents", "v2", 2700, ("tests/kernel", "tests/attacks", "-m", "agent"), cpus=2),
     Part(
         "v2-others",
         "v2",

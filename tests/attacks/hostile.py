@@ -1,0 +1,91 @@
+"""Hostile pods: programs of tests/attacks/programs as containers, in an image or on the host's files, and what they
+said."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from evenkeel.cli.client import AgentRefused
+from tests.kernel.agents import READY_SECONDS, Up, pod
+from tests.kernel.conftest import MACHINE
+from tests.kernel.waiting import eventually
+from tests.machines.container_images import ARCHIVES, TEST, container_images
+from tests.machines.programs import programs
+
+# Of a wait that fails; one that succeeds costs nothing of it.
+PATIENCE_SECONDS = 30.0 if MACHINE == "host" else READY_SECONDS
+IMAGES = ("image", "host")  # a container with files of its own, and one that sees the host's
+
+
+def program(name: str) -> str:
+    return str(programs() / name)
+
+
+def image_of(agent: Up) -> str:
+    """The image of the tests, as the agent's runtime finds it."""
+    return TEST if agent.containerd is not None else str(container_images() / ARCHIVES[TEST])
+
+
+def hostile(agent: Up, name: str, *command: str, image: str = "image", **spec: Any) -> dict[str, Any]:
+    """A pod whose one container runs a command of ours; its first word is the name of a program, or a path."""
+    words = [program(command[0]) if (programs() / command[0]).exists() else command[0], *command[1:]]
+    container = {"image": image_of(agent) if image == "image" else image, **spec.pop("container", {})}
+    return pod(name, words, container=container, **spec)
+
+
+def said(agent: Up, name: str) -> list[str]:
+    """What the pod's containers have said so far, of all attempts."""
+    found = agent.pod(name)
+    uid = found["metadata"]["uid"] if found else "*"
+    lines: list[str] = []
+    for path in sorted((agent.state / "logs").glob(f"default_{name}_{uid}/*/*.log")):
+        lines += [entry.split(" ", 3)[3] for entry in path.read_text().splitlines() if entry.count(" ") >= 3]
+    return lines
+
+
+def await_said(agent: Up, name: str, last: str = "done") -> list[str]:
+    """Everything it said, once it has said `last`."""
+
+    def all_of_it() -> list[str]:
+        lines = said(agent, name)
+        assert lines or not is_refused(agent, name)
+        return lines if last in lines else []
+
+    try:
+        return eventually(all_of_it, within_seconds=PATIENCE_SECONDS)
+    except AssertionError:
+        status = json.dumps(agent.pod(name).get("status"), indent=1)
+        raise AssertionError(
+            f"{name} said {said(agent, name)}\n{status}\n{agent.log.read_text()[-3000:]}"
+        ) from None
+
+
+def is_refused(agent: Up, name: str) -> bool:
+    """Whether the pod was not admitted, or its container could not be started."""
+    status = agent.status(name)
+    ends = [one.get("lastState", {}) | one.get("state", {}) for one in status.get("containerStatuses", ())]
+    is_unstartable = any(end.get("terminated", {}).get("reason") == "StartError" for end in ends)
+    return is_unstartable or (status.get("phase") == "Failed" and not ends)
+
+
+def run_to_the_end(agent: Up, name: str, *command: str, **options: Any) -> list[str]:
+    """A hostile pod's whole speech; the pod is there still."""
+    agent.apply(hostile(agent, name, *command, **options))
+    return await_said(agent, name)
+
+
+def not_ready(agent: Up) -> str:
+    """Why it says that it is not; empty if it says that it is."""
+    try:
+        agent.client._asked("GET", "/readyz", {}, seconds=PATIENCE_SECONDS).close()
+    except AgentRefused as refusal:
+        return str(refusal)
+    return ""
+
+
+def outside(path: Path) -> Path:
+    """A file of the host that no container has any business with."""
+    path.mkdir(parents=True)
+    marker = path / "marker"
+    marker.write_text("the host's\n")
+    return marker
