@@ -10,8 +10,8 @@ from evenkeel.policy.cpu_shortage import (
     CpuState,
     CpuWindow,
     PodCpu,
+    cpu_candidates,
     decide_cpu,
-    in_the_way,
     short_pods,
 )
 from tests.agents import pods_of
@@ -83,7 +83,7 @@ def test_best_effort_goes_by_use_then_burstable_by_use_over_request_and_nobody_e
         figures("effort-much", 0.2),
         figures("effort-critical", 0.9, priorityClassName="system-node-critical", priority="2000001000"),
     )
-    names = [candidate.pod.removeprefix("default/") for candidate, _ in in_the_way(seen, DOCUMENTS)]
+    names = [candidate.pod.removeprefix("default/") for candidate, _ in cpu_candidates(seen, DOCUMENTS)]
     assert names == ["effort-much", "effort-little", "burst-much", "burst-little", "effort-critical"]
 
 

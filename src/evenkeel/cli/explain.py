@@ -12,7 +12,7 @@ from evenkeel.cgroup.tree import Cgroup, Kind, Naming, Setting, Tree, Version
 from evenkeel.cli.config_flags import add_config_flags
 from evenkeel.cli.inputs import add_manifest_flag, add_node_flag, decided_from, moments_of
 from evenkeel.cli.output import CLASS_COLOURS, STRUCTURED, Paint, paint_for, print_structured
-from evenkeel.policy.admission import Verdict
+from evenkeel.policy.admission import Admission
 from evenkeel.policy.allocatable import node_capacity
 from evenkeel.policy.node_view import NodeView
 from evenkeel.policy.qos import container_class, pod_class
@@ -104,7 +104,7 @@ class Explanation(NamedTuple):
     cgroups: tuple[Cgroup, ...]
 
 
-def _explanation(node: NodeView, verdicts: tuple[Verdict, ...], tree: Tree) -> Explanation:
+def _explanation(node: NodeView, verdicts: tuple[Admission, ...], tree: Tree) -> Explanation:
     scores = {
         (cgroup.pod, cgroup.container): int(cgroup.oom_score_adj.value)
         for cgroup in tree.cgroups
@@ -117,7 +117,7 @@ def _explanation(node: NodeView, verdicts: tuple[Verdict, ...], tree: Tree) -> E
     )
 
 
-def _pod(node: NodeView, verdict: Verdict, scores: Mapping[tuple[str, str], int]) -> PodExplained:
+def _pod(node: NodeView, verdict: Admission, scores: Mapping[tuple[str, str], int]) -> PodExplained:
     pod, refusal = verdict
     return PodExplained(
         namespace=pod.metadata.namespace,

@@ -13,7 +13,7 @@ from evenkeel.api.pod import Pod
 from evenkeel.cli.config_flags import config_from
 from evenkeel.errors import EvenkeelError, InvalidInput
 from evenkeel.host.files import manifest_paths, read_text
-from evenkeel.policy.admission import Refusal, Verdict, admit
+from evenkeel.policy.admission import Admission, Refusal, admit
 from evenkeel.policy.allocatable import NodeCapacity, reservation_problems
 from evenkeel.policy.node_view import NodeView, capacity_of, node_view, parse_node
 from evenkeel.policy.provision import PlannedPod
@@ -61,7 +61,7 @@ class Decided(NamedTuple):
     """The node that a command is about, and which of the pods it takes."""
 
     node: NodeView
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[Admission, ...]
 
     @property
     def admitted(self) -> list[Pod]:

@@ -1,5 +1,5 @@
-"""Whether a pod is taken (A6, B2): only while the requests of all admitted pods stay within what the node allocates,
-and only if the node is not under a pressure that the pod would add to."""
+"""Admission: whether the node takes a pod (A6, B2). The requests of all admitted pods must stay within allocatable, and
+the node must not be under a pressure that refuses the pod."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
@@ -16,35 +16,37 @@ _ONE_POD: ResourceList = {PODS: Quantity.of(1)}
 
 
 class Refusal(NamedTuple):
-    """Why a pod is `Failed` before it began: Kubernetes' reason, and a sentence with the figures."""
+    """Why a pod is not admitted: the reason of Kubernetes, and a sentence with the figures."""
 
     reason: str
     message: str
 
 
-class Verdict(NamedTuple):
+class Admission(NamedTuple):
+    """A pod, and why it is refused; None if it is admitted."""
+
     pod: Pod
     refusal: Refusal | None
 
 
 def admit(
     pods: Iterable[Pod], allocatable: ResourceList, profile: Profile, conditions: Collection[str] = ()
-) -> tuple[Verdict, ...]:
-    """Each pod's verdict, in order of arrival: a pod that is refused takes nothing from those after it. `conditions`
-    are the pressures the node reports."""
+) -> tuple[Admission, ...]:
+    """Decide about each pod, in order of arrival. A refused pod takes nothing from the pods after it. `conditions` are
+    the pressure conditions of the node."""
     used: Totals = {}
-    verdicts = []
+    decided = []
     for pod in pods:
         asked = requested(pod, profile)
         refusal = refusal_under_pressure(pod, conditions, profile) or refusal_of(asked, used, allocatable)
         if refusal is None:
             add_to(used, asked)
-        verdicts.append(Verdict(pod, refusal))
-    return tuple(verdicts)
+        decided.append(Admission(pod, refusal))
+    return tuple(decided)
 
 
 def refusal_under_pressure(pod: Pod, conditions: Collection[str], profile: Profile) -> Refusal | None:
-    """Today's rule: under memory pressure no BestEffort pod, under others only critical pods."""
+    """The rule of kubelet: no BestEffort pods under memory pressure, only critical pods under other pressure."""
     if not conditions:
         return None
     from evenkeel.policy.eviction.conditions import pressure_refusal
@@ -54,7 +56,7 @@ def refusal_under_pressure(pod: Pod, conditions: Collection[str], profile: Profi
 
 
 def requested(pod: Pod, profile: Profile) -> Totals:
-    """What admission counts a pod for: its requests, and one of the node's number of pods."""
+    """What admission counts for a pod: its requests, and 1 for the number of pods."""
     asked = pod_requests(pod, with_pod_level=profile == Profile.KUBERNETES)
     add_to(asked, _ONE_POD)
     return asked
@@ -63,7 +65,7 @@ def requested(pod: Pod, profile: Profile) -> Totals:
 def refusal_of(
     asked: ResourceList, used: Mapping[str, Quantity], allocatable: ResourceList
 ) -> Refusal | None:
-    """The first resource of which there is not enough, pods before others, or None if there is enough of all."""
+    """The first resource that is short, the number of pods before all others; None if there is enough."""
     for name in (PODS, *sorted(asked.keys() - {PODS})):
         amount, has, taken = asked.get(name, ZERO), allocatable.get(name, ZERO), used.get(name, ZERO)
         if amount and taken + amount > has:

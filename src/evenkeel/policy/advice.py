@@ -1,8 +1,8 @@
-"""What requests and reservations should be, from what was used over time (B14, B15).
+"""Advice: what requests and reservations should be, from the usage over time (B14, B15).
 
-Memory that is needed once is needed: its request follows the most that was seen. CPU that is missing for a moment makes
-things slower and no more: its request follows what was enough nineteen times of twenty. Both with a margin, and only
-where the difference is worth changing a manifest for.
+The advice for memory follows the highest usage, because missing memory kills. The advice for cpu follows the usage that
+was enough for 95% of the time, because missing cpu only slows a container down. Both get a margin, and small
+differences are not reported.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,19 +13,19 @@ from evenkeel.policy.allocatable import Reserved
 from evenkeel.policy.units import bytes_text, cores_text
 from evenkeel.quantity import ZERO
 
-LEAST_SECONDS = 600.0  # nothing is said of what was watched for less
+LEAST_SECONDS = 600.0  # no advice from a shorter observation
 _MARGIN = 1.15
-_FAR = 2.0  # times what is suggested
-_LEAST = {MEMORY: 64 << 20, CPU: 100}  # differences below that are not worth a word
+_FAR = 2.0  # a request above this many times the suggestion is reported
+_LEAST = {MEMORY: 64 << 20, CPU: 100}  # smaller differences are not reported
 _STEP = {MEMORY: 16 << 20, CPU: 10}
 
 
 class UseOverTime(NamedTuple):
-    """What was seen of one cgroup: bytes, and thousandths of a core."""
+    """The observed usage of one cgroup."""
 
     seconds: float
     memory_most_bytes: int
-    millicpu_mostly: int  # enough nineteen times of twenty
+    millicpu_mostly: int  # the usage was not above it for 95% of the time
 
 
 class ContainerUse(NamedTuple):
@@ -36,7 +36,7 @@ class ContainerUse(NamedTuple):
 
 
 class Suggestion(NamedTuple):
-    """Amounts are bytes, or thousandths of a core."""
+    """Amounts are in bytes or millicpu."""
 
     pod: str
     container: str
@@ -44,22 +44,22 @@ class Suggestion(NamedTuple):
     requested: int
     used: int
     suggested: int
-    text: str  # as it is to be written
+    text: str  # the suggested amount as a quantity
     reason: str
 
 
 class ReservationFinding(NamedTuple):
-    daemons: str  # whose
+    daemons: str  # the daemons that it is about
     resource: str
     reserved: int
     used: int
-    flag: str  # with what would be right; empty where all is well
+    flag: str  # with the right amount; empty if nothing must change
     reason: str
     requirement: str = "B14"
 
 
 def request_suggestions(containers: Iterable[ContainerUse]) -> tuple[Suggestion, ...]:
-    """Those that are furthest off first. What requests nothing at all does so on purpose."""
+    """The suggestions, the largest difference first. A container without a request has none on purpose."""
     found = [
         suggestion
         for one in containers
@@ -105,7 +105,7 @@ def _suggestion(one: ContainerUse, resource: str) -> Suggestion | None:
 def reservation_findings(
     reserved: Reserved, daemons: Mapping[str, UseOverTime], beside_pods: UseOverTime | None
 ) -> tuple[ReservationFinding, ...]:
-    """`daemons` are cgroups by name, `beside_pods` is everything that is no pod."""
+    """`daemons` are cgroups by name; `beside_pods` is everything outside of the pods."""
     return tuple(_findings(reserved, daemons, beside_pods))
 
 

@@ -1,10 +1,10 @@
-"""Pods that do not get the CPU they requested, and what is done about it (A22, `cpuKills`; off by default).
+"""CPU shortage: pods that do not get the cpu they requested, and what is done about it (A22, `cpuKills`; off by
+default).
 
-A pod is short when over a whole window it waited for CPU and still received less than 90 % of its request. Then the
-node is under CPUPressure, and BestEffort pods get the least weight there is. If a pod is still short after a second
-window, one of those that stand in the way goes, and again after every further one: BestEffort pods by use, then
-Burstable ones by use over request. Never a pod within its request, nor one that uses next to nothing, nor a Guaranteed
-one.
+A pod is short if for a whole window it waited for cpu and received less than 90 % of its request. Then the node reports
+CPUPressure, and BestEffort pods get the smallest weight. If a pod is still short after a second window, one pod is
+evicted, and another one after each further window: BestEffort pods by usage, then Burstable pods by usage over request.
+A pod within its request, a pod that uses very little and a Guaranteed pod are never evicted.
 """
 
 from typing import NamedTuple
@@ -15,18 +15,19 @@ from evenkeel.api.resources import CPU
 from evenkeel.policy.eviction.conditions import CPU_PRESSURE
 from evenkeel.policy.pod_resources import eviction_request
 from evenkeel.policy.qos import QoSClass, is_critical, pod_class
+from evenkeel.policy.units import cores_text
 
 __all__ = ["CPU_PRESSURE", "CpuDecision", "CpuSettings", "CpuState", "CpuWindow", "PodCpu", "decide_cpu"]
 
-_DELIVERED_PERCENT = 90  # of a request: what is less is a shortage
-_LEAST_MILLICPU = 10  # who uses less than that stands in nobody's way
+_DELIVERED_PERCENT = 90  # of the request; less is a shortage
+_LEAST_MILLICPU = 10  # the eviction of a pod that uses less would not help
 _NEXT_IN_RANK = 3
 _CLASS_PLACE = {QoSClass.BEST_EFFORT: 0, QoSClass.BURSTABLE: 1}
 
 
 class PodCpu(NamedTuple):
-    """What one pod did in a window. `waited_us` is how long it was kept waiting by others, not by its own limit: of
-    each task (`is_wait_of_tasks`), or how long at least one of them was. Absent where nobody measured it."""
+    """One pod in a window. `waited_us` is how long it waited because of others, not because of its own limit: summed
+    over its tasks (`is_wait_of_tasks`), or the time in which at least one task waited. None if it was not measured."""
 
     pod: Pod = Pod()
     used_us: int = 0
@@ -35,9 +36,9 @@ class PodCpu(NamedTuple):
 
 
 class CpuWindow(NamedTuple):
-    """Every pod that was there for the whole of it."""
+    """All pods that ran during the whole window."""
 
-    ends_at: float = 0.0  # seconds that only grow
+    ends_at: float = 0.0  # seconds of a clock that only grows
     seconds: float = 0.0
     pods: tuple[PodCpu, ...] = ()
 
@@ -49,10 +50,10 @@ class CpuSettings(NamedTuple):
 
 
 class CpuState(NamedTuple):
-    """What one window leaves for the next."""
+    """What one window passes to the next."""
 
-    short_windows: int = 0  # one after another, up to now
-    short_at: float | None = None  # when one last ended
+    short_windows: int = 0  # in a row, up to now
+    short_at: float | None = None  # the end of the last window with a shortage
 
 
 class ShortPod(NamedTuple):
@@ -62,8 +63,8 @@ class ShortPod(NamedTuple):
     request_millicpu: int
 
 
-class InTheWay(NamedTuple):
-    """A pod that could go."""
+class CpuCandidate(NamedTuple):
+    """A pod that could be evicted."""
 
     pod: str
     qos_class: str
@@ -73,19 +74,19 @@ class InTheWay(NamedTuple):
 
 
 class CpuShortage(NamedTuple):
-    """Why this pod and no other goes."""
+    """Why this pod is evicted and no other."""
 
     short: tuple[ShortPod, ...]
     seconds: float
     windows: int
-    victim: InTheWay
-    next_in_rank: tuple[InTheWay, ...] = ()
+    victim: CpuCandidate
+    next_in_rank: tuple[CpuCandidate, ...] = ()
     others_in_rank: int = 0
 
 
 class CpuDecision(NamedTuple):
-    """`short` are the pods that were, the worst off first; `is_pressure` is the condition, and the least weight for
-    BestEffort pods with it."""
+    """`short` are the pods with a shortage, the worst first. `is_pressure` is the condition CPUPressure, which also
+    gives BestEffort pods the smallest weight."""
 
     short: tuple[ShortPod, ...] = ()
     is_pressure: bool = False
@@ -102,7 +103,7 @@ def decide_cpu(state: CpuState, window: CpuWindow, settings: CpuSettings) -> tup
         is_pressure = state.short_at is not None and window.ends_at - state.short_at < lasting
         return CpuState(0, state.short_at if is_pressure else None), CpuDecision(is_pressure=is_pressure)
     after = CpuState(state.short_windows + 1, window.ends_at)
-    ranked = in_the_way(window, settings.profile) if state.short_windows else []
+    ranked = cpu_candidates(window, settings.profile) if state.short_windows else []
     if not ranked:
         return after, CpuDecision(short, is_pressure=True)
     (first, victim), *others = ranked
@@ -119,15 +120,15 @@ def decide_cpu(state: CpuState, window: CpuWindow, settings: CpuSettings) -> tup
 
 
 def short_pods(window: CpuWindow, profile: Profile) -> tuple[ShortPod, ...]:
-    """Those that waited, and that would have had nine tenths of their request without it: one that wanted less was not
-    kept from anything."""
+    """The pods that waited and would have received 90 % of their request without waiting. A pod that wanted less was
+    not short."""
     found = []
     for one in window.pods:
         request = _request_millicpu(one.pod, profile)
         if not request or one.waited_us is None:
             continue
         received, waited = _millicpu(one.used_us, window), _millicpu(one.waited_us, window)
-        # That one task waited says nothing of how many did: as many as could have used the request.
+        # If only "at least one task waited" is known, assume as many tasks as could use the whole request.
         tasks = 1.0 if one.is_wait_of_tasks else max(request / 1000, 1.0)
         due = request * _DELIVERED_PERCENT / 100
         if waited and received < due <= received + waited * tasks:
@@ -136,9 +137,9 @@ def short_pods(window: CpuWindow, profile: Profile) -> tuple[ShortPod, ...]:
     return tuple(found)
 
 
-def in_the_way(window: CpuWindow, profile: Profile) -> list[tuple[InTheWay, Pod]]:
-    """Who could go, who would go first first. Critical pods are the last."""
-    found: list[tuple[tuple[int, ...], str, InTheWay, Pod]] = []
+def cpu_candidates(window: CpuWindow, profile: Profile) -> list[tuple[CpuCandidate, Pod]]:
+    """The pods that could be evicted, the first victim first. Critical pods come last."""
+    found: list[tuple[tuple[int, ...], str, CpuCandidate, Pod]] = []
     for one in window.pods:
         qos = pod_class(one.pod, profile)
         request, used = _request_millicpu(one.pod, profile), _millicpu(one.used_us, window)
@@ -147,19 +148,21 @@ def in_the_way(window: CpuWindow, profile: Profile) -> list[tuple[InTheWay, Pod]
             continue
         priority = one.pod.spec.priority or 0
         key = (is_critical(one.pod, profile), _CLASS_PLACE[qos], -over, priority)
-        found.append((key, one.pod.key, InTheWay(one.pod.key, qos, priority, used, request), one.pod))
+        found.append((key, one.pod.key, CpuCandidate(one.pod.key, qos, priority, used, request), one.pod))
     found.sort(key=lambda each: each[:2])
     return [(candidate, pod) for _, _, candidate, pod in found]
 
 
 def shortage_message(reason: CpuShortage) -> str:
-    """E14: signal, mark, figures, the victim's use and request, and who else was considered."""
+    """E14: the shortage with its figures, the usage and request of the victim, and the next pods in the ranking.
+
+    The text is recorded with the decision and compared when the decision is replayed."""
     first, *more = reason.short
     others = f", and {len(more)} more pods were short" if more else ""
     for_long = f"for {reason.seconds:.3g} s"
     what = (
-        f"{first.pod} received {_cpu(first.received_millicpu)} of the {_cpu(first.request_millicpu)} cpu that it"
-        f" requested {for_long}, less than {_DELIVERED_PERCENT}%, while it waited for cpu{others}; it is the"
+        f"{first.pod} received {cores_text(first.received_millicpu)} of the {cores_text(first.request_millicpu)} cpu"
+        f" that it requested {for_long}, less than {_DELIVERED_PERCENT}%, while it waited for cpu{others}; it is the"
         f" {_ordinal(reason.windows)} such time in a row, and BestEffort pods have the least weight already."
     )
     sentences = [what, f"{_figures(reason.victim)}, and goes first by class and use over request."]
@@ -173,24 +176,19 @@ def shortage_message(reason: CpuShortage) -> str:
 
 def short_sentence(one: ShortPod, seconds: float) -> str:
     return (
-        f"{one.pod} waited for cpu and received {_cpu(one.received_millicpu)} of the {_cpu(one.request_millicpu)} that"
-        f" it requested, for {seconds:.3g} s"
+        f"{one.pod} waited for cpu and received {cores_text(one.received_millicpu)} of the"
+        f" {cores_text(one.request_millicpu)} that it requested, for {seconds:.3g} s"
     )
 
 
-def _figures(one: InTheWay) -> str:
+def _figures(one: CpuCandidate) -> str:
     against = (
-        f"{_cpu(one.used_millicpu - one.request_millicpu)} above its request of {_cpu(one.request_millicpu)}"
+        f"{cores_text(one.used_millicpu - one.request_millicpu)} above its request of"
+        f" {cores_text(one.request_millicpu)}"
         if one.request_millicpu
         else "requested none"
     )
-    return (
-        f"{one.pod} ({one.qos_class}, priority {one.priority}) uses {_cpu(one.used_millicpu)} cpu, {against}"
-    )
-
-
-def _cpu(millicpu: int) -> str:
-    return f"{millicpu}m" if millicpu % 1000 else str(millicpu // 1000)
+    return f"{one.pod} ({one.qos_class}, priority {one.priority}) uses {cores_text(one.used_millicpu)} cpu, {against}"
 
 
 def _ordinal(number: int) -> str:
@@ -198,7 +196,7 @@ def _ordinal(number: int) -> str:
 
 
 def _grace_seconds(pod: Pod, settings: CpuSettings) -> float:
-    """A shortage of CPU is no emergency: as for soft thresholds, the pod's own time, within the setting."""
+    """As for soft thresholds: the grace period of the pod, up to the setting. A cpu shortage is no emergency."""
     most, own = settings.max_pod_grace_period_seconds, pod.spec.termination_grace_period_seconds
     if most < 0:
         return float(30 if own is None else own)

@@ -1,4 +1,4 @@
-"""What the documents put on each cgroup (profile `documents`): node, branches, pods, containers."""
+"""What the documents write to the cgroups of the node, of pods and of containers (profile `documents`)."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,7 +16,7 @@ from evenkeel.policy.qos import QoSClass, container_class
 from evenkeel.policy.units import bytes_text, cores_text
 from evenkeel.quantity import ZERO, Quantity
 
-# The per-container choice of E5, as an annotation of the pod: evenkeel.dev/oom-kill.<container>: process|container
+# E5: an annotation of the pod, for each container: evenkeel.dev/oom-kill.<container>: process|container
 OOM_KILL_ANNOTATION = "evenkeel.dev/oom-kill."
 
 _NO_BURST = Amount(0, "A23", "no burst")
@@ -49,7 +49,7 @@ def container_provision(node: NodeView, facts: PodFacts, container: Container) -
 
 
 def infrastructure_provision(node: NodeView, pod: Pod) -> Provision:
-    """The pod's own cgroup beside its containers: it carries the overhead as a request, never as a limit (D4)."""
+    """The cgroup for the pod's own processes, beside its containers. Overhead is its request, never its limit (D4)."""
     overhead = pod.spec.overhead
     amount = overhead.get(MEMORY, ZERO).value
     return Provision(
@@ -60,7 +60,7 @@ def infrastructure_provision(node: NodeView, pod: Pod) -> Provision:
 
 
 def pod_provision(node: NodeView, facts: PodFacts, min_bytes: int) -> Provision:
-    """The pod's cgroup. `min_bytes` is what its children are protected by together."""
+    """The pod's cgroup. `min_bytes` is the sum of what its children are protected by."""
     of_what = (
         "requests of its containers and overhead" if facts.pod.spec.overhead else "requests of its containers"
     )
@@ -79,8 +79,8 @@ def pod_provision(node: NodeView, facts: PodFacts, min_bytes: int) -> Provision:
 
 
 def branch_provision(node: NodeView, qos: QoSClass, pods: Sequence[PodFacts], min_bytes: int) -> Provision:
-    """The Burstable or BestEffort branch. `pods` are all of the node's, `min_bytes` what those of the branch are
-    protected by together."""
+    """The Burstable or BestEffort branch. `pods` are all pods of the node; `min_bytes` is the sum of what the pods of
+    the branch are protected by."""
     if qos == QoSClass.BEST_EFFORT:
         shares = Amount(
             kernel_amounts.MIN_SHARES, "A11", "BestEffort pods request nothing: the least there is"
@@ -120,12 +120,12 @@ def root_provision(node: NodeView, pods: Sequence[PodFacts], min_bytes: int) -> 
 
 
 def ancestor_provision(root: Provision) -> Provision:
-    """A cgroup between the hierarchy's root and the pods' root: weight and protection must pass through it."""
+    """A cgroup between the root of the hierarchy and the pods' root. Weight and protection must pass through it."""
     return Provision(cpu_shares=root.cpu_shares, memory_min=root.memory_min, memory_low=root.memory_low)
 
 
 def including(provision: Provision, inner: Sequence[Provision]) -> Provision:
-    """`provision` for a cgroup that others lie within: it must be protected by what they are together (C1)."""
+    """`provision` for a cgroup with others inside: it must be protected by the sum of their protection, too (C1)."""
     protected = [amount.value for each in inner if (amount := each.memory_min) is not None]
     own = provision.memory_min
     if own is None or not any(protected):
@@ -137,7 +137,7 @@ def including(provision: Provision, inner: Sequence[Provision]) -> Provision:
 
 
 def reserved_provision(node: NodeView, limits: CgroupLimits, what: str) -> Provision:
-    """The cgroup of kube or system daemons, where its reservation is enforced (B4, C1, E8)."""
+    """The cgroup of kube or system daemons, if its reservation is enforced (B4, C1, E8)."""
     protected = limits.memory_bytes or 0
     capped: Amount | None = None
     if limits.memory_bytes is not None:
@@ -155,7 +155,7 @@ def reserved_provision(node: NodeView, limits: CgroupLimits, what: str) -> Provi
 
 
 def pod_min_bytes(facts: PodFacts, children_bytes: int) -> int:
-    """What the pod's cgroup is protected by: its requests, and never less than its children's together (C1)."""
+    """What the pod's cgroup is protected by: its requests, and never less than the sum of its children (C1)."""
     return max(facts.requests.get(MEMORY, ZERO).value, children_bytes)
 
 
@@ -195,7 +195,7 @@ def _pod_quota(node: NodeView, facts: PodFacts) -> Quota:
 
 
 def _pod_burst(node: NodeView, facts: PodFacts, quota: Quota) -> Amount:
-    """What its containers may carry over must pass through the pod's quota too."""
+    """The burst of its containers must pass through the pod's quota, too."""
     if not node.config.cpu_burst:
         return _NO_BURST
     spec = facts.pod.spec
@@ -205,7 +205,7 @@ def _pod_burst(node: NodeView, facts: PodFacts, quota: Quota) -> Amount:
 
 
 def _burst(node: NodeView, quota_us: int, limits_millicpu: Sequence[int]) -> Amount:
-    """A23: whole cores need no burst, since no period is too short for them."""
+    """A23: a limit of whole cores needs no burst, because it never runs out within a period."""
     percent = node.config.cpu_burst
     if quota_us == NO_LIMIT or not percent or not any(limit % 1000 for limit in limits_millicpu):
         return _NO_BURST
@@ -215,7 +215,7 @@ def _burst(node: NodeView, quota_us: int, limits_millicpu: Sequence[int]) -> Amo
 
 
 def _pod_limit(facts: PodFacts, resource: str) -> Amount:
-    """D1–D3: the pod-level limit once init containers are done; else the sum, if every container has a limit."""
+    """D1–D3: the pod-level limit once init containers are done; otherwise the sum, if every container has a limit."""
     pod = facts.pod
     of_pod = pod.spec.resources.limits.get(resource) if pod.spec.resources is not None else None
     if of_pod and not facts.planned.awaits_init and facts.qos != QoSClass.GUARANTEED:  # D7
@@ -230,9 +230,11 @@ def _pod_limit(facts: PodFacts, resource: str) -> Amount:
 
 
 def _pod_memory_max(node: NodeView, facts: PodFacts) -> Amount:
-    """A5 before the letter of D1 and D2: the pod's limit leaves room for what the pod needs besides its containers.
-    Without that, containers within their requests would meet the pod's limit before their own; and there nothing of
-    theirs may be reclaimed, not even cache, for all of it is protected (C1), so that one of them would be killed."""
+    """D1 and D2, with room for what the pod needs besides its containers (A5).
+
+    Without that room, containers within their requests would meet the pod's limit before their own. All their memory is
+    protected (C1), so the kernel could reclaim nothing there, not even cache, and would kill one of them.
+    """
     limit = _pod_limit(facts, MEMORY)
     if limit.value == NO_LIMIT:
         return limit
@@ -294,7 +296,7 @@ def _root_memory_max(node: NodeView, limits: CgroupLimits) -> Amount:
 
 
 def _swap_max(node: NodeView, container: Container) -> Amount:
-    """A18: where swap may be on, it is kept from containers whose guarantees it would break."""
+    """A18: if swap may be on, containers with a memory guarantee do not get any."""
     if node.config.fail_swap_on:
         return Amount(NO_LIMIT, "A18", "failSwapOn: there is no swap to keep away")
     if container_class(container, MEMORY) == QoSClass.BEST_EFFORT:
@@ -325,7 +327,7 @@ def _oom_score(node: NodeView, pod: Pod, container: Container) -> Amount:
 
 
 def _container_hugepages(node: NodeView, container: Container) -> Mapping[int, Amount]:
-    """Every page size the node has: what the container may use of it, or none."""
+    """For every page size of the node: what the container may use of it, or zero."""
     if not node.capacity.hugepages:
         return {}
     asked = {

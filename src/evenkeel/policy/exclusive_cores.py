@@ -1,7 +1,7 @@
-"""Cores of their own for Guaranteed containers that request whole cores (A23, `cpuManagerPolicy: static`).
+"""Exclusive cores for Guaranteed containers that request whole cores (A23, `cpuManagerPolicy: static`).
 
-An assignment that was made is kept for as long as its container lives: moving a running container would cost it the
-caches that it asked for cores of its own to keep. One that is resized keeps those it can.
+A container keeps its cores as long as it lives: on other cores it would lose the caches that it has exclusive cores
+for. A container that is resized keeps as many of its cores as possible.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -21,7 +21,7 @@ ContainerKey = tuple[str, str]  # the pod's UID and the container's name
 
 class Assignment(NamedTuple):
     exclusive: Mapping[ContainerKey, tuple[int, ...]]
-    shared: tuple[int, ...]  # what everybody else runs on
+    shared: tuple[int, ...]  # for all other containers
 
     def of_pod(self, uid: str) -> Mapping[str, tuple[int, ...]]:
         return {name: cpus for (pod, name), cpus in self.exclusive.items() if pod == uid}
@@ -35,11 +35,11 @@ def assign(
     kept: Mapping[ContainerKey, tuple[int, ...]] | None = None,
     least_shared: int = 1,
 ) -> Assignment:
-    """Cores for every container that is due some, in order of admission.
+    """Exclusive cores for every container that has a right to them, in order of admission.
 
-    `reserved` cores (`reservedSystemCPUs`) are nobody's; kubelet lets those share them that have none of their own.
-    `least_shared` cores, and always one, stay shared: containers without cores of their own must run somewhere. A
-    container for which too few are left runs on the shared ones, under its quota.
+    `reserved` cores (`reservedSystemCPUs`) are never exclusive; in kubelet's profile they are shared. At least
+    `least_shared` cores, and always one, stay shared, because the other containers must run somewhere. A container for
+    which too few cores are left runs on the shared cores, under its quota.
     """
     free = sorted(set(cpus) - set(reserved))
     least_shared = max(least_shared, 1)
@@ -58,11 +58,13 @@ def assign(
             else:
                 waiting.append((key, count))
     if kept:
-        waiting.sort(key=lambda one: not kept.get(one[0]))  # nobody else is given what a resized one had
+        waiting.sort(
+            key=lambda one: not kept.get(one[0])
+        )  # first the resized ones, so that they keep their cores
     for key, count in waiting:
         if count <= len(free) - least_shared:
-            # Of a container whose number has changed, those it had. Else from the top: the kernel puts its own work on
-            # the first cores.
+            # A container whose number has changed keeps cores that it had. Otherwise take the last cores, because the
+            # kernel does its own work on the first.
             had = (kept or {}).get(key, ())
             chosen = sorted(free, key=lambda cpu: (cpu not in had, -cpu))[:count]
             exclusive[key] = tuple(sorted(chosen))
@@ -74,8 +76,8 @@ def assign(
 def assign_on(
     node: NodeView, pods: Iterable[Pod], kept: Mapping[ContainerKey, tuple[int, ...]] | None = None
 ) -> Assignment:
-    """Cores on `node`, as its configuration has them: none are anybody's own unless the policy is static. Where cpu is
-    reserved but not which CPUs, as many cores stay shared."""
+    """The assignment for `node`, by its configuration. Without the static policy no core is exclusive. If cpu is
+    reserved as an amount, that many cores stay shared."""
     cpus = range(node.capacity.millicpu // 1000)
     if node.config.cpu_manager_policy != "static":
         return Assignment({}, ())
@@ -85,8 +87,8 @@ def assign_on(
 
 
 def whole_cores(pod: Pod, container: Container, profile: Profile) -> int:
-    """How many cores of its own the container is due: 0 unless its pod is Guaranteed and it requests whole cores. An
-    init container that ends gives nothing back for a while, so only sidecars and containers count."""
+    """How many exclusive cores the container has a right to: 0 unless its pod is Guaranteed and it requests whole
+    cores. An init container that is no sidecar gets none, because its cores would be idle after its end."""
     if pod_class(pod, profile) != QoSClass.GUARANTEED:
         return 0
     if not container.is_sidecar and container not in pod.spec.containers:

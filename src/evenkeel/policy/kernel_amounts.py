@@ -1,4 +1,5 @@
-"""CPU amounts as the kernel takes them: shares, weight, quota and burst (A11, A21, A23, E10, E11)."""
+"""Kernel amounts: requests and limits as numbers for cgroup files. CPU shares, weight, quota and burst, and
+`memory.high` (A11, A21, A23, C2, E10, E11)."""
 
 import math
 from collections.abc import Sequence
@@ -16,26 +17,27 @@ NO_QUOTA = -1
 
 
 def shares(millicpu: int) -> int:
-    """cgroup v1 `cpu.shares` for a request (A11): 1024 a core, never less than the kernel's least."""
+    """cgroup v1 `cpu.shares` for a request (A11): 1024 for each core, and never less than the kernel's minimum."""
     return min(max(millicpu * SHARES_PER_CORE // 1000, MIN_SHARES), MAX_SHARES)
 
 
 def millicpu_from_shares(cpu_shares: int) -> int:
-    """The request that `cpu_shares` stands for, for showing what is in force (E17)."""
+    """The request that `cpu_shares` stands for, to report the resources in effect (E17)."""
     return -(-cpu_shares * 1000 // SHARES_PER_CORE) if cpu_shares >= MIN_SHARES else 0
 
 
 def weight_keeping_ratio(cpu_shares: int) -> int:
-    """cgroup v2 `cpu.weight` on one line through the two defaults, 1024 shares = weight 100 (E11).
+    """cgroup v2 `cpu.weight`, proportional to shares: the defaults 1024 shares and weight 100 match (E11).
 
-    The kernel divides CPU in proportion to weight, so only a straight line through zero keeps the proportion of
-    requests (A4: 600m and 300m share what is spare 2:1; the quadratic conversion gives them 67 and 40).
+    The kernel divides cpu in proportion to weight, so only a straight line through zero keeps the proportion of
+    requests (A4: 600m and 300m share idle cpu 2:1; the quadratic conversion would give weights of 67 and 40).
     """
     return min(max(_rounded(cpu_shares * DEFAULT_WEIGHT, SHARES_PER_CORE), MIN_WEIGHT), MAX_WEIGHT)
 
 
 def weight_quadratic(cpu_shares: int) -> int:
-    """What newer runc and crun write on a container: fits least, default and greatest, bends in between."""
+    """What newer runc and crun write for a container. Minimum, default and maximum match; between them it is a
+    curve."""
     if cpu_shares == 0:
         return 0  # not set
     if cpu_shares <= MIN_SHARES:
@@ -47,7 +49,7 @@ def weight_quadratic(cpu_shares: int) -> int:
 
 
 def weight_linear(cpu_shares: int) -> int:
-    """What kubelet writes on its own cgroups: the range 2…262144 laid over 1…10000."""
+    """What kubelet writes for its own cgroups: the range 2…262144 mapped to 1…10000."""
     return MIN_WEIGHT + (cpu_shares - MIN_SHARES) * (MAX_WEIGHT - MIN_WEIGHT) // (MAX_SHARES - MIN_SHARES)
 
 
@@ -56,19 +58,19 @@ def shares_from_weight_linear(weight: int) -> int:
 
 
 def quota_us(millicpu: int, period_us: int = DEFAULT_PERIOD_US) -> int:
-    """Microseconds of CPU a period allows under a limit; 0 where there is no limit."""
+    """Microseconds of cpu in each period under a limit; 0 if there is no limit."""
     return max(millicpu * period_us // 1000, MIN_QUOTA_US) if millicpu else 0
 
 
 def burst_us(quota: int, percent: int) -> int:
-    """What may be carried over from idle periods (A23, E10): at most one quota, which is all the kernel takes."""
+    """What a container may save from idle periods (A23, E10): at most one quota, which is the kernel's maximum."""
     return quota * min(percent, 100) // 100
 
 
 def capped_shares(cpu_shares: int, *, capacity_millicpu: int, reserved_millicpu: int) -> int:
-    """The pods' root beside system cgroups of default weight (E11): these keep what is reserved for them.
+    """The shares of the pods' root, limited so that system cgroups of default weight keep their reserved cpu (E11).
 
-    1024 ÷ (1024 + shares) must not fall below reserved ÷ capacity.
+    1024 ÷ (1024 + shares) must not be below reserved ÷ capacity.
     """
     if not 0 < reserved_millicpu < capacity_millicpu:
         return cpu_shares
@@ -77,9 +79,9 @@ def capped_shares(cpu_shares: int, *, capacity_millicpu: int, reserved_millicpu:
 
 
 def fair_shares(requests_millicpu: Sequence[int], capacity_millicpu: int) -> list[int]:
-    """A21: to each pod its request and an equal part of what nobody requested, as shares.
+    """A21: each pod gets its request and an equal part of the unrequested cpu, as shares.
 
-    All busy, a pod that requests half of one core beside one that requests nothing gets 75 and 25 %.
+    Example: on one core a pod that requests half a core and a pod without a request get 75 % and 25 % if both are busy.
     """
     if not requests_millicpu:
         return []
@@ -95,10 +97,12 @@ def _rounded(numerator: int, denominator: int) -> int:
     return (2 * numerator + denominator) // (2 * denominator)
 
 
+# Memory
+
 PAGE_BYTES = 4096
-# What a pod's cgroup is charged besides its containers: a small process that holds the pod's place, and for each cgroup
-# in it what the kernel keeps, most of that once for each processor. Measured with Linux 6.1 and 6.18: 8 KiB, and 2 KiB
-# a processor; twice as much is left for kernels to come.
+# The memory of a pod's cgroup that no container uses: a small placeholder process, and for each child cgroup the
+# kernel's own data, most of it for each processor. Measured with Linux 6.1 and 6.18: 8 KiB, and 2 KiB for each
+# processor. Twice as much is kept, for later kernels.
 _INFRASTRUCTURE_BYTES = 1 << 20
 _CGROUP_BYTES = 16 << 10
 _CGROUP_BYTES_PER_CPU = 4 << 10
@@ -106,16 +110,16 @@ _NANO = 10**9
 
 
 def high_bytes(base_bytes: int, factor: float) -> int:
-    """`memory.high`: base × factor, down to a whole page. The factor is the decimal that was written, not the float
-    nearest to it, so that 100Mi × 0.8 is 80Mi and not a page less."""
+    """`memory.high`: base × factor, rounded down to a page. The factor counts as the decimal that was written and not
+    as the nearest float, so that 100Mi × 0.8 is 80Mi and not one page less."""
     return base_bytes * _nanos(factor) // (_NANO * PAGE_BYTES) * PAGE_BYTES
 
 
-@lru_cache(maxsize=16)  # one configuration has one
+@lru_cache(maxsize=16)  # a configuration has one factor
 def _nanos(factor: float) -> int:
     return Quantity.parse(repr(factor)).nanos
 
 
 def pod_own_bytes(children: int, cpus: int) -> int:
-    """What a pod with so many cgroups in it needs besides what its containers use."""
+    """The memory that a pod with this many child cgroups needs besides its containers."""
     return _INFRASTRUCTURE_BYTES + children * (_CGROUP_BYTES + cpus * _CGROUP_BYTES_PER_CPU)

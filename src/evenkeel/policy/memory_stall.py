@@ -1,13 +1,11 @@
-"""Containers that stand still at `memory.high`, and what is done about it (C8, E4).
+"""Memory stalls: containers that make no progress at `memory.high`, and what is done about it (C8, E4).
 
-The kernel makes whoever is above that mark take back its own pages, and makes it wait. One that has nothing to take
-back waits for ever: neither does it get on, nor does anybody else get anything. It is a stall when for the whole of a
-period the container's usage was at the mark and did not move, and for most of that time everything in it waited for
-memory.
+The kernel makes a container above `memory.high` reclaim its own pages, and slows it down. A container with nothing to
+reclaim can wait there for ever. It stalls if for a whole period its usage was at `memory.high` and did not change, and
+everything in it waited for memory most of the time.
 
-`raise` then moves the mark towards the limit, a quarter of the way at a time, so that the container gets on, or meets
-its limit as it would without the mark; `kill` ends the container, and its restart policy says what follows; `report`
-only tells.
+`raise` then moves `memory.high` towards the limit, a quarter of the way at a time, until the container makes progress
+or meets its limit. `kill` ends the container, and its restart policy decides what follows. `report` only records it.
 """
 
 from collections.abc import Sequence
@@ -18,11 +16,11 @@ from evenkeel.policy.units import bytes_text
 
 UNLIMITED = -1
 
-_AT_MARK = 0.97  # of memory.high, or more: the kernel takes back a little at a time
-_FULL_SHARE = 0.5  # of the period: everything in the container waited
-_MOVING_SHARE = 0.05  # of memory.high within a period is getting on
+_AT_HIGH = 0.97  # of memory.high, or more: the kernel reclaims in small steps
+_FULL_SHARE = 0.5  # of the period in which everything in the container waited
+_MOVING_SHARE = 0.05  # a change by this part of memory.high in a period is progress
 _STEPS = 4
-_FALLEN_SHARE = 0.8  # of the planned mark: below it, the planned mark is no hindrance any more
+_FALLEN_SHARE = 0.8  # of the planned memory.high: below it, the planned value can be restored
 
 
 class Answer(StrEnum):
@@ -32,10 +30,10 @@ class Answer(StrEnum):
 
 
 class StallSample(NamedTuple):
-    """A container at one moment. `full_us` counts the time in which everything in it waited for memory, `high_events`
-    how often it met the mark, both since it was made."""
+    """A container at one time. `full_us` counts the time in which everything in it waited for memory, `high_events` how
+    often it was above memory.high. Both count from its start."""
 
-    at: float = 0.0  # seconds that only grow
+    at: float = 0.0  # seconds of a clock that only grows
     usage_bytes: int = 0
     high_bytes: int = 0  # or UNLIMITED
     full_us: int = 0
@@ -43,7 +41,7 @@ class StallSample(NamedTuple):
 
 
 class Stall(NamedTuple):
-    """What was seen of one."""
+    """The figures of one stall."""
 
     usage_bytes: int
     high_bytes: int
@@ -61,14 +59,14 @@ class Stall(NamedTuple):
 
 
 def recent(samples: Sequence[StallSample], period_seconds: float) -> tuple[StallSample, ...]:
-    """Those that `stall` needs: the last of them that is a period old, and all after it."""
+    """The samples that `stall` needs: the last one that is a period old, and all after it."""
     last = samples[-1].at
     old = [sample for sample in samples if last - sample.at >= period_seconds]
     return (*old[-1:], *samples[len(old) :])
 
 
 def stall(samples: Sequence[StallSample], period_seconds: float) -> Stall | None:
-    """None where it is none, or where it is too soon to say."""
+    """The stall that `samples` show; None if there is none, or if the period is not over yet."""
     if not samples:
         return None
     first, last = samples[0], samples[-1]
@@ -78,7 +76,7 @@ def stall(samples: Sequence[StallSample], period_seconds: float) -> Stall | None
     high = last.high_bytes
     if high == UNLIMITED:
         return None
-    if any(sample.high_bytes != high or sample.usage_bytes < high * _AT_MARK for sample in samples):
+    if any(sample.high_bytes != high or sample.usage_bytes < high * _AT_HIGH for sample in samples):
         return None
     share = min((last.full_us - first.full_us) / (seconds * 1e6), 1.0)
     used = [sample.usage_bytes for sample in samples]
@@ -89,13 +87,13 @@ def stall(samples: Sequence[StallSample], period_seconds: float) -> Stall | None
 
 
 def raised_bytes(planned_bytes: int, now_bytes: int, limit_bytes: int) -> int:
-    """The next mark above `now_bytes`, on the way from the planned one to the limit; UNLIMITED when the limit is all
-    that is left."""
+    """The next value of memory.high after `now_bytes`, one step from the planned value towards the limit. UNLIMITED if
+    the next step would be at the limit."""
     step = max((limit_bytes - planned_bytes) // _STEPS, 4096)
     after = now_bytes + step
     return UNLIMITED if after > limit_bytes - step // 2 else after
 
 
 def has_fallen_back(usage_bytes: int, planned_bytes: int) -> bool:
-    """Whether the planned mark may be put back without being met at once."""
+    """Whether usage is so low that the planned memory.high can be restored."""
     return usage_bytes < planned_bytes * _FALLEN_SHARE

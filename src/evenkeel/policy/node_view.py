@@ -1,4 +1,7 @@
-"""The node as decisions see it: its size, its configuration, and what follows from the two, computed once."""
+"""The node as decisions see it: its capacity, its configuration, and what follows from both, computed once.
+
+A capacity can also be written as text (`--node 32Gi,8cpu`), so that decisions can be tried out on any machine.
+"""
 
 import re
 from collections.abc import Mapping
@@ -30,7 +33,7 @@ from evenkeel.quantity import ZERO, Quantity
 
 
 class KubeletSettings(NamedTuple):
-    """What of the node and its configuration kubelet's own rules read (profile `kubernetes`)."""
+    """What kubelet's rules read from the node and its configuration (profile `kubernetes`)."""
 
     capacity_bytes: int
     allocatable_bytes: int
@@ -61,7 +64,7 @@ class NodeView(NamedTuple):
 
     @property
     def memory_qos(self) -> bool:
-        """C4: the gate; whether the kernel can do it is another question (C5)."""
+        """C4: the feature gate. Whether the kernel supports it is checked elsewhere (C5)."""
         return self.kubelet.memory_qos
 
 
@@ -93,8 +96,8 @@ def node_view(capacity: NodeCapacity, config: KubeletConfiguration) -> NodeView:
     )
 
 
-# What a node that was only half described has for the rest.
-_MIDDLING = {CPU: Quantity("4"), MEMORY: Quantity("16Gi"), EPHEMERAL_STORAGE: Quantity("100Gi")}
+# A written capacity, and what it has for resources that the text leaves out.
+_TYPICAL = {CPU: Quantity("4"), MEMORY: Quantity("16Gi"), EPHEMERAL_STORAGE: Quantity("100Gi")}
 
 PIDS = "pids"
 _LARGEST = 2**63 - 1
@@ -103,15 +106,15 @@ _EXAMPLE = "write 32Gi,8cpu or memory=32Gi,cpu=8,ephemeral-storage=100Gi"
 
 
 def parse_node(text: str, flag: str = "--node") -> NodeCapacity:
-    """The size that `text` describes; what it leaves out is that of a middling machine."""
+    """The capacity that `text` describes. Resources that it leaves out are those of a typical machine."""
     try:
-        return _capacity({**_MIDDLING, **_amounts(text)})
+        return _capacity({**_TYPICAL, **_amounts(text)})
     except EvenkeelError as error:
         raise EvenkeelError(f"{flag}: {error}") from None
 
 
 def capacity_of(node: Node) -> NodeCapacity:
-    """The size that a Node object states in `status.capacity`. Storage it does not state is not counted."""
+    """The capacity that a Node object states in `status.capacity`. Without storage there, storage is not counted."""
     stated = {
         name: amount for name, amount in node.status.capacity.items() if name in _KNOWN or is_hugepages(name)
     }

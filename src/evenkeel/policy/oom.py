@@ -1,4 +1,4 @@
-"""Which process the kernel's OOM killer should take first (A12, E12)."""
+"""OOM scores: which process the kernel's OOM killer should kill first (A12, E12)."""
 
 from evenkeel.api.config import Profile
 from evenkeel.api.container import Container
@@ -20,7 +20,7 @@ _GREATEST_BURSTABLE_SCORE = 999
 def oom_score_adj(
     pod: Pod, container: Container, capacity_bytes: int, profile: Profile, qos: QoSClass | None = None
 ) -> int:
-    """The `oom_score_adj` of every process in `container`. `qos` is the pod's class, where it is known already."""
+    """The `oom_score_adj` of every process in `container`. `qos` is the class of the pod, if it is known already."""
     if profile == Profile.DOCUMENTS:
         container_qos = container_class(container, MEMORY)
         request_bytes = _request_bytes(container)
@@ -34,8 +34,8 @@ def oom_score_adj(
         return _GUARANTEED_SCORE[profile]
     if container_qos == QoSClass.BEST_EFFORT:
         return BEST_EFFORT_SCORE
-    # A container above its request weighs ‰ of memory used + score > 1000, one within it less: who takes more than
-    # it asked for goes first.
+    # The kernel adds the ‰ of memory that a process uses to its score. The sum is above 1000 if the container is above
+    # its request, and below 1000 if it is within it. So containers above their request are killed first.
     score = 1000 - _per_mille(request_bytes, capacity_bytes)
     if profile == Profile.DOCUMENTS and request_bytes * 1000 > capacity_bytes * 998:
         score = _LEAST_BURSTABLE_SCORE[profile]  # A12: over 99.8 % of the node
@@ -47,8 +47,8 @@ def _request_bytes(container: Container) -> int:
 
 
 def _request_with_part_of_pod_level(pod: Pod, container: Container) -> int:
-    """A container's request with its part of the pod-level request that no container claims; a sidecar counts as at
-    least the smallest regular container, so that it does not go before the containers it serves (E12)."""
+    """The request of a container plus its part of the pod-level request that no container claims. A sidecar counts as
+    at least the smallest regular container, so that it is not killed before the containers that need it (E12)."""
     request = _request_bytes(container)
     if container.is_sidecar and any(other.name == container.name for other in pod.spec.init_containers):
         request = max(request, min((_request_bytes(other) for other in pod.spec.containers), default=0))

@@ -1,7 +1,7 @@
-"""What a pod as a whole requests and may use: containers, init containers, sidecars, overhead, pod level.
+"""Pod resources: the requests and limits of a pod as a whole, from containers, overhead and pod-level resources.
 
-Containers are added up as `api.aggregate` says; pod-level resources, where the profile has them, replace that sum, and
-overhead comes on top (D4).
+`api.aggregate` sums the containers. Pod-level resources, if the profile has them, replace that sum. Overhead is added
+(D4).
 """
 
 from collections.abc import Mapping
@@ -25,11 +25,10 @@ def pod_requests(
     from_status: bool = False,
     from_pod_status: bool = True,
 ) -> Totals:
-    """The pod's requests, for admission, scheduling and cgroup weights.
+    """The requests of the pod, for admission, scheduling and cgroup weights.
 
-    `if_missing` stands in for requests that a container does not state at all; `from_status` counts, while a resize
-    is under way, the largest of what is asked for, allocated and in force, per container and (`from_pod_status`) for
-    the pod as a whole.
+    `if_missing` replaces requests that a container does not have. With `from_status` a pod under resize counts the
+    largest of the desired, allocated and actual amounts: for each container and, with `from_pod_status`, for the pod.
     """
     from_pod_status = from_pod_status and from_status
     requests = (
@@ -65,7 +64,7 @@ def pod_limits(
     from_status: bool = False,
     from_pod_status: bool = True,
 ) -> Totals:
-    """The sum of the pod's limits; a resource that no container limits is absent."""
+    """The limits of the pod. A resource that no container limits is absent."""
     from_pod_status = from_pod_status and from_status
     limits = container_limits(pod, from_status=from_status, from_pod_status=from_pod_status)
     if with_pod_level and has_pod_level_resources(pod):
@@ -79,7 +78,7 @@ def pod_limits(
         _replace(limits, effective)
     if with_overhead:
         for name, amount in pod.spec.overhead.items():
-            if limits.get(name):  # overhead widens a limit, it never makes one
+            if limits.get(name):  # overhead raises a limit and never creates one
                 limits[name] += amount
     return limits
 
@@ -91,7 +90,7 @@ def container_requests(
     from_status: bool = False,
     from_pod_status: bool = True,
 ) -> Totals:
-    """What the containers request together, without pod level and overhead."""
+    """The requests of all containers, without pod-level resources and overhead."""
     asked = aggregate(pod.spec, lambda container: _completed(container.resources.requests, if_missing))
     if not from_status:
         return asked
@@ -126,7 +125,7 @@ def container_requests(
 
 
 def container_limits(pod: Pod, *, from_status: bool = False, from_pod_status: bool = True) -> Totals:
-    """What the containers' limits are together, without pod level and overhead."""
+    """The limits of all containers, without pod-level resources and overhead."""
     asked = aggregate(pod.spec, lambda container: container.resources.limits)
     if not from_status:
         return asked
@@ -147,8 +146,8 @@ def container_limits(pod: Pod, *, from_status: bool = False, from_pod_status: bo
 
 
 def eviction_request(pod: Pod, resource: str, *, with_pod_level: bool = True) -> Quantity:
-    """The request that eviction holds usage against, as kubelet ranks: where the pod states anything for itself, only
-    that counts, and overhead counts only where something is requested at all."""
+    """The request with which eviction compares usage, as in kubelet: pod-level resources count alone if there are any,
+    and overhead counts only if there is a request."""
     stated_by_pod = with_pod_level and has_pod_level_resources(pod)
     request = pod_requests(
         pod, with_containers=not stated_by_pod, with_pod_level=with_pod_level, with_overhead=False
@@ -165,7 +164,7 @@ def has_pod_level_requests(pod: Pod) -> bool:
 
 
 def is_resize_infeasible(pod: Pod) -> bool:
-    """The node has said that a pending resize can never fit, so that what is asked for does not count."""
+    """Whether a pending resize can never fit on the node. Then the desired amounts do not count."""
     for condition in pod.status.conditions:
         if condition.type == RESIZE_PENDING:
             return condition.reason == "Infeasible"
@@ -173,7 +172,7 @@ def is_resize_infeasible(pod: Pod) -> bool:
 
 
 def _is_stated(resources: ResourceList) -> bool:
-    """Written down at all, if only as an empty mapping."""
+    """Whether the manifest or status has it, even as an empty mapping."""
     return resources is not NO_RESOURCES
 
 

@@ -1,8 +1,8 @@
-"""What one cgroup is to be given, before it becomes files: amounts, each with the rule it came from.
+"""Provision: what a cgroup is to get, as amounts with the rule and the reason of each.
 
-Both profiles fill this in (`documents_cgroups`, `kubernetes_cgroups`), and the plan turns it into the files of the
-kernel's cgroup version. None is "not ours to set"; `NO_LIMIT` is the kernel's own "no limit", written out so that a
-limit which is taken away is taken away in the kernel too (B13, C4).
+Both profiles compute it (`documents_cgroups`, `kubernetes_cgroups`), and the plan turns it into files of the kernel's
+cgroup version. None means "Evenkeel does not set it". `NO_LIMIT` is the "no limit" of the kernel: it is written, so
+that a limit that was removed is removed in the kernel, too (B13, C4).
 """
 
 from collections.abc import Mapping
@@ -54,16 +54,19 @@ class Provision(NamedTuple):
     oom_group: Amount | None = None
     pids_max: Amount | None = None
     hugepages: Mapping[int, Amount] = MappingProxyType({})
-    # Whether these count when pages are reserved, too, or only when used.
+    # Whether pages count as soon as they are reserved, and not only when they are used.
     hugepages_when_reserved: bool = False
     oom_score_adj: Amount | None = None
 
 
 class PlannedPod(NamedTuple):
-    """An admitted pod at one moment of its life: `init_container` is the index of the one that runs now, None once the
-    last has finished (D3). `exclusive_cpus` are the cores of its own that a container has, `shared_cpus` those that
-    its other containers run on; none are all (A23). `placed` are the cgroups that a container runtime has made: by
-    container, or "" for the pod's own, what it calls them; None where we make them ourselves."""
+    """An admitted pod, as the plan needs it.
+
+    `init_container` is the index of the init container that runs now; None once all have finished (D3).
+    `exclusive_cpus` are the exclusive cores of each container, `shared_cpus` the cores of all others; an empty tuple
+    means all cores (A23). `placed` names the cgroups that a container runtime has made, by container ("" is the pod's
+    own cgroup); None if Evenkeel makes them itself.
+    """
 
     pod: Pod
     init_container: int | None = None
@@ -77,13 +80,13 @@ class PlannedPod(NamedTuple):
 
     @property
     def awaits_init(self) -> bool:
-        """Whether an init container is still to finish; sidecars never do, and hold nothing back (D3)."""
+        """Whether an init container has still to finish. Sidecars do not finish and do not count (D3)."""
         left = self.pod.spec.init_containers[self.init_container :] if self.is_starting else ()
         return not all(container.is_sidecar for container in left)
 
 
 class PodFacts(NamedTuple):
-    """What every level of the tree asks of a pod, computed once."""
+    """What every level of the tree needs to know of a pod, computed once."""
 
     planned: PlannedPod
     qos: QoSClass

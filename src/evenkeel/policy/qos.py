@@ -1,8 +1,7 @@
-"""Quality of service: one class for a pod, and one for each resource of a container (A7).
+"""Quality of service: one class for a pod, and one class for each resource of a container (A7).
 
-The pod's class names its branch of the cgroup tree. The classes of its containers are finer: a pod can be
-Burstable and still have a container whose memory is Guaranteed. Both look at requests and limits as they are
-after defaulting; nothing is defaulted here.
+The class of the pod decides its branch of the cgroup tree. The classes of its containers are finer: a Burstable pod can
+have a container whose memory is Guaranteed. Both classes follow from requests and limits after defaulting.
 """
 
 from collections.abc import Iterable
@@ -16,7 +15,7 @@ from evenkeel.quantity import ZERO
 
 
 class QoSClass(StrEnum):
-    """Kubernetes' own words, equal to the plain strings."""
+    """The names of Kubernetes. Each is equal to the plain string."""
 
     GUARANTEED = "Guaranteed"
     BURSTABLE = "Burstable"
@@ -24,16 +23,16 @@ class QoSClass(StrEnum):
 
 
 def pod_class(pod: Pod, profile: Profile) -> QoSClass:
-    """The pod's class, from cpu and memory alone; zero is as good as nothing."""
+    """The class of the pod. Only cpu and memory count; a zero counts as absent."""
     at_pod_level = pod.spec.resources
     if profile == Profile.KUBERNETES and at_pod_level is not None and at_pod_level.sets_pod_level:
-        # What the pod sets for itself decides alone, even where its containers say otherwise.
+        # Pod-level resources decide alone, whatever the containers have.
         return _class_of((at_pod_level,))
     return _class_of(container.resources for container in pod.spec.every_container)
 
 
 def container_class(container: Container, resource: str) -> QoSClass:
-    """The class of one of a container's resources (A7). A limit beside a request of 0 guarantees nothing."""
+    """The class of one resource of a container (A7). A limit with a request of 0 guarantees nothing."""
     request = container.resources.requests.get(resource, ZERO)
     if request <= ZERO:
         return QoSClass.BEST_EFFORT
@@ -43,7 +42,7 @@ def container_class(container: Container, resource: str) -> QoSClass:
 
 
 def _class_of(every: Iterable[ResourceRequirements]) -> QoSClass:
-    # Sums in nanos: plain numbers, since every plan asks this of every pod.
+    # Sums in nanos, because plain numbers are fast and every plan computes this for every pod.
     cpu_requests = cpu_limits = memory_requests = memory_limits = 0
     all_limited = True
     for resources in every:
@@ -58,16 +57,16 @@ def _class_of(every: Iterable[ResourceRequirements]) -> QoSClass:
             all_limited = False
     if not (cpu_requests or memory_requests or cpu_limits or memory_limits):
         return QoSClass.BEST_EFFORT
-    # Sums are compared, as Kubernetes does: no request of a valid pod exceeds its limit, so equal sums mean
-    # equal requests and limits everywhere.
+    # Sums are compared, as in Kubernetes. In a valid pod no request exceeds its limit, so equal sums mean that every
+    # request equals its limit.
     if all_limited and cpu_requests == cpu_limits and memory_requests == memory_limits:
         return QoSClass.GUARANTEED
     return QoSClass.BURSTABLE
 
 
 def is_critical(pod: Pod, profile: Profile) -> bool:
-    """Kubernetes counts every pod from the node's own files as critical. On a machine where all pods come from files
-    that would make eviction impossible, so the documents profile goes by priority alone."""
+    """Whether the pod is critical. To Kubernetes every pod from the node's files is. On a machine where all pods come
+    from files no pod could then be evicted, so in the documents profile only the priority counts."""
     if (pod.spec.priority or 0) >= SYSTEM_CRITICAL_PRIORITY:
         return True
     if profile is Profile.DOCUMENTS:

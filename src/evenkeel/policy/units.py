@@ -1,22 +1,22 @@
-"""Amounts in the reader's words."""
+"""Amounts of memory and cpu as short texts for people."""
 
 from functools import lru_cache
 
 _BINARY = (("Ti", 1 << 40), ("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10))
 _DECIMAL = (("T", 10**12), ("G", 10**9), ("M", 10**6), ("k", 10**3))
 _LONGEST_EXACT = 9999
-_LARGEST_IN_WORDS = 10**6 << 40
+_LARGEST_WITH_UNIT = 10**6 << 40
 
 
 @lru_cache(maxsize=4096)
 def bytes_text(amount: int) -> str:
-    """`512Mi`, `384M`: exact where few digits say it, else to one place (`28.9Gi`)."""
+    """`512Mi`, `384M`: exact if few digits are enough; otherwise with one decimal (`28.9Gi`)."""
     if abs(amount) <= _LONGEST_EXACT:
         return str(amount)
     for unit, size in (*_BINARY, *_DECIMAL):
         if amount % size == 0 and abs(amount) <= _LONGEST_EXACT * size:
             return f"{amount // size}{unit}"
-    if abs(amount) >= _LARGEST_IN_WORDS:  # nobody has it, but somebody may write it
+    if abs(amount) >= _LARGEST_WITH_UNIT:  # no machine has it, but a manifest may
         return f"{'-' if amount < 0 else ''}{str(abs(amount))[0]}e{len(str(abs(amount))) - 1}"
     for unit, size in _BINARY:
         if abs(amount) >= size:

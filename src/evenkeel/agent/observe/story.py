@@ -10,7 +10,7 @@ from evenkeel.journal.codec import Unreadable
 from evenkeel.journal.records import Event
 from evenkeel.journal.store import Decision as Recorded
 from evenkeel.journal.store import Journal
-from evenkeel.policy.cpu_shortage import InTheWay, in_the_way
+from evenkeel.policy.cpu_shortage import CpuCandidate, cpu_candidates
 from evenkeel.policy.eviction.decide import EVICTED, ranking
 from evenkeel.policy.eviction.message import Considered, considered, readable
 from evenkeel.policy.eviction.snapshot import active
@@ -158,7 +158,7 @@ def _others(step: Step) -> Iterator[Other]:
 
 def _others_by_cpu(step: CpuStep) -> Iterator[Other]:
     """Those that stood in the way as well, and those that were short."""
-    (_, *others) = in_the_way(step.window, step.settings.profile)
+    (_, *others) = cpu_candidates(step.window, step.settings.profile)
     for place, (one, _) in enumerate(others, 2):
         yield Other(_considered(one), f"was number {place} in rank")
     for short in step.decision.short:
@@ -166,7 +166,7 @@ def _others_by_cpu(step: CpuStep) -> Iterator[Other]:
         yield Other(seen, "received less than it requested: it was for this pod")
 
 
-def _considered(one: InTheWay) -> Considered:
+def _considered(one: CpuCandidate) -> Considered:
     above = one.used_millicpu > one.request_millicpu
     return Considered(one.pod, one.qos_class, one.priority, one.used_millicpu, one.request_millicpu, above)
 
