@@ -123,7 +123,9 @@ class PodStore:
 
     def mark(self) -> "Mark":
         """What is held now, for `back_to`."""
-        return Mark(dict(self._held), dict(self._uids), self._next_order, dict(self._unsaved), dict(self._gone))
+        return Mark(
+            dict(self._held), dict(self._uids), self._next_order, dict(self._unsaved), dict(self._gone)
+        )
 
     def back_to(self, mark: "Mark") -> None:
         """What has changed since then, and was not written, has not happened."""
