@@ -122,14 +122,66 @@ def test_lower_classes_are_kept_from_what_higher_ones_reserve_where_told_to():
     assert found["besteffort"]["memory.max"] == str(32 * GIB - GIB // 2 - 128 * MIB)
 
 
-@pytest.mark.req("B4")
-def test_reservations_cap_their_cgroups_and_protect_nobody():
+def test_a_container_without_a_limit_is_throttled_by_capacity_less_reservations():
+    """Kubelet does not take the hard eviction threshold off here, as it does for the scheduler."""
     view = kubelet(
-        system_reserved={"memory": "1Gi", "cpu": "500m", "pid": "100"},
-        system_reserved_cgroup="/system",
-        enforce_node_allocatable=("pods", "system-reserved"),
+        memory_throttling_factor=0.5,
+        kube_reserved={"memory": "1Gi"},
+        system_reserved={"memory": "1Gi"},
+        eviction_hard={"memory.available": "4Gi"},
+        enforce_node_allocatable=(),
     )
-    assert planned(view)["/system"] == {"cpu.weight": "20", "memory.max": str(GIB), "pids.max": "100"}
+    found = planned(view, pod(container({"memory": "2Gi"}), name="b"), BEST_EFFORT)
+    assert found[f"{POD}/c"]["memory.high"] == str(2 * GIB + (30 * GIB - 2 * GIB) // 2)
+    assert found["besteffort/podn/c"]["memory.high"] == str(15 * GIB)
+
+
+def test_reserved_classes_share_capacity_less_reservations():
+    view = kubelet(
+        qos_reserved={"memory": "100%"},
+        feature_gates={"QOSReserved": True},
+        kube_reserved={"memory": "1Gi"},
+        eviction_hard={"memory.available": "4Gi"},
+    )
+    assert planned(view, GUARANTEED)["burstable"]["memory.max"] == str(32 * GIB - GIB - GIB)
+
+
+def test_more_reserved_than_there_is_leaves_nothing_to_throttle_by():
+    view = kubelet(memory_throttling_factor=0.5, kube_reserved={"memory": "64Gi"})
+    assert planned(view, BEST_EFFORT)["besteffort/podn/c"]["memory.high"] == "max"
+
+
+RESERVED = {
+    "system_reserved": {"memory": "1Gi", "cpu": "500m", "pid": "100"},
+    "system_reserved_cgroup": "/system",
+    "enforce_node_allocatable": ("pods", "system-reserved"),
+}
+
+
+@pytest.mark.req("B4")
+def test_reservations_cap_and_protect_their_cgroups():
+    amounts = {"cpu.weight": "20", "memory.max": str(GIB), "pids.max": "100", "cpuset.cpus": "0-7"}
+    protected = planned(kubelet(**RESERVED))["/system"]
+    assert protected == {**amounts, "memory.min": str(GIB)}
+    assert planned(kubelet(**RESERVED, feature_gates={"MemoryQoS": False}))["/system"] == amounts
+
+
+def test_without_a_static_policy_the_roots_have_every_cpu_by_name():
+    for path in ("", "/system"):
+        assert planned(kubelet(**RESERVED))[path]["cpuset.cpus"] == "0-7"
+        static = kubelet(cpu_manager_policy="static", **RESERVED)
+        assert "cpuset.cpus" not in planned(static)[path]
+        # A cpuset of v1 has the CPUs of the one above it.
+        assert "cpuset.cpus" not in planned(kubelet(**RESERVED), version=Version.V1)[path]
+    gaps = kubelet()
+    gaps = gaps._replace(capacity=gaps.capacity._replace(online_cpus=(0, 1, 3)))
+    assert planned(gaps)[""]["cpuset.cpus"] == "0-1,3"
+
+
+@pytest.mark.parametrize("version", [Version.V1, Version.V2])
+def test_a_cgroup_root_above_the_pods_keeps_its_weight(version):
+    found = {cgroup.path: cgroup for cgroup in plan(kubelet(), [PlannedPod(GUARANTEED)], version).cgroups}
+    assert found["/evenkeel"].value("cpu.weight") is found["/evenkeel"].value("cpu.shares") is None
 
 
 def test_huge_pages_of_a_container_are_those_it_asked_for():

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from evenkeel.api.config import Profile
 from evenkeel.api.defaults import default_pod
+from evenkeel.api.scalars import parse_cpuset
 from evenkeel.cgroup.kernel_files import DEFAULTS
 from evenkeel.cgroup.plan import plan, present_containers
 from evenkeel.cgroup.reconfigure import restoring
@@ -172,6 +173,8 @@ def test_every_value_is_one_that_the_kernel_takes(data, view, version):
                 assert 2 <= int(value) <= 262144
             elif file == "cpu.cfs_quota_us":
                 assert value == "-1" or int(value) >= 1000
+            elif file == "cpuset.cpus":
+                assert parse_cpuset(value)
             elif value not in ("max", "-1"):
                 assert int(value) >= 0
 

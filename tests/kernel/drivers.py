@@ -16,6 +16,7 @@ from evenkeel.cgroup.drivers.v1 import V1Driver
 from evenkeel.cgroup.drivers.v2 import V2Driver
 from evenkeel.cgroup.plan import plan
 from evenkeel.cgroup.tree import Tree, Version
+from evenkeel.host.capacity import on_this_machine
 from evenkeel.policy.allocatable import NodeCapacity
 from evenkeel.policy.node_view import node_view
 from evenkeel.policy.provision import PlannedPod
@@ -74,7 +75,7 @@ def planned(
 ) -> Tree:
     """The plan for pods in the cgroup of a test, on a node of two CPUs."""
     full = defaulted(KubeletConfiguration(cgroup_root=path_of(cgroup), **config))
-    node = node_view(NodeCapacity(2000, memory_bytes, 100 * GIB, pids=400), full)
+    node = on_this_machine(node_view(NodeCapacity(2000, memory_bytes, 100 * GIB, pids=400), full))
     planned_pods = [
         planned_pod._replace(pod=default_pod(planned_pod.pod, node.profile))
         for planned_pod in (pod if isinstance(pod, PlannedPod) else PlannedPod(pod) for pod in pods)

@@ -22,6 +22,9 @@ from evenkeel.cgroup.reconcile import Report, reconcile, reconcile_changed
 from evenkeel.cgroup.reconfigure import Relocation, found_before, not_only_ours, relocate, restoring
 from evenkeel.cgroup.tree import Kind, Tree, Version
 from evenkeel.cli.main import main
+from evenkeel.host.capacity import on_this_machine
+from evenkeel.policy.allocatable import NodeCapacity
+from evenkeel.policy.node_view import node_view
 from evenkeel.policy.provision import PlannedPod
 from tests.kernel.cgroups import Cgroup
 from tests.kernel.drivers import made_driver, path_of, placed, planned
@@ -549,7 +552,7 @@ def test_any_sequence_of_plans_ends_with_the_kernel_as_the_last_one_says(
     profile = None
     for node, pods in plans:
         config = node.config._replace(cgroup_root=path_of(cgroup_root), kube_reserved_cgroup="")
-        tree = plan(node._replace(config=config), pods, driver.version)
+        tree = plan(on_this_machine(node)._replace(config=config), pods, driver.version)
         tree = tree._replace(cgroups=tuple(c for c in tree.cgroups if c.kind != Kind.RESERVED))
         assume(not is_too_small_for_v1(tree))
         # Another profile is another start of the agent, whose first pass puts back what its plan does not name (B13).
@@ -575,6 +578,28 @@ def test_any_sequence_of_plans_ends_with_the_kernel_as_the_last_one_says(
         assert made_paths(cgroup_root) == paths - {path_of(cgroup_root)}
         again = reconcile(driver, tree, last=last)
         assert again.done == ()
+    driver.remove(f"{path_of(cgroup_root)}/kubepods")
+
+
+@any_version
+def test_kubelets_root_has_every_cpu_and_what_is_above_it_keeps_its_weight(
+    driver: CgroupfsDriver, cgroup_root: Cgroup
+):
+    node = on_this_machine(
+        node_view(
+            NodeCapacity(1000, 1 << 30),
+            KubeletConfiguration(cgroup_root=path_of(cgroup_root), profile="kubernetes"),
+        )
+    )
+    weight = "cpu.weight" if driver.version == Version.V2 else "cpu.shares"
+    before = cgroup_root.read(weight)
+
+    report = reconcile(driver, plan(node, [PlannedPod(one) for one in three_pods()], driver.version))
+
+    assert [str(error) for error in report.failures] == []
+    online = Path("/sys/devices/system/cpu/online").read_text().strip()
+    assert placed(cgroup_root, f"{path_of(cgroup_root)}/kubepods").read("cpuset.cpus") == online
+    assert cgroup_root.read(weight) == before
     driver.remove(f"{path_of(cgroup_root)}/kubepods")
 
 

@@ -21,6 +21,7 @@ from evenkeel.api.pod import Pod
 from evenkeel.cgroup.driver import CgroupError, Driver
 from evenkeel.cgroup.drivers.detect import detect, driver_for
 from evenkeel.errors import EvenkeelError
+from evenkeel.host.capacity import on_this_machine
 from evenkeel.journal.store import Journal
 from evenkeel.policy.node_view import NodeView
 from evenkeel.runtime.interface import Runtime
@@ -132,6 +133,7 @@ async def start(
     """Raises EvenkeelError, and then nothing was started, and what runs from before runs on. With `own_cgroup` this
     process goes into a cgroup of its own beside that of the pods."""
     gc.enable()  # commands do without, since they end soon
+    node = on_this_machine(node)
     state = StatePaths(_made(state_directory))
     lock = StateLock.acquire(state.root)
     own: OwnCgroup | None = None

@@ -33,6 +33,7 @@ class Policy(Protocol):
     def pod_provision(self, node: NodeView, facts: PodFacts, min_bytes: int) -> Provision: ...
     def container_provision(self, node: NodeView, facts: PodFacts, container: Container) -> Provision: ...
     def infrastructure_provision(self, node: NodeView, pod: Pod) -> Provision: ...
+    def ancestor_provision(self, root: Provision) -> Provision: ...
     def reserved_provision(self, node: NodeView, limits: CgroupLimits, what: str) -> Provision: ...
 
 
@@ -157,11 +158,15 @@ class TreeBuilder:
     def _with_shares(self, cgroup: Cgroup, shares: Amount, weight: Callable[[int], int]) -> Cgroup:
         return cgroup._replace(settings=with_shares(self._version, cgroup.settings, shares, weight))
 
+    def _with_cpus(self, top: Provision) -> Provision:
+        """A new cpuset of v1 is given the CPUs of the one above it anyway, and loses those that go offline."""
+        return top if self._version == Version.V2 else top._replace(cpus=None)
+
     def _reserved(self) -> dict[str, Provision]:
         """The amounts of each cgroup that is reserved for daemons, by its path."""
         config, limits = self._node.config, self._node.reserved_limits
         return {
-            path: self._policy.reserved_provision(self._node, of_daemons, what)
+            path: self._with_cpus(self._policy.reserved_provision(self._node, of_daemons, what))
             for path, of_daemons, what in (
                 (config.kube_reserved_cgroup.rstrip("/"), limits.kube, "kube-reserved"),
                 (config.system_reserved_cgroup.rstrip("/"), limits.system, "system-reserved"),
@@ -171,11 +176,13 @@ class TreeBuilder:
 
     def _top(self, pods: Sequence[PodCgroups]) -> Iterator[Cgroup]:
         """The pods' root, the cgroups above it, and the reserved ones beside it."""
-        root = self._policy.root_provision(
-            self._node, [pod.facts for pod in pods], sum(pod.min_bytes for pod in pods)
+        root = self._with_cpus(
+            self._policy.root_provision(
+                self._node, [pod.facts for pod in pods], sum(pod.min_bytes for pod in pods)
+            )
         )
         reserved = self._reserved()
-        ancestor = documents_cgroups.ancestor_provision(root)
+        ancestor = self._policy.ancestor_provision(root)
         for depth in range(1, len(self._root)):
             above = self._cgroup(self._root[:depth], Kind.ANCESTOR, ancestor)
             inner = [provision for path, provision in reserved.items() if is_within(path, above.path)]

@@ -19,6 +19,7 @@ from evenkeel.cli.config_flags import add_config_flags
 from evenkeel.cli.inputs import add_manifest_flag, add_node_flag, decided_from, moments_of
 from evenkeel.cli.output import STRUCTURED, Paint, paint_for, print_structured
 from evenkeel.errors import EvenkeelError
+from evenkeel.host.capacity import on_this_machine
 from evenkeel.policy.provision import PlannedPod
 
 USAGE = "-f FILE… [--apply] [--node NODE] [--state-dir DIR] [-o diff|json|yaml] [flags]"
@@ -40,7 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    node, _ = decided = decided_from(args)
+    decided = decided_from(args)
+    node = on_this_machine(decided.node)
     config = node.config
     driver = driver_for(detect(), config)
     try:

@@ -12,6 +12,7 @@ from evenkeel.host.files import read_text
 from evenkeel.host.kernel_settings import swap_devices
 from evenkeel.policy.allocatable import DEFAULT_PIDS, NodeCapacity
 from evenkeel.policy.eviction.snapshot import FilesystemFigures, ProcessFigures
+from evenkeel.policy.node_view import NodeView
 
 _HUGEPAGES = "kernel/mm/hugepages"
 _OLD_KERNEL = "this is no Linux kernel of the last ten years, or /proc is not its own"
@@ -19,14 +20,21 @@ _OLD_KERNEL = "this is no Linux kernel of the last ten years, or /proc is not it
 
 def machine_capacity(storage_path: str = "/", *, proc: str = "/proc", sys: str = "/sys") -> NodeCapacity:
     """CPUs, memory, huge pages, processes, and the size of the filesystem at `storage_path`."""
+    cpus = online_cpus(sys)
     return NodeCapacity(
-        millicpu=1000 * len(online_cpus(sys)),
+        millicpu=1000 * len(cpus),
         memory_bytes=memory_total(read_text(f"{proc}/meminfo")),
         ephemeral_storage_bytes=filesystem(storage_path).capacity_bytes,
         hugepages=hugepages(sys),
         pids=most_processes(proc),
         swap_bytes=sum(device.size_bytes for device in swap_devices(proc)),
+        online_cpus=cpus,
     )
+
+
+def on_this_machine(node: NodeView, sys: str = "/sys") -> NodeView:
+    """`node` with the CPUs that are there: a node may be said to be smaller, and its pods still run on all of them."""
+    return node._replace(capacity=node.capacity._replace(online_cpus=online_cpus(sys)))
 
 
 def parse_meminfo(text: str) -> Mapping[str, int]:

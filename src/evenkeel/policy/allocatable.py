@@ -58,6 +58,11 @@ class NodeCapacity(NamedTuple):
     hugepages: Mapping[int, int] = _NO_PAGES  # page size in bytes → number of pages
     pids: int = DEFAULT_PIDS
     swap_bytes: int = 0
+    online_cpus: tuple[int, ...] = ()  # empty where only their number is known
+
+    @property
+    def cpu_numbers(self) -> tuple[int, ...]:
+        return self.online_cpus or tuple(range(self.millicpu // 1000))
 
 
 class CgroupLimits(NamedTuple):
@@ -114,6 +119,13 @@ def reservation(capacity: NodeCapacity, config: KubeletConfiguration) -> Resourc
         if amount:
             kept_back[name] = amount
     return kept_back
+
+
+def memory_less_reserved(capacity: NodeCapacity, config: KubeletConfiguration) -> int:
+    """What kubelet counts with where it writes cgroups: the eviction threshold is not taken off there."""
+    reserved = reserved_of(config)
+    kept_back = reserved.system.get(MEMORY, ZERO) + reserved.kube.get(MEMORY, ZERO)
+    return max(capacity.memory_bytes - kept_back.value, 0)
 
 
 def pods_cgroup_limits(capacity: NodeCapacity, config: KubeletConfiguration) -> CgroupLimits:

@@ -124,18 +124,34 @@ def root_provision(node: NodeView, pods: Sequence[PodFacts], min_bytes: int) -> 
         ),
         memory_max=_limit(limits.memory_bytes, "capacity less what is reserved"),
         pids_max=_limit(limits.pids, "pids less what is reserved"),
+        cpus=_all_cpus(node),
         # Kubelet limits them when it starts, but removes the limit each time it updates the QoS cgroups.
         **_unbounded_hugepages(node),
     )
     return _with_unified(node, provision, config.unified)
 
 
+def ancestor_provision(root: Provision) -> Provision:
+    """Kubelet leaves a cgroup root above its own alone. Protection must pass through it all the same, or is none."""
+    return Provision(memory_min=root.memory_min, memory_low=root.memory_low)
+
+
+def _all_cpus(node: NodeView) -> Cpus | None:
+    """So that systemd keeps the cpuset controller. The static policy writes its own sets."""
+    if node.config.cpu_manager_policy == "static":
+        return None
+    return Cpus(node.capacity.cpu_numbers, _RULE, "cpuManagerPolicy none: every CPU")
+
+
 def reserved_provision(node: NodeView, limits: CgroupLimits, what: str) -> Provision:
     reason = f"{what} is enforced"
+    protected = limits.memory_bytes if node.memory_qos else None
     return Provision(
         cpu_shares=Amount(kernel_amounts.shares(limits.millicpu), _RULE, reason)
         if limits.millicpu is not None
         else None,
+        cpus=_all_cpus(node),
+        memory_min=None if protected is None else Amount(protected, _RULE, f"{reason}, and MemoryQoS is on"),
         memory_max=Amount(limits.memory_bytes, _RULE, reason) if limits.memory_bytes is not None else None,
         pids_max=Amount(limits.pids, _RULE, reason) if limits.pids is not None else None,
         **_hugepages(node, limits.hugepage_bytes, reason),
@@ -147,7 +163,7 @@ def _qos_configs(node: NodeView, pods: Sequence[PodFacts]) -> Mapping[QoSClass, 
     return qos_configs(
         ((facts.qos, facts.requests) for facts in pods),
         tiered=node.memory_qos and node.config.memory_reservation_policy == TIERED,
-        allocatable_bytes=node.allocatable_bytes,
+        allocatable_bytes=node.kubelet.allocatable_bytes,
         reserved_percent=int(percent.removesuffix("%")) if percent else None,
     )
 

@@ -24,6 +24,7 @@ from evenkeel.policy.allocatable import (
     CgroupLimits,
     NodeCapacity,
     ReservedLimits,
+    memory_less_reserved,
     node_allocatable,
     pods_cgroup_limits,
     reserved_cgroup_limits,
@@ -36,7 +37,7 @@ class KubeletSettings(NamedTuple):
     """What kubelet's rules read from the node and its configuration (profile `kubernetes`)."""
 
     capacity_bytes: int
-    allocatable_bytes: int
+    allocatable_bytes: int  # capacity less what is reserved: the eviction threshold counts for admission only
     memory_qos: bool = True
     reservation_policy: str = "None"
     throttling_factor: float | None = None
@@ -82,7 +83,7 @@ def node_view(capacity: NodeCapacity, config: KubeletConfiguration) -> NodeView:
         reserved_millicpu=reserved.kube.get(CPU, ZERO).milli + reserved.system.get(CPU, ZERO).milli,
         kubelet=KubeletSettings(
             capacity_bytes=capacity.memory_bytes,
-            allocatable_bytes=allocatable[MEMORY].value,
+            allocatable_bytes=memory_less_reserved(capacity, full),
             memory_qos=full.feature("MemoryQoS"),
             reservation_policy=full.memory_reservation_policy,
             throttling_factor=full.memory_throttling_factor,
