@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from evenkeel.agent.agent import Agent
+from evenkeel.agent.bootstrap import assemble
 from evenkeel.agent.sources.pod_files import PodFiles
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.api.manifests import read_manifests
@@ -186,7 +187,7 @@ class Place:
     async def agent(self, *paths: str) -> AsyncIterator[Agent]:
         with Journal.open(f"{self.directory}/journal.db") as journal:
             files = PodFiles(list(paths), self.node.profile) if paths else None
-            agent = Agent(
+            agent = assemble(
                 self.node,
                 self.runtime,
                 journal,

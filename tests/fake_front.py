@@ -5,10 +5,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from evenkeel.agent.front import ADDED, DELETED, MODIFIED, Applied, ContainerUsage, NodeUsage, PodChange
+from evenkeel.agent.front import Applied, ContainerUsage, NodeUsage
 from evenkeel.agent.observe.history import Advice
 from evenkeel.agent.observe.node_snapshot import is_notable
 from evenkeel.agent.observe.story import Story
+from evenkeel.agent.pod_store import ADDED, DELETED, MODIFIED, PodChange
 from evenkeel.api.config import KubeletConfiguration, defaulted
 from evenkeel.api.node import Node, NodeCondition, NodeStatus
 from evenkeel.api.pod import (

@@ -393,11 +393,13 @@ def test_a_container_that_fails_is_started_again_with_back_off(place):
 
 def test_an_end_that_is_heard_of_before_the_start_is_the_end(place):
     start = place.runtime.start
+    returned: list[Attempt] = []
 
     async def start_late(launch: Launch) -> Record:
         record = await start(launch)
         place.runtime.end(launch.attempt)
         await until(lambda: launch.attempt not in place.runtime.records)  # the agent has written the end down
+        returned.append(launch.attempt)
         return record
 
     place.runtime.start = start_late
@@ -405,7 +407,9 @@ def test_an_end_that_is_heard_of_before_the_start_is_the_end(place):
     async def story(agent: Agent) -> None:
         await agent.apply(pods_of(pod("brief", restartPolicy="Never")))
         await until(lambda: phase(agent, "brief") == "Succeeded")
-        await until(lambda: not agent._pod_loop._worker.is_starting(Attempt("u-brief", "main", 1)))
+        await until(lambda: bool(returned))
+        agent.steps.want_step()
+        await agent.pod_loop.stepped()
         assert phase(agent, "brief") == "Succeeded"
         assert agent.pod("default/brief").status.container_statuses[0].state.terminated is not None
 
@@ -786,8 +790,9 @@ def test_what_the_kernel_lacks_is_told_once_however_pods_come_and_go(place):
             (one,) = pods_of(text)
             await agent.apply([one])
             await until(lambda one=one: phase(agent, one.metadata.name) == "Running")
-        agent._pod_loop.heal()
-        agent._event_recorder.commit()
+        agent.cgroups.heal()
+        agent.steps.want_step()
+        await agent.pod_loop.stepped()
         told = [one for one in agent.happenings() if one.reason == "CgroupRefused"]
         assert [(one.message, one.times) for one in told] == [
             ("memory.high is not available on this kernel", 1)

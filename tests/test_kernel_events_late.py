@@ -63,17 +63,13 @@ class Store(list[Any]):
 def events(cgroups: Cgroups, event_recorder: Recorder, told: list[Attempt] | None = None) -> KernelEvents:
     life = PodState(containers={"main": ContainerRecord(attempt=1, pid=7, started_at=1.0)})
     held = SimpleNamespace(pod=SimpleNamespace(metadata=SimpleNamespace(uid="u-1")), life=life)
-    parts: Any = SimpleNamespace(
-        pod_store=Store([held]),
-        cgroups=cgroups,
-        oom_kills=cgroups,
-        journal=SimpleNamespace(set_value=lambda name, value: None),
-        event_recorder=event_recorder,
-        pod_loop=SimpleNamespace(
-            want_step=lambda uid: None, oom_killed=([] if told is None else told).append
-        ),
+    journal: Any = SimpleNamespace(set_value=lambda name, value: None)
+    steps: Any = SimpleNamespace(
+        want_step=lambda uid: None,
+        report=lambda outcome: ([] if told is None else told).append(outcome.attempt),
     )
-    found = KernelEvents(parts)
+    given: Any = (journal, cgroups, cgroups, Store([held]), event_recorder, steps)
+    found = KernelEvents(*given)
     found._stream = Stream()  # type: ignore[assignment]
     return found
 
@@ -89,8 +85,8 @@ def test_the_rest_of_a_container_that_was_hit_before_it_was_watched_is_ended(oom
 
     async def story() -> None:
         heard = events(cgroups, Recorder())
-        heard.follow(tree(POD))
-        heard.follow(tree(POD, CONTAINER))
+        heard.cgroups_changed(tree(POD))
+        heard.cgroups_changed(tree(POD, CONTAINER))
         await asyncio.gather(*heard._killing)
 
     asyncio.run(story())
@@ -105,12 +101,12 @@ def test_an_oom_kill_is_told_though_the_container_is_not_known_yet(monkeypatch, 
 
     async def story() -> None:
         heard = events(Cgroups(0), event_recorder)
-        heard.follow(tree(POD))
+        heard.cgroups_changed(tree(POD))
         heard._heard(OomKill(OomRecord("eater", 7, CONTAINER.path)))
         heard._heard(OomKill(OomRecord("other", 8, "/elsewhere/abc")))
         assert not event_recorder.told
         if is_known_later:
-            heard.follow(tree(POD, CONTAINER))
+            heard.cgroups_changed(tree(POD, CONTAINER))
         async with asyncio.timeout(10):
             while not event_recorder.told:
                 await asyncio.sleep(0.01)
@@ -125,7 +121,7 @@ def test_a_logged_kill_is_of_the_attempt_whose_first_process_it_was_or_whose_cgr
 
     async def story() -> None:
         heard = events(Cgroups(0), Recorder(), told)
-        heard.follow(tree(POD, CONTAINER))
+        heard.cgroups_changed(tree(POD, CONTAINER))
         heard._heard(OomKill(OomRecord("main", 7)))  # the kernel kept the cgroup to itself
         heard._heard(OomKill(OomRecord("child", 9, CONTAINER.path)))
         heard._heard(OomKill(OomRecord("other", 8, "/elsewhere/abc")))
@@ -141,10 +137,10 @@ def test_a_kill_that_is_logged_when_the_next_attempt_runs_is_not_of_that_one():
 
     async def story() -> None:
         heard = events(Cgroups(0), Recorder(), told)
-        heard.follow(tree(POD, earlier))
+        heard.cgroups_changed(tree(POD, earlier))
         (held,) = heard._pod_store
         held.life = PodState(containers={"main": ContainerRecord(attempt=2, pid=17, started_at=2.0)})
-        heard.follow(tree(POD, CONTAINER))
+        heard.cgroups_changed(tree(POD, CONTAINER))
         heard._heard(OomKill(OomRecord("main", 7, earlier.path)))
 
     asyncio.run(story())

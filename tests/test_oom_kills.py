@@ -7,7 +7,7 @@ import pytest
 
 from evenkeel.agent.agent import Agent
 from evenkeel.agent.node.oom_kills import NOT_KNOWN, WAIT_SECONDS
-from evenkeel.host.event_types import OomKill, OomRecord
+from evenkeel.agent.step_requests import OomKilled
 from evenkeel.host.node_figures import machine_oom_kills
 from evenkeel.runtime.interface import Attempt
 from tests.agents import Place, pods_of, until
@@ -54,8 +54,8 @@ def told(agent: Agent) -> tuple[str, str]:
 
 
 def logs_kill(agent: Agent) -> None:
-    pid = agent._pod_store.get("u-batch").life.container("main").pid
-    agent._kernel._heard(OomKill(OomRecord("x", pid)))
+    """As `KernelEvents` does when it has found out whose process it was."""
+    agent.steps.report(OomKilled(MAIN))
 
 
 def remove_cgroup(place: Place) -> None:
@@ -65,7 +65,9 @@ def remove_cgroup(place: Place) -> None:
 
 
 async def unexplained(agent: Agent) -> None:
-    await until(lambda: agent._pod_loop._oom_kills.waiting(MAIN) is not None)
+    await agent.pod_loop.stepped()  # it may have been asked for before the end
+    agent.steps.want_step()
+    await agent.pod_loop.stepped()
     assert phase(agent) == "Running"
 
 
@@ -131,7 +133,7 @@ def test_where_nobody_tells_in_time_it_is_not_known(place):
         place.runtime.end(MAIN, *KILLED)
         await unexplained(agent)
         place.now += WAIT_SECONDS
-        agent._pod_loop.want_step()
+        agent.steps.want_step()
         await until(lambda: phase(agent) == "Failed")
         assert told(agent) == ("", "ContainerStatusUnknown")
         assert agent.pod("default/batch").status.container_statuses[0].state.terminated.message == NOT_KNOWN

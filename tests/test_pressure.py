@@ -22,15 +22,15 @@ from evenkeel.policy.eviction.decide import Settings, State, decide
 from evenkeel.policy.eviction.headroom import LEAST_SECONDS, MOST_SECONDS, is_loose, is_tight, must_be_held
 from evenkeel.policy.eviction.snapshot import MemoryFigures, NodeFigures, PodFigures, PodSnapshot, Snapshot
 from evenkeel.policy.eviction.thresholds import Signal, parse_thresholds
-from evenkeel.policy.lifecycle.pod_state import TerminalStatus
 from evenkeel.pressure.decision_records import Step, eviction_given, eviction_said, replayed_eviction
 from evenkeel.pressure.intents import Intent, Intents
 from evenkeel.pressure.memory.freezer import Freezer
+from evenkeel.pressure.memory.memory_reports import UnrecordedEvictions
 from evenkeel.pressure.memory.memory_watch import SWITCH_SECONDS, MemoryWatch
 from evenkeel.pressure.memory.mitigation import Mitigation
 from evenkeel.pressure.memory.pending_memory import PendingMemory
 from evenkeel.pressure.memory.sampling import MemorySampler, byte_thresholds, marks_met
-from evenkeel.pressure.protocol import PodTarget, WatchTargets
+from evenkeel.pressure.targets import PodTarget, WatchTargets
 from evenkeel.runtime.interface import Launch, StartFailed
 from tests.agents import CountingKernel, Place, pods_of, until
 
@@ -362,7 +362,9 @@ class Unheard:
 def test_a_crossing_that_is_told_a_moment_early_is_looked_for_until_it_is_there(tmp_path, monkeypatch):
     thresholds = parse_thresholds(hard={"memory.available": "100Mi"}, enforce_node_allocatable=("pods",))
     own = tuple(one for one in thresholds if one.signal is Signal.ALLOCATABLE_MEMORY_AVAILABLE)
-    watch = MemoryWatch(own, Settings(), State(), 2, CountingKernel, Unheard(), Unheard())
+    watch = MemoryWatch(
+        own, Settings(), State(), 2, CountingKernel, Unheard(), Unheard(), UnrecordedEvictions()
+    )
     watch._patrol.driver = CountingKernel()  # its thread is not started: turns are taken here
     watch._haste = Unheard()
     root = v1(tmp_path / "root", 200)
@@ -409,21 +411,26 @@ def test_a_decision_for_which_the_disk_has_no_room_is_written_when_it_has(place,
         async with place.agent() as agent:
             with monkeypatch.context() as patched:
                 patched.setattr(Journal, "record", full)
-                agent._pressure.outcomes.stepped(made, made.state, {})
+                agent.watches.memory.recorder.stepped(made, made.state, {})
                 await agent.apply(pods_of(PODS))
                 await until(lambda: phase(agent, "web") == "Running")
                 assert "NodeHasMemoryPressure" in {one.reason for one in agent.happenings()}
-                assert not list(agent._journal.decisions())
+                assert not decisions(place)
             place.now += 60
-            agent._pod_loop.want_step()
-            await until(lambda: bool(list(agent._journal.decisions())))
-            agent._pod_loop.want_step()
-            await agent._pod_loop.stepped()
-            (record,) = agent._journal.decisions()
+            agent.steps.want_step()
+            await until(lambda: bool(decisions(place)))
+            agent.steps.want_step()
+            await agent.pod_loop.stepped()
+            (record,) = decisions(place)
             assert record.at == place.now - 60  # when it was made
             assert replayed_eviction(record)[0].decision == made.decision
 
     asyncio.run(story())
+
+
+def decisions(place: Place) -> list[Recorded]:
+    with Journal.read(f"{place.directory}/journal.db") as journal:
+        return list(journal.decisions())
 
 
 @pytest.mark.req("A20", "E2")
@@ -449,9 +456,7 @@ def test_what_a_killed_pod_has_in_memory_is_removed_at_once_and_before_the_pod(p
             place.runtime.may_empty.clear()
             for uid in uids:
                 grace = 30.0 if uid == "asked" else 0.0
-                agent._pod_loop.evict(
-                    uid, TerminalStatus("Failed", "Evicted", "for the test", place.now, grace)
-                )
+                agent.watches.memory.recorder.evict(uid, "for the test", place.now, grace)
             await until(lambda: "plain" in place.runtime.removed)
             assert phase(agent, "killed") == "Failed"
             assert "killed" not in place.runtime.removed
@@ -468,15 +473,15 @@ def test_an_evicted_pod_comes_back_when_pressure_and_back_off_are_over(place):
         async with place.agent() as agent:
             await agent.apply(pods_of(PODS))
             await until(lambda: place.runtime.running() == {"main"} and len(place.runtime.starts) == 2)
-            agent._conditions.set("test", ["MemoryPressure"])
+            agent.watches.conditions.set("test", ["MemoryPressure"])
             evict(agent, place, "u-batch")
             await until(lambda: phase(agent, "batch") == "Failed")
             await until(lambda: "BackOff" in told(agent, "batch"))
             place.now += 11
-            agent._returning.look_again()
+            look_at_the_clock(agent)
             await asyncio.sleep(0.05)
             assert phase(agent, "batch") == "Failed"  # the node is still under pressure
-            agent._conditions.set("test", [])
+            agent.watches.conditions.set("test", [])
             await until(lambda: phase(agent, "batch") == "Running")
             assert "Returning" in told(agent, "batch")
             # The second time it waits for longer, and a restart of the agent does not change that.
@@ -484,11 +489,11 @@ def test_an_evicted_pod_comes_back_when_pressure_and_back_off_are_over(place):
             await until(lambda: told(agent, "batch").count("BackOff") == 2)
         async with place.agent() as agent:
             place.now += 15
-            agent._returning.look_again()
+            look_at_the_clock(agent)
             await asyncio.sleep(0.05)
             assert phase(agent, "batch") == "Failed"
             place.now += 6
-            agent._returning.look_again()
+            look_at_the_clock(agent)
             await until(lambda: phase(agent, "batch") == "Running")
 
     asyncio.run(story())
@@ -508,7 +513,7 @@ def test_a_pod_whose_disk_is_limited_comes_back_without_its_old_logs(place):
             await until(lambda: "BackOff" in told(agent, "batch") and "BackOff" in told(agent, "web"))
             assert place.runtime.removed_logs == []
             place.now += 11
-            agent._returning.look_again()
+            look_at_the_clock(agent)
             await until(lambda: len(place.runtime.starts) == 4)
             assert place.runtime.removed_logs == ["u-batch"]  # of the other they may be read for longer
 
@@ -548,7 +553,7 @@ def test_a_pod_that_is_never_restarted_stays_away(place):
             evict(agent, place, "u-batch")
             await until(lambda: phase(agent, "batch") == "Failed")
             place.now += 1000
-            agent._returning.look_again()
+            look_at_the_clock(agent)
             await asyncio.sleep(0.05)
             assert phase(agent, "batch") == "Failed"
             assert "BackOff" not in told(agent, "batch")
@@ -560,22 +565,25 @@ def test_a_pod_that_is_never_restarted_stays_away(place):
 def test_under_memory_pressure_best_effort_pods_wait_and_are_let_in_when_it_is_over(place):
     async def story() -> None:
         async with place.agent() as agent:
-            agent._conditions.set("test", ["MemoryPressure"])
+            agent.watches.conditions.set("test", ["MemoryPressure"])
             conditions = {one.type: one.status for one in agent.node().status.conditions}
             assert conditions["MemoryPressure"] == "True"
             await agent.apply(pods_of(PODS))
             await until(lambda: phase(agent, "web") == "Running" and phase(agent, "batch") == "Failed")
-            agent._conditions.set("test", [])
+            agent.watches.conditions.set("test", [])
             await until(lambda: phase(agent, "batch") == "Running")
 
     asyncio.run(story())
 
 
 def evict(agent: Agent, place: Place, uid: str) -> None:
-    agent._pod_loop.evict(
-        uid, TerminalStatus("Failed", "Evicted", "for the test", place.now, is_disruption=True)
-    )
-    agent._returning.look_again()
+    agent.watches.memory.recorder.evict(uid, "for the test", place.now)
+
+
+def look_at_the_clock(agent: Agent) -> None:
+    """Evicted pods are looked at whenever the node's conditions change."""
+    agent.watches.conditions.set("clock", ["PIDPressure"])
+    agent.watches.conditions.set("clock", [])
 
 
 def phase(agent: Agent, name: str) -> str:
@@ -710,22 +718,22 @@ def test_a_throttled_pod_is_kept_so_by_the_pass_that_heals_and_let_go_without_dr
         async with place.agent() as agent:
             await agent.apply(pods_of(PODS))
             await until(lambda: len(place.runtime.records) == 2)
-            throttle = agent._pressure._throttle
+            throttle = agent.watches.memory.throttle
             throttle.set({"u-web": 96 * MIB, "u-gone": 5})
             assert kernel.cgroups[path]["memory.high"] == str(96 * MIB)
-            agent._pod_loop.heal()
+            agent.cgroups.heal()
             assert kernel.cgroups[path]["memory.high"] == str(96 * MIB)
             throttle.set({"u-web": 96 * MIB, "u-batch": 5 * MIB})  # one more
             assert kernel.cgroups[path]["memory.high"] == str(96 * MIB)
             throttle.set({})
             assert kernel.cgroups[path]["memory.high"] == "max"
-            agent._pod_loop.heal()
+            agent.cgroups.heal()
             await until(lambda: "ThrottleOver" in [one.reason for one in agent.happenings("default/web")])
             told = [one.reason for one in agent.happenings("default/web")]
             assert told.count("Throttled") == 1
             assert "DriftRepaired" not in [one.reason for one in agent.happenings()]
             throttle.set({"u-web": 96 * MIB})
-            agent._pressure._throttle.set = lambda _: None  # the agent is killed: it lets go of nobody
+            agent.watches.memory.throttle.set = lambda _: None  # the agent is killed: it lets go of nobody
 
     async def after() -> None:
         async with place.agent() as agent:

@@ -1,11 +1,15 @@
-"""Which of the pods that wait are taken (A6, B2): in order of arrival, as long as there is room."""
+"""Admission of pods that wait (A6, B2), in order of arrival and as long as there is room; and resizes that wait for
+room."""
 
 from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from evenkeel.api.aggregate import Totals, add_to
+from evenkeel.api.decode import Findings, decode
+from evenkeel.api.encode import encode
 from evenkeel.api.pod import Pod
 from evenkeel.journal.records import PodRecord
+from evenkeel.journal.store import Journal
 from evenkeel.policy.admission import Refusal, refusal_of, refusal_under_pressure, requested
 from evenkeel.policy.node_view import NodeView
 
@@ -32,9 +36,9 @@ class Admission:
         waiting: list[PodRecord] = []
         used: Totals = {}
         for held in every:
-            if takes_room(held):
+            if held.takes_room:
                 add_to(used, self._requested(held.pod))
-            elif is_waiting(held):
+            elif held.is_waiting:
                 waiting.append(held)
         admitted: list[PodRecord] = []
         refused: list[tuple[PodRecord, Refusal]] = []
@@ -53,7 +57,7 @@ class Admission:
         """Why the pod cannot be as large as `after` wants it, beside all others."""
         used: Totals = {}
         for other in every:
-            if takes_room(other) and other.pod.metadata.uid != held.pod.metadata.uid:
+            if other.takes_room and other.pod.metadata.uid != held.pod.metadata.uid:
                 add_to(used, self._requested(other.pod))
         return refusal_of(requested(after, self._node.profile), used, self._node.allocatable)
 
@@ -71,20 +75,60 @@ class Admission:
         return known[1]
 
 
-def takes_room(held: PodRecord) -> bool:
-    """A pod that was taken and has not ended; one that was told to end holds what it has until it is gone."""
-    return held.is_admitted and (held.life.verdict is None or is_running(held))
+_RESIZE = "resize:"  # a value in the journal, with the pod's UID: the pod as it is to be when there is room
 
 
-def is_waiting(held: PodRecord) -> bool:
-    return not held.is_admitted and held.life.deleted_at is None
+class DeferredResizes:
+    """Pods that are to be larger and have to wait for room. Kept in the journal."""
 
+    def __init__(self, journal: Journal, admission: Admission, uids: Iterable[str]) -> None:
+        """`uids` are those of the pods that the journal has."""
+        self._journal = journal
+        self._admission = admission
+        kept = ((uid, self._kept(uid)) for uid in uids)
+        self._wanted = {uid: pod for uid, pod in kept if pod is not None}
 
-def is_running(held: PodRecord) -> bool:
-    """Whether anything of the pod runs, or may be starting."""
-    return any(life.is_running or life.is_asked_for for life in held.life.containers.values())
+    def __iter__(self) -> Iterator[tuple[str, Pod]]:
+        """UIDs, and the pods as they are to be."""
+        return iter(tuple(self._wanted.items()))
 
+    def defer(self, uid: str, pod: Pod) -> bool:
+        """Whether that is news."""
+        if self._wanted.get(uid) == pod:
+            return False
+        self._journal.set_value(_RESIZE + uid, encode(pod))
+        self._wanted[uid] = pod
+        return True
 
-def active(every: Iterable[PodRecord]) -> Iterator[PodRecord]:
-    """The pods that have cgroups."""
-    return (held for held in every if takes_room(held))
+    def drop(self, uid: str) -> bool:
+        """Whether one was deferred."""
+        if uid not in self._wanted:
+            return False
+        self._journal.set_value(_RESIZE + uid, None)
+        del self._wanted[uid]
+        return True
+
+    def mark(self) -> dict[str, Pod]:
+        """What is deferred now, for `back_to`."""
+        return dict(self._wanted)
+
+    def back_to(self, mark: dict[str, Pod]) -> None:
+        """Undoes in memory what has changed since then."""
+        self._wanted = mark
+
+    def refusal(self, record: PodRecord, every: Iterable[PodRecord]) -> Refusal | None:
+        """Why the pod is not as large yet as it is to be, with Kubernetes' word for the reason."""
+        after = self._wanted.get(record.uid)
+        if after is None or not record.takes_room:
+            return None
+        never = self._admission.refusal_of_resize(record, after, ())
+        if never is not None:
+            return Refusal("Infeasible", never.message)
+        refusal = self._admission.refusal_of_resize(record, after, every)
+        return Refusal("Deferred", refusal.message) if refusal is not None else None
+
+    def _kept(self, uid: str) -> Pod | None:
+        findings = Findings()
+        kept = self._journal.value(_RESIZE + uid)
+        pod = decode(Pod, kept, findings) if kept is not None else None
+        return None if findings.problems else pod

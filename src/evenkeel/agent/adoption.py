@@ -1,17 +1,69 @@
-"""After a restart: what became of the containers while no agent was there.
+"""Adoption: finds out what became of containers while no agent watched them, or no runtime answered.
 
-Whatever was asked for is known to the journal; what became of it is known to the runtime. An attempt that the runtime
-has never heard of was asked for and not begun, and is begun now; one that was running and that the runtime knows
-nothing of has ended unseen.
+The journal knows which attempts were asked for, and the runtime what became of them. An attempt that the runtime does
+not know was asked for and not begun; it is begun now. One that was running, and that the runtime does not know any
+more, has ended unseen.
 """
 
 import time
 from collections.abc import Iterator, Mapping
 
+from evenkeel.agent.event_recorder import EventRecorder
+from evenkeel.agent.pod_loop import PodLoop
+from evenkeel.agent.pod_store import PodStore
+from evenkeel.agent.step_requests import Exited, Started, StepRequests
 from evenkeel.api.pod import Pod
-from evenkeel.journal.records import PodRecord
+from evenkeel.errors import EvenkeelError
+from evenkeel.journal.records import WARNING, PodRecord
 from evenkeel.policy.lifecycle.pod_state import ContainerRecord, PodState
-from evenkeel.runtime.interface import UNKNOWN_EXIT, Attempt, Exit, Record
+from evenkeel.runtime.interface import UNKNOWN_EXIT, Attempt, Exit, Record, Runtime
+
+
+class Adoption:
+    def __init__(
+        self,
+        runtime: Runtime,
+        pod_store: PodStore,
+        event_recorder: EventRecorder,
+        steps: StepRequests,
+        pod_loop: PodLoop,
+    ) -> None:
+        self._runtime = runtime
+        self._pod_store = pod_store
+        self._event_recorder = event_recorder
+        self._steps = steps
+        self._pod_loop = pod_loop
+
+    async def adopt(self, records: Mapping[Attempt, Record]) -> None:
+        """Brings the pods' records up to date with these, the runtime's. What belongs to no pod is stopped and
+        removed."""
+        self._pod_loop.take_outcomes()  # else a start could be found twice
+        for pod in self._pod_store:
+            for record in begun(pod, records):
+                self._steps.report(Started(record))
+        self._pod_loop.take_outcomes()
+        for pod in self._pod_store:
+            for attempt, exit_ in unseen_ends(pod, records):
+                self._steps.report(Exited(attempt, exit_))
+        self._pod_loop.take_outcomes()
+        uids = {pod.uid for pod in self._pod_store}
+        for record in strays(uids, records):
+            message = (
+                f"container {record.attempt.container} of pod {record.attempt.uid} runs, and nobody wants it"
+            )
+            self._event_recorder.record(WARNING, "Stray", f"{message}: it is stopped")
+            try:
+                await self._runtime.stop(record.attempt, 0)
+            except EvenkeelError as error:
+                self._event_recorder.record(WARNING, "FailedKill", str(error))
+        for uid in await self._runtime.pods() - uids:
+            try:
+                await self._runtime.remove(uid)
+                await self._runtime.remove_logs(uid)
+            except EvenkeelError as error:  # the next time that the runtime is asked what it has
+                self._event_recorder.record(
+                    WARNING, "Leftover", f"pod {uid} is gone, and something of it is left: {error}"
+                )
 
 
 def unseen_ends(held: PodRecord, records: Mapping[Attempt, Record]) -> Iterator[tuple[Attempt, Exit]]:

@@ -1,48 +1,43 @@
-"""The agent: pods from files and from its socket, kept running on this machine.
+"""The agent as it runs: it opens and closes its parts, runs their loops, and answers those who ask (`Front`).
 
-It is put together here; what it does is in `sync` (the loop), `kernel_events`, `probing` and the rooms below.
+`agent.bootstrap` constructs the parts and says how they hang together.
 """
 
 import asyncio
 import logging
-import os
-import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import NamedTuple
 
-from evenkeel.agent import adoption
 from evenkeel.agent.admission import FILE
+from evenkeel.agent.adoption import Adoption, life_from
 from evenkeel.agent.desired_pods import DesiredPods
 from evenkeel.agent.event_recorder import EventRecorder
-from evenkeel.agent.front import ADDED, Applied, ContainerUsage, NodeUsage, PodChange
+from evenkeel.agent.front import Applied, ContainerUsage, NodeUsage
 from evenkeel.agent.node.kernel_events import KernelEvents
 from evenkeel.agent.node.node_cgroups import NodeCgroups
-from evenkeel.agent.node.oom_kills import OomKills
-from evenkeel.agent.observe import history_file
+from evenkeel.agent.node.own_cgroup import OwnCgroup
 from evenkeel.agent.observe.history import Advice, History
-from evenkeel.agent.observe.node_snapshot import NodeSnapshot, NodeSnapshots, node_object
+from evenkeel.agent.observe.node_snapshot import NodeSnapshot, NodeSnapshots
 from evenkeel.agent.observe.story import Story, story_of
 from evenkeel.agent.observe.sweep import Sweeper
-from evenkeel.agent.parts import Parts
+from evenkeel.agent.pod_cgroups import PodCgroups
 from evenkeel.agent.pod_loop import PodLoop
-from evenkeel.agent.pod_store import PodStore
+from evenkeel.agent.pod_store import ADDED, PodChange, PodStore
 from evenkeel.agent.probes.prober import Prober
 from evenkeel.agent.sources.pod_files import PodFiles
+from evenkeel.agent.step_requests import Exited, StepRequests
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.api.node import Node
-from evenkeel.api.pod import Pod, PodStatus
-from evenkeel.cgroup.driver import Driver
-from evenkeel.cgroup.tree import Kind, Tree, Version
+from evenkeel.api.pod import Pod
+from evenkeel.cgroup.tree import Kind, Version
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.capacity import parse_meminfo
 from evenkeel.host.files import read_text
 from evenkeel.host.memory_figures import node_memory
-from evenkeel.host.node_figures import boot_id, machine_oom_kills
-from evenkeel.journal.records import NORMAL, WARNING, Event, PodRecord
+from evenkeel.host.node_figures import boot_id
+from evenkeel.journal.records import NORMAL, WARNING, Event
 from evenkeel.journal.store import Journal, JournalError
-from evenkeel.policy.admission import Refusal
-from evenkeel.policy.lifecycle.actions import actions
-from evenkeel.policy.lifecycle.pod_state import settings_of
-from evenkeel.policy.lifecycle.pod_status import NO_WAITING, pod_status, timestamp, with_pending_resize
+from evenkeel.policy.lifecycle.pod_state import PodState
 from evenkeel.policy.node_view import NodeView
 from evenkeel.pressure.cpu_pressure import CpuPressure
 from evenkeel.pressure.disk.disk_pressure import DiskPressure
@@ -52,220 +47,177 @@ from evenkeel.pressure.intents import Intents
 from evenkeel.pressure.live_snapshot import live_given, live_snapshot
 from evenkeel.pressure.memory.memory_pressure import MemoryPressure
 from evenkeel.pressure.memory_stalls import MemoryStalls
-from evenkeel.runtime.interface import Attempt, Exited, Readiness, Record, Runtime
+from evenkeel.runtime import interface
+from evenkeel.runtime.interface import Attempt, Readiness, Record, Runtime
 
 log = logging.getLogger(__name__)
 
 _HEAL_SECONDS = 10.0
 _CHECKPOINT_SECONDS = 60.0
 _FILES_RETRY_SECONDS = 5.0  # after the journal could not take what they want
-_BOOT = "boot"  # which start of the machine the journal is of
+_BOOT = "boot"  # a value in the journal: which start of the machine it is of
+
+
+class Watches(NamedTuple):
+    """The watches over pressure, and what they share."""
+
+    intents: Intents
+    conditions: NodeConditions
+    memory: MemoryPressure
+    disk: DiskPressure
+    cpu: CpuPressure
+    stalls: MemoryStalls
+    backoff: EvictionBackoff
 
 
 class Agent:
-    """Everything between `open` and `close`; nothing of it is safe for a second thread."""
+    """Runs between `open` and `close`. Nothing of it is safe for a second thread."""
 
     def __init__(
         self,
-        node: NodeView,
+        *,
+        view: NodeView,
         runtime: Runtime,
         journal: Journal,
-        make_driver: Callable[[], Driver],
-        files: PodFiles | None = None,
-        clock: Callable[[], float] = time.time,
-        machine_oom_kills: Callable[[], int | None] = machine_oom_kills,
+        clock: Callable[[], float],
+        steps: StepRequests,
+        event_recorder: EventRecorder,
+        pod_store: PodStore,
+        desired_pods: DesiredPods,
+        files: PodFiles | None,
+        cgroups: NodeCgroups,
+        pod_cgroups: PodCgroups,
+        pod_loop: PodLoop,
+        adoption: Adoption,
+        kernel_events: KernelEvents,
+        prober: Prober,
+        watches: Watches,
+        sweeper: Sweeper,
+        history: History,
+        snapshots: NodeSnapshots,
+        own_cgroup: OwnCgroup | None,
     ) -> None:
-        self._view = node
+        self.steps = steps
+        self.cgroups = cgroups
+        self.pod_loop = pod_loop
+        self.watches = watches
+        self._view = view
         self._runtime = runtime
         self._journal = journal
-        self._files = files
         self._clock = clock
-        settings = settings_of(node.config)
-        self._settings = settings
-        self._event_recorder = EventRecorder(journal, clock)
-        # Known after the first step; until then nobody has asked for one.
-        self._pending_resize: Callable[[PodRecord], Refusal | None] = lambda _: None
-        self._pod_store = PodStore(journal, self._with_status)
-        self._cgroups = NodeCgroups(node, make_driver, self._tree_changed)
-        oom_kills = OomKills(self._cgroups, machine_oom_kills)
-        self._pod_loop = PodLoop(
-            node,
-            settings,
-            runtime,
-            journal,
-            self._pod_store,
-            self._cgroups,
-            oom_kills,
-            self._event_recorder,
-            self._clock,
-        )
-        self._intents = Intents(os.path.dirname(journal.path))
-        parts = Parts(
-            node,
-            runtime,
-            make_driver,
-            journal,
-            self._intents,
-            self._pod_store,
-            self._cgroups,
-            oom_kills,
-            self._event_recorder,
-            self._pod_loop,
-            clock,
-        )
-        self._desired_pods = DesiredPods(parts)
-        self._pending_resize = self._desired_pods.pending_resize
-        self._kernel = KernelEvents(parts)
-        self._probing = Prober(parts)
-        self._returning = EvictionBackoff(parts)
-        self._pod_loop.on_evicted = self._returning.look_again
-        self._conditions = NodeConditions(self._pod_loop, self._event_recorder)
-        self._conditions.on_change = self._returning.look_again
-        self._pressure = MemoryPressure(parts, self._conditions)
-        self._node_pressure = DiskPressure(parts, self._conditions)
-        self._cpu_pressure = CpuPressure(parts, self._conditions)
-        self._stalls = MemoryStalls(parts)
-        self._sweeper = Sweeper(node, make_driver, lambda: self._cgroups.tree, runtime, clock, runtime.daemon)
-        self._history = History(node, clock(), os.path.join(os.path.dirname(journal.path), history_file.NAME))
-        self._pictures = NodeSnapshots(parts, self._sweeper, self._node_pressure, self.node, self.pods)
-        self._pod_loop.on_emptied = self._pressure.emptied
-        self._pod_loop.on_cleaned = self._cleaned
+        self._event_recorder = event_recorder
+        self._pod_store = pod_store
+        self._desired_pods = desired_pods
+        self._files = files
+        self._pod_cgroups = pod_cgroups
+        self._adoption = adoption
+        self._kernel_events = kernel_events
+        self._prober = prober
+        self._sweeper = sweeper
+        self._history = history
+        self._snapshots = snapshots
+        self._own_cgroup = own_cgroup
         self._tasks: list[asyncio.Task[None]] = []
-        self._storytelling = asyncio.Lock()
-        self.before_removal: Callable[[], None] = lambda: None  # of the cgroups, when the pods have ended
+        self._story_lock = asyncio.Lock()
 
     # From start to end
 
     async def open(self) -> None:
-        """Takes over what runs, reads the files once, makes the cgroups; then works until `close`."""
+        """Adopts what runs, reads the files once, and makes the cgroups; then works until `close`."""
         await self._runtime.open()
         records = await self._runtime.containers()
         if self._files is not None:
-            self._desired_pods.files_are(await self._files.scan(), self._life_of(records))
-        self._pressure.take_up()
+            self._desired_pods.files_are(await self._files.scan(), _states_shown_by(records))
+        self.watches.memory.take_up()
         self._history.take_up()
-        await self._adopt(records)
+        await self._adoption.adopt(records)
         self._notice_reboot()
-        self._stalls.take_up()
-        self._cpu_pressure.take_up()
-        self._pod_loop.first_pass()
-        self._pressure.open()
-        self._node_pressure.open()
+        self.watches.stalls.take_up()
+        self.watches.cpu.take_up()
+        self.pod_loop.first_pass()
+        self.watches.memory.open()
+        self.watches.disk.open()
         loops = [
-            self._pod_loop.run(),
-            self._kernel.run(),
+            self.pod_loop.run(),
+            self._kernel_events.run(),
             self._listen(),
             self._heal(),
             self._checkpoint(),
-            self._returning.run(),
+            self.watches.backoff.run(),
             self._history.run(self._sweeper),
         ]
-        if self._cgroups.driver.version == Version.V2:
-            loops.append(self._stalls.run())
-        if self._cpu_pressure.is_on:
-            loops.append(self._cpu_pressure.run())
+        if self.cgroups.driver.version == Version.V2:
+            loops.append(self.watches.stalls.run())
+        if self.watches.cpu.is_on:
+            loops.append(self.watches.cpu.run())
         if self._files is not None:
             loops.append(self._read_files(self._files))
         self._tasks = [asyncio.create_task(loop) for loop in loops]
 
     async def close(self, *, stop_pods: bool = False) -> None:
         """Lets the pods run on, or stops them first."""
-        self._pressure.close()
-        await self._pictures.close()
+        self.watches.memory.close()
+        await self._snapshots.close()
         await self._sweeper.close()
-        await self._node_pressure.close()
+        await self.watches.disk.close()
         if stop_pods:
             await self._stop_pods()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._history.save()
-        await self._probing.close()
-        await self._pod_loop.abandon()
+        await self._prober.close()
+        await self.pod_loop.abandon()
         if self._files is not None:
             self._files.close()
         self._pod_store.changes.close()
         self._event_recorder.feed.close()
         await self._runtime.close()
-        self._cgroups.close()
-        self._intents.close()
+        self.cgroups.close()
+        self.watches.intents.close()
 
     async def failed(self) -> BaseException | None:
-        """Returns when one of the loops has ended, which none should, with what ended it."""
+        """Returns when one of the loops has ended, which none should, with the error that ended it."""
         done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
         return next((task.exception() for task in done if not task.cancelled()), None)
 
     async def _stop_pods(self) -> None:
-        self._pod_loop.stop_all()
-        while not self._pod_loop.is_at_rest():
-            await self._pod_loop.stepped()
-        self._pod_loop.begin_anew()
+        self.pod_loop.stop_all()
+        while not self.pod_loop.is_at_rest():
+            await self.pod_loop.stepped()
+        self.pod_loop.begin_anew()
         for uid in await self._runtime.pods():
             try:
                 await self._runtime.remove(uid)  # volumes in memory are mounts
             except EvenkeelError as error:
                 log.error("something of pod %s is left: %s", uid, error)  # noqa: TRY400 a sentence says it all
-        self.before_removal()
-        self._pod_loop.remove_cgroups()
-
-    async def _adopt(self, records: Mapping[Attempt, Record]) -> None:
-        for held in self._pod_store:
-            for record in adoption.begun(held, records):
-                self._pod_loop.started(record)
-        for held in self._pod_store:
-            for attempt, exit_ in adoption.unseen_ends(held, records):
-                self._pod_loop.exited(attempt, exit_)
-        uids = {held.pod.metadata.uid for held in self._pod_store}
-        for record in adoption.strays(uids, records):
-            message = (
-                f"container {record.attempt.container} of pod {record.attempt.uid} runs, and nobody wants it"
-            )
-            self._event_recorder.record(WARNING, "Stray", f"{message}: it is stopped")
-            try:
-                await self._runtime.stop(record.attempt, 0)
-            except EvenkeelError as error:
-                self._event_recorder.record(WARNING, "FailedKill", str(error))
-        for uid in await self._runtime.pods() - uids:
-            try:
-                await self._runtime.remove(uid)
-                await self._runtime.remove_logs(uid)
-            except EvenkeelError as error:  # the next time that the runtime is asked what it has
-                self._event_recorder.record(
-                    WARNING, "Leftover", f"pod {uid} is gone, and something of it is left: {error}"
-                )
+        if self._own_cgroup is not None and (note := self._own_cgroup.leave()):
+            log.warning("%s", note)
+        self._pod_cgroups.remove_all()
 
     def _notice_reboot(self) -> None:
-        """The machine was started anew since the last agent: nothing runs, and nothing is left in memory."""
+        """If the machine was started anew since the last agent, nothing runs, and nothing is left in memory."""
         before, now = self._journal.value(_BOOT), boot_id()
         if before is not None and before != now:
-            self._pod_loop.begin_anew()
+            self.pod_loop.begin_anew()
         if before != now:
             self._journal.set_value(_BOOT, now)
-
-    def _life_of(self, records: Mapping[Attempt, Record]) -> Callable[[Pod], PodRecord | None]:
-        """For pods that run and that the journal does not have."""
-
-        def held(pod: Pod) -> PodRecord | None:
-            life = adoption.life_from(pod, records)
-            return None if life is None else PodRecord(pod, "", 0, is_admitted=True, life=life)
-
-        return held
 
     # The loops
 
     async def _listen(self) -> None:
         async for event in self._runtime.events():
-            if isinstance(event, Exited):
-                self._pod_loop.exited(event.attempt, event.exit)
+            if isinstance(event, interface.Exited):
+                self.steps.report(Exited(event.attempt, event.exit))
             else:
                 type_, reason = (NORMAL, "RuntimeBack") if event.is_back else (WARNING, "RuntimeLost")
                 self._event_recorder.record(type_, reason, event.why)
-                await self._adopt(await self._runtime.containers())
+                await self._adoption.adopt(await self._runtime.containers())
 
     async def _heal(self) -> None:
         while True:
             await asyncio.sleep(_HEAL_SECONDS)
-            self._pod_loop.heal()
+            self.cgroups.heal()
 
     async def _checkpoint(self) -> None:
         """The journal's log of writes would grow without it; waiting for the disk is a thread's business."""
@@ -291,16 +243,6 @@ class Agent:
                     log.error("%s", error)  # noqa: TRY400 a sentence says it all
                     await asyncio.sleep(_FILES_RETRY_SECONDS)
 
-    def _tree_changed(self, tree: Tree) -> None:
-        self._kernel.follow(tree)
-        self._pressure.follow(tree)
-        self._node_pressure.follow(tree)
-        self._stalls.follow(tree)
-
-    def _cleaned(self, uid: str) -> None:
-        self._pressure.emptied(uid)
-        self._node_pressure.cleaned(uid)
-
     # Front: what others ask
 
     @property
@@ -312,7 +254,7 @@ class Agent:
         return self._runtime.readiness
 
     def node(self) -> Node:
-        return node_object(self._view, self._pod_loop.pressures, self._runtime.readiness)
+        return self._snapshots.node()
 
     def pods(self) -> tuple[Pod, ...]:
         return self._pod_store.shown()
@@ -324,16 +266,16 @@ class Agent:
         return self._desired_pods.apply(pods, source)
 
     async def delete(self, key: str, grace_seconds: float | None = None) -> bool:
-        held = self._pod_store.by_key(key)
-        if held is None:
+        record = self._pod_store.by_key(key)
+        if record is None:
             return False
-        if held.source.startswith(FILE):
-            path = held.source.removeprefix(FILE)
+        if record.source.startswith(FILE):
+            path = record.source.removeprefix(FILE)
             raise EvenkeelError(
                 f"pod {key} stands in {path}",
                 hint="take it out of that file, or remove the file: it ends then",
             )
-        self._desired_pods.delete(held, grace_seconds)
+        self._desired_pods.delete(record, grace_seconds)
         return True
 
     def happenings(self, pod: str = "", most: int = 1000) -> tuple[Event, ...]:
@@ -351,16 +293,16 @@ class Agent:
         if any(task.done() for task in self._tasks):
             return "the agent is ending"
         runtime = self._runtime.readiness
-        return self._pod_loop.journal_fails or ("" if runtime.is_ready else runtime.message)
+        return self.pod_loop.journal_fails or ("" if runtime.is_ready else runtime.message)
 
     def usage(self) -> NodeUsage:
-        tree = self._cgroups.tree
+        tree = self.cgroups.tree
         found = []
         root = None
         for cgroup in tree.cgroups if tree is not None else ():
             if cgroup.kind not in (Kind.ROOT, Kind.POD, Kind.CONTAINER):
                 continue
-            statistics = self._cgroups.statistics(cgroup)
+            statistics = self.cgroups.statistics(cgroup)
             if cgroup.kind == Kind.ROOT:
                 root = statistics
             elif statistics is not None:
@@ -375,10 +317,10 @@ class Agent:
         )
 
     async def picture(self) -> NodeSnapshot:
-        return await self._pictures.picture()
+        return await self._snapshots.picture()
 
     def advice(self) -> Advice:
-        tree = self._cgroups.tree
+        tree = self.cgroups.tree
         paths = [
             (one.pod, one.container, one.path)
             for one in (tree.cgroups if tree is not None else ())
@@ -388,7 +330,7 @@ class Agent:
 
     async def story(self, key: str) -> Story | None:
         """Read in a thread with a connection of its own, and one at a time: a long story holds up nobody."""
-        async with self._storytelling:
+        async with self._story_lock:
             return await asyncio.to_thread(self._read_story, key)
 
     def _read_story(self, key: str) -> Story | None:
@@ -396,21 +338,13 @@ class Agent:
             return story_of(journal, key)
 
     async def snapshot(self) -> Mapping[str, object]:
-        measured = await self._node_pressure.measured()
-        driver = self._cgroups.driver
+        measured = await self.watches.disk.measured()
+        driver = self.cgroups.driver
         return live_given(
-            self._view, live_snapshot(self._view, self._cgroups.tree, self._pod_store, driver, measured)
+            self._view, live_snapshot(self._view, self.cgroups.tree, self._pod_store, driver, measured)
         )
 
-    def _with_status(self, held: PodRecord, before: Pod | None) -> Pod:
-        """The pod with its status; conditions that are as they were in `before` keep their time."""
-        todo = actions(held.pod, held.life, self._clock(), self._settings) if held.is_admitted else None
-        told = held.pod._replace(status=before.status if before is not None else PodStatus())
-        if held.life.deleted_at is not None:
-            deleted = timestamp(held.life.deleted_at)
-            told = told._replace(metadata=told.metadata._replace(deletion_timestamp=deleted))
-        waiting = todo.waiting if todo is not None else NO_WAITING
-        runtime = "" if self._view.config.container_runtime_endpoint else "process"
-        status = pod_status(told, held.life, self._view.profile, waiting, runtime)
-        status = with_pending_resize(status, self._pending_resize(held), self._clock())
-        return told._replace(status=status)
+
+def _states_shown_by(records: Mapping[Attempt, Record]) -> Callable[[Pod], PodState | None]:
+    """For pods of which containers run and which the journal does not have."""
+    return lambda pod: life_from(pod, records)

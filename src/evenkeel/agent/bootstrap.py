@@ -1,106 +1,68 @@
-"""An agent with everything it stands on: lock, journal, node, runtime, files. `up`, the demonstrations and the tests
-start it here."""
+"""Constructs the agent: `assemble` makes its parts, `start` also what it stands on (lock, journal, runtime, files).
 
-import fcntl
+`evenkeel up`, the demonstrations and the tests start an agent here.
+"""
+
+import asyncio
 import gc
 import logging
 import os
+import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import partial
 
-from evenkeel.agent.admission import FILE
-from evenkeel.agent.agent import Agent
+from evenkeel.agent.admission import FILE, Admission, DeferredResizes
+from evenkeel.agent.adoption import Adoption
+from evenkeel.agent.agent import Agent, Watches
+from evenkeel.agent.desired_pods import DesiredPods
+from evenkeel.agent.event_recorder import EventRecorder
 from evenkeel.agent.node.daemons import OTHERS, own_path
-from evenkeel.agent.node.node_cgroups import FOUND_BEFORE
+from evenkeel.agent.node.kernel_events import KernelEvents
+from evenkeel.agent.node.node_cgroups import NodeCgroups
 from evenkeel.agent.node.node_setup import prepare_node, protect_daemons_of, restore_node
+from evenkeel.agent.node.oom_kills import OomKills
 from evenkeel.agent.node.own_cgroup import OwnCgroup, enter
-from evenkeel.agent.pod_loop import CGROUPS_MADE
+from evenkeel.agent.node.state_directory import StateLock, made_state_directory
+from evenkeel.agent.observe import history_file
+from evenkeel.agent.observe.history import History
+from evenkeel.agent.observe.node_snapshot import NodeSnapshots
+from evenkeel.agent.observe.sweep import Sweeper
+from evenkeel.agent.pod_cgroups import CGROUPS_MADE, FOUND_BEFORE, PodCgroups
+from evenkeel.agent.pod_loop import PodLoop
+from evenkeel.agent.pod_store import PodStatuses, PodStore
+from evenkeel.agent.pod_updates import Evictions, PodUpdates
+from evenkeel.agent.pod_worker import PodWorker
+from evenkeel.agent.probes.prober import Prober
 from evenkeel.agent.sources.pod_files import PodFiles
+from evenkeel.agent.step_requests import StepRequests
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.driver import CgroupError, Driver
 from evenkeel.cgroup.drivers.detect import detect, driver_for
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.capacity import on_this_machine
+from evenkeel.host.node_figures import machine_oom_kills
 from evenkeel.journal.store import Journal
+from evenkeel.policy.lifecycle.pod_state import settings_of
 from evenkeel.policy.node_view import NodeView
+from evenkeel.pressure.cpu_pressure import CpuPressure
+from evenkeel.pressure.disk import disk_pressure
+from evenkeel.pressure.disk.disk_pressure import DiskPressure
+from evenkeel.pressure.eviction_backoff import EvictionBackoff
+from evenkeel.pressure.eviction_recorder import EvictionRecorder, NodeConditions
+from evenkeel.pressure.guard_client import GuardClient
+from evenkeel.pressure.intents import Intents
+from evenkeel.pressure.memory import memory_pressure
+from evenkeel.pressure.memory.memory_pressure import MemoryPressure
+from evenkeel.pressure.memory.memory_reports import MemoryReports
+from evenkeel.pressure.memory.throttle import Throttle
+from evenkeel.pressure.memory_stalls import MemoryStalls
+from evenkeel.pressure.watch_thread import LoopCalls
 from evenkeel.runtime.interface import Runtime
 from evenkeel.runtime.paths import StatePaths
 from evenkeel.runtime.process.process_runtime import ProcessRuntime
 from evenkeel.runtime.procfs import start_ticks
-
-NAME = "lock"
-
-
-class StateLock:
-    def __init__(self, descriptor: int) -> None:
-        """Use `acquire`."""
-        self._descriptor = descriptor
-
-    @classmethod
-    def acquire(cls, directory: str) -> "StateLock":
-        """Locks `directory`/lock; an EvenkeelError that names the holder if another has it."""
-        path = os.path.join(directory, NAME)
-        while True:
-            try:
-                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            except OSError as error:
-                raise EvenkeelError(
-                    f"cannot lock the state directory {directory}: {(error.strerror or str(error)).lower()}",
-                    hint="give one that is yours with --state-dir",
-                ) from None
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if _is_still_there(path, descriptor):
-                    _sign(descriptor)
-                    return cls(descriptor)
-            except BlockingIOError:
-                holder = _holder(descriptor)
-                os.close(descriptor)
-                raise EvenkeelError(
-                    f"another agent{holder} runs with the state directory {directory}",
-                    hint="stop it first, or give another --state-dir",
-                ) from None
-            except OSError as error:
-                os.close(descriptor)
-                raise EvenkeelError(
-                    f"cannot lock {path}: {(error.strerror or str(error)).lower()}",
-                    hint="give a state directory on a local file system with --state-dir",
-                ) from None
-            os.close(descriptor)  # somebody removed the file in the meantime: the next one is the lock
-
-    def release(self) -> None:
-        """The file stays: removing it could take the lock from under another."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-
-def _is_still_there(path: str, descriptor: int) -> bool:
-    ours = os.fstat(descriptor)
-    try:
-        there = os.stat(path, follow_symlinks=False)
-    except OSError:
-        return False
-    return (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino)
-
-
-def _sign(descriptor: int) -> None:
-    """The holder's pid, for those who are refused; a full disk takes nothing from the lock."""
-    try:
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-    except OSError:
-        pass
-
-
-def _holder(descriptor: int) -> str:
-    try:
-        text = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
-    except OSError:
-        return ""
-    return f" (pid {text})" if text.isdigit() else ""
-
 
 log = logging.getLogger(__name__)
 
@@ -134,7 +96,7 @@ async def start(
     process goes into a cgroup of its own beside that of the pods."""
     gc.enable()  # commands do without, since they end soon
     node = on_this_machine(node)
-    state = StatePaths(_made(state_directory))
+    state = StatePaths(made_state_directory(state_directory))
     lock = StateLock.acquire(state.root)
     own: OwnCgroup | None = None
     try:
@@ -155,8 +117,8 @@ async def start(
                     log.warning("%s", note)
                 own = _entered(node.config, driver, journal) if own_cgroup else None
             runtime = _runtime(node, state.root, make_driver, journal)
-            agent = Agent(node, runtime, journal, make_driver, _files(node, paths, journal))
-            agent.before_removal = lambda: _leave(own)
+            files = _files(node, paths, journal)
+            agent = assemble(node, runtime, journal, make_driver, files, own)
             await agent.open()
         except BaseException:
             journal.close()
@@ -167,6 +129,119 @@ async def start(
         lock.release()
         raise
     return RunningAgent(agent, journal, lock)
+
+
+def assemble(
+    node: NodeView,
+    runtime: Runtime,
+    journal: Journal,
+    make_driver: Callable[[], Driver],
+    files: PodFiles | None = None,
+    own_cgroup: OwnCgroup | None = None,
+    clock: Callable[[], float] = time.time,
+    machine_oom_kills: Callable[[], int | None] = machine_oom_kills,
+) -> Agent:
+    """Constructs the whole agent. Each part is constructed once, with all it needs, after the parts that it needs. Call
+    it in the event loop in which the agent is to run.
+
+    Three things come first and are passed to many, so that no two parts need each other: `steps`, where every part asks
+    for a step of the pod loop; `calls`, by which other threads call into the loop; and `evicted_or_relieved`, which
+    wakes the back-off of evictions.
+    """
+    settings = settings_of(node.config)
+    records = journal.pods()
+    uids = [record.uid for record in records]
+    steps = StepRequests(uids)
+    calls = LoopCalls(asyncio.get_running_loop())
+    evicted_or_relieved = asyncio.Event()
+
+    # What is known, and the tree of cgroups
+    events = EventRecorder(journal, clock)
+    admission = Admission(node)
+    resizes = DeferredResizes(journal, admission, uids)
+    pods = PodStore(journal, records, PodStatuses(node, settings, resizes, clock))
+    cgroups = NodeCgroups(node, make_driver, events)
+    oom_kills = OomKills(cgroups, machine_oom_kills)
+
+    # What is done to pods
+    worker = PodWorker(runtime, steps)
+    evictions = Evictions(pods, worker, steps, evicted_or_relieved)
+    desired_pods = DesiredPods(node.profile, journal, pods, admission, resizes, worker, events, steps, clock)
+
+    # The watches over pressure
+    intents = Intents(os.path.dirname(journal.path))
+    conditions = NodeConditions(events, steps, evicted_or_relieved)
+    memory_recorder, disk_recorder = (
+        EvictionRecorder(source, journal, intents, pods, evictions, conditions, events, steps)
+        for source in (memory_pressure.SOURCE, disk_pressure.SOURCE)
+    )
+    guard = GuardClient(partial(calls.call, memory_recorder.noted))
+    throttle = Throttle(guard, journal, cgroups, pods, events, steps)
+    reports = MemoryReports(calls, pods, events, steps, memory_recorder, throttle)
+    memory = MemoryPressure(
+        node, make_driver, intents, pods, memory_recorder, guard, throttle, reports, clock
+    )
+    disk = DiskPressure(node, runtime, make_driver, intents, pods, disk_recorder, calls, clock)
+    cpu = CpuPressure(node, journal, cgroups, pods, evictions, conditions, events, steps, clock)
+    stalls = MemoryStalls(node, journal, cgroups, pods, events, steps, clock)
+    backoff = EvictionBackoff(evicted_or_relieved, journal, pods, evictions, conditions, events, steps, clock)
+
+    # What else hears of pods
+    kernel_events = KernelEvents(journal, cgroups, oom_kills, pods, events, steps)
+    prober = Prober(runtime.execute, pods, events, steps, clock)
+
+    # The loop, and those who hear of each change, in this order. An exit is told to `memory` before the record has it.
+    # On v1, `kernel_events` has to listen in a new cgroup before anything else is done for the tree. `desired_pods` is
+    # last: it may put another pod in the place of one that is gone, when nobody has anything of that one any more.
+    observers = (kernel_events, memory, disk, stalls, prober, desired_pods)
+    pod_cgroups = PodCgroups(node, journal, cgroups, pods, events, worker, steps, observers)
+    updates = PodUpdates(settings, pods, oom_kills, events, steps, observers, clock)
+    pod_loop = PodLoop(
+        node,
+        settings,
+        runtime,
+        admission,
+        conditions,
+        pods,
+        cgroups,
+        oom_kills,
+        pod_cgroups,
+        events,
+        worker,
+        updates,
+        steps,
+        observers,
+        clock,
+    )
+    adoption = Adoption(runtime, pods, events, steps, pod_loop)
+
+    # What is shown
+    sweeper = Sweeper(node, make_driver, lambda: cgroups.tree, runtime, clock, runtime.daemon)
+    history = History(node, clock(), os.path.join(os.path.dirname(journal.path), history_file.NAME))
+    snapshots = NodeSnapshots(node, runtime, journal, conditions, pods, sweeper, disk, events.counts, clock())
+
+    return Agent(
+        view=node,
+        runtime=runtime,
+        journal=journal,
+        clock=clock,
+        steps=steps,
+        event_recorder=events,
+        pod_store=pods,
+        desired_pods=desired_pods,
+        files=files,
+        cgroups=cgroups,
+        pod_cgroups=pod_cgroups,
+        pod_loop=pod_loop,
+        adoption=adoption,
+        kernel_events=kernel_events,
+        prober=prober,
+        watches=Watches(intents, conditions, memory, disk, cpu, stalls, backoff),
+        sweeper=sweeper,
+        history=history,
+        snapshots=snapshots,
+        own_cgroup=own_cgroup,
+    )
 
 
 def _runtime(
@@ -214,32 +289,6 @@ def _entered(config: KubeletConfiguration, driver: Driver, journal: Journal) -> 
         before = journal.value(CGROUPS_MADE)
         journal.set_value(CGROUPS_MADE, sorted({*(before if isinstance(before, list) else ()), *own.made}))
     return own
-
-
-def _leave(own: OwnCgroup | None) -> None:
-    note = own.leave() if own is not None else ""
-    if note:
-        log.warning("%s", note)
-
-
-def _made(directory: str) -> str:
-    """The state directory, for nobody but its owner: whoever can write here decides what runs as root."""
-    path = os.path.abspath(directory)
-    try:
-        os.makedirs(path, mode=0o700, exist_ok=True)
-        seen = os.stat(path)
-        if seen.st_uid != os.geteuid():
-            raise EvenkeelError(
-                f"--state-dir {path} belongs to user {seen.st_uid}, and the agent runs as user {os.geteuid()}",
-                hint=f"chown {os.geteuid()} {path}, or name another directory",
-            )
-        if seen.st_mode & 0o077:
-            os.chmod(path, 0o700)
-    except OSError as error:
-        raise EvenkeelError(
-            f"--state-dir {path} cannot be made: {(error.strerror or str(error)).lower()}"
-        ) from None
-    return path
 
 
 def _files(node: NodeView, paths: Sequence[str], journal: Journal) -> PodFiles:

@@ -8,49 +8,62 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from evenkeel.agent.admission import FILE, is_running, takes_room
+from evenkeel.agent.admission import FILE, Admission, DeferredResizes
+from evenkeel.agent.event_recorder import EventRecorder
 from evenkeel.agent.front import Applied
-from evenkeel.agent.parts import Parts
+from evenkeel.agent.pod_store import PodStore
+from evenkeel.agent.pod_worker import PodWorker
 from evenkeel.agent.sources.pod_files import FileSet
+from evenkeel.agent.step_requests import StepRequests
+from evenkeel.api.config import Profile
 from evenkeel.api.decode import Findings, decode
 from evenkeel.api.encode import encode
 from evenkeel.api.pod import Pod, PodStatus
 from evenkeel.errors import EvenkeelError
-from evenkeel.journal.faults import JournalError
 from evenkeel.journal.records import NORMAL, WARNING, PodRecord
-from evenkeel.policy.admission import Refusal
+from evenkeel.journal.store import Journal, JournalError
 from evenkeel.policy.lifecycle import changes
 from evenkeel.policy.lifecycle.actions import Stop
 from evenkeel.policy.lifecycle.pod_state import AS_RESTART, PodState
 from evenkeel.policy.lifecycle.resize import Change, resize
 from evenkeel.policy.lifecycle.restarts import grace_seconds
+from evenkeel.pressure.protocol import PodObserver
 
 log = logging.getLogger(__name__)
 
 CREATED, CONFIGURED, UNCHANGED = "created", "configured", "unchanged"
 _MOST_OVER = 500
-_RESIZE = "resize:"  # in the journal, with the UID of the pod that is to be so when there is room
 _SUCCESSOR = "successor:"  # in the journal, with the UID of the pod whose place it takes
 
 
-class DesiredPods:
-    def __init__(self, parts: Parts) -> None:
-        self._profile = parts.node.profile
-        self._journal = parts.journal
-        self._pod_store = pod_store = parts.pod_store
-        self._pod_loop = parts.pod_loop
-        self._event_recorder = parts.event_recorder
-        self._clock = parts.clock
-        self._problems: set[str] = set()  # of files, told once
+class DesiredPods(PodObserver):
+    def __init__(
+        self,
+        profile: Profile,
+        journal: Journal,
+        pod_store: PodStore,
+        admission: Admission,
+        resizes: DeferredResizes,
+        worker: PodWorker,
+        event_recorder: EventRecorder,
+        steps: StepRequests,
+        clock: Callable[[], float],
+    ) -> None:
+        self._profile = profile
+        self._journal = journal
+        self._pod_store = pod_store
+        self._admission = admission
+        self._resizes = resizes
+        self._worker = worker
+        self._event_recorder = event_recorder
+        self._steps = steps
+        self._clock = clock
+        self._problems: set[str] = set()  # of files, recorded once
         self._in_files: dict[str, tuple[Pod, str]] = {}  # by namespace/name
-        parts.pod_loop.on_gone = self._succeed
-        parts.pod_loop.on_room = self._try_deferred
-        kept = ((held.pod.metadata.uid, self._kept(_RESIZE + held.pod.metadata.uid)) for held in pod_store)
-        self._deferred = {uid: pod for uid, pod in kept if pod is not None}  # larger, when there is room
 
     # Files
 
-    def files_are(self, found: FileSet, lost: Callable[[Pod], PodRecord | None] | None = None) -> None:
+    def files_are(self, found: FileSet, lost: Callable[[Pod], PodState | None] | None = None) -> None:
         """What the files hold now. `lost` finds the life of a pod that runs though the journal does not have it."""
         self._tell_problems(found)
         self._in_files = {pod.key: (pod, FILE + file.path) for file in found.files for pod in file.pods}
@@ -72,9 +85,9 @@ class DesiredPods:
         for held in self._pod_store:
             if held.source.startswith(FILE) and held.pod.key not in self._in_files:
                 self.delete(held, None)
-        self._pod_loop.room_appeared()
+        self._steps.room_appeared()
 
-    def _take(self, pod: Pod, source: str, lost: Callable[[Pod], PodRecord | None] | None) -> None:
+    def _take(self, pod: Pod, source: str, lost: Callable[[Pod], PodState | None] | None) -> None:
         other = self._pod_store.get(pod.metadata.uid)
         if other is not None:
             self._complain(f"{source}: pod {pod.key} has the uid of {other.pod.key}")
@@ -82,8 +95,8 @@ class DesiredPods:
         held = self._pod_store.add(pod, source, self._clock())
         found = lost(pod) if lost is not None else None
         if found is not None:
-            self._pod_store.put(held._replace(is_admitted=True, life=found.life))
-        self._pod_loop.want_step(pod.metadata.uid)
+            self._pod_store.put(held._replace(is_admitted=True, life=found))
+        self._steps.want_step(pod.metadata.uid)
 
     def _tell_problems(self, found: FileSet) -> None:
         problems = {problem for file in found.files for problem in (*file.problems, *file.warnings)}
@@ -116,7 +129,7 @@ class DesiredPods:
                 )
         applied = []
         for pod in pods:
-            self._pod_loop.want_step(pod.metadata.uid)
+            self._steps.want_step(pod.metadata.uid)
         with self._all_or_nothing():  # what was answered is not lost, and what was refused is not held
             for pod in pods:
                 held = self._pod_store.by_key(pod.key)
@@ -130,7 +143,7 @@ class DesiredPods:
                     outcome = self._change(held, pod)
                 applied.append(Applied(pod.key, outcome))
         self._collect()
-        self._pod_loop.room_appeared()
+        self._steps.room_appeared()
         return tuple(applied)
 
     def _collect(self) -> None:
@@ -141,7 +154,7 @@ class DesiredPods:
             if not held.source.startswith(FILE)
             and held.life.verdict is not None
             and held.life.deleted_at is None
-            and not is_running(held)
+            and not held.life.is_alive
         ]
         for held in over[:-_MOST_OVER]:
             self.delete(held, 0)
@@ -153,13 +166,13 @@ class DesiredPods:
                 self._event_recorder.record(NORMAL, "Deleted", "the pod is to end", held.pod)
             self._journal.set_value(_SUCCESSOR + uid, None)
             self._pod_store.put_life(uid, changes.deleted(held.pod, held.life, self._clock(), given_seconds))
-        self._pod_loop.want_step(uid)
+        self._steps.want_step(uid)
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
         """What is changed within is on disk afterwards; or it raises JournalError, and nothing has changed, neither on
         disk nor in memory."""
-        pods, events, deferred = self._pod_store.mark(), self._event_recorder.mark(), dict(self._deferred)
+        pods, events, resizes = self._pod_store.mark(), self._event_recorder.mark(), self._resizes.mark()
         try:
             with self._journal.transaction():
                 yield
@@ -167,21 +180,9 @@ class DesiredPods:
         except BaseException:
             self._pod_store.back_to(pods)
             self._event_recorder.back_to(events)
-            self._deferred = deferred
+            self._resizes.back_to(resizes)
             raise
         self._pod_store.announce()
-
-    def pending_resize(self, held: PodRecord) -> Refusal | None:
-        """Why it is not as large yet as somebody wants it, in Kubernetes' words for the reason."""
-        after = self._deferred.get(held.pod.metadata.uid)
-        if after is None or not takes_room(held):
-            return None
-        admission = self._pod_loop.admission
-        never = admission.refusal_of_resize(held, after, ())
-        if never is not None:
-            return Refusal("Infeasible", never.message)
-        refusal = admission.refusal_of_resize(held, after, self._pod_store)
-        return Refusal("Deferred", refusal.message) if refusal is not None else None
 
     # What both ask for
 
@@ -193,15 +194,15 @@ class DesiredPods:
         if change.kind == Change.UNCHANGED:
             self._not_deferred(uid)  # it is wanted as it is, again
             return UNCHANGED
-        is_over = not takes_room(held) and not is_running(held)
-        if is_over and (not held.is_admitted or self._pod_loop.is_clean(uid)):
-            self._pod_loop.forget_life(held)
+        is_over = not held.takes_room and not held.life.is_alive
+        if is_over and (not held.is_admitted or self._worker.is_clean(uid)):
+            self._worker.forget(uid)
             self._pod_store.put(held._replace(pod=pod, is_admitted=False, life=PodState()))
         elif change.kind == Change.IN_PLACE and not is_over and pod.metadata.uid == uid:
             self._resize(held, pod, change.restart)
         else:
             self._replace(held, pod)
-        self._pod_loop.want_step(uid)
+        self._steps.want_step(uid)
         return CONFIGURED
 
     def _replace(self, held: PodRecord, successor: Pod) -> None:
@@ -217,11 +218,9 @@ class DesiredPods:
     def _resize(self, held: PodRecord, pod: Pod, restart: Sequence[str]) -> None:
         """New amounts while it runs: the cgroups follow with the next step."""
         uid = held.pod.metadata.uid
-        refusal = self._pod_loop.admission.refusal_of_resize(held, pod, self._pod_store)
+        refusal = self._admission.refusal_of_resize(held, pod, self._pod_store)
         if refusal is not None:
-            if self._deferred.get(uid) != pod:
-                self._journal.set_value(_RESIZE + uid, encode(pod))
-                self._deferred[uid] = pod
+            if self._resizes.defer(uid, pod):
                 self._event_recorder.record(WARNING, "ResizeDeferred", refusal.message, held.pod)
             return
         self._not_deferred(uid)
@@ -237,47 +236,39 @@ class DesiredPods:
         if life != held.life:
             self._event_recorder.record(NORMAL, "Resized", "requests and limits have changed", pod)
 
-    def _try_deferred(self) -> None:
-        """Somebody left: there may be room now for a pod that wanted to be larger."""
-        for uid, pod in list(self._deferred.items()):
+    def room(self) -> None:
+        """A pod left: there may be room now for one that is to be larger."""
+        for uid, pod in self._resizes:
             held = self._pod_store.get(uid)
             try:
                 if (
                     held is None
-                    or not takes_room(held)
+                    or not held.takes_room
                     or resize(held.pod, pod, self._profile).kind != Change.IN_PLACE
                 ):
                     self._not_deferred(uid)
                 else:
                     self._resize(held, pod, resize(held.pod, pod, self._profile).restart)
-                    self._pod_loop.want_step(uid)
+                    self._steps.want_step(uid)
             except JournalError:
-                return  # it is tried again when the next one leaves; the loop tells of the journal
+                return  # it is tried again when the next pod leaves; the loop logs what is wrong with the journal
 
     def _not_deferred(self, uid: str) -> None:
-        if uid in self._deferred:
-            self._journal.set_value(_RESIZE + uid, None)
-            del self._deferred[uid]
+        if self._resizes.drop(uid):
             self._pod_store.touch(uid)
 
-    def _kept(self, key: str) -> Pod | None:
-        findings = Findings()
-        kept = self._journal.value(key)
-        pod = decode(Pod, kept, findings) if kept is not None else None
-        return None if findings.problems else pod
-
-    def _succeed(self, gone: PodRecord) -> None:
-        """Puts what was to take the place of a pod that is gone into it."""
-        uid = gone.pod.metadata.uid
-        waiting = self._in_files.get(gone.pod.key)
+    def gone(self, record: PodRecord) -> None:
+        """Adds the pod that was to take the place of this one."""
+        uid = record.uid
+        waiting = self._in_files.get(record.pod.key)
         kept = self._journal.value(_SUCCESSOR + uid)
         if waiting is not None:
             self._pod_store.add(*waiting, self._clock())
-            self._pod_loop.want_step(waiting[0].metadata.uid)
+            self._steps.want_step(waiting[0].metadata.uid)
         elif isinstance(kept, dict):
             findings = Findings()
             pod = decode(Pod, kept.get("pod"), findings)
             if not findings.problems:
                 self._pod_store.add(pod, str(kept.get("source")), self._clock())
-                self._pod_loop.want_step(pod.metadata.uid)
+                self._steps.want_step(pod.metadata.uid)
         # What is kept stays until a pod of this UID is deleted or replaced again: only then is it looked at.

@@ -98,6 +98,13 @@ class EventRecorder:
         del self._decisions[:-_MOST_DECISIONS_WAITING]
         self._record()
 
+    def count_eviction(self, cause: str) -> None:
+        self.counts.evicted(cause)
+
+    def observe_decision(self, seconds: float) -> None:
+        """How long it took from the figures that crossed a threshold to the kill."""
+        self.counts.decision_seconds.observe(seconds)
+
     def admitted(self, pod: Pod, qos_class: str) -> None:
         """With what it asks for, so that its story can be told from here on (E14)."""
         amounts = {"requests": pod_requests(pod), "limits": pod_limits(pod)}

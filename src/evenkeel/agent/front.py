@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from evenkeel.agent.pod_store import PodChange
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.api.node import Node
 from evenkeel.api.pod import Pod
@@ -13,13 +14,6 @@ if TYPE_CHECKING:
     from evenkeel.agent.observe.history import Advice
     from evenkeel.agent.observe.node_snapshot import NodeSnapshot
     from evenkeel.agent.observe.story import Story
-
-ADDED, MODIFIED, DELETED = "ADDED", "MODIFIED", "DELETED"
-
-
-class PodChange(NamedTuple):
-    type: str
-    pod: Pod  # with its status; of a deleted one, the last
 
 
 class Applied(NamedTuple):

@@ -1,27 +1,66 @@
-"""The pods that the agent holds, in memory and in the journal.
+"""The records of the agent's pods, in memory and in the journal, and the pods as clients see them.
 
-A change is made in memory at once, written down with the next `commit`, and told to those who watch only then: nobody
-hears of what a crash could take back.
+A change is made in memory at once and written to the journal with the next `commit`. Clients that watch hear of it only
+then: nobody sees what a crash could take back.
 """
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
+from evenkeel.agent.admission import DeferredResizes
 from evenkeel.agent.event_recorder import Broadcast
-from evenkeel.agent.front import ADDED, DELETED, MODIFIED, PodChange
 from evenkeel.api.pod import Pod, PodStatus
 from evenkeel.journal.records import PodRecord
-from evenkeel.policy.lifecycle.pod_state import ContainerRecord, PodState
-from evenkeel.policy.lifecycle.pod_status import timestamp
+from evenkeel.journal.store import Journal
+from evenkeel.policy.lifecycle.actions import actions
+from evenkeel.policy.lifecycle.pod_state import LifecycleSettings, PodState
+from evenkeel.policy.lifecycle.pod_status import NO_WAITING, pod_status, timestamp, with_pending_resize
+from evenkeel.policy.node_view import NodeView
+from evenkeel.runtime.interface import Attempt
 
-if TYPE_CHECKING:
-    from evenkeel.journal.store import Journal
+ADDED, MODIFIED, DELETED = "ADDED", "MODIFIED", "DELETED"
+
+
+class PodChange(NamedTuple):
+    type: str
+    pod: Pod  # with its status; of a deleted one, the last
+
+
+class PodStatuses:
+    """Makes the pod that clients see of a pod's record: with its status."""
+
+    def __init__(
+        self,
+        node: NodeView,
+        settings: LifecycleSettings,
+        resizes: DeferredResizes,
+        clock: Callable[[], float],
+    ) -> None:
+        self._node = node
+        self._settings = settings
+        self._resizes = resizes
+        self._clock = clock
+
+    def shown(self, record: PodRecord, before: Pod | None, every: Iterable[PodRecord]) -> Pod:
+        """Conditions that are as they were in `before` keep their time. `every` are the records of all pods, beside
+        which a deferred resize has to fit."""
+        now = self._clock()
+        todo = actions(record.pod, record.life, now, self._settings) if record.is_admitted else None
+        pod = record.pod._replace(status=before.status if before is not None else PodStatus())
+        if record.life.deleted_at is not None:
+            deleted = timestamp(record.life.deleted_at)
+            pod = pod._replace(metadata=pod.metadata._replace(deletion_timestamp=deleted))
+        waiting = todo.waiting if todo is not None else NO_WAITING
+        runtime = "" if self._node.config.container_runtime_endpoint else "process"
+        status = pod_status(pod, record.life, self._node.profile, waiting, runtime)
+        status = with_pending_resize(status, self._resizes.refusal(record, every), now)
+        return pod._replace(status=status)
 
 
 class Mark(NamedTuple):
-    """What a store holds at one moment."""
+    """What a store has in memory at one moment."""
 
-    held: dict[str, PodRecord]
+    records: dict[str, PodRecord]
     uids: dict[str, str]
     next_order: int
     unsaved: dict[str, None]
@@ -29,62 +68,68 @@ class Mark(NamedTuple):
 
 
 class PodStore:
-    """`status` makes the pod as others see it, with its status, given how they saw it last."""
+    """For the agent's event loop alone. `records` are those that the journal has."""
 
-    def __init__(self, journal: "Journal", status: Callable[[PodRecord, Pod | None], Pod]) -> None:
+    def __init__(self, journal: Journal, records: Iterable[PodRecord], statuses: PodStatuses) -> None:
         self.changes: Broadcast[PodChange] = Broadcast()
         self._journal = journal
-        self._status = status
-        self._held: dict[str, PodRecord] = {held.pod.metadata.uid: held for held in journal.pods()}
-        self._uids = {held.pod.key: uid for uid, held in self._held.items()}
-        self._next_order = 1 + max((held.order for held in self._held.values()), default=0)
-        self._shown: dict[str, Pod] = {uid: status(held, None) for uid, held in self._held.items()}
+        self._statuses = statuses
+        self._records: dict[str, PodRecord] = {record.uid: record for record in records}
+        self._uids = {record.pod.key: uid for uid, record in self._records.items()}
+        self._next_order = 1 + max((record.order for record in self._records.values()), default=0)
+        self._shown: dict[str, Pod] = {
+            uid: statuses.shown(record, None, self) for uid, record in self._records.items()
+        }
         self._unsaved: dict[str, None] = {}  # in order of change
         self._gone: dict[str, None] = {}
 
     def __iter__(self) -> Iterator[PodRecord]:
         """In order of arrival."""
-        return iter(tuple(self._held.values()))
+        return iter(tuple(self._records.values()))
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._records)
 
     def get(self, uid: str) -> PodRecord | None:
-        return self._held.get(uid)
+        return self._records.get(uid)
 
     def by_key(self, key: str) -> PodRecord | None:
-        return self._held.get(self._uids.get(key, ""))
+        return self._records.get(self._uids.get(key, ""))
+
+    def of_attempt(self, attempt: Attempt) -> PodRecord | None:
+        """The record of the attempt's pod, if the attempt is its container's last."""
+        record = self._records.get(attempt.uid)
+        if record is None or record.life.container(attempt.container).attempt != attempt.number:
+            return None
+        return record
 
     def add(self, pod: Pod, source: str, at: float) -> PodRecord:
         """A pod that was not held, and came at that time; its name and UID are nobody else's."""
         metadata = pod.metadata._replace(creation_timestamp=timestamp(at), deletion_timestamp=None)
-        held = PodRecord(pod._replace(metadata=metadata, status=PodStatus()), source, self._next_order)
+        record = PodRecord(pod._replace(metadata=metadata, status=PodStatus()), source, self._next_order)
         self._next_order += 1
-        self._held[pod.metadata.uid] = held
+        self._records[pod.metadata.uid] = record
         self._uids[pod.key] = pod.metadata.uid
         self._unsaved[pod.metadata.uid] = None
-        return held
+        return record
 
-    def put(self, held: PodRecord) -> None:
-        uid = held.pod.metadata.uid
-        if self._held.get(uid) != held:
-            self._held[uid] = held
+    def put(self, record: PodRecord) -> None:
+        uid = record.pod.metadata.uid
+        if self._records.get(uid) != record:
+            self._records[uid] = record
             self._unsaved[uid] = None
 
     def put_life(self, uid: str, life: PodState) -> None:
-        self.put(self._held[uid]._replace(life=life))
-
-    def put_container(self, uid: str, name: str, life: ContainerRecord) -> None:
-        self.put_life(uid, self._held[uid].life.with_container(name, life))
+        self.put(self._records[uid]._replace(life=life))
 
     def touch(self, uid: str) -> None:
         """Something that its status shows, but that is not kept, has changed."""
-        if uid in self._held:
+        if uid in self._records:
             self._unsaved[uid] = None
 
     def remove(self, uid: str) -> None:
-        held = self._held.pop(uid)
-        self._uids.pop(held.pod.key, None)
+        record = self._records.pop(uid)
+        self._uids.pop(record.pod.key, None)
         self._unsaved.pop(uid, None)
         self._gone[uid] = None
 
@@ -105,31 +150,32 @@ class PodStore:
             for uid in self._gone:
                 self._journal.remove(uid)
             for uid in self._unsaved:
-                self._journal.save(self._held[uid])
+                self._journal.save(self._records[uid])
 
     def announce(self) -> None:
-        """The second half: what `write` wrote is committed, and those who watch are told."""
+        """The second half: what `write` wrote is committed, and clients that watch hear of it."""
         changed, gone = tuple(self._unsaved), tuple(self._gone)
         self._unsaved.clear()
         self._gone.clear()
         for uid in gone:
-            if uid not in self._held and (last := self._shown.pop(uid, None)):
+            if uid not in self._records and (last := self._shown.pop(uid, None)):
                 self.changes.tell(PodChange(DELETED, last))
         for uid in changed:
-            before, now = self._shown.get(uid), self._status(self._held[uid], self._shown.get(uid))
+            before = self._shown.get(uid)
+            now = self._statuses.shown(self._records[uid], before, self)
             if before != now:
                 self._shown[uid] = now
                 self.changes.tell(PodChange(ADDED if before is None else MODIFIED, now))
 
     def mark(self) -> "Mark":
-        """What is held now, for `back_to`."""
+        """What is in memory now, for `back_to`."""
         return Mark(
-            dict(self._held), dict(self._uids), self._next_order, dict(self._unsaved), dict(self._gone)
+            dict(self._records), dict(self._uids), self._next_order, dict(self._unsaved), dict(self._gone)
         )
 
     def back_to(self, mark: "Mark") -> None:
-        """What has changed since then, and was not written, has not happened."""
-        self._held, self._uids, self._next_order, self._unsaved, self._gone = mark
+        """Undoes what has changed since then and was not written."""
+        self._records, self._uids, self._next_order, self._unsaved, self._gone = mark
 
     def shown(self) -> tuple[Pod, ...]:
         """Every pod as it was last committed, with its status."""

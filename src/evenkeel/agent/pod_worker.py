@@ -1,18 +1,19 @@
-"""What takes time: starting, stopping and removing, beside the loop that decides it.
+"""Work on pods that takes time: containers are started and stopped and pods removed in tasks beside the pod loop.
 
-Each act is done once at a time, however often it is asked for, and reports back through `Outcome`. One that fails is
-told of, and asked for again by the loop a little later.
+Each piece of work runs once at a time, however often it is asked for, and reports its outcome to `StepRequests`. If it
+fails, the error is logged, and a step is asked for a little later.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from typing import Any
 
+from evenkeel.agent.step_requests import Cleaned, Emptied, NotStarted, Removed, Started, StepRequests
 from evenkeel.cgroup.driver import CgroupError
 from evenkeel.cgroup.tree import Setting
 from evenkeel.policy.lifecycle.actions import Stop
-from evenkeel.runtime.interface import Attempt, Launch, NoImage, Record, Runtime, StartFailed
+from evenkeel.runtime.interface import Attempt, Launch, NoImage, Runtime, StartFailed
 
 log = logging.getLogger(__name__)
 
@@ -20,22 +21,10 @@ _RETRY_SECONDS = 5.0
 _HURRY_SECONDS = 0.5  # a stop that ends so much sooner takes the place of the one under way
 
 
-class Outcome(Protocol):
-    """What the loop is told. `settled` comes after every act, with the pod's UID."""
-
-    def started(self, record: Record) -> None: ...
-    def start_failed(self, attempt: Attempt, message: str) -> None: ...
-    def no_image(self, attempt: Attempt, reason: str, message: str) -> None: ...
-    def emptied(self, uid: str) -> None: ...
-    def cleaned(self, uid: str) -> None: ...
-    def removed(self, uid: str) -> None: ...
-    def settled(self, uid: str) -> None: ...
-
-
 class PodWorker:
-    def __init__(self, runtime: Runtime, outcome: Outcome) -> None:
+    def __init__(self, runtime: Runtime, steps: StepRequests) -> None:
         self._runtime = runtime
-        self._outcome = outcome
+        self._steps = steps
         self._starting: set[Attempt] = set()
         self._stopping: dict[Attempt, tuple[float, asyncio.Task[None]]] = {}
         self._removing: set[str] = set()
@@ -128,11 +117,11 @@ class PodWorker:
             await self._runtime.prepare(launch.pod)
             record = await self._runtime.start(launch)
         except NoImage as error:
-            self._outcome.no_image(launch.attempt, error.reason, str(error))
+            self._steps.report(NotStarted(launch.attempt, str(error), error.reason))
         except (StartFailed, CgroupError) as error:
-            self._outcome.start_failed(launch.attempt, str(error))
+            self._steps.report(NotStarted(launch.attempt, str(error)))
         else:
-            self._outcome.started(record)
+            self._steps.report(Started(record))
         finally:
             self._starting.discard(launch.attempt)
 
@@ -142,7 +131,7 @@ class PodWorker:
 
     async def _empty_memory(self, uid: str) -> None:
         await self._runtime.empty_memory(uid)
-        self._outcome.emptied(uid)
+        self._steps.report(Emptied(uid))
 
     async def _clean(self, uid: str) -> None:
         try:
@@ -152,7 +141,7 @@ class PodWorker:
             raise
         finally:
             self._cleaning.discard(uid)
-        self._outcome.cleaned(uid)
+        self._steps.report(Cleaned(uid))
 
     async def _clean_logs(self, uid: str) -> None:
         try:
@@ -160,7 +149,7 @@ class PodWorker:
         finally:  # what resists is told, and keeps no pod from coming back
             self._without_logs.add(uid)
             self._cleaning.discard(uid)
-        self._outcome.cleaned(uid)
+        self._steps.report(Cleaned(uid))
 
     async def _remove_whole(self, uid: str) -> None:
         if (emptying := self._emptying.get(uid)) is not None:
@@ -171,11 +160,11 @@ class PodWorker:
     async def _remove(self, uid: str) -> None:
         try:
             await self._remove_whole(uid)
-            self._outcome.cleaned(uid)
+            self._steps.report(Cleaned(uid))
             await self._runtime.remove_logs(uid)
         finally:
             self._removing.discard(uid)
-        self._outcome.removed(uid)
+        self._steps.report(Removed(uid))
 
     def _done(self, task: asyncio.Task[None], uid: str) -> None:
         self._tasks.discard(task)
@@ -183,8 +172,8 @@ class PodWorker:
             return
         error = task.exception()
         if error is None:
-            self._outcome.settled("")
+            self._steps.want_step()
             return
         log.error("%s: %s", type(error).__name__, error)
-        later: Callable[[], None] = lambda: self._outcome.settled(uid)  # noqa: E731
+        later: Callable[[], None] = lambda: self._steps.want_step(uid)  # noqa: E731
         task.get_loop().call_later(_RETRY_SECONDS, later)

@@ -20,6 +20,20 @@ class PodRecord(NamedTuple):
     is_admitted: bool = False
     life: PodState = PodState()
 
+    @property
+    def uid(self) -> str:
+        return self.pod.metadata.uid
+
+    @property
+    def takes_room(self) -> bool:
+        """It was admitted and has not ended. A pod that was told to end takes its room until nothing of it runs."""
+        return self.is_admitted and (self.life.verdict is None or self.life.is_alive)
+
+    @property
+    def is_waiting(self) -> bool:
+        """For admission."""
+        return not self.is_admitted and self.life.deleted_at is None
+
 
 class Event(NamedTuple):
     """One thing that happened, in the words of Kubernetes' events. `figures` are the numbers it was decided on (E6,

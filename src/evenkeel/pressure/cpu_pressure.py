@@ -8,15 +8,15 @@ counted. BestEffort pods get the least weight as a part of the plan, so that nob
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 
-from evenkeel.agent.parts import Parts
 from evenkeel.cgroup.tree import Cgroup, Kind, Setting, Version
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.node_figures import boot_id
 from evenkeel.host.psi import TaskWaits, waited_some_us
 from evenkeel.journal.codec import Unreadable, from_text, plain_of, plain_text, to_text
 from evenkeel.journal.records import NORMAL, WARNING, PodRecord
-from evenkeel.journal.store import JournalError
+from evenkeel.journal.store import Journal, JournalError
 from evenkeel.policy.cpu_shortage import (
     CPU_PRESSURE,
     CpuDecision,
@@ -30,9 +30,11 @@ from evenkeel.policy.cpu_shortage import (
 from evenkeel.policy.eviction.decide import EVICTED, settings_from
 from evenkeel.policy.kernel_amounts import MIN_SHARES, MIN_WEIGHT
 from evenkeel.policy.lifecycle.pod_state import TerminalStatus
+from evenkeel.policy.node_view import NodeView
 from evenkeel.policy.qos import QoSClass
 from evenkeel.pressure.decision_records import CPU_KIND, cpu_given, cpu_said
 from evenkeel.pressure.eviction_recorder import NodeConditions
+from evenkeel.pressure.protocol import Cgroups, Events, Evictions, PodRecords, Steps
 
 log = logging.getLogger(__name__)
 
@@ -56,16 +58,27 @@ class _Begun:
 class CpuPressure:
     """`run` it where `is_on`."""
 
-    def __init__(self, parts: Parts, conditions: NodeConditions) -> None:
-        node = parts.node
+    def __init__(
+        self,
+        node: NodeView,
+        journal: Journal,
+        cgroups: Cgroups,
+        pods: PodRecords,
+        evictions: Evictions,
+        conditions: NodeConditions,
+        events: Events,
+        steps: Steps,
+        clock: Callable[[], float],
+    ) -> None:
         self.is_on = node.config.cpu_kills
-        self._cgroups = parts.cgroups
-        self._journal = parts.journal
-        self._pod_store = parts.pod_store
-        self._pod_loop = parts.pod_loop
-        self._event_recorder = parts.event_recorder
+        self._journal = journal
+        self._cgroups = cgroups
+        self._pods = pods
+        self._evictions = evictions
         self._conditions = conditions
-        self._clock = parts.clock
+        self._events = events
+        self._steps = steps
+        self._clock = clock
         self._window_seconds = node.config.cpu_kills_window.seconds
         of_eviction = settings_from(node.config)
         self._settings = CpuSettings(
@@ -118,7 +131,7 @@ class CpuPressure:
     def _begin(self, now: float) -> None:
         self._begun_at = now
         before, self._begun = self._begun, {}
-        for held, cgroup in self._pods():
+        for held, cgroup in self._watched():
             counters = self._counters(cgroup)
             if counters is not None:
                 begun = self._begun[held.pod.metadata.uid] = _Begun(cgroup.path, *counters)
@@ -128,11 +141,11 @@ class CpuPressure:
                     begun.tasks.waited_us = 0
         self._look_at_tasks()
 
-    def _pods(self) -> list[tuple[PodRecord, Cgroup]]:
+    def _watched(self) -> list[tuple[PodRecord, Cgroup]]:
         tree = self._cgroups.tree
         found = []
         for cgroup in tree.cgroups if tree is not None else ():
-            held = self._pod_store.by_key(cgroup.pod) if cgroup.kind == Kind.POD else None
+            held = self._pods.by_key(cgroup.pod) if cgroup.kind == Kind.POD else None
             if held is not None and held.life.verdict is None and held.life.deleted_at is None:
                 found.append((held, cgroup))
         return found
@@ -151,7 +164,7 @@ class CpuPressure:
         return statistics.cpu_usage_us, throttled, waited
 
     def _containers(self, pod: Cgroup) -> list[Cgroup]:
-        held = self._pod_store.by_key(pod.pod)
+        held = self._pods.by_key(pod.pod)
         names = [one.name for one in held.pod.spec.every_container] if held is not None else []
         found = [self._cgroups.of_container(pod.pod, name) for name in names]
         return [one for one in found if one is not None]
@@ -165,7 +178,7 @@ class CpuPressure:
     def _look_at_tasks(self) -> None:
         if self._cgroups.driver.version == Version.V2:
             return
-        for held, cgroup in self._pods():
+        for held, cgroup in self._watched():
             begun = self._begun.get(held.pod.metadata.uid)
             if begun is not None:
                 begun.tasks.look(tuple(map(self._directory, self._containers(cgroup))))
@@ -174,7 +187,7 @@ class CpuPressure:
         self._look_at_tasks()
         is_v2 = self._cgroups.driver.version == Version.V2
         pods = []
-        for held, cgroup in self._pods():
+        for held, cgroup in self._watched():
             begun = self._begun.get(held.pod.metadata.uid)
             counters = self._counters(cgroup)
             if begun is None or counters is None or begun.path != cgroup.path or counters[0] < begun.used_us:
@@ -195,9 +208,7 @@ class CpuPressure:
         before = self._state
         self._state, decision = decide_cpu(before, window, self._settings)
         if decision.is_pressure != self._is_pressure or decision.short:
-            self._event_recorder.decided(
-                CPU_KIND, cpu_given(before, window, self._settings), cpu_said(decision)
-            )
+            self._events.decided(CPU_KIND, cpu_given(before, window, self._settings), cpu_said(decision))
         self._tell(decision, window)
         is_news = (self._state, decision.is_pressure) != (before, self._is_pressure)
         self._is_pressure = decision.is_pressure
@@ -211,15 +222,15 @@ class CpuPressure:
             verdict = TerminalStatus(
                 "Failed", EVICTED, decision.message, self._clock(), grace, is_disruption=True
             )
-            self._pod_loop.evict(uid, verdict)
+            self._evictions.evict(uid, verdict)
             figures = plain_of(to_text(decision.reason))
-            self._event_recorder.record(WARNING, EVICTED, decision.message, decision.victim, figures=figures)
-            self._event_recorder.counts.evicted("cpu")
-        self._pod_loop.want_step()
+            self._events.record(WARNING, EVICTED, decision.message, decision.victim, figures=figures)
+            self._events.count_eviction("cpu")
+        self._steps.want_step()
 
     def _tell(self, decision: CpuDecision, window: CpuWindow) -> None:
         for one in decision.short:
-            held = self._pod_store.by_key(one.pod)
+            held = self._pods.by_key(one.pod)
             message = short_sentence(one, window.seconds)
             if not self._is_pressure:
                 message += ": BestEffort pods get the least weight"
@@ -227,9 +238,9 @@ class CpuPressure:
                 message += ", and no other pod could go for it"
             figures = {**one._asdict(), "seconds": window.seconds}
             pod = held.pod if held is not None else None
-            self._event_recorder.record(WARNING, "CPUShortage", message, pod, figures=figures)
+            self._events.record(WARNING, "CPUShortage", message, pod, figures=figures)
         if self._is_pressure and not decision.is_pressure:
-            self._event_recorder.record(
+            self._events.record(
                 NORMAL,
                 "CPUShortageOver",
                 "every pod gets its cpu again: BestEffort pods get their weight back",
@@ -248,4 +259,4 @@ class CpuPressure:
                     for one in cgroup.settings
                     if one.file in _LEAST
                 )
-        self._pod_loop.override(SOURCE, wanted)
+        self._cgroups.override(SOURCE, wanted)

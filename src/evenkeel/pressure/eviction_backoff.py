@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import NamedTuple
 
-from evenkeel.agent.parts import Parts
 from evenkeel.journal.records import NORMAL, PodRecord
-from evenkeel.journal.store import JournalError
+from evenkeel.journal.store import Journal, JournalError
 from evenkeel.policy.eviction.decide import EVICTED
+from evenkeel.pressure.eviction_recorder import NodeConditions
+from evenkeel.pressure.protocol import Events, Evictions, PodRecords, Steps
 
 FIRST_SECONDS = 10.0
 GREATEST_SECONDS = 300.0
@@ -41,18 +43,28 @@ _KEPT = "returning"  # in the journal: back-offs by UID
 
 
 class EvictionBackoff:
-    def __init__(self, parts: Parts) -> None:
-        self._journal = parts.journal
-        self._pod_store = parts.pod_store
-        self._pod_loop = parts.pod_loop
-        self._event_recorder = parts.event_recorder
-        self._clock = parts.clock
-        self._changed = asyncio.Event()
-        self._of: dict[str, BackOff] = self._kept()
+    """`changed` is set when a pod was evicted and when the node's conditions have changed."""
 
-    def look_again(self) -> None:
-        """Somebody was evicted, or the node's conditions have changed."""
-        self._changed.set()
+    def __init__(
+        self,
+        changed: asyncio.Event,
+        journal: Journal,
+        pods: PodRecords,
+        evictions: Evictions,
+        conditions: NodeConditions,
+        events: Events,
+        steps: Steps,
+        clock: Callable[[], float],
+    ) -> None:
+        self._changed = changed
+        self._journal = journal
+        self._pods = pods
+        self._evictions = evictions
+        self._conditions = conditions
+        self._events = events
+        self._steps = steps
+        self._clock = clock
+        self._of: dict[str, BackOff] = self._kept()
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -68,18 +80,18 @@ class EvictionBackoff:
         """Brings back whose time has come; in how many seconds that of the next will have, None if there is none."""
         now = self._clock()
         soonest: float | None = None
-        for held in self._pod_store:
+        for held in self._pods:
             if not comes_back(held):
                 continue
             back_off = self._noted(held)
             left = back_off.not_before - now
             if left > 0:
                 soonest = left if soonest is None else min(soonest, left)
-            elif self._pod_loop.pressures:
+            elif self._conditions.current:
                 continue  # their end is told
-            elif self._pod_loop.start_anew(held.pod.metadata.uid):
+            elif self._evictions.start_anew(held.pod.metadata.uid):
                 message = f"the pressure is over: the pod starts anew after {_times(back_off)}"
-                self._event_recorder.record(NORMAL, "Returning", message, held.pod)
+                self._events.record(NORMAL, "Returning", message, held.pod)
             else:
                 soonest = _AGAIN_SECONDS if soonest is None else min(soonest, _AGAIN_SECONDS)
         return soonest
@@ -96,13 +108,13 @@ class EvictionBackoff:
             f"after {_times(back_off)} the pod comes back when the pressure is over,"
             f" and not before {back_off.seconds:g} s have passed"
         )
-        self._event_recorder.record(NORMAL, "BackOff", message, held.pod)
-        self._pod_loop.want_step()
+        self._events.record(NORMAL, "BackOff", message, held.pod)
+        self._steps.want_step()
         self._keep()
         return back_off
 
     def _keep(self) -> None:
-        known = {held.pod.metadata.uid for held in self._pod_store}
+        known = {held.pod.metadata.uid for held in self._pods}
         self._of = {uid: one for uid, one in self._of.items() if uid in known}
         try:
             self._journal.set_value(_KEPT, {uid: list(one) for uid, one in self._of.items()})

@@ -1,15 +1,13 @@
 """What was decided under pressure becomes part of the pods' lives, of the journal and of the node's conditions."""
 
+import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from evenkeel.agent.event_recorder import EventRecorder
-from evenkeel.agent.parts import Parts
-from evenkeel.agent.pod_loop import PodLoop
 from evenkeel.host.node_figures import boot_id
 from evenkeel.journal.codec import Unreadable, plain_of, to_text
 from evenkeel.journal.records import NORMAL, WARNING
-from evenkeel.journal.store import JournalError
+from evenkeel.journal.store import Journal, JournalError
 from evenkeel.policy.eviction.conditions import Pressure
 from evenkeel.policy.eviction.decide import EVICTED, Eviction, State, of_thresholds
 from evenkeel.policy.eviction.thresholds import Threshold
@@ -22,35 +20,42 @@ from evenkeel.pressure.decision_records import (
     state_from,
     state_plain,
 )
+from evenkeel.pressure.intents import Intents
+from evenkeel.pressure.protocol import Events, Evictions, PodRecords, Steps
 
 
 class NodeConditions:
-    """`on_change` is called after each change."""
+    """The node's conditions, such as MemoryPressure, that hold now. `changed` is set after each change."""
 
-    def __init__(self, pod_loop: PodLoop, event_recorder: EventRecorder) -> None:
-        self.on_change: Callable[[], None] = lambda: None
-        self._pod_loop = pod_loop
-        self._event_recorder = event_recorder
+    def __init__(self, events: Events, steps: Steps, changed: asyncio.Event) -> None:
+        self._events = events
+        self._steps = steps
+        self._changed = changed
         self._of: dict[str, tuple[str, ...]] = {}
+        self._current: tuple[str, ...] = ()
+
+    @property
+    def current(self) -> tuple[str, ...]:
+        return self._current
 
     def set(self, source: str, conditions: Sequence[str]) -> None:
         """What `source`, one of those who watch, finds now."""
         self._of[source] = tuple(conditions)
-        before = self._pod_loop.pressures
+        before = self._current
         held = {condition for found in self._of.values() for condition in found}
         now = tuple(str(one) for one in Pressure if one in held)
         now += tuple(sorted(held.difference(Pressure)))
         if now == before:
             return
-        self._pod_loop.pressures = now
+        self._current = now
         for condition in now:
             if condition not in before:
-                self._event_recorder.record(WARNING, f"NodeHas{condition}", f"the node is under {condition}")
+                self._events.record(WARNING, f"NodeHas{condition}", f"the node is under {condition}")
         for condition in before:
             if condition not in now:
-                self._event_recorder.record(NORMAL, f"NodeHasNo{condition}", f"{condition} is over")
-        self._pod_loop.room_appeared()
-        self.on_change()
+                self._events.record(NORMAL, f"NodeHasNo{condition}", f"{condition} is over")
+        self._steps.room_appeared()
+        self._changed.set()
 
 
 log = logging.getLogger(__name__)
@@ -59,15 +64,26 @@ log = logging.getLogger(__name__)
 class EvictionRecorder:
     """Of one who watches; `source` is its name, also in the journal. For the agent's loop alone."""
 
-    def __init__(self, source: str, parts: Parts, conditions: NodeConditions) -> None:
+    def __init__(
+        self,
+        source: str,
+        journal: Journal,
+        intents: Intents,
+        pods: PodRecords,
+        evictions: Evictions,
+        conditions: NodeConditions,
+        events: Events,
+        steps: Steps,
+    ) -> None:
         self._source = source
         self._key = f"evictionState:{source}"
-        self._journal = parts.journal
-        self._intents = parts.intents
-        self._pod_store = parts.pod_store
-        self._pod_loop = parts.pod_loop
-        self._event_recorder = parts.event_recorder
+        self._journal = journal
+        self._intents = intents
+        self._pods = pods
+        self._evictions = evictions
         self._conditions = conditions
+        self._events = events
+        self._steps = steps
         self._notes: set[str] = set()
 
     def evicting(self, uid: str, eviction: Eviction, at: float) -> None:
@@ -76,19 +92,19 @@ class EvictionRecorder:
         self.evict(uid, eviction.message, at, grace, is_disruption=eviction.limit is None)
         reason = eviction.shortage or eviction.limit
         figures = plain_of(to_text(reason)) if reason is not None else {}
-        self._event_recorder.record(WARNING, EVICTED, eviction.message, eviction.pod, figures=figures)
+        self._events.record(WARNING, EVICTED, eviction.message, eviction.pod, figures=figures)
         crossed = eviction.shortage.crossed if eviction.shortage is not None else None
-        self._event_recorder.counts.evicted(str(crossed.signal) if crossed is not None else "limit")
+        self._events.count_eviction(str(crossed.signal) if crossed is not None else "limit")
 
     def evict(
         self, uid: str, message: str, at: float, grace_seconds: float = 0.0, *, is_disruption: bool = True
     ) -> None:
         """It ends with this as its verdict, and that is written down now."""
-        self._pod_loop.evict(
+        self._evictions.evict(
             uid, TerminalStatus("Failed", EVICTED, message, at, grace_seconds, is_disruption)
         )
         try:
-            self._pod_store.commit()
+            self._pods.commit()
         except JournalError as error:
             log.error("%s", error)  # noqa: TRY400 - the next step tries again
         else:
@@ -99,30 +115,30 @@ class EvictionRecorder:
         decision = step.decision
         took = more.get("tookSeconds")
         if isinstance(took, float):
-            self._event_recorder.counts.decision_seconds.observe(took)
+            self._events.observe_decision(took)
         crossed = [str(threshold) for threshold in decision.crossed]
         before = [str(threshold) for threshold in step.state.first_crossed]
         for name in crossed:
             if name not in before:
                 figures = {str(signal): list(seen) for signal, seen in decision.observations.items()}
-                self._event_recorder.record(
+                self._events.record(
                     WARNING, "EvictionThresholdMet", f"the node has crossed {name}", figures=figures
                 )
         for name in before:
             if name not in crossed:
-                self._event_recorder.record(NORMAL, "EvictionThresholdOver", f"{name} is no longer the case")
+                self._events.record(NORMAL, "EvictionThresholdOver", f"{name} is no longer the case")
         self._conditions.set(self._source, decision.conditions)
         outcome = {**eviction_said(decision), "isDone": step.is_done, "source": self._source, **more}
-        self._event_recorder.decided(EVICTION_KIND, eviction_given(step), outcome)
+        self._events.decided(EVICTION_KIND, eviction_given(step), outcome)
         try:
             self._journal.set_value(self._key, {"boot": boot_id(), "state": state_plain(after)})
         except JournalError as error:
             log.error("%s", error)  # noqa: TRY400
-        self._pod_loop.want_step()
+        self._steps.want_step()
 
     def told(self, type_: str, reason: str, message: str, figures: Mapping[str, object]) -> None:
-        self._event_recorder.record(type_, reason, message, figures=figures)
-        self._pod_loop.want_step()
+        self._events.record(type_, reason, message, figures=figures)
+        self._steps.want_step()
 
     def noted(self, text: str) -> None:
         """Something that makes the watch worse than it could be; once."""

@@ -2,7 +2,6 @@
 
 import time
 
-from evenkeel.agent.pod_store import PodStore
 from evenkeel.cgroup.driver import Driver
 from evenkeel.cgroup.tree import Tree
 from evenkeel.policy.eviction.decide import Decision, State, settings_from
@@ -12,18 +11,19 @@ from evenkeel.policy.node_view import NodeView
 from evenkeel.pressure.decision_records import Step, eviction_given
 from evenkeel.pressure.disk.disk_watch import Measured
 from evenkeel.pressure.memory.sampling import MemorySampler
-from evenkeel.pressure.protocol import watch_targets
+from evenkeel.pressure.protocol import PodRecords
+from evenkeel.pressure.targets import watch_targets
 
 
 def live_snapshot(
-    node: NodeView, tree: Tree | None, pod_store: PodStore, driver: Driver, measured: Measured | None
+    node: NodeView, tree: Tree | None, records: PodRecords, driver: Driver, measured: Measured | None
 ) -> Snapshot:
     """Memory is read here and now; disk and processes are as they were `measured`."""
     figures = MemorySampler(node.profile)
     try:
         pods: tuple[PodSnapshot, ...] = ()
         if tree is not None:
-            roster = watch_targets(tree, pod_store, driver, node.pods_limits.memory_bytes)
+            roster = watch_targets(tree, records, driver, node.pods_limits.memory_bytes)
             figures.follow(roster)
             _, seen = figures.snapshot(time.monotonic())
             of_pod = {member.uid: member for member in roster.members}

@@ -8,16 +8,16 @@ plan, and is kept over restarts of the agent, until the container ends or its us
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
-from evenkeel.agent.parts import Parts
 from evenkeel.cgroup.tree import Cgroup, Kind, Setting, Tree, Version
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.event_stream import EventStream
 from evenkeel.host.event_types import MemoryEvents, SubscriptionEnded
 from evenkeel.host.memory_events import read_at_mark
 from evenkeel.journal.records import NORMAL, WARNING, PodRecord
-from evenkeel.journal.store import JournalError
+from evenkeel.journal.store import Journal, JournalError
 from evenkeel.policy.kernel_amounts import PAGE_BYTES
 from evenkeel.policy.lifecycle import changes
 from evenkeel.policy.lifecycle.actions import Stop
@@ -32,8 +32,10 @@ from evenkeel.policy.memory_stall import (
     recent,
     stall,
 )
+from evenkeel.policy.node_view import NodeView
 from evenkeel.policy.units import bytes_text
 from evenkeel.pressure.decision_records import STALL_KIND, stall_given, stall_said
+from evenkeel.pressure.protocol import Cgroups, Events, PodObserver, PodRecords, Steps
 
 log = logging.getLogger(__name__)
 
@@ -53,20 +55,28 @@ class Raised(NamedTuple):
     planned_bytes: int
 
 
-class MemoryStalls:
-    """`take_up` before the first pass, `follow` each tree, `run` until cancelled."""
+class MemoryStalls(PodObserver):
+    """For the agent's loop. `take_up` before the first pass, `run` until cancelled."""
 
-    def __init__(self, parts: Parts) -> None:
-        node = parts.node
+    def __init__(
+        self,
+        node: NodeView,
+        journal: Journal,
+        cgroups: Cgroups,
+        pods: PodRecords,
+        events: Events,
+        steps: Steps,
+        clock: Callable[[], float],
+    ) -> None:
         self._answer = Answer(node.config.memory_high_stall)
         self._period = node.config.memory_high_stall_period.seconds
         self._allocatable_bytes = node.allocatable_bytes
-        self._cgroups = parts.cgroups
-        self._journal = parts.journal
-        self._pod_store = parts.pod_store
-        self._pod_loop = parts.pod_loop
-        self._event_recorder = parts.event_recorder
-        self._clock = parts.clock
+        self._journal = journal
+        self._cgroups = cgroups
+        self._pods = pods
+        self._events = events
+        self._steps = steps
+        self._clock = clock
         self._stream: EventStream | None = None
         self._known: dict[str, tuple[Cgroup, int | None]] = {}  # containers with their marks, by path
         self._marked: dict[str, Cgroup] = {}  # containers that have a mark, by path; as planned
@@ -86,7 +96,7 @@ class MemoryStalls:
                 continue
         self._override()
 
-    def follow(self, tree: Tree) -> None:
+    def cgroups_changed(self, tree: Tree) -> None:
         if tree.version != Version.V2:
             return
         planned = self._cgroups.planned or tree
@@ -190,7 +200,7 @@ class MemoryStalls:
 
     def _resolve(self, path: str, found: Stall, samples: tuple[StallSample, ...]) -> None:
         cgroup = self._marked[path]
-        held = self._pod_store.by_key(cgroup.pod)
+        held = self._pods.by_key(cgroup.pod)
         if held is None or not held.life.container(cgroup.container).is_running:
             return
         if self._answer is Answer.RAISE:
@@ -208,11 +218,11 @@ class MemoryStalls:
             self._reported.add(path)
         message = f"container {cgroup.container}: {found.sentence}{f'; {done}' if done else ''}"
         figures = {**found._asdict(), "answer": str(self._answer)}
-        self._event_recorder.record(WARNING, "MemoryHighStall", message, held.pod, cgroup.container, figures)
+        self._events.record(WARNING, "MemoryHighStall", message, held.pod, cgroup.container, figures)
         snapshot = stall_given(held.pod.key, cgroup.container, self._period, samples)
         outcome = {**stall_said(found), "answer": str(self._answer), "done": done}
-        self._event_recorder.decided(STALL_KIND, snapshot, outcome)
-        self._pod_loop.want_step(held.pod.metadata.uid)
+        self._events.decided(STALL_KIND, snapshot, outcome)
+        self._steps.want_step(held.pod.metadata.uid)
 
     def _is_under_way(self, path: str, found: Stall) -> bool:
         """Whether the last step is on its way to the kernel, which drops what is not a whole page of it."""
@@ -235,23 +245,23 @@ class MemoryStalls:
 
     def _kill(self, cgroup: Cgroup, held: PodRecord, found: Stall) -> None:
         stop = Stop(cgroup.container, found.sentence, 0.0, AS_FAILURE)
-        self._pod_store.put_life(held.pod.metadata.uid, changes.asked_to_stop(held.life, stop, self._clock()))
+        self._pods.put_life(held.pod.metadata.uid, changes.asked_to_stop(held.life, stop, self._clock()))
 
     def _over(self, path: str) -> None:
         if path in self._reported:
             self._reported.discard(path)
             cgroup = self._marked[path]
-            held = self._pod_store.by_key(cgroup.pod)
+            held = self._pods.by_key(cgroup.pod)
             message = f"container {cgroup.container} gets on again: it is no longer held up at memory.high"
             pod = held.pod if held is not None else None
-            self._event_recorder.record(NORMAL, "MemoryHighStallOver", message, pod, cgroup.container)
-            self._pod_loop.want_step()
+            self._events.record(NORMAL, "MemoryHighStallOver", message, pod, cgroup.container)
+            self._steps.want_step()
 
     def _lower_raised(self, now: float) -> None:
         """Puts planned marks back where the container that stalled is gone, or uses little again."""
         before = dict(self._raised)
         for path, raised in before.items():
-            held = self._pod_store.get(raised.uid)
+            held = self._pods.get(raised.uid)
             life = held.life.container(raised.container) if held is not None else None
             if life is None or life.attempt != raised.attempt or path not in self._marked:
                 del self._raised[path]
@@ -264,10 +274,8 @@ class MemoryStalls:
                         f"container {raised.container} uses {bytes_text(sample.usage_bytes)}:"
                         f" memory.high is {bytes_text(raised.planned_bytes)} again, as planned"
                     )
-                    self._event_recorder.record(
-                        NORMAL, "MemoryHighRestored", message, held.pod, raised.container
-                    )
-                    self._pod_loop.want_step()
+                    self._events.record(NORMAL, "MemoryHighRestored", message, held.pod, raised.container)
+                    self._steps.want_step()
         if self._raised != before:
             self._keep()
             self._override()
@@ -278,7 +286,7 @@ class MemoryStalls:
             value = "max" if raised.high_bytes == UNLIMITED else str(raised.high_bytes)
             reason = f"raised from {bytes_text(raised.planned_bytes)}, at which the container stalled"
             wanted[path] = (Setting(_HIGH, value, "C8", reason),)
-        self._pod_loop.override(SOURCE, wanted)
+        self._cgroups.override(SOURCE, wanted)
 
     def _keep(self) -> None:
         try:

@@ -1,6 +1,7 @@
 """The thread of one who watches: it takes a turn, waits for as long as that said or until it is woken, and takes the
 next. What goes wrong in a turn is told, and tried again after a while; nothing ends the thread but `stop`."""
 
+import asyncio
 import logging
 import threading
 from collections.abc import Callable, Iterable
@@ -14,6 +15,20 @@ log = logging.getLogger(__name__)
 
 class Stopped(Exception):
     """The agent ends in the middle of a turn."""
+
+
+class LoopCalls:
+    """Calls from other threads into the agent's event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def call(self, function: Callable[..., None], *arguments: object) -> None:
+        """Returns at once; the loop calls it soon. Nothing is called after the end of the loop."""
+        try:
+            self._loop.call_soon_threadsafe(function, *arguments)
+        except RuntimeError:
+            pass  # the loop has ended; the next agent finds the intents
 
 
 class WatchThread:

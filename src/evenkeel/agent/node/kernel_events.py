@@ -4,14 +4,19 @@ container of which the kernel has killed one process (A19)."""
 import asyncio
 import logging
 
-from evenkeel.agent.parts import Parts
+from evenkeel.agent.event_recorder import EventRecorder
+from evenkeel.agent.node.node_cgroups import NodeCgroups
+from evenkeel.agent.node.oom_kills import OomKills
+from evenkeel.agent.pod_store import PodStore
+from evenkeel.agent.step_requests import OomKilled, StepRequests
 from evenkeel.cgroup.tree import Cgroup, Kind, Tree, Version
 from evenkeel.host.event_stream import EventStream
 from evenkeel.host.event_types import Event, LogGap, OomKill, OomNotified, OomRecord, SubscriptionEnded
 from evenkeel.host.kernel_log import DEVICE
 from evenkeel.host.node_figures import boot_id
 from evenkeel.journal.records import WARNING, PodRecord
-from evenkeel.journal.store import JournalError
+from evenkeel.journal.store import Journal, JournalError
+from evenkeel.pressure.protocol import PodObserver
 from evenkeel.runtime.interface import Attempt
 
 log = logging.getLogger(__name__)
@@ -21,16 +26,24 @@ _LATE_SECONDS = 1.0  # a container runtime tells what it called a container's cg
 _MOST_REMEMBERED = 4096  # cgroups that are gone: the log may speak of them later
 
 
-class KernelEvents:
-    """Listens for as long as `run` runs; `follow` tells it which cgroups there are."""
+class KernelEvents(PodObserver):
+    """Listens for as long as `run` runs."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._pod_loop = parts.pod_loop
-        self._pod_store = parts.pod_store
-        self._cgroups = parts.cgroups
-        self._oom_kills = parts.oom_kills
-        self._journal = parts.journal
-        self._event_recorder = parts.event_recorder
+    def __init__(
+        self,
+        journal: Journal,
+        cgroups: NodeCgroups,
+        oom_kills: OomKills,
+        pod_store: PodStore,
+        event_recorder: EventRecorder,
+        steps: StepRequests,
+    ) -> None:
+        self._journal = journal
+        self._cgroups = cgroups
+        self._oom_kills = oom_kills
+        self._pod_store = pod_store
+        self._event_recorder = event_recorder
+        self._steps = steps
         self._stream: EventStream | None = None
         self._tree: Tree | None = None
         self._watched: set[str] = set()
@@ -50,7 +63,7 @@ class KernelEvents:
             async for event in stream:
                 self._heard(event)
 
-    def follow(self, tree: Tree) -> None:
+    def cgroups_changed(self, tree: Tree) -> None:
         self._tree = tree
         pods: dict[str, Cgroup] = {}
         for cgroup in tree.cgroups:
@@ -116,7 +129,7 @@ class KernelEvents:
         if held is None:
             return
         if self._oom_kills.has_counted(held, cgroup.container):
-            self._pod_loop.oom_killed(_last_attempt(held, cgroup.container))
+            self._steps.report(OomKilled(_last_attempt(held, cgroup.container)))
             task = asyncio.get_running_loop().create_task(self._kill_rest(path, held.pod.metadata.uid))
             self._killing.add(task)
             task.add_done_callback(self._killing.discard)
@@ -125,12 +138,12 @@ class KernelEvents:
         error = await self._cgroups.kill(path)
         if error is not None:
             self._event_recorder.record(WARNING, "FailedKill", str(error))
-        self._pod_loop.want_step(uid)
+        self._steps.want_step(uid)
 
     def _told_of_kill(self, record: OomRecord) -> None:
         attempt = self._attempts.get(record.cgroup) or self._attempt_of(record.pid)
         if attempt is not None:
-            self._pod_loop.oom_killed(attempt)
+            self._steps.report(OomKilled(attempt))
         cgroup = self._known.get(record.cgroup)
         if cgroup is None:
             pod = self._pods.get(record.cgroup.rpartition("/")[0])

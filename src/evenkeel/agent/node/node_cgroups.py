@@ -1,14 +1,15 @@
-"""The agent's hands in the cgroup tree: the plan for the pods as they are now, and the passes that make it so.
+"""The node's cgroup tree: the plan for its pods, and the passes that make the kernel equal to the plan.
 
-A change of pods is applied to the cgroups that it concerns; from time to time the whole tree is read and what others
-changed is put right (E9). Ending processes may take long, and is done on a thread with a driver of its own: a driver
-is for one thread at a time.
+A change of pods is applied to the cgroups that it concerns. From time to time the whole tree is read, and what others
+changed is put right (E9). Killing processes may take long. It is done on a thread with a driver of its own, for a
+driver belongs to one thread.
 """
 
 import asyncio
 import os
 from collections.abc import Callable, Collection, Sequence
 
+from evenkeel.agent.event_recorder import EventRecorder
 from evenkeel.agent.node.own_cgroup import not_the_pods
 from evenkeel.cgroup.diff import Action
 from evenkeel.cgroup.driver import CgroupError, Driver, Statistics
@@ -18,26 +19,21 @@ from evenkeel.cgroup.reconcile import Report, reconcile, reconcile_changed
 from evenkeel.cgroup.reconfigure import Found, found_before, not_only_ours, relocate, restoring, still_needed
 from evenkeel.cgroup.tree import Cgroup, Kind, Naming, Setting, Tree, Version
 from evenkeel.host.oom_scores import ScoresSet, frozen, set_oom_scores
-from evenkeel.journal.store import Journal
-from evenkeel.policy.exclusive_cores import ContainerKey, assign_on, whole_cores
 from evenkeel.policy.node_view import NodeView
 from evenkeel.policy.provision import PlannedPod
-
-# Where the journal keeps what cgroups of others had in the files that we set (B13).
-FOUND_BEFORE = "foundBefore"
 
 _OWN_NAMES = {Kind.INFRASTRUCTURE: INFRASTRUCTURE}
 
 
 class NodeCgroups:
-    """`on_change` is told of each tree that was made."""
+    """For the agent's loop. What a pass repaired, and what the kernel refused, is recorded as events."""
 
     def __init__(
-        self, node: NodeView, make_driver: Callable[[], Driver], on_change: Callable[[Tree], None]
+        self, node: NodeView, make_driver: Callable[[], Driver], event_recorder: EventRecorder
     ) -> None:
         self._node = node
         self._hands_off = (*node.config.hands_off, *not_the_pods(node.config))
-        self._on_change = on_change
+        self._event_recorder = event_recorder
         self._make_driver = make_driver
         self.driver = make_driver()
         self._planner = Planner(node, self.driver.version, self.driver.naming)
@@ -55,17 +51,17 @@ class NodeCgroups:
             Cgroup, ...
         ] = ()  # made by a container runtime, and with other settings than before
 
-    def follow(self, moments: Sequence[PlannedPod]) -> Report:
-        """Makes the kernel as these pods need it, where that differs from what was made last."""
-        self._planned = self._planner.tree(moments)
-        return self._follow(self._overrides.on(self._planned))
+    def follow(self, pods: Sequence[PlannedPod]) -> Tree:
+        """Makes the kernel as these pods need it, where that differs from what was made last. Returns the tree."""
+        self._planned = self._planner.tree(pods)
+        tree = self._overrides.on(self._planned)
+        self._follow(tree)
+        return tree
 
-    def override(self, source: str, wanted: Wanted) -> Report | None:
-        """Has these settings in place of the planned ones until `source` says otherwise: they are all that it wants.
-        None where that changes nothing."""
-        if not self._overrides.set(source, wanted) or self._planned is None:
-            return None
-        return self._follow(self._overrides.on(self._planned))
+    def override(self, source: str, wanted: Wanted) -> None:
+        """Replaces planned settings by these until `source` says otherwise: they are all that it wants now."""
+        if self._overrides.set(source, wanted) and self._planned is not None:
+            self._follow(self._overrides.on(self._planned))
 
     def was_overridden(self, path: str, setting: Setting) -> None:
         """By a former agent: the next pass puts back what is planned, or else the kernel's default."""
@@ -76,18 +72,20 @@ class NodeCgroups:
         """The tree without what is overridden."""
         return self._planned
 
-    def _follow(self, tree: Tree) -> Report:
+    def _follow(self, tree: Tree) -> None:
         if self._tree is None or self._last is None:
-            return self._made(reconcile(self.driver, tree, self._hands_off), tree)
-        return self._made(reconcile_changed(self.driver, self._tree, tree, self._hands_off, self._last), tree)
+            report = reconcile(self.driver, tree, self._hands_off)
+        else:
+            report = reconcile_changed(self.driver, self._tree, tree, self._hands_off, self._last)
+        self._event_recorder.reconciled(self._made(report, tree))
 
     def first_pass(
-        self, moments: Sequence[PlannedPod], before: Found, remember: Callable[[Found], None]
+        self, pods: Sequence[PlannedPod], before: Found, remember: Callable[[Found], None]
     ) -> Report:
         """As `follow`, and puts back what another configuration may have set before the last restart (B13). `before` is
         what was found then on cgroups that are not only ours; `remember` is told what to keep, before it is changed and
         when it is put back."""
-        self._planned = self._planner.tree(moments)
+        self._planned = self._planner.tree(pods)
         tree = self._overrides.on(self._planned)
         relocation = relocate(self.driver, self._node.config, tree, self._hands_off)
         found = found_before(tree, self.driver.observe_only(not_only_ours(tree)), before)
@@ -95,13 +93,15 @@ class NodeCgroups:
         report = self._made(reconcile(self.driver, restoring(tree, found), self._hands_off), tree)
         if not report.failures and not report.skipped:
             remember(still_needed(tree, found))
-        return report._replace(failures=(*relocation.failures, *report.failures))
+        report = report._replace(failures=(*relocation.failures, *report.failures))
+        self._event_recorder.reconciled(report)
+        return report
 
-    def heal(self) -> Report | None:
-        """Reads everything again; what differs was changed by others."""
-        if self._tree is None:
-            return None
-        return self._made(reconcile(self.driver, self._tree, self._hands_off, self._last), self._tree)
+    def heal(self) -> None:
+        """Reads the whole tree again, and puts right what others changed (E9)."""
+        if self._tree is not None:
+            report = reconcile(self.driver, self._tree, self._hands_off, self._last)
+            self._event_recorder.reconciled(self._made(report, self._tree))
 
     def _made(self, report: Report, tree: Tree) -> Report:
         self._last = report
@@ -134,7 +134,6 @@ class NodeCgroups:
                 and was.path == cgroup.path
                 and was.settings != cgroup.settings
             )
-            self._on_change(tree)
         return report
 
     @property
@@ -222,59 +221,3 @@ class NodeCgroups:
 
     def close(self) -> None:
         self.driver.close()
-
-
-class PlannedPods:
-    def __init__(self) -> None:
-        self._moments: dict[str, tuple[int, PlannedPod]] = {}
-        self._ordered: tuple[PlannedPod, ...] | None = ()  # None: to be put in order again
-
-    def put(self, uid: str, order: int, moment: PlannedPod) -> None:
-        if self._moments.get(uid) != (order, moment):
-            self._moments[uid] = (order, moment)
-            self._ordered = None
-
-    def drop(self, uid: str) -> bool:
-        """Whether it was there."""
-        if self._moments.pop(uid, None) is None:
-            return False
-        self._ordered = None
-        return True
-
-    def ordered(self) -> tuple[PlannedPod, ...]:
-        """The same object as before while nothing has changed: it is asked for at every step."""
-        if self._ordered is None:
-            pods = sorted(self._moments.values(), key=lambda one: one[0])
-            self._ordered = tuple(moment for _, moment in pods)
-        return self._ordered
-
-
-_KEPT = "cpus"
-
-
-def with_cores(node: NodeView, moments: Sequence[PlannedPod], journal: Journal) -> list[PlannedPod]:
-    """`moments` with the cores of each: those it had stay, where it still needs them."""
-    kept: dict[ContainerKey, tuple[int, ...]] = {}
-    before = journal.value(_KEPT)
-    for key, cpus in before.items() if isinstance(before, dict) else ():
-        uid, _, name = key.partition("/")
-        kept[uid, name] = tuple(cpus)
-    cores = assign_on(node, [moment.pod for moment in moments], kept)
-    now = {f"{uid}/{name}": list(cpus) for (uid, name), cpus in cores.exclusive.items()}
-    if now != before:
-        journal.set_value(_KEPT, now)
-    return [
-        moment._replace(exclusive_cpus=cores.of_pod(moment.pod.metadata.uid), shared_cpus=cores.shared)
-        for moment in moments
-    ]
-
-
-def sharing(node: NodeView, moments: Sequence[PlannedPod]) -> set[ContainerKey]:
-    """The containers that are due cores of their own, and for which too few are left: they run on those that are
-    shared, under their quota."""
-    return {
-        (moment.pod.metadata.uid, container.name)
-        for moment in moments
-        for container in moment.pod.spec.every_container
-        if container.name not in moment.exclusive_cpus and whole_cores(moment.pod, container, node.profile)
-    }

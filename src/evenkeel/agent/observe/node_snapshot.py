@@ -4,24 +4,25 @@ import asyncio
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
 from evenkeel.agent.observe.counters import Counters
 from evenkeel.agent.observe.sweep import Sweep, Sweeper
-from evenkeel.agent.parts import Parts
+from evenkeel.agent.pod_store import PodStore
 from evenkeel.api.node import Node, NodeCondition, NodeStatus
 from evenkeel.api.pod import ObjectMeta, Pod
 from evenkeel.errors import EvenkeelError
 from evenkeel.journal.records import Event
-from evenkeel.journal.store import JournalError
+from evenkeel.journal.store import Journal, JournalError
 from evenkeel.policy.allocatable import node_capacity
 from evenkeel.policy.eviction.conditions import CPU_PRESSURE, Pressure
 from evenkeel.policy.eviction.snapshot import PodFigures
 from evenkeel.policy.node_view import NodeView
 from evenkeel.pressure.disk.disk_pressure import DiskPressure
-from evenkeel.runtime.interface import Readiness
+from evenkeel.pressure.eviction_recorder import NodeConditions
+from evenkeel.runtime.interface import Readiness, Runtime
 
 # And whatever the node's conditions tell.
 NOTABLE = frozenset({"Evicted", "OOMKilling", "OOMKilled", "MemoryHighStall", "CPUShortage", "DriftRepaired"})
@@ -46,20 +47,26 @@ class NodeSnapshot(NamedTuple):
 class NodeSnapshots:
     def __init__(
         self,
-        parts: Parts,
+        view: NodeView,
+        runtime: Runtime,
+        journal: Journal,
+        conditions: NodeConditions,
+        pod_store: PodStore,
         sweeper: Sweeper,
-        pressure: DiskPressure,
-        node: Callable[[], Node],
-        pods: Callable[[], tuple[Pod, ...]],
+        disk: DiskPressure,
+        counts: Counters,
+        since: float,
     ) -> None:
-        self._view = parts.node
+        """`since` is when the agent was started."""
+        self._view = view
+        self._runtime = runtime
+        self._journal = journal
+        self._conditions = conditions
+        self._pod_store = pod_store
         self._sweeper = sweeper
-        self._pressure = pressure
-        self._journal = parts.journal
-        self._node = node
-        self._pods = pods
-        self._counts = parts.event_recorder.counts
-        self._since = parts.clock()
+        self._disk_pressure = disk
+        self._counts = counts
+        self._since = since
         self._disk: Mapping[str, PodFigures] = MappingProxyType({})
         self._disk_at = -_DISK_SECONDS
         self._walking: asyncio.Task[None] | None = None
@@ -67,14 +74,18 @@ class NodeSnapshots:
         self._last_number = 0
         self._told: tuple[Event, ...] = ()
 
+    def node(self) -> Node:
+        """The node as it is now, with capacity, allocatable and conditions."""
+        return node_object(self._view, self._conditions.current, self._runtime.readiness)
+
     async def picture(self) -> NodeSnapshot:
         sweep = await self._sweeper.sweep()
         await self._measure()
         return NodeSnapshot(
             sweep,
             self._view,
-            self._node(),
-            self._pods(),
+            self.node(),
+            self._pod_store.shown(),
             self._disk,
             self._latest(),
             self._counts,
@@ -95,7 +106,7 @@ class NodeSnapshots:
 
     async def _walk(self) -> None:
         try:
-            measured = await self._pressure.measured()
+            measured = await self._disk_pressure.measured()
             if measured is not None:
                 self._disk = measured.pods
         except (OSError, EvenkeelError):

@@ -7,8 +7,10 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from evenkeel.agent.parts import Parts
+from evenkeel.agent.event_recorder import EventRecorder
+from evenkeel.agent.pod_store import PodStore
 from evenkeel.agent.probes.probe_requests import Answer, ask_http, ask_tcp, printable
+from evenkeel.agent.step_requests import StepRequests
 from evenkeel.api.container import Container, Probe
 from evenkeel.errors import EvenkeelError
 from evenkeel.journal.records import WARNING, PodRecord
@@ -24,6 +26,7 @@ from evenkeel.policy.lifecycle.probe_results import (
     period_seconds,
     timeout_seconds,
 )
+from evenkeel.pressure.protocol import PodObserver
 from evenkeel.runtime.interface import Attempt, ExecResult
 
 log = logging.getLogger(__name__)
@@ -145,26 +148,34 @@ def _after(kind: ProbeKind, probe: Probe, state: ProbeState, answer: Answer, beg
     return after_result(kind, probe, state, is_success=answer.is_success, now=began_at)
 
 
-class Prober:
-    def __init__(self, parts: Parts) -> None:
-        self._pod_store = parts.pod_store
-        self._pod_loop = parts.pod_loop
-        self._event_recorder = parts.event_recorder
-        self._clock = parts.clock
-        self._probes = Probes(parts.runtime.execute, self._told, parts.clock)
+class Prober(PodObserver):
+    """Probes the containers of pods, and changes the pods' records by what the probes find."""
+
+    def __init__(
+        self,
+        execute: Execute,
+        pod_store: PodStore,
+        event_recorder: EventRecorder,
+        steps: StepRequests,
+        clock: Callable[[], float],
+    ) -> None:
+        self._pod_store = pod_store
+        self._event_recorder = event_recorder
+        self._steps = steps
+        self._clock = clock
+        self._probes = Probes(execute, self._told, clock)
         self._watched: dict[str, set[Attempt]] = {}  # by the pod's UID
-        parts.pod_loop.on_settled = self._follow
 
     async def close(self) -> None:
         await self._probes.close()
 
-    def _follow(self, uid: str, held: PodRecord | None) -> None:
-        """Probes what runs, and nothing else; `held` is None when the pod is gone."""
+    def settled(self, uid: str, record: PodRecord | None) -> None:
+        """Probes what runs, and nothing else."""
         wanted = set()
-        for container in held.pod.spec.every_container if held is not None else ():
+        for container in record.pod.spec.every_container if record is not None else ():
             if container.startup_probe or container.liveness_probe or container.readiness_probe:
-                assert held is not None
-                life = held.life.container(container.name)
+                assert record is not None
+                life = record.life.container(container.name)
                 if life.started_at is not None and not life.stopping:
                     attempt = Attempt(uid, container.name, life.attempt)
                     wanted.add(attempt)
@@ -178,20 +189,20 @@ class Prober:
 
     def _told(self, probed: Probed) -> None:
         uid, name, _ = probed.attempt
-        held = self._pod_loop.held_of(probed.attempt)
-        if held is None:
+        record = self._pod_store.of_attempt(probed.attempt)
+        if record is None:
             return
-        container = next(each for each in held.pod.spec.every_container if each.name == name)
+        container = next(each for each in record.pod.spec.every_container if each.name == name)
         if not probed.answer.is_success:
             message = f"{probed.kind} probe of container {name}: {probed.answer.message}"
-            self._event_recorder.record(WARNING, "Unhealthy", message, held.pod, name)
-        life, now = held.life, self._clock()
+            self._event_recorder.record(WARNING, "Unhealthy", message, record.pod, name)
+        life, now = record.life, self._clock()
         if probed.has_changed and probed.kind is ProbeKind.READINESS:
             life = changes.with_readiness(life, name, is_ready=probed.outcome is ProbeOutcome.PASSED, now=now)
         elif probed.has_changed and probed.outcome is ProbeOutcome.FAILED:
-            stop = changes.probe_stop(held.pod, container, probed.kind, probed.answer.message)
+            stop = changes.probe_stop(record.pod, container, probed.kind, probed.answer.message)
             life = changes.asked_to_stop(life, stop, now)
         elif probed.has_changed and probed.kind is ProbeKind.STARTUP:
             life = changes.started_up(life, container, now)
         self._pod_store.put_life(uid, life)
-        self._pod_loop.want_step(uid)
+        self._steps.want_step(uid)

@@ -3,8 +3,6 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 
-from evenkeel.agent.admission import takes_room
-from evenkeel.agent.parts import Parts
 from evenkeel.cgroup.driver import Driver
 from evenkeel.cgroup.tree import Tree
 from evenkeel.journal.records import NORMAL
@@ -12,27 +10,44 @@ from evenkeel.policy.eviction.decide import Eviction, Reclaim, State, settings_f
 from evenkeel.policy.eviction.message import readable
 from evenkeel.policy.eviction.thresholds import config_thresholds
 from evenkeel.policy.eviction.usage import Resource
+from evenkeel.policy.node_view import NodeView
 from evenkeel.pressure.decision_records import Step
 from evenkeel.pressure.disk.disk_readings import DiskTargets
 from evenkeel.pressure.disk.disk_watch import DiskWatch, Measured
 from evenkeel.pressure.disk.garbage_collection import Collected, Collector
-from evenkeel.pressure.eviction_recorder import EvictionRecorder, NodeConditions
-from evenkeel.pressure.memory.sampling import MEMORY_SIGNALS
-from evenkeel.pressure.protocol import watch_targets
+from evenkeel.pressure.eviction_recorder import EvictionRecorder
+from evenkeel.pressure.intents import Intents
+from evenkeel.pressure.protocol import PodObserver, PodRecords
+from evenkeel.pressure.targets import MEMORY_SIGNALS, watch_targets
+from evenkeel.pressure.watch_thread import LoopCalls
+from evenkeel.runtime.interface import Runtime
 
 SOURCE = "node"
 _COLLECT_SECONDS = 60.0  # how long the watch waits for a collection
 
 
-class DiskPressure:
-    def __init__(self, parts: Parts, conditions: NodeConditions) -> None:
-        self._node = parts.node
-        self._runtime = parts.runtime
-        self._make_driver = parts.make_driver
-        self._intents = parts.intents
-        self._pod_store = parts.pod_store
-        self._clock = parts.clock
-        self.outcomes = EvictionRecorder(SOURCE, parts, conditions)
+class DiskPressure(PodObserver):
+    """For the agent's loop."""
+
+    def __init__(
+        self,
+        node: NodeView,
+        runtime: Runtime,
+        make_driver: Callable[[], Driver],
+        intents: Intents,
+        pods: PodRecords,
+        recorder: EvictionRecorder,
+        calls: LoopCalls,
+        clock: Callable[[], float],
+    ) -> None:
+        self._node = node
+        self._runtime = runtime
+        self._make_driver = make_driver
+        self._intents = intents
+        self._pods = pods
+        self._recorder = recorder
+        self._calls = calls
+        self._clock = clock
         self._driver: Driver | None = None  # to find files with
         self._watch: DiskWatch | None = None
         self._tree: Tree | None = None
@@ -46,7 +61,7 @@ class DiskPressure:
         self._watch = DiskWatch(
             thresholds,
             settings_from(self._node.config),
-            self.outcomes.state_before(thresholds),
+            self._recorder.state_before(thresholds),
             most_processes=self._node.capacity.pids,
             storage_path=self._runtime.storage_path,
             images_path=self._runtime.images_path,
@@ -54,11 +69,11 @@ class DiskPressure:
             collectors=self._collectors(loop),
             make_driver=self._make_driver,
             intents=self._intents,
-            reports=_Reports(self.outcomes, loop),
+            reports=_Reports(self._recorder, self._calls),
             clock=self._clock,
         )
         if self._tree is not None:
-            self.follow(self._tree)
+            self.cgroups_changed(self._tree)
         self._watch.start()
 
     async def close(self) -> None:
@@ -69,12 +84,11 @@ class DiskPressure:
         if self._driver is not None:
             self._driver.close()
 
-    def follow(self, tree: Tree) -> None:
-        """The cgroups are now these."""
+    def cgroups_changed(self, tree: Tree) -> None:
         self._tree = tree
         if self._watch is None or self._driver is None:
             return
-        roster = watch_targets(tree, self._pod_store, self._driver, None)
+        roster = watch_targets(tree, self._pods, self._driver, None)
         pids = self._driver.files(roster.path).get("pids", "") if roster.path else ""
         self._watch.follow(DiskTargets(roster.path, roster.members, pids.removesuffix(roster.path)))
 
@@ -109,38 +123,32 @@ class DiskPressure:
     async def _collect_dead(self) -> None:
         """Logs of pods that are over, and whatever is left of pods that nobody knows."""
         for uid in await self._runtime.pods():
-            one = self._pod_store.get(uid)
-            if one is None:
+            record = self._pods.get(uid)
+            if record is None:
                 await self._runtime.remove(uid)
                 await self._runtime.remove_logs(uid)
-            elif not takes_room(one) and not one.life.is_alive:
+            elif not record.takes_room and not record.life.is_alive:
                 await self._runtime.remove_logs(uid)
 
 
 class _Reports:
     """From the watch's thread into the loop."""
 
-    def __init__(self, outcomes: EvictionRecorder, loop: asyncio.AbstractEventLoop) -> None:
-        self._outcomes = outcomes
-        self._loop = loop
+    def __init__(self, recorder: EvictionRecorder, calls: LoopCalls) -> None:
+        self._recorder = recorder
+        self._calls = calls
 
     def evicting(self, uid: str, eviction: Eviction, at: float) -> None:
-        self._call(self._outcomes.evicting, uid, eviction, at)
+        self._calls.call(self._recorder.evicting, uid, eviction, at)
 
     def stepped(self, step: Step, after: State, more: Mapping[str, object]) -> None:
-        self._call(self._outcomes.stepped, step, after, more)
+        self._calls.call(self._recorder.stepped, step, after, more)
 
     def collected(self, collected: Collected) -> None:
         what, bytes_, inodes, _ = collected
         message = f"removed {what}: {readable(bytes_, Resource.STORAGE)} and {inodes} inodes are free again"
         figures = {"bytes": bytes_, "inodes": inodes}
-        self._call(self._outcomes.told, NORMAL, "Collected", message, figures)
+        self._calls.call(self._recorder.told, NORMAL, "Collected", message, figures)
 
     def noted(self, text: str) -> None:
-        self._call(self._outcomes.noted, text)
-
-    def _call(self, function: Callable[..., None], *arguments: object) -> None:
-        try:
-            self._loop.call_soon_threadsafe(function, *arguments)
-        except RuntimeError:
-            pass  # the loop has ended; the journal has the intent
+        self._calls.call(self._recorder.noted, text)

@@ -33,7 +33,7 @@ from evenkeel.pressure.disk.disk_readings import DiskTargets, NodeReading, Stora
 from evenkeel.pressure.disk.garbage_collection import Collected, Collector, GarbageCollection, is_disk
 from evenkeel.pressure.disk.pending_disk import PendingDisk
 from evenkeel.pressure.intents import Intent, Intents
-from evenkeel.pressure.protocol import PodTarget
+from evenkeel.pressure.targets import PodTarget
 from evenkeel.pressure.watch_thread import Stopped, WatchThread
 from evenkeel.runtime.interface import Directories
 

@@ -17,10 +17,11 @@ from evenkeel.policy.eviction.message import shortage_message
 from evenkeel.policy.eviction.usage import Resource, usage_by_part
 from evenkeel.pressure.decision_records import Step
 from evenkeel.pressure.intents import Intent, Intents
+from evenkeel.pressure.memory.memory_reports import Evicting, MemoryWatchSink, UnrecordedEvictions
 from evenkeel.pressure.memory.mitigation import Mitigation
 from evenkeel.pressure.memory.pending_memory import PendingMemory
 from evenkeel.pressure.memory.sampling import MemorySampler
-from evenkeel.pressure.protocol import Evicting, MemoryWatchSink, PodTarget, WatchTargets
+from evenkeel.pressure.targets import PodTarget, WatchTargets
 
 
 class Reaper:
@@ -51,7 +52,7 @@ class Reaper:
 
 
 class Evictor:
-    """Of the watch's thread, but for `start`, `stop` and what is `under_way`."""
+    """For the watch's thread; `start` and `stop` are for the agent's loop."""
 
     def __init__(
         self,
@@ -60,9 +61,10 @@ class Evictor:
         relief: Mitigation,
         intents: Intents,
         reports: MemoryWatchSink,
+        unrecorded: UnrecordedEvictions,
         clock: Callable[[], float],
     ) -> None:
-        self.under_way: dict[str, Evicting] = {}  # by UID, until the loop takes them out
+        self._unrecorded = unrecorded
         self._figures = figures
         self._departures = departures
         self._relief = relief
@@ -94,7 +96,8 @@ class Evictor:
         return step, self._kill(victim, member, driver)
 
     def _ask(self, victim: Eviction, member: PodTarget, driver: Driver, now: float) -> None:
-        evicting = self.under_way[member.uid] = Evicting(member.uid, victim, self._clock())
+        evicting = Evicting(member.uid, victim, self._clock())
+        self._unrecorded.add(evicting)
         self._reports.evicting(evicting)
         self._departures.asked(member.uid, now, victim.grace_period_seconds)
         self._relief.goes(driver, member.path, now)
@@ -104,7 +107,8 @@ class Evictor:
         self._intents.write(Intent(member.uid, victim.message, at))
         dying = Dying(_pids(member))
         # To be found by the loop before it looks at the pod's end. It is woken later: it would be in the way now.
-        evicting = self.under_way[member.uid] = Evicting(member.uid, victim, at)
+        evicting = Evicting(member.uid, victim, at)
+        self._unrecorded.add(evicting)
         is_sent = dying.kill(_pids(member))
         sent_at = time.monotonic()
         try:

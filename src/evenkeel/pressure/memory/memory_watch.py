@@ -30,6 +30,7 @@ from evenkeel.pressure.guard_client import GuardClient
 from evenkeel.pressure.intents import Intents
 from evenkeel.pressure.memory.evictor import Evictor
 from evenkeel.pressure.memory.kernel_triggers import KernelTriggers
+from evenkeel.pressure.memory.memory_reports import MemoryWatchSink, Timing, UnrecordedEvictions
 from evenkeel.pressure.memory.mitigation import Mitigation
 from evenkeel.pressure.memory.pending_memory import PendingMemory
 from evenkeel.pressure.memory.sampling import (
@@ -40,7 +41,7 @@ from evenkeel.pressure.memory.sampling import (
     marks_met,
     really_left,
 )
-from evenkeel.pressure.protocol import Evicting, MemoryWatchSink, Timing, WatchTargets
+from evenkeel.pressure.targets import WatchTargets
 from evenkeel.pressure.watch_thread import WatchThread
 
 THREAD = "evenkeel-memory"  # as top and /proc show it
@@ -74,6 +75,7 @@ class MemoryWatch:
         make_driver: Callable[[], Driver],
         intents: Intents,
         reports: MemoryWatchSink,
+        unrecorded: UnrecordedEvictions,
         clock: Callable[[], float] = time.time,
         guard: GuardClient | None = None,
     ) -> None:
@@ -96,7 +98,9 @@ class MemoryWatch:
         self._decided_at = 0.0
         self._left_then = 0  # of what was short, at the last decision
         self._relief = Mitigation(self._figures, self._departures, make_driver, reports, guard)
-        self._evictor = Evictor(self._figures, self._departures, self._relief, intents, reports, clock)
+        self._evictor = Evictor(
+            self._figures, self._departures, self._relief, intents, reports, unrecorded, clock
+        )
         self._haste = Haste()
         self._hasty_until = 0.0
         self._crossing_until = 0.0
@@ -114,11 +118,6 @@ class MemoryWatch:
         )
 
     # The loop's side
-
-    @property
-    def evicting(self) -> dict[str, Evicting]:
-        """By UID, until the loop takes them out."""
-        return self._evictor.under_way
 
     def start(self) -> None:
         self._relief.start()

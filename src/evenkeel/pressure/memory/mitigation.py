@@ -15,6 +15,7 @@ from evenkeel.host.protection import run_soon
 from evenkeel.policy.eviction.headroom import Trend, is_loose, is_reclaim_enough, is_tight, must_be_held
 from evenkeel.pressure.guard_client import GuardClient
 from evenkeel.pressure.memory.freezer import Freezer
+from evenkeel.pressure.memory.memory_reports import MemoryWatchSink
 from evenkeel.pressure.memory.pending_memory import PendingMemory
 from evenkeel.pressure.memory.sampling import (
     ByteThreshold,
@@ -23,7 +24,7 @@ from evenkeel.pressure.memory.sampling import (
     is_really_short,
     really_left,
 )
-from evenkeel.pressure.protocol import MemoryWatchSink, PodTarget, WatchTargets
+from evenkeel.pressure.targets import PodTarget, WatchTargets
 
 log = logging.getLogger(__name__)
 
@@ -192,7 +193,7 @@ class Mitigation:
         wanted = [member for member, _ in grown if member.path not in self._brake.held]
         if wanted or not self._brake.is_holding:
             self._brake.hold(driver, (member.path for member in wanted), now)
-            self._reports.holding(tuple(member.uid for member in wanted))
+            self._reports.freezing(tuple(member.uid for member in wanted))
 
     # Being throttled
 

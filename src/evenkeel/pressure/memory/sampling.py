@@ -19,7 +19,7 @@ from evenkeel.policy.eviction.snapshot import (
     Snapshot,
 )
 from evenkeel.policy.eviction.thresholds import Signal, Threshold, threshold_amount
-from evenkeel.pressure.protocol import PodTarget, WatchTargets
+from evenkeel.pressure.targets import PodTarget, WatchTargets
 
 _NOTHING = Reading(0, 0, 0, 0)
 _UNKNOWN = PodFigures()
@@ -243,9 +243,6 @@ def _with(figures: MemoryFigures, more_bytes: int) -> MemoryFigures:
         return figures
     total = (figures.available_bytes or 0) + (figures.working_set_bytes or 0)
     return _figures(total, (figures.working_set_bytes or 0) - more_bytes)
-
-
-MEMORY_SIGNALS = (Signal.MEMORY_AVAILABLE, Signal.ALLOCATABLE_MEMORY_AVAILABLE)
 
 
 class ByteThreshold(NamedTuple):

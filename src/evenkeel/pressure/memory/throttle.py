@@ -8,13 +8,13 @@ before, so that the next agent does if the guard could not, or was told of anoth
 import logging
 from collections.abc import Collection, Mapping
 
-from evenkeel.agent.parts import Parts
 from evenkeel.cgroup.kernel_files import default_value
 from evenkeel.cgroup.tree import Setting
 from evenkeel.journal.records import NORMAL, WARNING
-from evenkeel.journal.store import JournalError
+from evenkeel.journal.store import Journal, JournalError
 from evenkeel.policy.units import bytes_text
 from evenkeel.pressure.guard_client import GuardClient
+from evenkeel.pressure.protocol import Cgroups, Events, PodRecords, Steps
 
 log = logging.getLogger(__name__)
 
@@ -27,14 +27,22 @@ _REASON = "held at what it uses: others are leaving for want of memory"
 class Throttle:
     """For the agent's loop alone."""
 
-    def __init__(self, parts: Parts, guard: GuardClient) -> None:
+    def __init__(
+        self,
+        guard: GuardClient,
+        journal: Journal,
+        cgroups: Cgroups,
+        pods: PodRecords,
+        events: Events,
+        steps: Steps,
+    ) -> None:
         self._guard = guard
+        self._journal = journal
+        self._cgroups = cgroups
+        self._pods = pods
+        self._events = events
+        self._steps = steps
         self._guarded: frozenset[str] = frozenset()  # files
-        self._cgroups = parts.cgroups
-        self._journal = parts.journal
-        self._pod_store = parts.pod_store
-        self._pod_loop = parts.pod_loop
-        self._event_recorder = parts.event_recorder
         self._uids: frozenset[str] = frozenset()
 
     def take_up(self) -> None:
@@ -49,20 +57,20 @@ class Throttle:
             return
         wanted = {}
         for uid, most in most_bytes.items():
-            held = self._pod_store.get(uid)
+            held = self._pods.get(uid)
             cgroup = self._cgroups.of_container(held.pod.key, "") if held is not None else None
             if held is None or cgroup is None:
                 continue  # it is gone meanwhile
             wanted[cgroup.path] = (Setting(_HIGH, str(most), "A15", _REASON),)
             if uid not in self._uids:
                 message = f"memory is short: the pod, above its request, gets no more than {bytes_text(most)} for now"
-                self._event_recorder.record(
+                self._events.record(
                     WARNING, "Throttled", message, held.pod, figures={"memoryHighBytes": most}
                 )
         for uid in self._uids.difference(most_bytes):
-            held = self._pod_store.get(uid)
+            held = self._pods.get(uid)
             if held is not None:
-                self._event_recorder.record(
+                self._events.record(
                     NORMAL, "ThrottleOver", "the pod may use more memory again: enough is back", held.pod
                 )
         self._uids = frozenset(most_bytes)
@@ -71,14 +79,14 @@ class Throttle:
                 self._journal.set_value(_KEPT, list(wanted))
             guarded = self._lets_go(wanted)
             self._guard.hold(guarded)
-            self._pod_loop.override(SOURCE, wanted)
+            self._cgroups.override(SOURCE, wanted)
             self._guard.free(self._guarded.difference(guarded))
             self._guarded = frozenset(guarded)
             if not wanted:
                 self._journal.set_value(_KEPT, None)
         except JournalError as error:
             log.error("%s", error)  # noqa: TRY400
-        self._pod_loop.want_step()
+        self._steps.want_step()
 
     def _lets_go(self, paths: Collection[str]) -> Mapping[str, str]:
         """What is to be in which files of these cgroups when it is over."""

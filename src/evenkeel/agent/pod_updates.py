@@ -1,0 +1,206 @@
+"""What happened to pods, and what it makes of their records: starts, failures, exits, evictions, new starts.
+
+Nothing here acts on a container. A record is changed in memory and a step is asked for; the step decides what follows.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from evenkeel.agent.event_recorder import EventRecorder
+from evenkeel.agent.node.oom_kills import NOT_KNOWN, OomKills, Verdict
+from evenkeel.agent.pod_store import PodStore
+from evenkeel.agent.pod_worker import PodWorker
+from evenkeel.agent.step_requests import (
+    Cleaned,
+    Emptied,
+    Exited,
+    NotStarted,
+    OomKilled,
+    Outcome,
+    Started,
+    StepRequests,
+)
+from evenkeel.api.resources import EPHEMERAL_STORAGE
+from evenkeel.journal.records import NORMAL, WARNING
+from evenkeel.policy.lifecycle import changes
+from evenkeel.policy.lifecycle.pod_state import LifecycleSettings, PodState, TerminalStatus
+from evenkeel.policy.pod_resources import pod_limits
+from evenkeel.pressure.protocol import PodObserver
+from evenkeel.runtime.interface import Attempt, Exit, Record
+
+
+class PodUpdates:
+    """For the pod loop."""
+
+    def __init__(
+        self,
+        settings: LifecycleSettings,
+        pod_store: PodStore,
+        oom_kills: OomKills,
+        event_recorder: EventRecorder,
+        steps: StepRequests,
+        observers: tuple[PodObserver, ...],
+        clock: Callable[[], float],
+    ) -> None:
+        self._settings = settings
+        self._pod_store = pod_store
+        self._oom_kills = oom_kills
+        self._event_recorder = event_recorder
+        self._steps = steps
+        self._observers = observers
+        self._clock = clock
+        self._ended: list[Attempt] = []
+
+    def take_ended(self) -> list[Attempt]:
+        """Attempts that the runtime may forget when the records are committed."""
+        ended, self._ended = self._ended, []
+        return ended
+
+    def apply(self, outcome: Outcome) -> None:
+        """What work beside the loop, or a container, has come to. The end of a pod is the loop's own business."""
+        if isinstance(outcome, Started):
+            self.started(outcome.record)
+        elif isinstance(outcome, NotStarted):
+            self.not_started(outcome)
+        elif isinstance(outcome, Exited):
+            self.exited(outcome.attempt, outcome.exit)
+        elif isinstance(outcome, OomKilled):
+            self.oom_killed(outcome.attempt)
+        elif isinstance(outcome, Emptied):
+            for observer in self._observers:
+                observer.emptied(outcome.uid)
+        elif isinstance(outcome, Cleaned):
+            for observer in self._observers:
+                observer.cleaned(outcome.uid)
+
+    def started(self, started: Record) -> None:
+        """Nothing changes if the start, or the end, is known already."""
+        record = self._pod_store.of_attempt(started.attempt)
+        if record is None or not record.life.container(started.attempt.container).is_asked_for:
+            return
+        name = started.attempt.container
+        pid, ticks = started.process or (0, 0)
+        container = next(one for one in record.pod.spec.every_container if one.name == name)
+        life = changes.started(
+            record.life,
+            container,
+            started.started_at,
+            pid=pid,
+            pid_start_ticks=ticks,
+            id_=started.id,
+            oom_kills_at_start=record.life.container(name).oom_kills_at_start,
+            resources=container.resources,
+        )
+        self._pod_store.put_life(record.uid, life)
+        self._event_recorder.record(NORMAL, "Started", f"started container {name}", record.pod, name)
+        self._steps.want_step(record.uid)
+        if started.exit is not None:
+            self.exited(started.attempt, started.exit)
+
+    def not_started(self, outcome: NotStarted) -> None:
+        record = self._pod_store.of_attempt(outcome.attempt)
+        if record is None:
+            return
+        name, message, now = outcome.attempt.container, outcome.message, self._clock()
+        if outcome.no_image:
+            life = changes.no_image(record.life, name, outcome.no_image, message, now, self._settings)
+        else:
+            if record.life.verdict is not None:
+                # The pod was killed while the container was being set up: what the runtime says is a guess.
+                message = f"the pod was stopped while it was being set up: {record.life.verdict.reason}"
+            life = changes.start_failed(record.life, name, message, now, self._settings)
+        self._pod_store.put_life(record.uid, life)
+        self._event_recorder.record(
+            WARNING, "Failed", f"cannot start container {name}: {message}", record.pod, name
+        )
+        self._steps.want_step(record.uid)
+
+    def exited(self, attempt: Attempt, exit_: Exit) -> None:
+        """Nothing changes if the end is known already, or if the attempt is not the container's last."""
+        for observer in self._observers:
+            observer.exited(attempt.uid)
+        record = self._pod_store.of_attempt(attempt)
+        if record is None or not record.life.container(attempt.container).is_alive:
+            self._ended.append(attempt)
+            return
+        name = attempt.container
+        was_asked = bool(record.life.container(name).stopping)
+        verdict = self._oom_kills.verdict(record, attempt, exit_, self._clock())
+        if verdict is Verdict.WAIT:
+            return
+        self._ended.append(attempt)
+        is_oom_killed = verdict is Verdict.KILLED
+        life = changes.ended(
+            record.pod,
+            record.life,
+            name,
+            exit_code=exit_.exit_code,
+            signal=exit_.signal,
+            message=exit_.message if verdict is not Verdict.UNKNOWN else NOT_KNOWN,
+            started_at=exit_.started_at,
+            finished_at=exit_.finished_at,
+            is_known=exit_.is_known and verdict is not Verdict.UNKNOWN,
+            is_oom_killed=is_oom_killed,
+            settings=self._settings,
+        )
+        self._pod_store.put_life(attempt.uid, life)
+        self._event_recorder.ended(
+            record.pod,
+            name,
+            life.container(name).ended,
+            is_oom_killed=is_oom_killed,
+            was_asked=was_asked,
+        )
+        if life.verdict is not None and record.life.verdict is None:
+            self._event_recorder.verdict(record.pod, life.verdict)
+            if life.verdict.reason == changes.EVICTED:  # A17: one OOM kill too many
+                self._event_recorder.count_eviction("oom")
+        self._steps.want_step(attempt.uid)
+
+    def oom_killed(self, attempt: Attempt) -> None:
+        self._oom_kills.saw(attempt)
+        exit_ = self._oom_kills.waiting(attempt)
+        if exit_ is not None:
+            self.exited(attempt, exit_)
+
+    def take_late_exits(self, now: float) -> None:
+        """Exits that have waited long enough for news of an OOM kill."""
+        for attempt, exit_ in self._oom_kills.due(now):
+            self.exited(attempt, exit_)
+
+
+class Evictions:
+    """Evicts pods, and lets them come back. `evicted` is set after each eviction."""
+
+    def __init__(
+        self, pod_store: PodStore, worker: PodWorker, steps: StepRequests, evicted: asyncio.Event
+    ) -> None:
+        self._pod_store = pod_store
+        self._worker = worker
+        self._steps = steps
+        self._evicted = evicted
+
+    def evict(self, uid: str, status: TerminalStatus) -> None:
+        """The pod ends, whole, within the grace that the status gives it (A20). A pod that was evicted before, or has
+        ended otherwise, stays as it is."""
+        record = self._pod_store.get(uid)
+        if record is not None and record.is_admitted:
+            self._pod_store.put_life(uid, changes.with_terminal_status(record.life, status))
+            if not status.grace_seconds and record.pod.spec.has_memory_volume:
+                self._worker.empty_memory(uid)
+            self._steps.want_step(uid)
+            self._evicted.set()
+
+    def start_anew(self, uid: str) -> bool:
+        """A pod that has ended is admitted and started again as if it were new (E16). False if something of it is
+        still left."""
+        record = self._pod_store.get(uid)
+        if record is None or record.life.is_alive or not self._worker.is_clean(uid):
+            return False
+        if pod_limits(record.pod).get(EPHEMERAL_STORAGE) is not None and not self._worker.clean_logs(uid):
+            return False  # B12: its old logs would count, and it would be evicted again at once
+        self._worker.forget(uid)
+        self._pod_store.put(record._replace(is_admitted=False, life=PodState()))
+        self._steps.want_step(uid)
+        self._steps.room_appeared()
+        return True

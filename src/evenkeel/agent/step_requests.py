@@ -1,0 +1,104 @@
+"""Requests for steps of the pod loop: which pods to look at, and what became of work that ran beside the loop.
+
+It is made before everything else. Whoever changes a pod asks here for a step and does not need to know the loop, so
+the loop can be constructed last, with all that it needs.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from evenkeel.runtime.interface import Attempt, Exit, Record
+
+
+class Started(NamedTuple):
+    record: Record
+
+
+class NotStarted(NamedTuple):
+    attempt: Attempt
+    message: str
+    no_image: str = ""  # the reason, if an image is what was missing
+
+
+class Exited(NamedTuple):
+    attempt: Attempt
+    exit: Exit
+
+
+class OomKilled(NamedTuple):
+    """The kernel has counted or logged an OOM kill of this attempt, which may have ended before."""
+
+    attempt: Attempt
+
+
+class Emptied(NamedTuple):
+    """The pod's volumes in memory are empty."""
+
+    uid: str
+
+
+class Cleaned(NamedTuple):
+    """Nothing of the pod is left on disk but its logs; or not even these."""
+
+    uid: str
+
+
+class Removed(NamedTuple):
+    """Nothing of the pod is left."""
+
+    uid: str
+
+
+Outcome = Started | NotStarted | Exited | OomKilled | Emptied | Cleaned | Removed
+
+
+class StepRequests:
+    """For the agent's event loop alone. Several requests before a step are one step."""
+
+    def __init__(self, uids: Iterable[str] = ()) -> None:
+        """The first step looks at the pods of `uids`."""
+        self._requested = asyncio.Event()
+        self._uids = set(uids)
+        self._outcomes: list[Outcome] = []
+        self._has_room = True
+
+    def want_step(self, uid: str = "") -> None:
+        """The next step looks at this pod, too."""
+        if uid:
+            self._uids.add(uid)
+        self._requested.set()
+
+    def room_appeared(self) -> None:
+        """The next step tries to admit the pods that wait."""
+        self._has_room = True
+        self._requested.set()
+
+    def report(self, outcome: Outcome) -> None:
+        """Outcomes are taken up in the order of these calls: a container's start before its end."""
+        self._outcomes.append(outcome)
+        self._requested.set()
+
+    # For the pod loop
+
+    async def wait(self) -> None:
+        """Returns when a step was asked for since the last time."""
+        await self._requested.wait()
+        self._requested.clear()
+
+    def take_uids(self) -> set[str]:
+        uids, self._uids = self._uids, set()
+        return uids
+
+    def put_back(self, uids: Iterable[str]) -> None:
+        """These could not be looked at. Does not ask for a step: the cause has to pass first."""
+        self._uids.update(uids)
+
+    def take_outcomes(self) -> list[Outcome]:
+        outcomes, self._outcomes = self._outcomes, []
+        return outcomes
+
+    def take_room(self) -> bool:
+        """Whether pods may have left since the last time."""
+        has_room, self._has_room = self._has_room, False
+        return has_room
