@@ -1,4 +1,7 @@
-"""Paths of fields as problems name them, `spec.containers[0].name`, and where they stand in a text."""
+"""Problems in documents: the kinds of mistakes, the paths of fields (`spec.containers[0].name`), and their lines.
+
+Validation, decoding and manifests report problems with the same words, because they all make them here.
+"""
 
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -6,65 +9,11 @@ from collections.abc import Collection, Iterator, Sequence
 from evenkeel.api.yaml_text import Document, LinedDict, LinedList
 from evenkeel.errors import Problem
 
-_LONGEST_INDEX = 9
-
-
-def join(path: str, field: str) -> str:
-    return f"{path}.{field}" if path and field else path or field
-
-
-def without_indices(path: str) -> str:
-    return re.sub(r"\[\d+\]", "[]", path)
-
-
-def line_of(document: Document, field: str) -> int:
-    """The line on which `field` stands, or that of the nearest thing around it which is there."""
-    value, line = document.value, document.line
-    if not field:
-        return line
-    for name, index in re.findall(r"([^.\[\]]+)|\[([^\]]*)\]", field):
-        if isinstance(value, LinedList) and (place := _index(index)) is not None and place < len(value):
-            line, value = value.lines[place], value[place]
-        elif isinstance(value, LinedDict) and (name or index) in value.lines:
-            line, value = value.lines[name or index], value[name or index]
-        else:
-            break
-    return line
-
-
-class Misshapen:
-    """Fields that could not even be read. What follows from that need not be told as well."""
-
-    def __init__(self, fields: Collection[str]) -> None:
-        self._fields = frozenset(fields)
-        self._around = frozenset(outer for field in fields for outer in _outwards(field))
-
-    def explains(self, field: str, kind: str) -> bool:
-        """Whether a problem of `field` may be no more than an echo: the field lies within one that was misshapen, or
-        is said to be missing and might have been held by one."""
-        if not self._fields:
-            return False
-        if kind == "FieldValueRequired" and field in self._around:
-            return True
-        return any(outer in self._fields for outer in _outwards(field))
-
-
-def _index(text: str) -> int | None:
-    """Anybody may write a field with brackets in its name: what stands in them need not be a number."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= _LONGEST_INDEX else None
-
-
-def _outwards(field: str) -> Iterator[str]:
-    """`field`, and each path that it lies within."""
-    yield field
-    for end in range(len(field) - 1, 0, -1):
-        if field[end] in ".[":
-            yield field[:end]
-
-
 Problems = Iterator[Problem]
 
+NODE_RULE = "NodeRule"
 _LONGEST_SHOWN = 60
+_LONGEST_INDEX = 9
 
 
 def required(field: str, message: str) -> Problem:
@@ -95,11 +44,8 @@ def not_supported(field: str, seen: str, supported: Sequence[str]) -> Problem:
     return Problem(field, f"{shown(seen)} is not one of {one_of(supported)}", "FieldValueNotSupported")
 
 
-# Kubernetes has no such rule: the pod is valid there, and this node cannot run it.
-NODE_RULE = "NodeRule"
-
-
 def unusable(field: str, message: str) -> Problem:
+    """The pod is valid in Kubernetes, but this node cannot run it."""
     return Problem(field, message, NODE_RULE)
 
 
@@ -108,6 +54,62 @@ def one_of(names: Sequence[str]) -> str:
 
 
 def shown(text: str) -> str:
-    """`text` in quotes, with nothing in it that could disturb a terminal, and not too long for a line."""
+    """`text` in quotes, without control characters and short enough for a line."""
     clipped = text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "…"
     return '"' + "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in clipped) + '"'
+
+
+# Paths and lines
+
+
+def join(path: str, field: str) -> str:
+    return f"{path}.{field}" if path and field else path or field
+
+
+def without_indices(path: str) -> str:
+    return re.sub(r"\[\d+\]", "[]", path)
+
+
+def line_of(document: Document, field: str) -> int:
+    """The line of `field`, or of the innermost field around it that is in the document."""
+    value, line = document.value, document.line
+    if not field:
+        return line
+    for name, index in re.findall(r"([^.\[\]]+)|\[([^\]]*)\]", field):
+        if isinstance(value, LinedList) and (place := _index(index)) is not None and place < len(value):
+            line, value = value.lines[place], value[place]
+        elif isinstance(value, LinedDict) and (name or index) in value.lines:
+            line, value = value.lines[name or index], value[name or index]
+        else:
+            break
+    return line
+
+
+class Misshapen:
+    """Fields that could not be decoded. Problems that only follow from that are not reported."""
+
+    def __init__(self, fields: Collection[str]) -> None:
+        self._fields = frozenset(fields)
+        self._around = frozenset(outer for field in fields for outer in _outwards(field))
+
+    def explains(self, field: str, kind: str) -> bool:
+        """Whether a problem of `field` may only follow from a misshapen field: `field` is inside of one, or it is
+        reported as missing and may have been inside of one."""
+        if not self._fields:
+            return False
+        if kind == "FieldValueRequired" and field in self._around:
+            return True
+        return any(outer in self._fields for outer in _outwards(field))
+
+
+def _index(text: str) -> int | None:
+    """None if the text is not an index: a key of a mapping can contain brackets, too."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _LONGEST_INDEX else None
+
+
+def _outwards(field: str) -> Iterator[str]:
+    """`field`, and each path around it."""
+    yield field
+    for end in range(len(field) - 1, 0, -1):
+        if field[end] in ".[":
+            yield field[:end]

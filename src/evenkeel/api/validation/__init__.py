@@ -1,7 +1,7 @@
-"""What a valid pod is: Kubernetes' rules for the fields we have, and what a node needs beyond them.
+"""Validation of pods: the rules of Kubernetes for the fields that Evenkeel has, and what a node needs beyond them.
 
-Nothing here raises: each problem is a value with the field's path, Kubernetes' own name for the kind of
-mistake, and a sentence that says what was seen and what to write instead (A3).
+No function here raises. Each problem is a value with the path of the field, Kubernetes' name for the kind of mistake,
+and a sentence that says what was written and what to write instead (A3).
 """
 
 from evenkeel.api.validation.pod_rules import validate_pod, warnings

@@ -1,4 +1,4 @@
-"""Containers and init containers: the rules they share, and the few that differ."""
+"""Rules for containers and init containers, with their probes, ports, resize policies and users."""
 
 from evenkeel.api.container import (
     Container,
@@ -25,30 +25,148 @@ from evenkeel.api.validation.name_rules import dns_label, header_name, plain_tex
 from evenkeel.api.validation.resource_rules import container_requirements
 from evenkeel.api.validation.volume_rules import mount_problems
 
+RESTART_POLICIES = ("Always", "OnFailure", "Never")
+_PULL_POLICIES = ("Always", "IfNotPresent", "Never")
+_MESSAGE_POLICIES = ("File", "FallbackToLogsOnError")
+_RESIZE_POLICIES = ("NotRequired", "RestartContainer")
+_PROTOCOLS = ("TCP", "UDP", "SCTP")
+_HANDLERS = "exec, httpGet or tcpSocket"
 _GREATEST_ID = 2**31 - 1
 
 
-def user_and_group(context: SecurityContext | PodSecurityContext, path: str) -> Problems:
-    yield from _identity(context.run_as_user, f"{path}.runAsUser")
-    yield from _identity(context.run_as_group, f"{path}.runAsGroup")
+def container_problems(spec: PodSpec, volumes: frozenset[str]) -> Problems:
+    """Every problem of the pod's containers. `volumes` are the names that can be mounted."""
+    if not spec.containers:
+        yield required("spec.containers", "a pod needs at least one container")
+    names: set[str] = set()
+    host_ports: set[tuple[str, str, int]] = set()
+    for index, container in enumerate(spec.containers):
+        path = f"spec.containers[{index}]"
+        yield from _container(container, path, spec, volumes, names)
+        yield from _probes(container, path, allowed=True)
+        names.add(container.name)
+        yield from _ports(container.ports, f"{path}.ports", host_ports)
+    for index, container in enumerate(spec.init_containers):
+        path = f"spec.initContainers[{index}]"
+        yield from _container(container, path, spec, volumes, names)
+        yield from _probes(container, path, allowed=container.is_sidecar)
+        if container.name:
+            names.add(container.name)
+        # They run one by one, so each has its own host ports. Kubernetes names the first one in the path.
+        yield from _ports(container.ports, f"{path}.ports", set(), "spec.initContainers[0].ports")
+        if not container.is_sidecar:
+            yield from _no_restart_on_resize(container.resize_policy, f"{path}.resizePolicy")
 
 
-def pod_security(context: PodSecurityContext, path: str) -> Problems:
-    yield from user_and_group(context, path)
-    yield from _identity(context.fs_group, f"{path}.fsGroup")
-    for index, group in enumerate(context.supplemental_groups):
-        yield from _identity(group, f"{path}.supplementalGroups[{index}]")
+def _container(
+    container: Container, path: str, spec: PodSpec, volumes: frozenset[str], names: set[str]
+) -> Problems:
+    if not container.name:
+        yield required(f"{path}.name", "a container needs a name")
+    elif dns_label(container.name):
+        yield invalid(f"{path}.name", f"{shown(container.name)} {dns_label(container.name)}")
+    if container.name in names:
+        yield duplicate(f"{path}.name", f"another container of this pod is called {shown(container.name)}")
+    if not container.image:
+        yield required(f"{path}.image", "name an image; host runs the command on this machine's own files")
+    elif container.image != container.image.strip():
+        yield invalid(f"{path}.image", f"{shown(container.image)} has spaces at an end: leave them out")
+    if container.restart_policy is not None and container.restart_policy not in RESTART_POLICIES:
+        yield not_supported(f"{path}.restartPolicy", container.restart_policy, RESTART_POLICIES)
+    yield from _choice(f"{path}.imagePullPolicy", container.image_pull_policy, _PULL_POLICIES)
+    yield from _choice(
+        f"{path}.terminationMessagePolicy", container.termination_message_policy, _MESSAGE_POLICIES
+    )
+    yield from _texts(container, path)
+    yield from environment(container.env, f"{path}.env")
+    yield from mount_problems(container.volume_mounts, volumes, f"{path}.volumeMounts")
+    yield from container_requirements(container.resources, f"{path}.resources")
+    yield from _resize(container.resize_policy, f"{path}.resizePolicy", spec.restart_policy)
+    if container.security_context is not None:
+        yield from _user_and_group(container.security_context, f"{path}.securityContext")
 
 
-def _identity(number: int | None, path: str) -> Problems:
-    if number is not None and not 0 <= number <= _GREATEST_ID:
-        yield invalid(path, f"{number} must be from 0 to {_GREATEST_ID}")
+def _choice(path: str, seen: str, supported: tuple[str, ...]) -> Problems:
+    if not seen:
+        yield required(path, f"write {' or '.join(supported)}")
+    elif seen not in supported:
+        yield not_supported(path, seen, supported)
 
 
-_HANDLERS = "exec, httpGet or tcpSocket"
+def _texts(container: Container, path: str) -> Problems:
+    for name, texts in (("command", container.command), ("args", container.args)):
+        for index, text in enumerate(texts):
+            if plain_text(text):
+                yield unusable(f"{path}.{name}[{index}]", f"{shown(text)} {plain_text(text)}")
+    for name, text in (
+        ("image", container.image),
+        ("workingDir", container.working_dir),
+        ("terminationMessagePath", container.termination_message_path),
+    ):
+        if plain_text(text):
+            yield unusable(f"{path}.{name}", f"{shown(text)} {plain_text(text)}")
 
 
-def probes(container: Container, path: str, *, allowed: bool) -> Problems:
+def _ports(
+    ports: tuple[ContainerPort, ...],
+    path: str,
+    host_ports: set[tuple[str, str, int]],
+    host_path: str = "",
+) -> Problems:
+    names: set[str] = set()
+    for index, port in enumerate(ports):
+        here = f"{path}[{index}]"
+        if port.name and port_name(port.name):
+            yield invalid(f"{here}.name", f"{shown(port.name)} {port_name(port.name)}")
+        elif port.name in names:
+            yield duplicate(f"{here}.name", f"another port is called {shown(port.name)}")
+        elif port.name:
+            names.add(port.name)
+        if port.container_port == 0:
+            yield required(f"{here}.containerPort", "write a number from 1 to 65535")
+        elif not 1 <= port.container_port <= 65535:
+            yield invalid(f"{here}.containerPort", f"{port.container_port} must be from 1 to 65535")
+        if port.host_port and not 1 <= port.host_port <= 65535:
+            yield invalid(f"{here}.hostPort", f"{port.host_port} must be from 1 to 65535")
+        yield from _choice(f"{here}.protocol", port.protocol, _PROTOCOLS)
+        if port.host_port:
+            bound = (port.protocol, port.host_ip, port.host_port)
+            if bound in host_ports:
+                yield duplicate(
+                    f"{host_path or path}[{index}].hostPort",
+                    f"{here} and another port of this pod are both bound to {port.host_port}",
+                )
+            host_ports.add(bound)
+
+
+def _resize(policies: tuple[ContainerResizePolicy, ...], path: str, pod_restart_policy: str) -> Problems:
+    resources: set[str] = set()
+    for index, policy in enumerate(policies):
+        if policy.resource_name in resources:
+            yield duplicate(f"{path}[{index}]", f"{shown(policy.resource_name)} has a policy already")
+        resources.add(policy.resource_name)
+        yield from _choice(path, policy.resource_name, (CPU, MEMORY))
+        yield from _choice(path, policy.restart_policy, _RESIZE_POLICIES)
+        if pod_restart_policy == "Never" and policy.restart_policy != "NotRequired":
+            yield invalid(
+                path,
+                f"{shown(policy.restart_policy)} must be NotRequired, since the pod's restartPolicy is Never",
+            )
+
+
+def _no_restart_on_resize(policies: tuple[ContainerResizePolicy, ...], path: str) -> Problems:
+    for index, policy in enumerate(policies):
+        if policy.restart_policy == "RestartContainer":
+            yield invalid(
+                f"{path}[{index}].restartPolicy",
+                "an init container that runs to its end is not restarted to be resized: write NotRequired",
+            )
+
+
+# Probes
+
+
+def _probes(container: Container, path: str, *, allowed: bool) -> Problems:
     for name, probe in (
         ("livenessProbe", container.liveness_probe),
         ("readinessProbe", container.readiness_probe),
@@ -132,137 +250,21 @@ def _times(probe: Probe, path: str) -> Problems:
         yield invalid(f"{path}.terminationGracePeriodSeconds", f"{grace} must be 1 or more")
 
 
-RESTART_POLICIES = ("Always", "OnFailure", "Never")
-_PULL_POLICIES = ("Always", "IfNotPresent", "Never")
-_MESSAGE_POLICIES = ("File", "FallbackToLogsOnError")
-_RESIZE_POLICIES = ("NotRequired", "RestartContainer")
-_PROTOCOLS = ("TCP", "UDP", "SCTP")
+# Users and groups
 
 
-def container_problems(spec: PodSpec, volumes: frozenset[str]) -> Problems:
-    """`volumes` are those that can be mounted."""
-    if not spec.containers:
-        yield required("spec.containers", "a pod needs at least one container")
-    names: set[str] = set()
-    host_ports: set[tuple[str, str, int]] = set()
-    for index, container in enumerate(spec.containers):
-        path = f"spec.containers[{index}]"
-        yield from _container(container, path, spec, volumes, names)
-        yield from probes(container, path, allowed=True)
-        names.add(container.name)
-        yield from _ports(container.ports, f"{path}.ports", host_ports)
-    for index, container in enumerate(spec.init_containers):
-        path = f"spec.initContainers[{index}]"
-        yield from _container(container, path, spec, volumes, names)
-        yield from probes(container, path, allowed=container.is_sidecar)
-        if container.name:
-            names.add(container.name)
-        # They run one by one. Kubernetes names the first of them for host ports, whichever it is.
-        yield from _ports(container.ports, f"{path}.ports", set(), "spec.initContainers[0].ports")
-        if not container.is_sidecar:
-            yield from _no_restart_on_resize(container.resize_policy, f"{path}.resizePolicy")
+def _user_and_group(context: SecurityContext | PodSecurityContext, path: str) -> Problems:
+    yield from _identity(context.run_as_user, f"{path}.runAsUser")
+    yield from _identity(context.run_as_group, f"{path}.runAsGroup")
 
 
-def _container(
-    container: Container, path: str, spec: PodSpec, volumes: frozenset[str], names: set[str]
-) -> Problems:
-    if not container.name:
-        yield required(f"{path}.name", "a container needs a name")
-    elif dns_label(container.name):
-        yield invalid(f"{path}.name", f"{shown(container.name)} {dns_label(container.name)}")
-    if container.name in names:
-        yield duplicate(f"{path}.name", f"another container of this pod is called {shown(container.name)}")
-    if not container.image:
-        yield required(f"{path}.image", "name an image; host runs the command on this machine's own files")
-    elif container.image != container.image.strip():
-        yield invalid(f"{path}.image", f"{shown(container.image)} has spaces at an end: leave them out")
-    if container.restart_policy is not None and container.restart_policy not in RESTART_POLICIES:
-        yield not_supported(f"{path}.restartPolicy", container.restart_policy, RESTART_POLICIES)
-    yield from _choice(f"{path}.imagePullPolicy", container.image_pull_policy, _PULL_POLICIES)
-    yield from _choice(
-        f"{path}.terminationMessagePolicy", container.termination_message_policy, _MESSAGE_POLICIES
-    )
-    yield from _texts(container, path)
-    yield from environment(container.env, f"{path}.env")
-    yield from mount_problems(container.volume_mounts, volumes, f"{path}.volumeMounts")
-    yield from container_requirements(container.resources, f"{path}.resources")
-    yield from _resize(container.resize_policy, f"{path}.resizePolicy", spec.restart_policy)
-    if container.security_context is not None:
-        yield from user_and_group(container.security_context, f"{path}.securityContext")
+def pod_security(context: PodSecurityContext, path: str) -> Problems:
+    yield from _user_and_group(context, path)
+    yield from _identity(context.fs_group, f"{path}.fsGroup")
+    for index, group in enumerate(context.supplemental_groups):
+        yield from _identity(group, f"{path}.supplementalGroups[{index}]")
 
 
-def _choice(path: str, seen: str, supported: tuple[str, ...]) -> Problems:
-    if not seen:
-        yield required(path, f"write {' or '.join(supported)}")
-    elif seen not in supported:
-        yield not_supported(path, seen, supported)
-
-
-def _texts(container: Container, path: str) -> Problems:
-    for name, texts in (("command", container.command), ("args", container.args)):
-        for index, text in enumerate(texts):
-            if plain_text(text):
-                yield unusable(f"{path}.{name}[{index}]", f"{shown(text)} {plain_text(text)}")
-    for name, text in (
-        ("image", container.image),
-        ("workingDir", container.working_dir),
-        ("terminationMessagePath", container.termination_message_path),
-    ):
-        if plain_text(text):
-            yield unusable(f"{path}.{name}", f"{shown(text)} {plain_text(text)}")
-
-
-def _ports(
-    ports: tuple[ContainerPort, ...],
-    path: str,
-    host_ports: set[tuple[str, str, int]],
-    host_path: str = "",
-) -> Problems:
-    names: set[str] = set()
-    for index, port in enumerate(ports):
-        here = f"{path}[{index}]"
-        if port.name and port_name(port.name):
-            yield invalid(f"{here}.name", f"{shown(port.name)} {port_name(port.name)}")
-        elif port.name in names:
-            yield duplicate(f"{here}.name", f"another port is called {shown(port.name)}")
-        elif port.name:
-            names.add(port.name)
-        if port.container_port == 0:
-            yield required(f"{here}.containerPort", "write a number from 1 to 65535")
-        elif not 1 <= port.container_port <= 65535:
-            yield invalid(f"{here}.containerPort", f"{port.container_port} must be from 1 to 65535")
-        if port.host_port and not 1 <= port.host_port <= 65535:
-            yield invalid(f"{here}.hostPort", f"{port.host_port} must be from 1 to 65535")
-        yield from _choice(f"{here}.protocol", port.protocol, _PROTOCOLS)
-        if port.host_port:
-            bound = (port.protocol, port.host_ip, port.host_port)
-            if bound in host_ports:
-                yield duplicate(
-                    f"{host_path or path}[{index}].hostPort",
-                    f"{here} and another port of this pod are both bound to {port.host_port}",
-                )
-            host_ports.add(bound)
-
-
-def _resize(policies: tuple[ContainerResizePolicy, ...], path: str, pod_restart_policy: str) -> Problems:
-    resources: set[str] = set()
-    for index, policy in enumerate(policies):
-        if policy.resource_name in resources:
-            yield duplicate(f"{path}[{index}]", f"{shown(policy.resource_name)} has a policy already")
-        resources.add(policy.resource_name)
-        yield from _choice(path, policy.resource_name, (CPU, MEMORY))
-        yield from _choice(path, policy.restart_policy, _RESIZE_POLICIES)
-        if pod_restart_policy == "Never" and policy.restart_policy != "NotRequired":
-            yield invalid(
-                path,
-                f"{shown(policy.restart_policy)} must be NotRequired, since the pod's restartPolicy is Never",
-            )
-
-
-def _no_restart_on_resize(policies: tuple[ContainerResizePolicy, ...], path: str) -> Problems:
-    for index, policy in enumerate(policies):
-        if policy.restart_policy == "RestartContainer":
-            yield invalid(
-                f"{path}[{index}].restartPolicy",
-                "an init container that runs to its end is not restarted to be resized: write NotRequired",
-            )
+def _identity(number: int | None, path: str) -> Problems:
+    if number is not None and not 0 <= number <= _GREATEST_ID:
+        yield invalid(path, f"{number} must be from 0 to {_GREATEST_ID}")

@@ -1,4 +1,4 @@
-"""Environment variables: their names, and where their values come from."""
+"""Rules for environment variables: their names, and the fields and resources that their values come from."""
 
 from evenkeel.api.container import EnvVar, EnvVarSource, ObjectFieldSelector, ResourceFieldSelector
 from evenkeel.api.problems import Problems, invalid, not_supported, required, shown, unusable
@@ -10,7 +10,7 @@ _FIELDS = (
     "metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName", "spec.serviceAccountName",
     "status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs",
 )  # fmt: skip
-# Fields that the API can name and no variable can hold.
+# Fields that the API knows and that cannot be the value of a variable.
 _OTHER_FIELDS = (
     "metadata.annotations", "metadata.labels", "spec.restartPolicy", "spec.schedulerName", "status.phase",
 )  # fmt: skip

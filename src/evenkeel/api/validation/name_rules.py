@@ -1,7 +1,7 @@
-"""Which names are well formed. Each function returns what a name must be, or nothing for a good one.
+"""Rules for names. Each function returns what the name must be, or an empty text if the name is valid.
 
-Names of pods, namespaces, containers and volumes, and a pod's uid, become parts of paths; that they hold no
-slash and no `..` is what keeps those paths where they belong.
+Names of pods, namespaces, containers and volumes become parts of paths, as does the UID of a pod. They must not contain
+a slash or `..`, so that such a path cannot leave its directory.
 """
 
 _DIGITS = "0123456789"
@@ -30,17 +30,18 @@ def dns_subdomain(name: str) -> str:
 
 
 def name_prefix(prefix: str) -> str:
-    """Of `generateName`, to which more will be added: the last two characters stand for it where a - is the last."""
+    """For `generateName`. It may end with -, because the API server appends more characters."""
     return dns_subdomain(f"{prefix[:-2]}a" if len(prefix) > 1 and prefix.endswith("-") else prefix)
 
 
 def generated_name(prefix: str) -> str:
-    """A name such as the API server makes of `generateName`: shortened to a label's length, five characters added."""
+    """A name as the API server makes it from `generateName`: cut to the length of a label, with five more
+    characters."""
     return f"{prefix[: _LONGEST_LABEL - 5]}xxxxx"
 
 
 def qualified_name(name: str) -> str:
-    """A label's key or a resource's name: `name`, or `example.com/name`."""
+    """For keys of labels and names of resources: `name` or `example.com/name`."""
     prefix, slash, rest = name.rpartition("/")
     if slash and (wrong := dns_subdomain(prefix)):
         return f"must have a DNS name such as example.com before the /, which {wrong}"
@@ -79,7 +80,7 @@ def uid(text: str) -> str:
 
 
 def plain_text(text: str) -> str:
-    """What can be handed to the kernel: neither paths nor arguments can hold a NUL."""
+    """For texts that are passed to the kernel: paths and arguments cannot contain a NUL."""
     if "\0" in text:
         return "must not hold a NUL character"
     if text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text):
@@ -88,7 +89,7 @@ def plain_text(text: str) -> str:
 
 
 def _is_part(name: str, ends: str, inner: str) -> bool:
-    """Made of `ends` and `inner`, and not empty, and with one of `ends` at both of its ends."""
+    """Whether `name` consists of `ends` and `inner`, is not empty, and begins and ends with one of `ends`."""
     return bool(name) and name[0] in ends and name[-1] in ends and _is_of(name, ends + inner)
 
 

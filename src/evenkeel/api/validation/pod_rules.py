@@ -1,4 +1,4 @@
-"""A whole pod: its metadata, its spec, and all that is below."""
+"""Rules for a whole pod: problems that make it invalid, and warnings about a valid one. And the rules for nodes."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -33,7 +33,7 @@ _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 
 def validate_pod(pod: Pod, profile: Profile) -> Problems:
-    """Every problem of `pod` as it is after defaulting; none for a valid pod."""
+    """Every problem of `pod` after defaulting; none if the pod is valid."""
     yield from _metadata(pod.metadata)
     yield from _annotated(pod.metadata.annotations, pod.spec)
     yield from _spec(pod.spec, profile)
@@ -50,7 +50,7 @@ def _metadata(metadata: ObjectMeta) -> Problems:
         yield required("metadata.namespace", "a pod is in a namespace: write default")
     else:
         yield from _name("metadata.namespace", metadata.namespace, dns_label)
-    if metadata.uid and (wrong := uid(metadata.uid)):  # without one the node gives it
+    if metadata.uid and (wrong := uid(metadata.uid)):  # without one the node makes it
         yield unusable("metadata.uid", f"{shown(metadata.uid)} {wrong}")
     for key, value in metadata.labels.items():
         yield from _name("metadata.labels", key, qualified_name)
@@ -79,7 +79,7 @@ def _annotations(annotations: Mapping[str, str]) -> Problems:
 
 
 def _annotated(annotations: Mapping[str, str], spec: PodSpec) -> Problems:
-    """Annotations that mean something to Kubernetes itself."""
+    """Annotations that Kubernetes itself uses."""
     if _MIRROR in annotations and not spec.node_name:
         yield invalid(f"metadata.annotations[{_MIRROR}]", "a mirror pod is on a node: set spec.nodeName")
     cost = annotations.get(_DELETION_COST)
@@ -145,11 +145,13 @@ def _toleration(toleration: Toleration, path: str) -> Problems:
         yield not_supported(f"{path}.effect", toleration.effect, _EFFECTS)
 
 
+# Warnings
+
 WARNING = "Warning"
 
 
 def warnings(pod: Pod) -> Problems:
-    """What to tell the author of a valid pod; nothing of it stands in the pod's way."""
+    """What the author of a valid pod should know. The pod runs all the same."""
     spec = pod.spec
     if dns_label(_full_name(pod.metadata)):
         yield Problem("metadata.name", "it becomes the pod's hostname: better have no . in it", WARNING)
@@ -180,7 +182,7 @@ class _Port(NamedTuple):
 
 
 def _port_warnings(spec: PodSpec) -> Problems:
-    """All containers of a pod share its address, so their ports do, too."""
+    """All containers of a pod share one address, so two of them cannot use the same port."""
     ports = [
         _Port(f"spec.{field}[{index}].ports[{place}]", port)
         for field, containers in (("initContainers", spec.init_containers), ("containers", spec.containers))
@@ -207,7 +209,9 @@ def _shared_port(field: str, port: ContainerPort, other: _Port) -> Problems:
     elif not (port.host_port and other.port.host_port):
         yield Problem(field, f"overlaps {other.field}", WARNING)
     elif port.host_port == other.port.host_port and bool(port.host_ip) != bool(other.port.host_ip):
-        yield Problem(field, f"may get what {other.field} gets: give both a hostIP, or none", WARNING)
+        yield Problem(
+            field, f"may receive the traffic of {other.field}: give both a hostIP, or none", WARNING
+        )
 
 
 def _hidden(variables: tuple[EnvVar, ...], path: str) -> Problems:
@@ -221,11 +225,12 @@ def _hidden(variables: tuple[EnvVar, ...], path: str) -> Problems:
         seen.add(variable.name)
 
 
-_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+# Nodes
 
 
 def validate_node(node: Node) -> Problems:
-    yield from _node_name("metadata.name", node.metadata.name, dns_subdomain(node.metadata.name))
+    """Every problem of a node that pods are scheduled to (`evenkeel schedule`)."""
+    yield from _name("metadata.name", node.metadata.name, dns_subdomain)
     for index, taint in enumerate(node.spec.taints):
         yield from _taint(taint, f"spec.taints[{index}]")
     for field in ("capacity", "allocatable"):
@@ -235,12 +240,7 @@ def validate_node(node: Node) -> Problems:
 
 
 def _taint(taint: Taint, path: str) -> Problems:
-    yield from _node_name(f"{path}.key", taint.key, qualified_name(taint.key))
-    yield from _node_name(f"{path}.value", taint.value, label_value(taint.value))
+    yield from _name(f"{path}.key", taint.key, qualified_name)
+    yield from _name(f"{path}.value", taint.value, label_value)
     if taint.effect not in _EFFECTS:
         yield not_supported(f"{path}.effect", taint.effect, _EFFECTS)
-
-
-def _node_name(path: str, seen: str, complaint: str) -> Problems:
-    if complaint:
-        yield invalid(path, f"{shown(seen)} {complaint}")

@@ -1,4 +1,4 @@
-"""Requests and limits: names, amounts, and that 0 ≤ request ≤ limit (A1, A3)."""
+"""Rules for requests and limits: names and amounts, 0 ≤ request ≤ limit, and pod-level resources (A1, A3, D1)."""
 
 from collections.abc import Callable
 
@@ -25,7 +25,7 @@ _KUBERNETES_NAMESPACE = "kubernetes.io/"
 _QUOTA_PREFIX = "requests."
 
 _OF_CONTAINERS = (CPU, MEMORY, EPHEMERAL_STORAGE)
-# Names that mean something to Kubernetes, if only in a quota.
+# Names that Kubernetes uses, some of them only in a quota.
 _COUNTED = frozenset({
     "pods", "resourcequotas", "services", "replicationcontrollers", "secrets", "configmaps",
     "persistentvolumeclaims", "services.nodeports", "services.loadbalancers",
@@ -43,12 +43,12 @@ def container_requirements(resources: ResourceRequirements, path: str) -> Proble
 
 
 def pod_requirements(resources: ResourceRequirements, path: str) -> Problems:
-    """As a pod's own, under today's Kubernetes: cpu, memory and huge pages."""
+    """For pod-level resources of today's Kubernetes: cpu, memory and huge pages."""
     return _requirements(resources, path, _pod_level_name)
 
 
 def overhead(resources: ResourceList, path: str) -> Problems:
-    # Kubernetes judges overhead as limits, and names it so.
+    # Kubernetes checks overhead as limits, and has limits in the path.
     return _requirements(ResourceRequirements(limits=resources), path, _container_name)
 
 
@@ -56,7 +56,7 @@ def amount_problems(name: str, amount: Quantity, path: str) -> Problems:
     if amount < ZERO:
         yield invalid(path, f"{amount} is negative: write 0 or more")
     if (name in _COUNTED or is_extended(name)) and amount.int64_milli % 1000:
-        yield invalid(path, f"{amount} is not a whole number: {name} comes in ones")
+        yield invalid(path, f"{amount} is not a whole number: {name} cannot be divided")
     if is_hugepages(name):
         size = _page_size(name)
         if size is None:
@@ -70,11 +70,11 @@ def can_overcommit(name: str) -> bool:
 
 
 def is_extended(name: str) -> bool:
-    """A resource of someone else's making, such as `example.com/gpu`."""
+    """Whether the resource is not one of Kubernetes, such as `example.com/gpu`."""
     return (
         not _is_native(name)
         and not name.startswith(_QUOTA_PREFIX)
-        and not qualified_name(_QUOTA_PREFIX + name)  # it must have a name in a quota, too
+        and not qualified_name(_QUOTA_PREFIX + name)  # its name in a quota must be valid, too
     )
 
 
@@ -152,10 +152,13 @@ def _page_size(name: str) -> Quantity | None:
     return size if size > ZERO and size.milli % 1000 == 0 else None
 
 
+# Pod-level resources
+
 _PATH = "spec.resources"
 
 
 def pod_level(spec: PodSpec, profile: Profile) -> Problems:
+    """Every problem of the resources that the pod has as a whole."""
     if spec.resources is None:
         return
     if profile == Profile.KUBERNETES:
@@ -186,7 +189,7 @@ def _of_kubernetes(spec: PodSpec, own: ResourceRequirements) -> Problems:
         for name, limit in container.resources.limits.items():
             of_pod = own.limits.get(name)
             if of_pod is not None and limit > of_pod:
-                # Kubernetes' own path for it.
+                # The path that Kubernetes has for it.
                 yield invalid(
                     f"{_PATH}.containers[{index}][{name}].limits",
                     f"the limit {limit} of container {container.name} is above the pod's limit {of_pod} "
@@ -206,7 +209,7 @@ def _of_documents(spec: PodSpec, own: ResourceRequirements) -> Problems:
             yield not_supported(path, name, (CPU, MEMORY))
         else:
             yield from amount_problems(name, limit, path)
-    running = spec._replace(init_containers=tuple(filter(_stays, spec.init_containers)))
+    running = spec._replace(init_containers=tuple(filter(_keeps_running, spec.init_containers)))
     for name, together in aggregate(running, lambda container: container.resources.requests).items():
         of_pod = own.limits.get(name)
         if of_pod is not None and together > of_pod:
@@ -217,7 +220,7 @@ def _of_documents(spec: PodSpec, own: ResourceRequirements) -> Problems:
             )
     for field, containers in (("containers", spec.containers), ("initContainers", spec.init_containers)):
         for index, container in enumerate(containers):
-            if field == "initContainers" and not _stays(container):
+            if field == "initContainers" and not _keeps_running(container):
                 continue
             for name, limit in container.resources.limits.items():
                 of_pod = own.limits.get(name)
@@ -229,6 +232,6 @@ def _of_documents(spec: PodSpec, own: ResourceRequirements) -> Problems:
                     )
 
 
-def _stays(container: Container) -> bool:
-    """An init container that is still there when the pod's limit begins to hold."""
+def _keeps_running(container: Container) -> bool:
+    """Whether the init container still runs when the pod-level limit begins to apply."""
     return container.is_sidecar

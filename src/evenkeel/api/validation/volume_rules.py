@@ -1,4 +1,4 @@
-"""Volumes, and where containers mount them."""
+"""Rules for volumes and for their mounts in containers."""
 
 from typing import NamedTuple
 
@@ -27,7 +27,7 @@ _HOST_PATH_TYPES = (
 
 
 class CheckedVolumes(NamedTuple):
-    """The names that mounts may refer to, and what is wrong with the volumes; a wrong one cannot be mounted."""
+    """The names of valid volumes, which can be mounted, and the problems of the others."""
 
     names: frozenset[str]
     problems: tuple[Problem, ...]
@@ -51,7 +51,7 @@ def _volume(volume: Volume, path: str, names: set[str]) -> Problems:
         yield invalid(f"{path}.name", f"{shown(volume.name)} {dns_label(volume.name)}")
     elif volume.name in names:
         yield duplicate(f"{path}.name", f"another volume is called {shown(volume.name)}")
-    # A volume without a source is not reported: it may have one of Kubernetes' that we do not honour.
+    # A volume without a source is no problem here: it may have a source of Kubernetes that Evenkeel does not support.
     if volume.empty_dir is not None:
         yield from _empty_dir(volume.empty_dir, f"{path}.emptyDir")
     if volume.host_path is not None:
@@ -80,7 +80,7 @@ def mount_problems(mounts: tuple[VolumeMount, ...], volumes: frozenset[str], pat
             yield invalid(f"{here}.mountPath", f"something is mounted at {shown(mount.mount_path)} already")
         mounted.add(mount.mount_path)
         if mount.sub_path and (wrong := _not_below(mount.sub_path)):
-            # Kubernetes' own path for it, without the index.
+            # The path that Kubernetes has for it, without the index.
             yield invalid(f"{path}.subPath", f"{shown(mount.sub_path)} of item {index} {wrong}")
         elif plain_text(mount.sub_path):
             yield unusable(f"{here}.subPath", f"{shown(mount.sub_path)} {plain_text(mount.sub_path)}")
@@ -101,7 +101,9 @@ def _host_path(source: HostPathVolumeSource, path: str) -> Problems:
         yield required(f"{path}.path", "write a path of this machine, such as /srv/data")
         return
     if ".." in source.path.split("/"):
-        yield invalid(f"{path}.path", f"{shown(source.path)} must not climb with ..: write where it leads")
+        yield invalid(
+            f"{path}.path", f"{shown(source.path)} must not contain ..: write the path that it stands for"
+        )
     if plain_text(source.path):
         yield unusable(f"{path}.path", f"{shown(source.path)} {plain_text(source.path)}")
     elif not source.path.startswith("/"):
