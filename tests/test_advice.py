@@ -166,8 +166,8 @@ def test_doctor_is_content_where_all_fits_and_says_nothing_where_nobody_watches(
         (check,) = over_time(str(tmp_path))
         front.advised = front.advised._replace(watched_seconds=60.0)
         (soon,) = over_time(str(tmp_path))
-    assert (soon.state, "too short to tell" in soon.seen) == (State.OK, True)
+    assert (soon.state, "too short for advice" in soon.seen) == (State.OK, True)
     assert (check.state, check.seen) == (
         State.OK,
-        "requests and reservations fit what was used in 60 minutes",
+        "requests and reservations fit the use of the last 60 minutes",
     )

@@ -24,7 +24,7 @@ from evenkeel.api.pod import (
     PodCondition,
     PodStatus,
 )
-from evenkeel.cli.common_flags import default_state_directory
+from evenkeel.cli.client import default_state_directory
 from evenkeel.cli.main import main
 from evenkeel.journal.records import WARNING
 from tests.fake_front import BORN, FakeFront, served
@@ -233,7 +233,7 @@ def test_manifests_are_read_by_the_agents_rules(tmp_path, manifest):
 def test_a_file_without_pods_is_told(cli, tmp_path):
     node = tmp_path / "node.yaml"
     node.write_text("apiVersion: v1\nkind: Node\nmetadata: {name: n}\n")
-    assert cli("apply", "-f", str(node))[2] == f"evenkeel: {node}: no pod in it\n"
+    assert cli("apply", "-f", str(node))[2] == f"evenkeel: {node}: there is no pod in it\n"
 
 
 # delete
@@ -290,7 +290,7 @@ def test_an_agent_that_ends_while_delete_waits_is_told(tmp_path, manifest):
         ending = later(end)
         code, _, err = run("delete", "web", state_dir=tmp_path)
         ending.join()
-    assert (code, err) == (1, "evenkeel: the agent ended before default/web had\n")
+    assert (code, err) == (1, "evenkeel: the agent ended before these pods: default/web\n")
 
 
 def test_what_is_not_there_cannot_be_deleted(cli, pods):
@@ -305,7 +305,7 @@ def test_what_is_not_there_cannot_be_deleted(cli, pods):
     [
         ((), "delete needs names"),
         (("web", "--all"), "delete needs names"),
-        (("web", "--now", "--grace-period", "1"), "say two things"),
+        (("web", "--now", "--grace-period", "1"), "contradict each other"),
         (("node", "here"), "only pods can be deleted"),
     ],
 )
@@ -381,7 +381,7 @@ def test_a_pod_that_is_not_there_is_told_beside_those_that_are(cli, pods):
     "words, told",
     [
         (("deployments",), 'there is no kind "deployments" (there are pods, node and events)'),
-        (("pod/web", "node/here"), "name things of one kind"),
+        (("pod/web", "node/here"), "names must be of one kind"),
         (("pods", "web", "-A"), "give -n NS, not -A"),
         (("node", "-w"), "cannot be watched"),
     ],
@@ -410,7 +410,7 @@ def test_a_watch_shows_what_is_there_once_and_then_every_change(cli, pods, agent
         ["web", "0/2", "Evicted"],
         ["web", "0/2", "Evicted"],
     ]
-    assert (code, err) == (1, "evenkeel: the agent ended, and with it the watch\n")
+    assert (code, err) == (1, "evenkeel: the agent ended, so the watch ended too\n")
 
 
 def test_a_watch_of_one_pod_for_a_program(cli, pods, agent):
@@ -592,7 +592,7 @@ def test_logs_of_a_container(cli, pods, agent):
     write_log(agent, "web", "logger", "other")
     code, out, err = cli("logs", "web")
     assert (code, out) == (0, "one\ntwo\nthree\n")
-    assert err == "the first container, app, of: app, logger\n"
+    assert err == "the log of app, the first of: app, logger\n"
     assert cli("logs", "web", "-c", "logger") == (0, "other\n", "")
     assert cli("logs", "pod/web", "logger") == (0, "other\n", "")
     assert cli("logs", "web", "-c", "app", "--tail", "2")[1] == "two\nthree\n"
@@ -631,10 +631,10 @@ def test_logs_without_an_agent(cli, pods, agent):
     "words, told",
     [
         (("web", "-c", "nope"), "pod web has no container nope: it has app, logger"),
-        (("web", "-f", "-p"), "nothing to follow"),
+        (("web", "-f", "-p"), "the previous attempt has ended"),
         (("../../etc",), "cannot name a directory"),
         (("web", "-c", "../x"), "has no container ../x"),
-        (("web", "app", "--all-containers"), "say two things"),
+        (("web", "app", "--all-containers"), "contradict each other"),
     ],
 )
 def test_logs_that_are_not_there_are_told(cli, pods, words, told):
@@ -782,7 +782,7 @@ def test_run_in_a_directory_that_is_gone_says_so(cli, agent, monkeypatch, tmp_pa
     gone.rmdir()
     code, _, err = cli("run", "--", "true")
     assert code == 1
-    assert err.startswith("evenkeel: this directory, where the command is to run, is not there any more")
+    assert err.startswith("evenkeel: the current directory cannot be used")
     assert agent.front.held == {}
 
 
@@ -882,14 +882,14 @@ def test_run_outlives_the_agent(tmp_path):
     done.set()
     living.join()
     assert (code, out) == (0, "before\nmeanwhile\n")
-    assert err in ("", "evenkeel: the agent is away; the pod goes on without it\n")
+    assert err in ("", "evenkeel: the agent does not answer; the pod runs on without it\n")
 
 
 @pytest.mark.parametrize(
     "words, code, told",
     [
         ((), 1, "run needs a command"),
-        (("--rm", "-d", "--", "true"), 1, "give one of them"),
+        (("--rm", "-d", "--", "true"), 1, "contradict each other"),
         (("--cpu", "lots", "--", "true"), 2, "lots"),
         (("--env", "=x", "--", "true"), 1, "is not NAME=VALUE"),
         (("--env", "NO_SUCH_VARIABLE", "--", "true"), 1, "you have no variable NO_SUCH_VARIABLE"),

@@ -554,7 +554,7 @@ def test_the_command_says_what_is_broken_and_exits_1(capsys):
         "\n                     mend: --kube-reserved, --system-reserved or --eviction-hard with less\n"
         in out
     )
-    assert "the agent does not start with" in out.splitlines()[-1]
+    assert "the agent does not start because of" in out.splitlines()[-1]
 
 
 def test_the_command_exits_0_where_every_promise_can_be_kept(capsys, monkeypatch):

@@ -153,7 +153,7 @@ def test_evict_says_who_goes_for_the_thresholds_of_the_configuration(capsys):
     assert "shop/web" in out.splitlines()[-1]
     code, out, _ = evict(capsys, "--dry-run", "-f", MEMORY, "--eviction-hard", "memory.available<50Mi")
     assert code == 0
-    assert "nobody would be evicted" in out
+    assert "no pod would be evicted" in out
 
 
 @pytest.mark.req("E15")
@@ -186,7 +186,7 @@ def test_evict_gives_the_whole_order_for_a_signal(capsys):
     assert "covered" not in result
     code, out, _ = evict(capsys, "--dry-run", "-f", DISK, "--signal", "pid.available")
     assert code == 0
-    assert "Nobody would be evicted." in out
+    assert "No pod would be evicted." in out
     assert "shop/chatty has no figures" in out
 
 
@@ -209,7 +209,7 @@ def test_json_and_yaml_say_the_same_and_give_the_reason(capsys):
 def test_evict_without_dry_run_evicts_nobody_also_where_an_agent_runs(capsys):
     code, out, err = evict(capsys, "-f", MEMORY)
     assert (code, out) == (1, "")
-    assert "only the agent evicts" in err
+    assert "this command evicts no pod" in err
     assert "not run here" not in err
     assert "--dry-run" in err
 

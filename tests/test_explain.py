@@ -228,8 +228,8 @@ def test_without_a_node_it_is_this_machine(explain):
 @pytest.mark.parametrize(
     "node, words",
     [
-        ("web.yaml", "--node: web.yaml must hold one Node, and holds none"),
-        ("two.yaml", "--node: two.yaml must hold one Node, and holds n1, n1"),
+        ("web.yaml", "--node: web.yaml must hold one Node, but holds none"),
+        ("two.yaml", "--node: two.yaml must hold one Node, but holds n1, n1"),
         ("nope.yaml", "--node: there is no file nope.yaml"),
         ("32GB", "write 32G or 32Gi"),
         ("", "--node: "),

@@ -50,7 +50,7 @@ def test_the_plan_is_shown_with_rules_and_reasons_and_nothing_is_done(
     at = lines.index("+ /evenkeel/kubepods/burstable/podweb/c")
     limit = next(line for line in lines[at + 1 :] if "memory.max" in line)
     assert limit.split() == ["memory.max", "67108864", "C3", "limit", "64Mi"]
-    assert re.fullmatch(r"7 cgroups to make, \d+ files to write; --apply does it", lines[-1])
+    assert re.fullmatch(r"7 cgroups to create, \d+ files to write; --apply changes it", lines[-1])
     assert sorted(path.name for path in mount.iterdir()) == ["cgroup.controllers", "cgroup.procs"]
 
 
@@ -109,7 +109,7 @@ def test_pods_of_an_agent_that_runs_are_left_alone(
     with served(FakeFront(), tmp_path):
         assert main([*command, "--apply", "--state-dir", str(tmp_path)]) == 1
         said = capsys.readouterr()
-        assert "an agent looks after the cgroups below /evenkeel, and this would remove" in said.err
+        assert "an agent manages the cgroups below /evenkeel, and this would remove" in said.err
         assert running.is_dir()
         assert not (mount / "evenkeel/kubepods/burstable").exists(), "nothing is half done"
         main([*command, "--apply", "--state-dir", str(tmp_path), "--cgroup-root", "/other"])

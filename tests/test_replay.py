@@ -79,7 +79,7 @@ def run(capsys, *arguments):
 def test_the_same_configuration_decides_the_same(state, capsys):
     code, out, _ = run(capsys, "replay", state / "journal.db")
     assert code == 0
-    assert "1 decision, each decided again as it was." in out
+    assert "1 decision, each made again with the same result." in out
     assert run(capsys, "replay", state)[0] == 0  # a state directory will do
     code, out, _ = run(capsys, "replay", "--state-dir", state, "--all")
     assert "evict default/small for memory.available<100Mi" in out
@@ -105,7 +105,7 @@ def test_a_record_that_cannot_be_read_is_an_error_and_the_others_are_replayed(st
     code, out, _ = run(capsys, "replay", state)
     assert code == 1
     assert "decisions of kind other are not known" in out
-    assert "3 decisions; 0 decided differently now, 2 not readable." in out
+    assert "3 decisions; 0 come out differently now, 2 cannot be read." in out
 
 
 def test_a_record_that_is_damaged_is_an_error_too(state, capsys):
@@ -117,7 +117,7 @@ def test_a_record_that_is_damaged_is_an_error_too(state, capsys):
     code, out, err = run(capsys, "replay", state)
     assert code == 1
     assert "decision 1 cannot be read" in err
-    assert "2 decisions; 0 decided differently now, 1 not readable." in out
+    assert "2 decisions; 0 come out differently now, 1 cannot be read." in out
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_record_that_is_damaged_is_an_error_too(state, capsys):
         ),
         (
             ["--eviction-hard", "memory.available<50Mi"],
-            "with these settings: nobody goes; nothing is crossed",
+            "with these settings: no eviction; no threshold is crossed",
         ),
         (["--profile", "kubernetes"], "with these settings: evict default/web"),
         (
@@ -238,7 +238,7 @@ def test_why_tells_the_story_of_an_evicted_pod_with_its_figures(state, capsys):
     )
     assert "uses 100Mi of memory (app 100Mi)" in evicted
     rest = "\n".join(lines[lines.index(evicted) :])
-    assert "Considered, and left alone:" in rest
+    assert "Considered, but not evicted:" in rest
     assert (
         "default/web (Burstable, priority 1), using 600Mi of its request of 100Mi, was number 2 in rank."
         in rest
@@ -287,7 +287,7 @@ def test_each_eviction_is_told_with_its_own_decision_also_by_an_agent_that_was_l
 def test_why_of_a_pod_that_nobody_knows_is_a_sentence(state, capsys):
     code, _, err = run(capsys, "why", "nobody", "--state-dir", state)
     assert code == 1
-    assert "has never heard of a pod default/nobody" in err
+    assert "has no pod default/nobody" in err
 
 
 # Of cpu, and of stalls at memory.high
@@ -340,8 +340,8 @@ def test_every_kind_of_decision_is_made_again(other_kinds, capsys):
     code, out, _ = run(capsys, "replay", other_kinds, "--all")
     assert code == 0
     assert "evict default/batch; short of cpu: default/starved" in out
-    assert "a stall at memory.high; it is told" in out
-    assert "2 decisions, each decided again as it was." in out
+    assert "a stall at memory.high; it is reported" in out
+    assert "2 decisions, each made again with the same result." in out
     assert run(capsys, "replay", other_kinds, "--eviction-order", "priority")[0] == 0
     with Journal.open(str(other_kinds / "journal.db")) as journal:
         first, second = journal.decisions()
@@ -350,7 +350,7 @@ def test_every_kind_of_decision_is_made_again(other_kinds, capsys):
         journal.record("memoryStall", {**second.snapshot, "periodSeconds": 100.0}, second.decision, THEN)
     code, out, _ = run(capsys, "replay", other_kinds)
     assert code == 1
-    assert "4 decisions; 2 decided differently now, 0 not readable." in out
+    assert "4 decisions; 2 come out differently now, 0 cannot be read." in out
 
 
 @pytest.mark.req("A22", "C8", "E14")
@@ -390,7 +390,7 @@ def test_a_dry_run_without_a_file_asks_the_agent(tmp_path, capsys):
         _, out, _ = run(
             capsys, "evict", "--dry-run", "--state-dir", tmp_path, "--eviction-hard", "memory.available<1Mi"
         )
-        assert "nobody would be evicted" in out
+        assert "no pod would be evicted" in out
 
 
 def test_a_dry_run_without_a_file_and_without_an_agent_is_a_sentence(tmp_path, capsys):

@@ -173,9 +173,9 @@ def test_pods_that_have_ended_count_for_nothing(capsys, tmp_path):
     [
         ((), 2, "there are no nodes"),
         (("--nodes", "8Gi,4cpu", "--strategy", "Best"), 2, "invalid choice: 'Best'"),
-        (("--nodes", "8Gi,4cpu", "--weights", "cpu"), 2, '"cpu" is no weight: write cpu=1,memory=1'),
+        (("--nodes", "8Gi,4cpu", "--weights", "cpu"), 2, '"cpu" is not a weight: write cpu=1,memory=1'),
         (("--nodes", "8Gi,4cpu", "--weights", "cpu=0"), 2, "the weight of cpu must be from 1 to 100, not 0"),
-        (("--nodes", "8Gi,4cpu", "--shape", "0:0,100:eleven"), 2, '"100:eleven" is no point of a shape'),
+        (("--nodes", "8Gi,4cpu", "--shape", "0:0,100:eleven"), 2, '"100:eleven" is not a point of a shape'),
         (("--nodes", "8Gi,4cpu", "--shape", "50:1,50:2"), 2, "must rise from point to point"),
         (("--nodes", "missing.yaml"), 1, "cannot read missing.yaml"),
         (("--nodes", "eight"), 1, "--nodes: "),

@@ -67,9 +67,9 @@ def test_the_watchdog_is_fed_again_and_again(listening: socket.socket, monkeypat
 
 
 def test_one_who_does_not_listen_is_not_waited_for(listening: socket.socket):
-    while notify("WATCHDOG=1", patience_seconds=0):  # until the kernel keeps no more of them
+    while notify("WATCHDOG=1", timeout_seconds=0):  # until the kernel keeps no more of them
         pass
-    assert not notify("STOPPING=1", patience_seconds=0.01)
+    assert not notify("STOPPING=1", timeout_seconds=0.01)
     assert listening.recv(100) == b"WATCHDOG=1"
     assert notify("STOPPING=1")
 

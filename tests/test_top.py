@@ -15,7 +15,7 @@ import pytest
 from evenkeel.api.manifests import read_manifests
 from evenkeel.cli.bars import BLOCKS, LETTERS, Bounds, Shares, capacity_bar, signs_for, use_bar
 from evenkeel.cli.output import Paint
-from evenkeel.cli.top_view import Look, picture_lines
+from evenkeel.cli.top_view import Layout, view_lines
 from evenkeel.journal.records import WARNING, Event
 from evenkeel.server.view_stream import ViewEncoder
 from tests.fake_front import FakeFront, running, served
@@ -64,7 +64,7 @@ def view_of(held, notable=()):
 
 
 def look(**changes):
-    return Look(**{"columns": 160, "rows": 40, "paint": PLAIN, "signs": BLOCKS, **changes})
+    return Layout(**{"columns": 160, "rows": 40, "paint": PLAIN, "signs": BLOCKS, **changes})
 
 
 SHARES = Shares(100, [("green", 10), ("red", 10)], requested=40, reserved=30, rest=10)
@@ -101,7 +101,7 @@ def test_a_terminal_that_has_no_blocks_gets_letters():
 
 def test_the_tree_shows_every_pod_below_its_class():
     held = pods(("shop", "web", GUARANTEED), ("default", "queue", BURSTABLE))
-    lines = picture_lines(view_of(held), look())
+    lines = view_lines(view_of(held), look())
     assert lines[1].startswith("memory  ")
     assert "12Gi of 32Gi" in lines[1]
     assert "requested 264Mi" in lines[1]
@@ -113,7 +113,7 @@ def test_the_tree_shows_every_pod_below_its_class():
     assert lines[burstable + 1].split()[1:4] == ["queue", "Burstable", "Running"]
     assert "250m" in lines[burstable + 1]
     assert not any(" app " in line for line in lines)
-    assert any("app" in line for line in picture_lines(view_of(held), look(has_containers=True)))
+    assert any("app" in line for line in view_lines(view_of(held), look(has_containers=True)))
 
 
 def test_a_pod_that_does_not_run_is_listed_without_figures():
@@ -122,14 +122,14 @@ def test_a_pod_that_does_not_run_is_listed_without_figures():
     view = view_of([one])
     view["cgroups"] = [cgroup for cgroup in view["cgroups"] if not cgroup.get("pod")]
     view["pods"][0] |= {"path": "", "phase": status.phase, "reason": status.reason}
-    (line,) = [line for line in picture_lines(view, look()) if "gone" in line]
+    (line,) = [line for line in view_lines(view, look()) if "gone" in line]
     assert line.split()[1:] == ["gone", "Burstable", "Evicted", "-", "64Mi", "200Mi", "-", "-", "-"]
 
 
 def test_pods_can_be_chosen():
     held = pods(("shop", "web", GUARANTEED), ("default", "web", BURSTABLE), ("default", "queue", BURSTABLE))
     names = lambda **which: [  # noqa: E731
-        line.split()[1] for line in picture_lines(view_of(held), look(**which)) if "Running" in line
+        line.split()[1] for line in view_lines(view_of(held), look(**which)) if "Running" in line
     ]
     assert names() == ["shop/web", "queue", "web"]
     assert names(namespace="default") == ["queue", "web"]
@@ -139,7 +139,7 @@ def test_pods_can_be_chosen():
 
 def test_pressure_and_what_happened_last_are_told_without_control_characters():
     evicted = Event(1.0, WARNING, "Evicted", "it was\x1b[31m large\n", "default/web", number=1)
-    lines = picture_lines(view_of([], [evicted]), look())
+    lines = view_lines(view_of([], [evicted]), look())
     assert any(line.startswith("pressure") and "waiting for memory 12.5%" in line for line in lines)
     assert "Evicted default/web it was\\x1b[31m large\\n" in lines[-1]
     assert not any("\x1b" in line for line in lines)
@@ -148,7 +148,7 @@ def test_pressure_and_what_happened_last_are_told_without_control_characters():
 @pytest.mark.parametrize("columns, rows", [(40, 10), (80, 24), (100, 12), (300, 60)])
 def test_it_is_no_larger_than_the_terminal(columns, rows):
     held = pods(*(("default", f"p{number}", BURSTABLE) for number in range(50)))
-    lines = picture_lines(view_of(held), look(columns=columns, rows=rows, paint=COLOURS))
+    lines = view_lines(view_of(held), look(columns=columns, rows=rows, paint=COLOURS))
     assert len(lines) <= rows
     assert max(len(re.sub(r"\x1b\[\d+m", "", line)) for line in lines) < columns
     if rows < 50:

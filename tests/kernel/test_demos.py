@@ -104,7 +104,7 @@ def verdict(process: subprocess.Popen[str]) -> str:
 def test_guaranteed_pods_survive_a_barrage_of_best_effort_ones(demos: Demos):
     with demo("guaranteed", demos) as process:
         told = verdict(process)
-    assert "2 of 2 Guaranteed pods live, never restarted" in told
+    assert "2 of 2 Guaranteed pods run, never restarted" in told
     assert "6 of 6 BestEffort pods were OOM-killed and evicted" in told
 
 
@@ -114,7 +114,7 @@ def test_a_node_full_of_best_effort_pods_is_emptied_by_arriving_guaranteed_ones(
         told = verdict(process)
     assert "3 of 3 Guaranteed pods have" in told
     assert "5 of 5 BestEffort pods were OOM-killed and evicted" in told
-    runtime = "keeper" if demos.containerd is None else "container runtime"
+    runtime = "supervisor" if demos.containerd is None else "container runtime"
     assert f"agent and {runtime} are unharmed" in told
 
 

@@ -113,7 +113,7 @@ def test_who_fills_the_disk_goes_and_nobody_else(small: Path, up: MakeUp):
     assert kept.read_text() == "data\n"
     assert eventually(lambda: victims(agent)) == ["default/filler"]
     why = agent.cli("why", "filler")
-    assert "Considered, and left alone:" in why
+    assert "Considered, but not evicted:" in why
     assert "default/quiet (BestEffort, priority 0)" in why
     assert "each decided again as it was" in agent.cli("replay")
     assert "default/modest" in agent.cli("evict", "--dry-run", "--signal", "nodefs.available")

@@ -628,11 +628,11 @@ def test_the_command_shows_the_plan_applies_it_and_then_has_nothing_to_do(
     shown = capsys.readouterr().out
     assert f"+ {limit}\n" in shown
     assert str(64 * MIB) in shown
-    assert shown.endswith("--apply does it\n")
+    assert shown.endswith("--apply changes it\n")
     assert made_paths(cgroup_root) == set(), "and nothing was done"
 
     assert main([*command, "--apply"]) == 0
-    assert "cgroups made" in capsys.readouterr().out
+    assert "cgroups created" in capsys.readouterr().out
     here = placed(cgroup_root, limit)
     file = "memory.max" if here.has("memory.max") else "memory.limit_in_bytes"
     assert here.read(file) == str(64 * MIB)

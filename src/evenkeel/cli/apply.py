@@ -1,4 +1,4 @@
-"""`evenkeel apply`: hands pods to the agent, which starts, changes or leaves each of them."""
+"""`evenkeel apply`: hands pods to the agent, which starts new ones and changes those that differ."""
 
 import argparse
 import os
@@ -9,15 +9,14 @@ from evenkeel.api.config import Profile
 from evenkeel.api.encode import encode
 from evenkeel.api.manifests import Reading
 from evenkeel.api.pod import Pod
-from evenkeel.cli.client import Client, client_from
-from evenkeel.cli.common_flags import add_state_flag
+from evenkeel.cli.client import Client, add_state_flag, client_from
 from evenkeel.cli.inputs import add_manifest_flag, read_all
 from evenkeel.errors import EvenkeelError
 
 USAGE = "-f FILE… [--state-dir PATH]"
 EXAMPLES = """examples:
   evenkeel apply -f pod.yaml                       pod/web created
-  evenkeel apply -f manifests/ -f extra.json       all of them, or with a mistake in one, none
+  evenkeel apply -f manifests/ -f extra.json       all of them; with a mistake in one of them, none
   kustomize build . | evenkeel apply -f -
 """
 
@@ -29,12 +28,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     client = client_from(args)
-    # Read here, so that mistakes are told with the user's own file names and lines; by the agent's rules.
+    # Read here by the agent's rules, so that errors name the user's own files and lines.
     reading = read_all(args.filename, profile_of(client)).or_raise()
     for warning in reading.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     if not reading.pods:
-        raise EvenkeelError(f"{', '.join(args.filename)}: no pod in it")
+        raise EvenkeelError(f"{', '.join(args.filename)}: there is no pod in it")
     items = [
         {"apiVersion": "v1", "kind": "Pod", **pod}
         for pod in map(encode, _with_images(reading))
@@ -47,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _with_images(reading: Reading) -> Iterator[Pod]:
-    """Images that are named from where their manifest stands, or for standard input from here."""
+    """The pods with absolute image paths. A relative path starts at its manifest, or here for standard input."""
     from evenkeel.runtime.process.process_images import with_absolute_images
 
     for pod, origin in zip(reading.pods, reading.origins, strict=True):
@@ -58,5 +57,5 @@ def _with_images(reading: Reading) -> Iterator[Pod]:
 
 
 def profile_of(client: Client) -> Profile:
-    """The agent's rulebook."""
+    """The agent's profile: the rules for manifests depend on it."""
     return Profile(client.get("/configz")["kubeletconfig"].get("profile", Profile.DOCUMENTS))

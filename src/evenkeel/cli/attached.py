@@ -1,4 +1,7 @@
-"""Staying with a pod until it has ended: its output as it comes, also while the agent is away and comes back."""
+"""The logs and the end of a pod, for `evenkeel run` and `evenkeel logs`.
+
+`Attached` prints the output of a pod until the pod ends, and goes on while the agent is stopped and started again.
+"""
 
 import os
 import sys
@@ -8,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from evenkeel.cli.client import AgentRefused, Client, NoAgent
-from evenkeel.errors import EvenkeelError
+from evenkeel.errors import EvenkeelError, reason
 from evenkeel.runtime.log_reading import LogLine, attempts, follow
 from evenkeel.runtime.paths import StatePaths, state_paths
 
@@ -17,37 +20,37 @@ _ENDED = ("Succeeded", "Failed")
 
 
 def is_ended(pod: Json) -> bool:
-    """Whether nothing of it will ever run again."""
+    """True if no container of the pod will run again."""
     return pod.get("status", {}).get("phase") in _ENDED
 
 
 def status_of(pod: Json, container: str) -> Json:
     status = pod.get("status", {})
-    for told in (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())):
-        if told["name"] == container:
-            found: Json = told
+    for one in (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())):
+        if one["name"] == container:
+            found: Json = one
             return found
     return {}
 
 
 def attempt_is_over(pod: Json, container: str, attempt: int) -> bool:
-    """Whether the attempt has ended: it says so, or a later one has begun, or the whole pod has ended."""
-    told = status_of(pod, container)
-    last, state = told.get("restartCount", 0) + 1, told.get("state", {})
+    """True if the status says so, a later attempt has begun or the pod has ended."""
+    status = status_of(pod, container)
+    last, state = status.get("restartCount", 0) + 1, status.get("state", {})
     if last != attempt or is_ended(pod):
         return last > attempt or is_ended(pod)
     return "terminated" in state or state.get("waiting", {}).get("reason") == "CrashLoopBackOff"
 
 
 def containers_of(pod: Json) -> tuple[list[str], list[str]]:
-    """The names of its init containers and of its others."""
+    """The names of the init containers and of the others."""
     spec = pod.get("spec", {})
     init, others = ([c["name"] for c in spec.get(field, ())] for field in ("initContainers", "containers"))
     return init, others
 
 
 def log_directory(paths: StatePaths, namespace: str, name: str, uid: str) -> str:
-    """Where the pod's logs are; without `uid` (no agent to ask), of the last pod of that name."""
+    """The directory of the pod's logs. Without `uid` (no agent answers) that of the last pod of that name."""
     if uid:
         return paths.pod_logs(namespace, name, uid)
     start = os.path.basename(paths.pod_logs(namespace, name, "x"))[:-1]
@@ -57,14 +60,14 @@ def log_directory(paths: StatePaths, namespace: str, name: str, uid: str) -> str
     except FileNotFoundError:
         found = []
     except OSError as error:
-        raise EvenkeelError(f"cannot read {paths.logs}: {(error.strerror or str(error)).lower()}") from None
+        raise EvenkeelError(f"cannot read {paths.logs}: {reason(error)}") from None
     if not found:
-        raise EvenkeelError(f'there is no log of a pod "{name}" of namespace {namespace} in {paths.logs}')
+        raise EvenkeelError(f'there is no log of a pod "{name}" in namespace {namespace} below {paths.logs}')
     return max(found)[1]
 
 
 class LogPrinter:
-    """Log lines on standard output as they were written, or with their time or their container before them."""
+    """Prints log lines as the container wrote them, with the time or the container in front if that is wanted."""
 
     def __init__(self, *, has_timestamps: bool = False, splits_streams: bool = False) -> None:
         self._has_timestamps = has_timestamps
@@ -84,10 +87,12 @@ class LogPrinter:
 
 
 _RETRY_SECONDS = 0.5
-_LOOK_SECONDS = 0.02
+_POLL_SECONDS = 0.02
 
 
 class Attached:
+    """Follows a pod in a thread of its own, from now until the pod is gone."""
+
     def __init__(self, client: Client, namespace: str, name: str, container: str) -> None:
         self._client = client
         self._namespace = namespace
@@ -100,7 +105,7 @@ class Attached:
         threading.Thread(target=self._watch, daemon=True).start()
 
     def stream(self) -> Json:
-        """Prints what the container writes, attempt after attempt, and returns the pod as it was at its end."""
+        """Prints the output of the container, attempt after attempt. Returns the pod with its last status."""
         printer = LogPrinter(splits_streams=True)
         uid = self._pod["metadata"]["uid"]
         directory = self._paths.container_logs(self._namespace, self._name, uid, self._container)
@@ -110,22 +115,22 @@ class Attached:
             attempt = next((number for number in attempts(directory) if number > printed), 0)
             if attempt:
                 is_over = partial(self._is_over, attempt)
-                for line in follow(f"{directory}/{attempt}.log", is_over=is_over, look_seconds=_LOOK_SECONDS):
+                for line in follow(f"{directory}/{attempt}.log", is_over=is_over, look_seconds=_POLL_SECONDS):
                     printer.print(line, at_once=True)
                 printed = attempt
             elif is_at_end:
                 return self._pod
             else:
-                time.sleep(_LOOK_SECONDS)
+                time.sleep(_POLL_SECONDS)
 
     def ask_to_stop(self, grace_seconds: float | None) -> None:
-        """In a thread of its own: this is called from a signal's handler."""
+        """Deletes the pod in a thread of its own, because this is called from a signal handler."""
         task = threading.Thread(target=self._delete, args=(grace_seconds,), daemon=True)
         self._tasks.append(task)
         task.start()
 
     def finish(self) -> None:
-        """Waits for what was asked."""
+        """Waits until the agent has taken the deletion."""
         for task in self._tasks:
             task.join(10)
 
@@ -149,8 +154,8 @@ class Attached:
             return
 
     def _watch(self) -> None:
-        """Keeps what is known of the pod up to date, for as long as it is there."""
-        is_told = False
+        """Keeps the status of the pod up to date until the pod is gone."""
+        is_reported = False
         while True:
             try:
                 for change in self._client.lines("/watch", pod=f"{self._namespace}/{self._name}"):
@@ -159,19 +164,19 @@ class Attached:
                 now = self._client.pod_or_none(self._namespace, self._name)
                 if self._take(now or self._pod, is_deleted=now is None):
                     return
-                is_told = False
+                is_reported = False
             except NoAgent:
-                if not is_told:
-                    print("evenkeel: the agent is away; the pod goes on without it", file=sys.stderr)
-                    is_told = True
+                if not is_reported:
+                    print("evenkeel: the agent does not answer; the pod runs on without it", file=sys.stderr)
+                    is_reported = True
             except AgentRefused as refusal:
                 print(f"evenkeel: {refusal}", file=sys.stderr)
             time.sleep(_RETRY_SECONDS)
 
     def _take(self, pod: Json, *, is_deleted: bool) -> bool:
-        """Whether it is gone, and nothing more will come of it."""
+        """True if the pod is gone."""
         is_same = pod["metadata"]["uid"] == self._pod["metadata"]["uid"]
         if is_same:
             self._pod = pod
-        self._is_gone = is_deleted or not is_same  # another of the same name has taken its place
+        self._is_gone = is_deleted or not is_same  # another pod has that name now
         return self._is_gone

@@ -1,4 +1,4 @@
-"""Bars made of letters: what a node has and who has it, and use against request and limit."""
+"""Bars made of characters: the capacity of a node and its use, and the use of a pod beside request and limit."""
 
 import sys
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ class Signs(NamedTuple):
     free: str
     request: str
     limit: str
-    stems: tuple[str, str, str, str]  # of a tree: a branch, the last one, and what stands below each of them
+    stems: tuple[str, str, str, str]  # of a tree: a branch, the last branch, and the space below each of them
 
 
 BLOCKS = Signs("█", "▓", "▒", "▓", "╱", "░", "│", "▕", ("├─ ", "└─ ", "│  ", "   "))
@@ -25,7 +25,7 @@ LETTERS = Signs("#", "+", "-", "+", "/", ".", "|", "]", ("|- ", "`- ", "|  ", " 
 
 
 def signs_for(encoding: str | None = None) -> Signs:
-    """Blocks where the terminal can show them."""
+    """Block characters if the terminal can show them, else ASCII."""
     given = encoding if encoding is not None else getattr(sys.stdout, "encoding", None)
     try:
         "".join(BLOCKS[:-1]).encode(given or "ascii")
@@ -35,8 +35,8 @@ def signs_for(encoding: str | None = None) -> Signs:
 
 
 class Shares(NamedTuple):
-    """Of a resource of the node: from the left what pods use, by colour, over what they requested; from the right what
-    the rest of the machine uses, over what is reserved for it."""
+    """One resource of the node. From the left: the use of pods, by colour, over their requests. From the right: the use
+    of the rest of the machine, over its reservation."""
 
     whole: int
     used: Sequence[tuple[str, float]]
@@ -66,7 +66,7 @@ def _cell(shares: Shares, at: float, signs: Signs) -> tuple[str, str]:
 
 
 class Bounds(NamedTuple):
-    """`node` is what there is of it for pods, for those that have neither request nor limit."""
+    """`node` is the allocatable amount. It is the scale for a pod without request and limit."""
 
     used: float | None
     request: int
@@ -75,7 +75,7 @@ class Bounds(NamedTuple):
 
 
 def use_bar(bounds: Bounds, width: int, colour: str, paint: Paint, signs: Signs) -> str:
-    """As long as the limit, where there is one; the tick is the request."""
+    """The end of the bar is the limit, if there is one. The tick is the request."""
     if bounds.used is None or width < 1:
         return " " * width
     bare = max(bounds.request * 1.5, bounds.used * 1.15) if bounds.request else max(bounds.node, bounds.used)

@@ -1,27 +1,36 @@
-"""Asking the agent: HTTP 1.0 over its Unix socket.
+"""A client for the agent: HTTP 1.0 over its Unix socket, and the flags that find the socket.
 
-An answer without chunks that ends when the connection does takes a few lines to read; Python's own client takes as long
-to import as everything else that a short command does.
+The answer to an HTTP 1.0 request has no chunks and ends with the connection, so it takes a few lines to read. Importing
+Python's own HTTP client takes as long as all the rest of a short command.
 """
 
 import argparse
 import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
-from evenkeel.errors import EvenkeelError, InvalidInput, Problem
+from evenkeel.errors import EvenkeelError, InvalidInput, Problem, reason
 from evenkeel.server.listen import SOCKET_NAME, connect
 
+ROOT_STATE_DIRECTORY = "/var/lib/evenkeel"
+VARIABLE = "EVENKEEL_STATE_DIR"
+DEFAULT_NAMESPACE = "default"
+PODS, NODE, EVENTS = "pods", "node", "events"
+_KINDS = {
+    **dict.fromkeys(("pods", "pod", "po"), PODS),
+    **dict.fromkeys(("node", "nodes", "no"), NODE),
+    **dict.fromkeys(("events", "event", "ev"), EVENTS),
+}
 Json = dict[str, Any]
-_PATIENCE_SECONDS = 120.0
+_ANSWER_SECONDS = 120.0
 _MOST_HEADERS = 100
 _PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~/")
 
 
 class NoAgent(EvenkeelError):
-    """Nobody answers at the socket."""
+    """No agent answers at the socket."""
 
 
 class AgentRefused(EvenkeelError):
@@ -45,7 +54,7 @@ class Client:
         return self._answer("GET", path, parameters)
 
     def pods(self, namespace: str = "") -> list[Json]:
-        """Of one namespace, or of all."""
+        """The pods of one namespace, or all pods."""
         listed = self.get("/pods", namespace=namespace) if namespace else self.get("/pods")
         pods: list[Json] = listed["items"]
         return pods
@@ -63,7 +72,7 @@ class Client:
             raise
 
     def apply(self, pods: object, source: str = "api") -> Json:
-        """`pods` is anything with pods in it, as JSON has it; the agent's answer for each of them."""
+        """`pods` is a pod or a list as JSON. Returns the agent's answer for each of them."""
         answer: Json = self._answer("POST", "/pods", {"source": source}, json.dumps(pods).encode())
         return answer
 
@@ -72,7 +81,7 @@ class Client:
         self._answer("DELETE", f"/pods/{quoted(namespace)}/{quoted(name)}", parameters)
 
     def lines(self, path: str, **parameters: str) -> Iterator[Any]:
-        """Each value of an answer that has one on every line, as they come. The request is made now."""
+        """The values of an answer with one JSON value a line, as they come. The request is made now."""
         answer = self._asked("GET", path, parameters, seconds=None)
         return self._values(answer)
 
@@ -80,20 +89,20 @@ class Client:
         with answer:
             try:
                 for line in answer:
-                    if line.endswith(b"\n"):  # a half one is the last word of an agent that was killed
+                    if line.endswith(b"\n"):  # half a line comes from an agent that was killed
                         yield json.loads(line)
             except OSError:
                 return  # the agent is gone
 
     def _answer(self, method: str, path: str, parameters: dict[str, str], body: bytes = b"") -> Any:  # noqa: ANN401
-        with self._asked(method, path, parameters, body, _PATIENCE_SECONDS) as answer:
+        with self._asked(method, path, parameters, body, _ANSWER_SECONDS) as answer:
             content = self._rest(answer)
         if not content.strip() or path == "/healthz":
             return {}
         try:
             return json.loads(content)
         except ValueError:
-            raise self._lost("it broke off in the middle of its answer") from None
+            raise self._no_answer("it broke off in the middle of its answer") from None
 
     def _asked(
         self,
@@ -103,7 +112,7 @@ class Client:
         body: bytes = b"",
         seconds: float | None = None,
     ) -> IO[bytes]:
-        """The answer, read up to its body. Raises what the agent refused as an error."""
+        """The answer, read up to its body. Raises an error if the agent refuses the request."""
         query = "&".join(f"{name}={quoted(value)}" for name, value in parameters.items())
         target = f"{path}?{query}" if query else path
         head = f"{method} {target} HTTP/1.0\r\nHost: evenkeel\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -113,9 +122,9 @@ class Client:
             try:
                 connected.sendall(head.encode() + body)
             except BrokenPipeError:
-                pass  # it has said all it wants to say about a request that it does not read to the end
+                pass  # the agent has answered before it has read the whole request
             except OSError as error:
-                raise self._lost(_reason(error)) from None
+                raise self._no_answer(reason(error)) from None
             answer = connected.makefile("rb")
         status = self._status(answer)
         if status >= 400:
@@ -128,8 +137,8 @@ class Client:
             return connect(self.state_dir)
         except PermissionError:
             raise NoAgent(
-                f"the agent at {self._socket_path} is not yours to ask",
-                hint="try as root, or name your own with --state-dir",
+                f"you may not ask the agent at {self._socket_path}",
+                hint="ask as root, or name your own agent with --state-dir",
             ) from None
         except OSError:
             raise NoAgent(
@@ -144,25 +153,25 @@ class Client:
                     break
             return int(words[1])
         except OSError as error:
-            raise self._lost(_reason(error)) from None
+            raise self._no_answer(reason(error)) from None
         except (IndexError, ValueError):
-            raise self._lost("it ended before it answered") from None
+            raise self._no_answer("it ended before it answered") from None
 
     def _rest(self, answer: IO[bytes]) -> bytes:
         try:
             return answer.read()
         except OSError as error:
-            raise self._lost(_reason(error)) from None
+            raise self._no_answer(reason(error)) from None
 
-    def _lost(self, why: str) -> NoAgent:
+    def _no_answer(self, why: str) -> NoAgent:
         return NoAgent(f"the agent at {self._socket_path} did not answer: {why}")
 
     def _refusal(self, status: int, content: bytes) -> EvenkeelError:
         try:
-            told = json.loads(content)
-            if problems := told.get("problems"):
+            body = json.loads(content)
+            if problems := body.get("problems"):
                 return InvalidInput([Problem(**problem) for problem in problems])
-            return AgentRefused(status, told["message"], told.get("hint", ""))
+            return AgentRefused(status, body["message"], body.get("hint", ""))
         except (ValueError, KeyError, TypeError, AttributeError):
             return AgentRefused(
                 status, f"the agent at {self._socket_path} answered with HTTP status {status}"
@@ -177,5 +186,67 @@ def quoted(text: str) -> str:
     return "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in text.encode(errors="replace"))
 
 
-def _reason(error: OSError) -> str:
-    return (error.strerror or str(error)).lower()
+# Flags and arguments of the commands that ask the agent
+
+
+def add_state_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--state-dir",
+        metavar="PATH",
+        default=default_state_directory(),
+        help=f"the agent's state directory (${VARIABLE}, else %(default)s)",
+    )
+
+
+def add_namespace_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-n",
+        "--namespace",
+        metavar="NS",
+        default=DEFAULT_NAMESPACE,
+        help="the namespace of the pods (%(default)s)",
+    )
+
+
+def default_state_directory() -> str:
+    """The one of the environment; else that of the system for root, and one below the home directory for others."""
+    if given := os.environ.get(VARIABLE):
+        return given
+    if os.geteuid() == 0:
+        return ROOT_STATE_DIRECTORY
+    home = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    return os.path.join(home, "evenkeel")
+
+
+def grace_seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= 2**31:
+        raise argparse.ArgumentTypeError(f'"{text}" is not a number of seconds, 0 or more')
+    return seconds
+
+
+def named(words: Sequence[str], default: str = "") -> tuple[str, list[str]]:
+    """The kind and the names in `words`. Without a kind, all are names of the `default` kind."""
+    if not words:
+        return default, []
+    first, *rest = words
+    if "/" in first:
+        kinds, names = zip(
+            *(word.split("/", 1) if "/" in word else ("", word) for word in words), strict=True
+        )
+        if len(set(kinds)) > 1:
+            raise EvenkeelError(f"{' '.join(words)[:100]}: all names must be of one kind, each as KIND/NAME")
+        return _kind(kinds[0]), list(names)
+    if default and (first not in _KINDS or not rest):
+        return default, list(words)
+    return _kind(first), rest
+
+
+def _kind(word: str) -> str:
+    kind = _KINDS.get(word.lower())
+    if kind is None:
+        raise EvenkeelError(f'there is no kind "{word[:40]}"', hint="there are pods, node and events")
+    return kind

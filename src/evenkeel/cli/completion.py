@@ -11,7 +11,7 @@ EXAMPLES = """examples:
   evenkeel completion zsh > "${fpath[1]}/_evenkeel"
 """
 
-# The pods there are, by asking the agent; of the namespace and state directory that the command line names so far.
+# The names of pods come from the agent, for the namespace and state directory on the command line so far.
 _PREAMBLES = {
     "bash": """
 _evenkeel_asked() {
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _every_action(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    for action in parser._actions:  # noqa: SLF001 - argparse tells of them no other way
+    for action in parser._actions:  # noqa: SLF001 - argparse has no public way
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
             for command in set(action.choices.values()):
                 yield from _every_action(command)

@@ -1,7 +1,7 @@
 """The agent's configuration on the command line: a file, and a flag for each of its fields (B3 to B7).
 
-A flag overrides the file's field. Flags are read by us and not by argparse, so that everything that is wrong
-in the file and in the flags is reported at once, by field and flag.
+A flag overrides the field of the file. The values of flags are parsed here and not by argparse, so that all errors of
+the file and of the flags are reported at once, each with its field or flag.
 """
 
 import argparse
@@ -30,7 +30,7 @@ _ALIASES = {"container_runtime_endpoint": ("--runtime-endpoint",)}
 
 
 class GivenConfig(NamedTuple):
-    """The configuration that a command was given, checked and with its defaults, and what is odd about it."""
+    """The configuration of a command, checked and with its defaults, and warnings about it."""
 
     config: KubeletConfiguration
     warnings: tuple[Problem, ...] = ()
@@ -39,8 +39,8 @@ class GivenConfig(NamedTuple):
 def add_config_flags(parser: argparse.ArgumentParser) -> None:
     """`--config FILE` and every field's flag.
 
-    argparse takes a tenth of a millisecond to make a flag: a parser that knows the words on its command line
-    (`given`) gets only the flags among them, which makes no difference but to the time.
+    argparse takes a tenth of a millisecond to make a flag. A parser that knows the words of its command line (`given`)
+    gets only the flags among them, to save that time.
     """
     given: Collection[str] | None = getattr(parser, "given", None)
     group = parser.add_argument_group(
@@ -56,7 +56,7 @@ def add_config_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def config_from(args: argparse.Namespace) -> KubeletConfiguration:
-    """The configuration that `args` ask for; warnings about it go to standard error."""
+    """The configuration that `args` ask for. Warnings go to standard error."""
     given = given_config(args)
     for warning in given.warnings:
         print(f"warning: {warning}", file=sys.stderr)
@@ -69,7 +69,7 @@ def given_fields(args: argparse.Namespace) -> frozenset[str]:
 
 
 def given_config(args: argparse.Namespace) -> GivenConfig:
-    """File, then flags, then defaults, then every rule; `InvalidInput` with all that is wrong."""
+    """The file, then the flags, then the defaults, then the rules. Raises `InvalidInput` with every problem."""
     problems: list[Problem] = []
     changes: dict[str, object] = {}
     for attribute, (kind, *_) in _FLAGS.items():
@@ -81,7 +81,7 @@ def given_config(args: argparse.Namespace) -> GivenConfig:
                 problems.append(Problem(flag_of(attribute), str(error)))
 
     if not changes and not problems and getattr(args, "config", None) is None:
-        return GivenConfig(defaulted(KubeletConfiguration()))  # the defaults have nothing wrong with them
+        return GivenConfig(defaulted(KubeletConfiguration()))  # the defaults are valid
     return _checked(args, changes, problems)
 
 
@@ -115,7 +115,7 @@ def _file(args: argparse.Namespace, problems: list[Problem]) -> "ConfigFile":
 
 
 def _with(config: KubeletConfiguration, changes: dict[str, Any]) -> KubeletConfiguration:
-    if "feature_gates" in changes:  # a gate on the command line leaves the file's other gates as they are
+    if "feature_gates" in changes:  # the other gates of the file stay
         changes["feature_gates"] = {**config.feature_gates, **changes["feature_gates"]}
     return config._replace(**changes)
 
@@ -185,90 +185,122 @@ def _restart_period(text: str) -> CrashLoopBackOffConfig:
     return CrashLoopBackOffConfig(Duration.parse(text))
 
 
-# Field → how its text is read, what stands for the text in the help, and the help.
+# Field → the parser of its value, the name of the value in the help, and the help.
 _FLAGS: Mapping[str, tuple[Callable[[str], object], str, str]] = {
-    "profile": (_text, "NAME", "documents (default) or kubernetes: whose rules decide where they differ"),
-    "kube_reserved": (_amounts, "cpu=500m,…", "kept back for the agent and the container runtime"),
-    "system_reserved": (_amounts, "cpu=500m,…", "kept back for the system's daemons"),
+    "profile": (_text, "NAME", "the rules where the two differ: documents (default) or kubernetes"),
+    "kube_reserved": (_amounts, "cpu=500m,…", "reserved for the agent and the container runtime"),
+    "system_reserved": (_amounts, "cpu=500m,…", "reserved for system daemons"),
     "enforce_node_allocatable": (
         _list,
         "WORD,…",
-        'pods (default), kube-reserved, system-reserved, these two also as …-compressible; "" for nothing',
+        'what is enforced: pods (default), kube-reserved, system-reserved, …-compressible; "" for none',
     ),
-    "kube_reserved_cgroup": (_text, "PATH", "the cgroup to enforce kube-reserved on, as /kube.slice"),
-    "system_reserved_cgroup": (_text, "PATH", "the cgroup to enforce system-reserved on, as /system.slice"),
-    "create_reserved_cgroups": (_truth, "BOOL", "make those cgroups where they are missing"),
-    "reserved_protect_only": (_truth, "BOOL", "protect reserved memory without capping its daemons"),
-    "reserved_system_cpus": (_text, "CPUS", "whole CPUs kept back for the system, as 0-1"),
+    "kube_reserved_cgroup": (
+        _text,
+        "PATH",
+        "the cgroup on which kube-reserved is enforced, such as /kube.slice",
+    ),
+    "system_reserved_cgroup": (
+        _text,
+        "PATH",
+        "the cgroup on which system-reserved is enforced, such as /system.slice",
+    ),
+    "create_reserved_cgroups": (_truth, "BOOL", "create those cgroups if they are missing"),
+    "reserved_protect_only": (_truth, "BOOL", "protect the reserved memory, but do not limit the daemons"),
+    "reserved_system_cpus": (_text, "CPUS", "whole CPUs reserved for the system, such as 0-1"),
     "experimental_node_allocatable_ignore_eviction_threshold": (
         _truth,
         "BOOL",
-        "leave the hard eviction threshold out of allocatable",
+        "do not subtract the hard eviction threshold from allocatable",
     ),
-    "eviction_hard": (_thresholds, "SIGNAL<VALUE,…", "evict at once below these"),
-    "eviction_soft": (_thresholds, "SIGNAL<VALUE,…", "evict below these after their grace period"),
-    "eviction_soft_grace_period": (_graces, "SIGNAL=TIME,…", "how long each soft threshold may last"),
-    "eviction_minimum_reclaim": (_reclaims, "SIGNAL=VALUE,…", "how much more to free than would just do"),
+    "eviction_hard": (_thresholds, "SIGNAL<VALUE,…", "evict at once below these thresholds"),
+    "eviction_soft": (_thresholds, "SIGNAL<VALUE,…", "evict below these thresholds after their grace period"),
+    "eviction_soft_grace_period": (
+        _graces,
+        "SIGNAL=TIME,…",
+        "how long a soft threshold must be crossed",
+    ),
+    "eviction_minimum_reclaim": (
+        _reclaims,
+        "SIGNAL=VALUE,…",
+        "how much more to free than the threshold needs",
+    ),
     "eviction_max_pod_grace_period": (
         _integer,
         "SECONDS",
-        "the longest a pod may take to end, if evicted softly",
+        "the longest grace period of a pod in a soft eviction",
     ),
     "eviction_pressure_transition_period": (
         Duration.parse,
         "TIME",
-        "how long a pressure condition stays (5m)",
+        "how long a pressure condition lasts after the pressure (5m)",
     ),
-    "merge_default_eviction_settings": (_truth, "BOOL", "add the default hard thresholds to those given"),
-    "eviction_order": (_text, "WORD", "class or priority: by what pods are ranked for eviction"),
-    "cgroup_root": (_text, "PATH", "where the pods' cgroups hang (/evenkeel)"),
+    "merge_default_eviction_settings": (_truth, "BOOL", "add the default hard thresholds to the given ones"),
+    "eviction_order": (_text, "WORD", "how pods are ranked for eviction: by class or by priority"),
+    "cgroup_root": (_text, "PATH", "the parent of the cgroups of pods (/evenkeel)"),
     "cgroup_driver": (_text, "NAME", "cgroupfs (default) or systemd"),
-    "cgroups_per_qos": (_truth, "BOOL", "a cgroup for each class of pods (true)"),
-    "fail_cgroup_v1": (_truth, "BOOL", "refuse to run where cgroup v1 is mounted"),
-    "hands_off": (_list, "PATH,…", "cgroups whose files are never repaired"),
-    "max_pods": (_integer, "NUMBER", "how many pods the node takes (110)"),
-    "pods_per_core": (_integer, "NUMBER", "how many pods for each CPU; 0 is no such limit"),
-    "pod_pids_limit": (_integer, "NUMBER", "how many processes a pod may have; -1 is no such limit"),
+    "cgroups_per_qos": (_truth, "BOOL", "a cgroup for each QoS class (true)"),
+    "fail_cgroup_v1": (_truth, "BOOL", "refuse to run on cgroup v1"),
+    "hands_off": (_list, "PATH,…", "cgroups whose files the agent never changes back"),
+    "max_pods": (_integer, "NUMBER", "how many pods may run on the node (110)"),
+    "pods_per_core": (_integer, "NUMBER", "how many pods may run for each CPU; 0 is no limit"),
+    "pod_pids_limit": (_integer, "NUMBER", "how many processes a pod may have; -1 is no limit"),
     "local_storage_capacity_isolation": (_truth, "BOOL", "count and limit ephemeral storage (true)"),
     "cpu_cfs_quota": (_truth, "BOOL", "enforce cpu limits (true)"),
     "cpu_cfs_quota_period": (Duration.parse, "TIME", "the period of cpu limits (100ms)"),
-    "cpu_manager_policy": (_text, "NAME", "none (default), or static: whole CPUs for Guaranteed containers"),
-    "fair_cpu_sharing": (_truth, "BOOL", "share unrequested CPU evenly"),
-    "cpu_burst": (_integer, "PERCENT", "of its quota a container may save up while idle; 0 is off"),
-    "cpu_kills": (_truth, "BOOL", "evict pods that keep others from the CPU they requested"),
-    "cpu_kills_window": (Duration.parse, "TIME", "how long a shortage must last for that (1m)"),
+    "cpu_manager_policy": (
+        _text,
+        "NAME",
+        "none (default) or static, which gives Guaranteed containers whole CPUs",
+    ),
+    "fair_cpu_sharing": (_truth, "BOOL", "share CPU that no pod requests evenly"),
+    "cpu_burst": (
+        _integer,
+        "PERCENT",
+        "how much of its quota a container may save while it is idle; 0 is off",
+    ),
+    "cpu_kills": (_truth, "BOOL", "evict pods that keep other pods from the CPU they request"),
+    "cpu_kills_window": (Duration.parse, "TIME", "how long a CPU shortage must last before that (1m)"),
     "memory_throttling_factor": (
         _number,
         "NUMBER",
-        "of its memory limit at which a container is slowed down",
+        "the part of its memory limit at which a container is throttled",
     ),
     "memory_reservation_policy": (_text, "NAME", "None (default) or TieredReservation"),
     "memory_high_stall": (
         _text,
         "WORD",
-        "raise (default), kill or report: what to do with an allocator that stalls",
+        "what to do with a container that stalls at memory.high: raise (default), kill or report",
     ),
-    "memory_high_stall_period": (Duration.parse, "TIME", "how long a stall must last for that (10s)"),
+    "memory_high_stall_period": (Duration.parse, "TIME", "how long a stall must last before that (10s)"),
     "memory_swap": (_swap, "NAME", "NoSwap or LimitedSwap"),
     "fail_swap_on": (_truth, "BOOL", "refuse to run while the machine has swap on (true)"),
-    "qos_reserved": (_shares, "memory=PERCENT", "of requests that lower classes are kept away from"),
-    "oom_score_adj": (_integer, "NUMBER", "of the agent itself (-999)"),
-    "single_process_oom_kill": (_truth, "BOOL", "let one process of a container be killed alone"),
-    "oom_group_kill": (_truth, "BOOL", "kill a container as a whole (true)"),
-    "oom_retries": (_integer, "NUMBER", "how often an OOM-killed Burstable container is started again (3)"),
-    "oom_retries_reset": (Duration.parse, "TIME", "quiet time after which those are forgotten (10m)"),
+    "qos_reserved": (
+        _shares,
+        "memory=PERCENT",
+        "the part of requests that is reserved against lower classes",
+    ),
+    "oom_score_adj": (_integer, "NUMBER", "the OOM score of the agent itself (-999)"),
+    "single_process_oom_kill": (_truth, "BOOL", "the OOM killer kills one process of a container, not all"),
+    "oom_group_kill": (_truth, "BOOL", "the OOM killer kills all processes of a container (true)"),
+    "oom_retries": (_integer, "NUMBER", "how often an OOM-killed Burstable container is restarted (3)"),
+    "oom_retries_reset": (
+        Duration.parse,
+        "TIME",
+        "after this time without an OOM kill they count anew (10m)",
+    ),
     "protect_kernel_defaults": (_truth, "BOOL", "refuse to run rather than change kernel settings"),
     "container_runtime_endpoint": (
         _text,
         "SOCKET",
-        "of a container runtime (unix:///…), or auto for one that listens; without it pods are plain processes",
+        "the socket of a container runtime (unix:///…), or auto to find one; without it pods are plain processes",
     ),
-    "container_log_max_size": (_text, "SIZE", "of a container's log file (10Mi)"),
-    "container_log_max_files": (_integer, "NUMBER", "of log files kept for a container (5)"),
+    "container_log_max_size": (_text, "SIZE", "the largest log file of a container (10Mi)"),
+    "container_log_max_files": (_integer, "NUMBER", "how many log files of a container are kept (5)"),
     "crash_loop_back_off": (
         _restart_period,
         "TIME",
-        "the longest that a container which keeps failing waits for its restart (5m)",
+        "the longest wait before a failing container is restarted (5m)",
     ),
-    "feature_gates": (_gates, "NAME=BOOL,…", "features to switch on or off, as MemoryQoS=false"),
+    "feature_gates": (_gates, "NAME=BOOL,…", "features to switch on or off, such as MemoryQoS=false"),
 }

@@ -1,4 +1,4 @@
-"""`evenkeel dashboard`: the live page of this machine's agent, for a browser on this machine."""
+"""`evenkeel dashboard`: the page of this machine's agent, for a browser on this machine."""
 
 import argparse
 import asyncio
@@ -6,29 +6,29 @@ import os
 import signal
 import sys
 
-from evenkeel.cli.client import client_from
-from evenkeel.cli.common_flags import add_state_flag
+from evenkeel.cli.client import add_state_flag, client_from
 from evenkeel.server.dashboard_proxy import serve_dashboard
 
 USAGE = "[--port PORT] [--state-dir PATH]"
 EXAMPLES = """examples:
   evenkeel dashboard               print an address for your browser; Ctrl-C ends it
-  evenkeel dashboard --port 8001   at that port; to see it from elsewhere, pass the port on:
+  evenkeel dashboard --port 8001   at that port; to see it from another machine, forward the port:
                                    ssh -L 8001:127.0.0.1:8001 root@BOX evenkeel dashboard --port 8001
 
-The address works once: the browser that opens it first stays let in. It can look, and change nothing.
+The address has a key that never leaves the browser. It serves the browser that opens it first. The page reads, and
+changes nothing.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--port", type=_port, default=0, metavar="PORT", help="on 127.0.0.1 (default: a free one)"
+        "--port", type=_port, default=0, metavar="PORT", help="the port on 127.0.0.1 (default: a free one)"
     )
     add_state_flag(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    client_from(args).get("/healthz")  # or say now that there is no agent
+    client_from(args).get("/healthz")  # reports that there is no agent
     return asyncio.run(_serve(os.path.abspath(args.state_dir), args.port))
 
 

@@ -1,22 +1,31 @@
-"""`evenkeel delete`: ends pods, and waits until nothing of them is left."""
+"""`evenkeel delete`: ends pods and waits until they are gone."""
 
 import argparse
 import sys
 from collections.abc import Iterator
 from typing import Any
 
-from evenkeel.cli.client import AgentRefused, Client, client_from
-from evenkeel.cli.common_flags import PODS, add_namespace_flag, add_state_flag, grace_seconds, named
+from evenkeel.cli.client import (
+    PODS,
+    AgentRefused,
+    Client,
+    add_namespace_flag,
+    add_state_flag,
+    client_from,
+    grace_seconds,
+    named,
+)
 from evenkeel.errors import EvenkeelError
 
 USAGE = "NAME… | pod NAME… | -f FILE… | --all [-n NS] [--grace-period SECONDS] [--now] [--wait=false]"
 EXAMPLES = """examples:
   evenkeel delete web batch-0                  these two, and wait until they are gone
   evenkeel delete -f pod.yaml                  the pods of a file
-  evenkeel delete pod web --grace-period 5     SIGTERM, and what is left after 5 seconds is killed
-  evenkeel delete web --now --wait=false       killed after a second; do not wait for it
+  evenkeel delete pod web --grace-period 5     SIGTERM, and after 5 seconds SIGKILL
+  evenkeel delete web --now --wait=false       SIGKILL after a second; do not wait
   evenkeel delete --all -n batch               every pod of a namespace
-a pod that came from a file in the agent's directory comes back unless the file is removed
+
+A pod from a file in the agent's directory comes back unless the file is removed.
 """
 
 
@@ -30,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--grace-period",
         type=grace_seconds,
         metavar="SECONDS",
-        help="from SIGTERM to the kill; else the pod's own",
+        help="from SIGTERM to SIGKILL (default: that of the pod)",
     )
     parser.add_argument("--now", action="store_true", help="the same as --grace-period 1")
     parser.add_argument(
@@ -39,23 +48,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="true",
         default="true",
-        help="until they are gone",
+        help="wait until the pods are gone (default: true)",
     )
-    parser.add_argument("--ignore-not-found", action="store_true", help="a pod that is not there is no error")
+    parser.add_argument("--ignore-not-found", action="store_true", help="a missing pod is no error")
     add_namespace_flag(parser)
     add_state_flag(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     if args.now and args.grace_period is not None:
-        raise EvenkeelError("--now and --grace-period say two things: give one of them")
+        raise EvenkeelError("--now and --grace-period contradict each other: give one of them")
     if sum(map(bool, (args.pods, args.filename, args.all))) != 1:
         raise EvenkeelError(
-            "delete needs names, or -f FILE, or --all", hint="evenkeel get pods lists what there is"
+            "delete needs names, or -f FILE, or --all", hint="evenkeel get pods lists the pods"
         )
     client = client_from(args)
     grace = 1.0 if args.now else args.grace_period
-    deletion = _Deletion(client, grace, waits=args.wait == "true", may_lack=args.ignore_not_found)
+    deletion = _Deletion(client, grace, waits=args.wait == "true", ignores_missing=args.ignore_not_found)
     for namespace, name in list(_wanted(args, client)):
         deletion.ask(namespace, name)
     deletion.wait()
@@ -65,20 +74,22 @@ def run(args: argparse.Namespace) -> int:
 
 
 class _Deletion:
-    def __init__(self, client: Client, grace: float | None, *, waits: bool, may_lack: bool) -> None:
+    """Deletes pods one by one, then waits for all of them."""
+
+    def __init__(self, client: Client, grace: float | None, *, waits: bool, ignores_missing: bool) -> None:
         self.failures: list[str] = []
         self._client = client
         self._grace = grace
-        self._may_lack = may_lack
+        self._ignores_missing = ignores_missing
         self._asked: dict[str, str] = {}  # namespace/name → uid
-        # Listening begins before the first pod is asked to end, so that no end is missed.
+        # The watch begins before the first deletion, so that no end is missed.
         self._changes: Iterator[Any] | None = client.lines("/watch") if waits else None
 
     def ask(self, namespace: str, name: str) -> None:
         try:
             self._client.delete(namespace, name, self._grace)
         except AgentRefused as refusal:
-            if not (refusal.is_not_found and self._may_lack):
+            if not (refusal.is_not_found and self._ignores_missing):
                 self.failures.append(str(refusal))
             return
         self._asked[f"{namespace}/{name}"] = name
@@ -90,13 +101,13 @@ class _Deletion:
         left = set(self._asked)
         while left:
             change = next(self._changes, None)
-            if change is None:  # the agent ended, or dropped us
+            if change is None:  # the agent ended, or closed the watch
                 break
             if change["type"] == "DELETED":
                 meta = change["object"]["metadata"]
                 left.discard(f"{meta.get('namespace', 'default')}/{meta['name']}")
         if left:
-            raise EvenkeelError(f"the agent ended before {', '.join(sorted(left))} had")
+            raise EvenkeelError(f"the agent ended before these pods: {', '.join(sorted(left))}")
 
 
 def _wanted(args: argparse.Namespace, client: Client) -> Iterator[tuple[str, str]]:

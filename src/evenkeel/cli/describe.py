@@ -1,4 +1,4 @@
-"""`evenkeel describe`: everything about a pod or the node, for reading."""
+"""`evenkeel describe`: everything about a pod or the node, as text."""
 
 import argparse
 import sys
@@ -6,9 +6,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from evenkeel.api.resources import CPU, MEMORY
-from evenkeel.cli.client import AgentRefused, Client, client_from
-from evenkeel.cli.common_flags import NODE, PODS, add_namespace_flag, add_state_flag, named
-from evenkeel.cli.events import told
+from evenkeel.cli.client import (
+    NODE,
+    PODS,
+    AgentRefused,
+    Client,
+    add_namespace_flag,
+    add_state_flag,
+    client_from,
+    named,
+)
+from evenkeel.cli.events import message_of
 from evenkeel.cli.output import NONE, age, printable
 from evenkeel.cli.pod_text import amount_text, typed
 from evenkeel.errors import EvenkeelError
@@ -17,9 +25,9 @@ from evenkeel.quantity import Quantity
 
 USAGE = "pod NAME…|node [-n NS] [--state-dir PATH]"
 EXAMPLES = """examples:
-  evenkeel describe pod web           its containers, what each asked for and has, and what happened to it
+  evenkeel describe pod web           its containers, resources asked for and applied, and events
   evenkeel describe web               the same
-  evenkeel describe node              what it has, who holds how much of it, how it is
+  evenkeel describe node              its capacity, the requests of its pods, and its conditions
 """
 Json = dict[str, Any]
 Lines = Iterator[str]
@@ -27,7 +35,7 @@ Lines = Iterator[str]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("kind", metavar="KIND", help="pod or node; else pod/NAME, or the name of a pod")
-    parser.add_argument("pods", nargs="*", metavar="NAME", help="of pods")
+    parser.add_argument("pods", nargs="*", metavar="NAME", help="names of pods")
     add_namespace_flag(parser)
     add_state_flag(parser)
 
@@ -40,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         print("\n".join(_node(client.get("/node"), client.pods(), _events(client, "", most=20))))
         return 0
     if kind != PODS:
-        raise EvenkeelError("describe tells of pods and the node", hint="evenkeel events has the events")
+        raise EvenkeelError("describe shows pods and the node", hint="evenkeel events shows events")
     if words in (["pods"], ["pod"], ["po"]):
         names = [pod["metadata"]["name"] for pod in client.pods(args.namespace)]
     failures = 0
@@ -92,9 +100,9 @@ def _pod(pod: Json, events: list[Json]) -> Lines:
     ):
         if containers:
             yield f"{title}:"
-            told_of = {container["name"]: container for container in statuses}
+            by_name = {container["name"]: container for container in statuses}
             for container in containers:
-                yield from _container(container, told_of.get(container["name"], {}))
+                yield from _container(container, by_name.get(container["name"], {}))
     yield from _conditions(status.get("conditions", ()))
     yield from _volumes(spec.get("volumes", ()))
     yield from _event_lines(events)
@@ -167,7 +175,7 @@ def _state(title: str, state: Json) -> Lines:
 
 
 def _resources(asked: Json, applied: Json | None, indent: str) -> Lines:
-    """What was asked for beside what is in the kernel (E17)."""
+    """The amounts asked for, beside the applied ones (E17)."""
     rows = []
     for kind, field in (("request", "requests"), ("limit", "limits")):
         wanted, given = asked.get(field, {}), (applied or {}).get(field, {})
@@ -225,14 +233,13 @@ def _event_lines(events: list[Json]) -> Lines:
         return
     yield "Events:"
     rows = [
-        (event.get("type", ""), event.get("reason", ""), age(event.get("at", 0.0)), told(event))
+        (event.get("type", ""), event.get("reason", ""), age(event.get("at", 0.0)), message_of(event))
         for event in events
     ]
     yield from _columns([("Type", "Reason", "Age", "Message"), *rows])
 
 
 def _node(node: Json, pods: list[Json], events: list[Json]) -> Lines:
-
     yield from node_lines(node, pods)
     yield from _event_lines([event for event in events if not event.get("pod")])
 
@@ -254,7 +261,7 @@ def _pairs(labels: Mapping[str, str]) -> str:
 
 
 def _quoted(word: str) -> str:
-    """A word of a command as one would type it."""
+    """A word of a command, quoted for a shell."""
     is_plain = word and all(letter.isalnum() or letter in "-_./=:,+@%" for letter in word)
     return word if is_plain else "'" + word.replace("'", "'\\''") + "'"
 
@@ -292,11 +299,11 @@ def node_lines(node: Json, pods: list[Json]) -> Iterator[str]:
         asks = ", ".join(
             f"{name} {amount_text(name, amounts.get(name))}" for name in (CPU, MEMORY) if amounts.get(name)
         )
-        yield printable(f"  {pod.key}: {pod.status.qos_class or 'BestEffort'}, {asks or 'asks for nothing'}")
+        yield printable(f"  {pod.key}: {pod.status.qos_class or 'BestEffort'}, {asks or 'requests nothing'}")
 
 
 def _share(name: str, amounts: list[Quantity], whole: Quantity) -> str:
-    """The sum and how much of the whole it is: `550m (6%)`."""
+    """The sum and its share of the whole: `550m (6%)`."""
     total = sum(amount.milli for amount in amounts)
     percent = f" ({100 * total // whole.milli}%)" if whole.milli else ""
     return f"{amount_text(name, Quantity.of_milli(total)) if total else '0'}{percent}"

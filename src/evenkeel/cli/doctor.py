@@ -1,11 +1,11 @@
-"""`evenkeel doctor`: what about this machine would break a promise, and the mend for each (C5, E7)."""
+"""`evenkeel doctor`: what on this machine would break a promise, and how to mend it (C5, E7)."""
 
 import argparse
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from evenkeel.cli.common_flags import add_state_flag
+from evenkeel.cli.client import add_state_flag
 from evenkeel.cli.config_flags import add_config_flags, config_from
 from evenkeel.cli.output import STRUCTURED, Paint, paint_for, print_structured
 from evenkeel.host.checks import Check, State
@@ -17,11 +17,12 @@ from evenkeel.runtime.cri.runtime_link import runtime_checks
 
 USAGE = "[-o text|json|yaml] [flags]"
 EXAMPLES = """examples:
-  sudo evenkeel doctor                                 everything can be seen as root only
+  sudo evenkeel doctor                                 only root can see everything
   evenkeel doctor --config node.yaml                   with the agent's configuration
   evenkeel doctor -o json | jq '.checks[] | select(.state == "broken")'
-where an agent runs, it also says which requests and reservations are far from what was used
-exit status: 0 if every promise can be kept, 1 if not
+
+Beside a running agent, it also reports requests and reservations that are far from the use.
+Exit code 0: every promise can be kept.
 """
 _MOST_SUGGESTIONS = 10
 _MARKS = {
@@ -33,7 +34,7 @@ _MARKS = {
 
 
 class Report(NamedTuple):
-    """What `-o json` prints."""
+    """The output of `-o json`."""
 
     kernel: str
     sound: bool
@@ -52,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     machine = inspect_machine(config, args.state_dir)
     diagnosis = diagnose(machine, config)
     diagnosis = diagnosis._replace(checks=(*diagnosis.checks, *over_time(args.state_dir)))
-    of_runtime = runtime_checks(config)  # who speaks to it knows more than who looks for its process
+    of_runtime = runtime_checks(config)  # the runtime itself says more than its process does
     named = {check.name for check in of_runtime}
     others = (check for check in diagnosis.checks if check.name not in named)
     diagnosis = diagnosis._replace(checks=(*others, *of_runtime))
@@ -65,23 +66,23 @@ def run(args: argparse.Namespace) -> int:
 
 
 def over_time(state_dir: str) -> Iterator[Check]:
-    """What an agent that runs here has seen: reservations and requests far from what is used (B14, B15)."""
+    """Reservations and requests that a running agent has found to be far from the use (B14, B15)."""
     from evenkeel.cli.client import Client
     from evenkeel.errors import EvenkeelError
 
     try:
         advice = Client(state_dir).get("/advice")
     except EvenkeelError:
-        return  # nobody has watched, or it is not ours to ask
-    seconds = advice.get("watchedSeconds", advice["at"] - advice["since"])  # an agent from before has none
-    told = [*_reservations(advice.get("reservations", ())), *_requests(advice.get("requests", ()))]
+        return  # no agent runs, or this user may not ask it
+    seconds = advice.get("watchedSeconds", advice["at"] - advice["since"])  # an older agent does not send it
+    checks = [*_reservations(advice.get("reservations", ())), *_requests(advice.get("requests", ()))]
     if seconds < LEAST_SECONDS:
-        seen = f"the agent has watched for less than {LEAST_SECONDS / 60:.0f} minutes: too short to tell"
+        seen = f"the agent has watched for less than {LEAST_SECONDS / 60:.0f} minutes: too short for advice"
         yield Check("use over time", State.OK, seen)
-    elif not any(check.state == State.NOTE for check in told):
-        seen = f"requests and reservations fit what was used in {seconds / 60:.0f} minutes"
+    elif not any(check.state == State.NOTE for check in checks):
+        seen = f"requests and reservations fit the use of the last {seconds / 60:.0f} minutes"
         yield Check("use over time", State.OK, seen)
-    yield from told
+    yield from checks
 
 
 def _reservations(findings: Iterable[Mapping[str, Any]]) -> Iterator[Check]:
@@ -91,7 +92,7 @@ def _reservations(findings: Iterable[Mapping[str, Any]]) -> Iterator[Check]:
             "reserved",
             State.NOTE if is_small else State.OK,
             one["reason"],
-            "daemons take what was promised to pods" if is_small else "",
+            "daemons use memory or CPU that pods were promised" if is_small else "",
             (one["requirement"],) if is_small else (),
             (one["flag"],) if is_small else (),
         )
@@ -107,7 +108,7 @@ def _requests(suggestions: Sequence[Mapping[str, Any]]) -> Iterator[Check]:
         )
     more = len(suggestions) - _MOST_SUGGESTIONS
     if more > 0:
-        yield Check("requests", State.NOTE, f"and {more} more, less far off; GET /advice has them all")
+        yield Check("requests", State.NOTE, f"and {more} more, less far off; GET /advice lists all of them")
 
 
 def _head(machine: Machine) -> Iterator[str]:
@@ -137,6 +138,6 @@ def _verdict(diagnosis: Diagnosis, paint: Paint) -> str:
     if not broken:
         return f"{paint('green', 'Every promise can be kept')}{unseen}."
     stopping = sum(check.stops_agent for check in diagnosis.checks)
-    starts = f"does not start with {stopping} of them" if stopping else "starts all the same"
+    starts = f"does not start because of {stopping} of them" if stopping else "starts all the same"
     count = paint("red", f"{broken} of {len(states)} checks")
     return f"{count} would break a promise, and the agent {starts}{unseen}."

@@ -1,32 +1,31 @@
-"""`evenkeel events`: what happened to pods and to the node, and what happens next."""
+"""`evenkeel events`: the events of pods and of the node."""
 
 import argparse
 import sys
 from typing import Any
 
-from evenkeel.cli.client import Client, client_from
-from evenkeel.cli.common_flags import add_namespace_flag, add_state_flag
+from evenkeel.cli.client import Client, add_namespace_flag, add_state_flag, client_from
 from evenkeel.cli.output import STRUCTURED, Table, age, print_structured
 
 USAGE = "[POD] [-n NS|-A] [-f] [--most N] [-o json|yaml]"
 EXAMPLES = """examples:
-  evenkeel events                  everything that happened in namespace default, and to the node
-  evenkeel events web              to one pod
-  evenkeel events -A -f            everywhere, and what happens next, until Ctrl-C
-  evenkeel events -o json          with the figures that each was decided on
+  evenkeel events                  the events of namespace default and of the node
+  evenkeel events web              the events of one pod
+  evenkeel events -A -f            all events, and new ones until Ctrl-C
+  evenkeel events -o json          with the figures of each decision
 """
 _HEADS = ("LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("pods", nargs="?", metavar="POD", help="only what concerns this pod")
-    parser.add_argument("-f", "--follow", action="store_true", help="go on with what happens next")
+    parser.add_argument("pods", nargs="?", metavar="POD", help="only the events of this pod")
+    parser.add_argument("-f", "--follow", action="store_true", help="go on with new events")
     parser.add_argument(
-        "--most", metavar="N", type=int, default=1000, help="the latest so many (%(default)s)"
+        "--most", metavar="N", type=int, default=1000, help="at most so many, the latest (%(default)s)"
     )
     add_namespace_flag(parser)
-    parser.add_argument("-A", "--all-namespaces", action="store_true", help="of every namespace")
-    parser.add_argument("-o", "--output", choices=STRUCTURED, help="else a table")
+    parser.add_argument("-A", "--all-namespaces", action="store_true", help="the events of every namespace")
+    parser.add_argument("-o", "--output", choices=STRUCTURED, help="print this form and not a table")
     add_state_flag(parser)
 
 
@@ -42,30 +41,30 @@ def run(args: argparse.Namespace) -> int:
 def show_events(
     client: Client, *, pod: str, namespace: str, follows: bool, form: str | None, most: int = 1000
 ) -> int:
-    """Those of one pod, or of a namespace and the node, or all."""
+    """The events of one pod, or of a namespace and the node, or all."""
     parameters = {"most": str(most)}
     if pod:
         parameters["pod"] = pod
     if follows:
         parameters["follow"] = "1"
-    happened = (
+    events = (
         event
         for event in client.lines("/events", **parameters)
         if not namespace or event.get("pod", "").partition("/")[0] in ("", namespace)
     )
     if form and not follows:
-        print_structured({"kind": "List", "items": list(happened)}, form)
+        print_structured({"kind": "List", "items": list(events)}, form)
         return 0
     if form:
-        for event in happened:
+        for event in events:
             print_structured(event, form)
             sys.stdout.flush()
         return 0
     table = Table(_HEADS)
     if follows:
-        for event in happened:
+        for event in events:
             table.print_rows([_row(event)])
-    elif rows := [_row(event) for event in happened]:
+    elif rows := [_row(event) for event in events]:
         table.print_rows(rows)
     else:
         print("no events", file=sys.stderr)
@@ -77,18 +76,17 @@ def _row(event: dict[str, Any]) -> list[str]:
         age(event.get("at", 0.0)),
         event.get("type", ""),
         event.get("reason", ""),
-        what(event),
-        told(event),
+        object_of(event),
+        message_of(event),
     ]
 
 
-def what(event: dict[str, Any]) -> str:
-    """Whom it concerns."""
+def object_of(event: dict[str, Any]) -> str:
     pod = event.get("pod", "")
     return f"pod/{pod.partition('/')[2]}" if pod else "node"
 
 
-def told(event: dict[str, Any]) -> str:
+def message_of(event: dict[str, Any]) -> str:
     container = event.get("container", "")
     message: str = event.get("message", "")
     return f"{container}: {message}" if container and container not in message else message

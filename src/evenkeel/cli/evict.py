@@ -1,4 +1,4 @@
-"""`evenkeel evict --dry-run`: who would be evicted, in which order, and why (E15)."""
+"""`evenkeel evict --dry-run`: which pods would be evicted, in which order, and why (E15)."""
 
 import argparse
 from collections.abc import Iterable, Mapping
@@ -8,7 +8,7 @@ from evenkeel.api.config import Profile
 from evenkeel.api.decode import Findings, decode
 from evenkeel.api.defaults import default_pod
 from evenkeel.api.problems import line_of
-from evenkeel.cli.common_flags import add_state_flag
+from evenkeel.cli.client import add_state_flag
 from evenkeel.cli.config_flags import add_config_flags, config_from
 from evenkeel.cli.output import print_structured, print_table
 from evenkeel.errors import EvenkeelError, InvalidInput, Problem
@@ -26,10 +26,98 @@ from evenkeel.quantity import Quantity
 
 KIND = "EvictionSnapshot"
 _NAMES_OF_TYPE = ("apiVersion", "kind")
+USAGE = "--dry-run [-f SNAPSHOT] [--shortfall AMOUNT] [--signal SIGNAL] [-o table|json|yaml] [flags]"
+EXAMPLES = """\
+examples:
+  the pods of this node that would be evicted for 2Gi of memory:
+    evenkeel evict --dry-run --shortfall 2Gi
+  what the thresholds would do on the node of a snapshot:
+    evenkeel evict --dry-run -f examples/snapshots/memory-pressure.yaml
+  the pods of a snapshot that would be evicted for 2Gi of memory:
+    evenkeel evict --dry-run -f snapshot.yaml --shortfall 2Gi
+  the whole order for a full disk, as in today's kubelet:
+    evenkeel evict --dry-run -f snapshot.yaml --signal nodefs.available --profile kubernetes
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--dry-run", action="store_true", help="show what would be done, and do nothing")
+    parser.add_argument(
+        "-f",
+        "--filename",
+        metavar="SNAPSHOT",
+        help="a snapshot, or - for standard input (default: the agent's node)",
+    )
+    parser.add_argument(
+        "--shortfall", metavar="AMOUNT", type=_amount, help="evict until so much is freed, such as 2Gi"
+    )
+    parser.add_argument(
+        "--signal",
+        type=_signal,
+        metavar="SIGNAL",
+        help=f"the resource that is short (with --shortfall: {Signal.MEMORY_AVAILABLE}); alone: the whole order for it",
+    )
+    parser.add_argument(
+        "--order",
+        choices=[*map(str, Order)],
+        help="rank by class or by priority (default: that of the profile)",
+    )
+    parser.add_argument("-o", "--output", choices=("table", "json", "yaml"), default="table")
+    add_state_flag(parser)
+    add_config_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    if not args.dry_run:
+        raise EvenkeelError(
+            "this command evicts no pod: the agent evicts pods by itself when it must",
+            hint="add --dry-run to see which pods it would evict",
+        )
+    snapshot, thresholds, settings = _from_agent(args) if args.filename is None else _from_file(args)
+    if args.order is not None:
+        settings = settings._replace(order=Order(args.order))
+    if args.shortfall is None and args.signal is None:
+        result = by_thresholds(snapshot, thresholds, settings)
+        signal = None
+    else:
+        signal = args.signal or Signal.MEMORY_AVAILABLE
+        result = by_shortfall(snapshot, signal, args.shortfall, settings)
+    if args.output == "table":
+        _print_table(result, snapshot, settings.profile, signal, args.shortfall)
+    else:
+        print_structured(_data(result, snapshot, settings, signal, args.shortfall), args.output)
+    return 0
+
+
+def _from_file(args: argparse.Namespace) -> tuple[Snapshot, tuple[Threshold, ...], Settings]:
+    config = config_from(args)
+    settings = settings_from(config)
+    snapshot = read_snapshot(read_text(args.filename), args.filename, settings.profile)
+    return snapshot, config_thresholds(config), settings
+
+
+def _from_agent(args: argparse.Namespace) -> tuple[Snapshot, tuple[Threshold, ...], Settings]:
+    """The node of the agent, now. Thresholds and settings are those of the agent unless a flag overrides them."""
+    from evenkeel.cli.client import client_from
+    from evenkeel.cli.replay import WhatIf
+    from evenkeel.journal.codec import Unreadable
+    from evenkeel.journal.store import Decision
+    from evenkeel.pressure.decision_records import EVICTION_KIND, replayed_eviction
+
+    recorded = client_from(args).get("/snapshot")
+    try:
+        step, _ = replayed_eviction(Decision(0, 0.0, EVICTION_KIND, recorded, {}))
+    except Unreadable as error:
+        raise EvenkeelError(f"the agent's snapshot cannot be read: {error}") from None
+    what_if = WhatIf(args)
+    return step.snapshot, what_if.thresholds(step.thresholds), what_if.settings(step.settings)
+
+
+# The snapshot of a file
 
 
 def read_snapshot(text: str, source: str, profile: Profile) -> Snapshot:
-    """The snapshot in `text`, its pods with their defaults; `InvalidInput` with everything that is wrong."""
+    """The snapshot in `text`, its pods with defaults. Raises `InvalidInput` with every problem."""
     problems: list[Problem] = []
     documents = list(yaml_text.documents(text, problems))
     if not problems and len(documents) != 1:
@@ -60,7 +148,7 @@ def _check_kind(value: Mapping[str, object], findings: Findings) -> None:
     kind = value.get("kind", KIND)
     if kind != KIND:
         findings.problems.append(
-            Problem("kind", f"must be {KIND} (or left out), not {str(kind)[:60]}: this is no snapshot")
+            Problem("kind", f"must be {KIND} or missing, not {str(kind)[:60]}: this is not a snapshot")
         )
 
 
@@ -79,86 +167,7 @@ def _check_names(snapshot: Snapshot, findings: Findings) -> None:
             first[seen.pod.key] = index
 
 
-USAGE = "--dry-run [-f SNAPSHOT] [--shortfall AMOUNT] [--signal SIGNAL] [-o table|json|yaml] [flags]"
-EXAMPLES = """\
-examples:
-  who would go on this node for 2Gi of memory, as it is now:
-    evenkeel evict --dry-run --shortfall 2Gi
-  what the thresholds would do to the node of a snapshot:
-    evenkeel evict --dry-run -f examples/snapshots/memory-pressure.yaml
-  who would have to go for 2Gi of memory:
-    evenkeel evict --dry-run -f snapshot.yaml --shortfall 2Gi
-  the whole order for a full disk, as today's kubelet would have it:
-    evenkeel evict --dry-run -f snapshot.yaml --signal nodefs.available --profile kubernetes
-"""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
-    parser.add_argument(
-        "-f", "--filename", metavar="SNAPSHOT", help="a snapshot; - is stdin; default: the agent's node, now"
-    )
-    parser.add_argument(
-        "--shortfall", metavar="AMOUNT", type=_amount, help="evict until so much is free, as 2Gi"
-    )
-    parser.add_argument(
-        "--signal",
-        type=_signal,
-        metavar="SIGNAL",
-        help=f"what runs short (with --shortfall: {Signal.MEMORY_AVAILABLE}); alone: the whole order for it",
-    )
-    parser.add_argument(
-        "--order", choices=[*map(str, Order)], help="by class or by priority; else as the profile has it"
-    )
-    parser.add_argument("-o", "--output", choices=("table", "json", "yaml"), default="table")
-    add_state_flag(parser)
-    add_config_flags(parser)
-
-
-def run(args: argparse.Namespace) -> int:
-    if not args.dry_run:
-        raise EvenkeelError(
-            "only the agent evicts, by itself and when it must; this command evicts nobody",
-            hint="add --dry-run to see who would go",
-        )
-    snapshot, thresholds, settings = _from_agent(args) if args.filename is None else _from_file(args)
-    if args.order is not None:
-        settings = settings._replace(order=Order(args.order))
-    if args.shortfall is None and args.signal is None:
-        result = by_thresholds(snapshot, thresholds, settings)
-        signal = None
-    else:
-        signal = args.signal or Signal.MEMORY_AVAILABLE
-        result = by_shortfall(snapshot, signal, args.shortfall, settings)
-    if args.output == "table":
-        _print_table(result, snapshot, settings.profile, signal, args.shortfall)
-    else:
-        print_structured(_data(result, snapshot, settings, signal, args.shortfall), args.output)
-    return 0
-
-
-def _from_file(args: argparse.Namespace) -> tuple[Snapshot, tuple[Threshold, ...], Settings]:
-    config = config_from(args)
-    settings = settings_from(config)
-    snapshot = read_snapshot(read_text(args.filename), args.filename, settings.profile)
-    return snapshot, config_thresholds(config), settings
-
-
-def _from_agent(args: argparse.Namespace) -> tuple[Snapshot, tuple[Threshold, ...], Settings]:
-    """The node as the agent sees it now, with its own thresholds and settings where no flag says otherwise."""
-    from evenkeel.cli.client import client_from
-    from evenkeel.cli.what_if import WhatIf
-    from evenkeel.journal.codec import Unreadable
-    from evenkeel.journal.store import Decision
-    from evenkeel.pressure.decision_records import EVICTION_KIND, replayed_eviction
-
-    told = client_from(args).get("/snapshot")
-    try:
-        step, _ = replayed_eviction(Decision(0, 0.0, EVICTION_KIND, told, {}))
-    except Unreadable as error:
-        raise EvenkeelError(f"the agent's snapshot cannot be read: {error}") from None
-    what_if = WhatIf(args)
-    return step.snapshot, what_if.thresholds(step.thresholds), what_if.settings(step.settings)
+# Flags
 
 
 def _signal(text: str) -> Signal:
@@ -188,7 +197,7 @@ def _print_table(
     for threshold in result.crossed:
         print(f"{_below(threshold, seen[threshold.signal])}.")
     if not result.steps:
-        print(_nobody(result, signal))
+        print(_no_eviction(result, signal))
     else:
         _print_columns(result.steps, profile)
         print()
@@ -203,7 +212,7 @@ def _print_table(
               f" {readable(shortfall, resource)}.")  # fmt: skip
     if result.unresolved:
         still = " and ".join(dict.fromkeys(str(threshold) for threshold in result.unresolved))
-        print(f"\nStill the case after that: {still}.")
+        print(f"\nStill crossed after that: {still}.")
     if result.spared and (signal is None or shortfall is None or total < shortfall):
         print("\nNot evicted:")
         for one in result.spared:
@@ -233,7 +242,7 @@ def _print_columns(steps: Iterable[Step], profile: Profile) -> None:
 
 
 def _figures(step: Step) -> tuple[str, str]:
-    """What the pod uses of what it goes for, and what it requested of that."""
+    """Use and request of the pod, of the resource that it is evicted for."""
     reason = step.eviction.shortage
     if reason is None:
         assert step.eviction.limit is not None
@@ -250,10 +259,10 @@ def _below(threshold: Threshold, seen: Observation) -> str:
     return f"{threshold.signal} is {readable(seen.available, resource)}, below the {kind} threshold of {due}"
 
 
-def _nobody(result: DryRun, signal: Signal | None) -> str:
+def _no_eviction(result: DryRun, signal: Signal | None) -> str:
     if signal is None and not result.crossed:
-        return "No threshold is crossed and no pod is above its own limits: nobody would be evicted."
-    return "Nobody would be evicted."
+        return "No threshold is crossed and no pod is above its own limits: no pod would be evicted."
+    return "No pod would be evicted."
 
 
 def _of_request(one: Ranked, resource: Resource) -> str:

@@ -1,4 +1,5 @@
-"""`evenkeel explain`: what a node would do with pods, and why. No root, no agent; the agent acts on the same plan."""
+"""`evenkeel explain`: what a node would do with pods, and why. It needs no root and no agent: it prints the same plan
+that the agent applies."""
 
 import argparse
 import sys
@@ -21,10 +22,10 @@ from evenkeel.quantity import Quantity
 
 USAGE = "-f FILE… [--node NODE] [--cgroup v1|v2|systemd] [-o tree|json|yaml] [flags]"
 EXAMPLES = """examples:
-  evenkeel explain -f pod.yaml                          on a node like this machine
+  evenkeel explain -f pod.yaml                          on a node as large as this machine
   evenkeel explain -f examples/ --node 32Gi,8cpu        on a node of that size
   evenkeel explain -f pod.yaml --profile kubernetes     as today's kubelet does it
-  evenkeel explain -f pod.yaml --cgroup v1 -o json      cgroup v1's files, for a program
+  evenkeel explain -f pod.yaml --cgroup v1 -o json      the files of cgroup v1, for a program
   evenkeel explain -f pod.yaml --kube-reserved memory=2Gi --system-reserved memory=1Gi
 """
 _CGROUPS = {
@@ -38,19 +39,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_manifest_flag(parser)
     add_node_flag(parser)
     parser.add_argument(
-        "--cgroup", choices=_CGROUPS, help="files and names of this kind (default: v2, or the driver's)"
+        "--cgroup",
+        choices=_CGROUPS,
+        help="the kind of files and names (default: v2, or that of --cgroup-driver)",
     )
     parser.add_argument(
-        "--init", metavar="CONTAINER", help="the moment at which this init container runs (D3)"
+        "--init", metavar="CONTAINER", help="show the settings while this init container runs (D3)"
     )
     parser.add_argument(
         "--pressure",
         choices=("MemoryPressure", "DiskPressure", "PIDPressure"),
         action="append",
-        help="the node is under this pressure when the pods arrive",
+        help="a pressure that the node is under when the pods arrive",
     )
     parser.add_argument("-o", "--output", choices=("tree", *STRUCTURED), default="tree", help="default: tree")
-    parser.add_argument("-a", "--all", action="store_true", help="also what is left as the kernel has it")
+    parser.add_argument(
+        "-a", "--all", action="store_true", help="show also settings that are the kernel's defaults"
+    )
     add_config_flags(parser)
 
 
@@ -97,7 +102,7 @@ class PodExplained(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """What `-o json` prints."""
+    """The output of `-o json`."""
 
     node: NodeExplained
     pods: tuple[PodExplained, ...]
@@ -144,7 +149,7 @@ def _capacity(node: NodeView) -> ResourceList:
 
 
 def _head(node: NodeExplained, kind: str) -> list[str]:
-    """The node in two lines: what it has, and what of it pods may use."""
+    """The capacity of the node, and its allocatable amounts."""
     has, may_use = (
         ", ".join(f"{name} {_short(name, amount)}" for name, amount in resources.items())
         for resources in (node.capacity, node.allocatable)
@@ -159,7 +164,7 @@ def _short(name: str, amount: Quantity) -> str:
 
 
 def tree_lines(tree: Tree, paint: Paint, *, all_files: bool) -> Iterator[str]:
-    """The tree, top to bottom. Files left as the kernel makes them are passed over unless `all_files`."""
+    """The tree from top to bottom. Settings that are the kernel's defaults are left out unless `all_files`."""
     children: dict[str, list[Cgroup]] = {}
     paths = {cgroup.path for cgroup in tree.cgroups}
     for cgroup in tree.cgroups:

@@ -5,31 +5,41 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from evenkeel.cli.client import AgentRefused, Client, client_from
-from evenkeel.cli.common_flags import EVENTS, NODE, add_namespace_flag, add_state_flag, named
+from evenkeel.cli.client import (
+    EVENTS,
+    NODE,
+    AgentRefused,
+    Client,
+    add_namespace_flag,
+    add_state_flag,
+    client_from,
+    named,
+)
 from evenkeel.cli.output import STRUCTURED, Table, age_of, print_structured
 from evenkeel.cli.pod_text import summary
 from evenkeel.errors import EvenkeelError
 
 USAGE = "pods|pod NAME…|node|events [-n NS|-A] [-o wide|name|json|yaml] [-w]"
 EXAMPLES = """examples:
-  evenkeel get pods                      how the pods of namespace default are
-  evenkeel get pods -A -o wide           all of them, with class, requests and reasons
-  evenkeel get pod web -o yaml           everything about one
-  evenkeel get pods -w                   and every change as it comes, until Ctrl-C
-  evenkeel get node                      what the node has and what pods may use of it
-  evenkeel get events                    what happened
+  evenkeel get pods                      the pods of namespace default, with their status
+  evenkeel get pods -A -o wide           all pods, with class, requests and reasons
+  evenkeel get pod web -o yaml           everything about one pod
+  evenkeel get pods -w                   and every change, until Ctrl-C
+  evenkeel get node                      the capacity of the node, and what pods may use of it
+  evenkeel get events                    the events of namespace default and of the node
 """
 Json = dict[str, Any]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("kind", metavar="KIND", help="pods, node or events; also pod/NAME")
-    parser.add_argument("pods", nargs="*", metavar="NAME", help="only these")
+    parser.add_argument("pods", nargs="*", metavar="NAME", help="only these pods")
     add_namespace_flag(parser)
     parser.add_argument("-A", "--all-namespaces", action="store_true", help="the pods of every namespace")
-    parser.add_argument("-o", "--output", choices=("wide", "name", *STRUCTURED), help="else a table")
-    parser.add_argument("-w", "--watch", action="store_true", help="go on with the changes as they come")
+    parser.add_argument(
+        "-o", "--output", choices=("wide", "name", *STRUCTURED), help="print this form and not a table"
+    )
+    parser.add_argument("-w", "--watch", action="store_true", help="go on with changes")
     add_state_flag(parser)
 
 
@@ -44,12 +54,12 @@ def run(args: argparse.Namespace) -> int:
         from evenkeel.cli.events import show_events
 
         if len(names) > 1 or args.output in ("wide", "name"):
-            raise EvenkeelError("get events takes one pod's name at most, and -o json or yaml")
+            raise EvenkeelError("get events takes at most one pod, and -o json or -o yaml")
         pod = f"{args.namespace}/{names[0]}" if names else ""
         namespace = "" if args.all_namespaces or pod else args.namespace
         return show_events(client, pod=pod, namespace=namespace, follows=args.watch, form=args.output)
     if names and args.all_namespaces:
-        raise EvenkeelError("names are those of one namespace: give -n NS, not -A")
+        raise EvenkeelError("a name belongs to one namespace: give -n NS, not -A")
     return _get_pods(client, names, args)
 
 
@@ -71,7 +81,7 @@ def _get_pods(client: Client, names: Sequence[str], args: argparse.Namespace) ->
         elif not failures:
             print_structured({"apiVersion": "v1", "kind": "List", "items": pods}, args.output)
     else:
-        show = _shower(args)
+        show = _printer(args)
         show(pods)
         if not pods and not failures and not args.watch and args.output is None:
             print(f"no pods{f' in namespace {namespace}' if namespace else ''}", file=sys.stderr)
@@ -89,7 +99,7 @@ def _follow(
     namespace: str,
     show: Callable[[Sequence[Json]], None],
 ) -> None:
-    """Shows every change from what is `known` on, until the agent ends."""
+    """Shows every change after the `known` pods, until the agent ends."""
     last = {pod["metadata"]["uid"]: pod for pod in known}
     parameters = {"namespace": namespace} if namespace else {}
     for change in client.lines("/watch", **parameters):
@@ -104,11 +114,11 @@ def _follow(
         else:
             last[uid] = pod
         show([pod])
-    raise EvenkeelError("the agent ended, and with it the watch")
+    raise EvenkeelError("the agent ended, so the watch ended too")
 
 
-def _shower(args: argparse.Namespace) -> Callable[[Sequence[Json]], None]:
-    """What prints some pods, again and again."""
+def _printer(args: argparse.Namespace) -> Callable[[Sequence[Json]], None]:
+    """A function that prints pods, and can be called again for changes."""
     if args.output == "name":
         return lambda pods: (
             print(*(f"pod/{pod['metadata']['name']}" for pod in pods), sep="\n", flush=True) if pods else None
@@ -142,9 +152,9 @@ def pod_row(
     pod: Json, *, is_wide: bool = False, has_namespace: bool = False, now: float | None = None
 ) -> list[str]:
     meta, status = pod["metadata"], pod.get("status", {})
-    told = summary(pod)
+    line = summary(pod)
     began = meta.get("creationTimestamp") or status.get("startTime")
-    row = [meta["name"], told.ready_text, told.status, told.restarts_text(now), age_of(began, now)]
+    row = [meta["name"], line.ready_text, line.status, line.restarts_text(now), age_of(began, now)]
     if has_namespace:
         row.insert(0, meta.get("namespace", "default"))
     return [*row, *_wide_cells(pod)] if is_wide else row
@@ -157,10 +167,10 @@ def _wide_cells(pod: Json) -> list[str]:
     cpu, memory = request_and_limit(pod)
     reason = status.get("message") or next(
         (
-            told["message"]
+            state["message"]
             for container in (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ()))
-            for told in container.get("state", {}).values()
-            if told.get("message")
+            for state in container.get("state", {}).values()
+            if state.get("message")
         ),
         "",
     )
@@ -188,7 +198,7 @@ def _get_node(client: Client, form: str | None) -> int:
 
 
 def node_words(node: Json) -> list[str]:
-    """Ready or not, and which pressure it is under."""
-    conditions = {told["type"]: told["status"] for told in node.get("status", {}).get("conditions", ())}
+    """Ready or NotReady, and the pressures of the node."""
+    conditions = {one["type"]: one["status"] for one in node.get("status", {}).get("conditions", ())}
     words = ["NotReady" if conditions.pop("Ready", "True") == "False" else "Ready"]
     return words + [kind for kind, status in conditions.items() if status == "True"]

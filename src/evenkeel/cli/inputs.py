@@ -1,4 +1,4 @@
-"""What several commands are given: manifests, and the size of the node."""
+"""The input of commands that plan: manifests, the size of the node, and which pods it admits."""
 
 import argparse
 import os
@@ -35,13 +35,13 @@ def add_node_flag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--node",
         metavar="NODE",
-        help="the node: its size (32Gi,8cpu) or a file with a Node object; else a Node among the manifests, "
-        "else this machine",
+        help="the node: its size (32Gi,8cpu) or a file with a Node object (default: a Node among the manifests, "
+        "else this machine)",
     )
 
 
 def read_all(paths: list[str], profile: Profile) -> Reading:
-    """Everything in the manifests at `paths`, with every problem of every file."""
+    """All manifests at `paths`, with every problem of every file."""
     reading = NOTHING_READ
     for given in paths:
         for path in manifest_paths(given):
@@ -50,7 +50,7 @@ def read_all(paths: list[str], profile: Profile) -> Reading:
 
 
 def manifests_from(args: argparse.Namespace, profile: Profile) -> Reading:
-    """The manifests of `-f`, which must be without problem; warnings go to standard error."""
+    """The manifests of `-f`. Raises an error if one has a problem. Warnings go to standard error."""
     reading = read_all(args.filename, profile).or_raise()
     for warning in reading.warnings:
         print(f"warning: {warning}", file=sys.stderr)
@@ -58,7 +58,7 @@ def manifests_from(args: argparse.Namespace, profile: Profile) -> Reading:
 
 
 class Decided(NamedTuple):
-    """The node that a command is about, and which of the pods it takes."""
+    """The node of a command, and which of the pods it admits."""
 
     node: NodeView
     verdicts: tuple[Admission, ...]
@@ -73,7 +73,7 @@ class Decided(NamedTuple):
 
 
 def decided_from(args: argparse.Namespace, conditions: Collection[str] = ()) -> Decided:
-    """Configuration, manifests and node as `args` give them, and the admission of the pods in order."""
+    """Reads configuration, manifests and node from `args`, and admits the pods in order."""
     config = config_from(args)
     reading = manifests_from(args, config.rulebook)
     capacity = node_from(args.node, reading.nodes)
@@ -84,7 +84,7 @@ def decided_from(args: argparse.Namespace, conditions: Collection[str] = ()) -> 
 
 
 def node_from(text: str | None, nodes: tuple[Node, ...]) -> NodeCapacity:
-    """The node's capacity from `--node`, or else from the manifests, or else this machine's."""
+    """The capacity from `--node`, else from the manifests, else of this machine."""
     if text is None:
         if nodes:
             return _one(nodes, "the manifests")
@@ -101,12 +101,12 @@ def node_from(text: str | None, nodes: tuple[Node, ...]) -> NodeCapacity:
 def _one(nodes: tuple[Node, ...], source: str) -> NodeCapacity:
     if len(nodes) != 1:
         found = ", ".join(node.metadata.name for node in nodes) or "none"
-        raise EvenkeelError(f"--node: {source} must hold one Node, and holds {found}")
+        raise EvenkeelError(f"--node: {source} must hold one Node, but holds {found}")
     return capacity_of(nodes[0])
 
 
 def moments_of(node: NodeView, pods: Sequence[Pod], init: str | None = None) -> list[PlannedPod]:
-    """Each pod with its init containers done, or at the moment at which the one called `init` runs (D3)."""
+    """Each pod after its init containers, or while the one called `init` runs (D3)."""
     moments = [PlannedPod(pod, _init_index(pod, init)) for pod in pods]
     if node.config.cpu_manager_policy == "static":
         from evenkeel.policy.exclusive_cores import assign_on

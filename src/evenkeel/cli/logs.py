@@ -1,4 +1,5 @@
-"""`evenkeel logs`: what a pod's containers wrote. Read from the files themselves: it works without an agent too."""
+"""`evenkeel logs`: the output of a pod's containers. It reads the log files themselves, so it works without an
+agent."""
 
 import argparse
 import os
@@ -11,45 +12,48 @@ from typing import Any, NamedTuple
 
 from evenkeel.api.scalars import Duration
 from evenkeel.cli.attached import LogPrinter, attempt_is_over, containers_of, log_directory, status_of
-from evenkeel.cli.client import AgentRefused, Client, NoAgent, client_from
-from evenkeel.cli.common_flags import add_namespace_flag, add_state_flag
-from evenkeel.errors import EvenkeelError
+from evenkeel.cli.client import AgentRefused, Client, NoAgent, add_namespace_flag, add_state_flag, client_from
+from evenkeel.errors import EvenkeelError, reason
 from evenkeel.runtime import log_reading
 from evenkeel.runtime.paths import checked, state_paths
 
 USAGE = "POD [-c CONTAINER | --all-containers] [-f] [-p] [--tail N] [--since 5m] [--timestamps] [-n NS]"
 EXAMPLES = """examples:
-  evenkeel logs web                              all of it
-  evenkeel logs web -c app -f --tail 20          the last 20 lines, and what comes
-  evenkeel logs web --previous                   of the attempt before this one: why it crashed
+  evenkeel logs web                              the whole log
+  evenkeel logs web -c app -f --tail 20          the last 20 lines, and new ones
+  evenkeel logs web --previous                   the log before the last restart: why it crashed
   evenkeel logs web --all-containers --prefix --since 10m
 """
 Json = dict[str, Any]
-_LOOK_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("pods", metavar="POD", help="the pod; also pod/NAME")
     parser.add_argument("container_name", nargs="?", metavar="CONTAINER", help="the same as -c CONTAINER")
-    parser.add_argument("-c", "--container", metavar="CONTAINER", help="of this container; else of the first")
-    parser.add_argument("--all-containers", action="store_true", help="of all, init containers too")
-    parser.add_argument("-f", "--follow", action="store_true", help="go on until the container ends")
     parser.add_argument(
-        "-p", "--previous", action="store_true", help="of the attempt before the last restart"
+        "-c", "--container", metavar="CONTAINER", help="the log of this container (default: the first)"
     )
     parser.add_argument(
-        "--tail", type=_lines, metavar="N", help="the last so many lines of each container; else all"
+        "--all-containers", action="store_true", help="the logs of all containers, init containers too"
     )
-    parser.add_argument("--since", type=_ago, metavar="5m", help="not older than that")
-    parser.add_argument("--timestamps", action="store_true", help="when each line was written")
-    parser.add_argument("--prefix", action="store_true", help="which container wrote each line")
+    parser.add_argument(
+        "-f", "--follow", action="store_true", help="go on with new lines until the container ends"
+    )
+    parser.add_argument("-p", "--previous", action="store_true", help="the log before the last restart")
+    parser.add_argument(
+        "--tail", type=_lines, metavar="N", help="the last N lines of each container (default: all)"
+    )
+    parser.add_argument("--since", type=_ago, metavar="5m", help="only lines that are not older")
+    parser.add_argument("--timestamps", action="store_true", help="print the time of each line")
+    parser.add_argument("--prefix", action="store_true", help="print the container of each line")
     add_namespace_flag(parser)
     add_state_flag(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     if args.follow and args.previous:
-        raise EvenkeelError("--previous has ended: there is nothing to follow")
+        raise EvenkeelError("--previous and -f contradict each other: the previous attempt has ended")
     name = args.pods.removeprefix("pod/")
     client = client_from(args)
     pod = _asked(client, args.namespace, name)
@@ -59,11 +63,11 @@ def run(args: argparse.Namespace) -> int:
         _log(directory, container, pod, is_previous=args.previous)
         for container in _containers(args, name, directory, pod)
     ]
-    if args.all_containers:  # those that have not started have no log, and that is no mistake
-        logs = [log for log in logs if not log.why_not]
+    if args.all_containers:  # a container that has not started has no log; that is no error
+        logs = [log for log in logs if not log.missing]
     for log in logs:
-        if log.why_not:
-            raise EvenkeelError(log.why_not)
+        if log.missing:
+            raise EvenkeelError(log.missing)
     since = None if args.since is None else time.time() - args.since
     printer = LogPrinter(has_timestamps=args.timestamps)
 
@@ -94,17 +98,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 class _Log(NamedTuple):
-    """`attempt` is 0 where there is no log: for a reason that `why_not` tells, or because the container has not said a
-    word yet."""
+    """`attempt` is 0 if there is no log. `missing` is the reason, or empty if the container has written nothing yet."""
 
     container: str
     path: str = ""
     attempt: int = 0
-    why_not: str = ""
+    missing: str = ""
 
 
 def _asked(client: Client, namespace: str, name: str) -> Json | None:
-    """What the agent knows of the pod. Without an agent, or one that has forgotten it, its logs may still be there."""
+    """The pod, if an agent answers and knows it. Without that its logs may still exist."""
     try:
         return client.pod_or_none(namespace, name)
     except NoAgent:
@@ -113,11 +116,11 @@ def _asked(client: Client, namespace: str, name: str) -> Json | None:
 
 def _containers(args: argparse.Namespace, name: str, directory: str, pod: Json | None) -> list[str]:
     if args.container and args.container_name:
-        raise EvenkeelError("-c and a second name both name a container: give one of them")
+        raise EvenkeelError("-c and a second argument both name a container: give one of them")
     init, others = containers_of(pod) if pod else ([], _subdirectories(directory))
     if args.all_containers:
         if args.container or args.container_name:
-            raise EvenkeelError("--all-containers and -c say two things: give one of them")
+            raise EvenkeelError("--all-containers and -c contradict each other: give one of them")
         return [*init, *others]
     wanted = args.container or args.container_name
     if wanted:
@@ -129,7 +132,7 @@ def _containers(args: argparse.Namespace, name: str, directory: str, pod: Json |
             raise EvenkeelError(
                 f"pod {name} has several containers: choose one of {', '.join(others)} with -c"
             )
-        print(f"the first container, {others[0]}, of: {', '.join((*init, *others))}", file=sys.stderr)
+        print(f"the log of {others[0]}, the first of: {', '.join((*init, *others))}", file=sys.stderr)
     if not others:
         raise EvenkeelError(f"pod {name} has no log yet")
     return others[:1]
@@ -140,7 +143,7 @@ def _subdirectories(directory: str) -> list[str]:
         with os.scandir(directory) as entries:
             return sorted(entry.name for entry in entries if entry.is_dir())
     except OSError as error:
-        raise EvenkeelError(f"cannot read {directory}: {(error.strerror or str(error)).lower()}") from None
+        raise EvenkeelError(f"cannot read {directory}: {reason(error)}") from None
 
 
 def _log(directory: str, container: str, pod: Json | None, *, is_previous: bool) -> _Log:
@@ -148,7 +151,7 @@ def _log(directory: str, container: str, pod: Json | None, *, is_previous: bool)
     attempts = log_reading.attempts(here) if os.path.isdir(here) else ()
     if is_previous:
         if len(attempts) < 2:
-            return _Log(container, why_not=f"container {container} has no log of an earlier attempt")
+            return _Log(container, missing=f"container {container} has no log of an earlier attempt")
         attempts = attempts[:-1]
     if not attempts:
         state = status_of(pod, container).get("state", {}) if pod else {}
@@ -156,17 +159,17 @@ def _log(directory: str, container: str, pod: Json | None, *, is_previous: bool)
             return _Log(container)
         waiting = state.get("waiting", {})
         why = ": ".join(filter(None, (waiting.get("reason", ""), waiting.get("message", ""))))
-        return _Log(container, why_not=f"container {container} has no log yet{f' ({why})' if why else ''}")
+        return _Log(container, missing=f"container {container} has no log yet{f' ({why})' if why else ''}")
     return _Log(container, f"{here}/{attempts[-1]}.log", attempts[-1])
 
 
 def _awaited(log: _Log, directory: str, is_over: Callable[[], bool]) -> _Log:
-    """The log, once the container has said its first word; as it was if it ends without one."""
+    """Waits for the first line of the container. Returns `log` unchanged if the container ends without one."""
     here = f"{directory}/{log.container}"
     while not (attempts := log_reading.attempts(here)):
         if is_over() and not log_reading.attempts(here):
             return log
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
     return log._replace(path=f"{here}/{attempts[-1]}.log", attempt=attempts[-1])
 
 
@@ -175,7 +178,7 @@ def _over(client: Client, namespace: str, name: str, uid: str, log: _Log) -> Cal
         try:
             pod = client.pod(namespace, name)
         except NoAgent:
-            return False  # containers go on without an agent
+            return False  # containers run on without an agent
         except AgentRefused as refusal:
             return refusal.is_not_found
         if uid and pod["metadata"]["uid"] != uid:
@@ -188,7 +191,7 @@ def _over(client: Client, namespace: str, name: str, uid: str, log: _Log) -> Cal
 def _together(
     logs: list[_Log], lines_of: Callable[[_Log], Iterator[log_reading.LogLine]]
 ) -> Iterator[tuple[_Log, log_reading.LogLine]]:
-    """The lines of several logs as they come, until the last of them is over."""
+    """The lines of several logs as they come, until all of them have ended."""
     lines: queue.Queue[tuple[_Log, log_reading.LogLine] | None] = queue.Queue(maxsize=1000)
 
     def read(log: _Log) -> None:
@@ -210,7 +213,7 @@ def _together(
 
 
 def _lines(text: str) -> int | None:
-    if text == "-1":  # as kubectl has it
+    if text == "-1":  # as in kubectl
         return None
     if not (text.isascii() and text.isdigit() and len(text) < 10):
         raise argparse.ArgumentTypeError(f'"{text}" is not a number of lines')

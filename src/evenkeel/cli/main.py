@@ -1,6 +1,6 @@
-"""`evenkeel`: finds the command, reads its flags, turns our errors into sentences and exit codes.
+"""`evenkeel`: finds the command, parses its flags, and turns errors into sentences and exit codes.
 
-Only the module of the command that was asked for is imported: most of a short command's time is imports.
+Only the module of the given command is imported, because imports take most of the time of a short command.
 Exit codes: 0 done, 1 refused or failed, 2 usage.
 """
 
@@ -13,54 +13,54 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from evenkeel import __version__
-from evenkeel.errors import EvenkeelError
+from evenkeel.errors import EvenkeelError, reason
 
-# Command, its module in this package, and its line in the list of commands.
+# Command (also the name of its module here) and its line in the list of commands.
 COMMANDS = {
-    "up": "run the agent in the foreground on this machine, with these pods",
-    "demo": "the promises shown on this machine, bounded and removed afterwards, each with a verdict",
-    "explain": "what a node would do with pods, and why: classes, scores, every cgroup file",
-    "validate": "whether manifests and configuration are right, with every mistake at once",
-    "plan": "what would change in this machine's cgroups, and why; --apply does it",
-    "evict": "who would be evicted, in which order and why (--dry-run)",
-    "doctor": "what about this machine would break a promise, and the mend for each",
-    "schedule": "which of many nodes each pod would go to",
-    "apply": "hand pods to the agent: start new ones, change those that differ",
-    "delete": "end pods, and wait until nothing of them is left",
-    "get": "pods, the node or events, as a table or for a program",
-    "describe": "everything about a pod or the node: states, resources asked and applied, events",
-    "logs": "what a pod's containers wrote; -f goes on",
-    "run": "one command as a pod of its own, with a request and a limit",
-    "events": "what happened to pods and to the node, and what happens next",
-    "why": "what became of a pod, in sentences, with the figures of each moment",
-    "replay": "decide again what the journal says was decided; with other settings: what if",
-    "top": "the node and its pods, live: what there is, who has it, who uses how much",
-    "dashboard": "the live page of this machine's agent, for your browser",
-    "completion": "completion for your shell",
+    "up": "run the agent in the foreground, with these pods",
+    "demo": "show three promises on this machine, each with a verdict; everything is removed afterwards",
+    "explain": "show what a node would do with pods, and why: classes, OOM scores, every cgroup file",
+    "validate": "check manifests and configuration, and report every mistake at once",
+    "plan": "show what would change in this machine's cgroups, and why; --apply changes it",
+    "evict": "show which pods would be evicted, in which order and why (--dry-run)",
+    "doctor": "show what on this machine would break a promise, and how to mend it",
+    "schedule": "show which of many nodes each pod would go to",
+    "apply": "hand pods to the agent, which starts new ones and changes those that differ",
+    "delete": "end pods, and wait until they are gone",
+    "get": "list pods, the node or events, as a table or for a program",
+    "describe": "show everything about a pod or the node: states, resources asked for and applied, events",
+    "logs": "print the logs of a pod's containers; -f goes on with new lines",
+    "run": "run one command as a pod, with a request and a limit",
+    "events": "list the events of pods and of the node; -f goes on with new ones",
+    "why": "tell the story of a pod in sentences, with the figures of each decision",
+    "replay": "make the recorded decisions again; with other settings: what if",
+    "top": "show the node and its pods live: capacity, requests, limits and use",
+    "dashboard": "serve the live page of this machine's agent to your browser",
+    "completion": "print the completion script for your shell",
 }
 _DESCRIPTION = "Keeps every promise on an oversubscribed Linux node."
 _EPILOG = "Every command has its own help: evenkeel COMMAND --help"
 
 
 def entry() -> NoReturn:
-    """The installed script: `main` without what only programs that live longer need."""
+    """The installed script: `main` without what only long-running programs need."""
     gc.disable()
     _make_streams_safe()
     try:
         code = main()
-    except SystemExit as end:  # argparse's own, of usage and help
+    except SystemExit as end:  # from argparse, for usage and help
         code = end.code if isinstance(end.code, int) else 0
     try:
         sys.stdout.flush()
         sys.stderr.flush()
     except OSError:
         code = code or 1
-    # Taking the interpreter apart in good order takes longer than most commands do.
+    # An orderly shutdown of the interpreter takes longer than most commands.
     os._exit(code)
 
 
 def _make_streams_safe() -> None:
-    """Whatever was closed, and whatever the terminal cannot show: printing does not fail for it."""
+    """Printing never fails: not for a closed stream, and not for a character that the terminal cannot show."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -89,11 +89,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"evenkeel: {error}" if "\n" not in str(error) else str(error), file=sys.stderr)
         return 1
     except BrokenPipeError:
-        # The reader (`| head`) has gone; what Python still flushes at exit must go nowhere too.
+        # The reader (`| head`) is gone. What Python flushes at exit goes to /dev/null.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except OSError as error:  # a full disk, most likely: what is read is opened elsewhere
-        print(f"evenkeel: {(error.strerror or str(error)).lower()}", file=sys.stderr)
+    except OSError as error:  # most likely standard output on a full disk
+        print(f"evenkeel: {reason(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
@@ -109,7 +109,7 @@ def _no_such_command(word: str) -> str:
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
-    """Help as wide as the terminal. argparse would import a library for that, at every start."""
+    """Help as wide as the terminal. argparse itself would import shutil for that, at every start."""
 
     def __init__(self, prog: str) -> None:
         try:
@@ -120,12 +120,12 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 
 
 class _Parser(argparse.ArgumentParser):
-    """`given` are the words on the command line, or None if every flag is wanted, as for the help."""
+    """`given` are the words on the command line. None means every flag, as for the help."""
 
     given: Collection[str] | None = None
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:  # noqa: ANN401
-        """Names may stand after flags too (`get pods -o yaml web`), which argparse by itself does not take."""
+        """Allows names after flags (`get pods -o yaml web`), which argparse does not."""
         parsed, left = super().parse_known_args(args, namespace)
         many = next((action.dest for action in self._actions if action.nargs == "*"), None)
         if many and left and not any(word.startswith("-") for word in left):
@@ -137,13 +137,13 @@ class _Parser(argparse.ArgumentParser):
 def build_parser(
     with_flags_of: Sequence[str], given: Collection[str] | None = None
 ) -> argparse.ArgumentParser:
-    """The parser with every command, and with the flags of the commands named."""
+    """The parser of every command, with the flags of the named commands."""
     parser = _Parser(prog="evenkeel", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=_Help)
     parser.add_argument("--version", action="version", version=f"evenkeel {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for name, line in COMMANDS.items():
         if name not in with_flags_of:
-            if given is None or not with_flags_of:  # else nobody will read the list of commands
+            if given is None or not with_flags_of:  # else the list of commands is not printed
                 commands.add_parser(name, help=line, add_help=False, formatter_class=_Help)
             continue
         module = import_module(f"evenkeel.cli.{name}")

@@ -1,4 +1,4 @@
-"""What commands print: colour only for a terminal that wants it, and machine formats from typed values."""
+"""The output of commands: tables, colours for a terminal, JSON and YAML, ages."""
 
 import os
 import sys
@@ -15,7 +15,7 @@ _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "
 
 
 class Paint:
-    """Puts colour around words, or not."""
+    """Colours text, if enabled."""
 
     def __init__(self, *, enabled: bool) -> None:
         self._enabled = enabled
@@ -32,7 +32,7 @@ def paint_for(stream: object = None) -> Paint:
 
 
 def clipped(line: str, columns: int) -> str:
-    """No longer than the terminal is wide: a line that wraps would be counted wrong."""
+    """The line cut to the width of the terminal. A wrapped line would spoil the count of lines."""
     shown, width, index = [], 0, 0
     while index < len(line) and width < columns - 1:
         if line[index] == "\x1b":
@@ -47,7 +47,7 @@ def clipped(line: str, columns: int) -> str:
 
 
 def print_table(rows: Sequence[Sequence[str]]) -> None:
-    """`rows` in columns, the first as their heads."""
+    """Prints `rows` in columns. The first row has the heads."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
@@ -73,8 +73,8 @@ NO_WIDTHS: Mapping[str, int] = MappingProxyType({})
 
 
 class Table:
-    """Columns that grow with what they hold. What was printed stays as it is: `print_rows` measures all that it is
-    given first, and `least` is for what may come later, the width of a column by its head."""
+    """A table that is printed in parts. Columns grow with each part. `least` gives columns a width for later parts, by
+    their heads."""
 
     def __init__(self, heads: Sequence[str], least: Mapping[str, int] = NO_WIDTHS) -> None:
         self._heads = tuple(heads)
@@ -98,12 +98,12 @@ class Table:
 
 
 def printable(text: str) -> str:
-    """`text` on one line and without control characters: messages hold what a stranger's program wrote."""
+    """`text` on one line and without control characters: a message may hold output of any program."""
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def age(then: float, now: float | None = None) -> str:
-    """How long ago, in the two units that matter, as kubectl has it: 12s, 5m30s, 3h12m, 2d4h."""
+    """The age in at most two units, as in kubectl: 12s, 5m30s, 3h12m, 2d4h."""
     seconds = int((time.time() if now is None else now) - then)
     if seconds < 0:
         return "0s"
@@ -130,7 +130,7 @@ def _two(first: int, first_unit: str, second: int, second_unit: str) -> str:
 
 
 def seconds_of(timestamp: str | None) -> float | None:
-    """Seconds since the epoch of `2026-11-16T00:32:10Z`; None where there is none."""
+    """Seconds since the epoch for `2026-11-16T00:32:10Z`. None for no timestamp."""
     if not timestamp:
         return None
     from calendar import timegm

@@ -1,4 +1,4 @@
-"""`evenkeel plan`: what would change in this machine's cgroups, as a diff with reasons; `--apply` does it."""
+"""`evenkeel plan`: what would change in this machine's cgroups, as a diff with reasons. `--apply` changes it."""
 
 import argparse
 import os
@@ -14,7 +14,7 @@ from evenkeel.cgroup.plan import plan
 from evenkeel.cgroup.reconcile import Report, reconcile, survey
 from evenkeel.cgroup.reconfigure import restoring
 from evenkeel.cgroup.supported import Unavailable
-from evenkeel.cli.common_flags import add_state_flag
+from evenkeel.cli.client import add_state_flag
 from evenkeel.cli.config_flags import add_config_flags
 from evenkeel.cli.inputs import add_manifest_flag, add_node_flag, decided_from, moments_of
 from evenkeel.cli.output import STRUCTURED, Paint, paint_for, print_structured
@@ -25,7 +25,7 @@ from evenkeel.policy.provision import PlannedPod
 USAGE = "-f FILE… [--apply] [--node NODE] [--state-dir DIR] [-o diff|json|yaml] [flags]"
 EXAMPLES = """examples:
   evenkeel plan -f examples/                            what would change on this machine
-  evenkeel plan -f examples/ --apply                    and do it, as root
+  evenkeel plan -f examples/ --apply                    change it, as root
   evenkeel plan -f pod.yaml --feature-gates MemoryQoS=false
   evenkeel plan -f pod.yaml --cgroup-root /other -o json
 """
@@ -34,7 +34,11 @@ EXAMPLES = """examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_manifest_flag(parser)
     add_node_flag(parser)
-    parser.add_argument("--apply", action="store_true", help="do it; needs root. Beside an agent, only files")
+    parser.add_argument(
+        "--apply",
+        action="store_true",
+        help="change it, as root; beside an agent only files can change",
+    )
     parser.add_argument("-o", "--output", choices=("diff", *STRUCTURED), default="diff", help="default: diff")
     add_state_flag(parser)
     add_config_flags(parser)
@@ -46,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     config = node.config
     driver = driver_for(detect(), config)
     try:
-        # Whoever ran before may have been configured otherwise: what this plan does not name is put back (B13).
+        # An earlier agent may have had another configuration: settings that this plan does not name are reset (B13).
         moments = _placed(moments_of(node, decided.admitted), args.state_dir)
         tree = restoring(plan(node, moments, driver.version, driver.naming))
         hands_off = (*config.hands_off, *not_the_pods(config))
@@ -78,31 +82,31 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _is_agents(cgroup_root: str, state_directory: str) -> bool:
-    """Whether an agent that runs with this state directory looks after that root."""
+    """True if a running agent with this state directory manages that root."""
     from evenkeel.cli.client import Client
 
     try:
         theirs = Client(state_directory).get("/configz")["kubeletconfig"]["cgroupRoot"]
     except EvenkeelError:
-        return False  # nobody listens there
+        return False  # no agent runs there
     return os.path.normpath(str(theirs)) == os.path.normpath(cgroup_root)
 
 
 def _leave_pods_alone(steps: Sequence[Step], cgroup_root: str) -> None:
-    """Files may be put right beside an agent. Its pods are its own: one that is not in these manifests would be killed,
-    and one that is in them only would be removed again."""
+    """Raises an error if a step creates or removes a cgroup. Beside an agent, only files may change: the agent would
+    remove a new pod again, and a pod that is not in these manifests would be killed."""
     gone = [step.path for step in steps if step.action == Action.REMOVE]
     made = [step.path for step in steps if step.action == Action.CREATE]
     if gone or made:
-        does = f"remove {gone[0]}, with all that runs in it" if gone else f"make {made[0]}"
+        does = f"remove {gone[0]} and kill its processes" if gone else f"create {made[0]}"
         raise EvenkeelError(
-            f"an agent looks after the cgroups below {cgroup_root}, and this would {does}: nothing was changed",
+            f"an agent manages the cgroups below {cgroup_root}, and this would {does}: nothing was changed",
             hint="hand pods to the agent with evenkeel apply -f, stop it first, or give another --cgroup-root",
         )
 
 
 def _placed(moments: list[PlannedPod], state_directory: str) -> list[PlannedPod]:
-    """With the cgroups that a container runtime has made for them, as the agent has noted."""
+    """The pods with the cgroups that a container runtime has created for them, as the agent has recorded."""
     if not os.path.isdir(f"{state_directory}/pods"):
         return moments
     from evenkeel.runtime.cri.container_table import placed
@@ -138,7 +142,7 @@ class PodRefused(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """What `-o json` prints. `steps` are those that were done, if `applied`, or else those that would be."""
+    """The output of `-o json`. `steps` have been done if `applied`; otherwise they would be done."""
 
     cgroup: str
     applied: bool
@@ -176,7 +180,7 @@ _SIGNS = {Action.CREATE: ("+", "green"), Action.REMOVE: ("-", "red"), Action.WRI
 
 
 def _lines(report: Report, paint: Paint, *, is_applied: bool) -> Iterator[str]:
-    """What is done to each cgroup, in the order in which its first step comes."""
+    """The steps of each cgroup, in the order of their first steps."""
     made = {step.path for step in report.done if step.action == Action.CREATE}
     together: dict[str, list[Step]] = {}
     for step in report.done:
@@ -194,7 +198,7 @@ def _lines(report: Report, paint: Paint, *, is_applied: bool) -> Iterator[str]:
     for error in report.failures:
         yield f"{paint('red', 'failed')} {error}"
     if report.skipped:
-        yield f"{paint('red', 'left out')} {_count(len(report.skipped), 'step')} that depend on what failed"
+        yield f"{paint('red', 'left out')} {_count(len(report.skipped), 'step')} that depend on the failed ones"
     yield _summary(report, is_applied=is_applied)
 
 
@@ -205,7 +209,7 @@ def _file_line(step: Step, made: set[str], widths: Sequence[int], paint: Paint) 
 
 
 def _columns(step: Step, made: set[str]) -> tuple[str, str, str]:
-    """File, value and rule. What a new cgroup had before is only the kernel's default."""
+    """File, value and rule. A new cgroup has only the kernel's defaults before."""
     assert step.setting is not None
     change = step.setting.value if step.path in made else f"{step.before or 'none'} → {step.setting.value}"
     return step.setting.file, change, step.setting.rule
@@ -217,7 +221,7 @@ def _summary(report: Report, *, is_applied: bool) -> str:
         if report.failures or report.skipped:
             return "nothing was changed" if is_applied else "nothing else to do"
         return f"nothing to do: {_count(len(report.tree.cgroups), 'cgroup')} as planned"
-    words = ("made", "written", "removed") if is_applied else ("to make", "to write", "to remove")
+    words = ("created", "written", "removed") if is_applied else ("to create", "to write", "to remove")
     parts = [
         f"{_count(counts[action], what)} {word}"
         for action, what, word in zip(
@@ -225,7 +229,7 @@ def _summary(report: Report, *, is_applied: bool) -> str:
         )
         if counts[action]
     ]
-    return ", ".join(parts) + ("" if is_applied else "; --apply does it")
+    return ", ".join(parts) + ("" if is_applied else "; --apply changes it")
 
 
 def _count(number: int, word: str) -> str:

@@ -1,9 +1,8 @@
-"""A pod in a line, as kubectl sums it up: how many containers are ready, one word for how it is, restarts, age.
+"""A pod on one line, as in kubectl: containers that are ready, a word for the status, restarts, age.
 
-Works on the agent's JSON as it is: a listing needs no types.
+It reads the agent's JSON without decoding it, because a listing of many pods should be fast.
 """
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from evenkeel.api.decode import Findings, decode
@@ -44,7 +43,7 @@ def summary(pod: Json) -> Summary:
     inits, mains = status.get("initContainerStatuses", ()), status.get("containerStatuses", ())
     ready = 0
     init_word = ""
-    counted = []  # of which restarts are told: those of init containers while these run
+    counted = []  # the containers whose restarts count: init containers while they run
     for index, container in enumerate(inits):
         counted.append(container)
         state = container.get("state", {})
@@ -62,8 +61,8 @@ def summary(pod: Json) -> Summary:
         counted = [*(c for c in inits if c["name"] in sidecars), *mains]
         words, running = _main_words(mains)
         ready += running
-        # Of several containers the first has the last word; but a pod that ended for a reason of its own (Evicted,
-        # DeadlineExceeded, OutOfmemory) says that, and not which signal its containers died of.
+        # The word of the first container counts. A pod that ended for a reason of its own (Evicted, DeadlineExceeded,
+        # OutOfmemory) shows that reason, and not the signal that killed its containers.
         if words and not (phase == "Failed" and status.get("reason")):
             word = words[0]
         if word == "Completed" and running:
@@ -82,7 +81,7 @@ def _init_word(state: Json, index: int, total: int) -> str:
 
 
 def _main_words(statuses: list[Json]) -> tuple[list[str], int]:
-    """What there is to say of containers that do not run, and how many run and are ready."""
+    """The words of containers that do not run, and how many containers are ready."""
     words, running = [], 0
     for container in statuses:
         state = container.get("state", {})
@@ -111,12 +110,6 @@ def _is_true(status: Json, condition: str) -> bool:
     return any(c.get("type") == condition and c.get("status") == "True" for c in status.get("conditions", ()))
 
 
-def every_status(pod: Json) -> Iterator[Json]:
-    status = pod.get("status", {})
-    yield from status.get("initContainerStatuses", ())
-    yield from status.get("containerStatuses", ())
-
-
 def typed(pod: dict[str, Any]) -> Pod:
     """The agent's JSON as a pod."""
     plain = {name: value for name, value in pod.items() if name not in ("apiVersion", "kind")}
@@ -124,7 +117,7 @@ def typed(pod: dict[str, Any]) -> Pod:
 
 
 def request_and_limit(pod: dict[str, Any]) -> tuple[str, str]:
-    """`500m/2` and `256Mi/512Mi`: what cpu and memory are asked for and limited to."""
+    """Request and limit of cpu and memory: `500m/2` and `256Mi/512Mi`."""
     read = typed(pod)
     requests, limits = pod_requests(read), pod_limits(read)
     cpu, memory = (
@@ -135,7 +128,7 @@ def request_and_limit(pod: dict[str, Any]) -> tuple[str, str]:
 
 
 def amount_text(name: str, amount: Quantity | None) -> str:
-    """The amount of a resource in few letters; `-` for none."""
+    """The amount of a resource in short form; `-` for none."""
     if not amount:
         return "-"
     return cores_text(amount.milli) if name == CPU else bytes_text(amount.value)

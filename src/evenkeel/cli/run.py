@@ -1,4 +1,5 @@
-"""`evenkeel run`: one command as a pod. Attached, it looks as if the command ran here: its output, its exit code."""
+"""`evenkeel run`: one command as a pod. Unless detached, it prints the output and returns the exit code of the
+command."""
 
 import argparse
 import os
@@ -6,46 +7,48 @@ import signal
 import sys
 from typing import Any
 
-from evenkeel.cli.client import Client, client_from
-from evenkeel.cli.common_flags import add_namespace_flag, add_state_flag, grace_seconds
-from evenkeel.errors import EvenkeelError, InvalidInput
+from evenkeel.cli.client import Client, add_namespace_flag, add_state_flag, client_from, grace_seconds
+from evenkeel.errors import EvenkeelError, InvalidInput, reason
 from evenkeel.quantity import Quantity
 
 USAGE = "[--cpu 500m] [--memory 1Gi] [--cpu-limit 2] [--memory-limit 2Gi] [--rm] [-d] [flags] -- COMMAND…"
 EXAMPLES = """examples:
-  evenkeel run --memory 1Gi -- make -j4               its output comes here, Ctrl-C stops it
-  evenkeel run --rm --cpu 2 --cpu-limit 2 -- ./bench  and nothing of it is left afterwards
+  evenkeel run --memory 1Gi -- make -j4               prints its output; Ctrl-C stops it
+  evenkeel run --rm --cpu 2 --cpu-limit 2 -- ./bench  and deletes the pod afterwards
   evenkeel run -d --name worker --restart Always -- ./worker --queue mail
   evenkeel run --memory-limit 256Mi --env MODE=test -- python3 script.py
-without a request it is BestEffort: it has what is idle, and goes first when memory runs short
+
+Without a request the pod is BestEffort: it gets what is idle, and is evicted first when memory runs short.
 """
 CONTAINER = "main"
 Json = dict[str, Any]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--name", metavar="N", help="the pod's name; else the command's with a few letters")
+    parser.add_argument(
+        "--name", metavar="N", help="the name of the pod (default: the command and five letters)"
+    )
     for flag, words in (
-        ("--cpu", "what it must have, as 500m or 2"),
-        ("--memory", "what it must have, as 256Mi or 1Gi"),
-        ("--cpu-limit", "what it must not exceed"),
-        ("--memory-limit", "what it must not exceed"),
+        ("--cpu", "the cpu request, such as 500m or 2"),
+        ("--memory", "the memory request, such as 256Mi or 1Gi"),
+        ("--cpu-limit", "the cpu limit"),
+        ("--memory-limit", "the memory limit"),
     ):
         parser.add_argument(flag, metavar="AMOUNT", type=_amount, help=words)
     parser.add_argument(
-        "-e", "--env", metavar="K=V", action="append", default=[], help="a variable; K alone takes over yours"
+        "-e", "--env", metavar="K=V", action="append", default=[], help="a variable; K alone copies yours"
     )
     parser.add_argument(
-        "--image", default="host", help="a root filesystem: directory or archive (%(default)s)"
+        "--image", default="host", help="the root filesystem: a directory or an archive (%(default)s)"
     )
-    parser.add_argument("--workdir", metavar="DIR", help="where it runs; else here")
+    parser.add_argument("--workdir", metavar="DIR", help="the working directory (default: this one)")
     parser.add_argument(
         "--restart", choices=("Never", "OnFailure", "Always"), default="Never", help="%(default)s"
     )
     parser.add_argument(
-        "--grace-period", type=grace_seconds, metavar="SECONDS", help="from SIGTERM to the kill (30)"
+        "--grace-period", type=grace_seconds, metavar="SECONDS", help="from SIGTERM to SIGKILL (30)"
     )
-    parser.add_argument("--rm", action="store_true", help="delete the pod when it has ended")
+    parser.add_argument("--rm", action="store_true", help="delete the pod after its end")
     parser.add_argument("-d", "--detach", action="store_true", help="do not wait for it")
     add_namespace_flag(parser)
     add_state_flag(parser)
@@ -57,14 +60,14 @@ def run(args: argparse.Namespace) -> int:
     if not command:
         raise EvenkeelError("run needs a command", hint="evenkeel run -- COMMAND ARGUMENT…")
     if args.rm and args.detach:
-        raise EvenkeelError("--rm waits for the end, and --detach does not: give one of them")
+        raise EvenkeelError("--rm and --detach contradict each other: --rm waits for the end of the pod")
     client = client_from(args)
     name = args.name or _name(command[0])
     if args.name and client.pod_or_none(args.namespace, name) is not None:
         raise EvenkeelError(f"there is a pod {name} already", hint=f"evenkeel delete {name}")
     try:
         client.apply(_pod(args, name, command), source="run")
-    except InvalidInput as error:  # in a manifest of our making: its lines would tell nobody anything
+    except InvalidInput as error:  # the manifest is made here: its lines mean nothing to the user
         raise InvalidInput([problem._replace(source="", line=0) for problem in error.problems]) from None
     if args.detach:
         print(f"pod/{name} created")
@@ -113,7 +116,7 @@ def _attached(client: Client, namespace: str, name: str, *, removes: bool) -> in
     try:
         pod = attached.stream()
     except BrokenPipeError:
-        # Nobody reads on (`| head`): in a pipe of its own the command would have ended of that.
+        # The reader (`| head`) is gone. In a pipe of its own the command would have ended.
         if removes or not attached.is_at_end:
             attached.ask_to_stop(grace_seconds=None)
             attached.finish()
@@ -131,36 +134,35 @@ def _exit_code(pod: Json, name: str, *, was_stopped: bool) -> int:
     from evenkeel.cli.attached import status_of
 
     status = pod.get("status", {})
-    told = status_of(pod, CONTAINER)
-    ended = told.get("state", {}).get("terminated") or told.get("lastState", {}).get("terminated")
+    container = status_of(pod, CONTAINER)
+    ended = container.get("state", {}).get("terminated") or container.get("lastState", {}).get("terminated")
     if status.get("reason"):
-        _say_why(name, status)
+        _print_reason(name, status)
     elif ended and ended.get("reason") not in ("Completed", "Error", None) and not was_stopped:
-        _say_why(name, ended)
+        _print_reason(name, ended)
     if ended is None:
         return 130 if was_stopped else 1
     code: int = ended.get("exitCode", 0)
     return code or (1 if status.get("reason") else 0)
 
 
-def _say_why(name: str, told: Json) -> None:
-    message = f": {told['message']}" if told.get("message") else ""
-    print(f"evenkeel: pod/{name}: {told['reason']}{message}", file=sys.stderr)
+def _print_reason(name: str, state: Json) -> None:
+    message = f": {state['message']}" if state.get("message") else ""
+    print(f"evenkeel: pod/{name}: {state['reason']}{message}", file=sys.stderr)
 
 
 def _here() -> str:
     try:
         return os.getcwd()
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
         raise EvenkeelError(
-            f"this directory, where the command is to run, is not there any more: {reason}",
-            hint="go to another, or give --workdir DIR",
+            f"the current directory cannot be used: {reason(error)}",
+            hint="change to another one, or give --workdir DIR",
         ) from None
 
 
 def _name(command: str) -> str:
-    """From the command's own, such as `make-7x2fk`."""
+    """The command and five random letters, such as `make-7x2fk`."""
     letters = "bcdfghjklmnpqrstvwxz2456789"
     base = "".join(
         c if c.isascii() and c.isalnum() else "-" for c in os.path.basename(command).lower()
@@ -175,12 +177,12 @@ def _variable(text: str) -> dict[str, str]:
     if not name or "\0" in text:
         raise EvenkeelError(f'--env: "{text}" is not NAME=VALUE')
     if not has_value and name not in os.environ:
-        raise EvenkeelError(f"--env: you have no variable {name} to take over: write {name}=VALUE")
+        raise EvenkeelError(f"--env: you have no variable {name} to copy: write {name}=VALUE")
     return {"name": name, "value": _literal(value if has_value else os.environ[name])}
 
 
 def _literal(text: str) -> str:
-    """In a manifest `$(NAME)` stands for a variable and `$$` for `$`; what was typed here stands for itself."""
+    """In a manifest `$(NAME)` is a variable and `$$` is `$`. Here every word is literal."""
     return text.replace("$", "$$")
 
 

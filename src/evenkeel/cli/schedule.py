@@ -1,4 +1,4 @@
-"""`evenkeel schedule`: which of many nodes each pod would go to, and what the nodes lack where it goes to none."""
+"""`evenkeel schedule`: the node that each pod would go to, or what every node lacks for it."""
 
 import argparse
 import os
@@ -17,10 +17,10 @@ from evenkeel.simulate.score import Scoring, ShapePoint, Strategy
 
 USAGE = "-f FILE… --nodes NODES… [--strategy NAME] [--load] [-o table|json|yaml] [flags]"
 EXAMPLES = """\
-Pods are taken by priority, then as they are listed. A pod goes to the node with the highest score among those
-that have what it requests (limits count for nothing) and whose taints it tolerates; of equals, to the one listed
-first. A pod with spec.nodeName is already there and counts on its node. Affinity, volumes and ports are not
-looked at. Exit code 1: some pod fits nowhere.
+Pods are scheduled by priority, then in the order of the list. A node fits if it has what the pod requests (limits do
+not count) and the pod tolerates its taints. The pod goes to the fitting node with the highest score, or to the first of
+them. A pod with spec.nodeName is on its node already. Affinity, volumes and ports are ignored. Exit code 1: a pod fits
+on no node.
 
 examples:
   evenkeel schedule -f examples/cluster/pods.yaml --nodes examples/cluster/nodes.yaml
@@ -39,29 +39,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="extend",
         default=[],
         help="the nodes: files or directories with Node objects, or sizes such as 32Gi,8cpu and 20x32Gi,8cpu; "
-        "Node objects among the manifests count too. One that does not say how many pods it takes takes maxPods",
+        "Node objects among the manifests count, too. A node without a number of pods takes maxPods",
     )
     parser.add_argument(
         "--strategy",
         choices=[*map(str, Strategy)],
         default=Strategy.LEAST_ALLOCATED,
-        help="how nodes are compared: spread (LeastAllocated, default), pack (MostAllocated), or by --shape",
+        help="how nodes are scored: to spread (LeastAllocated, default), to pack (MostAllocated), or by --shape",
     )
     parser.add_argument(
         "--weights",
         type=_weights,
         default=Scoring().resources,
         metavar="NAME=WEIGHT,…",
-        help="the resources that the strategy looks at (cpu=1,memory=1)",
+        help="the weight of each resource in the score (cpu=1,memory=1)",
     )
     parser.add_argument(
         "--shape",
         type=_shape,
         default=Scoring().shape,
         metavar="USE:SCORE,…",
-        help="RequestedToCapacityRatio's score (0 to 10) by percent of use (0:0,100:10, which packs)",
+        help="for RequestedToCapacityRatio: the score (0 to 10) at a percentage of use (0:0,100:10, which packs)",
     )
-    parser.add_argument("--load", action="store_true", help="also what is requested of each node in the end")
+    parser.add_argument("--load", action="store_true", help="print also the requests on each node at the end")
     parser.add_argument(
         "-o", "--output", choices=("table", *STRUCTURED), default="table", help="default: table"
     )
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     reading = read_all([*args.filename, *files], config.rulebook).or_raise()
     nodes = simulated_nodes(reading.nodes, sizes, config)
     if not nodes:
-        words = "there are no nodes: give a file with Node objects, or a size as --nodes 5x32Gi,8cpu"
+        words = "there are no nodes: give a file with Node objects, or a size such as --nodes 5x32Gi,8cpu"
         print(f"evenkeel: {words}", file=sys.stderr)
         return 2
     simulation = prepare(reading, nodes, config, scoring)
@@ -103,9 +103,9 @@ def _weights(text: str) -> tuple[tuple[str, int], ...]:
     for part in text.split(","):
         name, equals, weight = part.strip().partition("=")
         if not name or not (equals and weight.isascii() and weight.isdigit() and len(weight) < 10):
-            raise argparse.ArgumentTypeError(f'"{part[:40]}" is no weight: write cpu=1,memory=1')
+            raise argparse.ArgumentTypeError(f'"{part[:40]}" is not a weight: write cpu=1,memory=1')
         found.append((name, int(weight)))
-    return _sensible(Scoring(resources=tuple(found))).resources
+    return _valid(Scoring(resources=tuple(found))).resources
 
 
 def _shape(text: str) -> tuple[ShapePoint, ...]:
@@ -113,12 +113,12 @@ def _shape(text: str) -> tuple[ShapePoint, ...]:
     for part in text.split(","):
         use, _, score = part.strip().partition(":")
         if not all(word.isascii() and word.isdigit() and len(word) < 10 for word in (use, score)):
-            raise argparse.ArgumentTypeError(f'"{part[:40]}" is no point of a shape: write 0:0,100:10')
+            raise argparse.ArgumentTypeError(f'"{part[:40]}" is not a point of a shape: write 0:0,100:10')
         found.append(ShapePoint(int(use), int(score)))
-    return _sensible(Scoring(shape=tuple(found))).shape
+    return _valid(Scoring(shape=tuple(found))).shape
 
 
-def _sensible(scoring: Scoring) -> Scoring:
+def _valid(scoring: Scoring) -> Scoring:
     try:
         return scoring.or_raise()
     except EvenkeelError as error:

@@ -1,5 +1,4 @@
-"""`evenkeel top`: the node and its pods, as the page shows them: what there is, who has it, and who uses how much of
-it. Live on a terminal, a table elsewhere."""
+"""`evenkeel top`: capacity, requests, limits and use of the node and its pods. Live on a terminal, else a table."""
 
 import argparse
 import os
@@ -11,24 +10,32 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from evenkeel.cli.client import Client, client_from
-from evenkeel.cli.common_flags import DEFAULT_NAMESPACE, NODE, PODS, add_namespace_flag, add_state_flag, named
+from evenkeel.cli.client import (
+    DEFAULT_NAMESPACE,
+    NODE,
+    PODS,
+    Client,
+    add_namespace_flag,
+    add_state_flag,
+    client_from,
+    named,
+)
 from evenkeel.cli.output import STRUCTURED, Paint, paint_for, print_structured, printable
-from evenkeel.cli.top_view import RESOURCES, Look, amount, picture_lines, used_of
+from evenkeel.cli.top_view import RESOURCES, Layout, amount, used_of, view_lines
 from evenkeel.errors import EvenkeelError
 
 USAGE = "[pods|node] [NAME…] [-n NS|-A] [--containers] [--once] [--interval SECONDS] [-o json|yaml]"
 EXAMPLES = """examples:
-  evenkeel top                       the node and all its pods, anew every second; q or Ctrl-C ends it
-  evenkeel top --containers -n shop  with every container, of the pods of one namespace
-  evenkeel top --once -A             a table, once: by use of memory, of every namespace
-  evenkeel top -o json               everything at once, for a program
+  evenkeel top                       the node and all its pods, every second; q or Ctrl-C ends it
+  evenkeel top --containers -n shop  with every container, in one namespace
+  evenkeel top --once -A             one table, sorted by memory use, of every namespace
+  evenkeel top -o json               the whole view, for a program
 
-elsewhere than on a terminal it prints the table; `evenkeel dashboard` shows the same in a browser
+Without a terminal it prints the table. `evenkeel dashboard` shows the same in a browser.
 """
 Json = dict[str, Any]
 _HEADS = ("NAME", "CPU", "REQUEST", "LIMIT", "MEMORY", "REQUEST", "LIMIT", "USED")
-_SAME_VIEW_SECONDS = 0.1  # until the agent looks anew
+_RETRY_SECONDS = 0.1  # until the agent has a new view
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,10 +43,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "kind", nargs="?", metavar="pods|node", default=PODS, help="pods with the node, or the node alone"
     )
     parser.add_argument("pods", nargs="*", metavar="NAME", help="only these pods")
-    parser.add_argument("--containers", action="store_true", help="a line for every container")
+    parser.add_argument("--containers", action="store_true", help="a row for each container")
     parser.add_argument("--once", action="store_true", help="print once, and do not refresh")
     parser.add_argument(
-        "--interval", type=_interval, default=1.0, metavar="SECONDS", help="between two looks (%(default)g)"
+        "--interval",
+        type=_interval,
+        default=1.0,
+        metavar="SECONDS",
+        help="the time between two updates (%(default)g)",
     )
     parser.add_argument("-A", "--all-namespaces", action="store_true", help="the pods of every namespace")
     add_namespace_flag(parser)
@@ -75,19 +86,19 @@ def _live(client: Client, args: argparse.Namespace, *, has_pods: bool, names: li
     with whole_screen() as screen:
         while True:
             columns, rows = screen.size()
-            look = Look(columns, rows, paint, signs, has_pods, args.containers, namespace, names)
-            screen.draw(picture_lines(view, look))
+            layout = Layout(columns, rows, paint, signs, has_pods, args.containers, namespace, names)
+            screen.draw(view_lines(view, layout))
             if screen.wait(args.interval) in ("q", "Q", "\x1b", "\x04"):
                 return
             view = client.get("/view")
 
 
 def _second_view(client: Client) -> Json:
-    """Use of cpu is the difference of two looks, and the one before may be long ago."""
+    """The cpu use is the difference of two views. So this waits for a second view after the first."""
     first: Json = client.get("/view")
     deadline = time.monotonic() + 5
     while True:
-        time.sleep(_SAME_VIEW_SECONDS)
+        time.sleep(_RETRY_SECONDS)
         view: Json = client.get("/view")
         if view["number"] != first["number"] or time.monotonic() > deadline:
             return view
@@ -109,6 +120,8 @@ def _node_lines(view: Json) -> Iterator[str]:
 
 
 class _Listing:
+    """The table of pods or containers, sorted by memory use."""
+
     def __init__(self, view: Json, namespace: str, names: list[str], *, has_containers: bool) -> None:
         self._view = view
         self._namespace = namespace
@@ -117,7 +130,6 @@ class _Listing:
 
     def lines(self, paint: Paint) -> Iterator[str]:
         rows = [self._row(one) for one in self._view["cgroups"] if self._is_listed(one)]
-        # Who uses most comes first, as in every top.
         rows.sort(key=lambda row: (-row[0], row[1][0]))
         cells = [_HEADS, *(row for _, row in rows)]
         widths = [max(len(row[column]) for row in cells) for column in range(len(_HEADS))]
@@ -174,11 +186,13 @@ def _interval(text: str) -> float:
 
 
 class Screen:
+    """The alternate screen of the terminal."""
+
     def __init__(self, keys: int | None) -> None:
-        self._keys = keys  # where they come from, if anybody can press one
+        self._keys = keys  # the descriptor of the keyboard, if there is one
 
     def draw(self, lines: Sequence[str]) -> None:
-        """In one write, so that nothing flickers."""
+        """Writes all lines at once, so that nothing flickers."""
         sys.stdout.write("\x1b[H" + "\n".join(f"{line}\x1b[K" for line in lines) + "\x1b[J")
         sys.stdout.flush()
 
@@ -188,10 +202,10 @@ class Screen:
             columns, rows = os.get_terminal_size(sys.stdout.fileno())
         except OSError:
             columns = rows = 0
-        return columns or 100, rows or 40  # a serial line does not say
+        return columns or 100, rows or 40  # a serial line does not know its size
 
     def wait(self, seconds: float) -> str:
-        """The key that was pressed within that time; else nothing."""
+        """The key that is pressed within that time, or an empty string."""
         watched = [] if self._keys is None else [self._keys]
         ready, _, _ = select.select(watched, [], [], seconds)
         return os.read(ready[0], 16).decode(errors="replace") if ready else ""
@@ -199,7 +213,7 @@ class Screen:
 
 @contextmanager
 def whole_screen() -> Iterator[Screen]:
-    """The terminal's other screen, without cursor; keys come one by one and are not shown."""
+    """Shows the alternate screen without a cursor. Keys are read one by one and are not echoed."""
     keys, before = None, None
     if sys.stdin is not None and sys.stdin.isatty():
         import termios
@@ -208,7 +222,7 @@ def whole_screen() -> Iterator[Screen]:
         keys = sys.stdin.fileno()
         before = termios.tcgetattr(keys)
         tty.setcbreak(keys)
-    ended = signal.signal(signal.SIGTERM, _end)  # or it would end without giving the terminal back
+    ended = signal.signal(signal.SIGTERM, _end)  # so that the terminal is restored
     sys.stdout.write("\x1b[?1049h\x1b[?25l")
     try:
         yield Screen(keys)

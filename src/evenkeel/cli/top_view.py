@@ -1,5 +1,5 @@
-"""The node in a terminal, as the page has it: capacity as bars, pressure, the cgroup tree with use against request and
-limit, and what happened last. Everything comes from one view (docs/api.md)."""
+"""The view of the node (docs/api.md) for a terminal: capacity as bars, pressure, the cgroup tree, and the last
+events."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,8 +12,8 @@ from evenkeel.policy.units import bytes_text, cores_text
 Json = dict[str, Any]
 RESOURCES = {"memory": "memory", "cpu": "cpu", "storage": "ephemeral-storage"}
 _BAR_COLUMNS = (16, 72)  # at least, at most
-_HAPPENED = ("Evicted", "OOMKilling")
-_MOST_HAPPENED = 3
+_SHOWN_REASONS = ("Evicted", "OOMKilling")
+_MOST_EVENTS = 3
 _ROWS_AT_LEAST = 3
 _CLASS, _STATUS = 1, 2
 _BARS = {4: "memory", 8: "cpu"}
@@ -21,8 +21,8 @@ _SHORTEST_BAR, _LONGEST_BAR = 5, 24
 _HEADS = ("NAME", "CLASS", "STATUS", "MEMORY", "", "REQUEST", "LIMIT", "CPU", "", "REQUEST", "LIMIT")
 
 
-class Look(NamedTuple):
-    """How it is shown: in which room, and what of it."""
+class Layout(NamedTuple):
+    """The size of the terminal, and what is shown."""
 
     columns: int
     rows: int
@@ -30,27 +30,27 @@ class Look(NamedTuple):
     signs: Signs
     has_pods: bool = True
     has_containers: bool = False
-    namespace: str = ""  # all of them
+    namespace: str = ""  # empty: all namespaces
     names: Sequence[str] = ()
 
 
-def picture_lines(view: Json, look: Look) -> list[str]:
-    """No longer and no wider than there is room."""
-    top = [_title(view, look), *_capacity(view, look), *_pressure(view, look)]
-    happened = list(_happened(view, look))
-    if not look.has_pods:
-        lines = [*top, *happened]
-        return [clipped(line, look.columns) for line in lines[: look.rows]]
-    tree = list(_tree(view, look))
-    room = max(look.rows - len(top) - len(happened) - 1, _ROWS_AT_LEAST)
+def view_lines(view: Json, layout: Layout) -> list[str]:
+    """The lines, cut to the size of the terminal."""
+    top = [_title(view, layout), *_capacity(view, layout), *_pressure(view, layout)]
+    events = list(_events(view, layout))
+    if not layout.has_pods:
+        lines = [*top, *events]
+        return [clipped(line, layout.columns) for line in lines[: layout.rows]]
+    tree = list(_tree(view, layout))
+    room = max(layout.rows - len(top) - len(events) - 1, _ROWS_AT_LEAST)
     if len(tree) > room:
         hidden = len(tree) - room + 1
-        tree = [*tree[: room - 1], look.paint("dim", f"and {hidden} more: evenkeel top --once has all")]
-    return [clipped(line, look.columns) for line in (*top, "", *tree, *happened)][: look.rows]
+        tree = [*tree[: room - 1], layout.paint("dim", f"and {hidden} more: evenkeel top --once lists all")]
+    return [clipped(line, layout.columns) for line in (*top, "", *tree, *events)][: layout.rows]
 
 
 def amount(resource: str, value: float | None) -> str:
-    """In few letters; `-` for none."""
+    """The amount in short form; `-` for none."""
     if value is None:
         return "-"
     if resource == "cpu":
@@ -59,15 +59,15 @@ def amount(resource: str, value: float | None) -> str:
     return bytes_text(whole >> 20 << 20) if whole >= 1 << 20 else bytes_text(whole)
 
 
-def _title(view: Json, look: Look) -> str:
+def _title(view: Json, layout: Layout) -> str:
     at = time.strftime("%H:%M:%S", time.localtime(view["at"]))
     running = sum(pod["phase"] == "Running" for pod in view["pods"])
     pods = f"{running} of {len(view['pods'])} pods running"
     words = f"{pods}, cgroup {view['cgroupVersion']}, {view['profile']} profile"
-    return f"{look.paint('bold', printable(view['node']))}  {look.paint('dim', f'{at}  {words}')}"
+    return f"{layout.paint('bold', printable(view['node']))}  {layout.paint('dim', f'{at}  {words}')}"
 
 
-def _capacity(view: Json, look: Look) -> Iterator[str]:
+def _capacity(view: Json, layout: Layout) -> Iterator[str]:
     by_class = _used_by_class(view)
     rows = []
     for title, name in RESOURCES.items():
@@ -89,15 +89,15 @@ def _capacity(view: Json, look: Look) -> Iterator[str]:
         )
         rows.append((title, shares, figures))
     widths = [max(len(row[2][column]) for row in rows) for column in range(5)] if rows else []
-    width = min(max(look.columns - sum(widths) - 20, _BAR_COLUMNS[0]), _BAR_COLUMNS[1])
+    width = min(max(layout.columns - sum(widths) - 20, _BAR_COLUMNS[0]), _BAR_COLUMNS[1])
     for title, shares, figures in rows:
-        bar = capacity_bar(shares, width, look.paint, look.signs)
+        bar = capacity_bar(shares, width, layout.paint, layout.signs)
         words = "  ".join(figure.ljust(size) for figure, size in zip(figures, widths, strict=True))
         yield f"{title:<8}{bar}  {words}".rstrip()
 
 
 def _used_by_class(view: Json) -> dict[str, list[tuple[str, float]]]:
-    """Storage is not told by class."""
+    """The use of memory and cpu by class. Storage has no such figures."""
     found = {name: dict.fromkeys(CLASS_COLOURS, 0.0) for name in ("memory", "cpu")}
     for cgroup in view["cgroups"]:
         if cgroup["kind"] == "pod" and cgroup["qosClass"] in CLASS_COLOURS:
@@ -113,71 +113,71 @@ def used_of(cgroup: Json) -> dict[str, float | None]:
     return {"memory": figures.get("workingSetBytes"), "cpu": figures.get("cpuMillicores")}
 
 
-def _pressure(view: Json, look: Look) -> Iterator[str]:
+def _pressure(view: Json, layout: Layout) -> Iterator[str]:
     pressure = view["pressure"]
     words = []
     for condition in pressure.get("conditions") or ():
         is_fine = (condition["status"] == "True") == condition["type"].endswith("Ready")
         if not is_fine:
             is_missing = condition["type"].endswith("Ready")
-            words.append(look.paint("red", f"{'not ' if is_missing else ''}{condition['type']}"))
-    words = words or [look.paint("green", "no pressure")]
+            words.append(layout.paint("red", f"{'not ' if is_missing else ''}{condition['type']}"))
+    words = words or [layout.paint("green", "no pressure")]
     stalls = pressure.get("stalls") or {}
     for title, name in (("memory", "memory"), ("cpu", "cpu"), ("disk", "io")):
         some = ((stalls.get(name) or {}).get("some") or {}).get("avg10")
         if some is not None:
-            words.append(f"{title} {look.paint(_alarm(some, 5, 20), f'{some:.1f}%')}")
+            words.append(f"{title} {layout.paint(_alarm(some, 5, 20), f'{some:.1f}%')}")
     if len(words) > 1:
         words[1] = f"waiting for {words[1]}"
     yield f"{'pressure':<9} {'  '.join(words)}"
     crossed = [one for one in pressure.get("thresholds") or () if one.get("isCrossed")]
     for one in crossed:
-        yield look.paint("red", f"{'':<9} {one['signal']} is below {one['threshold']}")
+        yield layout.paint("red", f"{'':<9} {one['signal']} is below {one['threshold']}")
 
 
 def _alarm(value: float, warn: float, bad: float) -> str:
     return "red" if value >= bad else "yellow" if value >= warn else "green"
 
 
-def _happened(view: Json, look: Look) -> Iterator[str]:
-    notable = [one for one in view["happenings"] if one["reason"] in _HAPPENED]
+def _events(view: Json, layout: Layout) -> Iterator[str]:
+    notable = [one for one in view["happenings"] if one["reason"] in _SHOWN_REASONS]
     if notable:
         yield ""
-    for one in notable[-_MOST_HAPPENED:]:
+    for one in notable[-_MOST_EVENTS:]:
         at = time.strftime("%H:%M:%S", time.localtime(one["at"]))
-        who = look.paint("bold", printable(one.get("pod", "node")))
-        yield f"{look.paint('dim', at)} {look.paint('red', one['reason'])} {who} {printable(one['message'])}"
+        subject = layout.paint("bold", printable(one.get("pod", "node")))
+        yield f"{layout.paint('dim', at)} {layout.paint('red', one['reason'])} {subject} {printable(one['message'])}"
 
 
-def _tree(view: Json, look: Look) -> Iterator[str]:
-    below = _children(view, look)
+def _tree(view: Json, layout: Layout) -> Iterator[str]:
+    below = _children(view, layout)
     pods = {pod["pod"]: pod for pod in view["pods"]}
-    rows = list(_rows("", "", below, pods, look))
+    rows = list(_rows("", "", below, pods, layout))
     table = [_HEADS, *(cells for cells, _ in rows)]
     widths = [max(len(cells[column]) for cells in table) for column in range(len(_HEADS))]
-    columns, bar = _fitted(widths, look.columns)
+    columns, bar = _fitted(widths, layout.columns)
     for column in _BARS:
         widths[column] = bar
 
     def line(cells: Sequence[str]) -> str:
         return "  ".join(cells[column] for column in columns).rstrip()
 
-    yield look.paint("bold", line([head.ljust(size) for head, size in zip(_HEADS, widths, strict=True)]))
+    yield layout.paint("bold", line([head.ljust(size) for head, size in zip(_HEADS, widths, strict=True)]))
     for cells, cgroup in rows:
         padded = [cell.ljust(size) for cell, size in zip(cells, widths, strict=True)]
         colour = CLASS_COLOURS.get(cgroup["qosClass"], "cyan")
-        padded[_CLASS] = look.paint(colour, padded[_CLASS])
+        padded[_CLASS] = layout.paint(colour, padded[_CLASS])
         if _is_bad(cells[_STATUS]):
-            padded[_STATUS] = look.paint("red", padded[_STATUS])
+            padded[_STATUS] = layout.paint("red", padded[_STATUS])
         for column, name in _BARS.items():
             bounds = _bounds(cgroup, name, view["resources"])
-            padded[column] = use_bar(bounds, bar, colour, look.paint, look.signs)
+            padded[column] = use_bar(bounds, bar, colour, layout.paint, layout.signs)
         yield line(padded)
 
 
 def _fitted(widths: Sequence[int], room: int) -> tuple[list[int], int]:
-    """The columns that there is room for, and how long their bars are: bars go first where it is narrow, then the
-    class, which the branches of the tree say as well."""
+    """The columns that fit, and the length of the bars. A narrow terminal shows no bars, a very narrow one no class
+    either: the tree shows the class, too."""
     text = sum(widths) + 2 * (len(widths) - 1)
     bar = min((room - 1 - text) // len(_BARS), _LONGEST_BAR)
     if bar >= _SHORTEST_BAR:
@@ -186,13 +186,13 @@ def _fitted(widths: Sequence[int], room: int) -> tuple[list[int], int]:
     return [column for column in range(len(widths)) if column not in without], 0
 
 
-def _children(view: Json, look: Look) -> dict[str, list[Json]]:
-    """What is to be seen, by what is around it; who uses most comes first, as in every top."""
-    shown = [one for one in view["cgroups"] if _is_shown(one, look)]
+def _children(view: Json, layout: Layout) -> dict[str, list[Json]]:
+    """The visible cgroups by their parents. The one with the highest memory use comes first."""
+    shown = [one for one in view["cgroups"] if _is_shown(one, layout)]
     branches = {one["qosClass"]: one["path"] for one in shown if one["kind"] == "branch"}
     root = next((one["path"] for one in shown if one["kind"] == "root"), "")
     for pod in view["pods"]:
-        if not pod["path"] and _is_wanted(pod["pod"], look):
+        if not pod["path"] and _is_wanted(pod["pod"], layout):
             parent = branches.get(pod["qosClass"], root)
             shown.append({**pod, "path": pod["uid"], "parent": parent, "kind": "pod", "name": pod["pod"]})
     paths = {one["path"] for one in shown}
@@ -204,17 +204,17 @@ def _children(view: Json, look: Look) -> dict[str, list[Json]]:
     return below
 
 
-def _is_shown(cgroup: Json, look: Look) -> bool:
+def _is_shown(cgroup: Json, layout: Layout) -> bool:
     if cgroup["kind"] in ("ancestor", "infrastructure"):
         return False
-    if cgroup["kind"] == "container" and not look.has_containers:
+    if cgroup["kind"] == "container" and not layout.has_containers:
         return False
-    return not cgroup.get("pod") or _is_wanted(cgroup["pod"], look)
+    return not cgroup.get("pod") or _is_wanted(cgroup["pod"], layout)
 
 
-def _is_wanted(pod: str, look: Look) -> bool:
+def _is_wanted(pod: str, layout: Layout) -> bool:
     namespace, _, name = pod.partition("/")
-    return look.namespace in ("", namespace) and (not look.names or name in look.names)
+    return layout.namespace in ("", namespace) and (not layout.names or name in layout.names)
 
 
 def _rows(
@@ -222,16 +222,16 @@ def _rows(
     stem: str,
     below: Mapping[str, list[Json]],
     pods: Mapping[str, Json],
-    look: Look,
+    layout: Layout,
 ) -> Iterator[tuple[tuple[str, ...], Json]]:
-    branch, last, beside, beneath = look.signs.stems
+    branch, last, beside, beneath = layout.signs.stems
     here = below.get(path, [])
     for index, cgroup in enumerate(here):
         is_last = index == len(here) - 1
         first = "" if not path else stem + (last if is_last else branch)
         yield _row(first, cgroup, pods), cgroup
         deeper = "" if not path else stem + (beneath if is_last else beside)
-        yield from _rows(cgroup["path"], deeper, below, pods, look)
+        yield from _rows(cgroup["path"], deeper, below, pods, layout)
 
 
 def _row(stem: str, cgroup: Json, pods: Mapping[str, Json]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""`evenkeel up`: the agent in the foreground on this machine, with these pods."""
+"""`evenkeel up`: runs the agent in the foreground, with the pods of the given files and directories."""
 
 import argparse
 import asyncio
@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from evenkeel.agent.bootstrap import start
-from evenkeel.cli.common_flags import add_state_flag
+from evenkeel.cli.client import add_state_flag
 from evenkeel.cli.config_flags import add_config_flags, config_from
 from evenkeel.cli.inputs import node_from
-from evenkeel.cli.up_view import say_above, view_of
+from evenkeel.cli.up_view import log_above, view_of
 from evenkeel.errors import EvenkeelError, InvalidInput
 from evenkeel.host.capacity import filesystem, machine_capacity
 from evenkeel.policy.allocatable import NodeCapacity, reservation_problems
@@ -25,68 +25,34 @@ from evenkeel.runtime.cri.endpoint import chosen, unused
 from evenkeel.runtime.interface import Readiness
 from evenkeel.server.app import serve
 
-_PATIENCE_SECONDS = 5.0  # with one that is slow to listen: the agent has other work
-
-_SOCKET, _WATCHDOG_US, _WATCHDOG_PID = "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"
-
-
-def notify(state: str, *, patience_seconds: float = _PATIENCE_SECONDS) -> bool:
-    """`READY=1`, `STOPPING=1` and the like; whether somebody was told. The kernel keeps only a few words for one who
-    does not listen, and the next one waits no longer than that for its place."""
-    address = os.environ.get(_SOCKET, "")
-    if not address.startswith(("/", "@")):
-        return False
-    name = "\0" + address[1:] if address.startswith("@") else address
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as speaker:
-            speaker.settimeout(patience_seconds)
-            speaker.connect(name)
-            speaker.send(state.encode())
-    except OSError:
-        return False
-    return True
-
-
-def watchdog_seconds() -> float | None:
-    """How soon systemd takes us for dead when it hears nothing; None if it does not listen."""
-    asked_of = os.environ.get(_WATCHDOG_PID, "")
-    text = os.environ.get(_WATCHDOG_US, "")
-    if not text.isdecimal() or int(text) == 0 or (asked_of and asked_of != str(os.getpid())):
-        return None
-    return int(text) / 1e6
-
-
-async def feed_watchdog() -> None:
-    """Tells for as long as the loop that awaits it turns; until cancelled."""
-    seconds = watchdog_seconds()
-    while seconds is not None:
-        notify("WATCHDOG=1", patience_seconds=0)  # where there is no place, others of the same wait there
-        await asyncio.sleep(seconds / 3)
-
-
 if TYPE_CHECKING:
     from evenkeel.server.tcp import TcpEndpoint
 
 log = logging.getLogger("evenkeel")
+_NOTIFY_SECONDS = 5.0  # systemd may be slow to read, and the agent has other work
+_SOCKET, _WATCHDOG_US, _WATCHDOG_PID = "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"
 
 USAGE = "[FILE|DIR…] [--stop-pods] [--state-dir DIR] [flags]"
 EXAMPLES = """examples:
-  evenkeel up examples/                      run these pods; a change in the directory is followed
-  evenkeel up                                run what `evenkeel apply` and `evenkeel run` hand in
-  evenkeel up examples/ --stop-pods          Ctrl-C ends the pods too
+  evenkeel up examples/                      run these pods, and follow changes of the directory
+  evenkeel up                                run the pods of `evenkeel apply` and `evenkeel run`
+  evenkeel up examples/ --stop-pods          Ctrl-C ends the pods, too
   evenkeel up --node 4Gi,2cpu examples/      use that much of the machine, and no more
   evenkeel up --listen 127.0.0.1:10250 --tls-cert-file cert.pem --tls-private-key-file key.pem --token-file token
-                                             answer over TCP, too: metrics for a Prometheus, the Summary API
+                                             answer over TCP, too: metrics for Prometheus, the Summary API
   evenkeel up --runtime-endpoint unix:///run/containerd/containerd.sock pods/
                                              run them as containers of containerd
 
-Ctrl-C, or the death of the agent, leaves the pods running: the next `evenkeel up` takes them over.
+When the agent ends, its pods run on. The next `evenkeel up` takes them over.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "paths", metavar="FILE|DIR", nargs="*", help="manifests, and directories of them; they are watched"
+        "paths",
+        metavar="FILE|DIR",
+        nargs="*",
+        help="manifests, and directories of them; changes are followed",
     )
     parser.add_argument(
         "--stop-pods", action="store_true", help="stop every pod when the agent ends (default: they run on)"
@@ -103,21 +69,21 @@ def _add_listen_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--listen",
         metavar="ADDRESS:PORT",
-        help="answer over TCP, too, with TLS and a token (127.0.0.1:10250); default: at the Unix socket alone",
+        help="answer over TCP, too, with TLS and a token, such as 127.0.0.1:10250 (default: only the Unix socket)",
     )
     parser.add_argument("--tls-cert-file", metavar="FILE", default="", help="the certificate, in PEM")
     parser.add_argument("--tls-private-key-file", metavar="FILE", default="", help="its key, in PEM")
     parser.add_argument(
-        "--token-file", metavar="FILE", default="", help="with the token of those who may look (mode 0600)"
+        "--token-file", metavar="FILE", default="", help="the file with the token for reading (mode 0600)"
     )
     parser.add_argument(
         "--admin-token-file",
         metavar="FILE",
         default="",
-        help="with the token of those who may also apply and delete over TCP; default: nobody",
+        help="the file with the token for applying and deleting pods over TCP (default: not possible)",
     )
     parser.add_argument(
-        "--listen-beyond-loopback", action="store_true", help="where other machines can reach it"
+        "--listen-beyond-loopback", action="store_true", help="allow an address that other machines can reach"
     )
 
 
@@ -126,7 +92,7 @@ def _endpoint_from(args: argparse.Namespace) -> "TcpEndpoint | None":
         for flag in ("tls_cert_file", "tls_private_key_file", "token_file", "admin_token_file"):
             if getattr(args, flag):
                 name = flag.replace("_", "-")
-                raise EvenkeelError(f"--{name} is for --listen, which is not given")
+                raise EvenkeelError(f"--{name} needs --listen")
         return None
     from evenkeel.server.tcp import TcpFlags, endpoint_from
 
@@ -152,31 +118,31 @@ def run(args: argparse.Namespace) -> int:
     capacity = _with_storage(node_from(args.node, ()), args)
     if problems := list(reservation_problems(capacity, config)):
         raise InvalidInput(problems)
-    for told in beyond_machine(capacity, machine_capacity()):
-        log.warning("--node: %s; what pods request beyond that cannot be kept", told)
+    for excess in beyond_machine(capacity, machine_capacity()):
+        log.warning("--node: %s; requests beyond that cannot be kept", excess)
     node = node_view(capacity, config)
     return asyncio.run(_up(args, node, _endpoint_from(args)))
 
 
-def beyond_machine(said: NodeCapacity, machine: NodeCapacity) -> Iterator[str]:
-    """Of what the node was said to have more than there is."""
-    if said.millicpu > machine.millicpu:
-        yield f"{cores_text(said.millicpu)} cpu are more than the {cores_text(machine.millicpu)} of this machine"
-    if said.memory_bytes > machine.memory_bytes:
+def beyond_machine(given: NodeCapacity, machine: NodeCapacity) -> Iterator[str]:
+    """The amounts of `--node` that the machine does not have."""
+    if given.millicpu > machine.millicpu:
+        yield f"{cores_text(given.millicpu)} cpu are more than the {cores_text(machine.millicpu)} of this machine"
+    if given.memory_bytes > machine.memory_bytes:
         has = bytes_text(machine.memory_bytes)
-        yield f"{bytes_text(said.memory_bytes)} of memory is more than the {has} of this machine"
+        yield f"{bytes_text(given.memory_bytes)} of memory is more than the {has} of this machine"
 
 
 def _with_storage(capacity: NodeCapacity, args: argparse.Namespace) -> NodeCapacity:
-    """B12: storage is that of the filesystem which pods write to, or less where the node was said to have less."""
+    """B12: the storage is that of the filesystem that pods write to, or less if `--node` says less."""
     path = os.path.abspath(args.state_dir)
     while not os.path.exists(path):
         path = os.path.dirname(path)
     room = filesystem(path).capacity_bytes
-    said = capacity.ephemeral_storage_bytes
-    if args.node is None or said is None or room is None:
+    given = capacity.ephemeral_storage_bytes
+    if args.node is None or given is None or room is None:
         return capacity._replace(ephemeral_storage_bytes=room)
-    return capacity._replace(ephemeral_storage_bytes=min(said, room))
+    return capacity._replace(ephemeral_storage_bytes=min(given, room))
 
 
 async def _up(args: argparse.Namespace, node: NodeView, endpoint: "TcpEndpoint | None") -> int:
@@ -184,16 +150,16 @@ async def _up(args: argparse.Namespace, node: NodeView, endpoint: "TcpEndpoint |
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     began_at = time.time()
-    assembled = await start(node, args.state_dir, args.paths, own_cgroup=True)
-    agent = assembled.agent
+    running = await start(node, args.state_dir, args.paths, own_cgroup=True)
+    agent = running.agent
     is_stopping_pods = False
     try:
         server = await serve(agent, os.path.abspath(args.state_dir), endpoint=endpoint)
         if server.listener is not None:
             log.info("listening at https://%s", args.listen)
-        _say_hello(node, args.state_dir, agent.runtime)
+        _log_start(node, args.state_dir, agent.runtime)
         view = view_of(agent, began_at)
-        say_above(view)
+        log_above(view)
         showing = asyncio.create_task(view.run())
         failing = asyncio.create_task(agent.failed())
         stopping = asyncio.create_task(stop.wait())
@@ -208,7 +174,7 @@ async def _up(args: argparse.Namespace, node: NodeView, endpoint: "TcpEndpoint |
         else:
             view.freeze()
     finally:
-        await assembled.close(stop_pods=is_stopping_pods)
+        await running.close(stop_pods=is_stopping_pods)
     view.freeze()
     await server.close()
     showing.cancel()
@@ -221,7 +187,7 @@ async def _up(args: argparse.Namespace, node: NodeView, endpoint: "TcpEndpoint |
     return 0
 
 
-def _say_hello(node: NodeView, state_directory: str, runtime: Readiness) -> None:
+def _log_start(node: NodeView, state_directory: str, runtime: Readiness) -> None:
     size: NodeCapacity = node.capacity
     log.info(
         "agent %d on %s cpu and %s of memory, pods below %s, state in %s",
@@ -234,3 +200,40 @@ def _say_hello(node: NodeView, state_directory: str, runtime: Readiness) -> None
     there = "" if node.config.container_runtime_endpoint else unused()
     offer = f" (--runtime-endpoint {there} makes them containers)" if there else ""
     log.log(logging.INFO if runtime.is_ready else logging.WARNING, "%s%s", runtime.message, offer)
+
+
+# systemd
+
+
+def notify(state: str, *, timeout_seconds: float = _NOTIFY_SECONDS) -> bool:
+    """Sends `READY=1`, `STOPPING=1` and the like to systemd. False if systemd does not listen, or its queue stays full
+    for that long."""
+    address = os.environ.get(_SOCKET, "")
+    if not address.startswith(("/", "@")):
+        return False
+    name = "\0" + address[1:] if address.startswith("@") else address
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+            sender.settimeout(timeout_seconds)
+            sender.connect(name)
+            sender.send(state.encode())
+    except OSError:
+        return False
+    return True
+
+
+def watchdog_seconds() -> float | None:
+    """After that time without a message systemd kills the agent. None if there is no watchdog."""
+    asked_of = os.environ.get(_WATCHDOG_PID, "")
+    text = os.environ.get(_WATCHDOG_US, "")
+    if not text.isdecimal() or int(text) == 0 or (asked_of and asked_of != str(os.getpid())):
+        return None
+    return int(text) / 1e6
+
+
+async def feed_watchdog() -> None:
+    """Sends keep-alive messages to the watchdog for as long as the event loop runs, until cancelled."""
+    seconds = watchdog_seconds()
+    while seconds is not None:
+        notify("WATCHDOG=1", timeout_seconds=0)  # a full queue holds such messages already
+        await asyncio.sleep(seconds / 3)

@@ -1,5 +1,4 @@
-"""What `evenkeel up` shows while it runs: a table that is kept up to date on a terminal, a line for each thing that
-happens elsewhere."""
+"""The output of a running `evenkeel up` or `evenkeel demo`: a live table on a terminal, else a line for each event."""
 
 import asyncio
 import logging
@@ -18,21 +17,21 @@ from evenkeel.journal.records import WARNING, Event
 from evenkeel.policy.units import bytes_text, cores_text
 
 _REFRESH_SECONDS = 1.0
-_LATEST = 8  # happenings below the table
-_COLOURS = {"Pending": "yellow", "Succeeded": "dim", "Failed": "red"}  # of a pod's line, by its phase
+_LATEST = 8  # events below the table
+_COLOURS = {"Pending": "yellow", "Succeeded": "dim", "Failed": "red"}  # of a row, by the phase of its pod
 
 
 def view_of(front: Front, since: float) -> "Table | Lines":
-    """What suits standard output. It begins with what happened since that time."""
-    listening = front.follow()
-    before = [happening for happening in front.happenings() if happening.at >= since]
+    """The view that suits standard output. It begins with the events since that time."""
+    coming = front.follow()
+    before = [event for event in front.happenings() if event.at >= since]
     if sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb":
-        return Table(front, before, listening)
-    return Lines(before, listening)
+        return Table(front, before, coming)
+    return Lines(before, coming)
 
 
-class _Above(logging.Handler):
-    """Log lines that do not tear the table apart."""
+class _LogAbove(logging.Handler):
+    """Prints log lines above the table."""
 
     def __init__(self, table: "Table") -> None:
         super().__init__()
@@ -42,35 +41,35 @@ class _Above(logging.Handler):
         self._table.say(self.format(record))
 
 
-def say_above(view: "Table | Lines") -> None:
-    """From now on what is logged stands above the table, if there is one."""
+def log_above(view: "Table | Lines") -> None:
+    """From now on log lines are printed above the table, if there is one."""
     if isinstance(view, Table):
         root = logging.getLogger()
-        above = _Above(view)
+        above = _LogAbove(view)
         above.setFormatter(root.handlers[0].formatter if root.handlers else None)
         root.handlers[:] = [above]
 
 
-def line_of(happening: Event, paint: Paint) -> str:
-    at = datetime.fromtimestamp(happening.at).astimezone().strftime("%H:%M:%S")
-    colour = "yellow" if happening.type == WARNING else "green"
-    who = f"{happening.pod} " if happening.pod else ""
-    return f"{paint('dim', at)} {paint(colour, happening.reason)} {paint('bold', who)}{happening.message}"
+def line_of(event: Event, paint: Paint) -> str:
+    at = datetime.fromtimestamp(event.at).astimezone().strftime("%H:%M:%S")
+    colour = "yellow" if event.type == WARNING else "green"
+    pod = f"{event.pod} " if event.pod else ""
+    return f"{paint('dim', at)} {paint(colour, event.reason)} {paint('bold', pod)}{event.message}"
 
 
 class Lines:
-    """Each thing that happens, as it happens."""
+    """A line for each event."""
 
-    def __init__(self, before: Sequence[Event], listening: AsyncIterator[Event]) -> None:
+    def __init__(self, before: Sequence[Event], coming: AsyncIterator[Event]) -> None:
         self._before = before
-        self._listening = listening
+        self._coming = coming
 
     async def run(self) -> None:
         """Until cancelled."""
-        for happening in self._before:
-            print(line_of(happening, paint_for()), flush=True)
-        async for happening in self._listening:
-            print(line_of(happening, paint_for()), flush=True)
+        for event in self._before:
+            print(line_of(event, paint_for()), flush=True)
+        async for event in self._coming:
+            print(line_of(event, paint_for()), flush=True)
 
     def say(self, text: str) -> None:
         print(text, flush=True)
@@ -81,11 +80,11 @@ class Lines:
 
 
 class Table:
-    """Drawn over itself: the cursor goes up as many lines as were written."""
+    """A table that is drawn over itself: the cursor goes up by the lines of the last drawing."""
 
-    def __init__(self, front: Front, before: Sequence[Event], listening: AsyncIterator[Event]) -> None:
+    def __init__(self, front: Front, before: Sequence[Event], coming: AsyncIterator[Event]) -> None:
         self._front = front
-        self._listening = listening
+        self._coming = coming
         self._paint = paint_for()
         self._latest = list(before[-_LATEST:])
         self._drawn = 0
@@ -93,7 +92,7 @@ class Table:
         self._last: NodeUsage | None = None
 
     def say(self, text: str) -> None:
-        """A line that stays, above the table."""
+        """Prints a line that stays above the table."""
         if self._is_frozen:
             print(text, flush=True)
             return
@@ -102,11 +101,11 @@ class Table:
         self._draw()
 
     def freeze(self) -> None:
-        """The table stays as it is: whom it asks goes away, and what is said from now on stands below it."""
+        """Stops updating the table, because the agent ends. Later lines are printed below it."""
         self._is_frozen = True
 
     def finish(self) -> None:
-        """Shows how things stand now, to stay."""
+        """Draws the table for the last time."""
         self._draw()
         self.freeze()
 
@@ -123,15 +122,15 @@ class Table:
                 await listening
 
     async def _listen(self) -> None:
-        async for happening in self._listening:
-            self._latest = [*self._latest, happening][-_LATEST:]
+        async for event in self._coming:
+            self._latest = [*self._latest, event][-_LATEST:]
 
     def _draw(self) -> None:
         columns, rows = _columns_and_rows()
         self._write(self._lines(max(rows - 1, 3)), columns)
 
     def _write(self, lines: list[str], columns: int) -> None:
-        """In place of what was written last."""
+        """Replaces the last drawing."""
         up = f"\x1b[{self._drawn}A" if self._drawn else ""
         body = "".join(f"\x1b[2K{clipped(line, columns)}\n" for line in lines)
         sys.stdout.write(f"{up}\r{body}\x1b[J")
@@ -139,12 +138,13 @@ class Table:
         self._drawn = len(lines)
 
     def _lines(self, most: int) -> list[str]:
-        """At most so many; of more pods than fit the first are shown, and what happened last has its room too."""
+        """At most so many lines. If not all pods fit, the first ones are shown. The last events have up to half of the
+        lines."""
         usage = self._front.usage()
         before = self._last
         if (
             before is None or usage.at - before.at >= _REFRESH_SECONDS / 2
-        ):  # over less, cpu use is mostly chance
+        ):  # over a shorter time the cpu use is mostly noise
             self._last = usage
         memory = {(one.pod, one.container): one.statistics for one in usage.containers}
         earlier = {(one.pod, one.container): one.statistics for one in before.containers} if before else {}
@@ -168,7 +168,7 @@ class Table:
         ]
         used_bytes = usage.pods.memory_working_set_bytes if usage.pods else 0
         head = f"pods use {bytes_text(used_bytes)} of {bytes_text(usage.capacity_bytes)} memory"
-        below = ["", *(line_of(happening, self._paint) for happening in self._latest)][: most // 2]
+        below = ["", *(line_of(event, self._paint) for event in self._latest)][: most // 2]
         room = most - 1 - len(below)
         if len(lines) > room:
             hidden = len(lines) - room + 1
@@ -186,5 +186,5 @@ def _columns_and_rows() -> tuple[int, int]:
 def _columns(pod: Pod) -> tuple[str, str, str, str]:
     plain = encode(pod)
     assert isinstance(plain, dict)
-    told = summary(plain)
-    return pod.key.removeprefix("default/"), told.ready_text, told.status, str(told.restarts)
+    line = summary(plain)
+    return pod.key.removeprefix("default/"), line.ready_text, line.status, str(line.restarts)

@@ -1,4 +1,4 @@
-"""`evenkeel validate`: every mistake in manifests and configuration, at once, with its line and its mend."""
+"""`evenkeel validate`: reports every mistake in manifests and configuration at once, with its line and its mend."""
 
 import argparse
 import sys
@@ -19,7 +19,7 @@ EXAMPLES = """examples:
 
 
 class Validation(NamedTuple):
-    """What `-o json` prints."""
+    """The output of `-o json`."""
 
     valid: bool
     pods: int

@@ -1,5 +1,5 @@
-"""`evenkeel why`: what became of a pod, in sentences and with the figures of each moment (E14). Reads the journal, so
-that it works without a running agent, too."""
+"""`evenkeel why`: the story of a pod in sentences, with the figures of each decision (E14). It reads the journal, so it
+works without a running agent."""
 
 import argparse
 import os
@@ -7,22 +7,22 @@ import time
 from collections.abc import Iterator
 
 from evenkeel.agent.observe.story import Chapter, Story, end_sentence, sentence, stayed_sentence, story_of
-from evenkeel.cli.common_flags import add_namespace_flag, add_state_flag
+from evenkeel.cli.client import add_namespace_flag, add_state_flag
 from evenkeel.cli.output import STRUCTURED, print_structured, printable
 from evenkeel.errors import EvenkeelError
 from evenkeel.journal.store import Journal
 
 USAGE = "POD [-n NS] [--state-dir PATH] [-o json|yaml]"
 EXAMPLES = """examples:
-  evenkeel why web                 why it was evicted, killed, restarted, or left alone
-  evenkeel why web -o json         the same with all figures, for a program
+  evenkeel why web                 why it was evicted, killed, restarted or spared
+  evenkeel why web -o json         all figures, for a program
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("pod", metavar="POD", help="whose story")
+    parser.add_argument("pod", metavar="POD", help="the pod; also NAMESPACE/NAME")
     add_namespace_flag(parser)
-    parser.add_argument("-o", "--output", choices=STRUCTURED, help="else sentences")
+    parser.add_argument("-o", "--output", choices=STRUCTURED, help="print this form and not sentences")
     add_state_flag(parser)
 
 
@@ -34,8 +34,8 @@ def run(args: argparse.Namespace) -> int:
         if story is None:
             known = sorted({held.pod.key for held in journal.pods()})
             raise EvenkeelError(
-                f"the journal in {args.state_dir} has never heard of a pod {printable(key)[:300]}",
-                hint=f"there are {', '.join(known[:10])}" if known else "-n names its namespace",
+                f"the journal in {args.state_dir} has no pod {printable(key)[:300]}",
+                hint=f"there are {', '.join(known[:10])}" if known else "name its namespace with -n",
             )
     if args.output:
         print_structured(story, args.output)
@@ -63,6 +63,6 @@ def _lines(story: Story) -> Iterator[str]:
 def _stayed(chapter: Chapter) -> Iterator[str]:
     if chapter.reason == "Spared" or not chapter.stayed:
         return
-    yield "Considered, and left alone:"
+    yield "Considered, but not evicted:"
     for other in chapter.stayed:
         yield f"  {stayed_sentence(other, chapter.resource)}"

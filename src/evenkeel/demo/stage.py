@@ -1,6 +1,6 @@
-"""Where a demonstration plays: an agent of its own on a node of limited size, a view of it, and an end to all of it.
+"""The stage of a demonstration: an agent on a small node, a view of it, and the removal of everything afterwards.
 
-The node is a cgroup tree of its own with the node's size as limit, and a state directory of its own.
+The node is a cgroup tree of its own, limited to the size of the node. Its state directory is temporary.
 """
 
 import asyncio
@@ -12,25 +12,35 @@ import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple, Protocol, Self
 
 from evenkeel.agent.agent import Agent
 from evenkeel.agent.bootstrap import RunningAgent, start
+from evenkeel.agent.front import Front
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.api.manifests import read_manifests
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.driver import Statistics
 from evenkeel.cgroup.drivers.detect import detect, driver_for
-from evenkeel.cli.up_view import view_of
 from evenkeel.errors import EvenkeelError
 from evenkeel.journal.records import Event
 from evenkeel.policy.allocatable import NodeCapacity
 from evenkeel.policy.node_view import node_view
 
 MIB = 1 << 20
-HOST_IMAGE = "host"  # of pods that are plain processes
-_LOOK_AGAIN_SECONDS = 0.05
-_PROMPT_END_SECONDS = 60.0  # of containers on a busy machine; after that the kernel ends what is left
+HOST_IMAGE = "host"  # for pods that are plain processes
+_POLL_SECONDS = 0.05
+_STOP_SECONDS = 60.0  # enough on a busy machine; after that the kernel kills what is left
+
+
+class View(Protocol):
+    """Shows the agent while a demonstration runs."""
+
+    async def run(self) -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+    def finish(self) -> None: ...
 
 
 class Verdict(NamedTuple):
@@ -38,25 +48,27 @@ class Verdict(NamedTuple):
     figures: str
 
 
-class Story(NamedTuple):
+class Demonstration(NamedTuple):
     name: str
     promise: str
     capacity: NodeCapacity
-    tell: "Callable[[Stage], Coroutine[None, None, Verdict]]"
+    run: "Callable[[Stage], Coroutine[None, None, Verdict]]"
 
 
 class Stage:
-    """An async context. Whatever happens in it, nothing of it is left after it."""
+    """An async context. Its end removes everything that a demonstration has created, also after an error."""
 
     def __init__(
         self,
         capacity: NodeCapacity,
         time_limit_seconds: float,
+        make_view: Callable[[Front, float], View],
         runtime_endpoint: str = "",
         image: str = HOST_IMAGE,
     ) -> None:
         self._image = image
-        # No eviction threshold: who dies is for the kernel to say here, by the scores and limits that we gave it.
+        self._make_view = make_view
+        # No eviction threshold: the kernel chooses the process to kill, by the OOM scores and limits of the pods.
         self._config = KubeletConfiguration(
             cgroup_root=f"/evenkeel-demo-{os.getpid()}",
             eviction_hard={},
@@ -66,20 +78,20 @@ class Stage:
         self._time_limit_seconds = time_limit_seconds
         self._deadline = time.monotonic() + time_limit_seconds
         self._directory = tempfile.mkdtemp(prefix="evenkeel-demo-")
-        self._assembled: RunningAgent | None = None
+        self._running_agent: RunningAgent | None = None
         self._showing: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         try:
             starting = start(self._node, self._directory)
-            self._assembled = await asyncio.wait_for(starting, self._time_limit_seconds)
+            self._running_agent = await asyncio.wait_for(starting, self._time_limit_seconds)
         except TimeoutError:
             await self._clean_up()
             raise self._too_slow("the start of the agent") from None
         except BaseException:
             await self._clean_up()
             raise
-        self._view = view_of(self.agent, time.time())
+        self._view = self._make_view(self.agent, time.time())
         self._showing = asyncio.create_task(self._view.run())
         return self
 
@@ -93,12 +105,12 @@ class Stage:
         await self._clean_up()
 
     async def _clean_up(self) -> None:
-        """By the agent if it can, and by the kernel if not."""
+        """The agent stops the pods. If it cannot, the kernel kills them."""
         try:
-            if self._assembled is not None:
+            if self._running_agent is not None:
                 with suppress(TimeoutError):
-                    closing = self._assembled.close(stop_pods=True)
-                    await asyncio.wait_for(closing, _PROMPT_END_SECONDS)
+                    closing = self._running_agent.close(stop_pods=True)
+                    await asyncio.wait_for(closing, _STOP_SECONDS)
         finally:
             driver = driver_for(detect(), self._config)
             try:
@@ -107,17 +119,17 @@ class Stage:
                 driver.close()
                 shutil.rmtree(self._directory, ignore_errors=True)
 
-    # What a story does
+    # What a demonstration does
 
     @property
     def has_containers(self) -> bool:
-        """And else plain processes, which find the host's programs."""
+        """Otherwise pods are plain processes with the programs of the host."""
         return self._image != HOST_IMAGE
 
     @property
     def agent(self) -> Agent:
-        assert self._assembled is not None
-        return self._assembled.agent
+        assert self._running_agent is not None
+        return self._running_agent.agent
 
     def say(self, text: str) -> None:
         self._view.say(text)
@@ -125,7 +137,7 @@ class Stage:
     def a_pod(
         self, name: str, *command: str, resources: dict[str, object] | None = None
     ) -> dict[str, object]:
-        """A pod of one program, which nothing brings back once it has ended."""
+        """A pod of one program that is never restarted."""
         container = {
             "name": "main",
             "image": self._image,
@@ -147,19 +159,19 @@ class Stage:
         await self.agent.delete(f"default/{name}", 0)
 
     async def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Raises EvenkeelError if it does not come to pass in time."""
+        """Waits for the condition. Raises EvenkeelError if it takes too long."""
         while not condition():
             if time.monotonic() > self._deadline:
                 raise self._too_slow(what)
-            await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
 
     def _too_slow(self, what: str) -> EvenkeelError:
         return EvenkeelError(
-            f"{what} did not come to pass in {self._time_limit_seconds:g} s",
+            f"{what}: not within {self._time_limit_seconds:g} s",
             hint="a slow machine may need more: --time-limit 300",
         )
 
-    # What a story sees
+    # What a demonstration sees
 
     def pod(self, name: str) -> Pod:
         pod = self.agent.pod(f"default/{name}")
@@ -175,7 +187,7 @@ class Stage:
         return sum(status.restart_count for status in self.pod(name).status.container_statuses)
 
     def statistics(self, name: str) -> Statistics | None:
-        """Of the pod as a whole."""
+        """The statistics of the pod as a whole."""
         usage = self.agent.usage()
         wanted = (f"default/{name}", "")
         return next((one.statistics for one in usage.containers if (one.pod, one.container) == wanted), None)
@@ -184,5 +196,5 @@ class Stage:
         found = self.statistics(name)
         return found.memory_usage_bytes if found is not None else 0
 
-    def happenings(self, reason: str) -> tuple[Event, ...]:
+    def events(self, reason: str) -> tuple[Event, ...]:
         return tuple(one for one in self.agent.happenings() if one.reason == reason)

@@ -124,7 +124,7 @@ function storySection(story) {
 function stayed(chapter) {
   if (chapter.reason === "Spared" || !chapter.stayed?.length) return [];
   return [
-    make("p.soft", {}, "Considered, and left alone:"),
+    make("p.soft", {}, "Considered, but not evicted:"),
     make("ul", {}, ...chapter.stayed.map((other) => make("li", {}, other.sentence ?? ""))),
   ];
 }
