@@ -11,6 +11,7 @@ import signal
 
 # clone(2), unshare(2), setns(2)
 CLONE_PARENT = 0x0000_8000
+_CLONE_PARENT_SETTID = 0x0010_0000
 CLONE_NEWNS = 0x0002_0000
 CLONE_NEWCGROUP = 0x0200_0000
 CLONE_NEWUTS = 0x0400_0000
@@ -86,6 +87,7 @@ CAPABILITIES = {
     "setfcap": 31,
 }
 
+_PR_SET_DUMPABLE = 4
 _PR_CAPBSET_DROP = 24
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
@@ -119,13 +121,16 @@ def setns(descriptor: int, kinds: int) -> None:
     _checked(_libc.setns(ctypes.c_int(descriptor), ctypes.c_int(kinds)))
 
 
-def clone(flags: int) -> int:
+def clone(flags: int, number_at: int = 0) -> int:
     """Forks into new namespaces: 0 in the child. Only for a process with one thread, whose child soon execs; Python's
-    own fork hooks are not run. Raises OSError with ENOSYS on an architecture whose number is not known here."""
+    own fork hooks are not run. The kernel writes the child's number (4 bytes) to the address `number_at` before the
+    child runs. Raises OSError with ENOSYS on an architecture whose number is not known here."""
     number = _SYS_CLONE.get(os.uname().machine)
     if number is None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-    arguments = [ctypes.c_ulong(flags | signal.SIGCHLD), *[ctypes.c_ulong(0)] * 4]
+    if number_at:
+        flags |= _CLONE_PARENT_SETTID
+    arguments = map(ctypes.c_ulong, (flags | signal.SIGCHLD, 0, number_at, 0, 0))
     return _checked(_libc.syscall(ctypes.c_long(number), *arguments))
 
 
@@ -237,6 +242,12 @@ def set_no_new_privileges() -> None:
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
+def set_dumpable(*, is_dumpable: bool) -> None:
+    """Until the next exec: whether processes without CAP_SYS_PTRACE may look into this one (ptrace, and in /proc its
+    memory, descriptors, directories and program)."""
+    _prctl(_PR_SET_DUMPABLE, int(is_dumpable))
+
+
 def drop_bounding_capabilities(kept: int) -> None:
     """No program that is executed from now on has a capability outside the mask `kept`, be it root's."""
     for capability in range(64):
@@ -268,6 +279,11 @@ def stop_ignoring(number: int) -> None:
     if call is not None:
         default = (ctypes.c_ulong * 8)()  # SIG_DFL, no flags, an empty mask: as long as any architecture's
         _checked(_libc.syscall(ctypes.c_long(call), ctypes.c_int(number), default, None, ctypes.c_size_t(8)))
+
+
+def close_from(first: int) -> None:
+    """Closes every descriptor from `first` on."""
+    os.closerange(first, 0x7FFF_FFFF)
 
 
 def close_on_exec_from(first: int) -> None:

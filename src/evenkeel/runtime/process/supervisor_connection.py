@@ -1,6 +1,7 @@
 """The client's side of the keeper's socket, on asyncio; and how a keeper is started where none runs."""
 
 import asyncio
+import fcntl
 import os
 import socket
 import subprocess
@@ -10,6 +11,7 @@ from contextlib import suppress
 
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.protection import small_command
+from evenkeel.runtime import syscalls
 from evenkeel.runtime.process.supervisor_protocol import (
     SOCKET_NAME,
     VERSION,
@@ -211,21 +213,54 @@ def _started(state: str) -> socket.socket:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     number = theirs.fileno()
     command = small_command("evenkeel.runtime.process.supervisor.supervisor", state, str(number))
+    program = -1
     try:
+        program = sealed_program(command[0])
         # Not posix_spawn: glibc's leaves two of its own signals ignored, for the containers too.
         process = subprocess.Popen(  # noqa: S603 no word of it comes from outside
-            command, env={}, pass_fds=(number,), start_new_session=True
+            command,
+            executable=f"/proc/self/fd/{program}",
+            env={},
+            pass_fds=(number, program),
+            start_new_session=True,
         )
     except OSError as error:
         ours.close()
         raise EvenkeelError(
-            f"cannot start the process that keeps containers: {(error.strerror or str(error)).lower()}"
+            f"the supervisor cannot be started: {(error.strerror or str(error)).lower()}"
         ) from None
     finally:
         theirs.close()
+        if program >= 0:
+            os.close(program)
     process.returncode = 0  # it outlives us, and when it ends is noted below
     _wait_for(process.pid)
     return ours
+
+
+def sealed_program(path: str) -> int:
+    """A descriptor from which the program can be executed, and through which nobody can change it. A process of the
+    supervisor's becomes a container's; the container may execute what it is (/proc/self/exe), and then open that for
+    writing (CVE-2019-5736). So the program is on a mount of its own, which is read-only and has no place in any
+    namespace. Users who may not mount have a copy in sealed memory. Raises OSError."""
+    try:
+        program = syscalls.open_tree(path)
+        try:
+            syscalls.mount_setattr(
+                "", add=syscalls.MOUNT_ATTR_RDONLY, flags=syscalls.AT_EMPTY_PATH, dir_fd=program
+            )
+        except OSError:
+            os.close(program)
+            raise
+    except PermissionError:
+        program = os.memfd_create("supervisor", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        with open(path, "rb") as source:
+            size = os.fstat(source.fileno()).st_size
+            while (copied := os.lseek(program, 0, os.SEEK_CUR)) < size:
+                os.sendfile(program, source.fileno(), copied, size - copied)
+        every_seal = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+        fcntl.fcntl(program, fcntl.F_ADD_SEALS, every_seal)
+    return program
 
 
 def _wait_for(pid: int) -> None:

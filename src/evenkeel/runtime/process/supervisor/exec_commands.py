@@ -1,11 +1,20 @@
 """Commands run inside a running container, as exec probes are: in its namespaces and its cgroup, as its user.
 
-A namespace of pids takes in only those who are forked after it was entered. So there are two processes: the first goes
-into the container and makes the second, beside it a child of the keeper, which executes the command.
+A pid namespace takes in only processes that are forked after it was entered. So there are two processes. The first
+enters the namespaces; the container does not see it. The second is a child of the supervisor beside it, and executes
+the command.
+
+The container sees the second from its birth on, and root in the container may look into it. So it is born with nothing
+of the supervisor's: its descriptors are the command's three, its root and directory are the container's, its user,
+capabilities and filter are the command's, and it is not dumpable. All that is left for it to do is to execute. It
+reports through memory that it shares with the supervisor, not through a descriptor.
 """
 
+import ctypes
+import mmap
 import os
 import signal
+import sys
 from contextlib import suppress
 from functools import partial
 from typing import NoReturn
@@ -19,23 +28,49 @@ from evenkeel.runtime.procfs import start_ticks
 
 OUTPUT_BYTES = 10 << 10  # as much as kubelet keeps of a probe's
 
-_KINDS = (
+_NAMESPACES = (
     ("user", syscalls.CLONE_NEWUSER),
     ("ipc", syscalls.CLONE_NEWIPC),
     ("uts", syscalls.CLONE_NEWUTS),
     ("pid", syscalls.CLONE_NEWPID),
-    ("mnt", syscalls.CLONE_NEWNS),
+    ("mnt", syscalls.CLONE_NEWNS),  # the last: with it, root and working directory are the container's
 )
+_NUMBER_BYTES = 4  # as the kernel writes a process's number
+
+
+class SharedReport:
+    """What the two processes of a command report to the supervisor, in a page of memory that all three share."""
+
+    def __init__(self) -> None:
+        self._page = mmap.mmap(-1, mmap.PAGESIZE)
+        self._page.seek(_NUMBER_BYTES)
+
+    @property
+    def second(self) -> int:
+        """The number of the second process; 0 if it was not born yet."""
+        return int.from_bytes(self._page[:_NUMBER_BYTES], sys.byteorder)
+
+    @property
+    def said(self) -> bytes:
+        return self._page[_NUMBER_BYTES:].rstrip(b"\0")
+
+    def number_at(self) -> int:
+        """The address at which the kernel is to write the second's number."""
+        return ctypes.addressof(ctypes.c_char.from_buffer(self._page))
+
+    def say(self, line: bytes) -> None:
+        room = len(self._page) - self._page.tell()
+        self._page.write(line[:room])
+
+    def close(self) -> None:
+        self._page.close()
 
 
 class _Execution:
-    def __init__(self, answer: Answer, first: int, report: int, output: int) -> None:
+    def __init__(self, answer: Answer, first: int, report: SharedReport, output: int) -> None:
         self.answer: Answer | None = answer
         self.first = first
-        self.second = 0
-        self.status: int | None = None
         self.report = report
-        self.said = b""
         self.output = output
         self.text = b""
         self.overdue: Timer | None = None
@@ -47,7 +82,6 @@ class ExecCommands:
         self._loop = loop
         self._origin = origin
         self._executions: list[_Execution] = []
-        self._unknown: dict[int, int] = {}  # children that ended before their numbers were told
 
     def __bool__(self) -> bool:
         return bool(self._executions)
@@ -55,62 +89,40 @@ class ExecCommands:
     def execute(
         self, kept: SupervisedContainer, command: tuple[str, ...], seconds: float, answer: Answer
     ) -> None:
-        pipes: list[int] = []
+        pipe: tuple[int, ...] = ()
         try:
-            for _ in range(2):
-                pipes += os.pipe2(os.O_CLOEXEC)
-            report, report_end, output, output_end = pipes
+            pipe = output, output_end = os.pipe2(os.O_CLOEXEC)
+            report = SharedReport()
             first, entrances = cgroup_entry.clone_into(kept.plan.procs)
         except OSError as error:
-            for descriptor in pipes:
+            for descriptor in pipe:
                 os.close(descriptor)
-            answer(error=f"no process can be made for it: {(error.strerror or str(error)).lower()}")
+            answer(error=f"no process can be made for it: {spawn.reason(error)}")
             return
         if first == 0:
-            _first(kept, command, entrances, self._origin, report_end, output_end)
-        os.close(report_end)
+            _be_first(kept, command, entrances, self._origin, report, output_end)
         os.close(output_end)
         execution = _Execution(answer, first, report, output)
         self._executions.append(execution)
-        for descriptor, callback in ((report, self._read_report), (output, self._read_output)):
-            os.set_blocking(descriptor, False)
-            self._loop.watch(descriptor, partial(callback, execution))
+        os.set_blocking(output, False)
+        self._loop.watch(output, partial(self._read_output, execution))
         execution.overdue = self._loop.after(seconds, partial(self._overdue, execution))
 
     def child_ended(self, pid: int, status: int) -> bool:
+        """Whether it was a process of a command. The second may end before the first."""
         for execution in self._executions:
+            if pid == execution.report.second:
+                self._read_output(execution)
+                self._done(execution, status)
+                return True
             if pid == execution.first:
                 execution.first = 0
-                self._read_report(execution)
-                if not execution.second:  # it got no further
-                    self._done(execution)
+                if not execution.report.second:  # it got no further
+                    self._done(execution, None)
+                elif execution.is_overdue:  # the second was born while the first was killed
+                    _kill(execution)
                 return True
-            if pid == execution.second:
-                execution.status = status
-                self._read_report(execution)
-                self._read_output(execution)
-                self._done(execution)
-                return True
-        if any(not execution.second for execution in self._executions):
-            self._unknown[pid] = status
         return False
-
-    def _read_report(self, execution: _Execution) -> None:
-        if execution.report < 0:
-            return
-        try:
-            while part := os.read(execution.report, 65536):
-                execution.said += part
-            self._close_report(execution)
-        except BlockingIOError:
-            pass
-        if not execution.second:
-            execution.second, execution.said = numbered(execution.said)
-            status = self._unknown.pop(execution.second, None) if execution.second else None
-            if status is not None:
-                self.child_ended(execution.second, status)
-            elif execution.second and execution.is_overdue:
-                _kill(execution)
 
     def _read_output(self, execution: _Execution) -> None:
         """What is above the bound is taken too, so that nobody waits for a reader."""
@@ -127,31 +139,23 @@ class ExecCommands:
             pass
 
     def _overdue(self, execution: _Execution) -> None:
-        self._read_report(execution)
-        if execution not in self._executions:
-            return
         self._read_output(execution)
         self._answer(execution, exit_code=None, output=_text(execution.text))
         execution.is_overdue = True
         _kill(execution)
 
-    def _done(self, execution: _Execution) -> None:
-        if execution not in self._executions:
-            return
+    def _done(self, execution: _Execution, status: int | None) -> None:
         self._executions.remove(execution)
         if execution.overdue is not None:
             execution.overdue.cancel()
-        if not self._executions:
-            self._unknown.clear()
-        self._close_report(execution)
         self._close_output(execution)
-        said = spawn.read_report(execution.said)
+        said = spawn.read_report(execution.report.said)
+        execution.report.close()
         if said.error:
             self._answer(execution, error=said.error, hint=said.hint)
-        elif execution.status is None or not said.is_executed:
+        elif status is None or not said.is_executed:
             self._answer(execution, error="the command's process ended before it could be executed")
         else:
-            status = execution.status
             code = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
             self._answer(execution, exit_code=code, output=_text(execution.text))
 
@@ -159,12 +163,6 @@ class ExecCommands:
         if execution.answer is not None:
             execution.answer(**answer)
             execution.answer = None
-
-    def _close_report(self, execution: _Execution) -> None:
-        if execution.report >= 0:
-            self._loop.unwatch(execution.report)
-            os.close(execution.report)
-            execution.report = -1
 
     def _close_output(self, execution: _Execution) -> None:
         if execution.output >= 0:
@@ -174,33 +172,24 @@ class ExecCommands:
 
 
 def _kill(execution: _Execution) -> None:
-    """The second and all of its group, in which it may not be yet; or before that the first, and then the second ends
-    by itself, unless its number is told after all. Neither was waited for: no other can have their numbers."""
-    if execution.second:
-        for kill in (os.kill, os.killpg):
-            with suppress(OSError):
-                kill(execution.second, signal.SIGKILL)
-    elif execution.first:
+    """The first, so that there is no second from now on; then the second and all of its group, which may not be there
+    yet. None of them was waited for: no other process can have their numbers."""
+    if execution.first:
         with suppress(OSError):
             os.kill(execution.first, signal.SIGKILL)
+    second = execution.report.second
+    if second:
+        for kill in (os.kill, os.killpg):
+            with suppress(OSError):
+                kill(second, signal.SIGKILL)
 
 
-def numbered(said: bytes) -> tuple[int, bytes]:
-    """The second's number, 0 if it is not told yet, and the rest of the report. The second may have spoken before it:
-    both write as they come to it."""
-    lines = said.splitlines(keepends=True)
-    for place, line in enumerate(lines):
-        if line.endswith(b"\n") and line[:-1].isdigit():
-            return int(line), b"".join((*lines[:place], *lines[place + 1 :]))
-    return 0, said
-
-
-def _first(
+def _be_first(
     kept: SupervisedContainer,
     command: tuple[str, ...],
     entrances: tuple[str, ...],
     origin: spawn.Origin,
-    report: int,
+    report: SharedReport,
     output: int,
 ) -> NoReturn:
     def act() -> None:
@@ -208,45 +197,38 @@ def _first(
         spawn.be_a_plain_process()
         cgroup_entry.enter(entrances, plan.cgroup)
         spawn.take_oom_score(plan.oom_score_adj)
+        number_at = report.number_at()
+        namespaces = _open_namespaces(process.pid, process.ticks)
         nothing = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         for number, descriptor in enumerate((nothing, output, output)):
             os.dup2(descriptor, number, inheritable=True)
-        _enter_namespaces(process.pid, process.ticks)
-        orders_end, orders = os.pipe2(os.O_CLOEXEC)
-        second = syscalls.clone(syscalls.CLONE_PARENT)
-        if second == 0:
-            os.close(orders)
-            spawn.guarded(partial(_second, plan._replace(argv=command), origin, orders_end, report), report)
-        os.write(report, b"%d\n" % second)
-        os.write(orders, b"go")
+        # Nothing of the supervisor's comes along; and once inside, nothing but the command's own is left.
+        kept_open = spawn.keep_only(*(descriptor for descriptor, _ in namespaces))
+        for descriptor, (_, kind) in zip(kept_open, namespaces, strict=True):
+            syscalls.setns(descriptor, kind)
+        syscalls.close_from(3)
+        program = spawn.settle(plan._replace(argv=command), origin)
+        if syscalls.clone(syscalls.CLONE_PARENT, number_at) == 0:
+            os.setsid()
+            spawn.execute(program, report.say)
 
-    spawn.guarded(act, report)
-
-
-def _second(plan: spawn.Plan, origin: spawn.Origin, orders: int, report: int) -> None:
-    os.setsid()
-    if not os.read(orders, 1):
-        return  # the first was killed before it told our number: nobody else knows of us
-    program = spawn.settle(plan, origin)
-    syscalls.close_on_exec_from(3)
-    spawn.execute(program, report)
+    spawn.guarded(act, report.say)
 
 
-def _enter_namespaces(pid: int, ticks: int) -> None:
-    """Those of the container that are not ours."""
-    entered = []
-    for name, kind in _KINDS:
+def _open_namespaces(pid: int, ticks: int) -> list[tuple[int, int]]:
+    """Those of the container that are not ours: a descriptor and the kind of each."""
+    opened = []
+    for name, kind in _NAMESPACES:
         path = f"/proc/{pid}/ns/{name}"
         try:
             theirs, ours = os.stat(path), os.stat(f"/proc/self/ns/{name}")
             if (theirs.st_dev, theirs.st_ino) != (ours.st_dev, ours.st_ino):
-                entered.append((os.open(path, os.O_RDONLY | os.O_CLOEXEC), kind))
+                opened.append((os.open(path, os.O_RDONLY | os.O_CLOEXEC), kind))
         except FileNotFoundError:
             continue
     if start_ticks(pid) != ticks:
         raise EvenkeelError("the container has ended meanwhile")
-    for descriptor, kind in entered:
-        syscalls.setns(descriptor, kind)
+    return opened
 
 
 def _text(read: bytes) -> str:

@@ -5,6 +5,7 @@ else (A17): all that follows counts as the container's already. Before the last 
 written down. Whatever goes wrong comes back through a pipe as the two parts of a sentence.
 """
 
+import errno
 import fcntl
 import gc
 import json
@@ -88,27 +89,36 @@ def be_container(
 
     def stand_alone() -> None:
         be_a_plain_process()
-        ours, ours_to_tell = _only(orders, report)
-        guarded(partial(_become, plan, directory, entrances, origin, ours, ours_to_tell), ours_to_tell)
+        ours, ours_to_say = keep_only(orders, report)
+        say = partial(_say, ours_to_say)
+        guarded(partial(_become, plan, directory, entrances, origin, ours, say), say)
 
-    guarded(stand_alone, report)
+    guarded(stand_alone, partial(_say, report))
 
 
-def guarded(act: Callable[[], None], report: int) -> NoReturn:
-    """Whatever happens, this process does not get back into the keeper's loop."""
+Say = Callable[[bytes], object]  # takes a line of the report
+
+
+def _say(report: int, line: bytes) -> None:
+    with suppress(OSError):
+        os.write(report, line)
+
+
+def guarded(act: Callable[[], None], say: Say) -> NoReturn:
+    """Whatever happens, this process does not get back into the supervisor's loop."""
     try:
         act()
     except EvenkeelError as error:
-        tell(report, error=error.message, hint=error.hint)
+        _report(say, error=error.message, hint=error.hint)
     except BaseException as error:  # noqa: BLE001
-        tell(report, error=f"the container could not be set up: {reason(error)}")
+        _report(say, error=f"the container could not be set up: {reason(error)}")
     finally:
         os._exit(1)
     raise AssertionError
 
 
 def _become(
-    plan: Plan, directory: str, entrances: tuple[str, ...], origin: Origin, orders: int, report: int
+    plan: Plan, directory: str, entrances: tuple[str, ...], origin: Origin, orders: int, say: Say
 ) -> None:
     os.setsid()
     if origin.namespaces & syscalls.CLONE_NEWUSER:
@@ -116,7 +126,7 @@ def _become(
     cgroup_entry.enter(entrances, plan.cgroup)
     note = take_oom_score(plan.oom_score_adj)
     if note:
-        tell(report, note=note)
+        _report(say, note=note)
     for number, name in ((1, supervisor_protocol.STDOUT), (2, supervisor_protocol.STDERR)):
         # For reading too: then writing never fails for want of a reader, should the keeper be gone.
         os.dup2(os.open(f"{directory}/{name}", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW), number)
@@ -126,7 +136,7 @@ def _become(
     program = settle(plan, origin)
     syscalls.close_on_exec_from(3)
     if os.read(orders, 1):
-        execute(program, report)
+        execute(program, say)
 
 
 class Program(NamedTuple):
@@ -207,25 +217,27 @@ def settle(plan: Plan, origin: Origin) -> Program:
     os.fchown(2, user.uid, user.gid)
     if os.geteuid() == 0:
         _drop_powers(user, plan)
-    return Program(_program_path(plan.argv[0], env.get("PATH", "")), plan.argv, env)
+    program = Program(_program_path(plan.argv[0], env.get("PATH", "")), plan.argv, env)
+    # The last, since a change of user or capabilities may undo it. The memory is a copy of the supervisor's.
+    syscalls.set_dumpable(is_dumpable=False)
+    return program
 
 
-def execute(program: Program, report: int) -> None:
-    """Returns only if it could not be; then it has been told why."""
-    os.write(report, ABOUT_TO_EXECUTE + b"\n")
+def execute(program: Program, say: Say) -> None:
+    """Returns only if that was not possible; the reason has been reported then."""
+    say(ABOUT_TO_EXECUTE + b"\n")
     try:
         os.execve(program.path, program.argv, program.env)  # noqa: S606 no shell is the point
     except OSError as error:
-        tell(
-            report,
+        _report(
+            say,
             error=f"command {program.argv[0]!r} cannot be executed: {reason(error)}",
-            hint=_why(error),
+            hint=_execution_hint(error),
         )
 
 
-def tell(report: int, **said: str) -> None:
-    with suppress(OSError):
-        os.write(report, json.dumps(said).encode() + b"\n")
+def _report(say: Say, **said: str) -> None:
+    say(json.dumps(said).encode() + b"\n")
 
 
 def read_report(read: bytes) -> Report:
@@ -247,13 +259,12 @@ def read_report(read: bytes) -> Report:
     return Report(error, hint, tuple(notes), is_executed)
 
 
-def _only(*descriptors: int) -> tuple[int, ...]:
-    """Closes all others: whoever waits for an end of one of the keeper's is not to wait for us. They are then 3, 4 and
-    so on; the standard ones are /dev/null, as the keeper's."""
+def keep_only(*descriptors: int) -> tuple[int, ...]:
+    """Closes all others but 0, 1 and 2. Those kept are then 3, 4 and so on."""
     above = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 64) for descriptor in descriptors]
     for number, descriptor in enumerate(above, 3):
         os.dup2(descriptor, number, inheritable=False)
-    os.closerange(3 + len(above), 1 << 20)
+    syscalls.close_from(3 + len(above))
     return tuple(range(3, 3 + len(above)))
 
 
@@ -316,9 +327,7 @@ def _check_executable(path: str) -> None:
         raise EvenkeelError(f"command {path!r} cannot be executed: it is a directory")
 
 
-def _why(error: OSError) -> str:
-    import errno
-
+def _execution_hint(error: OSError) -> str:
     return {
         errno.ENOENT: "the program, or the interpreter or loader that it names, is not in the image",
         errno.ENOEXEC: "it is neither a program of this machine nor does it begin with #!",

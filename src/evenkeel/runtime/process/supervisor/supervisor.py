@@ -185,12 +185,14 @@ def _stand_apart(connection: int) -> socket.socket | None:
         kept = os.dup2(connection, 3, inheritable=False) if connection != 3 else 3
         os.set_inheritable(kept, False)
         client = socket.socket(fileno=kept)
-    os.closerange(3 if client is None else 4, 1 << 20)
+    syscalls.close_from(3 if client is None else 4)
     nothing = os.open("/dev/null", os.O_RDWR)
     for number in range(3):
         os.dup2(nothing, number, inheritable=True)
     os.set_inheritable(nothing, False)
     os.chdir("/")
+    with open("/proc/self/comm", "w", encoding="ascii") as file:
+        file.write("supervisor")  # else it is the number of the descriptor that it was executed from
     os.umask(0o022)
     os.environ.clear()
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
