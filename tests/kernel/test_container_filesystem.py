@@ -6,6 +6,7 @@
 import os
 import pty
 import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,25 +51,56 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    yield Place(tmp_path.resolve())
-    assert str(tmp_path.resolve()) not in Path("/proc/self/mountinfo").read_text()
+def place() -> Iterator[Place]:
+    """Not in /tmp, which is each container's own."""
+    with tempfile.TemporaryDirectory(dir="/var/lib", prefix="evenkeel-test-") as directory:
+        Path(directory).chmod(0o755)
+        yield Place(Path(directory).resolve())
+        assert directory not in Path("/proc/self/mountinfo").read_text()
 
 
 def test_the_hosts_files_are_there_and_the_agents_are_not(place: Place) -> None:
     (place.host / "file").write_text("the host's")
 
     def act() -> object:
-        write(f"{place.host}/new", "written")
         return [
             read(f"{place.host}/file"),
+            refused_with(lambda: write(f"{place.host}/new", "written")),
+            refused_with(lambda: write(f"{place.host}/file", "written")),
             os.listdir(place.state),
             refused_with(lambda: write(f"{place.state}/x")),
         ]
 
-    assert inside(place.spec(), act) == ["the host's", [], READ_ONLY]
-    assert (place.host / "new").read_text() == "written"
+    assert inside(place.spec(), act) == ["the host's", READ_ONLY, READ_ONLY, [], READ_ONLY]
+    assert not (place.host / "new").exists()
     assert (place.state / "journal.db").read_text() == "the agent's"
+
+
+def test_what_a_container_writes_for_a_while_is_its_own(place: Place) -> None:
+    """On the host's files: as systemd's PrivateTmp, and nothing of the host's services in /run."""
+    directories = ("/tmp", "/var/tmp", "/run")
+
+    def act() -> object:
+        found = [os.listdir(directory) for directory in directories]
+        for directory in directories:
+            write(f"{directory}/evenkeel-test", "written")
+        return [*found[:2], [name for name in found[2] if name.endswith(".sock")]]
+
+    assert inside(place.spec(), act) == [[], [], []]
+    assert not [path for path in directories if Path(path, "evenkeel-test").exists()]
+    kept = sorted(str(path.relative_to(place.attempt)) for path in place.attempt.rglob("evenkeel-test"))
+    assert kept == ["upper/tmp/evenkeel-test", "upper/var/tmp/evenkeel-test"]
+
+
+def test_names_are_resolved_on_the_hosts_files_though_run_is_not_the_hosts(place: Place) -> None:
+    def host() -> None:
+        syscalls.mount("tmpfs", "/run", "tmpfs")
+        os.makedirs("/run/resolver")
+        write("/run/resolver/stub.conf", "nameserver 127.0.0.53")
+        syscalls.mount("tmpfs", "/etc", "tmpfs")
+        os.symlink("../run/resolver/stub.conf", "/etc/resolv.conf")
+
+    assert inside(place.spec(), lambda: read("/etc/resolv.conf"), host=host) == "nameserver 127.0.0.53"
 
 
 def test_what_covers_the_agents_files_cannot_be_taken_away(place: Place) -> None:
@@ -204,14 +236,24 @@ def test_device_nodes_elsewhere_open_nothing(place: Place) -> None:
 
 @pytest.mark.parametrize("path", ["/dev/termination-log", "/mnt/message", "/nowhere/yet/message"])
 def test_a_termination_message_is_left_where_the_manifest_says(path: str, place: Place) -> None:
-    def act() -> None:
+    def act() -> object:
         os.setresuid(NOBODY, NOBODY, NOBODY)
         descriptor = os.open(path, os.O_WRONLY)
         os.write(descriptor, b"the reason")
+        return read("/dev/termination-log")  # which is handed to the supervisor
 
-    inside(place.spec(termination_message_path=path), act)
-    assert (place.attempt / "termination-log").read_text() == "the reason"
+    assert inside(place.spec(termination_message_path=path), act) == "the reason"
     assert not Path(path).exists()
+
+
+def test_a_termination_message_is_bounded_and_no_disk(place: Place) -> None:
+    def act() -> object:
+        descriptor = os.open("/dev/termination-log", os.O_WRONLY)
+        refusal = refused_with(lambda: [os.write(descriptor, b"x" * 4096) for _ in range(1000)])
+        return [refusal, os.fstat(descriptor).st_size <= 64 << 10]
+
+    assert inside(place.spec(), act) == ["ENOSPC", True]
+    assert not [path for path in place.attempt.rglob("*") if path.is_file()]
 
 
 def test_volumes_are_mounted_where_the_host_has_nothing_and_the_host_stays_as_it_is(place: Place) -> None:
@@ -224,9 +266,9 @@ def test_volumes_are_mounted_where_the_host_has_nothing_and_the_host_stays_as_it
 
     def act() -> object:
         write(f"{deep}/a", "in the volume")
-        write(f"{place.host}/sub/b", "on the host")
-        write(f"{place.host}/file", "the host'S")
         return [
+            refused_with(lambda: write(f"{place.host}/sub/b", "on the host")),
+            refused_with(lambda: write(f"{place.host}/file", "the host'S")),
             read("/evenkeel-test/one/a"),
             sorted(os.listdir(place.host)),
             read(f"{place.host}/link"),
@@ -238,16 +280,18 @@ def test_volumes_are_mounted_where_the_host_has_nothing_and_the_host_stays_as_it
 
     mounts = (place.mount("/evenkeel-test/one"), place.mount("/evenkeel-test/two"), place.mount(deep))
     assert inside(place.spec(*mounts), act) == [
+        READ_ONLY,
+        READ_ONLY,
         "in the volume",
         ["file", "link", "new", "sub"],
-        "the host'S",
+        "the host's",
         0o750,
         sorted(top),
         "",
         [],
     ]
     assert (place.volume / "a").read_text() == "in the volume"
-    assert (place.host / "sub/b").read_text() == "on the host"
+    assert not (place.host / "sub/b").exists()
     assert sorted(path.name for path in place.host.iterdir()) == ["file", "link", "sub"]
     assert set(os.listdir("/")) == top
 
@@ -418,10 +462,30 @@ def test_an_image_has_the_hosts_way_to_the_network(image: Path, place: Place) ->
         write("/etc/resolv.conf", "the host's too")
 
     def act() -> object:
-        return [read("/etc/hosts"), read("/etc/resolv.conf")]
+        found = [read("/etc/hosts"), read("/etc/resolv.conf")]
+        write("/etc/hosts", "THE")
+        return [*found, read("/etc/hosts")]
 
-    assert inside(place.spec(image=str(image)), act, host=host) == ["the host's", "the host's too"]
+    spec = place.spec(image=str(image))
+    assert inside(spec, act, host=host) == ["the host's", "the host's too", "THE host's"]
+    assert (place.attempt / "upper/etc/hosts").read_text() == "THE host's"  # a copy, counted as its layer
     assert (image / "etc/hosts").read_text() == "the image's"
+
+
+@pytest.mark.parametrize(
+    "leads_to", ["/nowhere", "../run/resolver/stub.conf", "resolv.conf", "/proc/1/fd/99"]
+)
+def test_an_image_with_a_symlink_in_place_of_its_network_configuration_has_a_file(
+    leads_to: str, image: Path, place: Place
+) -> None:
+    (image / "etc/resolv.conf").symlink_to(leads_to)
+
+    def host() -> None:
+        syscalls.mount("tmpfs", "/etc", "tmpfs")
+        write("/etc/resolv.conf", "the host's")
+
+    assert inside(place.spec(image=str(image)), lambda: read("/etc/resolv.conf"), host=host) == "the host's"
+    assert os.readlink(image / "etc/resolv.conf") == leads_to
 
 
 def test_nobody_gets_out_of_an_image(image: Path, place: Place) -> None:
@@ -529,6 +593,7 @@ def test_a_user_who_is_not_root_has_all_of_it_too(image: Path, place: Place) -> 
         write("/evenkeel-test/file")
         write("/dev/termination-log", "reason")
         return [
+            read("/dev/termination-log"),
             os.listdir(place.state),
             sorted(name for name in os.listdir("/proc") if name.isdigit()),
             len(read("/dev/zero", 4)),
@@ -537,6 +602,7 @@ def test_a_user_who_is_not_root_has_all_of_it_too(image: Path, place: Place) -> 
         ]
 
     assert inside(place.spec(place.mount("/evenkeel-test")), act, is_user=True) == [
+        "reason",
         [],
         ["1"],
         4,
@@ -544,7 +610,6 @@ def test_a_user_who_is_not_root_has_all_of_it_too(image: Path, place: Place) -> 
         "EPERM",
     ]
     assert (place.volume / "file").stat().st_uid == NOBODY
-    assert (place.attempt / "termination-log").read_text() == "reason"
 
 
 def test_a_user_who_is_not_root_has_images_too(image: Path, place: Place) -> None:

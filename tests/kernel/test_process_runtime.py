@@ -5,6 +5,7 @@ import ctypes
 import os
 import shutil
 import signal
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,12 +27,17 @@ containers = of_test.containers
 @pytest.mark.req("A17")
 def test_cgroup_and_score_are_there_before_the_first_instruction(containers: Containers):
     async def body(world: Containers) -> None:
-        lines = await world.ran("first", "cat /proc/self/cgroup /proc/self/oom_score_adj")
-        places = {line.split(":")[1]: line.split(":", 2)[2] for line in lines[:-1]}
-        expected = world.cgroup("first")
+        record = await world.start(
+            "first", "sh", "-c", "cat /proc/self/cgroup /proc/self/oom_score_adj; sleep 600"
+        )
+        await until(lambda: world.log("first")[-1:] == ["500"])
+        # It is at the top of its cgroup namespace, which was made before it was executed.
+        assert {line.split(":", 2)[2] for line in world.log("first")[:-1]} == {"/"}
+        assert record.process is not None
+        lines = Path(f"/proc/{record.process.pid}/cgroup").read_text().splitlines()
+        places = {line.split(":")[1]: line.split(":", 2)[2] for line in lines}
         kinds = ("cpu", "cpuset", "memory", "pids", "freezer") if "memory" in places else ("",)
-        assert {places[kind] for kind in kinds} == {expected}
-        assert lines[-1] == "500"
+        assert {places[kind] for kind in kinds} == {world.cgroup("first")}
 
     containers.run(body)
 
@@ -208,7 +214,7 @@ def test_what_the_first_process_leaves_behind_ends_with_it(containers: Container
 
 def test_what_cannot_be_started_is_told_in_a_sentence_and_leaves_nothing(containers: Containers):
     async def body(world: Containers) -> None:
-        plain_file = world.state.parent / f"{world.state.name}-file"
+        plain_file = Path(tempfile.mkdtemp(dir="/var/lib", prefix="evenkeel-test-")) / "file"
         plain_file.write_text("x")
         try:
             for number, (command, more, said) in enumerate(
@@ -234,7 +240,7 @@ def test_what_cannot_be_started_is_told_in_a_sentence_and_leaves_nothing(contain
                 assert not world.processes(f"bad{number}")
                 assert not list((world.state / "pods").glob(f"uid-bad{number}/*.*"))
         finally:
-            plain_file.unlink()
+            shutil.rmtree(plain_file.parent)
         assert await world.runtime.containers() == {}
 
     containers.run(body)
@@ -294,7 +300,8 @@ def test_a_command_is_run_inside_the_container(containers: Containers):
         assert result == ExecResult(3, "1234\ninner\nb\n500\nbad\n")
         places = await run(record.attempt, ("cat", "/proc/self/cgroup"), PATIENCE_SECONDS)
         assert places.exit_code == 0
-        assert f":{world.cgroup('inner')}\n" in places.output
+        assert {line.split(":", 2)[2] for line in places.output.splitlines()} == {"/"}
+        assert len(world.processes("inner")) >= 1
         processes = await run(record.attempt, ("readlink", "/proc/self/ns/pid"), PATIENCE_SECONDS)
         assert processes.output.strip() != str(Path("/proc/self/ns/pid").readlink())
         with pytest.raises(StartFailed, match="'no-such' was not found"):

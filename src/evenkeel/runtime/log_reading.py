@@ -89,21 +89,31 @@ def last_lines(path: str, *, lines: int = _LOG_MESSAGE_LINES, max_bytes: int = _
     return text[-max_bytes:].decode(errors="replace")
 
 
-def termination_message(attempt_directory: str, log_path: str, policy: str, *, is_error: bool) -> str:
+def termination_message(
+    attempt_directory: str, log_path: str, policy: str, *, is_error: bool, descriptor: int = -1
+) -> str:
     """What the container left in its termination message file (the end of it), or with `FallbackToLogsOnError`, where
-    that is empty and it failed, the end of its log."""
+    that is empty and it failed, the end of its log. The file is the one behind `descriptor`, or in the attempt's
+    directory."""
     message = ""
     with suppress(OSError):
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        descriptor = os.open(os.path.join(attempt_directory, TERMINATION_LOG), flags)
-        try:
-            start = max(0, os.fstat(descriptor).st_size - _LONGEST_MESSAGE_BYTES)
-            message = os.pread(descriptor, _LONGEST_MESSAGE_BYTES, start).decode(errors="replace")
-        finally:
-            os.close(descriptor)
+        if descriptor >= 0:
+            message = _end_of(descriptor)
+        else:
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            opened = os.open(os.path.join(attempt_directory, TERMINATION_LOG), flags)
+            try:
+                message = _end_of(opened)
+            finally:
+                os.close(opened)
     if not message and is_error and policy == "FallbackToLogsOnError":
         return last_lines(log_path)
     return message
+
+
+def _end_of(descriptor: int) -> str:
+    start = max(0, os.fstat(descriptor).st_size - _LONGEST_MESSAGE_BYTES)
+    return os.pread(descriptor, _LONGEST_MESSAGE_BYTES, start).decode(errors="replace")
 
 
 class _Joining:

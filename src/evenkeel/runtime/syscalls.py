@@ -68,24 +68,13 @@ RESOLVE_IN_ROOT = 0x10
 CLOSE_RANGE_CLOEXEC = 0x4
 
 # capabilities(7), by number
-CAPABILITIES = {
-    "chown": 0,
-    "dac_override": 1,
-    "fowner": 3,
-    "fsetid": 4,
-    "kill": 5,
-    "setgid": 6,
-    "setuid": 7,
-    "setpcap": 8,
-    "net_bind_service": 10,
-    "net_raw": 13,
-    "sys_chroot": 18,
-    "sys_admin": 21,
-    "sys_resource": 24,
-    "mknod": 27,
-    "audit_write": 29,
-    "setfcap": 31,
-}
+_CAPABILITY_NAMES = """
+chown dac_override dac_read_search fowner fsetid kill setgid setuid setpcap linux_immutable net_bind_service
+net_broadcast net_admin net_raw ipc_lock ipc_owner sys_module sys_rawio sys_chroot sys_ptrace sys_pacct sys_admin
+sys_boot sys_nice sys_resource sys_time sys_tty_config mknod lease audit_write audit_control setfcap mac_override
+mac_admin syslog wake_alarm block_suspend audit_read perfmon bpf checkpoint_restore
+"""
+CAPABILITIES = {name: number for number, name in enumerate(_CAPABILITY_NAMES.split())}
 
 _PR_SET_DUMPABLE = 4
 _PR_CAPBSET_DROP = 24
@@ -93,6 +82,9 @@ _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
 _PR_CAP_AMBIENT = 47
 _PR_CAP_AMBIENT_CLEAR_ALL = 4
+_KEYCTL_JOIN_SESSION_KEYRING = 1
+_SECCOMP_SET_MODE_FILTER = 1
+_SECCOMP_FILTER_FLAG_SPEC_ALLOW = 4  # older kernels would slow the whole program down
 _CAPABILITY_VERSION_3 = 0x2008_0522
 
 # From 424 on every architecture has the same numbers; clone is older.
@@ -103,6 +95,8 @@ _SYS_CLOSE_RANGE = 436
 _SYS_OPENAT2 = 437
 _SYS_MOUNT_SETATTR = 442
 _SYS_RT_SIGACTION = {"x86_64": 13, "aarch64": 134, "riscv64": 134, "ppc64le": 173, "armv7l": 174, "i686": 174}
+_SYS_SECCOMP = {"x86_64": 317, "aarch64": 277, "riscv64": 277, "ppc64le": 358, "armv7l": 383, "i686": 354}
+_SYS_KEYCTL = {"x86_64": 250, "aarch64": 219, "riscv64": 219, "ppc64le": 271, "armv7l": 311, "i686": 288}
 _SYS_CLONE = {"x86_64": 56, "aarch64": 220, "riscv64": 220, "ppc64le": 120, "armv7l": 120, "i686": 120}
 
 # PyDLL: the interpreter keeps its lock, of which a fork would only see a copy.
@@ -125,9 +119,7 @@ def clone(flags: int, number_at: int = 0) -> int:
     """Forks into new namespaces: 0 in the child. Only for a process with one thread, whose child soon execs; Python's
     own fork hooks are not run. The kernel writes the child's number (4 bytes) to the address `number_at` before the
     child runs. Raises OSError with ENOSYS on an architecture whose number is not known here."""
-    number = _SYS_CLONE.get(os.uname().machine)
-    if number is None:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    number = _number_of(_SYS_CLONE)
     if number_at:
         flags |= _CLONE_PARENT_SETTID
     arguments = map(ctypes.c_ulong, (flags | signal.SIGCHLD, 0, number_at, 0, 0))
@@ -248,6 +240,36 @@ def set_dumpable(*, is_dumpable: bool) -> None:
     _prctl(_PR_SET_DUMPABLE, int(is_dumpable))
 
 
+class _FilterProgram(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
+
+
+def install_filter(instructions: bytes, count: int) -> None:
+    """From now on this process and its descendants may make only the system calls that the filter allows. Needs
+    `set_no_new_privileges`, or CAP_SYS_ADMIN. Raises OSError with ENOSYS on an architecture not known here."""
+    program = _FilterProgram(count, instructions)
+    _checked(
+        _libc.syscall(
+            ctypes.c_long(_number_of(_SYS_SECCOMP)),
+            ctypes.c_uint(_SECCOMP_SET_MODE_FILTER),
+            ctypes.c_uint(_SECCOMP_FILTER_FLAG_SPEC_ALLOW),
+            ctypes.byref(program),
+        )
+    )
+
+
+def join_new_session_keyring() -> None:
+    """Keys that a session of this process's user holds are not this process's any more. Without effect on a kernel
+    that keeps no keys."""
+    try:
+        number = _number_of(_SYS_KEYCTL)
+        arguments = (ctypes.c_long(number), ctypes.c_int(_KEYCTL_JOIN_SESSION_KEYRING), None)
+        _checked(_libc.syscall(*arguments))
+    except OSError as error:
+        if error.errno != errno.ENOSYS:
+            raise
+
+
 def drop_bounding_capabilities(kept: int) -> None:
     """No program that is executed from now on has a capability outside the mask `kept`, be it root's."""
     for capability in range(64):
@@ -322,6 +344,13 @@ def _drop_from_bounding_set(capability: int) -> bool:
 def _prctl(option: int, *arguments: int) -> None:
     values = [ctypes.c_ulong(argument) for argument in (*arguments, 0, 0, 0, 0)[:4]]
     _checked(_libc.prctl(ctypes.c_int(option), *values))
+
+
+def _number_of(call: dict[str, int]) -> int:
+    number = call.get(os.uname().machine)
+    if number is None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    return number
 
 
 def _path(path: str | None) -> bytes | None:

@@ -16,10 +16,11 @@ from evenkeel.runtime.paths import StatePaths
 from evenkeel.runtime.process.process_refusals import Powers, users_refusal
 from evenkeel.runtime.process.supervisor import rootfs
 from evenkeel.runtime.process.supervisor.cgroup_entry import OF_PROCESSES, OF_THREADS
-from evenkeel.runtime.process.supervisor.rootfs import PROC_SETTINGS, FilesystemSpec, Mount
+from evenkeel.runtime.process.supervisor.rootfs import MASKED, PROC_SETTINGS, FilesystemSpec, Mount
 from evenkeel.runtime.process.supervisor.spawn import Plan
 from evenkeel.runtime.procfs import Mounted, is_below, other_ways, read_mounts
 
+_CGROUPS = "/sys/fs/cgroup"
 _TERMINATION_MESSAGE_PATH = "/dev/termination-log"  # Kubernetes' own, where the manifest has none
 # Kernel interfaces: root can change the machine through them wherever they are mounted.
 _KERNEL_FILESYSTEMS = frozenset(
@@ -27,20 +28,43 @@ _KERNEL_FILESYSTEMS = frozenset(
 )  # fmt: skip
 
 
+# Those of them that show nothing to a container, wherever they are mounted.
+_HIDDEN_FILESYSTEMS = frozenset(("securityfs", "debugfs", "tracefs", "configfs", "bpf", "efivarfs", "pstore"))
+
+
 class Surroundings(NamedTuple):
     """Places on the host that containers must not reach as they are."""
 
-    hidden: tuple[str, ...] = ()  # other ways to the state directory
+    hidden: tuple[str, ...] = ()  # other ways to the state directory, and filesystems of the kernel's
     read_only: tuple[str, ...] = ()  # cgroups and the like, mounted elsewhere than in /sys
     proc_settings: tuple[str, ...] = PROC_SETTINGS
+    masked: tuple[str, ...] = ()
+    cgroup_mounts: tuple[str, ...] = ()
 
 
 def surroundings(paths: StatePaths) -> Surroundings:
     """As /proc/self/mountinfo has them now. Once a pod is often enough."""
     mounts = read_mounts()
-    hidden = tuple(path for path in other_ways(paths.root, mounts) if _is_directory(path))
-    settings = tuple(name for name in PROC_SETTINGS if os.path.exists(f"/proc/{name}"))
-    return Surroundings(hidden, kernel_mounts(paths.root, mounts), settings)
+    of_the_kernel = (mount.point for mount in mounts if mount.kind in _HIDDEN_FILESYSTEMS)
+    hidden = tuple(path for path in (*other_ways(paths.root, mounts), *of_the_kernel) if _is_directory(path))
+    return Surroundings(
+        hidden=hidden,
+        read_only=kernel_mounts(paths.root, mounts),
+        proc_settings=tuple(name for name in PROC_SETTINGS if os.path.exists(f"/proc/{name}")),
+        masked=tuple(path for path in MASKED if os.path.exists(path)),
+        cgroup_mounts=tuple(mount.point for mount in mounts if mount.kind in ("cgroup", "cgroup2")),
+    )
+
+
+def own_cgroups(procs: Sequence[str], cgroup_mounts: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """The directories of a cgroup, and the hierarchies' places at which the container is to see them. Pure."""
+    found = {}
+    for path in procs:
+        directory = os.path.dirname(path)
+        places = [place for place in cgroup_mounts if is_below(directory, place)]
+        if places and is_below(places[0], _CGROUPS):
+            found[max(places, key=len)] = directory
+    return tuple((directory, place) for place, directory in found.items())
 
 
 def filesystem_spec(
@@ -51,6 +75,7 @@ def filesystem_spec(
     *,
     image_directory: str,  # of `images.Images.directory`; "" is the host
     around: Surroundings,
+    procs: Sequence[str] = (),
 ) -> FilesystemSpec:
     """Pure: the pod's volumes are where `volumes.prepare` puts them."""
     by_name = {volume.name: volume for volume in pod.spec.volumes}
@@ -73,8 +98,10 @@ def filesystem_spec(
         is_read_only=bool(security and security.read_only_root_filesystem),
         termination_message_path=container.termination_message_path or _TERMINATION_MESSAGE_PATH,
         proc_settings=around.proc_settings,
+        masked=around.masked,
         hidden=around.hidden,
         read_only=around.read_only,
+        cgroups=own_cgroups(procs, around.cgroup_mounts),
     )
 
 
@@ -122,7 +149,7 @@ def plan_of(
     hostname = (pod.spec.hostname or metadata.name)[:_LONGEST_HOSTNAME].rstrip("-.")
     who = identity(pod, container)
     spec = filesystem_spec(
-        pod, container, attempt.number, paths, image_directory=image_directory, around=around
+        pod, container, attempt.number, paths, image_directory=image_directory, around=around, procs=procs
     )
     return Plan(
         argv=argv,
@@ -137,13 +164,13 @@ def plan_of(
         gid=who.gid,
         groups=groups(pod),
         hostname=hostname,
-        oom_score_adj=launch.oom_score_adj or 0,  # never the keeper's own
+        oom_score_adj=launch.oom_score_adj or 0,  # never the supervisor's own
         message_policy=container.termination_message_policy,
     )
 
 
 def entrances(directories: Mapping[str, str], version: Version) -> tuple[str, ...]:
-    """The files by which a child of the keeper enters a cgroup, one a hierarchy. `directories` are the driver's."""
+    """The files by which a child of the supervisor enters a cgroup, one a hierarchy. `directories` are the driver's."""
     found = {}
     for controller, directory in directories.items():
         is_v1 = version == Version.V1 and controller != UNIFIED

@@ -33,6 +33,7 @@ _NAMESPACES = (
     ("ipc", syscalls.CLONE_NEWIPC),
     ("uts", syscalls.CLONE_NEWUTS),
     ("pid", syscalls.CLONE_NEWPID),
+    ("cgroup", syscalls.CLONE_NEWCGROUP),
     ("mnt", syscalls.CLONE_NEWNS),  # the last: with it, root and working directory are the container's
 )
 _NUMBER_BYTES = 4  # as the kernel writes a process's number
@@ -202,6 +203,8 @@ def _be_first(
         nothing = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         for number, descriptor in enumerate((nothing, output, output)):
             os.dup2(descriptor, number, inheritable=True)
+        if plan.uid is not None and os.geteuid() == 0:
+            os.fchown(output, plan.uid, -1)  # so that it may open /dev/stdout anew
         # Nothing of the supervisor's comes along; and once inside, nothing but the command's own is left.
         kept_open = spawn.keep_only(*(descriptor for descriptor, _ in namespaces))
         for descriptor, (_, kind) in zip(kept_open, namespaces, strict=True):

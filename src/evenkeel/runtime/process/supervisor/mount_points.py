@@ -41,6 +41,10 @@ class MountPoints:
             os.close(tree)
         self._is_ours[real] = is_ours
 
+    def own(self, path: str) -> None:
+        """What is mounted there already is the container's."""
+        self._is_ours[path] = True
+
     def seal(self) -> None:
         """Makes the covers read-only."""
         for path in self._covers:

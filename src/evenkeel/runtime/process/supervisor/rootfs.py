@@ -2,9 +2,12 @@
 executes its program. Nothing of it exists in the host's mount namespace, so nothing of it can be left behind there.
 
 The order matters. First the host's tree, as this process alone sees it, is made safe: the state directory is covered,
-/proc is fresh, kernel settings and cgroups are read-only, device nodes count for nothing. What is then taken from it
-for hostPath volumes is safe too, whatever it contains. Only then come /dev, an image's root in place of the host's,
-and the volumes.
+/proc is fresh, kernel settings are read-only, of cgroups only the container's own are left, device nodes count for
+nothing. What is then taken from it for hostPath volumes is safe too, whatever it contains. Only then come /dev, an
+image's root in place of the host's, and the volumes.
+
+With `image: host` the root is the host's, read-only: a container writes to its volumes, and to directories of its own
+at /tmp, /var/tmp and /run.
 """
 
 import errno
@@ -15,7 +18,6 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from evenkeel.runtime import syscalls
-from evenkeel.runtime.paths import TERMINATION_LOG
 from evenkeel.runtime.process.supervisor.mount_points import (
     WHOLE,
     FilesystemRefused,
@@ -30,10 +32,16 @@ UPPER, WORK = "upper", "work"  # in the attempt's directory: what the container 
 MEMORY = "memory"  # in the state directory: below it all memory-backed volumes are mounted
 
 _SHM_BYTES = 64 << 20  # as container runtimes give
+_RUN_BYTES = 64 << 20
+_DEV_BYTES = 64 << 10  # the termination log too: Kubernetes reads 4 KiB of it
 _SAFE = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
 _ONE = 0  # as flags of mount_setattr: this mount, not those below it
 # What of /proc would change the machine for everyone.
-PROC_SETTINGS = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi", "driver", "mtrr")
+PROC_SETTINGS = ("sys", "sysrq-trigger", "irq", "bus", "fs", "driver", "mtrr")
+# What tells of the whole machine; container runtimes hide the same.
+MASKED = ("/proc/acpi", "/proc/asound", "/proc/kcore", "/proc/keys", "/proc/key-users", "/proc/latency_stats",
+          "/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats", "/sys/firmware",
+          "/sys/devices/virtual/powercap")  # fmt: skip
 _DEVICES = {
     "null": (1, 3),
     "zero": (1, 5),
@@ -51,7 +59,11 @@ _DEVICE_LINKS = {
 }
 _PTS_OPTIONS = "newinstance,ptmxmode=0666,mode=0620"
 _TRIES = 16
-_HOST_NETWORK_FILES = ("/etc/resolv.conf", "/etc/hosts")  # the network is the host's
+_NETWORK_FILES = ("resolv.conf", "hosts")  # in /etc; the network is the host's
+_MOST_NETWORK_BYTES = 1 << 20
+_OWN_DIRECTORIES = ("/tmp", "/var/tmp")  # noqa: S108 on the host's root: on disk, counted as the container's layer
+_CGROUPS = "/sys/fs/cgroup"
+_TERMINATION_LOG = "/dev/termination-log"
 
 
 class Mount(NamedTuple):
@@ -65,7 +77,7 @@ class Mount(NamedTuple):
 
 
 class FilesystemSpec(NamedTuple):
-    """Strings, booleans and tuples of them: it travels to the keeper as JSON."""
+    """Strings, booleans and tuples of them: it travels to the supervisor as JSON."""
 
     state_directory: str  # masked
     attempt_directory: str  # of the container, below the state directory; it exists
@@ -74,14 +86,17 @@ class FilesystemSpec(NamedTuple):
     is_read_only: bool = False  # securityContext.readOnlyRootFilesystem
     termination_message_path: str = "/dev/termination-log"  # "" for none
     proc_settings: tuple[str, ...] = PROC_SETTINGS  # those that this kernel has
-    hidden: tuple[str, ...] = ()  # where else on the host the state directory can be reached
-    read_only: tuple[
-        str, ...
-    ] = ()  # where else on the host kernel settings are mounted, as cgroups outside /sys
+    masked: tuple[str, ...] = ()  # those of `MASKED` that this kernel has
+    # Where else on the host the state directory can be reached; and filesystems of the kernel's that are not shown.
+    hidden: tuple[str, ...] = ()
+    # Where else on the host kernel settings are mounted, as cgroups outside /sys.
+    read_only: tuple[str, ...] = ()
+    # The directories of the container's own cgroup and where each is mounted instead of the host's hierarchy.
+    cgroups: tuple[tuple[str, str], ...] = ()
 
 
 def as_json(spec: FilesystemSpec) -> dict[str, object]:
-    """For a message to the keeper."""
+    """For a message to the supervisor."""
     return {**spec._asdict(), "mounts": [list(mount) for mount in spec.mounts]}
 
 
@@ -89,19 +104,21 @@ def from_json(value: Mapping[str, Any]) -> FilesystemSpec:
     """What `as_json` made."""
     fields = {name: tuple(field) if isinstance(field, list) else field for name, field in value.items()}
     fields["mounts"] = tuple(Mount(*mount) for mount in fields["mounts"])
+    fields["cgroups"] = tuple((directory, target) for directory, target in fields["cgroups"])
     return FilesystemSpec._make(fields[name] for name in FilesystemSpec._fields)
 
 
-def enter(spec: FilesystemSpec, *, has_pid_namespace: bool = True) -> None:
+def enter(spec: FilesystemSpec, *, has_pid_namespace: bool = True) -> int:
     """Makes the filesystem and enters it. The caller is in a mount namespace of its own (and, if `has_pid_namespace`,
     the first process of a pid namespace), still has root's powers (of the user namespace, if there is one), and has
     opened all it needs of the host's files (FIFOs, cgroup files) before. The working directory afterwards is `/`.
 
+    Returns a descriptor to read the termination log from, which exists in the container only; -1 if there is none.
     Raises FilesystemRefused; the process must then end, as what was done is not undone.
     """
     umask = os.umask(0)
     try:
-        _make(spec, has_pid_namespace=has_pid_namespace)
+        return _make(spec, has_pid_namespace=has_pid_namespace)
     except OSError as error:
         if error.errno == errno.ENOSYS:
             raise FilesystemRefused(
@@ -115,14 +132,13 @@ def enter(spec: FilesystemSpec, *, has_pid_namespace: bool = True) -> None:
         os.umask(umask)
 
 
-def _make(spec: FilesystemSpec, *, has_pid_namespace: bool) -> None:
+def _make(spec: FilesystemSpec, *, has_pid_namespace: bool) -> int:
     _isolate()
     trees = {mount: _volume(mount) for mount in spec.mounts if mount.is_ours}
-    message = _termination_log(spec) if spec.termination_message_path else -1
     root = _image_root(spec) if spec.image else None
-    network = {
-        path: syscalls.open_tree(path) for path in _HOST_NETWORK_FILES if root and os.path.exists(path)
-    }
+    own_directories = {} if root else _own_directories(spec.attempt_directory)
+    cgroups = {target: syscalls.open_tree(directory) for directory, target in spec.cgroups}
+    network = {name: _content(f"/etc/{name}") for name in _NETWORK_FILES}
 
     _let_go_of_memory(spec.state_directory)
     _cover(spec.state_directory)
@@ -130,33 +146,49 @@ def _make(spec: FilesystemSpec, *, has_pid_namespace: bool) -> None:
         with suppress(FileNotFoundError, NotADirectoryError):  # gone meanwhile
             _cover(path)
     _settle_proc(spec.proc_settings, is_fresh=has_pid_namespace)
+    _settle_cgroups(cgroups)
+    _mask(spec.masked)
     for path in ("/sys", *spec.read_only):
         _make_read_only(path)
     trees.update((mount, _volume(mount)) for mount in spec.mounts if not mount.is_ours)
-    if spec.is_read_only and not root:
+    if not root:
         syscalls.mount_setattr("/", add=syscalls.MOUNT_ATTR_RDONLY)
         syscalls.mount_setattr("/proc", clear=syscalls.MOUNT_ATTR_RDONLY, flags=_ONE)
-    _settle_dev(spec.termination_message_path)
+    _settle_dev()
+    message = -1
+    if spec.termination_message_path:
+        _make_empty(_TERMINATION_LOG)  # any user that the container runs as writes there
+        message = os.open(_TERMINATION_LOG, os.O_RDONLY | os.O_CLOEXEC)
 
     points = MountPoints(is_root_ours=root is not None and root.is_writable)
     if root:
         kernel = {path: syscalls.open_tree(path, WHOLE) for path in ("/proc", "/sys", "/dev")}
         change_root(root.descriptor)
+        if root.is_writable:
+            _write_network_files(network)  # before /proc is there, whose links lead anywhere
         for path, tree in kernel.items():
             points.attach(tree, path, f"the container's {path}", is_ours=path == "/dev")
-        for path, tree in network.items():
-            points.attach(tree, path, "the host's network configuration")
-    if message >= 0:
-        points.attach(message, spec.termination_message_path, "terminationMessagePath")
+    else:
+        for path, tree in own_directories.items():
+            points.attach(tree, path, f"the container's {path}", is_ours=True)
+        if os.path.isdir("/run"):
+            _settle_run(network["resolv.conf"])
+            points.own("/run")
+    if spec.termination_message_path not in ("", _TERMINATION_LOG):
+        log = syscalls.open_tree(_TERMINATION_LOG)
+        points.attach(log, spec.termination_message_path, "terminationMessagePath")
     # Those above before those below them, whatever the manifest's order.
     for mount in sorted(trees, key=lambda mount: mount.target.rstrip("/").count("/")):
         is_ours = mount.is_ours and not mount.is_read_only
         points.attach(trees[mount], mount.target, f"volumeMount {mount.target}", is_ours=is_ours)
-    if spec.is_read_only:
+    if spec.is_read_only or not root:
         points.seal()
-        if root:
-            syscalls.mount_setattr("/", add=syscalls.MOUNT_ATTR_RDONLY, flags=_ONE)
+    if spec.is_read_only:
+        for path in ("/",) if root else (*own_directories, "/run"):
+            with suppress(FileNotFoundError):
+                syscalls.mount_setattr(path, add=syscalls.MOUNT_ATTR_RDONLY, flags=_ONE)
     os.chdir("/")
+    return message
 
 
 def _isolate() -> None:
@@ -200,9 +232,83 @@ def _settle_proc(names: tuple[str, ...], *, is_fresh: bool) -> None:
         syscalls.mount_setattr(path, add=syscalls.MOUNT_ATTR_RDONLY)
 
 
-def _settle_dev(termination_message_path: str) -> None:
+def _settle_cgroups(trees: Mapping[str, int]) -> None:
+    """In place of the host's hierarchies, those that the container's own cgroup is in; and only that cgroup of them."""
+    if trees and _CGROUPS not in trees:  # v1: a directory for each hierarchy, and symlinks for controllers
+        links = {entry.name: os.readlink(entry.path) for entry in os.scandir(_CGROUPS) if entry.is_symlink()}
+        syscalls.mount("tmpfs", _CGROUPS, "tmpfs", _SAFE, "mode=0755,size=64k")
+        for path in trees:
+            os.mkdir(path)
+        for name, leads_to in links.items():
+            if f"{_CGROUPS}/{leads_to}" in trees:
+                os.symlink(leads_to, f"{_CGROUPS}/{name}")
+    for path, tree in trees.items():
+        syscalls.move_mount(tree, syscalls.AT_FDCWD, path)
+        os.close(tree)
+
+
+def _mask(paths: tuple[str, ...]) -> None:
+    for path in paths:
+        with suppress(FileNotFoundError):
+            if os.path.isdir(path):
+                _cover(path)
+            else:  # devices open nothing here: neither does this
+                syscalls.mount("/dev/null", path, flags=syscalls.MS_BIND)
+
+
+def _settle_run(resolv_conf: bytes) -> None:
+    """Sockets of the host's services are in /run, and root may connect to all of them."""
+    path = os.path.realpath("/etc/resolv.conf")
+    syscalls.mount("tmpfs", "/run", "tmpfs", _SAFE, f"mode=0755,size={_RUN_BYTES}")
+    if path.startswith("/run/"):  # as systemd-resolved has it
+        os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
+        _make_file(path, resolv_conf)
+
+
+def _own_directories(attempt_directory: str) -> dict[str, int]:
+    trees = {}
+    for path in _OWN_DIRECTORIES:
+        if os.path.isdir(path):
+            directory = f"{attempt_directory}/{UPPER}{path}"
+            os.makedirs(directory, 0o700, exist_ok=True)
+            os.chmod(directory, 0o1777)  # noqa: S103 as the host's
+            trees[path] = syscalls.open_tree(directory)
+    return trees
+
+
+def _content(path: str) -> bytes:
+    """Of a small file of the host's; nothing if it has none."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(_MOST_NETWORK_BYTES)
+    except OSError:
+        return b""
+
+
+def _write_network_files(contents: Mapping[str, bytes]) -> None:
+    """Copies of the host's, in the container's own layer: what it writes there is its own, and counted. Whatever the
+    image has in their places goes, symlinks to anywhere too."""
+    os.makedirs("/etc", 0o755, exist_ok=True)
+    for name, content in contents.items():
+        path = f"/etc/{name}"
+        if os.path.isdir(path) and not os.path.islink(path):
+            continue  # a strange image's own
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+        _make_file(path, content)
+
+
+def _make_file(path: str, content: bytes) -> None:
+    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o644)
+    os.write(descriptor, content)
+    os.close(descriptor)
+
+
+def _settle_dev() -> None:
     host = os.open("/dev", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    syscalls.mount("tmpfs", "/dev", "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NOEXEC, "mode=0755,size=64k")
+    flags = syscalls.MS_NOSUID | syscalls.MS_NOEXEC
+    syscalls.mount("tmpfs", "/dev", "tmpfs", flags, f"mode=0755,size={_DEV_BYTES}")
     for name, (major, minor) in _DEVICES.items():
         try:
             os.mknod(f"/dev/{name}", stat.S_IFCHR | 0o666, os.makedev(major, minor))
@@ -211,12 +317,9 @@ def _settle_dev(termination_message_path: str) -> None:
     os.close(host)
     for name, leads_to in _DEVICE_LINKS.items():
         os.symlink(leads_to, f"/dev/{name}")
-    if os.path.dirname(termination_message_path) == "/dev":  # as it is unless the manifest says otherwise
-        _make_empty(termination_message_path)
     os.mkdir("/dev/pts")
     os.mkdir("/dev/shm")  # noqa: S108
     syscalls.mount("tmpfs", "/dev/shm", "tmpfs", _SAFE, f"mode=1777,size={_SHM_BYTES}")  # noqa: S108
-    flags = syscalls.MS_NOSUID | syscalls.MS_NOEXEC
     try:
         syscalls.mount("devpts", "/dev/pts", "devpts", flags, f"{_PTS_OPTIONS},gid=5")  # tty, as everywhere
     except OSError as error:
@@ -236,12 +339,6 @@ def _borrow_device(name: str, host: int) -> None:
 
 def _make_empty(path: str) -> None:
     os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666))
-
-
-def _termination_log(spec: FilesystemSpec) -> int:
-    path = os.path.join(spec.attempt_directory, TERMINATION_LOG)
-    _make_empty(path)  # any user that the container runs as writes there
-    return syscalls.open_tree(path)
 
 
 class _ImageRoot(NamedTuple):

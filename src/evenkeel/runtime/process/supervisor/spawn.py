@@ -1,8 +1,8 @@
 """What a container's first process does between the fork and its program, in order.
 
-It takes off all that is the keeper's, puts itself into the container's cgroup and takes its OOM score before anything
-else (A17): all that follows counts as the container's already. Before the last step it waits to be told that it is
-written down. Whatever goes wrong comes back through a pipe as the two parts of a sentence.
+It takes off all that is the supervisor's, enters the container's cgroup and takes its OOM score before anything else
+(A17): all that follows counts as the container's already. Before the last step it waits for the word that it is
+recorded. An error comes back through a socket as the two parts of a sentence.
 """
 
 import errno
@@ -12,6 +12,7 @@ import json
 import os
 import resource
 import signal
+import socket
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -20,13 +21,15 @@ from typing import Any, NamedTuple, NoReturn
 from evenkeel.errors import EvenkeelError
 from evenkeel.runtime import syscalls
 from evenkeel.runtime.process import supervisor_protocol
+from evenkeel.runtime.process.seccomp import Filter
 from evenkeel.runtime.process.supervisor import cgroup_entry, rootfs, users
 
+# And a cgroup namespace, which is made when the process is in its cgroup.
 NAMESPACES = syscalls.CLONE_NEWPID | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWNS
 
-# What containers commonly may, and no more: what Docker gives, without making device files.
-_CAPABILITIES = syscalls.mask(
-    "chown", "dac_override", "fowner", "fsetid", "kill", "setgid", "setuid", "setpcap", "net_bind_service", "net_raw",
+# Docker's default set, without making device files (mknod) and listening to the host's network (net_raw).
+DEFAULT_CAPABILITIES = syscalls.mask(
+    "chown", "dac_override", "fowner", "fsetid", "kill", "setgid", "setuid", "setpcap", "net_bind_service",
     "sys_chroot", "audit_write", "setfcap",
 )  # fmt: skip
 
@@ -52,14 +55,17 @@ class Plan(NamedTuple):
     hostname: str = ""
     oom_score_adj: int = 0
     message_policy: str = ""
+    capabilities: int = DEFAULT_CAPABILITIES  # a mask
+    is_filtered: bool = True  # securityContext.seccompProfile is RuntimeDefault
+    may_gain_privileges: bool = False  # securityContext.allowPrivilegeEscalation
 
 
 class Origin(NamedTuple):
-    """What is the same for all children of a keeper."""
+    """What is the same for all children of a supervisor."""
 
     namespaces: int  # that they are cloned into
-    owner: tuple[int, int]  # the keeper's user and group
-    is_limited: bool = False  # `limit_programs` was done by the keeper, for all of them
+    owner: tuple[int, int]  # the supervisor's user and group
+    filter: Callable[[], Filter]  # raises NoFilter
 
 
 class Report(NamedTuple):
@@ -73,9 +79,12 @@ class Report(NamedTuple):
 
 def plan_from(value: dict[str, Any]) -> Plan:
     """Raises KeyError, TypeError or ValueError if that is no plan."""
-    fields: dict[str, Any] = {name: value[name] for name in Plan._fields}
+    # A plan of an older version lacks some that have a default.
+    fields: dict[str, Any] = {
+        name: value[name] for name in Plan._fields if name in value or name not in Plan._field_defaults
+    }
     for name in ("argv", "procs", "log_limits", "groups"):
-        fields[name] = tuple(fields[name])
+        fields[name] = tuple(fields.get(name, ()))
     fields["env"] = tuple((str(name), str(text)) for name, text in fields["env"])
     return Plan(**fields)
 
@@ -91,7 +100,7 @@ def be_container(
         be_a_plain_process()
         ours, ours_to_say = keep_only(orders, report)
         say = partial(_say, ours_to_say)
-        guarded(partial(_become, plan, directory, entrances, origin, ours, say), say)
+        guarded(partial(_become, plan, directory, entrances, origin, ours, ours_to_say), say)
 
     guarded(stand_alone, partial(_say, report))
 
@@ -118,8 +127,9 @@ def guarded(act: Callable[[], None], say: Say) -> NoReturn:
 
 
 def _become(
-    plan: Plan, directory: str, entrances: tuple[str, ...], origin: Origin, orders: int, say: Say
+    plan: Plan, directory: str, entrances: tuple[str, ...], origin: Origin, orders: int, report: int
 ) -> None:
+    say = partial(_say, report)
     os.setsid()
     if origin.namespaces & syscalls.CLONE_NEWUSER:
         map_own_user(origin.owner)
@@ -128,15 +138,27 @@ def _become(
     if note:
         _report(say, note=note)
     for number, name in ((1, supervisor_protocol.STDOUT), (2, supervisor_protocol.STDERR)):
-        # For reading too: then writing never fails for want of a reader, should the keeper be gone.
+        # For reading too: then writing never fails for want of a reader, should the supervisor be gone.
         os.dup2(os.open(f"{directory}/{name}", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW), number)
+        if plan.uid is not None and os.geteuid() == 0:
+            os.fchown(number, plan.uid, -1)  # so that it may open /dev/stdout anew
     if origin.namespaces:
-        rootfs.enter(rootfs.from_json(plan.filesystem), has_pid_namespace=True)
+        syscalls.unshare(syscalls.CLONE_NEWCGROUP)
+        log = rootfs.enter(rootfs.from_json(plan.filesystem), has_pid_namespace=True)
         syscalls.set_hostname(plan.hostname)
+        _hand_over(report, log)
     program = settle(plan, origin)
     syscalls.close_on_exec_from(3)
     if os.read(orders, 1):
         execute(program, say)
+
+
+def _hand_over(report: int, log: int) -> None:
+    """The supervisor reads the termination log when the container is gone, and its filesystem with it."""
+    if log >= 0:
+        with socket.socket(fileno=os.dup(report)) as connection:
+            socket.send_fds(connection, [b"\n"], [log])
+        os.close(log)
 
 
 class Program(NamedTuple):
@@ -146,23 +168,12 @@ class Program(NamedTuple):
 
 
 def be_a_plain_process() -> None:
-    """Takes off what is the keeper's own: signals that it ignores, and its way to hear of others."""
+    """Takes off what is the supervisor's own: signals that it ignores, and its way to hear of others."""
     gc.disable()
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP, signal.SIGINT, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-
-
-def limit_programs() -> None:
-    """What counts from the next exec on, for this process and its children to come: capabilities and privileges that no
-    program will have. Raises EvenkeelError."""
-    if os.geteuid() == 0:
-        try:
-            syscalls.drop_bounding_capabilities(_CAPABILITIES)
-        except OSError as error:
-            raise EvenkeelError(f"the container's capabilities cannot be reduced: {reason(error)}") from None
-    syscalls.set_no_new_privileges()
 
 
 def limit_open_files() -> None:
@@ -207,14 +218,16 @@ def settle(plan: Plan, origin: Origin) -> Program:
     """User, groups, powers, working directory and environment, inside the container's filesystem; and which program
     that is."""
     limit_open_files()
-    if not origin.is_limited:
-        limit_programs()
+    syscalls.join_new_session_keyring()
     user = users.look_up(plan.uid, plan.gid, users.passwd())
     env = dict(plan.env)
     env.setdefault("HOME", user.home)
     _go_to(plan.working_directory)
-    os.fchown(1, user.uid, user.gid)  # so that it may open /dev/stdout anew
-    os.fchown(2, user.uid, user.gid)
+    if not plan.may_gain_privileges:
+        syscalls.set_no_new_privileges()
+    if plan.is_filtered:
+        instructions = origin.filter()
+        syscalls.install_filter(instructions.instructions, instructions.length)
     if os.geteuid() == 0:
         _drop_powers(user, plan)
     program = Program(_program_path(plan.argv[0], env.get("PATH", "")), plan.argv, env)
@@ -270,6 +283,10 @@ def keep_only(*descriptors: int) -> tuple[int, ...]:
 
 def _drop_powers(user: users.User, plan: Plan) -> None:
     try:
+        syscalls.drop_bounding_capabilities(plan.capabilities)
+    except OSError as error:
+        raise EvenkeelError(f"the container's capabilities cannot be reduced: {reason(error)}") from None
+    try:
         os.setgroups(sorted({*plan.groups}))
         if (user.gid, user.uid) != (os.getgid(), os.getuid()):
             os.setresgid(user.gid, user.gid, user.gid)
@@ -279,7 +296,7 @@ def _drop_powers(user: users.User, plan: Plan) -> None:
             f"securityContext: cannot become user {user.uid} with group {user.gid}: {reason(error)}",
             hint="only root can give a container another user",
         ) from None
-    syscalls.limit_capabilities(_CAPABILITIES)
+    syscalls.limit_capabilities(plan.capabilities)
 
 
 def _go_to(directory: str) -> None:

@@ -7,6 +7,8 @@ they ended only their parent can know, and that is the client, or nobody.
 import errno
 import os
 import signal
+import socket
+import stat
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -34,8 +36,8 @@ _CLIENT_SECONDS = 30.0  # in which the client says how an adopted one ended
 class SupervisedContainer:
     """One attempt: being set up (`answers` wait for that), running, or ended with its record still to be written."""
 
-    __slots__ = ("answers", "directory", "ended", "failed", "is_told", "key", "overdue", "pidfd", "plan", "process",
-                 "relay", "report", "said", "status")  # fmt: skip
+    __slots__ = ("answers", "directory", "ended", "failed", "is_told", "key", "log", "overdue", "pidfd", "plan",
+                 "process", "relay", "report", "said", "status")  # fmt: skip
 
     def __init__(self, key: AttemptKey, directory: str, plan: spawn.Plan, process: ProcessFile) -> None:
         self.key = key
@@ -43,7 +45,8 @@ class SupervisedContainer:
         self.plan = plan._replace(filesystem={})
         self.process = process
         self.relay: LogRelay | None = None
-        self.report = -1  # the pipe through which the child reports while it sets itself up
+        self.report: socket.socket | None = None  # through which the child reports while it sets itself up
+        self.log = -1  # its termination log, to be read at its end
         self.said = b""
         self.failed: spawn.Report | None = None  # why its set-up did, until its process is gone
         self.overdue: Timer | None = None
@@ -59,7 +62,7 @@ class SupervisedContainer:
 
     @property
     def is_set_up(self) -> bool:
-        return self.report < 0 and self.failed is None
+        return self.report is None and self.failed is None
 
 
 class SupervisedContainers:
@@ -153,6 +156,7 @@ class SupervisedContainers:
         if not supervisor_protocol.is_running(process):
             self._adopted_ended(kept)
             return
+        kept.log = _open_log(process.pid)
         self._relay_anew(kept)
         self._loop.watch(kept.pidfd, partial(self._adopted_ended, kept))
 
@@ -198,7 +202,7 @@ class SupervisedContainers:
                 for name in (supervisor_protocol.STDOUT, supervisor_protocol.STDERR)
             ]
             orders_end, orders = opened.pipe()
-            report, report_end = opened.pipe()
+            report, report_end = (opened.add(end.detach()) for end in socket.socketpair())
             pid, entrances = cgroup_entry.clone_into(plan.procs, self._origin.namespaces)
             if pid == 0:
                 spawn.be_container(plan, directory, entrances, self._origin, orders_end, report_end)
@@ -215,25 +219,31 @@ class SupervisedContainers:
                 raise
             stdout, stderr = map(opened.keep, streams)
             kept.relay = LogRelay(stdout, stderr, plan.log, LogLimits(*plan.log_limits))
-            os.set_blocking(report, False)
-            kept.report = opened.keep(report)
+            kept.report = socket.socket(fileno=opened.keep(report))
+            kept.report.setblocking(False)
         self._kept[key] = self._by_pid[pid] = kept
         self._watch_logs(kept)
-        self._loop.watch(kept.report, partial(self._read_report, kept))
+        self._loop.watch(kept.report.fileno(), partial(self._read_report, kept))
         kept.overdue = self._loop.after(_SETUP_SECONDS, partial(self._setup_overdue, kept))
         return kept
 
     def _read_report(self, kept: SupervisedContainer) -> None:
+        assert kept.report is not None
         try:
-            while part := os.read(kept.report, 65536):
+            while True:
+                part, logs, _, _ = socket.recv_fds(kept.report, 65536, 1, socket.MSG_CMSG_CLOEXEC)
+                if logs:
+                    (kept.log,) = logs
+                if not part:
+                    break
                 kept.said = (kept.said + part)[: 1 << 20]
         except BlockingIOError:
             return
         except OSError:
             pass
-        self._loop.unwatch(kept.report)
-        os.close(kept.report)
-        kept.report = -1
+        self._loop.unwatch(kept.report.fileno())
+        kept.report.close()
+        kept.report = None
         if kept.overdue is not None:
             kept.overdue.cancel()
         said = spawn.read_report(kept.said)
@@ -265,6 +275,7 @@ class SupervisedContainers:
         """Its process is gone, and so is all else of the attempt."""
         del self._kept[kept.key]
         self._stop_relay(kept)
+        _close_log(kept)
         _unlink(kept.directory)
         error, hint = said.error, said.hint
         if not error:
@@ -311,6 +322,7 @@ class SupervisedContainers:
             else supervisor_protocol.of_status(status, started_at, now)
         )
         kept.ended = ended._replace(message=_message(kept, is_error=ended.exit_code != 0))
+        _close_log(kept)
         self._write(kept)
         if tell:
             self._tell_exit(kept)
@@ -378,9 +390,30 @@ def _record(kept: SupervisedContainer) -> dict[str, Any]:
 
 def _message(kept: SupervisedContainer, *, is_error: bool) -> str:
     try:
-        return termination_message(kept.directory, kept.plan.log, kept.plan.message_policy, is_error=is_error)
+        return termination_message(
+            kept.directory, kept.plan.log, kept.plan.message_policy, is_error=is_error, descriptor=kept.log
+        )
     except Exception:  # noqa: BLE001 whatever a container left there, that it ended is written down
         return ""
+
+
+def _open_log(pid: int) -> int:
+    """The termination log of a container that another supervisor started; -1 if it cannot be had. The container decides
+    what is there: it is opened only if it is a file, and inside the container."""
+    with suppress(OSError), Descriptors() as opened:
+        root = opened.add(os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
+        resolve = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_SYMLINKS
+        flags = os.O_RDONLY | os.O_NONBLOCK
+        log = opened.add(syscalls.open_within(root, "dev/termination-log", flags, resolve))
+        if stat.S_ISREG(os.fstat(log).st_mode):
+            return opened.keep(log)
+    return -1
+
+
+def _close_log(kept: SupervisedContainer) -> None:
+    if kept.log >= 0:
+        os.close(kept.log)
+        kept.log = -1
 
 
 def _unlink(directory: str) -> None:

@@ -16,11 +16,12 @@ import socket
 import sys
 import time
 import traceback
+from contextlib import suppress
 from typing import NoReturn
 
-from evenkeel.errors import EvenkeelError
 from evenkeel.runtime import syscalls
 from evenkeel.runtime.paths import AttemptKey, StatePaths
+from evenkeel.runtime.process.seccomp import NoFilter, default_filter, filter_problem
 from evenkeel.runtime.process.supervisor import spawn
 from evenkeel.runtime.process.supervisor.event_loop import Loop
 from evenkeel.runtime.process.supervisor.exec_commands import ExecCommands
@@ -38,14 +39,14 @@ class Supervisor:
     def __init__(self, state: str, directory: int) -> None:
         self._state = state
         self._loop = Loop(self._mistake)
-        origin = _origin()
+        origin = spawn.Origin(usable_namespaces(), (os.geteuid(), os.getegid()), default_filter)
         self._keeping = SupervisedContainers(self._loop, StatePaths(state), origin, self._tell)
         self._executing = ExecCommands(self._loop, origin)
         self._wake, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self._loop.watch(self._wake, self._children)
-        hello = {"has_namespaces": origin.namespaces != 0}
+        hello = {"has_namespaces": origin.namespaces != 0, "no_filter": filter_problem()}
         self.listener = Listener(self._loop, directory, hello, self._heard, self._keeping.client_gone)
 
     def run(self) -> None:
@@ -127,16 +128,6 @@ class Supervisor:
             pass
 
 
-def _origin() -> spawn.Origin:
-    try:
-        spawn.limit_programs()
-    except (EvenkeelError, OSError):
-        is_limited = False  # each child tries for itself, and says why it cannot
-    else:
-        is_limited = True
-    return spawn.Origin(usable_namespaces(), (os.geteuid(), os.getegid()), is_limited)
-
-
 def usable_namespaces() -> int:
     """Which kinds containers get: all of them, or none if the kernel does not let us. Those who are not root need a
     user namespace to begin with, and some systems give them one that is good for nothing."""
@@ -170,6 +161,8 @@ def main(state: str, connection: int) -> int:
     keeper = Supervisor(os.path.realpath(state), directory)
     if client is not None:
         keeper.listener.connect(client)
+    with suppress(NoFilter):  # each start says why
+        default_filter()  # takes a while: not for each child, and the client hears from us before
     gc.collect()
     gc.freeze()
     keeper.run()

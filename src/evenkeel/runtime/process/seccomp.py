@@ -1,0 +1,200 @@
+"""The default seccomp filter of containers: which system calls they may make.
+
+An allowlist, as container runtimes have one (RuntimeDefault in Kubernetes): what ordinary programs need, without what
+makes namespaces, mounts or keys, loads code into the kernel, or looks at the whole machine. libseccomp compiles it
+once for each supervisor. The result is in the kernel's own format, so that a child only has to hand it over.
+"""
+
+import ctypes
+import errno
+import os
+import struct
+from functools import cache
+from typing import NamedTuple
+
+from evenkeel.errors import EvenkeelError
+
+LIBRARY = "libseccomp.so.2"
+
+# Calls that have no argument worth looking at, by what they are about. Which of them containers may make was decided
+# with a look at the default profiles of Docker (moby/profiles) and containerd (contrib/seccomp).
+_ALLOWED = """
+read write readv writev pread64 pwrite64 preadv pwritev preadv2 pwritev2 lseek _llseek sendfile sendfile64 splice tee
+vmsplice copy_file_range readahead fadvise64 fadvise64_64 arm_fadvise64_64 sync_file_range sync_file_range2 fsync
+fdatasync sync syncfs fallocate truncate truncate64 ftruncate ftruncate64 flock fcntl fcntl64 ioctl dup dup2 dup3 pipe
+pipe2 close close_range
+
+open openat openat2 creat access faccessat faccessat2 stat stat64 lstat lstat64 fstat fstat64 fstatat64 newfstatat
+oldstat oldlstat oldfstat statx statfs statfs64 fstatfs fstatfs64 getdents getdents64 readdir getcwd chdir fchdir chroot
+mkdir mkdirat rmdir rename renameat renameat2 link linkat symlink symlinkat unlink unlinkat readlink readlinkat mknod
+mknodat chmod fchmod fchmodat fchmodat2 chown chown32 fchown fchown32 lchown lchown32 fchownat umask utime utimes
+utimensat utimensat_time64 futimesat name_to_handle_at getxattr lgetxattr fgetxattr getxattrat setxattr lsetxattr
+fsetxattr setxattrat listxattr llistxattr flistxattr listxattrat removexattr lremovexattr fremovexattr removexattrat
+inotify_init inotify_init1 inotify_add_watch inotify_rm_watch fanotify_mark statmount listmount
+landlock_create_ruleset landlock_add_rule landlock_restrict_self
+
+brk mmap mmap2 munmap mremap mprotect pkey_alloc pkey_free pkey_mprotect madvise process_madvise mincore msync mlock
+mlock2 mlockall munlock munlockall membarrier memfd_create memfd_secret remap_file_pages map_shadow_stack mseal
+cachestat process_mrelease set_mempolicy_home_node
+
+fork vfork execve execveat exit exit_group wait4 waitpid waitid getpid getppid gettid getpgid getpgrp setpgid getsid
+setsid kill tkill tgkill pidfd_open pidfd_send_signal pidfd_getfd ptrace process_vm_readv process_vm_writev kcmp prctl
+arch_prctl modify_ldt set_thread_area get_thread_area set_tid_address set_robust_list get_robust_list futex
+futex_time64 futex_waitv futex_wait futex_wake futex_requeue rseq restart_syscall seccomp uretprobe
+rt_sigaction rt_sigprocmask rt_sigpending rt_sigqueueinfo rt_tgsigqueueinfo rt_sigreturn rt_sigsuspend rt_sigtimedwait
+rt_sigtimedwait_time64 sigaction sigaltstack signal sigpending sigprocmask sigreturn sigsuspend signalfd signalfd4
+sched_yield sched_getaffinity sched_setaffinity sched_getattr sched_setattr sched_getparam sched_setparam
+sched_getscheduler sched_setscheduler sched_get_priority_max sched_get_priority_min sched_rr_get_interval
+sched_rr_get_interval_time64 getpriority setpriority nice ioprio_get ioprio_set getcpu getrusage getrlimit ugetrlimit
+setrlimit prlimit64 times
+
+getuid getuid32 geteuid geteuid32 getgid getgid32 getegid getegid32 getgroups getgroups32 getresuid getresuid32
+getresgid getresgid32 setuid setuid32 setgid setgid32 setreuid setreuid32 setregid setregid32 setresuid setresuid32
+setresgid setresgid32 setfsuid setfsuid32 setfsgid setfsgid32 setgroups setgroups32 capget capset
+
+time gettimeofday clock_gettime clock_gettime64 clock_getres clock_getres_time64 clock_nanosleep clock_nanosleep_time64
+nanosleep adjtimex alarm getitimer setitimer timer_create timer_delete timer_getoverrun timer_gettime timer_gettime64
+timer_settime timer_settime64 timerfd_create timerfd_gettime timerfd_gettime64 timerfd_settime timerfd_settime64
+
+select _newselect pselect6 pselect6_time64 poll ppoll ppoll_time64 epoll_create epoll_create1 epoll_ctl epoll_ctl_old
+epoll_wait epoll_wait_old epoll_pwait epoll_pwait2 eventfd eventfd2 io_setup io_submit io_getevents io_pgetevents
+io_pgetevents_time64 io_cancel io_destroy
+
+socketcall socketpair bind listen accept accept4 connect getsockname getpeername getsockopt setsockopt shutdown send
+sendto sendmsg sendmmsg recv recvfrom recvmsg recvmmsg recvmmsg_time64
+ipc shmget shmat shmctl shmdt semget semop semtimedop semtimedop_time64 semctl msgget msgsnd msgrcv msgctl mq_open
+mq_unlink mq_timedsend mq_timedsend_time64 mq_timedreceive mq_timedreceive_time64 mq_notify mq_getsetattr
+
+uname olduname oldolduname sysinfo getrandom arm_fadvise64_64 breakpoint cacheflush set_tls riscv_flush_icache
+riscv_hwprobe sync_file_range2 swapcontext rtas switch_endian
+"""
+
+# Known and refused (EPERM); whatever is in neither list is told not to be there (ENOSYS), so that programs which try
+# newer calls first go on to the older ones.
+_REFUSED = """
+unshare setns mount umount umount2 pivot_root mount_setattr move_mount open_tree open_tree_attr fsopen fsconfig fsmount
+fspick open_by_handle_at swapon swapoff quotactl quotactl_fd
+keyctl add_key request_key bpf perf_event_open userfaultfd io_uring_setup io_uring_enter io_uring_register fanotify_init
+lookup_dcookie syslog acct init_module finit_module delete_module create_module query_module kexec_load kexec_file_load
+reboot iopl ioperm vm86 vm86old settimeofday stime clock_settime clock_settime64 clock_adjtime clock_adjtime64
+sethostname setdomainname vhangup get_mempolicy set_mempolicy mbind migrate_pages move_pages nfsservctl uselib ustat
+sysfs _sysctl
+"""
+
+_NEW_NAMESPACES = 0x7E02_0000  # every CLONE_NEW… flag of clone(2)
+_PERSONALITIES = (
+    0x0,
+    0x8,
+    0x2_0000,
+    0x2_0008,
+    0xFFFF_FFFF,
+)  # Linux, with and without 32-bit addresses; and asking
+_AF_VSOCK = 40  # reaches the host of a virtual machine
+
+# seccomp.h of libseccomp
+_ALLOW = 0x7FFF_0000
+_ERRNO = 0x0005_0000
+_NOT_EQUAL, _EQUAL, _MASKED_EQUAL = 1, 4, 7
+_ON_OTHER_ARCHITECTURES, _OPTIMIZE = 2, 8
+_AS_A_TREE = 2
+_OTHER_ARCHITECTURES = {"x86_64": ("x86",), "aarch64": ("arm",)}  # whose programs the same kernel runs
+_INSTRUCTION = struct.Struct("HBBI")
+
+
+class NoFilter(EvenkeelError):
+    """There is no libseccomp, or it could not compile the filter."""
+
+
+class _Comparison(ctypes.Structure):
+    _fields_ = (
+        ("argument", ctypes.c_uint),
+        ("operator", ctypes.c_int),
+        ("first", ctypes.c_uint64),
+        ("second", ctypes.c_uint64),
+    )
+
+
+class Filter(NamedTuple):
+    """A program of the kernel's packet filter."""
+
+    instructions: bytes
+
+    @property
+    def length(self) -> int:
+        return len(self.instructions) // _INSTRUCTION.size
+
+
+def filter_problem() -> str:
+    """Why there can be no filter here, in a sentence; empty if there can."""
+    try:
+        _library()
+    except NoFilter as error:
+        return str(error)
+    return ""
+
+
+@cache
+def default_filter() -> Filter:
+    """Raises NoFilter."""
+    library = _library()
+    library.seccomp_init.restype = ctypes.c_void_p
+    context = ctypes.c_void_p(library.seccomp_init(ctypes.c_uint32(_ERRNO | errno.ENOSYS)))
+    if not context.value:
+        raise NoFilter(f"{LIBRARY} cannot make a filter")
+    try:
+        return _compiled(library, context)
+    except OSError as error:
+        raise NoFilter(f"{LIBRARY} cannot compile the default filter: {error}") from None
+    finally:
+        library.seccomp_release(context)
+
+
+def _library() -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL(LIBRARY)
+    except OSError:
+        raise NoFilter(
+            f"containers need {LIBRARY}, which filters their system calls, and it is not installed",
+            hint="install it: apt install libseccomp2, or dnf install libseccomp",
+        ) from None
+
+
+def _compiled(library: ctypes.CDLL, context: ctypes.c_void_p) -> Filter:
+    def set_attribute(which: int, value: int) -> None:
+        _checked(library.seccomp_attr_set(context, ctypes.c_int(which), ctypes.c_uint32(value)), "attribute")
+
+    def add(action: int, name: str, *comparisons: _Comparison) -> None:
+        number = library.seccomp_syscall_resolve_name(name.encode())
+        if number == -1:
+            return  # newer than the library; it is told not to be there
+        array = (_Comparison * len(comparisons))(*comparisons)
+        added = library.seccomp_rule_add_array(
+            context, ctypes.c_uint32(action), ctypes.c_int(number), ctypes.c_uint(len(array)), array
+        )
+        _checked(added, name)
+
+    set_attribute(_ON_OTHER_ARCHITECTURES, _ERRNO | errno.ENOSYS)
+    set_attribute(_OPTIMIZE, _AS_A_TREE)
+    for name in _OTHER_ARCHITECTURES.get(os.uname().machine, ()):
+        number = library.seccomp_arch_resolve_name(name.encode())
+        _checked(library.seccomp_arch_add(context, ctypes.c_uint32(number)), name)
+    for name in dict.fromkeys(_ALLOWED.split()):
+        add(_ALLOW, name)
+    for name in dict.fromkeys(_REFUSED.split()):
+        add(_ERRNO | errno.EPERM, name)
+    add(_ALLOW, "clone", _Comparison(0, _MASKED_EQUAL, _NEW_NAMESPACES, 0))
+    # Not clone3: its flags are in memory, where a filter cannot look. Programs go on to clone.
+    for value in _PERSONALITIES:
+        add(_ALLOW, "personality", _Comparison(0, _EQUAL, value, 0))
+    add(_ALLOW, "socket", _Comparison(0, _NOT_EQUAL, _AF_VSOCK, 0))
+    exported = os.memfd_create("filter", os.MFD_CLOEXEC)
+    try:
+        _checked(library.seccomp_export_bpf(context, ctypes.c_int(exported)), "export")
+        return Filter(os.pread(exported, os.fstat(exported).st_size, 0))
+    finally:
+        os.close(exported)
+
+
+def _checked(result: int, what: str) -> None:
+    if result < 0:
+        raise OSError(-result, f"{what}: {os.strerror(-result)}")
