@@ -119,7 +119,7 @@ def _first(
 def _second(spec: FilesystemSpec, act: Callable[[], Any]) -> Any:
     enter(from_json(json.loads(json.dumps(as_json(spec)))))
     syscalls.set_no_new_privileges()
-    syscalls.drop_bounding_capabilities(spawn.DEFAULT_CAPABILITIES)
+    syscalls.drop_bounding_capabilities(~spawn.DEFAULT_CAPABILITIES)
     syscalls.limit_capabilities(spawn.DEFAULT_CAPABILITIES)
     return act()
 

@@ -1,7 +1,7 @@
 """What a container sees as its files, and what it cannot do to those of the host and of the agent."""
 
 # In there one asks the kernel itself.
-# ruff: noqa: PTH101, PTH102, PTH106, PTH110, PTH112, PTH115, PTH116, PTH123, PTH208
+# ruff: noqa: PTH101, PTH102, PTH106, PTH110, PTH112, PTH115, PTH116, PTH123, PTH208, PTH211
 
 import os
 import pty
@@ -88,14 +88,15 @@ def test_what_a_container_writes_for_a_while_is_its_own(place: Place) -> None:
 
     assert inside(place.spec(), act) == [[], [], []]
     assert not [path for path in directories if Path(path, "evenkeel-test").exists()]
-    kept = sorted(str(path.relative_to(place.attempt)) for path in place.attempt.rglob("evenkeel-test"))
-    assert kept == ["upper/tmp/evenkeel-test", "upper/var/tmp/evenkeel-test"]
+    assert (
+        place.attempt / "upper/evenkeel-test"
+    ).read_text() == "written"  # counted as the container's layer
 
 
 def test_names_are_resolved_on_the_hosts_files_though_run_is_not_the_hosts(place: Place) -> None:
     def host() -> None:
         syscalls.mount("tmpfs", "/run", "tmpfs")
-        os.makedirs("/run/resolver")
+        os.mkdir("/run/resolver")
         write("/run/resolver/stub.conf", "nameserver 127.0.0.53")
         syscalls.mount("tmpfs", "/etc", "tmpfs")
         os.symlink("../run/resolver/stub.conf", "/etc/resolv.conf")

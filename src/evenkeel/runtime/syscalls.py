@@ -102,6 +102,20 @@ _SYS_CLONE = {"x86_64": 56, "aarch64": 220, "riscv64": 220, "ppc64le": 120, "arm
 # PyDLL: the interpreter keeps its lock, of which a fork would only see a copy.
 _libc = ctypes.PyDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
+# Looked up once and here: else each child would do it again.
+for _name in (
+    "capget",
+    "capset",
+    "mount",
+    "pivot_root",
+    "prctl",
+    "sethostname",
+    "setns",
+    "syscall",
+    "unshare",
+):
+    getattr(_libc, _name)
+_libc.prctl.argtypes = (ctypes.c_int, *(4 * [ctypes.c_ulong]))
 # For what may take the kernel a while: others run meanwhile.
 _patient_libc = ctypes.CDLL(None, use_errno=True)
 
@@ -270,10 +284,10 @@ def join_new_session_keyring() -> None:
             raise
 
 
-def drop_bounding_capabilities(kept: int) -> None:
-    """No program that is executed from now on has a capability outside the mask `kept`, be it root's."""
+def drop_bounding_capabilities(dropped: int) -> None:
+    """No program that is executed from now on has a capability of the mask `dropped`, be it root's."""
     for capability in range(64):
-        if not kept >> capability & 1 and not _drop_from_bounding_set(capability):
+        if dropped >> capability & 1 and not _drop_from_bounding_set(capability):
             return
 
 
@@ -342,8 +356,7 @@ def _drop_from_bounding_set(capability: int) -> bool:
 
 
 def _prctl(option: int, *arguments: int) -> None:
-    values = [ctypes.c_ulong(argument) for argument in (*arguments, 0, 0, 0, 0)[:4]]
-    _checked(_libc.prctl(ctypes.c_int(option), *values))
+    _checked(_libc.prctl(option, *(*arguments, 0, 0, 0, 0)[:4]))
 
 
 def _number_of(call: dict[str, int]) -> int:

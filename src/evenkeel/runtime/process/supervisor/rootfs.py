@@ -138,7 +138,7 @@ def _make(spec: FilesystemSpec, *, has_pid_namespace: bool) -> int:
     root = _image_root(spec) if spec.image else None
     own_directories = {} if root else _own_directories(spec.attempt_directory)
     cgroups = {target: syscalls.open_tree(directory) for directory, target in spec.cgroups}
-    network = {name: _content(f"/etc/{name}") for name in _NETWORK_FILES}
+    network = {name: _content(f"/etc/{name}") for name in _NETWORK_FILES} if root else _names_in_run()
 
     _let_go_of_memory(spec.state_directory)
     _cover(spec.state_directory)
@@ -147,7 +147,7 @@ def _make(spec: FilesystemSpec, *, has_pid_namespace: bool) -> int:
             _cover(path)
     _settle_proc(spec.proc_settings, is_fresh=has_pid_namespace)
     _settle_cgroups(cgroups)
-    _mask(spec.masked)
+    _mask(spec.masked, spec.state_directory)
     for path in ("/sys", *spec.read_only):
         _make_read_only(path)
     trees.update((mount, _volume(mount)) for mount in spec.mounts if not mount.is_ours)
@@ -172,7 +172,7 @@ def _make(spec: FilesystemSpec, *, has_pid_namespace: bool) -> int:
         for path, tree in own_directories.items():
             points.attach(tree, path, f"the container's {path}", is_ours=True)
         if os.path.isdir("/run"):
-            _settle_run(network["resolv.conf"])
+            _settle_run(network)
             points.own("/run")
     if spec.termination_message_path not in ("", _TERMINATION_LOG):
         log = syscalls.open_tree(_TERMINATION_LOG)
@@ -199,10 +199,13 @@ def _isolate() -> None:
 
 def _let_go_of_memory(state_directory: str) -> None:
     """Other pods' memory-backed volumes: as long as they are mounted here too, their memory would not be given back."""
+    path = f"{state_directory}/{MEMORY}"
+    if not os.path.ismount(path):
+        return
     try:
-        syscalls.umount(f"{state_directory}/{MEMORY}", syscalls.MNT_DETACH | syscalls.UMOUNT_NOFOLLOW)
+        syscalls.umount(path, syscalls.MNT_DETACH | syscalls.UMOUNT_NOFOLLOW)
     except OSError as error:
-        # Nothing is mounted there; or (EINVAL too) it is the user namespace's parent's, which nobody can undo here.
+        # It is gone meanwhile; or (EINVAL too) it is the user namespace's parent's, which nobody can undo here.
         if error.errno not in (errno.EINVAL, errno.ENOENT, errno.EACCES):
             raise
 
@@ -247,42 +250,46 @@ def _settle_cgroups(trees: Mapping[str, int]) -> None:
         os.close(tree)
 
 
-def _mask(paths: tuple[str, ...]) -> None:
+def _mask(paths: tuple[str, ...], empty: str) -> None:
+    """`empty` is a directory that is covered already. Device nodes open nothing here, and so do masked files."""
     for path in paths:
         with suppress(FileNotFoundError):
-            if os.path.isdir(path):
-                _cover(path)
-            else:  # devices open nothing here: neither does this
-                syscalls.mount("/dev/null", path, flags=syscalls.MS_BIND)
+            source = empty if os.path.isdir(path) else "/dev/null"
+            syscalls.mount(source, path, flags=syscalls.MS_BIND)
 
 
-def _settle_run(resolv_conf: bytes) -> None:
-    """Sockets of the host's services are in /run, and root may connect to all of them."""
+def _names_in_run() -> dict[str, bytes]:
+    """What /etc/resolv.conf leads to, if that is in /run, as systemd-resolved has it: the path and the content."""
     path = os.path.realpath("/etc/resolv.conf")
+    return {path: _content(path)} if path.startswith("/run/") else {}
+
+
+def _settle_run(files: Mapping[str, bytes]) -> None:
+    """Sockets of the host's services are in /run, and root may connect to all of them."""
     syscalls.mount("tmpfs", "/run", "tmpfs", _SAFE, f"mode=0755,size={_RUN_BYTES}")
-    if path.startswith("/run/"):  # as systemd-resolved has it
+    for path, content in files.items():
         os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
-        _make_file(path, resolv_conf)
+        _make_file(path, content)
 
 
 def _own_directories(attempt_directory: str) -> dict[str, int]:
-    trees = {}
-    for path in _OWN_DIRECTORIES:
-        if os.path.isdir(path):
-            directory = f"{attempt_directory}/{UPPER}{path}"
-            os.makedirs(directory, 0o700, exist_ok=True)
-            os.chmod(directory, 0o1777)  # noqa: S103 as the host's
-            trees[path] = syscalls.open_tree(directory)
-    return trees
+    """One directory for all of them, where the disk's use of a container is counted."""
+    own = f"{attempt_directory}/{UPPER}"
+    with suppress(FileExistsError):
+        os.mkdir(own, 0o1777)
+    return {path: syscalls.open_tree(own) for path in filter(os.path.isdir, _OWN_DIRECTORIES)}
 
 
 def _content(path: str) -> bytes:
     """Of a small file of the host's; nothing if it has none."""
     try:
-        with open(path, "rb") as file:
-            return file.read(_MOST_NETWORK_BYTES)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
         return b""
+    try:
+        return os.read(descriptor, _MOST_NETWORK_BYTES)
+    finally:
+        os.close(descriptor)
 
 
 def _write_network_files(contents: Mapping[str, bytes]) -> None:

@@ -33,6 +33,9 @@ DEFAULT_CAPABILITIES = syscalls.mask(
     "sys_chroot", "audit_write", "setfcap",
 )  # fmt: skip
 
+# What a manifest may add to it. The others would reach the host: its network, clock, devices, files or processes.
+GRANTABLE_CAPABILITIES = DEFAULT_CAPABILITIES | syscalls.mask("net_raw", "ipc_lock", "lease", "wake_alarm")
+
 _OPEN_FILES = (1024, 524288)  # systemd's own for services
 
 ABOUT_TO_EXECUTE = b"exec"  # the last line of the report of a child in which nothing went wrong
@@ -156,7 +159,7 @@ def _become(
 def _hand_over(report: int, log: int) -> None:
     """The supervisor reads the termination log when the container is gone, and its filesystem with it."""
     if log >= 0:
-        with socket.socket(fileno=os.dup(report)) as connection:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, os.dup(report)) as connection:
             socket.send_fds(connection, [b"\n"], [log])
         os.close(log)
 
@@ -174,6 +177,15 @@ def be_a_plain_process() -> None:
     for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP, signal.SIGINT, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def limit_programs(capabilities: int, *, among: int = -1) -> None:
+    """From the next exec on, no program of this process or its children has a capability that is among these and not
+    in `capabilities`. Raises EvenkeelError."""
+    try:
+        syscalls.drop_bounding_capabilities(among & ~capabilities)
+    except OSError as error:
+        raise EvenkeelError(f"the container's capabilities cannot be reduced: {reason(error)}") from None
 
 
 def limit_open_files() -> None:
@@ -218,7 +230,8 @@ def settle(plan: Plan, origin: Origin) -> Program:
     """User, groups, powers, working directory and environment, inside the container's filesystem; and which program
     that is."""
     limit_open_files()
-    syscalls.join_new_session_keyring()
+    if not plan.is_filtered:  # else it cannot reach the supervisor's, which is empty
+        syscalls.join_new_session_keyring()
     user = users.look_up(plan.uid, plan.gid, users.passwd())
     env = dict(plan.env)
     env.setdefault("HOME", user.home)
@@ -282,10 +295,7 @@ def keep_only(*descriptors: int) -> tuple[int, ...]:
 
 
 def _drop_powers(user: users.User, plan: Plan) -> None:
-    try:
-        syscalls.drop_bounding_capabilities(plan.capabilities)
-    except OSError as error:
-        raise EvenkeelError(f"the container's capabilities cannot be reduced: {reason(error)}") from None
+    limit_programs(plan.capabilities, among=GRANTABLE_CAPABILITIES)
     try:
         os.setgroups(sorted({*plan.groups}))
         if (user.gid, user.uid) != (os.getgid(), os.getuid()):

@@ -19,9 +19,10 @@ import traceback
 from contextlib import suppress
 from typing import NoReturn
 
+from evenkeel.errors import EvenkeelError
 from evenkeel.runtime import syscalls
 from evenkeel.runtime.paths import AttemptKey, StatePaths
-from evenkeel.runtime.process.seccomp import NoFilter, default_filter, filter_problem
+from evenkeel.runtime.process.seccomp import default_filter, filter_problem
 from evenkeel.runtime.process.supervisor import spawn
 from evenkeel.runtime.process.supervisor.event_loop import Loop
 from evenkeel.runtime.process.supervisor.exec_commands import ExecCommands
@@ -39,6 +40,8 @@ class Supervisor:
     def __init__(self, state: str, directory: int) -> None:
         self._state = state
         self._loop = Loop(self._mistake)
+        if os.geteuid() == 0:
+            spawn.limit_programs(spawn.GRANTABLE_CAPABILITIES)
         origin = spawn.Origin(usable_namespaces(), (os.geteuid(), os.getegid()), default_filter)
         self._keeping = SupervisedContainers(self._loop, StatePaths(state), origin, self._tell)
         self._executing = ExecCommands(self._loop, origin)
@@ -161,7 +164,7 @@ def main(state: str, connection: int) -> int:
     keeper = Supervisor(os.path.realpath(state), directory)
     if client is not None:
         keeper.listener.connect(client)
-    with suppress(NoFilter):  # each start says why
+    with suppress(EvenkeelError):  # each start says why
         default_filter()  # takes a while: not for each child, and the client hears from us before
     gc.collect()
     gc.freeze()
@@ -198,6 +201,7 @@ def _stand_apart(connection: int) -> socket.socket | None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # three descriptors a container
     syscalls.set_child_subreaper()
+    syscalls.join_new_session_keyring()
     try:
         spawn.take_oom_score(_LOWEST_SCORE)
     except OSError:
