@@ -1,7 +1,7 @@
-"""The only errors Evenkeel raises on purpose: sentences for the person who can mend the cause.
+"""The errors that Evenkeel raises on purpose: sentences for the person who can fix the cause.
 
-An error from outside (a manifest, a flag, a file) carries where it was seen, what was seen and what would be
-right. Everything that reads user input collects `Problem`s and reports all of them at once.
+An error about input (a manifest, a flag, a file) says where it is, what was written and what would be right. Code that
+reads input collects `Problem`s and reports all of them at once.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class EvenkeelError(Exception):
-    """Something the user can mend. `hint` says how, where the message alone does not."""
+    """An error that the user can fix. `hint` says how, if the message does not."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -21,11 +21,10 @@ class EvenkeelError(Exception):
 
 
 class Problem(NamedTuple):
-    """One thing wrong in a document: where (field path, and the line where known), what, and the mend.
+    """One mistake in a document: the path of the field, the line if it is known, and what to write instead.
 
-    `kind` is Kubernetes' own name for the reason (`FieldValueInvalid` and its like; `Decode` where the document
-    does not even have the right shape, `NodeRule` for a rule of this node's own): tools compare it, people read
-    `message`.
+    `kind` is for tools, `message` is for people. A kind is Kubernetes' name for the reason (`FieldValueInvalid` and
+    others), `Decode` if the document does not have the right shape, or `NodeRule` for a rule of this node.
     """
 
     field: str
@@ -48,10 +47,10 @@ class InvalidInput(EvenkeelError):
 
 
 def _printable(text: str) -> str:
-    """`text` on one line and without control characters: paths and values can hold what a stranger wrote."""
+    """`text` on one line and without control characters. Its parts may come from an untrusted document."""
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def reason(error: OSError) -> str:
-    """Why a system call failed, in the words of a sentence: `no such file or directory`."""
+    """Why a system call failed, as words for a sentence: `no such file or directory`."""
     return (error.strerror or str(error)).lower()

@@ -1,8 +1,8 @@
 """Kubernetes quantities ("500m", "1.5Gi", "1e3"), exact: a whole number of nanos, never a float.
 
-The rules are those of Kubernetes' resource.Quantity: what is accepted, how finer values are rounded, which
-format a sum takes and how a value is printed, down to when the text that was read is printed as it was.
-Values do not change, so equal texts share one parsed value.
+The rules are those of resource.Quantity in Kubernetes: which texts are accepted, how finer values are rounded, which
+format a sum has, and how a value is printed, including when the original text is printed. A quantity is immutable, so
+equal texts share one value.
 """
 
 import re
@@ -12,7 +12,7 @@ from typing import Final, Literal, TypeAlias
 
 from evenkeel.errors import EvenkeelError
 
-# How a value is printed. "" is the format of a JSON null: a zero, which takes the other's format in a sum.
+# How a value is printed. "" is the format of a JSON null: a zero whose sum has the format of the other summand.
 Format: TypeAlias = Literal["DecimalSI", "BinarySI", "DecimalExponent", ""]
 DecimalSI: Final = "DecimalSI"
 BinarySI: Final = "BinarySI"
@@ -20,11 +20,11 @@ DecimalExponent: Final = "DecimalExponent"
 
 
 class QuantityError(EvenkeelError):
-    """A text or JSON value that is no quantity, with the nearest thing that would be one."""
+    """A text or JSON value that is not a quantity. The message suggests one that is."""
 
 
 class Quantity:
-    """An exact amount with the format it is printed in. Compared, hashed and added by amount alone."""
+    """An exact amount with a format. Only the amount counts in comparisons and hashes."""
 
     __slots__ = ("_exponent", "_text", "format", "nanos")
 
@@ -38,14 +38,14 @@ class Quantity:
 
     @staticmethod
     def parse(text: str) -> "Quantity":
-        """The quantity that the whole of `text` spells: not even spaces around it are forgiven."""
+        """The quantity in `text`. Spaces are not allowed, not even at the ends."""
         return _read_cached(text) if len(text) <= _CACHED_LENGTH else _read(text)
 
     @staticmethod
     def from_json(value: object) -> "Quantity":
-        """The quantity of a decoded JSON or YAML value: a text (spaces around it forgiven), number or null.
+        """The quantity of a decoded JSON or YAML value: a text (spaces at the ends are allowed), a number or null.
 
-        A float may carry its spelling in the document as `.text`, since 1e3 is printed unlike 1000.
+        A float can have its text in the document as `.text`, because 1e3 and 1000 are printed differently.
         """
         if isinstance(value, str):
             return Quantity.parse(value.strip(_JSON_SPACE))
@@ -72,7 +72,7 @@ class Quantity:
 
     @property
     def value(self) -> int:
-        """Whole units, rounded away from zero: a tenth of a byte is a byte."""
+        """Whole units, rounded away from zero: a tenth of a byte becomes a byte."""
         return _rounded_up(self.nanos, NANOS)
 
     @property
@@ -82,7 +82,7 @@ class Quantity:
 
     @property
     def int64_value(self) -> int:
-        """`value` as Kubernetes' own rules see it: an amount that 64 bits do not hold is cut to what is left."""
+        """`value` as Kubernetes computes it in 64 bits: a larger amount overflows."""
         return self._int64(self.value, 0)
 
     @property
@@ -101,12 +101,12 @@ class Quantity:
         return (self.nanos > 0) - (self.nanos < 0)
 
     def round_up_milli(self) -> "Quantity":
-        """What API defaulting stores: nothing finer than a thousandth, rounded away from zero."""
+        """The quantity in whole thousandths, rounded away from zero, as the API server stores it."""
         nanos = self.milli * _NANOS_IN_MILLI
         return self if nanos == self.nanos else _make(nanos, self.format)
 
     def canonical(self) -> str:
-        """The one spelling of this amount in its format: no fraction, the largest suffix that loses none."""
+        """The canonical text of the amount: no fraction, and the largest suffix without loss."""
         return _canonical(self.nanos, self.format)
 
     def __str__(self) -> str:
@@ -172,16 +172,16 @@ class Quantity:
 NANOS: Final = 10**9
 _NANOS_IN_MILLI: Final = 10**6
 _INT64: Final = 2**63
-# How Kubernetes scales an int64: by one multiplication, which wraps, or by tens, which gives up with a zero.
+# Kubernetes scales an int64 by one multiplication, which overflows, or by tens, which gives zero on overflow.
 _SCALES_THAT_WRAP: Final = frozenset({0, 1, 2, 3, 6, 9})
 _MAX_BINARY_NANOS: Final = (2**63 - 1) * NANOS
 _MIN_INT64_NANOS: Final = -(2**63) * NANOS
 
-# No amount comes near 4000 digits; without an end to them a short text ("1e999999999") could fill the memory.
+# No real amount has 4000 digits. Without a bound a short text ("1e999999999") could fill the memory.
 _MAX_DIGITS: Final = 4000
 _MAX_BITS: Final = 13288
 _MAX_EXPONENT: Final = 2**31 - 1
-# Longer texts are not worth remembering; the cache stays a few MB small whatever it is fed.
+# Longer texts are not cached, so the cache never takes more than a few MB.
 _CACHED_LENGTH: Final = 24
 _CACHED_TEXTS: Final = 4096
 
@@ -192,13 +192,14 @@ _DECIMAL_SUFFIX: Final = {exponent: suffix for suffix, exponent in _DECIMAL_EXPO
 _BINARY_BITS: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 _BINARY_SUFFIXES: Final = ("", *_BINARY_BITS)
 
-# Kubernetes keeps short numbers as an int64 and a power of ten, and only those remember the text they came
-# from. Longer ones become big decimals, which are printed canonically and need at least one digit: "Gi" is
-# zero, "Ei" an error.
+# Kubernetes stores short numbers as an int64 and a power of ten, and only these keep their original text. Longer
+# numbers are big decimals. They are printed in canonical form and need at least one digit: "Gi" is zero, "Ei" is an
+# error.
 _SHORT_DECIMAL_DIGITS: Final = 18
 _SHORT_BINARY_DIGITS: Final = {suffix: 14 - bits * 3 // 10 for suffix, bits in _BINARY_BITS.items()}
 
-# What Go trims, without the control characters: JSON escapes those, and Kubernetes trims before it unescapes.
+# The characters that Go trims, without control characters: JSON escapes these, and Kubernetes trims before it
+# unescapes.
 _JSON_SPACE: Final = (
     " \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000\u2000\u2001\u2002\u2003\u2004\u2005"
     "\u2006\u2007\u2008\u2009\u200a"
@@ -215,7 +216,7 @@ _set_exponent: Final[Callable[[Quantity, int | None], None]] = Quantity.__dict__
 
 
 def _make(nanos: int, form: Format, text: str | None = None, exponent: int | None = None) -> Quantity:
-    """`exponent` is the power of ten of a number that Kubernetes keeps as an int64; None for a big decimal."""
+    """`exponent` is the power of ten of a number that Kubernetes stores as an int64; None for a big decimal."""
     made = _new(Quantity)
     _set_nanos(made, nanos)
     _set_format(made, form)
@@ -278,7 +279,7 @@ _read_cached = lru_cache(_CACHED_TEXTS)(_read)
 
 
 def _exponent(suffix: str, text: str) -> int:
-    # The digits are counted before they are read: int() of a million of them takes its time.
+    # The digits are counted first, because int() of a million digits takes long.
     magnitude = suffix[1:].lstrip("+-").lstrip("0")
     if len(magnitude) > 10 or (exponent := int(magnitude or "0")) > _MAX_EXPONENT:
         raise QuantityError(
@@ -288,7 +289,7 @@ def _exponent(suffix: str, text: str) -> int:
 
 
 def _scaled(mantissa: int, shift: int, length: int, text: str) -> int:
-    """mantissa × 10^shift, rounded away from zero: who wants a little of something gets some of it."""
+    """mantissa × 10^shift, rounded away from zero, so that a small request does not become zero."""
     if not mantissa:
         return 0
     if -shift > length:
@@ -302,10 +303,10 @@ def _scaled(mantissa: int, shift: int, length: int, text: str) -> int:
 def _canonical(nanos: int, form: Format) -> str:
     if not nanos:
         return "0"
-    # Below 1024, or with a fraction, a binary suffix would lose something: decimal then.
+    # Below 1024, or with a fraction, a binary suffix would lose digits. The decimal form is used then.
     if form == BinarySI and abs(nanos) >= 1024 * NANOS and nanos % NANOS == 0:
         units, times = nanos // NANOS, 0
-        # The least int64 has no positive twin and stays undivided; "-8Ei" would not be read back as the same.
+        # The smallest int64 is not divided: "-8Ei" would not be parsed as the same amount.
         while units % 1024 == 0 and times < 6 and nanos != _MIN_INT64_NANOS:
             units //= 1024
             times += 1
@@ -355,7 +356,7 @@ def _why_not(text: str) -> str:
 
 
 def _nearest(suffix: str) -> tuple[str, ...]:
-    """The suffixes a person may have meant: bytes spelled out, the wrong case, a needless unit."""
+    """The suffixes that were probably meant: the word bytes, the wrong case, a unit that is not needed."""
     word = suffix.strip().lower()
     if word in ("b", "byte", "bytes", "cpu", "cpus", "core", "cores"):
         return ("",)

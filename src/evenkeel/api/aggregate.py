@@ -1,8 +1,8 @@
-"""What the containers of a pod need together.
+"""The sum over the containers of a pod.
 
-Containers run side by side, init containers one after the other, and a sidecar from its turn on. So a pod
-needs, of each resource, the larger of two: what runs in the end (containers and sidecars), and the most that
-runs while it starts (an init container and the sidecars before it).
+Containers run at the same time, init containers one after the other, and a sidecar runs from its turn on. So for each
+resource a pod needs the larger of two amounts: that of all containers and sidecars, and the largest amount during its
+start (an init container and the sidecars before it).
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ Totals = dict[str, Quantity]
 
 
 def aggregate(spec: PodSpec, resources_of: Callable[[Container], ResourceList]) -> Totals:
-    """The total over the pod's containers of what `resources_of` gives for each."""
+    """The total of `resources_of` over the containers of the pod."""
     total: Totals = {}
     for container in spec.containers:
         add_to(total, resources_of(container))

@@ -1,9 +1,8 @@
 """The agent's configuration, in the form of Kubernetes' KubeletConfiguration.
 
-Fields that exist there keep their names and meaning, so a kubelet's own file can be used as it is; ours stand
-beside them. A field's default here is what "not written" means; the few defaults that hang on the profile or
-on another field are `None` (or empty) until `defaulted` fills them in. Whether the values make sense is
-`config_validation`'s part.
+Fields that exist there keep their names and meaning, so that the file of a kubelet can be used as it is; Evenkeel has
+some more. The default of a field is what "not written" means. A few defaults depend on the profile or on another field:
+these are `None` (or empty) until `defaulted` sets them. `config_validation` checks the values.
 """
 
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ from evenkeel.api.scalars import Duration, Int32
 
 
 class Profile(StrEnum):
-    """Which rulebook decides where the two disagree (the table "Profiles" of the requirements)."""
+    """Which rules apply where the documents and Kubernetes disagree (the table "Profiles" of the requirements)."""
 
     DOCUMENTS = "documents"
     KUBERNETES = "kubernetes"
@@ -24,7 +23,7 @@ class Profile(StrEnum):
 API_VERSION = "kubelet.config.k8s.io/v1beta1"
 KIND = "KubeletConfiguration"
 
-# What enforceNodeAllocatable may hold (B4). The "-compressible" ones enforce cpu, not memory or pids.
+# The values of enforceNodeAllocatable (B4). Those with "-compressible" enforce cpu, but not memory or pids.
 PODS_ENFORCED = "pods"
 KUBE_RESERVED = "kube-reserved"
 SYSTEM_RESERVED = "system-reserved"
@@ -53,21 +52,21 @@ class MemorySwapConfiguration(NamedTuple):
 
 
 class CrashLoopBackOffConfig(NamedTuple):
-    max_container_restart_period: Duration | None = None  # None is kubelet's five minutes
+    max_container_restart_period: Duration | None = None  # None: kubelet's default of five minutes
 
 
 class KubeletConfiguration(NamedTuple):
-    """What the agent is told. Lists and maps of Kubernetes are tuples and read-only maps here."""
+    """The configuration. Lists and maps of Kubernetes are tuples and read-only maps here."""
 
     # The cgroup tree
-    # So that a kubelet on the same machine is not met; "/" is kubelet's layout.
+    # The default avoids the cgroups of a kubelet on the same machine; "/" is the layout of kubelet.
     cgroup_root: str = "/evenkeel"
     cgroup_driver: str = "cgroupfs"
     cgroups_per_qos: bool = True
     fail_cgroup_v1: bool = False
-    hands_off: tuple[str, ...] = ()  # cgroups in which nothing is ever repaired (E9)
+    hands_off: tuple[str, ...] = ()  # cgroups that are never repaired (E9)
 
-    # What is kept back from pods
+    # Reservations
     enforce_node_allocatable: tuple[str, ...] = (PODS_ENFORCED,)
     kube_reserved: Mapping[str, str] = NO_SETTINGS
     system_reserved: Mapping[str, str] = NO_SETTINGS
@@ -87,7 +86,7 @@ class KubeletConfiguration(NamedTuple):
     cpu_manager_policy: str = "none"
     reserved_system_cpus: str = ""
     fair_cpu_sharing: bool = False  # A21
-    cpu_burst: int = 0  # percent of a quota that idle periods may save up; 0 is off (A23)
+    cpu_burst: int = 0  # percent of a quota that can be saved in idle periods; 0 is off (A23)
     cpu_kills: bool = False  # A22
     cpu_kills_window: Duration = Duration(60 * 10**9)
 
@@ -103,7 +102,7 @@ class KubeletConfiguration(NamedTuple):
     # When memory runs out
     oom_score_adj: Int32 = -999
     single_process_oom_kill: bool | None = None
-    oom_group_kill: bool | None = None  # ours, the same switch with its sense turned round (A19)
+    oom_group_kill: bool | None = None  # the opposite of singleProcessOOMKill (A19)
     oom_retries: int = 3  # A17
     oom_retries_reset: Duration = Duration(600 * 10**9)
     eviction_hard: Mapping[str, str] | None = None
@@ -113,12 +112,12 @@ class KubeletConfiguration(NamedTuple):
     eviction_max_pod_grace_period: Int32 = 0
     eviction_pressure_transition_period: Duration = Duration(300 * 10**9)
     merge_default_eviction_settings: bool = False
-    eviction_order: str = ""  # E13: class or priority; "" is the profile's own
+    eviction_order: str = ""  # E13: class or priority; "" is the default of the profile
 
     # Everything else
     profile: str = Profile.DOCUMENTS
     protect_kernel_defaults: bool = False
-    container_runtime_endpoint: str = ""  # "" runs pods as plain processes
+    container_runtime_endpoint: str = ""  # "": pods run as plain processes
     container_log_max_size: str = "10Mi"
     container_log_max_files: Int32 = 5
     crash_loop_back_off: CrashLoopBackOffConfig = CrashLoopBackOffConfig()
@@ -126,11 +125,11 @@ class KubeletConfiguration(NamedTuple):
 
     @property
     def rulebook(self) -> Profile:
-        """The profile as a value to decide by; validation has already refused other words."""
+        """The profile as a value. Validation has refused all other texts."""
         return Profile.KUBERNETES if self.profile == Profile.KUBERNETES else Profile.DOCUMENTS
 
     def enforces(self, *keys: str) -> bool:
-        """Whether enforceNodeAllocatable holds one of `keys`."""
+        """Whether enforceNodeAllocatable contains one of `keys`."""
         return any(key in self.enforce_node_allocatable for key in keys)
 
     def feature(self, gate: str) -> bool:
@@ -148,7 +147,7 @@ class FeatureGate(NamedTuple):
     locked: bool = False  # kubelet refuses another value
 
 
-# The gates that change something here, as they stand in Kubernetes 1.37.
+# The feature gates that have an effect here, with the defaults of Kubernetes 1.37.
 FEATURE_GATES: Mapping[str, FeatureGate] = MappingProxyType(
     {
         "MemoryQoS": FeatureGate(enabled=True, stage="Beta"),
@@ -164,15 +163,15 @@ WHOLE_STAGES = ("AllAlpha", "AllBeta")
 
 
 def defaulted(config: KubeletConfiguration) -> KubeletConfiguration:
-    """What the agent runs with: every field holds a value, save where `None` or empty is one.
+    """The configuration with all defaults set. `None` and empty stay where they are meaningful values.
 
-    Applying it twice is the same as once. `config` may be invalid: nothing is judged here.
+    To apply it twice changes nothing. `config` may be invalid: this function does not check it.
     """
     documents = config.rulebook is Profile.DOCUMENTS
     unset = KubeletConfiguration()
     factor = config.memory_throttling_factor
     return config._replace(
-        # As in Kubernetes, an empty text or a zero is "not written" for these.
+        # As in Kubernetes, an empty text or a zero in these fields means "not written".
         cgroup_root=config.cgroup_root or unset.cgroup_root,
         cgroup_driver=config.cgroup_driver or unset.cgroup_driver,
         cpu_manager_policy=config.cpu_manager_policy or unset.cpu_manager_policy,
@@ -183,7 +182,7 @@ def defaulted(config: KubeletConfiguration) -> KubeletConfiguration:
         eviction_pressure_transition_period=(
             config.eviction_pressure_transition_period or unset.eviction_pressure_transition_period
         ),
-        # Today's kubelet throttles nothing unless told to; the documents throttle at 0.8 (C2).
+        # Today's kubelet does not throttle by default; the documents throttle at 0.8 (C2).
         memory_throttling_factor=DEFAULT_THROTTLING_FACTOR if factor is None and documents else factor,
         eviction_hard=_eviction_hard(config),
         eviction_order=config.eviction_order or ("class" if documents else "priority"),
@@ -194,7 +193,7 @@ def defaulted(config: KubeletConfiguration) -> KubeletConfiguration:
 
 
 def flag_of(attribute: str) -> str:
-    """The command line's name for a field: `--max-pods` for `max_pods`, with kubelet's own spelling."""
+    """The flag of a field, in the spelling of kubelet: `--max-pods` for `max_pods`."""
     return _FLAGS.get(attribute) or "--" + attribute.replace("_", "-")
 
 
@@ -207,7 +206,7 @@ _FLAGS = {
 
 
 def _eviction_hard(config: KubeletConfiguration) -> Mapping[str, str]:
-    """A map that names only some signals replaces the defaults, unless told to merge with them."""
+    """A map with only some signals replaces the defaults, unless it is to be merged with them."""
     if config.eviction_hard is None:
         return DEFAULT_EVICTION_HARD
     if config.merge_default_eviction_settings:

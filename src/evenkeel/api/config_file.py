@@ -1,4 +1,4 @@
-"""A configuration file's text: what it says, what of it has no effect here, and where each thing stands."""
+"""The text of a configuration file: its settings, the settings that have no effect here, and the line of each."""
 
 from collections.abc import Container, Mapping
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from evenkeel.errors import InvalidInput, Problem
 
 
 class ConfigFile(NamedTuple):
-    """A file that could be read. `config` is as it was written: neither defaulted nor validated."""
+    """A file that could be decoded. `config` is as written: neither defaulted nor validated."""
 
     config: KubeletConfiguration
     source: str
@@ -19,7 +19,7 @@ class ConfigFile(NamedTuple):
     document: Document = Document(None, 0)
 
     def located(self, problem: Problem, overridden: Container[str] = ()) -> Problem:
-        """`problem` with file and line of the first of its fields that is the file's and not overridden."""
+        """`problem` with file and line, taken from the first of its fields that the file sets and no flag overrides."""
         written = self.document.value if isinstance(self.document.value, LinedDict) else {}
         for field in problem.field.split(", "):
             name = field.partition("[")[0].partition(".")[0]
@@ -29,7 +29,7 @@ class ConfigFile(NamedTuple):
 
 
 def read_config(text: str, source: str) -> ConfigFile:
-    """The configuration in `text`; an empty one sets nothing. `InvalidInput` with all that is misshapen."""
+    """The configuration in `text`. An empty text sets nothing. Raises `InvalidInput` with every misshapen field."""
     problems: list[Problem] = []
     found = list(documents(text, problems))
     if len(found) > 1:
@@ -48,7 +48,7 @@ def read_config(text: str, source: str) -> ConfigFile:
     findings = Findings()
     if isinstance(document.value, Mapping):
         problems += _wrong_type(document.value)
-    if not problems:  # the fields of another kind of object would all be unknown
+    if not problems:  # in an object of another kind all fields would be unknown
         config = decode(KubeletConfiguration, _without_type(document.value), findings)
         problems += findings.problems
     file = ConfigFile(KubeletConfiguration(), source, (), document)
@@ -63,7 +63,7 @@ def read_config(text: str, source: str) -> ConfigFile:
 
 
 def _wrong_type(value: Mapping[str, object]) -> list[Problem]:
-    """What the file says it is must be this kind; a file may leave it out, since the flag says it."""
+    """Kind and apiVersion must be those of a KubeletConfiguration. A file may leave them out."""
     return [
         Problem(field, f'must be {right} in a configuration, not "{str(value[field])[:60]}"')
         for field, right in (("apiVersion", API_VERSION), ("kind", KIND))

@@ -1,9 +1,10 @@
-"""Whether a configuration makes sense: kubelet's rules for the fields we honour, document B's, and our own.
+"""Validation of a configuration: kubelet's rules for the fields that Evenkeel has, the rules of document B, and our
+own.
 
-A problem names its field and its flag; where two settings contradict each other it names both (`field` then
-holds them with ", " between). `validate_config` finds what kubelet finds when it has read its file;
-`start_problems` what kubelet finds only at its start, and what only Evenkeel refuses. Whether a cgroup or a CPU
-exists on the machine is not known here, and what amounts say is `policy.allocatable`'s part.
+A problem names its field and its flag. Where two settings contradict each other it names both (`field` has them with
+", " between). `validate_config` finds what kubelet finds when it has read its file. `start_problems` finds what kubelet
+finds only at its start, and what only Evenkeel refuses. The machine itself is not examined here, and
+`policy.allocatable` checks amounts.
 """
 
 from collections.abc import Iterator, Mapping
@@ -48,7 +49,7 @@ _OTHER_HALF = {KUBE_RESERVED: KUBE_RESERVED_COMPRESSIBLE, SYSTEM_RESERVED: SYSTE
 def validate_config(config: KubeletConfiguration, cgroup_version: int | None = None) -> Iterator[Problem]:
     """Every rule that `config` breaks, in the order of its fields.
 
-    `cgroup_version`, where known, adds the rules that hang on it.
+    `cgroup_version`, if it is known, adds the rules that depend on it.
     """
     full = defaulted(config)
     yield from _locked_gates(full)
@@ -65,7 +66,7 @@ def validate_config(config: KubeletConfiguration, cgroup_version: int | None = N
 
 
 def start_problems(config: KubeletConfiguration) -> Iterator[Problem]:
-    """What `validate_config` lets pass, as kubelet's does, and the agent still cannot start with."""
+    """Problems that `validate_config` does not report, as in kubelet, and that keep the agent from starting."""
     full = defaulted(config)
     yield from _words(full, _WORDS_AT_START)
     yield from _numbers(full, _BOUNDS_AT_START)
@@ -76,7 +77,7 @@ def start_problems(config: KubeletConfiguration) -> Iterator[Problem]:
 
 
 def config_warnings(config: KubeletConfiguration) -> Iterator[Problem]:
-    """What is allowed and probably not meant: feature gates that change nothing here."""
+    """Settings that are allowed and have no effect here: feature gates."""
     known = (*FEATURE_GATES, *WHOLE_STAGES)
     for gate in config.feature_gates:
         if gate not in known:
@@ -146,7 +147,7 @@ def _one_of(words: tuple[str, ...], seen: str) -> str:
 _SECOND = Duration(10**9)
 _LONGEST_RESTART_PERIOD = Duration(300 * 10**9)
 _BEYOND_RESTART_PERIOD = Duration(_LONGEST_RESTART_PERIOD + 10**6)  # kubelet counts whole milliseconds
-# Attribute → the least and the greatest that it may be.
+# Attribute → its minimum and maximum.
 _BOUNDS: Mapping[str, tuple[int, int | None]] = {
     "max_pods": (0, None),
     "pods_per_core": (0, None),
@@ -177,7 +178,7 @@ def _numbers(config: KubeletConfiguration, bounds: Mapping[str, tuple[int, int |
 def _periods(config: KubeletConfiguration) -> Iterator[Problem]:
     for attribute, shortest in _LEAST_PERIODS.items():
         if attribute == "eviction_pressure_transition_period" and config.rulebook is Profile.KUBERNETES:
-            continue  # kubelet takes less than nothing for nothing
+            continue  # kubelet takes a negative number for 0
         if (seen := getattr(config, attribute)) < shortest:
             yield _problem(attribute, f"must be at least {shortest}, not {seen}")
 
@@ -208,7 +209,7 @@ def _log_size(config: KubeletConfiguration) -> Iterator[Problem]:
 
 
 def _enforcement(config: KubeletConfiguration) -> Iterator[Problem]:
-    """B4 and B6: each pair of settings of document B that cannot go together."""
+    """B4 and B6: each pair of settings of document B that cannot be combined."""
     attribute, flag = "enforce_node_allocatable", flag_of("enforce_node_allocatable")
     keys = config.enforce_node_allocatable
     for whole, half in _OTHER_HALF.items():
@@ -249,7 +250,7 @@ def _enforcement(config: KubeletConfiguration) -> Iterator[Problem]:
 
 
 def _cgroup_paths(config: KubeletConfiguration) -> Iterator[Problem]:
-    """B5: absolute paths; systemd's own way of naming cgroups is not understood, as document B says."""
+    """B5: the paths must be absolute. Document B does not allow systemd's names of cgroups."""
     for attribute in ("cgroup_root", "kube_reserved_cgroup", "system_reserved_cgroup"):
         path = getattr(config, attribute)
         if path and (fault := path_fault(path)):
@@ -304,11 +305,11 @@ def _reserved_cpus(config: KubeletConfiguration) -> Iterator[Problem]:
     try:
         parse_cpuset(config.reserved_system_cpus)
     except EvenkeelError as error:
-        if not cpuset_fault(config.reserved_system_cpus):  # which has been told
+        if not cpuset_fault(config.reserved_system_cpus):  # otherwise that is reported already
             yield _problem("reserved_system_cpus", f"is no set of CPUs: {error}")
 
 
-# Kubelet's default until 1.36, which may still stand in the file of a node whose gate is off.
+# Kubelet's default until 1.36. It may still be in the file of a node whose gate is off.
 _FORMER_FACTOR = 0.9
 
 
@@ -318,7 +319,7 @@ def _memory(config: KubeletConfiguration) -> Iterator[Problem]:
     if factor is not None and not 0 < factor <= 1:
         yield _problem("memory_throttling_factor", f"must be more than 0 and at most 1, not {factor:g}")
     elif not gate and config.rulebook is Profile.KUBERNETES and factor not in (None, _FORMER_FACTOR):
-        # Ours may be switched off and on again without touching the rest (B13, C4).
+        # In the documents profile MemoryQoS can be switched off and on without other changes (B13, C4).
         yield _problem("memory_throttling_factor", f"cannot be set {off}")
     if not gate and config.memory_reservation_policy == "TieredReservation":
         yield _problem("memory_reservation_policy", f"cannot be TieredReservation {off}")

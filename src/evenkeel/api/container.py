@@ -1,4 +1,4 @@
-"""Containers as a pod's author writes them."""
+"""Containers: their specification, with environment, ports, mounts and probes."""
 
 from typing import NamedTuple
 
@@ -91,7 +91,7 @@ class ContainerResizePolicy(NamedTuple):
 
 
 class Container(NamedTuple):
-    """One container. `restart_policy: Always` on an init container makes it a sidecar."""
+    """One container. An init container with `restart_policy: Always` is a sidecar."""
 
     name: str = ""
     image: str = ""
@@ -114,5 +114,5 @@ class Container(NamedTuple):
 
     @property
     def is_sidecar(self) -> bool:
-        """A restartable init container: it starts in turn and then runs beside the others."""
+        """Whether it is a restartable init container: it starts in its turn and then runs beside the others."""
         return self.restart_policy == "Always"

@@ -1,8 +1,8 @@
-"""From plain values to typed objects, with every problem found and its path told.
+"""From plain values to typed objects. Every problem is reported with its path.
 
-The types' own annotations drive the decoding, so an object is described once. A field that the type does not have
-is looked up in Kubernetes' own (`known_fields`): one that exists there is noted as not honoured, one that exists
-nowhere is an error with the closest real name. Decoding goes on past an error, so that one run reports them all.
+The annotations of the types drive the decoding, so an object is described once. A field that the type does not have is
+looked up in `known_fields`: if Kubernetes has it, it is noted as not honoured; if not, it is an error with the closest
+existing name. Decoding continues after an error, so that one run reports all of them.
 """
 
 import sys
@@ -17,28 +17,28 @@ from evenkeel.quantity import Quantity
 
 T = TypeVar("T")
 
-# Kinds of problem that Kubernetes has no name for, because its decoder only says "bad request".
+# Kinds of problems that have no name in Kubernetes: its decoder only says "bad request".
 WRONG_SHAPE = "Decode"
 UNKNOWN_FIELD = "FieldUnknown"
 
-# Kubernetes' types that carry no version in their name here or there.
+# Types of Kubernetes that have no version in their name.
 _UNVERSIONED = {"KubeletConfiguration", "MemorySwapConfiguration", "CrashLoopBackOffConfig"}
 
 
 class Findings:
-    """What decoding noticed: errors, and fields that Kubernetes has and Evenkeel does not honour."""
+    """What decoding found: errors, and fields that Kubernetes has and Evenkeel does not support."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
         self.not_honoured: list[str] = []
-        self.suggestions_left = 100  # a likeness costs half a millisecond, and nobody reads more of them
+        self.suggestions_left = 100  # each costs half a millisecond, and no one reads more
 
     def wrong_shape(self, path: str, message: str) -> None:
         self.problems.append(Problem(path, message, WRONG_SHAPE))
 
 
 class _Failed:
-    """What a decoder returns when it has noted a problem and has no value."""
+    """The result of a decoder that has reported a problem and has no value."""
 
 
 _FAILED = _Failed()
@@ -46,7 +46,7 @@ _Decoder = Callable[[object, str, Findings], Any]
 
 
 def decode(cls: type[T], value: object, findings: Findings, path: str = "") -> T:
-    """`value` as a `cls`; fields that could not be read keep their defaults and are noted in `findings`."""
+    """`value` as a `cls`. Fields that cannot be decoded keep their defaults and are reported in `findings`."""
     decoded = _struct(cls)(value, path, findings)
     return cls() if decoded is _FAILED else decoded
 
@@ -78,7 +78,7 @@ def _struct(cls: type) -> _Decoder:
                     found[field.attribute] = decoded
         return cls(**found)
 
-    _structs[cls] = decode_struct  # before its fields: a type may hold itself
+    _structs[cls] = decode_struct  # before its fields, because a type can contain itself
     for attribute, annotation in _annotations(cls).items():
         fields[camel(attribute)] = _Field(attribute, _decoder(annotation))
     return decode_struct
@@ -112,7 +112,7 @@ _ZEROS: dict[object, object] = {str: "", int: 0, Int32: 0, bool: False}
 
 
 def _zero(annotation: Any) -> object:  # noqa: ANN401
-    """What a null among items means, as in Go: the type's zero. `None` where the item's decoder is to judge."""
+    """What a null item means, as in Go: the zero of the type. `None` if the decoder of the item must decide."""
     if annotation in _ZEROS:
         return _ZEROS[annotation]
     return annotation() if hasattr(annotation, "_fields") else None
@@ -252,7 +252,7 @@ def _unknown(cls: type, name: str, value: object, path: str, findings: Findings)
     may_suggest = findings.suggestions_left >= 0
     try:
         theirs = known_fields.fields_of(kubernetes_type)
-    except KeyError:  # a type of our own
+    except KeyError:  # a type of Evenkeel
         meant = known_fields.closest(name, ours) if may_suggest else None
         findings.problems.append(_no_such_field(here, meant, ours))
         return
@@ -265,7 +265,7 @@ def _unknown(cls: type, name: str, value: object, path: str, findings: Findings)
 
 
 def unknown_below(notation: str, value: object, path: str, findings: Findings) -> None:
-    """Notes what is wrong inside `value`, which is of a Kubernetes type that no class of ours describes."""
+    """Reports every problem inside `value`, which has a Kubernetes type without a class here."""
     from evenkeel.api import known_fields
 
     for found in known_fields.unknown_below(notation, value, path):
@@ -293,7 +293,7 @@ def _raw(value: object) -> str:
 
 
 def seen(value: object) -> str:
-    """`value` in the reader's words, short."""
+    """A short description of `value` for messages."""
     if value is None:
         return "nothing"
     if isinstance(value, Mapping):

@@ -1,9 +1,8 @@
-"""What stands in a pod where its author wrote nothing.
+"""Defaults of a pod: the values of fields that its author did not write.
 
-Kubernetes fills these in twice: its decoder for each object, and the API server once more for pods that come
-in through it, which is where a pod's own resources are completed. A static pod, read from a file by the node
-itself, never sees the second step. The documents profile knows only limits at pod level, so it completes
-nothing there (D1).
+Kubernetes applies them twice: the decoder to each object, and the API server again to pods that it receives. Only the
+second step completes pod-level resources, so a static pod, which the node reads from a file, does not get it. The
+documents profile has only limits at pod level and completes nothing there (D1).
 """
 
 from evenkeel.api.aggregate import container_limits, container_requests
@@ -21,11 +20,11 @@ from evenkeel.api.resources import (
 
 DEFAULT_NAMESPACE = "default"
 DEFAULT_GRACE_PERIOD_SECONDS = 30
-_SHORTEST_GRACE_SECONDS = 1  # what Kubernetes makes of a negative one
+_SHORTEST_GRACE_SECONDS = 1  # Kubernetes replaces a negative number by it
 
 
 def default_pod(pod: Pod, profile: Profile, *, static: bool = False) -> Pod:
-    """`pod` with every default that a node needs. Doing it twice changes nothing."""
+    """`pod` with every default that a node needs. To apply it twice changes nothing."""
     metadata = pod.metadata
     if not metadata.namespace:
         metadata = metadata._replace(namespace=DEFAULT_NAMESPACE)
@@ -45,7 +44,7 @@ def default_pod(pod: Pod, profile: Profile, *, static: bool = False) -> Pod:
 
 
 def default_resources(spec: PodSpec, profile: Profile, *, static: bool = False) -> PodSpec:
-    """Only the part that concerns requests and limits."""
+    """The defaults of requests and limits only."""
     spec = spec._replace(
         containers=tuple(map(_container_resources, spec.containers)),
         init_containers=tuple(map(_container_resources, spec.init_containers)),
@@ -61,11 +60,11 @@ def default_resources(spec: PodSpec, profile: Profile, *, static: bool = False) 
 
 
 def _pod_level(spec: PodSpec, own: ResourceRequirements) -> ResourceRequirements:
-    """A pod that sets anything for itself gets the rest from its containers.
+    """A pod with some pod-level resources gets the others from its containers.
 
-    Huge pages come first: they cannot be overcommitted, so their limit is taken over as it is, and their
-    request is that limit. Then requests, and then limits where no container is without one; a request that
-    the containers' limits do not cover raises the pod's limit to itself.
+    Huge pages first: they cannot be overcommitted, so the pod gets their limit, and the request is that limit. Then
+    requests. Then limits of resources that every container limits; if such a limit is below the pod's request, the
+    request becomes the limit.
     """
     requests = dict(own.requests)
     limits = dict(own.limits)
@@ -101,7 +100,7 @@ def _container_resources(container: Container) -> Container:
 
 
 def _rounded(resources: ResourceList) -> ResourceList:
-    """Kubernetes stores no amount finer than a thousandth of a unit."""
+    """Kubernetes stores amounts in thousandths of a unit and nothing finer."""
     if not resources:
         return NO_RESOURCES
     return {name: amount.round_up_milli() for name, amount in resources.items()}
@@ -120,7 +119,7 @@ def _container(container: Container) -> Container:
 
 
 def _pull_policy(image: str) -> str:
-    """`Always` for an image without a version: neither a tag other than `latest` nor a digest."""
+    """`Always` for an image without a digest and without a tag other than `latest`."""
     if "@" in image:
         return "IfNotPresent"
     _, _, tag = image.rpartition("/")[2].partition(":")

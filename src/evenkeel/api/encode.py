@@ -1,11 +1,11 @@
-"""From typed objects back to plain values, as they stand in JSON and YAML; what is empty is left out."""
+"""From typed objects back to plain values, for JSON and YAML. Empty values are left out, as in Kubernetes."""
 
 from collections.abc import Mapping
 
 from evenkeel.api.scalars import Duration
 from evenkeel.quantity import Quantity
 
-# Where Kubernetes writes an abbreviation in capitals.
+# Names in which Kubernetes writes an abbreviation in capitals.
 _camel = {
     "cgroups_per_qos": "cgroupsPerQOS",
     "container_id": "containerID",
@@ -22,7 +22,7 @@ _camel = {
 
 
 def camel(name: str) -> str:
-    """The name in YAML of the Python field `name`."""
+    """The YAML name of the Python field `name`."""
     known = _camel.get(name)
     if known is None:
         head, *rest = name.split("_")
@@ -31,7 +31,7 @@ def camel(name: str) -> str:
 
 
 def encode(value: object) -> object:
-    """`value` made of dict, list, str, int, float, bool and None only."""
+    """`value` as dict, list, str, int, float, bool and None only."""
     if isinstance(value, Quantity | Duration):
         return str(value)
     fields: tuple[str, ...] | None = getattr(value, "_fields", None)
@@ -47,12 +47,12 @@ def encode(value: object) -> object:
         return {str(key): encode(item) for key, item in value.items()}
     if isinstance(value, tuple | list | frozenset | set):
         return [encode(item) for item in value]
-    return str(value) if isinstance(value, str) else value  # a member of a StrEnum is a plain word outside
+    return str(value) if isinstance(value, str) else value  # a member of a StrEnum becomes a plain text
 
 
 def _is_absent(item: object, holder: object, name: str) -> bool:
-    """Kubernetes' `omitempty`: no value, an empty text, list or mapping, or an object without any field set, unless it
-    says something by being there (`emptyDir: {}`)."""
+    """`omitempty` of Kubernetes: no value, an empty text, list or mapping, or an object without any field, unless its
+    presence has a meaning (`emptyDir: {}`)."""
     if item is None or item == "":
         return True
     if hasattr(item, "_fields"):

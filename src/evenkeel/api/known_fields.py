@@ -1,10 +1,9 @@
-"""Every field that Kubernetes has, so that one we do not honour can be told from one that nobody has.
+"""Every field that Kubernetes has, to tell a field that Evenkeel does not support from a field that does not exist.
 
-The first is worth a warning, the second is a typing error and worth the name that was meant, at any depth: a
-misspelt word inside `spec.affinity` is an error although Evenkeel does nothing with affinity.
+The first leads to a warning. The second is a typing error, and the error suggests the right name. This works at any
+depth: a misspelt field inside `spec.affinity` is an error, although Evenkeel does nothing with affinity.
 
-The table (`known_fields_table`, written by `tools/known_fields.py`) is type → field → notation, where a
-notation is
+The table (`known_fields_table`, written by `tools/known_fields.py`) is type → field → notation. A notation is
     `string` `integer` `number` `boolean`  the scalars of JSON
     `quantity`                             a string or a number, as `500m`, `1Gi`, `2`
     `int-or-string`                        a port's number or name, `25%`, …
@@ -14,7 +13,7 @@ notation is
     `T[]`                                  a list of T
     `{T}`                                  a map from strings to T
 
-Nobody imports this module before an unknown field is met, so that other input does not pay for the table.
+This module is imported only when an unknown field is found, so that other input does not pay for the table.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,7 +23,8 @@ from evenkeel.api.known_fields_table import RELEASE, TYPES
 
 
 class Unknown(NamedTuple):
-    """A field that Kubernetes does not have either. `path` ends in `name`; `closest` is what was meant."""
+    """A field that Kubernetes does not have. `path` ends with `name`; `closest` is the field that was probably
+    meant."""
 
     path: str
     name: str
@@ -32,7 +32,7 @@ class Unknown(NamedTuple):
 
 
 class Misshapen(NamedTuple):
-    """A value that cannot be what its field holds. `due` says in words what would be right."""
+    """A value that does not have the type of its field. `due` describes the right type."""
 
     path: str
     value: object
@@ -45,12 +45,12 @@ def fields_of(type_name: str) -> Mapping[str, str]:
 
 
 def kubernetes_release() -> str:
-    """The release whose fields these are, as `1.37`."""
+    """The Kubernetes release of the table, such as `1.37`."""
     return RELEASE
 
 
 def closest(name: str, candidates: Iterable[str]) -> str | None:
-    """The candidate that was probably meant by `name`, if one is near enough to be named."""
+    """The candidate that was probably meant by `name`; None if none is close enough."""
     by_letters = {_letters(candidate): candidate for candidate in sorted(candidates, reverse=True)}
     letters = _letters(name)
     if not 1 < len(letters) < _LONGEST_NAME:
@@ -60,7 +60,7 @@ def closest(name: str, candidates: Iterable[str]) -> str | None:
             return by_letters[number]
     from difflib import get_close_matches
 
-    # In a word of three letters, two that changed places leave a likeness of 2/3.
+    # A word of three letters with two letters exchanged has a similarity of 2/3.
     if near := get_close_matches(letters, by_letters, n=1, cutoff=0.72 if len(letters) > 3 else 0.65):
         return by_letters[near[0]]
     longer = [candidate for other, candidate in by_letters.items() if _contains(letters, other)]
@@ -68,9 +68,9 @@ def closest(name: str, candidates: Iterable[str]) -> str | None:
 
 
 def meant(name: str, type_name: str, ours: Iterable[str] = ()) -> str | None:
-    """What `name` was probably meant to be in that type, to which `ours` are added.
+    """The field of the type, or of `ours`, that was probably meant by `name`.
 
-    A field, or else one that is a level further down in one place only: a container's `resources.limits`.
+    If there is none, a field one level deeper, if only one place has it: `limits` in a container is `resources.limits`.
     """
     fields = fields_of(type_name)
     deeper = [f"{field}.{name}" for field, notation in fields.items() if name in TYPES.get(notation, ())]
@@ -78,10 +78,10 @@ def meant(name: str, type_name: str, ours: Iterable[str] = ()) -> str | None:
 
 
 def unknown_below(notation: str, value: object, path: str) -> Iterator[Unknown | Misshapen]:
-    """Everything wrong in a plain value (as YAML or JSON gives it) that should be of that notation.
+    """Everything that is wrong in a plain value (from YAML or JSON) of that notation.
 
-    Paths are written as Kubernetes does: `spec.tolerations[0].key`, `metadata.labels[app]`. What is met again
-    (a YAML alias) is not looked at again: neither a cycle nor a "billion laughs" costs more than its text.
+    Paths are written as in Kubernetes: `spec.tolerations[0].key`, `metadata.labels[app]`. A value that occurs twice (a
+    YAML alias) is examined once, so that cycles and "billion laughs" cost no more than their text.
     """
     return _Walk().below(notation, value, path)
 
@@ -89,10 +89,10 @@ def unknown_below(notation: str, value: object, path: str) -> Iterator[Unknown |
 class _Walk:
     def __init__(self) -> None:
         self.met: set[tuple[int, str]] = set()
-        self.suggestions_left = 100  # a likeness costs half a millisecond, and nobody reads more of them
+        self.suggestions_left = 100  # each costs half a millisecond, and no one reads more
 
     def below(self, notation: str, value: object, path: str) -> Iterator[Unknown | Misshapen]:
-        if value is None or notation == "any":  # null is "not set" wherever it stands
+        if value is None or notation == "any":  # null always means "not set"
             return
         if notation in _DUE:
             if not _fits(notation, value):
@@ -135,7 +135,7 @@ class _Walk:
         return first
 
 
-# No field is half as long; beyond it, a likeness would cost time and mean nothing.
+# No field is half as long. To compare longer names would only cost time.
 _LONGEST_NAME = 100
 
 _DUE = {
@@ -155,7 +155,7 @@ def _fits(notation: str, value: object) -> bool:
         return notation == "boolean"
     number = isinstance(value, (int, float))
     whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-    # What is no list, map, number or boolean is text, or a date that the YAML loader made of text.
+    # Everything that is no list, map, number or boolean is a text.
     text = not number and not isinstance(value, (list, dict))
     match notation:
         case "boolean":
@@ -172,7 +172,7 @@ def _fits(notation: str, value: object) -> bool:
 
 
 def _key(key: object) -> str:
-    """A map's key as JSON has it: YAML's `on:` is `true`, `1:` is `1`."""
+    """The key of a map as in JSON: `on:` in YAML is `true`, `1:` is `1`."""
     if isinstance(key, str):
         return key
     return "null" if key is None else str(key).lower()

@@ -1,7 +1,7 @@
-"""Manifests: the pods and nodes in a YAML text, whatever they are wrapped in.
+"""Manifests: the pods and nodes in a YAML text, also inside of lists and workloads.
 
-A text holds any number of documents; a `List` holds objects; Deployment and its like hold a pod template, which is
-read as the pods it stands for. Problems carry source, document, line and field path, and all of them are found.
+A text has any number of documents. A `List` contains objects. A Deployment and similar kinds contain a pod template,
+which is read as the pods it stands for. All problems are reported, with source, document, line and field path.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,7 +17,7 @@ from evenkeel.api.problems import Misshapen, join, line_of, without_indices
 from evenkeel.api.validation import validate_pod, warnings
 from evenkeel.errors import InvalidInput, Problem
 
-# Where each kind keeps its pod template, and the field that says how many pods to make of it.
+# Each kind with the path of its pod template, and the field with the number of pods.
 _TEMPLATES: Mapping[str, tuple[tuple[str, ...], str]] = {
     "Deployment": (("spec", "template"), "replicas"),
     "ReplicaSet": (("spec", "template"), "replicas"),
@@ -30,7 +30,7 @@ _TEMPLATES: Mapping[str, tuple[tuple[str, ...], str]] = {
 }
 _LISTS = {"List", "PodList", "NodeList", *(f"{kind}List" for kind in _TEMPLATES)}
 _KINDS = {"Pod", "Node", *_TEMPLATES, *_LISTS}
-# Their objects are nothing to a node: manifests that hold them beside pods are common and fine.
+# Kinds that do not concern a node. Manifests often contain them beside pods, and they are ignored.
 _OTHER_KINDS = {
     "ConfigMap", "Endpoints", "Event", "HorizontalPodAutoscaler", "Ingress", "LimitRange", "Namespace", "NetworkPolicy",
     "PersistentVolume", "PersistentVolumeClaim", "PodDisruptionBudget", "PriorityClass", "ResourceQuota", "Role",
@@ -38,12 +38,12 @@ _OTHER_KINDS = {
 }  # fmt: skip
 _GROUPS = {"", "apps", "batch"}
 MAX_REPLICAS = 1000
-MAX_PODS = 100_000  # of one text: a few lines could ask for any number of pods
+MAX_PODS = 100_000  # in one text, because a few lines can ask for any number of pods
 
 
 class Reading(NamedTuple):
-    """What a text held. `problems` are errors; `warnings` say what will not be as written. `origins` tells for each of
-    `pods` where it stands."""
+    """The content of a text. `problems` are errors; `warnings` say what will not be as written. `origins` has the
+    source and line of each of `pods`."""
 
     pods: tuple[Pod, ...]
     origins: tuple[Problem, ...]
@@ -63,7 +63,7 @@ class Reading(NamedTuple):
         )
 
     def without_duplicates(self) -> "Reading":
-        """The reading with a problem for each pod whose name or UID another has too."""
+        """The reading with a problem for each pod that has the name or UID of another."""
         seen: dict[str, Problem] = {}
         found: list[Problem] = []
         for pod, origin in zip(self.pods, self.origins, strict=True):
@@ -78,7 +78,7 @@ class Reading(NamedTuple):
         return self._replace(problems=(*self.problems, *found))
 
     def or_raise(self) -> "Reading":
-        """The reading, if it has no problem."""
+        """The reading itself; raises `InvalidInput` if it has problems."""
         if self.problems:
             raise InvalidInput(self.problems)
         return self
@@ -133,7 +133,7 @@ class _Reader:
             self.pods.append(pod)
             self.origins.append(self._located(Problem(path, ""), document, number))
         if found.not_honoured:
-            # One warning a document, however many fields: nobody reads the second page of warnings.
+            # One warning for each document, however many fields it has. No one reads a second page of warnings.
             names = ", ".join(dict.fromkeys(without_indices(path) for path in found.not_honoured))
             notes.append(Problem(found.not_honoured[0], f"not honoured here, and without effect: {names}"))
         self.problems += self._in_order(found.problems, document, number)
@@ -175,7 +175,7 @@ class _Reader:
             return
         for index, item in enumerate(items):
             if isinstance(item, Mapping) and kind != "List":
-                # The items of a PodList need not say that they are pods.
+                # The items of a PodList need no kind.
                 item = {"apiVersion": value.get("apiVersion"), "kind": kind.removesuffix("List"), **item}
             yield from self._objects(item, join(path, f"items[{index}]"), found, notes)
 
@@ -224,7 +224,7 @@ class _Reader:
         pod = default_pod(pod, self._profile)
 
         def placed(problem: Problem) -> Problem:
-            # A pod has its name and namespace from what holds its template.
+            # A pod gets its name and namespace from the object that contains its template.
             of_owner = owner is not None and problem.field in ("metadata.name", "metadata.namespace")
             return problem._replace(field=join(owner.path if owner and of_owner else path, problem.field))
 
@@ -237,7 +237,7 @@ class _Reader:
         return pod._replace(metadata=_with_uid(pod.metadata))
 
     def _named(self, meta: ObjectMeta, path: str) -> ObjectMeta:
-        """`generateName` asks for a name of our making: one that stays the same while the text does."""
+        """The name for `generateName`. It stays the same as long as the text does."""
         if meta.name or not meta.generate_name:
             return meta
         suffix = stable_uid(self._source, f"{self._number} {path}")[-5:]
@@ -254,10 +254,10 @@ class _Reader:
 
 
 def stable_uid(namespace: str, name: str) -> str:
-    """A UID for a pod that has none yet: the same for the same name, so that a plan can be compared with the last.
+    """A UID for a pod that has none. The same name has the same UID, so that a plan can be compared with the last one.
 
-    FNV-1a over 128 bits: nobody's secret hangs on it, and two pods of one UID are refused anyway. A cryptographic hash
-    would cost a short command a tenth of its time in imports.
+    It is FNV-1a with 128 bits. It protects no secret, and two pods with one UID are refused anyway. The import of a
+    cryptographic hash would take a tenth of the time of a short command.
     """
     digest = 0x6C62272E07BB014262B821756295C58D
     for byte in f"{namespace}/{name}".encode():
@@ -271,7 +271,7 @@ def _with_uid(meta: ObjectMeta) -> ObjectMeta:
 
 
 def _kind(value: Mapping[str, object], path: str, found: Findings) -> str:
-    """The kind, or nothing where it is missing or wrong, which is then noted."""
+    """The kind; empty if it is missing or wrong, which is then reported."""
     version, kind = value.get("apiVersion"), value.get("kind")
     for name, written, right in (("apiVersion", version, "v1"), ("kind", kind, "Pod")):
         if written is None:
@@ -306,7 +306,7 @@ def _kind(value: Mapping[str, object], path: str, found: Findings) -> str:
 
 
 def _add_problems(more: Iterable[Problem], findings: Findings) -> None:
-    """Adds problems to those of decoding, but not what only follows from a field that could not be read."""
+    """Adds problems to those of decoding, without those that only follow from a field that could not be decoded."""
     misshapen = Misshapen([problem.field for problem in findings.problems if problem.kind != UNKNOWN_FIELD])
     findings.problems += [problem for problem in more if not misshapen.explains(problem.field, problem.kind)]
 
@@ -328,7 +328,7 @@ def _without_type(value: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def _without(value: Mapping[str, object], where: tuple[str, ...]) -> Mapping[str, object]:
-    """`value` with the one field at `where` taken out: it is checked by another."""
+    """`value` without the field at `where`, which is checked elsewhere."""
     head, *rest = where
     inner = value.get(head)
     others = {name: item for name, item in value.items() if name != head}

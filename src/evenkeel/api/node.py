@@ -1,4 +1,4 @@
-"""Nodes: what a machine has, what of it pods may use, and how it is."""
+"""Nodes: their capacity, what of it pods may request, and their conditions."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""Pods: what is to run, and what became of it."""
+"""Pods: their specification and their status."""
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
@@ -46,7 +46,7 @@ class ContainerState(NamedTuple):
 
 
 class ContainerStatus(NamedTuple):
-    """`memory_qos_class` and `cpu_qos_class` are ours: the class per resource (A8)."""
+    """`memory_qos_class` and `cpu_qos_class` are not in Kubernetes: the class of each resource (A8)."""
 
     name: str = ""
     state: ContainerState | None = None
@@ -64,7 +64,8 @@ class ContainerStatus(NamedTuple):
 
     @property
     def always_there(self) -> tuple[str, ...]:
-        """The fields that are told empty, too: Kubernetes' own clients do not read a status without them."""
+        """The fields that are written even if they are empty: clients of Kubernetes do not accept a status without
+        them."""
         return ("image", "image_id")
 
 
@@ -156,17 +157,17 @@ class PodSpec(NamedTuple):
     security_context: PodSecurityContext | None = None
     tolerations: tuple[Toleration, ...] = ()
     hostname: str = ""
-    node_name: str = ""  # the node it is on, or must go to
+    node_name: str = ""  # the node of the pod
 
     @property
     def every_container(self) -> Iterator[Container]:
-        """Init containers first, as they run."""
+        """All containers, init containers first."""
         yield from self.init_containers
         yield from self.containers
 
     @property
     def has_memory_volume(self) -> bool:
-        """Whether some of the pod's memory comes back only when its volumes are emptied."""
+        """Whether some memory of the pod is freed only when its volumes are emptied."""
         return any(volume.is_in_memory for volume in self.volumes)
 
 
@@ -177,7 +178,7 @@ class Pod(NamedTuple):
 
     @property
     def key(self) -> str:
-        """`namespace/name`, by which people tell pods apart."""
+        """`namespace/name`, which identifies the pod to people."""
         return f"{self.metadata.namespace or 'default'}/{self.metadata.name}"
 
 

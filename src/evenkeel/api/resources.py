@@ -1,4 +1,4 @@
-"""Requests and limits, and the names that resources go by."""
+"""Requests and limits, and the names of resources."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -20,14 +20,14 @@ NO_RESOURCES: ResourceList = MappingProxyType({})
 
 
 class ResourceRequirements(NamedTuple):
-    """What is asked for (`requests`) and what may not be exceeded (`limits`)."""
+    """`requests` are guaranteed amounts, `limits` are maximum amounts."""
 
     requests: ResourceList = NO_RESOURCES
     limits: ResourceList = NO_RESOURCES
 
     @property
     def sets_pod_level(self) -> bool:
-        """As a pod's own: whether they set anything that a pod may have. The rest counts for nothing there."""
+        """Whether they contain a resource that a pod can have at pod level. Other resources have no effect there."""
         return any(map(is_pod_level, self.requests)) or any(map(is_pod_level, self.limits))
 
 
@@ -39,7 +39,7 @@ def is_hugepages(name: str) -> bool:
 
 
 def hugepage_bytes(name: str) -> int:
-    """The page size in the resource name `hugepages-2Mi`; 0 where it names none."""
+    """The page size in the resource name `hugepages-2Mi`; 0 if the name has none."""
     try:
         return Quantity.parse(name.removeprefix(HUGEPAGES_PREFIX)).value
     except QuantityError:
@@ -47,5 +47,5 @@ def hugepage_bytes(name: str) -> int:
 
 
 def is_pod_level(name: str) -> bool:
-    """Whether Kubernetes lets a pod as a whole, and not only its containers, ask for the resource `name`."""
+    """Whether Kubernetes allows the resource `name` at pod level."""
     return name in (CPU, MEMORY) or is_hugepages(name)

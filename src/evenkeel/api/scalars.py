@@ -1,4 +1,5 @@
-"""Durations as Go writes them (`1m30s`, `100ms`, `1.5h`), which is how Kubernetes' configuration has them."""
+"""Scalars of the API beside quantities: durations (`1m30s`), sets of CPUs (`0-3,8`), cgroup paths and bounded
+numbers."""
 
 import re
 from collections.abc import Iterable
@@ -21,7 +22,7 @@ _LONGEST = 2**63 - 1
 
 
 class Duration(int):
-    """A number of nanoseconds that prints as Go prints it."""
+    """A number of nanoseconds. Its text is the one that Go prints."""
 
     __slots__ = ()
 
@@ -76,7 +77,7 @@ def _decimal(number: int, unit: int) -> str:
     return f"{whole}.{rest:0{digits}d}".rstrip("0").rstrip(".") if rest else str(whole)
 
 
-# The most CPUs a Linux kernel can be built for; a set of more is a mistake, and must not cost memory.
+# The most CPUs that a Linux kernel can support. A larger set is a mistake and must not cost memory.
 _MOST_CPUS = 8192
 
 
@@ -85,7 +86,7 @@ _GREATEST_INT64 = 2**63 - 1
 
 
 def parse_cpuset(text: str) -> tuple[int, ...]:
-    """The numbers in `text`, in order; an empty text, or one of spaces, is an empty set."""
+    """The numbers in `text`, in order. An empty text is an empty set."""
     cpus: set[int] = set()
     text = text.strip()
     if fault := cpuset_fault(text):
@@ -101,7 +102,7 @@ def parse_cpuset(text: str) -> tuple[int, ...]:
 
 
 def cpuset_fault(text: str) -> str:
-    """What is wrong with the spelling of a set of CPUs, by kubelet's rules; nothing if it is one of any size."""
+    """What is wrong with the text of a set of CPUs, by kubelet's rules; empty if it is valid."""
     for part in text.split(",") if text else ():
         bounds = part.split("-")
         if len(bounds) > 2 or not all(map(_CPU.fullmatch, bounds)):
@@ -118,7 +119,7 @@ def _cpu_range(part: str) -> tuple[int, int]:
 
 
 def format_cpuset(cpus: Iterable[int]) -> str:
-    """The shortest spelling of `cpus`, as the kernel prints it."""
+    """The shortest text for `cpus`, as the kernel prints it."""
     ranges: list[list[int]] = []
     for cpu in sorted(set(cpus)):
         if ranges and cpu == ranges[-1][1] + 1:
@@ -128,15 +129,14 @@ def format_cpuset(cpus: Iterable[int]) -> str:
     return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in ranges)
 
 
-# What systemd takes in a unit's name, and so what a cgroup is called in practice.
+# The characters that systemd allows in the name of a unit, and so in the name of a cgroup.
 _ODD_CHARACTER = re.compile(r"[^A-Za-z0-9_.:@\\/-]")
 
 
 def path_fault(path: str) -> str:
-    """What is wrong with `path` and what would be right, after "it"; nothing if it can be used.
+    """What is wrong with `path` and what would be right, as words that follow "it"; empty if the path is valid.
 
-    Systemd's own way of naming cgroups (`slice:prefix:name`, or a unit without its path) is not understood,
-    as document B says.
+    Names of systemd (`slice:prefix:name`, or a unit without its path) are not valid, as in document B.
     """
     if not path.startswith("/"):
         if ":" in path or path.endswith((".slice", ".scope", ".service")):
@@ -160,6 +160,6 @@ def is_within(path: str, other: str) -> bool:
     return f"{path.rstrip('/')}/".startswith(f"{other.rstrip('/')}/")
 
 
-# A whole number that Kubernetes keeps in 32 bits: its decoder refuses a larger one.
+# A whole number that Kubernetes stores in 32 bits. Its decoder refuses a larger one.
 Int32: TypeAlias = Annotated[int, "int32"]
 Amount = NewType("Amount", int)

@@ -1,8 +1,8 @@
-"""YAML (and so JSON) text to plain values that know their lines.
+"""YAML text (and JSON, which is YAML) as plain values that know their lines.
 
-Built from the C parser's events with a stack of our own: any depth, alias or duplicate key ends in a sentence,
-never in a crash or in memory without bound. Scalars are read as Kubernetes reads them (YAML 1.1's words for true
-and false), except that dates stay text and a number with a fraction keeps its spelling for exact quantities.
+The values are built from the events of the C parser with a stack of our own. Deep nesting, aliases and duplicate keys
+lead to a message and never to a crash or to unlimited memory. Scalars are read as Kubernetes reads them (with the words
+of YAML 1.1 for true and false), but dates stay text, and a number with a fraction keeps its text for exact quantities.
 """
 
 import re
@@ -18,7 +18,7 @@ MAX_VALUES = 200_000
 
 
 class SpelledFloat(float):
-    """A number that remembers how it was written: `0.1` is exact as text, not as a float."""
+    """A float that keeps its text: `0.1` is exact as text and not as a float."""
 
     text: str
 
@@ -54,7 +54,7 @@ class Document(NamedTuple):
 
 
 def documents(text: str, problems: list[Problem]) -> Iterator[Document]:
-    """Each document of `text` that is not empty. What cannot be read is added to `problems`."""
+    """Each document of `text` that is not empty. Errors in the text are added to `problems`."""
     loader = yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader
     builder = _Builder()
     if "\\u" in text and text.lstrip()[:1] in ("{", "["):
@@ -81,7 +81,7 @@ def documents(text: str, problems: list[Problem]) -> Iterator[Document]:
         problems.append(Problem("", error.message, "Decode", line=error.line))
 
 
-# JSON writes a character beyond the first 65,536 as two halves, which YAML does not know.
+# JSON writes a character above U+FFFF as two surrogates. YAML does not have them.
 _SURROGATES = r"(?<!\\)((?:\\\\)*)\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})"
 
 
@@ -98,17 +98,17 @@ class _Refused(Exception):
 
 
 class _Merge:
-    """The key `<<` where it is YAML's own and not a text that somebody put in quotes."""
+    """The merge key `<<` of YAML, if it is not a text in quotes."""
 
 
 _MERGE = _Merge()
 
 
 class _Open(NamedTuple):
-    """A collection whose end has not been seen yet."""
+    """A collection whose end event has not come yet."""
 
     value: LinedDict | LinedList
-    key: list[str | _Merge]  # the mapping's key that waits for its value; empty or one
+    key: list[str | _Merge]  # the key of a mapping that waits for its value: empty or one item
     merges: list[object]
     anchor: str | None
     values_before: int
@@ -116,7 +116,7 @@ class _Open(NamedTuple):
 
 
 class _Builder:
-    """Puts one document after the other together from parser events."""
+    """Builds one document after the other from parser events."""
 
     def __init__(self) -> None:
         self._start()
@@ -190,7 +190,7 @@ class _Builder:
         value, values = self._anchors[event.anchor]
         if self._expects_key():
             raise _Refused("a key must be a single word, not an alias", line)
-        # What an alias stands for counts each time, or a few lines could unfold into billions of values.
+        # The value of an alias counts each time. Otherwise a few lines could become billions of values.
         self._count(values, line)
         self._put(value, line, counted=True)
 
@@ -236,7 +236,7 @@ def _line(event: yaml.Event) -> int:
 
 
 def _merge(merged: object, into: LinedDict, line: int) -> None:
-    """YAML's `<<`: the mapping's own keys win, earlier sources win over later ones."""
+    """The merge key `<<`: the keys of the mapping itself win, then earlier sources over later ones."""
     for source in merged if isinstance(merged, LinedList) else [merged]:
         if not isinstance(source, LinedDict):
             raise _Refused("<< must be followed by a mapping or a list of mappings", line)
@@ -253,7 +253,7 @@ _TRUTH = {
     for spelled in words
     for word in (spelled, spelled.capitalize(), spelled.upper())
 }
-# Without the underscores that YAML 1.1 allows between digits, and anywhere else too.
+# Without the underscores that YAML 1.1 allows in numbers.
 _INTEGER = re.compile(r"[-+]?(?:0b[01]+|0o?[0-7]+|0x[0-9a-fA-F]+|0|[1-9][0-9]*)\Z")
 _FLOAT = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?\Z")
 _NOT_FINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)\Z|\.(?:nan|NaN|NAN)\Z")
