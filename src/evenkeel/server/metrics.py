@@ -1,7 +1,7 @@
-"""The node, the agent and what it did for Prometheus (/metrics): names that kubelet's dashboards know, and ours beside.
+"""Metrics of the node and the agent for Prometheus (/metrics), with kubelet's names where it has them.
 
-The text is written here and not by a client library: figures are values of one moment, of cgroups that come and go, and
-not counters that somebody holds. A scrape of 330 containers then costs the joining of some text, and no dependency.
+The text is written without a client library. The figures come from one snapshot of cgroups that come and go, and not
+from counters in this process. A scrape of 330 containers only joins text.
 """
 
 import os
@@ -33,24 +33,24 @@ _NUMERIC = (
 )
 
 
-def node_metrics(picture: NodeSnapshot, named: Labels) -> bytes:
+def node_metrics(snapshot: NodeSnapshot, named: Labels) -> bytes:
     out = Exposition()
-    _kubelet(out, picture)
-    _counts(out, picture)
-    _node(out, picture)
-    _pressure(out, picture)
-    _asked_for(out, picture, named)
-    _process(out, picture)
+    _kubelet(out, snapshot)
+    _counts(out, snapshot)
+    _node(out, snapshot)
+    _pressure(out, snapshot)
+    _asked_for(out, snapshot, named)
+    _process(out, snapshot)
     return out.text()
 
 
-def _kubelet(out: Exposition, picture: NodeSnapshot) -> None:
-    counts = picture.counts
-    running = sum(pod.status.phase == "Running" for pod in picture.pods)
-    out.gauge("kubelet_node_name", "The node's name.", [(labels(node=picture.node.metadata.name), 1)])
-    out.gauge("kubelet_running_pods", "Pods that run.", running)
-    out.gauge("kubelet_running_containers", "Containers by their state.", _container_states(picture.pods))
-    out.counter("kubelet_started_pods_total", "Pods of which a container was started.", counts.pods_started)
+def _kubelet(out: Exposition, snapshot: NodeSnapshot) -> None:
+    counts = snapshot.counts
+    running = sum(pod.status.phase == "Running" for pod in snapshot.pods)
+    out.gauge("kubelet_node_name", "The node's name.", [(labels(node=snapshot.node.metadata.name), 1)])
+    out.gauge("kubelet_running_pods", "Running pods.", running)
+    out.gauge("kubelet_running_containers", "Containers by state.", _container_states(snapshot.pods))
+    out.counter("kubelet_started_pods_total", "Pods with a started container.", counts.pods_started)
     out.counter(
         "kubelet_started_containers_total",
         "Containers started.",
@@ -61,7 +61,7 @@ def _kubelet(out: Exposition, picture: NodeSnapshot) -> None:
         "From a pod's admission to the start of its first container.",
         counts.pod_start_seconds,
     )
-    # It counts, but has not got the suffix of counters: the name is kubelet's.
+    # A counter without the suffix of counters: the name is kubelet's.
     out.family(
         "kubelet_evictions",
         UNTYPED,
@@ -70,8 +70,8 @@ def _kubelet(out: Exposition, picture: NodeSnapshot) -> None:
     )
 
 
-def _counts(out: Exposition, picture: NodeSnapshot) -> None:
-    counts = picture.counts
+def _counts(out: Exposition, snapshot: NodeSnapshot) -> None:
+    counts = snapshot.counts
     out.counter(
         "evenkeel_evictions_total",
         "Pods evicted, by signal.",
@@ -84,69 +84,69 @@ def _counts(out: Exposition, picture: NodeSnapshot) -> None:
     )
     out.histogram(
         "evenkeel_eviction_memory_back_seconds",
-        "From the kill until the victim's memory was back.",
+        "From the kill until the memory of the pod was freed.",
         counts.back_seconds,
     )
     out.counter(
         "evenkeel_eviction_memory_back_bytes_total",
-        "Memory that came back from evicted pods.",
+        "Memory that evictions have freed.",
         counts.back_bytes,
     )
-    told = counts.happenings
+    events = counts.happenings
     out.counter(
         "evenkeel_reclaims_total",
-        "Times that memory was taken back from pods above their requests before any went.",
-        told["Normal", "Reclaiming"],
+        "Reclaims of memory from pods above their requests, before an eviction.",
+        events["Normal", "Reclaiming"],
     )
     out.counter(
         "evenkeel_reclaim_expected_bytes_total",
-        "Memory that was to be taken back so.",
+        "Memory that those reclaims were to free.",
         counts.reclaim_bytes,
     )
     out.counter(
         "evenkeel_drift_repaired_total",
-        "Settings that others had changed and that were put right.",
-        told["Warning", "DriftRepaired"],
+        "Settings that another program had changed and the agent repaired.",
+        events["Warning", "DriftRepaired"],
     )
     out.counter(
         "evenkeel_memory_high_stalls_total",
         "Containers found stalled at memory.high.",
-        told["Warning", "MemoryHighStall"],
+        events["Warning", "MemoryHighStall"],
     )
     out.counter(
         "evenkeel_oom_kills_total",
-        "Processes that the kernel killed for want of memory, by whose limit.",
+        "Processes that the OOM killer killed, by the cgroup whose limit was reached.",
         [(labels(**key._asdict()), number) for key, number in counts.oom_kills.items()],
     )
     out.counter(
         "evenkeel_happenings_total",
-        "What was told, by reason.",
-        [(labels(type=type_, reason=reason), number) for (type_, reason), number in told.items() if number],
+        "Recorded events, by reason.",
+        [(labels(type=type_, reason=reason), number) for (type_, reason), number in events.items() if number],
     )
 
 
-def _node(out: Exposition, picture: NodeSnapshot) -> None:
-    view = picture.view
+def _node(out: Exposition, snapshot: NodeSnapshot) -> None:
+    view = snapshot.view
     capacity = node_capacity(view.capacity, view.config)
     reserved = reserved_of(view.config)
     requested: dict[str, float] = dict.fromkeys(capacity, 0)
-    for pod in live(picture.pods):
+    for pod in live(snapshot.pods):
         for name, amount in pod_requests(pod).items():
             requested[name] = requested.get(name, 0) + _value(name, amount)
         requested[PODS] += 1
     out.gauge(
         "evenkeel_node_capacity",
-        "What the node has: cores, bytes, pods.",
+        "Capacity of the node: cores, bytes, pods.",
         [(labels(resource=name), _value(name, amount)) for name, amount in capacity.items()],
     )
     out.gauge(
         "evenkeel_node_allocatable",
-        "What pods may request together.",
+        "Amounts that pods may request together.",
         [(labels(resource=name), _value(name, amount)) for name, amount in view.allocatable.items()],
     )
     out.gauge(
         "evenkeel_node_reserved",
-        "What is kept back for daemons.",
+        "Amounts that are reserved for daemons.",
         [
             (labels(reservation=which, resource=name), _value(name, amount))
             for which, amounts in (("kube", reserved.kube), ("system", reserved.system))
@@ -155,21 +155,21 @@ def _node(out: Exposition, picture: NodeSnapshot) -> None:
     )
     out.gauge(
         "evenkeel_node_requested",
-        "What pods that have not ended request.",
+        "Requests of pods that have not ended.",
         [(labels(resource=name), amount) for name, amount in requested.items()],
     )
     out.gauge(
         "evenkeel_node_condition",
-        "1 while the condition holds.",
-        [(labels(condition=one.type), int(one.status == "True")) for one in picture.node.status.conditions],
+        "1 while the condition is true.",
+        [(labels(condition=one.type), int(one.status == "True")) for one in snapshot.node.status.conditions],
     )
-    phases = Counter((pod.status.phase or "Pending", pod.status.qos_class) for pod in picture.pods)
+    phases = Counter((pod.status.phase or "Pending", pod.status.qos_class) for pod in snapshot.pods)
     out.gauge(
         "evenkeel_pods",
         "Pods by phase and class.",
         [(labels(phase=phase, qos_class=qos), number) for (phase, qos), number in phases.items()],
     )
-    daemons = {name: one.sample.statistics for name, one in picture.sweep.daemons.items()}
+    daemons = {name: one.sample.statistics for name, one in snapshot.sweep.daemons.items()}
     out.gauge(
         "evenkeel_daemon_memory_working_set_bytes",
         "Memory of daemons, by cgroup.",
@@ -182,23 +182,23 @@ def _node(out: Exposition, picture: NodeSnapshot) -> None:
     )
 
 
-def _pressure(out: Exposition, picture: NodeSnapshot) -> None:
-    sweep = picture.sweep
+def _pressure(out: Exposition, snapshot: NodeSnapshot) -> None:
+    sweep = snapshot.sweep
     seen = observations(sweep.node)
     out.gauge(
         "evenkeel_eviction_signal",
-        "What is left of what eviction watches: bytes, inodes, processes.",
+        "Available amount of each eviction signal: bytes, inodes, processes.",
         [(labels(signal=str(signal)), int(one.available)) for signal, one in seen.items()],
     )
     out.gauge(
         "evenkeel_eviction_threshold",
-        "Where less than that is left, pods go.",
+        "Below this available amount pods are evicted.",
         [
             (
                 labels(signal=str(one.signal), kind="hard" if one.hard else "soft"),
                 threshold_amount(one.value, seen[one.signal].capacity),
             )
-            for one in config_thresholds(picture.view.config)
+            for one in config_thresholds(snapshot.view.config)
             if one.signal in seen
         ],
     )
@@ -206,7 +206,7 @@ def _pressure(out: Exposition, picture: NodeSnapshot) -> None:
     if machine is not None:
         out.counter(
             "evenkeel_pressure_seconds_total",
-            "Time in which some or all of the node's tasks waited.",
+            "Time in which some or all tasks of the node waited (PSI).",
             [
                 (labels(resource=name, kind=kind), line.total_us / 1e6)
                 for name, figures in machine._asdict().items()
@@ -215,11 +215,11 @@ def _pressure(out: Exposition, picture: NodeSnapshot) -> None:
         )
 
 
-def _asked_for(out: Exposition, picture: NodeSnapshot, named: Labels) -> None:
-    """Requests, limits and what the kernel has (E17), per container."""
+def _asked_for(out: Exposition, snapshot: NodeSnapshot, named: Labels) -> None:
+    """Requests, limits and applied values (E17) of each container."""
     requests: list[tuple[str, float]] = []
     limits: list[tuple[str, float]] = []
-    for pod in live(picture.pods):
+    for pod in live(snapshot.pods):
         for container in pod.spec.every_container:
             where = named.of(pod, container.name)[:-1]
             asked = container.resources
@@ -227,29 +227,31 @@ def _asked_for(out: Exposition, picture: NodeSnapshot, named: Labels) -> None:
                 found += [
                     (f'{where},resource="{name}"}}', _value(name, amount)) for name, amount in amounts.items()
                 ]
-    out.gauge("evenkeel_container_request", "What a container requests: cores, bytes.", requests)
-    out.gauge("evenkeel_container_limit", "A container's limits: cores, bytes.", limits)
-    by_key = {pod.key: pod for pod in picture.pods}
+    out.gauge("evenkeel_container_request", "Requests of a container: cores, bytes.", requests)
+    out.gauge("evenkeel_container_limit", "Limits of a container: cores, bytes.", limits)
+    by_key = {pod.key: pod for pod in snapshot.pods}
     applied = [
         (f'{named.of(by_key[cgroup.pod], cgroup.container)[:-1]},file="{file}"}}', int(text))
-        for cgroup in picture.sweep.tree.cgroups
+        for cgroup in snapshot.sweep.tree.cgroups
         if cgroup.kind == Kind.CONTAINER and cgroup.pod in by_key
-        for file, text in picture.sweep.applied.get(cgroup.path, {}).items()
+        for file, text in snapshot.sweep.applied.get(cgroup.path, {}).items()
         if file in _NUMERIC and text.isdecimal() and int(text) < UNBOUNDED
     ]
-    out.gauge("evenkeel_container_applied", "What the kernel has in a container's cgroup files.", applied)
+    out.gauge("evenkeel_container_applied", "Values in the cgroup files of a container.", applied)
 
 
-def _process(out: Exposition, picture: NodeSnapshot) -> None:
+def _process(out: Exposition, snapshot: NodeSnapshot) -> None:
     used = resource.getrusage(resource.RUSAGE_SELF)
     with open("/proc/self/statm", "rb") as file:
         pages = int(file.read().split()[1])
     out.gauge(
-        "evenkeel_sweep_duration_seconds", "How long reading all figures took.", picture.sweep.took_seconds
+        "evenkeel_sweep_duration_seconds",
+        "Duration of the last sweep over all cgroups.",
+        snapshot.sweep.took_seconds,
     )
     out.counter("process_cpu_seconds_total", "CPU time of the agent.", used.ru_utime + used.ru_stime)
-    out.gauge("process_start_time_seconds", "When the agent was started, since the epoch.", picture.since)
-    out.gauge("process_open_fds", "Files that the agent has open.", len(os.listdir("/proc/self/fd")))
+    out.gauge("process_start_time_seconds", "When the agent was started, since the epoch.", snapshot.since)
+    out.gauge("process_open_fds", "Open files of the agent.", len(os.listdir("/proc/self/fd")))
     out.gauge("process_resident_memory_bytes", "Memory of the agent.", pages * os.sysconf("SC_PAGE_SIZE"))
 
 

@@ -1,5 +1,5 @@
-"""Each cgroup for Prometheus: /metrics/resource as metrics-server reads it from kubelets, and /metrics/cadvisor in
-cAdvisor's names."""
+"""Metrics of each cgroup for Prometheus: /metrics/resource for metrics-server, /metrics/cadvisor with cAdvisor's names;
+and the text format that all metrics share."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -14,21 +14,24 @@ from evenkeel.host.node_figures import Sample
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 COUNTER, GAUGE, HISTOGRAM, UNTYPED = "counter", "gauge", "histogram", "untyped"
 
+UNBOUNDED = 2**62  # cgroup v1 has no unlimited value: more than this is no limit
+_MOST_KEPT = 10_000
+
 Samples = Iterable[tuple[str, float]] | float
 
 
 class Exposition:
-    """Text that grows family by family. `stamp` is put behind every value that is not said to be without: the time at
-    which it was read."""
+    """The text of a scrape, written family by family. `at` is the time at which the values were read; it stands behind
+    each value that is stamped."""
 
     def __init__(self, at: float | None = None) -> None:
         self._parts: list[str] = []
         self._stamp = "" if at is None else f" {round(at * 1000)}"
 
-    def counter(self, name: str, help_: str, samples: "Samples") -> None:
+    def counter(self, name: str, help_: str, samples: Samples) -> None:
         self.family(name, COUNTER, help_, samples)
 
-    def gauge(self, name: str, help_: str, samples: "Samples", *, is_stamped: bool = True) -> None:
+    def gauge(self, name: str, help_: str, samples: Samples, *, is_stamped: bool = True) -> None:
         self.family(name, GAUGE, help_, samples, is_stamped=is_stamped)
 
     def family(
@@ -36,12 +39,12 @@ class Exposition:
         name: str,
         type_: str,
         help_: str,
-        samples: "Samples",
+        samples: Samples,
         *,
         is_stamped: bool = True,
     ) -> None:
-        """Each sample is its labels, as `labels` gives them, and its value; or there is one, without labels. A family
-        without any is left out."""
+        """A sample is its labels, as `labels` returns them, and its value. A single number is a sample without labels.
+        A family without samples is left out."""
         if isinstance(samples, int | float):
             samples = (("", samples),)
         end = f"{self._stamp}\n" if is_stamped else "\n"
@@ -65,7 +68,7 @@ class Exposition:
 
 
 def labels(**named: str) -> str:
-    """In braces, escaped."""
+    """The labels as text: in braces, escaped."""
     return of_mapping(named)
 
 
@@ -77,18 +80,14 @@ def _escaped(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-UNBOUNDED = 2**62  # above that, version 1 means no limit
-_MOST_KEPT = 10_000
-
-
 class Labels:
-    """Labels, made once for a pod and kept while it is there: a scrape is mostly joining text."""
+    """The labels of pods and cgroups as text, made once: a scrape is mostly joining text."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, str], str] = {}
 
     def of(self, pod: Pod, container: str) -> str:
-        """Of a container; without its name, of the pod."""
+        """The labels of a container, or of the pod if the name is empty."""
         key = (pod.key, container)
         known = self._kept.get(key)
         if known is None:
@@ -97,7 +96,7 @@ class Labels:
         return known
 
     def with_id(self, cgroup: Cgroup) -> str:
-        """As cAdvisor has them: each cgroup by its path."""
+        """The labels of cAdvisor, with the path of the cgroup."""
         key = ("", cgroup.path)
         known = self._kept.get(key)
         if known is None:
@@ -107,7 +106,7 @@ class Labels:
         return known
 
     def _keep(self, key: tuple[str, str], text: str) -> str:
-        if len(self._kept) >= _MOST_KEPT:  # most are of pods that are long gone
+        if len(self._kept) >= _MOST_KEPT:  # most are of deleted pods
             self._kept.clear()
         self._kept[key] = text
         return text
@@ -119,10 +118,10 @@ class _Row(NamedTuple):
     labels: str
 
 
-def resource_metrics(picture: NodeSnapshot, named: Labels) -> bytes:
-    sweep = picture.sweep
+def resource_metrics(snapshot: NodeSnapshot, named: Labels) -> bytes:
+    sweep = snapshot.sweep
     out = Exposition(sweep.at)
-    by_key = {pod.key: pod for pod in picture.pods}
+    by_key = {pod.key: pod for pod in snapshot.pods}
     containers, pods = (
         [
             _Row(cgroup, sample, named.of(pod, cgroup.container))
@@ -139,11 +138,11 @@ def resource_metrics(picture: NodeSnapshot, named: Labels) -> bytes:
     )
     out.gauge(
         "node_memory_working_set_bytes",
-        "Memory of the node without file cache that has not been used lately.",
+        "Memory of the node without inactive file cache.",
         machine.memory_working_set_bytes,
     )
     out.gauge("node_swap_usage_bytes", "Swap in use on the node.", machine.swap_used_bytes)
-    starts = _starts(picture.pods)
+    starts = _starts(snapshot.pods)
     out.gauge(
         "container_start_time_seconds",
         "When the container was started, since the epoch.",
@@ -158,7 +157,7 @@ def resource_metrics(picture: NodeSnapshot, named: Labels) -> bytes:
         out.counter(f"{what}_cpu_usage_seconds_total", f"CPU time of the {what}.", _each(rows, _cpu_seconds))
         out.gauge(
             f"{what}_memory_working_set_bytes",
-            f"Memory of the {what} that cannot be dropped.",
+            f"Memory of the {what} without inactive file cache.",
             _each(rows, _working_set),
         )
         out.gauge(f"{what}_swap_usage_bytes", f"Swap in use by the {what}.", _each(rows, _swap))
@@ -170,15 +169,15 @@ def resource_metrics(picture: NodeSnapshot, named: Labels) -> bytes:
     return out.text()
 
 
-def cadvisor_metrics(picture: NodeSnapshot, named: Labels) -> bytes:
-    sweep = picture.sweep
+def cadvisor_metrics(snapshot: NodeSnapshot, named: Labels) -> bytes:
+    sweep = snapshot.sweep
     out = Exposition()
     rows = [
         _Row(cgroup, sample, named.with_id(cgroup))
         for cgroup in sweep.tree.cgroups
         if cgroup.kind != Kind.INFRASTRUCTURE and (sample := sweep.samples.get(cgroup.path)) is not None
     ]
-    out.gauge("machine_cpu_cores", "CPUs of the machine.", picture.view.capacity.millicpu / 1000)
+    out.gauge("machine_cpu_cores", "CPUs of the machine.", snapshot.view.capacity.millicpu / 1000)
     out.gauge("machine_memory_bytes", "Memory of the machine.", sweep.machine.memory_total_bytes)
     for name, type_, help_, figure in _OF_CGROUPS:
         out.family(name, type_, help_, _each(rows, figure))
@@ -202,7 +201,7 @@ def _each(rows: list[_Row], figure: Callable[[_Row], float | None]) -> Iterable[
 
 
 def _starts(pods: Iterable[Pod]) -> dict[tuple[str, str], float]:
-    """Of the containers that run, since the epoch."""
+    """The start times of running containers, since the epoch."""
     return {
         (pod.key, one.name): seconds
         for pod in pods
@@ -214,7 +213,7 @@ def _starts(pods: Iterable[Pod]) -> dict[tuple[str, str], float]:
 
 
 def _seconds(text: str | None) -> float | None:
-    """Of a timestamp as Kubernetes writes it."""
+    """The seconds of a Kubernetes timestamp."""
     from calendar import timegm
 
     if text is None or len(text) != 20:
@@ -268,7 +267,7 @@ _OF_CGROUPS: tuple[tuple[str, str, str, Callable[[_Row], float | None]], ...] = 
         "Memory charged, cache included.",
         lambda row: row.sample.statistics.memory_usage_bytes,
     ),
-    ("container_memory_working_set_bytes", GAUGE, "Memory that cannot be dropped.", _working_set),
+    ("container_memory_working_set_bytes", GAUGE, "Memory without inactive file cache.", _working_set),
     (
         "container_memory_rss",
         GAUGE,
@@ -288,10 +287,10 @@ _OF_CGROUPS: tuple[tuple[str, str, str, Callable[[_Row], float | None]], ...] = 
         (
             f"container_pressure_{one}_{word}_seconds_total",
             COUNTER,
-            f"Time in which {who} of its tasks waited for {one}.",
+            f"Time in which {share} of its tasks waited for {one}.",
             _stalled(one, kind),
         )
         for one in ("cpu", "memory", "io")
-        for kind, word, who in (("some", "waiting", "some"), ("full", "stalled", "all"))
+        for kind, word, share in (("some", "waiting", "some"), ("full", "stalled", "all"))
     ),
 )

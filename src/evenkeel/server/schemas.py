@@ -1,4 +1,4 @@
-"""What the answers look like, as JSON schemas for the OpenAPI description."""
+"""The JSON schemas of the answers, for the OpenAPI description."""
 
 from collections.abc import Mapping
 
@@ -132,7 +132,7 @@ SCHEMAS: Schema = {
     ),
     "Snapshot": _ANY,
     "Description": _object({"openapi": _TEXT, "info": _ANY, "paths": _ANY}),
-    # The page's picture
+    # The view
     "Figures": {
         **_object(
             {

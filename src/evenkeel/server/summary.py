@@ -1,7 +1,7 @@
-"""The picture as Kubernetes' Summary API has it (B11): stats/v1alpha1, field for field.
+"""Kubernetes' Summary API (B11): stats/v1alpha1, field for field, from the node snapshot.
 
-What is not known is left out, as kubelet does. Beside kubelet's own system containers (`kubelet`, which is this agent,
-`runtime`, `misc`, `pods`) stand those of daemons: `kube-reserved`, `system-reserved`, `system.slice`, `user.slice`.
+An unknown figure is left out, as in kubelet. Beside kubelet's system containers (`kubelet`, which is this agent,
+`runtime`, `misc`, `pods`) there are those of daemons: `kube-reserved`, `system-reserved`, `system.slice`, `user.slice`.
 """
 
 import asyncio
@@ -25,12 +25,12 @@ from evenkeel.policy.pod_resources import pod_limits
 from evenkeel.server.http import to_json
 from evenkeel.server.view import storage_bytes
 
-_AT_A_TIME = 10  # pods are encoded before others have their turn
+_PODS_AT_A_TIME = 10  # are encoded before other tasks have their turn
 Plain = dict[str, object]
 
 
-async def summary(picture: NodeSnapshot, *, only_cpu_and_memory: bool = False) -> bytes:
-    tree = picture.sweep.tree
+async def summary(snapshot: NodeSnapshot, *, only_cpu_and_memory: bool = False) -> bytes:
+    tree = snapshot.sweep.tree
     containers: dict[str, list[Cgroup]] = {}
     of_pod: dict[str, Cgroup] = {}
     for cgroup in tree.cgroups:
@@ -38,26 +38,26 @@ async def summary(picture: NodeSnapshot, *, only_cpu_and_memory: bool = False) -
             containers.setdefault(cgroup.pod, []).append(cgroup)
         elif cgroup.kind == Kind.POD:
             of_pod[cgroup.pod] = cgroup
-    event_recorder = _Telling(picture, is_short=only_cpu_and_memory)
-    told = []
-    for number, pod in enumerate(picture.pods, start=1):
+    encoder = _Encoder(snapshot, is_short=only_cpu_and_memory)
+    pods = []
+    for number, pod in enumerate(snapshot.pods, start=1):
         own = of_pod.get(pod.key)
-        if own is not None and own.path in picture.sweep.samples:
-            told.append(to_json(event_recorder.pod(pod, own, containers.get(pod.key, []))).strip())
-        if number % _AT_A_TIME == 0:
+        if own is not None and own.path in snapshot.sweep.samples:
+            pods.append(to_json(encoder.pod(pod, own, containers.get(pod.key, []))).strip())
+        if number % _PODS_AT_A_TIME == 0:
             await asyncio.sleep(0)
-    return b'{"node":%b,"pods":[%b]}\n' % (to_json(event_recorder.node()).strip(), b",".join(told))
+    return b'{"node":%b,"pods":[%b]}\n' % (to_json(encoder.node()).strip(), b",".join(pods))
 
 
-class _Telling:
-    def __init__(self, picture: NodeSnapshot, *, is_short: bool) -> None:
-        self._picture = picture
+class _Encoder:
+    def __init__(self, snapshot: NodeSnapshot, *, is_short: bool) -> None:
+        self._snapshot = snapshot
         self._is_short = is_short
-        self._at = timestamp(picture.sweep.at)
-        self._room = _room(self._at, picture.sweep.node.nodefs)
+        self._at = timestamp(snapshot.sweep.at)
+        self._room = _room(self._at, snapshot.sweep.node.nodefs)
 
     def node(self) -> Plain:
-        sweep = self._picture.sweep
+        sweep = self._snapshot.sweep
         machine, signals = sweep.machine, sweep.node
         memory: Plain = {
             "time": self._at,
@@ -67,7 +67,7 @@ class _Telling:
             "pageFaults": machine.page_faults,
             "majorPageFaults": machine.major_page_faults,
         }
-        if signals.memory is not None:  # as eviction sees it
+        if signals.memory is not None:  # the figure that eviction uses
             memory["availableBytes"] = signals.memory.available_bytes
         cpu: Plain = {"time": self._at, "usageCoreNanoSeconds": machine.cpu_usage_us * 1000}
         if sweep.machine_nanocores is not None:
@@ -77,7 +77,7 @@ class _Telling:
             cpu["psi"], memory["psi"] = _psi(machine.pressures.cpu), _psi(machine.pressures.memory)
             io = {"time": self._at, "psi": _psi(machine.pressures.io)}
         node: Plain = {
-            "nodeName": self._picture.node.metadata.name,
+            "nodeName": self._snapshot.node.metadata.name,
             "systemContainers": self._system_containers(),
             "startTime": timestamp(machine.booted_at),
             "cpu": cpu,
@@ -121,8 +121,8 @@ class _Telling:
         return node
 
     def pod(self, pod: Pod, cgroup: Cgroup, containers: list[Cgroup]) -> Plain:
-        samples = self._picture.sweep.samples
-        disk = self._picture.disk.get(pod.metadata.uid, PodFigures())
+        samples = self._snapshot.sweep.samples
+        disk = self._snapshot.disk.get(pod.metadata.uid, PodFigures())
         started = {
             one.name: one.state.running.started_at
             for one in (*pod.status.init_container_statuses, *pod.status.container_statuses)
@@ -134,7 +134,7 @@ class _Telling:
             if MEMORY in one.resources.limits
         }
         on_disk = {one.name: one for one in disk.containers}
-        told = []
+        entries = []
         for one in containers:
             if one.path in samples and one.container in started:
                 since = started[one.container] or self._at
@@ -143,10 +143,10 @@ class _Telling:
                 if not self._is_short and known is not None:
                     entry["rootfs"] = self._part(known.rootfs)
                     entry["logs"] = self._part(known.logs)
-                told.append(entry)
+                entries.append(entry)
         limit = pod_limits(pod).get(MEMORY)
         sample = samples[cgroup.path]
-        # A pod's limit is that of its cgroup, if it has one (D2).
+        # The limit of a pod is that of its cgroup, if it has one (D2).
         bounded = limit.value if limit is not None and _is_bounded(cgroup) else None
         entry = {
             "podRef": {
@@ -155,7 +155,7 @@ class _Telling:
                 "uid": pod.metadata.uid,
             },
             "startTime": pod.status.start_time or self._at,
-            "containers": told,
+            "containers": entries,
             **self._figures(sample, bounded),
         }
         if self._is_short:
@@ -164,20 +164,20 @@ class _Telling:
             entry["io"] = {"time": self._at, "psi": _psi(sample.pressures.io)}
         if disk.volumes:
             entry["volume"] = [{"name": one.name, **self._part(one)} for one in disk.volumes]
-        used = storage_bytes(pod, self._picture)
+        used = storage_bytes(pod, self._snapshot)
         if used is not None:
             entry["ephemeral-storage"] = {**self._room, "usedBytes": used}
         entry["process_stats"] = {"process_count": sample.statistics.pids}
         return entry
 
     def _system_containers(self) -> list[Plain]:
-        picture, sweep = self._picture, self._picture.sweep
-        since = timestamp(picture.since)
+        snapshot, sweep = self._snapshot, self._snapshot.sweep
+        since = timestamp(snapshot.since)
         listed = []
         root = next((one for one in sweep.tree.cgroups if one.kind == Kind.ROOT), None)
         pods = sweep.samples.get(root.path) if root is not None else None
         if pods is not None:
-            limit = picture.view.pods_limits.memory_bytes
+            limit = snapshot.view.pods_limits.memory_bytes
             listed.append(self._container("pods", since, pods, limit))
         for name, daemon in sweep.daemons.items():
             listed.append(self._container(name, since, daemon.sample, None))
@@ -187,8 +187,8 @@ class _Telling:
         return listed
 
     def _misc(self, pods: Sample | None) -> Plain | None:
-        """What the machine uses beside the pods, this agent and the runtime: with them it is the node's figure."""
-        sweep = self._picture.sweep
+        """The use of everything but pods, agent and runtime. All four add up to the figure of the node."""
+        sweep = self._snapshot.sweep
         machine = sweep.machine
         others = [sweep.daemons[name].sample for name in (AGENT, RUNTIME) if name in sweep.daemons]
         if pods is not None:
@@ -198,7 +198,7 @@ class _Telling:
         rss = machine.memory_rss_bytes - sum(one.statistics.memory_rss_bytes for one in others)
         working_set = machine.memory_working_set_bytes
         working_set -= sum(one.statistics.memory_working_set_bytes for one in others)
-        if cpu_us < 0 or used < 0:  # a machine inside a machine, whose figures do not add up
+        if cpu_us < 0 or used < 0:  # inside another machine the figures may not add up
             return None
         cpu: Plain = {"time": self._at, "usageCoreNanoSeconds": cpu_us * 1000}
         rates = [one.nanocores for one in others if one.nanocores is not None]
@@ -217,10 +217,10 @@ class _Telling:
         }
 
     def _container(self, name: str, since: str, sample: Sample, limit_bytes: int | None) -> Plain:
-        told: Plain = {"name": name, "startTime": since, **self._figures(sample, limit_bytes)}
+        entry: Plain = {"name": name, "startTime": since, **self._figures(sample, limit_bytes)}
         if not self._is_short and sample.pressures is not None:
-            told["io"] = {"time": self._at, "psi": _psi(sample.pressures.io)}
-        return told
+            entry["io"] = {"time": self._at, "psi": _psi(sample.pressures.io)}
+        return entry
 
     def _figures(self, sample: Sample, limit_bytes: int | None) -> Plain:
         used = sample.statistics
@@ -239,13 +239,13 @@ class _Telling:
             memory["availableBytes"] = max(limit_bytes - used.memory_working_set_bytes, 0)
         if sample.pressures is not None:
             cpu["psi"], memory["psi"] = _psi(sample.pressures.cpu), _psi(sample.pressures.memory)
-        told: Plain = {"cpu": cpu, "memory": memory}
+        found: Plain = {"cpu": cpu, "memory": memory}
         if used.swap_bytes is not None:
-            told["swap"] = {"time": self._at, "swapUsageBytes": used.swap_bytes}
-        return told
+            found["swap"] = {"time": self._at, "swapUsageBytes": used.swap_bytes}
+        return found
 
     def _part(self, disk: DiskFigures | VolumeFigures | None) -> Plain:
-        """Of a filesystem that it shares with others, what it takes."""
+        """The use of a part of the shared filesystem."""
         if disk is None:
             return self._room
         used = {"usedBytes": disk.used_bytes, "inodesUsed": disk.inodes_used}
@@ -270,9 +270,9 @@ def _psi(figures: PressureFigures) -> Mapping[str, Mapping[str, float]]:
 
 
 def _room(at: str, filesystem: FilesystemFigures | None) -> Plain:
-    told: Plain = {"time": at}
+    found: Plain = {"time": at}
     if filesystem is None:
-        return told
+        return found
     for name, amount in (
         ("availableBytes", filesystem.available_bytes),
         ("capacityBytes", filesystem.capacity_bytes),
@@ -280,15 +280,15 @@ def _room(at: str, filesystem: FilesystemFigures | None) -> Plain:
         ("inodes", filesystem.inodes),
     ):
         if amount is not None:
-            told[name] = amount
-    return told
+            found[name] = amount
+    return found
 
 
 def _whole(at: str, filesystem: FilesystemFigures) -> Plain:
-    """With what everybody together uses."""
-    told = _room(at, filesystem)
+    """The filesystem with its use as a whole."""
+    found = _room(at, filesystem)
     if filesystem.capacity_bytes is not None and filesystem.available_bytes is not None:
-        told["usedBytes"] = filesystem.capacity_bytes - filesystem.available_bytes
+        found["usedBytes"] = filesystem.capacity_bytes - filesystem.available_bytes
     if filesystem.inodes is not None and filesystem.inodes_free is not None:
-        told["inodesUsed"] = filesystem.inodes - filesystem.inodes_free
-    return told
+        found["inodesUsed"] = filesystem.inodes - filesystem.inodes_free
+    return found
