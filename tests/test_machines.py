@@ -145,15 +145,7 @@ def test_the_guest_makes_the_scratch_directory_that_jobs_are_told_of():
 
 def test_every_kernel_test_can_be_collected():
     """They run minutes later, on other machines; that a name has moved under them is seen here."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "--collect-only",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "tests/kernel",
-    ]
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
+    command += ["tests/kernel", "tests/attacks"]
     run = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout[-3000:]
