@@ -13,6 +13,7 @@ from evenkeel.api.manifests import read_manifests
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.driver import CgroupError, Statistics
 from evenkeel.cgroup.tree import Setting
+from evenkeel.host.disk_usage import Usage
 from evenkeel.journal.store import Journal
 from evenkeel.policy.admission import Refusal
 from evenkeel.policy.allocatable import NodeCapacity
@@ -157,6 +158,9 @@ class TableRuntime:
         return None
 
     storage_path = images_path = "/"
+
+    async def images_usage(self) -> Usage | None:
+        return None
 
     def directories(self, pod: Pod) -> Directories:
         return Directories()

@@ -152,7 +152,12 @@ class FakeCri:
         )
 
     def _ImageFsInfo(self, _: Any) -> Any:
-        return pb.ImageFsInfoResponse()
+        used = pb.FilesystemUsage(
+            fs_id=pb.FilesystemIdentifier(mountpoint="/"),
+            used_bytes=pb.UInt64Value(value=4096 * len(self.images)),
+            inodes_used=pb.UInt64Value(value=len(self.images)),
+        )
+        return pb.ImageFsInfoResponse(image_filesystems=[used])
 
     def _ImageStatus(self, request: Any) -> Any:
         image = request.image.image

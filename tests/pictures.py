@@ -12,6 +12,7 @@ from evenkeel.api.scalars import Amount
 from evenkeel.cgroup.driver import Statistics
 from evenkeel.cgroup.plan import Planner
 from evenkeel.cgroup.tree import Cgroup
+from evenkeel.host.disk_usage import Usage
 from evenkeel.host.node_figures import Interface, MachineFigures, Pressures, Sample
 from evenkeel.host.psi import PressureFigures, Stalls
 from evenkeel.journal.records import Event
@@ -43,8 +44,13 @@ def sample(cgroup: Cgroup, number: int = 1) -> Sample:
 class Painter:
     """Makes pictures of the same pods one after the other, as an agent does."""
 
-    def __init__(self, config: KubeletConfiguration | None = None, millicpu: int = 8000) -> None:
-        capacity = NodeCapacity(millicpu, 32 * GIB, 100 * GIB)
+    def __init__(
+        self,
+        config: KubeletConfiguration | None = None,
+        millicpu: int = 8000,
+        swap_bytes: int = 0,
+    ) -> None:
+        capacity = NodeCapacity(millicpu, 32 * GIB, 100 * GIB, swap_bytes=swap_bytes)
         self.view = node_view(capacity, config or KubeletConfiguration())
         self.counts = Counters()
         self._planner = Planner(self.view)
@@ -116,5 +122,13 @@ class Painter:
         }
         node_now = node_object(self.view)
         return NodeSnapshot(
-            sweep, self.view, node_now, tuple(pods), disk, tuple(notable), self.counts, 1_794_799_000.0
+            sweep,
+            self.view,
+            node_now,
+            tuple(pods),
+            disk,
+            Usage(7 * GIB, 70),
+            tuple(notable),
+            self.counts,
+            1_794_799_000.0,
         )

@@ -16,6 +16,7 @@ from evenkeel.cgroup.driver import CgroupError, Statistics
 from evenkeel.cgroup.plan import plan
 from evenkeel.cgroup.tree import Kind, Naming, Setting, Version
 from evenkeel.errors import EvenkeelError
+from evenkeel.host.disk_usage import Usage
 from evenkeel.policy.allocatable import NodeCapacity
 from evenkeel.policy.node_view import node_view
 from evenkeel.policy.provision import PlannedPod
@@ -140,6 +141,15 @@ def test_a_container_is_started_once_however_often_it_is_asked_for(story):
             assert first.id.startswith("fake://container")
             assert fake.counted("StartContainer") == fake.counted("CreateContainer") == 1
             assert dict(runtime.placed("u-1") or ())["main"] == fake.running()[0]
+
+    story(tell)
+
+
+@pytest.mark.req("B11")
+def test_what_images_take_is_what_the_runtime_says(story):
+    async def tell(fake: FakeCri, directory: str) -> None:
+        async with opened(fake, directory) as runtime:
+            assert await runtime.images_usage() == Usage(4096 * len(fake.images), len(fake.images))
 
     story(tell)
 

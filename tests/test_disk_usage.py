@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from evenkeel.host.disk_usage import Usage, Walk, unlinked_usage
+from evenkeel.host.disk_usage import Usage, Walk, unlinked_usage, usage_below
 from tests.descriptors import alone, descriptors
 
 pytestmark = pytest.mark.req("B12")
@@ -38,6 +38,13 @@ def test_it_counts_what_du_counts(tmp_path: Path):
     for number in range(50):
         write(tmp_path / f"d{number % 7}" / f"e{number % 3}" / f"f{number}", number * 1000)
     assert walked(str(tmp_path)) == du(tmp_path)
+
+
+def test_a_walk_in_one_go_is_the_same(tmp_path: Path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "file").write_bytes(b"x" * 5000)
+    assert usage_below(str(tmp_path)) == walked(str(tmp_path))
+    assert usage_below(str(tmp_path / "nowhere")) == (0, 0)
 
 
 def test_a_directory_that_is_not_there_takes_nothing(tmp_path: Path):

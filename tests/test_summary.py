@@ -5,6 +5,9 @@ import json
 
 import pytest
 
+from evenkeel.api.config import KubeletConfiguration, MemorySwapConfiguration
+from evenkeel.api.scalars import Amount
+from evenkeel.policy.eviction.snapshot import FilesystemFigures
 from evenkeel.server.summary import summary
 from tests.agents import pods_of
 from tests.fake_front import FakeFront, running, served
@@ -13,9 +16,9 @@ from tests.test_server import Http, ask
 from tests.test_view import PODS
 
 
-def told(**options):
-    painter = Painter()
-    pods = tuple(running(pod) for pod in pods_of(PODS))
+def told(manifests=PODS, painter=None, **options):
+    painter = painter or Painter()
+    pods = tuple(running(pod) for pod in pods_of(manifests))
     painter.picture(pods)
     return json.loads(asyncio.run(summary(painter.picture(pods), **options)))
 
@@ -31,11 +34,14 @@ def test_the_node_is_told_as_kubelet_tells_it():
     assert node["cpu"]["time"].endswith("Z")
     assert node["fs"]["usedBytes"] == 40 * GIB
     assert node["fs"]["inodesUsed"] == 100
-    assert node["runtime"]["imageFs"]["capacityBytes"] == 100 * GIB
+    for place in ("imageFs", "containerFs"):
+        assert node["runtime"][place]["capacityBytes"] == 100 * GIB
+        assert node["runtime"][place]["usedBytes"] == 7 * GIB
+        assert node["runtime"][place]["inodesUsed"] == 70
     assert node["rlimit"] == {"time": node["cpu"]["time"], "maxpid": 32768, "curproc": 300}
     assert node["network"]["name"] == "eth0"
     assert node["network"]["interfaces"][0]["txBytes"] == 2000
-    assert node["memory"]["psi"]["some"]["total"] == 500_000_000
+    assert node["memory"]["psi"]["some"]["total"] == 500_000  # microseconds, as kubelet hands them on
     assert node["swap"]["swapUsageBytes"] == 0
 
 
@@ -74,7 +80,58 @@ def test_a_pod_is_told_with_its_containers_and_its_disk():
     assert container["logs"]["inodesUsed"] == 1
     assert container["cpu"]["usageNanoCores"] == 250_000_000
     assert pod["ephemeral-storage"]["usedBytes"] == 4096 + 8192
+    assert pod["ephemeral-storage"]["inodesUsed"] == 2 + 1
     assert pod["process_stats"]["process_count"] == 3
+
+
+@pytest.mark.req("B11")
+def test_layers_on_a_filesystem_of_their_own_are_told_apart_from_images():
+    painter = Painter()
+    pods = tuple(running(pod) for pod in pods_of(PODS))
+    picture = painter.picture(pods)
+    signals = picture.sweep.node
+    elsewhere = FilesystemFigures(Amount(GIB), Amount(2 * GIB), Amount(9), Amount(10))
+    signals = signals._replace(
+        imagefs=elsewhere, containerfs=signals.nodefs, dedicated_imagefs=True, separate_containerfs=True
+    )
+    picture = picture._replace(sweep=picture.sweep._replace(node=signals))
+    runtime = json.loads(asyncio.run(summary(picture)))["node"]["runtime"]
+    assert (runtime["imageFs"]["capacityBytes"], runtime["imageFs"]["usedBytes"]) == (2 * GIB, 7 * GIB)
+    assert runtime["containerFs"]["capacityBytes"] == 100 * GIB
+    assert (runtime["containerFs"]["usedBytes"], runtime["containerFs"]["inodesUsed"]) == (2 * 4096, 2 * 2)
+
+
+SHARED = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: shared}
+spec:
+  resources: {limits: {memory: 256Mi, cpu: "1"}}
+  containers:
+  - {name: a, image: host, resources: {requests: {memory: 32Mi}}}
+  - {name: b, image: host, resources: {requests: {memory: 32Mi}, limits: {memory: 128Mi}}}
+"""
+
+
+@pytest.mark.req("B11", "D2")
+@pytest.mark.parametrize("profile", ["documents", "kubernetes"])
+def test_a_container_without_a_limit_of_its_own_has_what_is_left_of_the_pods(profile):
+    (pod,) = told(SHARED, Painter(KubeletConfiguration(profile=profile)))["pods"]
+    left = {one["name"]: one["memory"]["availableBytes"] for one in pod["containers"]}
+    assert left == {"a": 156 * MIB, "b": 28 * MIB}
+
+
+@pytest.mark.req("B11")
+def test_swap_that_a_container_may_still_use_is_told_where_it_has_a_limit():
+    behaviour = MemorySwapConfiguration("LimitedSwap")
+    config = KubeletConfiguration(profile="kubernetes", memory_swap=behaviour)
+    painter = Painter(config, swap_bytes=64 * GIB)
+    pods = {one["podRef"]["name"]: one for one in told(painter=painter)["pods"]}
+    # The part of the swap that its request is of the memory, less what it has there.
+    (web,), (batch,) = pods["web"]["containers"], pods["batch"]["containers"]
+    assert web["swap"]["swapAvailableBytes"] == 2 * 64 * MIB - web["swap"]["swapUsageBytes"]
+    assert batch["swap"]["swapAvailableBytes"] == 0
+    assert "swapAvailableBytes" not in pods["web"]["swap"]  # nothing bounds the pod's
 
 
 def test_without_a_limit_nothing_is_said_to_be_available():

@@ -25,6 +25,17 @@ class Usage(NamedTuple):
         return Usage(self.used_bytes + other.used_bytes, self.inodes + other.inodes)
 
 
+def usage_below(path: str) -> Usage:
+    """In one go, however long it takes: for a thread."""
+    walk = Walk(path)
+    try:
+        while not walk.is_done:
+            walk.advance(_MOST_REMEMBERED)
+    finally:
+        walk.close()
+    return walk.usage
+
+
 class Walk:
     """What lies below a directory; the directory itself does not count, for it is not its user's. A directory that is
     not there has nothing in it."""

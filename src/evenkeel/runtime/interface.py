@@ -12,6 +12,7 @@ from evenkeel.api.container import Container
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.tree import Cgroup, Setting, Version
 from evenkeel.errors import EvenkeelError
+from evenkeel.host.disk_usage import Usage
 from evenkeel.policy.admission import Refusal
 from evenkeel.runtime.procfs import Process
 
@@ -207,6 +208,10 @@ class Runtime(Protocol):
     @property
     def images_path(self) -> str:
         """One on the filesystem that images lie on; it need not be there yet."""
+        ...
+
+    async def images_usage(self) -> Usage | None:
+        """What images take of their filesystem; None where that is not known."""
         ...
 
     def directories(self, pod: Pod) -> Directories:

@@ -12,14 +12,17 @@ from evenkeel.agent.observe.node_snapshot import NodeSnapshot
 from evenkeel.api.pod import Pod
 from evenkeel.api.resources import MEMORY
 from evenkeel.cgroup.tree import Cgroup, Kind
+from evenkeel.host.disk_usage import Usage
 from evenkeel.host.node_figures import Sample
 from evenkeel.host.psi import PressureFigures
 from evenkeel.policy.eviction.snapshot import (
     DiskFigures,
     FilesystemFigures,
     PodFigures,
+    PodSnapshot,
     VolumeFigures,
 )
+from evenkeel.policy.eviction.usage import Resource, usage
 from evenkeel.policy.lifecycle.pod_status import timestamp
 from evenkeel.policy.pod_resources import pod_limits
 from evenkeel.server.http import to_json
@@ -106,12 +109,12 @@ class _Encoder:
             node["network"] = {"time": self._at, **listed[0], "interfaces": listed}
         if signals.nodefs is not None:
             node["fs"] = _whole(self._at, signals.nodefs)
-            images = signals.imagefs or signals.nodefs
-            layers = signals.containerfs or images
-            node["runtime"] = {
-                "imageFs": _room(self._at, images),
-                "containerFs": _room(self._at, layers),
-            }
+            images = {**_room(self._at, signals.imagefs or signals.nodefs), **_used(self._snapshot.images)}
+            # Where layers lie with the images, kubelet tells the same of both.
+            layers = images
+            if signals.separate_containerfs:
+                layers = {**_room(self._at, signals.containerfs), **_used(self._layers())}
+            node["runtime"] = {"imageFs": images, "containerFs": layers}
         if signals.processes is not None:
             node["rlimit"] = {
                 "time": self._at,
@@ -119,6 +122,16 @@ class _Encoder:
                 "curproc": signals.processes.running,
             }
         return node
+
+    def _layers(self) -> Usage:
+        """What the writable layers of all containers take."""
+        parts = [
+            one.rootfs
+            for figures in self._snapshot.disk.values()
+            for one in figures.containers
+            if one.rootfs is not None
+        ]
+        return Usage(sum(one.used_bytes or 0 for one in parts), sum(one.inodes_used or 0 for one in parts))
 
     def pod(self, pod: Pod, cgroup: Cgroup, containers: list[Cgroup]) -> Plain:
         samples = self._snapshot.sweep.samples
@@ -128,26 +141,25 @@ class _Encoder:
             for one in (*pod.status.init_container_statuses, *pod.status.container_statuses)
             if one.state is not None and one.state.running is not None
         }
-        limits = {
-            one.name: one.resources.limits[MEMORY].value
-            for one in pod.spec.every_container
-            if MEMORY in one.resources.limits
-        }
+        limit = pod_limits(pod).get(MEMORY)
+        # A pod's limit is that of its cgroup, if it has one (D2).
+        bounded = limit.value if limit is not None and _memory_limit(cgroup) is not None else None
         on_disk = {one.name: one for one in disk.containers}
         entries = []
         for one in containers:
             if one.path in samples and one.container in started:
                 since = started[one.container] or self._at
-                entry = self._container(one.container, since, samples[one.path], limits.get(one.container))
+                own = _memory_limit(one)  # which may be the pod's, and is the pod's if it has none
+                limit_bytes = bounded if own is None else own
+                entry = self._container(
+                    one.container, since, samples[one.path], limit_bytes, _swap_limit(one)
+                )
                 known = on_disk.get(one.container)
                 if not self._is_short and known is not None:
                     entry["rootfs"] = self._part(known.rootfs)
                     entry["logs"] = self._part(known.logs)
                 entries.append(entry)
-        limit = pod_limits(pod).get(MEMORY)
         sample = samples[cgroup.path]
-        # The limit of a pod is that of its cgroup, if it has one (D2).
-        bounded = limit.value if limit is not None and _is_bounded(cgroup) else None
         entry = {
             "podRef": {
                 "name": pod.metadata.name,
@@ -156,7 +168,7 @@ class _Encoder:
             },
             "startTime": pod.status.start_time or self._at,
             "containers": entries,
-            **self._figures(sample, bounded),
+            **self._figures(sample, bounded, _swap_limit(cgroup)),
         }
         if self._is_short:
             return entry
@@ -166,7 +178,8 @@ class _Encoder:
             entry["volume"] = [{"name": one.name, **self._part(one)} for one in disk.volumes]
         used = storage_bytes(pod, self._snapshot)
         if used is not None:
-            entry["ephemeral-storage"] = {**self._room, "usedBytes": used}
+            inodes = usage(PodSnapshot(pod, disk), Resource.INODES) or 0
+            entry["ephemeral-storage"] = {**self._room, **_used(Usage(used, inodes))}
         entry["process_stats"] = {"process_count": sample.statistics.pids}
         return entry
 
@@ -216,13 +229,15 @@ class _Encoder:
             },
         }
 
-    def _container(self, name: str, since: str, sample: Sample, limit_bytes: int | None) -> Plain:
-        entry: Plain = {"name": name, "startTime": since, **self._figures(sample, limit_bytes)}
+    def _container(
+        self, name: str, since: str, sample: Sample, limit_bytes: int | None, swap_bytes: int | None = None
+    ) -> Plain:
+        told: Plain = {"name": name, "startTime": since, **self._figures(sample, limit_bytes, swap_bytes)}
         if not self._is_short and sample.pressures is not None:
             entry["io"] = {"time": self._at, "psi": _psi(sample.pressures.io)}
         return entry
 
-    def _figures(self, sample: Sample, limit_bytes: int | None) -> Plain:
+    def _figures(self, sample: Sample, limit_bytes: int | None, swap_bytes: int | None) -> Plain:
         used = sample.statistics
         cpu: Plain = {"time": self._at, "usageCoreNanoSeconds": used.cpu_usage_us * 1000}
         if sample.nanocores is not None:
@@ -241,8 +256,11 @@ class _Encoder:
             cpu["psi"], memory["psi"] = _psi(sample.pressures.cpu), _psi(sample.pressures.memory)
         found: Plain = {"cpu": cpu, "memory": memory}
         if used.swap_bytes is not None:
-            found["swap"] = {"time": self._at, "swapUsageBytes": used.swap_bytes}
-        return found
+            swap: Plain = {"time": self._at, "swapUsageBytes": used.swap_bytes}
+            if swap_bytes is not None:
+                swap["swapAvailableBytes"] = max(swap_bytes - used.swap_bytes, 0)
+            told["swap"] = swap
+        return told
 
     def _part(self, disk: DiskFigures | VolumeFigures | None) -> Plain:
         """The use of a part of the shared filesystem."""
@@ -252,15 +270,29 @@ class _Encoder:
         return {**self._room, **{name: amount for name, amount in used.items() if amount is not None}}
 
 
-def _is_bounded(cgroup: Cgroup) -> bool:
-    value = cgroup.value("memory.max") or cgroup.value("memory.limit_in_bytes")
-    return value is not None and value not in ("max", "-1")
+def _memory_limit(cgroup: Cgroup) -> int | None:
+    return _bound(cgroup.value("memory.max") or cgroup.value("memory.limit_in_bytes"))
+
+
+def _swap_limit(cgroup: Cgroup) -> int | None:
+    both = _bound(cgroup.value("memory.memsw.limit_in_bytes"))
+    if both is not None:  # v1 counts memory and swap together
+        return both - (_memory_limit(cgroup) or 0)
+    return _bound(cgroup.value("memory.swap.max"))
+
+
+def _bound(value: str | None) -> int | None:
+    return None if value is None or value in ("max", "-1") else int(value)
+
+
+def _used(amount: Usage | None) -> Plain:
+    return {} if amount is None else {"usedBytes": amount.used_bytes, "inodesUsed": amount.inodes}
 
 
 def _psi(figures: PressureFigures) -> Mapping[str, Mapping[str, float]]:
     return {
         kind: {
-            "total": line.total_us * 1000,
+            "total": line.total_us,  # kubelet hands on what the kernel counts, in microseconds
             "avg10": line.avg10,
             "avg60": line.avg60,
             "avg300": line.avg300,

@@ -14,6 +14,7 @@ from evenkeel.agent.pod_store import PodStore
 from evenkeel.api.node import Node, NodeCondition, NodeStatus
 from evenkeel.api.pod import ObjectMeta, Pod
 from evenkeel.errors import EvenkeelError
+from evenkeel.host.disk_usage import Usage
 from evenkeel.journal.records import Event
 from evenkeel.journal.store import Journal, JournalError
 from evenkeel.policy.allocatable import node_capacity
@@ -39,6 +40,7 @@ class NodeSnapshot(NamedTuple):
     node: Node
     pods: tuple[Pod, ...]
     disk: Mapping[str, PodFigures]  # by UID, as it was at most half a minute before
+    images: Usage | None  # and what images took then
     notable: tuple[Event, ...]  # oldest first
     counts: Counters  # goes on counting
     since: float  # when the agent was started
@@ -68,6 +70,7 @@ class NodeSnapshots:
         self._counts = counts
         self._since = since
         self._disk: Mapping[str, PodFigures] = MappingProxyType({})
+        self._images: Usage | None = None
         self._disk_at = -_DISK_SECONDS
         self._walking: asyncio.Task[None] | None = None
         self._notable: deque[Event] = deque(maxlen=_MOST_NOTABLE)
@@ -87,6 +90,7 @@ class NodeSnapshots:
             self.node(),
             self._pod_store.shown(),
             self._disk,
+            self._images,
             self._latest(),
             self._counts,
             self._since,
@@ -109,6 +113,7 @@ class NodeSnapshots:
             measured = await self._disk_pressure.measured()
             if measured is not None:
                 self._disk = measured.pods
+            self._images = await self._runtime.images_usage()
         except (OSError, EvenkeelError):
             pass  # the watch tells of it
         finally:

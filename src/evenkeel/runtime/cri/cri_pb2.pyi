@@ -141,6 +141,12 @@ class Int64Value(_message.Message):
     value: int
     def __init__(self, value: _Optional[int] = ...) -> None: ...
 
+class UInt64Value(_message.Message):
+    __slots__ = ("value",)
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    value: int
+    def __init__(self, value: _Optional[int] = ...) -> None: ...
+
 class SecurityProfile(_message.Message):
     __slots__ = ("profile_type",)
     class ProfileType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
@@ -783,10 +789,14 @@ class FilesystemIdentifier(_message.Message):
     def __init__(self, mountpoint: _Optional[str] = ...) -> None: ...
 
 class FilesystemUsage(_message.Message):
-    __slots__ = ("fs_id",)
+    __slots__ = ("fs_id", "used_bytes", "inodes_used")
     FS_ID_FIELD_NUMBER: _ClassVar[int]
+    USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    INODES_USED_FIELD_NUMBER: _ClassVar[int]
     fs_id: FilesystemIdentifier
-    def __init__(self, fs_id: _Optional[_Union[FilesystemIdentifier, _Mapping]] = ...) -> None: ...
+    used_bytes: UInt64Value
+    inodes_used: UInt64Value
+    def __init__(self, fs_id: _Optional[_Union[FilesystemIdentifier, _Mapping]] = ..., used_bytes: _Optional[_Union[UInt64Value, _Mapping]] = ..., inodes_used: _Optional[_Union[UInt64Value, _Mapping]] = ...) -> None: ...
 
 class ImageFsInfoRequest(_message.Message):
     __slots__ = ()

@@ -20,6 +20,7 @@ from evenkeel.api.pod import Pod
 from evenkeel.cgroup.driver import CgroupError, Driver
 from evenkeel.cgroup.tree import Setting
 from evenkeel.errors import EvenkeelError
+from evenkeel.host.disk_usage import Usage
 from evenkeel.host.oom_scores import runtime_process
 from evenkeel.policy.admission import Refusal
 from evenkeel.runtime import base_runtime, volumes
@@ -289,6 +290,11 @@ class CriRuntime(BaseRuntime):
     @property
     def images_path(self) -> str:
         return self._presence.images_path
+
+    async def images_usage(self) -> Usage | None:
+        info = await self._connection.ask(pb.ImageFsInfoRequest(), pb.ImageFsInfoResponse)
+        used = next(iter(info.image_filesystems), None)  # kubelet takes the first, too
+        return None if used is None else Usage(used.used_bytes.value, used.inodes_used.value)
 
     def directories(self, pod: Pod) -> Directories:
         uid = pod.metadata.uid

@@ -17,6 +17,7 @@ from evenkeel.cgroup.driver import CgroupError, Driver
 from evenkeel.cgroup.drivers.processes import PLACEHOLDER
 from evenkeel.cgroup.tree import Naming, Setting
 from evenkeel.errors import EvenkeelError
+from evenkeel.host.disk_usage import Usage, usage_below
 from evenkeel.policy.admission import Refusal
 from evenkeel.runtime import base_runtime, syscalls, volumes
 from evenkeel.runtime.base_runtime import BaseRuntime
@@ -297,6 +298,9 @@ class ProcessRuntime(BaseRuntime):
     @property
     def images_path(self) -> str:
         return self._paths.images
+
+    async def images_usage(self) -> Usage | None:
+        return await self._in_thread(partial(usage_below, self._paths.images))
 
     def directories(self, pod: Pod) -> Directories:
         return base_runtime.directories_of(pod, process_images.layers_of(pod, self._paths), self._paths)
