@@ -232,7 +232,7 @@ class _Encoder:
     def _container(
         self, name: str, since: str, sample: Sample, limit_bytes: int | None, swap_bytes: int | None = None
     ) -> Plain:
-        told: Plain = {"name": name, "startTime": since, **self._figures(sample, limit_bytes, swap_bytes)}
+        entry: Plain = {"name": name, "startTime": since, **self._figures(sample, limit_bytes, swap_bytes)}
         if not self._is_short and sample.pressures is not None:
             entry["io"] = {"time": self._at, "psi": _psi(sample.pressures.io)}
         return entry
@@ -259,8 +259,8 @@ class _Encoder:
             swap: Plain = {"time": self._at, "swapUsageBytes": used.swap_bytes}
             if swap_bytes is not None:
                 swap["swapAvailableBytes"] = max(swap_bytes - used.swap_bytes, 0)
-            told["swap"] = swap
-        return told
+            found["swap"] = swap
+        return found
 
     def _part(self, disk: DiskFigures | VolumeFigures | None) -> Plain:
         """The use of a part of the shared filesystem."""
