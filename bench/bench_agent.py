@@ -175,6 +175,14 @@ def agent() -> Iterator[Agent]:
             one.close()
 
 
+def timed_start(one: Agent, name: str) -> tuple[float, float]:
+    """Starts a pod; the milliseconds to its first instruction, since it was applied and since it was admitted."""
+    time.sleep(SETTLED_SECONDS)
+    at = one.apply(name)
+    began = one.began(name)
+    return (began - at) * 1000, (began - one.happened(name, "Admitted")) * 1000
+
+
 def starts(one: Agent) -> Iterator[Figure]:
     applied: list[float] = []
     admitted: list[float] = []
@@ -183,11 +191,9 @@ def starts(one: Agent) -> Iterator[Figure]:
     problem = podman_problem()
     for number in range(STARTS):
         name = f"start-{number}"
-        time.sleep(SETTLED_SECONDS)
-        at = one.apply(name)
-        began = one.began(name)
-        applied.append((began - at) * 1000)
-        admitted.append((began - one.happened(name, "Admitted")) * 1000)
+        since_apply, since_admission = timed_start(one, name)
+        applied.append(since_apply)
+        admitted.append(since_admission)
         bare.append(bare_start(one, name) * 1000)
         if len(podman) < PODMAN_STARTS and not problem:
             try:

@@ -46,8 +46,6 @@ spec:
 
 
 def figures() -> Iterator[Figure]:
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with tempfile.TemporaryDirectory() as directory, cgroups() as (driver, planner, planned_pods):
         program = str(compiled("cgroup_reference", directory))
         tree = planner.tree(planned_pods)
@@ -60,6 +58,8 @@ def figures() -> Iterator[Figure]:
 @contextmanager
 def cgroups() -> Iterator[tuple[CgroupfsDriver, Planner, list[PlannedPod]]]:
     """A driver in a root of its own, and pods for it; everything is removed at the end."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # the driver keeps files open
     config = defaulted(KubeletConfiguration(cgroup_root=f"/evenkeel-bench-{os.getpid()}", cpu_burst=100))
     driver = driver_for(detect(), config)
     assert isinstance(driver, CgroupfsDriver)

@@ -31,6 +31,7 @@ from bench.bench_agent import (
     podman_start,
     said,
     said_time,
+    timed_start,
 )
 from bench.figure import Figure, against, failed, ratio_at_most
 
@@ -217,11 +218,9 @@ def starts(one: ContainerAgent, calls: BareCalls) -> Iterator[Figure]:
     problem = podman_problem()
     for number in range(STARTS):
         name = f"start-{number}"
-        time.sleep(SETTLED_SECONDS)
-        at = one.apply(name)
-        began = one.began(name)
-        applied.append((began - at) * 1000)
-        admitted.append((began - one.happened(name, "Admitted")) * 1000)
+        since_apply, since_admission = timed_start(one, name)
+        applied.append(since_apply)
+        admitted.append(since_admission)
         one.delete(name)
         time.sleep(SETTLED_SECONDS)
         bare.append(calls.start(f"bare-{number}") * 1000)

@@ -6,7 +6,6 @@ a core at a housekeeping of one second with its default metrics, which is a mill
 """
 
 import asyncio
-import resource
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -42,8 +41,6 @@ class _Disk:
 
 
 def figures() -> Iterator[Figure]:
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with tempfile.TemporaryDirectory() as directory, cgroups() as (driver, planner, planned_pods):
         program = str(compiled("cgroup_reference", directory))
         tree = planner.tree(planned_pods)
