@@ -42,6 +42,7 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/requirements.py
+	$(BIN)/python tools/rooms.py
 
 format: setup ## put the code into its form
 	$(BIN)/ruff format .
@@ -78,8 +79,9 @@ soak: setup root ## hours of it: the agent killed under 500 pods (SEED=n replays
 bench: setup ## every figure beside its reference, and bench/results.json
 	$(BIN)/python -m bench
 
-docs: setup ## generate docs/requirements.md from the tests' marks
+docs: setup ## generate docs/requirements.md from the tests' marks, and docs/rooms.svg from the imports
 	$(BIN)/python tools/requirements.py --write
+	$(BIN)/python tools/rooms.py --write
 
 clean:
 	rm -rf $(VENV) .cache .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist bench/results.json
