@@ -2,6 +2,7 @@
 
 import io
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -44,6 +45,23 @@ def test_rounds_take_one_seed_after_another_and_run_beside_load_where_it_is_odd(
     ]
     assert [report.outcome for report in reports if isinstance(report, Ended)] == [PASSED, FAILED, PASSED]
     assert [report.status for report in reports if isinstance(report, RoundEnded)] == [0, 1, 0]
+    assert run.returncode == 1
+
+
+def test_tests_that_are_not_there_are_not_tried_again(tmp_path: Path):
+    command = [
+        sys.executable,
+        "-m",
+        "tests.machines.rounds",
+        "3",
+        "10",
+        "-c",
+        os.devnull,
+        str(tmp_path / "no.py"),
+    ]
+    run = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
+    reports = [report for said in run.stdout.splitlines() if (report := read(said))]
+    assert [report.status for report in reports if isinstance(report, RoundEnded)] == [4]
     assert run.returncode == 1
 
 
@@ -124,3 +142,33 @@ def test_no_tests_to_repeat_is_said_with_how_it_is_written(capsys: pytest.Captur
     with pytest.raises(SystemExit):
         main(["stress", "host"])
     assert "python -m tests.machines stress MACHINE -- PYTEST-ARGUMENTS" in capsys.readouterr().err
+
+
+def test_a_round_that_is_interrupted_does_not_count_and_ends_with_what_it_started(tmp_path: Path):
+    """In place of a machine a program that says it has begun a round."""
+    program = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from tests.machines import stress\n"
+        "from tests.machines.run import Request\n"
+        f"stress.KEPT = Path({str(tmp_path)!r})\n"
+        "stress.command_of = lambda *_: [sys.executable, '-c', sys.argv[1]]\n"
+        "sys.exit(stress.run_stress(Request('host', 'host', 60), ['x'], rounds=2, seed=1))\n"
+    )
+    machine = (
+        "import os, time\n"
+        "from tests.machines.reports import RoundBegan, line\n"
+        "print(f'pid {os.getpid()}', flush=True)\n"
+        "print(line(RoundBegan(1, 1, True)), flush=True)\n"
+        "time.sleep(99)\n"
+    )
+    command = [sys.executable, "-c", program, machine]
+    with subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout
+        pid = run.stdout.readline().split()[1]
+        run.send_signal(signal.SIGINT)
+        said = run.stdout.read()
+    assert said.splitlines()[-1] == "0 rounds passed, 0 failed"
+    assert run.returncode != 0
+    assert not Path(f"/proc/{pid}").exists()
+    assert list(tmp_path.iterdir()) == []

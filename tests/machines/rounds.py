@@ -13,6 +13,8 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 
+import pytest
+
 from tests.machines.reports import RoundBegan, RoundEnded, line
 
 BUSY_LOOPS = 2
@@ -25,7 +27,10 @@ def main(arguments: Sequence[str]) -> int:
     rounds, seed, *tests = arguments
     failed = 0
     for number in range(int(rounds)):
-        failed += bool(one_round(number + 1, int(seed) + number, tests))
+        status = one_round(number + 1, int(seed) + number, tests)
+        failed += bool(status)
+        if status in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.NO_TESTS_COLLECTED):
+            break  # the next round would say the same
     return 1 if failed else 0
 
 

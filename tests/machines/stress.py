@@ -12,13 +12,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
+import pytest
+
 from tests.machines import PROJECT
 from tests.machines.progress import aligned
 from tests.machines.reports import FAILED, PASSED, Began, Ended, RoundBegan, RoundEnded, read
 from tests.machines.run import Request
 
 KEPT = PROJECT / ".cache" / "stress"
-NO_TESTS = 5  # pytest's exit status
 
 
 class Round(NamedTuple):
@@ -33,11 +34,7 @@ class Round(NamedTuple):
 def run_stress(request: Request, tests: Sequence[str], *, rounds: int, seed: int) -> int:
     """Run `tests` so often and show what failed; 0 if nothing did. The seeds begin with `seed`."""
     directory = KEPT / f"{request.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    command = [
-        sys.executable, "-m", "tests.machines", "rounds", request.machine, "--name", request.name,
-        "--time-limit", str(request.time_limit_seconds), "--memory", str(request.memory_mib),
-        "--cpus", str(request.cpus), "--rounds", str(rounds), "--seed", str(seed), "--", *tests,
-    ]  # fmt: skip
+    command = command_of(request, tests, rounds, seed)
     watched = Watched(rounds, directory, sys.stdout)
     with subprocess.Popen(
         ["setpriv", "--pdeathsig", "TERM", "--", *command],
@@ -53,13 +50,22 @@ def run_stress(request: Request, tests: Sequence[str], *, rounds: int, seed: int
         try:
             watched.read(process.stdout)
         except (KeyboardInterrupt, SystemExit):
-            print("interrupted", flush=True)
+            print("interrupted: the round that was under way does not count", flush=True)
             process.terminate()
-            watched.read(process.stdout)
+            process.stdout.read()  # to its end: it removes what is its own before it goes
+        else:
+            watched.end()
         status = process.wait()
-    watched.end()
     print(f"\n{table(watched.rounds)}", flush=True)
     return status or (0 if watched.rounds else 1)
+
+
+def command_of(request: Request, tests: Sequence[str], rounds: int, seed: int) -> list[str]:
+    return [
+        sys.executable, "-m", "tests.machines", "rounds", request.machine, "--name", request.name,
+        "--time-limit", str(request.time_limit_seconds), "--memory", str(request.memory_mib),
+        "--cpus", str(request.cpus), "--rounds", str(rounds), "--seed", str(seed), "--", *tests,
+    ]  # fmt: skip
 
 
 class Watched:
@@ -112,7 +118,7 @@ class Watched:
         counts = Counter(self._outcomes.values())
         load = "beside load" if began.is_loaded else "alone"
         said = f"round {began.number} of {self._of}, seed {began.seed}, {load}: {counts[PASSED]} passed"
-        if status == NO_TESTS:
+        if status == pytest.ExitCode.NO_TESTS_COLLECTED:
             return f"{said}, no test fits this machine (name another with MACHINE=…)"
         return f"{said}, {counts[FAILED]} failed" if status else said
 
