@@ -294,47 +294,6 @@ def test_a_record_that_was_changed_is_seen_to_differ():
     assert outcome != eviction_said(made.decision)
 
 
-def test_an_intent_is_known_to_the_next_agent_until_it_is_taken_up(tmp_path):
-    noted = Intents(str(tmp_path))
-    assert noted.write(Intent("u-1", "why", 5.0))
-    assert noted.write(Intent("u-2", "as \N{LATIN SMALL LETTER O WITH DIAERESIS} well", 6.0))
-    noted.taken_up("u-1")
-    next_ = Intents(str(tmp_path))
-    assert next_.found == (Intent("u-2", "as \N{LATIN SMALL LETTER O WITH DIAERESIS} well", 6.0),)
-    next_.taken_up("u-2")
-    next_.taken_up("u-3")  # which nobody has noted
-    assert not Intents(str(tmp_path)).found
-
-
-def test_intents_need_no_more_room_than_they_have_and_a_long_message_is_cut(tmp_path):
-    noted = Intents(str(tmp_path))
-    size = (tmp_path / "intents").stat().st_size
-    assert noted.write(Intent("long", "x" * 10_000, 1.0))
-    most = 0
-    while noted.write(Intent(f"u-{most}", "why", 2.0)):  # who is evicted beyond that goes all the same
-        most += 1
-    assert most >= 60
-    assert (tmp_path / "intents").stat().st_size == size
-    found = Intents(str(tmp_path)).found
-    assert len(found) == most + 1
-    assert found[0].message in "x" * 10_000
-    assert len(found[0].message) > 1000
-    noted.taken_up("long")
-    assert noted.write(Intent("another", "why", 3.0))
-
-
-@pytest.mark.parametrize(
-    "damage", [b"nonsense", b"{}", b'{"uid": 1}', b'{"uid": "", "message": "", "at": "x"}']
-)
-def test_what_cannot_be_read_among_intents_is_left_alone(tmp_path, damage):
-    Intents(str(tmp_path)).write(Intent("u-1", "why", 5.0))
-    path = tmp_path / "intents"
-    whole = bytearray(path.read_bytes())
-    whole[4096 : 4096 + len(damage)] = damage
-    path.write_bytes(whole)
-    assert [one.uid for one in Intents(str(tmp_path)).found] == ["u-1"]
-
-
 def test_an_intent_about_what_the_pod_was_before_it_came_back_is_not_carried_out(place):
     async def story() -> None:
         async with place.agent() as agent:
@@ -365,16 +324,16 @@ def test_a_crossing_that_is_told_a_moment_early_is_looked_for_until_it_is_there(
     watch = MemoryWatch(
         own, Settings(), State(), 2, CountingKernel, Unheard(), Unheard(), UnrecordedEvictions()
     )
-    watch._patrol.driver = CountingKernel()  # its thread is not started: turns are taken here
+    kernel = CountingKernel()  # the thread is not started: turns are taken here
     watch._haste = Unheard()
     root = v1(tmp_path / "root", 200)
     (root / "cgroup.event_control").touch()
     (root / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 0\n")
     watch.follow(roster(tmp_path, 400)._replace(version=Version.V1))
     try:
-        assert watch._turn() == MOST_SECONDS  # the kernel will tell
+        assert watch.turn(kernel) == MOST_SECONDS  # the kernel will tell
         v1(root, 300, total_inactive_file=1)
-        assert LEAST_SECONDS < watch._turn() < 0.01
+        assert LEAST_SECONDS < watch.turn(kernel) < 0.01
 
         def told() -> None:
             for descriptor in watch._wakers._usage:
@@ -382,10 +341,10 @@ def test_a_crossing_that_is_told_a_moment_early_is_looked_for_until_it_is_there(
             watch._wakers.wait(0)
 
         told()
-        assert watch._turn() == 0
+        assert watch.turn(kernel) == 0
         monkeypatch.setattr("evenkeel.pressure.memory.memory_watch._AT_ONCE_SECONDS", 0)  # it has passed
         told()
-        assert watch._turn() == LEAST_SECONDS
+        assert watch.turn(kernel) == LEAST_SECONDS
         assert not watch._wakers.wait(0)  # it does not wake again
         assert sys.getswitchinterval() == pytest.approx(SWITCH_SECONDS)
     finally:

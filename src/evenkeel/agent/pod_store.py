@@ -87,9 +87,6 @@ class PodStore:
         """In order of arrival."""
         return iter(tuple(self._records.values()))
 
-    def __len__(self) -> int:
-        return len(self._records)
-
     def get(self, uid: str) -> PodRecord | None:
         return self._records.get(uid)
 

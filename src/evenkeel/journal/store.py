@@ -27,7 +27,7 @@ from evenkeel.journal.records import Event, PodRecord
 from evenkeel.journal.retention import DecisionRetention, HappeningRetention, Repeats
 from evenkeel.policy.lifecycle.pod_state import PodState
 
-__all__ = ["Decision", "Journal", "JournalError", "set_aside"]
+__all__ = ["Decision", "Journal", "JournalError"]
 
 # The write-ahead log is moved into the main file when it is larger.
 _CHECKPOINT_BYTES = 1 << 20
@@ -373,21 +373,6 @@ class Journal:
             return self._connection.execute(statement, values).fetchall()
         except sqlite3.Error as error:
             raise faults.of_sqlite(self.path, error) from None
-
-
-def set_aside(path: str) -> str:
-    """Renames a damaged journal, so that a new one can be made; returns its new path."""
-    number = 1
-    while os.path.exists(f"{path}.damaged-{number}"):
-        number += 1
-    for suffix in ("", "-wal", "-shm"):
-        try:
-            os.rename(f"{path}{suffix}", f"{path}.damaged-{number}{suffix}")
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            raise faults.of_system(path, error) from None
-    return f"{path}.damaged-{number}"
 
 
 class _Written(NamedTuple):

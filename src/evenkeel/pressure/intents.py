@@ -8,6 +8,7 @@ on a full disk. It need not outlive the machine: neither do the pods.
 import json
 import logging
 import os
+import threading
 from collections import deque
 from contextlib import suppress
 from typing import NamedTuple
@@ -28,12 +29,16 @@ class Intent(NamedTuple):
 
 
 class Intents:
-    """Written by the watches' threads, taken up by the loop into the pods' lives."""
+    """Written by the threads of the watches, and taken up by the agent's loop into the pods' records. For any
+    thread."""
 
     def __init__(self, directory: str) -> None:
         """Raises JournalError."""
         path = os.path.join(directory, _NAME)
-        self._slots: dict[str, int] = {}
+        self._lock = (
+            threading.Lock()
+        )  # of the two below; held for no write, for which a watch would have to wait
+        self._slots: dict[str, list[int]] = {}  # by UID: slots that are written
         self._free = deque(range(_SLOTS))
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -52,26 +57,33 @@ class Intents:
 
     def write(self, intent: Intent) -> bool:
         """Whether it is written. If not, the pod goes all the same: the kernel would take another one meanwhile."""
-        slot = self._slots.get(intent.uid)
-        try:
-            if slot is None:
-                slot = self._slots[intent.uid] = self._free.popleft()
-            os.pwrite(self._file, _text(intent), slot * _SLOT_BYTES)
-        except (OSError, IndexError) as error:
-            log.warning("an eviction could not be noted before it was done: %s", error)
+        with self._lock:
+            slot = self._free.popleft() if self._free else None
+        if slot is None:
+            log.warning("an eviction could not be noted before it was done: %d are under way", _SLOTS)
             return False
+        try:
+            os.pwrite(self._file, _text(intent), slot * _SLOT_BYTES)
+        except OSError as error:
+            log.warning("an eviction could not be noted before it was done: %s", error)
+            with self._lock:
+                self._free.append(slot)
+            return False
+        with self._lock:
+            self._slots.setdefault(intent.uid, []).append(slot)
         return True
 
     def taken_up(self, uid: str) -> None:
         """It is in the journal."""
-        slot = self._slots.pop(uid, None)
-        if slot is None:
-            return
-        try:
-            os.pwrite(self._file, bytes(_SLOT_BYTES), slot * _SLOT_BYTES)
-        except OSError as error:  # the next agent sees that it is done
-            log.warning("the note of an eviction could not be taken away: %s", error)
-        self._free.append(slot)
+        with self._lock:
+            slots = self._slots.pop(uid, [])
+        for slot in slots:
+            try:
+                os.pwrite(self._file, bytes(_SLOT_BYTES), slot * _SLOT_BYTES)
+            except OSError as error:  # the next agent sees that it is done
+                log.warning("the note of an eviction could not be taken away: %s", error)
+        with self._lock:
+            self._free.extend(slots)
 
     def close(self) -> None:
         if self._file >= 0:
@@ -90,7 +102,7 @@ class Intents:
             except (ValueError, TypeError):
                 log.warning("the note of an eviction in %s cannot be read", _NAME)
                 continue
-            self._slots[found[-1].uid] = slot
+            self._slots.setdefault(found[-1].uid, []).append(slot)
             self._free.remove(slot)
         return tuple(found)
 

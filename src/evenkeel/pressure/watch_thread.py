@@ -1,10 +1,14 @@
-"""The thread of one who watches: it takes a turn, waits for as long as that said or until it is woken, and takes the
-next. What goes wrong in a turn is told, and tried again after a while; nothing ends the thread but `stop`."""
+"""The thread of a watch: it takes a turn, waits for as long as the turn said or until it is woken, and takes the next.
+
+An error in a turn is reported, and the next turn comes after a while. Nothing ends the thread but `stop`.
+"""
 
 import asyncio
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
 
 from evenkeel.cgroup.driver import Driver
 from evenkeel.errors import EvenkeelError
@@ -12,9 +16,30 @@ from evenkeel.host.protection import name_thread
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 
 class Stopped(Exception):
     """The agent ends in the middle of a turn."""
+
+
+class Latest(Generic[T]):
+    """Hands values from one thread to another, which wants the latest only. Each method is one operation on a deque, so
+    no value is lost and nobody waits for a lock."""
+
+    def __init__(self) -> None:
+        self._values: deque[T] = deque(maxlen=1)
+
+    def put(self, value: T) -> None:
+        """Replaces a value that was not taken."""
+        self._values.append(value)
+
+    def take(self) -> T | None:
+        """None if there is none since the last time."""
+        try:
+            return self._values.pop()
+        except IndexError:
+            return None
 
 
 class LoopCalls:
@@ -32,7 +57,7 @@ class LoopCalls:
 
 
 class WatchThread:
-    """`driver` is for the turns alone: it is of their thread."""
+    """Owns the thread and its driver, which no other thread may use."""
 
     def __init__(
         self,
@@ -40,18 +65,17 @@ class WatchThread:
         what: str,
         *,
         begin: Callable[[], Iterable[str]],
-        end: Callable[[], None] = lambda: None,
-        turn: Callable[[], float],
+        turn: Callable[[Driver], float],
+        end: Callable[[Driver], None],
         wait: Callable[[float], object],
         wake: Callable[[], None],
         make_driver: Callable[[], Driver],
         noted: Callable[[str], None],
         after_failure_seconds: float,
     ) -> None:
-        """`begin` is called first, and returns sentences on what is worse than it could be, `end` is called last;
-        `turn` returns how many seconds to `wait`, unless somebody calls `wake`; `what` stands before the words of an
-        error."""
-        self.driver: Driver
+        """`begin` is called first, and returns sentences on what makes the watch worse than it could be. `turn` returns
+        how many seconds to `wait` for the next, unless somebody calls `wake`. `end` is called last. `what` begins the
+        sentence of an error."""
         self.is_stopping = False
         self._thread_name = thread_name
         self._what = what
@@ -77,22 +101,22 @@ class WatchThread:
 
     def _run(self) -> None:
         name_thread(self._thread_name)
-        self.driver = self._make_driver()
+        driver = self._make_driver()
         try:
             for note in self._begin():
                 if note:
                     self._noted(note)
             while not self.is_stopping:
-                self._wait(self._turned())
+                self._wait(self._turned(driver))
         except Stopped:
             pass
         finally:
-            self._end()
-            self.driver.close()
+            self._end(driver)
+            driver.close()
 
-    def _turned(self) -> float:
+    def _turned(self, driver: Driver) -> float:
         try:
-            return self._turn()
+            return self._turn(driver)
         except Stopped:
             raise
         except (OSError, EvenkeelError) as error:

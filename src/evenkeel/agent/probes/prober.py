@@ -82,9 +82,6 @@ class Probes:
         for task in self._tasks.pop(attempt, {}).values():
             task.cancel()
 
-    def watched(self) -> frozenset[Attempt]:
-        return frozenset(self._tasks)
-
     async def close(self) -> None:
         tasks = [task for each in self._tasks.values() for task in each.values()]
         self._tasks.clear()

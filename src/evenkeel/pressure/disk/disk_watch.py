@@ -34,7 +34,7 @@ from evenkeel.pressure.disk.garbage_collection import Collected, Collector, Garb
 from evenkeel.pressure.disk.pending_disk import PendingDisk
 from evenkeel.pressure.intents import Intent, Intents
 from evenkeel.pressure.targets import PodTarget
-from evenkeel.pressure.watch_thread import Stopped, WatchThread
+from evenkeel.pressure.watch_thread import Latest, Stopped, WatchThread
 from evenkeel.runtime.interface import Directories
 
 THREAD = "evenkeel-disk"
@@ -95,7 +95,8 @@ class DiskWatch:
         self._storage = Storage(directories, os.stat(storage_path).st_dev, self._between)
         self._leaving = PendingDisk()
         self._roster = DiskTargets()
-        self._new_roster: DiskTargets | None = None
+        self._new_targets: Latest[DiskTargets] = Latest()
+        self._driver: Driver | None = None  # the thread's own; of the turn that is under way
         self._members: dict[str, PodTarget] = {}
         self._met: tuple[Threshold, ...] = ()
         self._decided_at = 0.0
@@ -105,8 +106,8 @@ class DiskWatch:
             THREAD,
             "the watch over disk and processes",
             begin=self._begin,
+            turn=self.turn,
             end=self._end,
-            turn=self._turn,
             wait=self._wait,
             wake=self._wanted.set,
             make_driver=make_driver,
@@ -123,7 +124,7 @@ class DiskWatch:
         self._patrol.stop()
 
     def follow(self, roster: DiskTargets) -> None:
-        self._new_roster = roster
+        self._new_targets.put(roster)
         self._wanted.set()
 
     def cleaned(self, uid: str) -> None:
@@ -144,7 +145,7 @@ class DiskWatch:
         run_soon()  # the watch over memory may have to wait for what this one holds
         return ()
 
-    def _end(self) -> None:
+    def _end(self, _: Driver) -> None:
         for asked in self._asked:
             asked.cancel()
 
@@ -152,10 +153,11 @@ class DiskWatch:
         self._wanted.wait(seconds)
         self._wanted.clear()
 
-    def _turn(self) -> float:
+    def turn(self, driver: Driver) -> float:
         """Looks once, does what is to be done, and says when to look again."""
-        if self._new_roster is not None:
-            self._roster, self._new_roster = self._new_roster, None
+        self._driver = driver
+        if (targets := self._new_targets.take()) is not None:
+            self._roster = targets
             self._reading.roster = self._roster
             self._members = {member.uid: member for member in self._roster.members}
             self._storage.follow(self._roster.members)
@@ -336,11 +338,12 @@ class DiskWatch:
         self._collecting.a_pod_has_gone()
 
     def _kill(self, member: PodTarget, resource: Resource) -> None:
+        assert self._driver is not None
         if resource is Resource.PIDS:
             with suppress(CgroupError):
-                self._patrol.driver.write(member.path, "pids.max", "0")  # none of them starts another one
+                self._driver.write(member.path, "pids.max", "0")  # none of them starts another one
         try:
-            self._patrol.driver.send_kill(member.path)
+            self._driver.send_kill(member.path)
         except CgroupError as error:
             self._reports.noted(str(error))
 

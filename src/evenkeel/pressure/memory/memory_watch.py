@@ -42,7 +42,7 @@ from evenkeel.pressure.memory.sampling import (
     really_left,
 )
 from evenkeel.pressure.targets import WatchTargets
-from evenkeel.pressure.watch_thread import WatchThread
+from evenkeel.pressure.watch_thread import Latest, WatchThread
 
 THREAD = "evenkeel-memory"  # as top and /proc show it
 
@@ -90,7 +90,7 @@ class MemoryWatch:
         self._figures = MemorySampler(settings.profile)
         self._departures = PendingMemory(settings.profile, reports.back)
         self._roster = WatchTargets()
-        self._new_roster: WatchTargets | None = None
+        self._new_targets: Latest[WatchTargets] = Latest()
         self._marks: tuple[ByteThreshold, ...] = ()
         self._is_told = False  # the kernel tells of crossings in the pods' cgroup
         self._met: tuple[Threshold, ...] = ()
@@ -108,8 +108,8 @@ class MemoryWatch:
             THREAD,
             "the watch over memory",
             begin=self._begin,
+            turn=self.turn,
             end=self._end,
-            turn=self._turn,
             wait=self._wakers.wait,
             wake=self._wakers.wake,
             make_driver=make_driver,
@@ -133,7 +133,7 @@ class MemoryWatch:
         self._wakers.close()
 
     def follow(self, roster: WatchTargets) -> None:
-        self._new_roster = roster
+        self._new_targets.put(roster)
         self._wakers.wake()
 
     def emptied(self, uid: str) -> None:
@@ -145,26 +145,26 @@ class MemoryWatch:
     def _begin(self) -> Iterable[str]:
         return (run_before_others(), *self._wakers.notes)
 
-    def _end(self) -> None:
+    def _end(self, driver: Driver) -> None:
         self._haste.calm()
-        self._relief.end(self._patrol.driver, time.monotonic())
+        self._relief.end(driver, time.monotonic())
 
-    def _turn(self) -> float:
+    def turn(self, driver: Driver) -> float:
         """Looks once, does what is to be done, and says when to look again."""
         # First of all: whoever had to hand over the interpreter for this asks now how long he has to wait for it. Asked
         # later he would have it back in the midst of the decision.
         sys.setswitchinterval(_UNDISTURBED_SECONDS)
         try:
-            return self._looked_after()
+            return self._looked_after(driver)
         finally:
             sys.setswitchinterval(SWITCH_SECONDS)
 
-    def _looked_after(self) -> float:
+    def _looked_after(self, driver: Driver) -> float:
         now = time.monotonic()
         if self._wakers.take_crossing():
             self._crossing_until = now + _CROSSING_SECONDS
-        if self._new_roster is not None:
-            self._take_up(self._new_roster)
+        if (targets := self._new_targets.take()) is not None:
+            self._take_up(targets)
         look = self._looked(now)
         self._relief.looked(look, now)
         if not self._marks:
@@ -176,10 +176,10 @@ class MemoryWatch:
             self._relief.enough()
         elif _is_hard(met) and self._relief.reclaims(*self._left(met, look), look, now):
             return _RECLAIMING_SECONDS
-        if self._is_due(met, look, now) and self._undisturbed(now, look.returning_bytes):
+        if self._is_due(met, look, now) and self._undisturbed(driver, now, look.returning_bytes):
             return 0.0
         self._make_haste(look, now)
-        self._relief.hold(self._patrol.driver, look, now)
+        self._relief.hold(driver, look, now)
         self._relief.throttle(look, now)
         return self._wait_seconds(look, met, now)
 
@@ -206,7 +206,6 @@ class MemoryWatch:
             self._haste.calm()
 
     def _take_up(self, roster: WatchTargets) -> None:
-        self._new_roster = None
         before, self._roster = self._roster, roster
         self._figures.follow(roster)
         self._departures.follow({member.uid for member in roster.members})
@@ -297,17 +296,17 @@ class MemoryWatch:
 
     # What to do
 
-    def _undisturbed(self, now: float, returning_bytes: int) -> bool:
+    def _undisturbed(self, driver: Driver, now: float, returning_bytes: int) -> bool:
         """A step in which nobody looks for garbage."""
         is_enabled = gc.isenabled()
         gc.disable()
         try:
-            return self._step(now, returning_bytes)
+            return self._step(driver, now, returning_bytes)
         finally:
             if is_enabled:
                 gc.enable()
 
-    def _step(self, now: float, returning_bytes: int) -> bool:
+    def _step(self, driver: Driver, now: float, returning_bytes: int) -> bool:
         """Decides on figures of this moment, and carries it out; whether somebody was killed."""
         began = time.monotonic()
         out = self._departures.no_candidates()
@@ -329,7 +328,7 @@ class MemoryWatch:
                 self._reports.stepped(step, after, Timing(began))
             return False
         sys.setswitchinterval(_PASSING_SECONDS)
-        step, sent_at = self._evictor.evict(step, victim, self._patrol.driver, now)
+        step, sent_at = self._evictor.evict(step, victim, driver, now)
         self._met = ()  # the next look decides anew, with what is then on its way back
         self._reports.stepped(step, after, Timing(began, sent_at))
         return True
