@@ -35,6 +35,7 @@ class FakeFront:
     """`ends_at_once` pods that are deleted are gone; others stay, with a deletion timestamp, until `remove`."""
 
     def __init__(self, config=DEFAULTS, *, ends_at_once=True, most_waiting=1000):
+        self.memory = Quantity("32Gi")
         self.config = defaulted(config)
         self.held: dict[str, Pod] = {}
         self.told: list[Event] = []
@@ -56,14 +57,14 @@ class FakeFront:
         self._followers: set[asyncio.Queue] = set()
 
     def node(self):
-        amounts = {"cpu": Quantity("8"), "memory": Quantity("32Gi"), "pods": Quantity("110")}
+        amounts = {"cpu": Quantity("8"), "memory": self.memory, "pods": Quantity("110")}
         conditions = (
             NodeCondition("Ready", "True"),
             NodeCondition("MemoryPressure", "True", "Low", "10Mi left"),
         )
         return Node(
             ObjectMeta(name="here"),
-            status=NodeStatus(amounts, {**amounts, "memory": Quantity("30Gi")}, conditions),
+            status=NodeStatus(amounts, {**amounts, "memory": self.memory - Quantity("2Gi")}, conditions),
         )
 
     def pods(self):

@@ -27,6 +27,7 @@ from evenkeel.api.pod import (
 from evenkeel.cli.client import default_state_directory
 from evenkeel.cli.main import main
 from evenkeel.journal.records import WARNING
+from evenkeel.quantity import Quantity
 from tests.fake_front import BORN, FakeFront, served
 
 POD = """\
@@ -425,6 +426,15 @@ def test_a_watch_of_one_pod_for_a_program(cli, pods, agent):
     changing.join()
     phases = [told["status"]["phase"] for told in yaml.safe_load_all(out) if told]
     assert phases == ["Running", "Succeeded"]
+
+
+def test_amounts_of_a_real_machine_are_short_for_people_and_exact_for_programs(cli, agent):
+    agent.front.memory = Quantity("24684100Ki")  # as /proc/meminfo has it
+    assert cli("get", "node")[1].splitlines()[1].split()[3] == "21.5Gi/23.5Gi"
+    lines = [" ".join(line.split()) for line in cli("describe", "node")[1].splitlines()]
+    assert "memory 23.5Gi 21.5Gi 0 (0%) 0 (0%)" in lines
+    for form in ("json", "yaml"):
+        assert "memory: 24684100Ki" in cli("get", "node", "-o", form)[1].replace('"', "")
 
 
 def test_the_node_in_a_line(cli):

@@ -21,6 +21,7 @@ from evenkeel.cli.output import NONE, age, printable
 from evenkeel.cli.pod_text import amount_text, typed
 from evenkeel.errors import EvenkeelError
 from evenkeel.policy.pod_resources import pod_limits, pod_requests
+from evenkeel.policy.units import bytes_text, resource_text
 from evenkeel.quantity import Quantity
 
 USAGE = "pod NAME…|node [-n NS] [--state-dir PATH]"
@@ -180,7 +181,7 @@ def _resources(asked: Json, applied: Json | None, indent: str) -> Lines:
     for kind, field in (("request", "requests"), ("limit", "limits")):
         wanted, given = asked.get(field, {}), (applied or {}).get(field, {})
         rows += [
-            (f"{name} {kind}", wanted.get(name, "-"), given.get(name, "-") if applied is not None else "-")
+            (f"{name} {kind}", _text(name, wanted), _text(name, given))
             for name in dict.fromkeys((*wanted, *given))
         ]
     if not rows:
@@ -222,7 +223,8 @@ def _volumes(volumes: Iterable[Json]) -> Lines:
             what = f"hostPath {volume['hostPath'].get('path', '')}"
         else:
             source = volume.get("emptyDir", {})
-            size = f", at most {source['sizeLimit']}" if "sizeLimit" in source else ""
+            bound = source.get("sizeLimit")
+            size = f", at most {bytes_text(Quantity(bound).value)}" if bound is not None else ""
             what = f"emptyDir {'in memory' if source.get('medium') == 'Memory' else 'on disk'}{size}"
         yield printable(f"  {volume['name']}: {what}")
 
@@ -289,7 +291,7 @@ def node_lines(node: Json, pods: list[Json]) -> Iterator[str]:
         most = [of_pod[name] for of_pod in limits if name in of_pod]
         promised = str(len(held)) if name == "pods" else _share(name, asked, may_use)
         limited = "" if name == "pods" else _share(name, most, may_use)
-        rows.append((name, str(capacity.get(name, "-")), str(allocatable.get(name, "-")), promised, limited))
+        rows.append((name, _text(name, capacity), _text(name, allocatable), promised, limited))
     widths = [max(len(row[column]) for row in rows) for column in range(5)]
     for row in rows:
         yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -300,6 +302,10 @@ def node_lines(node: Json, pods: list[Json]) -> Iterator[str]:
             f"{name} {amount_text(name, amounts.get(name))}" for name in (CPU, MEMORY) if amounts.get(name)
         )
         yield printable(f"  {pod.key}: {pod.status.qos_class or 'BestEffort'}, {asks or 'requests nothing'}")
+
+
+def _text(name: str, amounts: Json) -> str:
+    return resource_text(name, Quantity(amounts[name])) if name in amounts else "-"
 
 
 def _share(name: str, amounts: list[Quantity], whole: Quantity) -> str:

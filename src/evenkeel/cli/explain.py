@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from evenkeel.api.resources import CPU, MEMORY, PODS, ResourceList
+from evenkeel.api.resources import CPU, MEMORY, ResourceList
 from evenkeel.cgroup.kernel_files import default_value, same_value
 from evenkeel.cgroup.plan import plan
 from evenkeel.cgroup.tree import Cgroup, Kind, Naming, Setting, Tree, Version
@@ -17,8 +17,7 @@ from evenkeel.policy.admission import Admission
 from evenkeel.policy.allocatable import node_capacity
 from evenkeel.policy.node_view import NodeView
 from evenkeel.policy.qos import container_class, pod_class
-from evenkeel.policy.units import bytes_text, cores_text
-from evenkeel.quantity import Quantity
+from evenkeel.policy.units import resource_text
 
 USAGE = "-f FILE… [--node NODE] [--cgroup v1|v2|systemd] [-o tree|json|yaml] [flags]"
 EXAMPLES = """examples:
@@ -151,16 +150,10 @@ def _capacity(node: NodeView) -> ResourceList:
 def _head(node: NodeExplained, kind: str) -> list[str]:
     """The capacity of the node, and its allocatable amounts."""
     has, may_use = (
-        ", ".join(f"{name} {_short(name, amount)}" for name, amount in resources.items())
+        ", ".join(f"{name} {resource_text(name, amount)}" for name, amount in resources.items())
         for resources in (node.capacity, node.allocatable)
     )
     return [f"node: {has}", f"pods may use: {may_use}", f"profile {node.profile}, cgroup {kind}"]
-
-
-def _short(name: str, amount: Quantity) -> str:
-    if name == PODS:
-        return str(amount.value)
-    return cores_text(amount.milli) if name == CPU else bytes_text(amount.value)
 
 
 def tree_lines(tree: Tree, paint: Paint, *, all_files: bool) -> Iterator[str]:

@@ -179,6 +179,9 @@ def _wide_cells(pod: Json) -> list[str]:
 
 
 def _get_node(client: Client, form: str | None) -> int:
+    from evenkeel.policy.units import resource_text
+    from evenkeel.quantity import Quantity
+
     node = client.get("/node")
     name = node["metadata"].get("name", "")
     if form in STRUCTURED:
@@ -191,7 +194,8 @@ def _get_node(client: Client, form: str | None) -> int:
     words = node_words(node)
     capacity, allocatable = status.get("capacity", {}), status.get("allocatable", {})
     amounts = [
-        f"{allocatable.get(which, '0')}/{capacity.get(which, '0')}" for which in ("cpu", "memory", "pods")
+        "/".join(resource_text(which, Quantity(of.get(which, "0"))) for of in (allocatable, capacity))
+        for which in ("cpu", "memory", "pods")
     ]
     Table(["NAME", "STATUS", "CPU", "MEMORY", "PODS"]).print_rows([[name, ",".join(words), *amounts]])
     return 0

@@ -10,7 +10,7 @@ from evenkeel.api.pod import Pod
 from evenkeel.api.resources import CPU, MEMORY
 from evenkeel.cli.output import age_of, seconds_of
 from evenkeel.policy.pod_resources import pod_limits, pod_requests
-from evenkeel.policy.units import bytes_text, cores_text
+from evenkeel.policy.units import resource_text
 from evenkeel.quantity import Quantity
 
 Json = dict[str, Any]
@@ -129,6 +129,4 @@ def request_and_limit(pod: dict[str, Any]) -> tuple[str, str]:
 
 def amount_text(name: str, amount: Quantity | None) -> str:
     """The amount of a resource in short form; `-` for none."""
-    if not amount:
-        return "-"
-    return cores_text(amount.milli) if name == CPU else bytes_text(amount.value)
+    return resource_text(name, amount) if amount else "-"

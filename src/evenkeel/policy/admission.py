@@ -7,9 +7,9 @@ from typing import NamedTuple
 from evenkeel.api.aggregate import Totals, add_to
 from evenkeel.api.config import Profile
 from evenkeel.api.pod import Pod
-from evenkeel.api.resources import CPU, PODS, ResourceList
+from evenkeel.api.resources import PODS, ResourceList
 from evenkeel.policy.pod_resources import pod_requests
-from evenkeel.policy.units import bytes_text, cores_text
+from evenkeel.policy.units import resource_text
 from evenkeel.quantity import ZERO, Quantity
 
 _ONE_POD: ResourceList = {PODS: Quantity.of(1)}
@@ -78,10 +78,6 @@ def _figures(name: str, amount: Quantity, taken: Quantity, has: Quantity) -> str
         return f"the node takes {has.value} pods and has {taken.value}"
     free = max(has - taken, ZERO)
     return (
-        f"requests {_text(name, amount)} of {name}, {_text(name, free)} is free: "
-        f"{_text(name, taken)} of {_text(name, has)} allocatable is requested already"
+        f"requests {resource_text(name, amount)} of {name}, {resource_text(name, free)} is free: "
+        f"{resource_text(name, taken)} of {resource_text(name, has)} allocatable is requested already"
     )
-
-
-def _text(name: str, amount: Quantity) -> str:
-    return cores_text(amount.milli) if name == CPU else bytes_text(amount.value)

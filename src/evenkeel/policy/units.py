@@ -1,6 +1,9 @@
-"""Amounts of memory and cpu as short texts for people."""
+"""Amounts as short texts for people. Programs get Kubernetes' canonical form."""
 
 from functools import lru_cache
+
+from evenkeel.api.resources import CPU, EPHEMERAL_STORAGE, MEMORY, STORAGE, is_hugepages
+from evenkeel.quantity import Quantity
 
 _BINARY = (("Ti", 1 << 40), ("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10))
 _DECIMAL = (("T", 10**12), ("G", 10**9), ("M", 10**6), ("k", 10**3))
@@ -27,3 +30,12 @@ def bytes_text(amount: int) -> str:
 def cores_text(millicpu: int) -> str:
     """`500m`, `2`."""
     return f"{millicpu}m" if millicpu % 1000 else f"{millicpu // 1000}"
+
+
+def resource_text(name: str, amount: Quantity) -> str:
+    """An amount of the resource `name`: `500m` of cpu, `23.5Gi` of memory, `110` pods."""
+    if name == CPU:
+        return cores_text(amount.milli)
+    if name in (MEMORY, EPHEMERAL_STORAGE, STORAGE) or is_hugepages(name):
+        return bytes_text(amount.value)
+    return str(amount.value)
