@@ -358,18 +358,50 @@ def test_pods_that_run_are_taken_over_even_if_the_journal_is_lost(place, tmp_pat
     assert place.runtime.running() == {"server"}
 
 
-def test_what_runs_and_belongs_to_no_pod_is_stopped(place):
-    async def first(agent: Agent) -> None:
-        await agent.apply(pods_of(WEB))
-        await until(lambda: phase(agent, "web") == "Running")
+async def web_runs(agent: Agent) -> None:
+    await agent.apply(pods_of(WEB))
+    await until(lambda: phase(agent, "web") == "Running")
 
+
+def lose_journal(place) -> None:
+    for file in Path(place.directory).glob("journal.db*"):
+        file.unlink()
+
+
+def test_what_runs_and_belongs_to_no_pod_is_stopped(place):
     async def second(agent: Agent) -> None:
         await until(lambda: not place.runtime.running())
 
-    drive(place, first)
-    for file in Path(place.directory).glob("journal.db*"):
-        file.unlink()
+    drive(place, web_runs)
+    with Journal.open(str(Path(place.directory, "journal.db"))) as journal:
+        journal.remove("u-web")
     drive(place, second)
+
+
+def test_a_journal_that_is_new_is_no_reason_to_stop_what_runs(place):
+    async def second(agent: Agent) -> None:
+        raise AssertionError("it has started")
+
+    drive(place, web_runs)
+    lose_journal(place)
+    with pytest.raises(EvenkeelError, match="is new, and containers run that it does not know, of pod u-web"):
+        drive(place, second)
+    assert place.runtime.running()
+
+
+def test_a_pod_that_the_journal_has_lost_is_recovered_from_its_copy(place):
+    Path(place.directory, "pods/u-web").mkdir(parents=True)  # as runtimes make it
+
+    async def second(agent: Agent) -> None:
+        await until(lambda: phase(agent, "web") == "Running")
+        assert "Recovered" in [one.reason for one in agent.happenings()]
+        (before,), (after,) = pods_of(WEB), agent.pods()
+        assert after.spec == before.spec
+
+    drive(place, web_runs)
+    lose_journal(place)
+    drive(place, second)
+    assert len(place.runtime.starts) == 1
 
 
 def test_a_container_that_fails_is_started_again_with_back_off(place):
@@ -751,6 +783,7 @@ def test_of_pods_that_are_over_the_latest_are_kept(place, monkeypatch):
 
 def test_the_journal_is_kept_short_and_its_loss_is_told_once(place, monkeypatch, caplog):
     monkeypatch.setattr("evenkeel.agent.agent._CHECKPOINT_SECONDS", 0.001)
+    monkeypatch.setattr("evenkeel.agent.agent._PLACE_SECONDS", 0.001)
     calls = []
     checkpoint = Journal.checkpoint
 
@@ -764,9 +797,10 @@ def test_the_journal_is_kept_short_and_its_loss_is_told_once(place, monkeypatch,
         await until(lambda: len(calls) > 2)
         path = Path(place.directory, "journal.db")
         path.rename(path.with_suffix(".away"))
-        before = len(calls)
-        await until(lambda: len(calls) > before + 4)
+        await until(lambda: "was removed or replaced" in agent.not_ready())
+        await asyncio.sleep(0.05)  # in which it could be told many times
         path.with_suffix(".away").rename(path)
+        await until(lambda: not agent.not_ready())
 
     drive(place, story)
     assert not any(calls), "waiting for the disk is not the loop's"

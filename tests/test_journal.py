@@ -15,7 +15,7 @@ from evenkeel.api.resources import ResourceRequirements
 from evenkeel.journal import retention, schema
 from evenkeel.journal.codec import from_text, to_text
 from evenkeel.journal.records import WARNING, Event
-from evenkeel.journal.store import Journal
+from evenkeel.journal.store import Journal, JournalError
 from evenkeel.policy.lifecycle.pod_state import ContainerRecord, PodState
 from tests.journal_records import named, told
 from tests.strategies import pod, pods
@@ -339,3 +339,46 @@ def test_any_plain_value_comes_back(value):
         journal = Journal(":memory:", memory, is_writable=False)
         journal.set_value("x", value)
         assert journal.value("x") == value
+
+
+@pytest.mark.parametrize(("table", "column"), [("pods", "pod"), ("lives", "life")])
+def test_a_row_in_which_a_bit_was_flipped_is_set_aside(tmp_path, table, column):
+    """It is still JSON, and would be another pod."""
+    path = tmp_path / "journal.db"
+    with Journal.open(str(path)) as journal:
+        journal.save(named("whole"))
+        journal.save(named("flipped", order=2, life=PodState(accepted_at=5.0)))
+    with closing(sqlite3.connect(path)) as database, database:
+        uid = named("flipped").pod.metadata.uid
+        (text,) = database.execute(f"SELECT {column} FROM {table} WHERE uid = ?", (uid,)).fetchone()
+        other = text.replace("flipped", "flippee").replace("5.0", "4.0")
+        assert other != text
+        database.execute(f"UPDATE {table} SET {column} = ? WHERE uid = ?", (other, uid))
+    with Journal.open(str(path)) as journal:
+        assert journal.pods() == (named("whole"),)
+        assert "checksum" in journal.notes[-1]
+
+
+def test_a_journal_without_checksums_is_read(tmp_path):
+    path = tmp_path / "journal.db"
+    with Journal.open(str(path)) as journal:
+        journal.save(named("old"))
+        journal.set_value("key", [1])
+    with closing(sqlite3.connect(path)) as database, database:
+        for table, column in (("pods", "pod"), ("lives", "life"), ('"values"', "value")):
+            database.execute(f"UPDATE {table} SET {column} = substr({column}, 1, length({column}) - 9)")
+    with Journal.open(str(path)) as journal:
+        assert journal.pods() == (named("old"),)
+        assert journal.value("key") == [1]
+        assert journal.notes == ()
+
+
+def test_a_journal_that_was_removed_takes_nothing_more(tmp_path):
+    path = tmp_path / "journal.db"
+    with Journal.open(str(path)) as journal:
+        path.rename(tmp_path / "away.db")
+        with pytest.raises(JournalError, match="was removed or replaced"):
+            journal.save(named("lost"))
+        (tmp_path / "away.db").rename(path)
+        journal.save(named("kept"))
+        assert journal.pods() == (named("kept"),)

@@ -6,30 +6,41 @@ more, has ended unseen.
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
+from evenkeel.agent.admission import FILE
 from evenkeel.agent.event_recorder import EventRecorder
+from evenkeel.agent.pod_copies import PodCopies
 from evenkeel.agent.pod_loop import PodLoop
 from evenkeel.agent.pod_store import PodStore
 from evenkeel.agent.step_requests import Exited, Started, StepRequests
 from evenkeel.api.pod import Pod
 from evenkeel.errors import EvenkeelError
 from evenkeel.journal.records import WARNING, PodRecord
+from evenkeel.journal.store import Journal
 from evenkeel.policy.lifecycle.pod_state import ContainerRecord, PodState
 from evenkeel.runtime.interface import UNKNOWN_EXIT, Attempt, Exit, Record, Runtime
+
+BOOT = "boot"  # in the journal: which start of the machine it is of; nothing in a new one
 
 
 class Adoption:
     def __init__(
         self,
         runtime: Runtime,
+        journal: Journal,
         pod_store: PodStore,
+        copies: PodCopies,
         event_recorder: EventRecorder,
         steps: StepRequests,
         pod_loop: PodLoop,
+        clock: Callable[[], float],
     ) -> None:
         self._runtime = runtime
+        self._journal = journal
         self._pod_store = pod_store
+        self._copies = copies
+        self._clock = clock
         self._event_recorder = event_recorder
         self._steps = steps
         self._pod_loop = pod_loop
@@ -37,6 +48,7 @@ class Adoption:
     async def adopt(self, records: Mapping[Attempt, Record]) -> None:
         """Brings the pods' records up to date with these, the runtime's. What belongs to no pod is stopped and
         removed."""
+        self._recover(records)
         self._pod_loop.take_outcomes()  # else a start could be found twice
         for pod in self._pod_store:
             for record in begun(pod, records):
@@ -64,6 +76,29 @@ class Adoption:
                 self._event_recorder.record(
                     WARNING, "Leftover", f"pod {uid} is gone, and something of it is left: {error}"
                 )
+
+    def _recover(self, records: Mapping[Attempt, Record]) -> None:
+        """Takes over the pods that run and that the journal has lost, from their copies. Raises EvenkeelError if the
+        journal is new, and there is no copy of a pod that runs: such a journal is no reason to end anything."""
+        uids = {pod.uid for pod in self._pod_store}
+        unknown = []
+        for uid in dict.fromkeys(record.attempt.uid for record in strays(uids, records)):
+            copy = self._copies.read(uid)
+            life = life_from(copy.pod, records) if copy is not None else None
+            if copy is None or life is None or self._pod_store.by_key(copy.pod.key) is not None:
+                unknown.append(uid)
+            elif not copy.source.startswith(FILE):  # one of a file has ended if no file has it any more
+                record = self._pod_store.add(copy.pod, copy.source, self._clock())
+                self._pod_store.put(record._replace(is_admitted=True, life=life))
+                message = "it runs, and the journal did not have it: it was recovered from its copy"
+                self._event_recorder.record(WARNING, "Recovered", message, copy.pod)
+                self._steps.want_step(uid)
+        if unknown and self._journal.value(BOOT) is None:
+            raise EvenkeelError(
+                f"the journal {self._journal.path} is new, and containers run that it does not know, of pod"
+                f" {', '.join(unknown[:3])}{' and others' if len(unknown) > 3 else ''}",
+                hint="put back a copy of the journal, or end those containers first",
+            )
 
 
 def unseen_ends(held: PodRecord, records: Mapping[Attempt, Record]) -> Iterator[tuple[Attempt, Exit]]:

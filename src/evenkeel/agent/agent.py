@@ -5,11 +5,12 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from evenkeel.agent.admission import FILE
-from evenkeel.agent.adoption import Adoption, life_from
+from evenkeel.agent.adoption import BOOT, Adoption, life_from
 from evenkeel.agent.desired_pods import DesiredPods
 from evenkeel.agent.event_recorder import EventRecorder
 from evenkeel.agent.front import Applied, ContainerUsage, NodeUsage
@@ -54,8 +55,8 @@ log = logging.getLogger(__name__)
 
 _HEAL_SECONDS = 10.0
 _CHECKPOINT_SECONDS = 60.0
+_PLACE_SECONDS = 1.0  # between looks whether the journal is where it was
 _FILES_RETRY_SECONDS = 5.0  # after the journal could not take what they want
-_BOOT = "boot"  # a value in the journal: which start of the machine it is of
 
 
 class Watches(NamedTuple):
@@ -118,6 +119,7 @@ class Agent:
         self._snapshots = snapshots
         self._own_cgroup = own_cgroup
         self._tasks: list[asyncio.Task[None]] = []
+        self._journal_fault = ""
         self._story_lock = asyncio.Lock()
 
     # From start to end
@@ -197,11 +199,11 @@ class Agent:
 
     def _notice_reboot(self) -> None:
         """If the machine was started anew since the last agent, nothing runs, and nothing is left in memory."""
-        before, now = self._journal.value(_BOOT), boot_id()
+        before, now = self._journal.value(BOOT), boot_id()
         if before is not None and before != now:
             self.pod_loop.begin_anew()
         if before != now:
-            self._journal.set_value(_BOOT, now)
+            self._journal.set_value(BOOT, now)
 
     # The loops
 
@@ -220,18 +222,23 @@ class Agent:
             self.cgroups.heal()
 
     async def _checkpoint(self) -> None:
-        """The journal's log of writes would grow without it; waiting for the disk is a thread's business."""
-        last = ""
+        """The journal's log of writes would grow without it; waiting for the disk is a thread's business. A journal
+        that was removed is reported at once, and one that was damaged when that is found."""
+        due = time.monotonic() + _CHECKPOINT_SECONDS
         while True:
-            await asyncio.sleep(_CHECKPOINT_SECONDS)
+            await asyncio.sleep(_PLACE_SECONDS)
             try:
+                self._journal.check_place()
+                if time.monotonic() < due:
+                    continue
+                due = time.monotonic() + _CHECKPOINT_SECONDS
                 await asyncio.to_thread(self._journal.checkpoint)
             except JournalError as error:
-                if str(error) != last:
+                if str(error) != self._journal_fault:
                     log.error("%s", error)  # noqa: TRY400 a sentence says it all
-                last = str(error)
+                self._journal_fault = str(error)
             else:
-                last = ""
+                self._journal_fault = ""
 
     async def _read_files(self, files: PodFiles) -> None:
         async for found in files:
@@ -293,7 +300,11 @@ class Agent:
         if any(task.done() for task in self._tasks):
             return "the agent is ending"
         runtime = self._runtime.readiness
-        return self.pod_loop.journal_fails or ("" if runtime.is_ready else runtime.message)
+        return (
+            self.pod_loop.journal_fails
+            or self._journal_fault
+            or ("" if runtime.is_ready else runtime.message)
+        )
 
     def usage(self) -> NodeUsage:
         tree = self.cgroups.tree

@@ -29,6 +29,7 @@ from evenkeel.agent.observe.history import History
 from evenkeel.agent.observe.node_snapshot import NodeSnapshots
 from evenkeel.agent.observe.sweep import Sweeper
 from evenkeel.agent.pod_cgroups import CGROUPS_MADE, FOUND_BEFORE, PodCgroups
+from evenkeel.agent.pod_copies import PodCopies
 from evenkeel.agent.pod_loop import PodLoop
 from evenkeel.agent.pod_store import PodStatuses, PodStore
 from evenkeel.agent.pod_updates import Evictions, PodUpdates
@@ -104,6 +105,7 @@ async def start(
         try:
             for note in (*journal.notes, *prepare_node(node.config, state.root, journal)):
                 log.warning("%s", note)
+            known = len(journal.notes)
             machine = detect()
             found = journal.value(FOUND_BEFORE)
             restored = tuple(found) if isinstance(found, dict) else ()
@@ -119,6 +121,8 @@ async def start(
             runtime = _runtime(node, state.root, make_driver, journal)
             files = _files(node, paths, journal)
             agent = assemble(node, runtime, journal, make_driver, files, own)
+            for note in journal.notes[known:]:
+                log.warning("%s", note)
             await agent.open()
         except BaseException:
             journal.close()
@@ -193,7 +197,8 @@ def assemble(
     # The loop, and those who hear of each change, in this order. An exit is told to `memory` before the record has it.
     # On v1, `kernel_events` has to listen in a new cgroup before anything else is done for the tree. `desired_pods` is
     # last: it may put another pod in the place of one that is gone, when nobody has anything of that one any more.
-    observers = (kernel_events, memory, disk, stalls, prober, desired_pods)
+    copies = PodCopies(StatePaths(os.path.dirname(journal.path)))
+    observers = (kernel_events, memory, disk, stalls, prober, copies, desired_pods)
     pod_cgroups = PodCgroups(node, journal, cgroups, pods, events, worker, steps, observers)
     updates = PodUpdates(settings, pods, oom_kills, events, steps, observers, clock)
     pod_loop = PodLoop(
@@ -213,7 +218,7 @@ def assemble(
         observers,
         clock,
     )
-    adoption = Adoption(runtime, pods, events, steps, pod_loop)
+    adoption = Adoption(runtime, journal, pods, copies, events, steps, pod_loop, clock)
 
     # What is shown
     sweeper = Sweeper(node, make_driver, lambda: cgroups.tree, runtime, clock, runtime.daemon)

@@ -19,6 +19,9 @@ T = TypeVar("T")
 plain_text = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
+_SEAL = "#"  # with which no JSON ends
+
+
 class Unreadable(Exception):
     """What stands in the journal is no such object; the text says why."""
 
@@ -46,6 +49,21 @@ def plain_of(text: object) -> Any:  # noqa: ANN401
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise Unreadable(f"it is not JSON: {error}") from None
+
+
+def sealed(text: str) -> str:
+    """`text` with a checksum, by which a flipped bit is noticed."""
+    return f"{text}{_SEAL}{zlib.crc32(text.encode('utf-8', 'surrogatepass')):08x}"
+
+
+def opened(text: object) -> object:
+    """What `sealed` was given; rows of older journals have no checksum. Raises Unreadable if it does not fit."""
+    if not isinstance(text, str) or text[-9:-8] != _SEAL:
+        return text
+    content = text[:-9]
+    if f"{zlib.crc32(content.encode('utf-8', 'surrogatepass')):08x}" != text[-8:]:
+        raise Unreadable("its checksum does not fit: something on the disk has changed it")
+    return content
 
 
 def packed(plain: object) -> bytes:

@@ -14,9 +14,11 @@ from evenkeel.journal import faults, schema
 from evenkeel.journal.codec import (
     Unreadable,
     from_text,
+    opened,
     packed,
     plain_of,
     plain_text,
+    sealed,
     storable,
     stored,
     to_text,
@@ -31,9 +33,7 @@ __all__ = ["Decision", "Journal", "JournalError"]
 
 # The write-ahead log is moved into the main file when it is larger.
 _CHECKPOINT_BYTES = 1 << 20
-# Not of `set_value`: its presence says that the journal was closed as it should be.
-_CLOSED = "journal.closed"
-
+_CHECKED_EVERY = 10  # checkpoints, one looks for damage
 
 _COLUMNS = "at, type, reason, message, pod, uid, container, figures, number, times"
 _HAPPENINGS = f"SELECT {_COLUMNS} FROM happenings WHERE number > ? ORDER BY number DESC LIMIT ?"  # noqa: S608
@@ -68,6 +68,7 @@ class Journal:
         self._repeats = Repeats()
         self._happening_retention = HappeningRetention()
         self._decision_retention = DecisionRetention()
+        self._checkpoints = 0
 
     @classmethod
     def open(cls, path: str) -> "Journal":
@@ -93,12 +94,7 @@ class Journal:
         self.close()
 
     def close(self) -> None:
-        """Never raises: what was committed is safe, and the next opening looks for damage if this was not possible."""
-        if self._is_writable:
-            try:
-                self.set_value(_CLOSED, True)
-            except JournalError:
-                pass
+        """Never raises: what was committed is safe."""
         try:
             self._connection.close()
         except sqlite3.Error:
@@ -114,6 +110,7 @@ class Journal:
             finally:
                 self._depth -= 1
             return
+        self.check_place()
         self._execute("BEGIN IMMEDIATE")
         self._depth = 1
         self._failure = None
@@ -141,7 +138,7 @@ class Journal:
                 self._write(
                     'INSERT INTO pods (uid, "order", source, pod) VALUES (?1, ?2, ?3, ?4)'
                     ' ON CONFLICT (uid) DO UPDATE SET "order" = ?2, source = ?3, pod = ?4',
-                    (uid, held.order, storable(held.source), pod_text),
+                    (uid, held.order, storable(held.source), sealed(pod_text)),
                 )
                 self._save_life(uid, held.is_admitted, life_text)
         else:
@@ -162,6 +159,7 @@ class Journal:
         found: list[PodRecord] = []
         for uid, order, source, pod_text, is_admitted, life_text in rows:
             try:
+                pod_text, life_text = opened(pod_text), opened(life_text)
                 pod, life = from_text(Pod, pod_text), from_text(PodState, life_text)
                 held = PodRecord(pod, stored(source), int(order), bool(is_admitted), life)
             except (Unreadable, ValueError, TypeError) as error:
@@ -171,7 +169,7 @@ class Journal:
                 self._set_aside(str(uid), f"its UID is {pod.metadata.uid}")
                 continue
             found.append(held)
-            self._last[uid] = _Written(held, pod_text, life_text)
+            self._last[uid] = _Written(held, str(pod_text), str(life_text))
         return tuple(found)
 
     def tell(self, happening: Event) -> Event:
@@ -212,7 +210,7 @@ class Journal:
         """What `set_value` kept under `key`; None if there is nothing."""
         for (text,) in self._rows('SELECT value FROM "values" WHERE key = ?', (key,)):
             try:
-                return plain_of(text)
+                return plain_of(opened(text))
             except Unreadable as error:
                 self.notes += (f"the journal {self.path}: the value {key} cannot be read: {error}",)
         return None
@@ -226,7 +224,7 @@ class Journal:
         self._write(
             'INSERT INTO "values" (key, value) VALUES (?1, ?2)'
             " ON CONFLICT (key) DO UPDATE SET value = ?2 WHERE value IS NOT ?2",
-            (key, plain_text(plain)),
+            (key, sealed(plain_text(plain))),
         )
 
     def record(self, kind: str, snapshot: object, decision: object, at: float) -> int:
@@ -259,10 +257,12 @@ class Journal:
         """Moves what was written into the main file, which waits for the disk: for a thread beside the loop. Cheap if
         there is little to move; safe in any thread. Also keeps some room in the file for the day the disk is full, and
         notices that the file was removed under us. To be called every minute or so."""
-        if _identity(self.path) != self._file:
-            raise faults.moved(self.path)
+        self.check_place()
         connection = schema.connect(self.path, "rw")
         try:
+            self._checkpoints += 1
+            if self._checkpoints % _CHECKED_EVERY == 0:
+                schema.check(connection, self.path)
             if schema.size(f"{self.path}-wal") >= _CHECKPOINT_BYTES:
                 connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
             schema.keep_reserve(connection)
@@ -271,21 +271,23 @@ class Journal:
         finally:
             connection.close()
 
+    def check_place(self) -> None:
+        """Raises JournalError if the file was removed or replaced under us: what is written would be lost."""
+        if _identity(self.path) != self._file:
+            raise faults.moved(self.path)
+
     def _take_up(self) -> None:
         try:
-            was_closed = self.value(_CLOSED) is True
-            if not was_closed:
-                schema.check(self._connection, self.path)
+            schema.check(self._connection, self.path)
         except sqlite3.Error as error:
             raise faults.of_sqlite(self.path, error) from None
         try:
-            self.set_value(_CLOSED, None)
             schema.keep_reserve(self._connection, at_least_bytes=1 << 40)  # for its log, too
-        except (sqlite3.Error, JournalError) as error:
+        except sqlite3.Error as error:
             # Without room there is still much to read.
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
-            fault = error if isinstance(error, JournalError) else faults.of_sqlite(self.path, error)
+            fault = faults.of_sqlite(self.path, error)
             if not fault.is_passing:
                 raise fault from None
             self.notes += (str(fault),)
@@ -294,7 +296,7 @@ class Journal:
         self._write(
             "INSERT INTO lives (uid, is_admitted, life) VALUES (?1, ?2, ?3)"
             " ON CONFLICT (uid) DO UPDATE SET is_admitted = ?2, life = ?3",
-            (uid, is_admitted, text),
+            (uid, is_admitted, sealed(text)),
         )
 
     def _set_aside(self, uid: str, why: str) -> None:
@@ -327,6 +329,8 @@ class Journal:
         if self._failure is not None and self._depth:
             # It may have undone the others already: nothing may follow, even if the error was caught on the way.
             raise self._failure
+        if not self._depth:
+            self.check_place()
         try:
             return self._execute(statement, values)
         except JournalError as failure:
