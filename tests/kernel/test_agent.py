@@ -161,6 +161,22 @@ def test_an_oom_kill_takes_the_container_is_recorded_and_retried(up: MakeUp):
         assert eventually(told)[0]["figures"]["pid"] > 0
 
 
+def test_a_container_called_like_a_kernel_file_runs_beside_others_and_leaves_no_cgroup(up: MakeUp):
+    agent = up()
+    agent.start()
+    tasks = {"name": "tasks", "image": "host", "command": SLEEP}
+    agent.apply(pod("strange", SLEEP, containers=[tasks]), pod("other", SLEEP))
+    agent.await_phase("strange", "Running")
+    agent.await_phase("other", "Running")
+    cgroup = agent.of_pod("strange")
+    assert cgroup.processes()
+    agent.client.delete("default", "strange")
+    agent.await_gone("strange")
+    assert not any(path.exists() for path in cgroup.paths())
+    agent.apply(pod("later", SLEEP))
+    agent.await_phase("later", "Running")
+
+
 @pytest.mark.emulated_containers
 @pytest.mark.req("A19")
 def test_when_one_process_is_oom_killed_the_rest_of_its_container_is_killed_and_its_neighbour_is_not(
