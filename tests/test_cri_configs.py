@@ -4,11 +4,11 @@ import sys
 
 import pytest
 
+from evenkeel.api.container import SecurityContext
 from evenkeel.api.manifests import read_manifests
 from evenkeel.cgroup.tree import Naming
 from evenkeel.errors import EvenkeelError
-from evenkeel.runtime.cri.configs import attempt_of, container_config, sandbox_config
-from evenkeel.runtime.cri.cri_images import refusal
+from evenkeel.runtime.cri.configs import attempt_of, container_config, refusal, sandbox_config
 from evenkeel.runtime.cri.endpoint import chosen, require_libraries, socket_path
 from evenkeel.runtime.paths import StatePaths
 from tests.test_cri_client import launch
@@ -50,6 +50,33 @@ def test_commands_environment_users_and_mounts_are_as_the_manifest_has_them():
     assert mounts["/own"] == ("/var/lib/evenkeel/pods/u-1/volumes/own", True)
     assert mounts["/dev/termination-log"][0].startswith("/var/lib/evenkeel/pods/u-1/")
     assert config.log_path == "main/1.log"
+
+
+@pytest.mark.parametrize("is_read_only", [False, True])
+def test_network_files_are_copies_in_the_attempts_directory_and_never_the_hosts(is_read_only: bool):
+    asked = launch()
+    container = asked.container._replace(
+        security_context=SecurityContext(read_only_root_filesystem=is_read_only)
+    )
+    config = container_config(asked._replace(container=container), PATHS)
+    mounts = {one.container_path: one for one in config.mounts}
+    for path in ("/etc/hosts", "/etc/resolv.conf", "/etc/hostname"):
+        assert mounts[path].host_path.startswith(PATHS.attempt(*asked.attempt))
+        assert mounts[path].readonly == is_read_only
+
+
+def test_a_volume_takes_the_place_of_a_network_file():
+    pod = POD.replace("/own", "/etc/hosts")
+    asked = launch(1, pod)
+    config = container_config(asked, PATHS)
+    (hosts,) = [one for one in config.mounts if one.container_path == "/etc/hosts"]
+    assert "/volumes/" in hosts.host_path
+
+
+def test_a_container_has_no_raw_sockets():
+    context = container_config(launch(), PATHS).linux.security_context
+    assert list(context.capabilities.drop_capabilities) == ["NET_RAW"]
+    assert not context.capabilities.add_capabilities
 
 
 def test_a_directory_of_the_host_does_not_show_the_agents_state():

@@ -1,23 +1,25 @@
-"""From what the agent asks for to the sandbox and the container of the container runtime's interface. Pure, but that
-symbolic links of the host are followed.
+"""From a pod to the messages of CRI: what the runtime cannot honour, the sandbox, the container and its resources.
 
-Labels tell whose they are: after a restart, of either side, everything is found by them again.
+Sandboxes and containers carry labels: after a restart of the agent or of the runtime, everything is found by them.
+Nothing here does I/O, except that symbolic links of hostPath volumes are resolved.
 """
 
 import os
 import posixpath
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from evenkeel.api.container import Container
 from evenkeel.api.pod import Pod
 from evenkeel.api.scalars import is_within
 from evenkeel.cgroup.tree import Naming, Setting, Version
-from evenkeel.runtime import volumes
+from evenkeel.policy.admission import Refusal
+from evenkeel.runtime import environment, volumes
 from evenkeel.runtime.cri import cri_pb2 as pb
 from evenkeel.runtime.environment import declared, expanded, groups, identity
 from evenkeel.runtime.interface import Attempt, Launch
 from evenkeel.runtime.paths import TERMINATION_LOG, StatePaths
 
+_REASON = "NotHonoured"
 _NO_LIMIT = -1
 _V1_FIELDS = {
     "cpu.shares": "cpu_shares",
@@ -28,53 +30,19 @@ _V1_FIELDS = {
 }
 
 
-def resources(
-    version: Version,
-    settings: Iterable[Setting],
-    oom_score_adj: int | None = None,
-    is_there: Callable[[str], bool] = lambda _: True,
-) -> pb.LinuxContainerResources:
-    """`is_there` says whether this kernel has a file at all: one that it lacks would be an error of the runtime's."""
-    found = pb.LinuxContainerResources(oom_score_adj=oom_score_adj or 0)
-    for file, value, _, _ in settings:
-        if not is_there(file):
-            continue
-        if file == "cpuset.cpus":
-            found.cpuset_cpus = value  # empty: those of the cgroup above
-        elif file.startswith("hugetlb.") and ".rsvd." not in file:
-            _add_hugepages(found, file, value)
-        elif version == Version.V1:
-            if file in _V1_FIELDS:
-                setattr(found, _V1_FIELDS[file], int(value))
-        elif file == "cpu.max":
-            quota, period = value.split()
-            found.cpu_quota, found.cpu_period = _number(quota), int(period)
-        elif file == "memory.max":
-            found.memory_limit_in_bytes = _number(value)
-            found.unified[file] = value
-        else:
-            found.unified[file] = value
-    return found
-
-
-def _add_hugepages(found: pb.LinuxContainerResources, file: str, value: str) -> None:
-    if _number(value) != _NO_LIMIT:
-        found.hugepage_limits.add(page_size=file.split(".")[1], limit=int(value))
-
-
-def _number(value: str) -> int:
-    return _NO_LIMIT if value == "max" else int(value)
-
-
-STATE = "io.evenkeel.state"  # the state directory of the agent that made it
+STATE = "io.evenkeel.state"  # the state directory of the agent that made the container
 ATTEMPT = "io.evenkeel.attempt"
-MESSAGE_POLICY = "io.evenkeel.termination-message-policy"  # what to make of its end, an annotation
-UID = "io.kubernetes.pod.uid"  # as kubelet labels its own: crictl and its like show them
+MESSAGE_POLICY = "io.evenkeel.termination-message-policy"  # an annotation
+UID = "io.kubernetes.pod.uid"  # the labels of kubelet, which crictl shows
 _NAME, _NAMESPACE = "io.kubernetes.pod.name", "io.kubernetes.pod.namespace"
 CONTAINER = "io.kubernetes.container.name"
-_MESSAGE_PATH = "/dev/termination-log"  # Kubernetes' own, where the manifest has none
+_MESSAGE_PATH = "/dev/termination-log"  # the default of Kubernetes
 _LONGEST_HOSTNAME = 63
-# What container runtimes hide, and protect, by themselves: windows into the kernel.
+# Path in the container: name of the copy in the attempt's directory.
+NETWORK_FILES = {"/etc/hosts": "hosts", "/etc/resolv.conf": "resolv.conf", "/etc/hostname": "hostname"}
+# The network is that of the host: a pod with raw sockets would read the traffic of everything on it.
+_DROPPED_CAPABILITIES = ("NET_RAW",)
+# What container runtimes mask and protect by default. A list of ours replaces theirs, so it has to contain it.
 _MASKED = (
     "/proc/acpi", "/proc/asound", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/sched_debug",
     "/proc/scsi", "/proc/timer_list", "/proc/timer_stats", "/sys/firmware",
@@ -82,8 +50,28 @@ _MASKED = (
 _READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 
 
+def refusal(pod: Pod) -> Refusal | None:
+    """Why a container runtime cannot run the pod as its manifest is written; None if it can."""
+    for field, container in _fields(pod):
+        wrong = _image_refusal(container.image)
+        if wrong:
+            return Refusal(_REASON, f"{field}.image: {wrong}")
+        wrong = environment.refusal(pod, container)
+        if wrong:
+            return Refusal(_REASON, f"{field}.{wrong}")
+        for index, mount in enumerate(container.volume_mounts):
+            if mount.sub_path:  # a container could put a symbolic link there, and the runtime would follow it
+                return Refusal(
+                    _REASON,
+                    f"{field}.volumeMounts[{index}].subPath: {mount.sub_path} cannot be had from a container runtime: "
+                    "mount the volume whole",
+                )
+    wrong = volumes.refusal(pod)
+    return Refusal(_REASON, wrong) if wrong else None
+
+
 def attempt_of(labels: Mapping[str, str]) -> Attempt | None:
-    """Whose container it is; None if that cannot be told."""
+    """The attempt that the container belongs to; None if its labels do not tell."""
     uid, name, number = labels.get(UID), labels.get(CONTAINER), labels.get(ATTEMPT, "")
     if not uid or not name or not (number.isascii() and number.isdecimal()):
         return None
@@ -91,7 +79,7 @@ def attempt_of(labels: Mapping[str, str]) -> Attempt | None:
 
 
 def sandbox_config(launch: Launch, paths: StatePaths, naming: Naming, number: int) -> pb.PodSandboxConfig:
-    """Network, as that of processes, is the host's; with it goes the name of the host, which no runtime sets then."""
+    """The sandbox of a pod. Its network is that of the host, as for processes; then no runtime sets a host name."""
     assert launch.planned is not None
     pod, metadata = launch.pod, launch.pod.metadata
     parent = launch.planned.pod.path
@@ -102,10 +90,10 @@ def sandbox_config(launch: Launch, paths: StatePaths, naming: Naming, number: in
         log_directory=paths.pod_logs(metadata.namespace, metadata.name, metadata.uid),
         labels=_labels(pod, paths),
         linux=pb.LinuxPodSandboxConfig(
-            # Runtimes want the slice's name, and know the way to it.
+            # With systemd, runtimes expect the name of the slice and find its path themselves.
             cgroup_parent=posixpath.basename(parent) if naming == Naming.SYSTEMD else parent,
             security_context=pb.LinuxSandboxSecurityContext(namespace_options=_namespaces()),
-            # D4: it counts for the infrastructure; the runtime may note it, the agent writes it.
+            # D4: the settings of the infrastructure. The runtime may ignore them: the agent writes them.
             overhead=resources(launch.planned.version, launch.planned.infrastructure.settings),
         ),
     )
@@ -114,7 +102,7 @@ def sandbox_config(launch: Launch, paths: StatePaths, naming: Naming, number: in
 def container_config(
     launch: Launch, paths: StatePaths, has: Callable[[str], bool] = lambda _: True
 ) -> pb.ContainerConfig:
-    """`has` says whether this kernel has a file of the plan's."""
+    """`has` says whether this kernel has a file of the plan."""
     assert launch.planned is not None
     pod, container, attempt = launch.pod, launch.container, launch.attempt
     known = declared(pod, container)
@@ -143,6 +131,44 @@ def container_config(
     )
 
 
+def resources(
+    version: Version,
+    settings: Iterable[Setting],
+    oom_score_adj: int | None = None,
+    is_there: Callable[[str], bool] = lambda _: True,
+) -> pb.LinuxContainerResources:
+    """`is_there` says whether this kernel has a file. The runtime would fail on one that the kernel does not have."""
+    found = pb.LinuxContainerResources(oom_score_adj=oom_score_adj or 0)
+    for file, value, _, _ in settings:
+        if not is_there(file):
+            continue
+        if file == "cpuset.cpus":
+            found.cpuset_cpus = value  # empty: the CPUs of the cgroup above
+        elif file.startswith("hugetlb.") and ".rsvd." not in file:
+            _add_hugepages(found, file, value)
+        elif version == Version.V1:
+            if file in _V1_FIELDS:
+                setattr(found, _V1_FIELDS[file], int(value))
+        elif file == "cpu.max":
+            quota, period = value.split()
+            found.cpu_quota, found.cpu_period = _number(quota), int(period)
+        elif file == "memory.max":
+            found.memory_limit_in_bytes = _number(value)
+            found.unified[file] = value
+        else:
+            found.unified[file] = value
+    return found
+
+
+def _add_hugepages(found: pb.LinuxContainerResources, file: str, value: str) -> None:
+    if _number(value) != _NO_LIMIT:
+        found.hugepage_limits.add(page_size=file.split(".")[1], limit=int(value))
+
+
+def _number(value: str) -> int:
+    return _NO_LIMIT if value == "max" else int(value)
+
+
 def hostname(pod: Pod) -> str:
     return (pod.spec.hostname or pod.metadata.name)[:_LONGEST_HOSTNAME].rstrip("-.")
 
@@ -164,7 +190,16 @@ def _namespaces() -> pb.NamespaceOption:
 
 
 def _mounts(pod: Pod, container: Container, attempt: Attempt, paths: StatePaths) -> list[pb.Mount]:
+    """The volumes, the termination log, and copies of the host's network files.
+
+    Without these copies, runtimes mount the host's own file (CRI-O: /etc/hosts), or copies in a directory of theirs,
+    where what a container writes is on no pod's account. Ours are in the attempt's directory, which counts as the
+    container's disk (`CriRuntime.directories`).
+    """
     by_name = {volume.name: volume for volume in pod.spec.volumes}
+    security = container.security_context
+    is_read_only = bool(security and security.read_only_root_filesystem)
+    directory = paths.attempt(*attempt)
     mounts = [
         pb.Mount(
             container_path=posixpath.normpath(f"/{mount.mount_path.lstrip('/')}"),
@@ -176,14 +211,20 @@ def _mounts(pod: Pod, container: Container, attempt: Attempt, paths: StatePaths)
     mounts.append(
         pb.Mount(
             container_path=container.termination_message_path or _MESSAGE_PATH,
-            host_path=f"{paths.attempt(*attempt)}/{TERMINATION_LOG}",
+            host_path=f"{directory}/{TERMINATION_LOG}",
         )
     )
+    chosen = {mount.container_path for mount in mounts}
+    mounts += [
+        pb.Mount(container_path=path, host_path=f"{directory}/{name}", readonly=is_read_only)
+        for path, name in NETWORK_FILES.items()
+        if path not in chosen
+    ]
     return mounts
 
 
-def _ways_to_state(pod: Pod, container: Container, paths: StatePaths) -> list[str]:
-    """Where a container would find the agent's state directory, which is no pod's, in a directory of the host's."""
+def _paths_to_state(pod: Pod, container: Container, paths: StatePaths) -> list[str]:
+    """Where the container would find the agent's state directory through its hostPath volumes: there it is masked."""
     sources = {volume.name: volume.host_path.path for volume in pod.spec.volumes if volume.host_path}
     found = []
     for mount in container.volume_mounts:
@@ -195,20 +236,40 @@ def _ways_to_state(pod: Pod, container: Container, paths: StatePaths) -> list[st
 
 
 def _security(pod: Pod, container: Container, paths: StatePaths) -> pb.LinuxContainerSecurityContext:
-    who = identity(pod, container)
+    user = identity(pod, container)
     security = container.security_context
-    hidden = _ways_to_state(pod, container, paths)
+    hidden = _paths_to_state(pod, container, paths)
     context = pb.LinuxContainerSecurityContext(
+        capabilities=pb.Capability(drop_capabilities=_DROPPED_CAPABILITIES),
         namespace_options=_namespaces(),
         readonly_rootfs=bool(security and security.read_only_root_filesystem),
         supplemental_groups=groups(pod),
         seccomp=pb.SecurityProfile(profile_type=pb.SecurityProfile.RuntimeDefault),
-        # Without any the runtime has its own; with some, it has these alone.
+        # Without a list the runtime uses its defaults; a list replaces them.
         masked_paths=[*_MASKED, *hidden] if hidden else [],
         readonly_paths=_READ_ONLY if hidden else [],
     )
-    if who.uid is not None:
-        context.run_as_user.value = who.uid
-        if who.gid is not None:
-            context.run_as_group.value = who.gid
+    if user.uid is not None:
+        context.run_as_user.value = user.uid
+        if user.gid is not None:
+            context.run_as_group.value = user.gid
     return context
+
+
+def _image_refusal(image: str) -> str:
+    """Why the image is none of a container runtime; empty if it may be one."""
+    if image == "host" or image.startswith(("/", "./", "../")):
+        return (
+            f"{image} is a directory of this machine, and a container runtime runs images: name one, such as "
+            "registry.example/busybox:1.36, or run the agent without --runtime-endpoint"
+        )
+    return ""
+
+
+def _fields(pod: Pod) -> Iterator[tuple[str, Container]]:
+    for name, containers in (
+        ("initContainers", pod.spec.init_containers),
+        ("containers", pod.spec.containers),
+    ):
+        for index, container in enumerate(containers):
+            yield f"spec.{name}[{index}]", container

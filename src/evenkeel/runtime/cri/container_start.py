@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from evenkeel.cgroup.tree import Naming
-from evenkeel.errors import EvenkeelError
+from evenkeel.errors import EvenkeelError, reason
 from evenkeel.runtime.cri import cri_images
 from evenkeel.runtime.cri import cri_pb2 as pb
-from evenkeel.runtime.cri.configs import ATTEMPT, CONTAINER, STATE, UID, container_config
+from evenkeel.runtime.cri.configs import ATTEMPT, CONTAINER, NETWORK_FILES, STATE, UID, container_config
 from evenkeel.runtime.cri.container_calls import is_removed, removed
 from evenkeel.runtime.cri.cri_connection import CallFailed, Connection, RuntimeAway
 from evenkeel.runtime.cri.sandboxes import Sandboxes
@@ -27,6 +27,7 @@ B = TypeVar("B")
 _CREATE_SECONDS = 120.0
 _START_SECONDS = 120.0
 _TRIES = 3
+_MOST_NETWORK_BYTES = 1 << 20  # of a copied file
 _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.1, 10.0
 
 
@@ -105,11 +106,11 @@ class Starts:
 
     async def _prepared(self, launch: Launch) -> pb.ContainerConfig:
         """Everything that a container needs but its sandbox, which takes longer: nothing of it is left to do then."""
-        image = await cri_images.have(self._connection, launch.container)
+        image = await cri_images.ensure_image(self._connection, launch.container)
         wrong = root_refusal(launch, image)
         if wrong:
             raise StartFailed(wrong)
-        self._make_message_file(launch.attempt)
+        self._make_files(launch.attempt)
         return container_config(launch, self._paths, self._has)
 
     async def _begun_before(self, attempt: Attempt) -> str:
@@ -153,16 +154,38 @@ class Starts:
         )
         return list(answer.containers)
 
-    def _make_message_file(self, attempt: Attempt) -> None:
+    def _make_files(self, attempt: Attempt) -> None:
+        """The files of the attempt that `container_config` mounts into the container."""
         directory = self._paths.attempt(*attempt)
         try:
             os.makedirs(directory, 0o700, exist_ok=True)
-            path = f"{directory}/{TERMINATION_LOG}"
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666))
-            os.chmod(path, 0o666)  # noqa: S103 whoever the container runs as writes to it
+            _make_file(f"{directory}/{TERMINATION_LOG}", b"", 0o666)  # the container may run as any user
+            for path, name in NETWORK_FILES.items():
+                _make_file(f"{directory}/{name}", _content(path), 0o644)
         except OSError as error:
-            why = (error.strerror or str(error)).lower()
-            raise StartFailed(f"the attempt's directory {directory} cannot be made: {why}") from None
+            raise StartFailed(
+                f"the attempt's directory {directory} cannot be made: {reason(error)}"
+            ) from None
+
+
+def _make_file(path: str, content: bytes, mode: int) -> None:
+    """An attempt that is started once more has its files already."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+    try:
+        os.fchmod(descriptor, mode)
+        if content and not os.fstat(descriptor).st_size:
+            os.write(descriptor, content)
+    finally:
+        os.close(descriptor)
+
+
+def _content(path: str) -> bytes:
+    """The host's file, or its beginning; empty if there is none."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(_MOST_NETWORK_BYTES)
+    except OSError:
+        return b""
 
 
 async def _both(one: Coroutine[Any, Any, A], other: Coroutine[Any, Any, B]) -> tuple[A, B]:

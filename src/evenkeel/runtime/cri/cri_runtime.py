@@ -25,7 +25,7 @@ from evenkeel.host.oom_scores import runtime_process
 from evenkeel.policy.admission import Refusal
 from evenkeel.runtime import base_runtime, volumes
 from evenkeel.runtime.base_runtime import BaseRuntime
-from evenkeel.runtime.cri import container_table, cri_images, cri_status
+from evenkeel.runtime.cri import configs, container_table, cri_images, cri_status
 from evenkeel.runtime.cri import cri_pb2 as pb
 from evenkeel.runtime.cri.configs import STATE, attempt_of
 from evenkeel.runtime.cri.container_calls import Endings, Updates, is_removed
@@ -87,7 +87,7 @@ class CriRuntime(BaseRuntime):
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def refusal(self, pod: Pod) -> Refusal | None:
-        return cri_images.refusal(pod)
+        return configs.refusal(pod)
 
     async def open(self) -> None:
         self._make_directories()
@@ -298,10 +298,13 @@ class CriRuntime(BaseRuntime):
 
     def directories(self, pod: Pod) -> Directories:
         uid = pod.metadata.uid
-        kept = [one for one in self._table if one.attempt.uid == uid and one.layer]
-        return base_runtime.directories_of(
-            pod, ((one.attempt.container, one.layer) for one in kept), self._paths
-        )
+        layers: list[tuple[str, str]] = []
+        for one in self._table:
+            if one.attempt.uid == uid:
+                # The container writes to files in the attempt's directory too: its termination log, /etc/hosts.
+                places = (one.layer, self._paths.attempt(*one.attempt))
+                layers += [(one.attempt.container, place) for place in places if place]
+        return base_runtime.directories_of(pod, layers, self._paths)
 
     async def remove_unused_images(self) -> None:
         said = self._presence.said
