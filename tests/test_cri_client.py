@@ -20,7 +20,7 @@ from evenkeel.host.disk_usage import Usage
 from evenkeel.policy.allocatable import NodeCapacity
 from evenkeel.policy.node_view import node_view
 from evenkeel.policy.provision import PlannedPod
-from evenkeel.runtime.cri import container_calls, container_start, cri_runtime, runtime_link
+from evenkeel.runtime.cri import container_start, cri_runtime, cri_status, runtime_link
 from evenkeel.runtime.cri import cri_pb2 as pb
 from evenkeel.runtime.cri.cri_connection import Connection
 from evenkeel.runtime.cri.cri_runtime import CriRuntime
@@ -101,9 +101,9 @@ async def opened(fake: FakeCri, directory: str) -> AsyncIterator[CriRuntime]:
 @pytest.fixture
 def story(tmp_path, monkeypatch) -> Callable[[Callable[[FakeCri, str], Awaitable[None]]], None]:
     """Runs a test's coroutine with a runtime that has just started, and ends whatever is left."""
-    monkeypatch.setattr(runtime_link, "FIRST_HELLO_SECONDS", 0.5)
-    monkeypatch.setattr(runtime_link, "LOOK_SECONDS", 0.2)
-    monkeypatch.setattr(container_calls, "UNSEEN_SECONDS", 0.1)
+    monkeypatch.setattr(runtime_link, "FIRST_CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr(runtime_link, "LIST_SECONDS", 0.2)
+    monkeypatch.setattr(cri_status, "UNSEEN_SECONDS", 0.1)
     monkeypatch.setattr(cri_runtime, "_STOP_SLACK_SECONDS", 0.1)
 
     async def told(tell: Callable[[FakeCri, str], Awaitable[None]]) -> None:
@@ -279,7 +279,7 @@ def test_an_end_is_heard_of_by_listing_where_the_process_cannot_be_seen(story):
 
 def test_an_end_that_the_runtime_tells_of_is_heard_of_without_listing(story, monkeypatch):
     async def tell(fake: FakeCri, directory: str) -> None:
-        monkeypatch.setattr(runtime_link, "LOOK_SECONDS", 3600.0)
+        monkeypatch.setattr(runtime_link, "LIST_SECONDS", 3600.0)
         fake.tells_pids = False
         fake.events = asyncio.Queue()
         async with opened(fake, directory) as runtime:
@@ -510,9 +510,9 @@ def test_a_log_that_an_agent_moved_aside_before_it_was_killed_is_opened_anew(sto
 
 def test_a_log_is_put_back_if_the_runtime_opens_no_new_one_and_never_over_a_new_one(story, monkeypatch):
     looks = []
-    rotate = cri_runtime.cri_status.rotate
+    rotate = cri_runtime.rotate_log
     monkeypatch.setattr(cri_runtime, "_ROTATION_SECONDS", 0.01)
-    monkeypatch.setattr(cri_runtime.cri_status, "rotate", lambda *of: looks.append(of) or rotate(*of))
+    monkeypatch.setattr(cri_runtime, "rotate_log", lambda *of: looks.append(of) or rotate(*of))
 
     async def tell(fake: FakeCri, directory: str) -> None:
         log = Path(state_paths(directory).container_logs("default", "web", "u-1", "main")) / "1.log"

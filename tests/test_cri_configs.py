@@ -9,7 +9,7 @@ from evenkeel.api.manifests import read_manifests
 from evenkeel.cgroup.tree import Naming
 from evenkeel.errors import EvenkeelError
 from evenkeel.runtime.cri.configs import attempt_of, container_config, refusal, sandbox_config
-from evenkeel.runtime.cri.endpoint import chosen, require_libraries, socket_path
+from evenkeel.runtime.cri.cri_connection import chosen, require_libraries, socket_path
 from evenkeel.runtime.paths import StatePaths
 from tests.test_cri_client import launch
 

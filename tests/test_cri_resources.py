@@ -10,7 +10,7 @@ from evenkeel.policy.allocatable import NodeCapacity
 from evenkeel.policy.node_view import node_view
 from evenkeel.policy.provision import PlannedPod
 from evenkeel.runtime.cri.configs import resources
-from evenkeel.runtime.cri.cri_status import cgroup_path, whereabouts
+from evenkeel.runtime.cri.cri_status import cgroup_path, location
 
 NODE = node_view(NodeCapacity(8 << 30, 4000), defaulted(KubeletConfiguration()))
 POD = """
@@ -97,6 +97,6 @@ def test_a_cgroup_is_found_by_what_its_runtime_says_of_it():
 
 def test_a_status_without_particulars_tells_nothing_and_breaks_nothing():
     for info in ({}, {"info": "no json"}, {"info": "[1]"}, {"info": '{"pid": "x", "runtimeSpec": 3}'}):
-        assert whereabouts(info) == (0, "")
+        assert location(info) == (0, "")
     said = '{"pid": 7, "runtimeSpec": {"linux": {"cgroupsPath": "/a/b"}}}'
-    assert whereabouts({"info": said}) == (7, "/a/b")
+    assert location({"info": said}) == (7, "/a/b")

@@ -242,15 +242,14 @@ class LogFile:
 
     def _rotate(self) -> None:
         directory, name = os.path.split(self._path)
-        rotated = sorted(other for other in os.listdir(directory) if other.startswith(f"{name}."))
+        rotated = _rotated(directory, name)
         stamp = max(int(time.time()), self._last_stamp + 1)  # two in a second keep their order
         while f"{name}.{_stamp(stamp)}" in rotated:
             stamp += 1
         os.rename(self._path, f"{self._path}.{_stamp(stamp)}")
         self._last_stamp = stamp
         self._close()
-        for other in rotated[: max(0, len(rotated) + 2 - self._max_files)]:
-            os.unlink(os.path.join(directory, other))
+        _remove_oldest(directory, rotated, self._max_files)
 
     def _loss(self, timestamp: bytes) -> bytes:
         return b"%b stderr F evenkeel: %d bytes of log were dropped here: %b\n" % (
@@ -264,6 +263,40 @@ class LogFile:
             os.close(self._descriptor)
             self._descriptor = -1
             self._size = 0
+
+
+def rotate_log(path: str, limits: LogLimits) -> str | None:
+    """Renames a log of a container runtime if it is too large, as kubelet does, and removes the oldest.
+
+    Returns its new name, or None if nothing was to be done. If the log is missing, an agent renamed it and was killed
+    before it told the runtime, or something removed it (then ""): in both cases the runtime has to open a new one.
+    """
+    directory, name = os.path.split(path)
+    try:
+        rotated = _rotated(directory, name)
+        if not os.path.exists(path):
+            return os.path.join(directory, rotated[-1]) if rotated else ""
+        if os.stat(path).st_size < limits.max_bytes:
+            return None
+        target = f"{path}.{_stamp(int(time.time()))}"
+        if os.path.exists(target):
+            return None
+        os.rename(path, target)
+        _remove_oldest(directory, rotated, limits.max_files)
+    except OSError:
+        return None
+    return target
+
+
+def _rotated(directory: str, name: str) -> list[str]:
+    """The files to which the log was rotated, oldest first."""
+    return sorted(other for other in os.listdir(directory) if other.startswith(f"{name}."))
+
+
+def _remove_oldest(directory: str, rotated: list[str], max_files: int) -> None:
+    """Makes room for the log and for the file to which it was just rotated."""
+    for other in rotated[: max(0, len(rotated) + 2 - max_files)]:
+        os.unlink(os.path.join(directory, other))
 
 
 def _stamp(second: int) -> str:

@@ -1,7 +1,7 @@
 """The start of a container: image, sandbox, CreateContainer, StartContainer.
 
-An attempt is started at most once. Its labels hold its number, so whatever became of a call that was never answered can
-be found out by looking; nothing is said to have failed before that is known, and before nothing of it is left.
+An attempt is started at most once. Its labels hold its number: after a call that was never answered, listing tells what
+became of it. A start is reported as failed only when that is known and nothing of it is left.
 """
 
 import asyncio
@@ -32,11 +32,12 @@ _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.1, 10.0
 
 
 class _Taken(EvenkeelError):
-    """The container's name is another's, which is not to be seen yet."""
+    """The name of the container is taken by one that is not listed yet."""
 
 
 class Starts:
-    """`available` returns when the runtime answers again; `has` says which cgroup files this kernel has."""
+    """Starts containers. `available` returns when the runtime answers again; `has` says which cgroup files this kernel
+    has."""
 
     def __init__(
         self,
@@ -54,20 +55,20 @@ class Starts:
         self._has = has
         self._available = available
 
-    async def begin(self, launch: Launch) -> str:
-        """The ID of the container, which runs, or has run. Raises StartFailed."""
+    async def start(self, launch: Launch) -> str:
+        """Returns the ID of the container, which runs or has run. Raises StartFailed."""
         tries, why, wait, is_first = 0, "", _FIRST_WAIT_SECONDS, True
         while tries < _TRIES and wait <= _LONGEST_WAIT_SECONDS:
             try:
-                # The first time its name tells: it is taken if there is one already.
-                found = "" if is_first else await self._begun_before(launch.attempt)
+                # The first call needs no listing: if the container exists, its name is taken.
+                found = "" if is_first else await self._started_before(launch.attempt)
                 is_first = False
-                return found or await self._begin(launch)
+                return found or await self._start(launch)
             except RuntimeAway as error:
                 why = str(error)
                 tries += 1
                 await self._available()
-            except _Taken as error:  # by what a former agent asked for: it is found once it is there
+            except _Taken as error:  # a former agent has asked for it: it is listed once it is made
                 why = str(error)
                 await asyncio.sleep(wait)
                 wait *= 2
@@ -76,7 +77,7 @@ class Starts:
             return found
         raise StartFailed(why)
 
-    async def _begin(self, launch: Launch) -> str:
+    async def _start(self, launch: Launch) -> str:
         (sandbox, of_sandbox), config = await _both(
             self._sandboxes.ready(launch, self._naming), self._prepared(launch)
         )
@@ -105,7 +106,7 @@ class Starts:
         return made.container_id
 
     async def _prepared(self, launch: Launch) -> pb.ContainerConfig:
-        """Everything that a container needs but its sandbox, which takes longer: nothing of it is left to do then."""
+        """Everything that a container needs except its sandbox. The sandbox takes longer, and is made meanwhile."""
         image = await cri_images.ensure_image(self._connection, launch.container)
         wrong = root_refusal(launch, image)
         if wrong:
@@ -113,9 +114,10 @@ class Starts:
         self._make_files(launch.attempt)
         return container_config(launch, self._paths, self._has)
 
-    async def _begun_before(self, attempt: Attempt) -> str:
-        """One that was made and never started is removed: the plan may be another by now. A runtime that is still busy
-        with what a former agent asked of it refuses that, until it is known what came of it."""
+    async def _started_before(self, attempt: Attempt) -> str:
+        """The ID of the attempt's container if it was started before, else "". A container that was made and never
+        started is removed: the plan may have changed. A runtime that still works on a call of a former agent refuses
+        the removal, so it is tried until the outcome of that call is known."""
         wait = _FIRST_WAIT_SECONDS
         while True:
             never_started = []
@@ -129,7 +131,7 @@ class Starts:
             wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
 
     async def _has_run(self, one: pb.Container) -> bool:
-        """A start that was cut off leaves a container that has ended and never began."""
+        """An interrupted start leaves a container that ended and never ran."""
         if one.state != pb.ContainerState.CONTAINER_EXITED:
             return one.state != pb.ContainerState.CONTAINER_CREATED
         return await started_at(self._connection, one.id) > 0
@@ -137,7 +139,7 @@ class Starts:
     async def _settled(self, attempt: Attempt) -> str:
         while True:
             try:
-                return await self._begun_before(attempt)
+                return await self._started_before(attempt)
             except RuntimeAway:
                 await self._available()
 
@@ -189,8 +191,8 @@ def _content(path: str) -> bytes:
 
 
 async def _both(one: Coroutine[Any, Any, A], other: Coroutine[Any, Any, B]) -> tuple[A, B]:
-    """Beside each other, and both to their end: a sandbox that is being made is known of when it is made. What the
-    second has to say comes first: who waits for an image is not told of a sandbox."""
+    """Runs both at once, and both to their end, so that a sandbox that is being made is recorded. The error of `other`
+    is raised first: a missing image matters more than a failed sandbox."""
     first, second = await asyncio.gather(one, other, return_exceptions=True)
     if isinstance(second, BaseException):
         raise second
@@ -200,7 +202,7 @@ async def _both(one: Coroutine[Any, Any, A], other: Coroutine[Any, Any, B]) -> t
 
 
 async def started_at(connection: Connection, id_: str) -> float:
-    """Seconds since the epoch; 0 of one that was never started, or is gone. Raises RuntimeAway."""
+    """Seconds since the epoch; 0 if the container never started, or is gone. Raises RuntimeAway."""
     try:
         answer = await connection.ask(pb.ContainerStatusRequest(container_id=id_), pb.ContainerStatusResponse)
     except RuntimeAway:
@@ -211,12 +213,12 @@ async def started_at(connection: Connection, id_: str) -> float:
 
 
 def root_refusal(launch: Launch, image: pb.Image) -> str:
-    """Why the container may not run as who it would be; empty if it may. Pure."""
-    who = identity(launch.pod, launch.container)
-    if not who.must_not_be_root:
+    """Why the container may not run as its user (runAsNonRoot); empty if it may."""
+    user = identity(launch.pod, launch.container)
+    if not user.must_not_be_root:
         return ""
-    if who.uid is not None:
-        is_root = who.uid == 0
+    if user.uid is not None:
+        is_root = user.uid == 0
     elif image.HasField("uid"):
         is_root = image.uid.value == 0
     else:

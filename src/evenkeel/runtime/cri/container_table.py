@@ -1,19 +1,26 @@
-"""The containers that the runtime has of ours: what is known of each, and who waits for its end."""
+"""The table of our containers in the runtime, by attempt, and its copy in the state directory.
+
+The copy tells a new agent, while the runtime is away, which containers ran and in which cgroups.
+"""
 
 import asyncio
 import logging
 import os
 from collections.abc import Callable, Iterator
 
+from evenkeel.errors import reason
 from evenkeel.runtime.interface import Attempt, Exit, Placed, Record
 from evenkeel.runtime.paths import StatePaths, every_attempt, read_json, write_json
 from evenkeel.runtime.procfs import Process, start_ticks
 
-_SHORTEST_ID = 12  # as people see them
+log = logging.getLogger(__name__)
+
+_SHORTEST_ID = 12  # characters of an ID that people are shown
+_CONTAINER, _SANDBOX = "container", "sandbox"  # files in the directories of an attempt and of a pod
 
 
 class CriContainer:
-    """One container. `cgroup` is the plan's path of its cgroup, empty where it is not known."""
+    """One container. `cgroup` is the path of its cgroup in the plan; empty if it is not known."""
 
     __slots__ = ("cgroup", "ended", "id", "layer", "log", "pidfd", "record")
 
@@ -21,7 +28,7 @@ class CriContainer:
         self.id = id_
         self.record = record
         self.cgroup = cgroup
-        self.layer = layer  # the directory that it writes to, of an overlay
+        self.layer = layer  # the directory to which its overlay writes
         self.log = log
         self.pidfd = -1
         self.ended: asyncio.Future[None] | None = None
@@ -36,7 +43,7 @@ class CriContainer:
 
     @property
     def has_begun(self) -> bool:
-        """A start that was cut off leaves a container that has ended and never began."""
+        """False for the rest of an interrupted start: a container that ended and never ran."""
         return self.runs or self.record.started_at > 0
 
     @property
@@ -45,118 +52,112 @@ class CriContainer:
 
 
 class ContainerTable:
-    """`on_end` is told when the first process of a container that runs has ended."""
+    """`on_end` is called when the first process of a running container has ended."""
 
     def __init__(self, on_end: Callable[[CriContainer], None]) -> None:
-        self._kept: dict[Attempt, CriContainer] = {}
+        self._by_attempt: dict[Attempt, CriContainer] = {}
         self._by_id: dict[str, CriContainer] = {}
         self._on_end = on_end
 
     def __iter__(self) -> Iterator[CriContainer]:
-        return iter(tuple(self._kept.values()))
+        return iter(tuple(self._by_attempt.values()))
 
     def get(self, attempt: Attempt) -> CriContainer | None:
-        return self._kept.get(attempt)
+        return self._by_attempt.get(attempt)
 
     def by_id(self, id_: str) -> CriContainer | None:
         return self._by_id.get(id_)
 
-    def put(self, kept: CriContainer) -> None:
-        self._kept[kept.attempt] = kept
-        self._by_id[kept.id] = kept
-        if kept.runs:
-            self._watch(kept)
+    def put(self, container: CriContainer) -> None:
+        self._by_attempt[container.attempt] = container
+        self._by_id[container.id] = container
+        if container.runs:
+            self._watch(container)
 
     def pop(self, attempt: Attempt) -> CriContainer | None:
-        kept = self._kept.pop(attempt, None)
-        if kept is not None:
-            self._by_id.pop(kept.id, None)
-            self._unwatch(kept)
-        return kept
+        container = self._by_attempt.pop(attempt, None)
+        if container is not None:
+            self._by_id.pop(container.id, None)
+            self._unwatch(container)
+        return container
 
-    def end(self, kept: CriContainer, exit_: Exit) -> bool:
-        """Whether that is news."""
-        if not kept.runs:
+    def end(self, container: CriContainer, exit_: Exit) -> bool:
+        """Records the end; False if it was recorded before."""
+        if not container.runs:
             return False
-        kept.record = kept.record._replace(exit=exit_)
-        self._unwatch(kept)
-        if kept.ended is not None and not kept.ended.done():
-            kept.ended.set_result(None)
+        container.record = container.record._replace(exit=exit_)
+        self._unwatch(container)
+        if container.ended is not None and not container.ended.done():
+            container.ended.set_result(None)
         return True
 
-    def end_of(self, kept: CriContainer) -> "asyncio.Future[None]":
-        if kept.ended is None:
-            kept.ended = asyncio.get_running_loop().create_future()
-            if not kept.runs:
-                kept.ended.set_result(None)
-        return kept.ended
+    def end_of(self, container: CriContainer) -> "asyncio.Future[None]":
+        if container.ended is None:
+            container.ended = asyncio.get_running_loop().create_future()
+            if not container.runs:
+                container.ended.set_result(None)
+        return container.ended
 
     def placed(self, uid: str) -> Placed:
         return tuple(
-            (kept.attempt.container, kept.cgroup.rpartition("/")[2])
-            for kept in self._kept.values()
-            if kept.attempt.uid == uid and kept.runs and kept.cgroup
+            (container.attempt.container, container.cgroup.rpartition("/")[2])
+            for container in self._by_attempt.values()
+            if container.attempt.uid == uid and container.runs and container.cgroup
         )
 
     def close(self) -> None:
-        for kept in self._kept.values():
-            self._unwatch(kept)
+        for container in self._by_attempt.values():
+            self._unwatch(container)
 
-    def _watch(self, kept: CriContainer) -> None:
-        """Its end is heard of from the kernel: no runtime tells as soon, and some do not tell at all."""
-        process = kept.record.process
-        if process is None or kept.pidfd >= 0:
+    def _watch(self, container: CriContainer) -> None:
+        """Waits for the end of the process through the kernel: no runtime reports it as soon, and some never do."""
+        process = container.record.process
+        if process is None or container.pidfd >= 0:
             return
         try:
-            kept.pidfd = os.pidfd_open(process.pid)
-        except OSError:  # it has ended, or there is no such number for us: then the runtime has to tell
-            asyncio.get_running_loop().call_soon(self._on_end, kept)
+            container.pidfd = os.pidfd_open(process.pid)
+        except OSError:  # it has ended, or is in another PID namespace: then the runtime has to report it
+            asyncio.get_running_loop().call_soon(self._on_end, container)
             return
-        if start_ticks(process.pid) != process.start_ticks:  # another has its number by now
-            os.close(kept.pidfd)
-            kept.pidfd = -1
-            asyncio.get_running_loop().call_soon(self._on_end, kept)
+        if start_ticks(process.pid) != process.start_ticks:  # the number belongs to another process now
+            os.close(container.pidfd)
+            container.pidfd = -1
+            asyncio.get_running_loop().call_soon(self._on_end, container)
             return
-        asyncio.get_running_loop().add_reader(kept.pidfd, self._heard, kept)
+        asyncio.get_running_loop().add_reader(container.pidfd, self._process_ended, container)
 
-    def _heard(self, kept: CriContainer) -> None:
-        self._unwatch(kept)
-        self._on_end(kept)
+    def _process_ended(self, container: CriContainer) -> None:
+        self._unwatch(container)
+        self._on_end(container)
 
-    def _unwatch(self, kept: CriContainer) -> None:
-        if kept.pidfd >= 0:
-            asyncio.get_running_loop().remove_reader(kept.pidfd)
-            os.close(kept.pidfd)
-            kept.pidfd = -1
-
-
-log = logging.getLogger(__name__)
-
-_CONTAINER = "container"
-_SANDBOX = "sandbox"
+    def _unwatch(self, container: CriContainer) -> None:
+        if container.pidfd >= 0:
+            asyncio.get_running_loop().remove_reader(container.pidfd)
+            os.close(container.pidfd)
+            container.pidfd = -1
 
 
-def note_container(kept: CriContainer, paths: StatePaths) -> None:
-    pid, ticks = kept.record.process or (0, 0)
-    note = {
-        "id": kept.id,
-        "name": kept.record.id,
+def save_container(container: CriContainer, paths: StatePaths) -> None:
+    pid, ticks = container.record.process or (0, 0)
+    saved = {
+        "id": container.id,
+        "name": container.record.id,
         "pid": pid,
         "ticks": ticks,
-        "started_at": kept.record.started_at,
-        "cgroup": kept.cgroup,
-        "layer": kept.layer,
-        "log": kept.log,
+        "started_at": container.record.started_at,
+        "cgroup": container.cgroup,
+        "layer": container.layer,
+        "log": container.log,
     }
-    _write(paths.attempt(*kept.attempt), _CONTAINER, note)
+    _write(paths.attempt(*container.attempt), _CONTAINER, saved)
 
 
-def note_sandbox(uid: str, cgroup: str, paths: StatePaths) -> None:
+def save_sandbox(uid: str, cgroup: str, paths: StatePaths) -> None:
     _write(paths.pod(uid), _SANDBOX, {"cgroup": cgroup})
 
 
 def every_container(paths: StatePaths) -> Iterator[CriContainer]:
-    """The containers that ran when somebody last looked. Which of them still do, the runtime tells."""
+    """The containers that ran when the table was last saved. Which of them still run, the runtime tells."""
     for key in every_attempt(paths):
         value = read_json(paths.attempt(*key), _CONTAINER)
         if value is None:
@@ -172,14 +173,18 @@ def every_container(paths: StatePaths) -> Iterator[CriContainer]:
 
 
 def placed(uid: str, paths: StatePaths) -> Placed | None:
-    """What a container runtime called the pod's cgroups when somebody last looked; None if it has none of them."""
+    """The names that a container runtime gave to the pod's cgroups when the table was last saved; None if none."""
     names: dict[str, str] = {}
     latest = sorted(
-        (kept for kept in every_container(paths) if kept.attempt.uid == uid and kept.cgroup),
-        key=lambda kept: kept.attempt.number,
+        (
+            container
+            for container in every_container(paths)
+            if container.attempt.uid == uid and container.cgroup
+        ),
+        key=lambda container: container.attempt.number,
     )
-    for kept in latest:
-        names[kept.attempt.container] = _last(kept.cgroup)
+    for container in latest:
+        names[container.attempt.container] = _last(container.cgroup)
     sandbox = read_json(paths.pod(uid), _SANDBOX)
     if sandbox is not None and isinstance(sandbox.get("cgroup"), str):
         names[""] = _last(sandbox["cgroup"])
@@ -190,11 +195,11 @@ def _last(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def _write(directory: str, name: str, note: dict[str, object]) -> None:
-    """Of a pod that has a directory: one without is gone, and what is left of it will be removed."""
+def _write(directory: str, name: str, value: dict[str, object]) -> None:
+    """Does nothing for a pod without a directory: it is gone, and the rest of it will be removed."""
     try:
-        write_json(directory, name, note)
+        write_json(directory, name, value)
     except FileNotFoundError:
         pass
-    except OSError as error:  # it is found by its labels too, when the runtime answers
-        log.warning("%s/%s cannot be written: %s", directory, name, (error.strerror or str(error)).lower())
+    except OSError as error:  # when the runtime answers, the container is found by its labels
+        log.warning("%s/%s cannot be written: %s", directory, name, reason(error))

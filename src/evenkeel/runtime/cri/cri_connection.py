@@ -1,12 +1,22 @@
-"""One connection to a container runtime: gRPC over a Unix socket. Every call has a deadline, and what goes wrong comes
-back as a sentence. Reconnecting, with back-off, is the library's business; noticing is ours."""
+"""The connection to a container runtime: which socket to use, and gRPC over it.
+
+Every call has a deadline, and every failure is a sentence. The gRPC library reconnects by itself, with back-off; that
+the connection is lost is noticed here. grpc itself is imported only when a connection is made.
+"""
 
 import os
+import socket
+import stat
 from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeVar
 
 from evenkeel.errors import EvenkeelError
-from evenkeel.runtime.cri.endpoint import socket_path
+
+AUTO = "auto"
+SOCKETS = ("/run/containerd/containerd.sock", "/run/crio/crio.sock")
+_UNIX = "unix://"
+_LONGEST_PATH = 107
+_LISTEN_SECONDS = 1.0
 
 T = TypeVar("T")
 
@@ -18,18 +28,18 @@ _MOST_BYTES = 64 << 20
 SECONDS = 10.0  # for most calls
 _OPTIONS = (
     ("grpc.enable_http_proxy", 0),
-    ("grpc.default_authority", "localhost"),  # a path in its place is refused by Go's servers
+    ("grpc.default_authority", "localhost"),  # servers in Go refuse the path that would be the default
     ("grpc.max_receive_message_length", _MOST_BYTES),
     ("grpc.max_send_message_length", _MOST_BYTES),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 10_000),  # what it calls so is the time for the runtime's first word
+    ("grpc.min_reconnect_backoff_ms", 10_000),  # despite its name, the time limit of one attempt to connect
     ("grpc.max_reconnect_backoff_ms", 5000),
-    ("grpc.use_local_subchannel_pool", 1),  # another connection's back-off is not ours
+    ("grpc.use_local_subchannel_pool", 1),  # do not share the back-off of other connections
 )
 
 
 class CallFailed(EvenkeelError):
-    """The runtime said no; `code` is gRPC's word for it."""
+    """The runtime refused the call; `code` is the gRPC status."""
 
     def __init__(self, message: str, code: str, *, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -41,21 +51,21 @@ class CallFailed(EvenkeelError):
 
     @property
     def has_task(self) -> bool:
-        """Whether containerd does not remove a container because of a process that it takes to be there."""
+        """Whether containerd refuses to remove a container because it believes that its process still runs."""
         return "cannot delete running task" in self.message
 
     @property
     def is_taken(self) -> bool:
-        """Whether the name of what was to be made is another's, or is being made for somebody who asked before."""
+        """Whether the name is taken, or another call is just making something of that name."""
         return "is reserved" in self.message or self.code == "ALREADY_EXISTS"
 
 
 class RuntimeAway(CallFailed):
-    """The runtime did not answer: it is not there, or hangs. Whether it did what was asked is not known."""
+    """The runtime did not answer: it is not running, or hangs. Whether it did what was asked is not known."""
 
 
 class Connection:
-    """`on_away` is called whenever the runtime has not answered, or the connection has come or gone."""
+    """`on_away` is called when the runtime did not answer, and when the connection is made or lost."""
 
     def __init__(self, endpoint: str, on_away: Callable[[], None] = lambda: None) -> None:
         import grpc
@@ -68,7 +78,7 @@ class Connection:
         self._calls: dict[str, Any] = {}
 
     async def ask(self, request: Any, response: type[T], seconds: float | None = None) -> T:  # noqa: ANN401
-        """What the messages' names say. Raises RuntimeAway or CallFailed."""
+        """The call that the message is named after. Raises RuntimeAway or CallFailed."""
         name = type(request).DESCRIPTOR.name.removesuffix("Request")
         path = _SERVICE.format("Image" if name in _IMAGE_CALLS else "Runtime", name)
         return await self._ask(path, request, response, SECONDS if seconds is None else seconds)
@@ -80,7 +90,7 @@ class Connection:
         response: type[T],
         seconds: float,
     ) -> T:
-        """Of its tasks, which it knows beside CRI, on the same socket. Another runtime says UNIMPLEMENTED."""
+        """A call of containerd's own task service, on the same socket. Other runtimes answer UNIMPLEMENTED."""
         return await self._ask(_TASKS.format(method), request, response, seconds, _NAMESPACE)
 
     async def _ask(
@@ -105,8 +115,8 @@ class Connection:
         return answer
 
     async def container_events(self) -> AsyncIterator[str]:
-        """The IDs of containers to which something happened, as it happens. Raises as `ask` does; a runtime that does
-        not have this says UNIMPLEMENTED."""
+        """The ID of each container that changes, when it changes. Raises as `ask` does. A runtime without this call
+        answers UNIMPLEMENTED."""
         from evenkeel.runtime.cri import cri_pb2 as pb
 
         call = self._channel.unary_stream(
@@ -121,7 +131,7 @@ class Connection:
             raise self._failure(error, "GetContainerEvents", 0) from None
 
     async def watch(self) -> None:
-        """Until cancelled: tells of a connection that breaks or is made, at once."""
+        """Until cancelled: calls `on_away` as soon as the connection is made or lost."""
         state = self._channel.get_state(try_to_connect=True)
         while True:
             await self._channel.wait_for_state_change(state)
@@ -132,10 +142,10 @@ class Connection:
         await self._channel.close()
 
     def _reason(self, details: str) -> str:
-        """The library tells the same path three times over."""
+        """In short: the text of the library has the path three times."""
         if not os.path.exists(self.path):
             return "there is no such socket"
-        return "nobody listens there" if "Connection refused" in details else details
+        return "nothing listens there" if "Connection refused" in details else details
 
     def _failure(self, error: Any, name: str, seconds: float) -> CallFailed:  # noqa: ANN401
         code, details = error.code().name, " ".join((error.details() or "").split())
@@ -148,3 +158,62 @@ class Connection:
                 f"the container runtime at {self.path} is not there: {self._reason(details)}", code
             )
         return CallFailed(details or f"the container runtime refused {name}: {code}", code)
+
+
+def require_libraries() -> None:
+    """Raises EvenkeelError if grpcio or protobuf is not installed."""
+    try:
+        import grpc.aio
+
+        from evenkeel.runtime.cri import cri_pb2
+    except Exception as error:  # noqa: BLE001 a protobuf that is too old raises what only a newer one could import
+        raise EvenkeelError(
+            f"grpcio and protobuf, by which container runtimes are spoken to, cannot be used: {error}",
+            hint="pip install 'evenkeel[cri]'",
+        ) from None
+    del grpc, cri_pb2
+
+
+def socket_path(endpoint: str) -> str:
+    """The path in `unix:///run/containerd/containerd.sock`, or of a plain path. Raises EvenkeelError."""
+    path = endpoint.removeprefix(_UNIX)
+    if "://" in path or not path.startswith("/") or "\0" in path:
+        raise EvenkeelError(
+            f"containerRuntimeEndpoint {endpoint!r} is no Unix socket",
+            hint=f"write {_UNIX}{SOCKETS[0]}, or {AUTO}",
+        )
+    if len(os.fsencode(path)) > _LONGEST_PATH:
+        raise EvenkeelError(
+            f"containerRuntimeEndpoint {endpoint!r} is longer than the {_LONGEST_PATH} bytes that a socket's path "
+            "can have"
+        )
+    return path
+
+
+def chosen(endpoint: str, sockets: tuple[str, ...] = SOCKETS) -> str:
+    """The endpoint to use. `auto` is the first container runtime that listens, or none: then pods are processes."""
+    if endpoint != AUTO:
+        return endpoint
+    return next((f"{_UNIX}{path}" for path in sockets if _listens(path)), "")
+
+
+def unused(sockets: tuple[str, ...] = SOCKETS) -> str:
+    """The endpoint of a container runtime that exists on this machine, to be suggested; empty if there is none."""
+    return next((f"{_UNIX}{path}" for path in sockets if _is_socket(path)), "")
+
+
+def _is_socket(path: str) -> bool:
+    try:
+        return stat.S_ISSOCK(os.stat(path).st_mode)
+    except OSError:
+        return False
+
+
+def _listens(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX) as one:
+        one.settimeout(_LISTEN_SECONDS)
+        try:
+            one.connect(path)
+        except OSError:
+            return False
+    return True

@@ -1,8 +1,8 @@
-"""The runtime that runs pods as containers of containerd or CRI-O: the agent's side of it.
+"""Pods as containers of containerd or CRI-O.
 
-What the runtime has is known from listing it, and from the kernel: the end of a container's first process is heard of
-through a descriptor of it, whatever the runtime is doing. While the runtime is away containers run on, nothing is
-started, and what has to end ends by its cgroup.
+What the container runtime has is known from listing it. The end of a container is known from the kernel, through a
+pidfd of its first process, whatever the runtime is doing. While the runtime is away, containers run on, none is
+started, and a container that has to end is killed through its cgroup.
 """
 
 import asyncio
@@ -28,10 +28,11 @@ from evenkeel.runtime.base_runtime import BaseRuntime
 from evenkeel.runtime.cri import configs, container_table, cri_images, cri_status
 from evenkeel.runtime.cri import cri_pb2 as pb
 from evenkeel.runtime.cri.configs import STATE, attempt_of
-from evenkeel.runtime.cri.container_calls import Endings, Updates, is_removed
+from evenkeel.runtime.cri.container_calls import Updates, is_removed
 from evenkeel.runtime.cri.container_start import Starts
 from evenkeel.runtime.cri.container_table import ContainerTable, CriContainer
 from evenkeel.runtime.cri.cri_connection import CallFailed, RuntimeAway
+from evenkeel.runtime.cri.cri_status import ContainerExits
 from evenkeel.runtime.cri.runtime_link import RuntimeLink
 from evenkeel.runtime.cri.sandboxes import Sandboxes
 from evenkeel.runtime.interface import (
@@ -47,20 +48,21 @@ from evenkeel.runtime.interface import (
     RuntimeLost,
     StartFailed,
 )
+from evenkeel.runtime.log_relay import rotate_log
 from evenkeel.runtime.paths import UnsafeName
 from evenkeel.runtime.procfs import Process, process_at
 
 log = logging.getLogger(__name__)
 
 _THREADS = 8
-_START_PATIENCE_SECONDS = 30.0  # with a runtime that is away, before a start is given up
+_START_PATIENCE_SECONDS = 30.0  # how long a start waits for a runtime that is away
 _RETRY_SECONDS = 0.2
 _STOP_SLACK_SECONDS = 2.0
 _KILLED_SECONDS = 10.0
 _EXECUTION_SLACK_SECONDS = 10.0
 _OUTPUT_BYTES = 4096
 _ROTATION_SECONDS = 10.0
-_SECOND_WORD_SECONDS = (0.05, 0.2, 0.75)  # after the end; together less than who decides about it waits
+_ASK_AGAIN_SECONDS = (0.05, 0.2, 0.75)  # in sum less than the agent waits before it decides about the end
 
 
 class CriRuntime(BaseRuntime):
@@ -77,13 +79,13 @@ class CriRuntime(BaseRuntime):
     ) -> None:
         super().__init__(state_directory, make_driver, config, _THREADS, allocatable_memory_bytes)
         self._endpoint = endpoint
-        self._table = ContainerTable(lambda kept: self._keep(self._ended(kept)))
+        self._table = ContainerTable(lambda container: self._run_task(self._ended(container)))
         self._starting: dict[Attempt, asyncio.Task[Record]] = {}
-        self._endings = Endings(self._paths, self._killed, self._oom_kills)
+        self._exits = ContainerExits(self._paths, self._killed, self._oom_kills)
         self._ending: set[Attempt] = set()
         self._removing: set[str] = set()  # pods whose sandboxes are being removed
         self._being_removed: set[str] = set()
-        self._to_remove: set[str] = set()  # containers that are forgotten, and not gone yet
+        self._to_remove: set[str] = set()  # containers that are forgotten and still exist
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def refusal(self, pod: Pod) -> Refusal | None:
@@ -92,25 +94,25 @@ class CriRuntime(BaseRuntime):
     async def open(self) -> None:
         self._make_directories()
         self._driver = self._make_driver()
-        self._presence = RuntimeLink(self._endpoint, self._driver.naming, self._look, self._changed)
-        self._connection = self._presence.connection
+        self._link = RuntimeLink(self._endpoint, self._driver.naming, self._list, self._link_changed)
+        self._connection = self._link.connection
         self._updates = Updates(self._table, self._driver.version, self._has)
-        self._sandboxes = Sandboxes(self._connection, self._paths, self._look)
+        self._sandboxes = Sandboxes(self._connection, self._paths, self._list)
         self._starts = Starts(
             self._connection,
             self._paths,
             self._sandboxes,
             self._driver.naming,
             self._has,
-            self._presence.available,
+            self._link.available,
         )
-        for kept in container_table.every_container(self._paths):
-            self._table.put(kept)
-        await self._presence.first_hello(may_be_away=lambda: any(kept.runs for kept in self._table))
-        self._keep(self._connection.watch())
-        self._keep(self._presence.run())
-        self._keep(self._listen())
-        self._keep(self._rotate_logs())
+        for container in container_table.every_container(self._paths):
+            self._table.put(container)
+        await self._link.connect(may_be_away=lambda: any(container.runs for container in self._table))
+        self._run_task(self._connection.watch())
+        self._run_task(self._link.run())
+        self._run_task(self._listen())
+        self._run_task(self._rotate_logs())
 
     async def close(self) -> None:
         for task in list(self._tasks):
@@ -123,14 +125,14 @@ class CriRuntime(BaseRuntime):
 
     @property
     def readiness(self) -> Readiness:
-        return self._presence.readiness
+        return self._link.readiness
 
     def placed(self, uid: str) -> Placed | None:
         infrastructure = self._sandboxes.cgroup(uid)
         return (*self._table.placed(uid), *((("", infrastructure),) if infrastructure else ()))
 
     async def containers(self) -> Mapping[Attempt, Record]:
-        return {kept.attempt: kept.record for kept in self._table}
+        return {container.attempt: container.record for container in self._table}
 
     async def prepare(self, pod: Pod) -> None:
         allocatable = self._allocatable_memory_bytes
@@ -148,38 +150,38 @@ class CriRuntime(BaseRuntime):
 
     async def start(self, launch: Launch) -> Record:
         attempt = launch.attempt
-        kept = self._table.get(attempt)
-        if kept is not None:
-            return kept.record
+        container = self._table.get(attempt)
+        if container is not None:
+            return container.record
         under_way = self._starting.get(attempt)
         if under_way is None:
-            # A task of its own: whoever asked may stop waiting, and the start is known all the same.
+            # A task of its own: if the caller stops waiting, the start still ends up in the table.
             under_way = asyncio.get_running_loop().create_task(self._start(launch))
             self._starting[attempt] = under_way
             under_way.add_done_callback(lambda _: self._starting.pop(attempt, None))
-            self._hold(under_way)
+            self._track(under_way)
         return await asyncio.shield(under_way)
 
     async def _start(self, launch: Launch) -> Record:
         try:
             async with asyncio.timeout(_START_PATIENCE_SECONDS):
-                await self._presence.available()
+                await self._link.available()
         except TimeoutError:
-            raise StartFailed(f"the container runtime is away: {self._presence.why_away}") from None
-        id_ = await self._starts.begin(launch)
+            raise StartFailed(f"the container runtime is away: {self._link.why_away}") from None
+        id_ = await self._starts.start(launch)
         while True:
             try:
-                kept = await self._seen(id_, launch.attempt)
+                container = await self._inspect(id_, launch.attempt)
             except RuntimeAway:
-                await self._presence.available()
+                await self._link.available()
                 continue
             break
-        await self._sandboxes.learnt(launch.attempt.uid)
-        if kept is None:
+        await self._sandboxes.located(launch.attempt.uid)
+        if container is None:
             raise StartFailed("the container runtime started the container, and does not know it any more")
-        kept.record = kept.record._replace(notes=cri_status.score_notes(kept, launch))
-        self._table.put(kept)
-        return kept.record
+        container.record = container.record._replace(notes=cri_status.score_notes(container, launch))
+        self._table.put(container)
+        return container.record
 
     # Stopping
 
@@ -187,52 +189,52 @@ class CriRuntime(BaseRuntime):
         under_way = self._starting.get(attempt)
         if under_way is not None:
             await asyncio.wait([under_way])
-        kept = self._table.get(attempt)
-        if kept is None or not kept.runs:
+        container = self._table.get(attempt)
+        if container is None or not container.runs:
             return
-        ended = self._table.end_of(kept)
-        asking = asyncio.get_running_loop().create_task(self._ask_to_stop(kept, grace_seconds))
+        ended = self._table.end_of(container)
+        asking = asyncio.get_running_loop().create_task(self._ask_to_stop(container, grace_seconds))
         try:
             await asyncio.wait([ended], timeout=grace_seconds + (_STOP_SLACK_SECONDS if grace_seconds else 0))
             if not ended.done():
-                if kept.cgroup:
-                    await self._killed(kept.cgroup)
+                if container.cgroup:
+                    await self._killed(container.cgroup)
                 await asyncio.wait([ended], timeout=_KILLED_SECONDS)
         finally:
             asking.cancel()
         if not ended.done():
             raise EvenkeelError(
-                f"container {attempt.container} ({kept.short_id}) was killed, and is still there",
+                f"container {attempt.container} ({container.short_id}) was killed, and is still there",
                 hint="it waits for a device or a network filesystem, or the container runtime hangs",
             )
 
-    async def _ask_to_stop(self, kept: CriContainer, grace_seconds: float) -> None:
-        """Through the runtime, which knows the signal that the image wants; where it does not answer, by ourselves."""
+    async def _ask_to_stop(self, container: CriContainer, grace_seconds: float) -> None:
+        """Through the runtime, which knows the image's stop signal. If it does not answer, SIGTERM is sent directly."""
         whole = -int(-grace_seconds // 1)
-        request = pb.StopContainerRequest(container_id=kept.id, timeout=whole)
+        request = pb.StopContainerRequest(container_id=container.id, timeout=whole)
         try:
             await self._connection.ask(request, pb.StopContainerResponse, grace_seconds + _KILLED_SECONDS)
         except CallFailed:
-            if kept.pidfd >= 0:
+            if container.pidfd >= 0:
                 with suppress(OSError):
-                    signal.pidfd_send_signal(kept.pidfd, signal.SIGTERM)
+                    signal.pidfd_send_signal(container.pidfd, signal.SIGTERM)
 
     def _has(self, file: str) -> bool:
-        """Whether this kernel has such a file of cgroups."""
+        """Whether the cgroups of this kernel have the file."""
         return self._driver.lacking(file) is None
 
     # Everything else
 
     async def update(self, attempt: Attempt, settings: tuple[Setting, ...]) -> None:
         self._updates.want(attempt, settings)
-        await self._updates.tell(attempt, self._connection)
+        await self._updates.send(attempt, self._connection)
 
     async def execute(self, attempt: Attempt, command: tuple[str, ...], timeout_seconds: float) -> ExecResult:
-        kept = self._table.get(attempt)
-        if kept is None or not kept.runs:
+        container = self._table.get(attempt)
+        if container is None or not container.runs:
             raise StartFailed(f"container {attempt.container} does not run")
         request = pb.ExecSyncRequest(
-            container_id=kept.id, cmd=command, timeout=max(1, -int(-timeout_seconds // 1))
+            container_id=container.id, cmd=command, timeout=max(1, -int(-timeout_seconds // 1))
         )
         began_at = time.monotonic()
         try:
@@ -250,12 +252,12 @@ class CriRuntime(BaseRuntime):
         return ExecResult(answer.exit_code, output)
 
     async def forget(self, attempt: Attempt) -> None:
-        kept = self._table.get(attempt)
-        if kept is not None and kept.runs:
+        container = self._table.get(attempt)
+        if container is not None and container.runs:
             return
         self._table.pop(attempt)
-        if kept is not None:
-            self._to_remove.add(kept.id)
+        if container is not None:
+            self._to_remove.add(container.id)
             await self._remove_forgotten()
         await self._remove_attempt(attempt)
 
@@ -265,7 +267,7 @@ class CriRuntime(BaseRuntime):
                 continue
             self._being_removed.add(id_)
             try:
-                if await is_removed(self._connection, id_):  # else the next look tries again
+                if await is_removed(self._connection, id_):  # else the next listing tries again
                     self._to_remove.discard(id_)
             except RuntimeAway:
                 return
@@ -273,8 +275,8 @@ class CriRuntime(BaseRuntime):
                 self._being_removed.discard(id_)
 
     async def remove(self, uid: str) -> None:
-        for kept in [kept for kept in self._table if kept.attempt.uid == uid]:
-            await self.forget(kept.attempt)
+        for container in [container for container in self._table if container.attempt.uid == uid]:
+            await self.forget(container.attempt)
         await self._remove_sandboxes(uid, self._sandboxes.remove(uid))
         await self._in_thread(partial(volumes.remove, uid, self._paths))
 
@@ -289,7 +291,7 @@ class CriRuntime(BaseRuntime):
 
     @property
     def images_path(self) -> str:
-        return self._presence.images_path
+        return self._link.images_path
 
     async def images_usage(self) -> Usage | None:
         info = await self._connection.ask(pb.ImageFsInfoRequest(), pb.ImageFsInfoResponse)
@@ -307,42 +309,42 @@ class CriRuntime(BaseRuntime):
         return base_runtime.directories_of(pod, layers, self._paths)
 
     async def remove_unused_images(self) -> None:
-        said = self._presence.said
-        if said is not None and not self._starting:
-            await cri_images.remove_unused(self._connection, said.sandbox_image)
+        info = self._link.info
+        if info is not None and not self._starting:
+            await cri_images.remove_unused(self._connection, info.sandbox_image)
 
     async def _rotate_logs(self) -> None:
         while True:
             await asyncio.sleep(_ROTATION_SECONDS)
-            for kept in self._table:
-                if kept.runs and kept.log:
-                    await self._rotate(kept)
+            for container in self._table:
+                if container.runs and container.log:
+                    await self._rotate(container)
 
-    async def _rotate(self, kept: CriContainer) -> None:
-        rotated = await self._in_thread(partial(cri_status.rotate, kept.log, self._limits))
+    async def _rotate(self, container: CriContainer) -> None:
+        rotated = await self._in_thread(partial(rotate_log, container.log, self._limits))
         if rotated is None:
             return
-        request = pb.ReopenContainerLogRequest(container_id=kept.id)
+        request = pb.ReopenContainerLogRequest(container_id=container.id)
         try:
             await self._connection.ask(request, pb.ReopenContainerLogResponse)
         except CallFailed:
-            # It writes on to the file that it has: that is put back, unless there is a new one after all.
+            # The runtime still writes to the renamed file: it gets its name back, unless there is a new one.
             with suppress(OSError):
-                if rotated and not os.path.lexists(kept.log):
-                    os.rename(rotated, kept.log)
+                if rotated and not os.path.lexists(container.log):
+                    os.rename(rotated, container.log)
 
     # What the runtime has
 
-    def _changed(self, why: str) -> None:
-        self._events.put_nowait(RuntimeLost(why, is_back=self._presence.is_ready))
-        if self._presence.is_ready:
+    def _link_changed(self, why: str) -> None:
+        self._events.put_nowait(RuntimeLost(why, is_back=self._link.is_ready))
+        if self._link.is_ready:
             for attempt in self._updates.wanted():
-                self._keep(self._updates.tell(attempt, self._connection))
+                self._run_task(self._updates.send(attempt, self._connection))
 
-    async def _look(self) -> None:
-        """One listing. Raises RuntimeAway and CallFailed."""
+    async def _list(self) -> None:
+        """Lists everything once and updates the table. Raises RuntimeAway and CallFailed."""
         ours = {STATE: self._paths.root}
-        before = {kept.attempt for kept in self._table if kept.runs}
+        before = {container.attempt for container in self._table if container.runs}
         listed = await self._connection.ask(
             pb.ListContainersRequest(filter=pb.ContainerFilter(label_selector=ours)),
             pb.ListContainersResponse,
@@ -351,7 +353,7 @@ class CriRuntime(BaseRuntime):
             pb.ListPodSandboxRequest(filter=pb.PodSandboxFilter(label_selector=ours)),
             pb.ListPodSandboxResponse,
         )
-        await self._sandboxes.note(boxes.items)
+        await self._sandboxes.update(boxes.items)
         await self._remove_forgotten()
         self._remove_left(frozenset(one.pod_sandbox_id for one in listed.containers))
         for one in listed.containers:
@@ -359,21 +361,21 @@ class CriRuntime(BaseRuntime):
             if attempt is None or attempt in self._starting:
                 continue
             before.discard(attempt)
-            await self._note(attempt, one)
+            await self._update_from(attempt, one)
         for attempt in before:
-            kept = self._table.get(attempt)
-            if kept is not None and kept.runs:
-                self._keep(self._ended(kept))
+            container = self._table.get(attempt)
+            if container is not None and container.runs:
+                self._run_task(self._ended(container))
 
     def _remove_left(self, inhabited: frozenset[str]) -> None:
-        """Sandboxes of pods that are gone, and those that were never made whole: somebody had asked for them who was
-        killed before the answer."""
+        """Removes sandboxes of pods that are gone, and incomplete ones: an agent that asked for them was killed before
+        it got the answer."""
         for uid in self._sandboxes.uids() - {attempt.uid for attempt in self._starting} - self._removing:
-            with suppress(UnsafeName):  # none of ours
+            with suppress(UnsafeName):  # not one of our pods
                 if not os.path.isdir(self._paths.pod(uid)):
-                    self._keep(self._remove_sandboxes(uid, self._sandboxes.remove(uid)))
+                    self._run_task(self._remove_sandboxes(uid, self._sandboxes.remove(uid)))
                 elif ids := self._sandboxes.unready(uid) - inhabited:
-                    self._keep(self._remove_sandboxes(uid, self._sandboxes.discard(uid, ids)))
+                    self._run_task(self._remove_sandboxes(uid, self._sandboxes.discard(uid, ids)))
 
     async def _remove_sandboxes(self, uid: str, removal: Awaitable[None]) -> None:
         self._removing.add(uid)
@@ -382,30 +384,32 @@ class CriRuntime(BaseRuntime):
         finally:
             self._removing.discard(uid)
 
-    async def _seen(self, id_: str, attempt: Attempt) -> CriContainer | None:
-        assert self._presence.said is not None
-        return await cri_status.seen(self._connection, id_, attempt, self._paths, self._presence.said.name)
+    async def _inspect(self, id_: str, attempt: Attempt) -> CriContainer | None:
+        assert self._link.info is not None
+        return await cri_status.inspect_container(
+            self._connection, id_, attempt, self._paths, self._link.info.name
+        )
 
-    async def _note(self, attempt: Attempt, one: pb.Container) -> None:
-        kept = self._table.get(attempt)
+    async def _update_from(self, attempt: Attempt, one: pb.Container) -> None:
+        container = self._table.get(attempt)
         if one.state == pb.ContainerState.CONTAINER_CREATED or one.id in self._to_remove:
-            return  # who starts it again finds it
-        if kept is None:
-            seen = await self._seen(one.id, attempt)
+            return  # the next start of the attempt finds it
+        if container is None:
+            seen = await self._inspect(one.id, attempt)
             if seen is not None and seen.has_begun and self._table.get(attempt) is None:
                 self._table.put(seen)
-        elif kept.runs and one.state != pb.ContainerState.CONTAINER_RUNNING:
-            self._keep(self._ended(kept))
+        elif container.runs and one.state != pb.ContainerState.CONTAINER_RUNNING:
+            self._run_task(self._ended(container))
 
     async def _listen(self) -> None:
-        """Where the runtime tells of ends itself, its word comes as soon as the kernel's."""
+        """Listens to the events of the runtime, for containers whose process cannot be watched."""
         while True:
-            await self._presence.available()
+            await self._link.available()
             try:
                 async for id_ in self._connection.container_events():
-                    kept = self._table.by_id(id_)
-                    if kept is not None and kept.runs and kept.pidfd < 0:
-                        self._keep(self._ended(kept))
+                    container = self._table.by_id(id_)
+                    if container is not None and container.runs and container.pidfd < 0:
+                        self._run_task(self._ended(container))
             except CallFailed as error:
                 if error.code == "UNIMPLEMENTED":
                     return
@@ -413,28 +417,28 @@ class CriRuntime(BaseRuntime):
 
     # Ends
 
-    async def _ended(self, kept: CriContainer) -> None:
-        """Its first process has ended, or the runtime says so, or has lost it: how it ended."""
-        if kept.attempt in self._ending or not kept.runs:
+    async def _ended(self, container: CriContainer) -> None:
+        """The first process has ended, or the runtime says so, or has lost the container: finds out how it ended."""
+        if container.attempt in self._ending or not container.runs:
             return
-        self._ending.add(kept.attempt)
+        self._ending.add(container.attempt)
         try:
-            exit_ = await self._endings.exit_of(kept, self._connection)
+            exit_ = await self._exits.exit_of(container, self._connection)
         finally:
-            self._ending.discard(kept.attempt)
-        if exit_ is not None and self._table.end(kept, exit_):
-            self._events.put_nowait(Exited(kept.attempt, exit_))
+            self._ending.discard(container.attempt)
+        if exit_ is not None and self._table.end(container, exit_):
+            self._events.put_nowait(Exited(container.attempt, exit_))
             if exit_.signal == signal.SIGKILL and exit_.oom_kills is None and not exit_.is_oom_killed:
-                self._keep(self._ask_for_oom_kill(kept, exit_))
+                self._run_task(self._ask_for_oom_kill(container, exit_))
 
-    async def _ask_for_oom_kill(self, kept: CriContainer, exit_: Exit) -> None:
-        """The end is told again if the runtime says later that it was an OOM kill."""
-        for wait in _SECOND_WORD_SECONDS:
-            await asyncio.sleep(wait)  # it tells of nothing that it learns after the end
-            if await self._endings.is_oom_killed_after_all(kept, self._connection):
+    async def _ask_for_oom_kill(self, container: CriContainer, exit_: Exit) -> None:
+        """Reports the end again if the runtime says later that it was an OOM kill."""
+        for wait in _ASK_AGAIN_SECONDS:
+            await asyncio.sleep(wait)  # the runtime sends no event for it
+            if await self._exits.was_oom_killed(container, self._connection):
                 exit_ = exit_._replace(is_oom_killed=True)
-                kept.record = kept.record._replace(exit=exit_)
-                self._events.put_nowait(Exited(kept.attempt, exit_))
+                container.record = container.record._replace(exit=exit_)
+                self._events.put_nowait(Exited(container.attempt, exit_))
                 return
 
     def _oom_kills(self, cgroup: str) -> int | None:
@@ -445,10 +449,10 @@ class CriRuntime(BaseRuntime):
 
     # Tasks
 
-    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
-        self._hold(asyncio.get_running_loop().create_task(work))
+    def _run_task(self, work: Coroutine[Any, Any, None]) -> None:
+        self._track(asyncio.get_running_loop().create_task(work))
 
-    def _hold(self, task: "asyncio.Task[Any]") -> None:
+    def _track(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.add(task)
         task.add_done_callback(self._done)
 

@@ -1,89 +1,37 @@
-"""What is known of a container from its status and from the kernel."""
+"""The state of a container: what its CRI status and the kernel tell of it, and how it ended."""
 
+import asyncio
 import json
-import os
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
+from evenkeel.cgroup.driver import CgroupError
 from evenkeel.runtime.cri import cri_pb2 as pb
 from evenkeel.runtime.cri.configs import MESSAGE_POLICY
-from evenkeel.runtime.cri.container_table import CriContainer, note_container
+from evenkeel.runtime.cri.container_table import CriContainer, save_container
 from evenkeel.runtime.cri.cri_connection import CallFailed, Connection, RuntimeAway
 from evenkeel.runtime.interface import UNKNOWN_EXIT, Attempt, Exit, Launch, Record
 from evenkeel.runtime.log_reading import termination_message
-from evenkeel.runtime.log_relay import LogLimits
 from evenkeel.runtime.paths import StatePaths
 from evenkeel.runtime.procfs import process_at, start_ticks
 
 _SLICE, _SCOPE = ".slice", ".scope"
 _UPPER = "upperdir="
-
-
-class Whereabouts(NamedTuple):
-    """`cgroup` is its path from the hierarchy's root; empty where the runtime does not tell."""
-
-    pid: int
-    cgroup: str
-
-
-def whereabouts(info: Mapping[str, str]) -> Whereabouts:
-    """From the verbose part of a status, which containerd and CRI-O both fill with JSON. Pure."""
-    try:
-        told: Any = json.loads(info.get("info", "{}"))
-    except ValueError:
-        return Whereabouts(0, "")
-    path = _member(_member(_member(told, "runtimeSpec"), "linux"), "cgroupsPath")
-    pid = _member(told, "pid")
-    return Whereabouts(pid if isinstance(pid, int) else 0, cgroup_path(path) if isinstance(path, str) else "")
-
-
-def cgroup_path(cgroups_path: str) -> str:
-    """Of an OCI `cgroupsPath`: a path, or `slice:prefix:name` for a scope of systemd's. Pure."""
-    if cgroups_path.count(":") == 2 and "/" not in cgroups_path:
-        parent, prefix, name = cgroups_path.split(":")
-        return (
-            f"{_slice_path(parent)}/{prefix}-{name}{_SCOPE}"
-            if prefix
-            else f"{_slice_path(parent)}/{name}{_SCOPE}"
-        )
-    return cgroups_path.rstrip("/") if cgroups_path.startswith("/") else ""
-
-
-def _slice_path(name: str) -> str:
-    """A slice lies in those that its name begins with."""
-    parts = name.removesuffix(_SLICE).split("-")
-    return "".join(f"/{'-'.join(parts[: depth + 1])}{_SLICE}" for depth in range(len(parts)))
-
-
-def written_layer(pid: int) -> str:
-    """The directory that a container's root filesystem writes to, of an overlay; empty where that cannot be seen."""
-    try:
-        with open(f"/proc/{pid}/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-            for line in file:
-                fields, _, rest = line.partition(" - ")
-                if fields.split()[4] == "/" and rest.startswith("overlay "):
-                    options = rest.split()[2].split(",")
-                    return next((one.removeprefix(_UPPER) for one in options if one.startswith(_UPPER)), "")
-    except (OSError, IndexError):
-        pass
-    return ""
-
-
-def _member(value: object, name: str) -> object:
-    return value.get(name) if isinstance(value, dict) else None
-
-
 _NANOSECONDS = 1e9
 _SIGNALLED = 128
 _SIGNALS = 64
 _OOM_KILLED = "OOMKilled"
+UNSEEN_SECONDS = 2.0  # how long a runtime that is away is asked about a dead container
+_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.005, 1.0
 
 
-async def seen(
+async def inspect_container(
     connection: Connection, id_: str, attempt: Attempt, paths: StatePaths, runtime: str
 ) -> CriContainer | None:
-    """The container as the runtime has it now, noted down; None if it does not have it. Raises RuntimeAway."""
+    """The container as the runtime has it now, saved in the state directory; None if the runtime does not have it.
+    Raises RuntimeAway."""
     try:
         answer = await connection.ask(
             pb.ContainerStatusRequest(container_id=id_, verbose=True), pb.ContainerStatusResponse
@@ -94,23 +42,100 @@ async def seen(
         if error.is_not_found:
             return None
         raise RuntimeAway(error.message, error.code) from None
-    status, (pid, cgroup) = answer.status, whereabouts(answer.info)
+    status, (pid, cgroup) = answer.status, location(answer.info)
     process = process_at(pid) if pid else None
     record = Record(attempt, process, status.started_at / _NANOSECONDS, id=f"{runtime}://{id_}")
-    kept = CriContainer(id_, record, cgroup, written_layer(pid) if process else "", status.log_path)
+    container = CriContainer(id_, record, cgroup, written_layer(pid) if process else "", status.log_path)
     if status.state == pb.ContainerState.CONTAINER_EXITED:
-        kept.record = record._replace(exit=exit_of(kept, status, paths))
+        container.record = record._replace(exit=exit_of(container, status, paths))
     else:
-        note_container(kept, paths)
-    return kept
+        save_container(container, paths)
+    return container
 
 
-def exit_of(kept: CriContainer, status: pb.ContainerStatus, paths: StatePaths) -> Exit:
+class ContainerExits:
+    """Finds out how containers ended. `kill` kills everything in a cgroup and returns when that is done. `oom_kills`
+    reads the kernel's count of a cgroup; None if the cgroup is gone."""
+
+    def __init__(
+        self,
+        paths: StatePaths,
+        kill: Callable[[str], Awaitable[None]],
+        oom_kills: Callable[[str], int | None],
+    ) -> None:
+        self._paths = paths
+        self._kill = kill
+        self._oom_kills = oom_kills
+
+    async def exit_of(self, container: CriContainer, connection: Connection) -> Exit | None:
+        """How the container ended; None if it runs after all."""
+        # Read first: the runtime removes the cgroup, and the count with it, once it knows of the end.
+        counted = self._counted(container)
+        exit_ = await self._exit_of(container, connection)
+        return exit_._replace(oom_kills=counted) if exit_ is not None else None
+
+    def _counted(self, container: CriContainer) -> int | None:
+        """The count after the end of the first process: the kernel counts before it kills."""
+        if not container.cgroup or container.record.process is None or is_running(container):
+            return None
+        return self._oom_kills(container.cgroup)
+
+    async def _exit_of(self, container: CriContainer, connection: Connection) -> Exit | None:
+        """Asks the runtime until it knows of the end: it does not say when that is."""
+        wait = _FIRST_WAIT_SECONDS
+        died_at = 0.0
+        while True:
+            is_dead = not is_running(container)
+            died_at = died_at or (time.monotonic() if is_dead else 0.0)
+            try:
+                answer = await connection.ask(
+                    pb.ContainerStatusRequest(container_id=container.id), pb.ContainerStatusResponse
+                )
+            except RuntimeAway as error:
+                if is_dead and time.monotonic() - died_at > UNSEEN_SECONDS:
+                    return unknown_exit(container, f"how it ended is not known: {error.message}")
+            except CallFailed as error:
+                if error.is_not_found:
+                    return await self._exit_of_lost(container)
+            else:
+                status = answer.status
+                if status.state == pb.ContainerState.CONTAINER_EXITED:
+                    return await asyncio.to_thread(exit_of, container, status, self._paths)
+                if status.state == pb.ContainerState.CONTAINER_UNKNOWN:
+                    return await self._exit_of_lost(container)
+                if not is_dead or container.record.process is None:
+                    return None
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
+
+    async def was_oom_killed(self, container: CriContainer, connection: Connection) -> bool:
+        """Whether the runtime now says that it was an OOM kill. It learns of the end and of the kill separately, in
+        either order."""
+        try:
+            answer = await connection.ask(
+                pb.ContainerStatusRequest(container_id=container.id), pb.ContainerStatusResponse
+            )
+        except CallFailed:
+            return False
+        return says_oom_killed(answer.status)
+
+    async def _exit_of_lost(self, container: CriContainer) -> Exit:
+        """The runtime has lost the container and cannot end it any more. Its cgroup is killed before the next attempt
+        starts."""
+        if container.cgroup:
+            with suppress(CgroupError):
+                await self._kill(container.cgroup)
+        return unknown_exit(container, "the container runtime has lost this container")
+
+
+def exit_of(container: CriContainer, status: pb.ContainerStatus, paths: StatePaths) -> Exit:
     """Blocks for a moment."""
     code = status.exit_code
     number = code - _SIGNALLED if _SIGNALLED < code <= _SIGNALLED + _SIGNALS else 0
     policy = status.annotations.get(MESSAGE_POLICY, "")
-    message = termination_message(paths.attempt(*kept.attempt), status.log_path, policy, is_error=code != 0)
+    message = termination_message(
+        paths.attempt(*container.attempt), status.log_path, policy, is_error=code != 0
+    )
     return Exit(
         code,
         number,
@@ -125,19 +150,19 @@ def says_oom_killed(status: pb.ContainerStatus) -> bool:
     return status.reason == _OOM_KILLED
 
 
-def unknown_exit(kept: CriContainer, why: str) -> Exit:
-    return Exit(UNKNOWN_EXIT, 0, kept.record.started_at, time.time(), is_known=False, message=why)
+def unknown_exit(container: CriContainer, why: str) -> Exit:
+    return Exit(UNKNOWN_EXIT, 0, container.record.started_at, time.time(), is_known=False, message=why)
 
 
-def is_running(kept: CriContainer) -> bool:
-    """Whether its first process is there, and still that one."""
-    process = kept.record.process
+def is_running(container: CriContainer) -> bool:
+    """Whether the first process of the container exists, and its number was not taken over by another."""
+    process = container.record.process
     return process is not None and start_ticks(process.pid) == process.start_ticks
 
 
-def score_notes(kept: CriContainer, launch: Launch) -> tuple[str, ...]:
-    """What about it is not as asked for: a runtime may give no score below its own."""
-    process, wanted = kept.record.process, launch.oom_score_adj
+def score_notes(container: CriContainer, launch: Launch) -> tuple[str, ...]:
+    """A sentence if the container has another OOM score than planned: a runtime may give none below its own."""
+    process, wanted = container.record.process, launch.oom_score_adj
     if process is None or wanted is None:
         return ()
     try:
@@ -150,23 +175,55 @@ def score_notes(kept: CriContainer, launch: Launch) -> tuple[str, ...]:
     return (f"oom_score_adj is {has} and not {wanted}: the container runtime gave it that",)
 
 
-def rotate(path: str, limits: LogLimits) -> str | None:
-    """Moves a log that has grown too large aside, as kubelet does, and removes the oldest; where it was moved to, or
-    None. One that is not there was moved by an agent that was killed before the runtime heard of it, or was removed by
-    somebody (then empty): the runtime is to open a new one in any case. Blocks for a moment."""
-    directory, name = os.path.split(path)
+class Location(NamedTuple):
+    """The first process of a container or sandbox, and the path of its cgroup; 0 and "" if they are not known."""
+
+    pid: int
+    cgroup: str
+
+
+def location(info: Mapping[str, str]) -> Location:
+    """The location in the verbose part of a status, which containerd and CRI-O both fill with JSON."""
     try:
-        rotated = sorted(other for other in os.listdir(directory) if other.startswith(f"{name}."))
-        if not os.path.exists(path):
-            return os.path.join(directory, rotated[-1]) if rotated else ""
-        if os.stat(path).st_size < limits.max_bytes:
-            return None
-        target = f"{path}.{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
-        if os.path.exists(target):
-            return None
-        os.rename(path, target)
-        for other in rotated[: max(0, len(rotated) + 2 - limits.max_files)]:
-            os.unlink(os.path.join(directory, other))
-    except OSError:
-        return None
-    return target
+        status: Any = json.loads(info.get("info", "{}"))
+    except ValueError:
+        return Location(0, "")
+    path = _member(_member(_member(status, "runtimeSpec"), "linux"), "cgroupsPath")
+    pid = _member(status, "pid")
+    return Location(pid if isinstance(pid, int) else 0, cgroup_path(path) if isinstance(path, str) else "")
+
+
+def cgroup_path(cgroups_path: str) -> str:
+    """The path of an OCI `cgroupsPath`: a path already, or `slice:prefix:name` for a scope of systemd."""
+    if cgroups_path.count(":") == 2 and "/" not in cgroups_path:
+        parent, prefix, name = cgroups_path.split(":")
+        return (
+            f"{_slice_path(parent)}/{prefix}-{name}{_SCOPE}"
+            if prefix
+            else f"{_slice_path(parent)}/{name}{_SCOPE}"
+        )
+    return cgroups_path.rstrip("/") if cgroups_path.startswith("/") else ""
+
+
+def _slice_path(name: str) -> str:
+    """A slice is inside the slices that its name begins with: `/a.slice/a-b.slice`."""
+    parts = name.removesuffix(_SLICE).split("-")
+    return "".join(f"/{'-'.join(parts[: depth + 1])}{_SLICE}" for depth in range(len(parts)))
+
+
+def written_layer(pid: int) -> str:
+    """The directory to which the root filesystem of a container writes, if it is an overlay; else empty."""
+    try:
+        with open(f"/proc/{pid}/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+            for line in file:
+                fields, _, rest = line.partition(" - ")
+                if fields.split()[4] == "/" and rest.startswith("overlay "):
+                    options = rest.split()[2].split(",")
+                    return next((one.removeprefix(_UPPER) for one in options if one.startswith(_UPPER)), "")
+    except (OSError, IndexError):
+        pass
+    return ""
+
+
+def _member(value: object, name: str) -> object:
+    return value.get(name) if isinstance(value, dict) else None

@@ -1,6 +1,9 @@
-"""Whether the container runtime is there: hello, a look at what it has every few seconds, and both again after it was
-away, with back-off. It goes away when a call is not answered in time, when the connection breaks, or when it says so
-itself."""
+"""The link to the container runtime: whether it is available, and what kind of runtime it is.
+
+The runtime is asked for its version and lists what it has, then lists again every few seconds. It counts as away when a
+call is not answered in time, when the connection breaks, or when it says so itself. Then both are tried again, with
+back-off.
+"""
 
 import asyncio
 import json
@@ -14,17 +17,143 @@ from evenkeel.cgroup.tree import Naming
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.checks import Check, State
 from evenkeel.runtime.cri import cri_pb2 as pb
-from evenkeel.runtime.cri import endpoint
-from evenkeel.runtime.cri.cri_connection import CallFailed, Connection, RuntimeAway
+from evenkeel.runtime.cri.cri_connection import (
+    CallFailed,
+    Connection,
+    RuntimeAway,
+    chosen,
+    require_libraries,
+    unused,
+)
 from evenkeel.runtime.interface import Readiness
 
 _API = "v1"
 _READY = "RuntimeReady"
 _CONTAINERD = "containerd"
+LIST_SECONDS = 5.0  # between two listings if nothing happens
+FIRST_CONNECT_SECONDS = 15.0  # a runtime may be just starting
+_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.2, 10.0
+_CHECK_NAME = "container runtime"
+_LEAST_SCORE = -999
 
 
-class Said(NamedTuple):
-    """`naming` is None where the runtime does not tell. `restricts_scores`: it gives no OOM score below its own."""
+class RuntimeLink:
+    """`list_all` lists what the runtime has. `on_change` is called with a sentence when it goes away or comes back."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        naming: Naming,
+        list_all: Callable[[], Awaitable[None]],
+        on_change: Callable[[str], None],
+    ) -> None:
+        self.connection = Connection(endpoint, self.wake)
+        self.info: RuntimeInfo | None = None
+        self.images_path = "/"
+        self._endpoint = endpoint
+        self._naming = naming
+        self._list = list_all
+        self._on_change = on_change
+        self._woken = asyncio.Event()
+        self._ready = asyncio.Event()
+        self._why_away = "it has not been spoken to yet"
+
+    @property
+    def is_ready(self) -> bool:
+        return self._ready.is_set()
+
+    @property
+    def readiness(self) -> Readiness:
+        title = f"{self.info.title} at {self._endpoint}" if self.info is not None else self._endpoint
+        if self.is_ready:
+            return Readiness(True, f"pods are containers of {title}")
+        return Readiness(False, f"{title} is away: {self._why_away}")
+
+    @property
+    def why_away(self) -> str:
+        return self._why_away
+
+    async def available(self) -> None:
+        """Returns when the runtime is available."""
+        if not self.is_ready:
+            self.wake()
+            await self._ready.wait()
+
+    def wake(self) -> None:
+        """Lists again soon: something may have changed."""
+        self._woken.set()
+
+    async def connect(self, *, may_be_away: Callable[[], bool]) -> None:
+        """The first time. Raises EvenkeelError if the runtime does not answer, unless it may be away."""
+        deadline = time.monotonic() + FIRST_CONNECT_SECONDS
+        wait = _FIRST_RETRY_SECONDS
+        while True:
+            try:
+                await self._connect()
+                await self._list()
+            except CallFailed as error:
+                if time.monotonic() < deadline:
+                    await asyncio.sleep(wait)
+                    wait = min(2 * wait, 1.0)
+                    continue
+                if not may_be_away():
+                    raise EvenkeelError(
+                        f"no container runtime answers: {error.message}",
+                        hint="start it (systemctl start containerd), or name its socket with --runtime-endpoint",
+                    ) from None
+                self._why_away = str(error)
+            else:
+                self._ready.set()
+            return
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        wait = _FIRST_RETRY_SECONDS
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LIST_SECONDS if self.is_ready else wait):
+                    await self._woken.wait()
+            self._woken.clear()
+            try:
+                if not self.is_ready:
+                    await self._connect()
+                await self._list()
+            except EvenkeelError as error:
+                self._went_away(error)
+                await asyncio.sleep(_FIRST_RETRY_SECONDS)
+                self._woken.clear()  # our own failed call has set it
+                wait = min(2 * wait, _LONGEST_RETRY_SECONDS)
+            else:
+                wait = _FIRST_RETRY_SECONDS
+                self._came_back()
+
+    async def _connect(self) -> None:
+        """Each time: it may be another runtime now, upgraded or with another cgroup driver."""
+        info = await runtime_info(self.connection)
+        wrong = disagreement(info, self._naming)
+        if wrong is not None:
+            raise wrong
+        if info.not_ready:
+            raise RuntimeAway(f"{info.title} is not ready: {info.not_ready}", "UNAVAILABLE")
+        self.info = info
+        images = await self.connection.ask(pb.ImageFsInfoRequest(), pb.ImageFsInfoResponse)
+        self.images_path = next((one.fs_id.mountpoint for one in images.image_filesystems), "/")
+
+    def _went_away(self, error: EvenkeelError) -> None:
+        self._why_away = str(error)
+        if self.is_ready:
+            self._ready.clear()
+            self._on_change(f"{error}; containers run on, and none is started")
+
+    def _came_back(self) -> None:
+        if not self.is_ready:
+            self._ready.set()
+            self._on_change(f"{self.info.title if self.info is not None else self._endpoint} answers again")
+
+
+class RuntimeInfo(NamedTuple):
+    """What a runtime says of itself. `naming` is None where it does not tell. With `restricts_scores` it gives no
+    container an OOM score below its own."""
 
     name: str
     version: str
@@ -39,26 +168,26 @@ class Said(NamedTuple):
         return f"{self.name} {self.version}"
 
 
-async def hear(connection: Connection) -> Said:
-    """Raises RuntimeAway, or EvenkeelError if it speaks another language."""
+async def runtime_info(connection: Connection) -> RuntimeInfo:
+    """Asks the runtime. Raises RuntimeAway, or EvenkeelError if it does not speak CRI v1."""
     try:
         version = await connection.ask(pb.VersionRequest(), pb.VersionResponse)
         status = await connection.ask(pb.StatusRequest(verbose=True), pb.StatusResponse)
     except RuntimeAway:
         raise
     except CallFailed as error:
-        if error.code != "UNIMPLEMENTED":  # one that is just starting refuses everything
+        if error.code != "UNIMPLEMENTED":  # a runtime that is starting refuses every call
             raise RuntimeAway(error.message, error.code) from None
         raise EvenkeelError(
             f"what listens at {connection.path} does not speak CRI {_API}: {error.message}",
             hint="containerd does from 1.6 on, with its CRI plugin not among disabled_plugins; CRI-O from 1.20 on",
         ) from None
     config = _config(status)
-    return Said(
+    return RuntimeInfo(
         version.runtime_name,
         version.runtime_version,
         version.runtime_api_version,
-        await _told_naming(connection) or configured_naming(config),
+        await _asked_naming(connection) or configured_naming(config),
         _text(config.get("sandboxImage")),
         config.get("restrictOOMScoreAdj") is True,
         _not_ready(status),
@@ -66,7 +195,8 @@ async def hear(connection: Connection) -> Said:
 
 
 def configured_naming(config: dict[str, Any]) -> Naming | None:
-    """Of containerd's configuration, as its status shows it: the default runtime's option, or the older one for all."""
+    """The cgroup driver in the configuration of containerd, as its status shows it: the option of the default runtime,
+    or the older option for all runtimes."""
     containerd = config.get("containerd")
     if not isinstance(containerd, dict):
         return None
@@ -79,16 +209,17 @@ def configured_naming(config: dict[str, Any]) -> Naming | None:
     return Naming.SYSTEMD if is_systemd else Naming.CGROUPFS
 
 
-def disagreement(said: Said, naming: Naming) -> EvenkeelError | None:
-    """Two cgroup drivers on one tree: containers would be elsewhere than their pods, and limited by neither."""
-    if said.naming is None or said.naming == naming:
+def disagreement(info: RuntimeInfo, naming: Naming) -> EvenkeelError | None:
+    """The error if runtime and agent use different cgroup drivers: containers would then be outside of their pods'
+    cgroups, and no limit would hold."""
+    if info.naming is None or info.naming == naming:
         return None
-    mend = f"--cgroup-driver {said.naming}"
-    if said.name == _CONTAINERD:
+    mend = f"--cgroup-driver {info.naming}"
+    if info.name == _CONTAINERD:
         wanted = "true" if naming == Naming.SYSTEMD else "false"
         mend += f", or SystemdCgroup = {wanted} among the runtime's options in /etc/containerd/config.toml"
     return EvenkeelError(
-        f"{said.title} makes cgroups by {said.naming}, and cgroupDriver here is {naming}", hint=mend
+        f"{info.title} makes cgroups by {info.naming}, and cgroupDriver here is {naming}", hint=mend
     )
 
 
@@ -99,7 +230,7 @@ def _not_ready(status: pb.StatusResponse) -> str:
     return ""
 
 
-async def _told_naming(connection: Connection) -> Naming | None:
+async def _asked_naming(connection: Connection) -> Naming | None:
     try:
         answer = await connection.ask(pb.RuntimeConfigRequest(), pb.RuntimeConfigResponse)
     except RuntimeAway:
@@ -123,159 +254,36 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-LOOK_SECONDS = 5.0  # between two listings, when nothing tells
-FIRST_HELLO_SECONDS = 15.0  # a runtime that is just being started
-_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.2, 10.0
-
-
-class RuntimeLink:
-    """`look` looks at what the runtime has; `on_change` is told, in a sentence, that it went away or is back."""
-
-    def __init__(
-        self,
-        endpoint: str,
-        naming: Naming,
-        look: Callable[[], Awaitable[None]],
-        on_change: Callable[[str], None],
-    ) -> None:
-        self.connection = Connection(endpoint, self.nudge)
-        self.said: Said | None = None
-        self.images_path = "/"
-        self._endpoint = endpoint
-        self._naming = naming
-        self._look = look
-        self._on_change = on_change
-        self._nudged = asyncio.Event()
-        self._ready = asyncio.Event()
-        self._why_away = "it has not been spoken to yet"
-
-    @property
-    def is_ready(self) -> bool:
-        return self._ready.is_set()
-
-    @property
-    def readiness(self) -> Readiness:
-        title = f"{self.said.title} at {self._endpoint}" if self.said is not None else self._endpoint
-        if self.is_ready:
-            return Readiness(True, f"pods are containers of {title}")
-        return Readiness(False, f"{title} is away: {self._why_away}")
-
-    @property
-    def why_away(self) -> str:
-        return self._why_away
-
-    async def available(self) -> None:
-        """Returns when it is there."""
-        if not self.is_ready:
-            self.nudge()
-            await self._ready.wait()
-
-    def nudge(self) -> None:
-        """There may be something new to see."""
-        self._nudged.set()
-
-    async def first_hello(self, *, may_be_away: Callable[[], bool]) -> None:
-        """Raises EvenkeelError if it does not answer, unless that may be so."""
-        deadline = time.monotonic() + FIRST_HELLO_SECONDS
-        wait = _FIRST_RETRY_SECONDS
-        while True:
-            try:
-                await self._greet()
-                await self._look()
-            except CallFailed as error:
-                if time.monotonic() < deadline:
-                    await asyncio.sleep(wait)
-                    wait = min(2 * wait, 1.0)
-                    continue
-                if not may_be_away():
-                    raise EvenkeelError(
-                        f"no container runtime answers: {error.message}",
-                        hint="start it (systemctl start containerd), or name its socket with --runtime-endpoint",
-                    ) from None
-                self._why_away = str(error)
-            else:
-                self._ready.set()
-            return
-
-    async def run(self) -> None:
-        """Until cancelled."""
-        wait = _FIRST_RETRY_SECONDS
-        while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_SECONDS if self.is_ready else wait):
-                    await self._nudged.wait()
-            self._nudged.clear()
-            try:
-                if not self.is_ready:
-                    await self._greet()
-                await self._look()
-            except EvenkeelError as error:
-                self._went_away(error)
-                await asyncio.sleep(_FIRST_RETRY_SECONDS)
-                self._nudged.clear()  # our own failure tells nothing new
-                wait = min(2 * wait, _LONGEST_RETRY_SECONDS)
-            else:
-                wait = _FIRST_RETRY_SECONDS
-                self._came_back()
-
-    async def _greet(self) -> None:
-        """Another one may be there by now: an upgraded one, or one with another cgroup driver."""
-        said = await hear(self.connection)
-        wrong = disagreement(said, self._naming)
-        if wrong is not None:
-            raise wrong
-        if said.not_ready:
-            raise RuntimeAway(f"{said.title} is not ready: {said.not_ready}", "UNAVAILABLE")
-        self.said = said
-        info = await self.connection.ask(pb.ImageFsInfoRequest(), pb.ImageFsInfoResponse)
-        self.images_path = next((one.fs_id.mountpoint for one in info.image_filesystems), "/")
-
-    def _went_away(self, error: EvenkeelError) -> None:
-        self._why_away = str(error)
-        if self.is_ready:
-            self._ready.clear()
-            self._on_change(f"{error}; containers run on, and none is started")
-
-    def _came_back(self) -> None:
-        if not self.is_ready:
-            self._ready.set()
-            self._on_change(f"{self.said.title if self.said is not None else self._endpoint} answers again")
-
-
-_NAME = "container runtime"
-_LEAST_SCORE = -999
-
-
 def runtime_checks(config: KubeletConfiguration) -> tuple[Check, ...]:
+    """For `evenkeel doctor`: what the runtime answers, and what about it would break a promise."""
     try:
-        at = endpoint.chosen(config.container_runtime_endpoint)
+        at = chosen(config.container_runtime_endpoint)
         if not at:
             return (_none(),)
-        endpoint.require_libraries()
-        from evenkeel.runtime.cri.cri_connection import Connection
+        require_libraries()
 
-        async def asked() -> Said:
+        async def asked() -> RuntimeInfo:
             connection = Connection(at)
             try:
-                return await hear(connection)
+                return await runtime_info(connection)
             finally:
                 await connection.close()
 
-        said = asyncio.run(asked())
+        info = asyncio.run(asked())
     except EvenkeelError as error:
         return (_broken(error),)
     naming = Naming.SYSTEMD if config.cgroup_driver == "systemd" else Naming.CGROUPFS
-    wrong = disagreement(said, naming)
+    wrong = disagreement(info, naming)
     if wrong is not None:
         return (_broken(wrong),)
-    if said.not_ready:
-        return (_broken(EvenkeelError(f"{said.title} is not ready: {said.not_ready}")),)
-    driver = f", {said.naming}" if said.naming is not None else ""
-    seen = f"{said.title} at {at}: CRI {said.api_version} with unified{driver}"
-    if said.restricts_scores:
+    if info.not_ready:
+        return (_broken(EvenkeelError(f"{info.title} is not ready: {info.not_ready}")),)
+    driver = f", {info.naming}" if info.naming is not None else ""
+    seen = f"{info.title} at {at}: CRI {info.api_version} with unified{driver}"
+    if info.restricts_scores:
         return (
             Check(
-                _NAME,
+                _CHECK_NAME,
                 State.BROKEN,
                 f"{seen}; restrict_oom_score_adj",
                 "no container gets an OOM score below the runtime's own: the kernel may choose a Guaranteed one",
@@ -286,18 +294,18 @@ def runtime_checks(config: KubeletConfiguration) -> tuple[Check, ...]:
                 ),
             ),
         )
-    return (Check(_NAME, State.OK, seen),)
+    return (Check(_CHECK_NAME, State.OK, seen),)
 
 
 def _none() -> Check:
-    there = endpoint.unused()
+    there = unused()
     offer = f"; --runtime-endpoint {there} would use the one that is there" if there else ""
-    return Check(_NAME, State.OK, f"none asked for: pods are processes of this machine{offer}")
+    return Check(_CHECK_NAME, State.OK, f"none asked for: pods are processes of this machine{offer}")
 
 
 def _broken(error: EvenkeelError) -> Check:
     return Check(
-        _NAME,
+        _CHECK_NAME,
         State.BROKEN,
         error.message,
         "no container can be started",

@@ -1,7 +1,7 @@
-"""The pods' sandboxes: one for each, made before its first container, removed after its last.
+"""The sandboxes of pods: one for each pod, made before its first container and removed after its last.
 
-A sandbox holds a process that does nothing. What a pod needs besides its containers is its to have: the plan's
-infrastructure cgroup is its cgroup (D4), with the score of one (A12).
+A sandbox runs one process that does nothing. It is the infrastructure of the pod: its cgroup is the infrastructure
+cgroup of the plan (D4), and its process has the OOM score of infrastructure (A12).
 """
 
 import asyncio
@@ -15,9 +15,9 @@ from evenkeel.host.oom_scores import set_oom_scores
 from evenkeel.runtime.cri import cri_pb2 as pb
 from evenkeel.runtime.cri.configs import STATE, UID, sandbox_config
 from evenkeel.runtime.cri.container_calls import is_removed
-from evenkeel.runtime.cri.container_table import note_sandbox
+from evenkeel.runtime.cri.container_table import save_sandbox
 from evenkeel.runtime.cri.cri_connection import CallFailed, Connection, RuntimeAway
-from evenkeel.runtime.cri.cri_status import whereabouts
+from evenkeel.runtime.cri.cri_status import location
 from evenkeel.runtime.interface import Launch, StartFailed
 from evenkeel.runtime.paths import StatePaths
 
@@ -30,7 +30,7 @@ _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.1, 20.0
 
 class Sandbox(NamedTuple):
     id: str
-    number: int  # which attempt at one for this pod
+    number: int  # counts the sandboxes of the pod
     is_ready: bool
     pid: int = 0
     cgroup: str = ""
@@ -42,20 +42,20 @@ class Sandboxes:
     ) -> None:
         self._connection = connection
         self._paths = paths
-        self._listed = listed  # looks again what the runtime has
+        self._listed = listed  # lists again what the runtime has
         self._of_pod: dict[str, dict[str, Sandbox]] = {}
         self._locks: dict[str, asyncio.Lock] = {}
-        self._learning: dict[str, asyncio.Task[None]] = {}
+        self._locating: dict[str, asyncio.Task[None]] = {}
 
-    async def note(self, sandboxes: Iterable[pb.PodSandbox]) -> None:
-        """What the runtime has now, all of it."""
+    async def update(self, sandboxes: Iterable[pb.PodSandbox]) -> None:
+        """Takes over what the runtime has now, given completely."""
         found: dict[str, dict[str, Sandbox]] = {}
         for one in sandboxes:
             uid = one.labels.get(UID, "")
             is_ready = one.state == pb.PodSandboxState.SANDBOX_READY
             known = self._of_pod.get(uid, {}).get(one.id)
             if known is None or not known.cgroup:
-                known = await self._seen(uid, one.id, one.metadata.attempt, is_ready=is_ready)
+                known = await self._inspect(uid, one.id, one.metadata.attempt, is_ready=is_ready)
             found.setdefault(uid, {})[one.id] = known._replace(is_ready=is_ready)
         self._of_pod = found
 
@@ -63,7 +63,7 @@ class Sandboxes:
         return frozenset(self._of_pod)
 
     def cgroup(self, uid: str) -> str:
-        """What the cgroup of the pod's sandbox is called; empty if it has none, or not one that is known."""
+        """The name of the cgroup of the pod's sandbox; empty if there is none, or it is not known."""
         ready = self._ready(uid)
         return ready.cgroup.rpartition("/")[2] if ready is not None else ""
 
@@ -76,24 +76,24 @@ class Sandboxes:
                 sandbox = await self._run(launch, naming)
             return sandbox, sandbox_config(launch, self._paths, naming, sandbox.number)
 
-    async def learnt(self, uid: str) -> None:
-        """Returns when it is known where the pod's sandbox is, or that this cannot be known now."""
-        learning = self._learning.pop(uid, None)
-        if learning is not None:
-            await asyncio.wait([learning])
+    async def located(self, uid: str) -> None:
+        """Returns when the cgroup of the pod's sandbox is known, or cannot be found out now."""
+        locating = self._locating.pop(uid, None)
+        if locating is not None:
+            await asyncio.wait([locating])
 
     def unready(self, uid: str) -> frozenset[str]:
-        """The IDs of those that no container is made in any more."""
+        """The IDs of sandboxes in which no container can be made any more."""
         return frozenset(one.id for one in self._of_pod.get(uid, {}).values() if not one.is_ready)
 
     async def discard(self, uid: str, ids: Iterable[str]) -> None:
-        """These of the pod's. Raises CallFailed."""
+        """Removes these sandboxes of the pod. Raises CallFailed."""
         for id_ in ids:
             await self._remove(id_)
             self._of_pod.get(uid, {}).pop(id_, None)
 
     async def remove(self, uid: str) -> None:
-        """All of the pod's that the runtime has, with what is in them. Raises CallFailed."""
+        """Removes all sandboxes of the pod with everything in them. Raises CallFailed."""
         ours = {STATE: self._paths.root, UID: uid}
         answer = await self._connection.ask(
             pb.ListPodSandboxRequest(filter=pb.PodSandboxFilter(label_selector=ours)),
@@ -116,8 +116,8 @@ class Sandboxes:
                     break
                 except RuntimeAway:
                     raise
-                except CallFailed as error:  # it, or something in it, is being removed already, or just dying
-                    # "Not found" may be something in it, which another call has just removed.
+                except CallFailed as error:  # it, or a container in it, is being removed or is just ending
+                    # "Not found" may mean a container in it that another call has just removed.
                     if error.is_not_found and not await self._is_there(id_):
                         break
                     if wait > _LONGEST_WAIT_SECONDS:
@@ -139,7 +139,7 @@ class Sandboxes:
         return True
 
     async def _remove_containers(self, id_: str) -> None:
-        """One by one: of some the runtime does not get rid by itself."""
+        """One by one: some of them the runtime cannot remove by itself."""
         answer = await self._connection.ask(
             pb.ListContainersRequest(filter=pb.ContainerFilter(pod_sandbox_id=id_)), pb.ListContainersResponse
         )
@@ -151,7 +151,7 @@ class Sandboxes:
         return max(ready, key=lambda one: one.number, default=None)
 
     async def _run(self, launch: Launch, naming: Naming) -> Sandbox:
-        """One that was asked for, and of which the answer was lost, is found by looking again: its name is taken."""
+        """Makes a sandbox. If an earlier answer was lost, the name is taken, and listing again finds the sandbox."""
         uid = launch.attempt.uid
         number = 1 + max((one.number for one in self._of_pod.get(uid, {}).values()), default=-1)
         config = sandbox_config(launch, self._paths, naming, number)
@@ -175,20 +175,20 @@ class Sandboxes:
             wait *= 2
         sandbox = Sandbox(answer.pod_sandbox_id, number, is_ready=True)
         self._of_pod.setdefault(uid, {})[sandbox.id] = sandbox
-        # Where it is need not be known to make a container in it.
-        self._learning[uid] = asyncio.get_running_loop().create_task(self._learn(launch, sandbox))
+        # A container can be made in it before its cgroup is known.
+        self._locating[uid] = asyncio.get_running_loop().create_task(self._locate(launch, sandbox))
         return sandbox
 
-    async def _learn(self, launch: Launch, sandbox: Sandbox) -> None:
+    async def _locate(self, launch: Launch, sandbox: Sandbox) -> None:
         uid = launch.attempt.uid
-        with suppress(RuntimeAway):  # the next look learns it
-            seen = await self._seen(uid, sandbox.id, sandbox.number, is_ready=True)
+        with suppress(RuntimeAway):  # the next listing finds it
+            seen = await self._inspect(uid, sandbox.id, sandbox.number, is_ready=True)
             if sandbox.id in self._of_pod.get(uid, {}):
                 self._of_pod[uid][sandbox.id] = seen
             self._set_score(launch, seen)
 
     def _set_score(self, launch: Launch, sandbox: Sandbox) -> None:
-        """A12. Runtimes have scores of their own for sandboxes."""
+        """A12: the runtime gives sandboxes a score of its own, which is replaced."""
         assert launch.planned is not None
         score = launch.planned.infrastructure.oom_score_adj
         if score is not None and sandbox.pid:
@@ -196,7 +196,7 @@ class Sandboxes:
             if scored.message:
                 log.debug("the sandbox of pod %s: %s", launch.pod.key, scored.message)
 
-    async def _seen(self, uid: str, id_: str, number: int, *, is_ready: bool) -> Sandbox:
+    async def _inspect(self, uid: str, id_: str, number: int, *, is_ready: bool) -> Sandbox:
         try:
             status = await self._connection.ask(
                 pb.PodSandboxStatusRequest(pod_sandbox_id=id_, verbose=True), pb.PodSandboxStatusResponse
@@ -205,7 +205,7 @@ class Sandboxes:
             raise
         except CallFailed:  # it has just gone
             return Sandbox(id_, number, is_ready=False)
-        pid, cgroup = whereabouts(status.info)
+        pid, cgroup = location(status.info)
         if is_ready and uid:
-            note_sandbox(uid, cgroup, self._paths)
+            save_sandbox(uid, cgroup, self._paths)
         return Sandbox(id_, number, is_ready, pid, cgroup)
