@@ -60,7 +60,7 @@ def placed(tmp_path, monkeypatch: pytest.MonkeyPatch, answer: str) -> tuple[Plac
     place = Place(str(tmp_path), config)
     monkeypatch.setattr(place.kernel, "files", lambda path: {"memory": path}, raising=False)
     figures = Figures(place)
-    monkeypatch.setattr(memory_stalls, "read_at_mark", figures)
+    monkeypatch.setattr(memory_stalls, "read_stall_sample", figures)
     return place, figures
 
 

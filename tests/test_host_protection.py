@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from evenkeel.host.protection import Haste, tidy_rarely
+from evenkeel.host.protection import Haste, collect_garbage_rarely
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def most_there(cycles: int) -> int:
 @pytest.mark.req("E1")
 def test_garbage_is_looked_for_rarely_and_in_haste_more_rarely_but_it_is(as_before: None):
     ordinary = most_there(200_000)
-    tidy_rarely()
+    collect_garbage_rarely()
     rarely = most_there(200_000)
     haste = Haste()
     haste.hurry()

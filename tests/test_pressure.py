@@ -87,7 +87,7 @@ def test_cache_that_can_be_dropped_is_not_in_use_and_cache_to_be_written_is(tmp_
     reading = CgroupMemory(str(v2(tmp_path, 100, **stat)), Version.V2).read()
     assert reading.working_set_bytes(Profile.DOCUMENTS) == (100 - 35) * MIB
     assert reading.working_set_bytes(Profile.KUBERNETES) == (100 - 30) * MIB
-    assert (reading.washable_bytes, reading.shmem_bytes) == (7 * MIB, 7 * MIB)
+    assert (reading.reclaimable_bytes, reading.shmem_bytes) == (7 * MIB, 7 * MIB)
 
 
 def test_version_1_counts_with_all_below(tmp_path):

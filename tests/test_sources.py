@@ -484,7 +484,7 @@ def test_what_was_lost_when_the_kernels_queue_ran_over_is_seen_by_looking(tmp_pa
     class Forgetful(inotify.Inotify):
         def read(self):
             if list(super().read()):
-                yield inotify.Happened(-1, inotify.OVERFLOW, "")
+                yield inotify.FileEvent(-1, inotify.OVERFLOW, "")
 
     monkeypatch.setattr(file_watch, "Inotify", Forgetful)
 

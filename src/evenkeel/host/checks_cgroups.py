@@ -1,4 +1,4 @@
-"""Checks of the cgroups: version, controllers, and the ones that are asked for."""
+"""Checks of the cgroups: version, controllers, the pods' root and the reserved cgroups."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ from evenkeel.cgroup.tree import Version
 from evenkeel.host.checks import Check, CheckFunction, State, boot_with, has_feature, not_inspected
 from evenkeel.host.machine import FEATURE_FILES, CgroupSeen, Machine
 
-# What each controller is for, in the words of the promise, and the promise.
+# Controller: what fails without it, and the requirements that fail.
 _CONTROLLERS = {
     "memory": ("memory limits and protection do not hold", ("A5", "A16", "B8")),
     "cpu": ("CPU is not shared by request and not held to its limit", ("A4", "A11")),
@@ -68,7 +68,7 @@ def cgroup_version(machine: Machine, config: KubeletConfiguration) -> Iterator[C
 
 
 def memory_qos(machine: Machine, config: KubeletConfiguration) -> Iterator[Check]:
-    """C5: said aloud, not silently left out."""
+    """C5: a feature that the kernel lacks is reported, and not silently left out."""
     name = "memory protection"
     if machine.cgroups is None:
         return
@@ -175,7 +175,7 @@ def cgroup_root(machine: Machine, config: KubeletConfiguration) -> Iterator[Chec
 
 
 def reserved_cgroups(machine: Machine, config: KubeletConfiguration) -> Iterator[Check]:
-    """B5: asked for and missing is an error, with the exact mend (E7)."""
+    """B5: a reserved cgroup that is configured and missing is an error with the exact fix (E7)."""
     enforced = {
         config.kube_reserved_cgroup: config.enforces(KUBE_RESERVED, KUBE_RESERVED_COMPRESSIBLE),
         config.system_reserved_cgroup: config.enforces(SYSTEM_RESERVED, SYSTEM_RESERVED_COMPRESSIBLE),

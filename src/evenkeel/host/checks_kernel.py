@@ -1,4 +1,4 @@
-"""Checks of the kernel: its features, its settings, swap, and what we are allowed to do."""
+"""Checks of the kernel: its features, its settings, swap, and the capabilities of the agent."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from evenkeel.host.kernel_settings import mend as sysctl_mend
 from evenkeel.host.kernel_settings import swap_mend
 from evenkeel.host.machine import FEATURE_FILES, Machine
 
-# Feature of a v2 kernel → what happens without it. None of it breaks a promise; each makes one dearer to keep.
+# Feature of a v2 kernel: what happens without it. All promises hold without it, but at a higher cost.
 _WITHOUT = {
     "memory.oom.group": ("a container is killed whole by the agent, not by the kernel", "A19"),
     "memory.reclaim": ("nothing can be reclaimed from a single pod before one is evicted", "A15"),
@@ -93,7 +93,7 @@ def kernel_log(machine: Machine, config: KubeletConfiguration) -> Iterator[Check
 
 
 def settings(machine: Machine, config: KubeletConfiguration) -> Iterator[Check]:
-    """A13. What the agent can set when it starts is as good as set."""
+    """A13: a setting that the agent can set at its start is only a note."""
     name = "kernel settings"
     if not machine.settings:
         yield Check(name, State.OK, "as they must be")
@@ -124,7 +124,7 @@ def settings(machine: Machine, config: KubeletConfiguration) -> Iterator[Check]:
 
 
 def swap(machine: Machine, config: KubeletConfiguration) -> Iterator[Check]:
-    """A18. Allowed, it is kept away from pods whose guarantees it would break, if the kernel can."""
+    """A18: where swap is allowed, the kernel must be able to keep it from pods with guarantees."""
     if not machine.swap:
         yield Check("swap", State.OK, "off")
         return
@@ -146,7 +146,7 @@ def swap(machine: Machine, config: KubeletConfiguration) -> Iterator[Check]:
 
 
 def privileges(machine: Machine, config: KubeletConfiguration) -> Iterator[Check]:  # noqa: ARG001
-    """What counts is what the agent will be allowed to do, which runs as root: the bounding set."""
+    """The agent runs as root, so the bounding set counts, and not the capabilities of this process."""
     name = "privileges"
     bounding = machine.capabilities.bounding
     broken = False

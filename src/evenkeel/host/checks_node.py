@@ -1,4 +1,4 @@
-"""Checks of the node: reservations, room, and who else is here."""
+"""Checks of the node: reservations, free memory and disk, and other programs that manage memory or pods."""
 
 import time
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from evenkeel.policy.eviction.usage import resource_of
 from evenkeel.policy.units import bytes_text
 from evenkeel.quantity import ZERO
 
-# Long before this program was written: a clock that was never set.
+# Long before this program was written: an earlier time means a clock that was never set.
 _UNSET_CLOCK_SECONDS = 1_704_067_200  # 2024-01-01
 _MENDS = {
     "earlyoom": "systemctl disable --now earlyoom",
@@ -51,7 +51,7 @@ def reservations(machine: Machine, config: KubeletConfiguration) -> Iterator[Che
 
 
 def _too_small(machine: Machine, config: KubeletConfiguration) -> Iterator[Check]:
-    """B14: noticed and reported; the node carries on."""
+    """B14: daemons that use more than is reserved for them are reported, and nothing stops."""
     reserved = reserved_of(config)
     of_path = {
         config.kube_reserved_cgroup: ("--kube-reserved", reserved.kube),
@@ -73,13 +73,13 @@ def _too_small(machine: Machine, config: KubeletConfiguration) -> Iterator[Check
 
 
 def _rounded(amount: int) -> int:
-    """Up to 64Mi: a reservation is no measurement."""
+    """Rounded up to 64Mi: a reservation need not be exact."""
     step = 64 << 20
     return -(-amount // step) * step
 
 
 def room(machine: Machine, config: KubeletConfiguration) -> Iterator[Check]:
-    """Thresholds that are crossed before there is a single pod."""
+    """Eviction thresholds that are met before there is a single pod."""
     name = "room"
     seen = observations(machine.figures)
     met = {threshold.signal: threshold for threshold in thresholds_met(config_thresholds(config), seen)}
@@ -122,13 +122,13 @@ def other_killers(machine: Machine, config: KubeletConfiguration) -> Iterator[Ch
     name = "other OOM killers"
     found = [neighbour for neighbour in machine.neighbours if neighbour.name in _MENDS]
     for neighbour in found:
-        only_told = neighbour.name == "systemd-oomd"
+        acts_only_on_order = neighbour.name == "systemd-oomd"
         yield Check(
             name,
-            State.NOTE if only_told else State.BROKEN,
+            State.NOTE if acts_only_on_order else State.BROKEN,
             f"{neighbour.name} runs (process {neighbour.pid})",
             "it kills pods by its own rules where a slice above them says ManagedOOM…=kill"
-            if only_told
+            if acts_only_on_order
             else "it kills by its own rules, also pods within their request",
             ("A15", "A20", "E12"),
             (_MENDS[neighbour.name],),

@@ -1,9 +1,9 @@
-"""How much disk a directory takes, without `du`: a walk that can be done in slices, whatever lies in its way.
+"""How much disk a directory uses, without `du`: a walk that can be interrupted and continued.
 
-The directories are containers' own, who may put there what they like: symlinks are counted and not followed, what is
-mounted there is not entered, a file of several names is counted once, and depth costs no descriptors: on the way up
-the kernel is asked for `..`, and what it answers must be where we came from. Blocks are counted, not lengths: a file
-may be large and mostly not there.
+The directories belong to containers, and a container may put anything there. Symlinks are counted and not followed,
+mounts are not entered, and a file with several names is counted once. Depth costs no descriptors: on the way up the
+walk opens `..`, and checks that it is the directory it came from. Blocks are counted, not lengths: a file may be large
+and have few blocks.
 """
 
 import os
@@ -11,10 +11,10 @@ import stat
 from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
-_BLOCK_BYTES = 512  # what st_blocks counts in, whatever the filesystem
+_BLOCK_BYTES = 512  # the unit of st_blocks on every filesystem
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-_MOST_REMEMBERED = 250_000  # directories still to be entered, and files of several names: memory is bounded
-_MOST_DESCRIPTORS = 4096  # of one process that are looked at
+_MOST_REMEMBERED = 250_000  # directories to be entered, and files with several names: this bounds memory
+_MOST_DESCRIPTORS = 4096  # of one process that are read
 
 
 class Usage(NamedTuple):
@@ -37,16 +37,16 @@ def usage_below(path: str) -> Usage:
 
 
 class Walk:
-    """What lies below a directory; the directory itself does not count, for it is not its user's. A directory that is
-    not there has nothing in it."""
+    """Everything below a directory. The directory itself does not count: its user did not make it. A directory that
+    does not exist has nothing in it."""
 
     def __init__(self, path: str) -> None:
-        self.is_whole = True  # False: there is more than was counted
+        self.is_whole = True  # False: not everything was counted
         self._bytes = 0
         self._inodes = 0
-        self._linked: set[int] = set()  # inodes of several names that were counted
+        self._linked: set[int] = set()  # inodes with several names that were counted
         self._pending = 0  # directories still to be entered
-        self._above: list[_Level] = []  # those that were left for a deeper one
+        self._above: list[_Level] = []  # the directories above the present one
         self._level: _Level | None = None
         self._device = 0
         try:
@@ -57,7 +57,7 @@ class Walk:
 
     @property
     def usage(self) -> Usage:
-        """So far."""
+        """What was counted so far."""
         return Usage(self._bytes, self._inodes)
 
     @property
@@ -65,9 +65,9 @@ class Walk:
         return self._level is None
 
     def advance(self, entries: int) -> int:
-        """Looks at so many entries, or at what is left; returns how many it was."""
-        looked_at = 0
-        while self._level is not None and looked_at < entries:
+        """Counts at most so many entries; returns how many it was."""
+        counted = 0
+        while self._level is not None and counted < entries:
             entry = self._level.next_entry()
             if entry is not None:
                 self._count(entry, self._level)
@@ -75,8 +75,8 @@ class Walk:
                 self._descend(self._level, self._level.directories.pop())
             else:
                 self._ascend(self._level)
-            looked_at += 1
-        return looked_at
+            counted += 1
+        return counted
 
     def close(self) -> None:
         if self._level is not None:
@@ -89,7 +89,7 @@ class Walk:
         except OSError:
             return  # it is gone
         if seen.st_dev != self._device:
-            return  # something is mounted there
+            return  # a mount
         is_directory = stat.S_ISDIR(seen.st_mode)
         if seen.st_nlink > 1 and not is_directory:
             if seen.st_ino in self._linked:
@@ -124,16 +124,16 @@ class Walk:
             above = self._above.pop()
             if above.reopen(level):
                 self._level = above
-            else:  # somebody moves directories while we are in them
+            else:  # a directory was moved while the walk was inside it
                 self.is_whole = False
         level.close()
 
 
 class _Level:
-    """A directory on the way down. Its entries are read to their end before one of them is entered."""
+    """A directory of the walk. All its entries are read before one of them is entered."""
 
     def __init__(self, descriptor: int) -> None:
-        """Owns the descriptor."""
+        """Takes over the descriptor."""
         seen = os.fstat(descriptor)
         self.descriptor = descriptor
         self.device, self._inode = seen.st_dev, seen.st_ino
@@ -176,8 +176,8 @@ class _Level:
 
 
 def unlinked_usage(pids: Iterable[int], devices: Collection[int], proc: str = "/proc") -> Usage:
-    """What processes hold in files that have no name any more, on filesystems with these device numbers: no walk finds
-    it, and it is given back when they end."""
+    """The disk space of deleted files that these processes have open, on the filesystems with these device numbers. No
+    walk finds them, and the space is free only when the processes end."""
     found: set[tuple[int, int]] = set()
     used = 0
     for pid in pids:

@@ -1,6 +1,6 @@
-"""Processes on their way out, and their memory before them.
+"""Killing processes so that their memory is free soon.
 
-A killed process gives its memory back when it gets to run; `process_mrelease` has the caller do that work beside it.
+A killed process frees its memory only when it is scheduled. `process_mrelease` lets the caller do that work at once.
 """
 
 import ctypes
@@ -11,11 +11,11 @@ from collections.abc import Collection, Iterable
 from evenkeel.host.gil_held_io import contents
 
 _SYS_PROCESS_MRELEASE = 448  # the same on every architecture
-_MOST = 64  # processes of one pod: of more than that, each has little
+_MOST = 64  # processes of one pod; where there are more, each of them has little memory
 
 
 class Dying:
-    """Processes that are about to be killed, held so that no other can be met under their numbers."""
+    """Processes that are about to be killed, each behind a pidfd: its number cannot become that of another process."""
 
     def __init__(self, pids: Iterable[int]) -> None:
         self._descriptors: list[int] = []
@@ -30,10 +30,11 @@ class Dying:
             self._pids.append(pid)
 
     def kill(self, there: Collection[int]) -> bool:
-        """Kills those of them that are `there`: numbers looked up after they were taken hold of, so that who has taken
-        over the number of one that had just ended is not met. Whether that is all who are there.
+        """Kills those whose number is in `there`; returns whether these are all of `there`.
 
-        Unlike a cgroup's own kill it waits for nobody who is making, removing or entering cgroups meanwhile."""
+        `there` must be read after the pidfds were opened: then a new process with an old number is not killed.
+        Unlike cgroup.kill this takes no lock of the cgroup tree, so it does not wait for other work on cgroups.
+        """
         for descriptor, pid in zip(self._descriptors, self._pids, strict=True):
             if pid in there:
                 try:
@@ -43,8 +44,8 @@ class Dying:
         return bool(there) and set(self._pids).issuperset(there)
 
     def hurry(self) -> None:
-        """They were killed: lets them end before others run, and whatever share of the processor they were limited to.
-        Else a process that may use a hundredth of one takes a hundred times as long to give its memory back."""
+        """Lets the killed processes run before all others and without their CPU limit. A process that is limited to a
+        hundredth of a CPU would else take a hundred times as long to free its memory."""
         for pid in self._pids:
             try:
                 os.sched_setscheduler(pid, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
@@ -52,9 +53,9 @@ class Dying:
                 continue  # gone, or not allowed
 
     def release(self) -> int:
-        """Gives back the memory of those that were killed, and tells how many did. Of one that was not the kernel
-        refuses it, and nothing happens."""
-        libc = ctypes.CDLL(None, use_errno=True)  # which lets other threads run meanwhile
+        """Frees the memory of the killed processes; returns of how many. For a process that was not killed the kernel
+        refuses, and nothing happens."""
+        libc = ctypes.CDLL(None, use_errno=True)  # CDLL releases the GIL: other threads run meanwhile
         released = 0
         for descriptor in self._descriptors:
             number, flags = ctypes.c_long(_SYS_PROCESS_MRELEASE), ctypes.c_uint(0)
@@ -68,7 +69,7 @@ class Dying:
 
 
 def pids_of(directory: str) -> list[int]:
-    """The processes in the cgroup at `directory`, none if it is gone."""
+    """The processes in the cgroup at `directory`; none if it is gone."""
     try:
         return [pid for pid in map(int, contents(f"{directory}/cgroup.procs").split()) if pid > 0]
     except OSError:

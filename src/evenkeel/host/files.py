@@ -1,11 +1,10 @@
-"""Reading what users point at: bounded, text only, and with a sentence where that does not work. And writing what is
-nobody else's."""
+"""Reading the files that users name: bounded, text only, with a sentence for every failure. And writing our own."""
 
 import os
 import stat
 from collections.abc import Iterator
 
-from evenkeel.errors import EvenkeelError
+from evenkeel.errors import EvenkeelError, reason
 
 MAX_BYTES = 16 * 1024 * 1024
 MANIFEST_SUFFIXES = (".yaml", ".yml", ".json")
@@ -14,10 +13,10 @@ MANIFEST_SUFFIXES = (".yaml", ".yml", ".json")
 def read_text(path: str) -> str:
     """The text of the file at `path`; `-` is standard input."""
     try:
-        # Not blocking: a named pipe given by mistake must not hang us before we can look at it.
+        # O_NONBLOCK: a named pipe that is given by mistake must not block.
         descriptor = 0 if path == "-" else os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
-        raise EvenkeelError(f"cannot read {path}: {_reason(error)}") from None
+        raise EvenkeelError(f"cannot read {path}: {reason(error)}") from None
     except ValueError:
         raise EvenkeelError(f"cannot read {path!r}: a path has no zero byte") from None
     try:
@@ -30,14 +29,14 @@ def read_text(path: str) -> str:
 
 
 def manifest_paths(path: str) -> Iterator[str]:
-    """The manifests that `path` names: itself, or in a directory every YAML and JSON file, in order of name."""
+    """`path` itself, or if it is a directory every YAML and JSON file in it, ordered by name."""
     if path == "-" or not os.path.isdir(path):
         yield path
         return
     try:
         names = sorted(os.listdir(path))
     except OSError as error:
-        raise EvenkeelError(f"cannot read {path}: {_reason(error)}") from None
+        raise EvenkeelError(f"cannot read {path}: {reason(error)}") from None
     found = [name for name in names if is_manifest_name(name)]
     if not found:
         raise EvenkeelError(f"{path} holds no manifest: no file there ends in {', '.join(MANIFEST_SUFFIXES)}")
@@ -46,13 +45,13 @@ def manifest_paths(path: str) -> Iterator[str]:
 
 
 def is_manifest_name(name: str) -> bool:
-    """Whether an entry of a directory is a manifest: not hidden, nor an editor's copy."""
+    """Whether a directory entry is a manifest, and not a hidden file or the backup of an editor."""
     return name.endswith(MANIFEST_SUFFIXES) and not name.startswith(".")
 
 
 def write_own(path: str, content: bytes, *, is_lasting: bool = False) -> None:
-    """A file for us alone, which need not be there; no link is followed. If `is_lasting` it is on the disk then, and
-    not only on its way. Raises OSError."""
+    """Writes a file that only this user can read; no symlink is followed. With `is_lasting` it returns when the content
+    is on the disk. Raises OSError."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         left = memoryview(content)
@@ -65,7 +64,7 @@ def write_own(path: str, content: bytes, *, is_lasting: bool = False) -> None:
 
 
 def decoded(path: str, content: bytes) -> str:
-    """`content` as the text of the file at `path`."""
+    """The text of a file. `path` is for the error message."""
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -80,13 +79,9 @@ def _bounded(path: str, descriptor: int) -> bytes:
         try:
             part = os.read(descriptor, min(left, 1 << 20))
         except OSError as error:
-            raise EvenkeelError(f"cannot read {path}: {_reason(error)}") from None
+            raise EvenkeelError(f"cannot read {path}: {reason(error)}") from None
         if not part:
             return b"".join(parts)
         parts.append(part)
         left -= len(part)
     raise EvenkeelError(f"{path} is larger than {MAX_BYTES >> 20} MiB, which no manifest needs")
-
-
-def _reason(error: OSError) -> str:
-    return (error.strerror or str(error)).lower()

@@ -1,7 +1,8 @@
-"""System calls in which no other thread of ours gets the interpreter.
+"""Reading files without releasing the interpreter lock (GIL).
 
-Python lets others run during a call of its own, and then waits for its turn: a hundred times in a hundred reads, when
-there is no time for one. The files read here are made by the kernel, in a moment: nobody else needs to run in it.
+Python's own calls release the lock and then wait to get it back: a hundred times for a hundred reads. Under memory
+pressure there is no time for that. The files read here are made by the kernel in microseconds, so no other thread needs
+to run meanwhile.
 """
 
 import ctypes
@@ -11,10 +12,10 @@ from typing import Any
 
 MOST_BYTES = 64 * 1024  # at a time
 
-_libc = ctypes.PyDLL(None, use_errno=True)  # which keeps the interpreter's lock
+_libc = ctypes.PyDLL(None, use_errno=True)  # PyDLL keeps the GIL
 _libc.open.argtypes = (ctypes.c_char_p, ctypes.c_int)
 _libc.close.argtypes = (ctypes.c_int,)
-# Given values of C's own types, for to convert them would take as long as the call.
+# No argtypes: the callers pass C values, because converting them would take as long as the call.
 _pread = _libc.pread
 _pread.restype = ctypes.c_ssize_t
 
@@ -22,16 +23,16 @@ _NUMBER_BYTES = ctypes.c_size_t(64)
 _START = ctypes.c_long(0)
 
 
-class _OfThread(threading.local):
+class _ThreadBuffer(threading.local):
     def __init__(self) -> None:
         self.buffer: Any = ctypes.create_string_buffer(MOST_BYTES)
 
 
-_of_thread = _OfThread()
+_of_thread = _ThreadBuffer()
 
 
 def open_to_read(path: str) -> int:
-    """A descriptor. Raises OSError."""
+    """Opens a file and returns its descriptor. Raises OSError."""
     descriptor: int = _libc.open(os.fsencode(path), os.O_RDONLY | os.O_CLOEXEC)
     if descriptor < 0:
         raise _error(path)
@@ -55,7 +56,7 @@ def pread(descriptor: int, most_bytes: int = MOST_BYTES, at: int = 0) -> bytes:
 
 
 def number(descriptor: int) -> int:
-    """What a file says that says nothing else. Raises OSError."""
+    """The content of a file that holds one number. Raises OSError."""
     buffer = _of_thread.buffer
     count = _pread(descriptor, buffer, _NUMBER_BYTES, _START)
     if count < 0:
@@ -64,7 +65,7 @@ def number(descriptor: int) -> int:
 
 
 def contents(path: str) -> bytes:
-    """All of a file. Raises OSError."""
+    """The whole content of a file. Raises OSError."""
     descriptor = open_to_read(path)
     try:
         whole = b""

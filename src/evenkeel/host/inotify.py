@@ -1,4 +1,4 @@
-"""inotify, of which the standard library has nothing: watches on files and directories, and what happened to them."""
+"""inotify, which the standard library does not have: watches on files and directories, and their events."""
 
 import errno
 import os
@@ -11,7 +11,7 @@ from evenkeel.errors import reason
 
 MODIFIED = 0x2
 ATTRIBUTES = 0x4
-WRITTEN = 0x8  # closed by one who had it open for writing
+WRITTEN = 0x8  # closed after it was open for writing
 MOVED_FROM = 0x40
 MOVED_TO = 0x80
 CREATED = 0x100
@@ -19,13 +19,13 @@ DELETED = 0x200  # an entry of a watched directory
 SELF_DELETED = 0x400
 SELF_MOVED = 0x800
 OVERFLOW = 0x4000
-IGNORED = 0x8000  # the watch itself is gone
+IGNORED = 0x8000  # the watch was removed
 
 _ONLY_DIRECTORY = 0x0100_0000
 _HEADER = struct.Struct("iIII")
 
 
-class Happened(NamedTuple):
+class FileEvent(NamedTuple):
     watch: int
     mask: int
     name: str
@@ -33,7 +33,7 @@ class Happened(NamedTuple):
 
 class Inotify:
     def __init__(self) -> None:
-        """Raises OSError, as where the user has too many of them."""
+        """Raises OSError, for example if the user has too many instances."""
         self._libc = CDLL(None, use_errno=True)
         self._descriptor = self._checked(self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC), "inotify")
 
@@ -41,24 +41,24 @@ class Inotify:
         return self._descriptor
 
     def watch_file(self, path: str) -> int:
-        """Tells when the file's contents changed."""
+        """Reports changes of the content of the file."""
         return self._add(path, MODIFIED)
 
     def watch_directory(self, path: str) -> int:
-        """Tells when an entry was removed."""
+        """Reports entries that are removed from the directory."""
         return self._add(path, DELETED | _ONLY_DIRECTORY)
 
     def watch_entries(self, path: str) -> int:
-        """Tells when an entry of the directory came, went or was written, and when the directory itself goes."""
+        """Reports entries that are created, removed or written, and the removal of the directory itself."""
         entries = CREATED | WRITTEN | MOVED_FROM | MOVED_TO | DELETED | ATTRIBUTES
         return self._add(path, entries | SELF_DELETED | SELF_MOVED | _ONLY_DIRECTORY)
 
     def unwatch(self, watch: int) -> None:
-        # One that the kernel has removed already is fine.
+        # An error means that the kernel has removed the watch already.
         self._libc.inotify_rm_watch(self._descriptor, watch)
 
-    def read(self) -> Iterator[Happened]:
-        """What happened so far; nothing if nothing did."""
+    def read(self) -> Iterator[FileEvent]:
+        """The events so far; none if there are none."""
         try:
             buffer = os.read(self._descriptor, 65536)
         except BlockingIOError:
@@ -68,7 +68,7 @@ class Inotify:
             watch, mask, _, length = _HEADER.unpack_from(buffer, offset)
             offset += _HEADER.size + length
             name = buffer[offset - length : offset].rstrip(b"\0")
-            yield Happened(watch, mask, os.fsdecode(name))
+            yield FileEvent(watch, mask, os.fsdecode(name))
 
     def close(self) -> None:
         os.close(self._descriptor)

@@ -1,4 +1,7 @@
-"""Kernel settings that promises depend on: set at start-up, or refused with the mend where that is forbidden (A13)."""
+"""Kernel settings that the agent needs: set at start-up, or an error with the command where it may not set them (A13).
+
+And swap, which the agent does not change: the devices in use, and the command that turns them off (A18).
+"""
 
 import os
 import re
@@ -6,7 +9,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from evenkeel.api.config import Profile
-from evenkeel.errors import EvenkeelError
+from evenkeel.errors import EvenkeelError, reason
 from evenkeel.host.files import read_text
 from evenkeel.policy.units import bytes_text
 
@@ -21,7 +24,7 @@ class KernelSetting(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """A setting that is not as it should be; `seen` is None where the kernel does not have it or does not show it."""
+    """A setting with another value than wanted; `seen` is None if the kernel does not have it or does not show it."""
 
     setting: KernelSetting
     seen: int | None
@@ -46,7 +49,7 @@ _KUBELETS = (
 
 
 def kernel_settings(profile: Profile) -> tuple[KernelSetting, ...]:
-    """What must hold while pods run. The documents ask for what memory needs; kubelet for some more."""
+    """The settings that must hold while pods run: those of memory, and in the profile of kubelet some more."""
     return _MEMORY if profile == Profile.DOCUMENTS else (*_MEMORY, *_KUBELETS)
 
 
@@ -56,15 +59,15 @@ def differences(settings: Iterable[KernelSetting], proc: str = "/proc") -> tuple
 
 
 def mend(wrong: Iterable[Difference]) -> str:
-    """The command that puts them right."""
+    """The command that sets them."""
     return "sysctl -w " + " ".join(f"{one.setting.name}={one.setting.value}" for one in wrong)
 
 
 def apply_kernel_settings(
     settings: Iterable[KernelSetting], *, protect: bool, proc: str = "/proc"
 ) -> tuple[Difference, ...]:
-    """Makes them so, and says what was different before. With `protect` (protectKernelDefaults) nothing is changed, and
-    what is not as it should be is an error; so is what the kernel does not let us change."""
+    """Sets them, and returns what was different before. With `protect` (protectKernelDefaults) nothing is changed and a
+    difference is an error. A setting that the kernel does not let us change is an error too."""
     wrong = differences(settings, proc)
     if wrong and protect:
         raise EvenkeelError(
@@ -76,7 +79,7 @@ def apply_kernel_settings(
         try:
             _write(difference.setting, proc)
         except OSError as error:
-            refused.append((difference, (error.strerror or str(error)).lower()))
+            refused.append((difference, reason(error)))
     if refused:
         raise EvenkeelError(
             f"{_listed(one for one, _ in refused)}, and the kernel does not let us change that: {refused[0][1]}",
@@ -86,7 +89,7 @@ def apply_kernel_settings(
 
 
 def restore_kernel_settings(before: Iterable[Difference], proc: str = "/proc") -> None:
-    """Puts back what `apply_kernel_settings` changed; what someone else has changed since is left alone."""
+    """Restores what `apply_kernel_settings` changed. A setting that others have changed since is left as it is."""
     for setting, seen in before:
         if seen is not None and _read(setting, proc) == setting.value:
             _write(setting._replace(value=seen), proc)
@@ -140,7 +143,7 @@ def parse_swaps(text: str) -> tuple[SwapDevice, ...]:
 
 
 def swap_devices(proc: str = "/proc") -> tuple[SwapDevice, ...]:
-    """Those in use; a kernel without swap has none."""
+    """The devices in use; none on a kernel without swap."""
     try:
         return parse_swaps(read_text(f"{proc}/swaps"))
     except EvenkeelError:
@@ -148,7 +151,7 @@ def swap_devices(proc: str = "/proc") -> tuple[SwapDevice, ...]:
 
 
 def swap_mend(devices: tuple[SwapDevice, ...]) -> str:
-    """The command that ends it for now, and what brings it back at the next start."""
+    """The command that turns swap off, and the place that would turn it on again at the next boot."""
     if any("/zram" in device.path for device in devices):
         return "swapoff -a, and remove zram-generator or its configuration"
     return "swapoff -a, and take its lines out of /etc/fstab"

@@ -1,6 +1,6 @@
-"""Everything about this machine that promises depend on, seen at one moment and without changing anything.
+"""Everything about this machine that the checks need, read at once and without changing anything.
 
-The checks (`checks`) are functions of what is gathered here, so that they can be tested on machines we do not have.
+The checks (`checks`) are functions of the value made here, so they can be tested for machines that we do not have.
 """
 
 import os
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from evenkeel.api.config import KubeletConfiguration, Profile
 from evenkeel.cgroup.drivers.detect import CgroupMachine, bounds_of, detect
 from evenkeel.cgroup.tree import Naming, Version
-from evenkeel.errors import EvenkeelError
+from evenkeel.errors import EvenkeelError, reason
 from evenkeel.host.capacity import filesystem, machine_capacity, parse_meminfo, processes
 from evenkeel.host.files import read_text
 from evenkeel.host.kernel_log import DEVICE
@@ -33,7 +33,7 @@ _BITS = {
 
 
 class Capabilities(NamedTuple):
-    """Of those that matter to us: `effective` is what the process can do, `bounding` what it could if it were root."""
+    """The capabilities that matter to the agent: `effective` are those of this process, `bounding` those of root."""
 
     effective: frozenset[str] = frozenset()
     bounding: frozenset[str] = frozenset()
@@ -54,10 +54,10 @@ def _named(mask: int) -> frozenset[str]:
 
 STATE_DIRECTORY = "/var/lib/evenkeel"
 
-# Programs that act on memory pressure, or on pods, by their own rules.
+# Programs that kill under memory pressure, or manage pods, by their own rules.
 NEIGHBOURS = ("earlyoom", "nohang", "nohang-desktop", "oomd", "systemd-oomd", "kubelet")
 
-# Files of the cgroups in which a feature shows, and the kernel in which it came.
+# A cgroup file that shows a feature: the kernel version in which it first appeared.
 FEATURE_FILES = {
     "memory.min": "4.18",
     "memory.high": "4.0",
@@ -71,7 +71,7 @@ FEATURE_FILES = {
 }
 BOOT_TOOLS = ("update-grub", "grubby")
 _MRELEASE = 448  # the number of process_mrelease, on every architecture
-_MOST_LOOKED_AT = 200
+_MOST_SEARCHED = 200
 
 
 class Neighbour(NamedTuple):
@@ -81,7 +81,7 @@ class Neighbour(NamedTuple):
 
 
 class CgroupSeen(NamedTuple):
-    """A cgroup that is asked for: the directories it does not have, whether one could be made, who is in it."""
+    """A cgroup of the configuration: its directories, those that are missing, and the memory in use."""
 
     path: str
     directories: tuple[str, ...] = ()
@@ -95,10 +95,10 @@ class Machine(NamedTuple):
     figures: NodeFigures
     cgroups: CgroupMachine | None
     cgroups_problem: str = ""
-    features: Mapping[str, bool | None] = {}  # None: there is no cgroup to see it in
+    features: Mapping[str, bool | None] = {}  # None: no cgroup shows it
     root: CgroupSeen = CgroupSeen("/")
-    root_refusal: str = ""  # why nothing can be made there
-    crowded: tuple[str, ...] = ()  # cgroups above the pods' with processes in them (v2)
+    root_refusal: str = ""  # why no cgroup can be made there
+    crowded: tuple[str, ...] = ()  # cgroups above the pods that hold processes themselves (v2)
     reserved: tuple[CgroupSeen, ...] = ()
     swap: tuple[SwapDevice, ...] = ()
     settings: tuple[Difference, ...] = ()
@@ -112,7 +112,7 @@ class Machine(NamedTuple):
     state_refusal: str = ""
     runtime_pid: int | None = None
     is_systemd: bool = False
-    boot_tool: str = ""  # the program that changes the kernel's command line, if it is a known one
+    boot_tool: str = ""  # the program that changes the kernel's command line; "" if it is none of BOOT_TOOLS
     time_seconds: float = 0.0
 
 
@@ -124,7 +124,7 @@ def inspect_machine(
     sys: str = "/sys",
     log: str = DEVICE,
 ) -> Machine:
-    """This machine as it is. Raises `EvenkeelError` only where it cannot be told how large it is."""
+    """Reads this machine. Raises EvenkeelError only if its capacity cannot be read."""
     at = _nearest(state_directory)
     cgroups, problem = _cgroups(proc)
     settings = differences(kernel_settings(config.rulebook), proc)
@@ -212,8 +212,8 @@ def _seen(cgroups: CgroupMachine, path: str) -> CgroupSeen:
 
 
 def _crowded(cgroups: CgroupMachine, path: str) -> tuple[str, ...]:
-    """Version 2 hands no controllers on from a cgroup with processes in it, save from the real root; that of a
-    container is not the real one, and has a type."""
+    """The cgroups above the pods that hold processes: on v2 such a cgroup gives its children no controllers. Only the
+    real root may; the root of a container is not the real one, and has a cgroup.type."""
     if cgroups.version != Version.V2:
         return ()
     found = []
@@ -228,7 +228,7 @@ def _crowded(cgroups: CgroupMachine, path: str) -> tuple[str, ...]:
 
 
 def _features(cgroups: CgroupMachine) -> dict[str, bool | None]:
-    """Whether the kernel has each file, as seen in some cgroup that has its controller."""
+    """Whether the kernel has each feature, read from any cgroup that has the controller."""
     sample = {"memory.max": "memory", "cpu.max": "cpu", "cgroup.events": "cgroup"}
     if cgroups.version == Version.V1:
         sample = {"memory.limit_in_bytes": "memory", "cpu.shares": "cpu"}
@@ -247,11 +247,11 @@ def _features(cgroups: CgroupMachine) -> dict[str, bool | None]:
 
 
 def _directories(top: str) -> Iterable[str]:
-    """`top` and cgroups below it, near ones first; not all of them."""
+    """`top` and some cgroups below it, the nearest first."""
     found = [top]
-    for directory in found:  # grows as it goes
+    for directory in found:  # which grows meanwhile
         yield directory
-        if len(found) < _MOST_LOOKED_AT:
+        if len(found) < _MOST_SEARCHED:
             try:
                 with os.scandir(directory) as entries:
                     found += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -260,21 +260,21 @@ def _directories(top: str) -> Iterable[str]:
 
 
 def _has_mrelease() -> bool:
-    """Asked to release the memory of no process, a kernel that knows how complains of that, others of the question."""
+    """A call with an invalid descriptor: a kernel that has the call refuses the descriptor, others answer ENOSYS."""
     libc = CDLL(None, use_errno=True)
     libc.syscall(_MRELEASE, -1, 0)
     return get_errno() != ENOSYS
 
 
 def _nearest(path: str) -> str:
-    """The path, or what there is of it."""
+    """The path, or the nearest directory above it that exists."""
     while not os.path.exists(path) and path not in ("", "/"):
         path = os.path.dirname(path.rstrip("/"))
     return path or "/"
 
 
 def _refusal(paths: Iterable[str]) -> str:
-    """Why the first of `paths` that cannot be written cannot; without writing anything."""
+    """Why the first of `paths` that is not writable is not; nothing is written to find out."""
     for path in paths:
         if not os.access(path, os.W_OK):
             read_only = os.access(path, os.F_OK) and os.statvfs(path).f_flag & os.ST_RDONLY
@@ -286,13 +286,13 @@ def _unreadable(path: str) -> str:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        return f"{path}: {(error.strerror or str(error)).lower()}"
+        return f"{path}: {reason(error)}"
     try:
         os.read(descriptor, 8192)
-    except (BlockingIOError, BrokenPipeError):  # nothing new, or something overwritten
+    except (BlockingIOError, BrokenPipeError):  # no new line, or lines were overwritten: it is readable
         pass
     except OSError as error:
-        return f"{path}: {(error.strerror or str(error)).lower()}"
+        return f"{path}: {reason(error)}"
     finally:
         os.close(descriptor)
     return ""

@@ -1,6 +1,7 @@
-"""`memory.events` of cgroup v2: the kernel changes the file when a cgroup meets one of its limits, and inotify tells.
+"""`memory.events` of cgroup v2: the kernel modifies the file when a cgroup reaches one of its limits.
 
-A cgroup that is removed takes its file with it without a word; its parent's directory tells of that.
+inotify reports that. It does not report that the file of a removed cgroup is gone, so the directory of its parent is
+watched too. `read_stall_sample` reads the same file, with others, for a cgroup that is throttled at its memory.high.
 """
 
 import os
@@ -15,7 +16,7 @@ from evenkeel.host.event_types import (
     subscription_refusal,
 )
 from evenkeel.host.inotify import DELETED, IGNORED, OVERFLOW, Inotify
-from evenkeel.host.psi import Resource, cgroup_file, parse_pressure
+from evenkeel.host.psi import Resource, cgroup_file, parse_pressure, read_if_there
 from evenkeel.policy.memory_stall import UNLIMITED, StallSample
 
 FILE = "memory.events"
@@ -24,19 +25,19 @@ _COUNTERS = MemoryEvents._fields[1:]
 
 
 def parse_memory_events(text: str) -> Mapping[str, int]:
-    """The counters by name; those that a later kernel adds too."""
+    """The counters by name, also those of later kernels."""
     pairs = (line.split() for line in text.splitlines())
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
 
 
 def added(path: str, before: Mapping[str, int], after: Mapping[str, int]) -> MemoryEvents | None:
-    """What came in between two readings; None if nothing that we know of."""
+    """The increase between two readings; None if no counter that we know has changed."""
     counts = {name: max(after.get(name, 0) - before.get(name, 0), 0) for name in _COUNTERS}
     return MemoryEvents(path, **counts) if any(counts.values()) else None
 
 
 class _Watched:
-    """One cgroup: its open file, and the counters as last read."""
+    """One cgroup: its open file, and the counters of the last reading."""
 
     def __init__(self, path: str, directory: str) -> None:
         self.path = path
@@ -50,10 +51,10 @@ class _Watched:
 
 
 class MemoryEventsWatch:
-    """All cgroups whose `memory.events` are watched, on one descriptor."""
+    """Watches the `memory.events` of many cgroups on one descriptor."""
 
     def __init__(self) -> None:
-        """Raises OSError where the user has too many such watches."""
+        """Raises OSError if the user has too many inotify instances."""
         self._inotify = Inotify()
         self._by_file: dict[int, _Watched] = {}
         self._by_parent: dict[int, dict[str, _Watched]] = {}
@@ -62,10 +63,10 @@ class MemoryEventsWatch:
         return self._inotify.fileno()
 
     def add(self, path: str, directory: str) -> None:
-        """Raises OSError where there is no such cgroup, or no room for more watches."""
+        """Raises OSError if there is no such cgroup, or there are too many watches."""
         directory = directory.rstrip("/")
         self.remove(path)
-        # In this order: whenever the cgroup is removed, either opening its file fails or its parent tells.
+        # In this order: if the cgroup is removed meanwhile, either opening its file fails or the parent is notified.
         parent_watch = self._inotify.watch_directory(os.path.dirname(directory))
         siblings = self._by_parent.setdefault(parent_watch, {})
         try:
@@ -88,18 +89,18 @@ class MemoryEventsWatch:
 
     def ready(self) -> Iterator[Event]:
         changed: dict[int, None] = {}  # each once, in order
-        for happened in self._inotify.read():
-            if happened.mask & OVERFLOW:
+        for event in self._inotify.read():
+            if event.mask & OVERFLOW:
                 changed.update(dict.fromkeys(self._by_file))
-            elif happened.mask & DELETED:
-                # It may be of a cgroup that had the same name before: reading tells which.
-                if watched := self._by_parent.get(happened.watch, {}).get(happened.name):
+            elif event.mask & DELETED:
+                # It may be an earlier cgroup of the same name: reading the file tells.
+                if watched := self._by_parent.get(event.watch, {}).get(event.name):
                     changed[watched.file_watch] = None
-            elif not happened.mask & IGNORED:
-                changed[happened.watch] = None
+            elif not event.mask & IGNORED:
+                changed[event.watch] = None
         for file_watch in changed:
             if watched := self._by_file.get(file_watch):
-                yield from self._news(watched)
+                yield from self._changes(watched)
 
     def close(self) -> None:
         for watched in self._by_file.values():
@@ -107,7 +108,7 @@ class MemoryEventsWatch:
         self._by_file.clear()
         self._inotify.close()
 
-    def _news(self, watched: _Watched) -> Iterator[Event]:
+    def _changes(self, watched: _Watched) -> Iterator[Event]:
         try:
             now = watched.read()
         except OSError as error:
@@ -136,27 +137,18 @@ class MemoryEventsWatch:
             self._inotify.unwatch(parent_watch)
 
 
-def read_at_mark(directory: str, now: float) -> StallSample | None:
-    """None if the cgroup is gone. A kernel without pressure figures says nothing of waiting: then there is none."""
-    high = _read(f"{directory}/memory.high")
+def read_stall_sample(directory: str, now: float) -> StallSample | None:
+    """Usage, memory.high and stall time of a cgroup; None if it is gone. The stall time is 0 without pressure files."""
+    high = _text(f"{directory}/memory.high")
     try:
-        usage = int(_read(f"{directory}/memory.current"))
-        mark = UNLIMITED if high == "max" else int(high)
+        usage = int(_text(f"{directory}/memory.current"))
+        high_bytes = UNLIMITED if high == "max" else int(high)
     except ValueError:
         return None
-    events = parse_memory_events(_read(f"{directory}/memory.events"))
-    full = parse_pressure(_read(cgroup_file(directory, Resource.MEMORY))).full.total_us
-    return StallSample(now, usage, mark, full, events.get("high", 0))
+    events = parse_memory_events(_text(f"{directory}/memory.events"))
+    full = parse_pressure(_text(cgroup_file(directory, Resource.MEMORY))).full.total_us
+    return StallSample(now, usage, high_bytes, full, events.get("high", 0))
 
 
-def _read(path: str) -> str:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return ""
-    try:
-        return os.read(descriptor, 4096).decode("ascii", "replace").strip()
-    except OSError:
-        return ""
-    finally:
-        os.close(descriptor)
+def _text(path: str) -> str:
+    return read_if_there(path).decode("ascii", "replace").strip()

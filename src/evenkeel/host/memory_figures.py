@@ -34,16 +34,16 @@ _LAYOUT = {
 
 
 class Reading(NamedTuple):
-    """One cgroup with all below it."""
+    """The memory of one cgroup with all below it."""
 
     usage_bytes: int
     inactive_file_bytes: int
-    droppable_bytes: int  # file cache that the kernel could give back at once (E3)
-    washable_bytes: int  # what it could give back with some work: unwritten files, caches of the kernel's own
+    droppable_bytes: int  # file cache that the kernel can free at once (E3)
+    reclaimable_bytes: int  # what it can free with some work: unwritten files, its own caches
     shmem_bytes: int = 0
 
     def working_set_bytes(self, profile: Profile) -> int:
-        """What is in use and cannot simply be dropped, as the profile counts."""
+        """Usage without the cache that can be dropped, as the profile counts it."""
         cache = self.inactive_file_bytes if profile is Profile.KUBERNETES else self.droppable_bytes
         return max(self.usage_bytes - cache, 0)
 
@@ -52,7 +52,7 @@ class CgroupMemory:
     """The memory of the cgroup whose files are in `directory`."""
 
     def __init__(self, directory: str, version: Version) -> None:
-        """Raises OSError where there is no such cgroup."""
+        """Raises OSError if there is no such cgroup."""
         self.directory = directory
         self._layout = _LAYOUT[version]
         self._usage = gil_held_io.open_to_read(f"{directory}/{_USAGE_FILE[version]}")
@@ -70,15 +70,15 @@ class CgroupMemory:
         return self.parsed(self.raw())
 
     def raw(self) -> tuple[bytes, bytes]:
-        """What `parsed` takes: for those who must read now and have time to look at it later."""
+        """The input of `parsed`: reading now and parsing later."""
         return gil_held_io.pread(self._usage, 64), gil_held_io.pread(self._stat, MOST_BYTES)
 
     def parsed(self, raw: tuple[bytes, bytes]) -> Reading:
         usage, stat = raw
         inactive, active, dirty, writeback, shmem, slab = self._layout.numbers(stat)
         can_drop = droppable(inactive + active, dirty + writeback)
-        washable = min(dirty + writeback, inactive + active) + slab
-        return Reading(int(usage), inactive, can_drop, washable, shmem)
+        reclaimable = min(dirty + writeback, inactive + active) + slab
+        return Reading(int(usage), inactive, can_drop, reclaimable, shmem)
 
     def close(self) -> None:
         gil_held_io.close(self._usage)
@@ -86,7 +86,7 @@ class CgroupMemory:
 
 
 class NodeMemory:
-    """The machine's own, from /proc/meminfo."""
+    """The memory of the machine, from /proc/meminfo."""
 
     def __init__(self, profile: Profile, path: str = "/proc/meminfo") -> None:
         self._profile = profile
@@ -94,7 +94,7 @@ class NodeMemory:
         self._file = gil_held_io.open_to_read(path)
 
     def read(self) -> MemoryFigures:
-        """As `memory_signal.node_memory`, from the few lines that it needs."""
+        """The same figures as `node_memory`, from the few lines that are needed."""
         text = gil_held_io.pread(self._file, MOST_BYTES)
         total = self._bytes(text, b"MemTotal:")
         if self._profile is Profile.KUBERNETES:

@@ -1,4 +1,7 @@
-"""The machine's own figures at one moment: memory, cpu time, faults, pressure. Parsing apart from reading."""
+"""Figures of the whole machine for summaries and metrics: memory, CPU time, page faults, pressure, network.
+
+Parsing is apart from reading. `Rates` turns CPU time of cgroups into CPU use.
+"""
 
 import os
 from collections.abc import Mapping
@@ -10,7 +13,7 @@ from evenkeel.host.capacity import meminfo_bytes, parse_meminfo
 from evenkeel.host.files import read_text
 from evenkeel.host.psi import PressureFigures, Resource, node_file, parse_pressure
 
-# User, nice, system, irq, softirq and steal of the words of /proc/stat's first line.
+# Fields of the first line of /proc/stat: user, nice, system, irq, softirq and steal.
 _BUSY = (1, 2, 3, 6, 7, 8)
 
 
@@ -21,7 +24,7 @@ class Pressures(NamedTuple):
 
 
 class Interface(NamedTuple):
-    """A network interface, counted since it came."""
+    """A network interface; it counts from the moment it exists."""
 
     name: str
     received_bytes: int = 0
@@ -44,12 +47,12 @@ class MachineFigures(NamedTuple):
     page_faults: int
     major_page_faults: int
     booted_at: float
-    pressures: Pressures | None  # None where the kernel does not tell
-    interfaces: tuple[Interface, ...] = ()  # the one that leads out of the machine first
+    pressures: Pressures | None  # None if the kernel has no pressure files
+    interfaces: tuple[Interface, ...] = ()  # that of the default route first
 
 
 def machine_figures(proc: str = "/proc", meminfo: Mapping[str, int] | None = None) -> MachineFigures:
-    """`meminfo` is what has been read of it already, for figures that are of the same moment."""
+    """Reads all figures. `meminfo` is given where /proc/meminfo was read already, so that all figures agree."""
     if meminfo is None:
         meminfo = parse_meminfo(read_text(f"{proc}/meminfo"))
     cpu_usage_us, booted_at = parse_stat(read_text(f"{proc}/stat"), os.sysconf("SC_CLK_TCK"))
@@ -74,7 +77,7 @@ def machine_figures(proc: str = "/proc", meminfo: Mapping[str, int] | None = Non
 
 
 def parse_stat(text: str, ticks_a_second: int) -> tuple[int, float]:
-    """Microseconds that all CPUs together have worked since the machine was started, and when that was."""
+    """Microseconds that all CPUs together were busy since boot, and the time of the boot."""
     used, booted = 0, 0.0
     for line in text.splitlines():
         words = line.split()
@@ -111,7 +114,7 @@ def _pressures(proc: str) -> Pressures | None:
 
 
 def parse_interfaces(devices: str, routes: str) -> tuple[Interface, ...]:
-    """From /proc/net/dev and /proc/net/route; without the machine's way to itself."""
+    """From /proc/net/dev and /proc/net/route, without the loopback interface."""
     found = []
     for line in devices.splitlines():
         name, colon, rest = line.partition(":")
@@ -131,18 +134,18 @@ def _interfaces(proc: str) -> tuple[Interface, ...]:
 
 
 def boot_id() -> str:
-    """Empty where nobody can know."""
+    """Changes with every boot; empty if the kernel does not tell."""
     try:
         return read_text("/proc/sys/kernel/random/boot_id").strip()
     except EvenkeelError:
         return ""
 
 
-RATE_SECONDS = 120.0  # a rate over more than that is none
+RATE_SECONDS = 120.0  # two readings further apart give no rate
 
 
 class Sample(NamedTuple):
-    """`nanocores` is the cpu it used on average since the sweep before; None where there was none."""
+    """One cgroup at one sweep. `nanocores` is its average CPU use since the last sweep; None at the first one."""
 
     statistics: Statistics
     nanocores: int | None = None
@@ -150,13 +153,15 @@ class Sample(NamedTuple):
 
 
 class Rates:
+    """CPU use between two sweeps, from the CPU time of each cgroup at the last one and the seconds between them."""
+
     def __init__(self, before_us: Mapping[str, int], seconds: float) -> None:
         self._before_us = before_us
         self._seconds = seconds
         self.seen_us: dict[str, int] = {}
 
     def of(self, name: str, used_us: int) -> int | None:
-        """In billionths of a core."""
+        """In billionths of a core; None if it cannot be told."""
         self.seen_us[name] = used_us
         before = self._before_us.get(name)
         if before is None or used_us < before or not 0 < self._seconds <= RATE_SECONDS:

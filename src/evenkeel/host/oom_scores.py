@@ -1,6 +1,6 @@
-"""OOM scores of processes that we did not start: daemons, and containers whose score changes (A12, A14).
+"""OOM scores of processes that run already: daemons, and containers whose score changes (A12, A14).
 
-What we start has its score before its first instruction (A17) and does not come here.
+A process that the agent starts has its score before its first instruction (A17), and needs nothing of this.
 """
 
 import errno
@@ -13,16 +13,16 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple
 
 from evenkeel.cgroup.driver import Driver
-from evenkeel.errors import EvenkeelError
+from evenkeel.errors import EvenkeelError, reason
 
 _MOST_ROUNDS = 100
-# Longer than a fork takes: of one that is under way nothing tells, and daemons cannot be frozen.
+# Longer than a fork takes: a fork that is under way is not visible, and daemons cannot be frozen.
 _PAUSE_SECONDS = 0.002
 _INIT = 1
 
 
 class Refused(NamedTuple):
-    """A process whose score the kernel did not let us set; `kept` is the score it has now."""
+    """A process whose score the kernel did not let us set; `kept` is the score that it has now."""
 
     pid: int
     kept: int
@@ -30,17 +30,17 @@ class Refused(NamedTuple):
 
 
 class ScoresSet(NamedTuple):
-    """What became of setting `score`."""
+    """The result of setting `score`."""
 
     score: int
     processes: int
     changed: int
     refused: tuple[Refused, ...] = ()
-    is_stable: bool = True  # False: new processes kept coming faster than we could set their score
+    is_stable: bool = True  # False: new processes appeared faster than their score could be set
 
     @property
     def message(self) -> str:
-        """What the user should know, if anything."""
+        """A sentence for the user if something is wrong; else empty."""
         if self.refused:
             one = self.refused[0]
             rest = f" and {len(self.refused) - 1} more" if len(self.refused) > 1 else ""
@@ -58,12 +58,12 @@ def set_oom_scores(
     standstill: Callable[[], AbstractContextManager[None]] | None = None,
     proc: str = "/proc",
 ) -> ScoresSet:
-    """Gives every process that `list_processes` names the score, and goes round until nothing is left to set (A14).
+    """Gives every process that `list_processes` names the score, and repeats until nothing is left to set (A14).
 
-    Where the kernel refuses, it is said and the rest is done. A score below what is allowed becomes the lowest that is.
-    A child that is still being forked has its parent's old score and is in no list yet. `standstill` (`frozen`, for a
-    container) makes sure that there is none; without it, nothing to do twice in a row has to be enough. It takes some
-    milliseconds.
+    A refusal of the kernel is part of the result, and the rest is done. A score below what is allowed becomes the
+    lowest that is allowed. A child that is being forked has the old score of its parent and is in no list yet.
+    `standstill` (`frozen`, for a container) prevents that. Without it, two rounds in a row with nothing to set must be
+    enough.
     """
     rounds = _Rounds(list_processes, score, proc)
     if rounds.once():
@@ -91,7 +91,7 @@ def _standing_still(rounds: "_Rounds", standstill: Callable[[], AbstractContextM
 
 @contextmanager
 def frozen(driver: Driver, path: str) -> Iterator[None]:
-    """For `standstill`, of a container. Not for a cgroup that we ourselves may be in."""
+    """Freezes a container for `standstill`. Not for a cgroup that may hold this process."""
     driver.freeze(path, frozen=True)
     try:
         yield
@@ -100,8 +100,8 @@ def frozen(driver: Driver, path: str) -> Iterator[None]:
 
 
 class _Rounds:
-    """A process that forks meanwhile has given its child either the new score, or the old one, and then we see the
-    child the next time round. So nothing is left to do when every process that was listed was seen with its score."""
+    """A process that forks meanwhile gives its child the new score or the old one; then the next round finds the child.
+    So nothing is left to do when every listed process was seen with the score."""
 
     def __init__(self, list_processes: Callable[[], Iterable[int]], score: int, proc: str) -> None:
         self._list_processes = list_processes
@@ -112,7 +112,7 @@ class _Rounds:
         self._seen: set[int] = set()
 
     def once(self) -> bool:
-        """One time round; whether all was as it should be."""
+        """One round; returns whether every process had the score."""
         is_done = True
         for pid in self._list_processes():
             if pid in self._refused:
@@ -143,16 +143,16 @@ class _Rounds:
 def protect_daemons(
     pids: Collection[int], list_reserved: Callable[[], Iterable[int]], score: int, proc: str = "/proc"
 ) -> ScoresSet:
-    """The score of the node's daemons (A12): `pids` (the agent, the container runtime) and every process of the cgroups
-    that are reserved for daemons."""
+    """Sets the score of the node's daemons (A12): of `pids` (the agent, the container runtime) and of every process in
+    the cgroups that are reserved for daemons."""
     return set_oom_scores(
         lambda: [*pids, *(pid for pid in list_reserved() if pid != _INIT)], score, proc=proc
     )
 
 
 def runtime_process(endpoint: str) -> int | None:
-    """The process that serves the container runtime's socket; None if nothing answers there, or init holds the socket
-    until someone asks for it."""
+    """The process that serves the socket of the container runtime; None if nothing answers, or if init holds the socket
+    and starts the runtime on demand."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
         connection.settimeout(1)
         try:
@@ -185,7 +185,7 @@ def _set(pid: int, score: int, has: int, proc: str) -> Refused | None:
     if error.errno == errno.EACCES and score < 0 < has:
         _write(pid, 0, proc)
     kept = read_score(pid, proc)
-    return Refused(pid, has if kept is None else kept, _why(error, score))
+    return Refused(pid, has if kept is None else kept, _refusal_reason(error, score))
 
 
 def _write(pid: int, score: int, proc: str) -> OSError | None:
@@ -200,13 +200,13 @@ def _write(pid: int, score: int, proc: str) -> OSError | None:
     return None
 
 
-def _why(error: OSError, score: int) -> str:
+def _refusal_reason(error: OSError, score: int) -> str:
     if error.errno == errno.EACCES and score < 0:
         return (
             "the kernel takes scores below 0 only from a process with CAP_SYS_RESOURCE; give it to the agent, or the"
             " OOM killer may choose this process before a pod"
         )
-    return (error.strerror or str(error)).lower()
+    return reason(error)
 
 
 def _file(pid: int, proc: str) -> str:

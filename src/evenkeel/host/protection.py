@@ -1,4 +1,8 @@
-"""What keeps a thread of ours at work while the machine thrashes: memory that stays, and its turn before others."""
+"""Keeps the agent working while the machine is short of memory and CPU.
+
+Its memory is locked, its watch threads have real-time priority, and garbage collection is rare. `small_command` is
+for a helper process that starts fast and needs little memory.
+"""
 
 import ctypes
 import gc
@@ -8,19 +12,19 @@ import threading
 
 import evenkeel
 from evenkeel.cgroup.drivers.mounts import parse_mountinfo
+from evenkeel.errors import reason
 
 _SOON = -15  # a nice value
-_BEFORE_OTHERS, _BEFORE_ALL = 1, 2  # priorities among those that run before ordinary threads
+_BEFORE_OTHERS, _BEFORE_ALL = 1, 2  # real-time priorities, above all ordinary threads
 _MCL_CURRENT, _MCL_FUTURE, _MCL_ONFAULT = 1, 2, 4
-# How many objects may be made before Python looks for garbage among them, when no thread of ours can run. Most garbage
-# is gone without that; what is not is small beside the rest, as long as these are few.
-_YOUNG = 10_000
-_YOUNG_IN_HASTE = 100_000
+# New objects before Python collects garbage, which stops all threads. Most objects are freed without a collection.
+_GC_THRESHOLD = 10_000
+_GC_THRESHOLD_IN_HASTE = 100_000
 
 
 def lock_memory() -> str:
-    """Keeps every page that this process has used, or will use, in memory: none is waited for under pressure. A
-    sentence where that is not allowed, else nothing."""
+    """Locks every page that this process uses now or later, so that it never waits for its own memory under pressure.
+    Returns a sentence if that is not allowed, else ""."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mlockall(_MCL_CURRENT | _MCL_FUTURE | _MCL_ONFAULT) == 0:
         return ""
@@ -28,15 +32,15 @@ def lock_memory() -> str:
     return f"the agent's memory is not locked, so it may have to wait for its own pages under pressure: {why}"
 
 
-def tidy_rarely() -> None:
-    """Nobody can run while Python looks for garbage: it is to look rarely, and not at what is there now."""
+def collect_garbage_rarely() -> None:
+    """Garbage collection stops all threads: makes it rare, and leaves out all objects that exist now."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_YOUNG)
+    gc.set_threshold(_GC_THRESHOLD)
 
 
 def name_thread(name: str) -> None:
-    """What `top -H` calls the calling thread; the kernel takes fifteen letters."""
+    """Sets the name of the calling thread for `top -H`; the kernel takes 15 characters."""
     try:
         with open(f"/proc/self/task/{threading.get_native_id()}/comm", "w", encoding="ascii") as file:
             file.write(name[:15])
@@ -45,8 +49,8 @@ def name_thread(name: str) -> None:
 
 
 def run_before_others() -> str:
-    """Gives the calling thread its turn before all ordinary ones, but not to processes that it starts. A sentence
-    where that is not allowed, else nothing."""
+    """Lets the calling thread run before all ordinary threads, but not the processes that it starts. Returns a sentence
+    if that is not allowed, else ""."""
     own = threading.get_native_id()
     why = _let_be_first(own, _BEFORE_ALL)
     if why:
@@ -58,9 +62,9 @@ def run_before_others() -> str:
 
 
 class Haste:
-    """While `hurry` holds, all threads of this process run before those of others, and the calling one before them:
-    in Python only one of them runs at a time, and if that one waits for its turn behind other people's work, so do all
-    the others. And garbage is left where it is, unless there is much. Of one thread."""
+    """Between `hurry` and `calm`, all threads of this process run before those of other processes, and the calling one
+    before them. Only the thread that holds the GIL runs: if it waited for a CPU, all others would wait with it. Garbage
+    collection is rare meanwhile. For use by one thread."""
 
     def __init__(self) -> None:
         self._hurried: set[int] = set()
@@ -68,7 +72,7 @@ class Haste:
 
     def hurry(self) -> None:
         self.is_on = True
-        gc.set_threshold(_YOUNG_IN_HASTE)
+        gc.set_threshold(_GC_THRESHOLD_IN_HASTE)
         own = threading.get_native_id()
         for thread in map(int, os.listdir("/proc/self/task")):
             if thread != own and thread not in self._hurried and not _set_first(thread, _BEFORE_OTHERS):
@@ -76,7 +80,7 @@ class Haste:
 
     def calm(self) -> None:
         self.is_on = False
-        gc.set_threshold(_YOUNG)
+        gc.set_threshold(_GC_THRESHOLD)
         for thread in self._hurried:
             try:
                 os.sched_setscheduler(thread, os.SCHED_OTHER | os.SCHED_RESET_ON_FORK, os.sched_param(0))
@@ -94,13 +98,13 @@ def _set_first(thread: int, priority: int) -> str:
     try:
         os.sched_setscheduler(thread, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(priority))
     except OSError as error:
-        return (error.strerror or str(error)).lower()
+        return reason(error)
     return ""
 
 
 def _leave_cpu_cgroup(thread: int) -> bool:
-    """Some kernels let nobody run before others in a cgroup of v1's cpu controller that was given no time for it, as a
-    new one never is. A thread alone can go back to the top, where there is some."""
+    """Some kernels allow no real-time thread in a v1 cpu cgroup without a real-time budget, and a new cgroup has none.
+    The root cgroup has one, and a single thread can be moved there."""
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
             cpu = parse_mountinfo(file.read()).v1.get("cpu")
@@ -114,16 +118,15 @@ def _leave_cpu_cgroup(thread: int) -> bool:
 
 
 def run_soon() -> str:
-    """Lets the calling thread, which may hold what the one before others waits for, run soon; but none of the processes
-    that it starts. A sentence where that is not allowed, else nothing."""
+    """Lets the calling thread run soon, because a real-time thread may wait for a lock that it holds; but not the
+    processes that it starts. Returns a sentence if that is not allowed, else ""."""
     own = threading.get_native_id()
-    _let_be_first(own, _BEFORE_OTHERS)  # so that it can be, when it has to hurry
+    _let_be_first(own, _BEFORE_OTHERS)  # moves it to where `Haste` can hurry it
     try:
         os.sched_setscheduler(own, os.SCHED_OTHER | os.SCHED_RESET_ON_FORK, os.sched_param(0))
         os.setpriority(os.PRIO_PROCESS, own, _SOON)
     except OSError as error:
-        why = (error.strerror or str(error)).lower()
-        return f"the agent waits for its turn like any process: {why}"
+        return f"the agent waits for its turn like any process: {reason(error)}"
     return ""
 
 
@@ -131,7 +134,7 @@ _PROGRAM = "import sys; sys.path.insert(0, sys.argv.pop(1)); from {} import entr
 
 
 def small_command(module: str, *arguments: str) -> list[str]:
-    """Runs `entry` of a module of this package. Without `site` and the environment: it starts in half the time, and
-    needs nothing of either."""
+    """The command that runs `entry` of a module of this package. Without `site` and the environment it starts in half
+    the time, and it needs neither."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(evenkeel.__file__)))
     return [sys.executable, "-I", "-S", "-c", _PROGRAM.format(module), package, *arguments]

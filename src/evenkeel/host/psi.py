@@ -1,6 +1,7 @@
-"""Pressure stall information: how long tasks wait for cpu, memory and io, and triggers that tell when it is too long.
+"""Pressure stall information (PSI): how long tasks wait for CPU, memory and I/O, and triggers on that time.
 
-Without CAP_SYS_RESOURCE the kernel takes only triggers whose window is a multiple of 2 s, and older kernels none.
+Without CAP_SYS_RESOURCE the kernel accepts only triggers whose window is a multiple of 2 s; older kernels accept none.
+`TaskWaits` measures the wait for CPU where cgroup v1 has no pressure files.
 """
 
 import os
@@ -23,7 +24,7 @@ class Kind(StrEnum):
 
 
 class Trigger(NamedTuple):
-    """Tell when tasks waited `stall_us` within any `window_us`."""
+    """Fires when tasks waited `stall_us` within any `window_us`."""
 
     resource: Resource
     kind: Kind
@@ -32,12 +33,12 @@ class Trigger(NamedTuple):
 
     @property
     def text(self) -> str:
-        """As it is written into the kernel's file."""
+        """The text for the file of the kernel."""
         return f"{self.kind} {self.stall_us} {self.window_us}"
 
 
 class Stalls(NamedTuple):
-    """One line of a pressure file: percent of the last 10, 60 and 300 s, and the sum of all time."""
+    """One line of a pressure file: percent of the last 10, 60 and 300 s, and the sum since the beginning."""
 
     avg10: float = 0.0
     avg60: float = 0.0
@@ -47,11 +48,11 @@ class Stalls(NamedTuple):
 
 class PressureFigures(NamedTuple):
     some: Stalls = Stalls()
-    full: Stalls = Stalls()  # the machine's own cpu file has none on kernels before 5.13
+    full: Stalls = Stalls()  # kernels before 5.13 have none for the CPU of the machine
 
 
 def parse_pressure(text: str) -> PressureFigures:
-    """The text of a pressure file. Lines and words that a later kernel may add are passed over."""
+    """Parses a pressure file. Lines and fields of later kernels are ignored."""
     found = {}
     for line in text.splitlines():
         kind, _, rest = line.partition(" ")
@@ -84,15 +85,14 @@ def without_privilege(trigger: Trigger) -> Trigger:
 
 
 class ArmedTrigger:
-    """A trigger the kernel has taken. `fileno` is readable when it has fired.
+    """A trigger that the kernel has accepted. `fileno` becomes readable when it fires.
 
-    The kernel tells by POLLPRI, which asyncio does not wait for; and asking whether it has fired takes the answer away.
-    So each trigger has an epoll of its own, and that this one became readable *is* the event: asked again it may have
-    nothing to tell.
+    The kernel signals POLLPRI, which asyncio cannot wait for, and polling the file clears the signal. So each trigger
+    has an epoll of its own. That this epoll becomes readable *is* the event: polled again, it may report nothing.
     """
 
     def __init__(self, file: str, asked: Trigger) -> None:
-        """Raises OSError where the kernel does not take it, in any form."""
+        """Raises OSError if the kernel accepts neither the trigger nor one with a longer window."""
         self.note = ""
         self.trigger = asked
         self._descriptor = os.open(file, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -121,7 +121,7 @@ class ArmedTrigger:
         return self._epoll.fileno()
 
     def is_gone(self) -> bool:
-        """To be asked after it fired: whether that was the cgroup's end."""
+        """After it fired: whether the cause was the removal of the cgroup."""
         flags: Iterator[int] = (flags for _, flags in self._epoll.poll(0))
         return any(flag & select.EPOLLERR for flag in flags)
 
@@ -130,37 +130,42 @@ class ArmedTrigger:
         os.close(self._descriptor)
 
 
-_MOST_TASKS = 512  # of one cgroup: of more than that, the sum is of these
+_MOST_TASKS = 512  # of one cgroup; only these are summed up
 
 
 def waited_some_us(directory: str) -> int | None:
-    """cgroup v2: since it was made, as far as that is counted; None if it is not."""
-    text = _read(cgroup_file(directory, Resource.CPU))
+    """cgroup v2: how long tasks have waited for CPU since the cgroup was made; None if the kernel does not count."""
+    text = read_if_there(cgroup_file(directory, Resource.CPU))
     return parse_pressure(text.decode("ascii", "replace")).some.total_us if text else None
 
 
 class TaskWaits:
-    """cgroup v1: adds up over looks at the tasks of one or more directories."""
+    """cgroup v1: how long tasks have waited for CPU, added up over samples of one or more cgroups."""
 
     def __init__(self) -> None:
         self.waited_us = 0
         self._seen_ns: dict[int, int] = {}  # by task
 
-    def look(self, directories: tuple[str, ...]) -> None:
-        tasks = [int(task) for one in directories for task in _read(f"{one}/tasks").split()[:_MOST_TASKS]]
+    def sample(self, directories: tuple[str, ...]) -> None:
+        tasks = [
+            int(task) for one in directories for task in read_if_there(f"{one}/tasks").split()[:_MOST_TASKS]
+        ]
         now: dict[int, int] = {}
         for task in tasks:
-            words = _read(f"/proc/{task}/schedstat").split()  # time on a CPU, time waiting for one, turns
+            words = read_if_there(
+                f"/proc/{task}/schedstat"
+            ).split()  # time on a CPU, time waiting for a CPU, timeslices
             if len(words) == 3:
                 now[task] = int(words[1])
-        # A number that is smaller than before is another task's.
+        # A smaller number than before belongs to another task with the same PID.
         added = sum(max(waited - self._seen_ns.get(task, 0), 0) for task, waited in now.items())
         if self._seen_ns:
             self.waited_us += added // 1000
         self._seen_ns = now
 
 
-def _read(path: str) -> bytes:
+def read_if_there(path: str) -> bytes:
+    """The content of a small kernel file; empty if it cannot be read."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

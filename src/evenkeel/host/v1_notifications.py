@@ -1,7 +1,7 @@
-"""Notifications of cgroup v1's memory controller: usage thresholds, and OOM.
+"""Notifications of the memory controller of cgroup v1: usage thresholds, and OOM.
 
-A descriptor of ours (eventfd) and one of the file that is watched are written into `cgroup.event_control`; the kernel
-then counts in ours. It does so once more when the cgroup is removed.
+The numbers of an eventfd and of a descriptor of the watched file are written into `cgroup.event_control`. The kernel
+then counts notifications in the eventfd, and adds one when the cgroup is removed.
 """
 
 import os
@@ -20,9 +20,10 @@ USAGE_FILE = "memory.usage_in_bytes"
 OOM_FILE = "memory.oom_control"
 _CONTROL_FILE = "cgroup.event_control"
 
-# The kernel tells of an OOM before it kills: look again until the kill is counted, or was another cgroup's. Whoever met
-# the limit does it in its own processor time, of which a BestEffort process may have none for seconds.
-_LOOK_AGAIN_SECONDS = (0.001, 0.004, 0.016, 0.064, 0.256, 1.0, 4.0, 16.0)
+# The kernel notifies before it kills. So the counter is read again until it counts the kill, or until the kill was
+# clearly in another cgroup. The process that reached the limit does the work in its own CPU time, and a BestEffort
+# process may get none for seconds.
+_READ_AGAIN_SECONDS = (0.001, 0.004, 0.016, 0.064, 0.256, 1.0, 4.0, 16.0)
 
 
 def parse_oom_control(text: str) -> Mapping[str, int]:
@@ -32,10 +33,10 @@ def parse_oom_control(text: str) -> Mapping[str, int]:
 
 
 class _Notification:
-    """A file of one cgroup, kept open, and the eventfd that the kernel counts in."""
+    """A file of one cgroup, kept open, and the eventfd in which the kernel counts."""
 
     def __init__(self, path: str, directory: str, file: str, argument: str = "") -> None:
-        """Raises OSError where there is no such cgroup, or it is not one of v1's memory controller."""
+        """Raises OSError if there is no such cgroup, or the memory controller of v1 does not have it."""
         self.path = path
         self._directory = directory
         self._file = os.open(f"{directory}/{file}", os.O_RDONLY | os.O_CLOEXEC)
@@ -77,14 +78,14 @@ class UsageThreshold(_Notification):
         self._threshold_bytes = threshold_bytes
 
     def first(self) -> Iterator[Event]:
-        """The kernel tells of crossings only: what was above the threshold before we looked is told here."""
-        yield from (event for event in self._news() if not _is_below(event))
+        """An event if usage is above the threshold already: the kernel notifies of crossings only."""
+        yield from (event for event in self._changes() if not _is_below(event))
 
     def ready(self) -> Iterator[Event]:
         if self._count():
-            yield from self._news()
+            yield from self._changes()
 
-    def _news(self) -> Iterator[Event]:
+    def _changes(self) -> Iterator[Event]:
         try:
             usage = int(self._text())
         except OSError as error:
@@ -97,33 +98,33 @@ class OomNotification(_Notification):
     def __init__(self, path: str, directory: str) -> None:
         super().__init__(path, directory, OOM_FILE)
         self._kills = parse_oom_control(self._text()).get("oom_kill", 0)
-        self._looks = iter(())  # type: Iterator[float]
+        self._waits = iter(())  # type: Iterator[float]
 
     def ready(self) -> Iterator[Event]:
         count = self._count()
         if count:
-            self._looks = iter(_LOOK_AGAIN_SECONDS)
-            yield from self._news(count)
+            self._waits = iter(_READ_AGAIN_SECONDS)
+            yield from self._changes(count)
 
     def again_seconds(self) -> float | None:
-        """When to look again, if no kill has been counted yet."""
-        return next(self._looks, None)
+        """When to read again, if no kill has been counted yet."""
+        return next(self._waits, None)
 
     def again(self) -> Iterator[Event]:
-        yield from self._news(0)
+        yield from self._changes(0)
 
-    def _news(self, notifications: int) -> Iterator[Event]:
+    def _changes(self, notifications: int) -> Iterator[Event]:
         try:
             control = parse_oom_control(self._text())
         except OSError as error:
-            self._looks = iter(())
+            self._waits = iter(())
             yield self._ended(OOM_FILE, error)
             return
         kills = control.get("oom_kill", 0)
         more = kills - self._kills
         self._kills = kills
         if more:
-            self._looks = iter(())
+            self._waits = iter(())
         if notifications or more:
             yield OomNotified(self.path, notifications, more, bool(control.get("under_oom")))
 

@@ -181,7 +181,7 @@ class CpuPressure:
         for held, cgroup in self._watched():
             begun = self._begun.get(held.pod.metadata.uid)
             if begun is not None:
-                begun.tasks.look(tuple(map(self._directory, self._containers(cgroup))))
+                begun.tasks.sample(tuple(map(self._directory, self._containers(cgroup))))
 
     def _window(self, now: float) -> CpuWindow:
         self._look_at_tasks()

@@ -15,7 +15,7 @@ from evenkeel.cgroup.tree import Cgroup, Kind, Setting, Tree, Version
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.event_stream import EventStream
 from evenkeel.host.event_types import MemoryEvents, SubscriptionEnded
-from evenkeel.host.memory_events import read_at_mark
+from evenkeel.host.memory_events import read_stall_sample
 from evenkeel.journal.records import NORMAL, WARNING, PodRecord
 from evenkeel.journal.store import Journal, JournalError
 from evenkeel.policy.kernel_amounts import PAGE_BYTES
@@ -188,7 +188,7 @@ class MemoryStalls(PodObserver):
         self._look_later()
 
     def _sample(self, path: str, now: float) -> StallSample | None:
-        return read_at_mark(self._directory(path), now)
+        return read_stall_sample(self._directory(path), now)
 
     def _directory(self, path: str) -> str:
         try:

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from evenkeel.cgroup.driver import Driver
 from evenkeel.cgroup.tree import Kind, Tree
-from evenkeel.host.protection import lock_memory, run_soon, tidy_rarely
+from evenkeel.host.protection import collect_garbage_rarely, lock_memory, run_soon
 from evenkeel.policy.eviction.decide import settings_from
 from evenkeel.policy.eviction.thresholds import config_thresholds
 from evenkeel.policy.node_view import NodeView
@@ -88,7 +88,7 @@ class MemoryPressure(PodObserver):
         # Threads that work for the loop hold the interpreter as it does.
         threads = ThreadPoolExecutor(_THREADS, "evenkeel", initializer=run_soon)
         asyncio.get_running_loop().set_default_executor(threads)
-        tidy_rarely()
+        collect_garbage_rarely()
         self._watch = MemoryWatch(
             self._thresholds,
             self._settings,

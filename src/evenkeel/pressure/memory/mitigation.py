@@ -137,7 +137,7 @@ class Mitigation:
         written, and its own caches. Not where there is no time for it, and not soon again if it did not help."""
         if self._departures.is_any_killed or left < due // 2:
             return False
-        if not is_reclaim_enough(look.root.washable_bytes, due - left, self._trend.bytes_per_second):
+        if not is_reclaim_enough(look.root.reclaimable_bytes, due - left, self._trend.bytes_per_second):
             return False
         if self._reclaiming_since is None:
             if now < self._no_reclaim_before or not self._reclaim(due - left, now):
@@ -157,11 +157,11 @@ class Mitigation:
     def _reclaim(self, short_bytes: int, now: float) -> bool:
         self._figures.snapshot(now)
         wanted = {
-            member.path: reading.washable_bytes
+            member.path: reading.reclaimable_bytes
             for member in self._roster.members
             if (reading := self._figures.readings.get(member.uid)) is not None
             and reading.usage_bytes > member.request_bytes
-            and reading.washable_bytes
+            and reading.reclaimable_bytes
         }
         if wanted:
             self._hands.reclaim(self._roster.version, wanted)
