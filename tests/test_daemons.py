@@ -35,7 +35,7 @@ class Machine:
         config = KubeletConfiguration(cgroup_root="/evenkeel")
         self.daemons = Daemons(config, self._find, self._place, lambda: self.now)
         self.kernel = Kernel()
-        self.kernel.look_at = self.looked_at.append  # type: ignore[method-assign]
+        self.kernel.allow_reading = self.looked_at.append  # type: ignore[method-assign]
 
     def look(self):
         return self.daemons.look(self.kernel, TREE, self._sampled, Rates({}, 1.0))

@@ -102,7 +102,7 @@ def test_every_change_outside_is_refused_before_anything_is_touched(driver: V2Dr
         lambda: driver.remove("/other"),
         lambda: driver.kill("/other"),
         lambda: driver.freeze("/other", frozen=True),
-        lambda: driver.thawing("/other"),
+        lambda: driver.thaw_write("/other"),
         lambda: driver.add_process("/other", os.getpid()),
         lambda: driver.processes("/other"),
         lambda: driver.statistics("/other"),

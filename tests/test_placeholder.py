@@ -15,20 +15,20 @@ def is_there(pid):
     return os.path.exists(f"/proc/{pid}")
 
 set_child_subreaper()
-one, two, three = (processes.sleeping_process("/x") for _ in range(3))
+one, two, three = (processes.start_placeholder("/x") for _ in range(3))
 os.kill(one, signal.SIGKILL)
-processes.take_note((one,))
+processes.reap((one,))
 assert (is_there(one), is_there(two)) == (False, True)
 
 os.kill(two, signal.SIGKILL)
 os.waitid(os.P_PID, two, os.WEXITED | os.WNOWAIT)
 assert is_there(two)  # until the next is made
-four = processes.sleeping_process("/x")
+four = processes.start_placeholder("/x")
 assert (is_there(two), is_there(three), is_there(four)) == (False, True, True)
 
 for pid in (three, four):
     os.kill(pid, signal.SIGKILL)
-processes.take_note((three, four, os.getppid()))  # of others nobody takes note
+processes.reap((three, four, os.getppid()))  # others are left alone
 assert (is_there(three), is_there(four)) == (False, False)
 """
 

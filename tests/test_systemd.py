@@ -145,7 +145,7 @@ def test_a_value_with_a_property_is_told_to_systemd_and_one_without_is_written_b
 
 def test_a_slice_is_frozen_and_thawed_by_its_own_file(place):
     place.create(POD)
-    file, value = place.thawing(POD)
+    file, value = place.thaw_write(POD)
     Path(file).write_text("1")
     place.send_freeze(POD, frozen=False)
     assert place.held(POD, "cgroup.freeze") == value == "0"
@@ -257,13 +257,13 @@ def test_a_directory_that_is_called_like_a_unit_elsewhere_is_removed_and_the_uni
 
 def pids_started(monkeypatch):
     started = []
-    real = module.sleeping_process
+    real = module.start_placeholder
 
     def start(path):
         started.append(real(path))
         return started[-1]
 
-    monkeypatch.setattr(module, "sleeping_process", start)
+    monkeypatch.setattr(module, "start_placeholder", start)
     return started
 
 
@@ -275,7 +275,7 @@ def is_sleeping(pid):
 
 
 @pytest.mark.req("A24")
-def test_a_scope_has_a_sleeping_process_of_nobodys_in_a_cgroup_of_its_own(place, monkeypatch):
+def test_a_scope_has_a_placeholder_in_a_cgroup_of_its_own(place, monkeypatch):
     started = pids_started(monkeypatch)
     place.create(POD)
     make(place.mount / SCOPE[1:] / "evenkeel.placeholder")  # as the kernel would, with its files

@@ -129,7 +129,7 @@ def test_who_knows_the_file_and_the_value_can_thaw_in_place_of_the_driver(
     driver.freeze(path, frozen=True)
     used = driver.statistics(path).cpu_usage_us
 
-    file, value = driver.thawing(path)
+    file, value = driver.thaw_write(path)
     Path(file).write_text(value)
 
     eventually(lambda: driver.statistics(path).cpu_usage_us > used + 20_000)

@@ -1,11 +1,11 @@
 """The steps from what the kernel has to what the plan wants, in an order that breaks no promise on the way.
 
-First everything that takes: removals and lowered values, children before parents. Then cores that are changed for
-others. Then everything that gives: new cgroups and raised values, parents before children. So at every moment
+First everything that takes: removals and lower values, children before parents. Then cores that are exchanged for other
+cores. Then everything that gives: new cgroups and higher values, parents before children. So at every moment
 
-- a parent holds at least what its children are promised: its own value sinks only after theirs, and rises before;
-- no cgroup is allowed more than the larger of its old and new limit, nor protected by less than the smaller of the two;
-- the sum of the children's protection never exceeds the parent's (in between it is the sum of the smaller values).
+- a parent has at least what its children are promised: its value is lowered after theirs and raised before theirs;
+- no cgroup may use more than the larger of its old and new limit, nor is protected by less than the smaller of the two;
+- the sum of the children's protection is never above that of the parent: meanwhile it is the sum of the smaller values.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -28,7 +28,7 @@ class Action(StrEnum):
 
 
 class Step(NamedTuple):
-    """One thing to do. `before` is the value that the kernel has, where a file is written."""
+    """One step. `before` is the value that the kernel has, where a file is written."""
 
     action: Action
     path: str
@@ -39,10 +39,13 @@ class Step(NamedTuple):
 def diff(
     desired: Tree, observed: Observed, hands_off: Collection[str] = (), ours: str | None = None
 ) -> tuple[Step, ...]:
-    """The steps that make `observed` equal to `desired`; none where it already is. Below a path in `hands_off` nothing
-    is touched (E9). A cgroup of daemons is set, but made only where we are asked to (E7), and never removed: what is
-    not below the pods' root is not ours to remove, nor is what a container runtime has made in a pod's cgroup. `ours`
-    is how the paths there begin, where `desired` does not tell because it is only part of a plan."""
+    """The steps that make `observed` equal to `desired`; none if it is equal already.
+
+    Nothing is done below a path in `hands_off` (E9). A reserved cgroup of daemons is set, made only if the node is
+    configured so (E7), and never removed. Only cgroups below the pods' root are removed, and not those that a container
+    runtime has made in a pod's cgroup. `ours` is the prefix of the paths below the pods' root; it is given where
+    `desired` is only part of a plan.
+    """
     wanted = {cgroup.path for cgroup in desired.cgroups}
     theirs = {cgroup.path for cgroup in desired.cgroups if not cgroup.holds_only_ours}
     ours = pods_prefix(desired) if ours is None else ours
@@ -78,15 +81,15 @@ def diff(
 
 
 class _Phase(IntEnum):
-    """When a step is due."""
+    """The phase in which a step is done."""
 
     TAKE = 0
-    MOVE = 1  # other cores than before: when everybody has let go what they lose, and before anybody gains
+    MOVE = 1  # other cores than before: after all cgroups have lost cores, and before any gains one
     GIVE = 2
 
 
 _V1_QUOTA, _V1_PERIOD = "cpu.cfs_quota_us", "cpu.cfs_period_us"
-# Within one cgroup, where the kernel ties two files together: burst ≤ quota (v2 and v1), memory ≤ memory+swap (v1).
+# The order within one cgroup, for files that the kernel ties together: burst ≤ quota, and on v1 memory ≤ memory+swap.
 _TAKE_ORDER = {
     "cpu.max.burst": 0,
     "cpu.cfs_burst_us": 0,
@@ -106,8 +109,8 @@ _UNTIED = 3
 
 
 def _first_writes(cgroup: Cgroup, version: Version) -> Iterator[Step]:
-    """What a cgroup that has just been made needs beyond the kernel's defaults. Nothing runs in it yet, so only the
-    ties between files matter: memory before memory+swap, quota before burst."""
+    """The settings of a new cgroup that differ from the kernel's defaults. Nothing runs in it yet, so only the files
+    that the kernel ties together need an order: memory before memory+swap, quota before burst."""
     for setting in cgroup.settings:
         default = default_value(setting.file, version)
         if default is None or not same_value(setting.file, setting.value, default):
@@ -115,7 +118,7 @@ def _first_writes(cgroup: Cgroup, version: Version) -> Iterator[Step]:
 
 
 def _writes(cgroup: Cgroup, has: Mapping[str, str]) -> Iterator[tuple[Step, _Phase]]:
-    """Each write that `cgroup` needs, and when it is due."""
+    """Each write that `cgroup` needs, and its phase."""
     quota_pair: list[Setting] = []
     for setting in cgroup.settings:
         before = has.get(setting.file)
@@ -135,17 +138,17 @@ def _writes(cgroup: Cgroup, has: Mapping[str, str]) -> Iterator[tuple[Step, _Pha
 
 
 def _cpuset_writes(step: Step, setting: Setting, before: str) -> Iterator[tuple[Step, _Phase]]:
-    """Cores are let go before others are taken, so that nobody has a core that is promised to another."""
+    """Cores are taken away before others are given, so that no cgroup has a core that is promised to another."""
     try:
         old, new = set(parse_cpuset(before)), set(parse_cpuset(setting.value))
     except EvenkeelError:
         old, new = set(), {0}
-    kept = old & new
-    if not kept:
+    common = old & new
+    if not common:
         yield step, _Phase.MOVE
-    elif kept != old and kept != new:
-        yield step._replace(setting=setting._replace(value=format_cpuset(kept))), _Phase.TAKE
-        yield step._replace(before=format_cpuset(kept)), _Phase.GIVE
+    elif common not in (old, new):
+        yield step._replace(setting=setting._replace(value=format_cpuset(common))), _Phase.TAKE
+        yield step._replace(before=format_cpuset(common)), _Phase.GIVE
     else:
         yield step, _Phase.TAKE if new < old else _Phase.GIVE
 
@@ -153,12 +156,12 @@ def _cpuset_writes(step: Step, setting: Setting, before: str) -> Iterator[tuple[
 def _quota_writes(
     cgroup: Cgroup, pair: list[Setting], has: Mapping[str, str]
 ) -> Iterator[tuple[Step, _Phase]]:
-    """v1 keeps quota and period in two files, and lets no cgroup have a larger ratio than the one above it.
+    """v1 has quota and period in two files, and allows no cgroup a larger ratio than the cgroup above it has.
 
-    A cgroup without a quota may always be there: who gets one gets it when those above have theirs, and who loses it
-    does so before those above change. Else, of the two ways from the old ratio to the new one, that with the smaller
-    ratio in between allows nobody more than before or after. Where it is less than both, every cgroup goes down to it
-    before any goes up from it.
+    No quota is always allowed. So a cgroup gets its first quota after the cgroups above have theirs, and loses it
+    before they change. Otherwise there are two ways from the old ratio to the new one, and the one with the smaller
+    ratio in between never allows more than before or after. If that ratio is below both, all cgroups go down to it
+    before one goes up again.
     """
     wanted = {s.file: s.value for s in cgroup.settings if s.file in (_V1_QUOTA, _V1_PERIOD)}
     had = {_V1_QUOTA: has.get(_V1_QUOTA, "-1"), _V1_PERIOD: has.get(_V1_PERIOD, "100000")}
@@ -179,17 +182,17 @@ def _quota_writes(
 
 
 def _ratio(of_v1: Mapping[str, str]) -> str:
-    """As v2 writes it."""
+    """In the format of cpu.max on v2."""
     return f"{of_v1[_V1_QUOTA]} {of_v1[_V1_PERIOD]}"
 
 
 def _rank(step: Step, order: Mapping[str, int]) -> int:
-    """Removals of a level come after its writes: a cgroup can only go when nothing is left in it."""
+    """Within a level, removals come after writes: a cgroup can be removed only when it is empty."""
     return _UNTIED + 1 if step.setting is None else order.get(step.setting.file, _UNTIED)
 
 
 def pods_prefix(desired: Tree) -> str:
-    """How the paths of everything below the pods' root begin; where that is the hierarchy's own, of the pods in it."""
+    """The prefix of all paths below the pods' root. If that is the root of the hierarchy, the prefix of its pods."""
     for cgroup in desired.cgroups:
         if cgroup.kind == Kind.ROOT:
             return f"{cgroup.path}/"

@@ -1,7 +1,7 @@
-"""What every driver can do, and what goes wrong with cgroup files.
+"""The interface of all cgroup drivers, their error, and the statistics that they read.
 
-Paths are the plan's: from the hierarchy's root, `/evenkeel/kubepods/burstable/pod…`. A driver never goes outside the
-root it was given, whatever a path says.
+Paths are those of the plan, from the root of the hierarchy: `/evenkeel/kubepods/burstable/pod…`. A driver never leaves
+the root that it was given, whatever a path says.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,8 +13,8 @@ from evenkeel.errors import EvenkeelError
 
 
 class CgroupError(EvenkeelError):
-    """A cgroup or one of its files could not be made, read, written or removed. `reason` is the kernel's errno name,
-    such as EBUSY; empty where it was not the kernel that said no."""
+    """A cgroup or one of its files could not be made, read, written or removed. `reason` is the name of the kernel's
+    errno, such as EBUSY; empty if the error is not from the kernel."""
 
     def __init__(self, message: str, *, path: str, file: str = "", reason: str = "", hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -24,11 +24,11 @@ class CgroupError(EvenkeelError):
 
 
 class Statistics(NamedTuple):
-    """One cgroup's figures, read together. None where the kernel does not have them."""
+    """The figures of one cgroup, read together. None where the kernel does not have them."""
 
     memory_usage_bytes: int
     memory_working_set_bytes: int  # usage without file cache that has not been used lately, as kubelet counts
-    memory_droppable_bytes: int  # file cache that the kernel could give back (E3)
+    memory_droppable_bytes: int  # file cache that the kernel can free at once (E3)
     memory_rss_bytes: int
     cpu_usage_us: int
     cpu_throttled_us: int
@@ -47,26 +47,26 @@ class Driver(Protocol):
     def naming(self) -> Naming: ...
 
     def lacking(self, file: str) -> CgroupError | None:
-        """Why no cgroup of this machine can have `file`; None if one can, as far as is known."""
+        """Why no cgroup of this machine can have `file`; None if it can, or if that is not known yet."""
         ...
 
     def observe(self, tree: Tree) -> Observed:
-        """What the kernel has: for every cgroup of `tree` that exists, the files the tree sets; and every other cgroup
-        down to the level of containers below the pods' root of `tree`, so that what should not be there is seen."""
+        """What the kernel has: the files that the tree sets, of each of its cgroups that exists. And every other cgroup
+        below the pods' root, down to the level of containers: these should not exist."""
         ...
 
     def observe_only(self, cgroups: Sequence[Cgroup]) -> Observed:
-        """What the kernel has of these cgroups alone: for each that exists, the files it sets."""
+        """What the kernel has of these cgroups alone: the files that each of them sets, if it exists."""
         ...
 
     def create(self, path: str) -> None:
-        """Makes the cgroup, with the controllers it needs. One that is already there is fine."""
+        """Makes the cgroup with the controllers that it needs. It may exist already."""
         ...
 
     def write(self, path: str, file: str, value: str) -> None: ...
 
     def remove(self, path: str) -> None:
-        """Kills what is left in the cgroup and below it, and removes both. One that is gone is fine."""
+        """Kills all processes in the cgroup and below it, and removes all of these cgroups. It may be gone already."""
         ...
 
     def processes(self, path: str) -> tuple[int, ...]:
@@ -76,42 +76,41 @@ class Driver(Protocol):
     def add_process(self, path: str, pid: int) -> None: ...
 
     def kill(self, path: str) -> None:
-        """Kills every process in the cgroup and below it, also those that fork meanwhile, and returns when none is
-        left but zombies."""
+        """Kills every process in the cgroup and below it, also those that fork meanwhile. Returns when only zombies are
+        left."""
         ...
 
     def send_kill(self, path: str) -> None:
-        """Has every process in the cgroup and below it killed at once, and waits for none of them: for who cannot wait.
-        `kill` is to follow where one might escape."""
+        """Sends SIGKILL to every process in the cgroup and below it, and returns at once. A process that forks may
+        escape: `kill` must follow."""
         ...
 
     def freeze(self, path: str, *, frozen: bool) -> None: ...
 
     def send_freeze(self, path: str, *, frozen: bool) -> None:
-        """As `freeze`, of this cgroup with all below it, and waits for none of the processes: for who cannot wait. A
-        cgroup that is gone is fine."""
+        """Freezes or thaws the cgroup with all below it, and returns at once. The cgroup may be gone already."""
         ...
 
-    def look_at(self, path: str) -> None:
-        """From now on a cgroup of others may be read, with all below it; nothing else may be done to it."""
+    def allow_reading(self, path: str) -> None:
+        """Adds a cgroup that is not ours to those that may be read, with all below it."""
         ...
 
-    def thawing(self, path: str) -> tuple[str, str]:
-        """Who thaws the cgroup in our place writes to this file that value."""
+    def thaw_write(self, path: str) -> tuple[str, str]:
+        """The file and the value to write to it, for another process that has to thaw the cgroup."""
         ...
 
     def statistics(self, path: str) -> Statistics: ...
 
     def contents(self, path: str, files: Sequence[str]) -> Sequence[bytes]:
-        """What each of these files of the cgroup holds, nothing where the kernel has none: for figures that are read
-        again and again. Raises CgroupError if there is no such cgroup."""
+        """The content of each file; empty if the kernel does not have it. The files stay open, for figures that are
+        read often. Raises CgroupError if there is no such cgroup."""
         ...
 
     def files(self, path: str) -> Mapping[str, str]:
-        """Where to find the cgroup's directory for each controller, for those who read or watch a file of it:
-        controller name → directory (on v2 all the same)."""
+        """The directory of the cgroup for each controller, for callers that read or watch its files themselves: name of
+        the controller → directory. On v2 it is always the same."""
         ...
 
     def close(self) -> None:
-        """Closes what is kept open; cgroups and what runs in them stay."""
+        """Closes all files. The cgroups and their processes stay."""
         ...

@@ -1,4 +1,4 @@
-"""From amounts to the kernel's files, for cgroup v1 and v2."""
+"""The files of cgroup v1 and v2: from amounts to settings, defaults, and how two values of a file compare."""
 
 from collections.abc import Callable, Iterator
 
@@ -7,7 +7,7 @@ from evenkeel.cgroup.tree import Setting, Version
 from evenkeel.policy.kernel_amounts import PAGE_BYTES
 from evenkeel.policy.provision import NO_LIMIT, Amount, Provision, Quota
 
-# Beyond these the kernel refuses a number, or reads it as another; what they would limit, nobody has.
+# Above these the kernel refuses a number or reads it as another one. No machine has so much.
 _MOST_QUOTA_US = 1 << 43
 _MOST_BYTES = 1 << 62
 _MOST_PIDS = 1 << 22
@@ -16,14 +16,14 @@ _HUGEPAGE_UNITS = (("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10))
 
 
 def settings(version: Version, provision: Provision, weight: Callable[[int], int]) -> tuple[Setting, ...]:
-    """The settings of one cgroup; `weight` turns shares into v2's weight, which depends on who asks."""
+    """The settings of one cgroup. `weight` converts shares into cpu.weight of v2; profiles convert differently."""
     return tuple(_v1(provision) if version == Version.V1 else _v2(provision, weight))
 
 
 def with_shares(
     version: Version, of_cgroup: tuple[Setting, ...], shares: Amount, weight: Callable[[int], int]
 ) -> tuple[Setting, ...]:
-    """The settings of a cgroup with these shares in place of others."""
+    """The settings of a cgroup with other shares."""
     value = shares.value if version == Version.V1 else weight(shares.value)
     file = _SHARES[version]
     changed = Setting(file, str(value), shares.rule, shares.reason)
@@ -36,7 +36,7 @@ def oom_score_setting(provision: Provision) -> Setting | None:
 
 
 def hugepage_size(page_bytes: int) -> str:
-    """`2MB`, as the kernel names its hugetlb files."""
+    """The size in the name of the hugetlb files: `2MB`."""
     for unit, size in _HUGEPAGE_UNITS:
         if page_bytes >= size and page_bytes % size == 0:
             return f"{page_bytes // size}{unit}"
@@ -88,7 +88,7 @@ def _v1(provision: Provision) -> list[Setting]:
         # v1 counts memory and swap together: no swap is memory+swap = memory (A18).
         both = NO_LIMIT if NO_LIMIT in (swap.value, limit.value) else limit.value + swap.value
         _add(found, "memory.memsw.limit_in_bytes", swap._replace(value=both), unlimited="-1")
-    # That bounds the two together, and only where there is a limit; what keeps pages from being swapped out is this.
+    # memsw bounds the sum, and only where there is a limit. Swappiness keeps pages from being swapped out.
     _add(found, "memory.swappiness", provision.swappiness)
     _add(found, "pids.max", provision.pids_max)
     for file, amount in _hugepages(provision) if provision.hugepages else ():
@@ -97,7 +97,7 @@ def _v1(provision: Provision) -> list[Setting]:
 
 
 def _hugepages(provision: Provision) -> Iterator[tuple[str, Amount]]:
-    """How the files of each size begin."""
+    """The beginning of the file names of each page size, and its amount."""
     for size, amount in provision.hugepages.items():
         file = f"hugetlb.{hugepage_size(size)}"
         yield file, amount
@@ -110,7 +110,7 @@ def _is_no_quota(quota: Quota) -> bool:
 
 
 def _burst(provision: Provision) -> Amount | None:
-    """A burst is of a quota: where there is none, there is none to carry over."""
+    """The burst, or 0 without a quota: then there is nothing to carry over."""
     burst, quota = provision.cpu_burst_us, provision.cpu_quota
     if burst is not None and burst.value and quota is not None and _is_no_quota(quota):
         return burst._replace(value=0)
@@ -135,7 +135,7 @@ _UNLIMITED = float("inf")
 _NOT_IN_BYTES = ("memory.oom.group", "memory.swappiness")
 
 CPUS = "cpuset.cpus"
-INHERITED = ""  # of CPUS: those of the cgroup above. v2 means it so; for v1 the driver looks them up
+INHERITED = ""  # of CPUS: those of the cgroup above. v2 does that itself, for v1 the driver reads them
 
 DEFAULTS = {
     Version.V2: {
@@ -164,7 +164,7 @@ DEFAULTS = {
 
 
 def default_value(file: str, version: Version) -> str | None:
-    """What the kernel, or on v1 the driver, puts into `file` of a new cgroup; None where nobody can know."""
+    """The value of `file` in a new cgroup, from the kernel or on v1 from the driver; None if it is not fixed."""
     if file == CPUS:
         return INHERITED
     if file.startswith("hugetlb."):
@@ -173,8 +173,8 @@ def default_value(file: str, version: Version) -> str | None:
 
 
 def same_value(file: str, ours: str, theirs: str) -> bool:
-    """Whether writing `ours` would leave what is read as `theirs`: the kernel keeps memory in whole pages."""
-    if file == "cpu.max":  # two quotas of one ratio are not the same: the period differs
+    """Whether the kernel shows `theirs` after `ours` was written: it rounds memory to whole pages."""
+    if file == "cpu.max":  # two quotas with the same ratio may differ in their period
         return ours.split() == theirs.split()
     return ours == theirs or _measure(file, ours) == _measure(file, theirs)
 
@@ -188,7 +188,7 @@ def direction(file: str, before: str, after: str) -> int:
 
 
 def _measure(file: str, value: str) -> float | int | str:
-    """The value as a number of which more is more, or its text where it is none."""
+    """The value as a number where a larger one gives more; else its text."""
     if file == "cpu.max":
         return _ratio(value)
     if file == CPUS:
@@ -205,7 +205,7 @@ def _measure(file: str, value: str) -> float | int | str:
 
 
 def _ratio(value: str) -> float | str:
-    """CPU time per time of `quota period`."""
+    """CPUs of a `quota period`."""
     quota, _, period = value.partition(" ")
     try:
         limit = _UNLIMITED if quota in ("max", "-1") else int(quota)

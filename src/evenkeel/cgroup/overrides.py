@@ -1,8 +1,8 @@
-"""Settings in place of planned ones, for as long as something out of the ordinary lasts (A15, A22, C8).
+"""Settings that replace planned ones for a while, for example under memory pressure (A15, A22, C8).
 
-They are part of the tree that is made, each with its rule and its reason: so the pass that repairs drift keeps them,
-and when they end the planned value is put back as any other change of plan is. Where none is planned, it is the
-kernel's default that is put back.
+They are part of the tree that is applied, each with its rule and its reason. So the pass that repairs drift keeps them,
+and when they end, the planned value is restored as in any change of plan. Where no value is planned, the kernel's
+default is restored.
 """
 
 from collections.abc import Mapping
@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from evenkeel.cgroup.kernel_files import default_value
 from evenkeel.cgroup.tree import Cgroup, Setting, Tree, Version
 
-Wanted = Mapping[str, tuple[Setting, ...]]  # by the cgroup's path
+Wanted = Mapping[str, tuple[Setting, ...]]  # by the path of the cgroup
 
 
 class Overrides:
-    """All that those who may override want now, each under its name."""
+    """The settings that each source wants now."""
 
     def __init__(self) -> None:
         self._of: dict[str, dict[str, tuple[Setting, ...]]] = {}
@@ -24,7 +24,7 @@ class Overrides:
         ] = {}  # by path and file: what was wanted, and was not planned
 
     def set(self, source: str, wanted: Wanted) -> bool:
-        """This and nothing else is what `source` wants from now on; whether that is a change."""
+        """Replaces all that `source` wants; returns whether that is a change."""
         now = {path: settings for path, settings in wanted.items() if settings}
         if self._of.get(source, {}) == now:
             return False
@@ -32,12 +32,12 @@ class Overrides:
         return True
 
     def was_set(self, path: str, setting: Setting) -> None:
-        """By somebody before us, and it is to be put back."""
+        """A former agent has set this; it has to be restored."""
         self._left.setdefault(path, {})[setting.file] = setting
 
     def on(self, planned: Tree) -> Tree:
-        """The tree with what is wanted in place of what is planned. A cgroup that is not there is not made. Where
-        nothing has changed, the cgroups are the same objects as before."""
+        """The planned tree with the wanted settings in place of the planned ones. A cgroup that is not planned is not
+        made. A cgroup that has not changed is the same object as before."""
         wanted: dict[str, tuple[Setting, ...]] = {}
         for of_source in self._of.values():
             for path, settings in of_source.items():
@@ -52,7 +52,7 @@ class Overrides:
                 if there[path].value(one.file) is None:
                     self._left.setdefault(path, {})[one.file] = one
         for path, files in self._left.items():
-            # What is wanted comes after, and takes its place.
+            # The wanted settings come last, and replace these.
             unplanned = {file: was for file, was in files.items() if there[path].value(file) is None}
             wanted[path] = (*_ended(unplanned, planned.version), *wanted.get(path, ()))
         self._made = {path: made for path, made in self._made.items() if path in wanted}
@@ -64,9 +64,9 @@ class Overrides:
         )
 
     def _overridden(self, cgroup: Cgroup, wanted: tuple[Setting, ...]) -> Cgroup:
-        known = self._made.get(cgroup.path)
-        if known is not None and known[0] is cgroup and known[1] == wanted:
-            return known[2]
+        last = self._made.get(cgroup.path)
+        if last is not None and last[0] is cgroup and last[1] == wanted:
+            return last[2]
         of_file = {setting.file: setting for setting in wanted}
         planned = tuple(of_file.pop(one.file, one) for one in cgroup.settings)
         made = cgroup._replace(settings=(*planned, *of_file.values()))
@@ -75,7 +75,7 @@ class Overrides:
 
 
 def _ended(files: Mapping[str, Setting], version: Version) -> tuple[Setting, ...]:
-    """The kernel's default, in those files that have one."""
+    """The kernel's default, for each file that has one."""
     return tuple(
         Setting(file, default, was.rule, f"no longer {was.reason}")
         for file, was in files.items()

@@ -1,10 +1,11 @@
-"""Turning a feature off restores the kernel files that it wrote (B13).
+"""What a change of configuration leaves behind: files of a feature that is off now, and pods in their former place
+(B13).
 
-A plan names only the files that its configuration has an opinion on. Another configuration, before the last restart,
-may have written more: for the first pass after a start the plan is completed with what was there before. On cgroups
-that are only ours that is the kernel's default. On those that we only set, such as the daemons', it is what we found
-there first, and whoever applies plans has to remember it: `found_before` says what, before anything is written, and
-`still_needed` what of that is of use after a pass without failures. Both are plain values, path → file → value.
+A plan names only the files that its configuration sets. The configuration before the last restart may have set more. So
+the plan of the first pass is completed with the value that each of these files had before. In our own cgroups that is
+the kernel's default. In cgroups that we only set, such as those of daemons, it is what we found there first, and the
+caller has to store it: `found_before` says what to store before anything is written, and `still_needed` what to keep
+after a pass without failures. Both are plain values, path → file → value.
 """
 
 from collections.abc import Collection, Mapping
@@ -24,13 +25,13 @@ Found = dict[str, dict[str, str]]
 _RULE = "B13"
 _AS_MADE = "not set here: as the kernel makes it"
 _AS_FOUND = "not set here any more: as it was found"
-# Others may have set something on these, before us or beside us.
+# Others may have set files of these cgroups, before us or beside us.
 _NOT_ONLY_OURS = (Kind.RESERVED, Kind.ANCESTOR)
 
 
 def restoring(tree: Tree, before: Mapping[str, Mapping[str, str]] | None = None) -> Tree:
-    """`tree` with every file that we might have written and it does not name: as the kernel makes it, or as it is
-    remembered in `before`."""
+    """`tree` with every file that we may have written and that it does not set: with the kernel's default, or with the
+    value in `before`."""
     before = before or {}
     defaults = {**DEFAULTS[tree.version], **_hugepages(tree)}
     cgroups = [
@@ -49,13 +50,13 @@ def restoring(tree: Tree, before: Mapping[str, Mapping[str, str]] | None = None)
 
 
 def not_only_ours(tree: Tree) -> tuple[Cgroup, ...]:
-    """The cgroups of which `found_before` needs to know what the kernel has."""
+    """The cgroups whose present values `found_before` needs."""
     return tuple(cgroup for cgroup in tree.cgroups if cgroup.kind in _NOT_ONLY_OURS)
 
 
 def found_before(tree: Tree, observed: Observed, before: Mapping[str, Mapping[str, str]]) -> Found:
-    """What to remember when `tree` is about to be applied: what is remembered already, and of the files that are
-    written for the first time what is in them now."""
+    """What to store before `tree` is applied: `before`, and the present value of each file that is written for the
+    first time."""
     found = {path: dict(files) for path, files in before.items()}
     for cgroup in not_only_ours(tree):
         now, first = observed.get(cgroup.path), found.setdefault(cgroup.path, {})
@@ -67,7 +68,7 @@ def found_before(tree: Tree, observed: Observed, before: Mapping[str, Mapping[st
 
 
 def still_needed(tree: Tree, before: Mapping[str, Mapping[str, str]]) -> Found:
-    """What of `before` must be remembered when `restoring(tree, before)` has been applied: what `tree` sets now."""
+    """The part of `before` to keep after `restoring(tree, before)` was applied: the files that `tree` sets."""
     named = {cgroup.path: {setting.file for setting in cgroup.settings} for cgroup in not_only_ours(tree)}
     kept = {
         path: {file: value for file, value in files.items() if file in named.get(path, ())}
@@ -91,7 +92,7 @@ def _as_made(cgroup: Cgroup, defaults: Mapping[str, str]) -> Cgroup:
 
 
 def _hugepages(tree: Tree) -> dict[str, str]:
-    """The files of every page size that the plan knows of."""
+    """The files of every page size in the plan."""
     of_plan = {s.file for cgroup in tree.cgroups for s in cgroup.settings if s.file.startswith("hugetlb.")}
     sizes = sorted({file.split(".")[1] for file in of_plan})
     last = "max" if tree.version == Version.V2 else "limit_in_bytes"
@@ -99,19 +100,19 @@ def _hugepages(tree: Tree) -> dict[str, str]:
     return {file: default_value(file, tree.version) or "" for file in files}
 
 
-# Of moving what is still there; who forks meanwhile does so into the new cgroup, once it is moved.
+# A process that forks before it is moved leaves a child behind: each round moves what is still there.
 _ROUNDS = 100
 
 
 class Relocation(NamedTuple):
-    """Pods that were moved, as pairs of paths, and what could not be done."""
+    """Pods that were moved, as pairs of old and new path, and what failed."""
 
     moved: tuple[tuple[str, str], ...] = ()
     failures: tuple[CgroupError, ...] = ()
 
 
 def former_place(config: KubeletConfiguration, pod: Cgroup) -> str:
-    """Where a pod of the plan would be if `cgroupsPerQOS` were otherwise."""
+    """The path of a pod with the other value of `cgroupsPerQOS`."""
     was_per_qos = not config.cgroups_per_qos
     root = names.pods_root(config.cgroup_root, per_qos=was_per_qos)
     parent = names.branch(root, QoSClass(pod.qos)) if was_per_qos else root
@@ -121,9 +122,9 @@ def former_place(config: KubeletConfiguration, pod: Cgroup) -> str:
 def relocate(
     driver: Driver, config: KubeletConfiguration, tree: Tree, hands_off: Collection[str] = ()
 ) -> Relocation:
-    """Moves the pods of `tree` from where they were with `cgroupsPerQOS` otherwise; to be done before the first pass
-    after a start. Pods that are not in the plan are left for `reconcile` to end, if they are below the pods' root, and
-    are ended here if they are not. Under systemd a unit stays where it was started: there, nothing is done."""
+    """Moves the pods of `tree` from the place that the other value of `cgroupsPerQOS` gave them. To be called before
+    the first pass after a start. Pods that are not in the plan are removed by `reconcile` if they are below the pods'
+    root, else here. Under systemd a unit cannot be moved, and nothing is done."""
     if tree.naming == Naming.SYSTEMD:
         return Relocation()
     try:
@@ -136,8 +137,8 @@ def _relocated(
     driver: Driver, config: KubeletConfiguration, tree: Tree, hands_off: Collection[str]
 ) -> Relocation:
     pods = {former_place(config, cgroup): cgroup.path for cgroup in tree.cgroups if cgroup.kind == Kind.POD}
-    there = _there(driver, config, tree, pods)
-    moving = {old: new for old, new in pods.items() if old in there}
+    found = _found(driver, config, tree, pods)
+    moving = {old: new for old, new in pods.items() if old in found}
     failures: list[CgroupError] = []
     if moving:
         failures += reconcile_changed(driver, tree._replace(cgroups=()), tree, hands_off).failures
@@ -152,7 +153,7 @@ def _relocated(
             moved.append((old, new))
         except CgroupError as error:
             failures.append(error)
-    for stray in there - moving.keys():
+    for stray in found - moving.keys():
         try:
             driver.remove(stray)
         except CgroupError as error:
@@ -160,12 +161,12 @@ def _relocated(
     return Relocation(tuple(moved), tuple(failures))
 
 
-def _there(driver: Driver, config: KubeletConfiguration, tree: Tree, pods: Collection[str]) -> set[str]:
-    """The former places at which there is a pod; where they are not below the pods' root, those of strays too."""
+def _found(driver: Driver, config: KubeletConfiguration, tree: Tree, pods: Collection[str]) -> set[str]:
+    """The former places that hold a pod; if they are not below the pods' root, also those of pods without a plan."""
     if not config.cgroups_per_qos:
         return set(driver.observe_only([Cgroup(path, Kind.POD, ()) for path in pods]))
     above = names.to_cgroupfs(names.pods_root(config.cgroup_root, per_qos=False))
-    if above == "/":  # only what is in the pods' root is ours then
+    if above == "/":  # then only the pods' root is ours
         return set()
     probe = tree._replace(cgroups=(Cgroup(above, Kind.ROOT, ()),))
     prefix = f"{above}/{names.POD_PREFIX}"
@@ -181,5 +182,5 @@ def _move(driver: Driver, old: str, new: str) -> None:
             try:
                 driver.add_process(new, pid)
             except CgroupError as error:
-                if error.reason != "ESRCH":  # else it has ended meanwhile
+                if error.reason != "ESRCH":  # the process has ended meanwhile
                     raise

@@ -1,8 +1,8 @@
-"""A cgroup's figures from the text of its files: parsing apart from reading.
+"""The statistics of a cgroup from the text of its files: parsing apart from reading.
 
 `V1_FILES` and `V2_FILES` name the files, in the order in which `v1_statistics` and `v2_statistics` take their contents,
-and say how long each may be. One that the kernel does not have is empty. This runs for every container at every sweep,
-so it looks for the few lines it needs in the bytes as they were read.
+and their greatest length. The content of a file that the kernel does not have is empty. This runs for every container
+at every sweep, so it searches the bytes for the few lines that it needs.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ _NUMBER_BYTES = 64
 _LINES_BYTES = 1024
 MOST_BYTES = 8192  # more than memory.stat has
 
-# The first file of each is the one without which there is nothing to tell.
+# Without the first file of each there are no statistics.
 V2_FILES = {
     "memory.current": _NUMBER_BYTES,
     "memory.stat": MOST_BYTES,
@@ -52,7 +52,7 @@ def v2_statistics(contents: Sequence[bytes]) -> Statistics:
 
 
 def v1_statistics(contents: Sequence[bytes]) -> Statistics:
-    """Version 1 counts a cgroup alone and with all below it (`total_`); the latter is what version 2 means."""
+    """v1 counts a cgroup alone, and with all below it (`total_`). v2 does the latter only, so that is used."""
     usage_text, stat, cpu_usage, cpu, pids, oom_control = contents
     usage = int(usage_text)
     rss, dirty, writeback, swap, inactive_file, active_file, faults, major_faults = _V1_STAT.numbers(stat)
@@ -72,13 +72,13 @@ def v1_statistics(contents: Sequence[bytes]) -> Statistics:
 
 
 def droppable(file_pages: int, unwritten: int) -> int:
-    """What of a cgroup's file cache the kernel could give back at once (E3). Neither tmpfs nor locked pages are in its
-    lists of file pages; those that are still to be written to disk are."""
+    """File cache that the kernel can free at once (E3). Its file lists have neither tmpfs nor locked pages. They do
+    have pages that must be written to disk first, which are subtracted."""
     return file_pages - unwritten if unwritten < file_pages else 0
 
 
 def field(text: bytes, key: bytes) -> int:
-    """The number after `key`, which is a name between a line's end and a blank; 0 if there is no such line."""
+    """The number after `key`, which is a line break, a name and a blank; 0 if there is no such line."""
     start = text.find(key)
     if start < 0:
         return 0
@@ -87,8 +87,8 @@ def field(text: bytes, key: bytes) -> int:
 
 
 class Layout:
-    """Numbers out of a long file of lines `name number`. A kernel writes its lines in one order: where the names are is
-    looked up once for each number of lines that is met."""
+    """Numbers of a long file with lines `name number`. A kernel writes them always in the same order, so the place of
+    each name is searched once for each number of lines."""
 
     def __init__(self, *names: bytes) -> None:
         self._names = names
@@ -97,7 +97,7 @@ class Layout:
     def numbers(self, text: bytes) -> list[int]:
         """The number of each name, 0 where there is no such line."""
         lines = text.split(b"\n")
-        lines[-1] = b"0"  # after the last line's end; for the names that are not there
+        lines[-1] = b"0"  # the empty rest after the last line: stands for names that are missing
         places = self._places.get(len(lines))
         if places is None:
             of_name = {line.partition(b" ")[0]: index for index, line in enumerate(lines)}

@@ -1,7 +1,6 @@
-"""The desired tree as values: cgroups with their settings, each setting with the rule it came from.
+"""The desired tree as values: cgroups with their settings, each with the rule that it comes from.
 
-One structure, four uses: `explain` prints it, `diff` compares it with the kernel, the drivers write it, the journal
-keeps it.
+`explain` prints it, `diff` compares it with the kernel, and the drivers write it.
 """
 
 from enum import StrEnum
@@ -9,14 +8,14 @@ from typing import NamedTuple
 
 
 class Version(StrEnum):
-    """Which files a cgroup has."""
+    """The version of cgroups, which decides about the files."""
 
     V1 = "v1"
     V2 = "v2"
 
 
 class Naming(StrEnum):
-    """How cgroups are called and made: by directory, or as systemd's slices and scopes."""
+    """How cgroups are named and made: as directories, or as slices and scopes of systemd."""
 
     CGROUPFS = "cgroupfs"
     SYSTEMD = "systemd"
@@ -29,11 +28,11 @@ class Kind(StrEnum):
     POD = "pod"
     CONTAINER = "container"
     INFRASTRUCTURE = "infrastructure"
-    RESERVED = "reserved"  # daemons; made by others unless we are told to
+    RESERVED = "reserved"  # of daemons; others make it, unless the node is configured otherwise
 
 
 class Setting(NamedTuple):
-    """One cgroup file (or `oom_score_adj`, of every process in it): the value to write and why."""
+    """One file of a cgroup (or `oom_score_adj` of each of its processes): the value to write, and why."""
 
     file: str
     value: str
@@ -51,12 +50,11 @@ class Cgroup(NamedTuple):
     memory_qos: str = ""
     cpu_qos: str = ""
     oom_score_adj: Setting | None = None
-    # A19: an OOM kill of one process is to take all; on v2 the kernel sees to it.
+    # A19: an OOM kill of one process kills the whole container; on v2 the kernel does that.
     is_killed_whole: bool = False
-    # B5: a cgroup of daemons must be there, unless we are asked to make it (E7); those of containers are a container
-    # runtime's to make, where there is one.
+    # False for a reserved cgroup that must exist (B5, E7), and for those that a container runtime makes.
     is_ours_to_make: bool = True
-    holds_only_ours: bool = True  # else a container runtime makes cgroups in it, and removes them
+    holds_only_ours: bool = True  # False: a container runtime makes and removes cgroups in it
 
     def value(self, file: str) -> str | None:
         return next((setting.value for setting in self.settings if setting.file == file), None)

@@ -104,7 +104,7 @@ class Daemons:
             return None
         path = self._cgroup_of(self._runtime, tree)
         if path:
-            driver.look_at(path)
+            driver.allow_reading(path)
             sample = sampled(path)
             if sample is not None:
                 return Daemon(path, sample)

@@ -1,6 +1,7 @@
-"""What the drivers for cgroup v1 and v2 have in common: making cgroups, and ending what runs in them.
+"""The common part of the drivers for cgroup v1 and v2: making and removing cgroups, and killing their processes.
 
-A driver has one or more hierarchies, and a cgroup of the plan is in all of them: v2 has one, v1 one a mount.
+A driver has one or more hierarchies, and a cgroup of the plan is in all of them. v2 has one hierarchy, v1 one for each
+mount.
 """
 
 import errno
@@ -22,16 +23,16 @@ from evenkeel.cgroup.tree import Cgroup, Naming, Tree, Version
 
 PATIENCE_SECONDS = 10.0
 
-_ROUND_SECONDS = 1.0  # after which we look again who is there
-_FREEZE_SECONDS = 0.2  # a round of killing waits no longer for those that are slow to freeze
+_ROUND_SECONDS = 1.0  # after which the processes are listed again
+_FREEZE_SECONDS = 0.2  # a round of killing does not wait longer for processes to freeze
 
 
 class CgroupfsDriver(ABC):
     """Cgroups as directories. `patience_seconds` is how long processes may take to freeze or to die. For one thread at
-    a time: what one closes, another must not be reading."""
+    a time: one thread must not close a file that another reads."""
 
     version: Version
-    _cpus_file: str  # which tells the CPUs that a cgroup hands on
+    _cpus_file: str  # the file with the CPUs that a cgroup gives to its children
 
     def __init__(
         self,
@@ -43,20 +44,20 @@ class CgroupfsDriver(ABC):
         self.naming = naming
         self._bounds = bounds
         self._patience_seconds = patience_seconds
-        self._kept = OpenFiles(self._open, self._has)
-        self._hierarchies = [Cgroupfs(mount, self._kept.make_room) for mount in mounts]
+        self._open_files = OpenFiles(self._open, self._has)
+        self._hierarchies = [Cgroupfs(mount, self._open_files.make_room) for mount in mounts]
         self._observer = Observer(
-            self._kept, self._hierarchies, bounds, lambda path: self._has(path, ""), self._note_absent
+            self._open_files, self._hierarchies, bounds, lambda path: self._has(path, ""), self._note_absent
         )
-        self._told: dict[str, tuple[list[bytes], Statistics]] = {}
+        self._parsed: dict[str, tuple[list[bytes], Statistics]] = {}
         self._last_tree: Tree | None = None
         self._inheriting: list[str] = []
         self._lacking: set[str] = set()  # files that this kernel does not have
 
     def close(self) -> None:
-        """Closes every file that is kept open."""
+        """Closes all files that stay open between calls."""
         self._observer.close()
-        self._kept.close()
+        self._open_files.close()
         for hierarchy in self._hierarchies:
             hierarchy.close()
 
@@ -75,11 +76,11 @@ class CgroupfsDriver(ABC):
         return self._without_controller(self._bounds.root, file)
 
     def contents(self, path: str, files: Sequence[str]) -> Sequence[bytes]:
-        if not self._kept.keeps(path):
+        if not self._open_files.has_open(path):
             self._bounds.to_read(path)
         for file in files:
             check_file(path, file)
-        contents = self._kept.contents(path, files, MOST_BYTES)
+        contents = self._open_files.contents(path, files, MOST_BYTES)
         if contents is None:
             raise CgroupError(f"there is no cgroup {path}", path=path, reason="ENOENT")
         return contents
@@ -174,12 +175,12 @@ class CgroupfsDriver(ABC):
     @abstractmethod
     def send_freeze(self, path: str, *, frozen: bool) -> None: ...
 
-    def look_at(self, path: str) -> None:
+    def allow_reading(self, path: str) -> None:
         if path not in self._bounds.readable:
             self._bounds = self._bounds._replace(readable=(*self._bounds.readable, path))
 
     @abstractmethod
-    def thawing(self, path: str) -> tuple[str, str]: ...
+    def thaw_write(self, path: str) -> tuple[str, str]: ...
 
     @abstractmethod
     def statistics(self, path: str) -> Statistics: ...
@@ -187,15 +188,15 @@ class CgroupfsDriver(ABC):
     @abstractmethod
     def files(self, path: str) -> Mapping[str, str]: ...
 
-    # What v1 and v2 do each in its way
+    # What v1 and v2 do differently
 
     @abstractmethod
     def _make(self, path: str) -> None:
-        """Makes the cgroup in one that exists, ready to have processes. One that is there is fine. Raises OSError."""
+        """Makes the cgroup in an existing one, ready for processes. It may exist already. Raises OSError."""
 
     @abstractmethod
     def _hierarchy_of(self, path: str, file: str) -> Cgroupfs:
-        """The hierarchy that has the file, or an error that says why none has."""
+        """The hierarchy that has the file. Raises CgroupError, which says why none has it."""
 
     @abstractmethod
     def _open(self, path: str, file: str) -> int:
@@ -203,48 +204,48 @@ class CgroupfsDriver(ABC):
 
     @abstractmethod
     def _has(self, path: str, file: str) -> bool:
-        """Whether there is such a cgroup where `file` would be."""
+        """Whether the cgroup exists in the hierarchy of `file`."""
 
     @abstractmethod
     def _inherit_cpus(self, path: str) -> None:
-        """Gives the cgroup the CPUs of the one above it, and none of its own if it can be so. Raises OSError."""
+        """Gives the cgroup the CPUs of the cgroup above it. Raises OSError."""
 
     @abstractmethod
     def _kill_at_once(self, path: str) -> bool:
-        """Has the kernel kill everything; False if it cannot."""
+        """Lets the kernel kill everything in one step; False if it cannot."""
 
     @abstractmethod
     def _set_frozen(self, path: str, *, frozen: bool) -> bool:
-        """Freezes or thaws the cgroup and all below it; False if it cannot."""
+        """Freezes or thaws the cgroup and all below it; False if that is not possible."""
 
     @abstractmethod
     def _await_frozen(self, path: str, *, frozen: bool, seconds: float) -> bool:
-        """Waits until the cgroup is frozen, or is not; False if it takes longer than that."""
+        """Waits until the cgroup is frozen, or thawed; False if it takes longer."""
 
     @abstractmethod
     def _await_empty(self, path: str, seconds: float) -> None:
-        """Waits until no process is left in the cgroup and below it, where the kernel tells of that."""
+        """Waits until no process is left in the cgroup and below it, if the kernel notifies of that."""
 
     @abstractmethod
     def _without_controller(self, path: str, file: str) -> CgroupError | None:
-        """The error if the file belongs to a controller that the machine does not have."""
+        """The error if the machine does not have the controller of the file."""
 
     @abstractmethod
     def _write_absent(self, path: str, file: str, value: str) -> None:
-        """A cgroup that is there has no such file: finds a way, or says why there is none."""
+        """An existing cgroup has no such file: finds another way to set it, or raises CgroupError."""
 
     @abstractmethod
     def _note_absent(self, path: str, file: str) -> None:
-        """The cgroup has no such file: remembers it if that is because the kernel has none."""
+        """The cgroup has no such file: records it if the kernel does not have it at all."""
 
     @abstractmethod
-    def _let_go(self, path: str) -> None:
-        """What there is to do before a cgroup is removed."""
+    def _before_removal(self, path: str) -> None:
+        """Called before a cgroup is removed."""
 
-    # What they share
+    # What v1 and v2 share
 
     def _with_inherited(self, observed: Observed, paths: Sequence[str]) -> Observed:
-        """Of cgroups that are to have the CPUs of the one above: none of their own, if they have the same."""
+        """For cgroups that should have the CPUs of the cgroup above: the value INHERITED if they have the same CPUs."""
         same = {
             path: {**observed[path], CPUS: INHERITED}
             for path in paths
@@ -262,21 +263,21 @@ class CgroupfsDriver(ABC):
     def _figures(
         self, path: str, contents: list[bytes], parse: Callable[[Sequence[bytes]], Statistics]
     ) -> Statistics:
-        """Where nothing has happened, the same figures as before."""
-        known = self._told.get(path)
-        if known is not None and known[0] == contents:
-            return known[1]
+        """The statistics. If no file has changed, the same object as last time."""
+        last = self._parsed.get(path)
+        if last is not None and last[0] == contents:
+            return last[1]
         try:
             figures = parse(contents)
         except ValueError:
             raise CgroupError(f"the figures of cgroup {path} cannot be read", path=path) from None
-        self._told[path] = (contents, figures)
+        self._parsed[path] = (contents, figures)
         return figures
 
     def _below(self, path: str) -> list[str]:
         """The cgroup and all below it, in any hierarchy, children before parents."""
         found = [path]
-        for one in found:  # grows as it goes
+        for one in found:  # which grows meanwhile
             names = {name for hierarchy in self._hierarchies for name in hierarchy.children(one)}
             found += [f"{one.rstrip('/')}/{name}" for name in sorted(names)]
         return found[::-1]
@@ -295,11 +296,11 @@ class CgroupfsDriver(ABC):
         return [pid for pid in self.processes(path) if not is_dead(pid)]
 
     def _remove_directories(self, paths: Sequence[str]) -> CgroupError | None:
-        """Removes them; an error if one is still busy, for the kernel may need a moment."""
+        """Removes them; returns an error if one is still busy, because the kernel may need a moment."""
         for path in paths:
-            self._kept.forget(path)
-            self._told.pop(path, None)
-            self._let_go(path)
+            self._open_files.forget(path)
+            self._parsed.pop(path, None)
+            self._before_removal(path)
             for hierarchy in self._hierarchies:
                 try:
                     hierarchy.remove(path)
@@ -311,7 +312,8 @@ class CgroupfsDriver(ABC):
         return None
 
     def _kill_frozen(self, path: str) -> None:
-        """Freezes, so that nobody can fork out of sight, signals, and thaws, so that they can die."""
+        """Freezes the processes, so that none can fork meanwhile, sends SIGKILL, and thaws them, so that they can
+        die."""
         if self._set_frozen(path, frozen=True):
             self._await_frozen(path, frozen=True, seconds=_FREEZE_SECONDS)
         for pid in self.processes(path):

@@ -1,9 +1,9 @@
-"""The one reader and writer of cgroup files.
+"""Reading and writing of cgroup files: no other module opens them.
 
-A cgroup's directory is entered step by step from the mount point, each step by its one name and never through a
-symbolic link: no path leads out. Directories stay open, because a path costs more to walk than most files to read. Of a
-cgroup that has been removed the kernel says ENOENT or ENODEV; what is kept of it is then let go, and looked for again,
-for another may be in its place.
+The directory of a cgroup is opened component by component from the mount point, never through a symbolic link, so no
+path leads out. Directories stay open, because walking a path takes longer than reading most files. For a removed cgroup
+the kernel answers ENOENT or ENODEV. Its directory is then closed and opened again: there may be a new cgroup at the
+same path.
 """
 
 import errno
@@ -22,8 +22,8 @@ _LONGEST_PATH = 4000  # the kernel takes 4096 bytes, the mount point included
 
 
 class Bounds(NamedTuple):
-    """`root` is ours with everything below it. The cgroups above it and the `reserved` ones of daemons are made and
-    set, never removed. `readable` ones are only looked at."""
+    """What a driver may do where. `root` is ours with everything below it. The cgroups above it and the `reserved` ones
+    of daemons are made and set, and never removed. `readable` ones are only read."""
 
     root: str
     reserved: tuple[str, ...] = ()
@@ -56,12 +56,12 @@ class Bounds(NamedTuple):
 
 
 def check_file(path: str, file: str) -> None:
-    """Files are named by their one name, never by a path."""
+    """A file is given by its name alone, never by a path."""
     if not file or file in (".", "..") or "/" in file or "\0" in file:
         raise CgroupError(f'"{file[:80]!r}" is not a file of cgroup {path}', path=path, file=file)
 
 
-@lru_cache(maxsize=4096)  # the same few paths are asked for again and again
+@lru_cache(maxsize=4096)  # the same few paths are checked in every pass
 def _check_path(path: str) -> None:
     if not path.startswith("/") or "\0" in path or not _is_text(path):
         raise CgroupError(f"{path[:80]!r} is not a cgroup: write it as /evenkeel/kubepods", path=path)
@@ -93,17 +93,17 @@ _WRITE = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Cgroupfs:
-    """The hierarchy mounted at `mount`. Paths are those of the plan, checked by `Bounds`. `make_room` closes what can
-    be spared when there are too many open files."""
+    """The hierarchy that is mounted at `mount`. Paths are those of the plan, checked by `Bounds`. `make_room` closes
+    files when there are too many open ones."""
 
     def __init__(self, mount: str, make_room: Callable[[], None] = lambda: None) -> None:
         self.mount = mount.rstrip("/") or "/"
-        self.closings = 0  # while it stays, the descriptors of directories are good
+        self.closings = 0  # while this does not change, all descriptors of directories are valid
         self._directories: dict[str, int] = {}
         self._make_room = make_room
 
     def directory(self, path: str) -> str:
-        """Where the cgroup is, for those who watch a file of it."""
+        """The directory of the cgroup, for callers that watch its files."""
         return f"{self.mount}{path}".rstrip("/") or "/"
 
     def exists(self, path: str) -> bool:
@@ -116,7 +116,7 @@ class Cgroupfs:
         return True
 
     def make(self, path: str) -> bool:
-        """Makes the cgroup in one that exists; False if it is there already. Raises OSError."""
+        """Makes the cgroup in an existing one; False if it exists already. Raises OSError."""
         parent, _, name = path.rpartition("/")
         try:
             try:
@@ -129,7 +129,7 @@ class Cgroupfs:
         return True
 
     def remove(self, path: str) -> None:
-        """Removes an empty cgroup; one that is gone is fine. Raises OSError."""
+        """Removes an empty cgroup; it may be gone already. Raises OSError."""
         parent, _, name = path.rpartition("/")
         self.forget(path)
         try:
@@ -142,7 +142,7 @@ class Cgroupfs:
             pass
 
     def children(self, path: str) -> tuple[str, ...]:
-        """The names of the cgroups in a cgroup; none in one that is gone."""
+        """The names of the cgroups in a cgroup; none if it is gone."""
         try:
             descriptor = os.open(".", _LIST, dir_fd=self._enter_anew(path))
             try:
@@ -156,7 +156,7 @@ class Cgroupfs:
             raise refusal(error, "list", path) from None
 
     def entered(self, path: str) -> int:
-        """A descriptor of the cgroup's directory, good until `closings` changes; −1 if there is no such cgroup."""
+        """A descriptor of the cgroup's directory, valid until `closings` changes; −1 if there is no such cgroup."""
         try:
             return self._enter(path)
         except OSError as error:
@@ -181,11 +181,11 @@ class Cgroupfs:
             os.close(descriptor)
 
     def write(self, path: str, file: str, value: str) -> None:
-        """Raises OSError: what an absent file means is for the driver to say."""
+        """Raises OSError: the driver knows what an absent file means."""
         check_file(path, file)
         descriptor = self._open(path, file, _WRITE)
         try:
-            os.write(descriptor, value.encode() or b"\n")  # to empty a file, something must be written
+            os.write(descriptor, value.encode() or b"\n")  # an empty write would not reach the kernel
         finally:
             os.close(descriptor)
 
@@ -196,7 +196,7 @@ class Cgroupfs:
             os.close(self._directories.pop(path))
 
     def forget_others(self, root: str, paths: AbstractSet[str]) -> None:
-        """Closes the directories below `root`, but for the cgroups at `paths`."""
+        """Closes the directories below `root`, except those of the cgroups at `paths`."""
         below = root.rstrip("/") + "/"
         for path in self._directories.keys() - paths:
             if path.startswith(below):
@@ -210,11 +210,11 @@ class Cgroupfs:
         try:
             return self._opened(file, flags, self._enter(path))
         except FileNotFoundError:
-            # Either there is no such file, or the directory that is kept is no longer the one at this path.
+            # Either there is no such file, or the open directory is that of a removed cgroup.
             return self._opened(file, flags, self._enter_anew(path))
 
     def _enter(self, path: str) -> int:
-        """The descriptor of the cgroup's directory, opened from the nearest one above that is open."""
+        """The descriptor of the cgroup's directory, opened from the nearest open directory above."""
         path = path if path != "/" else ""
         known = self._directories.get(path)
         if known is not None:
@@ -233,7 +233,7 @@ class Cgroupfs:
         return self._directories[path]
 
     def _enter_anew(self, path: str) -> int:
-        """As `_enter`, and certainly the cgroup that is at this path now: every living one has this file."""
+        """As `_enter`, and certainly the cgroup that is at this path now: every existing cgroup has this file."""
         try:
             descriptor = self._enter(path)
             os.stat("cgroup.procs", dir_fd=descriptor)
@@ -243,7 +243,7 @@ class Cgroupfs:
         return descriptor
 
     def _let_go(self, path: str) -> None:
-        """Closes the directory of a cgroup that may be another by now, and those above it."""
+        """Closes the directories of the cgroup and of those above it: they may be removed ones."""
         while path:
             self.forget(path)
             path = path.rpartition("/")[0]
@@ -260,7 +260,7 @@ class Cgroupfs:
 
 
 def _raise_limit() -> bool:
-    """Raises this process's limit on open files as far as it may; False if it is there already."""
+    """Raises the limit on open files of this process to its maximum; False if it is there already."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

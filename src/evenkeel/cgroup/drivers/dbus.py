@@ -1,8 +1,8 @@
-"""Systemd over the system bus, for callers that wait.
+"""Blocking calls to systemd over the system bus.
 
-The connection lives in a thread of its own, so that it can be used from within an event loop as well as without one.
-Systemd answers before it has done what it was asked; every call here returns when it is done. A call that systemd loses
-while it executes itself anew (`systemctl daemon-reexec`) is made again.
+The connection has a thread of its own, so it can be used with and without an event loop. systemd answers before it has
+done what it was asked; every call here returns when it is done. A call that is lost while systemd re-executes itself
+(`systemctl daemon-reexec`) is repeated.
 """
 
 import asyncio
@@ -41,12 +41,12 @@ _DENIED = frozenset(
 )
 _AGAIN_SECONDS = 0.1
 _JOB_CHECK_SECONDS = 1.0
-_MOST_RESULTS = 1000  # of jobs that nobody asked for
+_MOST_RESULTS = 1000  # of jobs that others started
 _T = TypeVar("_T")
 
 
 class SystemdError(CgroupError):
-    """Systemd said no, or nothing. `name` is the bus's name for the error; empty where it was not systemd's."""
+    """systemd refused, or did not answer. `name` is the D-Bus name of the error; empty if it is not from systemd."""
 
     def __init__(self, message: str, *, unit: str = "", name: str = "", hint: str = "") -> None:
         super().__init__(message, path=unit, hint=hint)
@@ -54,7 +54,7 @@ class SystemdError(CgroupError):
 
 
 class Systemd:
-    """Makes, sets and stops units. `address` is another bus than the system's, for tests."""
+    """Makes, sets and stops units. `address` is another bus than the system bus, for tests."""
 
     def __init__(self, address: str = "", timeout_seconds: float = TIMEOUT_SECONDS) -> None:
         self._address = address
@@ -68,23 +68,23 @@ class Systemd:
         self._job_ended: asyncio.Event | None = None
 
     def start_transient(self, unit: str, properties: Sequence[Property]) -> None:
-        """Makes and starts a unit. Raises SystemdError named UNIT_EXISTS if it is there already."""
+        """Makes and starts a unit. Raises SystemdError with the name UNIT_EXISTS if it exists already."""
         self._run(self._start_transient(unit, properties))
 
     def start(self, unit: str) -> None:
-        """Starts a unit that systemd knows already."""
+        """Starts a unit that has a unit file."""
         self._run(self._do_job("start", unit, "StartUnit"))
 
     def stop(self, unit: str) -> None:
-        """Stops a unit and all that are in it. Raises SystemdError named NO_SUCH_UNIT if it is gone already."""
+        """Stops a unit and all units in it. Raises SystemdError with the name NO_SUCH_UNIT if it is gone already."""
         self._run(self._do_job("stop", unit, "StopUnit"))
 
     def set_properties(self, unit: str, properties: Sequence[Property]) -> None:
-        """Sets properties until the next boot, and returns when the kernel has them too."""
+        """Sets properties until the next boot. Returns when the kernel has the values."""
         self._run(self._set_properties(unit, properties))
 
     def cgroup_of(self, unit: str) -> str:
-        """Where the unit's cgroup is; empty if it is not running."""
+        """The path of the unit's cgroup; empty if the unit does not run."""
         return self._run(self._cgroup_of(unit))
 
     def close(self) -> None:
@@ -138,7 +138,7 @@ class Systemd:
         await self._settle()
 
     async def _job_result(self, unit: str, job: str, deadline: float) -> str:
-        """Waits for the signal, and looks for the job now and then: a signal can be lost."""
+        """Waits for the signal, and asks for the job now and then, because a signal can be lost."""
         assert self._job_ended is not None
         while time.monotonic() < deadline:
             if job in self._jobs:
@@ -178,7 +178,7 @@ class Systemd:
         return variant.value
 
     async def _settle(self) -> None:
-        # Between two messages systemd works through its queue of cgroups: when it answers this, all is written.
+        # systemd writes cgroup files between two messages: when it answers this one, all are written.
         await self._call("", f"{_DBUS}.Peer", "Ping", "", [])
 
     async def _call(
@@ -190,7 +190,7 @@ class Systemd:
         body: list[Any],
         path: str = _MANAGER_PATH,
     ) -> list[Any]:
-        """The reply's values."""
+        """The values of the reply."""
         from dbus_fast import Message, MessageType
 
         deadline = time.monotonic() + self._timeout_seconds
@@ -205,7 +205,7 @@ class Systemd:
             if reply is not None and reply.message_type == MessageType.METHOD_RETURN:
                 return list(reply.body)
             name = reply.error_name or "" if reply is not None else f"{_DBUS}.Error.Disconnected"
-            is_lost = name in _LOST and _is_booted()  # without systemd there is nobody to wait for
+            is_lost = name in _LOST and _is_booted()  # without systemd there is nothing to wait for
             if not is_lost or time.monotonic() + _AGAIN_SECONDS > deadline:
                 raise _refused(unit, method, name, reply.body if reply is not None else [])
             await asyncio.sleep(_AGAIN_SECONDS)
@@ -242,7 +242,7 @@ class Systemd:
         bus.add_message_handler(self._note_job)
         subscribe = Message(_SYSTEMD, _MANAGER_PATH, _MANAGER, "Subscribe")
         match = Message(_DBUS, "/org/freedesktop/DBus", _DBUS, "AddMatch", signature="s", body=[_REMOVED])
-        for message in (match, subscribe):  # an error only costs time: jobs are looked for as well
+        for message in (match, subscribe):  # an error costs only time: jobs are polled too
             await asyncio.wait_for(bus.call(message), self._timeout_seconds)
         return bus
 

@@ -1,4 +1,4 @@
-"""Which cgroups this machine has: versions, mount points, controllers; and the driver for them."""
+"""The cgroups of this machine: version, mount points, controllers, and the driver for them."""
 
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, NamedTuple
@@ -8,7 +8,7 @@ from evenkeel.cgroup import names
 from evenkeel.cgroup.drivers.cgroupfs import Bounds
 from evenkeel.cgroup.drivers.mounts import V2_CONTROLLERS, Mounts, parse_mountinfo
 from evenkeel.cgroup.tree import Naming, Version
-from evenkeel.errors import EvenkeelError
+from evenkeel.errors import EvenkeelError, reason
 
 if TYPE_CHECKING:
     from evenkeel.cgroup.drivers.systemd import SystemdDriver
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class CgroupMachine(NamedTuple):
-    """`version` is the one that controls resources. A hybrid host has v1's controllers, and a v2 hierarchy beside."""
+    """`version` is the one that controls resources. A hybrid host has the controllers on v1, and a v2 hierarchy too."""
 
     version: Version
     mounts: Mounts
@@ -42,7 +42,7 @@ def detect(mountinfo_path: str = "/proc/self/mountinfo") -> CgroupMachine:
             "no cgroup filesystem is mounted", hint="mount -t cgroup2 cgroup2 /sys/fs/cgroup, as root"
         )
     offered = _text(f"{mounts.v2}/cgroup.controllers").split() if mounts.v2 else []
-    # Version 1 takes controllers away from version 2: the memory controller is where resources are controlled.
+    # A controller is either on v1 or on v2. The memory controller decides which version controls resources.
     version = Version.V1 if "memory" in mounts.v1 or not mounts.v2 else Version.V2
     return CgroupMachine(version, mounts, tuple(word for word in V2_CONTROLLERS if word in offered))
 
@@ -53,8 +53,8 @@ def driver_for(
     readable: tuple[str, ...] = (),
     restored: Collection[str] = (),
 ) -> "V1Driver | V2Driver | SystemdDriver":
-    """The driver for this machine's cgroups, bound to what `config` says is ours. `readable` are cgroups of others
-    whose figures are wanted, `restored` those of others on which we have to put something back (B13)."""
+    """The driver for this machine's cgroups, bound to those that `config` gives us. `readable` are cgroups of others
+    whose figures are wanted, `restored` those of others in which values have to be restored (B13)."""
     naming = Naming.SYSTEMD if config.cgroup_driver == "systemd" else Naming.CGROUPFS
     bounds = bounds_of(config, naming, readable)
     bounds = bounds._replace(reserved=(*bounds.reserved, *restored))
@@ -91,4 +91,4 @@ def _text(path: str) -> str:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             return file.read()
     except OSError as error:
-        raise EvenkeelError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from None
+        raise EvenkeelError(f"cannot read {path}: {reason(error)}") from None

@@ -1,10 +1,11 @@
-"""What the kernel's "no" means: errno to a sentence, with the mend where one is known."""
+"""Refusals of the kernel: from an errno to a sentence, with the fix where one is known."""
 
 import errno
 
 from evenkeel.cgroup.driver import CgroupError
+from evenkeel.errors import reason as reason_of
 
-# The kernel in which a file first appeared, for those that many machines still lack.
+# The kernel version in which a file first appeared, for files that many machines still lack.
 _SINCE = {
     "cpu.max.burst": "5.14",
     "cpu.cfs_burst_us": "5.14",
@@ -46,7 +47,7 @@ _MEANINGS = {
     errno.ELOOP: ("it is a symbolic link", "a cgroup filesystem has none: is this one?"),
     errno.ENOTDIR: ("it is no directory", "a cgroup filesystem has no other: is this one?"),
 }
-# What one file means by it, where that is more than the word in general.
+# The meaning of an errno for one file, where it says more than in general.
 _OF_FILE = {
     ("cgroup.procs", errno.EBUSY): (
         "it has cgroups below it",
@@ -93,12 +94,12 @@ _OF_FILE = {
 
 
 class NotAvailable(CgroupError):
-    """The cgroup is there and the kernel has no such file."""
+    """The cgroup exists, and the kernel has no such file."""
 
 
 class MissingController(CgroupError):
-    """The file belongs to a controller that the cgroup does not have and cannot be given. `where` is the cgroup that
-    does not hand it on, "/" if the whole hierarchy is without."""
+    """The file belongs to a controller that the cgroup does not have and cannot get. `where` is the cgroup that does
+    not enable it; "/" if the whole hierarchy lacks it."""
 
     def __init__(
         self, message: str, *, path: str, file: str, controller: str, where: str = "/", hint: str = ""
@@ -108,12 +109,12 @@ class MissingController(CgroupError):
         self.where = where
 
 
-# Kubelet too does without these: what they would limit is rare, and nothing else depends on them.
+# Kubelet does without these too: they limit something rare, and nothing depends on them.
 _OPTIONAL_CONTROLLERS = ("hugetlb",)
 
 
 def without_controller(path: str, file: str, why: str, *, where: str = "/", hint: str = "") -> CgroupError:
-    """The error for a file whose controller is not there at `where`; a missing optional one is only not available."""
+    """The error for a file whose controller is missing at `where`. A missing optional one is only not available."""
     controller = file.partition(".")[0]
     message = f"cgroup {path} has no {file}: {why}"
     if controller in _OPTIONAL_CONTROLLERS:
@@ -124,7 +125,7 @@ def without_controller(path: str, file: str, why: str, *, where: str = "/", hint
 def refusal(error: OSError, doing: str, path: str, file: str = "", value: str = "") -> CgroupError:
     """The error for `doing` ("write", "make", …) that the kernel refused."""
     number = error.errno or 0
-    fallback = ((error.strerror or str(error)).lower(), "")
+    fallback = (reason_of(error), "")
     meaning, hint = _OF_FILE.get((file, number)) or _MEANINGS.get(number) or fallback
     reason = errno.errorcode.get(number, "")
     what = f"{file} of cgroup {path}" if file else f"cgroup {path}"

@@ -1,15 +1,14 @@
-"""Where the kernel's cgroup hierarchies are mounted, from the text of /proc/self/mountinfo.
+"""The mount points of the cgroup hierarchies, from the text of /proc/self/mountinfo.
 
-Version 1 has a hierarchy for each controller, or for several together (`cpu,cpuacct`); version 2 has one for all that
-are left over. Hybrid hosts have both.
+v1 has a hierarchy for each controller, or for several together (`cpu,cpuacct`). v2 has one for all other controllers.
+Hybrid hosts have both.
 """
 
 import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-# The controllers that Evenkeel sets or reads. Version 2 has no cpuacct (cpu.stat does it) and no freezer (every cgroup
-# freezes).
+# The controllers that Evenkeel sets or reads. v2 needs no cpuacct (cpu.stat has it) and no freezer (cgroup.freeze).
 V1_CONTROLLERS = ("cpu", "cpuacct", "cpuset", "memory", "pids", "hugetlb", "freezer")
 V2_CONTROLLERS = ("cpu", "cpuset", "memory", "pids", "hugetlb")
 
@@ -20,8 +19,8 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
 class Mounts(NamedTuple):
-    """`v1` has the mount point of each controller, `v2` that of the unified hierarchy; empty where there is none.
-    `others` are hierarchies of v1 that we have no use for, and container runtimes have."""
+    """`v1` has the mount point of each controller, `v2` that of the unified hierarchy; empty if there is none. `others`
+    are hierarchies of v1 that container runtimes use and we do not."""
 
     v1: Mapping[str, str]
     v2: str = ""
@@ -33,9 +32,9 @@ def parse_mountinfo(text: str) -> Mounts:
     hierarchies: dict[tuple[str, str], tuple[bool, str]] = {}
     for kind, root, point, options in _visible(text):
         for name in [""] if kind == "cgroup2" else options.split(","):
-            known = hierarchies.get((kind, name))
+            earlier = hierarchies.get((kind, name))
             is_whole = root == "/"
-            if known is None or (is_whole and not known[0]):
+            if earlier is None or (is_whole and not earlier[0]):
                 hierarchies[kind, name] = (is_whole, point)
     v1 = {name: hierarchies["cgroup", name][1] for name in V1_CONTROLLERS if ("cgroup", name) in hierarchies}
     others = {

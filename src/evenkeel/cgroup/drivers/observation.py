@@ -1,7 +1,8 @@
-"""Reading a whole tree: every file that the plan sets, and whatever is there that the plan does not have.
+"""Reading a whole tree: every file that the plan sets, and the cgroups that the plan does not have.
 
-This is done over and over for a tree in which nothing has changed. So the descriptors of one tree are lined up once and
-read in one go, and the answer is the same object as before if every byte is the same.
+This is done again and again for a tree in which nothing has changed. So the descriptors of a tree are collected once
+and read in one loop, and if every byte is the same, the result is the same object as before. `ChildCheck` finds cgroups
+that are not planned, by the link counts of directories and with inotify.
 """
 
 import os
@@ -21,12 +22,14 @@ _BUFFER_BYTES = 1 << 16
 
 
 class DirectoryWatch:
+    """inotify on directories: whether an entry was made, removed or renamed."""
+
     def __init__(self) -> None:
         self._descriptor = -1
 
     def watch(self, directories: Iterable[int]) -> bool:
-        """Watches the directories behind these descriptors too; False if not all of them can be."""
-        from ctypes import CDLL  # only those who run for long need it
+        """Watches the directories behind these descriptors too; False if not all of them can be watched."""
+        from ctypes import CDLL  # only a process that runs for long needs it
 
         libc = CDLL(None)
         if self._descriptor < 0:
@@ -40,7 +43,7 @@ class DirectoryWatch:
         )
 
     def is_quiet(self) -> bool:
-        """Whether nothing has happened since this was last asked."""
+        """Whether nothing has changed since the last call."""
         is_quiet = True
         try:
             while os.read(self._descriptor, _BUFFER_BYTES):
@@ -55,11 +58,13 @@ class DirectoryWatch:
             self._descriptor = -1
 
 
-_PARENTS = (Kind.ROOT, Kind.BRANCH, Kind.POD)  # whose children are all ours
-_OWN_LINKS = 2  # of a directory without any in it
+_PARENTS = (Kind.ROOT, Kind.BRANCH, Kind.POD)  # all their children are ours
+_OWN_LINKS = 2  # link count of a directory without directories in it
 
 
 class Differences(NamedTuple):
+    """`extra` cgroups are not planned; `partial` ones are planned and missing in one of the hierarchies."""
+
     extra: list[str]
     partial: list[str]
 
@@ -68,8 +73,8 @@ NONE = Differences([], [])
 
 
 class ChildCheck:
-    """The parents of a plan with their children; `there` are the paths of the plan that were found. `watch` is nobody
-    else's meanwhile."""
+    """Compares the children of each parent in the plan with the kernel. `there` are the planned paths that exist.
+    `watch` is used by one check at a time."""
 
     def __init__(
         self,
@@ -79,8 +84,10 @@ class ChildCheck:
         watch: DirectoryWatch | None = None,
     ) -> None:
         self._hierarchies = hierarchies
-        self._pairs = [(family, hierarchy) for family in _families(tree, there) for hierarchy in hierarchies]
-        self._expected = [family.present + _OWN_LINKS for family, _ in self._pairs]
+        self._pairs = [
+            (planned, hierarchy) for planned in _planned_children(tree, there) for hierarchy in hierarchies
+        ]
+        self._expected = [planned.present + _OWN_LINKS for planned, _ in self._pairs]
         self._directories: list[int] = []
         self._closings = -1
         self._watch = watch
@@ -91,7 +98,7 @@ class ChildCheck:
         if self._closings != sum(hierarchy.closings for hierarchy in self._hierarchies):
             self._enter()
         elif self._are_as_planned and self._watch is not None:
-            if not self._is_watched:  # a second time: it will not be the last
+            if not self._is_watched:  # from the second check on: there will be more of them
                 self._is_watched = self._watch.watch(self._directories)
                 self._watch = self._watch if self._is_watched else None
             elif self._watch.is_quiet():
@@ -102,32 +109,32 @@ class ChildCheck:
         extra: list[str] = []
         partial: list[str] = []
         if not self._are_as_planned:
-            for (family, hierarchy), seen, expected in zip(self._pairs, links, self._expected, strict=True):
+            for (planned, hierarchy), seen, expected in zip(self._pairs, links, self._expected, strict=True):
                 if seen != expected:
-                    found = hierarchy.children(family.parent)
-                    extra += [f"{family.parent}/{name}" for name in found if family.is_extra(name)]
-                    partial += [f"{family.parent}/{name}" for name in family.names.difference(found)]
+                    found = hierarchy.children(planned.parent)
+                    extra += [f"{planned.parent}/{name}" for name in found if planned.is_extra(name)]
+                    partial += [f"{planned.parent}/{name}" for name in planned.names.difference(found)]
         return Differences(extra, partial)
 
     def _enter(self) -> None:
         self._is_watched = False
         self._closings = sum(hierarchy.closings for hierarchy in self._hierarchies)
-        self._directories = [hierarchy.entered(family.parent) for family, hierarchy in self._pairs]
+        self._directories = [hierarchy.entered(planned.parent) for planned, hierarchy in self._pairs]
 
 
-class _Family(NamedTuple):
-    """A cgroup with the names that the plan has in it, and how many of these were found."""
+class _PlannedChildren(NamedTuple):
+    """A cgroup, the names of its children in the plan, and how many of these exist."""
 
     parent: str
     names: frozenset[str]
     present: int
 
     def is_extra(self, name: str) -> bool:
-        # In the hierarchy's own root others live too, beside our pods if these are there (B6): pods go by their prefix.
+        # Without classes our pods may be in the root of the hierarchy, beside cgroups of others (B6): the prefix tells.
         return name not in self.names and (bool(self.parent) or name.startswith(POD_PREFIX))
 
 
-def _families(tree: Tree, there: AbstractSet[str]) -> list[_Family]:
+def _planned_children(tree: Tree, there: AbstractSet[str]) -> list[_PlannedChildren]:
     names: dict[str, list[str]] = {
         c.path: [] for c in tree.cgroups if c.kind in _PARENTS and c.path in there and c.holds_only_ours
     }
@@ -139,7 +146,9 @@ def _families(tree: Tree, there: AbstractSet[str]) -> list[_Family]:
         if parent in names:
             names[parent].append(name)
             present[parent] += cgroup.path in there
-    return [_Family(parent, frozenset(children), present[parent]) for parent, children in names.items()]
+    return [
+        _PlannedChildren(parent, frozenset(children), present[parent]) for parent, children in names.items()
+    ]
 
 
 _FEW_BYTES = 64  # more than almost any setting has
@@ -147,17 +156,17 @@ _MOST_BYTES = 4096
 
 
 class Observer:
-    """`exists` says whether there is such a cgroup; `on_absent` is told of each that has not got a file."""
+    """`exists` says whether there is such a cgroup; `on_absent` is called for each file that a cgroup does not have."""
 
     def __init__(
         self,
-        kept: OpenFiles,
+        open_files: OpenFiles,
         hierarchies: Sequence[Cgroupfs],
         bounds: Bounds,
         exists: Callable[[str], bool],
         on_absent: Callable[[str, str], None],
     ) -> None:
-        self._kept = kept
+        self._open_files = open_files
         self._hierarchies = hierarchies
         self._bounds = bounds
         self._exists = exists
@@ -179,15 +188,15 @@ class Observer:
             return self._one_by_one(tree)
         if reading is not last or contents != self._contents:
             self._last, self._contents, self._observed = reading, contents, _texts(reading, contents)
-        return _corrected(self._observed, reading.families.differences())
+        return _corrected(self._observed, reading.children.differences())
 
     def observe_only(self, cgroups: Sequence[Cgroup]) -> Observed:
-        """These alone; what is kept for whole trees stays as it is."""
+        """These cgroups alone. What is cached for whole trees is not changed."""
         observed: dict[str, Mapping[str, str]] = {}
         missing: set[str] = set()
         for cgroup in cgroups:
             path = cgroup.path
-            if not self._kept.keeps(path):
+            if not self._open_files.has_open(path):
                 self._bounds.to_read(path)
             values = None if path.rpartition("/")[0] in missing else self._values(cgroup)
             if values is None:
@@ -197,26 +206,26 @@ class Observer:
         return observed
 
     def _is_good(self, reading: "_Reading", tree: Tree) -> bool:
-        return reading.is_whole and reading.generation == self._kept.generation and reading.tree == tree
+        return reading.is_whole and reading.generation == self._open_files.generation and reading.tree == tree
 
     def _opened(self, tree: Tree) -> "_Reading":
         wanted = {cgroup.path for cgroup in tree.cgroups}
-        self._kept.forget_others(self._bounds.root, wanted)
+        self._open_files.forget_others(self._bounds.root, wanted)
         for hierarchy in self._hierarchies:
             hierarchy.forget_others(self._bounds.root, wanted)
-        generation = self._kept.generation
+        generation = self._open_files.generation
         descriptors: list[int] = []
         cgroups: list[tuple[str, list[str]]] = []
         missing: set[str] = set()
         for cgroup in tree.cgroups:
             path = cgroup.path
-            if path.rpartition("/")[0] in missing:  # nothing is in what is not there
+            if path.rpartition("/")[0] in missing:  # without its parent it does not exist
                 missing.add(path)
                 continue
             files = [setting.file for setting in cgroup.settings]
-            if not self._kept.keeps(path):
+            if not self._open_files.has_open(path):
                 self._bounds.to_read(path)
-            of_cgroup = self._kept.descriptors(path, files, look_again=True)
+            of_cgroup = self._open_files.descriptors(path, files, retry_absent=True)
             if of_cgroup is None or (not files and not self._exists(path)):
                 missing.add(path)
                 continue
@@ -230,7 +239,7 @@ class Observer:
             generation=generation,
             cgroups=cgroups,
             descriptors=descriptors,
-            families=ChildCheck(self._hierarchies, tree, {path for path, _ in cgroups}, self._watch),
+            children=ChildCheck(self._hierarchies, tree, {path for path, _ in cgroups}, self._watch),
             is_whole=len(cgroups) == len(tree.cgroups)
             and len(descriptors) == sum(len(cgroup.settings) for cgroup in tree.cgroups),
         )
@@ -238,7 +247,7 @@ class Observer:
     def _contents_of(self, reading: "_Reading") -> list[bytes] | None:
         """None if descriptors were closed since they were lined up, or if one of them cannot be read: its cgroup may be
         gone. Reading one by one then tells which."""
-        if reading.generation != self._kept.generation:
+        if reading.generation != self._open_files.generation:
             return None
         pread = os.pread
         try:
@@ -250,7 +259,7 @@ class Observer:
         return contents
 
     def _one_by_one(self, tree: Tree) -> Observed:
-        """Slower, and sure of itself while cgroups vanish, or descriptors are too few to be kept."""
+        """Slower, but right while cgroups are being removed, and when there are too few descriptors."""
         observed: dict[str, Mapping[str, str]] = {}
         for cgroup in tree.cgroups:
             values = self._values(cgroup)
@@ -259,9 +268,9 @@ class Observer:
         return _corrected(observed, ChildCheck(self._hierarchies, tree, observed.keys()).differences())
 
     def _values(self, cgroup: Cgroup) -> Mapping[str, str] | None:
-        """What the cgroup's files hold; None if there is no such cgroup."""
+        """The values of the cgroup's files; None if there is no such cgroup."""
         files = [setting.file for setting in cgroup.settings]
-        contents = self._kept.contents(cgroup.path, files, _MOST_BYTES)
+        contents = self._open_files.contents(cgroup.path, files, _MOST_BYTES)
         if contents is None or (not files and not self._exists(cgroup.path)):
             return None
         return {file: _text(content) for file, content in zip(files, contents, strict=True) if content}
@@ -274,13 +283,13 @@ class Observer:
 
 
 class _Reading(NamedTuple):
-    """The descriptors of a tree's files in its order; whole if nothing of the tree is missing."""
+    """The descriptors of all files of a tree, in its order. `is_whole`: nothing of the tree is missing."""
 
     tree: Tree
     generation: int
     cgroups: list[tuple[str, list[str]]]
     descriptors: list[int]
-    families: ChildCheck
+    children: ChildCheck
     is_whole: bool
 
 
@@ -294,7 +303,7 @@ def _text(content: bytes) -> str:
 
 
 def _corrected(observed: Observed, differences: Differences) -> Observed:
-    """What was read, with the cgroups that should not be there, and without those that one hierarchy lacks."""
+    """What was read, with the cgroups that are not planned, and without those that are missing in one hierarchy."""
     if not differences.extra and not differences.partial:
         return observed
     partial = set(differences.partial)

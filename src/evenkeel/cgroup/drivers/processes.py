@@ -1,4 +1,4 @@
-"""Processes as those see them who have to end them."""
+"""Killing processes and waiting for their end; and the placeholder process that keeps a systemd scope alive."""
 
 import os
 import select
@@ -15,7 +15,7 @@ _WAIT_SECONDS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02)
 
 
 def waits(seconds: float) -> Iterator[None]:
-    """At once, and again after longer and longer waits, until `seconds` have passed: for what nothing tells of."""
+    """Yields at once, and again after longer and longer waits, until `seconds` have passed: for polling."""
     deadline = time.monotonic() + seconds
     pauses = iter(_WAIT_SECONDS)
     yield
@@ -25,7 +25,7 @@ def waits(seconds: float) -> Iterator[None]:
 
 
 def await_deaths(pids: Sequence[int], seconds: float) -> None:
-    """Returns when all of them are dead, or `seconds` have passed: the kernel tells through a descriptor of each."""
+    """Returns when all of them are dead, or `seconds` have passed. The kernel notifies through a pidfd of each."""
     deadline = time.monotonic() + seconds
     for pid in pids:
         left = deadline - time.monotonic()
@@ -47,8 +47,8 @@ def await_deaths(pids: Sequence[int], seconds: float) -> None:
 
 
 def kill_process(pid: int, path: str) -> None:
-    """SIGKILL for a process of the cgroup at `path`."""
-    if pid <= 0:  # of another PID namespace; kill(0) would be ourselves
+    """Sends SIGKILL to a process of the cgroup at `path`."""
+    if pid <= 0:  # in another PID namespace; kill(0) would kill this process
         return
     with suppress(ProcessLookupError):
         try:
@@ -58,7 +58,7 @@ def kill_process(pid: int, path: str) -> None:
 
 
 def is_dead(pid: int) -> bool:
-    """Whether the process is gone, or waits only for its parent to take note."""
+    """Whether the process is gone, or is a zombie."""
     try:
         descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -77,16 +77,17 @@ def listed(pids: Sequence[int]) -> str:
     return f"process {shown}" if len(pids) == 1 else f"processes {shown}{'…' if len(pids) > 5 else ''}"
 
 
-PLACEHOLDER = "evenkeel.placeholder"  # the cgroup it is in, below the scope's
+PLACEHOLDER = "evenkeel.placeholder"  # the cgroup of the placeholder process, below that of the scope
 
 _SLEEP = "sleep infinity </dev/null >/dev/null 2>&1 & echo $!"
-_ours: set[int] = set()  # children of this process, of which nobody has taken note
+_children: set[int] = set()  # placeholders that are children of this process and were not reaped
 
 
-def sleeping_process(path: str) -> int:
-    take_note_of_ended()
+def start_placeholder(path: str) -> int:
+    """Starts a process that only sleeps, for the scope of the cgroup at `path`; returns its PID."""
+    _reap_ended()
     try:
-        done = subprocess.run(  # noqa: S603 no word of it comes from outside
+        done = subprocess.run(  # noqa: S603 the command is constant
             ["/bin/sh", "-c", _SLEEP],
             capture_output=True,
             check=True,
@@ -103,22 +104,22 @@ def sleeping_process(path: str) -> int:
         ) from None
     with suppress(ChildProcessError):
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        _ours.add(pid)
+        _children.add(pid)
     return pid
 
 
-def take_note(killed: Iterable[int]) -> None:
-    """Of those that were killed. Returns when they are gone."""
-    for pid in _ours.intersection(killed):
+def reap(killed: Iterable[int]) -> None:
+    """Waits for the end of placeholders that were killed."""
+    for pid in _children.intersection(killed):
         with suppress(ChildProcessError):
             os.waitpid(pid, 0)
-        _ours.discard(pid)
+        _children.discard(pid)
 
 
-def take_note_of_ended() -> None:
-    """Of those that systemd has ended, with a scope in which nothing had begun."""
-    for pid in tuple(_ours):
+def _reap_ended() -> None:
+    """Reaps placeholders that systemd has killed, with scopes that were never used."""
+    for pid in tuple(_children):
         with suppress(ChildProcessError):
             if os.waitpid(pid, os.WNOHANG)[0] == 0:
-                continue  # it is there
-        _ours.discard(pid)
+                continue  # it still runs
+        _children.discard(pid)

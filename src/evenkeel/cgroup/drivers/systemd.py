@@ -1,19 +1,18 @@
-"""Cgroups made and set by systemd: pods as slices, containers as scopes, on cgroup v2 (A24, B10).
+"""The driver for cgroups that systemd makes: pods as slices, containers as scopes, on cgroup v2 (A24, B10).
 
-Three things are not as on a cgroup filesystem of one's own:
+Three things differ from a cgroup filesystem of our own:
 
-- Systemd writes its units' files again when it is reloaded, when one of their properties changes, and when a unit near
-  by needs another controller. Values are therefore set as properties wherever there is one that can hold them, and the
-  reload keeps them (E9). The others are written beside systemd, and again after each thing asked of it that may have
-  undone them; what a reload undoes is drift, for the next pass to heal and report.
-- A scope exists only while a process is in it, but a container's cgroup must be there with all its limits before the
-  container's first instruction (A17). So `create` puts a sleeping process of no other use into the scope, in a cgroup
-  of its own below it where nobody takes it for the container's, and `add_process` ends it once the first process is
-  there. It is nobody's child: like everything else in a scope it survives the agent, and `remove` ends it. The other
-  way, to start the scope with the container's own process, would leave the plan and the kernel different until then,
-  and the process without limits while they are set.
-- When a container's last process ends, systemd removes the scope. To start it once more is to `create` it once more.
-  What must outlive it, such as the number of OOM kills, is counted in the pod's slice too.
+- systemd writes the files of its units again when it is reloaded, when one of their properties changes, and when a
+  neighbouring unit needs another controller. So a value is set as a property wherever a property can hold it, and then
+  a reload keeps it (E9). The other values are written to the file beside systemd, and again after each call that may
+  have undone them. What a reload undoes is drift: the next pass repairs and reports it.
+- A scope exists only while it holds a process. But the cgroup of a container must exist with all its limits before the
+  first instruction of the container (A17). So `create` starts a placeholder: a process that only sleeps, in a cgroup of
+  its own below the scope, apart from the container's processes. `add_process` kills it once the first real process is
+  there. The placeholder survives the agent, as everything in a scope does, and `remove` kills it. Starting the scope
+  with the container's own process instead would let that process run without limits until they are set.
+- systemd removes a scope when its last process ends. To restart the container, the scope is created again. What must
+  outlive it, such as the number of OOM kills, is counted in the slice of the pod too.
 """
 
 import errno
@@ -28,17 +27,17 @@ from evenkeel.cgroup.drivers.base_driver import PATIENCE_SECONDS
 from evenkeel.cgroup.drivers.cgroupfs import Bounds, Cgroupfs
 from evenkeel.cgroup.drivers.dbus import NO_SUCH_UNIT, UNIT_EXISTS, Systemd, SystemdError
 from evenkeel.cgroup.drivers.kernel_refusals import refusal
-from evenkeel.cgroup.drivers.processes import PLACEHOLDER, sleeping_process, take_note
+from evenkeel.cgroup.drivers.processes import PLACEHOLDER, reap, start_placeholder
 from evenkeel.cgroup.drivers.systemd_units import (
     SCOPE,
     SLICE,
     Property,
+    can_hold,
     first_properties,
-    kept,
     properties,
     unit_of,
 )
-from evenkeel.cgroup.drivers.v2 import V2Driver
+from evenkeel.cgroup.drivers.v2 import V2Driver, path_from_root
 from evenkeel.cgroup.kernel_files import same_value
 from evenkeel.cgroup.tree import Cgroup, Naming, Tree, Version
 
@@ -59,7 +58,7 @@ class SystemdDriver:
         self._cgroupfs = V2Driver(mount, bounds, Naming.SYSTEMD, patience_seconds)
         self._fs = Cgroupfs(mount)
         self._running: set[str] = set()  # paths whose units were seen to run in this pass
-        self._beside: dict[str, dict[str, str]] = {}  # path: file: value that systemd does not know of
+        self._beside: dict[str, dict[str, str]] = {}  # path: file: value that no property of systemd holds
 
     def close(self) -> None:
         self._systemd.close()
@@ -97,7 +96,7 @@ class SystemdDriver:
             self._running.discard(path)
         elif self._runs(path, unit):
             return
-        with self._undisturbed(path):
+        with self._restoring(path):
             self._start(path, unit)
 
     def write(self, path: str, file: str, value: str) -> None:
@@ -107,7 +106,7 @@ class SystemdDriver:
         if unit is None or not wanted or not self._fs.exists(path) or not self._adopted(path, unit):
             self._write_beside(path, file, value)
             return
-        with self._undisturbed(path), _about(path, file):
+        with self._restoring(path), _about(path, file):
             self._beside.get(path, {}).pop(file, None)
             self._systemd.set_properties(unit, wanted)
         if not same_value(file, value, self._read(path, file)):
@@ -118,7 +117,7 @@ class SystemdDriver:
         self._cgroupfs.kill(path)
         unit = self._unit_at(path)
         if unit is not None:
-            with self._undisturbed(path):
+            with self._restoring(path):
                 self._stop(path, unit)
         self._cgroupfs.remove(path)  # what no unit has made
         self._running = {one for one in self._running if not f"{one}/".startswith(f"{path}/")}
@@ -132,14 +131,14 @@ class SystemdDriver:
         return tuple(pid for pid in every if pid not in ours)
 
     def add_process(self, path: str, pid: int) -> None:
-        """Moves a process into the cgroup. One that was cloned into it is to be added all the same: only then does
-        the scope live and end with the container."""
+        """Moves a process into the cgroup. A process that was cloned into it must be added too: only then the scope
+        ends with the container."""
         self._cgroupfs.add_process(path, pid)
         if path.endswith(SCOPE):
             place = f"{path}/{PLACEHOLDER}"
             holding = self._cgroupfs.processes(place) if self._fs.exists(place) else ()
             self._cgroupfs.remove(place)
-            take_note(holding)
+            reap(holding)
 
     def kill(self, path: str) -> None:
         self._cgroupfs.kill(path)
@@ -153,11 +152,11 @@ class SystemdDriver:
     def send_freeze(self, path: str, *, frozen: bool) -> None:
         self._cgroupfs.send_freeze(path, frozen=frozen)
 
-    def look_at(self, path: str) -> None:
-        self._cgroupfs.look_at(path)
+    def allow_reading(self, path: str) -> None:
+        self._cgroupfs.allow_reading(path)
 
-    def thawing(self, path: str) -> tuple[str, str]:
-        return self._cgroupfs.thawing(path)
+    def thaw_write(self, path: str) -> tuple[str, str]:
+        return self._cgroupfs.thaw_write(path)
 
     def statistics(self, path: str) -> Statistics:
         return self._cgroupfs.statistics(path)
@@ -171,7 +170,8 @@ class SystemdDriver:
     # Units
 
     def _unit_at(self, path: str) -> str | None:
-        """The unit that runs at `path`. Its name alone proves nothing: anybody can make a directory `ssh.service`."""
+        """The unit that runs at `path`. The name alone proves nothing: any process can make a directory
+        `ssh.service`."""
         try:
             unit = unit_of(path)
         except CgroupError:
@@ -196,7 +196,7 @@ class SystemdDriver:
         return True
 
     def _adopted(self, path: str, unit: str) -> bool:
-        """Whether the unit runs; a slice whose cgroup somebody made without systemd does from now on."""
+        """Whether the unit runs. A slice whose cgroup was made without systemd is started."""
         if not self._runs(path, unit):
             if not unit.endswith(SLICE):
                 return False
@@ -211,7 +211,7 @@ class SystemdDriver:
                 reason="ENOENT",
                 hint=f"systemctl start '{unit}'",
             )
-        if self._runs(path, unit):  # somebody removed the cgroup of an idle unit
+        if self._runs(path, unit):  # the cgroup of an idle unit was removed by others
             self._stop(path, unit)
         if unit.endswith(SLICE):
             self._start_slice(path, unit)
@@ -234,10 +234,10 @@ class SystemdDriver:
             except SystemdError as error:
                 if error.name != UNIT_EXISTS:
                     raise
-                self._systemd.start(unit)  # it has a file of its own, with its owner's settings
+                self._systemd.start(unit)  # it has a unit file, with settings of its owner
 
     def _start_scope(self, path: str, unit: str) -> None:
-        pid = sleeping_process(path)
+        pid = start_placeholder(path)
         wanted = (*first_properties(path), Property("PIDs", "au", (pid,)))
         place = f"{path}/{PLACEHOLDER}"
         try:
@@ -247,8 +247,8 @@ class SystemdDriver:
                 except SystemdError as error:
                     if error.name != UNIT_EXISTS:
                         raise
-                    if pid not in self._cgroupfs.processes(path):  # else only the answer was lost
-                        self._stop(path, unit)  # the one before has yet to end
+                    if pid not in self._cgroupfs.processes(path):  # otherwise only the answer was lost
+                        self._stop(path, unit)  # an earlier one still runs
                         self._systemd.start_transient(unit, wanted)
             try:
                 self._fs.make(place)
@@ -258,7 +258,7 @@ class SystemdDriver:
         except CgroupError:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            take_note((pid,))
+            reap((pid,))
             raise
 
     def _placeholders(self, path: str) -> Iterator[str]:
@@ -273,11 +273,11 @@ class SystemdDriver:
     # Values beside systemd
 
     def _note_beside(self, cgroups: Sequence[Cgroup], observed: Observed) -> None:
-        """Which of the values that are as wanted systemd does not know of."""
+        """Records the values that are as wanted and that no property of systemd holds."""
         for path, _, settings, *_ in cgroups:
             found = observed.get(path, {})
             for file, value, _, _ in settings:
-                if file in found and not kept(file, value) and same_value(file, value, found[file]):
+                if file in found and not can_hold(file, value) and same_value(file, value, found[file]):
                     self._beside.setdefault(path, {})[file] = value
 
     def _write_beside(self, path: str, file: str, value: str) -> None:
@@ -285,10 +285,10 @@ class SystemdDriver:
         self._beside.setdefault(path, {})[file] = value
 
     @contextmanager
-    def _undisturbed(self, path: str) -> Iterator[None]:
-        """Puts back what systemd changes besides what it is asked for. It applies all settings of a unit again when one
-        of them changes, and when the controllers change that the unit has or hands on to those below it."""
-        line = _line(path)
+    def _restoring(self, path: str) -> Iterator[None]:
+        """Restores what systemd changes besides what it is asked for. It applies all settings of a unit again when one
+        of them changes, and when the controllers of the unit or of its children change."""
+        line = path_from_root(path)
         before = [self._read(one, "cgroup.subtree_control") for one in line]
         yield
         changed = {
@@ -301,11 +301,11 @@ class SystemdDriver:
                 for file, value in files.items():
                     now = self._read(other, file)
                     if now and not same_value(file, value, now):
-                        with suppress(CgroupError):  # the next pass will see it
+                        with suppress(CgroupError):  # the next pass repairs it
                             self._cgroupfs.write(other, file, value)
 
     def _read(self, path: str, file: str) -> str:
-        """What the kernel has; nothing if there is no such file or cgroup."""
+        """The content of the file; empty if there is no such file or cgroup."""
         try:
             return self._fs.read(path, file).decode("latin-1").rstrip("\n")
         except OSError as error:
@@ -316,15 +316,10 @@ class SystemdDriver:
 
 @contextmanager
 def _about(path: str, file: str = "") -> Iterator[None]:
-    """Errors of systemd's are about a cgroup."""
+    """Errors of systemd get the path of the cgroup that they are about."""
     try:
         yield
     except SystemdError as error:
         error.path, error.file = path, file
         error.reason = "ENOENT" if error.name == NO_SUCH_UNIT else ""
         raise
-
-
-def _line(path: str) -> list[str]:
-    parts = path.split("/")[1:]
-    return ["/", *("/" + "/".join(parts[: depth + 1]) for depth in range(len(parts)))]

@@ -1,8 +1,8 @@
-"""Cgroups as systemd's units: what a path is called, and which property stands for which file.
+"""Cgroups as units of systemd: the name of the unit at a path, and the property that stands for a file.
 
-Systemd puts back what it believes whenever it is reloaded, and whenever another unit needs another controller. So a
-value that is to stay has to be one of its properties; `kept` says whether a value can be. The others (files without
-a property, quotas that are no whole percents) are written beside it.
+systemd restores its own values whenever it is reloaded, and whenever another unit needs another controller. So a value
+that must last has to be one of its properties; `can_hold` says whether it can. The others (files without a property,
+quotas that are not whole percents) are written beside systemd.
 """
 
 import re
@@ -21,7 +21,7 @@ _UNIT_TYPES = (SLICE, SCOPE, ".service", ".socket", ".mount", ".swap")
 _ROOT_SLICE = "-.slice"
 _ODD_CHARACTER = re.compile(r"[^A-Za-z0-9:_.\\@-]")
 _LONGEST_UNIT = 255
-# A unit whose name could be a file of the kernel's has its cgroup under another name.
+# systemd gives a unit whose name could be a file of the kernel another name for its cgroup.
 _FILE_LIKE = re.compile(r"[_.]|(cgroup|cpu|cpuacct|cpuset|io|blkio|memory|devices|pids|bpf-[a-z-]+)\.")
 
 _SECOND_US = 1_000_000
@@ -74,7 +74,7 @@ def unit_of(path: str) -> str | None:
 
 
 def slice_path(unit: str) -> str:
-    """Where the slice is: `a-b.slice` at `/a.slice/a-b.slice`."""
+    """The path of the slice: `a-b.slice` is at `/a.slice/a-b.slice`."""
     if unit == _ROOT_SLICE:
         return "/"
     parts = unit.removesuffix(SLICE).split("-")
@@ -82,12 +82,12 @@ def slice_path(unit: str) -> str:
 
 
 def parent_slice(path: str) -> str:
-    """The slice that the unit at `path` is in."""
+    """The slice that contains the unit at `path`."""
     return path.rpartition("/")[0].rpartition("/")[2] or _ROOT_SLICE
 
 
 def object_path(unit: str) -> str:
-    """The unit's name on the bus, where only letters and digits are themselves."""
+    """The object path of the unit on the bus, with all characters escaped except letters and digits."""
     label = "".join(
         chr(byte)
         if chr(byte).isalnum() and not (chr(byte).isdigit() and index == 0) and byte < 128
@@ -98,13 +98,11 @@ def object_path(unit: str) -> str:
 
 
 def first_properties(path: str) -> tuple[Property, ...]:
-    """What a unit of ours begins with: the controllers that it needs, and otherwise what a new cgroup has."""
+    """The first properties of a unit of ours: the controllers that it needs, and the values of a new cgroup."""
     unit = path.rpartition("/")[2]
     found = [
         Property("Description", "s", f"{'Pods' if _is_slice(unit) else 'A container'} kept by Evenkeel"),
-        Property(
-            "CollectMode", "s", "inactive-or-failed"
-        ),  # leaves nothing behind when it ends, however it does
+        Property("CollectMode", "s", "inactive-or-failed"),  # a unit that has ended leaves nothing behind
         Property("MemoryAccounting", "b", True),
         Property("TasksAccounting", "b", True),
         Property(_WEIGHT, "t", 100),
@@ -112,13 +110,14 @@ def first_properties(path: str) -> tuple[Property, ...]:
     ]
     if not _is_slice(unit):
         found.append(Property("Slice", "s", parent_slice(path)))
-        # What is below a container's cgroup, and who is in it, is none of systemd's business.
+        # systemd must not touch the processes and cgroups inside a container.
         found.append(Property("Delegate", "b", True))
     return tuple(found)
 
 
 def properties(file: str, value: str) -> tuple[Property, ...]:
-    """The properties that stand for `value` in `file`; none where systemd has none. They may be less exact (`kept`)."""
+    """The properties that stand for `value` in `file`; none where systemd has none. They may be less exact
+    (`can_hold`)."""
     if file in _AMOUNTS:
         name, least = _AMOUNTS[file]
         amount = _amount(value)
@@ -152,9 +151,9 @@ def file_value(file: str, unit_properties: Mapping[str, object]) -> str | None:
     return None
 
 
-@lru_cache(maxsize=4096)  # few values, asked for in every pass
-def kept(file: str, value: str) -> bool:
-    """Whether systemd can keep exactly this value over a reload."""
+@lru_cache(maxsize=4096)  # the same few values are checked in every pass
+def can_hold(file: str, value: str) -> bool:
+    """Whether systemd restores exactly this value after a reload."""
     found = properties(file, value)
     return bool(found) and file_value(file, {one.name: one.value for one in found}) == value
 
@@ -200,8 +199,8 @@ def _quota(value: str) -> tuple[Property, ...]:
         return ()
     if quota_us == UNLIMITED:
         return (Property(_QUOTA, "t", UNLIMITED), Property(_PERIOD, "t", period_us))
-    # A reload keeps whole percents of a CPU and cuts off the rest. Up, then: a little more until the exact value is
-    # written again, rather than less than the limit (E10), or no limit at all from below one percent.
+    # After a reload only whole percents of a CPU are left, so the property is rounded up: a little more until the exact
+    # value is written again, rather than less than the limit (E10), or no limit at all below one percent.
     percent = -(-quota_us * 100 // period_us)
     if quota_us < _SHORTEST_US or percent > _MOST_PERCENT:
         return ()

@@ -1,6 +1,7 @@
-"""cgroup v1: a hierarchy for each controller, or for several mounted together; a cgroup is a directory in each.
+"""The driver for cgroup v1: a hierarchy for each controller, or for several that are mounted together.
 
-On hybrid hosts it is in the unified hierarchy as well: that has no resources to set there, but pressure figures.
+A cgroup is a directory in each of them. On hybrid hosts it is in the unified hierarchy too, which has no controllers
+there, but pressure figures and cgroup.kill.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ from evenkeel.cgroup.kernel_files import CPUS
 from evenkeel.cgroup.statistics import V1_FILES, v1_statistics
 from evenkeel.cgroup.tree import Naming, Version
 
-UNIFIED = "unified"  # beside the controllers in `files`
+UNIFIED = "unified"  # a key in `files`, beside the controllers
 
 
 class V1Driver(CgroupfsDriver):
@@ -44,7 +45,8 @@ class V1Driver(CgroupfsDriver):
             hierarchy.close()
 
     def send_kill(self, path: str) -> None:
-        """Of a hybrid host the unified hierarchy kills in one step who is in it. Who is not is found by its memory."""
+        """On a hybrid host the unified hierarchy kills its processes in one step. Processes that a container runtime
+        left out of it are found in the memory hierarchy."""
         self._bounds.to_remove(path)
         memory = self._of_controller.get("memory")
         try:
@@ -66,7 +68,7 @@ class V1Driver(CgroupfsDriver):
         self._wait_frozen(path, frozen=frozen)
 
     def send_freeze(self, path: str, *, frozen: bool) -> None:
-        """Who was frozen by itself further down stays so."""
+        """A cgroup further down that was frozen separately stays frozen."""
         self._bounds.to_set(path)
         try:
             freezer = self._hierarchy_of(path, "freezer.state")
@@ -76,14 +78,14 @@ class V1Driver(CgroupfsDriver):
         except OSError as error:
             raise refusal(error, "freeze" if frozen else "thaw", path, "freezer.state") from None
 
-    def thawing(self, path: str) -> tuple[str, str]:
+    def thaw_write(self, path: str) -> tuple[str, str]:
         self._bounds.to_set(path)
         return f"{self._hierarchy_of(path, 'freezer.state').directory(path)}/freezer.state", "THAWED"
 
     def statistics(self, path: str) -> Statistics:
-        if not self._kept.keeps(path):
+        if not self._open_files.has_open(path):
             self._bounds.to_read(path)
-        contents = self._kept.figures(path, V1_FILES)
+        contents = self._open_files.figures(path, V1_FILES)
         if contents is None:
             raise CgroupError(f"there is no cgroup {path}", path=path, reason="ENOENT")
         if not contents[0]:
@@ -106,7 +108,7 @@ class V1Driver(CgroupfsDriver):
         if path.count("/") == 1 or is_within(self._bounds.root, path):
             self._count_with_children(path)
         if cpuset is not None:
-            # What a new one inherits, it inherits with its memory.
+            # A new cpuset inherits CPUs and memory nodes together: one of them is enough to check.
             self._give_cpus(cpuset, path, ("cpuset.cpus",) if is_new else ("cpuset.mems", "cpuset.cpus"))
 
     def _hierarchy_of(self, path: str, file: str) -> Cgroupfs:
@@ -116,7 +118,7 @@ class V1Driver(CgroupfsDriver):
         return hierarchy
 
     def _open(self, path: str, file: str) -> int:
-        # Pressure is told by the unified hierarchy alone.
+        # Only the unified hierarchy has pressure files.
         is_pressure = file.endswith(".pressure")
         hierarchy = self._unified if is_pressure else self._of_controller.get(file.partition(".")[0])
         if hierarchy is None:
@@ -143,7 +145,8 @@ class V1Driver(CgroupfsDriver):
         self._hierarchy_of(path, CPUS).write(path, CPUS, self._cpus_above(path))
 
     def _count_with_children(self, path: str) -> None:
-        """Old kernels charge a cgroup for those below it only if told to before there are any; these inherit it."""
+        """Old kernels charge a cgroup for those below it only with this setting. It must be made before there are any,
+        and they inherit it."""
         memory = self._of_controller.get("memory")
         try:
             if memory is not None and memory.read(path, "memory.use_hierarchy").strip() == b"0":
@@ -151,10 +154,10 @@ class V1Driver(CgroupfsDriver):
         except FileNotFoundError:
             pass  # a kernel that always does
 
-    def _give_cpus(self, cpuset: Cgroupfs, path: str, looked_at: Sequence[str]) -> None:
-        """A new cpuset is empty, and nothing can run in it: it is given what the nearest one above has that has any.
-        Those made below it then inherit theirs."""
-        if all(cpuset.read(path, file).strip() for file in looked_at):
+    def _give_cpus(self, cpuset: Cgroupfs, path: str, checked: Sequence[str]) -> None:
+        """A new cpuset is empty, and nothing can run in it. It gets the values of the nearest cgroup above that has
+        some. Cgroups that are made below it then inherit them."""
+        if all(cpuset.read(path, file).strip() for file in checked):
             return
         for file in ("cpuset.mems", "cpuset.cpus"):
             empty = []
@@ -167,11 +170,11 @@ class V1Driver(CgroupfsDriver):
                 cpuset.write(one, "cgroup.clone_children", "1")
 
     def _kill_at_once(self, path: str) -> bool:  # noqa: ARG002
-        """The unified hierarchy could, but a container runtime may have left it out."""
+        """Not through the unified hierarchy: a container runtime may have left processes out of it."""
         return False
 
     def _set_frozen(self, path: str, *, frozen: bool) -> bool:
-        """What a cgroup below has been frozen by itself must be thawed by itself."""
+        """A cgroup below that was frozen separately must be thawed separately."""
         freezer = self._of_controller.get("freezer")
         if freezer is None:
             return False
@@ -185,7 +188,7 @@ class V1Driver(CgroupfsDriver):
         return True
 
     def _await_frozen(self, path: str, *, frozen: bool, seconds: float) -> bool:
-        """Nothing tells when processes have frozen."""
+        """By polling: v1 does not notify."""
         freezer = self._of_controller.get("freezer")
         for _ in waits(seconds):
             try:
@@ -197,18 +200,18 @@ class V1Driver(CgroupfsDriver):
         return False
 
     def _await_empty(self, path: str, seconds: float) -> None:
-        """Nothing tells. But who is seen to be dead has left its cgroups before."""
+        """v1 does not notify. But a dead process has left its cgroups before, so there is nothing to wait for."""
 
-    def _let_go(self, path: str) -> None:
-        """Takes the quota away. A cgroup is counted for a moment after it was removed, until the kernel's workers have
-        got round to it, and while it has a quota none above it may have a smaller one. Of hierarchies that are none of
-        ours, takes what a container runtime left of its way to its own."""
+    def _before_removal(self, path: str) -> None:
+        """Removes the quota. A removed cgroup exists in the kernel for some time, and while it has a quota, no cgroup
+        above it can get a smaller one. In hierarchies that we do not use, removes the empty directories that a
+        container runtime left."""
         cpu = self._of_controller.get("cpu")
         if cpu is not None:
             with suppress(OSError):  # it has none, or is gone
                 cpu.write(path, "cpu.cfs_quota_us", "-1")
         for hierarchy in self._others:
-            with suppress(OSError):  # somebody is in there
+            with suppress(OSError):  # it is in use
                 hierarchy.remove(path)
 
 

@@ -1,7 +1,7 @@
-"""cgroup v2: one hierarchy, in which each cgroup hands controllers on to those below it.
+"""The driver for cgroup v2: one hierarchy, in which each cgroup enables controllers for its children.
 
-A cgroup that does so may hold no processes itself (but for the root), so only the cgroups at the ends of the tree are
-given any: containers and the pods' infrastructure.
+A cgroup with enabled controllers may hold no processes itself, except the root. So only the leaves of the tree hold
+processes: containers and the infrastructure of pods.
 """
 
 import errno
@@ -33,7 +33,7 @@ class V2Driver(CgroupfsDriver):
     ) -> None:
         super().__init__([mount], bounds, naming, patience_seconds)
         self._fs = self._hierarchies[0]
-        self._refused: dict[tuple[str, str], CgroupError] = {}  # why a cgroup could not hand a controller on
+        self._refused: dict[tuple[str, str], CgroupError] = {}  # why a cgroup could not enable a controller
 
     def freeze(self, path: str, *, frozen: bool) -> None:
         self._bounds.to_set(path)
@@ -44,14 +44,14 @@ class V2Driver(CgroupfsDriver):
         self._bounds.to_set(path)
         self._set_frozen(path, frozen=frozen)
 
-    def thawing(self, path: str) -> tuple[str, str]:
+    def thaw_write(self, path: str) -> tuple[str, str]:
         self._bounds.to_set(path)
         return f"{self._fs.directory(path)}/cgroup.freeze", "0"
 
     def statistics(self, path: str) -> Statistics:
-        if not self._kept.keeps(path):
+        if not self._open_files.has_open(path):
             self._bounds.to_read(path)
-        contents = self._kept.figures(path, V2_FILES)
+        contents = self._open_files.figures(path, V2_FILES)
         if contents is None:
             raise CgroupError(f"there is no cgroup {path}", path=path, reason="ENOENT")
         if not contents[0]:
@@ -63,7 +63,7 @@ class V2Driver(CgroupfsDriver):
         return dict.fromkeys(V2_CONTROLLERS, self._fs.directory(path))
 
     def _make(self, path: str) -> None:
-        self._hand_on(path.rpartition("/")[0] or "/")
+        self._enable_controllers(path.rpartition("/")[0] or "/")
         self._fs.make(path)
 
     def _hierarchy_of(self, path: str, file: str) -> Cgroupfs:  # noqa: ARG002
@@ -76,7 +76,8 @@ class V2Driver(CgroupfsDriver):
         return self._fs.exists(path)
 
     def _inherit_cpus(self, path: str) -> None:
-        """None of its own means those above it. Some kernels (6.1 is one) refuse that while somebody runs in it."""
+        """An empty value means the CPUs of the cgroup above. Some kernels, such as 6.1, refuse it while processes
+        run."""
         try:
             self._fs.write(path, CPUS, INHERITED)
         except OSError as error:
@@ -108,11 +109,12 @@ class V2Driver(CgroupfsDriver):
     def _await_empty(self, path: str, seconds: float) -> None:
         self._await_event(path, lambda events: not field(b"\n" + events, b"\npopulated "), seconds)
 
-    def _let_go(self, path: str) -> None:
+    def _before_removal(self, path: str) -> None:
         pass
 
     def _await_event(self, path: str, has_come: Callable[[bytes], bool], seconds: float) -> bool:
-        """Whether cgroup.events is as wanted, or the cgroup is gone, before `seconds` have passed."""
+        """Waits until `has_come` accepts cgroup.events, or the cgroup is gone; False if it takes longer than
+        `seconds`."""
         deadline = time.monotonic() + seconds
         try:
             descriptor = self._fs.open(path, "cgroup.events")
@@ -134,7 +136,7 @@ class V2Driver(CgroupfsDriver):
     def _write_absent(self, path: str, file: str, value: str) -> None:
         controller = file.partition(".")[0]
         if controller in V2_CONTROLLERS and controller not in self._controllers(path):
-            self._hand_on(path.rpartition("/")[0] or "/")
+            self._enable_controllers(path.rpartition("/")[0] or "/")
             try:
                 self._fs.write(path, file, value)
             except FileNotFoundError:
@@ -166,8 +168,8 @@ class V2Driver(CgroupfsDriver):
         if missing is not None:
             return missing
         controller = file.partition(".")[0]
-        for one in _line(path)[:-1]:
-            if controller not in self._handed_on(one):
+        for one in path_from_root(path)[:-1]:
+            if controller not in self._enabled(one):
                 cause = self._refused.get((one, controller))
                 if cause is not None:
                     return without_controller(path, file, cause.message, where=one, hint=cause.hint)
@@ -176,32 +178,32 @@ class V2Driver(CgroupfsDriver):
                 return without_controller(path, file, why, where=one, hint=by_hand)
         return not_available(path, file)
 
-    def _hand_on(self, path: str) -> None:
-        """Gives the cgroup's children every controller of ours that the hierarchy has, as far as that goes: what does
-        not go is an error when a setting needs it."""
+    def _enable_controllers(self, path: str) -> None:
+        """Enables, for the children of the cgroup, every controller of ours that the hierarchy has. A failure is
+        reported only when a setting needs the controller."""
         offered = self._controllers("/").intersection(V2_CONTROLLERS)
-        if offered <= self._handed_on(path):
+        if offered <= self._enabled(path):
             return
         self._refused.clear()
-        for one in _line(path):
-            missing = sorted(offered.intersection(self._controllers(one)) - self._handed_on(one))
+        for one in path_from_root(path):
+            missing = sorted(offered.intersection(self._controllers(one)) - self._enabled(one))
             if missing:
                 self._enable(one, missing)
-                self._kept.forget_absences()
+                self._open_files.forget_absences()
 
     def _enable(self, path: str, controllers: list[str]) -> None:
-        """All at once, or else each that can be. Not so where processes are in the way: the cgroup would then take some
-        controllers, become threaded, and take no others."""
+        """All at once, or else each by itself. Not by itself if processes are in the way (EBUSY): the cgroup would take
+        some controllers, become threaded, and refuse the others."""
         words = [f"+{controller}" for controller in controllers]
-        refused = self._hand_on_words(path, " ".join(words))
+        refused = self._write_controllers(path, " ".join(words))
         if refused is None:
             return
         for controller, word in zip(controllers, words, strict=True):
-            alone = refused if refused.reason == "EBUSY" else self._hand_on_words(path, word)
+            alone = refused if refused.reason == "EBUSY" else self._write_controllers(path, word)
             if alone is not None:
                 self._refused[path, controller] = alone
 
-    def _hand_on_words(self, path: str, words: str) -> CgroupError | None:
+    def _write_controllers(self, path: str, words: str) -> CgroupError | None:
         try:
             self._fs.write(path, "cgroup.subtree_control", words)
         except OSError as error:
@@ -211,15 +213,15 @@ class V2Driver(CgroupfsDriver):
     def _controllers(self, path: str) -> set[str]:
         return self._words(path, "cgroup.controllers")
 
-    def _handed_on(self, path: str) -> set[str]:
+    def _enabled(self, path: str) -> set[str]:
         return self._words(path, "cgroup.subtree_control")
 
     def _words(self, path: str, file: str) -> set[str]:
-        contents = self._kept.contents(path, (file,), MOST_BYTES)
+        contents = self._open_files.contents(path, (file,), MOST_BYTES)
         return set(contents[0].decode().split()) if contents else set()
 
 
-def _line(path: str) -> list[str]:
+def path_from_root(path: str) -> list[str]:
     """The cgroups from the root to `path`."""
     parts = path.split("/")[1:]
     return ["/", *("/" + "/".join(parts[: depth + 1]) for depth in range(len(parts)) if parts[depth])]

@@ -73,7 +73,7 @@ def thaw(driver: Driver, paths: Iterable[str]) -> None:
 def _thawing(driver: Driver, paths: Iterable[str]) -> dict[str, str]:
     """What thaws them, by the file."""
     try:
-        return dict(driver.thawing(path) for path in paths)
+        return dict(driver.thaw_write(path) for path in paths)
     except CgroupError:
         return {}  # the machine has nothing to freeze with
 
