@@ -3,9 +3,8 @@
 SQLite in its write-ahead mode: what was committed is there after the agent is killed, and no row is half there.
 """
 
-import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Self
 
@@ -27,6 +26,7 @@ from evenkeel.journal.codec import (
 from evenkeel.journal.faults import JournalError
 from evenkeel.journal.records import Event, PodRecord
 from evenkeel.journal.retention import DecisionRetention, HappeningRetention, Repeats
+from evenkeel.journal.transactions import Transactions
 from evenkeel.policy.lifecycle.pod_state import PodState
 
 __all__ = ["Decision", "Journal", "JournalError"]
@@ -60,11 +60,9 @@ class Journal:
         self.notes: tuple[str, ...] = ()  # a sentence for each row that could not be read, and was set aside
         self._connection = connection
         self._is_writable = is_writable
-        self._file = _identity(path)
         self._last: dict[str, _Written] = {}  # what the journal holds of each pod, to write only what differs
-        self._depth = 0  # of transactions within one another
-        self._failure: JournalError | None = None  # of the transaction that is open
-        self._touched: set[str] = set()  # UIDs written in it
+        self._transactions = Transactions(path, connection, self._undone)
+        self._touched: set[str] = set()  # UIDs written in the transaction that is open
         self._repeats = Repeats()
         self._happening_retention = HappeningRetention()
         self._decision_retention = DecisionRetention()
@@ -103,26 +101,17 @@ class Journal:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """All writes within are one commit, at the end of the outermost; an exception that leaves it undoes them."""
-        if self._depth:
-            self._depth += 1
-            try:
-                yield
-            finally:
-                self._depth -= 1
-            return
-        self.check_place()
-        self._execute("BEGIN IMMEDIATE")
-        self._depth = 1
-        self._failure = None
-        self._touched.clear()
-        try:
+        if not self._transactions.is_open:
+            self._touched.clear()
+        with self._transactions.begin():
             yield
-            self._write("COMMIT")
-        except BaseException:
-            self._roll_back()
-            raise
-        finally:
-            self._depth = 0
+
+    def _undone(self) -> None:
+        """What was written in a transaction that was undone is not in the journal."""
+        for uid in self._touched:
+            self._last.pop(uid, None)
+        self._touched.clear()
+        self._repeats.clear()
 
     def save(self, held: PodRecord) -> None:
         """Keeps `held` by its UID. Writes what differs from the last time only."""
@@ -135,7 +124,7 @@ class Journal:
         life_text = last.life_text if last and last.held.life is held.life else to_text(held.life)
         if last is None or not is_same_pod:
             with self.transaction():
-                self._write(
+                self._transactions.write(
                     'INSERT INTO pods (uid, "order", source, pod) VALUES (?1, ?2, ?3, ?4)'
                     ' ON CONFLICT (uid) DO UPDATE SET "order" = ?2, source = ?3, pod = ?4',
                     (uid, held.order, storable(held.source), sealed(pod_text)),
@@ -147,12 +136,12 @@ class Journal:
         self._touched.add(uid)
 
     def remove(self, uid: str) -> None:
-        self._write("DELETE FROM pods WHERE uid = ?", (uid,))
+        self._transactions.write("DELETE FROM pods WHERE uid = ?", (uid,))
         self._last.pop(uid, None)
 
     def pods(self) -> tuple[PodRecord, ...]:
         """In `order`. One that cannot be read is set aside, with a sentence in `notes`."""
-        rows = self._rows(
+        rows = self._transactions.rows(
             'SELECT uid, "order", source, pod, is_admitted, life FROM pods LEFT JOIN lives USING (uid)'
             ' ORDER BY "order", uid'
         )
@@ -177,13 +166,13 @@ class Journal:
         is counted with it, and has its number."""
         repeated = self._repeats.find(happening)
         if repeated is not None:
-            self._write(
+            self._transactions.write(
                 "UPDATE happenings SET at = ?, times = ? WHERE number = ?",
                 (happening.at, repeated.times, repeated.number),
             )
             self._repeats.note(repeated)
             return repeated
-        cursor = self._write(
+        cursor = self._transactions.write(
             "INSERT INTO happenings (at, type, reason, message, pod, uid, container, figures)"
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             (
@@ -194,21 +183,21 @@ class Journal:
         )
         told = happening._replace(number=cursor.lastrowid or 0, times=1)
         self._repeats.note(told)
-        self._prune(self._happening_retention.due(told.at))
+        self._transactions.prune(self._happening_retention.due(told.at))
         return told
 
     def happenings(self, pod: str = "", most: int = 1000, after: int = 0) -> tuple[Event, ...]:
         """The latest of those with a number above `after`, oldest first; of one pod (namespace/name), or all."""
         rows = (
-            self._rows(_HAPPENINGS_OF_POD, (storable(pod), after, most))
+            self._transactions.rows(_HAPPENINGS_OF_POD, (storable(pod), after, most))
             if pod
-            else self._rows(_HAPPENINGS, (after, most))
+            else self._transactions.rows(_HAPPENINGS, (after, most))
         )
         return tuple(happening for row in reversed(rows) if (happening := _happening(row)) is not None)
 
     def value(self, key: str) -> Any:  # noqa: ANN401
         """What `set_value` kept under `key`; None if there is nothing."""
-        for (text,) in self._rows('SELECT value FROM "values" WHERE key = ?', (key,)):
+        for (text,) in self._transactions.rows('SELECT value FROM "values" WHERE key = ?', (key,)):
             try:
                 return plain_of(opened(text))
             except Unreadable as error:
@@ -218,10 +207,10 @@ class Journal:
     def set_value(self, key: str, plain: object) -> None:
         """Keeps `plain` (dict, list, str, int, float, bool); None removes it."""
         if plain is None:
-            self._write('DELETE FROM "values" WHERE key = ?', (key,))
+            self._transactions.write('DELETE FROM "values" WHERE key = ?', (key,))
             return
         # An update that changes nothing would still cost a write.
-        self._write(
+        self._transactions.write(
             'INSERT INTO "values" (key, value) VALUES (?1, ?2)'
             " ON CONFLICT (key) DO UPDATE SET value = ?2 WHERE value IS NOT ?2",
             (key, sealed(plain_text(plain))),
@@ -230,16 +219,16 @@ class Journal:
     def record(self, kind: str, snapshot: object, decision: object, at: float) -> int:
         """Keeps a decision and the snapshot it was made on, as plain values; returns its number."""
         content = packed([snapshot, decision])
-        cursor = self._write(
+        cursor = self._transactions.write(
             "INSERT INTO decisions (at, kind, size, content) VALUES (?, ?, ?, ?)",
             (at, kind, len(content), content),
         )
-        self._prune(self._decision_retention.due())
+        self._transactions.prune(self._decision_retention.due())
         return cursor.lastrowid or 0
 
     def decisions(self, kind: str = "", after: int = 0) -> Iterator[Decision]:
         """Oldest first."""
-        while rows := self._rows(
+        while rows := self._transactions.rows(
             "SELECT number, at, kind, content FROM decisions"
             " WHERE number > ?1 AND (?2 = '' OR kind = ?2) ORDER BY number LIMIT 100",
             (after, kind),
@@ -273,8 +262,7 @@ class Journal:
 
     def check_place(self) -> None:
         """Raises JournalError if the file was removed or replaced under us: what is written would be lost."""
-        if _identity(self.path) != self._file:
-            raise faults.moved(self.path)
+        self._transactions.check_place()
 
     def _take_up(self) -> None:
         try:
@@ -293,7 +281,7 @@ class Journal:
             self.notes += (str(fault),)
 
     def _save_life(self, uid: str, is_admitted: bool, text: str) -> None:  # noqa: FBT001
-        self._write(
+        self._transactions.write(
             "INSERT INTO lives (uid, is_admitted, life) VALUES (?1, ?2, ?3)"
             " ON CONFLICT (uid) DO UPDATE SET is_admitted = ?2, life = ?3",
             (uid, is_admitted, sealed(text)),
@@ -305,78 +293,16 @@ class Journal:
             return
         try:
             with self.transaction():
-                self._write(
+                self._transactions.write(
                     'INSERT INTO pods_aside (uid, "order", source, pod, is_admitted, life, why)'
                     ' SELECT uid, "order", source, pod, is_admitted, life, ?2'
                     " FROM pods LEFT JOIN lives USING (uid) WHERE uid = ?1",
                     (uid, storable(why)),
                 )
-                self._write("DELETE FROM pods WHERE uid = ?", (uid,))
+                self._transactions.write("DELETE FROM pods WHERE uid = ?", (uid,))
         except JournalError as error:
             if not error.is_passing:
                 raise
-
-    def _prune(self, statement: tuple[str, tuple[object, ...]] | None) -> None:
-        """Failing at it is no harm: the next time is soon."""
-        if statement is not None and self._failure is None:
-            try:
-                self._connection.execute(*statement)
-            except sqlite3.Error as error:
-                if self._depth:
-                    self._failure = faults.of_sqlite(self.path, error)
-
-    def _write(self, statement: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
-        if self._failure is not None and self._depth:
-            # It may have undone the others already: nothing may follow, even if the error was caught on the way.
-            raise self._failure
-        if not self._depth:
-            self.check_place()
-        try:
-            return self._execute(statement, values)
-        except JournalError as failure:
-            if self._depth:
-                self._failure = failure
-            raise
-
-    def _execute(self, statement: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
-        try:
-            return self._connection.execute(statement, values)
-        except sqlite3.Error as error:
-            if not faults.is_full(error):
-                raise faults.of_sqlite(self.path, error) from None
-        # What was moved into the main file need no longer be in the log of writes, which then has room again.
-        try:
-            if self._depth or self._connection.in_transaction:
-                self._roll_back()
-                self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-            else:
-                self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-                return self._connection.execute(statement, values)
-        except sqlite3.Error as error:
-            raise faults.of_sqlite(self.path, error) from None
-        raise faults.full(self.path)
-
-    def _roll_back(self) -> None:
-        try:
-            if self._connection.in_transaction:  # SQLite itself undoes it after some errors
-                self._connection.execute("ROLLBACK")
-        except sqlite3.Error as error:
-            raise faults.of_sqlite(self.path, error) from None
-        finally:
-            self._forget_touched()
-
-    def _forget_touched(self) -> None:
-        """What was written in a transaction that is undone is not what the journal holds."""
-        for uid in self._touched:
-            self._last.pop(uid, None)
-        self._touched.clear()
-        self._repeats.clear()
-
-    def _rows(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        try:
-            return self._connection.execute(statement, values).fetchall()
-        except sqlite3.Error as error:
-            raise faults.of_sqlite(self.path, error) from None
 
 
 class _Written(NamedTuple):
@@ -401,11 +327,3 @@ def _happening(row: tuple[Any, ...]) -> Event | None:
         return Event(float(at), kind, reason, message, pod, uid, container, figures, number, times)
     except (Unreadable, ValueError, TypeError):
         return None
-
-
-def _identity(path: str) -> tuple[int, int] | None:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
