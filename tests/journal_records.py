@@ -23,10 +23,10 @@ LIFE = PodState(
 )
 
 
-def named(uid, *, order=1, life=LIFE, source="api", is_admitted=True):
+def named(uid, *, order=1, state=LIFE, source="api", is_admitted=True):
     made = pod(container({"cpu": "1", "memory": "1Gi"}))
     meta = made.metadata._replace(name=uid, uid=uid, labels={"a": "b"})
-    return PodRecord(made._replace(metadata=meta), source, order, is_admitted, life)
+    return PodRecord(made._replace(metadata=meta), source, order, is_admitted, state)
 
 
 def told(message, at=1.0, **more):

@@ -18,28 +18,28 @@ class LivedPod:
         self.pod = default_pod(pod, settings.profile)
         self.settings = settings
         self.now = ACCEPTED_AT
-        self.life = PodState(accepted_at=ACCEPTED_AT)
+        self.state = PodState(accepted_at=ACCEPTED_AT)
 
     def look(self) -> Actions:
-        return actions(self.pod, self.life, self.now, self.settings)
+        return actions(self.pod, self.state, self.now, self.settings)
 
     def step(self, after_seconds: float = 0.0) -> Actions:
         self.now += after_seconds
         todo = self.look()
         if todo.verdict is not None:
-            self.life = changes.with_terminal_status(self.life, todo.verdict)
+            self.state = changes.with_terminal_status(self.state, todo.verdict)
         for name in todo.start:
-            self.life = changes.asked_to_start(self.life, name)
-            self.life = changes.started(self.life, self.container(name), self.now)
+            self.state = changes.asked_to_start(self.state, name)
+            self.state = changes.started(self.state, self.container(name), self.now)
         for stop in todo.stop:
-            self.life = changes.asked_to_stop(self.life, stop, self.now)
+            self.state = changes.asked_to_stop(self.state, stop, self.now)
         return todo
 
     def end(self, name: str, exit_code: int = 0, after_seconds: float = 0.0, **facts: object) -> None:
         self.now += after_seconds
-        self.life = changes.ended(
+        self.state = changes.ended(
             self.pod,
-            self.life,
+            self.state,
             name,
             exit_code=exit_code,
             finished_at=self.now,
@@ -52,11 +52,11 @@ class LivedPod:
 
     @property
     def running(self) -> set[str]:
-        return {name for name, it in self.life.containers.items() if it.is_running}
+        return {name for name, it in self.state.containers.items() if it.is_running}
 
     @property
     def phase(self) -> str:
-        return pod_phase(self.pod, self.life)
+        return pod_phase(self.pod, self.state)
 
     def status(self):
-        return pod_status(self.pod, self.life, self.settings.profile, self.look().waiting)
+        return pod_status(self.pod, self.state, self.settings.profile, self.look().waiting)

@@ -84,7 +84,7 @@ def test_the_attempt_is_in_the_journal_and_the_cgroup_made_before_the_start(plac
     def on_start(launch: Launch) -> None:
         with Journal.read(f"{place.directory}/journal.db") as journal:
             (held,) = journal.pods()
-        seen.append((held.life.container("server").attempt, held.life.container("server").is_asked_for))
+        seen.append((held.state.container("server").attempt, held.state.container("server").is_asked_for))
         seen.append("memory.min" in place.kernel.cgroups[launch.cgroup])
 
     async def story(agent: Agent) -> None:

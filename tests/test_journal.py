@@ -46,7 +46,11 @@ def statements(journal):
 
 @pytest.mark.req("A23")
 def test_pods_come_back_after_a_restart_as_they_were_and_in_order(path):
-    held = [named("b", order=2), named("a", order=3, life=PodState()), named("c", order=1, is_admitted=False)]
+    held = [
+        named("b", order=2),
+        named("a", order=3, state=PodState()),
+        named("c", order=1, is_admitted=False),
+    ]
     with Journal.open(path) as journal:
         for one in held:
             journal.save(one)
@@ -57,7 +61,7 @@ def test_pods_come_back_after_a_restart_as_they_were_and_in_order(path):
 
 def test_a_saved_pod_replaces_the_one_of_its_uid(journal):
     journal.save(named("a"))
-    later = named("a", order=7, source="file:/x", is_admitted=False, life=PodState(accepted_at=9.0))
+    later = named("a", order=7, source="file:/x", is_admitted=False, state=PodState(accepted_at=9.0))
     changed = later._replace(pod=later.pod._replace(spec=later.pod.spec._replace(restart_policy="Never")))
     journal.save(changed)
     assert journal.pods() == (changed,)
@@ -85,10 +89,10 @@ def test_a_change_of_a_life_leaves_the_manifest_unwritten(journal):
     held = named("a")
     journal.save(held)
     seen = statements(journal)
-    journal.save(held._replace(life=PodState()))
+    journal.save(held._replace(state=PodState()))
     assert len(seen) == 1
     assert "INTO lives" in seen[0]
-    assert journal.pods() == (held._replace(life=PodState()),)
+    assert journal.pods() == (held._replace(state=PodState()),)
 
 
 def test_after_a_restart_unchanged_pods_are_not_written_again(path):
@@ -118,10 +122,10 @@ def test_what_is_there_but_empty_is_not_lost():
     volumes = (Volume("a", empty_dir=EmptyDirVolumeSource()), Volume("b", host_path=HostPathVolumeSource()))
     made = pod()._replace(spec=pod().spec._replace(volumes=volumes))
     assert from_text(Pod, to_text(made)) == made
-    life = PodState(
+    state = PodState(
         containers={"a": ContainerRecord(resources=ResourceRequirements()), "b": ContainerRecord()}
     )
-    assert from_text(PodState, to_text(life)) == life
+    assert from_text(PodState, to_text(state)) == state
 
 
 @pytest.mark.parametrize(
@@ -347,7 +351,7 @@ def test_a_row_in_which_a_bit_was_flipped_is_set_aside(tmp_path, table, column):
     path = tmp_path / "journal.db"
     with Journal.open(str(path)) as journal:
         journal.save(named("whole"))
-        journal.save(named("flipped", order=2, life=PodState(accepted_at=5.0)))
+        journal.save(named("flipped", order=2, state=PodState(accepted_at=5.0)))
     with closing(sqlite3.connect(path)) as database, database:
         uid = named("flipped").pod.metadata.uid
         (text,) = database.execute(f"SELECT {column} FROM {table} WHERE uid = ?", (uid,)).fetchone()

@@ -207,12 +207,12 @@ def test_a_full_disk_is_a_sentence_and_the_journal_goes_on_when_there_is_room(jo
     assert error.is_passing
     assert f"the disk is full: the journal {path} takes no more; running pods keep running" in str(error)
     assert len(journal.pods()) == number + 1
-    journal.save(named("a", order=-1, life=PodState()))  # what has its place can still change
+    journal.save(named("a", order=-1, state=PodState()))  # what has its place can still change
     journal._connection.execute("PRAGMA max_page_count = 100000")
     journal.save(named(f"filler-{number}", order=number, source="x" * 3000))
     with Journal.read(path) as reader:
         assert len(reader.pods()) == number + 2
-        assert reader.pods()[0] == named("a", order=-1, life=PodState())
+        assert reader.pods()[0] == named("a", order=-1, state=PodState())
 
 
 def test_there_is_room_for_what_must_be_noted_when_the_disk_becomes_full(journal):
@@ -338,7 +338,7 @@ while True:
     life = PodState(accepted_at=round * 1e6 + number)
     with journal.transaction():
         for uid in "ab":
-            journal.save(named(uid, life=life))
+            journal.save(named(uid, state=life))
         journal.tell(told(f"{round} {number}", at=float(number), figures={"n": number}))
         journal.record("evict", {"n": number}, number, float(number))
     print(number, flush=True)
@@ -359,8 +359,8 @@ def test_what_was_confirmed_is_there_after_a_kill_at_any_moment_and_nothing_is_t
         with Journal.open(path) as journal:
             assert journal.notes == ()
             one, other = journal.pods()
-            latest = one.life.accepted_at - attempt * 1e6
-            assert one.life == other.life
+            latest = one.state.accepted_at - attempt * 1e6
+            assert one.state == other.state
             assert latest >= int(confirmed[-1])
             happening = journal.happenings(most=1)[0]
             assert happening.message == f"{attempt} {latest:.0f}"

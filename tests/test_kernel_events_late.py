@@ -61,8 +61,8 @@ class Store(list[Any]):
 
 
 def events(cgroups: Cgroups, event_recorder: Recorder, told: list[Attempt] | None = None) -> KernelEvents:
-    life = PodState(containers={"main": ContainerRecord(attempt=1, pid=7, started_at=1.0)})
-    held = SimpleNamespace(pod=SimpleNamespace(metadata=SimpleNamespace(uid="u-1")), life=life)
+    state = PodState(containers={"main": ContainerRecord(attempt=1, pid=7, started_at=1.0)})
+    held = SimpleNamespace(pod=SimpleNamespace(metadata=SimpleNamespace(uid="u-1")), state=state)
     journal: Any = SimpleNamespace(set_value=lambda name, value: None)
     steps: Any = SimpleNamespace(
         want_step=lambda uid: None,
@@ -139,7 +139,7 @@ def test_a_kill_that_is_logged_when_the_next_attempt_runs_is_not_of_that_one():
         heard = events(Cgroups(0), Recorder(), told)
         heard.cgroups_changed(tree(POD, earlier))
         (held,) = heard._pod_store
-        held.life = PodState(containers={"main": ContainerRecord(attempt=2, pid=17, started_at=2.0)})
+        held.state = PodState(containers={"main": ContainerRecord(attempt=2, pid=17, started_at=2.0)})
         heard.cgroups_changed(tree(POD, CONTAINER))
         heard._heard(OomKill(OomRecord("main", 7, earlier.path)))
 

@@ -93,11 +93,11 @@ def test_a_pod_that_begins_anew_does_so_with_its_init_containers_and_without_tho
     lived.end("done")
     for name in ("main", "side"):
         stop = Stop(name, "the agent is shutting down", 0, AS_RESTART)
-        lived.life = changes.asked_to_stop(lived.life, stop, lived.now)
+        lived.state = changes.asked_to_stop(lived.state, stop, lived.now)
         lived.end(name, 137)
     assert lived.look().start == ("side", "main")
 
-    lived.life = changes.begun_anew(lived.life)
+    lived.state = changes.begun_anew(lived.state)
     assert (lived.phase, lived.look().init_container) == ("Pending", 0)
     assert set(lived.look().waiting) == {"one", "side", "two", "main"}
     for name in ("one", "side", "two"):
@@ -107,16 +107,16 @@ def test_a_pod_that_begins_anew_does_so_with_its_init_containers_and_without_tho
     assert lived.look().init_container is None
     assert lived.step().start == ("main",)
     assert lived.running == {"side", "main"}
-    assert [lived.life.container(name).attempt for name in ("one", "two", "main", "done")] == [2, 2, 2, 1]
+    assert [lived.state.container(name).attempt for name in ("one", "two", "main", "done")] == [2, 2, 2, 1]
     assert lived.phase == "Running"
 
 
 def test_a_start_that_was_asked_for_when_the_machine_went_down_is_asked_for_again():
     lived = LivedPod(of("main", init=init("one")))
-    lived.life = changes.asked_to_start(lived.life, "one")
-    lived.life = changes.begun_anew(lived.life)
+    lived.state = changes.asked_to_start(lived.state, "one")
+    lived.state = changes.begun_anew(lived.state)
     assert lived.step().start == ("one",)
-    assert lived.life.container("one").attempt == 1
+    assert lived.state.container("one").attempt == 1
 
 
 def test_the_moment_of_the_plan_passes_only_when_the_last_init_container_has_succeeded():
@@ -128,7 +128,7 @@ def test_the_moment_of_the_plan_passes_only_when_the_last_init_container_has_suc
     lived.step()
     lived.end("one", 0, after_seconds=60)
     assert lived.look().init_container is None
-    assert not lived.life.container("main").attempt
+    assert not lived.state.container("main").attempt
 
 
 @pytest.mark.parametrize("policy", ["Always", "OnFailure"])
@@ -159,7 +159,7 @@ def test_a_sidecar_lets_the_next_one_start_once_it_has_started():
     lived = LivedPod(pod(container(name="main"), init=(slow,)))
     lived.step()
     assert (lived.look().start, lived.look().init_container) == ((), 0)
-    lived.life = changes.started_up(lived.life, slow, lived.now)
+    lived.state = changes.started_up(lived.state, slow, lived.now)
     assert (lived.look().start, lived.look().init_container) == (("main",), None)
 
 
@@ -208,7 +208,7 @@ def test_deletion_stops_containers_at_once_and_then_sidecars_with_what_is_left_o
     lived = LivedPod(of("a", "b", init=init("side1", "side2"), termination_grace_period_seconds=30))
     for _ in range(3):
         lived.step()
-    lived.life = changes.deleted(lived.pod, lived.life, lived.now)
+    lived.state = changes.deleted(lived.pod, lived.state, lived.now)
     todo = lived.step(after_seconds=1)
     assert todo.stop == (Stop("a", "Deleted", 29), Stop("b", "Deleted", 29))
     assert todo.wake_at == lived.now + 29
@@ -225,7 +225,7 @@ def test_sidecars_wait_for_nobody_once_the_grace_is_used_up():
     lived = LivedPod(of("a", init=init("side")))
     lived.step()
     lived.step()
-    lived.life = changes.deleted(lived.pod, lived.life, lived.now, 5)
+    lived.state = changes.deleted(lived.pod, lived.state, lived.now, 5)
     assert [stop.container for stop in lived.step().stop] == ["a"]
     assert [stop.container for stop in lived.step(after_seconds=5).stop] == ["a", "side"]
 
@@ -233,7 +233,7 @@ def test_sidecars_wait_for_nobody_once_the_grace_is_used_up():
 def test_the_grace_that_is_left_counts_from_the_request_and_not_from_the_look():
     lived = LivedPod(of("a"))
     lived.step()
-    lived.life = changes.deleted(lived.pod, lived.life, lived.now, 20)
+    lived.state = changes.deleted(lived.pod, lived.state, lived.now, 20)
     assert lived.step(after_seconds=5).stop[0].grace_seconds == 15
     assert lived.step(after_seconds=5).stop[0].grace_seconds == 10
     assert lived.step(after_seconds=50).stop[0].grace_seconds == 0
@@ -242,11 +242,11 @@ def test_the_grace_that_is_left_counts_from_the_request_and_not_from_the_look():
 def test_a_second_deletion_can_only_shorten_the_grace():
     lived = LivedPod(of("a"))
     lived.step()
-    lived.life = changes.deleted(lived.pod, lived.life, lived.now, 20)
+    lived.state = changes.deleted(lived.pod, lived.state, lived.now, 20)
     lived.step()
-    lived.life = changes.deleted(lived.pod, lived.life, lived.now, 300)
+    lived.state = changes.deleted(lived.pod, lived.state, lived.now, 300)
     assert lived.look().stop[0].grace_seconds == 20
-    lived.life = changes.deleted(lived.pod, lived.life, lived.now, 0)
+    lived.state = changes.deleted(lived.pod, lived.state, lived.now, 0)
     assert lived.look().stop[0].grace_seconds == 0
 
 
@@ -254,7 +254,7 @@ def test_a_second_deletion_can_only_shorten_the_grace():
 def test_a_deleted_pod_is_over_when_nothing_runs_and_starts_nothing(exit_code, phase):
     lived = LivedPod(of("a"))
     lived.step()
-    lived.life = changes.deleted(lived.pod, lived.life, lived.now)
+    lived.state = changes.deleted(lived.pod, lived.state, lived.now)
     lived.end("a", exit_code)
     todo = lived.step()
     assert (todo.start, todo.is_over) == ((), True)
@@ -263,18 +263,18 @@ def test_a_deleted_pod_is_over_when_nothing_runs_and_starts_nothing(exit_code, p
 
 def test_a_pod_that_is_deleted_before_it_started_has_failed():
     lived = LivedPod(of("a"))
-    lived.life = changes.deleted(lived.pod, lived.life, lived.now)
+    lived.state = changes.deleted(lived.pod, lived.state, lived.now)
     assert lived.step().is_over
     assert lived.phase == "Failed"
 
 
 def test_a_start_whose_outcome_is_not_known_is_neither_repeated_nor_over():
     lived = LivedPod(of("a", restart_policy="Never"))
-    lived.life = changes.asked_to_start(lived.life, "a")
+    lived.state = changes.asked_to_start(lived.state, "a")
     assert lived.look().start == ()
-    lived.life = changes.deleted(lived.pod, lived.life, lived.now, 0)
+    lived.state = changes.deleted(lived.pod, lived.state, lived.now, 0)
     assert not lived.look().is_over
-    lived.life = changes.not_started(lived.life, "a")
+    lived.state = changes.not_started(lived.state, "a")
     assert lived.look().is_over
 
 
@@ -283,8 +283,8 @@ def test_an_evicted_pod_is_stopped_whole_and_stays_so():
     lived = LivedPod(of("a", "b", init=init("side")))
     lived.step()
     lived.step()
-    lived.life = changes.with_terminal_status(
-        lived.life, TerminalStatus("Failed", "Evicted", "no memory", lived.now)
+    lived.state = changes.with_terminal_status(
+        lived.state, TerminalStatus("Failed", "Evicted", "no memory", lived.now)
     )
     todo = lived.step()
     assert {stop.container: stop.grace_seconds for stop in todo.stop} == {"a": 0, "b": 0, "side": 0}
@@ -301,8 +301,8 @@ def test_an_evicted_pod_is_stopped_whole_and_stays_so():
 def test_a_soft_eviction_leaves_the_time_it_was_given():
     lived = LivedPod(of("a"))
     lived.step()
-    lived.life = changes.with_terminal_status(
-        lived.life, TerminalStatus("Failed", "Evicted", "", lived.now, 8)
+    lived.state = changes.with_terminal_status(
+        lived.state, TerminalStatus("Failed", "Evicted", "", lived.now, 8)
     )
     assert lived.step(after_seconds=3).stop == (Stop("a", "Evicted", 5),)
 
@@ -310,8 +310,8 @@ def test_a_soft_eviction_leaves_the_time_it_was_given():
 def test_the_first_verdict_is_the_last():
     first = TerminalStatus("Failed", "Evicted")
     lived = LivedPod(of("a"))
-    lived.life = changes.with_terminal_status(lived.life, first)
-    assert changes.with_terminal_status(lived.life, TerminalStatus("Succeeded")).verdict == first
+    lived.state = changes.with_terminal_status(lived.state, first)
+    assert changes.with_terminal_status(lived.state, TerminalStatus("Succeeded")).verdict == first
 
 
 def test_a_pod_fails_at_its_deadline_with_the_grace_it_has():
@@ -405,11 +405,11 @@ def test_a_failed_probe_counts_as_a_failure_however_the_container_ends(policy, i
     lived = LivedPod(pod(probed, restart_policy=policy))
     lived.step()
     stop = changes.probe_stop(lived.pod, lived.container("a"), "liveness", "HTTP status 500")
-    lived.life = changes.asked_to_stop(lived.life, stop, lived.now)
+    lived.state = changes.asked_to_stop(lived.state, stop, lived.now)
     assert [(each.container, each.grace_seconds) for each in lived.look().stop] == [("a", 3)]
     lived.end("a", exit_code, after_seconds=1)
     assert lived.look().start == (("a",) if is_restarted else ())
-    ended = lived.life.container("a").ended
+    ended = lived.state.container("a").ended
     assert ended is not None
     assert ended.message == "liveness probe failed: HTTP status 500"
 
@@ -418,7 +418,7 @@ def test_a_wanted_restart_is_at_once_and_raises_no_back_off():
     lived = LivedPod(of("a", restart_policy="OnFailure"))
     for _ in range(4):
         assert lived.step().start == ("a",)
-        lived.life = changes.asked_to_stop(lived.life, Stop("a", "resized", 5, AS_RESTART), lived.now)
+        lived.state = changes.asked_to_stop(lived.state, Stop("a", "resized", 5, AS_RESTART), lived.now)
         lived.end("a", 0)
     lived.step()
     lived.end("a", 1)
@@ -428,6 +428,6 @@ def test_a_wanted_restart_is_at_once_and_raises_no_back_off():
 def test_a_deletion_cuts_short_the_grace_of_a_stop_that_is_under_way():
     lived = LivedPod(of("a"))
     lived.step()
-    lived.life = changes.asked_to_stop(lived.life, Stop("a", "resized", 30), lived.now)
-    lived.life = changes.deleted(lived.pod, lived.life, lived.now, 4)
+    lived.state = changes.asked_to_stop(lived.state, Stop("a", "resized", 30), lived.now)
+    lived.state = changes.deleted(lived.pod, lived.state, lived.now, 4)
     assert lived.step(after_seconds=1).stop[0].grace_seconds == 3

@@ -25,26 +25,26 @@ def test_a_start_without_its_image_is_no_attempt_and_is_tried_again_less_and_les
     waits = []
     for _ in range(8):
         assert lived.look().start == ("a",)
-        lived.life = changes.asked_to_start(lived.life, "a")
-        lived.life = changes.no_image(
-            lived.life, "a", "ErrImageNeverPull", "no such image", lived.now, lived.settings
+        lived.state = changes.asked_to_start(lived.state, "a")
+        lived.state = changes.no_image(
+            lived.state, "a", "ErrImageNeverPull", "no such image", lived.now, lived.settings
         )
         todo = lived.look()
         assert (todo.start, todo.waiting["a"]) == ((), ("ErrImageNeverPull", "no such image"))
         waits.append(todo.wake_at - lived.now)
         lived.now = todo.wake_at
     assert waits == [10, 20, 40, 80, 160, 300, 300, 300]
-    assert (lived.phase, lived.life.container("a").attempt) == ("Pending", 0)
+    assert (lived.phase, lived.state.container("a").attempt) == ("Pending", 0)
     lived.step()
-    assert (lived.phase, lived.life.container("a").attempt) == ("Running", 1)
-    assert lived.life.container("a").backoff_seconds == 0  # which is for what has run
+    assert (lived.phase, lived.state.container("a").attempt) == ("Running", 1)
+    assert lived.state.container("a").backoff_seconds == 0  # which is for what has run
 
 
 def test_a_start_is_counted_before_it_is_done():
-    life = changes.asked_to_start(PodState(), "a")
-    assert life.container("a") == ContainerRecord(attempt=1, is_asked_for=True)
+    state = changes.asked_to_start(PodState(), "a")
+    assert state.container("a") == ContainerRecord(attempt=1, is_asked_for=True)
     with pytest.raises(AssertionError):
-        changes.asked_to_start(life, "a")
+        changes.asked_to_start(state, "a")
 
 
 def test_a_start_that_was_never_done_is_not_counted():
@@ -53,16 +53,16 @@ def test_a_start_that_was_never_done_is_not_counted():
     )
     lived = LivedPod(BEST_EFFORT)
     lived.step()
-    assert changes.not_started(lived.life, "a") == lived.life
+    assert changes.not_started(lived.state, "a") == lived.state
 
 
 def test_what_is_known_of_a_running_container_is_kept():
-    life = changes.asked_to_start(PodState(), "a")
+    state = changes.asked_to_start(PodState(), "a")
     applied = asks({"cpu": "1"})
-    life = changes.started(
-        life, container(name="a"), 7.5, pid=12, pid_start_ticks=99, oom_kills_at_start=2, resources=applied
+    state = changes.started(
+        state, container(name="a"), 7.5, pid=12, pid_start_ticks=99, oom_kills_at_start=2, resources=applied
     )
-    it = life.container("a")
+    it = state.container("a")
     assert (it.attempt, it.started_at, it.pid, it.pid_start_ticks) == (1, 7.5, 12, 99)
     assert (it.oom_kills_at_start, it.resources, it.is_asked_for) == (2, applied, False)
 
@@ -85,33 +85,33 @@ def test_a_container_without_a_probe_is_started_and_ready_when_it_runs(probes, i
 
 def test_a_container_whose_startup_probe_passed_is_ready_unless_it_has_a_readiness_probe():
     plain = container(name="a")._replace(startup_probe=ASK)
-    life = changes.started_up(changes.started(PodState(), plain, 1.0), plain, 4.0)
-    assert (life.container("a").is_started, life.container("a").is_ready) == (True, True)
-    assert life.container("a").ready_changed_at == 4.0
+    state = changes.started_up(changes.started(PodState(), plain, 1.0), plain, 4.0)
+    assert (state.container("a").is_started, state.container("a").is_ready) == (True, True)
+    assert state.container("a").ready_changed_at == 4.0
     asked = plain._replace(readiness_probe=ASK)
-    life = changes.started_up(changes.started(PodState(), asked, 1.0), asked, 4.0)
-    assert (life.container("a").is_started, life.container("a").is_ready) == (True, False)
+    state = changes.started_up(changes.started(PodState(), asked, 1.0), asked, 4.0)
+    assert (state.container("a").is_started, state.container("a").is_ready) == (True, False)
 
 
 def test_a_result_that_comes_after_the_end_changes_nothing():
     lived = LivedPod(BEST_EFFORT)
     lived.step()
     lived.end("a")
-    assert changes.with_readiness(lived.life, "a", is_ready=True, now=2.0) == lived.life
-    assert changes.started_up(lived.life, lived.container("a"), 2.0) == lived.life
-    assert changes.asked_to_stop(lived.life, Stop("a", "", 1), 2.0) == lived.life
+    assert changes.with_readiness(lived.state, "a", is_ready=True, now=2.0) == lived.state
+    assert changes.started_up(lived.state, lived.container("a"), 2.0) == lived.state
+    assert changes.asked_to_stop(lived.state, Stop("a", "", 1), 2.0) == lived.state
 
 
 def test_a_start_that_failed_ends_the_attempt_with_what_was_said():
-    life = changes.asked_to_start(PodState(), "a")
-    life = changes.start_failed(life, "a", "no such file: /bin/x", 5.0, LifecycleSettings())
-    ended = life.container("a").ended
+    state = changes.asked_to_start(PodState(), "a")
+    state = changes.start_failed(state, "a", "no such file: /bin/x", 5.0, LifecycleSettings())
+    ended = state.container("a").ended
     assert ended is not None
     assert (ended.exit_code, ended.reason, ended.message) == (128, "StartError", "no such file: /bin/x")
-    assert (life.container("a").attempt, life.is_alive) == (1, False)
-    life = changes.asked_to_start(life, "a")
-    life = changes.start_failed(life, "a", "", 6.0, LifecycleSettings())
-    assert life.container("a").start_after == 16.0
+    assert (state.container("a").attempt, state.is_alive) == (1, False)
+    state = changes.asked_to_start(state, "a")
+    state = changes.start_failed(state, "a", "", 6.0, LifecycleSettings())
+    assert state.container("a").start_after == 16.0
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_the_reason_of_an_end(facts, reason):
     lived = LivedPod(GUARANTEED)
     lived.step()
     lived.end("a", **facts)
-    ended = lived.life.container("a").ended
+    ended = lived.state.container("a").ended
     assert ended is not None
     assert (ended.reason, ended.exit_code, ended.signal) == (
         reason,
@@ -139,7 +139,7 @@ def test_the_reason_of_an_end(facts, reason):
         facts.get("signal", 0),
     )
     assert (ended.started_at, ended.finished_at) == (1000.0, 1000.0)
-    assert not lived.life.container("a").is_alive
+    assert not lived.state.container("a").is_alive
 
 
 @pytest.mark.req("A17")
@@ -148,7 +148,7 @@ def test_an_oom_killed_best_effort_pod_is_evicted_at_once(policy):
     lived = LivedPod(BEST_EFFORT._replace(spec=BEST_EFFORT.spec._replace(restart_policy=policy)))
     lived.step()
     lived.end("a", 137, is_oom_killed=True)
-    verdict = lived.life.verdict
+    verdict = lived.state.verdict
     assert verdict is not None
     assert (verdict.phase, verdict.reason, verdict.at) == ("Failed", "Evicted", lived.now)
     assert "Container a was OOM-killed" in verdict.message
@@ -162,13 +162,13 @@ def test_an_oom_killed_burstable_container_is_tried_again_three_times():
     for kills in range(3):
         lived.step(after_seconds=300)
         lived.end("a", 137, is_oom_killed=True)
-        assert lived.life.verdict is None
-        assert len(lived.life.container("a").oom_kills) == kills + 1
+        assert lived.state.verdict is None
+        assert len(lived.state.container("a").oom_kills) == kills + 1
     lived.step(after_seconds=300)
     lived.end("a", 137, is_oom_killed=True)
-    assert lived.life.verdict is not None
-    assert (lived.life.verdict.reason, lived.life.verdict.phase) == ("Evicted", "Failed")
-    assert "4 times" in lived.life.verdict.message
+    assert lived.state.verdict is not None
+    assert (lived.state.verdict.reason, lived.state.verdict.phase) == ("Evicted", "Failed")
+    assert "4 times" in lived.state.verdict.message
 
 
 @pytest.mark.req("A17")
@@ -178,7 +178,7 @@ def test_retries_are_counted_for_each_container():
         lived.step(after_seconds=300)
         lived.end("a", 137, is_oom_killed=True)
         lived.end("b", 137, is_oom_killed=True)
-    assert lived.life.verdict is None
+    assert lived.state.verdict is None
 
 
 @pytest.mark.req("A17")
@@ -187,8 +187,8 @@ def test_ten_quiet_minutes_give_the_retries_back():
     for _ in range(12):
         lived.step(after_seconds=400)
         lived.end("a", 137, is_oom_killed=True, after_seconds=201)
-        assert lived.life.verdict is None
-    assert len(lived.life.container("a").oom_kills) == 1
+        assert lived.state.verdict is None
+    assert len(lived.state.container("a").oom_kills) == 1
 
 
 @pytest.mark.req("A17")
@@ -196,7 +196,7 @@ def test_the_number_of_retries_is_a_setting():
     none = LivedPod(BURSTABLE, LifecycleSettings(oom_retries=0))
     none.step()
     none.end("a", 137, is_oom_killed=True)
-    assert none.life.verdict is not None
+    assert none.state.verdict is not None
     config = KubeletConfiguration(oom_retries=5, oom_retries_reset=Duration.parse("1m"))
     assert (settings_of(config).oom_retries, settings_of(config).oom_retries_reset_seconds) == (5, 60)
 
@@ -217,7 +217,7 @@ def test_a_guaranteed_pod_is_never_evicted_for_meeting_its_own_limit():
     for _ in range(9):
         lived.step(after_seconds=300)
         lived.end("a", 137, is_oom_killed=True)
-    assert lived.life.verdict is None
+    assert lived.state.verdict is None
 
 
 @pytest.mark.req("A17")
@@ -227,16 +227,16 @@ def test_kubelet_has_no_such_rule():
         for _ in range(9):
             lived.step(after_seconds=300)
             lived.end("a", 137, is_oom_killed=True)
-        assert lived.life.verdict is None
+        assert lived.state.verdict is None
         assert lived.step(after_seconds=300).start == ("a",)
 
 
 def test_a_pod_that_was_asked_to_end_is_not_evicted_on_its_way_out():
     lived = LivedPod(BEST_EFFORT)
     lived.step()
-    lived.life = changes.deleted(lived.pod, lived.life, lived.now)
+    lived.state = changes.deleted(lived.pod, lived.state, lived.now)
     lived.end("a", 137, is_oom_killed=True)
-    assert lived.life.verdict is None
+    assert lived.state.verdict is None
 
 
 def test_the_longest_wait_for_a_restart_is_kubelets_setting():

@@ -49,31 +49,31 @@ class Checked(LivedPod):
     was_over = False
 
     def look(self):
-        self.life = kept(self.life)
+        self.state = kept(self.state)
         todo = super().look()
         check(self, todo)
         self.was_over = self.was_over or todo.is_over
         return todo
 
 
-def kept(life):
+def kept(state):
     """`life` after a restart of the agent."""
     findings = Findings()
-    found = decode(PodState, json.loads(json.dumps(encode(life))), findings)
+    found = decode(PodState, json.loads(json.dumps(encode(state))), findings)
     assert not findings.problems
-    assert found == life
+    assert found == state
     return found
 
 
 def check(lived, todo):
-    pod, life = lived.pod, lived.life
+    pod, state = lived.pod, lived.state
     regular_init = [each for each in pod.spec.init_containers if not each.is_sidecar]
-    done = {each.name for each in regular_init if has_succeeded(life, each.name)}
+    done = {each.name for each in regular_init if has_succeeded(state, each.name)}
     mains = {each.name for each in pod.spec.containers}
-    is_ending = life.verdict is not None or life.deleted_at is not None or todo.verdict is not None
-    assert not any(life.container(name).is_alive for name in todo.start)
+    is_ending = state.verdict is not None or state.deleted_at is not None or todo.verdict is not None
+    assert not any(state.container(name).is_alive for name in todo.start)
     assert not done & {*todo.start}
-    assert all(life.container(stop.container).is_running for stop in todo.stop)
+    assert all(state.container(stop.container).is_running for stop in todo.stop)
     assert not (is_ending and todo.start)
     if mains & {*todo.start}:
         assert todo.init_container is None
@@ -89,13 +89,13 @@ def check(lived, todo):
     assert awaits_init == (len(done) < len(regular_init))
     assert todo.wake_at is None or todo.wake_at > lived.now
     if todo.is_over:
-        assert not life.is_alive
+        assert not state.is_alive
         assert not todo.start
-        assert life.verdict is not None or todo.verdict is not None
+        assert state.verdict is not None or todo.verdict is not None
     assert not lived.was_over or todo.is_over
     if lived.phase in ("Succeeded", "Failed"):
-        assert not life.is_alive
-    if life.is_alive and mains & lived.running and todo.stop and is_ending:
+        assert not state.is_alive
+    if state.is_alive and mains & lived.running and todo.stop and is_ending:
         in_time = [stop for stop in todo.stop if stop.grace_seconds > 0]
         sidecars = {each.name for each in pod.spec.init_containers if each.is_sidecar}
         assert not (
@@ -103,8 +103,8 @@ def check(lived, todo):
         ), "sidecars outlive the others"
 
 
-def has_succeeded(life, name):
-    it = life.container(name)
+def has_succeeded(state, name):
+    it = state.container(name)
     return not it.is_alive and it.ended is not None and it.ended.exit_code == 0
 
 
@@ -126,33 +126,33 @@ def move(lived, what, *how):
     elif what == "half a start":
         half_a_start(lived, *how)
     elif what == "delete":
-        lived.life = changes.deleted(lived.pod, lived.life, lived.now, *how)
+        lived.state = changes.deleted(lived.pod, lived.state, lived.now, *how)
     elif what == "evict":
-        lived.life = changes.with_terminal_status(
-            lived.life, TerminalStatus("Failed", "Evicted", "", lived.now, *how)
+        lived.state = changes.with_terminal_status(
+            lived.state, TerminalStatus("Failed", "Evicted", "", lived.now, *how)
         )
     elif running:
         name = running[how[-1] % len(running)]
         if what == "end":
             lived.end(name, how[0], is_oom_killed=how[1] and how[0] != 0, after_seconds=1)
         elif what == "started up":
-            lived.life = changes.started_up(lived.life, lived.container(name), lived.now)
+            lived.state = changes.started_up(lived.state, lived.container(name), lived.now)
         else:
             stop = changes.probe_stop(lived.pod, lived.container(name), "liveness", "no answer")
-            lived.life = changes.asked_to_stop(lived.life, stop, lived.now)
+            lived.state = changes.asked_to_stop(lived.state, stop, lived.now)
 
 
 def half_a_start(lived, outcome):
     """The agent is killed after it has written down that it starts something."""
     for name in lived.look().start[:1]:
-        lived.life = changes.asked_to_start(lived.life, name)
+        lived.state = changes.asked_to_start(lived.state, name)
         assert name not in lived.look().start
         if outcome == "ran":
-            lived.life = changes.started(lived.life, lived.container(name), lived.now)
+            lived.state = changes.started(lived.state, lived.container(name), lived.now)
         elif outcome == "failed":
-            lived.life = changes.start_failed(lived.life, name, "no such file", lived.now, lived.settings)
+            lived.state = changes.start_failed(lived.state, name, "no such file", lived.now, lived.settings)
         else:
-            lived.life = changes.not_started(lived.life, name)
+            lived.state = changes.not_started(lived.state, name)
 
 
 rulebooks = st.builds(
@@ -179,7 +179,7 @@ def test_a_pod_that_is_never_restarted_comes_to_its_end(pod, codes):
     for code in codes:
         lived.step(after_seconds=40)
         for name in sorted(lived.running):
-            lived.life = changes.started_up(lived.life, lived.container(name), lived.now)
+            lived.state = changes.started_up(lived.state, lived.container(name), lived.now)
         mains = [name for name in sorted(lived.running) if name.startswith("c")]
         stopping = [stop.container for stop in lived.look().stop]
         inits = [each.name for each in pod.spec.init_containers if not each.is_sidecar]
@@ -196,8 +196,8 @@ def test_an_evicted_pod_is_over_once_what_runs_has_been_stopped(pod, what, grace
     lived.step()
     for one in what:
         move(lived, *one)
-    lived.life = changes.with_terminal_status(
-        lived.life, TerminalStatus("Failed", "Evicted", "", lived.now, grace)
+    lived.state = changes.with_terminal_status(
+        lived.state, TerminalStatus("Failed", "Evicted", "", lived.now, grace)
     )
     for _ in range(len(pod.spec.init_containers) + 2):
         for stop in lived.step().stop:

@@ -34,8 +34,8 @@ def test_a_pod_is_pending_until_each_of_its_containers_has_started_once():
     lived.step()
     lived.end("one", 0)
     assert lived.phase == "Pending"
-    lived.life = changes.asked_to_start(lived.life, "a")
-    lived.life = changes.started(lived.life, lived.container("a"), lived.now)
+    lived.state = changes.asked_to_start(lived.state, "a")
+    lived.state = changes.started(lived.state, lived.container("a"), lived.now)
     assert lived.phase == "Pending"
     lived.step()
     assert lived.phase == "Running"
@@ -86,7 +86,7 @@ def test_a_running_container_tells_since_when_and_what_was_before():
     assert (before.exit_code, before.signal, before.reason, before.message) == (9, 3, "Error", "gone")
     assert (before.started_at, before.finished_at) == ("1970-01-01T00:16:40Z", "1970-01-01T00:16:45Z")
     assert (before.container_id, status.container_id) == ("process://p/a/1", "process://p/a/2")
-    named_by_runtime = pod_status(lived.pod, lived.life, Profile.DOCUMENTS, runtime="").container_statuses[0]
+    named_by_runtime = pod_status(lived.pod, lived.state, Profile.DOCUMENTS, runtime="").container_statuses[0]
     assert (named_by_runtime.last_state.terminated.container_id, named_by_runtime.container_id) == ("", "")
     assert (status.restart_count, status.ready, status.started) == (1, True, True)
 
@@ -121,8 +121,8 @@ def test_the_status_shows_the_pods_class_and_those_of_each_containers_resources(
 def test_the_status_shows_what_is_asked_for_and_what_is_in_the_kernel():
     lived = LivedPod(pod(container({"cpu": "1"}, {"cpu": "2"}, name="a")))
     applied = asks({"cpu": "500m"}, {"cpu": "1"})
-    lived.life = changes.asked_to_start(lived.life, "a")
-    lived.life = changes.started(lived.life, lived.container("a"), lived.now, resources=applied)
+    lived.state = changes.asked_to_start(lived.state, "a")
+    lived.state = changes.started(lived.state, lived.container("a"), lived.now, resources=applied)
     status = lived.status().container_statuses[0]
     assert encode(status.allocated_resources) == {"cpu": "1"}
     assert encode(status.resources) == {"requests": {"cpu": "500m"}, "limits": {"cpu": "1"}}
@@ -161,9 +161,9 @@ def test_a_pod_is_ready_when_every_container_and_sidecar_is():
     lived.step()
     lived.step()
     assert "[side a]" in condition(lived, "Ready").message
-    lived.life = changes.with_readiness(lived.life, "a", is_ready=True, now=lived.now)
+    lived.state = changes.with_readiness(lived.state, "a", is_ready=True, now=lived.now)
     assert "[side]" in condition(lived, "ContainersReady").message
-    lived.life = changes.with_readiness(lived.life, "side", is_ready=True, now=lived.now)
+    lived.state = changes.with_readiness(lived.state, "side", is_ready=True, now=lived.now)
     assert conditions(lived)["Ready"] == "True"
     lived.end("side", 1)
     assert conditions(lived)["Ready"] == "False"
@@ -174,9 +174,9 @@ def test_a_condition_that_stays_as_it_is_keeps_its_time():
     lived = LivedPod(pod(*both))
     lived.step()
     lived.pod = lived.pod._replace(status=lived.status())
-    lived.life = changes.with_readiness(lived.life, "a", is_ready=True, now=lived.now + 5)
-    lived.life = changes.with_readiness(lived.life, "a", is_ready=False, now=lived.now + 9)
-    lived.life = changes.with_readiness(lived.life, "b", is_ready=True, now=lived.now + 10)
+    lived.state = changes.with_readiness(lived.state, "a", is_ready=True, now=lived.now + 5)
+    lived.state = changes.with_readiness(lived.state, "a", is_ready=False, now=lived.now + 9)
+    lived.state = changes.with_readiness(lived.state, "b", is_ready=True, now=lived.now + 10)
     assert condition(lived, "Ready").last_transition_time == "1970-01-01T00:16:40Z"
 
 
@@ -195,7 +195,7 @@ def test_an_eviction_for_the_nodes_need_is_told_as_a_disruption():
     lived = LivedPod(pod(container(name="a")))
     lived.step()
     verdict = TerminalStatus("Failed", "Evicted", "no memory", lived.now, is_disruption=True)
-    lived.life = changes.with_terminal_status(lived.life, verdict)
+    lived.state = changes.with_terminal_status(lived.state, verdict)
     lived.end("a", 137)
     assert (lived.phase, lived.status().reason) == ("Failed", "Evicted")
     found = condition(lived, "DisruptionTarget")
@@ -208,14 +208,14 @@ def test_a_pod_that_has_come_back_is_no_target_any_more():
     lived.step()
     verdict = TerminalStatus("Failed", "Evicted", "no memory", lived.now, is_disruption=True)
     evicted = lived.pod._replace(
-        status=pod_status(lived.pod, changes.with_terminal_status(lived.life, verdict), Profile.DOCUMENTS)
+        status=pod_status(lived.pod, changes.with_terminal_status(lived.state, verdict), Profile.DOCUMENTS)
     )
     assert "DisruptionTarget" in {one.type for one in evicted.status.conditions}
-    back = pod_status(evicted, lived.life, Profile.DOCUMENTS)
+    back = pod_status(evicted, lived.state, Profile.DOCUMENTS)
     assert "DisruptionTarget" not in {one.type for one in back.conditions}
     others = PodCondition("DisruptionTarget", "True", "EvictionByEvictionAPI", "drained")
     drained = lived.pod._replace(status=lived.pod.status._replace(conditions=(others,)))
-    assert others in pod_status(drained, lived.life, Profile.DOCUMENTS).conditions
+    assert others in pod_status(drained, lived.state, Profile.DOCUMENTS).conditions
 
 
 def test_an_init_container_is_ready_when_it_has_done_its_work():

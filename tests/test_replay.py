@@ -217,8 +217,8 @@ def test_a_story_ends_with_the_phase_that_the_pod_has(tmp_path):
     """A pod whose container waits to be started again runs, as everywhere else."""
     waiting = PodState(accepted_at=1.0, containers={"c": ContainerRecord(attempt=2, ended=Ended(1))})
     with Journal.open(str(tmp_path / "journal.db")) as journal:
-        journal.save(named("crashing", life=waiting))
-        journal.save(named("new", order=2, life=PodState(), is_admitted=False))
+        journal.save(named("crashing", state=waiting))
+        journal.save(named("new", order=2, state=PodState(), is_admitted=False))
         assert [story_of(journal, f"default/{name}").phase for name in ("crashing", "new")] == [
             "Running",
             "Pending",

@@ -100,9 +100,9 @@ def test_lives_can_still_be_noted_on_a_full_disk(small: Path):
             journal.save(named(f"pod-{number}", order=number))
         fill(small)
         for number in range(20):
-            journal.save(named(f"pod-{number}", order=number, life=PodState(accepted_at=5.0)))
+            journal.save(named(f"pod-{number}", order=number, state=PodState(accepted_at=5.0)))
     with Journal.open(str(small / "journal.db")) as journal:
-        assert [held.life.accepted_at for held in journal.pods()] == [5.0] * 20
+        assert [held.state.accepted_at for held in journal.pods()] == [5.0] * 20
 
 
 def opened(path: str) -> tuple[PodRecord, ...] | str:

@@ -35,29 +35,29 @@ class Admission:
         """Verdicts on those that wait, until `most` are taken. Each that is taken counts for those after it."""
         waiting: list[PodRecord] = []
         used: Totals = {}
-        for held in every:
-            if held.takes_room:
-                add_to(used, self._requested(held.pod))
-            elif held.is_waiting:
-                waiting.append(held)
+        for record in every:
+            if record.takes_room:
+                add_to(used, self._requested(record.pod))
+            elif record.is_waiting:
+                waiting.append(record)
         admitted: list[PodRecord] = []
         refused: list[tuple[PodRecord, Refusal]] = []
-        for held in waiting:
+        for record in waiting:
             if len(admitted) == most:
                 return Verdicts(tuple(admitted), tuple(refused), is_last=False)
-            refusal = self._refusal(held.pod, used, conditions)
+            refusal = self._refusal(record.pod, used, conditions)
             if refusal is None:
-                add_to(used, self._requested(held.pod))
-                admitted.append(held)
+                add_to(used, self._requested(record.pod))
+                admitted.append(record)
             else:
-                refused.append((held, refusal))
+                refused.append((record, refusal))
         return Verdicts(tuple(admitted), tuple(refused))
 
-    def refusal_of_resize(self, held: PodRecord, after: Pod, every: Iterable[PodRecord]) -> Refusal | None:
+    def refusal_of_resize(self, record: PodRecord, after: Pod, every: Iterable[PodRecord]) -> Refusal | None:
         """Why the pod cannot be as large as `after` wants it, beside all others."""
         used: Totals = {}
         for other in every:
-            if other.takes_room and other.pod.metadata.uid != held.pod.metadata.uid:
+            if other.takes_room and other.pod.metadata.uid != record.pod.metadata.uid:
                 add_to(used, self._requested(other.pod))
         return refusal_of(requested(after, self._node.profile), used, self._node.allocatable)
 

@@ -51,21 +51,21 @@ class Adoption:
         self._recover(records)
         self._pod_loop.take_outcomes()  # else a start could be found twice
         for pod in self._pod_store:
-            for record in begun(pod, records):
-                self._steps.report(Started(record))
+            for found in begun(pod, records):
+                self._steps.report(Started(found))
         self._pod_loop.take_outcomes()
         for pod in self._pod_store:
             for attempt, exit_ in unseen_ends(pod, records):
                 self._steps.report(Exited(attempt, exit_))
         self._pod_loop.take_outcomes()
         uids = {pod.uid for pod in self._pod_store}
-        for record in strays(uids, records):
+        for found in strays(uids, records):
             message = (
-                f"container {record.attempt.container} of pod {record.attempt.uid} runs, and nobody wants it"
+                f"container {found.attempt.container} of pod {found.attempt.uid} runs, and nobody wants it"
             )
             self._event_recorder.record(WARNING, "Stray", f"{message}: it is stopped")
             try:
-                await self._runtime.stop(record.attempt, 0)
+                await self._runtime.stop(found.attempt, 0)
             except EvenkeelError as error:
                 self._event_recorder.record(WARNING, "FailedKill", str(error))
         for uid in await self._runtime.pods() - uids:
@@ -84,12 +84,12 @@ class Adoption:
         unknown = []
         for uid in dict.fromkeys(record.attempt.uid for record in strays(uids, records)):
             copy = self._copies.read(uid)
-            life = life_from(copy.pod, records) if copy is not None else None
-            if copy is None or life is None or self._pod_store.by_key(copy.pod.key) is not None:
+            state = state_from_containers(copy.pod, records) if copy is not None else None
+            if copy is None or state is None or self._pod_store.by_key(copy.pod.key) is not None:
                 unknown.append(uid)
             elif not copy.source.startswith(FILE):  # one of a file has ended if no file has it any more
                 record = self._pod_store.add(copy.pod, copy.source, self._clock())
-                self._pod_store.put(record._replace(is_admitted=True, life=life))
+                self._pod_store.put(record._replace(is_admitted=True, state=state))
                 message = "it runs, and the journal did not have it: it was recovered from its copy"
                 self._event_recorder.record(WARNING, "Recovered", message, copy.pod)
                 self._steps.want_step(uid)
@@ -101,46 +101,46 @@ class Adoption:
             )
 
 
-def unseen_ends(held: PodRecord, records: Mapping[Attempt, Record]) -> Iterator[tuple[Attempt, Exit]]:
+def unseen_ends(record: PodRecord, records: Mapping[Attempt, Record]) -> Iterator[tuple[Attempt, Exit]]:
     """How those attempts of the pod ended that the journal has running."""
-    for name, life in held.life.containers.items():
-        if not life.is_running:
+    for name, state in record.state.containers.items():
+        if not state.is_running:
             continue
-        attempt = Attempt(held.pod.metadata.uid, name, life.attempt)
-        record = records.get(attempt)
-        if record is None:
-            started_at = life.started_at or 0.0
+        attempt = Attempt(record.pod.metadata.uid, name, state.attempt)
+        found = records.get(attempt)
+        if found is None:
+            started_at = state.started_at or 0.0
             yield attempt, Exit(UNKNOWN_EXIT, 0, started_at, time.time(), is_known=False)
-        elif record.exit is not None:
-            yield attempt, record.exit
+        elif found.exit is not None:
+            yield attempt, found.exit
 
 
-def begun(held: PodRecord, records: Mapping[Attempt, Record]) -> Iterator[Record]:
+def begun(record: PodRecord, records: Mapping[Attempt, Record]) -> Iterator[Record]:
     """Attempts that were asked for, and have begun without our having heard of it."""
-    for name, life in held.life.containers.items():
-        record = records.get(Attempt(held.pod.metadata.uid, name, life.attempt))
-        if life.is_asked_for and record is not None:
-            yield record
+    for name, state in record.state.containers.items():
+        found = records.get(Attempt(record.pod.metadata.uid, name, state.attempt))
+        if state.is_asked_for and found is not None:
+            yield found
 
 
-def life_from(pod: Pod, records: Mapping[Attempt, Record]) -> PodState | None:
+def state_from_containers(pod: Pod, records: Mapping[Attempt, Record]) -> PodState | None:
     """For a pod that the journal does not have (it was lost) and of which containers run: the life they show."""
     latest: dict[str, Record] = {}
     names = {container.name for container in pod.spec.every_container}
-    for attempt, record in records.items():
+    for attempt, found in records.items():
         known = latest.get(attempt.container)
         is_ours = attempt.uid == pod.metadata.uid and attempt.container in names
         if is_ours and (known is None or known.attempt.number < attempt.number):
-            latest[attempt.container] = record
-    if not any(record.exit is None for record in latest.values()):
+            latest[attempt.container] = found
+    if not any(found.exit is None for found in latest.values()):
         return None
-    life = PodState(accepted_at=min(record.started_at for record in latest.values()))
-    for name, record in latest.items():
+    state = PodState(accepted_at=min(found.started_at for found in latest.values()))
+    for name, found in latest.items():
         # As if just asked for: what became of it is then found as for any other.
-        life = life.with_container(name, ContainerRecord(attempt=record.attempt.number, is_asked_for=True))
-    return life
+        state = state.with_container(name, ContainerRecord(attempt=found.attempt.number, is_asked_for=True))
+    return state
 
 
 def strays(uids: set[str], records: Mapping[Attempt, Record]) -> Iterator[Record]:
     """What runs and belongs to no pod that is held."""
-    return (record for record in records.values() if record.attempt.uid not in uids and record.exit is None)
+    return (found for found in records.values() if found.attempt.uid not in uids and found.exit is None)

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from evenkeel.agent.admission import FILE
-from evenkeel.agent.adoption import BOOT, Adoption, life_from
+from evenkeel.agent.adoption import BOOT, Adoption, state_from_containers
 from evenkeel.agent.desired_pods import DesiredPods
 from evenkeel.agent.event_recorder import EventRecorder
 from evenkeel.agent.front import Applied, ContainerUsage, NodeUsage
@@ -358,4 +358,4 @@ class Agent:
 
 def _states_shown_by(records: Mapping[Attempt, Record]) -> Callable[[Pod], PodState | None]:
     """For pods of which containers run and which the journal does not have."""
-    return lambda pod: life_from(pod, records)
+    return lambda pod: state_from_containers(pod, records)

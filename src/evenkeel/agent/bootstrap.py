@@ -268,10 +268,10 @@ def _refuse_other(kind: str, journal: Journal) -> None:
     """What another kind of runtime has started, this one does not know: it would all be started a second time."""
     before = journal.value(_RUNTIME_KIND)
     running = [
-        f"{held.pod.key}/{name}"
-        for held in (journal.pods() if before not in (None, kind) else ())
-        for name, life in held.life.containers.items()
-        if life.is_running and life.pid and start_ticks(life.pid) == life.pid_start_ticks
+        f"{record.pod.key}/{name}"
+        for record in (journal.pods() if before not in (None, kind) else ())
+        for name, state in record.state.containers.items()
+        if state.is_running and state.pid and start_ticks(state.pid) == state.pid_start_ticks
     ]
     if running:
         others = f" and {len(running) - 1} more" if len(running) > 1 else ""
@@ -299,7 +299,7 @@ def _entered(config: KubeletConfiguration, driver: Driver, journal: Journal) -> 
 def _files(node: NodeView, paths: Sequence[str], journal: Journal) -> PodFiles:
     """What files held when a former agent read them last is kept while they cannot be read."""
     before: dict[str, list[Pod]] = {}
-    for held in journal.pods():
-        if held.source.startswith(FILE):
-            before.setdefault(held.source.removeprefix(FILE), []).append(held.pod)
+    for record in journal.pods():
+        if record.source.startswith(FILE):
+            before.setdefault(record.source.removeprefix(FILE), []).append(record.pod)
     return PodFiles(paths, node.profile, before)

@@ -68,23 +68,23 @@ class DesiredPods(PodObserver):
         self._tell_problems(found)
         self._in_files = {pod.key: (pod, FILE + file.path) for file in found.files for pod in file.pods}
         for pod, source in self._in_files.values():
-            held = self._pod_store.by_key(pod.key)
-            if held is None:
+            record = self._pod_store.by_key(pod.key)
+            if record is None:
                 self._take(pod, source, lost)
-            elif held.life.deleted_at is not None:
+            elif record.state.deleted_at is not None:
                 pass  # it comes back when the old one is gone
-            elif held.source.startswith(FILE):
-                if held.source != source:
-                    held = held._replace(source=source)
-                    self._pod_store.put(held)
-                self._change(held, pod)
+            elif record.source.startswith(FILE):
+                if record.source != source:
+                    record = record._replace(source=source)
+                    self._pod_store.put(record)
+                self._change(record, pod)
             else:
                 self._complain(
                     f"{source}: pod {pod.key} was handed in over the socket; delete that one first"
                 )
-        for held in self._pod_store:
-            if held.source.startswith(FILE) and held.pod.key not in self._in_files:
-                self.delete(held, None)
+        for record in self._pod_store:
+            if record.source.startswith(FILE) and record.pod.key not in self._in_files:
+                self.delete(record, None)
         self._steps.room_appeared()
 
     def _take(self, pod: Pod, source: str, lost: Callable[[Pod], PodState | None] | None) -> None:
@@ -92,10 +92,10 @@ class DesiredPods(PodObserver):
         if other is not None:
             self._complain(f"{source}: pod {pod.key} has the uid of {other.pod.key}")
             return
-        held = self._pod_store.add(pod, source, self._clock())
+        record = self._pod_store.add(pod, source, self._clock())
         found = lost(pod) if lost is not None else None
         if found is not None:
-            self._pod_store.put(held._replace(is_admitted=True, life=found))
+            self._pod_store.put(record._replace(is_admitted=True, state=found))
         self._steps.want_step(pod.metadata.uid)
 
     def _tell_problems(self, found: FileSet) -> None:
@@ -116,11 +116,11 @@ class DesiredPods(PodObserver):
     def apply(self, pods: Sequence[Pod], source: str) -> tuple[Applied, ...]:
         """All of them, or none: what is wrong with one is found before anything is done."""
         for pod in pods:
-            held = self._pod_store.by_key(pod.key)
+            record = self._pod_store.by_key(pod.key)
             same_uid = self._pod_store.get(pod.metadata.uid)
-            if held is not None and held.source.startswith(FILE):
+            if record is not None and record.source.startswith(FILE):
                 raise EvenkeelError(
-                    f"pod {pod.key} stands in {held.source.removeprefix(FILE)}",
+                    f"pod {pod.key} stands in {record.source.removeprefix(FILE)}",
                     hint="change it there; it follows the file",
                 )
             if same_uid is not None and same_uid.pod.key != pod.key:
@@ -132,15 +132,15 @@ class DesiredPods(PodObserver):
             self._steps.want_step(pod.metadata.uid)
         with self._all_or_nothing():  # what was answered is not lost, and what was refused is not held
             for pod in pods:
-                held = self._pod_store.by_key(pod.key)
-                if held is None:
+                record = self._pod_store.by_key(pod.key)
+                if record is None:
                     self._pod_store.add(pod, source, self._clock())
                     outcome = CREATED
-                elif held.life.deleted_at is not None:
-                    self._replace(held, pod)
+                elif record.state.deleted_at is not None:
+                    self._replace(record, pod)
                     outcome = CONFIGURED
                 else:
-                    outcome = self._change(held, pod)
+                    outcome = self._change(record, pod)
                 applied.append(Applied(pod.key, outcome))
         self._collect()
         self._steps.room_appeared()
@@ -149,23 +149,25 @@ class DesiredPods(PodObserver):
     def _collect(self) -> None:
         """Of pods that were handed in and are over, the latest are kept to be looked at."""
         over = [
-            held
-            for held in self._pod_store
-            if not held.source.startswith(FILE)
-            and held.life.verdict is not None
-            and held.life.deleted_at is None
-            and not held.life.is_alive
+            record
+            for record in self._pod_store
+            if not record.source.startswith(FILE)
+            and record.state.verdict is not None
+            and record.state.deleted_at is None
+            and not record.state.is_alive
         ]
-        for held in over[:-_MOST_OVER]:
-            self.delete(held, 0)
+        for record in over[:-_MOST_OVER]:
+            self.delete(record, 0)
 
-    def delete(self, held: PodRecord, given_seconds: float | None) -> None:
-        uid = held.pod.metadata.uid
+    def delete(self, record: PodRecord, given_seconds: float | None) -> None:
+        uid = record.pod.metadata.uid
         with self._all_or_nothing():
-            if held.life.deleted_at is None:
-                self._event_recorder.record(NORMAL, "Deleted", "the pod is to end", held.pod)
+            if record.state.deleted_at is None:
+                self._event_recorder.record(NORMAL, "Deleted", "the pod is to end", record.pod)
             self._journal.set_value(_SUCCESSOR + uid, None)
-            self._pod_store.put_life(uid, changes.deleted(held.pod, held.life, self._clock(), given_seconds))
+            self._pod_store.put_state(
+                uid, changes.deleted(record.pod, record.state, self._clock(), given_seconds)
+            )
         self._steps.want_step(uid)
 
     @contextmanager
@@ -186,69 +188,69 @@ class DesiredPods(PodObserver):
 
     # What both ask for
 
-    def _change(self, held: PodRecord, pod: Pod) -> str:
-        uid = held.pod.metadata.uid
-        change = resize(held.pod, pod, self._profile)
-        since = held.pod.metadata.creation_timestamp
+    def _change(self, record: PodRecord, pod: Pod) -> str:
+        uid = record.pod.metadata.uid
+        change = resize(record.pod, pod, self._profile)
+        since = record.pod.metadata.creation_timestamp
         pod = pod._replace(metadata=pod.metadata._replace(creation_timestamp=since), status=PodStatus())
         if change.kind == Change.UNCHANGED:
             self._not_deferred(uid)  # it is wanted as it is, again
             return UNCHANGED
-        is_over = not held.takes_room and not held.life.is_alive
-        if is_over and (not held.is_admitted or self._worker.is_clean(uid)):
+        is_over = not record.takes_room and not record.state.is_alive
+        if is_over and (not record.is_admitted or self._worker.is_clean(uid)):
             self._worker.forget(uid)
-            self._pod_store.put(held._replace(pod=pod, is_admitted=False, life=PodState()))
+            self._pod_store.put(record._replace(pod=pod, is_admitted=False, state=PodState()))
         elif change.kind == Change.IN_PLACE and not is_over and pod.metadata.uid == uid:
-            self._resize(held, pod, change.restart)
+            self._resize(record, pod, change.restart)
         else:
-            self._replace(held, pod)
+            self._replace(record, pod)
         self._steps.want_step(uid)
         return CONFIGURED
 
-    def _replace(self, held: PodRecord, successor: Pod) -> None:
+    def _replace(self, record: PodRecord, successor: Pod) -> None:
         """The old one ends, and the new one is kept until then."""
-        uid = held.pod.metadata.uid
-        self._journal.set_value(_SUCCESSOR + uid, {"pod": encode(successor), "source": held.source})
-        if held.life.deleted_at is None:
-            self._pod_store.put_life(uid, changes.deleted(held.pod, held.life, self._clock()))
+        uid = record.pod.metadata.uid
+        self._journal.set_value(_SUCCESSOR + uid, {"pod": encode(successor), "source": record.source})
+        if record.state.deleted_at is None:
+            self._pod_store.put_state(uid, changes.deleted(record.pod, record.state, self._clock()))
             self._event_recorder.record(
                 NORMAL, "Replaced", "it was changed: the pod ends and starts anew", successor
             )
 
-    def _resize(self, held: PodRecord, pod: Pod, restart: Sequence[str]) -> None:
+    def _resize(self, record: PodRecord, pod: Pod, restart: Sequence[str]) -> None:
         """New amounts while it runs: the cgroups follow with the next step."""
-        uid = held.pod.metadata.uid
-        refusal = self._admission.refusal_of_resize(held, pod, self._pod_store)
+        uid = record.pod.metadata.uid
+        refusal = self._admission.refusal_of_resize(record, pod, self._pod_store)
         if refusal is not None:
             if self._resizes.defer(uid, pod):
-                self._event_recorder.record(WARNING, "ResizeDeferred", refusal.message, held.pod)
+                self._event_recorder.record(WARNING, "ResizeDeferred", refusal.message, record.pod)
             return
         self._not_deferred(uid)
-        life = held.life
+        state = record.state
         for container in pod.spec.every_container:
-            one = life.container(container.name)
+            one = state.container(container.name)
             if one.is_running:
-                life = life.with_container(container.name, one._replace(resources=container.resources))
+                state = state.with_container(container.name, one._replace(resources=container.resources))
                 if container.name in restart:
                     stop = Stop(container.name, "its amounts have changed", grace_seconds(pod), AS_RESTART)
-                    life = changes.asked_to_stop(life, stop, self._clock())
-        self._pod_store.put(held._replace(pod=pod, life=life))
-        if life != held.life:
+                    state = changes.asked_to_stop(state, stop, self._clock())
+        self._pod_store.put(record._replace(pod=pod, state=state))
+        if state != record.state:
             self._event_recorder.record(NORMAL, "Resized", "requests and limits have changed", pod)
 
     def room(self) -> None:
         """A pod left: there may be room now for one that is to be larger."""
         for uid, pod in self._resizes:
-            held = self._pod_store.get(uid)
+            record = self._pod_store.get(uid)
             try:
                 if (
-                    held is None
-                    or not held.takes_room
-                    or resize(held.pod, pod, self._profile).kind != Change.IN_PLACE
+                    record is None
+                    or not record.takes_room
+                    or resize(record.pod, pod, self._profile).kind != Change.IN_PLACE
                 ):
                     self._not_deferred(uid)
                 else:
-                    self._resize(held, pod, resize(held.pod, pod, self._profile).restart)
+                    self._resize(record, pod, resize(record.pod, pod, self._profile).restart)
                     self._steps.want_step(uid)
             except JournalError:
                 return  # it is tried again when the next pod leaves; the loop logs what is wrong with the journal

@@ -135,8 +135,8 @@ class PodCgroups:
         """Passes new settings on to the runtime, which would put back what it has (C6)."""
         for cgroup in cgroups:
             record = self._pod_store.by_key(cgroup.pod) if cgroup.kind == Kind.CONTAINER else None
-            if record is not None and record.life.container(cgroup.container).is_running:
-                number = record.life.container(cgroup.container).attempt
+            if record is not None and record.state.container(cgroup.container).is_running:
+                number = record.state.container(cgroup.container).attempt
                 self._worker.update(Attempt(record.uid, cgroup.container, number), cgroup.settings)
 
 

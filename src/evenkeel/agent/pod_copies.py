@@ -28,7 +28,7 @@ class PodCopies(PodObserver):
     def settled(self, uid: str, record: PodRecord | None) -> None:
         if record is None:
             self._written.pop(uid, None)
-        elif any(container.is_running for container in record.life.containers.values()):
+        elif any(container.is_running for container in record.state.containers.values()):
             self._save(uid, PodCopy(record.pod, record.source))
 
     def cleaned(self, uid: str) -> None:

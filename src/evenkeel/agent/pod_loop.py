@@ -189,18 +189,18 @@ class PodLoop:
             if refusal is not None:
                 self._refuse(record, refusal.reason, refusal.message, now)
                 continue
-            self._pod_store.put(record._replace(is_admitted=True, life=PodState(accepted_at=now)))
+            self._pod_store.put(record._replace(is_admitted=True, state=PodState(accepted_at=now)))
             self._event_recorder.admitted(record.pod, pod_class(record.pod, self._node.profile))
             self._steps.want_step(record.uid)
         for record, refusal in verdicts.refused:
             self._refuse(record, refusal.reason, refusal.message, now)
 
     def _refuse(self, record: PodRecord, reason: str, message: str, now: float) -> None:
-        before = record.life.verdict
+        before = record.state.verdict
         if before is not None and (before.reason, before.message) == (reason, message):
             return
         status = TerminalStatus("Failed", reason, message, now)
-        self._pod_store.put(record._replace(life=record.life._replace(verdict=status)))
+        self._pod_store.put(record._replace(state=record.state._replace(verdict=status)))
         if before is None or before.reason != reason:
             self._event_recorder.record(WARNING, reason, message, record.pod)
 
@@ -210,30 +210,30 @@ class PodLoop:
             self._forget_decision(uid)  # of the pod before it began anew
             return
         if self._closing_since is not None:
-            record = record._replace(life=self._closing(record, self._closing_since, now))
-        todo = actions(record.pod, record.life, now, self._settings)
+            record = record._replace(state=self._closing(record, self._closing_since, now))
+        todo = actions(record.pod, record.state, now, self._settings)
         self._actions[uid] = todo
-        life = record.life
-        if todo.verdict is not None and life.verdict is None:
-            life = life._replace(verdict=todo.verdict)
-            if life.deleted_at is None:
+        state = record.state
+        if todo.verdict is not None and state.verdict is None:
+            state = state._replace(verdict=todo.verdict)
+            if state.deleted_at is None:
                 self._event_recorder.verdict(record.pod, todo.verdict)
         for name in todo.start if self._closing_since is None else ():
-            life = changes.asked_to_start(life, name)
-            counted = self._oom_kills.begins(record, Attempt(uid, name, life.container(name).attempt))
-            life = life.with_container(name, life.container(name)._replace(oom_kills_at_start=counted))
+            state = changes.asked_to_start(state, name)
+            counted = self._oom_kills.begins(record, Attempt(uid, name, state.container(name).attempt))
+            state = state.with_container(name, state.container(name)._replace(oom_kills_at_start=counted))
         for stop in todo.stop:
-            if not life.container(stop.container).stop_by:
+            if not state.container(stop.container).stop_by:
                 message = f"stopping container {stop.container}: {stop.reason}"
                 self._event_recorder.record(NORMAL, "Killing", message, record.pod, stop.container)
-            life = changes.asked_to_stop(life, stop, now)
-        self._pod_store.put_life(uid, life)
+            state = changes.asked_to_stop(state, stop, now)
+        self._pod_store.put_state(uid, state)
         self._pod_store.touch(uid)
         if todo.wake_at is None:
             self._wake_at.pop(uid, None)
         else:
             self._wake_at[uid] = todo.wake_at
-        if todo.is_over or not record._replace(life=life).takes_room:
+        if todo.is_over or not record._replace(state=state).takes_room:
             if self._pod_cgroups.drop(uid):
                 self._steps.room_appeared()
         else:
@@ -257,20 +257,20 @@ class PodLoop:
         for launch in self._launches(record):
             self._worker.start(launch)
         for stop in todo.stop if todo is not None else ():
-            number = record.life.container(stop.container).attempt
+            number = record.state.container(stop.container).attempt
             self._worker.stop(Attempt(uid, stop.container, number), stop)
         is_over = not record.is_admitted or (todo is not None and todo.is_over)
-        if is_over and record.life.deleted_at is not None:
+        if is_over and record.state.deleted_at is not None:
             self._worker.remove(uid)
-        elif is_over and record.is_admitted and not record.life.is_alive:
+        elif is_over and record.is_admitted and not record.state.is_alive:
             self._worker.clean(uid)
 
     def _launches(self, record: PodRecord) -> Iterator[Launch]:
         for container in record.pod.spec.every_container:
-            life = record.life.container(container.name)
-            if not life.is_asked_for:
+            state = record.state.container(container.name)
+            if not state.is_asked_for:
                 continue
-            attempt = Attempt(record.uid, container.name, life.attempt)
+            attempt = Attempt(record.uid, container.name, state.attempt)
             cgroup = self._cgroups.of_container(record.pod.key, container.name)
             if cgroup is None:
                 self._updates.not_started(NotStarted(attempt, "its cgroup is not in the plan"))
@@ -311,28 +311,28 @@ class PodLoop:
             self._steps.want_step(record.uid)
 
     def _closing(self, record: PodRecord, since: float, now: float) -> PodState:
-        life = record.life
-        for name, container in record.life.containers.items():
+        state = record.state
+        for name, container in record.state.containers.items():
             attempt = Attempt(record.uid, name, container.attempt)
             if container.is_asked_for and not self._worker.is_starting(attempt):
-                life = changes.not_started(life, name)
-        ending = changes.deleted(record.pod, life, since)  # in the order of a deleted pod: sidecars last
+                state = changes.not_started(state, name)
+        ending = changes.deleted(record.pod, state, since)  # in the order of a deleted pod: sidecars last
         for stop in actions(record.pod, ending, now, self._settings).stop:
             why = stop._replace(reason="the agent is shutting down", stopped_as=AS_RESTART)
-            life = changes.asked_to_stop(life, why, now)
-        return life
+            state = changes.asked_to_stop(state, why, now)
+        return state
 
     def is_at_rest(self) -> bool:
         """Whether nothing runs, nor is being started, stopped or removed."""
-        return self._worker.is_idle and not any(record.life.is_alive for record in self._pod_store)
+        return self._worker.is_idle and not any(record.state.is_alive for record in self._pod_store)
 
     def begin_anew(self) -> None:
         """Nothing runs: pods that go on do so from their init containers, in volumes that are new."""
         self.take_outcomes()
         for record in self._pod_store:
-            is_running = any(it.is_running for it in record.life.containers.values())
-            if record.is_admitted and record.life.verdict is None and not is_running:
-                self._pod_store.put_life(record.uid, changes.begun_anew(record.life))
+            is_running = any(it.is_running for it in record.state.containers.values())
+            if record.is_admitted and record.state.verdict is None and not is_running:
+                self._pod_store.put_state(record.uid, changes.begun_anew(record.state))
         self._commit()
 
     async def abandon(self) -> None:

@@ -45,14 +45,14 @@ class PodStatuses:
         """Conditions that are as they were in `before` keep their time. `every` are the records of all pods, beside
         which a deferred resize has to fit."""
         now = self._clock()
-        todo = actions(record.pod, record.life, now, self._settings) if record.is_admitted else None
+        todo = actions(record.pod, record.state, now, self._settings) if record.is_admitted else None
         pod = record.pod._replace(status=before.status if before is not None else PodStatus())
-        if record.life.deleted_at is not None:
-            deleted = timestamp(record.life.deleted_at)
+        if record.state.deleted_at is not None:
+            deleted = timestamp(record.state.deleted_at)
             pod = pod._replace(metadata=pod.metadata._replace(deletion_timestamp=deleted))
         waiting = todo.waiting if todo is not None else NO_WAITING
         runtime = "" if self._node.config.container_runtime_endpoint else "process"
-        status = pod_status(pod, record.life, self._node.profile, waiting, runtime)
+        status = pod_status(pod, record.state, self._node.profile, waiting, runtime)
         status = with_pending_resize(status, self._resizes.refusal(record, every), now)
         return pod._replace(status=status)
 
@@ -96,7 +96,7 @@ class PodStore:
     def of_attempt(self, attempt: Attempt) -> PodRecord | None:
         """The record of the attempt's pod, if the attempt is its container's last."""
         record = self._records.get(attempt.uid)
-        if record is None or record.life.container(attempt.container).attempt != attempt.number:
+        if record is None or record.state.container(attempt.container).attempt != attempt.number:
             return None
         return record
 
@@ -116,8 +116,8 @@ class PodStore:
             self._records[uid] = record
             self._unsaved[uid] = None
 
-    def put_life(self, uid: str, life: PodState) -> None:
-        self.put(self._records[uid]._replace(life=life))
+    def put_state(self, uid: str, state: PodState) -> None:
+        self.put(self._records[uid]._replace(state=state))
 
     def touch(self, uid: str) -> None:
         """Something that its status shows, but that is not kept, has changed."""

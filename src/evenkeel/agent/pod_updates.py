@@ -76,22 +76,22 @@ class PodUpdates:
     def started(self, started: Record) -> None:
         """Nothing changes if the start, or the end, is known already."""
         record = self._pod_store.of_attempt(started.attempt)
-        if record is None or not record.life.container(started.attempt.container).is_asked_for:
+        if record is None or not record.state.container(started.attempt.container).is_asked_for:
             return
         name = started.attempt.container
         pid, ticks = started.process or (0, 0)
         container = next(one for one in record.pod.spec.every_container if one.name == name)
-        life = changes.started(
-            record.life,
+        state = changes.started(
+            record.state,
             container,
             started.started_at,
             pid=pid,
             pid_start_ticks=ticks,
             id_=started.id,
-            oom_kills_at_start=record.life.container(name).oom_kills_at_start,
+            oom_kills_at_start=record.state.container(name).oom_kills_at_start,
             resources=container.resources,
         )
-        self._pod_store.put_life(record.uid, life)
+        self._pod_store.put_state(record.uid, state)
         self._event_recorder.record(NORMAL, "Started", f"started container {name}", record.pod, name)
         self._steps.want_step(record.uid)
         if started.exit is not None:
@@ -103,13 +103,13 @@ class PodUpdates:
             return
         name, message, now = outcome.attempt.container, outcome.message, self._clock()
         if outcome.no_image:
-            life = changes.no_image(record.life, name, outcome.no_image, message, now, self._settings)
+            state = changes.no_image(record.state, name, outcome.no_image, message, now, self._settings)
         else:
-            if record.life.verdict is not None:
+            if record.state.verdict is not None:
                 # The pod was killed while the container was being set up: what the runtime says is a guess.
-                message = f"the pod was stopped while it was being set up: {record.life.verdict.reason}"
-            life = changes.start_failed(record.life, name, message, now, self._settings)
-        self._pod_store.put_life(record.uid, life)
+                message = f"the pod was stopped while it was being set up: {record.state.verdict.reason}"
+            state = changes.start_failed(record.state, name, message, now, self._settings)
+        self._pod_store.put_state(record.uid, state)
         self._event_recorder.record(
             WARNING, "Failed", f"cannot start container {name}: {message}", record.pod, name
         )
@@ -120,19 +120,19 @@ class PodUpdates:
         for observer in self._observers:
             observer.exited(attempt.uid)
         record = self._pod_store.of_attempt(attempt)
-        if record is None or not record.life.container(attempt.container).is_alive:
+        if record is None or not record.state.container(attempt.container).is_alive:
             self._ended.append(attempt)
             return
         name = attempt.container
-        was_asked = bool(record.life.container(name).stopping)
+        was_asked = bool(record.state.container(name).stopping)
         verdict = self._oom_kills.verdict(record, attempt, exit_, self._clock())
         if verdict is Verdict.WAIT:
             return
         self._ended.append(attempt)
         is_oom_killed = verdict is Verdict.KILLED
-        life = changes.ended(
+        state = changes.ended(
             record.pod,
-            record.life,
+            record.state,
             name,
             exit_code=exit_.exit_code,
             signal=exit_.signal,
@@ -143,17 +143,17 @@ class PodUpdates:
             is_oom_killed=is_oom_killed,
             settings=self._settings,
         )
-        self._pod_store.put_life(attempt.uid, life)
+        self._pod_store.put_state(attempt.uid, state)
         self._event_recorder.ended(
             record.pod,
             name,
-            life.container(name).ended,
+            state.container(name).ended,
             is_oom_killed=is_oom_killed,
             was_asked=was_asked,
         )
-        if life.verdict is not None and record.life.verdict is None:
-            self._event_recorder.verdict(record.pod, life.verdict)
-            if life.verdict.reason == changes.EVICTED:  # A17: one OOM kill too many
+        if state.verdict is not None and record.state.verdict is None:
+            self._event_recorder.verdict(record.pod, state.verdict)
+            if state.verdict.reason == changes.EVICTED:  # A17: one OOM kill too many
                 self._event_recorder.count_eviction("oom")
         self._steps.want_step(attempt.uid)
 
@@ -185,7 +185,7 @@ class Evictions:
         ended otherwise, stays as it is."""
         record = self._pod_store.get(uid)
         if record is not None and record.is_admitted:
-            self._pod_store.put_life(uid, changes.with_terminal_status(record.life, status))
+            self._pod_store.put_state(uid, changes.with_terminal_status(record.state, status))
             if not status.grace_seconds and record.pod.spec.has_memory_volume:
                 self._worker.empty_memory(uid)
             self._steps.want_step(uid)
@@ -195,12 +195,12 @@ class Evictions:
         """A pod that has ended is admitted and started again as if it were new (E16). False if something of it is
         still left."""
         record = self._pod_store.get(uid)
-        if record is None or record.life.is_alive or not self._worker.is_clean(uid):
+        if record is None or record.state.is_alive or not self._worker.is_clean(uid):
             return False
         if pod_limits(record.pod).get(EPHEMERAL_STORAGE) is not None and not self._worker.clean_logs(uid):
             return False  # B12: its old logs would count, and it would be evicted again at once
         self._worker.forget(uid)
-        self._pod_store.put(record._replace(is_admitted=False, life=PodState()))
+        self._pod_store.put(record._replace(is_admitted=False, state=PodState()))
         self._steps.want_step(uid)
         self._steps.room_appeared()
         return True

@@ -18,7 +18,7 @@ class PodRecord(NamedTuple):
     source: str
     order: int
     is_admitted: bool = False
-    life: PodState = PodState()
+    state: PodState = PodState()
 
     @property
     def uid(self) -> str:
@@ -27,12 +27,12 @@ class PodRecord(NamedTuple):
     @property
     def takes_room(self) -> bool:
         """It was admitted and has not ended. A pod that was told to end takes its room until nothing of it runs."""
-        return self.is_admitted and (self.life.verdict is None or self.life.is_alive)
+        return self.is_admitted and (self.state.verdict is None or self.state.is_alive)
 
     @property
     def is_waiting(self) -> bool:
         """For admission."""
-        return not self.is_admitted and self.life.deleted_at is None
+        return not self.is_admitted and self.state.deleted_at is None
 
 
 class Event(NamedTuple):

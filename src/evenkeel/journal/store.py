@@ -113,26 +113,26 @@ class Journal:
         self._touched.clear()
         self._repeats.clear()
 
-    def save(self, held: PodRecord) -> None:
+    def save(self, record: PodRecord) -> None:
         """Keeps `held` by its UID. Writes what differs from the last time only."""
-        uid = held.pod.metadata.uid
+        uid = record.pod.metadata.uid
         last = self._last.get(uid)
-        is_same_pod = last is not None and _is_same_pod(last.held, held)
-        if last is not None and is_same_pod and _is_same_life(last.held, held):
+        is_same_pod = last is not None and _is_same_pod(last.record, record)
+        if last is not None and is_same_pod and _is_same_state(last.record, record):
             return
-        pod_text = last.pod_text if last and last.held.pod is held.pod else to_text(held.pod)
-        life_text = last.life_text if last and last.held.life is held.life else to_text(held.life)
+        pod_text = last.pod_text if last and last.record.pod is record.pod else to_text(record.pod)
+        state_text = last.state_text if last and last.record.state is record.state else to_text(record.state)
         if last is None or not is_same_pod:
             with self.transaction():
                 self._transactions.write(
                     'INSERT INTO pods (uid, "order", source, pod) VALUES (?1, ?2, ?3, ?4)'
                     ' ON CONFLICT (uid) DO UPDATE SET "order" = ?2, source = ?3, pod = ?4',
-                    (uid, held.order, storable(held.source), sealed(pod_text)),
+                    (uid, record.order, storable(record.source), sealed(pod_text)),
                 )
-                self._save_life(uid, held.is_admitted, life_text)
+                self._save_state(uid, record.is_admitted, state_text)
         else:
-            self._save_life(uid, held.is_admitted, life_text)
-        self._last[uid] = _Written(held, pod_text, life_text)
+            self._save_state(uid, record.is_admitted, state_text)
+        self._last[uid] = _Written(record, pod_text, state_text)
         self._touched.add(uid)
 
     def remove(self, uid: str) -> None:
@@ -146,19 +146,19 @@ class Journal:
             ' ORDER BY "order", uid'
         )
         found: list[PodRecord] = []
-        for uid, order, source, pod_text, is_admitted, life_text in rows:
+        for uid, order, source, pod_text, is_admitted, state_text in rows:
             try:
-                pod_text, life_text = opened(pod_text), opened(life_text)
-                pod, life = from_text(Pod, pod_text), from_text(PodState, life_text)
-                held = PodRecord(pod, stored(source), int(order), bool(is_admitted), life)
+                pod_text, state_text = opened(pod_text), opened(state_text)
+                pod, state = from_text(Pod, pod_text), from_text(PodState, state_text)
+                record = PodRecord(pod, stored(source), int(order), bool(is_admitted), state)
             except (Unreadable, ValueError, TypeError) as error:
                 self._set_aside(str(uid), str(error))
                 continue
             if pod.metadata.uid != uid:
                 self._set_aside(str(uid), f"its UID is {pod.metadata.uid}")
                 continue
-            found.append(held)
-            self._last[uid] = _Written(held, str(pod_text), str(life_text))
+            found.append(record)
+            self._last[uid] = _Written(record, str(pod_text), str(state_text))
         return tuple(found)
 
     def tell(self, happening: Event) -> Event:
@@ -280,7 +280,7 @@ class Journal:
                 raise fault from None
             self.notes += (str(fault),)
 
-    def _save_life(self, uid: str, is_admitted: bool, text: str) -> None:  # noqa: FBT001
+    def _save_state(self, uid: str, is_admitted: bool, text: str) -> None:  # noqa: FBT001
         self._transactions.write(
             "INSERT INTO lives (uid, is_admitted, life) VALUES (?1, ?2, ?3)"
             " ON CONFLICT (uid) DO UPDATE SET is_admitted = ?2, life = ?3",
@@ -306,17 +306,17 @@ class Journal:
 
 
 class _Written(NamedTuple):
-    held: PodRecord
+    record: PodRecord
     pod_text: str
-    life_text: str
+    state_text: str
 
 
 def _is_same_pod(one: PodRecord, other: PodRecord) -> bool:
     return (one.pod is other.pod or one.pod == other.pod) and one[1:3] == other[1:3]
 
 
-def _is_same_life(one: PodRecord, other: PodRecord) -> bool:
-    return one.is_admitted == other.is_admitted and (one.life is other.life or one.life == other.life)
+def _is_same_state(one: PodRecord, other: PodRecord) -> bool:
+    return one.is_admitted == other.is_admitted and (one.state is other.state or one.state == other.state)
 
 
 def _happening(row: tuple[Any, ...]) -> Event | None:

@@ -131,11 +131,11 @@ class CpuPressure:
     def _begin(self, now: float) -> None:
         self._begun_at = now
         before, self._begun = self._begun, {}
-        for held, cgroup in self._watched():
+        for record, cgroup in self._watched():
             counters = self._counters(cgroup)
             if counters is not None:
-                begun = self._begun[held.pod.metadata.uid] = _Begun(cgroup.path, *counters)
-                known = before.get(held.pod.metadata.uid)
+                begun = self._begun[record.pod.metadata.uid] = _Begun(cgroup.path, *counters)
+                known = before.get(record.pod.metadata.uid)
                 if known is not None:
                     begun.tasks = known.tasks
                     begun.tasks.waited_us = 0
@@ -145,9 +145,9 @@ class CpuPressure:
         tree = self._cgroups.tree
         found = []
         for cgroup in tree.cgroups if tree is not None else ():
-            held = self._pods.by_key(cgroup.pod) if cgroup.kind == Kind.POD else None
-            if held is not None and held.life.verdict is None and held.life.deleted_at is None:
-                found.append((held, cgroup))
+            record = self._pods.by_key(cgroup.pod) if cgroup.kind == Kind.POD else None
+            if record is not None and record.state.verdict is None and record.state.deleted_at is None:
+                found.append((record, cgroup))
         return found
 
     def _counters(self, cgroup: Cgroup) -> tuple[int, int, int | None] | None:
@@ -164,8 +164,8 @@ class CpuPressure:
         return statistics.cpu_usage_us, throttled, waited
 
     def _containers(self, pod: Cgroup) -> list[Cgroup]:
-        held = self._pods.by_key(pod.pod)
-        names = [one.name for one in held.pod.spec.every_container] if held is not None else []
+        record = self._pods.by_key(pod.pod)
+        names = [one.name for one in record.pod.spec.every_container] if record is not None else []
         found = [self._cgroups.of_container(pod.pod, name) for name in names]
         return [one for one in found if one is not None]
 
@@ -178,8 +178,8 @@ class CpuPressure:
     def _look_at_tasks(self) -> None:
         if self._cgroups.driver.version == Version.V2:
             return
-        for held, cgroup in self._watched():
-            begun = self._begun.get(held.pod.metadata.uid)
+        for record, cgroup in self._watched():
+            begun = self._begun.get(record.pod.metadata.uid)
             if begun is not None:
                 begun.tasks.sample(tuple(map(self._directory, self._containers(cgroup))))
 
@@ -187,8 +187,8 @@ class CpuPressure:
         self._look_at_tasks()
         is_v2 = self._cgroups.driver.version == Version.V2
         pods = []
-        for held, cgroup in self._watched():
-            begun = self._begun.get(held.pod.metadata.uid)
+        for record, cgroup in self._watched():
+            begun = self._begun.get(record.pod.metadata.uid)
             counters = self._counters(cgroup)
             if begun is None or counters is None or begun.path != cgroup.path or counters[0] < begun.used_us:
                 continue  # it was not there for all of the window
@@ -199,7 +199,7 @@ class CpuPressure:
             else:
                 known = begun.tasks.waited_us
             by_others = None if known is None else max(known - own, 0)
-            pods.append(PodCpu(held.pod, used - begun.used_us, by_others, is_wait_of_tasks=not is_v2))
+            pods.append(PodCpu(record.pod, used - begun.used_us, by_others, is_wait_of_tasks=not is_v2))
         return CpuWindow(now, now - self._begun_at, tuple(pods))
 
     # Deciding, and what follows
@@ -230,14 +230,14 @@ class CpuPressure:
 
     def _tell(self, decision: CpuDecision, window: CpuWindow) -> None:
         for one in decision.short:
-            held = self._pods.by_key(one.pod)
+            record = self._pods.by_key(one.pod)
             message = short_sentence(one, window.seconds)
             if not self._is_pressure:
                 message += ": BestEffort pods get the least weight"
             elif decision.victim is None and self._state.short_windows > 1:
                 message += ", and no other pod could go for it"
             figures = {**one._asdict(), "seconds": window.seconds}
-            pod = held.pod if held is not None else None
+            pod = record.pod if record is not None else None
             self._events.record(WARNING, "CPUShortage", message, pod, figures=figures)
         if self._is_pressure and not decision.is_pressure:
             self._events.record(

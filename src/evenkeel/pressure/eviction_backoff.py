@@ -80,25 +80,25 @@ class EvictionBackoff:
         """Brings back whose time has come; in how many seconds that of the next will have, None if there is none."""
         now = self._clock()
         soonest: float | None = None
-        for held in self._pods:
-            if not comes_back(held):
+        for record in self._pods:
+            if not comes_back(record):
                 continue
-            back_off = self._noted(held)
+            back_off = self._noted(record)
             left = back_off.not_before - now
             if left > 0:
                 soonest = left if soonest is None else min(soonest, left)
             elif self._conditions.current:
                 continue  # their end is told
-            elif self._evictions.start_anew(held.pod.metadata.uid):
+            elif self._evictions.start_anew(record.pod.metadata.uid):
                 message = f"the pressure is over: the pod starts anew after {_times(back_off)}"
-                self._events.record(NORMAL, "Returning", message, held.pod)
+                self._events.record(NORMAL, "Returning", message, record.pod)
             else:
                 soonest = _AGAIN_SECONDS if soonest is None else min(soonest, _AGAIN_SECONDS)
         return soonest
 
-    def _noted(self, held: PodRecord) -> BackOff:
+    def _noted(self, record: PodRecord) -> BackOff:
         """How long it has to wait; told, and kept, when its eviction is first seen."""
-        uid, verdict = held.pod.metadata.uid, held.life.verdict
+        uid, verdict = record.pod.metadata.uid, record.state.verdict
         assert verdict is not None
         before = self._of.get(uid, NO_BACK_OFF)
         if before.evicted_at == verdict.at:
@@ -108,13 +108,13 @@ class EvictionBackoff:
             f"after {_times(back_off)} the pod comes back when the pressure is over,"
             f" and not before {back_off.seconds:g} s have passed"
         )
-        self._events.record(NORMAL, "BackOff", message, held.pod)
+        self._events.record(NORMAL, "BackOff", message, record.pod)
         self._steps.want_step()
         self._keep()
         return back_off
 
     def _keep(self) -> None:
-        known = {held.pod.metadata.uid for held in self._pods}
+        known = {record.pod.metadata.uid for record in self._pods}
         self._of = {uid: one for uid, one in self._of.items() if uid in known}
         try:
             self._journal.set_value(_KEPT, {uid: list(one) for uid, one in self._of.items()})
@@ -131,14 +131,14 @@ class EvictionBackoff:
             return {}
 
 
-def comes_back(held: PodRecord) -> bool:
-    verdict = held.life.verdict
+def comes_back(record: PodRecord) -> bool:
+    verdict = record.state.verdict
     return (
         verdict is not None
         and verdict.reason == EVICTED
-        and held.life.deleted_at is None
-        and held.is_admitted
-        and held.pod.spec.restart_policy != "Never"
+        and record.state.deleted_at is None
+        and record.is_admitted
+        and record.pod.spec.restart_policy != "Never"
     )
 
 

@@ -200,16 +200,16 @@ class MemoryStalls(PodObserver):
 
     def _resolve(self, path: str, found: Stall, samples: tuple[StallSample, ...]) -> None:
         cgroup = self._marked[path]
-        held = self._pods.by_key(cgroup.pod)
-        if held is None or not held.life.container(cgroup.container).is_running:
+        record = self._pods.by_key(cgroup.pod)
+        if record is None or not record.state.container(cgroup.container).is_running:
             return
         if self._answer is Answer.RAISE:
             if self._is_under_way(path, found):
                 return
-            done = self._raise(path, cgroup, held, found)
+            done = self._raise(path, cgroup, record, found)
         elif self._answer is Answer.KILL:
             done = "it is killed, and its restart policy says what follows"
-            self._kill(cgroup, held, found)
+            self._kill(cgroup, record, found)
         else:
             done = ""
             if path in self._reported:
@@ -218,11 +218,11 @@ class MemoryStalls(PodObserver):
             self._reported.add(path)
         message = f"container {cgroup.container}: {found.sentence}{f'; {done}' if done else ''}"
         figures = {**found._asdict(), "answer": str(self._answer)}
-        self._events.record(WARNING, "MemoryHighStall", message, held.pod, cgroup.container, figures)
-        snapshot = stall_given(held.pod.key, cgroup.container, self._period, samples)
+        self._events.record(WARNING, "MemoryHighStall", message, record.pod, cgroup.container, figures)
+        snapshot = stall_given(record.pod.key, cgroup.container, self._period, samples)
         outcome = {**stall_said(found), "answer": str(self._answer), "done": done}
         self._events.decided(STALL_KIND, snapshot, outcome)
-        self._steps.want_step(held.pod.metadata.uid)
+        self._steps.want_step(record.pod.metadata.uid)
 
     def _is_under_way(self, path: str, found: Stall) -> bool:
         """Whether the last step is on its way to the kernel, which drops what is not a whole page of it."""
@@ -231,29 +231,31 @@ class MemoryStalls(PodObserver):
             return False
         return raised.high_bytes == UNLIMITED or found.high_bytes + PAGE_BYTES <= raised.high_bytes
 
-    def _raise(self, path: str, cgroup: Cgroup, held: PodRecord, found: Stall) -> str:
+    def _raise(self, path: str, cgroup: Cgroup, record: PodRecord, found: Stall) -> str:
         planned = _mark(cgroup) or found.high_bytes
         limit = _number(cgroup.value(_MAX)) or self._allocatable_bytes
         high = raised_bytes(planned, found.high_bytes, limit)
-        attempt = held.life.container(cgroup.container).attempt
-        self._raised[path] = Raised(held.pod.metadata.uid, cgroup.container, attempt, high, planned)
+        attempt = record.state.container(cgroup.container).attempt
+        self._raised[path] = Raised(record.pod.metadata.uid, cgroup.container, attempt, high, planned)
         self._keep()
         self._override()
         if high == UNLIMITED:
             return f"nothing but the limit of {bytes_text(limit)} is left to bound it"
         return f"memory.high is raised to {bytes_text(high)}, towards {bytes_text(limit)}"
 
-    def _kill(self, cgroup: Cgroup, held: PodRecord, found: Stall) -> None:
+    def _kill(self, cgroup: Cgroup, record: PodRecord, found: Stall) -> None:
         stop = Stop(cgroup.container, found.sentence, 0.0, AS_FAILURE)
-        self._pods.put_life(held.pod.metadata.uid, changes.asked_to_stop(held.life, stop, self._clock()))
+        self._pods.put_state(
+            record.pod.metadata.uid, changes.asked_to_stop(record.state, stop, self._clock())
+        )
 
     def _over(self, path: str) -> None:
         if path in self._reported:
             self._reported.discard(path)
             cgroup = self._marked[path]
-            held = self._pods.by_key(cgroup.pod)
+            record = self._pods.by_key(cgroup.pod)
             message = f"container {cgroup.container} gets on again: it is no longer held up at memory.high"
-            pod = held.pod if held is not None else None
+            pod = record.pod if record is not None else None
             self._events.record(NORMAL, "MemoryHighStallOver", message, pod, cgroup.container)
             self._steps.want_step()
 
@@ -261,20 +263,20 @@ class MemoryStalls(PodObserver):
         """Puts planned marks back where the container that stalled is gone, or uses little again."""
         before = dict(self._raised)
         for path, raised in before.items():
-            held = self._pods.get(raised.uid)
-            life = held.life.container(raised.container) if held is not None else None
-            if life is None or life.attempt != raised.attempt or path not in self._marked:
+            record = self._pods.get(raised.uid)
+            state = record.state.container(raised.container) if record is not None else None
+            if state is None or state.attempt != raised.attempt or path not in self._marked:
                 del self._raised[path]
                 continue
             sample = self._sample(path, now)
             if sample is None or has_fallen_back(sample.usage_bytes, raised.planned_bytes):
                 del self._raised[path]
-                if held is not None and sample is not None:
+                if record is not None and sample is not None:
                     message = (
                         f"container {raised.container} uses {bytes_text(sample.usage_bytes)}:"
                         f" memory.high is {bytes_text(raised.planned_bytes)} again, as planned"
                     )
-                    self._events.record(NORMAL, "MemoryHighRestored", message, held.pod, raised.container)
+                    self._events.record(NORMAL, "MemoryHighRestored", message, record.pod, raised.container)
                     self._steps.want_step()
         if self._raised != before:
             self._keep()

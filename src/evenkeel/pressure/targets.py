@@ -48,20 +48,20 @@ def watch_targets(tree: Tree, pods: PodRecords, driver: Driver, limit_bytes: int
             containers.setdefault(cgroup.pod, []).append((cgroup.container, top + cgroup.path))
     members = []
     for cgroup in tree.cgroups:
-        held = pods.by_key(cgroup.pod) if cgroup.kind == Kind.POD else None
-        if held is not None:
+        record = pods.by_key(cgroup.pod) if cgroup.kind == Kind.POD else None
+        if record is not None:
             parts = tuple(containers.get(cgroup.pod, ()))
-            request = eviction_request(held.pod, MEMORY).value
+            request = eviction_request(record.pod, MEMORY).value
             members.append(
                 PodTarget(
-                    held.pod.metadata.uid,
-                    held.pod,
+                    record.pod.metadata.uid,
+                    record.pod,
                     cgroup.path,
                     top + cgroup.path,
                     parts,
                     _min_bytes(cgroup),
                     request,
-                    (cgroup.qos, held.pod.spec.priority or 0),
+                    (cgroup.qos, record.pod.spec.priority or 0),
                 )
             )
     return WatchTargets(tree.version, root.path, directory, limit_bytes or 0, tuple(members))

@@ -83,9 +83,9 @@ class KernelEvents(PodObserver):
     def _learn_attempt(self, cgroup: Cgroup) -> None:
         if cgroup.is_ours_to_make or cgroup.path in self._attempts:
             return
-        held = self._pod_store.by_key(cgroup.pod)
-        if held is not None:
-            self._attempts[cgroup.path] = _last_attempt(held, cgroup.container)
+        record = self._pod_store.by_key(cgroup.pod)
+        if record is not None:
+            self._attempts[cgroup.path] = _last_attempt(record, cgroup.container)
 
     def _watch(self, stream: EventStream, tree: Tree) -> None:
         if tree.version != Version.V1:
@@ -125,12 +125,12 @@ class KernelEvents(PodObserver):
     def _kill_rest_of(self, path: str) -> None:
         """Of the attempt that was hit; the next one may run in the same cgroup already."""
         cgroup = self._known[path]
-        held = self._pod_store.by_key(cgroup.pod)
-        if held is None:
+        record = self._pod_store.by_key(cgroup.pod)
+        if record is None:
             return
-        if self._oom_kills.has_counted(held, cgroup.container):
-            self._steps.report(OomKilled(_last_attempt(held, cgroup.container)))
-            task = asyncio.get_running_loop().create_task(self._kill_rest(path, held.pod.metadata.uid))
+        if self._oom_kills.has_counted(record, cgroup.container):
+            self._steps.report(OomKilled(_last_attempt(record, cgroup.container)))
+            task = asyncio.get_running_loop().create_task(self._kill_rest(path, record.pod.metadata.uid))
             self._killing.add(task)
             task.add_done_callback(self._killing.discard)
 
@@ -140,60 +140,60 @@ class KernelEvents(PodObserver):
             self._event_recorder.record(WARNING, "FailedKill", str(error))
         self._steps.want_step(uid)
 
-    def _told_of_kill(self, record: OomRecord) -> None:
-        attempt = self._attempts.get(record.cgroup) or self._attempt_of(record.pid)
+    def _told_of_kill(self, kill: OomRecord) -> None:
+        attempt = self._attempts.get(kill.cgroup) or self._attempt_of(kill.pid)
         if attempt is not None:
             self._steps.report(OomKilled(attempt))
-        cgroup = self._known.get(record.cgroup)
+        cgroup = self._known.get(kill.cgroup)
         if cgroup is None:
-            pod = self._pods.get(record.cgroup.rpartition("/")[0])
+            pod = self._pods.get(kill.cgroup.rpartition("/")[0])
             if pod is not None:  # else it is somebody else's
-                asyncio.get_running_loop().call_later(_LATE_SECONDS, self._told_late_of_kill, record, pod)
+                asyncio.get_running_loop().call_later(_LATE_SECONDS, self._told_late_of_kill, kill, pod)
             return
-        self._tell_kill(record, cgroup)
+        self._tell_kill(kill, cgroup)
 
     def _attempt_of(self, pid: int) -> Attempt | None:
         """The attempt whose first process this is, or was until now."""
-        for held in self._pod_store:
-            for name, container in held.life.containers.items():
+        for record in self._pod_store:
+            for name, container in record.state.containers.items():
                 if container.pid == pid and container.is_alive:
-                    return _last_attempt(held, name)
+                    return _last_attempt(record, name)
         return None
 
-    def _told_late_of_kill(self, record: OomRecord, pod: Cgroup) -> None:
+    def _told_late_of_kill(self, kill: OomRecord, pod: Cgroup) -> None:
         """Of a container that ended before its cgroup's name was known, only the pod can be told."""
-        self._tell_kill(record, self._known.get(record.cgroup, pod))
+        self._tell_kill(kill, self._known.get(kill.cgroup, pod))
 
-    def _tell_kill(self, record: OomRecord, cgroup: Cgroup) -> None:
-        held = self._pod_store.by_key(cgroup.pod)
+    def _tell_kill(self, kill: OomRecord, cgroup: Cgroup) -> None:
+        record = self._pod_store.by_key(cgroup.pod)
         self._event_recorder.record(
             WARNING,
             "OOMKilling",
-            _in_words(record, cgroup),
-            held.pod if held is not None else None,
+            _in_words(kill, cgroup),
+            record.pod if record is not None else None,
             cgroup.container,
-            {name: value for name, value in record._asdict().items() if value not in ("", None)},
+            {name: value for name, value in kill._asdict().items() if value not in ("", None)},
         )
         try:
-            self._journal.set_value(_LOG_POSITION, {"boot": boot_id(), "sequence": record.sequence})
+            self._journal.set_value(_LOG_POSITION, {"boot": boot_id(), "sequence": kill.sequence})
             self._event_recorder.commit()
         except JournalError as error:
             log.error("%s", error)  # noqa: TRY400
 
 
-def _last_attempt(held: PodRecord, container: str) -> Attempt:
-    return Attempt(held.pod.metadata.uid, container, held.life.container(container).attempt)
+def _last_attempt(record: PodRecord, container: str) -> Attempt:
+    return Attempt(record.pod.metadata.uid, container, record.state.container(container).attempt)
 
 
-def _in_words(record: OomRecord, cgroup: Cgroup) -> str:
+def _in_words(kill: OomRecord, cgroup: Cgroup) -> str:
     """The record's sentence, with what people call the cgroups in it; their paths are among the figures."""
     names = {
-        record.cgroup: f"container {cgroup.container}" if cgroup.container else "a container of the pod",
+        kill.cgroup: f"container {cgroup.container}" if cgroup.container else "a container of the pod",
         cgroup.path: "the container",
         cgroup.path.rpartition("/")[0]: "the pod",
     }
-    words = record._replace(
-        cgroup=names.get(record.cgroup, record.cgroup),
-        limit_cgroup=names.get(record.limit_cgroup, record.limit_cgroup),
+    words = kill._replace(
+        cgroup=names.get(kill.cgroup, kill.cgroup),
+        limit_cgroup=names.get(kill.limit_cgroup, kill.limit_cgroup),
     )
     return words.sentence

@@ -48,27 +48,27 @@ class OomKills:
         self._seen: dict[Attempt, None] = {}
         self._waiting: dict[Attempt, _Waiting] = {}
 
-    def begins(self, held: PodRecord, attempt: Attempt) -> int:
+    def begins(self, record: PodRecord, attempt: Attempt) -> int:
         """The attempt is about to be started; the count of its cgroup that is not its own."""
         _remember(self._machine_count_before, attempt, self._machine_count())
-        cgroup = self._cgroups.of_container(held.pod.key, attempt.container)
+        cgroup = self._cgroups.of_container(record.pod.key, attempt.container)
         is_new = (
             cgroup is not None and not cgroup.is_ours_to_make and self._cgroups.driver.version == Version.V1
         )
-        return 0 if is_new else self._cgroups.oom_kills(held.pod.key, attempt.container) or 0
+        return 0 if is_new else self._cgroups.oom_kills(record.pod.key, attempt.container) or 0
 
-    def has_counted(self, held: PodRecord, name: str) -> bool | None:
+    def has_counted(self, record: PodRecord, name: str) -> bool | None:
         """Whether the kernel has counted a kill of the container's last attempt; None if the count is gone."""
-        counted = self._cgroups.oom_kills(held.pod.key, name)
-        return None if counted is None else counted > held.life.container(name).oom_kills_at_start
+        counted = self._cgroups.oom_kills(record.pod.key, name)
+        return None if counted is None else counted > record.state.container(name).oom_kills_at_start
 
     def saw(self, attempt: Attempt) -> None:
         """The kernel has counted or logged an OOM kill of this attempt."""
         _remember(self._seen, attempt, None)
 
-    def verdict(self, held: PodRecord, attempt: Attempt, exit_: Exit, now: float) -> Verdict:
+    def verdict(self, record: PodRecord, attempt: Attempt, exit_: Exit, now: float) -> Verdict:
         """Of an attempt that has ended, and is the container's last."""
-        found = self._verdict(held, attempt, exit_)
+        found = self._verdict(record, attempt, exit_)
         if found is Verdict.WAIT:
             since = self._waiting.setdefault(attempt, _Waiting(exit_, now + WAIT_SECONDS))
             if now < since.until:
@@ -77,16 +77,16 @@ class OomKills:
         self._waiting.pop(attempt, None)
         return found
 
-    def _verdict(self, held: PodRecord, attempt: Attempt, exit_: Exit) -> Verdict:
-        was_asked = bool(held.life.container(attempt.container).stopping)
+    def _verdict(self, record: PodRecord, attempt: Attempt, exit_: Exit) -> Verdict:
+        was_asked = bool(record.state.container(attempt.container).stopping)
         if exit_.oom_kills is not None:  # of a cgroup that no other attempt was in
             is_counted: bool | None = exit_.oom_kills > 0
         else:
-            is_counted = self.has_counted(held, attempt.container)
+            is_counted = self.has_counted(record, attempt.container)
         # A runtime on v1 says it of every container below a cgroup that ran out, also of those that lived through it.
         if is_counted or attempt in self._seen or (exit_.is_oom_killed and not was_asked):
             return Verdict.KILLED
-        is_ours = was_asked or held.life.verdict is not None
+        is_ours = was_asked or record.state.verdict is not None
         if is_counted is not None or is_ours or exit_.signal != SIGKILL or not exit_.is_known:
             return Verdict.NOT_KILLED
         before, after = self._machine_count_before.get(attempt), self._machine_count()

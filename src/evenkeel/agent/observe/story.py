@@ -67,10 +67,10 @@ class Story(NamedTuple):
 
 def story_of(journal: Journal, key: str) -> Story | None:
     """Of the pod namespace/name; None if the journal has never heard of it."""
-    held = next((one for one in journal.pods() if one.pod.key == key), None)
+    record = next((one for one in journal.pods() if one.pod.key == key), None)
     happened = journal.happenings(key, most=100_000)
     decided = tuple(_decisions_about(journal, key))
-    if held is None and not happened and not decided:
+    if record is None and not happened and not decided:
         return None
     chapters = [_chapter(one, decided, key) for one in happened]
     told = {one.decision for one in chapters}
@@ -80,12 +80,14 @@ def story_of(journal: Journal, key: str) -> Story | None:
         if one.record.number not in told and one.is_done and one.gone and key not in one.gone
     ]
     chapters.sort(key=lambda one: one.at)
-    if held is None:
+    if record is None:
         return Story(key, tuple(chapters), False)
-    verdict = held.life.verdict
+    verdict = record.state.verdict
     if verdict is not None:
         return Story(key, tuple(chapters), True, verdict.phase, verdict.reason)
-    return Story(key, tuple(chapters), True, pod_phase(held.pod, held.life) if held.is_admitted else PENDING)
+    return Story(
+        key, tuple(chapters), True, pod_phase(record.pod, record.state) if record.is_admitted else PENDING
+    )
 
 
 def _decisions_about(journal: Journal, key: str) -> Iterator[_Decided]:

@@ -172,11 +172,11 @@ class Prober(PodObserver):
         for container in record.pod.spec.every_container if record is not None else ():
             if container.startup_probe or container.liveness_probe or container.readiness_probe:
                 assert record is not None
-                life = record.life.container(container.name)
-                if life.started_at is not None and not life.stopping:
-                    attempt = Attempt(uid, container.name, life.attempt)
+                state = record.state.container(container.name)
+                if state.started_at is not None and not state.stopping:
+                    attempt = Attempt(uid, container.name, state.attempt)
                     wanted.add(attempt)
-                    self._probes.watch(attempt, container, life.started_at, is_started=life.is_started)
+                    self._probes.watch(attempt, container, state.started_at, is_started=state.is_started)
         for attempt in self._watched.get(uid, set()) - wanted:
             self._probes.unwatch(attempt)
         if wanted:
@@ -193,13 +193,15 @@ class Prober(PodObserver):
         if not probed.answer.is_success:
             message = f"{probed.kind} probe of container {name}: {probed.answer.message}"
             self._event_recorder.record(WARNING, "Unhealthy", message, record.pod, name)
-        life, now = record.life, self._clock()
+        state, now = record.state, self._clock()
         if probed.has_changed and probed.kind is ProbeKind.READINESS:
-            life = changes.with_readiness(life, name, is_ready=probed.outcome is ProbeOutcome.PASSED, now=now)
+            state = changes.with_readiness(
+                state, name, is_ready=probed.outcome is ProbeOutcome.PASSED, now=now
+            )
         elif probed.has_changed and probed.outcome is ProbeOutcome.FAILED:
             stop = changes.probe_stop(record.pod, container, probed.kind, probed.answer.message)
-            life = changes.asked_to_stop(life, stop, now)
+            state = changes.asked_to_stop(state, stop, now)
         elif probed.has_changed and probed.kind is ProbeKind.STARTUP:
-            life = changes.started_up(life, container, now)
-        self._pod_store.put_life(uid, life)
+            state = changes.started_up(state, container, now)
+        self._pod_store.put_state(uid, state)
         self._steps.want_step(uid)

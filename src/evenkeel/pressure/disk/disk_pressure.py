@@ -127,7 +127,7 @@ class DiskPressure(PodObserver):
             if record is None:
                 await self._runtime.remove(uid)
                 await self._runtime.remove_logs(uid)
-            elif not record.takes_room and not record.life.is_alive:
+            elif not record.takes_room and not record.state.is_alive:
                 await self._runtime.remove_logs(uid)
 
 

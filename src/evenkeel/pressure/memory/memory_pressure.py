@@ -67,7 +67,7 @@ class MemoryPressure(PodObserver):
         for uid, message, at in self._intents.found:
             record = self._pods.get(uid)
             # Else the former agent had recorded it, or it is about the pod before it came back.
-            if record is not None and record.life.verdict is None and record.life.accepted_at <= at:
+            if record is not None and record.state.verdict is None and record.state.accepted_at <= at:
                 self.recorder.evict(uid, message, at)
             else:
                 self._intents.taken_up(uid)

@@ -57,21 +57,21 @@ class Throttle:
             return
         wanted = {}
         for uid, most in most_bytes.items():
-            held = self._pods.get(uid)
-            cgroup = self._cgroups.of_container(held.pod.key, "") if held is not None else None
-            if held is None or cgroup is None:
+            record = self._pods.get(uid)
+            cgroup = self._cgroups.of_container(record.pod.key, "") if record is not None else None
+            if record is None or cgroup is None:
                 continue  # it is gone meanwhile
             wanted[cgroup.path] = (Setting(_HIGH, str(most), "A15", _REASON),)
             if uid not in self._uids:
                 message = f"memory is short: the pod, above its request, gets no more than {bytes_text(most)} for now"
                 self._events.record(
-                    WARNING, "Throttled", message, held.pod, figures={"memoryHighBytes": most}
+                    WARNING, "Throttled", message, record.pod, figures={"memoryHighBytes": most}
                 )
         for uid in self._uids.difference(most_bytes):
-            held = self._pods.get(uid)
-            if held is not None:
+            record = self._pods.get(uid)
+            if record is not None:
                 self._events.record(
-                    NORMAL, "ThrottleOver", "the pod may use more memory again: enough is back", held.pod
+                    NORMAL, "ThrottleOver", "the pod may use more memory again: enough is back", record.pod
                 )
         self._uids = frozenset(most_bytes)
         try:
