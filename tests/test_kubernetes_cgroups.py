@@ -2,7 +2,7 @@
 
 import pytest
 
-from evenkeel.api.config import Profile
+from evenkeel.api.config import MemorySwapConfiguration, Profile
 from evenkeel.api.scalars import Duration
 from evenkeel.cgroup.plan import plan
 from evenkeel.cgroup.tree import Version
@@ -149,6 +149,14 @@ def test_reserved_classes_share_capacity_less_reservations():
 def test_more_reserved_than_there_is_leaves_nothing_to_throttle_by():
     view = kubelet(memory_throttling_factor=0.5, kube_reserved={"memory": "64Gi"})
     assert planned(view, BEST_EFFORT)["besteffort/podn/c"]["memory.high"] == "max"
+
+
+def test_what_requests_more_than_the_node_has_gets_no_swap():
+    view = kubelet(memory_swap=MemorySwapConfiguration("LimitedSwap"))
+    view = view._replace(kubelet=view.kubelet._replace(swap_bytes=GIB))
+    for request, swap in (("32Gi", GIB), ("33Gi", 0)):
+        found = planned(view, pod(container({"memory": request}), name="b"))
+        assert found[f"{POD}/c"]["memory.swap.max"] == str(swap)
 
 
 RESERVED = {

@@ -362,6 +362,7 @@ def _swap(pod: Pod, container: Container, node: KubeletSettings, qos: QoSClass) 
         and qos == QoSClass.BURSTABLE
         and request
         and request != limit
+        and request.value <= node.capacity_bytes
     )
     if not may_swap:
         return {"memory.swap.max": "0"}
