@@ -13,6 +13,7 @@ import ssl
 import stat
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import NamedTuple
 
 from evenkeel.errors import EvenkeelError, reason
@@ -105,9 +106,21 @@ class TokenCheck:
         return self._routes.find(request)
 
 
-class _Guest(NamedTuple):
-    address: str
-    check: TokenCheck
+class _Guest:
+    """One connection. A connection that ends during its handshake must not be cancelled, as asyncio would forget its
+    socket: its socket is shut down, and the handshake fails."""
+
+    def __init__(self, accepted: socket.socket, address: str, check: TokenCheck) -> None:
+        self.socket = accepted
+        self.address = address
+        self.check = check
+        self.has_shaken_hands = False
+        self.is_dropped = False
+
+    def drop(self) -> None:
+        self.is_dropped = True
+        with suppress(OSError):  # the client is gone
+            self.socket.shutdown(socket.SHUT_RDWR)
 
 
 class Listener:
@@ -143,9 +156,14 @@ class Listener:
         self._accepting = asyncio.create_task(self._accept(listening))
 
     async def close(self) -> None:
+        if self._accepting is not None:
+            self._accepting.cancel()
+        for task, guest in self._open.items():
+            if guest.has_shaken_hands:
+                task.cancel()
+            else:
+                guest.drop()
         ending = [task for task in (self._accepting, *self._open) if task is not None]
-        for task in ending:
-            task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
         if self._socket is not None:
             self._socket.close()
@@ -161,8 +179,8 @@ class Listener:
             if not self._make_room():
                 accepted.close()
                 continue
-            guest = _Guest(peer[0], TokenCheck(self._routes, self._endpoint))
-            task = asyncio.create_task(self._converse(accepted, guest.check))
+            guest = _Guest(accepted, peer[0], TokenCheck(self._routes, self._endpoint))
+            task = asyncio.create_task(self._converse(guest))
             self._open[task] = guest
             task.add_done_callback(self._open.pop)
             await asyncio.sleep(0)  # while many clients connect, the others have their turn
@@ -170,38 +188,37 @@ class Listener:
     def _make_room(self) -> bool:
         """Drops a connection that has shown no token, if places are short: the oldest one of the address that has most
         of them. So one address keeps no other address out, and an idle connection keeps no newer one out."""
-        unauthenticated = {
-            task: guest
-            for task, guest in self._open.items()
-            if not guest.check.is_passed and not task.cancelling()
-        }
+        unauthenticated = [
+            guest for guest in self._open.values() if not guest.check.is_passed and not guest.is_dropped
+        ]
         authenticated = sum(guest.check.is_passed for guest in self._open.values())
         room = min(_MOST_OPEN - authenticated, _MOST_UNAUTHENTICATED)
         if len(unauthenticated) < room:
             return True
         if not unauthenticated:
             return False
-        counts = Counter(guest.address for guest in unauthenticated.values())
+        counts = Counter(guest.address for guest in unauthenticated)
         busiest = counts.most_common(1)[0][0]
-        next(task for task, guest in unauthenticated.items() if guest.address == busiest).cancel()
+        next(guest for guest in unauthenticated if guest.address == busiest).drop()
         return True
 
-    async def _converse(self, accepted: socket.socket, check: TokenCheck) -> None:
+    async def _converse(self, guest: _Guest) -> None:
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(loop=loop)
         protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
         try:
             transport, _ = await loop.connect_accepted_socket(
                 lambda: protocol,
-                accepted,
+                guest.socket,
                 ssl=self._endpoint.context,
                 ssl_handshake_timeout=_HANDSHAKE_SECONDS,
                 ssl_shutdown_timeout=_HANDSHAKE_SECONDS,
             )
         except (OSError, TimeoutError):  # an SSLError is an OSError
-            accepted.close()
+            guest.socket.close()
             return
-        await self._serve(reader, asyncio.StreamWriter(transport, protocol, reader, loop), check)
+        guest.has_shaken_hands = True
+        await self._serve(reader, asyncio.StreamWriter(transport, protocol, reader, loop), guest.check)
 
 
 def _address(flags: TcpFlags) -> tuple[str, int]:
