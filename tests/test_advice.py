@@ -29,7 +29,7 @@ def container(memory="1Gi", cpu="1", most=MIB, mostly=1, seconds=HOUR):
     return ContainerUse("default/web", "app", requests, UseOverTime(seconds, most, mostly))
 
 
-def test_a_request_far_above_use_is_told_with_what_would_be_right():
+def test_a_request_far_above_use_is_reported_with_what_would_be_right():
     (memory,) = request_suggestions([container(most=100 * MIB, mostly=900)])
     assert (memory.resource, memory.text) == ("memory", "128Mi")
     assert memory.reason == (
@@ -37,7 +37,7 @@ def test_a_request_far_above_use_is_told_with_what_would_be_right():
     )
 
 
-def test_use_above_the_request_is_told_with_what_may_happen():
+def test_use_above_the_request_is_reported_with_what_may_happen():
     (memory,) = request_suggestions([container("64Mi", most=300 * MIB, mostly=900)])
     assert memory.suggested >= 300 * MIB * 1.15
     assert "may be evicted" in memory.reason
@@ -57,7 +57,7 @@ def test_cpu_follows_what_was_enough_nearly_always():
         container("0", "0", 4 * GIB, 4000),  # requests nothing, on purpose
     ],
 )
-def test_what_is_not_worth_a_word_is_not_told(one):
+def test_what_is_not_worth_a_word_is_not_reported(one):
     assert request_suggestions([one]) == ()
 
 
@@ -67,7 +67,7 @@ def test_the_furthest_off_comes_first():
 
 
 @pytest.mark.req("B14")
-def test_a_reservation_smaller_than_use_is_told_with_the_flag():
+def test_a_reservation_smaller_than_use_is_reported_with_the_flag():
     reserved = Reserved({}, {"memory": Quantity("256Mi")})
     (finding,) = reservation_findings(
         reserved, {"system-reserved": UseOverTime(HOUR, 600 * MIB, 0)}, UseOverTime(HOUR, GIB, 0)

@@ -139,7 +139,7 @@ def test_without_an_agent_it_says_how_to_start_one(tmp_path, words):
     assert err == f"evenkeel: no agent listens at {tmp_path}/agent.sock (start one with: evenkeel up)\n"
 
 
-def test_an_agent_that_dies_in_the_middle_is_told(tmp_path):
+def test_an_agent_that_dies_in_the_middle_is_reported(tmp_path):
     from evenkeel.server.listen import listen
 
     with listen(str(tmp_path)) as listening:
@@ -203,7 +203,7 @@ def test_apply_takes_the_whole_pod_to_the_agent(cli, manifest, agent):
     assert pod.metadata.labels == {"app": "shop"}
 
 
-def test_mistakes_are_told_with_the_file_and_its_line_and_nothing_is_applied(cli, manifest, agent):
+def test_mistakes_are_reported_with_the_file_and_its_line_and_nothing_is_applied(cli, manifest, agent):
     good, bad = manifest("good"), manifest("bad", **{"64Mi": "64Mx", "image:": "imgae:"})
     code, out, err = cli("apply", "-f", good, bad)
     assert (code, out) == (1, "")
@@ -231,7 +231,7 @@ def test_manifests_are_read_by_the_agents_rules(tmp_path, manifest):
     assert "spec.resources.requests" in err
 
 
-def test_a_file_without_pods_is_told(cli, tmp_path):
+def test_a_file_without_pods_is_reported(cli, tmp_path):
     node = tmp_path / "node.yaml"
     node.write_text("apiVersion: v1\nkind: Node\nmetadata: {name: n}\n")
     assert cli("apply", "-f", str(node))[2] == f"evenkeel: {node}: there is no pod in it\n"
@@ -261,7 +261,7 @@ def test_the_grace_period_of_a_deletion(cli, pods, agent, flags, grace):
     assert agent.front.deleted == [("default/web", grace)]
 
 
-def test_delete_waits_until_nothing_is_left_unless_told_not_to(tmp_path, manifest):
+def test_delete_waits_until_nothing_is_left_unless_it_may_not_wait(tmp_path, manifest):
     front = FakeFront(ends_at_once=False)
     with served(front, tmp_path) as agent:
         run("apply", "-f", manifest("web", "batch"), state_dir=tmp_path)
@@ -279,7 +279,7 @@ def test_delete_waits_until_nothing_is_left_unless_told_not_to(tmp_path, manifes
         ending.join()
 
 
-def test_an_agent_that_ends_while_delete_waits_is_told(tmp_path, manifest):
+def test_an_agent_that_ends_while_delete_waits_is_reported(tmp_path, manifest):
     front = FakeFront(ends_at_once=False)
     with served(front, tmp_path) as agent:
         run("apply", "-f", manifest("web"), state_dir=tmp_path)
@@ -310,7 +310,7 @@ def test_what_is_not_there_cannot_be_deleted(cli, pods):
         (("node", "here"), "only pods can be deleted"),
     ],
 )
-def test_a_deletion_that_makes_no_sense_is_told(cli, words, told):
+def test_a_deletion_that_makes_no_sense_is_reported(cli, words, told):
     code, _, err = cli("delete", *words)
     assert code == 1
     assert told in err
@@ -371,7 +371,7 @@ def test_namespaces(cli, pods, manifest):
     assert cli("get", "pods", "-n", "empty") == (0, "", "no pods in namespace empty\n")
 
 
-def test_a_pod_that_is_not_there_is_told_beside_those_that_are(cli, pods):
+def test_a_pod_that_is_not_there_is_reported_beside_those_that_are(cli, pods):
     code, out, err = cli("get", "pod", "web", "nope")
     assert code == 1
     assert "web" in out
@@ -387,7 +387,7 @@ def test_a_pod_that_is_not_there_is_told_beside_those_that_are(cli, pods):
         (("node", "-w"), "cannot be watched"),
     ],
 )
-def test_what_cannot_be_got_is_told(cli, words, told):
+def test_what_cannot_be_got_is_reported(cli, words, told):
     code, _, err = cli("get", *words)
     assert code == 1
     assert told in err
@@ -533,7 +533,7 @@ def test_a_pod_is_described_with_its_states_resources_and_events(cli, pods, agen
     assert cli("describe", "web")[1] == out
 
 
-def test_all_pods_are_described_and_missing_ones_told(cli, pods):
+def test_all_pods_are_described_and_missing_ones_reported(cli, pods):
     assert cli("describe", "pods")[1].count("\nStatus:") == 2
     code, out, err = cli("describe", "pod", "nope", "web")
     assert code == 1
@@ -647,13 +647,13 @@ def test_logs_without_an_agent(cli, pods, agent):
         (("web", "app", "--all-containers"), "contradict each other"),
     ],
 )
-def test_logs_that_are_not_there_are_told(cli, pods, words, told):
+def test_logs_that_are_not_there_are_reported(cli, pods, words, told):
     code, _, err = cli("logs", *words)
     assert code == 1
     assert told in err
 
 
-def test_why_a_container_has_no_log_is_told(cli, pods, agent):
+def test_why_a_container_has_no_log_is_reported(cli, pods, agent):
     waiting = ContainerState(ContainerStateWaiting("CreateContainerError", "no such directory /nope"))
     change(agent, "default/web", container_statuses=(ContainerStatus("app", waiting),))
     assert "(CreateContainerError: no such directory /nope)" in cli("logs", "web", "app")[2]
@@ -773,7 +773,7 @@ def test_run_removes_the_pod_if_asked(cli, agent):
     assert agent.front.held == {}
 
 
-def test_run_stops_a_command_whose_output_nobody_reads_any_more(agent):
+def test_run_stops_a_command_when_its_output_is_no_longer_read(agent):
     read, write = os.pipe()
     os.close(read)
     words = [sys.executable, "-m", "evenkeel", "run", "--state-dir", str(agent.state_dir), "--", "yes"]
@@ -912,7 +912,7 @@ def test_run_outlives_the_agent(tmp_path):
         ),
     ],
 )
-def test_a_run_that_makes_no_sense_is_told(cli, pods, words, code, told):
+def test_a_run_that_makes_no_sense_is_reported(cli, pods, words, code, told):
     got, _, err = cli("run", *words)
     assert got == code
     assert told in err

@@ -150,7 +150,7 @@ def test_only_the_pages_own_files_are_answered(browser, name):
 
 
 @pytest.mark.req("E14")
-def test_a_pods_story_is_told_in_sentences_with_its_figures(agent, front):
+def test_the_story_of_a_pod_has_sentences_and_figures(agent, front):
     search = Considered("default/search", "Burstable", 0, 200 << 20, 100 << 20, above_request=True)
     evicted = Chapter(
         5.0,

@@ -401,7 +401,7 @@ def test_another_that_kills_by_its_own_rules_is_in_the_way(name):
     assert check.mends == (f"systemctl disable --now {name}",)
 
 
-def test_systemd_oomd_acts_where_it_is_told_to():
+def test_systemd_oomd_acts_where_it_is_configured_to():
     assert only(State.NOTE, {"neighbours": (Neighbour(7, "systemd-oomd"),)}).name == "other OOM killers"
 
 
@@ -433,7 +433,7 @@ def test_a_clock_that_was_never_set_is_a_note():
     assert only(State.NOTE, {"time_seconds": 60.0}).seen == "it is set to 1970-01-01"
 
 
-def test_a_user_who_is_not_root_is_told_what_could_not_be_seen():
+def test_a_user_without_root_sees_which_checks_are_unknown():
     changes = {
         "uid": 1000,
         "root_refusal": "/sys/fs/cgroup is not ours to write",

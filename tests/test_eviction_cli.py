@@ -114,7 +114,7 @@ def test_the_first_step_of_a_dry_run_is_what_the_loop_would_do(snapshot, thresho
     shortfall=st.one_of(st.none(), st.integers(1, 10**10)),
     settings=settings_strategy,
 )
-def test_a_shortfall_is_covered_or_nobody_else_may_go(snapshot, signal, shortfall, settings):
+def test_a_shortfall_is_covered_or_no_other_pod_may_be_evicted(snapshot, signal, shortfall, settings):
     result = by_shortfall(snapshot, signal, shortfall, settings)
     total = sum(step.freed for step in result.steps)
     if shortfall is not None and total >= shortfall:
@@ -145,7 +145,7 @@ def test_what_a_pod_gives_back_is_what_it_used_where_it_used_it():
 
 
 @pytest.mark.req("E15")
-def test_evict_says_who_goes_for_the_thresholds_of_the_configuration(capsys):
+def test_evict_shows_the_pods_evicted_for_the_thresholds_of_the_configuration(capsys):
     code, out, _ = evict(capsys, "--dry-run", "-f", MEMORY)
     assert code == 0
     assert "memory.available is 60Mi, below the hard threshold of 100Mi." in out
@@ -206,7 +206,7 @@ def test_json_and_yaml_say_the_same_and_give_the_reason(capsys):
     assert shortage["reason"]["nextInRank"][0]["pod"] == "shop/chatty"
 
 
-def test_evict_without_dry_run_evicts_nobody_also_where_an_agent_runs(capsys):
+def test_evict_without_dry_run_evicts_no_pod_also_beside_an_agent(capsys):
     code, out, err = evict(capsys, "-f", MEMORY)
     assert (code, out) == (1, "")
     assert "this command evicts no pod" in err
@@ -275,7 +275,7 @@ def test_a_snapshot_survives_being_written_and_read(capsys):
     assert read_snapshot(text, "again", Profile.DOCUMENTS) == snapshot
 
 
-def test_everything_wrong_in_a_snapshot_file_is_told_with_line_and_field():
+def test_everything_wrong_in_a_snapshot_file_is_reported_with_line_and_field():
     text = """\
 kind: Pod
 node:

@@ -114,7 +114,7 @@ def test_json_and_yaml_say_the_same_with_classes_and_scores(explain):
 
 
 @pytest.mark.req("A6")
-def test_a_refused_pod_is_told_with_its_figures_and_the_others_are_explained(explain):
+def test_a_refused_pod_is_reported_with_its_figures_and_the_others_are_explained(explain):
     code, out, _ = explain(text=f"{HUGE}---\n{WEB}")
     assert code == 1
     assert out.splitlines()[-1] == (
@@ -191,7 +191,7 @@ def test_the_moment_of_an_init_container_can_be_shown(explain):
     assert pod_memory("--init", "prepare") == ("max", ["pod.infrastructure", "prepare"])
 
 
-def test_an_init_container_that_nobody_has_is_refused(explain):
+def test_an_init_container_that_no_pod_has_is_refused(explain):
     code, out, err = explain("--init", "nope")
     assert (code, out) == (1, "")
     assert err == "evenkeel: --init: no pod has an init container nope\n"
@@ -258,7 +258,7 @@ def test_what_has_no_effect_is_warned_of(explain):
 
 
 @pytest.mark.req("A3")
-def test_every_mistake_of_every_file_is_told_and_nothing_is_printed(explain, tmp_path):
+def test_every_mistake_of_every_file_is_reported_and_nothing_is_printed(explain, tmp_path):
     (tmp_path / "other.yaml").write_text("a: [")
     code, out, err = explain(
         "-f", "other.yaml", text=WEB.replace("host", "5").replace("name: web", "name: Web")

@@ -69,7 +69,7 @@ def test_the_help_of_a_command_lists_the_flags_of_the_configuration():
         (["completion", "fish"], "invalid choice"),
     ],
 )
-def test_wrong_usage_is_told_with_exit_code_2(arguments, words):
+def test_wrong_usage_is_reported_with_exit_code_2(arguments, words):
     code, out, err = run(*arguments)
     assert (code, out) == (2, "")
     assert words in err
@@ -104,7 +104,7 @@ def test_files_that_are_no_manifests_end_in_a_sentence(odd_files, command, name,
     assert err.count("\n") == 1
 
 
-def test_every_mistake_of_the_configuration_is_told_at_once():
+def test_every_mistake_of_the_configuration_is_reported_at_once():
     code, _, err = run(
         "explain", "-f", WEB, "--max-pods=x", "--cpu-cfs-quota=maybe", "--cpu-cfs-quota-period=5"
     )
@@ -146,7 +146,7 @@ def test_a_reader_that_leaves_early_is_no_error():
     assert evenkeel("| true", "explain", "--help").stderr == b""
 
 
-def test_a_full_disk_is_told():
+def test_a_full_disk_is_reported():
     done = evenkeel("> /dev/full", *EXPLAIN)
     assert done.returncode == 1
     assert done.stderr == b"evenkeel: no space left on device\n"
@@ -267,7 +267,7 @@ def test_no_word_for_a_command_ends_in_a_traceback(words):
         assert run(*words)[0] in (0, 1, 2)
 
 
-def test_a_node_that_is_said_to_be_larger_than_the_machine_is_told():
+def test_a_node_that_is_said_to_be_larger_than_the_machine_is_reported():
     from evenkeel.cli.up import beyond_machine
     from evenkeel.policy.allocatable import NodeCapacity
 

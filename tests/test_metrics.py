@@ -123,7 +123,7 @@ def test_requests_stand_beside_what_the_kernel_has(painter):
     assert found["evenkeel_container_applied", app + 'file="memory.max"}'] == 128 * MIB
 
 
-def test_pressure_is_told_per_cgroup(painter):
+def test_each_cgroup_has_its_pressure(painter):
     found = values(texts(painter)["cadvisor"])
     waits = {
         where: value

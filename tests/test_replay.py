@@ -273,7 +273,7 @@ def test_why_for_programs(state, capsys):
 
 
 @pytest.mark.req("E14")
-def test_each_eviction_is_told_with_its_own_decision_also_by_an_agent_that_was_late(state):
+def test_each_eviction_has_its_own_decision_also_after_a_late_report(state):
     with Journal.open(str(state / "journal.db")) as journal:
         (victim,) = step().decision.evictions
         about = {"pod": victim.pod.key, "uid": victim.pod.metadata.uid}
@@ -284,7 +284,7 @@ def test_each_eviction_is_told_with_its_own_decision_also_by_an_agent_that_was_l
     assert [one.decision for one in told] == [1, 2, 0]
 
 
-def test_why_of_a_pod_that_nobody_knows_is_a_sentence(state, capsys):
+def test_why_of_an_unknown_pod_is_a_sentence(state, capsys):
     code, _, err = run(capsys, "why", "nobody", "--state-dir", state)
     assert code == 1
     assert "has no pod default/nobody" in err

@@ -138,7 +138,7 @@ def test_one_connection_answers_many_requests_also_when_they_come_at_once(agent)
         assert [http.answer() for _ in range(3)] == [(200, b"ok")] * 3
 
 
-def test_pods_are_handed_in_listed_and_told_one_by_one(agent):
+def test_pods_are_applied_listed_and_answered_one_by_one(agent):
     assert ask(agent, "POST", "/pods", POD) == (
         200,
         {"pods": [{"pod": "default/web", "outcome": "created"}], "warnings": []},
@@ -152,7 +152,7 @@ def test_pods_are_handed_in_listed_and_told_one_by_one(agent):
     assert ask(agent, "GET", "/pods?namespace=other")[1]["items"] == []
 
 
-def test_a_pod_is_told_so_that_it_can_be_handed_in_again(agent):
+def test_a_pod_is_answered_so_that_it_can_be_applied_again(agent):
     ask(agent, "POST", "/pods", POD)
     _, pod = ask(agent, "GET", "/pods/default/web")
     findings = Findings()
@@ -161,7 +161,7 @@ def test_a_pod_is_told_so_that_it_can_be_handed_in_again(agent):
     assert ask(agent, "POST", "/pods", json.dumps(pod))[1]["pods"][0]["outcome"] == "unchanged"
 
 
-def test_what_became_of_each_pod_is_told(agent):
+def test_the_outcome_of_each_pod_is_answered(agent):
     ask(agent, "POST", "/pods", POD)
     changed = POD.replace("64Mi", "128Mi") + "---\n" + POD.replace("web", "second")
     answer = ask(agent, "POST", "/pods", changed)[1]
@@ -171,7 +171,7 @@ def test_what_became_of_each_pod_is_told(agent):
     ]
 
 
-def test_every_mistake_is_told_with_its_field_and_line_and_nothing_is_taken(agent, front):
+def test_every_mistake_is_reported_with_its_field_and_line_and_nothing_is_taken(agent, front):
     text = POD.replace("64Mi", "64Mx").replace("image:", "imgae:") + "---\n" + POD
     status, answer = ask(agent, "POST", "/pods", text)
     assert status == 422
@@ -192,7 +192,7 @@ def test_every_mistake_is_told_with_its_field_and_line_and_nothing_is_taken(agen
         (POD.encode() + b"---\n" + POD.encode(), "stands twice"),
     ],
 )
-def test_a_body_that_holds_no_pods_is_told(agent, body, words):
+def test_a_body_that_holds_no_pods_is_reported(agent, body, words):
     status, answer = ask(agent, "POST", "/pods", body)
     assert status == 422
     assert words in answer["problems"][0]["message"]
@@ -251,7 +251,7 @@ def test_a_pod_is_deleted_with_a_grace_period_or_its_own(agent, front):
         ("GET", "/events?follow=maybe", 400, "follow"),
     ],
 )
-def test_what_cannot_be_answered_is_told_in_a_sentence(agent, method, target, status, words):
+def test_what_cannot_be_answered_is_reported_in_a_sentence(agent, method, target, status, words):
     got, answer = ask(agent, method, target)
     assert got == status
     assert words in answer["message"]
@@ -264,7 +264,7 @@ def test_the_methods_that_an_address_has_are_named(agent):
         assert http.head()[1]["allow"] == "GET, POST"
 
 
-def test_one_who_asks_for_heads_is_refused_without_a_body_and_may_ask_on(agent):
+def test_a_head_request_is_refused_without_a_body_and_the_connection_stays(agent):
     with Http(agent) as http:
         http.send("HEAD /pods HTTP/1.1\r\nHost: x\r\n\r\n")
         assert http.head()[0] == 405
@@ -349,7 +349,7 @@ def test_a_watch_can_be_of_one_pod_or_one_namespace(agent):
         assert none.line()["object"]["metadata"]["name"] == "third"
 
 
-def test_one_who_leaves_is_no_longer_listened_for(agent, front):
+def test_a_client_that_leaves_is_unsubscribed(agent, front):
     with Http(agent) as watch, Http(agent) as events:
         watch.send("GET /watch HTTP/1.1\r\nHost: x\r\n\r\n")
         events.send("GET /events?follow=1 HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -357,7 +357,7 @@ def test_one_who_leaves_is_no_longer_listened_for(agent, front):
     wait_until(agent, lambda: front.listeners == 0)
 
 
-def test_events_are_told_and_followed_none_twice(agent, front):
+def test_events_are_listed_and_followed_none_twice(agent, front):
     agent.call(front.tell, "Started", "it runs", "default/web")
     agent.call(front.tell, "Pressure", "memory runs short")
     past = ask(agent, "GET", "/events")[1]
@@ -418,12 +418,12 @@ def limited(front, tmp_path):
         yield lambda **limits: stack.enter_context(served(front, tmp_path, limits=Limits(**limits)))
 
 
-def test_one_who_says_nothing_is_left(limited):
+def test_a_silent_client_is_dropped(limited):
     with Http(limited(head_seconds=0.1)) as http:
         assert http.is_closed()
 
 
-def test_one_who_never_comes_to_the_end_of_a_head_is_told_and_left(limited):
+def test_a_client_that_never_ends_its_head_is_refused_and_dropped(limited):
     with Http(limited(head_seconds=0.1)) as http:
         http.send("GET /pods HTTP/1.1\r\nHost: x\r\nX-Slow: ")
         status, answer = http.answer()
@@ -431,7 +431,7 @@ def test_one_who_never_comes_to_the_end_of_a_head_is_told_and_left(limited):
         assert http.is_closed()
 
 
-def test_one_who_keeps_an_announced_body_is_told_and_left(limited):
+def test_a_client_that_keeps_an_announced_body_is_refused_and_dropped(limited):
     with Http(limited(body_seconds=0.1)) as http:
         http.send("POST /pods HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nabc")
         assert http.answer()[0] == 408
@@ -492,7 +492,7 @@ def test_only_a_few_large_bodies_are_held_at_a_time(front, tmp_path):
         assert ask(agent, "POST", "/pods", POD)[0] == 200
 
 
-def test_a_body_that_nobody_wants_ends_the_connection(agent):
+def test_a_body_that_no_handler_takes_ends_the_connection(agent):
     with Http(agent) as http:
         assert http.ask("GET", "/healthz", "a body")[0] == 200
         assert http.is_closed()
@@ -592,7 +592,7 @@ def test_two_hundred_at_once_are_all_answered(agent):
     assert set(lines) == {b"HTTP/1.1 200 OK\r\n"}
 
 
-def test_many_slow_clients_keep_nobody_out(front, tmp_path):
+def test_many_slow_clients_keep_no_other_out(front, tmp_path):
     with served(front, tmp_path, limits=Limits(connections=20)) as agent:
         slow = [Http(agent) for _ in range(60)]
         for http in slow[-20:]:
@@ -733,7 +733,7 @@ def test_the_socket_of_a_successor_is_left_alone(front, tmp_path):
 
 
 @pytest.mark.parametrize("turns", range(8))
-def test_one_who_is_accepted_in_the_moment_of_the_end_is_not_left_behind(front, tmp_path, turns):
+def test_a_client_that_is_accepted_in_the_moment_of_the_end_is_not_left_behind(front, tmp_path, turns):
     """Whatever the loop has done of it by then."""
 
     async def story() -> set[asyncio.Task]:

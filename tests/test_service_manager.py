@@ -22,7 +22,7 @@ def listening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socke
         yield listener
 
 
-def test_readiness_is_told(listening: socket.socket):
+def test_readiness_is_sent(listening: socket.socket):
     assert notify("READY=1")
     assert listening.recv(100) == b"READY=1"
 
@@ -36,7 +36,7 @@ def test_an_abstract_address_is_understood(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("address", ["", "relative", "/nowhere/notify"])
-def test_nobody_is_told_where_nobody_listens(monkeypatch: pytest.MonkeyPatch, address: str):
+def test_nothing_is_sent_without_a_listener(monkeypatch: pytest.MonkeyPatch, address: str):
     monkeypatch.setenv("NOTIFY_SOCKET", address)
     assert not notify("READY=1")
 
@@ -66,7 +66,7 @@ def test_the_watchdog_is_fed_again_and_again(listening: socket.socket, monkeypat
     asyncio.run(fed())
 
 
-def test_one_who_does_not_listen_is_not_waited_for(listening: socket.socket):
+def test_a_listener_that_does_not_read_is_not_waited_for(listening: socket.socket):
     while notify("WATCHDOG=1", timeout_seconds=0):  # until the kernel keeps no more of them
         pass
     assert not notify("STOPPING=1", timeout_seconds=0.01)

@@ -24,7 +24,7 @@ def told(manifests=PODS, painter=None, **options):
 
 
 @pytest.mark.req("B11")
-def test_the_node_is_told_as_kubelet_tells_it():
+def test_the_node_is_answered_as_in_kubelet():
     node = told()["node"]
     assert node["memory"]["availableBytes"] == 20 * GIB
     assert node["memory"]["workingSetBytes"] == 11 * GIB
@@ -69,7 +69,7 @@ def test_system_containers_add_up_to_the_node():
 
 
 @pytest.mark.req("B11")
-def test_a_pod_is_told_with_its_containers_and_its_disk():
+def test_a_pod_has_its_containers_and_its_disk():
     pod = next(one for one in told()["pods"] if one["podRef"]["name"] == "web")
     assert pod["podRef"]["namespace"] == "default"
     container = pod["containers"][0]
@@ -85,7 +85,7 @@ def test_a_pod_is_told_with_its_containers_and_its_disk():
 
 
 @pytest.mark.req("B11")
-def test_layers_on_a_filesystem_of_their_own_are_told_apart_from_images():
+def test_layers_on_a_filesystem_of_their_own_have_figures_apart_from_images():
     painter = Painter()
     pods = tuple(running(pod) for pod in pods_of(PODS))
     picture = painter.picture(pods)
@@ -122,7 +122,7 @@ def test_a_container_without_a_limit_of_its_own_has_what_is_left_of_the_pods(pro
 
 
 @pytest.mark.req("B11")
-def test_swap_that_a_container_may_still_use_is_told_where_it_has_a_limit():
+def test_a_container_with_a_swap_limit_has_its_available_swap():
     behaviour = MemorySwapConfiguration("LimitedSwap")
     config = KubeletConfiguration(profile="kubernetes", memory_swap=behaviour)
     painter = Painter(config, swap_bytes=64 * GIB)
@@ -181,7 +181,7 @@ def test_a_pod_is_explained_with_every_setting(tmp_path):
         assert ask(agent, "GET", "/explain/default/nobody")[0] == 404
 
 
-def test_happenings_are_sent_as_events_to_who_asks_for_them(tmp_path):
+def test_events_are_sent_as_server_sent_events_on_request(tmp_path):
     front = FakeFront()
     with served(front, tmp_path) as agent:
         for reason in ("Started", "Killing", "Evicted"):

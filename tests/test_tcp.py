@@ -93,14 +93,14 @@ def over_tcp(agent, certificate, method, target, token=TOKEN, body=None):
         connection.close()
 
 
-def test_who_brings_the_token_is_answered(agent, certificate):
+def test_a_client_with_the_token_is_answered(agent, certificate):
     status, body, _ = over_tcp(agent, certificate, "GET", "/stats/summary")
     assert status == 200
     assert json.loads(body)["node"]["nodeName"]
 
 
 @pytest.mark.parametrize("token", ["", "wrong", TOKEN[:-1], f"{TOKEN}x", "\xe9" * 32])
-def test_who_does_not_is_not(agent, certificate, token):
+def test_a_client_without_it_is_refused(agent, certificate, token):
     status, body, headers = over_tcp(agent, certificate, "GET", "/healthz", token)
     assert (status, headers["WWW-Authenticate"]) == (401, "Bearer")
     assert "token" in json.loads(body)["message"]
@@ -249,7 +249,7 @@ def test_the_address_is_of_this_machine_unless_more_is_meant(asked):
 @pytest.mark.parametrize(
     "listen", ["10250", "127.0.0.1", "127.0.0.1:http", "127.0.0.1:65536", "node.example:1"]
 )
-def test_what_is_no_address_is_told(asked, listen):
+def test_a_malformed_address_is_reported(asked, listen):
     with pytest.raises(EvenkeelError, match=r"127\.0\.0\.1:"):
         endpoint_from(asked._replace(listen=listen))
 
@@ -273,7 +273,7 @@ def test_a_token_that_others_can_read_is_none(asked, tmp_path):
 
 
 @pytest.mark.parametrize("content", ["", "short", "with blanks " * 4, "x" * 32 + "\n" + "y" * 32])
-def test_what_is_no_token_is_told(asked, tmp_path, content):
+def test_a_malformed_token_is_reported(asked, tmp_path, content):
     with pytest.raises(EvenkeelError, match="must hold a token"):
         endpoint_from(asked._replace(token_file=private(tmp_path / "odd", content)))
 
@@ -283,14 +283,14 @@ def test_one_token_is_not_for_both(asked):
         endpoint_from(asked._replace(admin_token_file=asked.token_file))
 
 
-def test_a_certificate_that_is_none_is_told(asked, tmp_path):
+def test_a_malformed_certificate_is_reported(asked, tmp_path):
     with pytest.raises(EvenkeelError, match="cannot be used"):
         endpoint_from(asked._replace(tls_cert_file=private(tmp_path / "bad.pem", "no certificate")))
     with pytest.raises(EvenkeelError, match="no such file"):
         endpoint_from(asked._replace(tls_key_file=str(tmp_path / "nowhere.pem")))
 
 
-def test_a_port_that_is_taken_is_told_and_nothing_is_left(asked, tmp_path):
+def test_a_port_that_is_taken_is_reported_and_nothing_is_left(asked, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         endpoint = endpoint_from(asked._replace(listen=f"127.0.0.1:{port}"))

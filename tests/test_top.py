@@ -13,9 +13,18 @@ import threading
 import pytest
 
 from evenkeel.api.manifests import read_manifests
-from evenkeel.cli.bars import BLOCKS, LETTERS, Bounds, Shares, capacity_bar, signs_for, use_bar
 from evenkeel.cli.output import Paint
-from evenkeel.cli.top_view import Layout, view_lines
+from evenkeel.cli.top_view import (
+    BLOCKS,
+    LETTERS,
+    Bounds,
+    Layout,
+    Shares,
+    capacity_bar,
+    signs_for,
+    use_bar,
+    view_lines,
+)
 from evenkeel.journal.records import WARNING, Event
 from evenkeel.server.view_stream import ViewEncoder
 from tests.fake_front import FakeFront, running, served
@@ -137,7 +146,7 @@ def test_pods_can_be_chosen():
     assert names(has_pods=False) == []
 
 
-def test_pressure_and_what_happened_last_are_told_without_control_characters():
+def test_pressure_and_the_last_events_are_shown_without_control_characters():
     evicted = Event(1.0, WARNING, "Evicted", "it was\x1b[31m large\n", "default/web", number=1)
     lines = view_lines(view_of([], [evicted]), look())
     assert any(line.startswith("pressure") and "waiting for memory 12.5%" in line for line in lines)

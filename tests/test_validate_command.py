@@ -36,7 +36,7 @@ def test_what_is_right_is_counted(validate):
 
 
 @pytest.mark.req("A3")
-def test_every_mistake_is_told_with_its_place_and_counted(validate):
+def test_every_mistake_is_reported_with_its_place_and_counted(validate):
     code, out, err = validate(BAD)
     assert (code, out) == (1, "no pod: 2 errors\n")
     first, second = err.splitlines()

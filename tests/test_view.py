@@ -55,7 +55,7 @@ def whole(picture):
     return json.loads(made(ViewEncoder(), picture).whole)
 
 
-def test_a_resource_is_told_from_capacity_to_use(pods):
+def test_a_resource_has_every_amount_from_capacity_to_use(pods):
     memory = whole(Painter().picture(pods))["resources"]["memory"]
     assert memory["capacity"] == 32 * 2**30
     assert memory["allocatable"] == memory["capacity"] - memory["evictionHard"]
@@ -73,14 +73,14 @@ def test_a_resource_is_told_from_capacity_to_use(pods):
         (None, ""),
     ],
 )
-def test_containers_are_told_with_the_word_for_their_state(pods, state, word):
+def test_containers_have_the_word_for_their_state(pods, state, word):
     statuses = (ContainerStatus("app", state=state, ready=word == "Running", restart_count=3),)
     web = pods[0]._replace(status=pods[0].status._replace(container_statuses=statuses))
     told = next(one for one in whole(Painter().picture((web,)))["pods"] if one["pod"] == "default/web")
     assert told["states"] == {"app": {"state": word, "ready": word == "Running", "restarts": 3}}
 
 
-def test_the_tree_is_told_with_use_against_request_and_limit(pods):
+def test_the_tree_has_use_beside_request_and_limit(pods):
     cgroups = whole(Painter().picture(pods))["cgroups"]
     container = next(one for one in cgroups if one.get("container") == "app")
     assert container["requests"] == {"memory": 64 * MIB, "cpu": 100}
@@ -95,7 +95,7 @@ def test_the_tree_is_told_with_use_against_request_and_limit(pods):
 
 
 @pytest.mark.req("E17")
-def test_every_setting_is_told_as_asked_for_and_as_the_kernel_has_it(pods):
+def test_every_setting_has_the_value_asked_for_and_the_applied_one(pods):
     painter = Painter()
     picture = painter.picture(pods)
     path = next(one.path for one in picture.sweep.tree.cgroups if one.container == "app")
@@ -110,7 +110,7 @@ def test_every_setting_is_told_as_asked_for_and_as_the_kernel_has_it(pods):
     assert settings["memory.max"]["reason"]
 
 
-def test_a_threshold_is_told_with_what_is_left():
+def test_a_threshold_has_the_available_amount():
     pressure = whole(Painter().picture())["pressure"]
     memory = next(one for one in pressure["thresholds"] if one["signal"] == "memory.available")
     assert memory["available"] == 20 * 2**30
@@ -180,7 +180,7 @@ async def first_events(feed, count):
     return found
 
 
-def test_all_who_watch_share_one_picture_and_the_same_bytes():
+def test_all_watchers_share_one_snapshot_and_the_same_bytes():
     async def watch():
         front = Slow()
         feed = ViewStream(front)
@@ -197,7 +197,7 @@ def test_all_who_watch_share_one_picture_and_the_same_bytes():
     assert readers[0][2].endswith(b"}\n\n")
 
 
-def test_what_happens_is_told_at_once_to_all_and_encoded_once():
+def test_an_event_is_sent_at_once_to_all_and_encoded_once():
     async def watch():
         front = Slow()
         feed = ViewStream(front)
@@ -223,7 +223,7 @@ def test_what_happens_is_told_at_once_to_all_and_encoded_once():
     assert listeners == 0
 
 
-def test_nothing_is_taken_while_nobody_watches():
+def test_no_snapshot_is_taken_without_watchers():
     async def watch():
         front = Slow()
         feed = ViewStream(front)
@@ -250,7 +250,7 @@ def test_a_stream_is_of_server_sent_events(tmp_path):
         assert json.loads(text.split(b"data: ", 1)[1])["node"]
 
 
-def test_one_sweep_serves_all_who_ask_at_once(tmp_path):
+def test_one_sweep_serves_all_clients_that_ask_at_once(tmp_path):
     async def ask_together():
         place = Place(str(tmp_path))
         async with place.agent() as agent:
@@ -263,7 +263,7 @@ def test_one_sweep_serves_all_who_ask_at_once(tmp_path):
     assert {pod.key for pod in pictures[0].pods} == {"default/web", "default/batch"}
 
 
-def test_who_runs_the_containers_is_told_apart_from_the_agent(tmp_path):
+def test_the_runtime_has_figures_apart_from_the_agent(tmp_path):
     async def look():
         place = Place(str(tmp_path))
         parent = process_at(os.getppid())
@@ -288,7 +288,7 @@ class ClosingKernel(CountingKernel):
         self.closed += 1
 
 
-def test_a_look_that_nobody_is_shown_keeps_nothing_open_and_serves_no_reader(tmp_path):
+def test_a_sweep_without_readers_keeps_nothing_open_and_serves_no_reader(tmp_path):
     async def look():
         place = Place(str(tmp_path))
         kernel = ClosingKernel()
@@ -311,7 +311,7 @@ def test_a_look_that_nobody_is_shown_keeps_nothing_open_and_serves_no_reader(tmp
     assert kept == 1
 
 
-def test_who_leaves_takes_the_sweep_from_nobody(tmp_path):
+def test_a_reader_that_leaves_does_not_end_the_sweep_of_others(tmp_path):
     async def leave():
         place = Place(str(tmp_path))
         sweeper = Sweeper(place.node, lambda: place.kernel, lambda: None, place.runtime)

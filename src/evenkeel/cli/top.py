@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _live(client: Client, args: argparse.Namespace, *, has_pods: bool, names: list[str]) -> None:
-    from evenkeel.cli.bars import signs_for
+    from evenkeel.cli.top_view import signs_for
 
     namespace = args.namespace if args.namespace and not args.all_namespaces else ""
     paint, signs = paint_for(), signs_for()
