@@ -1,5 +1,5 @@
-"""What every runtime of ours stands on, whoever runs its containers: the state directory with the pods' volumes and
-logs, threads for what blocks, and the kill of a cgroup."""
+"""The common part of all runtimes: the state directory with volumes and logs, threads for blocking work, and killing a
+cgroup."""
 
 import asyncio
 import os
@@ -19,12 +19,12 @@ from evenkeel.runtime.log_relay import LogLimits
 from evenkeel.runtime.paths import StatePaths, state_paths
 
 _LOG = ".log"
-_LOGS_KEPT = 2  # of a container's attempts: this one's, and that of the one before
+_LOGS_KEPT = 2  # per container: the log of the last attempt, and of the one before
 
 
 def directories_of(pod: Pod, layers: Iterable[tuple[str, str]], paths: StatePaths) -> Directories:
-    """Those of one pod; its containers' layers are where their runtime has them. Volumes in memory and directories of
-    the host are no disk of its own."""
+    """The directories of one pod on disk. `layers` are those of its containers, which the runtime knows. Volumes in
+    memory and hostPath volumes do not count as its disk."""
     metadata = pod.metadata
     logs = tuple(
         (
@@ -42,7 +42,7 @@ def directories_of(pod: Pod, layers: Iterable[tuple[str, str]], paths: StatePath
 
 
 def remove_old_logs(paths: StatePaths) -> None:
-    """Log files that were rotated away, and those of attempts before the last but one."""
+    """Removes rotated log files, and logs of attempts before the last but one."""
     for pod in _names(paths.logs):
         for container in _names(f"{paths.logs}/{pod}"):
             directory = f"{paths.logs}/{pod}/{container}"
@@ -69,15 +69,15 @@ def _unlink(path: str) -> None:
     try:
         os.unlink(path)
     except OSError:
-        pass  # gone already, or none of ours
+        pass  # gone already, or not a file
 
 
 T = TypeVar("T")
 
 
 class BaseRuntime:
-    """`make_driver` makes a driver for one thread to use. What memory-backed volumes may have together is at most
-    `allocatable_memory_bytes`, as a rule the node's."""
+    """`make_driver` makes a cgroup driver for the use of one thread. `allocatable_memory_bytes` bounds the size of each
+    memory-backed volume; without it, the memory of the machine does."""
 
     def __init__(
         self,

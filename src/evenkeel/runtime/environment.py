@@ -1,4 +1,5 @@
-"""What a container finds in its environment, and `$(NAME)` in env, command and args, as in Kubernetes."""
+"""The environment of a container: its variables, its command with `$(NAME)` expanded, and its user, as in
+Kubernetes."""
 
 import os
 import re
@@ -19,11 +20,11 @@ _FIELDS = (
 
 
 class NoValue(EvenkeelError):
-    """It cannot be had here."""
+    """A variable has a source that this node does not have."""
 
 
 def value_of(source: EnvVarSource, pod: Pod, container: Container) -> str:
-    """Raises NoValue."""
+    """The value of a variable with valueFrom. Raises NoValue."""
     if source.field_ref is not None:
         return _field(source.field_ref.field_path, pod)
     if source.resource_field_ref is not None:
@@ -32,7 +33,7 @@ def value_of(source: EnvVarSource, pod: Pod, container: Container) -> str:
 
 
 def refusal(pod: Pod, container: Container) -> str:
-    """Why a variable of the container's cannot be had; empty if all can."""
+    """Why the node has no value for a variable of the container; empty if it has one for each."""
     for index, variable in enumerate(container.env):
         if variable.value_from is not None:
             try:
@@ -52,7 +53,7 @@ def _field(path: str, pod: Pod) -> str:
             raise NoValue(f"{path} holds a NUL character, which no variable can")
         return value
     if path == "spec.nodeName":
-        return pod.spec.node_name or os.uname().nodename  # it is asked on the machine that runs the pod
+        return pod.spec.node_name or os.uname().nodename  # this is the machine that runs the pod
     plain = {
         "metadata.name": metadata.name,
         "metadata.namespace": metadata.namespace,
@@ -64,7 +65,7 @@ def _field(path: str, pod: Pod) -> str:
 
 
 def _amount(selector: ResourceFieldSelector, pod: Pod, container: Container) -> str:
-    """In units of the divisor, rounded up."""
+    """The amount in units of the divisor, rounded up."""
     name = selector.container_name or container.name
     of = next((each for each in pod.spec.every_container if each.name == name), None)
     if of is None:
@@ -85,12 +86,12 @@ def _amount(selector: ResourceFieldSelector, pod: Pod, container: Container) -> 
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-# $$ is a $; $(NAME) a reference; what else follows a $ stays as it is, a $( without an end too.
+# $$ is a $, and $(NAME) a reference. Everything else after a $ stays as it is, also an unclosed $(.
 _DOLLAR = re.compile(r"\$(?:(\$)|\(([^)]*)\)|(.))", re.DOTALL)
 
 
 def expanded(text: str, known: Mapping[str, str]) -> str:
-    """`text` with every `$(NAME)` that is known replaced by its value; one that is not stays as it is written."""
+    """`text` with the value in place of each `$(NAME)`. An unknown NAME stays as it is written."""
     if "$" not in text:
         return text
 
@@ -104,12 +105,12 @@ def expanded(text: str, known: Mapping[str, str]) -> str:
 
 
 def environment(pod: Pod, container: Container, hostname: str) -> dict[str, str]:
-    """Nothing of the agent's own. A variable may refer to those above it."""
+    """All variables of the container, and none of the agent's. A variable may refer to those before it."""
     return {"PATH": PATH, "HOSTNAME": hostname, **declared(pod, container)}
 
 
 def declared(pod: Pod, container: Container) -> dict[str, str]:
-    """Raises NoValue."""
+    """The variables of the manifest. Raises NoValue."""
     env: dict[str, str] = {}
     for variable in container.env:
         if variable.value_from is not None:
@@ -120,7 +121,7 @@ def declared(pod: Pod, container: Container) -> dict[str, str]:
 
 
 def arguments(pod: Pod, container: Container) -> tuple[str, ...]:
-    """The program and its arguments. An image here has no entrypoint of its own: the command is the container's."""
+    """The program and its arguments. Image directories have no entrypoint, so the manifest must name the command."""
     known = declared(pod, container)
     return _expanded_all(container.command, known) + _expanded_all(container.args, known)
 
@@ -130,7 +131,7 @@ def _expanded_all(words: Sequence[str], known: Mapping[str, str]) -> tuple[str, 
 
 
 class Identity(NamedTuple):
-    """Whom a container's manifest, and its pod's, name. None is whoever it would be."""
+    """The user and group in the manifest. None: the default of the runtime."""
 
     uid: int | None
     gid: int | None
@@ -138,7 +139,7 @@ class Identity(NamedTuple):
 
 
 def identity(pod: Pod, container: Container) -> Identity:
-    """The container's word goes before the pod's."""
+    """The security context of the container takes precedence over that of the pod."""
     of_pod, of_container = pod.spec.security_context, container.security_context
     found: list[int | bool | None] = []
     for name in ("run_as_user", "run_as_group", "run_as_non_root"):

@@ -1,8 +1,8 @@
-"""What the agent asks of whatever runs containers, and what it is told.
+"""The interface between the agent and a runtime, which runs containers.
 
-An attempt is one run of a container: the first start is attempt 1, each restart the next. A runtime starts an attempt
-at most once, remembers how it ended until the agent has written that down (`forget`), and outlives the agent: after a
-restart `containers` tells what became of every attempt that was asked for.
+An attempt is one run of a container: the first start is attempt 1, each restart is the next. A runtime starts an
+attempt at most once, and remembers how it ended until the agent has stored that (`forget`). It outlives the agent:
+after a restart of the agent, `containers` returns every attempt that was started and not forgotten.
 """
 
 from collections.abc import AsyncIterator, Mapping
@@ -16,7 +16,7 @@ from evenkeel.host.disk_usage import Usage
 from evenkeel.policy.admission import Refusal
 from evenkeel.runtime.procfs import Process
 
-UNKNOWN_EXIT = 137  # as kubelet says of a container of which nobody knows how it ended
+UNKNOWN_EXIT = 137  # the code that kubelet gives to a container whose exit code is lost
 
 
 class Attempt(NamedTuple):
@@ -28,7 +28,7 @@ class Attempt(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """What the plan has for a container and for the pod around it, for a runtime that makes their cgroups itself."""
+    """The planned cgroups of a container and of its pod, for a runtime that makes the cgroups of containers itself."""
 
     version: Version
     container: Cgroup
@@ -37,40 +37,40 @@ class Planned(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """Everything a start needs. The cgroup is there, with its limits, or the runtime makes it so; the runtime puts the
-    container into it, with the score, before its first instruction (A17)."""
+    """Everything that a start needs. The cgroup exists with its limits, or the runtime makes it so. The container is in
+    the cgroup and has its OOM score before its first instruction (A17)."""
 
     attempt: Attempt
     pod: Pod
     container: Container
-    cgroup: str  # the plan's path
+    cgroup: str  # its path in the plan
     oom_score_adj: int | None
     planned: Planned | None = None
 
 
 class Exit(NamedTuple):
-    """How an attempt ended. A signal's exit code is 128 + its number, as shells have it."""
+    """How an attempt ended. After a signal the exit code is 128 + its number, as in a shell."""
 
     exit_code: int
     signal: int = 0
     started_at: float = 0.0  # seconds since the epoch
     finished_at: float = 0.0
-    is_known: bool = True  # False: it ended while nobody was there to see how
-    message: str = ""  # what it left in its termination message file, or the last lines of its log
+    is_known: bool = True  # False: it ended while neither the agent nor the runtime watched it
+    message: str = ""  # its termination message: from its file, or the last lines of its log
     is_oom_killed: bool = False  # the runtime says so
     # What the kernel had counted in the attempt's own cgroup after its end; None if that was not read.
     oom_kills: int | None = None
 
 
 class Record(NamedTuple):
-    """What a runtime knows of an attempt: it runs, or it has ended."""
+    """The state of an attempt: it runs, or it has ended (`exit`)."""
 
     attempt: Attempt
     process: Process | None
     started_at: float
     exit: Exit | None = None
-    notes: tuple[str, ...] = ()  # what about it is not as asked for, in sentences: a score the kernel refused
-    id: str = ""  # containerd://…; processes have none
+    notes: tuple[str, ...] = ()  # sentences about what differs from the launch: an OOM score that was refused
+    id: str = ""  # containerd://…; empty for processes
 
 
 class Exited(NamedTuple):
@@ -79,36 +79,35 @@ class Exited(NamedTuple):
 
 
 class RuntimeLost(NamedTuple):
-    """The runtime went away and is back, or not: what `containers` says now must be looked at again."""
+    """The runtime went away, or is back: the agent must read `containers` again."""
 
     why: str
-    is_back: bool = False  # after an event that said it went
+    is_back: bool = False  # True: it was away and answers again
 
 
 RuntimeEvent = Exited | RuntimeLost
 
-Placed = tuple[
-    tuple[str, str], ...
-]  # a container's name, "" for the pod's own, and the last part of its cgroup's path
+# Name of a container ("" for the infrastructure of the pod), and the last component of its cgroup's path.
+Placed = tuple[tuple[str, str], ...]
 
 
 class Readiness(NamedTuple):
-    """Whether containers can be started now, and if not, why."""
+    """Whether containers can be started now, and why not."""
 
     is_ready: bool
     message: str
 
 
 class ExecResult(NamedTuple):
-    """What a command run inside a container (an exec probe) did. `exit_code` is None if it did not end in time."""
+    """The result of a command in a container (an exec probe). `exit_code` is None if it did not end in time."""
 
     exit_code: int | None
     output: str  # the beginning of stdout and stderr together
 
 
 class Directories(NamedTuple):
-    """Where on disk lies what a pod writes: a container's or volume's name, and a directory. A container may have
-    several layers, of attempts that are not forgotten yet."""
+    """The directories to which a pod writes on disk: the name of a container or volume, and a directory. A container
+    has several layers while earlier attempts are not forgotten."""
 
     layers: tuple[tuple[str, str], ...] = ()
     logs: tuple[tuple[str, str], ...] = ()
@@ -116,7 +115,7 @@ class Directories(NamedTuple):
 
 
 class StartFailed(EvenkeelError):
-    """The container could not be started; the message says what about it must change, or what the machine refused."""
+    """The container could not be started. The message says what to change, or what the machine refused."""
 
 
 class NoImage(StartFailed):
@@ -129,73 +128,73 @@ class NoImage(StartFailed):
 
 class Runtime(Protocol):
     def refusal(self, pod: Pod) -> Refusal | None:
-        """Why this runtime cannot run the pod as it is written; None if it can. Does no I/O."""
+        """Why this runtime cannot run the pod as its manifest is written; None if it can. Does no I/O."""
         ...
 
     async def open(self) -> None:
-        """Connects, starting what is needed."""
+        """Connects to the process that runs the containers, and starts it if needed."""
         ...
 
     async def close(self) -> None:
-        """Lets go. Containers run on; what no longer has anything to do ends."""
+        """Disconnects. Containers run on; a helper process without containers ends."""
         ...
 
     @property
     def readiness(self) -> Readiness: ...
 
     def placed(self, uid: str) -> Placed | None:
-        """The cgroups that the runtime itself has made below the pod's; None of one that leaves that to the agent."""
+        """The cgroups that the runtime has made below that of the pod; None if the agent makes them."""
         ...
 
     async def containers(self) -> Mapping[Attempt, Record]:
-        """Every attempt that runs, or has ended and was not forgotten."""
+        """Every attempt that runs, or has ended and is not forgotten."""
         ...
 
     async def prepare(self, pod: Pod) -> None:
-        """The pod's directories and volumes. Doing it again is fine. Raises StartFailed."""
+        """Makes the directories and volumes of the pod. May be repeated. Raises StartFailed."""
         ...
 
     async def start(self, launch: Launch) -> Record:
-        """Raises StartFailed, and then nothing of the attempt is left. Starting an attempt that was started before
-        starts nothing and returns its record."""
+        """Starts the attempt. If it was started before, starts nothing and returns its record. Raises StartFailed, and
+        then nothing of the attempt is left."""
         ...
 
     async def stop(self, attempt: Attempt, grace_seconds: float) -> None:
-        """SIGTERM to the container's first process, and after `grace_seconds` the end of everything in its cgroup.
-        Returns when nothing of it runs; its Exited comes as an event. One that has ended already is fine."""
+        """Sends SIGTERM to the first process of the container, and kills its cgroup after `grace_seconds`. Returns when
+        no process of it is left; Exited is an event. The attempt may have ended already."""
         ...
 
     async def update(self, attempt: Attempt, settings: tuple[Setting, ...]) -> None:
-        """The plan has other settings for a container that runs, and the kernel has them already."""
+        """The settings of a running container have changed; the agent has written them to the kernel."""
         ...
 
     async def execute(self, attempt: Attempt, command: tuple[str, ...], timeout_seconds: float) -> ExecResult:
-        """Runs a command inside the container, in its cgroup. Raises StartFailed."""
+        """Runs a command in the container and in its cgroup. Raises StartFailed."""
         ...
 
     async def forget(self, attempt: Attempt) -> None:
-        """The end of the attempt has been written down."""
+        """The agent has stored the end of the attempt: everything of it may be removed."""
         ...
 
     async def empty_memory(self, uid: str) -> None:
-        """Removes what is in the pod's memory-backed volumes: it is being killed, and nobody needs it any more."""
+        """Removes the content of the pod's memory-backed volumes: the pod is being killed, and the memory is needed."""
         ...
 
     async def remove(self, uid: str) -> None:
-        """The pod's directories, volumes and mounts, but not its logs; nothing of it runs any more. Again is fine."""
+        """Removes the directories, volumes and mounts of a pod that no longer runs, but not its logs. May be
+        repeated."""
         ...
 
     async def remove_logs(self, uid: str) -> None: ...
 
     async def pods(self) -> frozenset[str]:
-        """The UIDs of all pods of which something is left: directories, mounts or logs."""
+        """The UIDs of all pods that still have directories, mounts or logs."""
         ...
 
     def events(self) -> AsyncIterator[RuntimeEvent]: ...
 
     def daemon(self) -> Process | None:
-        """The process that runs the containers, and is none itself; None where that is not known. For any thread, and
-        it waits for nobody."""
+        """The process that runs the containers; None if it is not known. For any thread; does not block."""
         ...
 
     # The disk (B12)
@@ -207,7 +206,7 @@ class Runtime(Protocol):
 
     @property
     def images_path(self) -> str:
-        """One on the filesystem that images lie on; it need not be there yet."""
+        """A directory on the filesystem that holds the images; it need not exist yet."""
         ...
 
     async def images_usage(self) -> Usage | None:
@@ -215,13 +214,13 @@ class Runtime(Protocol):
         ...
 
     def directories(self, pod: Pod) -> Directories:
-        """Blocks for a moment; for any thread."""
+        """The directories of the pod on disk. For any thread; blocks for a moment."""
         ...
 
     async def remove_unused_images(self) -> None:
-        """Images that nothing runs from, and that could be had again."""
+        """Removes images that no container uses and that can be obtained again."""
         ...
 
     async def remove_old_logs(self) -> None:
-        """Of pods that go on: what was rotated away, and what attempts before the last but one wrote."""
+        """Removes rotated logs of running pods, and logs of attempts before the last but one."""
         ...

@@ -1,4 +1,4 @@
-"""Reading container logs in the CRI format back, across rotation."""
+"""Reading container logs in the CRI format, across rotated files; and termination messages."""
 
 import os
 import select
@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from typing import IO, NamedTuple
 
-from evenkeel.errors import EvenkeelError
+from evenkeel.errors import EvenkeelError, reason
 from evenkeel.runtime.paths import TERMINATION_LOG
 
-_LONGEST_ENTRY_BYTES = 1 << 20  # ours are much shorter; a damaged file has anything
-_LONGEST_JOINED_BYTES = 1 << 20  # of a line in parts; what is longer is shown as it comes
+_LONGEST_ENTRY_BYTES = 1 << 20  # entries are much shorter, but a file may be damaged
+_LONGEST_JOINED_BYTES = 1 << 20  # a longer line stays in parts
 _SLEEP_SECONDS = 0.25
 _TRIES = 8
 _STEP_BYTES, _HEAD_BYTES = 64 << 10, 64
-# Kubernetes' own bounds on termination messages.
+# The bounds of Kubernetes on termination messages.
 _LONGEST_MESSAGE_BYTES = 4096
 _LOG_MESSAGE_BYTES, _LOG_MESSAGE_LINES = 2048, 80
 
@@ -28,9 +28,9 @@ class LogLine(NamedTuple):
 
 
 def read_logs(path: str, *, tail: int | None = None, since_seconds: float | None = None) -> Iterator[LogLine]:
-    """The lines of the log at `path` (STATE/logs/…/<attempt>.log) and of the files it was rotated to, oldest first; of
-    these the last `tail`, and those not older than `since_seconds` (since the epoch). Raises EvenkeelError if there
-    is no log."""
+    """The lines of the log at `path` (STATE/logs/…/<attempt>.log) and of its rotated files, oldest first. `tail` limits
+    them to the last ones, `since_seconds` (since the epoch) to the newer ones. Raises EvenkeelError if there is no
+    log."""
     with ExitStack() as stack:
         joining = _Joining(since_seconds)
         for file in _opened(path, tail, stack):
@@ -46,8 +46,8 @@ def follow(
     is_over: Callable[[], bool],
     look_seconds: float = 1.0,
 ) -> Iterator[LogLine]:
-    """The same, and then what is added, until `is_over` (asked every `look_seconds`, and after each addition) and
-    nothing more is there. Blocks."""
+    """As `read_logs`, and then the lines that are added, until `is_over` and all is read. `is_over` is called every
+    `look_seconds`, and after each addition. Blocks."""
     with ExitStack() as stack:
         joining = _Joining(since_seconds)
         watch = _Watch(path)
@@ -60,7 +60,7 @@ def follow(
                 yield from joining.lines(file)
             newer = _newer(path, files[-1], stack)
             if newer:
-                # All that will ever be in the old one, as something may have been added before it was rotated.
+                # The old file is read once more: lines may have been added before it was rotated.
                 files = [files[-1], *newer]
             elif was_over:
                 break
@@ -71,8 +71,8 @@ def follow(
 
 
 def attempts(directory: str) -> tuple[int, ...]:
-    """The attempts of which a container's log directory has a log, in order: the last is the current one, the one
-    before it is what `--previous` shows. While a log is being rotated only what it was rotated to is there."""
+    """The attempts with a log in the log directory of a container, in order. The last is the current one, and the one
+    before it is what `--previous` shows. During a rotation only the rotated file exists."""
     with suppress(FileNotFoundError, NotADirectoryError):
         logs = (name.partition(".log") for name in os.listdir(directory))
         numbers = {number for number, suffix, stamp in logs if suffix and (not stamp or stamp[0] == ".")}
@@ -81,7 +81,7 @@ def attempts(directory: str) -> tuple[int, ...]:
 
 
 def last_lines(path: str, *, lines: int = _LOG_MESSAGE_LINES, max_bytes: int = _LOG_MESSAGE_BYTES) -> str:
-    """For a termination message: the end of a log."""
+    """The end of a log, for a termination message."""
     try:
         text = b"".join(line.text + b"\n" * line.is_whole for line in read_logs(path, tail=lines))
     except EvenkeelError:
@@ -117,15 +117,15 @@ def _end_of(descriptor: int) -> str:
 
 
 class _Joining:
-    """Entries to lines: the parts of a long line are one again."""
+    """From entries to lines: joins the parts of long lines."""
 
     def __init__(self, since_seconds: float | None) -> None:
         self._since = _timestamp(since_seconds) if since_seconds is not None else b""
         self._parts: dict[bytes, list[bytes]] = {}  # by stream
-        self._incomplete = b""  # an entry that is being written
+        self._incomplete = b""  # an entry that is not complete yet
 
     def lines(self, file: IO[bytes]) -> Iterator[LogLine]:
-        """Those from where the file was left to where it ends now."""
+        """The lines from the present position to the end of the file."""
         while data := file.readline(_LONGEST_ENTRY_BYTES):
             entry = self._incomplete + data
             if not entry.endswith(b"\n") and len(entry) < _LONGEST_ENTRY_BYTES:
@@ -146,12 +146,12 @@ class _Joining:
             timestamp, stream, tag, text = entry.rstrip(b"\n").split(b" ", 3)
             stream_name, time_text = stream.decode(), timestamp.decode()
         except ValueError:
-            return None  # its writer was killed in the middle of it
+            return None  # incomplete: its writer was killed
         if timestamp < self._since:
             return None
         if tag == b"F" and stream not in self._parts:
             return LogLine(time_text, stream_name, text)
-        parts = self._parts.setdefault(stream, [timestamp])  # when its first part came
+        parts = self._parts.setdefault(stream, [timestamp])  # that of its first part
         parts.append(text)
         if tag == b"F" or sum(map(len, parts)) > _LONGEST_JOINED_BYTES:
             first, *texts = self._parts.pop(stream)
@@ -160,7 +160,7 @@ class _Joining:
 
 
 def _opened(path: str, tail: int | None, stack: ExitStack) -> list[IO[bytes]]:
-    """The log's files, each where reading is to start."""
+    """The files of the log, each at the position where reading starts."""
     files = _all_files(path, stack)
     if not files:
         raise EvenkeelError(
@@ -170,7 +170,7 @@ def _opened(path: str, tail: int | None, stack: ExitStack) -> list[IO[bytes]]:
 
 
 def _all_files(path: str, stack: ExitStack) -> list[IO[bytes]]:
-    """Oldest first. A rotation between listing and opening would leave a gap: then again."""
+    """Oldest first. If a rotation happens between listing and opening, it is repeated."""
     files: list[IO[bytes]] = []
     for _ in range(_TRIES):
         names = _names(path)
@@ -184,7 +184,7 @@ def _all_files(path: str, stack: ExitStack) -> list[IO[bytes]]:
 
 
 def _newer(path: str, last: IO[bytes], stack: ExitStack) -> list[IO[bytes]]:
-    """The files that came after `last`, if it is no longer the current one."""
+    """The files after `last`, if it was rotated."""
     identity = _identity(last)
     with suppress(OSError):
         status = os.stat(path)
@@ -192,7 +192,7 @@ def _newer(path: str, last: IO[bytes], stack: ExitStack) -> list[IO[bytes]]:
             return []
     files = _all_files(path, stack)
     known = [_identity(file) for file in files]
-    # If it has been removed since, whatever is there is newer.
+    # If it was removed, all files are newer.
     return files[known.index(identity) + 1 :] if identity in known else files
 
 
@@ -203,7 +203,7 @@ def _names(path: str) -> list[str]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
-        raise EvenkeelError(f"cannot read {directory}: {(error.strerror or str(error)).lower()}") from None
+        raise EvenkeelError(f"cannot read {directory}: {reason(error)}") from None
     current = [path] if os.path.lexists(path) else []
     return [os.path.join(directory, other) for other in found] + current
 
@@ -214,16 +214,16 @@ def _open(path: str) -> IO[bytes]:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise EvenkeelError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from None
+        raise EvenkeelError(f"cannot read {path}: {reason(error)}") from None
 
 
 def _at_last_lines(files: list[IO[bytes]], count: int) -> list[IO[bytes]]:
-    """Those of the files that hold the last `count` lines, the first of them where these begin."""
+    """The files with the last `count` lines, the first of them at the position where these begin."""
     is_last_entry = True
     for index in range(len(files) - 1, -1, -1):
         for end, head in _backwards(files[index].fileno()):
             is_whole = head.split(b" ", 3)[2:3] == [b"F"]
-            if is_whole or is_last_entry:  # a last line without an end is a line
+            if is_whole or is_last_entry:  # the last line counts even if it is not complete
                 if count == 0:
                     files[index].seek(end)
                     return files[index:]
@@ -233,7 +233,7 @@ def _at_last_lines(files: list[IO[bytes]], count: int) -> list[IO[bytes]]:
 
 
 def _backwards(descriptor: int) -> Iterator[tuple[int, bytes]]:
-    """Where each entry of the file ends, and its first bytes; the last entry first."""
+    """The end of each entry of the file, and its first bytes; the last entry first."""
     position, held = os.fstat(descriptor).st_size, b""
     while position > 0:
         step = min(_STEP_BYTES, position)
@@ -249,25 +249,26 @@ def _backwards(descriptor: int) -> Iterator[tuple[int, bytes]]:
 
 
 class _Watch:
-    """Of the log's directory and of the file that is written now."""
+    """Watches the directory of the log and its current file."""
 
     def __init__(self, path: str) -> None:
         from evenkeel.host.inotify import Inotify
 
         self._path = path
         self._inotify: Inotify | None = None
-        with suppress(OSError):  # too many of them: then look now and then
+        with suppress(OSError):  # too many instances: then it polls
             self._inotify = Inotify()
             self._inotify.watch_entries(os.path.dirname(path))
 
     def renew(self) -> None:
-        """Before the file is read, so that nothing is missed. The file at the path may be another one by now."""
+        """Watches the current file, which may be another one now. To be called before it is read, so that no line is
+        missed."""
         if self._inotify:
             with suppress(OSError):
                 self._inotify.watch_file(self._path)
 
     def wait(self, look_seconds: float) -> None:
-        """Returns when something may have changed, or after a while."""
+        """Returns when something may have changed, or after `look_seconds`."""
         if not self._inotify:
             time.sleep(min(look_seconds, _SLEEP_SECONDS))
             return

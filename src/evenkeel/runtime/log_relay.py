@@ -1,8 +1,8 @@
-"""From a container's stdout and stderr to its log file, in the CRI format, bounded in size and in speed.
+"""From stdout and stderr of a container to its log file, in the CRI format, bounded in size and rate.
 
-An entry is `2026-01-02T03:04:05.678901234Z stdout F text`: F for a whole line, P for a part of one whose end comes
-later. Containers may write without end, so the work is done on whole chunks, never line by line, and a container
-beyond its budget is not read: its pipe fills and it waits.
+An entry is `2026-01-02T03:04:05.678901234Z stdout F text`: F for a whole line, P for a part of a line. Containers may
+write without end. So whole chunks are processed, never single lines, and the pipe of a container above its rate is not
+read: it fills, and the container waits.
 """
 
 import os
@@ -10,10 +10,12 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-LONGEST_LINE_BYTES = 16 << 10  # longer ones are split, as container runtimes do
-# What one look takes: an empty line of a byte becomes an entry of 45, so this bounds memory too.
+from evenkeel.errors import reason
+
+LONGEST_LINE_BYTES = 16 << 10  # longer lines are split, as in container runtimes
+# Per read. An empty line, one byte, becomes an entry of 45 bytes: so this bounds memory too.
 _CHUNK_BYTES = 32 << 10
-# In the pipe of a container that has ended; more comes only from one that writes on.
+# Read from the pipe of a container that has ended; a process that still writes could fill it without end.
 _MOST_LEFT_BYTES = 1 << 20
 _TRY_AGAIN_SECONDS = 1.0
 _PERMISSIONS = 0o640
@@ -22,12 +24,12 @@ _PERMISSIONS = 0o640
 class LogLimits(NamedTuple):
     max_bytes: int = 10 << 20  # of a file, then it is rotated
     max_files: int = 5
-    bytes_per_second: int = 2 << 20  # of log written; what is above waits in the container's pipe
+    bytes_per_second: int = 2 << 20  # written to the log; the rest waits in the pipe of the container
     burst_bytes: int = 8 << 20
 
 
 class LogRelay:
-    """Between two FIFOs (or pipes) and a file; never blocks. Its owner polls `descriptors` and calls `pump`."""
+    """Copies from two pipes to a log file; never blocks. Its owner polls `descriptors` and calls `pump`."""
 
     def __init__(
         self,
@@ -39,8 +41,8 @@ class LogRelay:
         wall_clock_ns: Callable[[], int] = time.time_ns,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Owns both descriptors, which must not block. The file is appended to; it is made, and its directory, when
-        there is something to write."""
+        """Takes over both descriptors, which must not block. The file is appended to. It and its directory are made at
+        the first write."""
         self._streams = {stdout: _Stream(b"stdout"), stderr: _Stream(b"stderr")}
         self._file = LogFile(path, limits.max_bytes, limits.max_files, clock)
         self._limits = limits
@@ -53,12 +55,12 @@ class LogRelay:
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """Those still open, to be polled for reading. One that is at its end has been closed and is gone from here."""
+        """The open descriptors, to be polled for reading. A stream at its end is closed and no longer listed."""
         return tuple(self._streams)
 
     def pump(self, descriptor: int) -> float:
-        """Moves what is there (a bounded amount). Returns for how many seconds none of `descriptors` wants to be
-        polled: 0.0 mostly, more when the container has used up its budget. Never raises."""
+        """Copies a bounded amount of what is there. Returns for how many seconds not to poll: mostly 0.0, more if the
+        container is above its rate. Never raises."""
         stream = self._streams.get(descriptor)
         if stream is None:
             return 0.0
@@ -69,8 +71,8 @@ class LogRelay:
         return self._wait_seconds()
 
     def finish(self) -> None:
-        """The container has ended: takes what is left in the pipes (whatever the budget), the last unterminated line
-        too, and closes everything."""
+        """The container has ended: copies what is left in the pipes, whatever the rate, and the last incomplete line,
+        and closes everything."""
         for descriptor, stream in list(self._streams.items()):
             left = _MOST_LEFT_BYTES
             while left > 0 and (chunk := _read(descriptor)):
@@ -102,7 +104,7 @@ class LogRelay:
     def _wait_seconds(self) -> float:
         if self._budget_bytes > 0:
             return 0.0
-        # An eighth of a second's worth on top, or it would be woken for every few bytes.
+        # An eighth of a second more, or it would be polled for every few bytes.
         return -self._budget_bytes / self._limits.bytes_per_second + 0.125
 
     def _timestamp(self) -> bytes:
@@ -114,7 +116,7 @@ class LogRelay:
 
 
 class _Stream:
-    """Frames one stream; holds back the beginning of a line whose end has not come."""
+    """Makes entries of one stream; holds back the beginning of an incomplete line."""
 
     def __init__(self, name: bytes) -> None:
         self._name = name
@@ -160,18 +162,18 @@ def _has_long_line(lines: bytes) -> bool:
 
 
 def _read(descriptor: int) -> bytes | None:
-    """None if there is nothing at the moment."""
+    """None if there is nothing to read now."""
     try:
         return os.read(descriptor, _CHUNK_BYTES)
     except (BlockingIOError, InterruptedError):
         return None
     except OSError:
-        return b""  # as good as its end: there is nothing more to get from it
+        return b""  # an error counts as the end of the stream
 
 
 class LogFile:
-    """A log file that is rotated as kubelet does: `1.log` becomes `1.log.20260102-030405`, the oldest go. What cannot
-    be written is dropped and counted, and said once writing works again."""
+    """A log file that is rotated as in kubelet: `1.log` becomes `1.log.20260102-030405`, and the oldest are removed.
+    Bytes that cannot be written are dropped and counted. The log says so once writing works again."""
 
     def __init__(self, path: str, max_bytes: int, max_files: int, clock: Callable[[], float]) -> None:
         self._path = path
@@ -187,7 +189,7 @@ class LogFile:
         self._why = ""
 
     def write(self, entries: bytes, raw_bytes: int, timestamp: bytes) -> None:
-        """`entries` are whole ones; `raw_bytes` is what they hold of the container's."""
+        """`entries` are complete; `raw_bytes` is the number of bytes of the container in them."""
         try:
             self._ready(len(entries))
             if self._dropped_bytes:
@@ -195,7 +197,7 @@ class LogFile:
             self._append(entries)
         except OSError as error:
             self._dropped_bytes += raw_bytes
-            self._why = (error.strerror or str(error)).lower()
+            self._why = reason(error)
         else:
             self._dropped_bytes = 0
 
@@ -207,7 +209,7 @@ class LogFile:
 
     def _ready(self, room: int) -> None:
         if self._descriptor >= 0 and not os.fstat(self._descriptor).st_nlink:
-            self._close()  # somebody removed it
+            self._close()  # it was removed by others
         if self._descriptor < 0:
             self._open()
         if self._size and self._size + room > self._max_bytes:
@@ -220,13 +222,13 @@ class LogFile:
             raise OSError(self._why)
         self._try_at = now + _TRY_AGAIN_SECONDS
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        if not self._is_begun:  # a directory that is removed later stays so
+        if not self._is_begun:  # a directory that was removed later is not made again
             os.makedirs(os.path.dirname(self._path), 0o700, exist_ok=True)
         self._descriptor = os.open(self._path, flags, _PERMISSIONS)
         self._is_begun = True
         self._size = os.fstat(self._descriptor).st_size
         if self._size and os.pread(self._descriptor, 1, self._size - 1) != b"\n":
-            self._append(b"\n")  # who wrote it was killed in the middle of an entry
+            self._append(b"\n")  # its writer was killed in the middle of an entry
         self._try_at = 0.0
 
     def _append(self, entries: bytes) -> None:
@@ -243,7 +245,7 @@ class LogFile:
     def _rotate(self) -> None:
         directory, name = os.path.split(self._path)
         rotated = _rotated(directory, name)
-        stamp = max(int(time.time()), self._last_stamp + 1)  # two in a second keep their order
+        stamp = max(int(time.time()), self._last_stamp + 1)  # two rotations in one second keep their order
         while f"{name}.{_stamp(stamp)}" in rotated:
             stamp += 1
         os.rename(self._path, f"{self._path}.{_stamp(stamp)}")

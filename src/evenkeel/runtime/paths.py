@@ -1,8 +1,10 @@
-"""Where things are in the state directory. Every name from outside is checked here before it becomes part of a path:
-a UID, a container's or a volume's name can never lead out of the directory it belongs to.
+"""The layout of the state directory, and the small JSON files in it.
+
+Every name from outside is checked here before it becomes part of a path: the UID of a pod, or the name of a container
+or volume, can never lead out of its directory.
 
     pods/<uid>/volumes/<volume>/                      emptyDir volumes on disk
-    pods/<uid>/<container>.<attempt>/                 what the keeper needs and leaves behind
+    pods/<uid>/<container>.<attempt>/                 files of one attempt: its status, its termination log
     memory/<uid>/<volume>/                            emptyDir volumes in memory, mounted there
     logs/<namespace>_<pod>_<uid>/<container>/<attempt>.log
     images/<sha256>/                                  root filesystems, unpacked
@@ -52,8 +54,8 @@ class StatePaths(NamedTuple):
 
     @property
     def memory(self) -> str:
-        """A small tmpfs below which the memory-backed volumes of all pods are mounted, so that a container lets go of
-        all of them with one unmount."""
+        """A small tmpfs that holds the mount points of all memory-backed volumes: a container drops all of them with
+        one unmount."""
         return f"{self.root}/memory"
 
     def pod(self, uid: str) -> str:
@@ -69,7 +71,7 @@ class StatePaths(NamedTuple):
         return f"{self.pod_memory(uid)}/{checked(volume, 'volume name')}"
 
     def attempt(self, uid: str, container: str, number: int) -> str:
-        """Not a directory for each container as well: a start makes every directory that it needs."""
+        """One level for container and attempt together: a start makes each of these directories."""
         return f"{self.pod(uid)}/{checked(container, 'container name')}.{int(number)}"
 
     def pod_logs(self, namespace: str, pod: str, uid: str) -> str:
@@ -91,12 +93,12 @@ class StatePaths(NamedTuple):
 
 
 def state_paths(directory: str) -> StatePaths:
-    """Of a state directory as the user gave it: absolute and without symlinks, as the kernel's mount table has it."""
+    """The layout of a state directory, with its absolute path without symlinks, as in the mount table of the kernel."""
     return StatePaths(os.path.realpath(directory))
 
 
 def checked(name: str, what: str) -> str:
-    """`name`, if it can be one component of a path and nothing else. Raises UnsafeName."""
+    """`name` itself, if it is safe as one component of a path. Raises UnsafeName."""
     if not name or name.startswith(".") or not _LETTERS.issuperset(name):
         raise UnsafeName(
             f"{what} {name[:80]!r} cannot name a directory: it has letters, digits, - and . only, and no . first"
@@ -109,7 +111,7 @@ def checked(name: str, what: str) -> str:
 
 
 def is_name(value: object) -> bool:
-    """Whether it can be the name of one file, and nothing else."""
+    """Whether it is safe as the name of a file."""
     if not isinstance(value, str) or not value or value in (".", "..") or "/" in value or "\0" in value:
         return False
     try:
@@ -118,23 +120,23 @@ def is_name(value: object) -> bool:
         return False
 
 
-AttemptKey = tuple[str, str, int]  # `interface.Attempt`, where its module is too much to import
+AttemptKey = tuple[str, str, int]  # as `interface.Attempt`, for processes that must import little
 
-TERMINATION_LOG = "termination-log"  # the container's own, in the attempt's directory
+TERMINATION_LOG = "termination-log"  # the termination log of a container, in the directory of its attempt
 
 _MOST_BYTES = 64 << 20
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 def every_attempt(paths: StatePaths) -> Iterator[AttemptKey]:
-    """All attempts that have a directory."""
+    """All attempts with a directory."""
     for uid in _names_in(paths.pods):
         for container, number in attempts_of(uid, paths):
             yield uid, container, number
 
 
 def attempts_of(uid: str, paths: StatePaths) -> Iterator[tuple[str, int]]:
-    """Those of one pod: container and number."""
+    """The attempts of one pod: container and number."""
     for name in _names_in(f"{paths.pods}/{uid}"):
         container, _, number = name.rpartition(".")
         if container and number.isascii() and number.isdecimal() and str(int(number)) == number:
@@ -149,7 +151,7 @@ def write_json(directory: str, name: str, value: object) -> None:
 
 
 def read_json(directory: str, name: str) -> dict[str, Any] | None:
-    """None if there is no such file, or nothing in it that can be read."""
+    """None if there is no such file, or it is damaged."""
     try:
         descriptor = os.open(f"{directory}/{name}", _READ)
     except OSError:

@@ -1,4 +1,7 @@
-"""/proc/PID/stat: a process's number alone proves nothing, with the time at which it started it does."""
+"""/proc: processes and mounts.
+
+A PID alone does not identify a process, because numbers are used again. A PID with its start time does.
+"""
 
 import os
 import re
@@ -11,7 +14,7 @@ _PARENT, _MINOR_FAULTS, _MAJOR_FAULTS, _USER, _SYSTEM, _THREADS, _START_TIME = 1
 
 
 class Process(NamedTuple):
-    """A process, told apart from another that may have the same number later."""
+    """A process, distinct from a later one with the same PID."""
 
     pid: int
     start_ticks: int  # field 22 of /proc/PID/stat
@@ -19,7 +22,7 @@ class Process(NamedTuple):
 
 class Stat(NamedTuple):
     start_ticks: int
-    has_ended: bool  # and only waits for its parent to take note
+    has_ended: bool  # a zombie
     parent: int
     cpu_ticks: int
     threads: int
@@ -28,13 +31,13 @@ class Stat(NamedTuple):
 
 
 def process_at(pid: int) -> Process | None:
-    """The one that has this number now."""
+    """The process that has this PID now; None if there is none."""
     ticks = start_ticks(pid)
     return None if ticks is None else Process(pid, ticks)
 
 
 def start_ticks(pid: int) -> int | None:
-    """When the process started; None if it is not there. A zombie has one too."""
+    """The start time of the process; None if it does not exist. A zombie has one too."""
     stat = read_stat(pid)
     return None if stat is None else stat.start_ticks
 
@@ -51,7 +54,7 @@ def read_stat(pid: int) -> Stat | None:
         return None
     finally:
         os.close(descriptor)
-    # From the third field on: the name in brackets before them may hold anything.
+    # From the third field on: the name in brackets before it may contain anything.
     fields = text.rpartition(b") ")[2].split()
     if len(fields) <= _START_TIME:
         return None
@@ -82,7 +85,7 @@ def read_mounts() -> tuple[Mounted, ...]:
 
 
 def parse_mounts(text: bytes) -> tuple[Mounted, ...]:
-    """In the kernel's order: of two at one point the later one is seen."""
+    """In the order of the kernel: of two mounts at one point, the later one is visible."""
     mounts = []
     for line in text.splitlines():
         before, dash, after = line.partition(b" - ")
@@ -94,13 +97,12 @@ def parse_mounts(text: bytes) -> tuple[Mounted, ...]:
 
 
 def is_below(path: str, directory: str) -> bool:
-    """Whether `path` is `directory` or in it. Both absolute and without dots."""
+    """Whether `path` is `directory` or in it. Both are absolute and have no dots."""
     return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
 def other_ways(directory: str, mounts: Sequence[Mounted]) -> tuple[str, ...]:
-    """Paths outside `directory` at which it, or a part of it, can be seen: its filesystem may be mounted elsewhere too.
-    Pure."""
+    """Paths outside `directory` that show it, or a part of it: its filesystem may be mounted at other places too."""
     home = max(
         (mount for mount in reversed(mounts) if is_below(directory, mount.point)),  # of two, the later
         key=lambda mount: len(mount.point),
@@ -108,7 +110,7 @@ def other_ways(directory: str, mounts: Sequence[Mounted]) -> tuple[str, ...]:
     )
     if home is None:
         return ()
-    inside = _joined(home.root, os.path.relpath(directory, home.point))  # its filesystem's own path
+    inside = _joined(home.root, os.path.relpath(directory, home.point))  # its path inside the filesystem
     ways = []
     for mount in mounts:
         if mount.device != home.device or is_below(mount.point, directory):
@@ -130,13 +132,15 @@ def _unescaped(text: bytes) -> str:
 
 
 class MountWatch:
+    """Whether mounts have changed in the mount namespace of this process."""
+
     def __init__(self) -> None:
         self._descriptor = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
         self._poll = select.poll()
         self._poll.register(self._descriptor, select.POLLPRI)
 
     def have_changed(self) -> bool:
-        """Since it was last asked."""
+        """Since the last call."""
         return bool(self._poll.poll(0))
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""Removing directories that containers wrote to, and may have made hard to remove on purpose.
+"""Removing directories of containers, which may have made them hard to remove on purpose.
 
-Each step goes through a descriptor of the directory, and the kernel is told not to follow symlinks nor to cross into
-mounts: what a container puts in a path's way leads nowhere. Depth does not matter: what lies deep is moved up first.
+Each step uses a descriptor of the directory, and the kernel follows no symlink and enters no mount: nothing that a
+container puts into a path can redirect the removal. Depth does not matter: deep directories are moved up first.
 """
 
 import errno
@@ -15,10 +15,10 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
-from evenkeel.errors import EvenkeelError
+from evenkeel.errors import EvenkeelError, reason
 from evenkeel.runtime import syscalls
 
-_DEEPEST = 32  # levels that are gone down by recursion, a descriptor each
+_DEEPEST = 32  # levels of recursion; each needs a descriptor
 _STAY = syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_NO_XDEV
 _GET_FLAGS, _SET_FLAGS = 0x8008_6601, 0x4008_6602  # ioctl FS_IOC_GETFLAGS, FS_IOC_SETFLAGS
 _UNREMOVABLE = 0x10 | 0x20  # immutable, append-only
@@ -28,19 +28,19 @@ T = TypeVar("T")
 
 
 class Resists(EvenkeelError):
-    """Something could not be removed; the message says what, and why."""
+    """Something could not be removed. The message says what, and why."""
 
 
 def remove_tree(path: str) -> None:
-    """Removes a directory and all in it; follows no symlink, crosses into no mount (raises Resists), and stands names,
-    depths and flags of all kinds. One that is not there is fine."""
+    """Removes a directory and everything in it, whatever names, depths and flags it has. Follows no symlink and enters
+    no mount (raises Resists). The directory may be gone already."""
     above, name = os.path.split(path.rstrip("/"))
     try:
         parent = os.open(above, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
         return
     except OSError as error:
-        raise Resists(f"{above} cannot be opened: {_why(error)}") from None
+        raise Resists(f"{above} cannot be opened: {reason(error)}") from None
     try:
         _remove(parent, name)
     except FileNotFoundError:
@@ -50,23 +50,23 @@ def remove_tree(path: str) -> None:
             raise Resists(
                 f"{path} cannot be removed: something is mounted in it", hint="unmount it first"
             ) from None
-        raise Resists(f"{path} cannot be removed: {_why(error)}") from None
+        raise Resists(f"{path} cannot be removed: {reason(error)}") from None
     finally:
         os.close(parent)
 
 
 def empty_tree(path: str) -> None:
-    """Removes all that is in a directory, in the same way, and leaves the directory: something may be mounted on it."""
+    """Removes everything in a directory in the same way, but not the directory: it may be a mount point."""
     try:
         top = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
         return
     except OSError as error:
-        raise Resists(f"{path} cannot be opened: {_why(error)}") from None
+        raise Resists(f"{path} cannot be opened: {reason(error)}") from None
     try:
         _empty_whole(top)
     except OSError as error:
-        raise Resists(f"{path} cannot be emptied: {_why(error)}") from None
+        raise Resists(f"{path} cannot be emptied: {reason(error)}") from None
     finally:
         os.close(top)
 
@@ -84,7 +84,7 @@ def _remove(parent: int, name: str) -> None:
 
 
 def _empty_whole(top: int) -> None:
-    """Each round goes down some levels; what lay deeper is at the top by then."""
+    """Each round removes some levels, and moves deeper directories to the top for the next round."""
     while not _empty(top, top, 0):
         pass
 
@@ -95,7 +95,7 @@ def _empty(directory: int, top: int, depth: int) -> bool:
     with os.scandir(directory) as entries:
         found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
     for name, is_directory in found:
-        # What is gone already, another removal of a part of this tree has taken: the rest of it is still to be done.
+        # Another removal may run in a part of this tree: what it has removed is skipped.
         with suppress(FileNotFoundError):
             if not is_directory:
                 _insist(partial(os.unlink, name, dir_fd=directory), directory, name)
@@ -141,7 +141,7 @@ def _insist(act: Callable[[], T], directory: int, name: str) -> T:
 
 
 def _unprotect(directory: int, name: str) -> None:
-    """Takes away what keeps an entry from being removed: flags, and modes (which do not keep root)."""
+    """Clears what prevents the removal of an entry: its flags, and its mode (for others than root)."""
     try:
         entry = syscalls.open_within(directory, name, os.O_PATH | os.O_NOFOLLOW, _STAY)
     except OSError:
@@ -151,7 +151,7 @@ def _unprotect(directory: int, name: str) -> None:
         if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
             return
         here = f"/proc/self/fd/{entry}"
-        with suppress(OSError):  # what counts is whether the removal works then
+        with suppress(OSError):  # the removal itself will report an error
             os.chmod(here, stat.S_IMODE(mode) | stat.S_IRWXU)
         with suppress(OSError):
             _clear_flags(here)
@@ -167,7 +167,3 @@ def _clear_flags(path: str) -> None:
             fcntl.ioctl(descriptor, _SET_FLAGS, struct.pack("I4x", flags & ~_UNREMOVABLE))
     finally:
         os.close(descriptor)
-
-
-def _why(error: OSError) -> str:
-    return (error.strerror or str(error)).lower()

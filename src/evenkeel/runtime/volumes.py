@@ -1,6 +1,6 @@
-"""A pod's volumes on the host: made before its first container starts, removed when it is gone.
+"""The volumes of a pod on the host: made before its first container starts, removed when the pod is gone.
 
-All functions block (run them in a thread) except `refusal`, `memory_volume_bytes` and `source_path`, which are pure.
+All functions block, except `refusal`, `memory_volume_bytes` and `source_path`, which do no I/O.
 """
 
 import errno
@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from evenkeel.api.pod import IN_MEMORY, HostPathVolumeSource, Pod, Volume
 from evenkeel.api.resources import MEMORY
-from evenkeel.errors import EvenkeelError
+from evenkeel.errors import EvenkeelError, reason
 from evenkeel.policy.pod_resources import pod_limits
 from evenkeel.quantity import ZERO
 from evenkeel.runtime import syscalls
@@ -37,22 +37,22 @@ __all__ = (
 _VOLUME_MODE = 0o777  # any user that a container runs as may write there
 _MEMORY_ROOT_OPTIONS = "mode=0700,size=4m"  # it holds directories only
 _FLAGS = syscalls.MS_NOSUID | syscalls.MS_NODEV
-_DIRECTORY_MODE, _FILE_MODE = 0o755, 0o644  # of what hostPath makes
+_DIRECTORY_MODE, _FILE_MODE = 0o755, 0o644  # of what a hostPath volume makes
 _KINDS = {"Directory": stat.S_ISDIR, "DirectoryOrCreate": stat.S_ISDIR, "File": stat.S_ISREG,
           "FileOrCreate": stat.S_ISREG, "Socket": stat.S_ISSOCK}  # fmt: skip
 _WORDS = {"Directory": "directory", "DirectoryOrCreate": "directory", "File": "file", "FileOrCreate": "file",
           "Socket": "socket"}  # fmt: skip
 _DEVICES = ("CharDevice", "BlockDevice")
-# The first volume in memory mounts what all others are mounted below, the last one takes it away.
+# The first volume in memory mounts the tmpfs that holds the mount points of all; the last one unmounts it.
 _memory_lock = threading.Lock()
 
 
 class VolumeRefused(EvenkeelError):
-    """A volume cannot be had as it is written, or the host refused it."""
+    """A volume cannot be made as the manifest has it, or the host refused it."""
 
 
 def refusal(pod: Pod, *, is_root: bool = True) -> str:
-    """Why the pod's volumes cannot be honoured; empty if they can, as far as the manifest tells. Pure."""
+    """Why the volumes of the pod cannot be made, as far as the manifest tells; empty if they can."""
     mounted = {mount.name for container in pod.spec.every_container for mount in container.volume_mounts}
     for volume in pod.spec.volumes:
         if volume.name in mounted and (problem := _problem(volume, is_root=is_root)):
@@ -61,7 +61,7 @@ def refusal(pod: Pod, *, is_root: bool = True) -> str:
 
 
 def prepare(pod: Pod, paths: StatePaths, *, allocatable_memory_bytes: int) -> None:
-    """Makes the pod's volumes; what is there already is left as it is. Raises VolumeRefused."""
+    """Makes the volumes of the pod; existing ones are left as they are. Raises VolumeRefused."""
     uid = pod.metadata.uid
     group = pod.spec.security_context.fs_group if pod.spec.security_context else None
     for volume in pod.spec.volumes:
@@ -75,13 +75,13 @@ def prepare(pod: Pod, paths: StatePaths, *, allocatable_memory_bytes: int) -> No
                 _make_empty_dir(paths.volume(uid, volume.name), group)
         except OSError as error:
             where = f" at {error.filename}" if error.filename else ""
-            raise VolumeRefused(f'volume "{volume.name}" cannot be made{where}: {_why(error)}') from None
+            raise VolumeRefused(f'volume "{volume.name}" cannot be made{where}: {reason(error)}') from None
         except VolumeRefused as refused:
             raise VolumeRefused(f'volume "{volume.name}": {refused.message}') from None
 
 
 def make_pod_directories(pod: Pod, paths: StatePaths) -> None:
-    """The pod's own and those of its logs, for runtimes that do not make them when they need them. Raises
+    """Makes the directory of the pod and those of its logs, for runtimes that do not make them on demand. Raises
     VolumeRefused."""
     metadata = pod.metadata
     try:
@@ -92,28 +92,28 @@ def make_pod_directories(pod: Pod, paths: StatePaths) -> None:
             )
     except OSError as error:
         raise VolumeRefused(
-            f"the pod's directories cannot be made at {error.filename}: {_why(error)}"
+            f"the pod's directories cannot be made at {error.filename}: {reason(error)}"
         ) from None
 
 
 def remove(uid: str, paths: StatePaths) -> None:
-    """Unmounts and removes everything of the pod but its logs; again is fine. Raises VolumeRefused where something
-    resists, with its path."""
+    """Unmounts and removes everything of the pod except its logs. May be repeated. Raises VolumeRefused with the path
+    of what cannot be removed."""
     _unmount_memory(uid, paths)
     _remove(paths.pod(uid))
 
 
 def empty_memory(uid: str, paths: StatePaths) -> None:
-    """Removes what is in the pod's memory-backed volumes, as far as it can be: the pod is being killed, and its memory
-    is needed before all of it is gone. What its processes have open is back when they have ended."""
+    """Removes the content of the pod's memory-backed volumes, as far as possible: the pod is being killed, and its
+    memory is needed soon. The memory of open files is free when the processes have ended."""
     directory = paths.pod_memory(uid)
     for name in _names(directory):
-        with suppress(Resists):  # `remove` tells of it
+        with suppress(Resists):  # `remove` reports it
             empty_tree(os.path.join(directory, name))
 
 
 def remove_logs(uid: str, paths: StatePaths) -> None:
-    """Removes the pod's log directories, whatever its name was."""
+    """Removes the log directories of the pod, whatever the name of the pod was."""
     checked(uid, "pod UID")
     for name in _names(paths.logs):
         if name.rpartition("_")[2] == uid:
@@ -121,13 +121,13 @@ def remove_logs(uid: str, paths: StatePaths) -> None:
 
 
 def pods(paths: StatePaths) -> frozenset[str]:
-    """UIDs of pods of which directories, mounts or logs are left."""
+    """UIDs of pods that still have directories, mounts or logs."""
     logs = (name.rpartition("_")[2] for name in _names(paths.logs))
     return frozenset(filter(_is_uid, (*_names(paths.pods), *_names(paths.memory), *logs)))
 
 
 def make_directory(path: str) -> None:
-    """With all above it, none of which is anybody else's to look into; others may be making the same ones. Raises
+    """Makes a directory with all above it, readable for root alone. Others may make the same ones at once. Raises
     OSError."""
     with suppress(FileExistsError):
         try:
@@ -138,15 +138,15 @@ def make_directory(path: str) -> None:
 
 
 def memory_volume_bytes(pod: Pod, volume: Volume, allocatable_memory_bytes: int) -> int:
-    """D9: the size of a memory-backed emptyDir: the smallest of its own limit, the pod's and what the node allocates;
-    0 if there is none of them. Pure."""
+    """D9: the size of a memory-backed emptyDir is the smallest of its own limit, the memory limit of the pod and the
+    allocatable memory of the node; 0 if there is none of them."""
     own = volume.empty_dir.size_limit if volume.empty_dir else None
     bounds = (allocatable_memory_bytes, pod_limits(pod).get(MEMORY, ZERO).value, own.value if own else 0)
     return min((bound for bound in bounds if bound > 0), default=0)
 
 
 def source_path(pod: Pod, volume: Volume, paths: StatePaths) -> str:
-    """Where the volume is on the host. Pure."""
+    """The path of the volume on the host."""
     if volume.host_path is not None:
         return volume.host_path.path
     if volume.is_in_memory:
@@ -173,7 +173,7 @@ def _make_empty_dir(path: str, group: int | None) -> None:
     make_directory(path)
     if group is not None:
         os.chown(path, -1, group)
-    # What is made in it later belongs to the group too.
+    # Files that are made in it later belong to the group too.
     os.chmod(path, _VOLUME_MODE | (stat.S_ISGID if group is not None else 0))
 
 
@@ -189,7 +189,7 @@ def _mount_in_memory(uid: str, volume: str, size_bytes: int, group: int | None, 
         if size_bytes:
             options += f",size={size_bytes}"
         try:
-            # The charge stays memory: a limit on it must not be evaded through swap. Linux 6.4.
+            # noswap (Linux 6.4): the content must not evade the memory limit through swap.
             syscalls.mount("tmpfs", point, "tmpfs", _FLAGS, f"{options},noswap")
         except OSError as error:
             if error.errno != errno.EINVAL:
@@ -201,7 +201,7 @@ def _mount_memory_root(paths: StatePaths) -> None:
     make_directory(paths.memory)
     if not os.path.ismount(paths.memory):
         syscalls.mount("tmpfs", paths.memory, "tmpfs", _FLAGS, _MEMORY_ROOT_OPTIONS)
-    # Services with mount namespaces of their own would otherwise hold the volumes after they are gone here.
+    # Otherwise services in other mount namespaces would keep the volumes mounted after they are removed here.
     syscalls.mount(None, paths.memory, flags=syscalls.MS_PRIVATE)
 
 
@@ -211,7 +211,7 @@ def _unmount_memory(uid: str, paths: StatePaths) -> None:
         if not os.path.isdir(paths.memory):
             return
         try:
-            # The last mounted first, as they may lie on each other.
+            # The last mount first, because one may cover another.
             for mount in reversed([mount for mount in read_mounts() if is_below(mount.point, directory)]):
                 syscalls.umount(mount.point, syscalls.MNT_DETACH | syscalls.UMOUNT_NOFOLLOW)
             _remove(directory)
@@ -220,7 +220,7 @@ def _unmount_memory(uid: str, paths: StatePaths) -> None:
                     syscalls.umount(paths.memory, syscalls.MNT_DETACH | syscalls.UMOUNT_NOFOLLOW)
                 os.rmdir(paths.memory)
         except OSError as error:
-            raise VolumeRefused(f"{error.filename or directory} cannot be removed: {_why(error)}") from None
+            raise VolumeRefused(f"{error.filename or directory} cannot be removed: {reason(error)}") from None
 
 
 def _check_host_path(source: HostPathVolumeSource, paths: StatePaths) -> None:
@@ -280,7 +280,3 @@ def _is_uid(name: str) -> bool:
     except UnsafeName:
         return False
     return True
-
-
-def _why(error: OSError) -> str:
-    return (error.strerror or str(error)).lower()
