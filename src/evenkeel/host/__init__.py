@@ -1,1 +1,1 @@
-"""The machine: files, capacity, what the kernel tells, and what about it would break a promise."""
+"""The machine: files, capacity, notifications of the kernel, and the checks of `evenkeel doctor`."""

@@ -26,8 +26,8 @@ _MENDS = {
     "systemd-oomd": "systemctl disable --now systemd-oomd.service systemd-oomd.socket",
 }
 _ROOM = {
-    Signal.MEMORY_AVAILABLE: "see who uses it: ps -eo rss,comm --sort=-rss | head",
-    Signal.PID_AVAILABLE: "see who has them: ps -eo nlwp,comm --sort=-nlwp | head",
+    Signal.MEMORY_AVAILABLE: "see which processes use it: ps -eo rss,comm --sort=-rss | head",
+    Signal.PID_AVAILABLE: "see which programs have them: ps -eo nlwp,comm --sort=-nlwp | head",
 }
 
 

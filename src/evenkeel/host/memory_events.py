@@ -93,7 +93,7 @@ class MemoryEventsWatch:
             if event.mask & OVERFLOW:
                 changed.update(dict.fromkeys(self._by_file))
             elif event.mask & DELETED:
-                # It may be an earlier cgroup of the same name: reading the file tells.
+                # It may be an earlier cgroup of the same name: reading the file decides.
                 if watched := self._by_parent.get(event.watch, {}).get(event.name):
                     changed[watched.file_watch] = None
             elif not event.mask & IGNORED:

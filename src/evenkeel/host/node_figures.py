@@ -161,7 +161,7 @@ class Rates:
         self.seen_us: dict[str, int] = {}
 
     def of(self, name: str, used_us: int) -> int | None:
-        """In billionths of a core; None if it cannot be told."""
+        """In billionths of a core; None if there is no recent earlier reading."""
         self.seen_us[name] = used_us
         before = self._before_us.get(name)
         if before is None or used_us < before or not 0 < self._seconds <= RATE_SECONDS:

@@ -165,7 +165,7 @@ def _problem(volume: Volume, *, is_root: bool) -> str:
     if medium not in ("", IN_MEMORY):
         return f"emptyDir.medium {medium} cannot be had here; write Memory, or leave it out for the disk"
     if medium and not is_root:
-        return "emptyDir.medium Memory needs root, who alone can mount; leave it out for the disk"
+        return "emptyDir.medium Memory needs root, because only root can mount; leave it out for the disk"
     return ""
 
 

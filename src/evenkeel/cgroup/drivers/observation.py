@@ -246,7 +246,7 @@ class Observer:
 
     def _contents_of(self, reading: "_Reading") -> list[bytes] | None:
         """None if descriptors were closed since they were lined up, or if one of them cannot be read: its cgroup may be
-        gone. Reading one by one then tells which."""
+        gone. Reading one by one then finds out which."""
         if reading.generation != self._open_files.generation:
             return None
         pread = os.pread

@@ -226,7 +226,7 @@ def root_refusal(launch: Launch, image: pb.Image) -> str:
         if not is_root:
             return (
                 f"securityContext.runAsNonRoot is true, and image {launch.container.image} names user "
-                f"{image.username}, of whom only the image knows the number: set runAsUser"
+                f"{image.username}, whose number only the image knows: set runAsUser"
             )
     if is_root:
         return (
