@@ -1,8 +1,10 @@
 """Pods, their figures and nodes for the tests of eviction, in few words."""
 
+from evenkeel.api.config import Profile
 from evenkeel.api.container import Container
 from evenkeel.api.pod import EmptyDirVolumeSource, HostPathVolumeSource, ObjectMeta, Pod, PodSpec, Volume
 from evenkeel.api.resources import ResourceRequirements
+from evenkeel.policy.eviction.decide import EVICTED, Eviction
 from evenkeel.policy.eviction.snapshot import (
     ContainerFigures,
     DiskFigures,
@@ -14,6 +16,8 @@ from evenkeel.policy.eviction.snapshot import (
     ProcessFigures,
     VolumeFigures,
 )
+from evenkeel.policy.lifecycle.pod_state import PodState, TerminalStatus
+from evenkeel.policy.lifecycle.pod_status import pod_status
 from evenkeel.quantity import Quantity
 
 MI = 1024**2
@@ -97,3 +101,13 @@ def node(available, capacity=16 * 1024, *, pods=None, pods_left=4096, processes=
 
 def filesystem(available, capacity, inodes_free=1000, inodes=1000):
     return FilesystemFigures(available * MI, capacity * MI, inodes_free, inodes)
+
+
+def evicted_status(eviction: Eviction, at: float = 0.0):
+    """The status of the pod after its eviction, as the agent reports it."""
+    terminal = TerminalStatus("Failed", EVICTED, eviction.message, at, is_disruption=eviction.is_disruption)
+    return pod_status(eviction.pod, PodState(accepted_at=1.0, verdict=terminal), Profile.DOCUMENTS)
+
+
+def disruptions(status):
+    return [one for one in status.conditions if one.type == "DisruptionTarget"]

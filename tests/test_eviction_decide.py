@@ -1,5 +1,7 @@
 """The control loop, one step at a time."""
 
+from datetime import UTC, datetime
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +21,6 @@ from evenkeel.policy.eviction.decide import (
     Settings,
     State,
     decide,
-    evicted_status,
     of_thresholds,
     reclaimable,
     settings_from,
@@ -28,7 +29,18 @@ from evenkeel.policy.eviction.rank import Order
 from evenkeel.policy.eviction.snapshot import MemoryFigures, NodeFigures, PodSnapshot, Snapshot
 from evenkeel.policy.eviction.thresholds import Signal, Threshold, ThresholdValue, parse_thresholds
 from evenkeel.quantity import Quantity
-from tests.eviction_pods import CRITICAL, MI, best_effort, burstable, filesystem, guaranteed, node, seen
+from tests.eviction_pods import (
+    CRITICAL,
+    MI,
+    best_effort,
+    burstable,
+    disruptions,
+    evicted_status,
+    filesystem,
+    guaranteed,
+    node,
+    seen,
+)
 from tests.test_eviction_rank import nodes_full_of_pods
 
 DOCUMENTS = Settings()
@@ -305,7 +317,7 @@ def test_every_pod_above_its_own_storage_limit_goes_and_nobody_else():
     assert "emptyDir volume data of 500Mi, in use 501Mi" in gone["volume"].message
     parts = "(volume data 60Mi, app rootfs 30Mi, app logs 20Mi)"
     assert f"all containers together of 100Mi, in use 110Mi {parts}" in gone["together"].message
-    assert evicted_status(gone["volume"]).conditions == ()
+    assert disruptions(evicted_status(gone["volume"])) == []
 
 
 @pytest.mark.req("B12")
@@ -335,10 +347,10 @@ def test_storage_limits_can_be_switched_off_and_kubelet_excepts_critical_pods():
 @pytest.mark.req("A20")
 def test_the_status_of_an_evicted_pod_says_failed_evicted_and_why():
     _, decision = step(at(0, 50, best_effort("a", 10)))
-    status = evicted_status(decision.victim, at="2026-09-01T12:00:00Z")
+    status = evicted_status(decision.victim, at=datetime(2026, 9, 1, 12, tzinfo=UTC).timestamp())
     assert (status.phase, status.reason) == ("Failed", "Evicted")
     assert status.message == decision.victim.message
-    (condition,) = status.conditions
+    (condition,) = disruptions(status)
     assert (condition.type, condition.status, condition.reason) == (
         "DisruptionTarget",
         "True",

@@ -13,7 +13,6 @@ from evenkeel.policy.eviction.decide import (
     Settings,
     State,
     decide,
-    evicted_status,
     reclaimable,
     victim,
 )
@@ -23,6 +22,7 @@ from evenkeel.policy.eviction.thresholds import Threshold, parse_thresholds
 from evenkeel.policy.eviction.usage import DiskPart, Resource, resource_of
 from tests.conformance.common import differences, read_pod
 from tests.conformance.eviction_parse import check_parse
+from tests.eviction_pods import disruptions, evicted_status
 
 RESOURCES = {
     "memory": Resource.MEMORY,
@@ -138,7 +138,7 @@ def outcome_of(decision: Decision) -> dict[str, Any]:
     kills = []
     for eviction in decision.evictions:
         status = evicted_status(eviction)
-        reasons = [one.reason for one in status.conditions if one.type == "DisruptionTarget"]
+        reasons = [one.reason for one in disruptions(status)]
         kills.append(
             {
                 "pod": eviction.pod.metadata.name,

@@ -5,6 +5,7 @@ from typing import Any
 from evenkeel.api.config import Profile
 from evenkeel.api.decode import Findings, decode
 from evenkeel.api.node import Node
+from evenkeel.api.resources import PODS
 from evenkeel.simulate.cluster import fits, insufficient
 from evenkeel.simulate.node_info import NodeInfo, pod_demand
 from evenkeel.simulate.score import (
@@ -44,7 +45,7 @@ def check(vector_input: dict[str, Any], expected: dict[str, Any]) -> list[str]:
                 "requested": lack.requested,
                 "used": lack.used,
                 "capacity": lack.capacity,
-                "unresolvable": lack.is_hopeless,
+                "unresolvable": lack.resource != PODS and lack.requested > lack.capacity,
             }
             for lack in insufficient(pod, node)
         ),

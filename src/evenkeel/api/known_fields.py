@@ -19,7 +19,7 @@ This module is imported only when an unknown field is found, so that other input
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from evenkeel.api.known_fields_table import RELEASE, TYPES
+from evenkeel.api.known_fields_table import TYPES
 
 
 class Unknown(NamedTuple):
@@ -42,11 +42,6 @@ class Misshapen(NamedTuple):
 def fields_of(type_name: str) -> Mapping[str, str]:
     """The fields of a type (`V1PodSpec`, `KubeletConfiguration`) with the notation of each."""
     return TYPES[type_name]
-
-
-def kubernetes_release() -> str:
-    """The Kubernetes release of the table, such as `1.37`."""
-    return RELEASE
 
 
 def closest(name: str, candidates: Iterable[str]) -> str | None:

@@ -89,7 +89,7 @@ class EvictionRecorder:
     def evicting(self, uid: str, eviction: Eviction, at: float) -> None:
         """A pod goes, whole (A20)."""
         grace = float(eviction.grace_period_seconds)
-        self.evict(uid, eviction.message, at, grace, is_disruption=eviction.limit is None)
+        self.evict(uid, eviction.message, at, grace, is_disruption=eviction.is_disruption)
         reason = eviction.shortage or eviction.limit
         figures = plain_of(to_text(reason)) if reason is not None else {}
         self._events.record(WARNING, EVICTED, eviction.message, eviction.pod, figures=figures)

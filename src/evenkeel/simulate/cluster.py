@@ -24,11 +24,6 @@ class Insufficient(NamedTuple):
     used: int
     capacity: int
 
-    @property
-    def is_hopeless(self) -> bool:
-        """Whether even an empty node has too little."""
-        return self.resource != PODS and self.requested > self.capacity
-
 
 def fits(pod: PodDemand, node: NodeInfo) -> bool:
     """Whether the node has everything that the pod needs. Faster than `insufficient`."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from evenkeel.api.config import KubeletConfiguration, Profile, defaulted
 from evenkeel.api.defaults import DEFAULT_GRACE_PERIOD_SECONDS
-from evenkeel.api.pod import Pod, PodCondition, PodStatus
+from evenkeel.api.pod import Pod
 from evenkeel.policy.eviction import conditions as node_conditions
 from evenkeel.policy.eviction.conditions import (
     NO_OBSERVATIONS,
@@ -76,6 +76,11 @@ class Eviction(NamedTuple):
     message: str
     shortage: Shortage | None = None
     limit: LimitExceeded | None = None
+
+    @property
+    def is_disruption(self) -> bool:
+        """Whether the node needed the resources of the pod (the condition DisruptionTarget, A20)."""
+        return self.limit is None
 
 
 class Decision(NamedTuple):
@@ -212,22 +217,6 @@ def reclaimable(signal: Signal, node: NodeFigures) -> tuple[Reclaim, ...]:
     if node.dedicated_imagefs and filesystem == "nodefs":
         return ()
     return (Reclaim.CONTAINERS, Reclaim.IMAGES)
-
-
-def evicted_status(eviction: Eviction, at: str | None = None) -> PodStatus:
-    """The status of the pod after the eviction (A20): Failed, Evicted, and the message."""
-    status = eviction.pod.status._replace(phase="Failed", reason=EVICTED, message=eviction.message)
-    if eviction.shortage is None:
-        return status
-    condition = PodCondition(
-        type=DISRUPTION_TARGET,
-        status="True",
-        reason=TERMINATED_BY_NODE,
-        message=eviction.message,
-        last_transition_time=at,
-    )
-    others = tuple(one for one in status.conditions if one.type != DISRUPTION_TARGET)
-    return status._replace(conditions=(*others, condition))
 
 
 def _watched(
