@@ -99,7 +99,7 @@ def test_a_node_under_pressure_takes_nothing_that_would_add_to_it():
 
 @pytest.mark.req("A6", "B2")
 @given(st.lists(valid_pods(), max_size=6), st.sampled_from(list(Profile)))
-def test_what_is_taken_fits_and_what_is_refused_would_not_have(pods, profile):
+def test_admitted_pods_fit_and_refused_pods_would_not(pods, profile):
     view = node(memory="4Gi", cpus=2, profile=str(profile), max_pods=3)
     used = {}
     for some, refusal in admit(pods, view.allocatable, profile):

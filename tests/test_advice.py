@@ -91,7 +91,7 @@ def test_people_who_are_logged_in_are_counted_with_the_system():
     assert (found[0].daemons, found[0].used, found[0].requirement) == ("user.slice", 300 * MIB, "B15")
 
 
-def test_what_was_watched_is_remembered_in_little():
+def test_long_observations_are_kept_in_little_memory():
     watched = Watched()
     watched.note(0.0, 0, 0)
     for number in range(1, 101):
@@ -115,7 +115,7 @@ def busy(cgroup, number):
     return one._replace(statistics=one.statistics._replace(cpu_usage_us=number * 1_000_000))
 
 
-def test_history_forgets_what_is_gone_and_advises_on_what_is_there():
+def test_history_forgets_removed_containers_and_advises_on_the_others():
     painter = Painter(KubeletConfiguration(system_reserved={"memory": "1Gi"}))
     pods = tuple(
         running(pod) for pod in pods_of(PODS.replace("memory: 64Mi", "memory: 8Gi").replace("128Mi", "8Gi"))
@@ -159,7 +159,7 @@ def test_doctor_asks_the_agent_that_runs(tmp_path):
     assert any("people logged in" in one.seen for one in by_state[State.OK])
 
 
-def test_doctor_is_content_where_all_fits_and_says_nothing_where_nobody_watches(tmp_path):
+def test_doctor_is_content_if_all_fits_and_silent_if_nothing_was_observed(tmp_path):
     assert list(over_time(str(tmp_path))) == []
     front = FakeFront()
     with served(front, tmp_path):

@@ -206,7 +206,7 @@ def test_a_nodes_size_can_be_written_in_full():
     assert parse_node(text) == NodeCapacity(8000, 32 * GIB, 50 * GIB, {2 * MIB: 512}, 1000)
 
 
-def test_what_a_size_leaves_out_is_there_all_the_same():
+def test_a_size_gets_defaults_for_resources_that_it_leaves_out():
     assert parse_node("2cpu") == NodeCapacity(2000, 16 * GIB, 100 * GIB)
 
 

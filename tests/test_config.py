@@ -80,7 +80,7 @@ def test_an_empty_file_sets_nothing(text):
     assert read_config(text, "node.yaml").config == KubeletConfiguration()
 
 
-def test_every_field_we_have_can_stand_in_a_file_under_its_own_name():
+def test_every_field_can_be_set_in_a_file_under_its_own_name():
     fields = {
         "fairCPUSharing": True,
         "cpuBurst": 50,
@@ -129,12 +129,12 @@ def test_every_mistake_in_a_files_shape_is_reported_with_its_line():
         ("maxPods: [", "is not YAML"),
     ],
 )
-def test_what_is_no_configuration_is_refused(text, words):
+def test_a_file_that_is_no_configuration_is_refused(text, words):
     (mistake,) = mistakes_in(text)
     assert words in mistake
 
 
-def test_the_documents_profile_throttles_and_ranks_by_class_unless_told_otherwise():
+def test_the_documents_profile_throttles_and_ranks_by_class_by_default():
     config = defaulted(KubeletConfiguration())
     assert config.memory_throttling_factor == 0.8
     assert config.eviction_order == "class"
@@ -143,7 +143,7 @@ def test_the_documents_profile_throttles_and_ranks_by_class_unless_told_otherwis
     assert config.oom_group_kill is True
 
 
-def test_the_kubernetes_profile_throttles_nothing_and_ranks_by_priority_unless_told_otherwise():
+def test_the_kubernetes_profile_throttles_nothing_and_ranks_by_priority_by_default():
     config = defaulted(KubeletConfiguration(profile="kubernetes"))
     assert config.memory_throttling_factor is None
     assert config.eviction_order == "priority"
@@ -346,7 +346,7 @@ def test_two_names_of_one_switch_must_not_contradict_each_other():
     }
 
 
-def test_what_cgroup_v1_cannot_do_is_refused_there():
+def test_settings_that_cgroup_v1_lacks_are_refused_there():
     fields = {"fail_cgroup_v1": True, "single_process_oom_kill": False}
     assert problems_of(cgroup_version=2, **fields) == {}
     assert set(problems_of(cgroup_version=1, **fields)) == {"failCgroupV1", "singleProcessOOMKill"}
@@ -376,7 +376,7 @@ def test_a_gate_is_as_set_then_as_its_stage_then_as_by_default(gates, on):
     assert KubeletConfiguration(feature_gates=gates).feature("MemoryQoS") is on
 
 
-def test_what_kubelet_finds_only_at_its_start_is_no_fault_of_its_file():
+def test_problems_that_kubelet_finds_only_at_its_start_are_no_fault_of_its_file():
     """Kubelet reads these as plain text and stumbles over them later; so they count as start-up problems."""
     config = KubeletConfiguration(
         profile="kubernetes",
@@ -472,7 +472,7 @@ def test_a_cpu_set_survives_being_printed_and_read(cpus):
 
 
 @pytest.mark.parametrize("text", ["0-", "-1", "3-1", "a", "0,,1", "0-99999999999", "9000", "²", "1 2"])
-def test_what_is_no_cpu_set_is_refused(text):
+def test_a_text_that_is_no_cpu_set_is_refused(text):
     with pytest.raises(EvenkeelError, match="0-3,8"):
         parse_cpuset(text)
 

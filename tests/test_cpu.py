@@ -21,7 +21,7 @@ def test_shares_are_1024_a_core_within_what_the_kernel_takes(millicpu, shares):
 
 @pytest.mark.req("A11")
 @given(millicpus, millicpus)
-def test_who_requests_more_never_has_less(one, other):
+def test_a_pod_that_requests_more_never_gets_less(one, other):
     low, high = sorted((one, other))
     assert kernel_amounts.shares(low) <= kernel_amounts.shares(high)
     for weight in (
@@ -33,7 +33,7 @@ def test_who_requests_more_never_has_less(one, other):
 
 
 @given(st.integers(2, 255_999))
-def test_shares_tell_the_request_to_within_a_thousandth(millicpu):
+def test_shares_give_back_the_request_to_within_a_thousandth(millicpu):
     assert abs(kernel_amounts.millicpu_from_shares(kernel_amounts.shares(millicpu)) - millicpu) <= 1
     assert kernel_amounts.millicpu_from_shares(1) == 0
 
@@ -46,7 +46,7 @@ def test_the_defaults_of_both_versions_are_each_others():
 
 
 @pytest.mark.req("A4", "E11")
-def test_requests_of_600m_and_300m_share_what_is_spare_two_to_one():
+def test_requests_of_600m_and_300m_share_idle_cpu_two_to_one():
     large, small = (
         kernel_amounts.weight_keeping_ratio(kernel_amounts.shares(millicpu)) for millicpu in (600, 300)
     )
@@ -66,7 +66,7 @@ def test_weights_keep_the_ratio_of_requests(one, other):
 
 
 @given(st.integers(2, 262144))
-def test_kubelets_weight_can_be_told_back(shares):
+def test_kubelets_weight_can_be_converted_back(shares):
     weight = kernel_amounts.weight_linear(shares)
     assert kernel_amounts.weight_linear(kernel_amounts.shares_from_weight_linear(weight)) in (
         weight - 1,
@@ -109,7 +109,7 @@ def test_a_burst_is_at_most_one_quota(quota, percent):
 
 @pytest.mark.req("E11")
 @given(st.integers(1, 256_000), st.integers(0, 300_000))
-def test_system_cgroups_of_default_weight_keep_what_is_reserved(capacity, reserved):
+def test_system_cgroups_of_default_weight_keep_their_reserved_cpu(capacity, reserved):
     plain = kernel_amounts.shares(max(capacity - reserved, 0))
     capped = kernel_amounts.capped_shares(plain, capacity_millicpu=capacity, reserved_millicpu=reserved)
     assert 2 <= capped <= plain

@@ -73,7 +73,7 @@ def test_a_pod_is_short_when_it_waited_and_received_less_than_nine_tenths(
     assert bool(short_pods(seen, DOCUMENTS)) == is_short
 
 
-def test_best_effort_goes_by_use_then_burstable_by_use_over_request_and_nobody_else():
+def test_best_effort_pods_are_evicted_by_usage_then_burstable_by_usage_over_request_and_no_other():
     seen = window(
         figures("burst-little", 0.6, request="500m"),
         figures("burst-much", 0.9, request="200m"),
@@ -117,7 +117,7 @@ def test_a_window_without_shortage_begins_the_count_anew_and_the_condition_lasts
 
 
 @pytest.mark.req("E14")
-def test_the_message_has_the_figures_and_who_else_was_considered():
+def test_the_message_has_the_figures_and_the_next_in_rank():
     pods = figures("starved", 0.1, 0.8, "1"), figures("batch", 0.5), figures("burst", 0.6, request="500m")
     state, _ = decide_cpu(CpuState(), window(*pods), SETTINGS)
     _, decision = decide_cpu(state, window(*pods), SETTINGS)
@@ -133,7 +133,7 @@ amounts = st.integers(0, 3000)
 
 
 @given(st.lists(st.tuples(amounts, amounts, st.sampled_from(["", "100m", "500m", "2"])), max_size=6))
-def test_nobody_within_its_request_ever_goes(of_pods: list[tuple[int, int, str]]):
+def test_no_pod_within_its_request_is_ever_evicted(of_pods: list[tuple[int, int, str]]):
     pods = [figures(f"p{n}", used / 1000, waited / 1000, r) for n, (used, waited, r) in enumerate(of_pods)]
     _, decision = decide_cpu(CpuState(3, 0.0), window(*pods), SETTINGS)
     if decision.victim is not None:

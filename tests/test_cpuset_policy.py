@@ -31,7 +31,7 @@ def guaranteed(cpu, name="p"):
         (pod(container()), 0),
     ],
 )
-def test_only_whole_cores_of_guaranteed_pods_are_anybodys_own(some, cores):
+def test_only_whole_cores_of_guaranteed_pods_are_exclusive(some, cores):
     assert whole_cores(some, some.spec.containers[0], DOCUMENTS) == cores
 
 
@@ -75,7 +75,7 @@ def test_a_container_for_which_too_few_are_left_shares():
 
 
 @pytest.mark.req("A23")
-def test_reserved_cpus_are_nobodys_and_shared_by_those_without_to_kubelet():
+def test_reserved_cpus_are_never_exclusive_and_shared_only_in_kubelets_profile():
     pods = [guaranteed("2", "a")]
     assert assign(pods, range(4), (0,), DOCUMENTS) == ({("a", "c"): (2, 3)}, (1,))
     assert assign(pods, range(4), (0, 9), KUBERNETES) == ({("a", "c"): (2, 3)}, (0, 1))

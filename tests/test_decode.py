@@ -132,7 +132,7 @@ def test_a_number_may_be_written_without_a_fraction():
         ("labels", "a=b", 'must be a mapping, not the text "a=b"'),
     ],
 )
-def test_a_wrong_shape_is_told_with_what_was_seen_and_what_is_due(field, value, message):
+def test_a_wrong_shape_is_reported_with_the_value_seen_and_the_right_shape(field, value, message):
     thing, findings = read({field: value, "anything": 7})
     (problem,) = findings.problems
     assert (problem.field, problem.kind) == (field, "Decode")
@@ -172,7 +172,7 @@ def test_problems_inside_lists_and_maps_have_their_path():
 
 
 @pytest.mark.req("A3")
-def test_a_field_nobody_has_is_told_with_the_one_that_was_meant():
+def test_a_field_that_does_not_exist_is_reported_with_the_closest_name():
     assert problems_of({"txet": "a"}) == {"txet": "no such field; did you mean text?"}
     assert problems_of({"inner": {"zzz": 1}}) == {"inner.zzz": "no such field; there are name"}
     message = problems_of({"zzz": 1})["zzz"]
@@ -180,7 +180,7 @@ def test_a_field_nobody_has_is_told_with_the_one_that_was_meant():
 
 
 @pytest.mark.req("A3")
-def test_a_field_that_kubernetes_has_is_noted_and_looked_into():
+def test_a_field_of_kubernetes_is_noted_and_its_content_is_checked():
     spec, findings = read(
         {"nodeSelector": {"a": 1}, "affinity": {"nodeAfinity": {}}, "dnsPolicy": "Default"}, PodSpec
     )
@@ -192,7 +192,7 @@ def test_a_field_that_kubernetes_has_is_noted_and_looked_into():
     }
 
 
-def test_what_is_no_mapping_at_all_gives_an_empty_object_and_a_problem():
+def test_a_value_that_is_no_mapping_gives_an_empty_object_and_a_problem():
     for value in (None, 5, "x", [], True):
         thing, findings = read(value)
         assert thing == Thing()

@@ -145,7 +145,7 @@ def test_a_pod_gets_what_a_node_needs(profile):
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_what_is_written_stays(profile):
+def test_written_values_are_not_replaced_by_defaults(profile):
     written = {
         "containers": [of({}, imagePullPolicy="Never", terminationMessagePolicy="FallbackToLogsOnError")],
         "restartPolicy": "Never",

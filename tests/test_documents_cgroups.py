@@ -53,7 +53,7 @@ def test_a_branch_weighs_what_its_pods_do_and_best_effort_the_least():
 
 
 @pytest.mark.req("A4", "E11")
-def test_spare_cpu_goes_two_to_one_between_600m_and_300m():
+def test_idle_cpu_is_shared_two_to_one_between_600m_and_300m():
     six, three = (pod(container({"cpu": f"{n}00m"}), name=f"p{n}") for n in (6, 3))
     found = planned(node(cpus=1), six, three)
     weights = [int(found[f"burstable/podp{n}"]["cpu.weight"]) for n in (6, 3)]
@@ -210,7 +210,7 @@ def test_a_pod_is_protected_by_what_its_containers_are_though_each_is_rounded_up
 
 
 @pytest.mark.req("C1", "E8")
-def test_reserved_cgroups_are_protected_and_capped_unless_told_not_to_cap():
+def test_reserved_cgroups_are_protected_and_capped_unless_they_only_protect():
     config = {
         "kube_reserved": {"memory": "2Gi", "cpu": "1", "pid": "100"},
         "kube_reserved_cgroup": "/kube",
@@ -390,7 +390,7 @@ def test_a_pods_limit_leaves_room_beside_what_its_containers_request(version):
 
 
 @pytest.mark.req("A5")
-def test_the_room_in_a_pods_limit_is_told():
+def test_the_room_in_a_pods_limit_is_in_the_reason():
     planned_pod = PlannedPod(default_pod(GUARANTEED, Profile.DOCUMENTS))
     assert reason(node(), planned_pod, "/kubepods/podg", "memory.max") == (
         "D2",
@@ -444,7 +444,7 @@ def test_sidecars_do_not_hold_the_pods_own_limit_back():
 
 @pytest.mark.req("D4")
 @pytest.mark.parametrize("version", list(Version))
-def test_overhead_is_the_infrastructures_request_and_nobodys_limit(version):
+def test_overhead_is_the_request_of_the_infrastructure_and_never_a_limit(version):
     heavy = GUARANTEED._replace(
         spec=GUARANTEED.spec._replace(overhead=asks({"cpu": "250m", "memory": "64Mi"}).requests)
     )

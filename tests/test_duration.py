@@ -36,7 +36,7 @@ SECOND = 10**9
         ("9223372036854775807ns", 2**63 - 1),
     ],
 )
-def test_what_go_reads_is_read(text, nanoseconds):
+def test_a_text_that_go_reads_is_read(text, nanoseconds):
     assert Duration.parse(text) == nanoseconds
 
 
@@ -62,7 +62,7 @@ def test_what_go_reads_is_read(text, nanoseconds):
         "1S",
     ],
 )
-def test_what_go_does_not_read_is_refused_with_an_example(text):
+def test_a_text_that_go_does_not_read_is_refused_with_an_example(text):
     with pytest.raises(EvenkeelError, match="such as 30s, 1m30s or 100ms"):
         Duration.parse(text)
 
@@ -98,7 +98,7 @@ def test_seconds_are_what_the_clock_counts():
 
 
 @given(st.integers(-(2**63) + 1, 2**63 - 1))
-def test_what_is_printed_is_read_back(nanoseconds):
+def test_a_printed_value_is_parsed_as_the_same(nanoseconds):
     assert Duration.parse(str(Duration(nanoseconds))) == nanoseconds
 
 

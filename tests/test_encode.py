@@ -34,7 +34,7 @@ class Outer(NamedTuple):
     chosen: Inner | None = None
 
 
-def test_names_are_those_of_yaml_and_what_is_empty_is_left_out():
+def test_names_are_those_of_yaml_and_empty_values_are_left_out():
     assert encode(Outer()) == {}
     assert encode(Outer(host_ip="10.0.0.1", inner=Inner(7))) == {
         "hostIP": "10.0.0.1",

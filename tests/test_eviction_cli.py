@@ -20,7 +20,7 @@ from evenkeel.policy.eviction.dry_run import by_shortfall, by_thresholds, withou
 from evenkeel.policy.eviction.snapshot import Snapshot
 from evenkeel.policy.eviction.thresholds import Signal, parse_thresholds
 from tests.eviction_pods import GI, MI, best_effort, burstable, filesystem, guaranteed, node, seen
-from tests.test_eviction_decide import settings_strategy, snapshots, thresholds_strategy
+from tests.eviction_strategies import settings_strategy, snapshots, thresholds_strategy
 
 EXAMPLES = Path(__file__).parent.parent / "examples" / "snapshots"
 MEMORY = str(EXAMPLES / "memory-pressure.yaml")
@@ -123,7 +123,7 @@ def test_a_shortfall_is_covered_or_no_other_pod_may_be_evicted(snapshot, signal,
         assert len(result.steps) + len(result.spared) == len(snapshot.pods)
 
 
-def test_what_a_pod_gives_back_is_what_it_used_where_it_used_it():
+def test_a_pod_frees_what_it_used_on_the_filesystem_where_it_used_it():
     pod = seen("a", 100, rootfs=30, logs=20, processes=7, volumes={"data": 10, "host": 999})
     before = Snapshot(
         0.0,
@@ -157,7 +157,7 @@ def test_evict_shows_the_pods_evicted_for_the_thresholds_of_the_configuration(ca
 
 
 @pytest.mark.req("E15")
-def test_evict_goes_on_until_a_shortfall_is_covered(capsys):
+def test_evict_continues_until_a_shortfall_is_covered(capsys):
     result = data(capsys, "-f", MEMORY, "--shortfall", "6Gi")
     assert names(result) == ["batch-7", "web"]
     assert result["covered"] is True

@@ -1,4 +1,4 @@
-"""The control loop, one step at a time."""
+"""Eviction decisions, one step of the loop at a time."""
 
 from datetime import UTC, datetime
 
@@ -27,7 +27,7 @@ from evenkeel.policy.eviction.decide import (
 )
 from evenkeel.policy.eviction.rank import Order
 from evenkeel.policy.eviction.snapshot import MemoryFigures, NodeFigures, PodSnapshot, Snapshot
-from evenkeel.policy.eviction.thresholds import Signal, Threshold, ThresholdValue, parse_thresholds
+from evenkeel.policy.eviction.thresholds import Signal, parse_thresholds
 from evenkeel.quantity import Quantity
 from tests.eviction_pods import (
     CRITICAL,
@@ -41,7 +41,7 @@ from tests.eviction_pods import (
     node,
     seen,
 )
-from tests.test_eviction_rank import nodes_full_of_pods
+from tests.eviction_strategies import settings_strategy, snapshots, thresholds_strategy
 
 DOCUMENTS = Settings()
 KUBERNETES = Settings(profile=Profile.KUBERNETES, order=Order.PRIORITY)
@@ -163,7 +163,7 @@ def test_pods_within_their_requests_survive_a_full_pods_cgroup():
 
 
 @pytest.mark.req("A5", "A15")
-def test_when_system_daemons_take_the_memory_a_pod_within_its_request_may_go():
+def test_when_system_daemons_use_the_memory_a_pod_within_its_request_may_be_evicted():
     snapshot = at(0, 50, guaranteed("g", 900, 1000), burstable("b", 800, 1000), pods=1700)
     _, decision = step(snapshot)
     assert decision.victim.pod.metadata.name == "b"
@@ -172,7 +172,7 @@ def test_when_system_daemons_take_the_memory_a_pod_within_its_request_may_go():
 
 
 @pytest.mark.req("A5", "B16")
-def test_where_nobody_may_go_for_memory_the_next_urgent_threshold_is_acted_on():
+def test_if_no_pod_may_be_evicted_for_memory_the_next_urgent_threshold_is_acted_on():
     thresholds = parse_thresholds(
         hard={"memory.available": "100Mi", "pid.available": "10"}, enforce_node_allocatable=("pods",)
     )
@@ -259,7 +259,7 @@ def test_memory_comes_before_processes_and_these_before_disk_and_hard_before_sof
 
 
 @pytest.mark.req("B16")
-def test_unused_containers_and_images_are_deleted_before_a_pod_goes_for_disk():
+def test_unused_containers_and_images_are_deleted_before_a_pod_is_evicted_for_disk():
     thresholds = parse_thresholds(hard={"nodefs.available": "10%"})
     _, decision = step(at(0, 5000, seen("a", rootfs=9), nodefs=(5, 100)), thresholds)
     assert decision.reclaim == (Reclaim.CONTAINERS, Reclaim.IMAGES)
@@ -268,7 +268,7 @@ def test_unused_containers_and_images_are_deleted_before_a_pod_goes_for_disk():
     assert not is_relieved(thresholds, node(5000, nodefs=(9, 100)))
 
 
-def test_what_can_be_deleted_depends_on_the_filesystems():
+def test_the_filesystems_decide_what_can_be_deleted():
     split = NodeFigures(dedicated_imagefs=True, separate_containerfs=True)
     dedicated = NodeFigures(dedicated_imagefs=True)
     both = (Reclaim.CONTAINERS, Reclaim.IMAGES)
@@ -301,7 +301,7 @@ def limited(name, *, used, size="", limit="", **more):
 
 
 @pytest.mark.req("B12")
-def test_every_pod_above_its_own_storage_limit_goes_and_nobody_else():
+def test_every_pod_above_its_own_storage_limit_is_evicted_and_no_other():
     pods = (
         limited("volume", used=501, size="500Mi"),
         limited("within", used=500, size="500Mi"),
@@ -321,7 +321,7 @@ def test_every_pod_above_its_own_storage_limit_goes_and_nobody_else():
 
 
 @pytest.mark.req("B12")
-def test_a_container_above_its_limit_is_told_from_the_pod():
+def test_a_limit_of_a_container_is_checked_apart_from_the_pod():
     """With layers on a filesystem of their own, a container answers for its logs, and the pod for all."""
     pod = seen("pod", limits={"ephemeral_storage": "10Mi"}, rootfs=2, logs=11)
     pod = pod._replace(stats=pod.stats._replace(ephemeral_storage_used_bytes=5 * MI))
@@ -375,48 +375,6 @@ def test_settings_come_from_the_configuration():
 
 # Properties
 
-amounts_left = st.integers(0, 2000)
-thresholds_strategy = st.lists(
-    st.builds(
-        Threshold,
-        st.sampled_from(Signal),
-        st.one_of(
-            st.builds(ThresholdValue, st.integers(1, 10**10).map(Quantity.of)),
-            st.builds(ThresholdValue, st.none(), st.sampled_from([0.05, 0.5, float("nan")])),
-        ),
-        st.sampled_from([0.0, 0.0, 15.0]),
-        st.one_of(st.none(), st.builds(ThresholdValue, st.none(), st.just(0.1))),
-    ),
-    max_size=4,
-).map(tuple)
-
-
-@st.composite
-def snapshots(draw, time=0.0):
-    figures = NodeFigures(
-        memory=draw(st.one_of(st.none(), st.just(MemoryFigures()), st.builds(memory, amounts_left))),
-        pods_cgroup_memory=draw(st.one_of(st.none(), st.builds(memory, amounts_left))),
-        nodefs=draw(st.one_of(st.none(), st.builds(filesystem, amounts_left, st.just(4000)))),
-        imagefs=draw(st.one_of(st.none(), st.builds(filesystem, amounts_left, st.just(4000)))),
-        dedicated_imagefs=draw(st.booleans()),
-        separate_containerfs=draw(st.booleans()),
-    )
-    return Snapshot(time, figures, tuple(draw(nodes_full_of_pods())))
-
-
-def memory(available):
-    return MemoryFigures(available * MI, (4000 - available) * MI)
-
-
-settings_strategy = st.builds(
-    Settings,
-    st.sampled_from(Profile),
-    st.sampled_from(Order),
-    st.sampled_from([-1, 0, 20]),
-    st.just(30.0),
-    st.booleans(),
-)
-
 
 @pytest.mark.req("E2")
 @given(first=snapshots(), second=snapshots(20.0), thresholds=thresholds_strategy, settings=settings_strategy)
@@ -438,7 +396,7 @@ def test_a_decision_is_a_pure_function_that_evicts_at_most_one_pod_for_a_shortag
 
 @pytest.mark.req("A5", "A15")
 @given(snapshot=snapshots(), thresholds=thresholds_strategy, order=st.sampled_from(Order))
-def test_nobody_within_its_request_goes_while_somebody_above_it_could(snapshot, thresholds, order):
+def test_no_pod_within_its_request_is_evicted_while_one_above_it_could_be(snapshot, thresholds, order):
     _, decision = decide(State(), snapshot, thresholds, Settings(order=order))
     if decision.victim is None:
         return
@@ -458,7 +416,7 @@ def test_an_empty_snapshot_needs_no_decision():
 
 
 @pytest.mark.req("B16")
-def test_nobody_goes_for_a_threshold_that_is_no_longer_configured():
+def test_no_pod_is_evicted_for_a_threshold_that_is_no_longer_configured():
     before = parse_thresholds(hard={"memory.available": "100Mi"})
     now = parse_thresholds(hard={"memory.available": "10Mi"})
     state = State({before[0]: 1.0, now[0]: 2.0}, before + now)

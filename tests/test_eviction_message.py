@@ -1,4 +1,4 @@
-"""What an eviction says of itself, and what a node under pressure says to newcomers."""
+"""Eviction messages, and the messages of a node that refuses pods under pressure."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def evicted(figures, *pods, settings=None, thresholds=HARD, times=(0,)):
 
 
 @pytest.mark.req("E14")
-def test_a_message_states_signal_threshold_figure_usage_by_part_request_and_who_else_was_considered():
+def test_a_message_states_signal_threshold_figure_usage_by_part_request_and_the_next_in_rank():
     web = burstable("web", 1800, 1024, priority=7)
     sidecar = ContainerFigures("sidecar", 100 * MI)
     app = ContainerFigures("app", 1700 * MI)
@@ -84,14 +84,14 @@ def test_processes_are_counted_and_cannot_be_requested():
 
 
 @pytest.mark.req("E14")
-def test_a_soft_threshold_says_how_long():
+def test_the_message_of_a_soft_threshold_has_its_grace_period():
     soft = parse_thresholds(soft={"memory.available": "1Gi"}, soft_grace_period={"memory.available": "1m30s"})
     eviction = evicted(node(500), best_effort("a", 10), thresholds=soft, times=(0, 95))
     assert "below the soft threshold of 1Gi for 90 s or longer" in eviction.message
 
 
 @pytest.mark.req("E14")
-def test_figures_that_would_read_alike_are_told_exactly():
+def test_figures_that_would_look_equal_are_written_exactly():
     figures = node(0)
     figures = figures._replace(memory=figures.memory._replace(available_bytes=100 * MI - 1))
     assert (
@@ -109,7 +109,7 @@ def test_at_most_three_others_are_named_and_the_rest_counted():
 
 
 @pytest.mark.req("E14")
-def test_kubelets_order_says_so_and_a_pod_without_figures_is_no_riddle():
+def test_the_message_names_kubelets_order_and_explains_a_pod_without_figures():
     settings = Settings(profile=Profile.KUBERNETES, order=Order.PRIORITY)
     pods = [burstable("silent", None, 512, measured=False), burstable("silent-too", None, 0, measured=False)]
     message = evicted(node(50), *pods, settings=settings).message
@@ -141,7 +141,7 @@ def refusal(pod, *conditions, profile=Profile.DOCUMENTS):
 
 
 @pytest.mark.req("B16")
-def test_without_pressure_everybody_is_welcome():
+def test_without_pressure_every_pod_is_admitted():
     assert refusal(best_effort("a")) is None
     assert refusal(best_effort("a"), "Ready") is None
 
@@ -159,7 +159,7 @@ def test_short_memory_keeps_best_effort_pods_out_unless_they_can_bear_it(profile
 
 @pytest.mark.req("B16")
 @pytest.mark.parametrize("pressure", [Pressure.DISK, Pressure.PID])
-def test_other_pressure_keeps_everybody_out_but_critical_pods(pressure):
+def test_other_pressure_refuses_all_but_critical_pods(pressure):
     tolerant = best_effort("t", tolerations=(Toleration(operator="Exists"),))
     for pod in (best_effort("a"), guaranteed("g", 0, 1), tolerant):
         assert str(pressure) in refusal(pod, pressure)

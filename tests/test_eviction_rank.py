@@ -1,4 +1,4 @@
-"""Who goes first, in both orders and both profiles."""
+"""The order of evictions, in both orders and both profiles."""
 
 from itertools import pairwise
 
@@ -14,6 +14,7 @@ from evenkeel.policy.eviction.usage import DiskPart, Resource, usage
 from evenkeel.policy.oom import oom_score_adj
 from evenkeel.policy.qos import QoSClass, container_class
 from tests.eviction_pods import CRITICAL, GI, MI, best_effort, burstable, guaranteed, node, seen
+from tests.eviction_strategies import nodes_full_of_pods
 
 DOCUMENTS, KUBERNETES = Profile.DOCUMENTS, Profile.KUBERNETES
 
@@ -32,7 +33,7 @@ def spared_of(pods, resource=Resource.MEMORY, profile=DOCUMENTS, need=Need.PODS)
 
 
 @pytest.mark.req("A20", "B16")
-def test_best_effort_goes_first_then_burstable_above_request_then_the_rest():
+def test_best_effort_pods_are_evicted_first_then_burstable_above_request_then_the_rest():
     pods = [
         guaranteed("guaranteed", 900, 1000),
         burstable("within", 400, 500),
@@ -45,7 +46,7 @@ def test_best_effort_goes_first_then_burstable_above_request_then_the_rest():
 
 
 @pytest.mark.req("A20", "A5")
-def test_a_pod_within_its_request_goes_only_for_the_systems_need():
+def test_a_pod_within_its_request_is_evicted_only_for_the_systems_need():
     pods = [guaranteed("guaranteed", 1000, 1000), burstable("within", 500, 500), best_effort("free", 1)]
     within = {"guaranteed": Spared.WITHIN_REQUEST, "within": Spared.WITHIN_REQUEST}
     assert spared_of(pods, need=Need.PODS) == within
@@ -67,7 +68,7 @@ def test_pods_that_cannot_help_are_never_chosen():
 
 
 @pytest.mark.req("A20")
-def test_critical_pods_go_last_and_in_todays_kubelet_never():
+def test_critical_pods_are_evicted_last_and_by_kubelet_never():
     pods = [
         best_effort("critical", 5000, priority=CRITICAL),
         best_effort("named", 4000, priority_class_name="system-node-critical"),
@@ -119,7 +120,7 @@ def test_kubelet_puts_pods_without_statistics_first():
 
 
 @pytest.mark.req("B16")
-def test_processes_go_by_number_and_for_kubelet_by_priority_first():
+def test_pods_are_ranked_by_number_of_processes_and_by_kubelet_by_priority_first():
     pods = [
         guaranteed("guaranteed-bomb", 1, 10, processes=9000),
         burstable("few", 1, 10, processes=3, priority=0),
@@ -152,7 +153,7 @@ def test_a_volume_in_memory_is_not_held_against_the_disk():
     assert usage(pod, Resource.STORAGE) == 1 * MI
 
 
-def test_a_guaranteed_pod_above_its_storage_request_goes_before_a_pod_within_it():
+def test_a_guaranteed_pod_above_its_storage_request_is_evicted_before_a_pod_within_it():
     both = {"cpu": "1", "memory": "1Gi"}
     storage = {"ephemeral_storage": "1Gi"}
     pods = [
@@ -162,7 +163,7 @@ def test_a_guaranteed_pod_above_its_storage_request_goes_before_a_pod_within_it(
     assert order_of(pods, Resource.STORAGE) == ["above", "within"]
 
 
-def test_what_is_equal_goes_younger_first_then_by_name():
+def test_of_equal_pods_the_younger_is_evicted_first_then_by_name():
     pods = [
         best_effort("b", 10, created="2026-01-01T00:00:00Z"),
         best_effort("a", 10, created="2026-01-01T00:00:00Z"),
@@ -196,39 +197,6 @@ def test_it_is_the_systems_need_only_if_the_pods_use_no_more_than_they_requested
 
 # Properties
 
-requests = st.one_of(st.none(), st.integers(1, 4000))
-figures = st.one_of(st.none(), st.integers(0, 4000))
-
-
-@st.composite
-def pods_seen(draw, name):
-    memory = draw(figures)
-    request = draw(requests)
-    common = {
-        "priority": draw(st.sampled_from([None, 0, 0, 5, -3, CRITICAL])),
-        "created": draw(st.sampled_from([None, "2026-01-01T00:00:00Z", "2026-03-01T00:00:00Z"])),
-        "rootfs": draw(figures),
-        "logs": draw(figures),
-        "processes": draw(figures),
-        "volumes": draw(st.sampled_from([None, {"data": 100}, {"host": 3000}])),
-        "measured": draw(st.booleans()) or draw(st.booleans()),
-    }
-    if request is None:
-        return seen(name, memory, **common)
-    kind = draw(st.sampled_from([burstable, guaranteed, None]))
-    if kind is guaranteed and memory is not None:
-        memory = min(memory, request)  # its request is its limit, and the kernel holds that
-    if kind is not None:
-        return kind(name, memory, request, **common)
-    return seen(name, memory, requests={"ephemeral_storage": f"{request}Mi"}, **common)
-
-
-@st.composite
-def nodes_full_of_pods(draw):
-    count = draw(st.integers(0, 6))
-    return [draw(pods_seen(f"pod{number}")) for number in range(count)]
-
-
 rankings = {
     "profile": st.sampled_from(Profile),
     "order": st.sampled_from(Order),
@@ -259,7 +227,7 @@ def test_leaving_a_pod_out_leaves_the_order_of_the_others(pods, resource, **sett
 
 @pytest.mark.req("A5", "A15", "E13")
 @given(pods=nodes_full_of_pods(), **rankings)
-def test_no_pod_within_its_request_goes_before_one_above_it(pods, resource, **settings):
+def test_no_pod_within_its_request_is_evicted_before_one_above_it(pods, resource, **settings):
     """Critical pods, which the documents profile puts last, are compared with each other alone; and the order
     by priority ranks processes, which have no request, by priority."""
     if resource is Resource.PIDS and settings["order"] is Order.PRIORITY:
@@ -272,7 +240,7 @@ def test_no_pod_within_its_request_goes_before_one_above_it(pods, resource, **se
 
 @pytest.mark.req("A5", "A15")
 @given(pods=nodes_full_of_pods(), order=st.sampled_from(Order), resource=st.sampled_from(Resource))
-def test_for_the_pods_own_need_nobody_within_its_request_goes(pods, order, resource):
+def test_for_the_need_of_pods_no_pod_within_its_request_is_evicted(pods, order, resource):
     ranked = rank(pods, resource, profile=DOCUMENTS, order=order, need=Need.PODS)
     candidates = [one for one in ranked if one.spared is None]
     assert all(one.above_request and one.usage > 0 for one in candidates)
@@ -316,7 +284,7 @@ def test_the_oom_killer_agrees_with_the_order_by_class(over, request, within, pa
 
 @pytest.mark.req("E12")
 @given(pods=nodes_full_of_pods())
-def test_the_oom_killer_takes_nobody_within_its_request_before_somebody_above_it(pods):
+def test_the_oom_killer_kills_no_pod_within_its_request_before_one_above_it(pods):
     capacity = 16 * GI
     ranked = rank(pods, Resource.MEMORY, profile=DOCUMENTS, need=Need.SYSTEM)
     known = [one for one in ranked if one.usage is not None and one.usage > ROUNDING * capacity // 1000]

@@ -152,14 +152,14 @@ def test_the_data_is_sorted_with_a_line_a_type_so_that_a_new_release_is_a_small_
 # The generator
 
 
-def test_what_stands_by_hand_in_the_generator_is_what_is_in_the_data():
+def test_the_fields_written_by_hand_in_the_generator_are_in_the_table():
     tool = runpy.run_path(str(ROOT / "tools/known_fields.py"))
     by_hand = tool["by_hand"]()
     assert by_hand == {name: TYPES[name] for name in by_hand}
     assert tool["as_text"](RELEASE, TYPES) == TEXT
 
 
-def test_no_field_stands_twice_in_the_generator():
+def test_no_field_is_twice_in_the_generator():
     for groups in runpy.run_path(str(ROOT / "tools/known_fields.py"))["BY_HAND"].values():
         names = [name for fields in groups.values() for name in fields.split()]
         assert len(names) == len(set(names))
@@ -275,7 +275,7 @@ def test_fields_of_our_own_are_suggested_too():
 
 
 @pytest.mark.req("A3")
-def test_a_field_nobody_has_is_found_at_any_depth_with_its_path_and_the_closest_name():
+def test_a_field_that_does_not_exist_is_found_at_any_depth_with_its_path_and_the_closest_name():
     affinity = {
         "nodeAffinity": {
             "requiredDuringSchedulingIgnoredDuringExecution": {
@@ -335,7 +335,7 @@ def test_paths_have_indexes_for_items_and_keys_for_maps():
         ("duration", 30, "a duration such as 30s or 1m30s"),
     ],
 )
-def test_a_value_of_the_wrong_shape_is_told_with_what_is_due(notation, value, due):
+def test_a_value_of_the_wrong_shape_is_reported_with_the_right_one(notation, value, due):
     [found] = unknown_below(notation, value, "spec.x")
     assert isinstance(found, Misshapen)
     assert found.path.startswith("spec.x")
@@ -370,7 +370,7 @@ def test_a_value_of_the_right_shape_is_not_complained_about(notation, value):
     assert list(unknown_below(notation, value, "spec.x")) == []
 
 
-def test_the_same_wrong_scalar_is_told_each_time():
+def test_the_same_wrong_scalar_is_reported_each_time():
     found = list(unknown_below("V1Toleration[]", ["NoSchedule", "NoSchedule"], "spec.tolerations"))
     assert [wrong.path for wrong in found] == ["spec.tolerations[0]", "spec.tolerations[1]"]
 
@@ -394,7 +394,7 @@ def test_a_value_that_holds_itself_ends():
     }
 
 
-def test_what_many_aliases_share_is_looked_at_once():
+def test_a_value_that_many_aliases_share_is_checked_once():
     shared: list[object] = [{"kye": "a"}] * 1000
     terms = [{"matchExpressions": shared}] * 1000
     spec = {
@@ -410,7 +410,7 @@ def test_what_many_aliases_share_is_looked_at_once():
     )
 
 
-def test_thousands_of_unknown_fields_are_all_told_but_only_the_first_with_a_suggestion():
+def test_thousands_of_unknown_fields_are_all_reported_but_only_the_first_with_a_suggestion():
     found = list(unknown_below("V1PodSpec", {f"container{number}": 1 for number in range(5000)}, "spec"))
     assert len(found) == 5000
     assert found[0].closest == "containers"

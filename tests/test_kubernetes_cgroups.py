@@ -29,7 +29,7 @@ def test_pods_have_the_linear_weight_and_containers_the_quadratic():
     assert found["podg/pod.infrastructure"]["oom_score_adj"] == "-998"
 
 
-def test_nothing_is_protected_or_throttled_unless_told_to():
+def test_nothing_is_protected_or_throttled_by_default():
     found = planned(kubelet(), GUARANTEED, BURSTABLE)
     assert {files.get("memory.min", "0") for files in found.values()} == {"0"}
     assert {files.get("memory.high", "max") for files in found.values()} == {"max"}
@@ -69,7 +69,7 @@ def test_with_the_gate_off_the_kernels_defaults_are_back():
 
 
 @pytest.mark.req("A19")
-def test_single_processes_are_killed_alone_only_where_told_to():
+def test_single_processes_are_killed_alone_only_if_the_setting_says_so():
     assert planned(kubelet(), BURSTABLE)[f"{POD}/c"]["memory.oom.group"] == "1"
     assert planned(kubelet(single_process_oom_kill=True), BURSTABLE)[f"{POD}/c"]["memory.oom.group"] == "0"
 
@@ -115,7 +115,7 @@ def test_fair_sharing_works_here_too():
     assert [found[path]["cpu.shares"] for path in ("burstable", "besteffort")] == ["768", "256"]
 
 
-def test_lower_classes_are_kept_from_what_higher_ones_reserve_where_told_to():
+def test_qos_reserved_keeps_memory_of_higher_classes_from_lower_ones():
     view = kubelet(qos_reserved={"memory": "50%"}, feature_gates={"QOSReserved": True}, eviction_hard={})
     found = planned(view, GUARANTEED, BURSTABLE)
     assert found["burstable"]["memory.max"] == str(32 * GIB - GIB // 2)

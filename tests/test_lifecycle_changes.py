@@ -1,4 +1,4 @@
-"""What each happening makes of a pod's life."""
+"""How each event changes the state of a pod."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from evenkeel.api.scalars import Duration
 from evenkeel.policy.lifecycle import changes
 from evenkeel.policy.lifecycle.actions import Stop
 from evenkeel.policy.lifecycle.pod_state import ContainerRecord, LifecycleSettings, PodState, settings_of
-from tests.lives import LivedPod
+from tests.simulated_pod import SimulatedPod
 from tests.strategies import asks, container, pod
 
 ASK = Probe(exec=ExecAction(("true",)))
@@ -21,23 +21,23 @@ GUARANTEED = pod(container(BOTH, BOTH, name="a"))
 
 
 def test_a_start_without_its_image_is_no_attempt_and_is_tried_again_less_and_less_often():
-    lived = LivedPod(pod(container(name="a"), restart_policy="Never"))
+    simulated = SimulatedPod(pod(container(name="a"), restart_policy="Never"))
     waits = []
     for _ in range(8):
-        assert lived.look().start == ("a",)
-        lived.state = changes.asked_to_start(lived.state, "a")
-        lived.state = changes.no_image(
-            lived.state, "a", "ErrImageNeverPull", "no such image", lived.now, lived.settings
+        assert simulated.look().start == ("a",)
+        simulated.state = changes.asked_to_start(simulated.state, "a")
+        simulated.state = changes.no_image(
+            simulated.state, "a", "ErrImageNeverPull", "no such image", simulated.now, simulated.settings
         )
-        todo = lived.look()
+        todo = simulated.look()
         assert (todo.start, todo.waiting["a"]) == ((), ("ErrImageNeverPull", "no such image"))
-        waits.append(todo.wake_at - lived.now)
-        lived.now = todo.wake_at
+        waits.append(todo.wake_at - simulated.now)
+        simulated.now = todo.wake_at
     assert waits == [10, 20, 40, 80, 160, 300, 300, 300]
-    assert (lived.phase, lived.state.container("a").attempt) == ("Pending", 0)
-    lived.step()
-    assert (lived.phase, lived.state.container("a").attempt) == ("Running", 1)
-    assert lived.state.container("a").backoff_seconds == 0  # which is for what has run
+    assert (simulated.phase, simulated.state.container("a").attempt) == ("Pending", 0)
+    simulated.step()
+    assert (simulated.phase, simulated.state.container("a").attempt) == ("Running", 1)
+    assert simulated.state.container("a").backoff_seconds == 0  # which is for what has run
 
 
 def test_a_start_is_counted_before_it_is_done():
@@ -51,12 +51,12 @@ def test_a_start_that_was_never_done_is_not_counted():
     assert (
         changes.not_started(changes.asked_to_start(PodState(), "a"), "a").container("a") == ContainerRecord()
     )
-    lived = LivedPod(BEST_EFFORT)
-    lived.step()
-    assert changes.not_started(lived.state, "a") == lived.state
+    simulated = SimulatedPod(BEST_EFFORT)
+    simulated.step()
+    assert changes.not_started(simulated.state, "a") == simulated.state
 
 
-def test_what_is_known_of_a_running_container_is_kept():
+def test_the_facts_of_a_running_container_are_kept():
     state = changes.asked_to_start(PodState(), "a")
     applied = asks({"cpu": "1"})
     state = changes.started(
@@ -94,15 +94,15 @@ def test_a_container_whose_startup_probe_passed_is_ready_unless_it_has_a_readine
 
 
 def test_a_result_that_comes_after_the_end_changes_nothing():
-    lived = LivedPod(BEST_EFFORT)
-    lived.step()
-    lived.end("a")
-    assert changes.with_readiness(lived.state, "a", is_ready=True, now=2.0) == lived.state
-    assert changes.started_up(lived.state, lived.container("a"), 2.0) == lived.state
-    assert changes.asked_to_stop(lived.state, Stop("a", "", 1), 2.0) == lived.state
+    simulated = SimulatedPod(BEST_EFFORT)
+    simulated.step()
+    simulated.end("a")
+    assert changes.with_readiness(simulated.state, "a", is_ready=True, now=2.0) == simulated.state
+    assert changes.started_up(simulated.state, simulated.container("a"), 2.0) == simulated.state
+    assert changes.asked_to_stop(simulated.state, Stop("a", "", 1), 2.0) == simulated.state
 
 
-def test_a_start_that_failed_ends_the_attempt_with_what_was_said():
+def test_a_failed_start_ends_the_attempt_with_its_message():
     state = changes.asked_to_start(PodState(), "a")
     state = changes.start_failed(state, "a", "no such file: /bin/x", 5.0, LifecycleSettings())
     ended = state.container("a").ended
@@ -128,10 +128,10 @@ def test_a_start_that_failed_ends_the_attempt_with_what_was_said():
     ],
 )
 def test_the_reason_of_an_end(facts, reason):
-    lived = LivedPod(GUARANTEED)
-    lived.step()
-    lived.end("a", **facts)
-    ended = lived.state.container("a").ended
+    simulated = SimulatedPod(GUARANTEED)
+    simulated.step()
+    simulated.end("a", **facts)
+    ended = simulated.state.container("a").ended
     assert ended is not None
     assert (ended.reason, ended.exit_code, ended.signal) == (
         reason,
@@ -139,61 +139,61 @@ def test_the_reason_of_an_end(facts, reason):
         facts.get("signal", 0),
     )
     assert (ended.started_at, ended.finished_at) == (1000.0, 1000.0)
-    assert not lived.state.container("a").is_alive
+    assert not simulated.state.container("a").is_alive
 
 
 @pytest.mark.req("A17")
 @pytest.mark.parametrize("policy", ["Always", "OnFailure", "Never"])
 def test_an_oom_killed_best_effort_pod_is_evicted_at_once(policy):
-    lived = LivedPod(BEST_EFFORT._replace(spec=BEST_EFFORT.spec._replace(restart_policy=policy)))
-    lived.step()
-    lived.end("a", 137, is_oom_killed=True)
-    verdict = lived.state.verdict
+    simulated = SimulatedPod(BEST_EFFORT._replace(spec=BEST_EFFORT.spec._replace(restart_policy=policy)))
+    simulated.step()
+    simulated.end("a", 137, is_oom_killed=True)
+    verdict = simulated.state.verdict
     assert verdict is not None
-    assert (verdict.phase, verdict.reason, verdict.at) == ("Failed", "Evicted", lived.now)
+    assert (verdict.phase, verdict.reason, verdict.at) == ("Failed", "Evicted", simulated.now)
     assert "Container a was OOM-killed" in verdict.message
-    assert [stop.container for stop in lived.step().stop] == ["b"]
-    assert lived.look().start == ()
+    assert [stop.container for stop in simulated.step().stop] == ["b"]
+    assert simulated.look().start == ()
 
 
 @pytest.mark.req("A17")
 def test_an_oom_killed_burstable_container_is_tried_again_three_times():
-    lived = LivedPod(BURSTABLE)
+    simulated = SimulatedPod(BURSTABLE)
     for kills in range(3):
-        lived.step(after_seconds=300)
-        lived.end("a", 137, is_oom_killed=True)
-        assert lived.state.verdict is None
-        assert len(lived.state.container("a").oom_kills) == kills + 1
-    lived.step(after_seconds=300)
-    lived.end("a", 137, is_oom_killed=True)
-    assert lived.state.verdict is not None
-    assert (lived.state.verdict.reason, lived.state.verdict.phase) == ("Evicted", "Failed")
-    assert "4 times" in lived.state.verdict.message
+        simulated.step(after_seconds=300)
+        simulated.end("a", 137, is_oom_killed=True)
+        assert simulated.state.verdict is None
+        assert len(simulated.state.container("a").oom_kills) == kills + 1
+    simulated.step(after_seconds=300)
+    simulated.end("a", 137, is_oom_killed=True)
+    assert simulated.state.verdict is not None
+    assert (simulated.state.verdict.reason, simulated.state.verdict.phase) == ("Evicted", "Failed")
+    assert "4 times" in simulated.state.verdict.message
 
 
 @pytest.mark.req("A17")
 def test_retries_are_counted_for_each_container():
-    lived = LivedPod(BURSTABLE)
+    simulated = SimulatedPod(BURSTABLE)
     for _ in range(3):
-        lived.step(after_seconds=300)
-        lived.end("a", 137, is_oom_killed=True)
-        lived.end("b", 137, is_oom_killed=True)
-    assert lived.state.verdict is None
+        simulated.step(after_seconds=300)
+        simulated.end("a", 137, is_oom_killed=True)
+        simulated.end("b", 137, is_oom_killed=True)
+    assert simulated.state.verdict is None
 
 
 @pytest.mark.req("A17")
 def test_ten_quiet_minutes_give_the_retries_back():
-    lived = LivedPod(BURSTABLE)
+    simulated = SimulatedPod(BURSTABLE)
     for _ in range(12):
-        lived.step(after_seconds=400)
-        lived.end("a", 137, is_oom_killed=True, after_seconds=201)
-        assert lived.state.verdict is None
-    assert len(lived.state.container("a").oom_kills) == 1
+        simulated.step(after_seconds=400)
+        simulated.end("a", 137, is_oom_killed=True, after_seconds=201)
+        assert simulated.state.verdict is None
+    assert len(simulated.state.container("a").oom_kills) == 1
 
 
 @pytest.mark.req("A17")
 def test_the_number_of_retries_is_a_setting():
-    none = LivedPod(BURSTABLE, LifecycleSettings(oom_retries=0))
+    none = SimulatedPod(BURSTABLE, LifecycleSettings(oom_retries=0))
     none.step()
     none.end("a", 137, is_oom_killed=True)
     assert none.state.verdict is not None
@@ -203,7 +203,7 @@ def test_the_number_of_retries_is_a_setting():
 
 @pytest.mark.req("A17")
 def test_a_burstable_pod_that_is_never_restarted_fails_by_its_policy_and_is_not_evicted():
-    once = LivedPod(
+    once = SimulatedPod(
         pod(container({"memory": "1Gi"}, name="a"), restart_policy="Never"), LifecycleSettings(oom_retries=0)
     )
     once.step()
@@ -213,30 +213,30 @@ def test_a_burstable_pod_that_is_never_restarted_fails_by_its_policy_and_is_not_
 
 @pytest.mark.req("A17")
 def test_a_guaranteed_pod_is_never_evicted_for_meeting_its_own_limit():
-    lived = LivedPod(GUARANTEED)
+    simulated = SimulatedPod(GUARANTEED)
     for _ in range(9):
-        lived.step(after_seconds=300)
-        lived.end("a", 137, is_oom_killed=True)
-    assert lived.state.verdict is None
+        simulated.step(after_seconds=300)
+        simulated.end("a", 137, is_oom_killed=True)
+    assert simulated.state.verdict is None
 
 
 @pytest.mark.req("A17")
 def test_kubelet_has_no_such_rule():
     for spec in (BEST_EFFORT, BURSTABLE):
-        lived = LivedPod(spec, LifecycleSettings(profile=Profile.KUBERNETES))
+        simulated = SimulatedPod(spec, LifecycleSettings(profile=Profile.KUBERNETES))
         for _ in range(9):
-            lived.step(after_seconds=300)
-            lived.end("a", 137, is_oom_killed=True)
-        assert lived.state.verdict is None
-        assert lived.step(after_seconds=300).start == ("a",)
+            simulated.step(after_seconds=300)
+            simulated.end("a", 137, is_oom_killed=True)
+        assert simulated.state.verdict is None
+        assert simulated.step(after_seconds=300).start == ("a",)
 
 
-def test_a_pod_that_was_asked_to_end_is_not_evicted_on_its_way_out():
-    lived = LivedPod(BEST_EFFORT)
-    lived.step()
-    lived.state = changes.deleted(lived.pod, lived.state, lived.now)
-    lived.end("a", 137, is_oom_killed=True)
-    assert lived.state.verdict is None
+def test_a_pod_that_is_being_deleted_is_not_evicted():
+    simulated = SimulatedPod(BEST_EFFORT)
+    simulated.step()
+    simulated.state = changes.deleted(simulated.pod, simulated.state, simulated.now)
+    simulated.end("a", 137, is_oom_killed=True)
+    assert simulated.state.verdict is None
 
 
 def test_the_longest_wait_for_a_restart_is_kubelets_setting():

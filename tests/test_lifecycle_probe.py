@@ -1,4 +1,4 @@
-"""The counting of what probes say."""
+"""How probe results are counted."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def judged(kind, probe, results):
         (ProbeKind.STARTUP, ProbeOutcome.UNKNOWN),
     ],
 )
-def test_what_holds_before_the_first_result(kind, before):
+def test_the_outcome_before_the_first_result(kind, before):
     assert first_state(kind, ASK, 0.0, 0.0).outcome == before
 
 

@@ -1,4 +1,4 @@
-"""What holds in every life of every pod, whatever happens in it and in whatever order."""
+"""Rules that hold for every pod, whatever happens and in whatever order."""
 
 import json
 
@@ -14,7 +14,7 @@ from evenkeel.api.pod import ObjectMeta, Pod, PodSpec
 from evenkeel.policy.lifecycle import changes
 from evenkeel.policy.lifecycle.pod_state import LifecycleSettings, PodState, TerminalStatus
 from evenkeel.policy.provision import PlannedPod
-from tests.lives import LivedPod
+from tests.simulated_pod import SimulatedPod
 from tests.strategies import requirements
 
 ASK = Probe(ExecAction(("true",)))
@@ -43,7 +43,7 @@ def some_pods(draw, policies=("Always", "OnFailure", "Never")):
     return Pod(ObjectMeta(name="p", uid="p"), spec)
 
 
-class Checked(LivedPod):
+class Checked(SimulatedPod):
     """Looks after every rule each time it looks, and lives on with what the journal would have kept."""
 
     was_over = False
@@ -65,8 +65,8 @@ def kept(state):
     return found
 
 
-def check(lived, todo):
-    pod, state = lived.pod, lived.state
+def check(simulated, todo):
+    pod, state = simulated.pod, simulated.state
     regular_init = [each for each in pod.spec.init_containers if not each.is_sidecar]
     done = {each.name for each in regular_init if has_succeeded(state, each.name)}
     mains = {each.name for each in pod.spec.containers}
@@ -87,15 +87,15 @@ def check(lived, todo):
     # D3: the pod-level limit is held back exactly as long as an init container has to finish.
     awaits_init = PlannedPod(pod, todo.init_container).awaits_init
     assert awaits_init == (len(done) < len(regular_init))
-    assert todo.wake_at is None or todo.wake_at > lived.now
+    assert todo.wake_at is None or todo.wake_at > simulated.now
     if todo.is_over:
         assert not state.is_alive
         assert not todo.start
         assert state.verdict is not None or todo.verdict is not None
-    assert not lived.was_over or todo.is_over
-    if lived.phase in ("Succeeded", "Failed"):
+    assert not simulated.was_over or todo.is_over
+    if simulated.phase in ("Succeeded", "Failed"):
         assert not state.is_alive
-    if state.is_alive and mains & lived.running and todo.stop and is_ending:
+    if state.is_alive and mains & simulated.running and todo.stop and is_ending:
         in_time = [stop for stop in todo.stop if stop.grace_seconds > 0]
         sidecars = {each.name for each in pod.spec.init_containers if each.is_sidecar}
         assert not (
@@ -119,40 +119,42 @@ moves = st.one_of(
 )
 
 
-def move(lived, what, *how):
-    running = sorted(lived.running)
+def move(simulated, what, *how):
+    running = sorted(simulated.running)
     if what == "step":
-        lived.step(*how)
+        simulated.step(*how)
     elif what == "half a start":
-        half_a_start(lived, *how)
+        half_a_start(simulated, *how)
     elif what == "delete":
-        lived.state = changes.deleted(lived.pod, lived.state, lived.now, *how)
+        simulated.state = changes.deleted(simulated.pod, simulated.state, simulated.now, *how)
     elif what == "evict":
-        lived.state = changes.with_terminal_status(
-            lived.state, TerminalStatus("Failed", "Evicted", "", lived.now, *how)
+        simulated.state = changes.with_terminal_status(
+            simulated.state, TerminalStatus("Failed", "Evicted", "", simulated.now, *how)
         )
     elif running:
         name = running[how[-1] % len(running)]
         if what == "end":
-            lived.end(name, how[0], is_oom_killed=how[1] and how[0] != 0, after_seconds=1)
+            simulated.end(name, how[0], is_oom_killed=how[1] and how[0] != 0, after_seconds=1)
         elif what == "started up":
-            lived.state = changes.started_up(lived.state, lived.container(name), lived.now)
+            simulated.state = changes.started_up(simulated.state, simulated.container(name), simulated.now)
         else:
-            stop = changes.probe_stop(lived.pod, lived.container(name), "liveness", "no answer")
-            lived.state = changes.asked_to_stop(lived.state, stop, lived.now)
+            stop = changes.probe_stop(simulated.pod, simulated.container(name), "liveness", "no answer")
+            simulated.state = changes.asked_to_stop(simulated.state, stop, simulated.now)
 
 
-def half_a_start(lived, outcome):
+def half_a_start(simulated, outcome):
     """The agent is killed after it has written down that it starts something."""
-    for name in lived.look().start[:1]:
-        lived.state = changes.asked_to_start(lived.state, name)
-        assert name not in lived.look().start
+    for name in simulated.look().start[:1]:
+        simulated.state = changes.asked_to_start(simulated.state, name)
+        assert name not in simulated.look().start
         if outcome == "ran":
-            lived.state = changes.started(lived.state, lived.container(name), lived.now)
+            simulated.state = changes.started(simulated.state, simulated.container(name), simulated.now)
         elif outcome == "failed":
-            lived.state = changes.start_failed(lived.state, name, "no such file", lived.now, lived.settings)
+            simulated.state = changes.start_failed(
+                simulated.state, name, "no such file", simulated.now, simulated.settings
+            )
         else:
-            lived.state = changes.not_started(lived.state, name)
+            simulated.state = changes.not_started(simulated.state, name)
 
 
 rulebooks = st.builds(
@@ -164,57 +166,57 @@ rulebooks = st.builds(
 
 @pytest.mark.req("D3", "A17")
 @given(some_pods(), rulebooks, st.lists(moves, max_size=25))
-def test_no_life_breaks_a_rule(pod, rules, what):
-    lived = Checked(pod, rules)
-    lived.step()
+def test_no_sequence_of_events_breaks_a_rule(pod, rules, what):
+    simulated = Checked(pod, rules)
+    simulated.step()
     for one in what:
-        move(lived, *one)
-        lived.look()
-        lived.status()
+        move(simulated, *one)
+        simulated.look()
+        simulated.status()
 
 
 @given(some_pods(policies=("Never",)), st.lists(st.sampled_from([0, 1, 137]), min_size=20, max_size=20))
 def test_a_pod_that_is_never_restarted_comes_to_its_end(pod, codes):
-    lived = Checked(pod)
+    simulated = Checked(pod)
     for code in codes:
-        lived.step(after_seconds=40)
-        for name in sorted(lived.running):
-            lived.state = changes.started_up(lived.state, lived.container(name), lived.now)
-        mains = [name for name in sorted(lived.running) if name.startswith("c")]
-        stopping = [stop.container for stop in lived.look().stop]
+        simulated.step(after_seconds=40)
+        for name in sorted(simulated.running):
+            simulated.state = changes.started_up(simulated.state, simulated.container(name), simulated.now)
+        mains = [name for name in sorted(simulated.running) if name.startswith("c")]
+        stopping = [stop.container for stop in simulated.look().stop]
         inits = [each.name for each in pod.spec.init_containers if not each.is_sidecar]
-        for name in {*mains, *stopping, *(lived.running & {*inits})}:
-            lived.end(name, code)
-    assert lived.step().is_over
-    assert lived.phase in ("Succeeded", "Failed")
+        for name in {*mains, *stopping, *(simulated.running & {*inits})}:
+            simulated.end(name, code)
+    assert simulated.step().is_over
+    assert simulated.phase in ("Succeeded", "Failed")
 
 
 @pytest.mark.req("A20")
 @given(some_pods(), st.lists(moves, max_size=12), st.sampled_from([0, 9]))
 def test_an_evicted_pod_is_over_once_what_runs_has_been_stopped(pod, what, grace):
-    lived = Checked(pod)
-    lived.step()
+    simulated = Checked(pod)
+    simulated.step()
     for one in what:
-        move(lived, *one)
-    lived.state = changes.with_terminal_status(
-        lived.state, TerminalStatus("Failed", "Evicted", "", lived.now, grace)
+        move(simulated, *one)
+    simulated.state = changes.with_terminal_status(
+        simulated.state, TerminalStatus("Failed", "Evicted", "", simulated.now, grace)
     )
     for _ in range(len(pod.spec.init_containers) + 2):
-        for stop in lived.step().stop:
-            lived.end(stop.container, 137)
-    assert lived.look().is_over
-    assert lived.phase in ("Succeeded", "Failed")
+        for stop in simulated.step().stop:
+            simulated.end(stop.container, 137)
+    assert simulated.look().is_over
+    assert simulated.phase in ("Succeeded", "Failed")
 
 
 @given(some_pods(policies=("Always",)), st.integers(1, 4))
 def test_a_pod_that_is_always_restarted_runs_again_after_each_wait(pod, ends):
     pod = pod._replace(spec=pod.spec._replace(active_deadline_seconds=None, init_containers=()))
-    lived = Checked(pod, LifecycleSettings(profile=Profile.KUBERNETES))
+    simulated = Checked(pod, LifecycleSettings(profile=Profile.KUBERNETES))
     for _ in range(ends):
-        lived.step()
-        assert len(lived.running) == len(pod.spec.containers)
-        for name in sorted(lived.running):
-            lived.end(name, 1)
-        lived.now = lived.look().wake_at or lived.now
-    lived.step()
-    assert lived.phase == "Running"
+        simulated.step()
+        assert len(simulated.running) == len(pod.spec.containers)
+        for name in sorted(simulated.running):
+            simulated.end(name, 1)
+        simulated.now = simulated.look().wake_at or simulated.now
+    simulated.step()
+    assert simulated.phase == "Running"

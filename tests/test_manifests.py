@@ -71,7 +71,7 @@ def test_pods_and_nodes_of_several_documents_are_read():
 
 
 @pytest.mark.req("A3")
-def test_every_error_of_a_text_is_told_with_file_document_line_and_field():
+def test_every_error_of_a_text_is_reported_with_file_document_line_and_field():
     reading = read(
         """\
         apiVersion: v1
@@ -138,7 +138,7 @@ def test_nothing_of_a_rejected_pod_is_left_and_the_others_stay():
         ),
     ],
 )
-def test_what_has_the_wrong_shape_is_told_once_and_nothing_follows_from_it(spec, fields):
+def test_a_wrong_shape_is_reported_once_and_causes_no_other_problem(spec, fields):
     reading = read_objects({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec})
     assert [problem.field for problem in reading.problems] == sorted(fields)
 
@@ -171,7 +171,7 @@ def test_fields_without_effect_are_named_in_one_warning_a_document():
     assert len(reading.or_raise().pods) == 2
 
 
-def test_what_is_hardly_meant_is_told_of_pods_that_are_right_otherwise():
+def test_a_valid_pod_gets_warnings_about_unlikely_settings():
     (warning,) = read_objects(a_pod("my.pod")).or_raise().warnings
     assert (warning.field, warning.line) == ("metadata.name", 1)
     assert not read_objects(a_pod("My.pod")).warnings
@@ -209,7 +209,7 @@ def test_apiversion_and_kind_are_missed_together():
         ("v1", "", "write Pod"),
     ],
 )
-def test_a_kind_that_is_none_is_told_with_the_one_that_was_meant(version, kind, words):
+def test_an_unknown_kind_is_reported_with_the_closest_one(version, kind, words):
     (problem,) = read_objects({"apiVersion": version, "kind": kind}).problems
     assert problem.field == "kind"
     assert words in problem.message
@@ -226,7 +226,7 @@ def test_a_kind_that_is_none_is_told_with_the_one_that_was_meant(version, kind, 
         ("v1beta1", "Node", "v1"),
     ],
 )
-def test_a_wrong_apiversion_is_told_beside_other_errors(version, kind, right):
+def test_a_wrong_apiversion_is_reported_beside_other_errors(version, kind, right):
     reading = read_objects({"apiVersion": version, "kind": kind, "metadata": {"nmae": "x"}})
     found = {problem.field: problem.message for problem in reading.problems}
     assert f"is of apiVersion {right}, not" in found["apiVersion"]
@@ -259,7 +259,7 @@ def test_kinds_that_are_nothing_to_a_node_are_passed_over(version, kind):
         ("batch/v1", "CronJob", {"schedule": "* * * * *", "jobTemplate": {"spec": {"template": TEMPLATE}}}),
     ],
 )
-def test_what_holds_a_pod_template_is_read_as_its_pod(version, kind, spec):
+def test_an_object_with_a_pod_template_is_read_as_its_pod(version, kind, spec):
     (pod,) = read_objects(of_kind(kind, version, spec, "work", namespace="mine")).or_raise().pods
     assert pod.key == "mine/work"
     assert pod.metadata.labels == {"app": "a"}
@@ -285,7 +285,7 @@ def test_replicas_are_as_many_pods(kind, field, count, names):
 
 
 @pytest.mark.parametrize("count", [-1, MAX_REPLICAS + 1, 10**30, "3", 1.5, 2.0, True, []])
-def test_a_number_of_replicas_that_is_none_is_told_once(count):
+def test_a_wrong_number_of_replicas_is_reported_once(count):
     reading = read_objects(of_kind("Deployment", "apps/v1", {"template": TEMPLATE, "replicas": count}))
     (problem,) = reading.problems
     assert problem.field == "spec.replicas"
@@ -303,7 +303,7 @@ def test_one_text_can_ask_for_so_many_pods_and_no_more(monkeypatch):
     assert "more than 5 pods" in problem.message
 
 
-def test_errors_in_a_template_are_told_where_they_stand():
+def test_errors_in_a_template_are_reported_with_their_line():
     reading = read(
         """\
         apiVersion: v1
@@ -344,7 +344,7 @@ def test_errors_in_a_template_are_told_where_they_stand():
         ({"spec": {"template": {}}}, ["spec.template.spec.containers"]),
     ],
 )
-def test_each_error_of_a_workload_is_told_once(change, fields):
+def test_each_error_of_a_workload_is_reported_once(change, fields):
     reading = read_objects({**of_kind("Deployment", "apps/v1", {"template": TEMPLATE}), **change})
     assert [problem.field for problem in reading.problems] == fields
 
@@ -382,7 +382,7 @@ def test_a_list_needs_items(items):
     assert problem.field == "items"
 
 
-def test_what_is_in_a_list_must_be_objects():
+def test_the_items_of_a_list_must_be_objects():
     reading = read_objects({"apiVersion": "v1", "kind": "List", "itemz": [], "items": [5, None, a_pod()]})
     assert [problem.field for problem in reading.problems] == ["itemz", "items[0]", "items[1]"]
     assert len(reading.pods) == 1
@@ -465,13 +465,13 @@ def test_the_profile_decides_what_is_valid():
 @pytest.mark.parametrize(
     "name", ["containers[²]", "containers[99999999999999999999]", "containers[", "]", "[]", "."]
 )
-def test_a_field_with_brackets_in_its_name_is_a_field_that_nobody_has(name):
+def test_a_field_with_brackets_in_its_name_does_not_exist(name):
     reading = read_objects(a_pod(**{name: 1}))
     assert [problem.field for problem in reading.problems] == [f"spec.{name}"]
     assert line_of(Document(5, 3), name) == 3
 
 
-def test_a_file_full_of_mistakes_is_told_in_the_time_it_takes_to_read():
+def test_a_file_full_of_mistakes_is_reported_as_fast_as_it_is_read():
     # Each mistake was once held against every other: this took half a minute, and ten times as many an hour.
     containers = [{"name": f"A {number}", "image": 5} for number in range(5000)]
     assert len(read_objects(of_kind("Pod", "v1", {"containers": containers})).problems) == 10_000

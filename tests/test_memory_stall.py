@@ -57,7 +57,7 @@ def test_a_mark_that_was_changed_within_the_period_has_to_be_seen_for_a_period_o
     assert stall([*before[:2], after[2]], PERIOD) is None
 
 
-def test_what_is_kept_reaches_back_one_period():
+def test_samples_are_kept_for_one_period():
     seen = samples(*[100.0] * 31, seconds=30)
     kept = recent(seen, PERIOD)
     assert kept[0].at == 20.0
@@ -65,7 +65,7 @@ def test_what_is_kept_reaches_back_one_period():
     assert recent(seen[:3], PERIOD) == tuple(seen[:3])
 
 
-def test_it_is_told_with_its_figures():
+def test_a_stall_is_described_with_its_figures():
     found = stall(samples(100, 100, 100.5), PERIOD)
     assert found is not None
     assert found.sentence == (
@@ -74,7 +74,7 @@ def test_it_is_told_with_its_figures():
     )
 
 
-def test_the_mark_rises_in_quarters_to_the_limit_and_is_then_gone():
+def test_memory_high_rises_in_quarters_to_the_limit_and_is_then_removed():
     marks = [96 * MIB]
     while marks[-1] != UNLIMITED:
         marks.append(raised_bytes(96 * MIB, marks[-1], 128 * MIB))

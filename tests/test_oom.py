@@ -59,7 +59,7 @@ def test_over_998_thousandths_of_the_node_the_score_is_2():
 
 
 @pytest.mark.req("A12")
-def test_infrastructure_and_daemons_go_last():
+def test_infrastructure_and_daemons_are_killed_last():
     assert INFRASTRUCTURE_SCORE == DAEMON_SCORE == -999
 
 
@@ -80,7 +80,7 @@ def test_kubelets_scores_follow_the_pods_class():
 
 
 @pytest.mark.req("E12")
-def test_a_small_sidecar_does_not_go_before_the_containers_it_serves():
+def test_a_small_sidecar_is_not_killed_before_the_containers_it_serves():
     small, large = sidecar({"memory": "1Mi"}), container({"memory": "16Gi"})
     whole = pod(large, init=(small,))
     assert (
@@ -122,20 +122,20 @@ ROUNDING = 2 * CAPACITY // 1000  # a score is in thousandths of the node, rounde
 
 @pytest.mark.req("A5", "A12", "E12")
 @given(requests, requests, st.integers(1, CAPACITY), thousandths)
-def test_who_uses_more_than_its_request_goes_before_who_does_not(one, other, over, part):
+def test_a_container_above_its_request_is_killed_before_one_within_it(one, other, over, part):
     greedy = badness(burstable(one), one + ROUNDING + over)
     assert greedy > badness(burstable(other), other * part // 1000)
 
 
 @pytest.mark.req("A12")
 @given(requests, thousandths, st.integers(0, CAPACITY))
-def test_a_best_effort_container_goes_before_one_within_its_request(request, part, any_usage):
+def test_a_best_effort_container_is_killed_before_one_within_its_request(request, part, any_usage):
     assert badness(container(), any_usage) > badness(burstable(request), request * part // 1000) - ROUNDING
 
 
 @pytest.mark.req("A12")
 @given(requests, thousandths, st.integers(0, CAPACITY))
-def test_a_guaranteed_container_goes_after_every_other(request, part, any_usage):
+def test_a_guaranteed_container_is_killed_after_every_other(request, part, any_usage):
     safe = container({"memory": str(request)}, {"memory": str(request)})
     assert badness(safe, request * part // 1000) < badness(burstable(request), any_usage)
 

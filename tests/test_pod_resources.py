@@ -110,7 +110,7 @@ def test_limits_in_force_count_while_a_resize_is_under_way():
     assert spelled(container_limits(infeasible, from_status=True)) == {"cpu": "2"}
 
 
-def test_what_the_pods_own_status_says_counts_without_its_overhead():
+def test_the_amounts_in_the_pods_status_count_without_its_overhead():
     some = pod(cpu("1"), own=asks({"cpu": "1"}, {"cpu": "1"}), overhead={"cpu": "100m"})._replace(
         status=PodStatus(
             resources=asks({"cpu": "2100m"}, {"cpu": "3100m"}), allocated_resources=amounts({"cpu": "1"})

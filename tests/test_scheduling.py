@@ -101,7 +101,7 @@ def test_every_resource_that_is_short_is_named_with_its_figures():
 
 
 @pytest.mark.req("A9")
-def test_what_a_pod_does_not_request_never_keeps_it_away():
+def test_a_resource_that_a_pod_does_not_request_never_refuses_it():
     node = NodeInfo(a_node(cpu="1"))
     node.add(figures(a_pod(cpu="3")))
     assert fits(figures(a_pod(memory="1Gi")), node)

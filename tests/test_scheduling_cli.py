@@ -60,7 +60,7 @@ def nodes_of(shown):
 
 
 @pytest.mark.req("A9", "A10")
-def test_the_example_says_where_each_pod_goes_and_why_one_goes_nowhere(capsys):
+def test_the_example_shows_the_node_of_each_pod_and_why_one_has_none(capsys):
     code, out, err = schedule(capsys, "-f", PODS, "--nodes", NODES, "--load")
     assert (code, err) == (1, "")
     lines = out.splitlines()
@@ -118,7 +118,7 @@ def test_a_node_that_does_not_say_how_many_pods_it_takes_takes_max_pods(capsys, 
     assert out.endswith("default/b: the only node does not take it: 1 takes no more pods\n")
 
 
-def test_higher_priority_is_looked_at_first(capsys, tmp_path):
+def test_pods_of_higher_priority_are_scheduled_first(capsys, tmp_path):
     path = manifest(
         tmp_path, a_node(), a_pod("low", {"cpu": "3"}), a_pod("high", {"cpu": "3"}, priority=1000)
     )

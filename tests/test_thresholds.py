@@ -151,7 +151,7 @@ def test_a_percentage_is_a_32_bit_float_in_gos_spelling(text, part):
 @pytest.mark.parametrize(
     "text", ["%", " 5%", "5 %", "abc%", "0x10%", "1__0%", "_1%", "1e39%", "1e400%", "٥%", "+nan%"]
 )
-def test_what_go_does_not_read_as_a_number_is_no_percentage(text):
+def test_a_text_that_go_does_not_read_as_a_number_is_no_percentage(text):
     with pytest.raises(EvenkeelError, match="is not a percentage"):
         parse_percentage(text)
 

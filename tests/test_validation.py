@@ -60,7 +60,7 @@ def test_an_empty_pod_lacks_a_name_and_a_container():
 @pytest.mark.parametrize(
     "value", ["..", "../x", "a/b", "/etc", "a b", "-a", "a-", "a\n", "é", "a" * 300, "."]
 )
-def test_what_becomes_a_path_cannot_leave_its_place(field, value):
+def test_names_that_become_paths_cannot_leave_their_directory(field, value):
     kind = NODE_RULE if field == "uid" else "FieldValueInvalid"
     assert of_metadata(**{field: value}) == {(kind, f"metadata.{field}")}
 
@@ -215,7 +215,7 @@ def test_a_bad_field_of_a_container_is_refused(fields, kind, field):
         ({"livenessProbe": {"exec": {"command": ["\0"]}}}, "livenessProbe.exec.command[0]"),
     ],
 )
-def test_what_the_kernel_cannot_be_handed_is_refused_by_a_rule_of_our_own(fields, field):
+def test_texts_that_the_kernel_does_not_accept_are_refused_by_a_rule_of_the_node(fields, field):
     assert of_container(**fields) == {(NODE_RULE, f"{C}.{field}")}
 
 
@@ -304,7 +304,7 @@ def test_an_init_container_that_ends_is_not_restarted_to_be_resized():
     assert of_spec(initContainers=[{**one, "restartPolicy": "Always"}]) == set()
 
 
-def test_host_ports_of_an_init_container_are_told_by_kubernetes_own_path():
+def test_host_ports_of_an_init_container_are_reported_with_the_path_of_kubernetes():
     ports = [{"containerPort": 80, "hostPort": 8080}, {"containerPort": 81, "hostPort": 8080}]
     init = [container(name="i"), container(name="j", ports=ports)]
     assert of_spec(initContainers=init) == {
@@ -322,7 +322,7 @@ def test_ports_of_a_pod_do_not_collide():
     assert of_container(ports=[named, named]) == {("FieldValueDuplicate", f"{C}.ports[1].name")}
 
 
-def test_a_resize_cannot_restart_what_is_never_restarted():
+def test_a_resize_cannot_restart_a_pod_that_is_never_restarted():
     resize = [{"resourceName": "cpu", "restartPolicy": "RestartContainer"}]
     assert of_spec(containers=[container(resizePolicy=resize)], restartPolicy="Never") == {
         ("FieldValueInvalid", f"{C}.resizePolicy")
@@ -467,7 +467,7 @@ def port(number=80, **fields):
         ([port(name="a"), port(name="a")], [1, 1]),
     ],
 )
-def test_ports_that_get_in_each_others_way_are_worth_a_warning(ports, warned):
+def test_ports_that_collide_lead_to_a_warning(ports, warned):
     plain = {"metadata": {"name": "p"}, "spec": {"containers": [container(ports=ports)]}}
     found = [warning.field for warning in warnings(decode(Pod, plain, Findings()))]
     assert found == [f"{C}.ports[{index}]" for index in warned]

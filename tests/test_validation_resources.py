@@ -100,7 +100,7 @@ def test_init_containers_are_held_to_the_same():
 
 
 @pytest.mark.req("A3")
-def test_the_sentence_says_what_was_seen_and_what_to_write():
+def test_the_message_has_the_value_seen_and_what_to_write():
     (problem,) = problems(
         {"containers": [of({"requests": {"cpu": "2"}, "limits": {"cpu": "1"}})]}, Profile.DOCUMENTS
     )
@@ -132,7 +132,7 @@ def test_the_documents_example_is_valid():
 
 
 @pytest.mark.req("D1")
-def test_pod_level_requests_are_refused_with_the_way_out():
+def test_pod_level_requests_are_refused_with_a_hint():
     spec = {"containers": [of({})], "resources": {"requests": {"cpu": "1"}}}
     (problem,) = problems(spec, Profile.DOCUMENTS)
     assert (problem.kind, problem.field) == ("FieldValueForbidden", "spec.resources.requests")
@@ -230,7 +230,7 @@ def test_kubernetes_wants_pod_level_huge_pages_to_cover_the_containers():
         ({"requests": {"foo": "1"}}, "FieldValueInvalid"),
     ],
 )
-def test_kubernetes_tells_foreign_from_unknown_names_at_pod_level(own, kind):
+def test_kubernetes_reports_foreign_and_unknown_names_at_pod_level_differently(own, kind):
     (name,) = own["requests"]
     assert complaints({"containers": [of({})], "resources": own}, Profile.KUBERNETES) == {
         (kind, f"spec.resources.requests[{name}]")

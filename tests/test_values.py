@@ -36,7 +36,7 @@ UNLIMITED_V1 = "9223372036854771712"
         ("memory.max", "4096", "nonsense", False),
     ],
 )
-def test_values_are_the_same_if_the_kernel_would_not_tell_them_apart(file, ours, theirs, same):
+def test_values_are_equal_if_the_kernel_treats_them_alike(file, ours, theirs, same):
     assert same_value(file, ours, theirs) is same
 
 

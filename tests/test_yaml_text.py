@@ -108,7 +108,7 @@ def test_not_a_number_is_a_number_to_yaml(text):
         "١٢",
     ],
 )
-def test_what_is_no_number_stays_text_dates_too(text):
+def test_a_value_that_is_no_number_stays_text_also_a_date(text):
     assert one(f"key: {text}")["key"] == text
 
 
@@ -140,7 +140,7 @@ def test_quotes_and_tags_make_text_of_anything():
     assert one("a: '5'\nb: \"0x1F\"\nc: !!str 5\nd: ! 5") == {"a": "5", "b": "0x1F", "c": "5", "d": "5"}
 
 
-def test_tags_that_say_what_is_there_anyway_are_fine():
+def test_tags_that_match_their_value_are_accepted():
     text = (
         "!!map {a: !!int 5, b: !!seq [!!float 1.5], c: !!bool yes, d: !!null '', e: !!timestamp 2026-01-31}"
     )
@@ -176,7 +176,7 @@ def test_a_key_is_one_word(text, words):
     assert words in refused(text)[0].message
 
 
-def test_a_key_that_stands_twice_is_refused_with_both_lines():
+def test_a_duplicate_key_is_refused_with_both_lines():
     problem, _ = refused("a: 1\nb: 2\na: 3")
     assert 'the key "a" stands twice, first on line 1' in problem.message
     assert problem.line == 3
@@ -199,7 +199,7 @@ def test_an_anchor_ends_with_its_document():
 
 
 @pytest.mark.parametrize("text", ["&a [*a]", "&a {b: *a}", "a: &x\n  b:\n    c: *x"])
-def test_what_holds_itself_is_refused(text):
+def test_an_alias_to_itself_is_refused(text):
     assert "refers to no finished" in refused(text)[0].message
 
 
@@ -258,7 +258,7 @@ def test_values_know_their_lines():
     assert value["b"][1].lines == {"y": 4, "z": 5}
 
 
-def test_documents_are_told_apart_and_empty_ones_are_none():
+def test_documents_are_separated_and_empty_ones_are_left_out():
     text = "---\n---\na: 1\n---\n# nothing\n---\nb: 2\n...\n---\n~\n"
     problems: list[Problem] = []
     found = list(documents(text, problems))
@@ -303,7 +303,7 @@ def test_documents_before_a_broken_one_are_read_and_the_line_is_that_of_the_whol
         "a: 1\nb: \udfff",
     ],
 )
-def test_what_is_not_yaml_is_said_to_be_none(text):
+def test_a_text_that_is_not_yaml_is_refused(text):
     problem, _ = refused(text)
     assert problem.message.startswith("is not YAML: ")
     assert "\n" not in problem.message
@@ -317,7 +317,7 @@ def test_json_may_write_a_character_as_two_halves(value):
 @pytest.mark.parametrize(
     "text, line, code", [("a: é\nb: \x01", 2, "0x01"), ("\0", 1, "0x00"), ("é\n\n\x7f", 3, "0x7f")]
 )
-def test_a_character_that_yaml_does_not_allow_is_told_with_its_line(text, line, code):
+def test_a_character_that_yaml_does_not_allow_is_reported_with_its_line(text, line, code):
     problem, _ = refused(text)
     assert problem.message == f"is not YAML: holds the character {code}, which it does not allow"
     assert problem.line == line

@@ -1,4 +1,4 @@
-"""A pod that lives by the rules alone: no process is started, the test says what happens and when."""
+"""A pod that follows the rules of the lifecycle without processes: the test says what happens and when."""
 
 from evenkeel.api.defaults import default_pod
 from evenkeel.api.pod import Pod
@@ -11,7 +11,7 @@ ACCEPTED_AT = 1000.0
 _DEFAULTS = LifecycleSettings()
 
 
-class LivedPod:
+class SimulatedPod:
     """`step` does what an agent does: decide, write down, start. What must stop goes on until the test ends it."""
 
     def __init__(self, pod: Pod, settings: LifecycleSettings = _DEFAULTS) -> None:
