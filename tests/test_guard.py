@@ -230,10 +230,10 @@ class Ordered(CountingKernel):
 
 def test_the_guard_knows_before_a_pod_is_frozen_and_until_it_is_thawed():
     kernel = Ordered()
-    brake = Freezer(kernel)
-    brake.hold(kernel, ["/a", "/b"], 0.0)
-    brake.let_go(kernel, "/a")
-    brake.release(kernel, 0.5)
+    freezer = Freezer(kernel)
+    freezer.freeze(kernel, ["/a", "/b"], 0.0)
+    freezer.thaw_one(kernel, "/a")
+    freezer.thaw_all(kernel, 0.5)
     assert kernel.done == [
         ("hold 0", "/a/cgroup.freeze"),
         ("hold 0", "/b/cgroup.freeze"),

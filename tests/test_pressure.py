@@ -29,7 +29,7 @@ from evenkeel.pressure.memory.memory_reports import UnrecordedEvictions
 from evenkeel.pressure.memory.memory_watch import SWITCH_SECONDS, MemoryWatch
 from evenkeel.pressure.memory.mitigation import Mitigation
 from evenkeel.pressure.memory.pending_memory import PendingMemory
-from evenkeel.pressure.memory.sampling import MemorySampler, byte_thresholds, marks_met
+from evenkeel.pressure.memory.sampling import MemorySampler, byte_thresholds, levels_crossed
 from evenkeel.pressure.targets import PodTarget, WatchTargets
 from evenkeel.runtime.interface import Launch, StartFailed
 from tests.agents import CountingKernel, Place, pods_of, until
@@ -103,14 +103,14 @@ def test_the_machine_s_memory_is_what_the_kernel_says_is_available(tmp_path):
     assert NodeMemory(Profile.KUBERNETES, str(meminfo)).read().available_bytes == 150 * 1024
 
 
-def roster(tmp_path: Path, limit_mib: int, *pods: tuple[Pod, int]) -> WatchTargets:
-    members = tuple(
+def targets(tmp_path: Path, limit_mib: int, *pods: tuple[Pod, int]) -> WatchTargets:
+    pods = tuple(
         PodTarget(
             pod.metadata.uid, pod, f"/k/{pod.metadata.uid}", str(tmp_path / pod.metadata.uid), (), least * MIB
         )
         for pod, least in pods
     )
-    return WatchTargets(Version.V2, "/k", str(tmp_path / "root"), limit_mib * MIB, members)
+    return WatchTargets(Version.V2, "/k", str(tmp_path / "root"), limit_mib * MIB, pods)
 
 
 @pytest.mark.req("B8", "E3")
@@ -118,34 +118,34 @@ def test_cache_that_memory_min_keeps_counts_as_used(tmp_path):
     _, web = pods_of(PODS)
     v2(tmp_path / "root", 200, inactive_file=80)
     v2(tmp_path / "u-web", 60, inactive_file=50)
-    figures = MemorySampler(Profile.DOCUMENTS)
-    figures.follow(roster(tmp_path, 400, (web, 64)))
-    look, snapshot = figures.snapshot(1.0)
+    sampler = MemorySampler(Profile.DOCUMENTS)
+    sampler.follow(targets(tmp_path, 400, (web, 64)))
+    sample, snapshot = sampler.snapshot(1.0)
     # 80 could be dropped, but 50 of them are of a pod that uses no more than is kept for it.
-    assert look.pods == MemoryFigures(Amount(230 * MIB), Amount(170 * MIB))
+    assert sample.pods == MemoryFigures(Amount(230 * MIB), Amount(170 * MIB))
     assert snapshot.pods[0].stats == PodFigures(memory_working_set_bytes=Amount(10 * MIB))
-    assert figures.look(2.0).pods == look.pods
+    assert sampler.sample(2.0).pods == sample.pods
     # More cache since then may be of the same pod, for all that is known without looking at it.
     v2(tmp_path / "root", 220, inactive_file=100)
-    assert figures.look(3.0).pods == MemoryFigures(Amount(210 * MIB), Amount(190 * MIB))
-    figures.close()
+    assert sampler.sample(3.0).pods == MemoryFigures(Amount(210 * MIB), Amount(190 * MIB))
+    sampler.close()
 
 
 @pytest.mark.req("E2")
 def test_memory_on_its_way_back_counts_as_back_until_it_gets_stuck(tmp_path):
     batch, _ = pods_of(PODS)
     told = []
-    departures = PendingMemory(Profile.DOCUMENTS, lambda *what: told.append(what))
-    member = roster(tmp_path, 400, (batch, 0)).members[0]
+    pending = PendingMemory(Profile.DOCUMENTS, lambda *what: told.append(what))
+    target = targets(tmp_path, 400, (batch, 0)).pods[0]
     v2(tmp_path / "u-batch", 100)
-    departures.killed(member, Version.V2, 10.0)
-    assert departures.returning_bytes(10.1) == 100 * MIB
+    pending.killed(target, Version.V2, 10.0)
+    assert pending.pending_bytes(10.1) == 100 * MIB
     v2(tmp_path / "u-batch", 40)
-    assert departures.returning_bytes(10.2) == 40 * MIB
-    assert departures.no_candidates() == {"u-batch"}
-    assert departures.returning_bytes(11.1) == 40 * MIB
-    assert departures.returning_bytes(11.3) == 0  # nothing came for more than a second
-    assert departures.no_candidates() == {"u-batch"}
+    assert pending.pending_bytes(10.2) == 40 * MIB
+    assert pending.killed_uids() == {"u-batch"}
+    assert pending.pending_bytes(11.1) == 40 * MIB
+    assert pending.pending_bytes(11.3) == 0  # nothing came for more than a second
+    assert pending.killed_uids() == {"u-batch"}
     assert told == []
 
 
@@ -157,11 +157,11 @@ def with_memory_volume(pod: Pod) -> Pod:
 def leaving_with_volume(tmp_path: Path) -> PendingMemory:
     """A pod was killed at 10.0 that used 100 MiB, 60 of them in a volume."""
     batch, _ = pods_of(PODS)
-    departures = PendingMemory(Profile.DOCUMENTS, lambda *_: None)
+    pending = PendingMemory(Profile.DOCUMENTS, lambda *_: None)
     v2(tmp_path / "u-batch", 100, shmem=60)
-    member = roster(tmp_path, 400, (with_memory_volume(batch), 0)).members[0]
-    departures.killed(member, Version.V2, 10.0)
-    return departures
+    target = targets(tmp_path, 400, (with_memory_volume(batch), 0)).pods[0]
+    pending.killed(target, Version.V2, 10.0)
+    return pending
 
 
 @pytest.mark.req("E2")
@@ -169,27 +169,27 @@ def test_memory_in_volumes_counts_as_back_for_as_long_as_it_may_take_to_empty_th
     batch, web = pods_of(PODS)
     batch = with_memory_volume(batch)
     told = []
-    departures = PendingMemory(Profile.DOCUMENTS, lambda *what: told.append(what))
-    for member in roster(tmp_path, 400, (batch, 0), (web, 0)).members:
-        v2(tmp_path / member.uid, 100, shmem=60)
-        departures.killed(member, Version.V2, 10.0)
-    assert departures.returning_bytes(10.9) == 200 * MIB
+    pending = PendingMemory(Profile.DOCUMENTS, lambda *what: told.append(what))
+    for target in targets(tmp_path, 400, (batch, 0), (web, 0)).pods:
+        v2(tmp_path / target.uid, 100, shmem=60)
+        pending.killed(target, Version.V2, 10.0)
+    assert pending.pending_bytes(10.9) == 200 * MIB
     # By now the processes should have ended. Without a volume what they share would be back with them.
-    assert departures.returning_bytes(12.9) == 60 * MIB
-    assert departures.in_volumes_bytes == 60 * MIB
+    assert pending.pending_bytes(12.9) == 60 * MIB
+    assert pending.in_volumes_bytes == 60 * MIB
     v2(tmp_path / "u-batch", 2)
-    assert departures.returning_bytes(13.0) == 2 * MIB
-    assert [member.uid for member, *_ in told] == ["u-batch"]
-    assert departures.returning_bytes(14.1) == 0
-    assert not departures.is_any_killed
+    assert pending.pending_bytes(13.0) == 2 * MIB
+    assert [target.uid for target, *_ in told] == ["u-batch"]
+    assert pending.pending_bytes(14.1) == 0
+    assert not pending.is_any_killed
 
 
 @pytest.mark.req("E2")
 def test_volumes_that_are_not_emptied_are_not_waited_for_for_ever(tmp_path):
-    departures = leaving_with_volume(tmp_path)
-    assert departures.returning_bytes(13.1) == 0
-    assert not departures.is_any_killed
-    assert departures.in_volumes_bytes == 0
+    pending = leaving_with_volume(tmp_path)
+    assert pending.pending_bytes(13.1) == 0
+    assert not pending.is_any_killed
+    assert pending.in_volumes_bytes == 0
 
 
 @pytest.mark.req("E2")
@@ -197,44 +197,44 @@ def test_volumes_that_are_not_emptied_are_not_waited_for_for_ever(tmp_path):
 def test_volumes_that_were_emptied_are_not_counted_twice_when_the_pods_cgroup_is_gone(
     tmp_path, is_emptied_first
 ):
-    departures = leaving_with_volume(tmp_path)
+    pending = leaving_with_volume(tmp_path)
     if is_emptied_first:
-        departures.emptied("u-batch")
-    next(iter(departures._killed.values())).close()  # as of a cgroup that is gone
-    assert departures.returning_bytes(10.1) == (0 if is_emptied_first else 60 * MIB)
-    departures.emptied("u-batch")
-    assert departures.returning_bytes(10.2) == 0
-    assert not departures.is_any_killed
+        pending.emptied("u-batch")
+    next(iter(pending._killed.values())).close()  # as of a cgroup that is gone
+    assert pending.pending_bytes(10.1) == (0 if is_emptied_first else 60 * MIB)
+    pending.emptied("u-batch")
+    assert pending.pending_bytes(10.2) == 0
+    assert not pending.is_any_killed
 
 
 @pytest.mark.req("A20", "E16")
 def test_a_pod_that_has_left_may_come_back_and_go_again(tmp_path):
     """Also where something of it stays in its cgroup after it has left, as a container runtime's sandbox does."""
     batch, _ = pods_of(PODS)
-    departures = PendingMemory(Profile.DOCUMENTS, lambda *_: None)
-    member = roster(tmp_path, 400, (batch, 0)).members[0]
+    pending = PendingMemory(Profile.DOCUMENTS, lambda *_: None)
+    target = targets(tmp_path, 400, (batch, 0)).pods[0]
     v2(tmp_path / "u-batch", 100)
-    departures.follow({"u-batch"})
-    departures.killed(member, Version.V2, 10.0)
-    departures.follow(set())
+    pending.follow({"u-batch"})
+    pending.killed(target, Version.V2, 10.0)
+    pending.follow(set())
     v2(tmp_path / "u-batch", 1)
-    departures.returning_bytes(10.1)
-    departures.returning_bytes(12.0)
-    departures.follow({"u-batch"})
-    assert departures.no_candidates() == set()
+    pending.pending_bytes(10.1)
+    pending.pending_bytes(12.0)
+    pending.follow({"u-batch"})
+    assert pending.killed_uids() == set()
 
 
 @pytest.mark.req("E2")
 def test_memory_that_is_back_is_told_with_its_time(tmp_path):
     batch, _ = pods_of(PODS)
     told = []
-    departures = PendingMemory(Profile.DOCUMENTS, lambda *what: told.append(what))
+    pending = PendingMemory(Profile.DOCUMENTS, lambda *what: told.append(what))
     v2(tmp_path / "u-batch", 100)
-    member = roster(tmp_path, 400, (batch, 0)).members[0]
-    departures.killed(member, Version.V2, 10.0)
+    target = targets(tmp_path, 400, (batch, 0)).pods[0]
+    pending.killed(target, Version.V2, 10.0)
     v2(tmp_path / "u-batch", 2)
-    departures.returning_bytes(10.5)
-    assert told == [(member, 100 * MIB, 0.5)]
+    pending.pending_bytes(10.5)
+    assert told == [(target, 100 * MIB, 0.5)]
 
 
 @pytest.mark.req("B16")
@@ -246,14 +246,14 @@ def test_a_threshold_once_crossed_is_over_with_its_minimum_reclaim(tmp_path):
     )
     own = tuple(one for one in thresholds if one.signal is Signal.ALLOCATABLE_MEMORY_AVAILABLE)
     v2(tmp_path / "root", 350)
-    figures = MemorySampler(Profile.DOCUMENTS)
-    figures.follow(roster(tmp_path, 400))
-    look = figures.look(1.0)
-    marks = byte_thresholds(own, look)
-    assert [(mark.due_bytes, mark.over_bytes) for mark in marks] == [(40 * MIB, 90 * MIB)]
-    assert marks_met(marks, look, ()) == ()
-    assert marks_met(marks, look, own) == own
-    figures.close()
+    sampler = MemorySampler(Profile.DOCUMENTS)
+    sampler.follow(targets(tmp_path, 400))
+    sample = sampler.sample(1.0)
+    levels = byte_thresholds(own, sample)
+    assert [(level.due_bytes, level.over_bytes) for level in levels] == [(40 * MIB, 90 * MIB)]
+    assert levels_crossed(levels, sample, ()) == ()
+    assert levels_crossed(levels, sample, own) == own
+    sampler.close()
 
 
 def step() -> Step:
@@ -329,28 +329,28 @@ def test_a_crossing_that_is_told_a_moment_early_is_looked_for_until_it_is_there(
     root = v1(tmp_path / "root", 200)
     (root / "cgroup.event_control").touch()
     (root / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 0\n")
-    watch.follow(roster(tmp_path, 400)._replace(version=Version.V1))
+    watch.follow(targets(tmp_path, 400)._replace(version=Version.V1))
     try:
         assert watch.turn(kernel) == MOST_SECONDS  # the kernel will tell
         v1(root, 300, total_inactive_file=1)
         assert LEAST_SECONDS < watch.turn(kernel) < 0.01
 
         def told() -> None:
-            for descriptor in watch._wakers._usage:
+            for descriptor in watch._triggers._usage:
                 os.eventfd_write(descriptor, 1)
-            watch._wakers.wait(0)
+            watch._triggers.wait(0)
 
         told()
         assert watch.turn(kernel) == 0
         monkeypatch.setattr("evenkeel.pressure.memory.memory_watch._AT_ONCE_SECONDS", 0)  # it has passed
         told()
         assert watch.turn(kernel) == LEAST_SECONDS
-        assert not watch._wakers.wait(0)  # it does not wake again
+        assert not watch._triggers.wait(0)  # it does not wake again
         assert sys.getswitchinterval() == pytest.approx(SWITCH_SECONDS)
     finally:
         sys.setswitchinterval(DEFAULT_SWITCH_SECONDS)
-        watch._figures.close()
-        watch._wakers.close()
+        watch._sampler.close()
+        watch._triggers.close()
 
 
 @pytest.fixture
@@ -580,55 +580,55 @@ class FreezingKernel(CountingKernel):
 
 
 def test_nobody_stands_still_for_longer_than_a_second_nor_again_at_once():
-    kernel, brake = FreezingKernel(), Freezer()
-    assert brake.can_hold(10.0)
-    brake.hold(kernel, ["/a", "/gone"], 10.0)
-    brake.hold(kernel, ["/b"], 10.5)
+    kernel, freezer = FreezingKernel(), Freezer()
+    assert freezer.can_freeze(10.0)
+    freezer.freeze(kernel, ["/a", "/gone"], 10.0)
+    freezer.freeze(kernel, ["/b"], 10.5)
     assert kernel.frozen == {"/a", "/b"}
-    brake.let_go(kernel, "/a")
+    freezer.thaw_one(kernel, "/a")
     assert kernel.frozen == {"/b"}
-    assert brake.can_hold(10.9)
-    assert not brake.can_hold(11.0)
-    brake.release(kernel, 11.0)
+    assert freezer.can_freeze(10.9)
+    assert not freezer.can_freeze(11.0)
+    freezer.thaw_all(kernel, 11.0)
     assert not kernel.frozen
-    assert not brake.is_holding
-    assert not brake.can_hold(11.5)
-    assert brake.can_hold(12.0)
-    brake.hold(kernel, ["/a"], 12.0)
-    brake.release(kernel, 12.1)
-    assert brake.can_hold(12.1)
+    assert not freezer.is_freezing
+    assert not freezer.can_freeze(11.5)
+    assert freezer.can_freeze(12.0)
+    freezer.freeze(kernel, ["/a"], 12.0)
+    freezer.thaw_all(kernel, 12.1)
+    assert freezer.can_freeze(12.1)
 
 
 class Short:
     """A node whose pods, with so many MiB each, have left 10 of the 100 that are to be."""
 
     def __init__(self, directory: Path, reports: Unheard, *pods: tuple[Pod, int]) -> None:
-        self.roster = roster(directory, 400, *((pod, 0) for pod, _ in pods))
-        self.figures = MemorySampler(Profile.DOCUMENTS)
-        self.departures = PendingMemory(Profile.DOCUMENTS, lambda *_: None)
+        self.targets = targets(directory, 400, *((pod, 0) for pod, _ in pods))
+        self.sampler = MemorySampler(Profile.DOCUMENTS)
+        self.pending = PendingMemory(Profile.DOCUMENTS, lambda *_: None)
         v2(directory / "root", 390)
         for pod, mib in pods:
             v2(directory / pod.metadata.uid, mib)
-        self.figures.follow(self.roster)
-        self.look = self.figures.look(1.0)
+        self.sampler.follow(self.targets)
+        self.sample = self.sampler.sample(1.0)
         thresholds = parse_thresholds(hard={"memory.available": "100Mi"}, enforce_node_allocatable=("pods",))
         own = (one for one in thresholds if one.signal is Signal.ALLOCATABLE_MEMORY_AVAILABLE)
-        self.relief = Mitigation(self.figures, self.departures, CountingKernel, reports)
-        self.relief.follow(self.roster, byte_thresholds(own, self.look))
+        self.mitigation = Mitigation(self.sampler, self.pending, CountingKernel, reports)
+        self.mitigation.follow(self.targets, byte_thresholds(own, self.sample))
 
 
 @pytest.mark.req("A15")
 def test_nobody_stands_still_where_nobody_goes(tmp_path):
     batch, web = pods_of(PODS)
     kernel, short = FreezingKernel(), Short(tmp_path, Unheard(), (batch, 200), (web, 190))
-    relief, look = short.relief, short.look
-    assert relief.is_tight(look)
-    relief.hold(kernel, look, 1.0)
+    mitigation, sample = short.mitigation, short.sample
+    assert mitigation.is_tight(sample)
+    mitigation.freeze(kernel, sample, 1.0)
     assert not kernel.frozen
-    short.departures.killed(short.roster.members[0], Version.V2, 1.0)
-    relief.hold(kernel, look, 1.1)
+    short.pending.killed(short.targets.pods[0], Version.V2, 1.0)
+    mitigation.freeze(kernel, sample, 1.1)
     assert kernel.frozen == {"/k/u-web"}
-    short.figures.close()
+    short.sampler.close()
 
 
 class Throttling(Unheard):
@@ -645,27 +645,27 @@ def test_who_is_hardly_above_his_request_is_throttled_only_when_he_has_grown(tmp
     tiny = batch._replace(metadata=batch.metadata._replace(name="tiny", uid="u-tiny"))
     reports = Throttling()
     short = Short(tmp_path, reports, (batch, 200), (web, 190), (tiny, 1))
-    relief, look = short.relief, short.look
-    relief.throttle(look, 1.0)
+    mitigation, sample = short.mitigation, short.sample
+    mitigation.throttle(sample, 1.0)
     assert reports.told == []  # nobody goes
-    short.departures.asked("u-batch", 1.0, 600)
-    relief.goes(CountingKernel(), "/k/u-batch", 1.0)
-    relief.throttle(look, 1.01)
+    short.pending.asked("u-batch", 1.0, 600)
+    mitigation.evicted(CountingKernel(), "/k/u-batch", 1.0)
+    mitigation.throttle(sample, 1.01)
     assert reports.told == []  # most are gone by then
-    relief.throttle(look, 1.2)
+    mitigation.throttle(sample, 1.2)
     assert reports.told == [{"u-web": 190 * MIB}]
     v2(tmp_path / "u-web", 191)
     v2(tmp_path / "u-tiny", 9)
-    relief.throttle(look, 1.21)
+    mitigation.throttle(sample, 1.21)
     assert len(reports.told) == 1
-    relief.throttle(look, 1.4)
+    mitigation.throttle(sample, 1.4)
     assert reports.told[1:] == [{"u-web": 190 * MIB, "u-tiny": 9 * MIB}]
-    relief.throttle(look, 1.6)
+    mitigation.throttle(sample, 1.6)
     assert len(reports.told) == 2
     v2(tmp_path / "root", 200)
-    relief.throttle(short.figures.look(1.7), 1.7)
+    mitigation.throttle(short.sampler.sample(1.7), 1.7)
     assert reports.told[2:] == [{}]
-    short.figures.close()
+    short.sampler.close()
 
 
 @pytest.mark.req("A15", "E9")

@@ -59,7 +59,7 @@ def paths(tmp_path):
     return state
 
 
-def member(pod):
+def target(pod):
     return PodTarget(pod.metadata.uid, pod, "/pods/u1", "/nowhere", ())
 
 
@@ -83,7 +83,7 @@ def storage(paths, clock=None, between=lambda: None):
 @pytest.mark.req("B12")
 def test_layers_logs_and_volumes_on_disk_count_and_nothing_else(paths):
     pod = pod_of()
-    measured = storage(paths).measure(member(pod))
+    measured = storage(paths).measure(target(pod))
     figures = measured.figures(PodFigures())
     seen = {
         one.name: (one.rootfs.used_bytes // MIB, one.logs.used_bytes // MIB) for one in figures.containers
@@ -108,7 +108,7 @@ def test_the_nearest_limit_is_that_of_a_container_a_volume_on_disk_or_the_pod():
 def test_a_pod_is_walked_again_only_when_it_could_have_come_to_its_limit(paths):
     clock = Clock()
     measuring = storage(paths, clock)
-    one = member(pod_of())
+    one = target(pod_of())
     measuring.follow([one])
     measuring.saw(FilesystemFigures(available_bytes=100 * MIB))
     assert measuring.due() is one  # never seen
@@ -139,7 +139,7 @@ def test_a_walk_that_takes_too_long_gives_what_is_known(paths):
         clock.now += 1
 
     measuring = storage(paths, clock, passing)
-    one = member(pod_of())
+    one = target(pod_of())
     whole = measuring.measure(one)
     assert whole.is_whole
     again = measuring.measure(one, until=clock.now + 0.5)
@@ -299,9 +299,9 @@ def test_a_node_that_was_said_to_have_fewer_processes_counts_those_of_the_pods(t
     (tmp_path / "pods" / "u1" / "pids.current").write_text("120\n")
     small = NodeReading(str(tmp_path), str(tmp_path / "images"), 200, Profile.DOCUMENTS)
     assert small.processes().maximum > 200  # nothing is known of the pods yet
-    small.roster = DiskTargets("/pods", (), str(tmp_path))
+    small.follow(DiskTargets("/pods", (), str(tmp_path)))
     assert tuple(small.processes()) == (200, 150)
-    assert small.pod(member(pod_of())).process_count == 120
+    assert small.pod(target(pod_of())).process_count == 120
     assert small.process_count("/gone") is None
     whole = NodeReading(str(tmp_path), str(tmp_path / "images"), 1 << 30, Profile.DOCUMENTS)
     assert whole.processes().maximum > 200
@@ -309,9 +309,9 @@ def test_a_node_that_was_said_to_have_fewer_processes_counts_those_of_the_pods(t
 
 def test_images_on_the_same_filesystem_count_apart_only_for_kubelet(tmp_path):
     for profile, is_there in ((Profile.DOCUMENTS, False), (Profile.KUBERNETES, True)):
-        node = NodeReading(str(tmp_path), str(tmp_path), 1 << 30, profile).look()
+        node = NodeReading(str(tmp_path), str(tmp_path), 1 << 30, profile).read()
         assert (node.imagefs is not None) is is_there
         assert not node.dedicated_imagefs
-    apart = NodeReading(str(tmp_path), "/proc", 1 << 30, Profile.DOCUMENTS).look()
+    apart = NodeReading(str(tmp_path), "/proc", 1 << 30, Profile.DOCUMENTS).read()
     assert (apart.dedicated_imagefs, apart.separate_containerfs) == (True, True)
     assert apart.containerfs == apart.nodefs

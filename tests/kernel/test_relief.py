@@ -77,25 +77,25 @@ def test_who_stands_still_uses_no_more_can_be_killed_and_goes_on_when_it_is_over
     for inside in pods:
         eventually(lambda inside=inside: memory_bytes(inside) > 4 * MIB)
     driver = making_drivers(cgroup_root)()
-    brake = Freezer()
+    freezer = Freezer()
     try:
-        brake.hold(driver, paths, 0.0)
+        freezer.freeze(driver, paths, 0.0)
         for path in paths:
             driver.freeze(path, frozen=True)  # waits until it is so
         held = [memory_bytes(inside) for inside in pods]
-        assert brake.is_holding
-        assert not brake.can_hold(2.0)
+        assert freezer.is_freezing
+        assert not freezer.can_freeze(2.0)
         # It may be less: the kernel charges some pages ahead, and gives them back when the processor is another's.
         assert all(memory_bytes(inside) <= before for inside, before in zip(pods, held, strict=True))
         driver.send_kill(paths[0])
-        brake.let_go(driver, paths[0])
+        freezer.thaw_one(driver, paths[0])
         assert growing[0].wait() == -9
         assert memory_bytes(pods[1]) <= held[1]
-        brake.release(driver, 0.5)
-        assert not brake.is_holding
+        freezer.thaw_all(driver, 0.5)
+        assert not freezer.is_freezing
         eventually(lambda: memory_bytes(pods[1]) > held[1])
     finally:
-        brake.release(driver, 0.5)
+        freezer.thaw_all(driver, 0.5)
         driver.close()
 
 
@@ -129,7 +129,7 @@ from evenkeel.cgroup.drivers.detect import detect, driver_for
 async def hold(root, path):
     guard = GuardClient(print)
     guard.start()
-    Freezer(guard).hold(driver_for(detect(), KubeletConfiguration(cgroup_root=root)), [path], 0.0)
+    Freezer(guard).freeze(driver_for(detect(), KubeletConfiguration(cgroup_root=root)), [path], 0.0)
     print(guard.pid, flush=True)
     await asyncio.Event().wait()
 

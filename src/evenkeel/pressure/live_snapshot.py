@@ -23,10 +23,10 @@ def live_snapshot(
     try:
         pods: tuple[PodSnapshot, ...] = ()
         if tree is not None:
-            roster = watch_targets(tree, records, driver, node.pods_limits.memory_bytes)
-            figures.follow(roster)
+            targets = watch_targets(tree, records, driver, node.pods_limits.memory_bytes)
+            figures.follow(targets)
             _, seen = figures.snapshot(time.monotonic())
-            of_pod = {member.uid: member for member in roster.members}
+            of_pod = {target.uid: target for target in targets.pods}
             pods = tuple(figures.with_parts(one, of_pod[one.pod.metadata.uid]) for one in seen.pods)
         else:
             _, seen = figures.snapshot(time.monotonic())

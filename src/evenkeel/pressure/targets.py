@@ -33,10 +33,10 @@ class WatchTargets(NamedTuple):
     path: str = ""  # of the pods' cgroup; empty where there is none
     directory: str = ""
     limit_bytes: int = 0
-    members: tuple[PodTarget, ...] = ()
+    pods: tuple[PodTarget, ...] = ()
 
 
-def watch_targets(tree: Tree, pods: PodRecords, driver: Driver, limit_bytes: int | None) -> WatchTargets:
+def watch_targets(tree: Tree, records: PodRecords, driver: Driver, limit_bytes: int | None) -> WatchTargets:
     root = next((cgroup for cgroup in tree.cgroups if cgroup.kind == Kind.ROOT), None)
     directory = driver.files(root.path).get("memory", "") if root is not None else ""
     if root is None or not directory:
@@ -46,13 +46,13 @@ def watch_targets(tree: Tree, pods: PodRecords, driver: Driver, limit_bytes: int
     for cgroup in tree.cgroups:
         if cgroup.kind == Kind.CONTAINER:
             containers.setdefault(cgroup.pod, []).append((cgroup.container, top + cgroup.path))
-    members = []
+    pods = []
     for cgroup in tree.cgroups:
-        record = pods.by_key(cgroup.pod) if cgroup.kind == Kind.POD else None
+        record = records.by_key(cgroup.pod) if cgroup.kind == Kind.POD else None
         if record is not None:
             parts = tuple(containers.get(cgroup.pod, ()))
             request = eviction_request(record.pod, MEMORY).value
-            members.append(
+            pods.append(
                 PodTarget(
                     record.pod.metadata.uid,
                     record.pod,
@@ -64,7 +64,7 @@ def watch_targets(tree: Tree, pods: PodRecords, driver: Driver, limit_bytes: int
                     (cgroup.qos, record.pod.spec.priority or 0),
                 )
             )
-    return WatchTargets(tree.version, root.path, directory, limit_bytes or 0, tuple(members))
+    return WatchTargets(tree.version, root.path, directory, limit_bytes or 0, tuple(pods))
 
 
 def _min_bytes(cgroup: Cgroup) -> int:

@@ -218,11 +218,11 @@ class SweepThread:
             self._reading = NodeReading(*paths, size.pids, self._node.profile)
         if root is not None and sample is not None:
             pids = driver.files(root.path).get("pids", "")
-            self._reading.roster = DiskTargets(root.path, (), pids.removesuffix(root.path) if pids else "")
+            self._reading.follow(DiskTargets(root.path, (), pids.removesuffix(root.path) if pids else ""))
             if limit := self._node.pods_limits.memory_bytes:
                 pods = cgroup_memory(sample.statistics, limit, self._node.profile)
         memory = node_memory(meminfo, self._node.profile)
         try:
-            return self._reading.look()._replace(memory=memory, pods_cgroup_memory=pods)
+            return self._reading.read()._replace(memory=memory, pods_cgroup_memory=pods)
         except EvenkeelError:  # the filesystem of pods cannot be seen
             return NodeFigures(memory=memory, pods_cgroup_memory=pods)

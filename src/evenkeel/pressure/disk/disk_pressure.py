@@ -88,9 +88,9 @@ class DiskPressure(PodObserver):
         self._tree = tree
         if self._watch is None or self._driver is None:
             return
-        roster = watch_targets(tree, self._pods, self._driver, None)
-        pids = self._driver.files(roster.path).get("pids", "") if roster.path else ""
-        self._watch.follow(DiskTargets(roster.path, roster.members, pids.removesuffix(roster.path)))
+        targets = watch_targets(tree, self._pods, self._driver, None)
+        pids = self._driver.files(targets.path).get("pids", "") if targets.path else ""
+        self._watch.follow(DiskTargets(targets.path, targets.pods, pids.removesuffix(targets.path)))
 
     def cleaned(self, uid: str) -> None:
         """The pod's directories and volumes are removed."""

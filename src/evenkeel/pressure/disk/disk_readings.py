@@ -1,8 +1,8 @@
-"""What each pod has on disk (B12): its containers' layers and logs, and its volumes, but not those in memory.
+"""Disk usage of each pod (B12): its containers' layers and logs, and its volumes, but not those in memory.
 
-A walk costs more than a look at the filesystem, so a pod is walked when something is decided about it, and in between
-only as often as it could have come to a limit of its own: not before the filesystem has lost as much as the pod has
-left, and the dearer its walk, the more rarely.
+A walk through directories is expensive. So a pod is walked when something is decided about it, and in between only if
+it could have met a limit of its own: not before the filesystem has lost as much as the pod has left, and the longer its
+walk takes, the more rarely.
 """
 
 import os
@@ -99,12 +99,12 @@ class Storage:
                 self._spent_bytes += max(self._available_before - available, 0)
             self._available_before = available
 
-    def follow(self, members: Iterable[PodTarget]) -> None:
-        current = {member.uid: member for member in members}
+    def follow(self, pods: Iterable[PodTarget]) -> None:
+        current = {target.uid: target for target in pods}
         self._limited = {
-            uid: (member, limit)
-            for uid, member in current.items()
-            if (limit := nearest_limit(member.pod)) is not None
+            uid: (target, limit)
+            for uid, target in current.items()
+            if (limit := nearest_limit(target.pod)) is not None
         }
         for uid in [uid for uid in self._known if uid not in current]:
             del self._known[uid]
@@ -119,12 +119,12 @@ class Storage:
     def due(self, leaving_out: Collection[str] = ()) -> PodTarget | None:
         """Whose limits are to be looked at now, if anybody's."""
         now = self._clock()
-        for uid, (member, limit) in self._limited.items():
+        for uid, (target, limit) in self._limited.items():
             if uid in leaving_out:
                 continue
             before = self._known.get(uid)
             if before is None:
-                return member
+                return target
             age = now - before.at
             rest = max(_LEAST_SECONDS, before.took_seconds / _COST_SHARE)
             spent = self._spent_bytes - before.spent_bytes
@@ -133,13 +133,13 @@ class Storage:
             if age >= rest and (
                 spent >= max(limit - before.used_bytes, 0) or (spent and age >= _MOST_SECONDS)
             ):
-                return member
+                return target
         return None
 
-    def measure(self, member: PodTarget, until: float | None = None) -> PodDisk:
+    def measure(self, target: PodTarget, until: float | None = None) -> PodDisk:
         """Walks the pod now. After `until` what was counted so far is taken, or what was known, if that is more."""
         began = self._clock()
-        directories = self._directories(member.pod)
+        directories = self._directories(target.pod)
         is_whole = True
         found: list[dict[str, Usage]] = []
         for part in (directories.layers, directories.logs, directories.volumes):
@@ -150,16 +150,16 @@ class Storage:
                 is_whole &= is_complete
             found.append(usages)
         layers, logs, volumes = found
-        for name, directory in member.containers:
+        for name, directory in target.containers:
             held = self._unlinked(directory)
             if held.inodes:
                 layers[name] = layers.get(name, _NOTHING).plus(held)
         now = self._clock()
         disk = PodDisk(layers, logs, volumes, is_whole, now, now - began, self._spent_bytes)
-        before = self._known.get(member.uid)
+        before = self._known.get(target.uid)
         if not is_whole and before is not None and before.used_bytes > disk.used_bytes:
             disk = before._replace(at=now)
-        self._known[member.uid] = disk
+        self._known[target.uid] = disk
         return disk
 
     def _walked(self, path: str, until: float | None) -> tuple[Usage, bool]:
@@ -215,7 +215,7 @@ class DiskTargets(NamedTuple):
     """Whom the watch has to know; never changed, handed over whole."""
 
     path: str = ""  # of the pods' cgroup
-    members: tuple[PodTarget, ...] = ()
+    pods: tuple[PodTarget, ...] = ()
     pids_top: str = ""  # before the paths of cgroups, where their pids.current is
 
 
@@ -223,13 +223,16 @@ class NodeReading:
     """`most_processes` is what the node was said to have, which may be less than the machine has."""
 
     def __init__(self, storage_path: str, images_path: str, most_processes: int, profile: Profile) -> None:
-        self.roster = DiskTargets()
+        self._targets = DiskTargets()
         self._storage_path = storage_path
         self._images_path = images_path
         self._most_processes = most_processes
         self._profile = profile
 
-    def look(self) -> NodeFigures:
+    def follow(self, targets: DiskTargets) -> None:
+        self._targets = targets
+
+    def read(self) -> NodeFigures:
         nodefs = filesystem(self._storage_path)
         node = NodeFigures(nodefs=nodefs, processes=self.processes())
         try:
@@ -252,7 +255,7 @@ class NodeReading:
         machine = processes()
         if machine.maximum is None or self._most_processes >= machine.maximum:
             return machine
-        used = self.process_count(self.roster.path)
+        used = self.process_count(self._targets.path)
         left = machine.maximum - (machine.running or 0)
         if used is None or self._most_processes - used > left:
             return machine
@@ -260,15 +263,15 @@ class NodeReading:
 
     def process_count(self, path: str) -> int | None:
         """In the cgroup of this path and below it; None if it is gone, or nobody counts."""
-        if not self.roster.pids_top or not path:
+        if not self._targets.pids_top or not path:
             return None
         try:
-            with open(f"{self.roster.pids_top}{path}/pids.current", "rb", buffering=0) as file:
+            with open(f"{self._targets.pids_top}{path}/pids.current", "rb", buffering=0) as file:
                 return int(file.read())
         except (OSError, ValueError):
             return None
 
-    def pod(self, member: PodTarget) -> PodFigures:
+    def pod(self, target: PodTarget) -> PodFigures:
         """Its processes; the disk is another's to tell."""
-        count = self.process_count(member.path)
+        count = self.process_count(target.path)
         return PodFigures(process_count=None if count is None else Amount(count))

@@ -1,9 +1,9 @@
-"""The watch over disk and processes: a thread that looks, measures, decides, and ends who must go (B12, B16).
+"""The watch over disk and processes: a thread that reads figures, decides, and evicts (B12, B16).
 
-A look (two calls of the kernel) is as rare as what is left allows. When a threshold is crossed every pod is measured,
-what nobody needs is collected first, and only if that was not enough a pod goes; the next one not before what the
-first one held is back, or is no longer coming (E2). Process numbers run out faster than disk: they are looked at
-between the slices of every walk, and the pod that takes them can start no more of them before it is killed.
+A reading (two system calls) is as rare as the headroom allows. When a threshold is crossed, every pod is measured, and
+garbage is collected first. Only if that is not enough a pod is evicted. The next one is not evicted before the
+resources of the first are free, or are no longer being freed (E2). Process numbers run out faster than disk: they are
+read between the slices of every walk, and the victim can start no more processes before it is killed.
 """
 
 import os
@@ -88,21 +88,21 @@ class DiskWatch:
         self._settings = settings
         self._state = state
         self._reading = NodeReading(storage_path, images_path, most_processes, settings.profile)
-        self._collecting = GarbageCollection(collectors, self._reading.look)
+        self._collecting = GarbageCollection(collectors, self._reading.read)
         self._intents = intents
         self._reports = reports
         self._clock = clock
         self._storage = Storage(directories, os.stat(storage_path).st_dev, self._between)
         self._leaving = PendingDisk()
-        self._roster = DiskTargets()
-        self._new_targets: Latest[DiskTargets] = Latest()
+        self._targets = DiskTargets()
+        self._given_targets: Latest[DiskTargets] = Latest()
         self._driver: Driver | None = None  # the thread's own; of the turn that is under way
-        self._members: dict[str, PodTarget] = {}
+        self._target_of: dict[str, PodTarget] = {}
         self._met: tuple[Threshold, ...] = ()
         self._decided_at = 0.0
         self._asked: deque[Future[Measured]] = deque()
         self._wanted = threading.Event()
-        self._patrol = WatchThread(
+        self._thread = WatchThread(
             THREAD,
             "the watch over disk and processes",
             begin=self._begin,
@@ -118,13 +118,13 @@ class DiskWatch:
     # The loop's side
 
     def start(self) -> None:
-        self._patrol.start()
+        self._thread.start()
 
     def stop(self) -> None:
-        self._patrol.stop()
+        self._thread.stop()
 
-    def follow(self, roster: DiskTargets) -> None:
-        self._new_targets.put(roster)
+    def follow(self, targets: DiskTargets) -> None:
+        self._given_targets.put(targets)
         self._wanted.set()
 
     def cleaned(self, uid: str) -> None:
@@ -154,28 +154,28 @@ class DiskWatch:
         self._wanted.clear()
 
     def turn(self, driver: Driver) -> float:
-        """Looks once, does what is to be done, and says when to look again."""
+        """Reads figures, does what they demand, and returns the seconds until the next turn."""
         self._driver = driver
-        if (targets := self._new_targets.take()) is not None:
-            self._roster = targets
-            self._reading.roster = self._roster
-            self._members = {member.uid: member for member in self._roster.members}
-            self._storage.follow(self._roster.members)
-            self._leaving.follow(self._members.keys())
+        if (targets := self._given_targets.take()) is not None:
+            self._targets = targets
+            self._reading.follow(targets)
+            self._target_of = {target.uid: target for target in self._targets.pods}
+            self._storage.follow(self._targets.pods)
+            self._leaving.follow(self._target_of.keys())
         while self._asked:
             self._answer(self._asked.popleft())
         now = time.monotonic()
-        node = self._look(now)
+        node = self._read_node(now)
         met = self._crossed(node)
         if self._is_due(met, now):
             self._step(with_disk=any(is_disk(one) for one in met))
         elif self._settings.local_storage_capacity_isolation:
-            self._look_at_limits(node)
+            self._check_limits(node)
         return self._wait_seconds(node, time.monotonic())
 
     def _between(self) -> None:
         """Between two slices of a walk."""
-        if self._patrol.is_stopping:
+        if self._thread.is_stopping:
             raise Stopped
         if not any(resource_of(one.signal) is Resource.PIDS for one in self._thresholds):
             return
@@ -191,26 +191,26 @@ class DiskWatch:
             return
         try:
             until = time.monotonic() + _MEASURE_SECONDS
-            for member in self._roster.members:
-                self._storage.measure(member, until)
-            pods = {member.uid: self._figures(member) for member in self._roster.members}
-            asked.set_result(Measured(self._look(time.monotonic()), pods))
+            for target in self._targets.pods:
+                self._storage.measure(target, until)
+            pods = {target.uid: self._figures(target) for target in self._targets.pods}
+            asked.set_result(Measured(self._read_node(time.monotonic()), pods))
         except BaseException as error:
             asked.set_exception(error)
             raise
 
     # Figures
 
-    def _look(self, now: float) -> NodeFigures:
-        node = self._reading.look()
+    def _read_node(self, now: float) -> NodeFigures:
+        node = self._reading.read()
         assert node.nodefs is not None
         self._storage.saw(node.nodefs)
         self._leaving.saw(node.nodefs, now)
         return node
 
-    def _figures(self, member: PodTarget) -> PodFigures:
-        figures = self._reading.pod(member)
-        disk = self._storage.known(member.uid)
+    def _figures(self, target: PodTarget) -> PodFigures:
+        figures = self._reading.pod(target)
+        disk = self._storage.known(target.uid)
         return figures if disk is None else disk.figures(figures)
 
     def _crossed(self, node: NodeFigures) -> tuple[Threshold, ...]:
@@ -239,12 +239,12 @@ class DiskWatch:
     def _is_coming_back(self, threshold: Threshold, now: float) -> bool:
         return self._leaving.is_any(resource_of(threshold.signal), now)
 
-    def _look_at_limits(self, node: NodeFigures) -> None:
+    def _check_limits(self, node: NodeFigures) -> None:
         """One pod at a time (B12)."""
-        member = self._storage.due(self._leaving.uids)
-        if member is not None:
-            self._storage.measure(member)
-            if limit_exceeded(PodSnapshot(member.pod, self._figures(member)), node) is not None:
+        target = self._storage.due(self._leaving.uids)
+        if target is not None:
+            self._storage.measure(target)
+            if limit_exceeded(PodSnapshot(target.pod, self._figures(target)), node) is not None:
                 self._step(with_disk=False)
 
     def _wait_seconds(self, node: NodeFigures, now: float) -> float:
@@ -270,12 +270,12 @@ class DiskWatch:
         if with_disk:
             self._measure_all()
         now = time.monotonic()
-        node = self._look(now)
+        node = self._read_node(now)
         out = self._leaving.uids
         pods = tuple(
-            PodSnapshot(member.pod, self._figures(member))
-            for member in self._roster.members
-            if member.uid not in out
+            PodSnapshot(target.pod, self._figures(target))
+            for target in self._targets.pods
+            if target.uid not in out
         )
         before = self._state
         snapshot = Snapshot(now, node, pods)
@@ -305,9 +305,9 @@ class DiskWatch:
     def _measure_all(self) -> None:
         until = time.monotonic() + _MEASURE_SECONDS
         out = self._leaving.uids
-        for member in self._roster.members:
-            if member.uid not in out:
-                self._storage.measure(member, until)
+        for target in self._targets.pods:
+            if target.uid not in out:
+                self._storage.measure(target, until)
 
     def _is_relieved_by_collecting(self, decision: Decision, more: dict[str, object]) -> bool:
         collected, is_relieved = self._collecting.collect(decision, time.monotonic())
@@ -321,29 +321,29 @@ class DiskWatch:
         return is_relieved
 
     def _evict(self, eviction: Eviction, decision: Decision, now: float) -> None:
-        member = self._members[eviction.pod.metadata.uid]
+        target = self._target_of[eviction.pod.metadata.uid]
         resource = Resource.STORAGE
         if eviction.limit is None and decision.acting_on is not None:
             resource = resource_of(decision.acting_on.signal)
         grace = eviction.grace_period_seconds
         at = self._clock()
         if grace == 0:
-            self._intents.write(Intent(member.uid, eviction.message, at))
-        self._reports.evicting(member.uid, eviction, at)
+            self._intents.write(Intent(target.uid, eviction.message, at))
+        self._reports.evicting(target.uid, eviction, at)
         if grace == 0:
-            self._kill(member, resource)
+            self._kill(target, resource)
         self._leaving.add(
-            member.uid, resource, now + grace, lambda: bool(self._reading.process_count(member.path))
+            target.uid, resource, now + grace, lambda: bool(self._reading.process_count(target.path))
         )
         self._collecting.a_pod_has_gone()
 
-    def _kill(self, member: PodTarget, resource: Resource) -> None:
+    def _kill(self, target: PodTarget, resource: Resource) -> None:
         assert self._driver is not None
         if resource is Resource.PIDS:
             with suppress(CgroupError):
-                self._driver.write(member.path, "pids.max", "0")  # none of them starts another one
+                self._driver.write(target.path, "pids.max", "0")  # none of them starts another one
         try:
-            self._driver.send_kill(member.path)
+            self._driver.send_kill(target.path)
         except CgroupError as error:
             self._reports.noted(str(error))
 

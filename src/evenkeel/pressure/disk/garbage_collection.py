@@ -1,4 +1,4 @@
-"""Room on disk without touching a pod: what nobody needs goes first, and then everything is looked at again (B12)."""
+"""Garbage collection: frees disk by removing what no pod needs, before any pod is evicted (B12)."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -10,11 +10,11 @@ from evenkeel.policy.eviction.snapshot import FilesystemFigures, NodeFigures
 from evenkeel.policy.eviction.thresholds import Threshold
 from evenkeel.policy.eviction.usage import Resource, resource_of
 
-_AGAIN_SECONDS = 10.0  # between two collections, unless a pod has gone
+_AGAIN_SECONDS = 10.0  # between two collections, unless a pod was evicted
 
 
 class Collector(NamedTuple):
-    """One way to have room again. `collect` blocks."""
+    """One way to free disk. `collect` blocks."""
 
     kind: Reclaim
     name: str
@@ -29,11 +29,11 @@ class Collected(NamedTuple):
 
 
 class GarbageCollection:
-    """Of one thread. `look` says how the node is now."""
+    """For one thread. `read_node` returns the node's figures of this moment."""
 
-    def __init__(self, collectors: Sequence[Collector], look: Callable[[], NodeFigures]) -> None:
+    def __init__(self, collectors: Sequence[Collector], read_node: Callable[[], NodeFigures]) -> None:
         self._collectors = collectors
-        self._look = look
+        self._read_node = read_node
         self._not_before = 0.0
 
     def a_pod_has_gone(self) -> None:
@@ -41,13 +41,13 @@ class GarbageCollection:
         self._not_before = 0.0
 
     def collect(self, decision: Decision, now: float) -> tuple[list[Collected], bool]:
-        """Goes on until it is enough; what was collected, and whether nobody has to go any more."""
+        """Collects until it is enough. What was collected, and whether no pod has to be evicted any more."""
         if not decision.reclaim or now < self._not_before:
             return [], False
         self._not_before = now + _AGAIN_SECONDS
         due = [one for one in decision.due if is_disk(one)]
         found: list[Collected] = []
-        before = self._look()
+        before = self._read_node()
         for collector in self._collectors:
             if collector.kind not in decision.reclaim:
                 continue
@@ -56,7 +56,7 @@ class GarbageCollection:
             except (OSError, EvenkeelError, TimeoutError) as error:
                 found.append(Collected(collector.name, failure=str(error) or "it takes too long"))
                 continue
-            after = self._look()
+            after = self._read_node()
             found.append(Collected(collector.name, *_gain(before.nodefs, after.nodefs)))
             if is_relieved(due, after):
                 return found, True

@@ -1,7 +1,7 @@
-"""Carries a decision on memory out: what is noted before the kill, the kill, and what is told after it.
+"""Carries out an eviction for memory: notes the intent, kills the pod, and reports.
 
-The order is the point. Nothing comes before the kill that could come after it, and what must not be lost if the agent
-is killed in between comes before.
+The order matters. What must not be lost if the agent is killed comes before the kill. All else comes after it, for the
+kill must not wait.
 """
 
 import queue
@@ -25,6 +25,8 @@ from evenkeel.pressure.targets import PodTarget, WatchTargets
 
 
 class Reaper:
+    """Helps killed processes to free their memory, in a thread of its own."""
+
     def __init__(self) -> None:
         self._work: queue.SimpleQueue[Dying | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="evenkeel-reaper", daemon=True)
@@ -33,7 +35,7 @@ class Reaper:
         self._thread.start()
 
     def release(self, dying: Dying) -> None:
-        """They were killed; `dying` is closed when their memory is back."""
+        """These processes were killed. `dying` is closed when their memory is free."""
         self._work.put(dying)
 
     def stop(self) -> None:
@@ -56,24 +58,24 @@ class Evictor:
 
     def __init__(
         self,
-        figures: MemorySampler,
-        departures: PendingMemory,
-        relief: Mitigation,
+        sampler: MemorySampler,
+        pending: PendingMemory,
+        mitigation: Mitigation,
         intents: Intents,
         reports: MemoryWatchSink,
         unrecorded: UnrecordedEvictions,
         clock: Callable[[], float],
     ) -> None:
         self._unrecorded = unrecorded
-        self._figures = figures
-        self._departures = departures
-        self._relief = relief
+        self._sampler = sampler
+        self._pending = pending
+        self._mitigation = mitigation
         self._intents = intents
         self._reports = reports
         self._clock = clock
         self._reaper = Reaper()
-        self._roster = WatchTargets()
-        self._members: dict[str, PodTarget] = {}
+        self._targets = WatchTargets()
+        self._target_of: dict[str, PodTarget] = {}
 
     def start(self) -> None:
         self._reaper.start()
@@ -81,52 +83,52 @@ class Evictor:
     def stop(self) -> None:
         self._reaper.stop()
 
-    def follow(self, roster: WatchTargets) -> None:
-        self._roster = roster
-        self._members = {member.uid: member for member in roster.members}
+    def follow(self, targets: WatchTargets) -> None:
+        self._targets = targets
+        self._target_of = {target.uid: target for target in targets.pods}
 
     def evict(self, step: Step, victim: Eviction, driver: Driver, now: float) -> tuple[Step, float | None]:
-        """The step with the victim's own parts looked at, too (E14), and when the kill was sent; None if the pod was
-        asked to end."""
-        member = self._members[victim.pod.metadata.uid]
-        step, victim = self._with_parts(step, victim, member)
+        """Returns the step, with the figures of the victim's containers in it (E14), and when the kill was sent. None:
+        the pod was asked to end within its grace period."""
+        target = self._target_of[victim.pod.metadata.uid]
+        step, victim = self._with_parts(step, victim, target)
         if victim.grace_period_seconds > 0:
-            self._ask(victim, member, driver, now)
+            self._ask(victim, target, driver, now)
             return step, None
-        return step, self._kill(victim, member, driver)
+        return step, self._kill(victim, target, driver)
 
-    def _ask(self, victim: Eviction, member: PodTarget, driver: Driver, now: float) -> None:
-        evicting = Evicting(member.uid, victim, self._clock())
+    def _ask(self, victim: Eviction, target: PodTarget, driver: Driver, now: float) -> None:
+        evicting = Evicting(target.uid, victim, self._clock())
         self._unrecorded.add(evicting)
         self._reports.evicting(evicting)
-        self._departures.asked(member.uid, now, victim.grace_period_seconds)
-        self._relief.goes(driver, member.path, now)
+        self._pending.asked(target.uid, now, victim.grace_period_seconds)
+        self._mitigation.evicted(driver, target.path, now)
 
-    def _kill(self, victim: Eviction, member: PodTarget, driver: Driver) -> float:
+    def _kill(self, victim: Eviction, target: PodTarget, driver: Driver) -> float:
         at = self._clock()
-        self._intents.write(Intent(member.uid, victim.message, at))
-        dying = Dying(_pids(member))
-        # To be found by the loop before it looks at the pod's end. It is woken later: it would be in the way now.
-        evicting = Evicting(member.uid, victim, at)
+        self._intents.write(Intent(target.uid, victim.message, at))
+        dying = Dying(_pids(target))
+        # The loop must find it before it takes up the pod's end. It is woken later: it would be in the way now.
+        evicting = Evicting(target.uid, victim, at)
         self._unrecorded.add(evicting)
-        is_sent = dying.kill(_pids(member))
+        is_sent = dying.kill(_pids(target))
         sent_at = time.monotonic()
         try:
-            driver.send_kill(member.path)  # whoever was started meanwhile, too
+            driver.send_kill(target.path)  # also processes that were started meanwhile
         except CgroupError as error:
             self._reports.noted(str(error))
         if not is_sent:
             sent_at = time.monotonic()
-        self._relief.goes(driver, member.path, sent_at)
+        self._mitigation.evicted(driver, target.path, sent_at)
         self._reports.evicting(evicting)
         self._reaper.release(dying)
-        self._departures.killed(member, self._roster.version, sent_at)
+        self._pending.killed(target, self._targets.version, sent_at)
         return sent_at
 
-    def _with_parts(self, step: Step, victim: Eviction, member: PodTarget) -> tuple[Step, Eviction]:
+    def _with_parts(self, step: Step, victim: Eviction, target: PodTarget) -> tuple[Step, Eviction]:
         pods = list(step.snapshot.pods)
         place = next(place for place, seen in enumerate(pods) if seen.pod is victim.pod)
-        pods[place] = self._figures.with_parts(pods[place], member)
+        pods[place] = self._sampler.with_parts(pods[place], target)
         if victim.shortage is not None:
             reason = victim.shortage._replace(parts=usage_by_part(pods[place], Resource.MEMORY))
             victim = victim._replace(shortage=reason, message=shortage_message(reason))
@@ -135,5 +137,5 @@ class Evictor:
         return step._replace(snapshot=snapshot, decision=decision), victim
 
 
-def _pids(member: PodTarget) -> set[int]:
-    return {pid for _, directory in member.containers for pid in pids_of(directory)}
+def _pids(target: PodTarget) -> set[int]:
+    return {pid for _, directory in target.containers for pid in pids_of(directory)}

@@ -1,7 +1,7 @@
-"""What wakes the watch before its time: the kernel's own events (E1), and the agent's loop.
+"""Kernel triggers: events of the kernel (E1), or of the agent's loop, that wake the memory watch before its time.
 
-On cgroup v1 the kernel tells when the usage of the pods' cgroup crosses a mark; on v2 when it meets its limit, and on
-both when tasks stall for memory.
+On cgroup v1 the kernel reports when the usage of the pods' cgroup crosses a threshold; on v2 when it meets its limit;
+on both when tasks stall for memory.
 """
 
 import os
@@ -42,18 +42,18 @@ class KernelTriggers:
     def wake(self) -> None:
         os.eventfd_write(self._ours, 1)
 
-    def follow(self, roster: WatchTargets, marks: Sequence[int]) -> bool:
+    def follow(self, targets: WatchTargets, marks: Sequence[int]) -> bool:
         """Listens for the pods' cgroup, and on v1 for its usage crossing one of `marks`. Whether that will be told."""
         self._drop_all()
-        if not roster.directory:
+        if not targets.directory:
             return False
         is_told = False
-        if roster.version == Version.V1:
-            is_told = bool(marks) and sum(self._add_usage(roster, mark) for mark in marks) == len(marks)
-            self._add_oom(roster)
+        if targets.version == Version.V1:
+            is_told = bool(marks) and sum(self._add_usage(targets, mark) for mark in marks) == len(marks)
+            self._add_oom(targets)
         else:
-            self._add_events(roster)
-            self._add_stall(cgroup_file(roster.directory, Resource.MEMORY))
+            self._add_events(targets)
+            self._add_stall(cgroup_file(targets.directory, Resource.MEMORY))
         return is_told
 
     def take_oom(self) -> bool:
@@ -102,9 +102,9 @@ class KernelTriggers:
             before, self._ooms = self._ooms, self._count_ooms()
             self._is_oom |= self._ooms > before
 
-    def _add_usage(self, roster: WatchTargets, mark: int) -> bool:
+    def _add_usage(self, targets: WatchTargets, mark: int) -> bool:
         try:
-            source = UsageThreshold(roster.path, roster.directory, mark)
+            source = UsageThreshold(targets.path, targets.directory, mark)
         except OSError as error:
             self._note(f"the kernel does not tell of memory thresholds: {subscription_refusal(error)}")
             return False
@@ -112,11 +112,11 @@ class KernelTriggers:
         self._epoll.register(source.fileno(), select.EPOLLIN | select.EPOLLET)
         return True
 
-    def _add_events(self, roster: WatchTargets) -> None:
+    def _add_events(self, targets: WatchTargets) -> None:
         try:
             watch = MemoryEventsWatch()
             try:
-                watch.add(roster.path, roster.directory)
+                watch.add(targets.path, targets.directory)
             except BaseException:
                 watch.close()
                 raise
@@ -125,7 +125,7 @@ class KernelTriggers:
             return
         self._events = watch
         self._epoll.register(watch.fileno(), select.EPOLLIN)
-        self._local_events = f"{roster.directory}/memory.events.local"
+        self._local_events = f"{targets.directory}/memory.events.local"
         self._ooms = self._count_ooms()
 
     def _count_ooms(self) -> int:
@@ -135,9 +135,9 @@ class KernelTriggers:
         except OSError:
             return self._ooms  # gone, or an old kernel
 
-    def _add_oom(self, roster: WatchTargets) -> None:
+    def _add_oom(self, targets: WatchTargets) -> None:
         try:
-            self._oom = OomNotification(roster.path, roster.directory)
+            self._oom = OomNotification(targets.path, targets.directory)
         except OSError as error:
             self._note(f"the kernel does not tell when its own killer acts: {subscription_refusal(error)}")
             return

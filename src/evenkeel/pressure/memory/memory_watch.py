@@ -1,10 +1,10 @@
-"""The watch over memory: a thread that looks, decides and sends the kill, whatever else the agent is doing.
+"""The memory watch: a thread that samples memory, decides and kills, whatever else the agent is doing.
 
-It looks when the kernel tells it to, and otherwise when what is left could be used up at the earliest (`pace`). When a
-threshold is crossed it reads every pod, decides (`policy.eviction.decide`), notes what it will do and does it, all
-within a few milliseconds; what remains to be done then (status, volumes, cgroups) is for the agent's loop. It goes
-on to the next victim only if what is on its way back will not do (E2); and while that is on its way and next to
-nothing is left, those above their requests stand still, so that the kernel's own killer has nothing to do.
+It takes a sample when the kernel tells it to, and otherwise when the headroom could be used up at the earliest
+(`policy.eviction.headroom`). When a threshold is crossed it reads every pod, decides (`policy.eviction.decide`), notes
+its intent and kills the victim, all within a few milliseconds. The agent's loop does the rest: status, volumes and
+cgroups. Another pod is evicted only if the memory of the first is not enough (E2). While that is being freed, other
+mitigations keep the kernel's OOM killer from acting (`mitigation`).
 """
 
 import gc
@@ -38,8 +38,8 @@ from evenkeel.pressure.memory.sampling import (
     MemorySample,
     MemorySampler,
     byte_thresholds,
-    marks_met,
-    really_left,
+    left_without_pending,
+    levels_crossed,
 )
 from evenkeel.pressure.targets import WatchTargets
 from evenkeel.pressure.watch_thread import Latest, WatchThread
@@ -47,24 +47,25 @@ from evenkeel.pressure.watch_thread import Latest, WatchThread
 THREAD = "evenkeel-memory"  # as top and /proc show it
 
 SWITCH_SECONDS = 0.0005  # how long another thread may keep the interpreter while the watch waits for it
-_UNDISTURBED_SECONDS = 0.005  # how long others wait for it while the watch looks and decides
-# How long they have it at each system call of the watch, from its decision to the kill.
+_DECIDING_SECONDS = 0.005  # how long others wait for it while the watch samples and decides
+# How long others have it at each system call of the watch, from its decision to the kill.
 _PASSING_SECONDS = 0.0001
 
 _SOFT_SECONDS = 1.0  # how late the crossing of a soft threshold may be seen
-_AGAIN_SECONDS = 0.1  # between two decisions on a hard shortage for which nobody may go
-_DEPARTING_SECONDS = 0.001  # between two looks while memory is on its way back
+_AGAIN_SECONDS = 0.1  # between two decisions on a hard shortage for which no pod may be evicted
+_PENDING_SECONDS = 0.001  # between two samples while memory is being freed
 _AFTER_FAILURE_SECONDS = 0.1
-_RECLAIMING_SECONDS = 0.002  # between two looks meanwhile
+_RECLAIMING_SECONDS = 0.002  # between two samples while memory is being reclaimed
 _NEAR_SECONDS = 0.05  # what the fastest growth could use up in that time is near a threshold
 _HASTE_SECONDS = 1.0  # after it was near
-# After the kernel told of a crossing: what can be dropped may be in it, but not for long.
+# After the kernel told of a crossing: usage counts cache that can be dropped, but soon the crossing is real.
 _CROSSING_SECONDS = 0.02
-_AT_ONCE_SECONDS = 0.004  # in the first of it there is no pause between looks
+_AT_ONCE_SECONDS = 0.004  # at the beginning of it there is no pause between samples
 
 
 class MemoryWatch:
-    """`start` and `stop` it; `follow` and `emptied` are for the agent's loop."""
+    """`start`, `stop`, `follow` and `emptied` are for the agent's loop. `turn` is for the watch's thread, or for a test
+    that takes the turns itself."""
 
     def __init__(
         self,
@@ -86,32 +87,32 @@ class MemoryWatch:
         self._growth = fastest_growth(cpus)
         self._near_bytes = int(self._growth * _NEAR_SECONDS)
         self._reports = reports
-        self._wakers = KernelTriggers()
-        self._figures = MemorySampler(settings.profile)
-        self._departures = PendingMemory(settings.profile, reports.back)
-        self._roster = WatchTargets()
-        self._new_targets: Latest[WatchTargets] = Latest()
-        self._marks: tuple[ByteThreshold, ...] = ()
+        self._triggers = KernelTriggers()
+        self._sampler = MemorySampler(settings.profile)
+        self._pending = PendingMemory(settings.profile, reports.back)
+        self._targets = WatchTargets()
+        self._given_targets: Latest[WatchTargets] = Latest()
+        self._levels: tuple[ByteThreshold, ...] = ()
         self._is_told = False  # the kernel tells of crossings in the pods' cgroup
         self._met: tuple[Threshold, ...] = ()
         self._traits = TraitCache()  # of the targets, for the thread alone
         self._decided_at = 0.0
         self._left_then = 0  # of what was short, at the last decision
-        self._relief = Mitigation(self._figures, self._departures, make_driver, reports, guard)
+        self._mitigation = Mitigation(self._sampler, self._pending, make_driver, reports, guard)
         self._evictor = Evictor(
-            self._figures, self._departures, self._relief, intents, reports, unrecorded, clock
+            self._sampler, self._pending, self._mitigation, intents, reports, unrecorded, clock
         )
         self._haste = Haste()
         self._hasty_until = 0.0
         self._crossing_until = 0.0
-        self._patrol = WatchThread(
+        self._thread = WatchThread(
             THREAD,
             "the watch over memory",
             begin=self._begin,
             turn=self.turn,
             end=self._end,
-            wait=self._wakers.wait,
-            wake=self._wakers.wake,
+            wait=self._triggers.wait,
+            wake=self._triggers.wake,
             make_driver=make_driver,
             noted=reports.noted,
             after_failure_seconds=_AFTER_FAILURE_SECONDS,
@@ -120,84 +121,88 @@ class MemoryWatch:
     # The loop's side
 
     def start(self) -> None:
-        self._relief.start()
+        self._mitigation.start()
         self._evictor.start()
-        self._patrol.start()
+        self._thread.start()
 
     def stop(self) -> None:
-        self._patrol.stop()
-        self._relief.stop()
+        self._thread.stop()
+        self._mitigation.stop()
         self._evictor.stop()
-        self._departures.close()
-        self._figures.close()
-        self._wakers.close()
+        self._pending.close()
+        self._sampler.close()
+        self._triggers.close()
 
-    def follow(self, roster: WatchTargets) -> None:
-        self._new_targets.put(roster)
-        self._wakers.wake()
+    def follow(self, targets: WatchTargets) -> None:
+        """The next turn takes these up."""
+        self._given_targets.put(targets)
+        self._triggers.wake()
 
     def emptied(self, uid: str) -> None:
-        """The pod's volumes in memory are."""
-        self._departures.emptied(uid)
+        """The pod's volumes in memory are empty."""
+        self._pending.emptied(uid)
 
     # The thread
 
     def _begin(self) -> Iterable[str]:
-        return (run_before_others(), *self._wakers.notes)
+        return (run_before_others(), *self._triggers.notes)
 
     def _end(self, driver: Driver) -> None:
         self._haste.calm()
-        self._relief.end(driver, time.monotonic())
+        self._mitigation.end(driver, time.monotonic())
 
     def turn(self, driver: Driver) -> float:
-        """Looks once, does what is to be done, and says when to look again."""
-        # First of all: whoever had to hand over the interpreter for this asks now how long he has to wait for it. Asked
-        # later he would have it back in the midst of the decision.
-        sys.setswitchinterval(_UNDISTURBED_SECONDS)
+        """Takes a sample, does what it demands, and returns the seconds until the next turn."""
+        # First of all: the thread that had to hand over the interpreter asks now how long it has to wait for it. Asked
+        # later, it would get it back in the midst of the decision.
+        sys.setswitchinterval(_DECIDING_SECONDS)
         try:
-            return self._looked_after(driver)
+            return self._take_turn(driver)
         finally:
             sys.setswitchinterval(SWITCH_SECONDS)
 
-    def _looked_after(self, driver: Driver) -> float:
+    def _take_turn(self, driver: Driver) -> float:
         now = time.monotonic()
-        if self._wakers.take_crossing():
+        if self._triggers.take_crossing():
             self._crossing_until = now + _CROSSING_SECONDS
-        if (targets := self._new_targets.take()) is not None:
+        if (targets := self._given_targets.take()) is not None:
             self._take_up(targets)
-        look = self._looked(now)
-        self._relief.looked(look, now)
-        if not self._marks:
-            self._mark(look)
-        if self._wakers.take_oom():
-            self._outrun(now, look)
-        met = marks_met(self._marks, look, self._state.unresolved)
+        sample = self._sampled(now)
+        self._mitigation.sampled(sample, now)
+        if not self._levels:
+            self._set_levels(sample)
+        if self._triggers.take_oom():
+            self._record_kernel_kill(now, sample)
+        met = levels_crossed(self._levels, sample, self._state.unresolved)
         if not met:
-            self._relief.enough()
-        elif _is_hard(met) and self._relief.reclaims(*self._left(met, look), look, now):
+            self._mitigation.not_short()
+        elif _is_hard(met) and self._mitigation.is_reclaiming(*self._left(met, sample), sample, now):
             return _RECLAIMING_SECONDS
-        if self._is_due(met, look, now) and self._undisturbed(driver, now, look.returning_bytes):
+        if self._is_due(met, sample, now) and self._step_without_gc(driver, now, sample.pending_bytes):
             return 0.0
-        self._make_haste(look, now)
-        self._relief.hold(driver, look, now)
-        self._relief.throttle(look, now)
-        return self._wait_seconds(look, met, now)
+        self._make_haste(sample, now)
+        self._mitigation.freeze(driver, sample, now)
+        self._mitigation.throttle(sample, now)
+        return self._wait_seconds(sample, met, now)
 
-    def _looked(self, now: float) -> MemorySample:
-        """With what is on its way back; but volumes take a while to remove, and where next to nothing is left and
-        nobody stands still for it the kernel would not wait for them."""
-        returning = self._departures.returning_bytes(now)
-        look = self._figures.look(now, returning)
-        in_volumes = self._departures.in_volumes_bytes
-        if in_volumes and not self._relief.can_hold(now) and self._relief.is_tight(look):
-            return self._figures.look(now, returning - in_volumes)
-        return look
+    def _sampled(self, now: float) -> MemorySample:
+        """Counts memory that is still to be freed as available. But volumes take a while to empty: where next to
+        nothing is left and no pod can be frozen, the kernel's OOM killer would not wait for them."""
+        pending = self._pending.pending_bytes(now)
+        sample = self._sampler.sample(now, pending)
+        in_volumes = self._pending.in_volumes_bytes
+        if in_volumes and not self._mitigation.can_freeze(now) and self._mitigation.is_tight(sample):
+            return self._sampler.sample(now, pending - in_volumes)
+        return sample
 
-    def _make_haste(self, look: MemorySample, now: float) -> None:
-        """The whole agent runs before others for as long as a hard threshold could be crossed in a moment: the rest of
-        it must not keep the watch waiting, nor what is on its way back."""
-        if any(left - mark.due_bytes < self._near_bytes for left, mark in really_left(self._marks, look)):
-            # There may be new threads.
+    def _make_haste(self, sample: MemorySample, now: float) -> None:
+        """The whole agent runs before other processes while a hard threshold could be crossed in a moment: the rest of
+        it must not keep the watch waiting, nor the memory that is being freed."""
+        if any(
+            left - level.due_bytes < self._near_bytes
+            for left, level in left_without_pending(self._levels, sample)
+        ):
+            # There may be new threads since the last time.
             is_due = now >= self._hasty_until - _HASTE_SECONDS + _AGAIN_SECONDS
             if not self._haste.is_on or (is_due and not self._has_just_crossed(now)):
                 self._hasty_until = now + _HASTE_SECONDS
@@ -205,82 +210,83 @@ class MemoryWatch:
         elif self._haste.is_on and now >= self._hasty_until:
             self._haste.calm()
 
-    def _take_up(self, roster: WatchTargets) -> None:
-        before, self._roster = self._roster, roster
-        self._figures.follow(roster)
-        self._departures.follow({member.uid for member in roster.members})
-        self._evictor.follow(roster)
-        if (roster.directory, roster.limit_bytes) != (before.directory, before.limit_bytes):
-            self._marks = ()
-        self._relief.follow(roster, self._marks)
+    def _take_up(self, targets: WatchTargets) -> None:
+        before, self._targets = self._targets, targets
+        self._sampler.follow(targets)
+        self._pending.follow({target.uid for target in targets.pods})
+        self._evictor.follow(targets)
+        if (targets.directory, targets.limit_bytes) != (before.directory, before.limit_bytes):
+            self._levels = ()
+        self._mitigation.follow(targets, self._levels)
         # The traits of new pods are computed now: under pressure there is no time.
-        self._traits.keep_only(member.pod for member in roster.members)
-        _, snapshot = self._figures.snapshot(time.monotonic())
+        self._traits.keep_only(target.pod for target in targets.pods)
+        _, snapshot = self._sampler.snapshot(time.monotonic())
         ranking(Signal.ALLOCATABLE_MEMORY_AVAILABLE, snapshot, self._settings, traits=self._traits)
 
-    def _mark(self, look: MemorySample) -> None:
-        self._marks = byte_thresholds(self._thresholds, look)
-        limit = self._roster.limit_bytes
+    def _set_levels(self, sample: MemorySample) -> None:
+        self._levels = byte_thresholds(self._thresholds, sample)
+        limit = self._targets.limit_bytes
         of_pods = [
-            limit - mark.due_bytes
-            for mark in self._marks
-            if mark.threshold.signal is Signal.ALLOCATABLE_MEMORY_AVAILABLE and mark.due_bytes < limit
+            limit - level.due_bytes
+            for level in self._levels
+            if level.threshold.signal is Signal.ALLOCATABLE_MEMORY_AVAILABLE and level.due_bytes < limit
         ]
-        near = [mark - self._near_bytes for mark in of_pods if mark > self._near_bytes]
-        self._is_told = self._wakers.follow(self._roster, (*of_pods, *near))
-        self._relief.follow(self._roster, self._marks)
+        near = [level - self._near_bytes for level in of_pods if level > self._near_bytes]
+        self._is_told = self._triggers.follow(self._targets, (*of_pods, *near))
+        self._mitigation.follow(self._targets, self._levels)
 
     # When to decide
 
-    def _is_due(self, met: tuple[Threshold, ...], look: MemorySample, now: float) -> bool:
+    def _is_due(self, met: tuple[Threshold, ...], sample: MemorySample, now: float) -> bool:
         if met != self._met:
             return True
         since = now - self._decided_at
         if _is_hard(met):
-            # Nobody could go, or what goes is not enough yet. Who allocates on may become one who can.
-            left, reserve = self._left(met, look)
+            # No pod could be evicted, or the memory of those that were is not enough yet. A pod that grows may become
+            # a candidate.
+            left, reserve = self._left(met, sample)
             return since >= _AGAIN_SECONDS or self._left_then - left > reserve // 16
         if met:
             due = min(self._state.first_crossed.get(one, now) + one.grace_period_seconds for one in met)
             return since >= _SOFT_SECONDS or (now >= due > self._decided_at)
-        if self._state.first_crossed and not self._departures.is_any_killed:
-            return True  # it is over: to be known, and to be told
+        if self._state.first_crossed and not self._pending.is_any_killed:
+            return True  # the shortage is over, which has to be recorded
         ends = [at + self._settings.pressure_transition_period_seconds for at in self._seen_at()]
         return bool(ends) and now >= min(ends)
 
     def _seen_at(self) -> list[float]:
         return [self._state.pressure_seen[one] for one in self._state.conditions]
 
-    def _left(self, met: tuple[Threshold, ...], look: MemorySample) -> tuple[int, int]:
-        """What is left of the shortest, and what should be."""
+    def _left(self, met: tuple[Threshold, ...], sample: MemorySample) -> tuple[int, int]:
+        """What is left of the resource that is shortest, and what should be."""
         return min(
-            ((mark.available(look) or 0), mark.due_bytes)
-            for mark in self._marks
-            if mark.threshold in met and mark.threshold.hard
+            ((level.available(sample) or 0), level.due_bytes)
+            for level in self._levels
+            if level.threshold in met and level.threshold.hard
         )
 
-    def _wait_seconds(self, look: MemorySample, met: tuple[Threshold, ...], now: float) -> float:
-        if self._relief.is_holding or (self._departures.is_any_killed and look.returning_bytes):
-            return _DEPARTING_SECONDS
+    def _wait_seconds(self, sample: MemorySample, met: tuple[Threshold, ...], now: float) -> float:
+        if self._mitigation.is_freezing or (self._pending.is_any_killed and sample.pending_bytes):
+            return _PENDING_SECONDS
         distances = []
         most = MOST_SECONDS
-        for mark in self._marks:
-            available = mark.available(look)
+        for level in self._levels:
+            available = level.available(sample)
             if available is None:
                 continue
-            if not mark.threshold.hard:
+            if not level.threshold.hard:
                 most = min(most, _SOFT_SECONDS)
                 continue
             is_told = (
                 self._is_told
-                and look.pods is not None
-                and mark.threshold.signal is Signal.ALLOCATABLE_MEMORY_AVAILABLE
+                and sample.pods is not None
+                and level.threshold.signal is Signal.ALLOCATABLE_MEMORY_AVAILABLE
                 and will_be_notified(
-                    look.root.usage_bytes, self._roster.limit_bytes - mark.due_bytes, self._cpus
+                    sample.root.usage_bytes, self._targets.limit_bytes - level.due_bytes, self._cpus
                 )
             )
-            reserve = 0 if now < self._crossing_until else mark.due_bytes
-            distances.append(Distance(available - mark.due_bytes, reserve, is_told))
+            reserve = 0 if now < self._crossing_until else level.due_bytes
+            distances.append(Distance(available - level.due_bytes, reserve, is_told))
         ends = [at + self._settings.pressure_transition_period_seconds - now for at in self._seen_at()]
         ends += [
             self._state.first_crossed[one] + one.grace_period_seconds - now
@@ -296,31 +302,31 @@ class MemoryWatch:
 
     # What to do
 
-    def _undisturbed(self, driver: Driver, now: float, returning_bytes: int) -> bool:
-        """A step in which nobody looks for garbage."""
+    def _step_without_gc(self, driver: Driver, now: float, pending_bytes: int) -> bool:
+        """A step without garbage collection."""
         is_enabled = gc.isenabled()
         gc.disable()
         try:
-            return self._step(driver, now, returning_bytes)
+            return self._step(driver, now, pending_bytes)
         finally:
             if is_enabled:
                 gc.enable()
 
-    def _step(self, driver: Driver, now: float, returning_bytes: int) -> bool:
-        """Decides on figures of this moment, and carries it out; whether somebody was killed."""
+    def _step(self, driver: Driver, now: float, pending_bytes: int) -> bool:
+        """Decides on figures of this moment, and carries it out. Whether a pod was evicted."""
         began = time.monotonic()
-        out = self._departures.no_candidates()
-        look, snapshot = self._figures.snapshot(now, out, returning_bytes)
+        out = self._pending.killed_uids()
+        sample, snapshot = self._sampler.snapshot(now, out, pending_bytes)
         before = self._state
         after, decision = decide(before, snapshot, self._thresholds, self._settings, self._traits)
         self._state, self._decided_at = after, now
-        self._met = marks_met(self._marks, look, after.unresolved)
+        self._met = levels_crossed(self._levels, sample, after.unresolved)
         if _is_hard(self._met):
-            self._left_then = self._left(self._met, look)[0]
+            self._left_then = self._left(self._met, sample)[0]
         victim = decision.victim
         is_urgent = decision.acting_on is not None and decision.acting_on.hard
-        if victim is not None and not is_urgent and self._departures.is_any_asked(now):
-            victim = None  # one goes already, and has its time
+        if victim is not None and not is_urgent and self._pending.is_any_asked(now):
+            victim = None  # another pod was asked to end, and has its grace period
         step = Step(before, snapshot, self._thresholds, self._settings, decision)
         if victim is None:
             step = step._replace(is_done=decision.victim is None)
@@ -329,14 +335,14 @@ class MemoryWatch:
             return False
         sys.setswitchinterval(_PASSING_SECONDS)
         step, sent_at = self._evictor.evict(step, victim, driver, now)
-        self._met = ()  # the next look decides anew, with what is then on its way back
+        self._met = ()  # the next turn decides anew, with the memory that is then being freed
         self._reports.stepped(step, after, Timing(began, sent_at))
         return True
 
-    def _outrun(self, now: float, look: MemorySample) -> None:
-        """The kernel's own killer acts: what we would have done at this moment is kept beside what it did (E12)."""
-        out = self._departures.no_candidates()
-        _, snapshot = self._figures.snapshot(now, out, look.returning_bytes)
+    def _record_kernel_kill(self, now: float, sample: MemorySample) -> None:
+        """The kernel's OOM killer acted. What we would have done is recorded beside what it did (E12)."""
+        out = self._pending.killed_uids()
+        _, snapshot = self._sampler.snapshot(now, out, sample.pending_bytes)
         _, decision = decide(self._state, snapshot, self._thresholds, self._settings, self._traits)
         step = Step(self._state, snapshot, self._thresholds, self._settings, decision, is_done=False)
         self._reports.stepped(step, self._state, Timing(now, is_kernels=True))

@@ -1,6 +1,7 @@
-"""What the watch reads: two files of the pods' cgroup and one of the machine at every look; every pod's for a decision.
+"""Sampling memory: cheap samples of the node, snapshots of every pod for a decision, and thresholds in bytes.
 
-Memory of pods that are on their way out is counted as back (E2): it is, in a moment, and nobody else must go for it.
+A sample reads two files of the pods' cgroup and one of the machine. Memory of pods that were killed counts as available
+(E2): it will be in a moment, and no other pod has to be evicted for it.
 """
 
 import errno
@@ -10,6 +11,7 @@ from typing import NamedTuple
 from evenkeel.api.config import Profile
 from evenkeel.api.scalars import Amount
 from evenkeel.host.memory_figures import CgroupMemory, NodeMemory, Reading
+from evenkeel.policy.eviction.headroom import must_be_held
 from evenkeel.policy.eviction.snapshot import (
     ContainerFigures,
     MemoryFigures,
@@ -23,38 +25,40 @@ from evenkeel.pressure.targets import PodTarget, WatchTargets
 
 _NOTHING = Reading(0, 0, 0, 0)
 _UNKNOWN = PodFigures()
-_EXACT = 4  # pods of each class whose cache is looked at, at least: the victim and those after it
+_EXACT = 4  # pods of each class whose cache is read, at least: the victim and those after it
 
 
 class MemorySample(NamedTuple):
-    """The node at one moment, cheaply. `returning_bytes` is counted as available in both figures."""
+    """The node at one moment, cheaply. `pending_bytes` are counted as available in both figures."""
 
     at: float
     node: MemoryFigures
-    pods: MemoryFigures | None  # None where there is no pods' cgroup to watch
+    pods: MemoryFigures | None  # None where the pods have no cgroup to watch
     root: Reading = _NOTHING
-    returning_bytes: int = 0
+    pending_bytes: int = 0
 
 
 class MemorySampler:
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
         self._node = NodeMemory(profile)
-        self._roster = WatchTargets()
+        self._targets = WatchTargets()
         self._root: CgroupMemory | None = None
         self._pods: dict[str, CgroupMemory] = {}  # by UID
         self.readings: dict[str, Reading] = {}  # by UID, of the last snapshot
         self._has_protected = False  # by memory.min
-        self._held_bytes = 0  # cache that memory.min keeps from being dropped, when all pods were last read
+        self._protected_bytes = (
+            0  # cache that memory.min keeps from being dropped, when all pods were last read
+        )
         self._droppable_then = 0
 
-    def follow(self, roster: WatchTargets) -> None:
-        before, self._roster = self._roster, roster
-        if roster.directory != before.directory or self._root is None:
+    def follow(self, targets: WatchTargets) -> None:
+        before, self._targets = self._targets, targets
+        if targets.directory != before.directory or self._root is None:
             self._close_root()
             self._open_root()
-        self._has_protected = any(member.min_bytes for member in roster.members)
-        current = {member.uid: member.directory for member in roster.members}
+        self._has_protected = any(target.min_bytes for target in targets.pods)
+        current = {target.uid: target.directory for target in targets.pods}
         for uid in [uid for uid, file in self._pods.items() if current.get(uid) != file.directory]:
             self._pods.pop(uid).close()
 
@@ -65,121 +69,133 @@ class MemorySampler:
         self._pods.clear()
         self._node.close()
 
-    def look(self, now: float, returning_bytes: int = 0) -> MemorySample:
+    def sample(self, now: float, pending_bytes: int = 0) -> MemorySample:
+        """The node now. `pending_bytes` count as available."""
         root = self._root_reading()
-        held = 0
+        protected = 0
         if self._has_protected:
             # Cache that came since may be that of a protected pod, until all are read again.
-            held = self._held_bytes + max(root.droppable_bytes - self._droppable_then, 0)
-        return self._looked(now, root, held, returning_bytes)
+            protected = self._protected_bytes + max(root.droppable_bytes - self._droppable_then, 0)
+        return self._sampled(now, root, protected, pending_bytes)
 
     def snapshot(
-        self, now: float, leaving_out: Collection[str] = (), returning_bytes: int = 0
+        self, now: float, leaving_out: Collection[str] = (), pending_bytes: int = 0
     ) -> tuple[MemorySample, Snapshot]:
         """Every pod but those of the UIDs in `leaving_out`, each read now.
 
-        What a pod uses with its cache is quickly read, and the cache takes longer: it is looked at where it matters,
-        for those who may be first, and for all where memory.min may keep it. The others may use less than is said here.
+        A pod's usage is quickly read; how much of it is cache takes longer. So the cache is read where it matters: for
+        the pods that may be first in rank, and for all where memory.min may protect it. The others may use less than
+        the snapshot says.
         """
         root = self._root_reading()
         is_exact = self._has_protected and root.droppable_bytes > self._droppable_then
         usages = self.usages()
         if is_exact:
-            self.readings = {member.uid: self.pod(member) or _NOTHING for member in self._roster.members}
-            self._held_bytes = sum(
-                _held(member, self.readings[member.uid])
-                for member in self._roster.members
-                if member.min_bytes
+            self.readings = {target.uid: self.pod(target) or _NOTHING for target in self._targets.pods}
+            self._protected_bytes = sum(
+                _protected(target, self.readings[target.uid])
+                for target in self._targets.pods
+                if target.min_bytes
             )
             self._droppable_then = root.droppable_bytes
         else:
             self.readings = self._first_in_rank(usages, leaving_out)
-            if not self.readings:  # nobody is above his request: all the others may come into question
-                for member in self._roster.members:
-                    if member.uid not in leaving_out and (reading := self.pod(member)) is not None:
-                        self.readings[member.uid] = reading
+            if not self.readings:  # no pod is above its request: any of them may be the victim
+                for target in self._targets.pods:
+                    if target.uid not in leaving_out and (reading := self.pod(target)) is not None:
+                        self.readings[target.uid] = reading
         exact, profile = self.readings, self._profile
         pods = []
-        for member in self._roster.members:
-            uid = member.uid
+        for target in self._targets.pods:
+            uid = target.uid
             if uid in leaving_out:
                 continue
             used = usages[uid]
             if used is not None and uid in exact:
                 used = exact[uid].working_set_bytes(profile)
-            pods.append(PodSnapshot(member.pod, _UNKNOWN if used is None else PodFigures(Amount(used))))
-        held = self._held_bytes if self._has_protected else 0
-        look = self._looked(now, root, held, returning_bytes)
-        node = NodeFigures(memory=look.node, pods_cgroup_memory=look.pods)
-        return look, Snapshot(now, node, tuple(pods))
+            pods.append(PodSnapshot(target.pod, _UNKNOWN if used is None else PodFigures(Amount(used))))
+        protected = self._protected_bytes if self._has_protected else 0
+        sample = self._sampled(now, root, protected, pending_bytes)
+        node = NodeFigures(memory=sample.node, pods_cgroup_memory=sample.pods)
+        return sample, Snapshot(now, node, tuple(pods))
 
     def usages(self) -> dict[str, int | None]:
         """What every pod uses with its cache, by UID; None of one whose cgroup is not there."""
         usages: dict[str, int | None] = {}
         files = self._pods
-        for member in self._roster.members:
-            uid = member.uid
+        for target in self._targets.pods:
+            uid = target.uid
             try:
                 usages[uid] = files[uid].usage_bytes()
             except (KeyError, OSError):
-                usages[uid] = self._usage_bytes(member)
+                usages[uid] = self._usage_bytes(target)
         return usages
 
     def _first_in_rank(
         self, usages: Mapping[str, int | None], leaving_out: Collection[str]
     ) -> dict[str, Reading]:
-        """Of each class those who use the most over their request, with their cache: enough of them that nobody else,
-        cache included, uses more. It is the class that the ranking asks about first, or the priority."""
+        """Of each class the pods that use the most over their request, with their cache: enough of them that no other
+        pod, cache included, uses more. The ranking asks about the class first, or about the priority."""
         groups: dict[object, list[tuple[int, PodTarget]]] = {}
-        for member in self._roster.members:
-            used = usages[member.uid]
-            if used is not None and used > member.request_bytes and member.uid not in leaving_out:
-                groups.setdefault(member.group, []).append((used - member.request_bytes, member))
+        for target in self._targets.pods:
+            used = usages[target.uid]
+            if used is not None and used > target.request_bytes and target.uid not in leaving_out:
+                groups.setdefault(target.group, []).append((used - target.request_bytes, target))
         readings = {}
         for group in groups.values():
             group.sort(key=lambda one: -one[0])
             exact: list[int] = []
-            for over, member in group:
+            for over, target in group:
                 if len(exact) >= _EXACT and sorted(exact)[-_EXACT] >= over:
                     break
-                reading = self.pod(member)
+                reading = self.pod(target)
                 if reading is not None:
-                    readings[member.uid] = reading
-                    exact.append(reading.working_set_bytes(self._profile) - member.request_bytes)
+                    readings[target.uid] = reading
+                    exact.append(reading.working_set_bytes(self._profile) - target.request_bytes)
         return readings
 
-    def _usage_bytes(self, member: PodTarget) -> int | None:
+    def above_request(self, reserve_bytes: int, leaving_out: Collection[str]) -> list[tuple[PodTarget, int]]:
+        """The pods that are to be frozen or throttled, with their usage."""
+        usages = self.usages()
+        return [
+            (target, usage)
+            for target in self._targets.pods
+            if target.uid not in leaving_out
+            and must_be_held(usage := usages[target.uid] or 0, target.request_bytes, reserve_bytes)
+        ]
+
+    def _usage_bytes(self, target: PodTarget) -> int | None:
         try:
-            file = self._pods.get(member.uid) or self._opened(member)
+            file = self._pods.get(target.uid) or self._opened(target)
             return file.usage_bytes()
         except OSError:
-            self._forget(member)
+            self._forget(target)
             return None
 
-    def pod(self, member: PodTarget) -> Reading | None:
+    def pod(self, target: PodTarget) -> Reading | None:
         """None if its cgroup is not there."""
         try:
-            return (self._pods.get(member.uid) or self._opened(member)).read()
+            return (self._pods.get(target.uid) or self._opened(target)).read()
         except OSError:
-            self._forget(member)
+            self._forget(target)
             return None
 
-    def _opened(self, member: PodTarget) -> CgroupMemory:
-        file = self._pods[member.uid] = CgroupMemory(member.directory, self._roster.version)
+    def _opened(self, target: PodTarget) -> CgroupMemory:
+        file = self._pods[target.uid] = CgroupMemory(target.directory, self._targets.version)
         return file
 
-    def _forget(self, member: PodTarget) -> None:
-        if file := self._pods.pop(member.uid, None):
+    def _forget(self, target: PodTarget) -> None:
+        if file := self._pods.pop(target.uid, None):
             file.close()
 
-    def with_parts(self, seen: PodSnapshot, member: PodTarget) -> PodSnapshot:
+    def with_parts(self, seen: PodSnapshot, target: PodTarget) -> PodSnapshot:
         """The pod with the figures of each of its containers."""
         if seen.stats is None:
             return seen
         parts = []
-        for name, directory in member.containers:
+        for name, directory in target.containers:
             try:
-                file = CgroupMemory(directory, self._roster.version)
+                file = CgroupMemory(directory, self._targets.version)
             except OSError:
                 continue
             try:
@@ -191,15 +207,15 @@ class MemorySampler:
                 file.close()
         return seen._replace(stats=seen.stats._replace(containers=tuple(parts)))
 
-    def _looked(self, now: float, root: Reading, held: int, returning_bytes: int) -> MemorySample:
-        node = _with(self._node.read(), returning_bytes - held)
-        if not self._roster.limit_bytes or self._root is None:
-            return MemorySample(now, node, None, root, returning_bytes)
+    def _sampled(self, now: float, root: Reading, protected: int, pending_bytes: int) -> MemorySample:
+        node = _with(self._node.read(), pending_bytes - protected)
+        if not self._targets.limit_bytes or self._root is None:
+            return MemorySample(now, node, None, root, pending_bytes)
         used = root.working_set_bytes(self._profile)
         if self._profile is Profile.DOCUMENTS:
-            used += min(held, root.droppable_bytes)
-        pods = _figures(self._roster.limit_bytes, used - returning_bytes)
-        return MemorySample(now, node, pods, root, returning_bytes)
+            used += min(protected, root.droppable_bytes)
+        pods = _figures(self._targets.limit_bytes, used - pending_bytes)
+        return MemorySample(now, node, pods, root, pending_bytes)
 
     def _root_reading(self) -> Reading:
         if self._root is None:
@@ -215,10 +231,10 @@ class MemorySampler:
         return _NOTHING
 
     def _open_root(self) -> None:
-        if not self._roster.directory:
+        if not self._targets.directory:
             return
         try:
-            self._root = CgroupMemory(self._roster.directory, self._roster.version)
+            self._root = CgroupMemory(self._targets.directory, self._targets.version)
         except OSError:
             self._root = None
 
@@ -228,9 +244,9 @@ class MemorySampler:
             self._root = None
 
 
-def _held(member: PodTarget, reading: Reading) -> int:
-    """The cache that its memory.min keeps from whoever is short of memory."""
-    return max(reading.droppable_bytes - max(reading.usage_bytes - member.min_bytes, 0), 0)
+def _protected(target: PodTarget, reading: Reading) -> int:
+    """The cache of the pod that its memory.min protects from being dropped."""
+    return max(reading.droppable_bytes - max(reading.usage_bytes - target.min_bytes, 0), 0)
 
 
 def _figures(total: int, working_set: int) -> MemoryFigures:
@@ -250,55 +266,57 @@ class ByteThreshold(NamedTuple):
     due_bytes: int  # below this it is crossed
     over_bytes: int  # below this, once crossed, it is not over: with the minimum reclaim
 
-    def available(self, look: MemorySample) -> int | None:
-        figures = _of(self.threshold.signal, look)
+    def available(self, sample: MemorySample) -> int | None:
+        figures = _of(self.threshold.signal, sample)
         return None if figures is None else figures.available_bytes
 
 
-def byte_thresholds(thresholds: Iterable[Threshold], look: MemorySample) -> tuple[ByteThreshold, ...]:
-    """Of those whose signal is known here. A percentage is of the capacity, which does not change between looks."""
-    marks = []
+def byte_thresholds(thresholds: Iterable[Threshold], sample: MemorySample) -> tuple[ByteThreshold, ...]:
+    """The thresholds whose signal is known here. A percentage is of the capacity, which does not change."""
+    levels = []
     for threshold in thresholds:
-        figures = _of(threshold.signal, look)
+        figures = _of(threshold.signal, sample)
         if figures is not None:
             capacity = (figures.available_bytes or 0) + (figures.working_set_bytes or 0)
             due = threshold_amount(threshold.value, capacity)
             least = threshold.min_reclaim
             over = due + (threshold_amount(least, capacity) if least is not None else 0)
-            marks.append(ByteThreshold(threshold, due, over))
-    return tuple(marks)
+            levels.append(ByteThreshold(threshold, due, over))
+    return tuple(levels)
 
 
-def marks_met(
-    marks: Iterable[ByteThreshold], look: MemorySample, unresolved: Collection[Threshold]
+def levels_crossed(
+    levels: Iterable[ByteThreshold], sample: MemorySample, unresolved: Collection[Threshold]
 ) -> tuple[Threshold, ...]:
-    """Those that `look` is below."""
+    """The thresholds that are crossed. One that is `unresolved` is crossed until its minimum reclaim is there, too."""
     found = []
-    for mark in marks:
-        available = mark.available(look)
-        due = mark.over_bytes if unresolved and mark.threshold in unresolved else mark.due_bytes
+    for level in levels:
+        available = level.available(sample)
+        due = level.over_bytes if unresolved and level.threshold in unresolved else level.due_bytes
         if available is not None and available < due:
-            found.append(mark.threshold)
+            found.append(level.threshold)
     return tuple(found)
 
 
-def really_left(marks: Iterable[ByteThreshold], look: MemorySample) -> list[tuple[int, ByteThreshold]]:
-    """Of what has a hard threshold, without what is on its way back."""
+def left_without_pending(
+    levels: Iterable[ByteThreshold], sample: MemorySample
+) -> list[tuple[int, ByteThreshold]]:
+    """What is left for each hard threshold if memory that is still to be freed does not count."""
     return [
-        (available - look.returning_bytes, mark)
-        for mark in marks
-        if mark.threshold.hard and (available := mark.available(look)) is not None
+        (available - sample.pending_bytes, level)
+        for level in levels
+        if level.threshold.hard and (available := level.available(sample)) is not None
     ]
 
 
-def is_really_short(marks: Iterable[ByteThreshold], look: MemorySample) -> bool:
-    """Whether a threshold is crossed without what is on its way back."""
+def is_short_without_pending(levels: Iterable[ByteThreshold], sample: MemorySample) -> bool:
+    """Whether a threshold is crossed if memory that is still to be freed does not count."""
     return any(
-        available - look.returning_bytes < mark.over_bytes
-        for mark in marks
-        if (available := mark.available(look)) is not None
+        available - sample.pending_bytes < level.over_bytes
+        for level in levels
+        if (available := level.available(sample)) is not None
     )
 
 
-def _of(signal: Signal, look: MemorySample) -> MemoryFigures | None:
-    return look.node if signal is Signal.MEMORY_AVAILABLE else look.pods
+def _of(signal: Signal, sample: MemorySample) -> MemoryFigures | None:
+    return sample.node if signal is Signal.MEMORY_AVAILABLE else sample.pods
