@@ -15,7 +15,6 @@ from evenkeel.cli.client import (
     NODE,
     PODS,
     Client,
-    add_namespace_flag,
     add_state_flag,
     client_from,
     named,
@@ -53,8 +52,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the time between two updates (%(default)g)",
     )
     parser.add_argument("-A", "--all-namespaces", action="store_true", help="the pods of every namespace")
-    add_namespace_flag(parser)
-    parser.set_defaults(namespace=None)
+    parser.add_argument(
+        "-n",
+        "--namespace",
+        metavar="NS",
+        help=f"only the pods of this namespace (default: all when live, {DEFAULT_NAMESPACE} in the table)",
+    )
     parser.add_argument("-o", "--output", choices=STRUCTURED, help="the whole view, once, for a program")
     add_state_flag(parser)
 
