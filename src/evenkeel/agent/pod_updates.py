@@ -22,6 +22,7 @@ from evenkeel.agent.step_requests import (
 )
 from evenkeel.api.resources import EPHEMERAL_STORAGE
 from evenkeel.journal.records import NORMAL, WARNING
+from evenkeel.policy.eviction.decide import EVICTED
 from evenkeel.policy.lifecycle import changes
 from evenkeel.policy.lifecycle.pod_state import LifecycleSettings, PodState, TerminalStatus
 from evenkeel.policy.pod_resources import pod_limits
@@ -153,7 +154,7 @@ class PodUpdates:
         )
         if state.verdict is not None and record.state.verdict is None:
             self._event_recorder.verdict(record.pod, state.verdict)
-            if state.verdict.reason == changes.EVICTED:  # A17: one OOM kill too many
+            if state.verdict.reason == EVICTED:  # A17: one OOM kill too many
                 self._event_recorder.count_eviction("oom")
         self._steps.want_step(attempt.uid)
 

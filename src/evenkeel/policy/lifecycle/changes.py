@@ -7,6 +7,7 @@ from evenkeel.api.config import Profile
 from evenkeel.api.container import Container
 from evenkeel.api.pod import Pod
 from evenkeel.api.resources import NOTHING_REQUIRED, ResourceRequirements
+from evenkeel.policy.eviction.decide import EVICTED
 from evenkeel.policy.lifecycle.actions import Stop
 from evenkeel.policy.lifecycle.pod_state import (
     AS_FAILURE,
@@ -28,7 +29,6 @@ from evenkeel.policy.qos import QoSClass, pod_class
 COMPLETED, ERROR, OOM_KILLED = "Completed", "Error", "OOMKilled"
 START_ERROR, STATUS_UNKNOWN = "StartError", "ContainerStatusUnknown"
 START_ERROR_CODE = 128
-EVICTED = "Evicted"
 
 
 def asked_to_start(state: PodState, name: str) -> PodState:
