@@ -215,12 +215,18 @@ class Up:
                     found[int(path.name)] = parent_of(int(path.name))
         return next((pid for pid, parent in found.items() if parent not in found), None)
 
-    def guard_pid(self) -> int | None:
-        """The agent's child that lets go of pods when the agent is gone; it is so called when it listens."""
+    def guard_pid(self, *, killed: int = 0) -> int | None:
+        """The agent's child that lets go of pods when the agent is gone; it is so called when it listens. One that was
+        killed has its name until the agent has taken note."""
         for path in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                if (path / "comm").read_text().strip() == GUARD and parent_of(int(path.name)) == self.pid:
-                    return int(path.name)
+                pid = int(path.name)
+                if (
+                    pid != killed
+                    and (path / "comm").read_text().strip() == GUARD
+                    and parent_of(pid) == self.pid
+                ):
+                    return pid
         return None
 
     def close(self) -> None:

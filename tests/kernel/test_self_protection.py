@@ -76,8 +76,7 @@ def test_the_guard_is_beside_the_agent_with_its_score_is_replaced_and_ends_with_
     scores = [Path(f"/proc/{pid}/oom_score_adj").read_text() for pid in (agent.pid, guard)]
     assert scores[0] == scores[1]
     os.kill(guard, signal.SIGKILL)
-    after = eventually(agent.guard_pid)
-    assert after != guard
+    after = eventually(lambda: agent.guard_pid(killed=guard))
     assert any(after in inside for inside in members(own(agent)))
 
     agent.kill()
