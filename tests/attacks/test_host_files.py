@@ -1,0 +1,152 @@
+"""What of the host's files a container can change: those of its volumes, and no others."""
+
+import secrets
+from pathlib import Path
+
+import pytest
+
+from tests.attacks.hostile import IMAGES, await_said, hostile, is_refused, run_to_the_end, said
+from tests.kernel.agents import MakeUp, pod
+from tests.kernel.waiting import eventually
+
+pytestmark = pytest.mark.cgroup("v1", "v2")
+
+NETWORK_FILES = ("/etc/hosts", "/etc/resolv.conf", "/etc/hostname")
+# Directories that every host has, and files in which much is decided.
+HOST_PLACES = ("/", "/etc", "/usr", "/usr/bin", "/root", "/var", "/var/lib", "/home", "/opt", "/srv", "/boot",
+               "/etc/passwd", "/etc/shadow", "/etc/hosts", "/etc/resolv.conf", "/etc/crontab")  # fmt: skip
+READ_ONLY = {"securityContext": {"readOnlyRootFilesystem": True}}
+
+
+def writable_files_of_the_host(lines: list[str]) -> list[str]:
+    """Of what `reach` said: the paths that may be written and are the very files of the host."""
+    found = []
+    for line in lines:
+        path, *rest = line.split()
+        if rest and rest[-1] == "may-write" and Path(path).exists():
+            status = Path(path).stat()
+            if rest[:2] == [str(status.st_dev), str(status.st_ino)]:
+                found.append(path)
+    return found
+
+
+def test_network_configuration_is_there_and_what_is_written_over_it_stays_in_its_pod(up: MakeUp):
+    """The files may be the pod's own to write: neither the host nor another pod reads what is written there. They are
+    not written here, since they might be the host's after all."""
+    agent = up()
+    agent.start()
+    agent.apply(hostile(agent, "names", "cat", "/etc/hosts", restartPolicy="Never"))
+    options = {"one": {}, "other": {}, "sealed": READ_ONLY}
+    for name, container in options.items():
+        agent.apply(hostile(agent, name, "reach", *NETWORK_FILES, container=container))
+    one, other, sealed = (await_said(agent, name) for name in options)
+    assert writable_files_of_the_host([*one, *sealed]) == []
+    writable = ({line for line in lines if line.endswith("may-write")} for lines in (one, other))
+    assert not set.intersection(*writable)
+    agent.await_phase("names", "Succeeded")
+    assert [line for line in said(agent, "names") if "localhost" in line]
+
+
+@pytest.mark.processes_only("image: host is of processes")
+def test_by_default_a_pod_on_the_hosts_files_changes_none_of_them(up: MakeUp, tmp_path: Path):
+    agent = up()
+    agent.start()
+    (tmp_path / "outside").mkdir()
+    places = [*HOST_PLACES, str(tmp_path), str(tmp_path / "outside")]
+    lines = run_to_the_end(agent, "reach", "reach", *places, image="host")
+    assert writable_files_of_the_host(lines) == []
+
+
+@pytest.mark.processes_only("image: host is of processes")
+def test_what_a_pod_on_the_hosts_files_makes_there_is_not_on_the_host(up: MakeUp, tmp_path: Path):
+    agent = up()
+    agent.start()
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    token = f"evenkeel-attack-{secrets.token_hex(4)}"
+    places = [Path(place) / token for place in ("/etc", "/root", "/var/tmp", "/usr/local/bin", str(outside))]
+    script = "; ".join(f"echo x > {path}" for path in places)
+    try:
+        agent.apply(pod("writes", ["sh", "-c", f"{script}; echo done; exec sleep 1000"]))
+        await_said(agent, "writes")
+        assert [str(path) for path in places if path.exists()] == []
+    finally:
+        for path in places:
+            path.unlink(missing_ok=True)
+
+
+@pytest.mark.processes_only("image: host is of processes")
+def test_a_pod_on_the_hosts_files_starts_with_a_read_only_root(up: MakeUp):
+    agent = up()
+    agent.start()
+    places = (*HOST_PLACES, "/tmp", "/dev/shm")
+    for name, user in (("root", {}), ("nobody", {"runAsUser": 65534})):
+        security = {"securityContext": {"readOnlyRootFilesystem": True, **user}}
+        lines = run_to_the_end(agent, name, "reach", *places, image="host", container=security)
+        assert writable_files_of_the_host(lines) == []
+
+
+def test_volumes_are_still_written_to(up: MakeUp, tmp_path: Path):
+    """The walls leave what a manifest asks for."""
+    agent = up()
+    agent.start()
+    mounts = [{"name": "kept", "mountPath": "/mnt"}, {"name": "own", "mountPath": "/srv"}]
+    script = "echo x > /mnt/x && echo y > /srv/y && echo done; exec sleep 1000"
+    for image in IMAGES:
+        (kept := tmp_path / f"kept-{image}").mkdir()
+        volumes = [{"name": "kept", "hostPath": {"path": str(kept)}}, {"name": "own", "emptyDir": {}}]
+        container = {"volumeMounts": mounts}
+        name = f"writes-{image}"
+        run_to_the_end(agent, name, "sh", "-c", script, image=image, container=container, volumes=volumes)
+        assert (kept / "x").read_text() == "x\n"
+
+
+@pytest.mark.processes_only("with containers the image is the runtime's")
+def test_an_image_whose_network_configuration_is_a_dangling_symlink_starts(up: MakeUp, tmp_path: Path):
+    agent = up()
+    agent.start()
+    dangling = ("../run/systemd/resolve/stub-resolv.conf", "/nowhere", "resolv.conf", "/proc/1/fd/99")
+    pods = {}
+    for name in ("resolv.conf", "hosts"):
+        for number, leads_to in enumerate(dangling):
+            pods[f"{name[:5]}-{number}"] = image = small_image(tmp_path / f"{name}-{number}")
+            (image / "etc" / name).symlink_to(leads_to)
+    for name, image in pods.items():
+        agent.apply(pod(name, ["/bin/busybox", "sleep", "1000"], container={"image": str(image)}))
+    for name in pods:
+        eventually(lambda: agent.phase(name) == "Running" or is_refused(agent, name))  # noqa: B023 called here
+        assert not is_refused(agent, name), agent.status(name)
+
+
+@pytest.mark.processes_only("with containers the image is the runtime's")
+def test_a_symlink_in_an_image_never_leads_what_is_made_for_it_to_the_host(up: MakeUp, tmp_path: Path):
+    agent = up()
+    agent.start()
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    images = {}
+    for name in ("resolv.conf", "hosts", "hostname"):
+        images[name] = image = small_image(tmp_path / name)
+        (image / "etc" / name).symlink_to(f"../../../../../../../../../../../..{outside}/made")
+    images["dev"] = image = small_image(tmp_path / "dev-image")
+    (image / "dev").rmdir()
+    (image / "dev").symlink_to(outside)
+    images["proc"] = image = small_image(tmp_path / "proc-image")
+    (image / "proc").rmdir()
+    (image / "proc").symlink_to(f"../../../../../../../../../../../..{outside}")
+    names = [name.replace(".", "-") for name in images]
+    for name, image in zip(names, images.values(), strict=True):
+        agent.apply(pod(name, ["/bin/busybox", "sleep", "1000"], container={"image": str(image)}))
+    for name in names:
+        eventually(lambda: agent.phase(name) == "Running" or is_refused(agent, name))  # noqa: B023 called here
+    assert list(outside.iterdir()) == []
+    assert [str(image) for name, image in images.items() if (image / "etc" / name).exists()] == []
+
+
+def small_image(directory: Path) -> Path:
+    """A directory with busybox alone, to be made strange."""
+    for name in ("bin", "dev", "etc", "proc", "sys", "tmp"):
+        (directory / name).mkdir(parents=True)
+    (directory / "bin/busybox").write_bytes(Path("/bin/busybox").read_bytes())
+    (directory / "bin/busybox").chmod(0o755)
+    return directory
