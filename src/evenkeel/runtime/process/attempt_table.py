@@ -10,7 +10,7 @@ from evenkeel.runtime.procfs import Process
 
 
 class Listed(NamedTuple):
-    """One attempt as the keeper, or the disk, has it."""
+    """One attempt as the supervisor, or the disk, has it."""
 
     attempt: Attempt
     process: ProcessFile
@@ -77,7 +77,7 @@ class AttemptTable:
 
 
 def listed(message: Message) -> Listed | None:
-    """A record as the keeper tells it; None if that is something else."""
+    """A record as the supervisor sends it; None if that is something else."""
     process = supervisor_protocol.process_from(message)
     if process is None:
         return None

@@ -1,11 +1,13 @@
 """The runtime that runs pods as processes of this machine: the agent's side of it.
 
-What is asked for is handed to the keeper; what it knows is here, in a table: every attempt that runs, or has ended and
-was not forgotten. The table is read anew, from the keeper and from disk, whenever there is a new keeper.
+What is asked for is handed to the supervisor; what it knows is here, in a table: every attempt that runs, or has ended
+and was not forgotten. The table is read anew, from the supervisor and from disk, whenever there is a new one.
 """
 
 import asyncio
 import os
+import signal
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -48,15 +50,15 @@ from evenkeel.runtime.process.supervisor_link import SupervisorLink
 from evenkeel.runtime.process.supervisor_protocol import BadMessage, ExitFile, Message, ProcessFile
 from evenkeel.runtime.procfs import MountWatch, Process, process_at
 
-_TERM, _KILL = 15, 9
 _THREADS = 16
 _STRAY_SECONDS = 2.0
-_KILLED_SECONDS = 10.0  # after the kill of a cgroup, for the keeper to take note
+_KILLED_SECONDS = 10.0  # after the kill of a cgroup, for the supervisor to take note
+_FORGET_SECONDS = 5.0
 _EXECUTION_SLACK_SECONDS = 10.0
 
 
 class ProcessRuntime(BaseRuntime):
-    """Containers as processes that the keeper keeps."""
+    """Containers as processes that the supervisor started."""
 
     def __init__(
         self,
@@ -72,10 +74,8 @@ class ProcessRuntime(BaseRuntime):
         self._around: Surroundings | None = None
         self._mounts = MountWatch()
         self._driver: Driver | None = None
-        self._keeper = SupervisorLink(
-            self._paths.root, self._heard, self._take_up, self._lost, self._tell_loss
-        )
-        self._daemon: Process | None = None  # the last keeper, which may be gone
+        self._link = SupervisorLink(self._paths.root, self._heard, self._take_up, self._lost, self._tell_loss)
+        self._daemon: Process | None = None  # the last supervisor, which may be gone
         self._known = AttemptTable()
         self._starting: dict[Attempt, asyncio.Future[Record]] = {}
         self._early: dict[Attempt, ExitFile] = {}  # ends of those whose start has not been taken note of
@@ -89,10 +89,10 @@ class ProcessRuntime(BaseRuntime):
         self._make_directories()
         syscalls.set_child_subreaper()
         self._driver = self._make_driver()
-        await self._keeper.open()
+        await self._link.open()
 
     async def close(self) -> None:
-        await self._keeper.close()
+        await self._link.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -103,17 +103,14 @@ class ProcessRuntime(BaseRuntime):
 
     @property
     def readiness(self) -> Readiness:
-        is_ready = self._keeper.is_ready
-        return Readiness(
-            is_ready,
-            "pods are processes of this machine" if is_ready else "the process that keeps containers is gone",
-        )
+        problem = self._link.problem
+        return Readiness(not problem, problem or "pods are processes of this machine")
 
     def placed(self, uid: str) -> Placed | None:  # noqa: ARG002
         return None
 
     async def containers(self) -> Mapping[Attempt, Record]:
-        await self._keeper.keeper()
+        await self._link.current()
         return dict(self._known.records)
 
     async def prepare(self, pod: Pod) -> None:
@@ -155,16 +152,16 @@ class ProcessRuntime(BaseRuntime):
                 f"the start cannot be written down in {self._paths.attempt(*attempt)}: {_reason(error)}"
             ) from None
         try:
-            answer = await self._keeper.ask("start", attempt, lambda: attempt in self._known)
+            answer = await self._link.ask("start", attempt, lambda: attempt in self._known)
         except SupervisorRefused as error:
             if error.is_known:
-                await self._read_anew(await self._keeper.keeper())
+                await self._read_anew(await self._link.current())
                 if attempt in self._known:
                     return self._known.records[attempt]
             await self._remove_attempt(attempt)
             raise StartFailed(error.message, hint=error.hint) from None
         except SupervisorLost:
-            raise StartFailed("the process that keeps containers ends whenever it is started") from None
+            raise StartFailed("the supervisor of containers ends whenever it is started") from None
         told = None if answer is None else listed(answer)
         if told is not None:
             self._known.note_process(attempt, told.process)
@@ -233,42 +230,47 @@ class ProcessRuntime(BaseRuntime):
             return
         ended = self._known.end_of(attempt)
         if grace_seconds > 0:
-            with suppress(SupervisorLost):
-                await self._keeper.ask("signal", attempt, signal=_TERM)
+            self._signal(attempt, signal.SIGTERM)
             await asyncio.wait([ended], timeout=grace_seconds)
         process = self._known.process(attempt)
         if not ended.done() and process is not None:
             await self._killed(process.cgroup)
             # Its processes may live elsewhere by now (B13); with the first of a pid namespace all of it ends.
-            with suppress(SupervisorLost):
-                await self._keeper.ask("signal", attempt, signal=_KILL)
+            self._signal(attempt, signal.SIGKILL)
         await asyncio.wait([ended], timeout=_KILLED_SECONDS)
-        if not ended.done():
+        if not ended.done() and process is not None and not supervisor_protocol.is_running(process):
+            # The supervisor, which alone knows how it ended, hangs.
+            self._note_end(attempt, supervisor_protocol.unknown(process.started_at, time.time()))
+        elif not ended.done():
             raise EvenkeelError(
                 f"container {attempt.container} was killed, and process {process.pid if process else '?'} is still "
                 "there",
                 hint="it waits for a device or a network filesystem",
             )
 
+    def _signal(self, attempt: Attempt, number: int) -> None:
+        """Not through the supervisor, which may hang."""
+        process = self._known.process(attempt)
+        if process is not None:
+            supervisor_protocol.send_signal(process, number)
+
     # Everything else
 
     async def update(self, attempt: Attempt, settings: tuple[Setting, ...]) -> None: ...
 
     async def execute(self, attempt: Attempt, command: tuple[str, ...], timeout_seconds: float) -> ExecResult:
-        keeper = await self._keeper.keeper()
         try:
-            answer = await asyncio.wait_for(
-                keeper.ask("execute", attempt=list(attempt), command=list(command), seconds=timeout_seconds),
-                timeout_seconds + _EXECUTION_SLACK_SECONDS,
-            )
+            async with asyncio.timeout(timeout_seconds + _EXECUTION_SLACK_SECONDS):
+                supervisor = await self._link.current()
+                answer = await supervisor.ask(
+                    "execute", attempt=list(attempt), command=list(command), seconds=timeout_seconds
+                )
         except SupervisorRefused as error:
             raise StartFailed(error.message, hint=error.hint) from None
         except BadMessage as error:
             raise StartFailed(f"the command cannot be handed on: {error}") from None
         except SupervisorLost:
-            raise StartFailed(
-                "the process that keeps containers went away before the command had ended"
-            ) from None
+            raise StartFailed("the supervisor of containers went away before the command had ended") from None
         except TimeoutError:
             return ExecResult(None, "")
         code = answer.get("exit_code")
@@ -278,8 +280,8 @@ class ProcessRuntime(BaseRuntime):
         if self._known.runs(attempt):
             return
         self._known.forget(attempt)
-        with suppress(SupervisorLost):
-            await self._keeper.ask("forget", attempt)
+        with suppress(SupervisorLost, TimeoutError):  # it is its own to forget what has no directory
+            await asyncio.wait_for(self._link.ask("forget", attempt), _FORGET_SECONDS)
         await self._remove_attempt(attempt)
 
     async def remove(self, uid: str) -> None:
@@ -318,13 +320,13 @@ class ProcessRuntime(BaseRuntime):
     def _remove_unused_images(self) -> None:
         self._images.remove_unused(process_images.images_in_use(self._paths))
 
-    # The keeper
+    # The supervisor
 
-    async def _take_up(self, keeper: SupervisorConnection, hello: Message) -> None:
+    async def _take_up(self, supervisor: SupervisorConnection, hello: Message) -> None:
         self._powers = self._powers._replace(has_namespaces=bool(hello.get("has_namespaces", True)))
         pid = hello.get("pid")
         self._daemon = process_at(pid) if isinstance(pid, int) else None
-        await self._read_anew(keeper)
+        await self._read_anew(supervisor)
 
     def _lost(self) -> None:
         self._keep(asyncio.ensure_future(self._take_note_of_strays()))
@@ -333,15 +335,15 @@ class ProcessRuntime(BaseRuntime):
         self._events.put_nowait(RuntimeLost(why))
 
     async def _take_note_of_strays(self) -> None:
-        """Whom nobody has waited for in a while, nobody will: but for containers, of which the next keeper tells."""
+        """Waits for children of the last supervisor that have ended and are no containers: nobody else does."""
         await asyncio.sleep(_STRAY_SECONDS)
         ended = supervisor_link.ended_children()
         await asyncio.sleep(_STRAY_SECONDS)
         supervisor_link.take_note((ended & supervisor_link.ended_children()) - self._known.pids())
 
-    async def _read_anew(self, keeper: SupervisorConnection) -> None:
-        """What the keeper has, and beside it what is on disk: ends, and containers of a keeper that is no more."""
-        answer = await keeper.ask("list")
+    async def _read_anew(self, supervisor: SupervisorConnection) -> None:
+        """What the supervisor has, and what is on disk: ends, and containers of a supervisor that is no more."""
+        answer = await supervisor.ask("list")
         kept = {told.attempt: told for told in map(listed, answer["records"]) if told is not None}
         on_disk = (Attempt(*key) for key in every_attempt(self._paths))
         for attempt in dict.fromkeys((*kept, *on_disk)):
@@ -351,7 +353,7 @@ class ProcessRuntime(BaseRuntime):
             if told.ended is None:
                 self._known.note_process(attempt, told.process)
                 if attempt not in kept:
-                    await keeper.ask("adopt", attempt=list(attempt))
+                    await supervisor.ask("adopt", attempt=list(attempt))
             elif not self._known.has_ended(attempt):
                 self._known.note_dead(attempt, told.process)
                 if told.process.has_pid_namespace:
@@ -373,9 +375,9 @@ class ProcessRuntime(BaseRuntime):
             self._keep(asyncio.ensure_future(self._finish(attempt, status)))
 
     async def _finish(self, attempt: Attempt, status: int | None) -> None:
-        if self._keeper.connection is not None:
+        if self._link.connection is not None:
             with suppress(SupervisorLost):
-                await self._keeper.connection.ask("finish", attempt=list(attempt), status=status)
+                await self._link.connection.ask("finish", attempt=list(attempt), status=status)
 
     # Ends
 

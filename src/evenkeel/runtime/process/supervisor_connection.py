@@ -1,9 +1,11 @@
-"""The client's side of the keeper's socket, on asyncio; and how a keeper is started where none runs."""
+"""The agent's side of the supervisor's socket, on asyncio; and how a supervisor is started where none runs."""
 
 import asyncio
 import fcntl
 import os
+import signal
 import socket
+import struct
 import subprocess
 from collections import deque
 from collections.abc import Callable
@@ -21,23 +23,24 @@ from evenkeel.runtime.process.supervisor_protocol import (
     decode,
     encode,
 )
+from evenkeel.runtime.procfs import start_ticks
 
-_HELLO_SECONDS = 20.0
-# Longer and longer: a keeper that cannot live must not become a storm of processes.
+_CREDENTIALS = struct.Struct("3i")
+_HELLO_SECONDS = 10.0
+_GONE_SECONDS = 5.0  # after the kill: then it waits for a device, and holds its lock meanwhile
+# Longer and longer: a supervisor that cannot live must not become a storm of processes.
 _TRY_AGAIN_SECONDS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
 
 
 class SupervisorLost(EvenkeelError):
-    """The keeper went away before it answered."""
+    """The supervisor went away before it answered, or does not answer."""
 
-    def __init__(
-        self, message: str = "the process that keeps containers went away before it answered"
-    ) -> None:
+    def __init__(self, message: str = "the supervisor of containers went away before it answered") -> None:
         super().__init__(message)
 
 
 class SupervisorRefused(EvenkeelError):
-    """What the keeper answered instead of doing it."""
+    """What the supervisor answered instead of doing it."""
 
     def __init__(self, message: str, *, hint: str = "", is_known: bool = False) -> None:
         super().__init__(message, hint=hint)
@@ -45,11 +48,13 @@ class SupervisorRefused(EvenkeelError):
 
 
 class SupervisorConnection:
-    """One connection. `on_event` hears what the keeper says unasked, `on_lost` that it is gone; whoever makes the
-    connection sees for itself whether it comes about, so `on_lost` is set only then."""
+    """One connection to the supervisor, process `pid`. `on_event` is given what it sends unasked, `on_lost` is called
+    when it is gone; it is set when the connection has come about."""
 
-    def __init__(self, client: socket.socket, on_event: Callable[[Message], None]) -> None:
+    def __init__(self, client: socket.socket, pid: int, on_event: Callable[[Message], None]) -> None:
         client.setblocking(False)
+        self.pid = pid
+        self._ticks = start_ticks(pid)
         self._socket = client
         self._loop = asyncio.get_running_loop()
         self._on_event = on_event
@@ -59,18 +64,18 @@ class SupervisorConnection:
         self._parts: dict[int, list[object]] = {}
         self._inbox = Inbox()
         self._waiting: deque[bytes] = deque()
-        self._is_stuck = False  # the keeper must read before more can be sent
+        self._is_stuck = False  # the supervisor must read before more can be sent
         self._hello: asyncio.Future[Message] = self._loop.create_future()
         self.is_open = True
         self._loop.add_reader(client.fileno(), self._ready)
 
     async def hello(self) -> Message:
-        """The first thing the keeper says. Raises SupervisorLost."""
+        """The first thing the supervisor says. Raises SupervisorLost."""
         try:
             return await asyncio.wait_for(asyncio.shield(self._hello), _HELLO_SECONDS)
         except TimeoutError:
             self._hello.cancel()
-            raise SupervisorLost("the process that keeps containers does not answer") from None
+            raise SupervisorLost("the supervisor of containers does not answer") from None
 
     async def ask(self, todo: str, **fields: object) -> Message:
         """The answer. Raises SupervisorRefused, SupervisorLost, or BadMessage for one that is too long to be sent."""
@@ -94,6 +99,11 @@ class SupervisorConnection:
                 is_known=bool(message.get("is_known")),
             )
         return message
+
+    async def kill(self) -> None:
+        """Ends the connection and the supervisor, which does not answer. `on_lost` is not called."""
+        self.close()
+        await _killed(self.pid, self._ticks)
 
     def close(self) -> None:
         """`on_lost` is not called."""
@@ -165,24 +175,30 @@ class SupervisorConnection:
 async def connected(
     state: str, on_event: Callable[[Message], None], on_lost: Callable[[], None]
 ) -> tuple[SupervisorConnection, Message]:
-    """A connection to the keeper of the state directory, which is started if none runs; and what it said first."""
+    """A connection to the supervisor of the state directory, which is started if none runs; and what it said first. One
+    that hangs, or is of an older version, is killed before: the next one adopts its containers."""
     for pause in _TRY_AGAIN_SECONDS:
-        client = _existing(state) or _started(state)
-        connection = SupervisorConnection(client, on_event)
+        client, pid = _existing(state) or _started(state)
+        connection = SupervisorConnection(client, pid, on_event)
         try:
             hello = await connection.hello()
-        except SupervisorLost:  # it was about to end, or another was starting
-            connection.close()
+        except SupervisorLost:  # it was about to end, another was starting, or it hangs
+            if connection.is_open:
+                await connection.kill()
             await asyncio.sleep(pause)
             continue
         if hello.get("event") == "hello":
-            if hello.get("version") != VERSION:
+            version = hello.get("version")
+            if isinstance(version, int) and version < VERSION:
+                await connection.kill()
+                continue
+            if version != VERSION:
                 connection.close()
                 raise EvenkeelError(
-                    f"process {hello.get('pid')} keeps the containers of {state} and is of another version "
-                    f"({hello.get('version')}, not {VERSION})",
-                    hint="stop the pods with the version of Evenkeel that started them, or kill that process: the "
-                    "containers run on, and this version takes them over",
+                    f"process {hello.get('pid')} is the supervisor of the containers of {state} and is of a later "
+                    f"version ({version}, not {VERSION})",
+                    hint="use the version of Evenkeel that started them, or kill that process: the containers run on, "
+                    "and this version takes them over",
                 )
             connection.on_lost = on_lost
             if not connection.is_open:
@@ -191,12 +207,33 @@ async def connected(
         connection.close()
         await asyncio.sleep(pause)
     raise EvenkeelError(
-        f"the process that keeps containers cannot be started for {state}",
+        f"the supervisor of containers cannot be started for {state}",
         hint=f"{state}/keeper.log may say why",
     )
 
 
-def _existing(state: str) -> socket.socket | None:
+async def _killed(pid: int, ticks: int | None) -> None:
+    """Returns when it is gone, or after a while if it cannot go."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except OSError:
+        return
+    gone = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_reader(descriptor, gone.set)
+    try:
+        if ticks is not None and start_ticks(pid) == ticks:
+            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+            await asyncio.wait_for(gone.wait(), _GONE_SECONDS)
+    except (OSError, TimeoutError):
+        pass
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+
+
+def _existing(state: str) -> tuple[socket.socket, int] | None:
+    """A connection to the supervisor that runs, and its number; None if none does."""
     directory = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
@@ -206,10 +243,11 @@ def _existing(state: str) -> socket.socket | None:
         return None
     finally:
         os.close(directory)
-    return client
+    credentials = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return client, _CREDENTIALS.unpack(credentials)[0]  # of the process that listens
 
 
-def _started(state: str) -> socket.socket:
+def _started(state: str) -> tuple[socket.socket, int]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     number = theirs.fileno()
     command = small_command("evenkeel.runtime.process.supervisor.supervisor", state, str(number))
@@ -235,7 +273,7 @@ def _started(state: str) -> socket.socket:
             os.close(program)
     process.returncode = 0  # it outlives us, and when it ends is noted below
     _wait_for(process.pid)
-    return ours
+    return ours, process.pid
 
 
 def sealed_program(path: str) -> int:

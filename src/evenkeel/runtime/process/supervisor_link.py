@@ -1,23 +1,36 @@
-"""That there is a keeper, whatever becomes of the one before: found or started, lost, and replaced by another."""
+"""The agent's link to the supervisor: finds or starts one, notices when it ends or hangs, and has it replaced.
+
+A supervisor that hangs is killed: its containers run on, and the next supervisor adopts them.
+"""
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 
 from evenkeel.errors import EvenkeelError
 from evenkeel.runtime.interface import Attempt
-from evenkeel.runtime.process.supervisor_connection import SupervisorConnection, SupervisorLost, connected
+from evenkeel.runtime.process.supervisor_connection import (
+    SupervisorConnection,
+    SupervisorLost,
+    SupervisorRefused,
+    connected,
+)
 from evenkeel.runtime.process.supervisor_protocol import Message, ProcessFile
 from evenkeel.runtime.procfs import start_ticks
 
-_RECONNECTIONS = 3
+_TRIES = 3
 _FIRST_RECONNECTION_SECONDS = 0.5
 _LONGEST_RECONNECTION_SECONDS = 30.0
+_PING_SECONDS = 3.0
+_SILENT_SECONDS = 3.0  # without an answer: then the node is not ready
+_HUNG_SECONDS = 12.0  # more: then another supervisor is started. It has nothing to do that takes so long
+_TAKE_UP_SECONDS = 60.0
+_LONGEST_CALL_SECONDS = 120.0  # a start takes a minute at most, and there may be another supervisor meanwhile
 
 
 class SupervisorLink:
-    """`on_event` hears what a keeper says unasked. `take_up` is given each new one and what it said first, before
-    anybody else may ask it for anything. `on_news` hears of losses and replacements, in a sentence."""
+    """`on_event` is given what a supervisor sends unasked. `take_up` is given each new connection and the supervisor's
+    first message, before anything else is asked for. `on_news` is given losses and replacements, as sentences."""
 
     def __init__(
         self,
@@ -33,29 +46,36 @@ class SupervisorLink:
         self._on_lost = on_lost
         self._on_news = on_news
         self._ready = asyncio.Event()
+        self._is_silent = False
         self._is_closed = False
-        self._reconnecting: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
         self.connection: SupervisorConnection | None = None
 
     @property
-    def is_ready(self) -> bool:
-        return self._ready.is_set()
+    def problem(self) -> str:
+        """Why no container can be started now; empty if one can."""
+        if not self._ready.is_set():
+            return "the supervisor of containers is gone, and another is being started"
+        return "the supervisor of containers does not answer" if self._is_silent else ""
 
     async def open(self) -> None:
-        try:
-            await self._connect()
-        except SupervisorLost:
-            raise EvenkeelError("the process that keeps containers ends as soon as it is started") from None
+        for _ in range(_TRIES):
+            try:
+                await self._connect()
+            except SupervisorLost:
+                continue
+            return
+        raise EvenkeelError("the supervisor of containers ends as soon as it is started")
 
     async def close(self) -> None:
         self._is_closed = True
         if self.connection is not None:
             self.connection.close()
-        if self._reconnecting is not None:
-            self._reconnecting.cancel()
-            await asyncio.gather(self._reconnecting, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def keeper(self) -> SupervisorConnection:
+    async def current(self) -> SupervisorConnection:
         """The connection, as soon as there is one."""
         await self._ready.wait()
         assert self.connection is not None
@@ -68,49 +88,94 @@ class SupervisorLink:
         is_done: Callable[[], bool] = lambda: False,
         **fields: object,
     ) -> Message | None:
-        """The answer, asked for as often as keepers go away; None if it is done already when there is another."""
-        for _ in range(_RECONNECTIONS):
-            keeper = await self.keeper()
-            try:
-                return await keeper.ask(todo, attempt=list(attempt), **fields)
-            except SupervisorLost:
-                if self._is_closed:
-                    raise
-                await asyncio.sleep(0)  # `_lost` has been called, or is about to be
-                await self._ready.wait()
-                if is_done():
-                    return None
+        """The answer, asked for again when the supervisor is replaced; None if it is done already then. Raises
+        SupervisorLost if there is no answer in time."""
+        try:
+            async with asyncio.timeout(_LONGEST_CALL_SECONDS):
+                for _ in range(_TRIES):
+                    connection = await self.current()
+                    try:
+                        return await connection.ask(todo, attempt=list(attempt), **fields)
+                    except SupervisorLost:
+                        if self._is_closed:
+                            raise
+                        await asyncio.sleep(0)  # `_lost` has been called, or is about to be
+                        await self._ready.wait()
+                        if is_done():
+                            return None
+        except TimeoutError:
+            raise SupervisorLost("the supervisor of containers did not answer in time") from None
         raise SupervisorLost
 
     async def _connect(self) -> None:
-        self.connection, hello = await connected(self._state, self._on_event, self._lost)
-        await self._take_up(self.connection, hello)
-        if not self.connection.is_open:
+        connection, hello = await connected(self._state, self._on_event, self._lost)
+        self.connection = connection
+        try:
+            async with asyncio.timeout(_TAKE_UP_SECONDS):
+                await self._take_up(connection, hello)
+        except TimeoutError:
+            await connection.kill()
+            raise SupervisorLost("the supervisor of containers does not answer") from None
+        if not connection.is_open:
             raise SupervisorLost
+        self._is_silent = False
         self._ready.set()
+        self._keep(self._watch(connection))
+
+    async def _watch(self, connection: SupervisorConnection) -> None:
+        """Asks it for a sign of life now and then, as long as it is the one."""
+        while connection.is_open:
+            await asyncio.sleep(_PING_SECONDS)
+            answer = asyncio.ensure_future(connection.ask("ping"))
+            try:
+                await self._wait_for(answer)
+            except TimeoutError:
+                self._on_news(
+                    f"the supervisor of containers, process {connection.pid}, hangs and is replaced"
+                )
+                await connection.kill()
+                self._lost()
+            except SupervisorRefused:
+                pass  # an older one, which knows no pings and is well
+            except SupervisorLost:
+                return
+
+    async def _wait_for(self, answer: "asyncio.Future[Message]") -> None:
+        """Twice, since the agent itself may have been stopped for a while. Raises TimeoutError."""
+        try:
+            await asyncio.wait_for(asyncio.shield(answer), _SILENT_SECONDS)
+        except TimeoutError:
+            self._is_silent = True
+            await asyncio.wait_for(answer, _HUNG_SECONDS)
+        self._is_silent = False
 
     def _lost(self) -> None:
-        """One keeper after another, and never two at a time."""
+        """One supervisor after another, and never two at a time."""
         if self._is_closed or not self._ready.is_set():
             return
         self._ready.clear()
-        self._reconnecting = asyncio.ensure_future(self._reconnect())
+        self._keep(self._reconnect())
         self._on_lost()
 
     async def _reconnect(self) -> None:
-        """Until there is a keeper again: containers run on meanwhile, and nothing is started."""
-        self._on_news("the process that keeps containers ended")
+        """Until there is a supervisor again: containers run on meanwhile, and nothing is started."""
+        self._on_news("the supervisor of containers ended")
         wait = _FIRST_RECONNECTION_SECONDS
         while not self._is_closed:
             try:
                 await self._connect()
             except (SupervisorLost, EvenkeelError, OSError) as error:
-                self._on_news(f"the process that keeps containers cannot be started: {error}")
+                self._on_news(f"the supervisor of containers cannot be started: {error}")
                 await asyncio.sleep(wait)
                 wait = min(2 * wait, _LONGEST_RECONNECTION_SECONDS)
             else:
-                self._on_news("another process keeps the containers now")
+                self._on_news("another supervisor has the containers now")
                 return
+
+    def _keep(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
 
 def ended_status(process: ProcessFile) -> int | None:
@@ -137,7 +202,7 @@ def ended_children() -> frozenset[int]:
 
 
 def take_note(pids: Iterable[int]) -> None:
-    """A dead keeper leaves more than containers: processes that it would have waited for, now ours."""
+    """A dead supervisor leaves more than containers: processes that it would have waited for, now ours."""
     for pid in pids:
         try:
             os.waitpid(pid, os.WNOHANG)

@@ -1,7 +1,7 @@
-"""What client and keeper say to each other: one JSON object a packet, over a Unix socket that keeps packets whole.
+"""What the agent and the supervisor say to each other: one JSON object a packet, over a Unix socket of packets.
 
-The client asks (`id`, `do`, and what it takes), the keeper answers with the same `id`; with `error` and `hint`, two
-parts of a sentence, if it could not. What the keeper says unasked has `event` in place of an `id`:
+The client asks (`id`, `do`, and what it takes), the supervisor answers with the same `id`; with `error` and `hint`, two
+parts of a sentence, if it could not. What the supervisor says unasked has `event` in place of an `id`:
 
 | `do` | takes | answers with |
 | --- | --- | --- |
@@ -12,11 +12,12 @@ parts of a sentence, if it could not. What the keeper says unasked has `event` i
 | `adopt` | attempt | nothing; relays its log and watches for its end from now on |
 | `finish` | attempt, `exit` | nothing; that is how an adopted one ended |
 | `forget` | attempt | nothing |
+| `ping` | | nothing: it is alive |
 
 | `event` | says |
 | --- | --- |
-| `hello` | `version`, `pid`, `has_namespaces`: first of all |
-| `busy` | another keeper keeps this state directory; this one ends |
+| `hello` | `version`, `pid`, `has_namespaces`, `no_filter` (why there is no seccomp filter): first of all |
+| `busy` | another supervisor has this state directory; this one ends |
 | `exited` | attempt, `exit` |
 | `ended` | attempt: an adopted one has ended; `finish` is to say how, if the client is its parent |
 
@@ -26,13 +27,14 @@ directory, so that no packet is longer than `MOST_BYTES`.
 
 import json
 import os
+import signal
 import socket
 from typing import Any, NamedTuple
 
 from evenkeel.runtime.paths import AttemptKey, is_name, read_json, write_json
 from evenkeel.runtime.procfs import read_stat
 
-VERSION = 1
+VERSION = 2
 MOST_BYTES = 160 * 1024  # half of what a socket takes as it comes, and some
 SOCKET_NAME = "keeper.sock"
 LOCK_NAME = "keeper.lock"
@@ -145,6 +147,22 @@ def is_running(process: ProcessFile) -> bool:
     path = os.fsencode(process.cgroup)
     below = path.rstrip(b"/") + b"/"  # it may have made cgroups of its own
     return any((place := line.split(b":", 2)[2]) == path or place.startswith(below) for line in lines)
+
+
+def send_signal(process: ProcessFile, number: int) -> None:
+    """To that process and no other; one that has ended is fine."""
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except OSError:
+        return
+    try:
+        stat = read_stat(process.pid)
+        if stat is not None and stat.start_ticks == process.ticks:
+            signal.pidfd_send_signal(descriptor, number)
+    except ProcessLookupError:
+        pass
+    finally:
+        os.close(descriptor)
 
 
 SIGNALLED = 128  # a signal's exit code is this and its number

@@ -1,4 +1,4 @@
-"""How a child of the keeper gets into its cgroup, without waiting there.
+"""How a child of the supervisor gets into its cgroup, without waiting there.
 
 All threads of a process move at once. So whoever is moved by `cgroup.procs` first waits until every processor has taken
 note (an RCU grace period of several milliseconds, more than all the rest of a bare start), and everyone who changes

@@ -1,4 +1,4 @@
-"""The keeper's event loop: descriptors that are ready, times that have come. Nothing that a callback does ends it."""
+"""The supervisor's event loop: descriptors that are ready, times that have come. No error of a callback ends it."""
 
 import heapq
 import select

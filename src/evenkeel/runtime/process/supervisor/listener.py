@@ -1,4 +1,4 @@
-"""The keeper's side of the socket: one client at a time, the newest.
+"""The supervisor's side of the socket: one client at a time, the newest.
 
 What the one before has asked for is done before the new one is heard, so that no old request is done after a new
 client's question. A client that does not read what it is told is let go; it will come again and ask.

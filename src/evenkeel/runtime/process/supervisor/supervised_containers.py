@@ -1,6 +1,6 @@
-"""The containers that the keeper keeps: from the fork to the record of how they ended.
+"""The containers of the supervisor: from the fork to the record of how they ended.
 
-Its own are its children. Those of a keeper that was killed are adopted: it relays their logs and sees them end, but how
+Its own are its children. Those of a supervisor that was killed are adopted: it relays their logs and sees them end. How
 they ended only their parent can know, and that is the client, or nobody.
 """
 
@@ -206,7 +206,7 @@ class SupervisedContainers:
             pid, entrances = cgroup_entry.clone_into(plan.procs, self._origin.namespaces)
             if pid == 0:
                 spawn.be_container(plan, directory, entrances, self._origin, orders_end, report_end)
-            # It is nobody's yet; if it hears nothing (also because the keeper is killed now), it ends.
+            # It is nobody's yet; if it hears nothing (also because the supervisor is killed now), it ends.
             has_pid_namespace = bool(self._origin.namespaces & syscalls.CLONE_NEWPID)
             ticks = start_ticks(pid) or 0
             process = ProcessFile(pid, ticks, plan.cgroup, plan.procs, time.time(), has_pid_namespace)
@@ -425,7 +425,7 @@ def _unlink(directory: str) -> None:
 def _refused(error: OSError) -> dict[str, str]:
     hints = {
         errno.EAGAIN: "too many processes: raise the limit of the agent's own cgroup or user (pids.max, ulimit -u)",
-        errno.EMFILE: "too many open files: raise the limit (ulimit -n) and restart the keeper",
+        errno.EMFILE: "too many open files: raise the limit (ulimit -n) and kill the supervisor",
         errno.ENOSPC: "the disk is full, or there are as many namespaces as /proc/sys/user/max_*_namespaces allows",
     }
     where = f"{error.filename}: " if error.filename else ""

@@ -1,9 +1,9 @@
-"""The keeper: the one small process that is the parent of all containers and outlives the agent.
+"""The supervisor: the one small process that is the parent of all containers and outlives the agent.
 
     python -m evenkeel.runtime.process.supervisor.supervisor STATE [DESCRIPTOR]
 
 It starts them, relays their logs, and writes down how they ended; whatever needs deciding is the agent's. It has one
-thread and few imports, since each start is a fork of it. It ends when it keeps nothing and nobody is connected. If it
+thread and few imports, since each start is a fork of it. It ends when it has no container and no client. If it
 is killed before, the containers run on, and the next one adopts them.
 """
 
@@ -69,6 +69,9 @@ class Supervisor:
         todo = message.get("do")
         if todo == "list":
             self._keeping.records(lambda records: _in_packets(records, answer))
+            return
+        if todo == "ping":
+            answer()
             return
         key = attempt_of(message)
         if todo == "start":
@@ -161,14 +164,14 @@ def main(state: str, connection: int) -> int:
         if client is not None:
             client.send(encode({"event": "busy"}))
         return 0
-    keeper = Supervisor(os.path.realpath(state), directory)
+    supervisor = Supervisor(os.path.realpath(state), directory)
     if client is not None:
-        keeper.listener.connect(client)
+        supervisor.listener.connect(client)
     with suppress(EvenkeelError):  # each start says why
         default_filter()  # takes a while: not for each child, and the client hears from us before
     gc.collect()
     gc.freeze()
-    keeper.run()
+    supervisor.run()
     return 0
 
 
