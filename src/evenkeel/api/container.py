@@ -44,11 +44,48 @@ class ContainerPort(NamedTuple):
     host_ip: str = ""
 
 
+class Capabilities(NamedTuple):
+    add: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+
+
+class SeccompProfile(NamedTuple):
+    type: str = ""
+    localhost_profile: str = ""
+
+
+class AppArmorProfile(NamedTuple):
+    type: str = ""
+    localhost_profile: str = ""
+
+
+class SELinuxOptions(NamedTuple):
+    user: str = ""
+    role: str = ""
+    type: str = ""
+    level: str = ""
+
+
+class WindowsSecurityContextOptions(NamedTuple):
+    gmsa_credential_spec_name: str = ""
+    gmsa_credential_spec: str = ""
+    run_as_user_name: str = ""
+    host_process: bool | None = None
+
+
 class SecurityContext(NamedTuple):
     run_as_user: int | None = None
     run_as_group: int | None = None
     run_as_non_root: bool | None = None
     read_only_root_filesystem: bool | None = None
+    capabilities: Capabilities | None = None
+    privileged: bool | None = None
+    allow_privilege_escalation: bool | None = None
+    proc_mount: str = ""
+    seccomp_profile: SeccompProfile | None = None
+    app_armor_profile: AppArmorProfile | None = None
+    se_linux_options: SELinuxOptions | None = None
+    windows_options: WindowsSecurityContextOptions | None = None
 
 
 class ExecAction(NamedTuple):

@@ -14,6 +14,8 @@ _camel = {
     "fail_cgroup_v1": "failCgroupV1",
     "fair_cpu_sharing": "fairCPUSharing",
     "host_ip": "hostIP",
+    "host_ipc": "hostIPC",
+    "host_pid": "hostPID",
     "http_get": "httpGet",
     "image_id": "imageID",
     "reserved_system_cpus": "reservedSystemCPUs",

@@ -4,7 +4,13 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from evenkeel.api.container import Container
+from evenkeel.api.container import (
+    AppArmorProfile,
+    Container,
+    SeccompProfile,
+    SELinuxOptions,
+    WindowsSecurityContextOptions,
+)
 from evenkeel.api.resources import NO_RESOURCES, ResourceList, ResourceRequirements
 from evenkeel.api.scalars import Int32
 from evenkeel.quantity import Quantity
@@ -127,12 +133,22 @@ class Volume(NamedTuple):
         return self.empty_dir is not None and self.empty_dir.medium == IN_MEMORY
 
 
+class Sysctl(NamedTuple):
+    name: str = ""
+    value: str = ""
+
+
 class PodSecurityContext(NamedTuple):
     run_as_user: int | None = None
     run_as_group: int | None = None
     run_as_non_root: bool | None = None
     supplemental_groups: tuple[int, ...] = ()
     fs_group: int | None = None
+    sysctls: tuple[Sysctl, ...] = ()
+    seccomp_profile: SeccompProfile | None = None
+    app_armor_profile: AppArmorProfile | None = None
+    se_linux_options: SELinuxOptions | None = None
+    windows_options: WindowsSecurityContextOptions | None = None
 
 
 class Toleration(NamedTuple):
@@ -158,6 +174,12 @@ class PodSpec(NamedTuple):
     tolerations: tuple[Toleration, ...] = ()
     hostname: str = ""
     node_name: str = ""  # the node of the pod
+    runtime_class_name: str = ""
+    host_network: bool = False
+    host_pid: bool = False
+    host_ipc: bool = False
+    host_users: bool | None = None
+    share_process_namespace: bool | None = None
 
     @property
     def every_container(self) -> Iterator[Container]:

@@ -13,7 +13,7 @@ from evenkeel.api.pod import Pod
 from evenkeel.api.scalars import is_within
 from evenkeel.cgroup.tree import Naming, Setting, Version
 from evenkeel.policy.admission import Refusal
-from evenkeel.runtime import environment, volumes
+from evenkeel.runtime import environment, security, volumes
 from evenkeel.runtime.cri import cri_pb2 as pb
 from evenkeel.runtime.environment import declared, expanded, groups, identity
 from evenkeel.runtime.interface import Attempt, Launch
@@ -40,12 +40,11 @@ _MESSAGE_PATH = "/dev/termination-log"  # the default of Kubernetes
 _LONGEST_HOSTNAME = 63
 # Path in the container: name of the copy in the attempt's directory.
 NETWORK_FILES = {"/etc/hosts": "hosts", "/etc/resolv.conf": "resolv.conf", "/etc/hostname": "hostname"}
-# The network is that of the host: a pod with raw sockets would read the traffic of everything on it.
-_DROPPED_CAPABILITIES = ("NET_RAW",)
 # What container runtimes mask and protect by default. A list of ours replaces theirs, so it has to contain it.
 _MASKED = (
-    "/proc/acpi", "/proc/asound", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/sched_debug",
-    "/proc/scsi", "/proc/timer_list", "/proc/timer_stats", "/sys/firmware",
+    "/proc/acpi", "/proc/asound", "/proc/kcore", "/proc/key-users", "/proc/keys", "/proc/latency_stats",
+    "/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats", "/sys/devices/virtual/powercap",
+    "/sys/firmware",
 )  # fmt: skip
 _READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 
@@ -66,7 +65,7 @@ def refusal(pod: Pod) -> Refusal | None:
                     f"{field}.volumeMounts[{index}].subPath: {mount.sub_path} cannot be had from a container runtime: "
                     "mount the volume whole",
                 )
-    wrong = volumes.refusal(pod)
+    wrong = volumes.refusal(pod) or security.refusal(pod)
     return Refusal(_REASON, wrong) if wrong else None
 
 
@@ -237,17 +236,22 @@ def _paths_to_state(pod: Pod, container: Container, paths: StatePaths) -> list[s
 
 def _security(pod: Pod, container: Container, paths: StatePaths) -> pb.LinuxContainerSecurityContext:
     user = identity(pod, container)
-    security = container.security_context
+    asked = container.security_context
+    allowed = security.privileges(pod, container)
+    profile = pb.SecurityProfile.RuntimeDefault if allowed.is_filtered else pb.SecurityProfile.Unconfined
     hidden = _paths_to_state(pod, container, paths)
     context = pb.LinuxContainerSecurityContext(
-        capabilities=pb.Capability(drop_capabilities=_DROPPED_CAPABILITIES),
         namespace_options=_namespaces(),
-        readonly_rootfs=bool(security and security.read_only_root_filesystem),
+        # All of them by name: what a runtime gives by itself is its own affair.
+        capabilities=pb.Capability(drop_capabilities=["ALL"], add_capabilities=sorted(allowed.capabilities)),
+        # Without a filter, a set-user-ID program would be root without one. Else as in Kubernetes.
+        no_new_privs=allowed.may_escalate is False or not allowed.is_filtered,
+        readonly_rootfs=bool(asked and asked.read_only_root_filesystem),
         supplemental_groups=groups(pod),
-        seccomp=pb.SecurityProfile(profile_type=pb.SecurityProfile.RuntimeDefault),
-        # Without a list the runtime uses its defaults; a list replaces them.
-        masked_paths=[*_MASKED, *hidden] if hidden else [],
-        readonly_paths=_READ_ONLY if hidden else [],
+        seccomp=pb.SecurityProfile(profile_type=profile),
+        # As kubelet names them: a runtime has none by itself if it is given an empty list.
+        masked_paths=[*_MASKED, *hidden],
+        readonly_paths=_READ_ONLY,
     )
     if user.uid is not None:
         context.run_as_user.value = user.uid

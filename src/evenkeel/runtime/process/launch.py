@@ -8,7 +8,7 @@ from evenkeel.api.container import Container
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.drivers.v1 import UNIFIED
 from evenkeel.cgroup.tree import Version
-from evenkeel.runtime import volumes
+from evenkeel.runtime import security, syscalls, volumes
 from evenkeel.runtime.environment import arguments, environment, groups, identity
 from evenkeel.runtime.interface import Launch, StartFailed
 from evenkeel.runtime.log_relay import LogLimits
@@ -89,13 +89,13 @@ def filesystem_spec(
         )
         for mount in container.volume_mounts
     )
-    security = container.security_context
+    context = container.security_context
     return FilesystemSpec(
         state_directory=paths.root,
         attempt_directory=paths.attempt(pod.metadata.uid, container.name, attempt),
         image=image_directory,
         mounts=mounts,
-        is_read_only=bool(security and security.read_only_root_filesystem),
+        is_read_only=bool(context and context.read_only_root_filesystem),
         termination_message_path=container.termination_message_path or _TERMINATION_MESSAGE_PATH,
         proc_settings=around.proc_settings,
         masked=around.masked,
@@ -147,7 +147,7 @@ def plan_of(
         raise StartFailed("command is missing: write the program and its arguments")
     metadata = pod.metadata
     hostname = (pod.spec.hostname or metadata.name)[:_LONGEST_HOSTNAME].rstrip("-.")
-    who = identity(pod, container)
+    who, allowed = identity(pod, container), security.privileges(pod, container)
     spec = filesystem_spec(
         pod, container, attempt.number, paths, image_directory=image_directory, around=around, procs=procs
     )
@@ -166,6 +166,9 @@ def plan_of(
         hostname=hostname,
         oom_score_adj=launch.oom_score_adj or 0,  # never the supervisor's own
         message_policy=container.termination_message_policy,
+        capabilities=syscalls.mask(*(name.lower() for name in allowed.capabilities)),
+        is_filtered=allowed.is_filtered,
+        may_gain_privileges=bool(allowed.may_escalate),
     )
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from evenkeel.api.container import Container
 from evenkeel.api.pod import Pod
 from evenkeel.policy.admission import Refusal
-from evenkeel.runtime import environment, volumes
+from evenkeel.runtime import environment, security, volumes
 from evenkeel.runtime.environment import groups, identity
 from evenkeel.runtime.process import process_images
 
@@ -23,6 +23,7 @@ class Powers(NamedTuple):
     uid: int
     gid: int
     has_namespaces: bool = True
+    no_filter: str = ""  # why there is no seccomp filter
 
     @property
     def is_root(self) -> bool:
@@ -58,7 +59,7 @@ def refusal(pod: Pod, powers: Powers) -> Refusal | None:
             "spec.volumes: volumes need a mount namespace, which the kernel does not give this user: run the agent "
             "as root, or allow user namespaces (sysctl kernel.unprivileged_userns_clone=1)",
         )
-    wrong = volumes.refusal(pod, is_root=powers.is_root)
+    wrong = volumes.refusal(pod, is_root=powers.is_root) or security.refusal(pod) or _filter(pod, powers)
     return Refusal(REASON, wrong) if wrong else None
 
 
@@ -70,6 +71,14 @@ def users_refusal(pod: Pod, container: Container, powers: Powers) -> str:
         said = "runAsUser is 0" if who.uid == 0 else "without runAsUser it would be root"
         return f"securityContext.runAsNonRoot is true, and {said}: set runAsUser to a number above 0"
     return _user(pod, container, powers)
+
+
+def _filter(pod: Pod, powers: Powers) -> str:
+    if powers.no_filter:
+        for field, container in _containers(pod):
+            if security.privileges(pod, container).is_filtered:
+                return f"{field}.securityContext.seccompProfile: {powers.no_filter}"
+    return ""
 
 
 def _user(pod: Pod, container: Container, powers: Powers) -> str:

@@ -323,7 +323,9 @@ class ProcessRuntime(BaseRuntime):
     # The supervisor
 
     async def _take_up(self, supervisor: SupervisorConnection, hello: Message) -> None:
-        self._powers = self._powers._replace(has_namespaces=bool(hello.get("has_namespaces", True)))
+        self._powers = self._powers._replace(
+            has_namespaces=bool(hello.get("has_namespaces", True)), no_filter=str(hello.get("no_filter", ""))
+        )
         pid = hello.get("pid")
         self._daemon = process_at(pid) if isinstance(pid, int) else None
         await self._read_anew(supervisor)

@@ -27,14 +27,12 @@ from evenkeel.runtime.process.supervisor import cgroup_entry, rootfs, users
 # And a cgroup namespace, which is made when the process is in its cgroup.
 NAMESPACES = syscalls.CLONE_NEWPID | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWNS
 
-# Docker's default set, without making device files (mknod) and listening to the host's network (net_raw).
+# As `security` has them, which is too much to import here.
 DEFAULT_CAPABILITIES = syscalls.mask(
-    "chown", "dac_override", "fowner", "fsetid", "kill", "setgid", "setuid", "setpcap", "net_bind_service",
-    "sys_chroot", "audit_write", "setfcap",
+    "audit_write", "chown", "dac_override", "fowner", "fsetid", "kill", "net_bind_service", "setfcap", "setgid",
+    "setpcap", "setuid", "sys_chroot",
 )  # fmt: skip
-
-# What a manifest may add to it. The others would reach the host: its network, clock, devices, files or processes.
-GRANTABLE_CAPABILITIES = DEFAULT_CAPABILITIES | syscalls.mask("net_raw", "ipc_lock", "lease", "wake_alarm")
+GRANTABLE_CAPABILITIES = DEFAULT_CAPABILITIES | syscalls.mask("ipc_lock", "lease", "net_raw", "wake_alarm")
 
 _OPEN_FILES = (1024, 524288)  # systemd's own for services
 

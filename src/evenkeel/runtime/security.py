@@ -1,0 +1,146 @@
+"""A pod's security context, as both runtimes honour it: which capabilities, filter and privileges a container has, and
+what cannot be had and is refused. Pure.
+
+A wall that a manifest asks for is there, or the pod is refused with a sentence. More power than the default is given
+only where it stays inside the container.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from evenkeel.api.container import Container, SeccompProfile, SecurityContext
+from evenkeel.api.pod import Pod, PodSecurityContext
+from evenkeel.runtime.environment import identity
+
+# Docker's default set, without making device files (MKNOD) and listening to the host's network (NET_RAW).
+DEFAULT_CAPABILITIES = frozenset(
+    ("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE", "SETFCAP", "SETGID",
+     "SETPCAP", "SETUID", "SYS_CHROOT")
+)  # fmt: skip
+# What a manifest may add. The others would reach the host: its network, clock, devices, files or processes.
+GRANTABLE_CAPABILITIES = DEFAULT_CAPABILITIES | {"IPC_LOCK", "LEASE", "NET_RAW", "WAKE_ALARM"}
+_KNOWN_CAPABILITIES = GRANTABLE_CAPABILITIES | {
+    "AUDIT_CONTROL", "AUDIT_READ", "BLOCK_SUSPEND", "BPF", "CHECKPOINT_RESTORE", "DAC_READ_SEARCH", "IPC_OWNER",
+    "LINUX_IMMUTABLE", "MAC_ADMIN", "MAC_OVERRIDE", "MKNOD", "NET_ADMIN", "NET_BROADCAST", "PERFMON", "SYSLOG",
+    "SYS_ADMIN", "SYS_BOOT", "SYS_MODULE", "SYS_NICE", "SYS_PACCT", "SYS_PTRACE", "SYS_RAWIO", "SYS_RESOURCE",
+    "SYS_TIME", "SYS_TTY_CONFIG",
+}  # fmt: skip
+_ALL = "ALL"
+_UNCONFINED, _RUNTIME_DEFAULT = "Unconfined", "RuntimeDefault"
+
+
+class Privileges(NamedTuple):
+    """What a container may do, apart from who it is."""
+
+    capabilities: frozenset[str] = DEFAULT_CAPABILITIES
+    is_filtered: bool = True  # by the runtime's default seccomp filter
+    may_escalate: bool | None = None  # securityContext.allowPrivilegeEscalation; None where nothing is said
+
+
+def privileges(pod: Pod, container: Container) -> Privileges:
+    """Of a container that is not refused."""
+    security = container.security_context
+    asked = security.capabilities if security else None
+    kept = set(DEFAULT_CAPABILITIES)
+    if asked is not None:
+        dropped, added = _names(asked.drop), _names(asked.add)
+        kept = (set() if _ALL in dropped else kept - dropped) | added
+    return Privileges(
+        frozenset(kept),
+        _filter(pod, container).type != _UNCONFINED,
+        security.allow_privilege_escalation if security else None,
+    )
+
+
+def refusal(pod: Pod) -> str:
+    """The first thing that cannot be had, with its field; empty if there is none."""
+    return next(_problems(pod), "")
+
+
+def _problems(pod: Pod) -> Iterator[str]:
+    spec = pod.spec
+    if spec.runtime_class_name:
+        yield (
+            f"spec.runtimeClassName: {spec.runtime_class_name} cannot be had: there is one runtime, the agent's; "
+            "leave it out"
+        )
+    if spec.host_users is False:
+        yield "spec.hostUsers: false cannot be had: pods get no user namespace here; set runAsUser to a number above 0"
+    for field, is_asked in (
+        ("hostPID", spec.host_pid), ("hostIPC", spec.host_ipc), ("shareProcessNamespace", spec.share_process_namespace)
+    ):  # fmt: skip
+        if is_asked:
+            yield f"spec.{field}: true cannot be had: each container has a namespace of its own; leave it out"
+    of_pod = spec.security_context
+    if of_pod is not None:
+        if of_pod.sysctls:
+            yield f"spec.securityContext.sysctls: {of_pod.sysctls[0].name} cannot be set for a pod; leave it out"
+        yield from _modules(of_pod, "spec.securityContext")
+    for kind, containers in (("initContainers", spec.init_containers), ("containers", spec.containers)):
+        for index, container in enumerate(containers):
+            yield from _container_problems(pod, container, f"spec.{kind}[{index}].securityContext")
+
+
+def _container_problems(pod: Pod, container: Container, field: str) -> Iterator[str]:
+    yield from _filter_problems(pod, container, field)
+    security = container.security_context
+    if security is None:
+        return
+    if security.privileged:
+        yield (
+            f"{field}.privileged: true cannot be had: it would be root on the host; name what it needs, as hostPath "
+            "volumes and capabilities"
+        )
+    if security.proc_mount not in ("", "Default"):
+        yield f"{field}.procMount: {security.proc_mount} cannot be had; write Default, or leave it out"
+    yield from _modules(security, field)
+    if security.capabilities is None:
+        return
+    for name in _names(security.capabilities.drop) - _KNOWN_CAPABILITIES - {_ALL}:
+        yield f"{field}.capabilities.drop: {name} is no capability; write one of capabilities(7), or ALL"
+    for name in sorted(_names(security.capabilities.add) - GRANTABLE_CAPABILITIES):
+        if name in _KNOWN_CAPABILITIES or name == _ALL:
+            may = ", ".join(sorted(GRANTABLE_CAPABILITIES - DEFAULT_CAPABILITIES))
+            yield f"{field}.capabilities.add: {name} would reach the host; what can be added is {may}"
+        else:
+            yield f"{field}.capabilities.add: {name} is no capability"
+
+
+def _filter_problems(pod: Pod, container: Container, field: str) -> Iterator[str]:
+    profile = _filter(pod, container)
+    if profile.type == _UNCONFINED:
+        uid = identity(pod, container).uid
+        security = container.security_context
+        if not uid or (security and security.allow_privilege_escalation):
+            yield (
+                f"{field}.seccompProfile.type: Unconfined cannot be had by root, who could take its own limits away; "
+                "set runAsUser to a number above 0 and allowPrivilegeEscalation to false, or write RuntimeDefault"
+            )
+    elif profile.type != _RUNTIME_DEFAULT:
+        yield (
+            f"{field}.seccompProfile.type: {profile.type} cannot be had: write RuntimeDefault or Unconfined"
+        )
+
+
+def _modules(security: SecurityContext | PodSecurityContext, field: str) -> Iterator[str]:
+    """Linux security modules, of which none is used here."""
+    profile = security.app_armor_profile
+    if profile is not None and profile.type != _UNCONFINED:
+        yield f"{field}.appArmorProfile.type: {profile.type} cannot be had: containers have no AppArmor profile here"
+    if security.se_linux_options is not None and any(security.se_linux_options):
+        yield f"{field}.seLinuxOptions: cannot be had: containers have no SELinux label here; leave it out"
+    if security.windows_options is not None:
+        yield f"{field}.windowsOptions: cannot be had: this is Linux; leave it out"
+
+
+def _filter(pod: Pod, container: Container) -> SeccompProfile:
+    """The container's word goes before the pod's; without any, the default filter."""
+    for security in (container.security_context, pod.spec.security_context):
+        if security is not None and security.seccomp_profile is not None:
+            return security.seccomp_profile
+    return SeccompProfile(_RUNTIME_DEFAULT)
+
+
+def _names(capabilities: tuple[str, ...]) -> set[str]:
+    """As runtimes take them: with CAP_ and without, in any case."""
+    return {name.upper().removeprefix("CAP_") for name in capabilities}

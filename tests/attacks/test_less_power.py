@@ -1,0 +1,108 @@
+"""A pod that asks for less power than it would have gets less, or is told that it cannot be had here."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evenkeel.cli.client import AgentRefused
+from evenkeel.errors import InvalidInput
+from tests.attacks.hostile import IMAGES, PATIENCE_SECONDS, hostile, is_refused, run_to_the_end
+from tests.kernel.agents import MakeUp, Up, first_of
+from tests.kernel.waiting import eventually
+
+pytestmark = pytest.mark.cgroup("v1", "v2")
+
+
+def is_taken(agent: Up, one: dict[str, Any]) -> bool:
+    """Whether the pod runs; if not, it was refused."""
+    name = one["metadata"]["name"]
+    try:
+        agent.apply(one)
+    except (AgentRefused, InvalidInput):
+        return False
+    eventually(
+        lambda: agent.phase(name) == "Running" or is_refused(agent, name), within_seconds=PATIENCE_SECONDS
+    )
+    return not is_refused(agent, name)
+
+
+def status_of(agent: Up, name: str) -> dict[str, str]:
+    text = Path(f"/proc/{first_of(agent.container(name))}/status").read_text()
+    fields = (line.partition(":") for line in text.splitlines())
+    return {field: value.strip() for field, _, value in fields}
+
+
+def capability_sets(agent: Up, name: str) -> set[int]:
+    status = status_of(agent, name)
+    return {int(status[field], 16) for field in ("CapPrm", "CapEff", "CapBnd", "CapInh", "CapAmb")}
+
+
+def test_who_drops_capabilities_does_not_have_them(up: MakeUp):
+    agent = up()
+    agent.start()
+    some = {"CHOWN": 0, "DAC_OVERRIDE": 1, "SETUID": 7, "NET_BIND_SERVICE": 10}
+
+    def taken(name: str, image: str = "image", **capabilities: list[str]) -> bool:
+        security = {"securityContext": {"capabilities": capabilities}}
+        return is_taken(agent, hostile(agent, name, "sleep", "1000", image=image, container=security))
+
+    for image in IMAGES:
+        for word in ("ALL", "all", "CAP_ALL"):
+            name = f"{image}-{word.lower().replace('_', '-')}-{len(word)}-{word.isupper():d}"
+            assert not taken(name, image, drop=[word]) or capability_sets(agent, name) == {0}
+    if taken("some", drop=[*some]):
+        (bounding,) = {int(status_of(agent, "some")["CapBnd"], 16)}
+        assert [name for name, number in some.items() if bounding >> number & 1] == []
+    if taken("prefixed", drop=["CAP_CHOWN"]):
+        assert not int(status_of(agent, "prefixed")["CapBnd"], 16) & 1
+    if taken("one", drop=["ALL"], add=["NET_BIND_SERVICE"]):
+        assert int(status_of(agent, "one")["CapBnd"], 16) == 1 << 10
+
+
+def test_who_asks_for_a_filter_has_one(up: MakeUp):
+    agent = up()
+    agent.start()
+    default = {"securityContext": {"seccompProfile": {"type": "RuntimeDefault"}}}
+    absent = {"securityContext": {"seccompProfile": {"type": "Localhost", "localhostProfile": "none.json"}}}
+    for name, options in (("container", {"container": default}), ("pod", default)):
+        if is_taken(agent, hostile(agent, name, "sleep", "1000", **options)):
+            assert status_of(agent, name)["Seccomp"] == "2"
+    for name, options in (("no-container", {"container": absent}), ("no-pod", absent)):
+        assert not is_taken(agent, hostile(agent, name, "sleep", "1000", **options))
+
+
+# What would make a pod weaker than it is here, and is not done here: it must not run as if it were.
+NOT_HERE: dict[str, dict[str, Any]] = {
+    "runtimeClassName": {"runtimeClassName": "gvisor"},
+    "hostUsers": {"hostUsers": False},
+    "appArmorProfile": {
+        "securityContext": {"appArmorProfile": {"type": "Localhost", "localhostProfile": "no"}}
+    },
+    "seLinuxOptions": {
+        "securityContext": {"seLinuxOptions": {"type": "evenkeel_none_t", "level": "s0:c1,c2"}}
+    },
+    "runAsUserName": {"securityContext": {"windowsOptions": {"runAsUserName": "ContainerUser"}}},
+}
+
+
+@pytest.mark.processes_only("what a runtime for containers makes of them is its own")
+def test_a_wall_that_cannot_be_had_is_refused(up: MakeUp):
+    agent = up()
+    agent.start()
+    taken = [
+        field
+        for field, spec in NOT_HERE.items()
+        if is_taken(agent, hostile(agent, field.lower(), "sleep", "1000", **spec))
+    ]
+    assert taken == []
+
+
+def test_nobody_listens_to_what_others_say_on_the_network(up: MakeUp):
+    """The network is the host's: a raw socket there reads the cookies of the dashboard."""
+    agent = up()
+    agent.start()
+    for image in IMAGES:
+        lines = run_to_the_end(agent, f"sniff-{image}", "sniff", image=image)[:-1]
+        assert len(lines) == 5
+        assert [line for line in lines if line.endswith("allowed")] == []

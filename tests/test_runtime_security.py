@@ -1,0 +1,165 @@
+"""What a security context gives a container, and what of it cannot be had and is refused."""
+
+import pytest
+
+from evenkeel.api.container import (
+    AppArmorProfile,
+    Capabilities,
+    Container,
+    SeccompProfile,
+    SecurityContext,
+    SELinuxOptions,
+    WindowsSecurityContextOptions,
+)
+from evenkeel.api.pod import Pod, PodSecurityContext, PodSpec, Sysctl
+from evenkeel.runtime import syscalls
+from evenkeel.runtime.process import process_refusals, seccomp
+from evenkeel.runtime.process.process_refusals import Powers
+from evenkeel.runtime.process.supervisor import spawn
+from evenkeel.runtime.security import (
+    DEFAULT_CAPABILITIES,
+    GRANTABLE_CAPABILITIES,
+    Privileges,
+    privileges,
+    refusal,
+)
+
+UNCONFINED = SeccompProfile("Unconfined")
+
+
+def pod(security: SecurityContext | None = None, **spec: object) -> Pod:
+    container = Container(name="web", image="host", command=("true",), security_context=security)
+    return Pod(spec=PodSpec(containers=(container,))._replace(**spec))
+
+
+def of(one: Pod) -> Privileges:
+    assert refusal(one) == ""
+    return privileges(one, one.spec.containers[0])
+
+
+def capabilities(add: tuple[str, ...] = (), drop: tuple[str, ...] = ()) -> Pod:
+    return pod(SecurityContext(capabilities=Capabilities(add, drop)))
+
+
+def test_a_container_that_asks_for_nothing_has_the_default_set_and_filter():
+    assert of(pod()) == Privileges(DEFAULT_CAPABILITIES, is_filtered=True, may_escalate=None)
+    assert "NET_RAW" not in DEFAULT_CAPABILITIES
+
+
+@pytest.mark.parametrize("all_of_them", ["ALL", "all", "CAP_ALL"])
+def test_dropped_capabilities_are_not_there(all_of_them):
+    assert of(capabilities(drop=(all_of_them,))).capabilities == set()
+    assert of(capabilities(drop=(all_of_them,), add=("NET_BIND_SERVICE",))).capabilities == {
+        "NET_BIND_SERVICE"
+    }
+    assert of(capabilities(drop=("CAP_CHOWN", "kill"))).capabilities == DEFAULT_CAPABILITIES - {
+        "CHOWN",
+        "KILL",
+    }
+
+
+def test_capabilities_that_stay_in_the_container_are_added():
+    assert of(capabilities(add=("NET_RAW",))).capabilities == DEFAULT_CAPABILITIES | {"NET_RAW"}
+
+
+@pytest.mark.parametrize(
+    "name", ["ALL", "SYS_ADMIN", "CAP_SYS_PTRACE", "MKNOD", "NET_ADMIN", "DAC_READ_SEARCH"]
+)
+def test_capabilities_that_reach_the_host_are_refused(name):
+    assert "would reach the host" in refusal(capabilities(add=(name,)))
+
+
+def test_a_word_that_is_no_capability_is_refused():
+    assert "FLY is no capability" in refusal(capabilities(add=("FLY",)))
+    assert "FLY is no capability" in refusal(capabilities(drop=("FLY",)))
+
+
+def test_the_containers_filter_goes_before_the_pods():
+    of_pod = {"security_context": PodSecurityContext(seccomp_profile=UNCONFINED)}
+    default = SecurityContext(seccomp_profile=SeccompProfile("RuntimeDefault"))
+    assert of(pod(default, **of_pod)).is_filtered
+    assert not of(pod(SecurityContext(run_as_user=1000), **of_pod)).is_filtered
+
+
+@pytest.mark.parametrize(
+    "security",
+    [
+        SecurityContext(seccomp_profile=UNCONFINED),
+        SecurityContext(seccomp_profile=UNCONFINED, run_as_user=0),
+        SecurityContext(seccomp_profile=UNCONFINED, run_as_user=1, allow_privilege_escalation=True),
+    ],
+)
+def test_root_is_not_without_a_filter(security):
+    assert "Unconfined cannot be had by root" in refusal(pod(security))
+
+
+@pytest.mark.parametrize(
+    ("field", "one"),
+    [
+        ("spec.runtimeClassName: gvisor", pod(runtime_class_name="gvisor")),
+        ("spec.hostUsers: false", pod(host_users=False)),
+        ("spec.hostPID", pod(host_pid=True)),
+        ("spec.hostIPC", pod(host_ipc=True)),
+        ("spec.shareProcessNamespace", pod(share_process_namespace=True)),
+        (
+            "spec.securityContext.sysctls: a.b",
+            pod(security_context=PodSecurityContext(sysctls=(Sysctl("a.b", "1"),))),
+        ),
+        ("securityContext.privileged", pod(SecurityContext(privileged=True))),
+        ("securityContext.procMount: Unmasked", pod(SecurityContext(proc_mount="Unmasked"))),
+        (
+            "securityContext.seccompProfile.type: Localhost",
+            pod(SecurityContext(seccomp_profile=SeccompProfile("Localhost", "x.json"))),
+        ),
+        (
+            "securityContext.appArmorProfile.type: Localhost",
+            pod(SecurityContext(app_armor_profile=AppArmorProfile("Localhost", "x"))),
+        ),
+        (
+            "spec.securityContext.seLinuxOptions",
+            pod(security_context=PodSecurityContext(se_linux_options=SELinuxOptions(level="s0"))),
+        ),
+        (
+            "securityContext.windowsOptions",
+            pod(SecurityContext(windows_options=WindowsSecurityContextOptions(run_as_user_name="x"))),
+        ),
+    ],
+)
+def test_what_cannot_be_had_is_refused_with_its_field(field, one):
+    assert field in refusal(one)
+
+
+def test_the_usual_words_are_taken():
+    security = SecurityContext(
+        privileged=False,
+        allow_privilege_escalation=False,
+        proc_mount="Default",
+        app_armor_profile=AppArmorProfile("Unconfined"),
+        se_linux_options=SELinuxOptions(),
+    )
+    assert of(pod(security, host_users=True, host_network=True)).may_escalate is False
+
+
+def test_without_a_library_for_filters_a_pod_is_refused_unless_it_needs_none():
+    powers = Powers(0, 0, no_filter="libseccomp.so.2 is not installed")
+    refused = process_refusals.refusal(pod(), powers)
+    assert refused is not None
+    assert "libseccomp.so.2 is not installed" in refused.message
+    unconfined = pod(SecurityContext(seccomp_profile=UNCONFINED, run_as_user=1000))
+    assert process_refusals.refusal(unconfined, powers) is None
+
+
+def test_the_supervisor_knows_the_same_sets():
+    for names, mask in (
+        (DEFAULT_CAPABILITIES, spawn.DEFAULT_CAPABILITIES),
+        (GRANTABLE_CAPABILITIES, spawn.GRANTABLE_CAPABILITIES),
+    ):
+        assert syscalls.mask(*map(str.lower, names)) == mask
+
+
+def test_the_filter_is_compiled_once_and_knows_every_call_it_names():
+    compiled = seccomp.default_filter()
+    assert seccomp.default_filter() is compiled
+    assert 100 < compiled.length < 4096  # the kernel takes no more
+    assert not set(seccomp._ALLOWED.split()) & set(seccomp._REFUSED.split())
+    assert seccomp.filter_problem() == ""
