@@ -1,1 +1,1 @@
-"""What the agent answers over its socket."""
+"""The HTTP interface of the agent: at its Unix socket, over TCP, and for the dashboard."""

@@ -46,7 +46,7 @@ _PASSED_ON = frozenset(
     }
 )
 _KEY_BYTES, _SESSION_BYTES, _NONCE_BYTES, _TAG_BYTES = 32, 16, 16, 32
-_CHUNK_BYTES = 256  # of keystream at a time: Firefox derives no more
+_CHUNK_BYTES = 256  # of keystream: Firefox derives no more at a time
 _ASK, _ANSWER = b"q", b"a"  # the direction of a message
 
 ConnectToAgent = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
@@ -92,7 +92,7 @@ class Dashboard:
         self._connect = connect_to_agent
         self._limits = limits
         self._key = secrets.token_bytes(_KEY_BYTES)
-        self._session = b""  # of the browser that came first
+        self._session = b""  # the session of the browser that came first
         self._seal: Seal | None = None
         self._asked: dict[bytes, None] = {}  # the oldest first
         self._large_bodies = asyncio.Semaphore(1)

@@ -124,7 +124,7 @@ class _Encoder:
         return node
 
     def _layers(self) -> Usage:
-        """What the writable layers of all containers take."""
+        """The size of the writable layers of all containers."""
         parts = [
             one.rootfs
             for figures in self._snapshot.disk.values()
