@@ -13,7 +13,7 @@ import pytest
 from evenkeel.cgroup.driver import CgroupError
 from evenkeel.cgroup.drivers.cgroupfs import Bounds
 from evenkeel.cgroup.drivers.systemd import SystemdDriver
-from evenkeel.cgroup.drivers.systemd_units import kept
+from evenkeel.cgroup.drivers.systemd_units import can_hold
 from evenkeel.cgroup.kernel_files import same_value
 from evenkeel.cgroup.plan import plan
 from evenkeel.cgroup.reconcile import Report, reconcile
@@ -172,7 +172,7 @@ def test_systemd_keeps_its_properties_when_reloaded_and_the_rest_is_healed_and_r
     drifted = set(differences(running.tree))
     values = {(one.path, s.file): s.value for one in running.tree.cgroups for s in one.settings}
     assert (running.container("sure"), "cpu.max") in drifted
-    assert not [place for place in drifted if kept(place[1], values[place])]
+    assert not [place for place in drifted if can_hold(place[1], values[place])]
     report = running.again()
     assert not report.failures
     assert {(repair.path, repair.file) for repair in report.repairs} == drifted
