@@ -59,11 +59,11 @@ def figures() -> Iterator[Figure]:
             views = ViewEncoder()
             answers: dict[str, Callable[[NodeSnapshot], bytes]] = {
                 "sweep alone": lambda _: b"",
-                "/metrics/resource": lambda picture: resource_metrics(picture, named),
-                "/metrics": lambda picture: node_metrics(picture, named),
-                "/metrics/cadvisor": lambda picture: cadvisor_metrics(picture, named),
-                "/stats/summary": lambda picture: asyncio.run(summary(picture)),
-                "/view": lambda picture: asyncio.run(views.view(picture)).whole,
+                "/metrics/resource": lambda node_snapshot: resource_metrics(node_snapshot, named),
+                "/metrics": lambda node_snapshot: node_metrics(node_snapshot, named),
+                "/metrics/cadvisor": lambda node_snapshot: cadvisor_metrics(node_snapshot, named),
+                "/stats/summary": lambda node_snapshot: asyncio.run(summary(node_snapshot)),
+                "/view": lambda node_snapshot: asyncio.run(views.view(node_snapshot)).whole,
             }
             for name, answer in answers.items():
                 ours, references = [], []

@@ -25,7 +25,7 @@ from evenkeel.errors import EvenkeelError
 from evenkeel.journal.records import NORMAL, Event
 from evenkeel.quantity import Quantity
 from evenkeel.server.app import serve
-from tests.pictures import Painter
+from tests.models.node_snapshots import SnapshotMaker
 
 DEFAULTS = KubeletConfiguration()
 BORN = "2026-11-16T00:00:00Z"
@@ -45,9 +45,9 @@ class FakeFront:
         self.usages = 0
         self.trouble = ""
         self.advised = Advice(0.0, 3600.0, 3600.0, (), ())
-        self.keeps_picture = False  # one that was made before is young enough
-        self._painter = Painter(self.config)
-        self._picture = None
+        self.keeps_snapshot = False  # one that was made before is young enough
+        self._snapshot_maker = SnapshotMaker(self.config)
+        self._node_snapshot = None
         self.stories: dict[str, Story] = {}
         self.snapshot_plain: dict[str, object] = {}
         self.from_files: dict[str, str] = {}
@@ -136,11 +136,11 @@ class FakeFront:
     def not_ready(self):
         return self.trouble
 
-    async def picture(self):
-        if not self.keeps_picture or self._picture is None:
+    async def node_snapshot(self):
+        if not self.keeps_snapshot or self._node_snapshot is None:
             notable = tuple(told for told in self.told if is_notable(told))
-            self._picture = self._painter.picture(self.pods(), notable)
-        return self._picture
+            self._node_snapshot = self._snapshot_maker.node_snapshot(self.pods(), notable)
+        return self._node_snapshot
 
     def usage(self):
         self.usages += 1

@@ -16,9 +16,9 @@ from evenkeel.policy.advice import (
 )
 from evenkeel.policy.allocatable import Reserved
 from evenkeel.quantity import Quantity
-from tests.agents import pods_of
 from tests.fake_front import FakeFront, running, served
-from tests.pictures import GIB, MIB, Painter, sample
+from tests.models.agents import pods_of
+from tests.models.node_snapshots import GIB, MIB, SnapshotMaker, sample
 from tests.test_view import PODS
 
 HOUR = 3600.0
@@ -116,14 +116,14 @@ def busy(cgroup, number):
 
 
 def test_history_forgets_removed_containers_and_advises_on_the_others():
-    painter = Painter(KubeletConfiguration(system_reserved={"memory": "1Gi"}))
+    maker = SnapshotMaker(KubeletConfiguration(system_reserved={"memory": "1Gi"}))
     pods = tuple(
         running(pod) for pod in pods_of(PODS.replace("memory: 64Mi", "memory: 8Gi").replace("128Mi", "8Gi"))
     )
-    history = History(painter.view, 1_794_800_000.0)
+    history = History(maker.view, 1_794_800_000.0)
     for number in range(30):
-        picture = painter.picture(pods, sampled=busy)
-        sweep = picture.sweep._replace(at=1_794_800_000.0 + 30 * number)
+        node_snapshot = maker.node_snapshot(pods, sampled=busy)
+        sweep = node_snapshot.sweep._replace(at=1_794_800_000.0 + 30 * number)
         history.note(sweep)
     paths = [(one.pod, one.container, one.path) for one in sweep.tree.cgroups if one.kind == Kind.CONTAINER]
     advice = history.advice(pods, paths)
@@ -132,7 +132,7 @@ def test_history_forgets_removed_containers_and_advises_on_the_others():
     ]
     assert advice.reservations[0].daemons == "everything that is no pod"
     watched = len(history._watched)
-    history.note(painter.picture(pods[:1]).sweep)
+    history.note(maker.node_snapshot(pods[:1]).sweep)
     assert len(history._watched) == watched - 1
 
 

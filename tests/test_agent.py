@@ -18,7 +18,7 @@ from evenkeel.errors import EvenkeelError
 from evenkeel.journal.store import Journal, JournalError
 from evenkeel.policy.kernel_amounts import shares, weight_keeping_ratio
 from evenkeel.runtime.interface import Attempt, Launch, NoImage, Readiness, Record, StartFailed
-from tests.agents import Place, pods_of, until
+from tests.models.agents import Place, pods_of, until
 
 WEB = """
 apiVersion: v1

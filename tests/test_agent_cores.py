@@ -6,7 +6,7 @@ import pytest
 
 from evenkeel.agent.agent import Agent
 from evenkeel.api.config import KubeletConfiguration
-from tests.agents import Place, pods_of, until
+from tests.models.agents import Place, pods_of, until
 
 pytestmark = pytest.mark.req("A23")
 

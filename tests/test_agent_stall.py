@@ -12,7 +12,7 @@ from evenkeel.journal.store import Journal
 from evenkeel.policy.memory_stall import StallSample
 from evenkeel.pressure import memory_stalls
 from evenkeel.pressure.decision_records import made_again
-from tests.agents import Place, pods_of, until
+from tests.models.agents import Place, pods_of, until
 
 pytestmark = pytest.mark.req("C8", "E4")
 

@@ -11,7 +11,8 @@ from evenkeel.cgroup.driver import Statistics
 from evenkeel.journal.store import Journal
 from evenkeel.pressure import cpu_pressure
 from evenkeel.pressure.decision_records import made_again
-from tests.agents import CountingKernel, Place, pods_of, until
+from tests.models.agents import Place, pods_of, until
+from tests.models.kernel import CountingKernel
 
 pytestmark = pytest.mark.req("A22")
 

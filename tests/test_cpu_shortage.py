@@ -14,7 +14,7 @@ from evenkeel.policy.cpu_shortage import (
     decide_cpu,
     short_pods,
 )
-from tests.agents import pods_of
+from tests.models.agents import pods_of
 
 pytestmark = pytest.mark.req("A22")
 

@@ -13,8 +13,8 @@ from evenkeel.cgroup.driver import Statistics
 from evenkeel.cgroup.tree import Cgroup, Kind, Naming, Tree, Version
 from evenkeel.host.node_figures import Rates, Sample
 from evenkeel.runtime.procfs import Process, process_at
-from tests.pictures import MIB
-from tests.test_reconcile import Kernel
+from tests.models.kernel import Kernel
+from tests.models.node_snapshots import MIB
 
 OWN = "/evenkeel/agent"
 PODS = "/evenkeel/kubepods"

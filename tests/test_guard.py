@@ -15,7 +15,8 @@ from evenkeel.cgroup.drivers.processes import is_dead
 from evenkeel.pressure.guard import NAME, Held, free_line, hear, hold_line, let_go
 from evenkeel.pressure.guard_client import GuardClient
 from evenkeel.pressure.memory.freezer import Freezer
-from tests.agents import CountingKernel, until
+from tests.models.agents import until
+from tests.models.kernel import CountingKernel
 
 
 def frozen(directory: Path, *names: str) -> list[Path]:

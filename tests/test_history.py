@@ -22,9 +22,9 @@ from evenkeel.agent.observe.history_file import (
 )
 from evenkeel.cgroup.tree import Kind
 from evenkeel.host.files import MAX_BYTES
-from tests.agents import Place, pods_of, until
 from tests.fake_front import running
-from tests.pictures import MIB, Painter, sample
+from tests.models.agents import Place, pods_of, until
+from tests.models.node_snapshots import MIB, SnapshotMaker, sample
 from tests.test_view import PODS
 
 START = 1_794_800_000.0
@@ -37,14 +37,14 @@ class Machine:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.painter = Painter()
+        self.maker = SnapshotMaker()
         self.now = START
         self.cpu_us = 0
         self.used_bytes = 100 * MIB
         self.history = self.another()
 
     def another(self) -> History:
-        self.history = History(self.painter.view, self.now, str(self.path))
+        self.history = History(self.maker.view, self.now, str(self.path))
         self.history.take_up()
         return self.history
 
@@ -52,8 +52,8 @@ class Machine:
         for _ in range(looks):
             self.now += every
             self.cpu_us += round(millicpu * 1000 * every)
-            picture = self.painter.picture(POD_LIST, sampled=self._sampled)
-            self.history.note(picture.sweep._replace(at=self.now))
+            node_snapshot = self.maker.node_snapshot(POD_LIST, sampled=self._sampled)
+            self.history.note(node_snapshot.sweep._replace(at=self.now))
 
     def _sampled(self, cgroup, number):
         one = sample(cgroup, number)
@@ -65,7 +65,7 @@ class Machine:
 
     def use(self):
         """Of every container, which are the same here."""
-        tree = self.painter.picture(POD_LIST).sweep.tree
+        tree = self.maker.node_snapshot(POD_LIST).sweep.tree
         paths = [one.path for one in tree.cgroups if one.kind == Kind.CONTAINER]
         (use,) = {self.history._watched[path].use for path in paths}
         return use
@@ -141,9 +141,9 @@ def test_what_is_there_again_soon_is_known_and_what_is_not_is_forgotten(machine)
     machine.watch(21)
     machine.save()
     gone = Machine(machine.path)
-    gone.painter.picture()
+    gone.maker.node_snapshot()
     for minutes in (1, 11):
-        sweep = gone.painter.picture(()).sweep  # the machine was booted, and no pod runs yet
+        sweep = gone.maker.node_snapshot(()).sweep  # the machine was booted, and no pod runs yet
         gone.history.note(sweep._replace(at=gone.now + minutes * 60))
         known = {name for name in gone.history._watched if "pod" in name}
         assert bool(known) is (minutes < 10)

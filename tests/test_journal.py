@@ -17,7 +17,7 @@ from evenkeel.journal.codec import from_text, to_text
 from evenkeel.journal.records import WARNING, Event
 from evenkeel.journal.store import Journal, JournalError
 from evenkeel.policy.lifecycle.pod_state import ContainerRecord, PodState
-from tests.journal_records import named, told
+from tests.models.journal_records import named, told
 from tests.strategies import pod, pods
 
 

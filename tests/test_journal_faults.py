@@ -15,7 +15,7 @@ import pytest
 from evenkeel.journal import schema
 from evenkeel.journal.store import Journal, JournalError
 from evenkeel.policy.lifecycle.pod_state import PodState
-from tests.journal_records import named
+from tests.models.journal_records import named
 
 
 @pytest.fixture
@@ -326,7 +326,7 @@ def test_reading_works_beside_the_agent_after_it_and_after_its_death(path):
 
 WRITER = """
 import sys
-from tests.journal_records import named, told
+from tests.models.journal_records import named, told
 from evenkeel.journal.store import Journal
 from evenkeel.policy.lifecycle.pod_state import PodState
 journal = Journal.open(sys.argv[1])

@@ -8,11 +8,11 @@ import pytest
 from evenkeel.agent.observe.counters import Counters, Histogram, oom_scope
 from evenkeel.server.metrics import node_metrics
 from evenkeel.server.metrics_cgroups import Exposition, Labels, cadvisor_metrics, labels, resource_metrics
-from tests.agents import pods_of
 from tests.fake_front import FakeFront, running, served
 from tests.machines import packages
+from tests.models.agents import pods_of
+from tests.models.node_snapshots import MIB, SnapshotMaker
 from tests.needing import needing
-from tests.pictures import MIB, Painter
 from tests.test_server import ask
 from tests.test_view import PODS
 
@@ -26,9 +26,9 @@ def prometheus():
 
 
 @pytest.fixture
-def painter():
-    painter = Painter()
-    counts = painter.counts
+def maker():
+    maker = SnapshotMaker()
+    counts = maker.counts
     pod = pods_of(PODS)[0]
     counts.evicted("memory.available")
     counts.happened(0.0, "Normal", "Admitted", pod, "", {})
@@ -38,18 +38,18 @@ def painter():
     figures = {"cgroup": "/a/pod/c", "limit_cgroup": "/a/pod", "constraint": "memcg"}
     counts.happened(0.0, "Warning", "OOMKilling", pod, "app", figures)
     counts.decision_seconds.observe(0.003)
-    return painter
+    return maker
 
 
-def texts(painter):
+def texts(maker):
     pods = tuple(running(pod) for pod in pods_of(PODS))
     named = Labels()
     for _ in range(2):
-        picture = painter.picture(pods)
+        node_snapshot = maker.node_snapshot(pods)
     return {
-        "node": node_metrics(picture, named).decode(),
-        "resource": resource_metrics(picture, named).decode(),
-        "cadvisor": cadvisor_metrics(picture, named).decode(),
+        "node": node_metrics(node_snapshot, named).decode(),
+        "resource": resource_metrics(node_snapshot, named).decode(),
+        "cadvisor": cadvisor_metrics(node_snapshot, named).decode(),
     }
 
 
@@ -65,8 +65,8 @@ def values(text):
 
 
 @pytest.mark.parametrize("which", ["node", "resource", "cadvisor"])
-def test_promtool_finds_nothing_to_complain_about(painter, prometheus, which):
-    text = texts(painter)[which]
+def test_promtool_finds_nothing_to_complain_about(maker, prometheus, which):
+    text = texts(maker)[which]
     promtool = prometheus / "usr/bin/promtool"
     checked = subprocess.run(
         [promtool, "check", "metrics"], input=text, capture_output=True, text=True, check=False
@@ -74,8 +74,8 @@ def test_promtool_finds_nothing_to_complain_about(painter, prometheus, which):
     assert (checked.returncode, checked.stderr) == (0, "")
 
 
-def test_metrics_server_finds_what_it_reads(painter):
-    found = values(texts(painter)["resource"])
+def test_metrics_server_finds_what_it_reads(maker):
+    found = values(texts(maker)["resource"])
     app = '{container="app",namespace="default",pod="web"}'
     assert found["container_cpu_usage_seconds_total", app] == 2.0
     assert found["container_memory_working_set_bytes", app] == 100 * MIB
@@ -86,22 +86,22 @@ def test_metrics_server_finds_what_it_reads(painter):
     assert found["scrape_error", ""] == found["resource_scrape_error", ""] == 0
 
 
-def test_a_container_that_cannot_be_read_is_an_error_of_the_scrape(painter):
+def test_a_container_that_cannot_be_read_is_an_error_of_the_scrape(maker):
     pods = tuple(running(pod) for pod in pods_of(PODS))
-    picture = painter.picture(pods)
-    path = next(one.path for one in picture.sweep.tree.cgroups if one.container == "app")
-    samples = {where: one for where, one in picture.sweep.samples.items() if where != path}
-    picture = picture._replace(sweep=picture.sweep._replace(samples=samples))
-    assert values(resource_metrics(picture, Labels()).decode())["scrape_error", ""] == 1
+    node_snapshot = maker.node_snapshot(pods)
+    path = next(one.path for one in node_snapshot.sweep.tree.cgroups if one.container == "app")
+    samples = {where: one for where, one in node_snapshot.sweep.samples.items() if where != path}
+    node_snapshot = node_snapshot._replace(sweep=node_snapshot.sweep._replace(samples=samples))
+    assert values(resource_metrics(node_snapshot, Labels()).decode())["scrape_error", ""] == 1
 
 
-def test_pods_that_have_not_ended_are_among_what_is_requested(painter):
-    found = values(texts(painter)["node"])
+def test_pods_that_have_not_ended_are_among_what_is_requested(maker):
+    found = values(texts(maker)["node"])
     assert found["evenkeel_node_requested", '{resource="pods"}'] == len(pods_of(PODS))
 
 
-def test_what_the_agent_did_is_counted(painter):
-    found = values(texts(painter)["node"])
+def test_what_the_agent_did_is_counted(maker):
+    found = values(texts(maker)["node"])
     assert found["kubelet_evictions", '{eviction_signal="memory.available"}'] == 1
     assert found["evenkeel_drift_repaired_total", ""] == 1
     assert found["kubelet_started_pods_total", ""] == 1
@@ -115,16 +115,16 @@ def test_what_the_agent_did_is_counted(painter):
 
 
 @pytest.mark.req("E17")
-def test_requests_stand_beside_what_the_kernel_has(painter):
-    found = values(texts(painter)["node"])
+def test_requests_stand_beside_what_the_kernel_has(maker):
+    found = values(texts(maker)["node"])
     app = '{container="app",namespace="default",pod="web",'
     assert found["evenkeel_container_request", app + 'resource="cpu"}'] == 0.1
     assert found["evenkeel_container_limit", app + 'resource="memory"}'] == 128 * MIB
     assert found["evenkeel_container_applied", app + 'file="memory.max"}'] == 128 * MIB
 
 
-def test_each_cgroup_has_its_pressure(painter):
-    found = values(texts(painter)["cadvisor"])
+def test_each_cgroup_has_its_pressure(maker):
+    found = values(texts(maker)["cadvisor"])
     waits = {
         where: value
         for (name, where), value in found.items()
@@ -175,7 +175,7 @@ def test_labels_are_escaped():
 
 def test_a_scrape_is_text_and_made_once_for_a_sweep(tmp_path):
     front = FakeFront()
-    front.keeps_picture = True
+    front.keeps_snapshot = True
     with served(front, tmp_path) as agent:
         texts = {
             ask(agent, "GET", f"/metrics{which}")[1] for which in ("", "/resource", "/cadvisor") for _ in "ab"

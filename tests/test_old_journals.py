@@ -13,7 +13,7 @@ import pytest
 from evenkeel.agent.observe.story import story_of
 from evenkeel.journal.store import Journal
 from evenkeel.pressure.decision_records import made_again
-from tests.agents import Place, until
+from tests.models.agents import Place, until
 
 JOURNALS = Path(__file__).parent / "journals"
 

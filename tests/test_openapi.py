@@ -5,8 +5,8 @@ import warnings
 
 import pytest
 
-from tests.agents import pods_of
 from tests.fake_front import FakeFront, running, served
+from tests.models.agents import pods_of
 from tests.test_server import Http, ask
 from tests.test_view import PODS
 

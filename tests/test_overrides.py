@@ -3,7 +3,7 @@
 from evenkeel.cgroup.overrides import Overrides
 from evenkeel.cgroup.reconcile import reconcile, reconcile_changed
 from evenkeel.cgroup.tree import Cgroup, Kind, Naming, Setting, Tree, Version
-from tests.test_reconcile import Kernel
+from tests.models.kernel import Kernel
 
 PLANNED = Setting("cpu.weight", "100", "A11", "requests 1")
 LEAST = Setting("cpu.weight", "1", "A22", "others are short of cpu")

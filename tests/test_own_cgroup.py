@@ -10,7 +10,7 @@ from evenkeel.agent.node.own_cgroup import OwnCgroup, parse_own, path_for
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.cgroup.tree import Naming, Version
 from evenkeel.errors import EvenkeelError
-from tests.test_reconcile import Kernel
+from tests.models.kernel import Kernel
 
 SESSION = "0::/user.slice/user-0.slice/session-1.scope\n"
 SERVICE = "0::/system.slice/evenkeel.service\n"

@@ -20,10 +20,10 @@ from evenkeel.policy.lifecycle.pod_state import ContainerRecord, Ended, PodState
 from evenkeel.policy.memory_stall import StallSample, stall
 from evenkeel.pressure import decision_records
 from evenkeel.pressure.decision_records import EVICTION_KIND, Step, eviction_given, eviction_said
-from tests.agents import pods_of
 from tests.eviction_pods import best_effort, burstable, guaranteed, node
 from tests.fake_front import FakeFront, served
-from tests.journal_records import named
+from tests.models.agents import pods_of
+from tests.models.journal_records import named
 
 THEN = 1_790_000_000.0
 THRESHOLDS = parse_thresholds(hard={"memory.available": "100Mi"})

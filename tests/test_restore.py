@@ -9,8 +9,8 @@ from evenkeel.cgroup.reconcile import reconcile
 from evenkeel.cgroup.reconfigure import found_before, not_only_ours, restoring, still_needed
 from evenkeel.cgroup.tree import Kind, Tree, Version
 from evenkeel.policy.provision import PlannedPod
+from tests.models.kernel import Kernel
 from tests.strategies import container, node, pod
-from tests.test_reconcile import Kernel
 
 ENFORCED = {
     "kube_reserved": {"memory": "1Gi", "cpu": "1"},

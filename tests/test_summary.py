@@ -9,18 +9,18 @@ from evenkeel.api.config import KubeletConfiguration, MemorySwapConfiguration
 from evenkeel.api.scalars import Amount
 from evenkeel.policy.eviction.snapshot import FilesystemFigures
 from evenkeel.server.summary import summary
-from tests.agents import pods_of
 from tests.fake_front import FakeFront, running, served
-from tests.pictures import GIB, MIB, Painter
+from tests.models.agents import pods_of
+from tests.models.node_snapshots import GIB, MIB, SnapshotMaker
 from tests.test_server import Http, ask
 from tests.test_view import PODS
 
 
-def told(manifests=PODS, painter=None, **options):
-    painter = painter or Painter()
+def told(manifests=PODS, maker=None, **options):
+    maker = maker or SnapshotMaker()
     pods = tuple(running(pod) for pod in pods_of(manifests))
-    painter.picture(pods)
-    return json.loads(asyncio.run(summary(painter.picture(pods), **options)))
+    maker.node_snapshot(pods)
+    return json.loads(asyncio.run(summary(maker.node_snapshot(pods), **options)))
 
 
 @pytest.mark.req("B11")
@@ -86,16 +86,16 @@ def test_a_pod_has_its_containers_and_its_disk():
 
 @pytest.mark.req("B11")
 def test_layers_on_a_filesystem_of_their_own_have_figures_apart_from_images():
-    painter = Painter()
+    maker = SnapshotMaker()
     pods = tuple(running(pod) for pod in pods_of(PODS))
-    picture = painter.picture(pods)
-    signals = picture.sweep.node
+    node_snapshot = maker.node_snapshot(pods)
+    signals = node_snapshot.sweep.node
     elsewhere = FilesystemFigures(Amount(GIB), Amount(2 * GIB), Amount(9), Amount(10))
     signals = signals._replace(
         imagefs=elsewhere, containerfs=signals.nodefs, dedicated_imagefs=True, separate_containerfs=True
     )
-    picture = picture._replace(sweep=picture.sweep._replace(node=signals))
-    runtime = json.loads(asyncio.run(summary(picture)))["node"]["runtime"]
+    node_snapshot = node_snapshot._replace(sweep=node_snapshot.sweep._replace(node=signals))
+    runtime = json.loads(asyncio.run(summary(node_snapshot)))["node"]["runtime"]
     assert (runtime["imageFs"]["capacityBytes"], runtime["imageFs"]["usedBytes"]) == (2 * GIB, 7 * GIB)
     assert runtime["containerFs"]["capacityBytes"] == 100 * GIB
     assert (runtime["containerFs"]["usedBytes"], runtime["containerFs"]["inodesUsed"]) == (2 * 4096, 2 * 2)
@@ -116,7 +116,7 @@ spec:
 @pytest.mark.req("B11", "D2")
 @pytest.mark.parametrize("profile", ["documents", "kubernetes"])
 def test_a_container_without_a_limit_of_its_own_has_what_is_left_of_the_pods(profile):
-    (pod,) = told(SHARED, Painter(KubeletConfiguration(profile=profile)))["pods"]
+    (pod,) = told(SHARED, SnapshotMaker(KubeletConfiguration(profile=profile)))["pods"]
     left = {one["name"]: one["memory"]["availableBytes"] for one in pod["containers"]}
     assert left == {"a": 156 * MIB, "b": 28 * MIB}
 
@@ -125,8 +125,8 @@ def test_a_container_without_a_limit_of_its_own_has_what_is_left_of_the_pods(pro
 def test_a_container_with_a_swap_limit_has_its_available_swap():
     behaviour = MemorySwapConfiguration("LimitedSwap")
     config = KubeletConfiguration(profile="kubernetes", memory_swap=behaviour)
-    painter = Painter(config, swap_bytes=64 * GIB)
-    pods = {one["podRef"]["name"]: one for one in told(painter=painter)["pods"]}
+    maker = SnapshotMaker(config, swap_bytes=64 * GIB)
+    pods = {one["podRef"]["name"]: one for one in told(maker=maker)["pods"]}
     # The part of the swap that its request is of the memory, less what it has there.
     (web,), (batch,) = pods["web"]["containers"], pods["batch"]["containers"]
     assert web["swap"]["swapAvailableBytes"] == 2 * 64 * MIB - web["swap"]["swapUsageBytes"]

@@ -16,9 +16,9 @@ import pytest
 
 from evenkeel.errors import EvenkeelError
 from evenkeel.server.tcp import TcpFlags, endpoint_from
-from tests.agents import pods_of
 from tests.fake_front import FakeFront, running, served
 from tests.machines import packages
+from tests.models.agents import pods_of
 from tests.needing import needing
 from tests.test_metrics import prometheus  # noqa: F401 a fixture
 from tests.test_server import POD, Http, ask
@@ -225,7 +225,7 @@ def test_a_thousand_readers_share_what_is_read_and_others_are_answered(tmp_path)
         for reader in readers[::50]:
             assert reader.head()[0] == 200
             assert reader.chunk().startswith(b"event: view")
-        assert agent.call(lambda: front._painter._number) == 1
+        assert agent.call(lambda: front._snapshot_maker._number) == 1
         agent.call(lambda: setattr(front, "keeps_picture", False))
         for reader in readers[::50]:
             assert reader.chunk().startswith(b"event: ")

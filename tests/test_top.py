@@ -28,7 +28,7 @@ from evenkeel.cli.top_view import (
 from evenkeel.journal.records import WARNING, Event
 from evenkeel.server.view_stream import ViewEncoder
 from tests.fake_front import FakeFront, running, served
-from tests.pictures import Painter
+from tests.models.node_snapshots import SnapshotMaker
 
 PLAIN = Paint(enabled=False)
 COLOURS = Paint(enabled=True)
@@ -63,11 +63,11 @@ def pods(*wanted):
 
 
 def view_of(held, notable=()):
-    painter, views = Painter(), ViewEncoder()
+    maker, views = SnapshotMaker(), ViewEncoder()
 
     async def second():
-        await views.view(painter.picture(held, notable))
-        return await views.view(painter.picture(held, notable))
+        await views.view(maker.node_snapshot(held, notable))
+        return await views.view(maker.node_snapshot(held, notable))
 
     return json.loads(asyncio.run(second()).whole)
 

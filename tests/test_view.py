@@ -18,9 +18,10 @@ from evenkeel.api.pod import (
 from evenkeel.journal.records import WARNING, Event
 from evenkeel.runtime.procfs import process_at
 from evenkeel.server.view_stream import ViewEncoder, ViewStream
-from tests.agents import CountingKernel, Place, pods_of, until
 from tests.fake_front import FakeFront, running, served
-from tests.pictures import MIB, Painter, sample
+from tests.models.agents import Place, pods_of, until
+from tests.models.kernel import CountingKernel
+from tests.models.node_snapshots import MIB, SnapshotMaker, sample
 from tests.test_server import Http, ask
 
 PODS = """\
@@ -47,16 +48,16 @@ def pods():
     return tuple(running(pod) for pod in pods_of(PODS))
 
 
-def made(views, picture):
-    return asyncio.run(views.view(picture))
+def made(views, node_snapshot):
+    return asyncio.run(views.view(node_snapshot))
 
 
-def whole(picture):
-    return json.loads(made(ViewEncoder(), picture).whole)
+def whole(node_snapshot):
+    return json.loads(made(ViewEncoder(), node_snapshot).whole)
 
 
 def test_a_resource_has_every_amount_from_capacity_to_use(pods):
-    memory = whole(Painter().picture(pods))["resources"]["memory"]
+    memory = whole(SnapshotMaker().node_snapshot(pods))["resources"]["memory"]
     assert memory["capacity"] == 32 * 2**30
     assert memory["allocatable"] == memory["capacity"] - memory["evictionHard"]
     assert memory["requested"] == 64 * MIB
@@ -76,12 +77,14 @@ def test_a_resource_has_every_amount_from_capacity_to_use(pods):
 def test_containers_have_the_word_for_their_state(pods, state, word):
     statuses = (ContainerStatus("app", state=state, ready=word == "Running", restart_count=3),)
     web = pods[0]._replace(status=pods[0].status._replace(container_statuses=statuses))
-    told = next(one for one in whole(Painter().picture((web,)))["pods"] if one["pod"] == "default/web")
+    told = next(
+        one for one in whole(SnapshotMaker().node_snapshot((web,)))["pods"] if one["pod"] == "default/web"
+    )
     assert told["states"] == {"app": {"state": word, "ready": word == "Running", "restarts": 3}}
 
 
 def test_the_tree_has_use_beside_request_and_limit(pods):
-    cgroups = whole(Painter().picture(pods))["cgroups"]
+    cgroups = whole(SnapshotMaker().node_snapshot(pods))["cgroups"]
     container = next(one for one in cgroups if one.get("container") == "app")
     assert container["requests"] == {"memory": 64 * MIB, "cpu": 100}
     assert container["limits"] == {"memory": 128 * MIB, "cpu": 200}
@@ -96,12 +99,15 @@ def test_the_tree_has_use_beside_request_and_limit(pods):
 
 @pytest.mark.req("E17")
 def test_every_setting_has_the_value_asked_for_and_the_applied_one(pods):
-    painter = Painter()
-    picture = painter.picture(pods)
-    path = next(one.path for one in picture.sweep.tree.cgroups if one.container == "app")
-    changed = {**picture.sweep.applied, path: {**picture.sweep.applied[path], "memory.max": "4096"}}
-    picture = picture._replace(sweep=picture.sweep._replace(applied=changed))
-    container = next(one for one in whole(picture)["cgroups"] if one["path"] == path)
+    maker = SnapshotMaker()
+    node_snapshot = maker.node_snapshot(pods)
+    path = next(one.path for one in node_snapshot.sweep.tree.cgroups if one.container == "app")
+    changed = {
+        **node_snapshot.sweep.applied,
+        path: {**node_snapshot.sweep.applied[path], "memory.max": "4096"},
+    }
+    node_snapshot = node_snapshot._replace(sweep=node_snapshot.sweep._replace(applied=changed))
+    container = next(one for one in whole(node_snapshot)["cgroups"] if one["path"] == path)
     settings = {one["file"]: one for one in container["settings"]}
     assert settings["memory.max"]["asked"] == str(128 * MIB)
     assert (settings["memory.max"]["applied"], settings["memory.max"]["isApplied"]) == ("4096", False)
@@ -111,7 +117,7 @@ def test_every_setting_has_the_value_asked_for_and_the_applied_one(pods):
 
 
 def test_a_threshold_has_the_available_amount():
-    pressure = whole(Painter().picture())["pressure"]
+    pressure = whole(SnapshotMaker().node_snapshot())["pressure"]
     memory = next(one for one in pressure["thresholds"] if one["signal"] == "memory.available")
     assert memory["available"] == 20 * 2**30
     assert memory["thresholdAmount"] == 100 * MIB
@@ -121,13 +127,13 @@ def test_a_threshold_has_the_available_amount():
 
 
 def test_only_figures_that_moved_are_sent_again(pods):
-    painter, views = Painter(), ViewEncoder()
+    maker, views = SnapshotMaker(), ViewEncoder()
 
     def one_moves(cgroup, number):
         return sample(cgroup, number if cgroup.container == "app" else 2)
 
-    made(views, painter.picture(pods, sampled=one_moves))
-    second = made(views, painter.picture(pods, sampled=one_moves))
+    made(views, maker.node_snapshot(pods, sampled=one_moves))
+    second = made(views, maker.node_snapshot(pods, sampled=one_moves))
     changes = json.loads(second.changes)
     moved = list(changes["figures"])
     assert len(moved) == 1
@@ -136,11 +142,11 @@ def test_only_figures_that_moved_are_sent_again(pods):
 
 
 def test_a_pod_that_comes_or_changes_is_sent_with_the_whole(pods):
-    painter, views = Painter(), ViewEncoder()
-    made(views, painter.picture(pods[:1]))
-    assert made(views, painter.picture(pods)).changes == b""
+    maker, views = SnapshotMaker(), ViewEncoder()
+    made(views, maker.node_snapshot(pods[:1]))
+    assert made(views, maker.node_snapshot(pods)).changes == b""
     failed = pods[0]._replace(status=pods[0].status._replace(phase="Failed", reason="Evicted"))
-    view = made(views, painter.picture((failed, pods[1])))
+    view = made(views, maker.node_snapshot((failed, pods[1])))
     assert view.changes == b""
     assert json.loads(view.whole)["pods"][0]["reason"] == "Evicted"
     assert json.loads(view.whole)["resources"]["memory"]["requested"] == 0
@@ -160,17 +166,17 @@ class Slow:
     """A front that counts the pictures it was asked for."""
 
     def __init__(self):
-        self.painter = Painter()
+        self.maker = SnapshotMaker()
         self.taken = 0
         self.feed = Broadcast()
 
     def follow(self):
         return self.feed.listen()
 
-    async def picture(self):
+    async def node_snapshot(self):
         self.taken += 1
         await asyncio.sleep(0.01)
-        return self.painter.picture()
+        return self.maker.node_snapshot()
 
 
 async def first_events(feed, count):
@@ -256,7 +262,7 @@ def test_one_sweep_serves_all_clients_that_ask_at_once(tmp_path):
         async with place.agent() as agent:
             await agent.apply(pods_of(PODS))
             await until(lambda: place.runtime.running() == {"app", "job"})
-            return await asyncio.gather(*(agent.picture() for _ in range(100)))
+            return await asyncio.gather(*(agent.node_snapshot() for _ in range(100)))
 
     pictures = asyncio.run(ask_together())
     assert len({id(one.sweep) for one in pictures}) == 1
@@ -292,7 +298,7 @@ def test_a_sweep_without_readers_keeps_nothing_open_and_serves_no_reader(tmp_pat
     async def look():
         place = Place(str(tmp_path))
         kernel = ClosingKernel()
-        tree = Painter().picture().sweep.tree
+        tree = SnapshotMaker().node_snapshot().sweep.tree
         for cgroup in tree.cgroups:
             kernel.create(cgroup.path)
         sweeper = Sweeper(place.node, lambda: kernel, lambda: tree, place.runtime)

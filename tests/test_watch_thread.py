@@ -8,7 +8,7 @@ import pytest
 
 from evenkeel.errors import EvenkeelError
 from evenkeel.pressure.watch_thread import Latest, LoopCalls, WatchThread
-from tests.agents import CountingKernel
+from tests.models.kernel import CountingKernel
 
 PATIENCE_SECONDS = 30.0
 

@@ -10,9 +10,9 @@ import pytest
 from evenkeel.journal.records import PodRecord
 from evenkeel.journal.store import Journal, JournalError
 from evenkeel.policy.lifecycle.pod_state import PodState
-from tests.journal_records import named, told
 from tests.machines import Unavailable
 from tests.machines.packages import require
+from tests.models.journal_records import named, told
 from tests.needing import needing
 
 SIZE_MIB = 4

@@ -327,8 +327,8 @@ class Agent:
             self._clock(), capacity.memory_bytes, available, capacity.millicpu, root, tuple(found)
         )
 
-    async def picture(self) -> NodeSnapshot:
-        return await self._snapshots.picture()
+    async def node_snapshot(self) -> NodeSnapshot:
+        return await self._snapshots.node_snapshot()
 
     def advice(self) -> Advice:
         tree = self.cgroups.tree

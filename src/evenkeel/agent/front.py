@@ -83,7 +83,7 @@ class Front(Protocol):
 
     def usage(self) -> NodeUsage: ...
 
-    async def picture(self) -> "NodeSnapshot":
+    async def node_snapshot(self) -> "NodeSnapshot":
         """Everything that is shown of the node, not older than a second; the same for all who ask within one."""
         ...
 

@@ -39,13 +39,13 @@ class SnapshotAnswers:
 
     async def explanation(self, key: str) -> bytes | None:
         """Every kernel setting of the pod and its reason; None if there is no such pod."""
-        snapshot = await self._front.picture()
+        snapshot = await self._front.node_snapshot()
         pod = next((one for one in snapshot.pods if one.key == key), None)
         return None if pod is None else to_json(_explained(snapshot, pod))
 
     async def _once(self, name: str, make: Callable[[NodeSnapshot], Awaitable[bytes]]) -> bytes:
         async with self._making:
-            snapshot = await self._front.picture()
+            snapshot = await self._front.node_snapshot()
             number, text = self._made.get(name, (0, b""))
             if number != snapshot.sweep.number:
                 text = await make(snapshot)

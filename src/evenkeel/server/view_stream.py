@@ -49,7 +49,7 @@ class ViewStream:
         self._following: asyncio.Task[None] | None = None
 
     async def now(self) -> View:
-        return await self._encoder.view(await self._front.picture())
+        return await self._encoder.view(await self._front.node_snapshot())
 
     async def events(self) -> AsyncIterator[bytes]:
         """The whole view first, and again when more than figures has changed or this watcher has missed a view. Notable

@@ -81,7 +81,7 @@ class NodeSnapshots:
         """The node as it is now, with capacity, allocatable and conditions."""
         return node_object(self._view, self._conditions.current, self._runtime.readiness)
 
-    async def picture(self) -> NodeSnapshot:
+    async def node_snapshot(self) -> NodeSnapshot:
         sweep = await self._sweeper.sweep()
         await self._measure()
         return NodeSnapshot(

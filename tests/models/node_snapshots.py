@@ -1,4 +1,4 @@
-"""Pictures of a node that is not there: a real plan for real pods, with figures that a test says."""
+"""Snapshots of a node that does not exist: a real plan for real pods, with figures that a test chooses."""
 
 from collections.abc import Callable, Sequence
 
@@ -41,8 +41,8 @@ def sample(cgroup: Cgroup, number: int = 1) -> Sample:
     return Sample(used, 250_000_000 if number > 1 else None, STALLED)
 
 
-class Painter:
-    """Makes pictures of the same pods one after the other, as an agent does."""
+class SnapshotMaker:
+    """Makes snapshots of the same pods one after the other, as an agent does."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Painter:
         self._tree = None
         self._pods: tuple[Pod, ...] = ()
 
-    def picture(
+    def node_snapshot(
         self,
         pods: Sequence[Pod] = (),
         notable: Sequence[Event] = (),

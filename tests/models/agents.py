@@ -1,5 +1,5 @@
-"""An agent without a machine: a runtime whose containers are entries in a table, and the model kernel of the reconcile
-tests. Both outlive the agent, as the real ones do."""
+"""An agent without a machine: a runtime whose containers are entries in a table, and a model of the kernel. Both
+outlive the agent, as the real ones do."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -11,7 +11,6 @@ from evenkeel.agent.sources.pod_files import PodFiles
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.api.manifests import read_manifests
 from evenkeel.api.pod import Pod
-from evenkeel.cgroup.driver import CgroupError, Statistics
 from evenkeel.cgroup.tree import Setting
 from evenkeel.host.disk_usage import Usage
 from evenkeel.journal.store import Journal
@@ -32,23 +31,9 @@ from evenkeel.runtime.interface import (
     StartFailed,
 )
 from evenkeel.runtime.procfs import Process
-from tests.test_reconcile import Kernel
+from tests.models.kernel import CountingKernel
 
 GIB = 2**30
-
-
-class CountingKernel(Kernel):
-    """With a count of OOM kills for each cgroup; those that are `gone` were removed with theirs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.oom_kills: dict[str, int] = {}
-        self.gone: set[str] = set()
-
-    def statistics(self, path: str) -> Statistics:
-        if path in self.gone:
-            raise CgroupError(f"there is no cgroup {path}", path=path, reason="ENOENT")
-        return super().statistics(path)._replace(oom_kills=self.oom_kills.get(path, 0))
 
 
 class TableRuntime:

@@ -1,0 +1,166 @@
+"""Mitigations of a memory shortage: pods above their request are frozen or throttled."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from evenkeel.api.config import Profile
+from evenkeel.api.pod import Pod
+from evenkeel.cgroup.tree import Version
+from evenkeel.policy.eviction.headroom import is_loose, is_tight, must_be_held
+from evenkeel.policy.eviction.thresholds import Signal, parse_thresholds
+from evenkeel.pressure.memory.freezer import Freezer
+from evenkeel.pressure.memory.mitigation import Mitigation
+from evenkeel.pressure.memory.pending_memory import PendingMemory
+from evenkeel.pressure.memory.sampling import MemorySampler, byte_thresholds
+from tests.models.agents import Place, pods_of, until
+from tests.models.kernel import CountingKernel, FreezingKernel
+from tests.models.memory_files import (
+    MIB,
+    PODS,
+    IgnoredReports,
+    targets_in,
+    write_v2_memory,
+)
+
+
+@pytest.fixture
+def place(tmp_path) -> Place:
+    return Place(str(tmp_path))
+
+
+@pytest.mark.req("A15", "E12")
+def test_pods_above_their_request_are_frozen_when_half_of_the_reserve_is_gone_and_others_never():
+    assert is_tight(49, 100)
+    assert not is_tight(50, 100)
+    assert not is_loose(74, 100)
+    assert is_loose(75, 100)
+    assert must_be_held(12 * MIB, 10 * MIB, 100 * MIB)
+    assert not must_be_held(11 * MIB, 10 * MIB, 100 * MIB)  # the next look is soon enough
+    assert not must_be_held(10 * MIB, 10 * MIB, 0)
+
+
+def test_no_pod_is_frozen_for_longer_than_a_second_nor_again_at_once():
+    kernel, freezer = FreezingKernel(), Freezer()
+    assert freezer.can_freeze(10.0)
+    freezer.freeze(kernel, ["/a", "/gone"], 10.0)
+    freezer.freeze(kernel, ["/b"], 10.5)
+    assert kernel.frozen == {"/a", "/b"}
+    freezer.thaw_one(kernel, "/a")
+    assert kernel.frozen == {"/b"}
+    assert freezer.can_freeze(10.9)
+    assert not freezer.can_freeze(11.0)
+    freezer.thaw_all(kernel, 11.0)
+    assert not kernel.frozen
+    assert not freezer.is_freezing
+    assert not freezer.can_freeze(11.5)
+    assert freezer.can_freeze(12.0)
+    freezer.freeze(kernel, ["/a"], 12.0)
+    freezer.thaw_all(kernel, 12.1)
+    assert freezer.can_freeze(12.1)
+
+
+class ShortNode:
+    """A node whose pods, with so many MiB each, have left 10 of the 100 that are to be."""
+
+    def __init__(self, directory: Path, reports: IgnoredReports, *pods: tuple[Pod, int]) -> None:
+        self.targets = targets_in(directory, 400, *((pod, 0) for pod, _ in pods))
+        self.sampler = MemorySampler(Profile.DOCUMENTS)
+        self.pending = PendingMemory(Profile.DOCUMENTS, lambda *_: None)
+        write_v2_memory(directory / "root", 390)
+        for pod, mib in pods:
+            write_v2_memory(directory / pod.metadata.uid, mib)
+        self.sampler.follow(self.targets)
+        self.sample = self.sampler.sample(1.0)
+        thresholds = parse_thresholds(hard={"memory.available": "100Mi"}, enforce_node_allocatable=("pods",))
+        own = (one for one in thresholds if one.signal is Signal.ALLOCATABLE_MEMORY_AVAILABLE)
+        self.mitigation = Mitigation(self.sampler, self.pending, CountingKernel, reports)
+        self.mitigation.follow(self.targets, byte_thresholds(own, self.sample))
+
+
+@pytest.mark.req("A15")
+def test_no_pod_is_frozen_where_no_pod_is_evicted(tmp_path):
+    batch, web = pods_of(PODS)
+    kernel, short = FreezingKernel(), ShortNode(tmp_path, IgnoredReports(), (batch, 200), (web, 190))
+    mitigation, sample = short.mitigation, short.sample
+    assert mitigation.is_tight(sample)
+    mitigation.freeze(kernel, sample, 1.0)
+    assert not kernel.frozen
+    short.pending.killed(short.targets.pods[0], Version.V2, 1.0)
+    mitigation.freeze(kernel, sample, 1.1)
+    assert kernel.frozen == {"/k/u-web"}
+    short.sampler.close()
+
+
+class ThrottleReports(IgnoredReports):
+    def __init__(self) -> None:
+        self.told: list[dict[str, int]] = []
+
+    def throttling(self, most_bytes: dict[str, int]) -> None:
+        self.told.append(most_bytes)
+
+
+@pytest.mark.req("A15")
+def test_a_pod_hardly_above_its_request_is_throttled_only_when_it_has_grown(tmp_path):
+    batch, web = pods_of(PODS)
+    tiny = batch._replace(metadata=batch.metadata._replace(name="tiny", uid="u-tiny"))
+    reports = ThrottleReports()
+    short = ShortNode(tmp_path, reports, (batch, 200), (web, 190), (tiny, 1))
+    mitigation, sample = short.mitigation, short.sample
+    mitigation.throttle(sample, 1.0)
+    assert reports.told == []  # nobody goes
+    short.pending.asked("u-batch", 1.0, 600)
+    mitigation.evicted(CountingKernel(), "/k/u-batch", 1.0)
+    mitigation.throttle(sample, 1.01)
+    assert reports.told == []  # most are gone by then
+    mitigation.throttle(sample, 1.2)
+    assert reports.told == [{"u-web": 190 * MIB}]
+    write_v2_memory(tmp_path / "u-web", 191)
+    write_v2_memory(tmp_path / "u-tiny", 9)
+    mitigation.throttle(sample, 1.21)
+    assert len(reports.told) == 1
+    mitigation.throttle(sample, 1.4)
+    assert reports.told[1:] == [{"u-web": 190 * MIB, "u-tiny": 9 * MIB}]
+    mitigation.throttle(sample, 1.6)
+    assert len(reports.told) == 2
+    write_v2_memory(tmp_path / "root", 200)
+    mitigation.throttle(short.sampler.sample(1.7), 1.7)
+    assert reports.told[2:] == [{}]
+    short.sampler.close()
+
+
+@pytest.mark.req("A15", "E9")
+def test_throttling_survives_healing_and_ends_without_drift(place):
+    kernel = place.kernel
+    path = "/evenkeel/kubepods/burstable/podu-web"
+
+    async def live() -> None:
+        async with place.agent() as agent:
+            await agent.apply(pods_of(PODS))
+            await until(lambda: len(place.runtime.records) == 2)
+            throttle = agent.watches.memory.throttle
+            throttle.set({"u-web": 96 * MIB, "u-gone": 5})
+            assert kernel.cgroups[path]["memory.high"] == str(96 * MIB)
+            agent.cgroups.heal()
+            assert kernel.cgroups[path]["memory.high"] == str(96 * MIB)
+            throttle.set({"u-web": 96 * MIB, "u-batch": 5 * MIB})  # one more
+            assert kernel.cgroups[path]["memory.high"] == str(96 * MIB)
+            throttle.set({})
+            assert kernel.cgroups[path]["memory.high"] == "max"
+            agent.cgroups.heal()
+            await until(lambda: "ThrottleOver" in [one.reason for one in agent.happenings("default/web")])
+            told = [one.reason for one in agent.happenings("default/web")]
+            assert told.count("Throttled") == 1
+            assert "DriftRepaired" not in [one.reason for one in agent.happenings()]
+            throttle.set({"u-web": 96 * MIB})
+            agent.watches.memory.throttle.set = lambda _: None  # the agent is killed: it lets go of nobody
+
+    async def after() -> None:
+        async with place.agent() as agent:
+            assert kernel.cgroups[path]["memory.high"] == "max"
+            assert agent.pod("default/web") is not None
+
+    asyncio.run(live())
+    assert kernel.cgroups[path]["memory.high"] == str(96 * MIB)
+    asyncio.run(after())
