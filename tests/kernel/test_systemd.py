@@ -19,6 +19,7 @@ from evenkeel.cgroup.plan import plan
 from evenkeel.cgroup.reconcile import Report, reconcile
 from evenkeel.cgroup.tree import Cgroup, Kind, Naming, Setting, Tree, Version
 from evenkeel.cli.main import main
+from evenkeel.host.capacity import on_this_machine
 from evenkeel.policy.provision import PlannedPod
 from evenkeel.runtime.syscalls import set_child_subreaper
 from tests.kernel.conftest import PREFIX
@@ -245,6 +246,28 @@ def test_the_command_line_makes_cgroups_that_stay_when_it_has_ended(tmp_path, ca
         assert not json.loads(capsys.readouterr().out).get("steps")
     finally:
         driver.remove(f"/{name}.slice")
+        driver.close()
+
+
+def test_kubelets_root_slice_has_every_cpu_and_the_slice_above_keeps_its_weight():
+    name = new_name()
+    root = f"/{name}.slice"
+    machine = node("900Mi", 1, cgroup_root=f"/{name}", cgroup_driver="systemd", profile="kubernetes")
+    tree = plan(on_this_machine(machine), [PlannedPod(pod(container()))], Version.V2, Naming.SYSTEMD)
+    driver = SystemdDriver(str(MOUNT), Bounds(root))
+    try:
+        report = reconcile(driver, tree)
+
+        assert [str(error) for error in report.failures] == []
+        online = Path("/sys/devices/system/cpu/online").read_text()
+        (pods,) = (one.path for one in tree.cgroups if one.kind == Kind.ROOT)
+        assert (MOUNT / pods[1:] / "cpuset.cpus").read_text() == online
+        assert (MOUNT / root[1:] / "cpu.weight").read_text() == "100\n"
+        assert reconcile(driver, tree, last=report).done == ()
+        subprocess.run(["systemctl", "daemon-reload"], check=True)
+        assert (MOUNT / pods[1:] / "cpuset.cpus").read_text() == online
+    finally:
+        driver.remove(root)
         driver.close()
 
 
