@@ -44,7 +44,12 @@ def parse_capabilities(status: str) -> Capabilities:
     for line in status.splitlines():
         name, _, value = line.partition(":")
         if name in ("CapEff", "CapBnd"):
-            masks[name] = int(value.strip() or "0", 16)
+            try:
+                masks[name] = int(value.strip() or "0", 16)
+            except ValueError:
+                raise EvenkeelError(
+                    f"/proc/self/status: {name} is {value.strip()[:40]!r}, not a mask"
+                ) from None
     return Capabilities(_named(masks.get("CapEff", 0)), _named(masks.get("CapBnd", 0)))
 
 

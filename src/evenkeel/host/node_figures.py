@@ -82,9 +82,9 @@ def parse_stat(text: str, ticks_a_second: int) -> tuple[int, float]:
     for line in text.splitlines():
         words = line.split()
         if line.startswith("cpu "):
-            ticks = sum(int(words[index]) for index in _BUSY if index < len(words))
-            used = ticks * 1_000_000 // ticks_a_second
-        elif line.startswith("btime "):
+            busy = [words[index] for index in _BUSY if index < len(words)]
+            used = sum(int(word) for word in busy if word.isdecimal()) * 1_000_000 // ticks_a_second
+        elif line.startswith("btime ") and words[1:2] and words[1].isdecimal():
             booted = float(words[1])
     return used, booted
 
@@ -119,9 +119,9 @@ def parse_interfaces(devices: str, routes: str) -> tuple[Interface, ...]:
     for line in devices.splitlines():
         name, colon, rest = line.partition(":")
         words = rest.split()
-        if colon and len(words) >= 16 and name.strip() != "lo":
-            received, received_wrong, sent, sent_wrong = (int(words[index]) for index in (0, 2, 8, 10))
-            found.append(Interface(name.strip(), received, received_wrong, sent, sent_wrong))
+        counted = [words[index] for index in (0, 2, 8, 10)] if colon and len(words) >= 16 else []
+        if counted and name.strip() != "lo" and all(word.isdecimal() for word in counted):
+            found.append(Interface(name.strip(), *map(int, counted)))
     outward = [words[0] for words in map(str.split, routes.splitlines()) if words[1:2] == ["00000000"]]
     return tuple(sorted(found, key=lambda one: one.name not in outward[:1]))
 

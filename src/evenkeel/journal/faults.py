@@ -25,12 +25,18 @@ def damaged(path: str, what: str) -> JournalError:
     )
 
 
-def is_full(error: sqlite3.Error) -> bool:
+# What SQLite raises; of a damaged file, Python's module may not even be able to read the message.
+SQLITE_FAULTS = (sqlite3.Error, UnicodeDecodeError)
+
+
+def is_full(error: Exception) -> bool:
     return _code(error) == sqlite3.SQLITE_FULL
 
 
-def of_sqlite(path: str, error: sqlite3.Error) -> JournalError:
-    """The sentence for what SQLite says of the journal at `path`."""
+def of_sqlite(path: str, error: Exception) -> JournalError:
+    """The sentence for what SQLite says of the journal at `path`; `error` is one of SQLITE_FAULTS."""
+    if isinstance(error, UnicodeDecodeError):
+        return damaged(path, "what should be text in it is not")
     match _code(error):
         case sqlite3.SQLITE_FULL:
             return full(path)
@@ -109,11 +115,11 @@ def _read_only(path: str) -> JournalError:
     )
 
 
-def _code(error: sqlite3.Error) -> int:
+def _code(error: Exception) -> int:
     """The primary code; -1 where the error is of Python's module and not of SQLite."""
     code: int = getattr(error, "sqlite_errorcode", -1)
     return code & 0xFF if code >= 0 else code
 
 
-def _name(error: sqlite3.Error) -> str:
+def _name(error: Exception) -> str:
     return str(getattr(error, "sqlite_errorname", error))

@@ -5,7 +5,7 @@ import sqlite3
 import time
 from urllib.parse import quote
 
-from evenkeel.journal.faults import JournalError, damaged, foreign, newer, of_sqlite, of_system
+from evenkeel.journal.faults import SQLITE_FAULTS, JournalError, damaged, foreign, newer, of_sqlite, of_system
 
 APPLICATION = 0x45564B4C  # EVKL: tells a journal from other programs' databases
 LOCK_PATIENCE_SECONDS = 1.0
@@ -64,7 +64,7 @@ def open_for_writing(path: str) -> sqlite3.Connection:
         connection.execute(f"PRAGMA journal_size_limit = {AUTOMATIC_CHECKPOINT_PAGES * 4096}")
         _migrate(connection)
         _expect_tables(connection, path)
-    except sqlite3.Error as error:
+    except SQLITE_FAULTS as error:
         connection.close()
         raise of_sqlite(path, error) from None
     except JournalError:
@@ -96,7 +96,7 @@ def connect(path: str, mode: str) -> sqlite3.Connection:
             timeout=LOCK_PATIENCE_SECONDS,
             check_same_thread=False,
         )
-    except sqlite3.Error as error:
+    except SQLITE_FAULTS as error:
         raise of_sqlite(path, error) from None
 
 
@@ -135,7 +135,7 @@ def _checked_for_reading(path: str, mode: str) -> sqlite3.Connection:
     try:
         _recognise(connection, path)
         _expect_tables(connection, path)
-    except sqlite3.Error as error:
+    except SQLITE_FAULTS as error:
         connection.close()
         raise of_sqlite(path, error) from None
     except JournalError:

@@ -23,7 +23,7 @@ from evenkeel.journal.codec import (
     to_text,
     unpacked,
 )
-from evenkeel.journal.faults import JournalError
+from evenkeel.journal.faults import SQLITE_FAULTS, JournalError
 from evenkeel.journal.records import Event, PodRecord
 from evenkeel.journal.retention import DecisionRetention, HappeningRetention, Repeats
 from evenkeel.journal.transactions import Transactions
@@ -255,7 +255,7 @@ class Journal:
             if schema.size(f"{self.path}-wal") >= _CHECKPOINT_BYTES:
                 connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
             schema.keep_reserve(connection)
-        except sqlite3.Error as error:
+        except SQLITE_FAULTS as error:
             raise faults.of_sqlite(self.path, error) from None
         finally:
             connection.close()
@@ -267,11 +267,11 @@ class Journal:
     def _take_up(self) -> None:
         try:
             schema.check(self._connection, self.path)
-        except sqlite3.Error as error:
+        except SQLITE_FAULTS as error:
             raise faults.of_sqlite(self.path, error) from None
         try:
             schema.keep_reserve(self._connection, at_least_bytes=1 << 40)  # for its log, too
-        except sqlite3.Error as error:
+        except SQLITE_FAULTS as error:
             # Without room there is still much to read.
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from evenkeel.journal import faults
-from evenkeel.journal.faults import JournalError
+from evenkeel.journal.faults import SQLITE_FAULTS, JournalError
 
 
 class Transactions:
@@ -73,7 +73,7 @@ class Transactions:
     def rows(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         try:
             return self._connection.execute(statement, values).fetchall()
-        except sqlite3.Error as error:
+        except SQLITE_FAULTS as error:
             raise faults.of_sqlite(self._path, error) from None
 
     def prune(self, statement: tuple[str, tuple[object, ...]] | None) -> None:
@@ -81,14 +81,14 @@ class Transactions:
         if statement is not None and self._failure is None:
             try:
                 self._connection.execute(*statement)
-            except sqlite3.Error as error:
+            except SQLITE_FAULTS as error:
                 if self._depth:
                     self._failure = faults.of_sqlite(self._path, error)
 
     def _execute(self, statement: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
         try:
             return self._connection.execute(statement, values)
-        except sqlite3.Error as error:
+        except SQLITE_FAULTS as error:
             if not faults.is_full(error):
                 raise faults.of_sqlite(self._path, error) from None
         # What was moved into the main file need no longer be in the log of writes, which then has room again.
@@ -99,7 +99,7 @@ class Transactions:
             else:
                 self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
                 return self._connection.execute(statement, values)
-        except sqlite3.Error as error:
+        except SQLITE_FAULTS as error:
             raise faults.of_sqlite(self._path, error) from None
         raise faults.full(self._path)
 
@@ -107,7 +107,7 @@ class Transactions:
         try:
             if self._connection.in_transaction:  # SQLite itself undoes it after some errors
                 self._connection.execute("ROLLBACK")
-        except sqlite3.Error as error:
+        except SQLITE_FAULTS as error:
             raise faults.of_sqlite(self._path, error) from None
         finally:
             self._undone()

@@ -91,8 +91,9 @@ def parse_mounts(text: bytes) -> tuple[Mounted, ...]:
         before, dash, after = line.partition(b" - ")
         fields = before.split(b" ")
         if dash and len(fields) >= 6:
-            kind = after.split(b" ")[0].decode()
-            mounts.append(Mounted(fields[2].decode(), _unescaped(fields[3]), _unescaped(fields[4]), kind))
+            # Who mounts a FUSE filesystem chooses its kind: it may be any bytes.
+            kind, device = (os.fsdecode(text) for text in (after.split(b" ")[0], fields[2]))
+            mounts.append(Mounted(device, _unescaped(fields[3]), _unescaped(fields[4]), kind))
     return tuple(mounts)
 
 
