@@ -74,6 +74,7 @@ def _is_new_and_runs(agent: Up, name: str) -> bool:
     return sum(one["times"] for one in told if one["reason"] == "Started") >= 2
 
 
+@pytest.mark.long
 def test_a_successor_that_was_accepted_survives_a_crash(up: MakeUp):
     agent = up()
     agent.start(stop_pods=False)
@@ -89,6 +90,7 @@ def test_a_successor_that_was_accepted_survives_a_crash(up: MakeUp):
     eventually(lambda: _is_new_and_runs(agent, "again"), within_seconds=PATIENCE_SECONDS)
 
 
+@pytest.mark.long
 def test_a_successor_is_deleted_like_any_other(up: MakeUp):
     agent = up()
     agent.start()

@@ -47,6 +47,7 @@ def test_network_configuration_is_there_and_what_is_written_over_it_stays_in_its
     assert [line for line in said(agent, "names") if "localhost" in line]
 
 
+@pytest.mark.long
 @pytest.mark.processes_only("image: host is of processes")
 def test_by_default_a_pod_on_the_hosts_files_changes_none_of_them(up: MakeUp, tmp_path: Path):
     agent = up()
@@ -75,6 +76,7 @@ def test_what_a_pod_on_the_hosts_files_makes_there_is_not_on_the_host(up: MakeUp
             path.unlink(missing_ok=True)
 
 
+@pytest.mark.long
 @pytest.mark.processes_only("image: host is of processes")
 def test_a_pod_on_the_hosts_files_starts_with_a_read_only_root(up: MakeUp):
     agent = up()
@@ -86,6 +88,7 @@ def test_a_pod_on_the_hosts_files_starts_with_a_read_only_root(up: MakeUp):
         assert writable_files_of_the_host(lines) == []
 
 
+@pytest.mark.long
 def test_volumes_are_still_written_to(up: MakeUp, tmp_path: Path):
     """The walls leave what a manifest asks for."""
     agent = up()
@@ -118,6 +121,7 @@ def test_an_image_whose_network_configuration_is_a_dangling_symlink_starts(up: M
         assert not is_refused(agent, name), agent.status(name)
 
 
+@pytest.mark.long
 @pytest.mark.processes_only("with containers the image is the runtime's")
 def test_a_symlink_in_an_image_never_leads_what_is_made_for_it_to_the_host(up: MakeUp, tmp_path: Path):
     agent = up()

@@ -92,6 +92,7 @@ def test_pods_run_on_without_their_journal_and_are_known_again(up: MakeUp):
     assert agent.phase("other") == "Running"
 
 
+@pytest.mark.long
 @pytest.mark.processes_only("about files, not about what runs")
 def test_without_journal_and_copies_the_agent_refuses_to_start_and_pods_run_on(up: MakeUp):
     agent = up()
@@ -114,6 +115,7 @@ def test_without_journal_and_copies_the_agent_refuses_to_start_and_pods_run_on(u
     assert {name: first_of(agent.container(name)) for name in pids} == pids
 
 
+@pytest.mark.long
 @pytest.mark.processes_only("about files, not about what runs")
 def test_flipped_bits_in_the_journal_are_noticed_and_end_no_pod(up: MakeUp):
     agent = up()
@@ -141,6 +143,7 @@ def test_flipped_bits_in_the_journal_are_noticed_and_end_no_pod(up: MakeUp):
         assert first_of(agent.container(name)) == pid
 
 
+@pytest.mark.long
 @pytest.mark.processes_only("about files, not about what runs")
 def test_a_flipped_bit_in_a_pod_is_not_taken_for_the_pod(up: MakeUp):
     agent = up()
@@ -166,6 +169,7 @@ def fold(database: Path) -> None:
     journal.close()
 
 
+@pytest.mark.long
 @pytest.mark.processes_only("about files, not about what runs")
 def test_a_journal_that_is_removed_under_the_agent_is_told_at_once_and_takes_nothing_more(up: MakeUp):
     agent = up()

@@ -43,6 +43,7 @@ def test_containers_named_like_kernel_files_run_and_leave_nothing(up: MakeUp):
     assert not any(map(is_alive, pids))
 
 
+@pytest.mark.long
 def test_init_containers_named_like_kernel_files_run(up: MakeUp):
     agent = up()
     agent.start()
