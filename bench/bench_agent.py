@@ -257,9 +257,9 @@ def burst(one: Agent) -> Figure:
         time.sleep(SETTLED_SECONDS)
         at = one.apply(*names)
         waiting = set(names)
-        for happening in told:
-            if happening["reason"] == "Started":
-                waiting.discard(happening["pod"].partition("/")[2])
+        for event in told:
+            if event["reason"] == "Started":
+                waiting.discard(event["pod"].partition("/")[2])
             if not waiting:
                 break
         rates.append(BURST / (time.time() - at))

@@ -108,14 +108,14 @@ class FakeFront:
         self._change(PodChange(DELETED, self.held.pop(key)))
 
     def tell(self, reason, message="", pod="", **more):
-        happening = Event(
+        event = Event(
             1_794_787_200.0, more.pop("type", NORMAL), reason, message, pod, number=len(self.told) + 1, **more
         )
-        self.told.append(happening)
+        self.told.append(event)
         for queue in tuple(self._followers):
-            queue.put_nowait(happening)
+            queue.put_nowait(event)
 
-    def happenings(self, pod="", most=1000):
+    def events(self, pod="", most=1000):
         return tuple(told for told in self.told if pod in ("", told.pod))[-most:]
 
     def follow(self):

@@ -248,7 +248,7 @@ def test_a_container_whose_image_is_missing_waits_for_it_and_has_not_been_tried(
         await agent.apply(pods_of(pod("web", restartPolicy="Never")))
         await until(lambda: waiting(agent) == ("ImagePullBackOff", "image x is not there", 0))
         assert phase(agent, "web") == "Pending"
-        told = [one.message for one in agent.happenings() if one.reason == "Failed"]
+        told = [one.message for one in agent.events() if one.reason == "Failed"]
         assert told == ["cannot start container main: image x is not there"]
 
     def waiting(agent: Agent) -> tuple[str, str, int]:
@@ -394,7 +394,7 @@ def test_a_pod_that_the_journal_has_lost_is_recovered_from_its_copy(place):
 
     async def second(agent: Agent) -> None:
         await until(lambda: phase(agent, "web") == "Running")
-        assert "Recovered" in [one.reason for one in agent.happenings()]
+        assert "Recovered" in [one.reason for one in agent.events()]
         (before,), (after,) = pods_of(WEB), agent.pods()
         assert after.spec == before.spec
 
@@ -477,7 +477,7 @@ def test_a_container_that_was_asked_to_end_was_not_killed_for_memory_whatever_th
         await agent.delete("default/asked")
         place.runtime.end(Attempt("u-hit", "main", 1), 137, 9, is_oom_killed=True)
         await until(lambda: agent.pod("default/asked") is None and phase(agent, "hit") == "Failed")
-        told = [one.pod for one in agent.happenings() if one.reason == "OOMKilled"]
+        told = [one.pod for one in agent.events() if one.reason == "OOMKilled"]
         assert told == ["default/hit"]
 
     drive(place, story)
@@ -560,7 +560,7 @@ def test_a_pod_that_wants_more_than_there_is_gets_it_when_room_appears(place):
         await agent.apply(pods_of(requesting("a", "2") + "\n---\n" + requesting("b", "1")))
         await until(lambda: phase(agent, "a") == phase(agent, "b") == "Running")
         await agent.apply(pods_of(requesting("b", "3")))
-        await until(lambda: any(one.reason == "ResizeDeferred" for one in agent.happenings()))
+        await until(lambda: any(one.reason == "ResizeDeferred" for one in agent.events()))
         assert place.kernel.cgroups["/evenkeel/kubepods/burstable/podu-b"].get("cpu.weight", "100") == before
         await until(lambda: resize_pending(agent, "b") is not None)
 
@@ -827,7 +827,7 @@ def test_what_the_kernel_lacks_is_told_once_however_pods_come_and_go(place):
         agent.cgroups.heal()
         agent.steps.want_step()
         await agent.pod_loop.stepped()
-        told = [one for one in agent.happenings() if one.reason == "CgroupRefused"]
+        told = [one for one in agent.events() if one.reason == "CgroupRefused"]
         assert [(one.message, one.times) for one in told] == [
             ("memory.high is not available on this kernel", 1)
         ]

@@ -37,12 +37,12 @@ def test_a_resize_keeps_the_cores_it_can_gives_back_the_others_and_tells_where_t
         assert of("a", "cpu.max") == "50000 100000"
         await agent.apply(pods_of(whole("a", "1")))
         await until(lambda: of("a") == "3")
-        assert "CoresShared" not in [one.reason for one in agent.happenings()]
+        assert "CoresShared" not in [one.reason for one in agent.events()]
         await agent.apply(pods_of(whole("b", "3")))  # one must stay shared
         await until(lambda: of("b") == "0-2")
         assert of("b", "cpu.max") == "300000 100000"
         await until(
-            lambda: [one.pod for one in agent.happenings() if one.reason == "CoresShared"] == ["default/b"]
+            lambda: [one.pod for one in agent.events() if one.reason == "CoresShared"] == ["default/b"]
         )
         assert len(place.runtime.starts) == 2  # all of it in place
 

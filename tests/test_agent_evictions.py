@@ -135,7 +135,7 @@ def test_an_eviction_while_a_container_starts_is_not_taken_for_a_failure_of_its_
             place.runtime.on_start = killed
             await agent.apply(pods_of(PODS))
             await until(lambda: phase(agent, "batch") == "Failed")
-            (failed,) = [one for one in agent.happenings("default/batch") if one.reason == "Failed"]
+            (failed,) = [one for one in agent.events("default/batch") if one.reason == "Failed"]
             assert failed.message == (
                 "cannot start container main: the pod was stopped while it was being set up: Evicted"
             )
@@ -194,4 +194,4 @@ def phase(agent: Agent, name: str) -> str:
 
 
 def reasons(agent: Agent, name: str) -> list[str]:
-    return [one.reason for one in agent.happenings(f"default/{name}")]
+    return [one.reason for one in agent.events(f"default/{name}")]

@@ -91,14 +91,14 @@ def test_raise_goes_to_the_limit_in_steps_is_kept_over_restarts_and_ends_when_us
     async def raised(agent: Agent) -> None:
         assert high(place) == str(96 * MIB)
         await until(lambda: high(place) == "max")
-        marks.extend(one.message for one in agent.happenings() if one.reason == "MemoryHighStall")
+        marks.extend(one.message for one in agent.events() if one.reason == "MemoryHighStall")
 
     async def kept(agent: Agent) -> None:
         assert high(place) == "max"
         figures.wants_mib = 50
         await until(lambda: high(place) == str(96 * MIB))
-        await until(lambda: "MemoryHighRestored" in [one.reason for one in agent.happenings()])
-        assert "DriftRepaired" not in [one.reason for one in agent.happenings()]
+        await until(lambda: "MemoryHighRestored" in [one.reason for one in agent.events()])
+        assert "DriftRepaired" not in [one.reason for one in agent.events()]
 
     drive(place, raised, kept)
     with Journal.read(f"{place.directory}/journal.db") as journal:
@@ -119,7 +119,7 @@ def test_a_mark_is_not_raised_again_before_the_kernel_has_the_last_one(
 
     async def late(agent: Agent) -> None:
         def stalls() -> int:
-            return sum(one.times for one in agent.happenings() if one.reason == "MemoryHighStall")
+            return sum(one.times for one in agent.events() if one.reason == "MemoryHighStall")
 
         await until(lambda: stalls() == 1)
         looks = figures.looks
@@ -149,7 +149,7 @@ def test_report_tells_once_and_tells_of_the_end(tmp_path, monkeypatch: pytest.Mo
 
     async def reported(agent: Agent) -> None:
         def reasons() -> list[str]:
-            return [one.reason for one in agent.happenings()]
+            return [one.reason for one in agent.events()]
 
         await until(lambda: "MemoryHighStall" in reasons())
         await asyncio.sleep(0.2)  # some periods more

@@ -448,7 +448,7 @@ def test_the_node_in_a_line(cli):
 
 
 @pytest.fixture
-def happenings(agent):
+def events(agent):
     agent.call(agent.front.tell, "Started", "it runs", "default/web", container="app")
     agent.call(
         agent.front.tell, "OOMKilled", "400Mi of 200Mi", "default/batch", type=WARNING, figures={"bytes": 7}
@@ -456,7 +456,7 @@ def happenings(agent):
     agent.call(agent.front.tell, "Pressure", "memory runs short")
 
 
-def test_events_in_a_table_and_for_a_program(cli, happenings):
+def test_events_in_a_table_and_for_a_program(cli, events):
     code, out, _ = cli("events")
     lines = out.splitlines()
     assert code == 0
@@ -475,22 +475,22 @@ def test_events_in_a_table_and_for_a_program(cli, happenings):
     assert cli("events", "nope") == (0, "", "no events\n")
 
 
-def test_events_are_followed(cli, happenings, agent):
+def test_events_are_followed(cli, events, agent):
     def happen():
         wait_for(lambda: agent.front.listeners == 1)
         agent.call(agent.front.tell, "Evicted", "it had to go", "default/web")
         agent.end()
 
-    happening = later(happen)
+    event = later(happen)
     out = cli("events", "web", "-f")[1]
-    happening.join()
+    event.join()
     assert [line.split()[2] for line in out.splitlines()[1:]] == ["Started", "Evicted"]
 
 
 # describe
 
 
-def test_a_pod_is_described_with_its_states_resources_and_events(cli, pods, agent, happenings):
+def test_a_pod_is_described_with_its_states_resources_and_events(cli, pods, agent, events):
     ended = ContainerStateTerminated(137, 9, "OOMKilled", "killed at its limit", BORN, BORN)
     pod = agent.front.held["default/web"]
     app = pod.status.container_statuses[0]._replace(
@@ -541,7 +541,7 @@ def test_all_pods_are_described_and_missing_ones_reported(cli, pods):
     assert err == 'evenkeel: there is no pod "nope" in namespace default\n'
 
 
-def test_the_node_is_described_with_what_is_promised_of_it(cli, pods, happenings):
+def test_the_node_is_described_with_what_is_promised_of_it(cli, pods, events):
     lines = [" ".join(line.split()) for line in cli("describe", "node")[1].splitlines()]
     assert "MemoryPressure True Low: 10Mi left" in lines
     assert "memory 32Gi 30Gi 128Mi (0%) 400Mi (1%)" in lines

@@ -98,8 +98,8 @@ def test_condition_and_least_weight_come_first_then_the_pod_in_the_way_goes_and_
             await until(lambda: condition(agent) == "False")
             await until(lambda: int(kernel.cgroups[BRANCH]["cpu.weight"]) > 1)
             assert phase(agent, "idle") != "Failed"
-            await until(lambda: "CPUShortageOver" in [one.reason for one in agent.happenings()])
-            reasons = [one.reason for one in agent.happenings()]
+            await until(lambda: "CPUShortageOver" in [one.reason for one in agent.events()])
+            reasons = [one.reason for one in agent.events()]
             assert "CPUShortage" in reasons
             assert "DriftRepaired" not in reasons
 

@@ -78,7 +78,7 @@ def test_a_decision_that_finds_the_disk_full_is_written_when_there_is_room(place
                 agent.watches.memory.recorder.stepped(made, made.state, {})
                 await agent.apply(pods_of(PODS))
                 await until(lambda: phase(agent, "web") == "Running")
-                assert "NodeHasMemoryPressure" in {one.reason for one in agent.happenings()}
+                assert "NodeHasMemoryPressure" in {one.reason for one in agent.events()}
                 assert not decisions(place)
             place.now += 60
             agent.steps.want_step()

@@ -108,9 +108,9 @@ def test_after_a_restart_unchanged_pods_are_not_written_again(path):
 def test_a_file_whose_name_is_not_text_is_a_source_like_others(journal):
     held = named("a", source="file:" + os.fsdecode(b"/pods/\xff.yaml"))
     journal.save(held)
-    journal.tell(told(held.source))
+    journal.record_event(told(held.source))
     assert journal.pods() == (held,)
-    assert journal.happenings()[0].message == held.source
+    assert journal.events()[0].message == held.source
 
 
 @given(pods)
@@ -181,14 +181,14 @@ def test_a_transaction_is_all_or_nothing_and_its_inner_ones_are_part_of_it(journ
                 journal.save(named("b"))
                 journal.remove("a")
                 journal.set_value("x", 1)
-                journal.tell(told("m"))
+                journal.record_event(told("m"))
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         fail_at_the_end()
     assert journal.pods() == (named("a"),)
     assert journal.value("x") is None
-    assert journal.happenings() == ()
+    assert journal.events() == ()
     journal.save(named("b"))
     journal.save(named("a", order=5))
     assert [held.order for held in journal.pods()] == [1, 5]
@@ -203,52 +203,54 @@ def test_others_see_a_transaction_when_it_is_over_and_not_before(journal, path):
 
 
 def test_a_happening_that_was_undone_is_told_again_in_full(journal):
-    journal.tell(told("m"))
+    journal.record_event(told("m"))
 
     def undone():
         with journal.transaction():
-            journal.tell(told("n", at=1.0))
+            journal.record_event(told("n", at=1.0))
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         undone()
-    journal.tell(told("n", at=2.0))
-    assert [(one.message, one.times) for one in journal.happenings()] == [("m", 1), ("n", 1)]
+    journal.record_event(told("n", at=2.0))
+    assert [(one.message, one.times) for one in journal.events()] == [("m", 1), ("n", 1)]
 
 
-# --- happenings
+# --- events
 
 
 @pytest.mark.req("E6")
-def test_happenings_are_numbered_and_found_by_pod_and_by_number(journal):
+def test_events_are_numbered_and_found_by_pod_and_by_number(journal):
     figures = {"limitBytes": 2**60, "process": "eater", "usage": [1, 2.5]}
-    first = journal.tell(Event(1.0, WARNING, "OOMKilled", "killed", "a/p", "uid", "main", figures=figures))
-    second = journal.tell(told("of the node", at=2.0))
-    third = journal.tell(told("again", at=3.0, pod="a/p"))
+    first = journal.record_event(
+        Event(1.0, WARNING, "OOMKilled", "killed", "a/p", "uid", "main", figures=figures)
+    )
+    second = journal.record_event(told("of the node", at=2.0))
+    third = journal.record_event(told("again", at=3.0, pod="a/p"))
     assert first.number < second.number < third.number
-    assert journal.happenings() == (first, second, third)
-    assert journal.happenings("a/p") == (first, third)
-    assert journal.happenings("a/q") == ()
-    assert journal.happenings(most=1) == (third,)
-    assert journal.happenings(after=first.number) == (second, third)
-    assert journal.happenings()[0].figures == figures
+    assert journal.events() == (first, second, third)
+    assert journal.events("a/p") == (first, third)
+    assert journal.events("a/q") == ()
+    assert journal.events(most=1) == (third,)
+    assert journal.events(after=first.number) == (second, third)
+    assert journal.events()[0].figures == figures
 
 
-def test_happenings_survive_a_restart_and_numbers_go_on(path):
+def test_events_survive_a_restart_and_numbers_go_on(path):
     with Journal.open(path) as journal:
-        first = journal.tell(told("m"))
+        first = journal.record_event(told("m"))
     with Journal.open(path) as journal:
-        assert journal.happenings() == (first,)
-        assert journal.tell(told("n")).number > first.number
+        assert journal.events() == (first,)
+        assert journal.record_event(told("n")).number > first.number
 
 
 def test_a_repeated_happening_is_counted_if_it_comes_within_a_minute(journal):
-    first = journal.tell(told("m", at=0.0))
-    assert journal.tell(told("n", at=1.0)).number != first.number
-    assert journal.tell(told("m", at=60.0)) == first._replace(at=60.0, times=2)
-    assert journal.tell(told("m", at=100.0)).times == 3
-    assert journal.tell(told("m", at=161.0)).times == 1
-    assert [(one.message, one.at, one.times) for one in journal.happenings()] == [
+    first = journal.record_event(told("m", at=0.0))
+    assert journal.record_event(told("n", at=1.0)).number != first.number
+    assert journal.record_event(told("m", at=60.0)) == first._replace(at=60.0, times=2)
+    assert journal.record_event(told("m", at=100.0)).times == 3
+    assert journal.record_event(told("m", at=161.0)).times == 1
+    assert [(one.message, one.at, one.times) for one in journal.events()] == [
         ("m", 100.0, 3),
         ("n", 1.0, 1),
         ("m", 161.0, 1),
@@ -256,31 +258,31 @@ def test_a_repeated_happening_is_counted_if_it_comes_within_a_minute(journal):
 
 
 @pytest.mark.req("E6")
-def test_happenings_with_figures_are_each_a_record_of_their_own(journal):
+def test_events_with_figures_are_each_a_record_of_their_own(journal):
     for _ in range(3):
-        journal.tell(told("m", figures={"bytes": 5}))
-    assert len(journal.happenings()) == 3
+        journal.record_event(told("m", figures={"bytes": 5}))
+    assert len(journal.events()) == 3
 
 
-def test_old_happenings_go_in_small_steps_and_the_latest_stays(journal, monkeypatch):
-    monkeypatch.setattr(retention, "MAX_HAPPENINGS", 100)
+def test_old_events_are_removed_in_small_steps_and_the_latest_stays(journal, monkeypatch):
+    monkeypatch.setattr(retention, "MAX_EVENTS", 100)
     for number in range(1000):
-        journal.tell(told(str(number)))
-    kept = journal.happenings(most=5000)
+        journal.record_event(told(str(number)))
+    kept = journal.events(most=5000)
     assert 100 <= len(kept) < 100 + retention._TELLS_BETWEEN
     assert kept[-1].number == 1000
-    month_later = 1.0 + retention.MAX_HAPPENING_SECONDS * 2
+    month_later = 1.0 + retention.MAX_EVENT_SECONDS * 2
     for number in range(retention._TELLS_BETWEEN):
-        journal.tell(told(f"late {number}", at=month_later))
-    assert all(one.at == month_later for one in journal.happenings(most=5000))
+        journal.record_event(told(f"late {number}", at=month_later))
+    assert all(one.at == month_later for one in journal.events(most=5000))
 
 
 def test_a_happening_that_cannot_be_read_does_not_hide_the_others(journal, path):
-    journal.tell(told("m", figures={"a": 1}))
-    journal.tell(told("n"))
+    journal.record_event(told("m", figures={"a": 1}))
+    journal.record_event(told("n"))
     with closing(sqlite3.connect(path)) as other, other:
         other.execute("UPDATE happenings SET figures = '{' WHERE number = 1")
-    assert [one.message for one in journal.happenings()] == ["n"]
+    assert [one.message for one in journal.events()] == ["n"]
 
 
 # --- values and decisions

@@ -142,7 +142,7 @@ def opened(path):
         with Journal.open(str(path)) as journal:
             read = {held.pod.metadata.uid for held in journal.pods()}
             journal.save(named("new"))
-            journal.happenings()
+            journal.events()
     except JournalError as error:
         return str(error), set()
     return "", read
@@ -339,7 +339,7 @@ while True:
     with journal.transaction():
         for uid in "ab":
             journal.save(named(uid, state=life))
-        journal.tell(told(f"{round} {number}", at=float(number), figures={"n": number}))
+        journal.record_event(told(f"{round} {number}", at=float(number), figures={"n": number}))
         journal.record("evict", {"n": number}, number, float(number))
     print(number, flush=True)
 """
@@ -362,6 +362,6 @@ def test_what_was_confirmed_is_there_after_a_kill_at_any_moment_and_nothing_is_t
             latest = one.state.accepted_at - attempt * 1e6
             assert one.state == other.state
             assert latest >= int(confirmed[-1])
-            happening = journal.happenings(most=1)[0]
-            assert happening.message == f"{attempt} {latest:.0f}"
-            assert list(journal.decisions(after=happening.number - 1))[-1].decision == latest
+            event = journal.events(most=1)[0]
+            assert event.message == f"{attempt} {latest:.0f}"
+            assert list(journal.decisions(after=event.number - 1))[-1].decision == latest

@@ -149,10 +149,10 @@ def test_throttling_survives_healing_and_ends_without_drift(place):
             throttle.set({})
             assert kernel.cgroups[path]["memory.high"] == "max"
             agent.cgroups.heal()
-            await until(lambda: "ThrottleOver" in [one.reason for one in agent.happenings("default/web")])
-            told = [one.reason for one in agent.happenings("default/web")]
+            await until(lambda: "ThrottleOver" in [one.reason for one in agent.events("default/web")])
+            told = [one.reason for one in agent.events("default/web")]
             assert told.count("Throttled") == 1
-            assert "DriftRepaired" not in [one.reason for one in agent.happenings()]
+            assert "DriftRepaired" not in [one.reason for one in agent.events()]
             throttle.set({"u-web": 96 * MIB})
             agent.watches.memory.throttle.set = lambda _: None  # the agent is killed: it lets go of nobody
 

@@ -34,7 +34,7 @@ def test_everything_in_it_can_be_read_and_every_decision_is_made_again_the_same(
         assert len(journal.pods()) == pods
         again = list(made_again(journal))
         assert [(one.unreadable, one.differs) for one in again] == [("", ())] * decisions
-        assert len(journal.happenings()) > 5
+        assert len(journal.events()) > 5
         assert journal.notes == ()
 
 

@@ -58,11 +58,13 @@ def state(tmp_path):
         verdict = TerminalStatus("Failed", "Evicted", victim.message, THEN)
         journal.save(PodRecord(victim.pod, "api", 1, True, PodState(THEN - 60, verdict=verdict)))
         about = {"pod": victim.pod.key, "uid": victim.pod.metadata.uid}
-        journal.tell(Event(THEN - 60, NORMAL, "Admitted", "class BestEffort", **about))
-        journal.tell(Event(THEN - 59, NORMAL, "Started", "started container app", container="app", **about))
+        journal.record_event(Event(THEN - 60, NORMAL, "Admitted", "class BestEffort", **about))
+        journal.record_event(
+            Event(THEN - 59, NORMAL, "Started", "started container app", container="app", **about)
+        )
         record(journal, made)
         figures = plain_of(to_text(victim.shortage))
-        journal.tell(Event(THEN, WARNING, "Evicted", victim.message, figures=figures, **about))
+        journal.record_event(Event(THEN, WARNING, "Evicted", victim.message, figures=figures, **about))
     return tmp_path
 
 
@@ -278,8 +280,8 @@ def test_each_eviction_has_its_own_decision_also_after_a_late_report(state):
         (victim,) = step().decision.evictions
         about = {"pod": victim.pod.key, "uid": victim.pod.metadata.uid}
         record(journal, step(), THEN + 18)
-        journal.tell(Event(THEN + 26, WARNING, "Evicted", "a second time", **about))
-        journal.tell(Event(THEN + 3600, WARNING, "Evicted", "its record was lost", **about))
+        journal.record_event(Event(THEN + 26, WARNING, "Evicted", "a second time", **about))
+        journal.record_event(Event(THEN + 3600, WARNING, "Evicted", "its record was lost", **about))
         told = [one for one in story_of(journal, victim.pod.key).chapters if one.reason == "Evicted"]
     assert [one.decision for one in told] == [1, 2, 0]
 
@@ -326,12 +328,14 @@ def other_kinds(tmp_path):
             decision_records.cpu_said(decision),
             THEN,
         )
-        journal.tell(Event(THEN, WARNING, "Evicted", decision.message, pod=batch.key, uid="u"))
+        journal.record_event(Event(THEN, WARNING, "Evicted", decision.message, pod=batch.key, uid="u"))
         outcome = {**decision_records.stall_said(found), "answer": "report", "done": ""}
         journal.record(
             "memoryStall", decision_records.stall_given("default/slow", "c", 10.0, samples), outcome, THEN
         )
-        journal.tell(Event(THEN, WARNING, "MemoryHighStall", found.sentence, pod="default/slow", uid="s"))
+        journal.record_event(
+            Event(THEN, WARNING, "MemoryHighStall", found.sentence, pod="default/slow", uid="s")
+        )
     return tmp_path
 
 

@@ -218,7 +218,7 @@ def test_a_thousand_readers_share_what_is_read_and_others_are_answered(tmp_path)
     with served(front, tmp_path) as agent, ExitStack() as stack:
         for pod in pods_of(PODS):
             agent.call(front.put, running(pod))
-        agent.call(lambda: setattr(front, "keeps_picture", True))
+        agent.call(lambda: setattr(front, "keeps_snapshot", True))
         readers = [stack.enter_context(Http(agent)) for _ in range(1000)]
         for reader in readers:
             reader.send("GET /view/watch HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -226,7 +226,7 @@ def test_a_thousand_readers_share_what_is_read_and_others_are_answered(tmp_path)
             assert reader.head()[0] == 200
             assert reader.chunk().startswith(b"event: view")
         assert agent.call(lambda: front._snapshot_maker._number) == 1
-        agent.call(lambda: setattr(front, "keeps_picture", False))
+        agent.call(lambda: setattr(front, "keeps_snapshot", False))
         for reader in readers[::50]:
             assert reader.chunk().startswith(b"event: ")
         # Nobody but these twenty takes anything, and the agent answers all the same.

@@ -171,7 +171,7 @@ class Slow:
         self.feed = Broadcast()
 
     def follow(self):
-        return self.feed.listen()
+        return self.feed.subscribe()
 
     async def node_snapshot(self):
         self.taken += 1
@@ -210,14 +210,14 @@ def test_an_event_is_sent_at_once_to_all_and_encoded_once():
         readers = [feed.events() for _ in range(3)]
         for events in readers:
             await anext(events)
-        front.feed.tell(Event(1.0, "Normal", "Started", "of no note", "default/web", number=1))
-        front.feed.tell(Event(2.0, WARNING, "Evicted", "it used\ntoo much", "default/web", number=2))
+        front.feed.publish(Event(1.0, "Normal", "Started", "of no note", "default/web", number=1))
+        front.feed.publish(Event(2.0, WARNING, "Evicted", "it used\ntoo much", "default/web", number=2))
         told = await asyncio.gather(*(anext(events) for events in readers))
         following = feed._following
         for events in readers:
             await events.aclose()
         await asyncio.gather(following, return_exceptions=True)
-        listeners = len(front.feed._listeners) + len(feed._notable._listeners)
+        listeners = len(front.feed._subscribers) + len(feed._notable._subscribers)
         await feed.close()
         return told, listeners
 

@@ -153,8 +153,8 @@ def test_an_oom_kill_takes_the_container_is_recorded_and_retried(up: MakeUp):
     eventually(killed, within_seconds=120)
 
     def told() -> list[dict]:
-        happenings = agent.client.lines("/events", pod="default/eater")
-        return [one for one in happenings if one["reason"] == "OOMKilling"]
+        events = agent.client.lines("/events", pod="default/eater")
+        return [one for one in events if one["reason"] == "OOMKilling"]
 
     if os.access("/dev/kmsg", os.R_OK):
         # The kernel's log is heard beside the end of the container, and not always before it.

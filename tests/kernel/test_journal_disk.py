@@ -86,11 +86,11 @@ def test_a_disk_that_becomes_full_is_told_of_and_nothing_is_lost(small: Path):
         assert len(journal.pods()) == number + 1
         filler.unlink()
         journal.save(named(f"filler-{number}", order=number, source="x" * 2000))
-        journal.tell(told("there is room again"))
+        journal.record_event(told("there is room again"))
     with Journal.open(path) as journal:
         assert len(journal.pods()) == number + 2
         assert journal.pods()[0] == named("first", order=-1)
-        assert journal.happenings()[-1].message == "there is room again"
+        assert journal.events()[-1].message == "there is room again"
 
 
 def test_lives_can_still_be_noted_on_a_full_disk(small: Path):

@@ -181,7 +181,7 @@ def kernel_kills(agent: Up, weather: Storm) -> list[tuple[str, int, float]]:
     with Journal.read(str(agent.state / "journal.db")) as journal:
         for one in (*weather.quiet, *weather.loads):
             uid = agent.pod(name(one))["metadata"]["uid"]
-            for told in journal.happenings(f"default/{name(one)}", 1000):
+            for told in journal.events(f"default/{name(one)}", 1000):
                 if told.reason == "OOMKilling" and told.uid == uid:
                     assert told.figures.get("limit_cgroup", root) == root, told
                     parts = ("anon_rss_bytes", "file_rss_bytes", "shmem_rss_bytes")

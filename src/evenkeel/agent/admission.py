@@ -19,7 +19,7 @@ FILE = "file:"  # a source whose pods are tried again when room appears, for as 
 class Verdicts(NamedTuple):
     admitted: tuple[PodRecord, ...]
     refused: tuple[tuple[PodRecord, Refusal], ...]
-    is_last: bool = True  # nobody waits who was not judged
+    is_last: bool = True  # every pod that waits was judged
 
 
 class Admission:

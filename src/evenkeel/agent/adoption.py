@@ -124,7 +124,7 @@ def begun(record: PodRecord, records: Mapping[Attempt, Record]) -> Iterator[Reco
 
 
 def state_from_containers(pod: Pod, records: Mapping[Attempt, Record]) -> PodState | None:
-    """For a pod that the journal does not have (it was lost) and of which containers run: the life they show."""
+    """For a pod that the journal does not have (it was lost) and of which containers run: the state that they show."""
     latest: dict[str, Record] = {}
     names = {container.name for container in pod.spec.every_container}
     for attempt, found in records.items():

@@ -173,7 +173,7 @@ class Agent:
         if self._files is not None:
             self._files.close()
         self._pod_store.changes.close()
-        self._event_recorder.feed.close()
+        self._event_recorder.published.close()
         await self._runtime.close()
         self.cgroups.close()
         self.watches.intents.close()
@@ -285,14 +285,14 @@ class Agent:
         self._desired_pods.delete(record, grace_seconds)
         return True
 
-    def happenings(self, pod: str = "", most: int = 1000) -> tuple[Event, ...]:
-        return self._journal.happenings(pod, most)
+    def events(self, pod: str = "", most: int = 1000) -> tuple[Event, ...]:
+        return self._journal.events(pod, most)
 
     def follow(self) -> AsyncIterator[Event]:
-        return self._event_recorder.feed.listen()
+        return self._event_recorder.published.subscribe()
 
     def watch(self) -> AsyncIterator[PodChange]:
-        return self._pod_store.changes.listen(PodChange(ADDED, pod) for pod in self.pods())
+        return self._pod_store.changes.subscribe(PodChange(ADDED, pod) for pod in self.pods())
 
     def not_ready(self) -> str:
         if not self._tasks:

@@ -194,9 +194,9 @@ def assemble(
     kernel_events = KernelEvents(journal, cgroups, oom_kills, pods, events, steps)
     prober = Prober(runtime.execute, pods, events, steps, clock)
 
-    # The loop, and those who hear of each change, in this order. An exit is told to `memory` before the record has it.
-    # On v1, `kernel_events` has to listen in a new cgroup before anything else is done for the tree. `desired_pods` is
-    # last: it may put another pod in the place of one that is gone, when nobody has anything of that one any more.
+    # The loop, and its observers. Their order: `memory` hears of an exit before the record has it. On v1,
+    # `kernel_events` has to listen in a new cgroup before anything else is done for the tree. `desired_pods` is last:
+    # it may put another pod in the place of one that is gone, when no other part has anything of that one any more.
     copies = PodCopies(StatePaths(os.path.dirname(journal.path)))
     observers = (kernel_events, memory, disk, stalls, prober, copies, desired_pods)
     pod_cgroups = PodCgroups(node, journal, cgroups, pods, events, worker, steps, observers)

@@ -1,4 +1,4 @@
-"""Which pods are wanted: those in the files, and those handed in over the socket.
+"""The pods that are desired: those in the files, and those that came over the socket.
 
 A pod that is wanted otherwise than it is gets new amounts in place where that is all that changed, and is replaced by
 a new one where it is not: the old one ends first, for both have one name.
@@ -64,8 +64,8 @@ class DesiredPods(PodObserver):
     # Files
 
     def files_are(self, found: FileSet, lost: Callable[[Pod], PodState | None] | None = None) -> None:
-        """What the files hold now. `lost` finds the life of a pod that runs though the journal does not have it."""
-        self._tell_problems(found)
+        """What the files hold now. `lost` finds the state of a pod that runs though the journal does not have it."""
+        self._record_problems(found)
         self._in_files = {pod.key: (pod, FILE + file.path) for file in found.files for pod in file.pods}
         for pod, source in self._in_files.values():
             record = self._pod_store.by_key(pod.key)
@@ -98,7 +98,7 @@ class DesiredPods(PodObserver):
             self._pod_store.put(record._replace(is_admitted=True, state=found))
         self._steps.want_step(pod.metadata.uid)
 
-    def _tell_problems(self, found: FileSet) -> None:
+    def _record_problems(self, found: FileSet) -> None:
         problems = {problem for file in found.files for problem in (*file.problems, *file.warnings)}
         for problem in sorted((problems | set(found.notes)) - self._problems):
             self._event_recorder.record(WARNING, "ManifestProblem", problem)

@@ -1,5 +1,4 @@
-"""What the agent tells: happenings, written to the journal, to whoever follows, and to the log; and its decisions with
-what they were made on."""
+"""Records events in the journal and publishes them to subscribers; records decisions with what they were made on."""
 
 import asyncio
 import logging
@@ -22,32 +21,32 @@ _MOST_UNREAD = 4096
 
 
 class Broadcast(Generic[T]):
-    """Listeners get everything from the moment at which they began to listen."""
+    """Subscribers get every item from the moment at which they subscribed."""
 
     def __init__(self, most_waiting: int = _MOST_UNREAD) -> None:
-        self._listeners: set[asyncio.Queue[T | None]] = set()
+        self._subscribers: set[asyncio.Queue[T | None]] = set()
         self._most_waiting = most_waiting
 
-    def tell(self, item: T) -> None:
-        for queue in tuple(self._listeners):
+    def publish(self, item: T) -> None:
+        for queue in tuple(self._subscribers):
             if queue.qsize() < self._most_waiting:
                 queue.put_nowait(item)
             else:
-                self._listeners.discard(queue)
+                self._subscribers.discard(queue)
                 queue.put_nowait(None)
 
     def close(self) -> None:
-        """Ends it for everyone, after what they have not heard yet."""
-        for queue in self._listeners:
+        """Ends it for all subscribers, after the items that they have not read yet."""
+        for queue in self._subscribers:
             queue.put_nowait(None)
-        self._listeners.clear()
+        self._subscribers.clear()
 
-    def listen(self, first: Iterable[T] = ()) -> AsyncIterator[T]:
-        """`first` comes before everything else. Listening begins now, not when the first item is asked for."""
+    def subscribe(self, first: Iterable[T] = ()) -> AsyncIterator[T]:
+        """`first` comes before everything else. The subscription begins now, not when the first item is read."""
         queue: asyncio.Queue[T | None] = asyncio.Queue()
         for item in first:
             queue.put_nowait(item)
-        self._listeners.add(queue)
+        self._subscribers.add(queue)
         return self._heard(queue)
 
     async def _heard(self, queue: asyncio.Queue[T | None]) -> AsyncIterator[T]:
@@ -55,7 +54,7 @@ class Broadcast(Generic[T]):
             while (item := await queue.get()) is not None:
                 yield item
         finally:
-            self._listeners.discard(queue)
+            self._subscribers.discard(queue)
 
 
 log = logging.getLogger(__name__)
@@ -67,14 +66,14 @@ _MOST_DECISIONS_WAITING = 100  # which hold a whole node each
 
 class EventRecorder:
     def __init__(self, journal: Journal, clock: Callable[[], float] = time.time) -> None:
-        self.feed: Broadcast[Event] = Broadcast()
+        self.published: Broadcast[Event] = Broadcast()
         self.counts = Counters()
         self._journal = journal
         self._clock = clock
         self._waiting: list[Event] = []
         self._decisions: list[tuple[str, object, object, float]] = []
         self._why_not = ""  # they could not be written, the last time
-        self._complaints: set[str] = set()  # what reconciling could not do, told once
+        self._complaints: set[str] = set()  # what reconciling could not do, recorded once
 
     def record(
         self,
@@ -106,7 +105,7 @@ class EventRecorder:
         self.counts.decision_seconds.observe(seconds)
 
     def admitted(self, pod: Pod, qos_class: str) -> None:
-        """With what it asks for, so that its story can be told from here on (E14)."""
+        """With what it asks for, so that its story begins here (E14)."""
         amounts = {"requests": pod_requests(pod), "limits": pod_limits(pod)}
         words = [
             f"{what} {', '.join(f'{name} {amount}' for name, amount in found.items())}"
@@ -122,7 +121,7 @@ class EventRecorder:
     def ended(
         self, pod: Pod, container: str, ended: Ended | None, *, is_oom_killed: bool, was_asked: bool
     ) -> None:
-        """`was_asked`: it was told to end, and how it did so is nothing to be alarmed about."""
+        """`was_asked`: it was asked to end, so how it did is no warning."""
         if ended is None:
             return
         how = f"signal {ended.signal}" if ended.signal else f"exit code {ended.exit_code}"
@@ -153,7 +152,7 @@ class EventRecorder:
         self._complaints = complaints
 
     def mark(self) -> tuple[Event, ...]:
-        """What is still to be told, for `back_to`."""
+        """What is still to be recorded, for `back_to`."""
         return tuple(self._waiting)
 
     def back_to(self, mark: tuple[Event, ...]) -> None:
@@ -161,13 +160,13 @@ class EventRecorder:
         self._waiting[:] = mark
 
     def commit(self) -> None:
-        """Raises JournalError, and then it is all still to be told."""
+        """Raises JournalError, and then all of it is still to be recorded."""
         if self._waiting:
             with self._journal.transaction():
-                told = [self._journal.tell(happening) for happening in self._waiting]
+                recorded = [self._journal.record_event(event) for event in self._waiting]
             self._waiting.clear()
-            for happening in told:
-                self.feed.tell(happening)
+            for event in recorded:
+                self.published.publish(event)
         self._record()
 
     def _record(self) -> None:

@@ -65,7 +65,7 @@ class Front(Protocol):
         """Asks for the pod's end; False if there is none of that name. `watch` tells when it is gone."""
         ...
 
-    def happenings(self, pod: str = "", most: int = 1000) -> tuple[Event, ...]:
+    def events(self, pod: str = "", most: int = 1000) -> tuple[Event, ...]:
         """The latest, oldest first; of one pod, or of all and the node."""
         ...
 

@@ -1,7 +1,7 @@
 """The records of the agent's pods, in memory and in the journal, and the pods as clients see them.
 
 A change is made in memory at once and written to the journal with the next `commit`. Clients that watch hear of it only
-then: nobody sees what a crash could take back.
+then: no client sees what a crash could take back.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -101,7 +101,7 @@ class PodStore:
         return record
 
     def add(self, pod: Pod, source: str, at: float) -> PodRecord:
-        """A pod that was not held, and came at that time; its name and UID are nobody else's."""
+        """A pod that is new, and came at that time. No other pod has its name or UID."""
         metadata = pod.metadata._replace(creation_timestamp=timestamp(at), deletion_timestamp=None)
         record = PodRecord(pod._replace(metadata=metadata, status=PodStatus()), source, self._next_order)
         self._next_order += 1
@@ -156,13 +156,13 @@ class PodStore:
         self._gone.clear()
         for uid in gone:
             if uid not in self._records and (last := self._shown.pop(uid, None)):
-                self.changes.tell(PodChange(DELETED, last))
+                self.changes.publish(PodChange(DELETED, last))
         for uid in changed:
             before = self._shown.get(uid)
             now = self._statuses.shown(self._records[uid], before, self)
             if before != now:
                 self._shown[uid] = now
-                self.changes.tell(PodChange(ADDED if before is None else MODIFIED, now))
+                self.changes.publish(PodChange(ADDED if before is None else MODIFIED, now))
 
     def mark(self) -> "Mark":
         """What is in memory now, for `back_to`."""

@@ -146,7 +146,7 @@ class PodWorker:
     async def _clean_logs(self, uid: str) -> None:
         try:
             await self._runtime.remove_logs(uid)
-        finally:  # what resists is told, and keeps no pod from coming back
+        finally:  # what resists is logged, and keeps no pod from coming back
             self._without_logs.add(uid)
             self._cleaning.discard(uid)
         self._steps.report(Cleaned(uid))

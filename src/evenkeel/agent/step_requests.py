@@ -1,6 +1,6 @@
 """Requests for steps of the pod loop: which pods to look at, and what became of work that ran beside the loop.
 
-It is made before everything else. Whoever changes a pod asks here for a step and does not need to know the loop, so
+It is made before everything else. A part that changes a pod asks here for a step and does not need to know the loop, so
 the loop can be constructed last, with all that it needs.
 """
 

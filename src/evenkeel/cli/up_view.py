@@ -24,7 +24,7 @@ _COLOURS = {"Pending": "yellow", "Succeeded": "dim", "Failed": "red"}  # of a ro
 def view_of(front: Front, since: float) -> "Table | Lines":
     """The view that suits standard output. It begins with the events since that time."""
     coming = front.follow()
-    before = [event for event in front.happenings() if event.at >= since]
+    before = [event for event in front.events() if event.at >= since]
     if sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb":
         return Table(front, before, coming)
     return Lines(before, coming)

@@ -197,4 +197,4 @@ class Stage:
         return found.memory_usage_bytes if found is not None else 0
 
     def events(self, reason: str) -> tuple[Event, ...]:
-        return tuple(one for one in self.agent.happenings() if one.reason == reason)
+        return tuple(one for one in self.agent.events() if one.reason == reason)

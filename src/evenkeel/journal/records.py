@@ -1,4 +1,4 @@
-"""What the agent keeps of each pod, and what it tells of what happened. Everything here goes into the journal."""
+"""Records of pods, and events: the values that the journal keeps."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -11,8 +11,8 @@ NORMAL, WARNING = "Normal", "Warning"
 
 
 class PodRecord(NamedTuple):
-    """A pod that the agent has heard of and not yet forgotten. `order` is that of first arrival, and of admission after
-    a restart. `source` says who wants it: `file:PATH`, `api` or `run`."""
+    """A pod that the agent knows. `order` is that of first arrival, and of admission after a restart. `source` says
+    where it comes from: `file:PATH`, `api` or `run`."""
 
     pod: Pod
     source: str
@@ -26,7 +26,7 @@ class PodRecord(NamedTuple):
 
     @property
     def takes_room(self) -> bool:
-        """It was admitted and has not ended. A pod that was told to end takes its room until nothing of it runs."""
+        """It was admitted and has not ended. A pod that has to end takes its room until nothing of it runs."""
         return self.is_admitted and (self.state.verdict is None or self.state.is_alive)
 
     @property

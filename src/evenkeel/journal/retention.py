@@ -1,4 +1,4 @@
-"""How long the journal keeps what it was told: bounds by age, number and bytes, kept rarely and in small steps."""
+"""Retention: how long the journal keeps events and decisions, by age, number and bytes. Removed in small steps."""
 
 from collections import OrderedDict
 
@@ -7,9 +7,9 @@ from evenkeel.journal.records import Event
 REPEAT_SECONDS = 60.0
 _REPEATS = 256
 
-MAX_HAPPENINGS = 100_000
-MAX_HAPPENING_SECONDS = 30 * 86_400.0
-_HAPPENINGS_A_STEP = 512
+MAX_EVENTS = 100_000
+MAX_EVENT_SECONDS = 30 * 86_400.0
+_EVENTS_A_STEP = 512
 _TELLS_BETWEEN = 128
 
 MAX_DECISION_BYTES = 64 * 1024 * 1024
@@ -20,25 +20,25 @@ Statement = tuple[str, tuple[object, ...]]
 
 
 class Repeats:
-    """The latest happenings by what they say. Those with figures are records of their own (E6), and never counted
+    """The latest events by what they say. Those with figures are records of their own (E6), and never counted
     together."""
 
     def __init__(self) -> None:
         self._latest: OrderedDict[tuple[object, ...], Event] = OrderedDict()
 
-    def find(self, happening: Event) -> Event | None:
-        """The one that `happening` repeats, with its time and counted."""
-        if happening.figures:
+    def find(self, event: Event) -> Event | None:
+        """The one that `event` repeats, with its time and counted."""
+        if event.figures:
             return None
-        latest = self._latest.get(happening[1:7])
-        if latest is None or not 0 <= happening.at - latest.at <= REPEAT_SECONDS:
+        latest = self._latest.get(event[1:7])
+        if latest is None or not 0 <= event.at - latest.at <= REPEAT_SECONDS:
             return None
-        return latest._replace(at=happening.at, times=latest.times + 1)
+        return latest._replace(at=event.at, times=latest.times + 1)
 
-    def note(self, happening: Event) -> None:
-        if not happening.figures:
-            self._latest[happening[1:7]] = happening
-            self._latest.move_to_end(happening[1:7])
+    def note(self, event: Event) -> None:
+        if not event.figures:
+            self._latest[event[1:7]] = event
+            self._latest.move_to_end(event[1:7])
             if len(self._latest) > _REPEATS:
                 self._latest.popitem(last=False)
 
@@ -46,7 +46,7 @@ class Repeats:
         self._latest.clear()
 
 
-class HappeningRetention:
+class EventRetention:
     def __init__(self) -> None:
         self._since = 0
 
@@ -64,7 +64,7 @@ class HappeningRetention:
             "  WHERE (oldest.at < ?2 OR oldest.number <= latest.number - ?3) AND oldest.number < latest.number)"
             " DELETE FROM happenings WHERE number IN gone"
         )
-        return statement, (_HAPPENINGS_A_STEP, now - MAX_HAPPENING_SECONDS, MAX_HAPPENINGS)
+        return statement, (_EVENTS_A_STEP, now - MAX_EVENT_SECONDS, MAX_EVENTS)
 
 
 class DecisionRetention:

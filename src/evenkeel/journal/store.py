@@ -25,7 +25,7 @@ from evenkeel.journal.codec import (
 )
 from evenkeel.journal.faults import SQLITE_FAULTS, JournalError
 from evenkeel.journal.records import Event, PodRecord
-from evenkeel.journal.retention import DecisionRetention, HappeningRetention, Repeats
+from evenkeel.journal.retention import DecisionRetention, EventRetention, Repeats
 from evenkeel.journal.transactions import Transactions
 from evenkeel.policy.lifecycle.pod_state import PodState
 
@@ -36,8 +36,8 @@ _CHECKPOINT_BYTES = 1 << 20
 _CHECKED_EVERY = 10  # checkpoints, one looks for damage
 
 _COLUMNS = "at, type, reason, message, pod, uid, container, figures, number, times"
-_HAPPENINGS = f"SELECT {_COLUMNS} FROM happenings WHERE number > ? ORDER BY number DESC LIMIT ?"  # noqa: S608
-_HAPPENINGS_OF_POD = _HAPPENINGS.replace("WHERE", "WHERE pod = ? AND")
+_EVENTS = f"SELECT {_COLUMNS} FROM happenings WHERE number > ? ORDER BY number DESC LIMIT ?"  # noqa: S608
+_EVENTS_OF_POD = _EVENTS.replace("WHERE", "WHERE pod = ? AND")
 
 
 class Decision(NamedTuple):
@@ -51,8 +51,8 @@ class Decision(NamedTuple):
 
 
 class Journal:
-    """Of one thread. A method that fails raises JournalError; nothing of its transaction is then on disk, and it can be
-    tried again when the cause is mended."""
+    """For one thread. A method that fails raises JournalError; nothing of its transaction is then on disk, and it can
+    be tried again when the cause is mended."""
 
     def __init__(self, path: str, connection: sqlite3.Connection, *, is_writable: bool) -> None:
         """Use `open` or `read`."""
@@ -64,7 +64,7 @@ class Journal:
         self._transactions = Transactions(path, connection, self._undone)
         self._touched: set[str] = set()  # UIDs written in the transaction that is open
         self._repeats = Repeats()
-        self._happening_retention = HappeningRetention()
+        self._event_retention = EventRetention()
         self._decision_retention = DecisionRetention()
         self._checkpoints = 0
 
@@ -161,14 +161,14 @@ class Journal:
             self._last[uid] = _Written(record, str(pod_text), str(state_text))
         return tuple(found)
 
-    def tell(self, happening: Event) -> Event:
-        """Keeps `happening` and returns it with its number. One without figures that repeats another within a minute
+    def record_event(self, event: Event) -> Event:
+        """Keeps the event and returns it with its number. One without figures that repeats another within a minute
         is counted with it, and has its number."""
-        repeated = self._repeats.find(happening)
+        repeated = self._repeats.find(event)
         if repeated is not None:
             self._transactions.write(
                 "UPDATE happenings SET at = ?, times = ? WHERE number = ?",
-                (happening.at, repeated.times, repeated.number),
+                (event.at, repeated.times, repeated.number),
             )
             self._repeats.note(repeated)
             return repeated
@@ -176,24 +176,24 @@ class Journal:
             "INSERT INTO happenings (at, type, reason, message, pod, uid, container, figures)"
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             (
-                happening.at,
-                *map(storable, happening[1:7]),
-                plain_text(dict(happening.figures)) if happening.figures else None,
+                event.at,
+                *map(storable, event[1:7]),
+                plain_text(dict(event.figures)) if event.figures else None,
             ),
         )
-        told = happening._replace(number=cursor.lastrowid or 0, times=1)
-        self._repeats.note(told)
-        self._transactions.prune(self._happening_retention.due(told.at))
-        return told
+        recorded = event._replace(number=cursor.lastrowid or 0, times=1)
+        self._repeats.note(recorded)
+        self._transactions.prune(self._event_retention.due(recorded.at))
+        return recorded
 
-    def happenings(self, pod: str = "", most: int = 1000, after: int = 0) -> tuple[Event, ...]:
+    def events(self, pod: str = "", most: int = 1000, after: int = 0) -> tuple[Event, ...]:
         """The latest of those with a number above `after`, oldest first; of one pod (namespace/name), or all."""
         rows = (
-            self._transactions.rows(_HAPPENINGS_OF_POD, (storable(pod), after, most))
+            self._transactions.rows(_EVENTS_OF_POD, (storable(pod), after, most))
             if pod
-            else self._transactions.rows(_HAPPENINGS, (after, most))
+            else self._transactions.rows(_EVENTS, (after, most))
         )
-        return tuple(happening for row in reversed(rows) if (happening := _happening(row)) is not None)
+        return tuple(event for row in reversed(rows) if (event := _event(row)) is not None)
 
     def value(self, key: str) -> Any:  # noqa: ANN401
         """What `set_value` kept under `key`; None if there is nothing."""
@@ -319,7 +319,7 @@ def _is_same_state(one: PodRecord, other: PodRecord) -> bool:
     return one.is_admitted == other.is_admitted and (one.state is other.state or one.state == other.state)
 
 
-def _happening(row: tuple[Any, ...]) -> Event | None:
+def _event(row: tuple[Any, ...]) -> Event | None:
     at, *texts, figures, number, times = row
     try:
         kind, reason, message, pod, uid, container = map(stored, texts)

@@ -2,7 +2,7 @@
 
 A look at every pod's counters a few times in a window; nothing at all where the setting is off. On cgroup v2 a pod's
 waiting is its `cpu.pressure`, on v1 the sum of what its tasks waited; what it waited because of its own limit is not
-counted. BestEffort pods get the least weight as a part of the plan, so that nobody takes it for drift.
+counted. BestEffort pods get the least weight as a part of the plan, so that they are not taken for drift.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""How long an evicted pod stays away at least (E16): longer each time, and from the beginning after a quiet while."""
+"""Eviction back-off: an evicted pod comes back when the pressure is over, and not before a time that doubles (E16)."""
 
 import asyncio
 import logging
@@ -77,7 +77,7 @@ class EvictionBackoff:
                 pass
 
     def _turn(self) -> float | None:
-        """Brings back whose time has come; in how many seconds that of the next will have, None if there is none."""
+        """Starts the pods anew whose back-off is over. Returns the seconds until the next; None if there is none."""
         now = self._clock()
         soonest: float | None = None
         for record in self._pods:
@@ -88,7 +88,7 @@ class EvictionBackoff:
             if left > 0:
                 soonest = left if soonest is None else min(soonest, left)
             elif self._conditions.current:
-                continue  # their end is told
+                continue  # `changed` is set when that ends
             elif self._evictions.start_anew(record.pod.metadata.uid):
                 message = f"the pressure is over: the pod starts anew after {_times(back_off)}"
                 self._events.record(NORMAL, "Returning", message, record.pod)
@@ -97,7 +97,7 @@ class EvictionBackoff:
         return soonest
 
     def _noted(self, record: PodRecord) -> BackOff:
-        """How long it has to wait; told, and kept, when its eviction is first seen."""
+        """How long it has to wait. Recorded, and kept, when its eviction is first seen."""
         uid, verdict = record.pod.metadata.uid, record.state.verdict
         assert verdict is not None
         before = self._of.get(uid, NO_BACK_OFF)

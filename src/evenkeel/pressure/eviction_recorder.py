@@ -1,4 +1,4 @@
-"""What was decided under pressure becomes part of the pods' lives, of the journal and of the node's conditions."""
+"""Records evictions and decisions: in the pods' records, in the journal, and in the node's conditions."""
 
 import asyncio
 import logging
@@ -39,12 +39,12 @@ class NodeConditions:
         return self._current
 
     def set(self, source: str, conditions: Sequence[str]) -> None:
-        """What `source`, one of those who watch, finds now."""
+        """What `source`, a watch, finds now."""
         self._of[source] = tuple(conditions)
         before = self._current
-        held = {condition for found in self._of.values() for condition in found}
-        now = tuple(str(one) for one in Pressure if one in held)
-        now += tuple(sorted(held.difference(Pressure)))
+        holding = {condition for found in self._of.values() for condition in found}
+        now = tuple(str(one) for one in Pressure if one in holding)
+        now += tuple(sorted(holding.difference(Pressure)))
         if now == before:
             return
         self._current = now
@@ -62,7 +62,7 @@ log = logging.getLogger(__name__)
 
 
 class EvictionRecorder:
-    """Of one who watches; `source` is its name, also in the journal. For the agent's loop alone."""
+    """For one watch; `source` is its name, also in the journal. For the agent's loop alone."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class EvictionRecorder:
         self._notes: set[str] = set()
 
     def evicting(self, uid: str, eviction: Eviction, at: float) -> None:
-        """A pod goes, whole (A20)."""
+        """A pod is evicted, whole (A20)."""
         grace = float(eviction.grace_period_seconds)
         self.evict(uid, eviction.message, at, grace, is_disruption=eviction.is_disruption)
         reason = eviction.shortage or eviction.limit
@@ -99,7 +99,7 @@ class EvictionRecorder:
     def evict(
         self, uid: str, message: str, at: float, grace_seconds: float = 0.0, *, is_disruption: bool = True
     ) -> None:
-        """It ends with this as its verdict, and that is written down now."""
+        """It ends with this as its terminal status, which is committed now."""
         self._evictions.evict(
             uid, TerminalStatus("Failed", EVICTED, message, at, grace_seconds, is_disruption)
         )
@@ -136,7 +136,7 @@ class EvictionRecorder:
             log.error("%s", error)  # noqa: TRY400
         self._steps.want_step()
 
-    def told(self, type_: str, reason: str, message: str, figures: Mapping[str, object]) -> None:
+    def record(self, type_: str, reason: str, message: str, figures: Mapping[str, object]) -> None:
         self._events.record(type_, reason, message, figures=figures)
         self._steps.want_step()
 

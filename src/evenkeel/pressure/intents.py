@@ -1,8 +1,8 @@
-"""What a watch is about to do, written down before it does it, for the next agent if this one is killed in between.
+"""Intents: evictions that are noted before they are carried out, for the next agent if this one is killed in between.
 
-The journal is the agent's loop's, which may be busy for longer than a pod may live on, and so may its disk. Intents
-have a file of their own, all of whose room is taken when it is opened: to write one waits for no lock and needs no room
-on a full disk. It need not outlive the machine: neither do the pods.
+The journal belongs to the agent's loop. The loop and its disk may be busy for longer than the victim may run on. So
+intents have a file of their own, whose room is allocated when it is opened: a write needs no room on a full disk. The
+file need not survive a restart of the machine: pods do not either.
 """
 
 import json
@@ -56,7 +56,8 @@ class Intents:
         return self._found
 
     def write(self, intent: Intent) -> bool:
-        """Whether it is written. If not, the pod goes all the same: the kernel would take another one meanwhile."""
+        """Whether it is written. If not, the pod is evicted all the same: the kernel would kill another one
+        meanwhile."""
         with self._lock:
             slot = self._free.popleft() if self._free else None
         if slot is None:

@@ -1,4 +1,4 @@
-"""Everything that a decision about evictions would be made on now, whoever watches what (E15)."""
+"""A live snapshot: everything that an eviction decision would be made on now, of memory, disk and processes (E15)."""
 
 import time
 

@@ -82,7 +82,7 @@ class MemoryStalls(PodObserver):
         self._marked: dict[str, Cgroup] = {}  # containers that have a mark, by path; as planned
         self._listening: set[str] = set()
         self._seen: dict[str, tuple[StallSample, ...]] = {}  # of those that are looked at
-        self._reported: set[str] = set()  # stalls that were told of, and are not over
+        self._reported: set[str] = set()  # stalls that were recorded, and are not over
         self._raised: dict[str, Raised] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -146,7 +146,7 @@ class MemoryStalls(PodObserver):
         self._listening = set(wanted)
 
     def _look_at_all(self) -> None:
-        """Some may stall since before there was anybody to be told."""
+        """Some containers may have stalled before this agent was started."""
         for path in self._marked:
             sample = self._sample(path, time.monotonic())
             if sample is not None and sample.high_events:

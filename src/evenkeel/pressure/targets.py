@@ -24,7 +24,7 @@ class PodTarget(NamedTuple):
     containers: tuple[tuple[str, str], ...]  # name and directory
     min_bytes: int = 0  # memory.min
     request_bytes: int = 0
-    # Class and priority: within one, usage over request decides who goes first.
+    # Class and priority: within one group, usage over request decides the rank.
     group: tuple[str, int] = ("", 0)
 
 

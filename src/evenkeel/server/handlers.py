@@ -168,7 +168,7 @@ class Handlers:
             return Stream(self._server_sent_events(pod, most, after), EVENT_STREAM)
         if follow in ("1", "true"):
             return Stream(self._lines_of(pod, most))
-        lines = [to_json(encode(event)) for event in self._front.happenings(pod, most)]
+        lines = [to_json(encode(event)) for event in self._front.events(pod, most)]
         return Answer(b"".join(lines), content_type=LINES)
 
     async def _lines_of(self, pod: str, most: int) -> AsyncIterator[bytes]:
@@ -196,7 +196,7 @@ class Handlers:
         try:
             await asyncio.sleep(0)  # `coming` is subscribed from here on
             last = 0
-            for recorded in self._front.happenings(pod, most):
+            for recorded in self._front.events(pod, most):
                 last = max(last, recorded.number)
                 yield recorded
             event = await first

@@ -54,7 +54,7 @@ def _kubelet(out: Exposition, snapshot: NodeSnapshot) -> None:
     out.counter(
         "kubelet_started_containers_total",
         "Containers started.",
-        [(labels(container_type="container"), counts.happenings["Normal", "Started"])],
+        [(labels(container_type="container"), counts.events["Normal", "Started"])],
     )
     out.histogram(
         "kubelet_pod_start_duration_seconds",
@@ -92,7 +92,7 @@ def _counts(out: Exposition, snapshot: NodeSnapshot) -> None:
         "Memory that evictions have freed.",
         counts.back_bytes,
     )
-    events = counts.happenings
+    events = counts.events
     out.counter(
         "evenkeel_reclaims_total",
         "Reclaims of memory from pods above their requests, before an eviction.",

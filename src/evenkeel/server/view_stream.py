@@ -54,7 +54,7 @@ class ViewStream:
     async def events(self) -> AsyncIterator[bytes]:
         """The whole view first, and again when more than figures has changed or this watcher has missed a view. Notable
         events come between views, at once."""
-        notable = self._notable.listen()
+        notable = self._notable.subscribe()
         self._watchers += 1
         if self._following is None or self._following.done():
             self._following = asyncio.create_task(self._follow())
@@ -99,7 +99,7 @@ class ViewStream:
         try:
             async for event in events:
                 if is_notable(event):
-                    self._notable.tell(server_sent_event("happening", to_json(encode(event)).strip()))
+                    self._notable.publish(server_sent_event("happening", to_json(encode(event)).strip()))
         finally:
             await close_source(events)
 

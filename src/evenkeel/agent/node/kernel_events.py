@@ -1,5 +1,5 @@
-"""What the kernel tells the agent: OOM kills, with their figures (E6), and on cgroup v1 the moment to end the rest of a
-container of which the kernel has killed one process (A19)."""
+"""Events of the kernel: records OOM kills with their figures (E6). On cgroup v1 it also kills the rest of a container
+of which the kernel has killed one process (A19)."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ from evenkeel.runtime.interface import Attempt
 log = logging.getLogger(__name__)
 
 _LOG_POSITION = "kernelLog"
-_LATE_SECONDS = 1.0  # a container runtime tells what it called a container's cgroup when that runs already
+_LATE_SECONDS = 1.0  # a container runtime names a container's cgroup when the container runs already
 _MOST_REMEMBERED = 4096  # cgroups that are gone: the log may speak of them later
 
 
@@ -110,7 +110,7 @@ class KernelEvents(PodObserver):
 
     def _heard(self, event: Event) -> None:
         if isinstance(event, OomKill):
-            self._told_of_kill(event.record)
+            self._oom_kill(event.record)
         elif isinstance(event, OomNotified) and event.oom_kills and event.path in self._watched:
             self._kill_rest_of(event.path)
         elif isinstance(event, LogGap):
@@ -140,17 +140,17 @@ class KernelEvents(PodObserver):
             self._event_recorder.record(WARNING, "FailedKill", str(error))
         self._steps.want_step(uid)
 
-    def _told_of_kill(self, kill: OomRecord) -> None:
+    def _oom_kill(self, kill: OomRecord) -> None:
         attempt = self._attempts.get(kill.cgroup) or self._attempt_of(kill.pid)
         if attempt is not None:
             self._steps.report(OomKilled(attempt))
         cgroup = self._known.get(kill.cgroup)
         if cgroup is None:
             pod = self._pods.get(kill.cgroup.rpartition("/")[0])
-            if pod is not None:  # else it is somebody else's
-                asyncio.get_running_loop().call_later(_LATE_SECONDS, self._told_late_of_kill, kill, pod)
+            if pod is not None:  # else it is not ours
+                asyncio.get_running_loop().call_later(_LATE_SECONDS, self._late_oom_kill, kill, pod)
             return
-        self._tell_kill(kill, cgroup)
+        self._record_kill(kill, cgroup)
 
     def _attempt_of(self, pid: int) -> Attempt | None:
         """The attempt whose first process this is, or was until now."""
@@ -160,11 +160,11 @@ class KernelEvents(PodObserver):
                     return _last_attempt(record, name)
         return None
 
-    def _told_late_of_kill(self, kill: OomRecord, pod: Cgroup) -> None:
-        """Of a container that ended before its cgroup's name was known, only the pod can be told."""
-        self._tell_kill(kill, self._known.get(kill.cgroup, pod))
+    def _late_oom_kill(self, kill: OomRecord, pod: Cgroup) -> None:
+        """Of a container that ended before its cgroup's name was known, only the pod is known."""
+        self._record_kill(kill, self._known.get(kill.cgroup, pod))
 
-    def _tell_kill(self, kill: OomRecord, cgroup: Cgroup) -> None:
+    def _record_kill(self, kill: OomRecord, cgroup: Cgroup) -> None:
         record = self._pod_store.by_key(cgroup.pod)
         self._event_recorder.record(
             WARNING,

@@ -1,5 +1,5 @@
-"""What the agent has done since it was started, as counters: for those who draw curves. What happened once is in the
-journal; here is only how often, and how long it took."""
+"""Counters and histograms for /metrics: how often things happened since the agent was started, and how long they
+took."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -37,12 +37,12 @@ class Histogram:
 
 
 class Counters:
-    """For the loop's thread. `happened` is told everything that is told."""
+    """For the agent's loop. `happened` is called for every event."""
 
     def __init__(self) -> None:
         self.evictions: Counter[str] = Counter()  # by signal
         self.oom_kills: Counter[OomKills] = Counter()
-        self.happenings: Counter[tuple[str, str]] = Counter()  # by type and reason
+        self.events: Counter[tuple[str, str]] = Counter()  # by type and reason
         self.decision_seconds = Histogram(_FAST)  # from the figures that crossed a threshold to the kill
         self.back_seconds = Histogram(_FAST)  # from the kill until its memory was back
         self.back_bytes = 0
@@ -64,7 +64,7 @@ class Counters:
         container: str,
         figures: Mapping[str, object],
     ) -> None:
-        self.happenings[type_, reason] += 1
+        self.events[type_, reason] += 1
         if reason == "OOMKilling":
             self._oom_killed(pod, container, figures)
         elif reason == "MemoryBack":

@@ -121,7 +121,7 @@ class NodeSnapshots:
 
     def _latest(self) -> tuple[Event, ...]:
         try:
-            new = self._journal.happenings(most=_LOOK_BACK, after=self._last_number)
+            new = self._journal.events(most=_LOOK_BACK, after=self._last_number)
         except JournalError:
             return self._told
         if new:
@@ -131,8 +131,8 @@ class NodeSnapshots:
         return self._told
 
 
-def is_notable(happening: Event) -> bool:
-    return happening.reason in NOTABLE or happening.reason.startswith("NodeHas")
+def is_notable(event: Event) -> bool:
+    return event.reason in NOTABLE or event.reason.startswith("NodeHas")
 
 
 _WORDS = {

@@ -19,7 +19,7 @@ from evenkeel.policy.lifecycle.pod_status import PENDING, pod_phase
 from evenkeel.pressure import decision_records
 from evenkeel.pressure.decision_records import EVICTION_KIND, CpuStep, Step, replayed_eviction
 
-# Between a decision and the telling of it, at most: the machine may be out of breath.
+# Between a decision and the event of it, at most: the machine may be slow.
 _SAME_MOMENT_SECONDS = 30.0
 _STALLED = "MemoryHighStall"
 
@@ -50,7 +50,7 @@ class _Decided(NamedTuple):
     """A decision that the pod was part of."""
 
     record: Recorded
-    reason: str  # of the happening that tells of it
+    reason: str  # of its event
     gone: tuple[str, ...]
     resource: str = ""  # what was short
     others: tuple[Other, ...] = ()  # who stayed
@@ -68,16 +68,16 @@ class Story(NamedTuple):
 def story_of(journal: Journal, key: str) -> Story | None:
     """Of the pod namespace/name; None if the journal has never heard of it."""
     record = next((one for one in journal.pods() if one.pod.key == key), None)
-    happened = journal.happenings(key, most=100_000)
+    happened = journal.events(key, most=100_000)
     decided = tuple(_decisions_about(journal, key))
     if record is None and not happened and not decided:
         return None
     chapters = [_chapter(one, decided, key) for one in happened]
-    told = {one.decision for one in chapters}
+    known = {one.decision for one in chapters}
     chapters += [
         _stayed(one, key)
         for one in decided
-        if one.record.number not in told and one.is_done and one.gone and key not in one.gone
+        if one.record.number not in known and one.is_done and one.gone and key not in one.gone
     ]
     chapters.sort(key=lambda one: one.at)
     if record is None:
@@ -91,7 +91,7 @@ def story_of(journal: Journal, key: str) -> Story | None:
 
 
 def _decisions_about(journal: Journal, key: str) -> Iterator[_Decided]:
-    """Those in which somebody went, or stalled, and the pod was there."""
+    """Those in which a pod was evicted, or stalled, and the pod was there."""
     for record in journal.decisions():
         said = record.decision
         if not isinstance(said, dict):
@@ -114,19 +114,19 @@ def _decisions_about(journal: Journal, key: str) -> Iterator[_Decided]:
             continue
 
 
-def _chapter(happening: Event, decided: tuple[_Decided, ...], key: str) -> Chapter:
+def _chapter(event: Event, decided: tuple[_Decided, ...], key: str) -> Chapter:
     chapter = Chapter(
-        happening.at,
-        happening.reason,
-        happening.message,
-        happening.type,
-        happening.container,
-        happening.times,
-        happening.figures,
+        event.at,
+        event.reason,
+        event.message,
+        event.type,
+        event.container,
+        event.times,
+        event.figures,
     )
-    its = [one for one in decided if one.reason == happening.reason and (not one.gone or key in one.gone)]
-    nearest = min(its, key=lambda one: abs(one.record.at - happening.at), default=None)
-    if nearest is None or abs(nearest.record.at - happening.at) > _SAME_MOMENT_SECONDS:
+    its = [one for one in decided if one.reason == event.reason and (not one.gone or key in one.gone)]
+    nearest = min(its, key=lambda one: abs(one.record.at - event.at), default=None)
+    if nearest is None or abs(nearest.record.at - event.at) > _SAME_MOMENT_SECONDS:
         return chapter
     return chapter._replace(decision=nearest.record.number, resource=nearest.resource, stayed=nearest.others)
 

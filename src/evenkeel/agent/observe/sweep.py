@@ -1,5 +1,5 @@
-"""One sweep over the statistics of everything serves all who read: whoever asks within a second of the last one gets
-that one, and while nobody asks nothing is read.
+"""Sweeps over the statistics of all cgroups. One sweep serves all clients that ask within a second; while no client
+asks, nothing is read.
 
 It is done in a thread of its own with a driver of its own: neither the loop nor the watch over memory waits for it.
 """

@@ -1,4 +1,4 @@
-"""What probes make of a pod's life: readiness, the end of start-up, and the end of a container that does not answer."""
+"""Probes: readiness, the end of start-up, and the restart of containers that do not answer."""
 
 import asyncio
 import logging
@@ -49,17 +49,18 @@ Execute = Callable[[Attempt, tuple[str, ...], float], Awaitable[ExecResult]]
 
 
 class Probes:
-    """`execute` is the runtime's. `told` is called in the loop, and may call `watch` and `unwatch`."""
+    """Runs the probes of containers. `execute` is the runtime's. `report` is called in the loop, and may call `watch`
+    and `unwatch`."""
 
     def __init__(
         self,
         execute: Execute,
-        told: Callable[[Probed], None],
+        report: Callable[[Probed], None],
         clock: Callable[[], float] = time.time,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self._execute = execute
-        self._told = told
+        self._report = report
         self._clock = clock
         self._jitter = jitter
         self._began_at = clock()
@@ -78,7 +79,7 @@ class Probes:
                 running[kind] = task
 
     def unwatch(self, attempt: Attempt) -> None:
-        """Nothing is told of the attempt from now on; one that is not watched is fine."""
+        """Nothing is reported of the attempt from now on. One that is not watched is fine."""
         for task in self._tasks.pop(attempt, {}).values():
             task.cancel()
 
@@ -101,7 +102,7 @@ class Probes:
             state = _after(kind, probe, state, answer, began_at)
             has_changed = state.outcome is not before.outcome
             if has_changed or not answer.is_success:
-                self._told(Probed(attempt, kind, state.outcome, has_changed, answer))
+                self._report(Probed(attempt, kind, state.outcome, has_changed, answer))
         if kind is ProbeKind.STARTUP and state.outcome is ProbeOutcome.PASSED and attempt in self._tasks:
             self.watch(attempt, container, started_at, is_started=True)
 
@@ -160,7 +161,7 @@ class Prober(PodObserver):
         self._event_recorder = event_recorder
         self._steps = steps
         self._clock = clock
-        self._probes = Probes(execute, self._told, clock)
+        self._probes = Probes(execute, self._probed, clock)
         self._watched: dict[str, set[Attempt]] = {}  # by the pod's UID
 
     async def close(self) -> None:
@@ -184,7 +185,7 @@ class Prober(PodObserver):
         else:
             self._watched.pop(uid, None)
 
-    def _told(self, probed: Probed) -> None:
+    def _probed(self, probed: Probed) -> None:
         uid, name, _ = probed.attempt
         record = self._pod_store.of_attempt(probed.attempt)
         if record is None:

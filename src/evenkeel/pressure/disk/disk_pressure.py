@@ -1,4 +1,4 @@
-"""Disk and process pressure, the loop's side of it: what the watch needs of the agent, and what it tells."""
+"""Disk and process pressure, the loop's side: starts the watch, gives it its targets, and records what it did."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
@@ -103,10 +103,10 @@ class DiskPressure(PodObserver):
             return None
         return await asyncio.wrap_future(self._watch.measure())
 
-    # What nobody needs
+    # Garbage
 
     def _collectors(self, loop: asyncio.AbstractEventLoop) -> tuple[Collector, ...]:
-        """In this order: first what nobody misses, then what can be had again, then what is merely old."""
+        """In this order: first what ended pods left, then what can be fetched again, then what is merely old."""
 
         def blocking(work: Callable[[], Coroutine[object, object, None]]) -> Callable[[], None]:
             def collect() -> None:
@@ -121,7 +121,7 @@ class DiskPressure(PodObserver):
         )
 
     async def _collect_dead(self) -> None:
-        """Logs of pods that are over, and whatever is left of pods that nobody knows."""
+        """Logs of pods that have ended, and what is left of pods that the agent does not know."""
         for uid in await self._runtime.pods():
             record = self._pods.get(uid)
             if record is None:
@@ -148,7 +148,7 @@ class _Reports:
         what, bytes_, inodes, _ = collected
         message = f"removed {what}: {readable(bytes_, Resource.STORAGE)} and {inodes} inodes are free again"
         figures = {"bytes": bytes_, "inodes": inodes}
-        self._calls.call(self._recorder.told, NORMAL, "Collected", message, figures)
+        self._calls.call(self._recorder.record, NORMAL, "Collected", message, figures)
 
     def noted(self, text: str) -> None:
         self._calls.call(self._recorder.noted, text)

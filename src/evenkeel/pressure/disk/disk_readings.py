@@ -73,7 +73,7 @@ class PodDisk(NamedTuple):
 
 
 class Storage:
-    """Of one thread. `between` is called between slices of a walk: it may do something more urgent."""
+    """For one thread. `between` is called between slices of a walk: it may do something more urgent."""
 
     def __init__(
         self,
@@ -128,8 +128,8 @@ class Storage:
             age = now - before.at
             rest = max(_LEAST_SECONDS, before.took_seconds / _COST_SHARE)
             spent = self._spent_bytes - before.spent_bytes
-            # Nobody has come closer to a limit by more than the filesystem has lost; but what one gave back hides
-            # what another took between two looks.
+            # No pod has come closer to a limit by more than the filesystem has lost. But what one pod frees hides what
+            # another takes between two readings.
             if age >= rest and (
                 spent >= max(limit - before.used_bytes, 0) or (spent and age >= _MOST_SECONDS)
             ):
@@ -190,7 +190,7 @@ class Storage:
 
 
 def nearest_limit(pod: Pod) -> int | None:
-    """The smallest of the limits on the pod's disk; None if it has none. Whoever is below it is below all."""
+    """The smallest of the limits on the pod's disk; None if it has none."""
     limits = [
         volume.empty_dir.size_limit.value
         for volume in pod.spec.volumes
@@ -212,7 +212,7 @@ def _disk(usage: Usage) -> DiskFigures:
 
 
 class DiskTargets(NamedTuple):
-    """Whom the watch has to know; never changed, handed over whole."""
+    """The pods that the disk watch has to know. Never changed, handed over whole."""
 
     path: str = ""  # of the pods' cgroup
     pods: tuple[PodTarget, ...] = ()
@@ -262,7 +262,7 @@ class NodeReading:
         return ProcessFigures(Amount(self._most_processes), Amount(used))
 
     def process_count(self, path: str) -> int | None:
-        """In the cgroup of this path and below it; None if it is gone, or nobody counts."""
+        """In the cgroup of this path and below it; None if it is gone, or has no counter."""
         if not self._targets.pids_top or not path:
             return None
         try:
@@ -272,6 +272,6 @@ class NodeReading:
             return None
 
     def pod(self, target: PodTarget) -> PodFigures:
-        """Its processes; the disk is another's to tell."""
+        """Its processes; `Storage` knows its disk."""
         count = self.process_count(target.path)
         return PodFigures(process_count=None if count is None else Amount(count))

@@ -57,7 +57,7 @@ class Measured(NamedTuple):
 
 
 class DiskWatchSink(Protocol):
-    """Whom the watch tells. Called in its thread; they must not keep it."""
+    """Called in the watch's thread. A call must return at once."""
 
     def evicting(self, uid: str, eviction: Eviction, at: float) -> None: ...
     def stepped(self, step: Step, after: State, more: Mapping[str, object]) -> None: ...
@@ -231,7 +231,7 @@ class DiskWatch:
             if is_lasting and since >= _again_seconds(one) and not self._is_coming_back(one, now):
                 return True
         if not met and self._state.first_crossed:
-            return True  # it is over: to be known, and to be told
+            return True  # the shortage is over, which has to be recorded
         period = self._settings.pressure_transition_period_seconds
         seen_at = [self._state.pressure_seen[one] for one in self._state.conditions]
         return not met and any(now >= at + period for at in seen_at)
@@ -284,22 +284,22 @@ class DiskWatch:
         self._met = self._crossed(node)
         step = Step(before, snapshot, self._thresholds, self._settings, decision)
         more: dict[str, object] = {"beganAt": began}
-        going = list(decision.over_limit)
+        evictions = list(decision.over_limit)
         if decision.victim is not None:
             acting_on = decision.acting_on
             assert acting_on is not None
             if self._is_coming_back(acting_on, now):
-                step = step._replace(is_done=False)  # one goes already
+                step = step._replace(is_done=False)  # a pod was evicted for it already
             elif self._is_relieved_by_collecting(decision, more):
                 step = step._replace(is_done=False)
             else:
-                going.append(decision.victim)
+                evictions.append(decision.victim)
         elif decision.reclaim:
             self._is_relieved_by_collecting(decision, more)
-        for eviction in going:
+        for eviction in evictions:
             self._evict(eviction, decision, time.monotonic())
         is_news = (decision.crossed, decision.conditions) != (tuple(before.first_crossed), before.conditions)
-        if going or is_news or "collected" in more:
+        if evictions or is_news or "collected" in more:
             self._reports.stepped(step, after, more)
 
     def _measure_all(self) -> None:

@@ -42,19 +42,22 @@ class KernelTriggers:
     def wake(self) -> None:
         os.eventfd_write(self._ours, 1)
 
-    def follow(self, targets: WatchTargets, marks: Sequence[int]) -> bool:
-        """Listens for the pods' cgroup, and on v1 for its usage crossing one of `marks`. Whether that will be told."""
+    def follow(self, targets: WatchTargets, levels: Sequence[int]) -> bool:
+        """Listens for the pods' cgroup, and on v1 for its usage crossing one of `levels`. Whether the kernel will
+        report that."""
         self._drop_all()
         if not targets.directory:
             return False
-        is_told = False
+        is_notified = False
         if targets.version == Version.V1:
-            is_told = bool(marks) and sum(self._add_usage(targets, mark) for mark in marks) == len(marks)
+            is_notified = bool(levels) and sum(self._add_usage(targets, level) for level in levels) == len(
+                levels
+            )
             self._add_oom(targets)
         else:
             self._add_events(targets)
             self._add_stall(cgroup_file(targets.directory, Resource.MEMORY))
-        return is_told
+        return is_notified
 
     def take_oom(self) -> bool:
         """Whether, since it was last asked, the pods' cgroup had no memory left and the kernel's own killer acted."""
@@ -62,7 +65,7 @@ class KernelTriggers:
         return is_oom
 
     def take_crossing(self) -> bool:
-        """Whether, since it was last asked, the usage has crossed a mark."""
+        """Whether, since it was last asked, the usage has crossed a level."""
         is_crossing, self._is_crossing = self._is_crossing, False
         return is_crossing
 
@@ -102,9 +105,9 @@ class KernelTriggers:
             before, self._ooms = self._ooms, self._count_ooms()
             self._is_oom |= self._ooms > before
 
-    def _add_usage(self, targets: WatchTargets, mark: int) -> bool:
+    def _add_usage(self, targets: WatchTargets, level: int) -> bool:
         try:
-            source = UsageThreshold(targets.path, targets.directory, mark)
+            source = UsageThreshold(targets.path, targets.directory, level)
         except OSError as error:
             self._note(f"the kernel does not tell of memory thresholds: {subscription_refusal(error)}")
             return False

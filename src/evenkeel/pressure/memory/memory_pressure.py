@@ -116,7 +116,7 @@ class MemoryPressure(PodObserver):
         if self._driver is not None:
             self._driver.close()
 
-    # What the agent tells
+    # What the agent reports
 
     def exited(self, uid: str) -> None:
         """If the watch killed it, that is recorded first, so that the restart policy is not asked."""

@@ -83,7 +83,7 @@ class UnrecordedEvictions:
         self._of[evicting.uid] = evicting
 
     def take(self, uid: str) -> Evicting | None:
-        """Whoever takes it records it, and nobody else does."""
+        """The caller records it, and no other part does."""
         return self._of.pop(uid, None)
 
     def uids(self) -> tuple[str, ...]:

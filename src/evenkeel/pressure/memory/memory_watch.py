@@ -93,7 +93,7 @@ class MemoryWatch:
         self._targets = WatchTargets()
         self._given_targets: Latest[WatchTargets] = Latest()
         self._levels: tuple[ByteThreshold, ...] = ()
-        self._is_told = False  # the kernel tells of crossings in the pods' cgroup
+        self._is_notified = False  # the kernel tells of crossings in the pods' cgroup
         self._met: tuple[Threshold, ...] = ()
         self._traits = TraitCache()  # of the targets, for the thread alone
         self._decided_at = 0.0
@@ -232,7 +232,7 @@ class MemoryWatch:
             if level.threshold.signal is Signal.ALLOCATABLE_MEMORY_AVAILABLE and level.due_bytes < limit
         ]
         near = [level - self._near_bytes for level in of_pods if level > self._near_bytes]
-        self._is_told = self._triggers.follow(self._targets, (*of_pods, *near))
+        self._is_notified = self._triggers.follow(self._targets, (*of_pods, *near))
         self._mitigation.follow(self._targets, self._levels)
 
     # When to decide
@@ -277,8 +277,8 @@ class MemoryWatch:
             if not level.threshold.hard:
                 most = min(most, _SOFT_SECONDS)
                 continue
-            is_told = (
-                self._is_told
+            is_notified = (
+                self._is_notified
                 and sample.pods is not None
                 and level.threshold.signal is Signal.ALLOCATABLE_MEMORY_AVAILABLE
                 and will_be_notified(
@@ -286,7 +286,7 @@ class MemoryWatch:
                 )
             )
             reserve = 0 if now < self._crossing_until else level.due_bytes
-            distances.append(Distance(available - level.due_bytes, reserve, is_told))
+            distances.append(Distance(available - level.due_bytes, reserve, is_notified))
         ends = [at + self._settings.pressure_transition_period_seconds - now for at in self._seen_at()]
         ends += [
             self._state.first_crossed[one] + one.grace_period_seconds - now

@@ -1,8 +1,8 @@
 """Pods above their requests that get no more for a while (A15; cgroup v2): `memory.high` at what they use.
 
-The kernel makes whoever goes beyond it wait. It is part of the plan for as long as it lasts, so that nobody takes it
-for drift. It ends with an agent that is killed, too: the guard puts back what is planned; and it is written down
-before, so that the next agent does if the guard could not, or was told of another plan.
+The kernel makes a pod wait that goes beyond it. The setting is part of the plan while it lasts, so that it is not taken
+for drift. If the agent is killed, its guard puts back what is planned. It is noted in the journal before, so that the
+next agent can do so if the guard could not.
 """
 
 import logging
@@ -52,7 +52,7 @@ class Throttle:
             self._cgroups.was_overridden(path, Setting(_HIGH, "", "A15", _REASON))
 
     def set(self, most_bytes: Mapping[str, int]) -> None:
-        """These pods, by their UIDs, get no more than that; and nobody else is throttled."""
+        """By UID: these pods get no more than that, and no other pod is throttled."""
         if not most_bytes and not self._uids:
             return
         wanted = {}
