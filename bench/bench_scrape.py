@@ -52,7 +52,7 @@ def figures() -> Iterator[Figure]:
             def look() -> NodeSnapshot:
                 sweep = sweeping.take(tree, 1_794_800_000.0)
                 disk: dict[str, PodFigures] = {}
-                return NodeSnapshot(sweep, node, node_object(node), pods, disk, (), Counters(), 0.0)
+                return NodeSnapshot(sweep, node, node_object(node), pods, disk, None, (), Counters(), 0.0)
 
             files = _files(driver, tree)
             named = Labels()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from evenkeel.journal.store import Journal
-from evenkeel.pressure import cpu_pressure
+from evenkeel.pressure.decision_records import CPU_KIND
 from tests.kernel.agents import READY_SECONDS, MakeUp, Up, pod, processes_of, up
 from tests.kernel.cgroups import Cgroup
 from tests.kernel.planned import cpu_quota
@@ -157,7 +157,7 @@ def test_who_keeps_a_pod_from_the_cpu_it_requested_is_lowered_then_evicted(up: M
     assert "NodeHasCPUPressure" in reasons(agent)
     assert "CPUShortage" in reasons(agent, "starved")
     with Journal.read(str(agent.state / "journal.db")) as journal:
-        found = [one.decision["evictions"] for one in journal.decisions(cpu_pressure.KIND)]
+        found = [one.decision["evictions"] for one in journal.decisions(CPU_KIND)]
     assert [one["pod"] for evictions in found for one in evictions] == ["default/greedy"]
 
 
