@@ -17,6 +17,7 @@ from evenkeel.agent.front import Applied, ContainerUsage, NodeUsage
 from evenkeel.agent.node.kernel_events import KernelEvents
 from evenkeel.agent.node.node_cgroups import NodeCgroups
 from evenkeel.agent.node.own_cgroup import OwnCgroup
+from evenkeel.agent.node.process_audit import ProcessAudit
 from evenkeel.agent.observe.history import Advice, History
 from evenkeel.agent.observe.node_snapshot import NodeSnapshot, NodeSnapshots
 from evenkeel.agent.observe.story import Story, story_of
@@ -91,6 +92,7 @@ class Agent:
         pod_loop: PodLoop,
         adoption: Adoption,
         kernel_events: KernelEvents,
+        process_audit: ProcessAudit,
         prober: Prober,
         watches: Watches,
         sweeper: Sweeper,
@@ -113,6 +115,7 @@ class Agent:
         self._pod_cgroups = pod_cgroups
         self._adoption = adoption
         self._kernel_events = kernel_events
+        self._process_audit = process_audit
         self._prober = prober
         self._sweeper = sweeper
         self._history = history
@@ -220,6 +223,7 @@ class Agent:
         while True:
             await asyncio.sleep(_HEAL_SECONDS)
             self.cgroups.heal()
+            await self._process_audit.look()
 
     async def _checkpoint(self) -> None:
         """The journal's log of writes would grow without it; waiting for the disk is a thread's business. A journal

@@ -23,6 +23,7 @@ from evenkeel.agent.node.node_cgroups import NodeCgroups
 from evenkeel.agent.node.node_setup import prepare_node, protect_daemons_of, restore_node
 from evenkeel.agent.node.oom_kills import OomKills
 from evenkeel.agent.node.own_cgroup import OwnCgroup, enter
+from evenkeel.agent.node.process_audit import ProcessAudit
 from evenkeel.agent.node.state_directory import StateLock, made_state_directory
 from evenkeel.agent.observe import history_file
 from evenkeel.agent.observe.history import History
@@ -240,6 +241,7 @@ def assemble(
         pod_loop=pod_loop,
         adoption=adoption,
         kernel_events=kernel_events,
+        process_audit=ProcessAudit(make_driver, cgroups, pods, events, steps),
         prober=prober,
         watches=Watches(intents, conditions, memory, disk, cpu, stalls, backoff),
         sweeper=sweeper,

@@ -1,0 +1,117 @@
+"""Looks now and then whether the processes of containers are as they were started: with the OOM score of their
+container, and in its cgroup.
+
+Without CAP_SYS_RESOURCE the kernel lets a process lower its own score to 0, and root on the host may move anything."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from typing import NamedTuple
+
+from evenkeel.agent.event_recorder import EventRecorder
+from evenkeel.agent.node.node_cgroups import NodeCgroups
+from evenkeel.agent.node.own_cgroup import parse_own
+from evenkeel.agent.pod_store import PodStore
+from evenkeel.agent.step_requests import StepRequests
+from evenkeel.api.pod import Pod
+from evenkeel.api.scalars import is_within
+from evenkeel.cgroup.driver import CgroupError, Driver
+from evenkeel.cgroup.tree import Cgroup
+from evenkeel.errors import EvenkeelError
+from evenkeel.host.files import read_text
+from evenkeel.host.oom_scores import read_score
+from evenkeel.journal.records import WARNING
+from evenkeel.runtime.procfs import start_ticks
+
+_CONTROLLERS = ("", "memory", "cpu", "pids")  # those that limits are of; "" is the hierarchy of v2
+
+
+class Running(NamedTuple):
+    """A container that runs, with its first process; pid 0 where that is not known."""
+
+    pod: Pod
+    name: str
+    cgroup: Cgroup
+    pid: int
+    start_ticks: int
+
+
+class Finding(NamedTuple):
+    container: Running
+    moved_to: str = ""  # empty: a score is too low
+
+
+class ProcessAudit:
+    def __init__(
+        self,
+        make_driver: Callable[[], Driver],
+        cgroups: NodeCgroups,
+        pod_store: PodStore,
+        event_recorder: EventRecorder,
+        steps: StepRequests,
+    ) -> None:
+        self._make_driver = make_driver
+        self._cgroups = cgroups
+        self._pod_store = pod_store
+        self._event_recorder = event_recorder
+        self._steps = steps
+        self._reported: set[tuple[int, str]] = set()  # pids, and where they were found
+
+    async def look(self) -> None:
+        """Sets scores again that were lowered, and reports processes that were moved, once each."""
+        findings = await asyncio.to_thread(self._findings, tuple(self._running()))
+        moved = set()
+        for container, moved_to in findings:
+            name = container.name
+            if not moved_to:
+                await self._cgroups.set_score(container.cgroup)
+                message = (
+                    f"a process of container {name} had a lower OOM score than it was given: it was set again"
+                )
+                self._event_recorder.record(WARNING, "OOMScoreRestored", message, container.pod, name)
+                self._steps.want_step()
+                continue
+            moved.add((container.pid, moved_to))
+            if (container.pid, moved_to) not in self._reported:
+                message = (
+                    f"process {container.pid} of container {name} was moved out of its cgroup, to {moved_to}"
+                )
+                self._event_recorder.record(WARNING, "ProcessMoved", message, container.pod, name)
+                self._steps.want_step()
+        self._reported = moved
+
+    def _running(self) -> Iterator[Running]:
+        for record in self._pod_store:
+            for name, container in record.state.containers.items():
+                cgroup = self._cgroups.of_container(record.pod.key, name)
+                if container.is_running and cgroup is not None:
+                    yield Running(record.pod, name, cgroup, container.pid, container.pid_start_ticks)
+
+    def _findings(self, running: Sequence[Running]) -> list[Finding]:
+        with closing(self._make_driver()) as driver:
+            lowered = [Finding(one) for one in running if _is_lowered(driver, one.cgroup)]
+        return lowered + [Finding(one, place) for one in running if (place := _other_place(one))]
+
+
+def _is_lowered(driver: Driver, cgroup: Cgroup) -> bool:
+    if cgroup.oom_score_adj is None:
+        return False
+    try:
+        scores = [read_score(pid) for pid in driver.processes(cgroup.path)]
+    except CgroupError:
+        return False  # it has ended
+    least = int(cgroup.oom_score_adj.value)
+    return any(score is not None and score < least for score in scores)
+
+
+def _other_place(container: Running) -> str:
+    """Where the container's first process is, if that is not its cgroup."""
+    try:
+        at = parse_own(read_text(f"/proc/{container.pid}/cgroup")) if container.pid else {}
+    except EvenkeelError:
+        return ""  # it has ended
+    ours = container.cgroup.path
+    places = [at[one] for one in _CONTROLLERS if one in at and not is_within(at[one], ours)]
+    if "memory" in at:  # v1: what it has in the hierarchy of v2 beside it limits nothing
+        places = [at[one] for one in _CONTROLLERS[1:] if one in at and not is_within(at[one], ours)]
+    return places[0] if places and start_ticks(container.pid) == container.start_ticks else ""
