@@ -1,0 +1,128 @@
+"""Every byte that a pod leaves on disk is bounded, or counted as its own: no file of it is paid for by another pod.
+
+A place that is the host's own file is found out and not written to: an attack that succeeds does no harm here."""
+
+import secrets
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.attacks.hostile import IMAGES, PATIENCE_SECONDS, await_said, hostile, said
+from tests.kernel.agents import MIB, MakeUp, Up
+from tests.kernel.waiting import eventually
+
+pytestmark = pytest.mark.cgroup("v1", "v2")
+
+LIMIT_MIB, WRITTEN_MIB = 8, 24
+SMALL_BYTES = 1 * MIB  # a file that cannot become larger need not be counted
+# Files that a container finds, and places where it may make some.
+PLACES = ("/dev/termination-log", "/etc/hosts", "/etc/resolv.conf", "/etc/hostname", "/new", "/tmp/new", "/root/new",
+          "/var/new", "/run/new")  # fmt: skip
+SHM_BYTES = 64 * MIB
+AMOUNTS = {"resources": {"limits": {"ephemeral-storage": f"{LIMIT_MIB}Mi"}}}
+
+
+def filling(agent: Up, name: str, mib: int, place: str, **options: Any) -> dict[str, Any]:
+    """A pod that writes there, unless what is there is the host's."""
+    host = "0:0"
+    if Path(place).exists():
+        status = Path(place).stat()
+        host = f"{status.st_dev}:{status.st_ino}"
+    spec = {"container": AMOUNTS, "restartPolicy": "Never", **options}
+    return hostile(agent, name, "fill", str(mib * MIB), host, place, **spec)
+
+
+def outcome(agent: Up, name: str, place: str) -> str:
+    """What became of a pod that writes there more than it may: `Evicted`, or `small` where it cannot write so much."""
+
+    def ended() -> str:
+        if agent.phase(name) == "Failed":
+            return agent.status(name).get("reason") or "failed"
+        told = [line.split()[1] for line in said(agent, name) if line.startswith(f"{place} ")]
+        if not told or told[0] == "host":
+            return "the host's" if told else ""
+        return "small" if int(told[0]) <= SMALL_BYTES else ""
+
+    try:
+        return eventually(ended, within_seconds=PATIENCE_SECONDS / 2)
+    except AssertionError:
+        return "not counted"
+
+
+def unbounded(agent: Up, places: dict[str, str]) -> dict[str, str]:
+    """Of `places` by pod, those where a pod has more than it may."""
+    outcomes = {place: outcome(agent, name, place) for name, place in places.items()}
+    return {place: what for place, what in outcomes.items() if what not in ("small", "Evicted")}
+
+
+def test_wherever_a_pod_in_an_image_writes_it_is_bounded_or_counted(up: MakeUp):
+    agent = up()
+    agent.start()
+    places = {f"writes{number}": place for number, place in enumerate(PLACES)}
+    words = {"words0": "/tmp/last-words", "words1": "/dev/last-words", "words2": "/new/last-words"}
+    for name, place in places.items():
+        agent.apply(filling(agent, name, WRITTEN_MIB, place))
+    for name, place in words.items():
+        container = {**AMOUNTS, "terminationMessagePath": place}
+        agent.apply(filling(agent, name, WRITTEN_MIB, place, container=container))
+    agent.apply(filling(agent, "modest", 2, "/tmp/some"))
+    assert unbounded(agent, places | words) == {}
+    await_said(agent, "modest")
+    assert agent.phase("modest") == "Running"
+
+
+@pytest.mark.processes_only("image: host is of processes")
+def test_wherever_a_pod_on_the_hosts_files_writes_it_is_bounded_or_counted(up: MakeUp):
+    agent = up()
+    agent.start()
+    token = f"evenkeel-attack-{secrets.token_hex(4)}"
+    made = [Path(place) / token for place in ("/dev", "/tmp", "/var/tmp")]
+    places = {f"writes{number}": str(path) for number, path in enumerate(made)}
+    places["words"] = "/dev/termination-log"
+    try:
+        for name, place in places.items():
+            agent.apply(filling(agent, name, WRITTEN_MIB, place, image="host"))
+        assert unbounded(agent, places) == {}
+    finally:
+        for path in made:
+            path.unlink(missing_ok=True)
+
+
+def test_what_a_pod_writes_in_memory_is_charged_to_it_and_bounded(up: MakeUp):
+    """The filesystems that are the container's own and not on disk: what does not fit its limit ends it."""
+    agent = up()
+    agent.start()
+    amounts = {"resources": {"limits": {"memory": "24Mi"}, "requests": {"memory": "1Mi"}}}
+    names = {}
+    for image in IMAGES:
+        places = (
+            "/dev/shm/new",
+            "/dev/new",
+            "/dev/pts/new",
+            *(["/run/evenkeel-attack"] if image == "host" else []),
+        )
+        for number, place in enumerate(places):
+            if agent.containerd is not None and image == "host":
+                continue  # both are the image
+            names[name := f"{image}{number}"] = place
+            agent.apply(filling(agent, name, 80, place, image=image, container=amounts))
+    for name, place in names.items():
+        eventually(
+            lambda: agent.phase(name) == "Failed" or "done" in said(agent, name),  # noqa: B023 called here
+            within_seconds=PATIENCE_SECONDS,
+        )
+        written = [int(line.split()[1]) for line in said(agent, name) if line.startswith(f"{place} ")]
+        assert not written or written[0] <= SMALL_BYTES, name
+    assert not Path("/run/evenkeel-attack").exists()
+
+
+@pytest.mark.processes_only("a runtime for containers has its own way with what a container says")
+def test_last_words_take_no_more_disk_than_they_may(up: MakeUp):
+    agent = up()
+    agent.start()
+    agent.apply(filling(agent, "words", WRITTEN_MIB, "/dev/termination-log"))
+    eventually(lambda: agent.phase("words") == "Failed" or "done" in said(agent, "words"))
+    uid = agent.pod("words")["metadata"]["uid"]
+    files = [path for path in (agent.state / "pods" / uid).rglob("*") if path.is_file()]
+    assert sum(path.stat().st_blocks * 512 for path in files) <= 2 * SMALL_BYTES
