@@ -102,6 +102,7 @@ def test_a_successor_is_deleted_like_any_other(up: MakeUp):
     agent.await_gone("again")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("small", [16], indirect=True)
 def test_what_was_refused_on_a_full_disk_is_not_there_when_there_is_room_again(small: Path, up: MakeUp):
     agent = on(up(), small)
@@ -132,6 +133,7 @@ def test_what_was_refused_on_a_full_disk_is_not_there_when_there_is_room_again(s
     assert not told & {f"default/{name}" for name in refused}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("small", [16], indirect=True)
 def test_a_change_and_a_delete_that_were_refused_on_a_full_disk_did_not_happen(small: Path, up: MakeUp):
     """Refused as a whole: the pod runs on as it was. A delete may be taken on a full disk; then it happens."""

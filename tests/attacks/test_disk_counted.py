@@ -72,6 +72,7 @@ def test_wherever_a_pod_in_an_image_writes_it_is_bounded_or_counted(up: MakeUp):
     assert agent.phase("modest") == "Running"
 
 
+@pytest.mark.long
 @pytest.mark.processes_only("image: host is of processes")
 def test_wherever_a_pod_on_the_hosts_files_writes_it_is_bounded_or_counted(up: MakeUp):
     agent = up()
@@ -117,6 +118,7 @@ def test_what_a_pod_writes_in_memory_is_charged_to_it_and_bounded(up: MakeUp):
     assert not Path("/run/evenkeel-attack").exists()
 
 
+@pytest.mark.long
 @pytest.mark.processes_only("a runtime for containers has its own way with what a container says")
 def test_last_words_take_no_more_disk_than_they_may(up: MakeUp):
     agent = up()

@@ -68,6 +68,7 @@ def _answers(agent: Up) -> bool:
     return True
 
 
+@pytest.mark.long
 def test_pods_run_on_without_their_journal_and_are_known_again(up: MakeUp):
     """It is missing, and then it is empty."""
     agent = up()

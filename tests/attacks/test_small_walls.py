@@ -44,6 +44,7 @@ def score(pid: int) -> int:
     return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
 
 
+@pytest.mark.long
 def test_an_oom_score_that_others_lowered_is_put_right(up: MakeUp):
     agent = up()
     agent.start()
@@ -72,6 +73,7 @@ def test_a_process_that_was_moved_out_of_its_pods_cgroup_is_noticed(up: MakeUp):
     assert not is_alive(pid)
 
 
+@pytest.mark.long
 @pytest.mark.processes_only("about files, not about what runs")
 def test_the_agents_socket_comes_back_when_it_is_removed(up: MakeUp):
     agent = up()
@@ -89,6 +91,7 @@ def test_the_agents_socket_comes_back_when_it_is_removed(up: MakeUp):
     (agent.state / "elsewhere.sock").unlink(missing_ok=True)
 
 
+@pytest.mark.long
 @pytest.mark.processes_only("about files, not about what runs")
 def test_a_state_directory_that_is_removed_is_told_at_once(up: MakeUp):
     """It is moved away and put back, so that the test ends as any other."""
