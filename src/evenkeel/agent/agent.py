@@ -55,6 +55,7 @@ from evenkeel.runtime.interface import Attempt, Readiness, Record, Runtime
 log = logging.getLogger(__name__)
 
 _HEAL_SECONDS = 10.0
+_LIMITS_SECONDS = 1.0
 _CHECKPOINT_SECONDS = 60.0
 _PLACE_SECONDS = 1.0  # between looks whether the journal is where it was
 _FILES_RETRY_SECONDS = 5.0  # after the journal could not take what they want
@@ -220,10 +221,16 @@ class Agent:
                 await self._adoption.adopt(await self._runtime.containers())
 
     async def _heal(self) -> None:
+        due = time.monotonic() + _HEAL_SECONDS
         while True:
-            await asyncio.sleep(_HEAL_SECONDS)
-            self.cgroups.heal()
-            await self._process_audit.look()
+            await asyncio.sleep(_LIMITS_SECONDS)
+            self.cgroups.heal_limits()
+            if time.monotonic() >= due:
+                due = time.monotonic() + _HEAL_SECONDS
+                self.cgroups.heal()
+                await self._process_audit.look()
+            if self._event_recorder.mark():
+                self.steps.want_step()  # which commits the events
 
     async def _checkpoint(self) -> None:
         """The journal's log of writes would grow without it; waiting for the disk is a thread's business. A journal

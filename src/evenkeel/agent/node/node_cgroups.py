@@ -19,9 +19,14 @@ from evenkeel.cgroup.reconcile import Report, reconcile, reconcile_changed
 from evenkeel.cgroup.reconfigure import Found, found_before, not_only_ours, relocate, restoring, still_needed
 from evenkeel.cgroup.tree import Cgroup, Kind, Naming, Setting, Tree, Version
 from evenkeel.host.oom_scores import ScoresSet, frozen, set_oom_scores
+from evenkeel.journal.records import WARNING
 from evenkeel.policy.node_view import NodeView
 from evenkeel.policy.provision import PlannedPod
 
+# What a process would loosen to get past its memory limit. Of the second only the first line: the others count.
+_LIMIT_FILES = {Version.V1: ("memory.limit_in_bytes", "memory.oom_control"), Version.V2: ("memory.max",)}
+_UNLIMITED = ("-1", "max")
+_OOM_KILLER_OFF = b"oom_kill_disable 1"
 _OWN_NAMES = {Kind.INFRASTRUCTURE: INFRASTRUCTURE}
 
 
@@ -43,6 +48,8 @@ class NodeCgroups:
         self._last: Report | None = None
         self._just_made: set[str] = set()  # by the last pass, which a start follows at once
         self._of_container: dict[tuple[str, str], Cgroup] = {}
+        self._limited: tuple[str, ...] = ()  # paths of the cgroups with a memory limit
+        self._limits: dict[str, tuple[bytes, ...]] = {}  # by path, as they were read after the last pass
         self.killing: set[str] = set()  # cgroups in which everything is being ended
         self.rescored: tuple[
             Cgroup, ...
@@ -103,8 +110,26 @@ class NodeCgroups:
             report = reconcile(self.driver, self._tree, self._hands_off, self._last)
             self._event_recorder.reconciled(self._made(report, self._tree))
 
+    def heal_limits(self) -> None:
+        """Puts memory limits right that others changed. It reads files that stay open, so it can be done often."""
+        files = _LIMIT_FILES[self.driver.version]
+        for path in self._limited:
+            try:
+                contents = self.driver.contents(path, files)
+                now = tuple(content.partition(b"\n")[0] for content in contents)
+                if _OOM_KILLER_OFF in now:
+                    self.driver.write(path, files[1], "0")
+                    message = f"{path}/{files[1]}: found oom_kill_disable 1, restored 0 (A19: a limit ends in a kill)"
+                    self._event_recorder.record(WARNING, "DriftRepaired", message)
+            except CgroupError:
+                continue  # it is gone, or `heal` reports it
+            if self._limits.setdefault(path, now) != now:
+                self.heal()
+                return
+
     def _made(self, report: Report, tree: Tree) -> Report:
         self._last = report
+        self._limits.clear()
         self._just_made = {step.path for step in report.done if step.action == Action.CREATE}
         if self.driver.naming == Naming.SYSTEMD:
             # A scope goes with its last process: that is nobody's doing, and no drift.
@@ -113,6 +138,13 @@ class NodeCgroups:
             )
         if tree is not self._tree:
             before, self._tree = self._of_container, tree
+            limit = _LIMIT_FILES[self.driver.version][0]
+            self._limited = tuple(
+                cgroup.path
+                for cgroup in tree.cgroups
+                if cgroup.kind in (Kind.CONTAINER, Kind.POD)
+                and cgroup.value(limit) not in (None, *_UNLIMITED)
+            )
             self._of_container = {
                 (cgroup.pod, cgroup.container or _OWN_NAMES.get(cgroup.kind, "")): cgroup
                 for cgroup in tree.cgroups
