@@ -52,11 +52,14 @@ class Place:
 
 @pytest.fixture
 def place() -> Iterator[Place]:
-    """Not in /tmp, which is each container's own."""
+    """Not in /tmp, which is each container's own; and on a filesystem that can hold an image's layers."""
     with tempfile.TemporaryDirectory(dir="/var/lib", prefix="evenkeel-test-") as directory:
-        Path(directory).chmod(0o755)
-        yield Place(Path(directory).resolve())
-        assert directory not in Path("/proc/self/mountinfo").read_text()
+        syscalls.mount("tmpfs", directory, "tmpfs", data="mode=0755,size=256m")
+        try:
+            yield Place(Path(directory).resolve())
+            assert Path("/proc/self/mountinfo").read_text().count(directory) == 1
+        finally:
+            syscalls.umount(directory)
 
 
 def test_the_hosts_files_are_there_and_the_agents_are_not(place: Place) -> None:
