@@ -717,6 +717,9 @@ def test_run_hands_in_one_command_as_a_pod(cli, agent, monkeypatch, tmp_path):
     (container,) = spec.containers
     assert (container.image, container.command) == ("host", ("make", "-j4", "--", "all"))
     assert container.working_dir == str(tmp_path)
+    (volume,), (mount,) = spec.volumes, container.volume_mounts  # the rest of the host's files is read-only
+    assert volume.host_path is not None
+    assert (volume.host_path.path, mount.mount_path, mount.read_only) == (str(tmp_path), str(tmp_path), False)
     assert [(variable.name, variable.value) for variable in container.env] == [
         ("A", "b=c"),
         ("TOKEN", "secret"),

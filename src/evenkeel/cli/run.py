@@ -21,6 +21,7 @@ EXAMPLES = """examples:
 Without a request the pod is BestEffort: it gets what is idle, and is evicted first when memory runs short.
 """
 CONTAINER = "main"
+WORKDIR = "workdir"  # the name of the volume
 Json = dict[str, Any]
 
 
@@ -84,15 +85,20 @@ def _pod(args: argparse.Namespace, name: str, command: list[str]) -> Json:
         kind: {n: str(v) for n, v in given.items() if v is not None} for kind, given in amounts.items()
     }
     workdir = args.workdir or (_here() if args.image == "host" else "")
-    container = {
+    if args.image == "host":
+        workdir = os.path.abspath(workdir)
+    container: Json = {
         "name": CONTAINER,
         "image": args.image if args.image == "host" else os.path.abspath(args.image),
         "command": [_literal(word) for word in command],
         "env": [_variable(text) for text in args.env],
         "resources": {kind: given for kind, given in resources.items() if given},
-        **({"workingDir": os.path.abspath(workdir) if args.image == "host" else workdir} if workdir else {}),
+        **({"workingDir": workdir} if workdir else {}),
     }
     spec: Json = {"restartPolicy": args.restart, "containers": [container]}
+    if args.image == "host" and workdir != "/":  # of the host's files it writes to this directory
+        container["volumeMounts"] = [{"name": WORKDIR, "mountPath": workdir}]
+        spec["volumes"] = [{"name": WORKDIR, "hostPath": {"path": workdir, "type": "Directory"}}]
     if args.grace_period is not None:
         spec["terminationGracePeriodSeconds"] = round(args.grace_period)
     metadata = {"name": name, "namespace": args.namespace, "labels": {"run": name}}

@@ -26,7 +26,8 @@ from evenkeel.runtime.process.supervisor_protocol import (
 from evenkeel.runtime.procfs import start_ticks
 
 _CREDENTIALS = struct.Struct("3i")
-_HELLO_SECONDS = 10.0
+_HELLO_SECONDS = 15.0  # of one that runs
+_STARTED_SECONDS = 60.0  # of one that was just started, on a machine that has much else to do
 _GONE_SECONDS = 5.0  # after the kill: then it waits for a device, and holds its lock meanwhile
 # Longer and longer: a supervisor that cannot live must not become a storm of processes.
 _TRY_AGAIN_SECONDS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
@@ -69,10 +70,10 @@ class SupervisorConnection:
         self.is_open = True
         self._loop.add_reader(client.fileno(), self._ready)
 
-    async def hello(self) -> Message:
+    async def hello(self, seconds: float) -> Message:
         """The first thing the supervisor says. Raises SupervisorLost."""
         try:
-            return await asyncio.wait_for(asyncio.shield(self._hello), _HELLO_SECONDS)
+            return await asyncio.wait_for(asyncio.shield(self._hello), seconds)
         except TimeoutError:
             self._hello.cancel()
             raise SupervisorLost("the supervisor of containers does not answer") from None
@@ -178,10 +179,11 @@ async def connected(
     """A connection to the supervisor of the state directory, which is started if none runs; and what it said first. One
     that hangs, or is of an older version, is killed before: the next one adopts its containers."""
     for pause in _TRY_AGAIN_SECONDS:
-        client, pid = _existing(state) or _started(state)
+        existing = _existing(state)
+        client, pid = existing or _started(state)
         connection = SupervisorConnection(client, pid, on_event)
         try:
-            hello = await connection.hello()
+            hello = await connection.hello(_HELLO_SECONDS if existing else _STARTED_SECONDS)
         except SupervisorLost:  # it was about to end, another was starting, or it hangs
             if connection.is_open:
                 await connection.kill()
