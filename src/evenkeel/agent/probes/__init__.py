@@ -1,1 +1,0 @@
-"""Probes of running containers: when each is due, and how it is executed."""
