@@ -7,10 +7,10 @@ from contextlib import suppress
 from evenkeel.journal.records import NORMAL, Event
 from evenkeel.journal.store import Journal, JournalError
 from evenkeel.server.listen import connect
-from tests.agents import pods_of
 from tests.fake_front import FakeFront, running, served
 from tests.fuzz.mutation import mutated, seeds
-from tests.journal_records import named
+from tests.models.agents import pods_of
+from tests.models.journal_records import named
 from tests.test_view import PODS
 
 REQUESTS = [
