@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenkeel.api.aggregate import add_to
 from evenkeel.api.config import Profile
+from evenkeel.api.pod import add_to
 from evenkeel.policy.admission import admit, requested
 from tests.strategies import amounts, asks, container, node, pod, valid_pods
 

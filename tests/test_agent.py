@@ -16,7 +16,7 @@ from evenkeel.api.config import KubeletConfiguration
 from evenkeel.cgroup.drivers.kernel_refusals import NotAvailable
 from evenkeel.errors import EvenkeelError
 from evenkeel.journal.store import Journal, JournalError
-from evenkeel.policy.kernel_amounts import shares, weight_keeping_ratio
+from evenkeel.policy.amounts import shares, weight_keeping_ratio
 from evenkeel.runtime.interface import Attempt, Launch, NoImage, Readiness, Record, StartFailed
 from tests.models.agents import Place, pods_of, until
 

@@ -7,8 +7,8 @@ import ssl
 
 import pytest
 
-from evenkeel.agent.probes.probe_requests import Answer, ask_http, ask_tcp, port_number
-from evenkeel.agent.probes.prober import Probes
+from evenkeel.agent.probe_requests import Answer, ask_http, ask_tcp, port_number
+from evenkeel.agent.prober import Probes
 from evenkeel.api.container import (
     Container,
     ContainerPort,

@@ -9,7 +9,7 @@ from evenkeel.api.defaults import default_pod
 from evenkeel.api.scalars import Duration
 from evenkeel.cgroup.plan import plan
 from evenkeel.cgroup.tree import Version
-from evenkeel.policy.kernel_amounts import pod_own_bytes
+from evenkeel.policy.amounts import pod_own_bytes
 from evenkeel.policy.provision import PlannedPod
 from tests.strategies import GIB, MIB, asks, container, node, nodes, planned, planned_pods, pod, sidecar
 

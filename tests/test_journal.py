@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from evenkeel.api.pod import EmptyDirVolumeSource, HostPathVolumeSource, Pod, Volume
 from evenkeel.api.resources import ResourceRequirements
-from evenkeel.journal import retention, schema
+from evenkeel.journal import records, schema
 from evenkeel.journal.codec import from_text, to_text
 from evenkeel.journal.records import WARNING, Event
 from evenkeel.journal.store import Journal, JournalError
@@ -265,14 +265,14 @@ def test_events_with_figures_are_each_a_record_of_their_own(journal):
 
 
 def test_old_events_are_removed_in_small_steps_and_the_latest_stays(journal, monkeypatch):
-    monkeypatch.setattr(retention, "MAX_EVENTS", 100)
+    monkeypatch.setattr(records, "MAX_EVENTS", 100)
     for number in range(1000):
         journal.record_event(told(str(number)))
     kept = journal.events(most=5000)
-    assert 100 <= len(kept) < 100 + retention._TELLS_BETWEEN
+    assert 100 <= len(kept) < 100 + records._TELLS_BETWEEN
     assert kept[-1].number == 1000
-    month_later = 1.0 + retention.MAX_EVENT_SECONDS * 2
-    for number in range(retention._TELLS_BETWEEN):
+    month_later = 1.0 + records.MAX_EVENT_SECONDS * 2
+    for number in range(records._TELLS_BETWEEN):
         journal.record_event(told(f"late {number}", at=month_later))
     assert all(one.at == month_later for one in journal.events(most=5000))
 
@@ -328,7 +328,7 @@ def test_decisions_are_kept_with_their_snapshots(path):
 
 
 def test_the_oldest_decisions_go_when_they_are_too_many_bytes(journal, monkeypatch):
-    monkeypatch.setattr(retention, "MAX_DECISION_BYTES", 100_000)
+    monkeypatch.setattr(records, "MAX_DECISION_BYTES", 100_000)
     noise = random.Random(4)
     for number in range(200):
         journal.record("evict", noise.randbytes(1000).hex(), number, 1.0)

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenkeel.policy.kernel_amounts import PAGE_BYTES, high_bytes
-from evenkeel.policy.units import bytes_text, cores_text
+from evenkeel.policy.amounts import PAGE_BYTES, bytes_text, cores_text, high_bytes
 
 MIB = 2**20
 

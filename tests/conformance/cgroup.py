@@ -1,7 +1,7 @@
 """What kubelet computes for pod, container and QoS cgroups."""
 
 from evenkeel.api.config import Profile
-from evenkeel.policy import kernel_amounts
+from evenkeel.policy import amounts
 from evenkeel.policy.kubernetes_cgroups import (
     CgroupConfig,
     ContainerConfig,
@@ -32,14 +32,13 @@ def check(vector_input: dict, expected: dict) -> list[str]:
 
 def _millicpu(vector_input: dict, expected: dict) -> list[str]:
     millicpu = int(vector_input["milliCPU"])
-    shares = kernel_amounts.shares(millicpu)
+    shares = amounts.shares(millicpu)
     ours = {
         "shares": shares,
-        "kubeletCpuWeight": kernel_amounts.weight_linear(shares),
-        "runcCpuWeight": kernel_amounts.weight_quadratic(shares),
+        "kubeletCpuWeight": amounts.weight_linear(shares),
+        "runcCpuWeight": amounts.weight_quadratic(shares),
         "quotaByPeriod": {
-            period: kernel_amounts.quota_us(millicpu, int(period))
-            for period in expected.get("quotaByPeriod", {})
+            period: amounts.quota_us(millicpu, int(period)) for period in expected.get("quotaByPeriod", {})
         },
     }
     return differences("milliCPU", {name: ours[name] for name in expected}, expected)
@@ -47,12 +46,12 @@ def _millicpu(vector_input: dict, expected: dict) -> list[str]:
 
 def _shares(vector_input: dict, expected: dict) -> list[str]:
     shares = int(vector_input["shares"])
-    weight = kernel_amounts.weight_linear(shares)
+    weight = amounts.weight_linear(shares)
     ours = {
         "kubeletCpuWeight": weight,
-        "runcCpuWeight": kernel_amounts.weight_quadratic(shares),
-        "milliCPUFromShares": kernel_amounts.millicpu_from_shares(shares),
-        "sharesFromKubeletWeight": kernel_amounts.shares_from_weight_linear(weight),
+        "runcCpuWeight": amounts.weight_quadratic(shares),
+        "milliCPUFromShares": amounts.millicpu_from_shares(shares),
+        "sharesFromKubeletWeight": amounts.shares_from_weight_linear(weight),
     }
     return differences("shares", {name: ours[name] for name in expected}, expected)
 

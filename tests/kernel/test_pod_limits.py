@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from evenkeel.policy.kernel_amounts import pod_own_bytes
+from evenkeel.policy.amounts import pod_own_bytes
 from tests.kernel import planned
 from tests.kernel.cgroups import Cgroup
 from tests.kernel.planned import (

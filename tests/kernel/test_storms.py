@@ -9,10 +9,10 @@ from evenkeel.api.config import Profile
 from evenkeel.api.scalars import Amount
 from evenkeel.journal.store import Decision as Recorded
 from evenkeel.journal.store import Journal
+from evenkeel.policy.amounts import PAGE_BYTES
 from evenkeel.policy.eviction.snapshot import PodFigures, PodSnapshot
 from evenkeel.policy.eviction.thresholds import threshold_amount
 from evenkeel.policy.eviction.usage import Resource, usage
-from evenkeel.policy.kernel_amounts import PAGE_BYTES
 from evenkeel.policy.pod_resources import eviction_request
 from evenkeel.policy.qos import QoSClass, pod_class
 from evenkeel.pressure.decision_records import EVICTION_KIND, Step, replayed_eviction

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from evenkeel.api.pod import EmptyDirVolumeSource, Pod, Volume
 from evenkeel.cgroup.tree import Version
-from evenkeel.pressure.targets import PodTarget, WatchTargets
+from evenkeel.pressure.protocol import PodTarget, WatchTargets
 
 MIB = 2**20
 PODS = """

@@ -4,10 +4,9 @@ room."""
 from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
-from evenkeel.api.aggregate import Totals, add_to
 from evenkeel.api.decode import Findings, decode
 from evenkeel.api.encode import encode
-from evenkeel.api.pod import Pod
+from evenkeel.api.pod import Pod, Totals, add_to
 from evenkeel.journal.records import PodRecord
 from evenkeel.journal.store import Journal
 from evenkeel.policy.admission import Refusal, refusal_of, refusal_under_pressure, requested

@@ -5,21 +5,73 @@ not know was asked for and not begun; it is begun now. One that was running, and
 more, has ended unseen.
 """
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 from evenkeel.agent.admission import FILE
 from evenkeel.agent.event_recorder import EventRecorder
-from evenkeel.agent.pod_copies import PodCopies
 from evenkeel.agent.pod_loop import PodLoop
 from evenkeel.agent.pod_store import PodStore
 from evenkeel.agent.step_requests import Exited, Started, StepRequests
 from evenkeel.api.pod import Pod
 from evenkeel.errors import EvenkeelError
+from evenkeel.journal.codec import Unreadable, from_text, to_text
 from evenkeel.journal.records import WARNING, PodRecord
 from evenkeel.journal.store import Journal
 from evenkeel.policy.lifecycle.pod_state import ContainerRecord, PodState
+from evenkeel.pressure.protocol import PodObserver
 from evenkeel.runtime.interface import UNKNOWN_EXIT, Attempt, Exit, Record, Runtime
+from evenkeel.runtime.paths import StatePaths, UnsafeName
+
+_NAME = "pod.json"  # no attempt's directory: those end with a number
+_LARGEST_BYTES = 16 << 20
+
+
+class PodCopy(NamedTuple):
+    pod: Pod
+    source: str
+
+
+class PodCopies(PodObserver):
+    def __init__(self, paths: StatePaths) -> None:
+        self._paths = paths
+        self._written: dict[str, PodCopy] = {}
+
+    def settled(self, uid: str, record: PodRecord | None) -> None:
+        if record is None:
+            self._written.pop(uid, None)
+        elif any(container.is_running for container in record.state.containers.values()):
+            self._save(uid, PodCopy(record.pod, record.source))
+
+    def cleaned(self, uid: str) -> None:
+        self._written.pop(uid, None)
+
+    def _save(self, uid: str, copy: PodCopy) -> None:
+        """For a pod of which something runs: its directory is there. One that cannot be kept is still in the
+        journal."""
+        known = self._written.get(uid)
+        if known is not None and known.pod is copy.pod and known.source == copy.source:
+            return
+        path = os.path.join(self._paths.pod(uid), _NAME)
+        try:
+            descriptor = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            with open(descriptor, "w", encoding="utf-8") as file:
+                file.write(to_text(copy))
+            os.rename(f"{path}.new", path)
+        except (OSError, UnicodeEncodeError):
+            return
+        self._written[uid] = copy
+
+    def read(self, uid: str) -> PodCopy | None:
+        try:
+            with open(os.path.join(self._paths.pod(uid), _NAME), encoding="utf-8") as file:
+                copy = from_text(PodCopy, file.read(_LARGEST_BYTES))
+        except (OSError, UnicodeDecodeError, Unreadable, UnsafeName):
+            return None
+        return copy if copy.pod.metadata.uid == uid else None
+
 
 BOOT = "boot"  # in the journal: which start of the machine it is of; nothing in a new one
 

@@ -25,7 +25,7 @@ from evenkeel.agent.observe.sweep import Sweeper
 from evenkeel.agent.pod_cgroups import PodCgroups
 from evenkeel.agent.pod_loop import PodLoop
 from evenkeel.agent.pod_store import ADDED, PodChange, PodStore
-from evenkeel.agent.probes.prober import Prober
+from evenkeel.agent.prober import Prober
 from evenkeel.agent.sources.pod_files import PodFiles
 from evenkeel.agent.step_requests import Exited, StepRequests
 from evenkeel.api.config import KubeletConfiguration

@@ -13,7 +13,7 @@ from contextlib import closing
 from functools import partial
 
 from evenkeel.agent.admission import FILE, Admission, DeferredResizes
-from evenkeel.agent.adoption import Adoption
+from evenkeel.agent.adoption import Adoption, PodCopies
 from evenkeel.agent.agent import Agent, Watches
 from evenkeel.agent.desired_pods import DesiredPods
 from evenkeel.agent.event_recorder import EventRecorder
@@ -30,12 +30,11 @@ from evenkeel.agent.observe.history import History
 from evenkeel.agent.observe.node_snapshot import NodeSnapshots
 from evenkeel.agent.observe.sweep import Sweeper
 from evenkeel.agent.pod_cgroups import CGROUPS_MADE, FOUND_BEFORE, PodCgroups
-from evenkeel.agent.pod_copies import PodCopies
 from evenkeel.agent.pod_loop import PodLoop
 from evenkeel.agent.pod_store import PodStatuses, PodStore
 from evenkeel.agent.pod_updates import Evictions, PodUpdates
 from evenkeel.agent.pod_worker import PodWorker
-from evenkeel.agent.probes.prober import Prober
+from evenkeel.agent.prober import Prober
 from evenkeel.agent.sources.pod_files import PodFiles
 from evenkeel.agent.step_requests import StepRequests
 from evenkeel.api.config import KubeletConfiguration

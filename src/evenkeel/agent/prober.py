@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from evenkeel.agent.event_recorder import EventRecorder
 from evenkeel.agent.pod_store import PodStore
-from evenkeel.agent.probes.probe_requests import Answer, ask_http, ask_tcp, printable
+from evenkeel.agent.probe_requests import Answer, ask_http, ask_tcp, printable
 from evenkeel.agent.step_requests import StepRequests
 from evenkeel.api.container import Container, Probe
 from evenkeel.errors import EvenkeelError

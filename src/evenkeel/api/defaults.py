@@ -5,10 +5,9 @@ second step completes pod-level resources, so a static pod, which the node reads
 documents profile has only limits at pod level and completes nothing there (D1).
 """
 
-from evenkeel.api.aggregate import container_limits, container_requests
 from evenkeel.api.config import Profile
 from evenkeel.api.container import Container, ContainerPort, HTTPGetAction, Probe
-from evenkeel.api.pod import CRITICAL_PRIORITIES, Pod, PodSpec
+from evenkeel.api.pod import CRITICAL_PRIORITIES, Pod, PodSpec, container_limits, container_requests
 from evenkeel.api.resources import (
     NO_RESOURCES,
     NOTHING_REQUIRED,

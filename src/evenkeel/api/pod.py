@@ -1,6 +1,6 @@
-"""Pods: their specification and their status."""
+"""Pods: their specification and their status, and what their containers request together."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -207,3 +207,46 @@ class Pod(NamedTuple):
 class PodTemplateSpec(NamedTuple):
     metadata: ObjectMeta = ObjectMeta()
     spec: PodSpec = PodSpec()
+
+
+Totals = dict[str, Quantity]
+
+
+def aggregate(spec: PodSpec, resources_of: Callable[[Container], ResourceList]) -> Totals:
+    """The total of `resources_of` over the containers of the pod."""
+    total: Totals = {}
+    for container in spec.containers:
+        add_to(total, resources_of(container))
+    sidecars: Totals = {}
+    starting: Totals = {}
+    for container in spec.init_containers:
+        resources = resources_of(container)
+        if container.is_sidecar:
+            add_to(total, resources)
+            add_to(sidecars, resources)
+            raise_to(starting, sidecars)
+        else:
+            together = dict(resources)
+            add_to(together, sidecars)
+            raise_to(starting, together)
+    raise_to(total, starting)
+    return total
+
+
+def container_requests(spec: PodSpec) -> Totals:
+    return aggregate(spec, lambda container: container.resources.requests)
+
+
+def container_limits(spec: PodSpec) -> Totals:
+    return aggregate(spec, lambda container: container.resources.limits)
+
+
+def add_to(total: Totals, more: ResourceList) -> None:
+    for name, amount in more.items():
+        total[name] = total[name] + amount if name in total else amount
+
+
+def raise_to(total: Totals, other: ResourceList) -> None:
+    for name, amount in other.items():
+        if name not in total or amount > total[name]:
+            total[name] = amount

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 from evenkeel.api.scalars import format_cpuset
 from evenkeel.cgroup.tree import Setting, Version
-from evenkeel.policy.kernel_amounts import PAGE_BYTES
+from evenkeel.policy.amounts import PAGE_BYTES
 from evenkeel.policy.provision import NO_LIMIT, Amount, Provision, Quota
 
 # Above these the kernel refuses a number or reads it as another one. No machine has so much.

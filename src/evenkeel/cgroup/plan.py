@@ -14,12 +14,12 @@ from evenkeel.api.scalars import is_within
 from evenkeel.cgroup import names
 from evenkeel.cgroup.kernel_files import oom_score_setting, settings, with_shares
 from evenkeel.cgroup.tree import Cgroup, Kind, Naming, Tree, Version
-from evenkeel.policy import documents_cgroups, kernel_amounts
+from evenkeel.policy import amounts, documents_cgroups
 from evenkeel.policy.allocatable import CgroupLimits
+from evenkeel.policy.amounts import cores_text
 from evenkeel.policy.node_view import NodeView
 from evenkeel.policy.provision import Amount, PlannedPod, PodFacts, Provision, pod_facts
 from evenkeel.policy.qos import QoSClass, container_class
-from evenkeel.policy.units import cores_text
 from evenkeel.quantity import ZERO
 
 
@@ -96,14 +96,14 @@ class TreeBuilder:
         self._root = names.pods_root(node.config.cgroup_root, per_qos=self._per_qos)
         if node.profile == Profile.DOCUMENTS:
             self._policy: Policy = documents_cgroups
-            self._weight = self._container_weight = kernel_amounts.weight_keeping_ratio
+            self._weight = self._container_weight = amounts.weight_keeping_ratio
         else:
             from evenkeel.policy import kubernetes_cgroups
 
             self._policy = kubernetes_cgroups
             self._weight, self._container_weight = (
-                kernel_amounts.weight_linear,
-                kernel_amounts.weight_quadratic,
+                amounts.weight_linear,
+                amounts.weight_quadratic,
             )
 
     def pod(self, pod: PlannedPod) -> PodCgroups:
@@ -139,7 +139,7 @@ class TreeBuilder:
 
     def _fair_shares(self, pods: Sequence[PodCgroups]) -> list[int]:
         requests = [_cpu_request(pod.facts) for pod in pods]
-        return kernel_amounts.fair_shares(requests, self._node.pods_limits.millicpu or 0)
+        return amounts.fair_shares(requests, self._node.pods_limits.millicpu or 0)
 
     def _with_fair_shares(self, pod: PodCgroups, shares: int) -> Iterator[Cgroup]:
         """A21: the shares of a pod depend on all other pods; nothing else of it does. Inside the pod, each container
@@ -150,7 +150,7 @@ class TreeBuilder:
         yield infrastructure
         requests = [container.resources.requests.get(CPU, ZERO).milli for container in pod.containers]
         overhead = pod.facts.pod.spec.overhead.get(CPU, ZERO).milli
-        parts = kernel_amounts.fair_shares(requests, kernel_amounts.millicpu_from_shares(shares) - overhead)
+        parts = amounts.fair_shares(requests, amounts.millicpu_from_shares(shares) - overhead)
         for cgroup, part, request in zip(of_containers, parts, requests, strict=True):
             reason = f"request {cores_text(request)} and an equal part of what its pod has besides"
             yield self._with_shares(cgroup, Amount(part, "A21", reason), self._container_weight)
@@ -201,7 +201,7 @@ class TreeBuilder:
         provision = self._policy.branch_provision(self._node, qos, [pod.facts for pod in pods], min_bytes)
         if fair is not None:
             together = sum(shares for pod, shares in zip(pods, fair, strict=True) if pod.facts.qos == qos)
-            shares = min(max(together, kernel_amounts.MIN_SHARES), kernel_amounts.MAX_SHARES)
+            shares = min(max(together, amounts.MIN_SHARES), amounts.MAX_SHARES)
             provision = provision._replace(cpu_shares=Amount(shares, "A21", "sum of its pods' fair shares"))
         return self._cgroup(names.branch(self._root, qos), Kind.BRANCH, provision)._replace(qos=str(qos))
 

@@ -15,7 +15,7 @@ from evenkeel.demo.stage import HOST_IMAGE, Demonstration, Stage, Verdict
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.files import read_text
 from evenkeel.host.machine import parse_capabilities
-from evenkeel.policy.units import bytes_text, cores_text
+from evenkeel.policy.amounts import bytes_text, cores_text
 
 DEMONSTRATIONS = {demonstration.name: demonstration for demonstration in (SURVIVED, EMPTIED, SQUEEZED)}
 TIME_LIMIT_SECONDS = 30.0

@@ -20,8 +20,8 @@ from evenkeel.cli.events import message_of
 from evenkeel.cli.output import NONE, age, printable
 from evenkeel.cli.pod_text import amount_text, typed
 from evenkeel.errors import EvenkeelError
+from evenkeel.policy.amounts import bytes_text, resource_text
 from evenkeel.policy.pod_resources import pod_limits, pod_requests
-from evenkeel.policy.units import bytes_text, resource_text
 from evenkeel.quantity import Quantity
 
 USAGE = "pod NAME…|node [-n NS] [--state-dir PATH]"

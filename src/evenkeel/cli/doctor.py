@@ -12,7 +12,7 @@ from evenkeel.host.checks import Check, State
 from evenkeel.host.doctor import Diagnosis, diagnose
 from evenkeel.host.machine import Machine, inspect_machine
 from evenkeel.policy.advice import LEAST_SECONDS
-from evenkeel.policy.units import bytes_text, cores_text
+from evenkeel.policy.amounts import bytes_text, cores_text
 from evenkeel.runtime.cri.runtime_link import runtime_checks
 
 USAGE = "[-o text|json|yaml] [flags]"

@@ -15,9 +15,9 @@ from evenkeel.cli.inputs import add_manifest_flag, add_node_flag, decided_from, 
 from evenkeel.cli.output import CLASS_COLOURS, STRUCTURED, Paint, paint_for, print_structured
 from evenkeel.policy.admission import Admission
 from evenkeel.policy.allocatable import node_capacity
+from evenkeel.policy.amounts import resource_text
 from evenkeel.policy.node_view import NodeView
 from evenkeel.policy.qos import container_class, pod_class
-from evenkeel.policy.units import resource_text
 
 USAGE = "-f FILE… [--node NODE] [--cgroup v1|v2|systemd] [-o tree|json|yaml] [flags]"
 EXAMPLES = """examples:

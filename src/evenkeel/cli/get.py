@@ -179,7 +179,7 @@ def _wide_cells(pod: Json) -> list[str]:
 
 
 def _get_node(client: Client, form: str | None) -> int:
-    from evenkeel.policy.units import resource_text
+    from evenkeel.policy.amounts import resource_text
     from evenkeel.quantity import Quantity
 
     node = client.get("/node")

@@ -9,8 +9,8 @@ from evenkeel.api.decode import Findings, decode
 from evenkeel.api.pod import Pod
 from evenkeel.api.resources import CPU, MEMORY
 from evenkeel.cli.output import age_of, seconds_of
+from evenkeel.policy.amounts import resource_text
 from evenkeel.policy.pod_resources import pod_limits, pod_requests
-from evenkeel.policy.units import resource_text
 from evenkeel.quantity import Quantity
 
 Json = dict[str, Any]

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from evenkeel.cli.output import CLASS_COLOURS, Paint, clipped, printable
-from evenkeel.policy.units import bytes_text, cores_text
+from evenkeel.policy.amounts import bytes_text, cores_text
 
 Json = dict[str, Any]
 RESOURCES = {"memory": "memory", "cpu": "cpu", "storage": "ephemeral-storage"}

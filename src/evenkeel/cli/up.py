@@ -19,8 +19,8 @@ from evenkeel.cli.up_view import log_above, view_of
 from evenkeel.errors import EvenkeelError, InvalidInput
 from evenkeel.host.capacity import filesystem, machine_capacity
 from evenkeel.policy.allocatable import NodeCapacity, reservation_problems
+from evenkeel.policy.amounts import bytes_text, cores_text
 from evenkeel.policy.node_view import NodeView, node_view
-from evenkeel.policy.units import bytes_text, cores_text
 from evenkeel.runtime.cri.cri_connection import chosen, unused
 from evenkeel.runtime.interface import Readiness
 from evenkeel.server.app import serve

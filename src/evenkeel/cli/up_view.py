@@ -14,7 +14,7 @@ from evenkeel.api.pod import Pod
 from evenkeel.cli.output import Paint, clipped, paint_for
 from evenkeel.cli.pod_text import summary
 from evenkeel.journal.records import WARNING, Event
-from evenkeel.policy.units import bytes_text, cores_text
+from evenkeel.policy.amounts import bytes_text, cores_text
 
 _REFRESH_SECONDS = 1.0
 _LATEST = 8  # events below the table

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from evenkeel.demo.stage import MIB, Demonstration, Stage, Verdict
 from evenkeel.host.files import read_text
 from evenkeel.policy.allocatable import NodeCapacity
-from evenkeel.policy.units import bytes_text
+from evenkeel.policy.amounts import bytes_text
 
 # Allocates so many MiB, one at a time, and keeps them. It ends by itself if nothing else ends it.
 _ALLOCATOR = """

@@ -9,11 +9,11 @@ from evenkeel.cgroup import names
 from evenkeel.host.checks import Check, CheckFunction, State, not_inspected
 from evenkeel.host.machine import Machine, Neighbour
 from evenkeel.policy.allocatable import reservation_problems, reserved_of
+from evenkeel.policy.amounts import bytes_text
 from evenkeel.policy.eviction.conditions import observations, thresholds_met
 from evenkeel.policy.eviction.message import readable
 from evenkeel.policy.eviction.thresholds import Signal, config_thresholds
 from evenkeel.policy.eviction.usage import resource_of
-from evenkeel.policy.units import bytes_text
 from evenkeel.quantity import ZERO
 
 # Long before this program was written: an earlier time means a clock that was never set.

@@ -8,7 +8,7 @@ import errno
 from typing import NamedTuple
 
 from evenkeel.host.inotify import watch_refusal
-from evenkeel.policy.units import bytes_text
+from evenkeel.policy.amounts import bytes_text
 
 NODE = ""  # the path of events that concern the whole machine
 CGROUP_REMOVED = "the cgroup was removed"

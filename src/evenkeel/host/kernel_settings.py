@@ -11,7 +11,7 @@ from typing import NamedTuple
 from evenkeel.api.config import Profile
 from evenkeel.errors import EvenkeelError, reason
 from evenkeel.host.files import read_text
-from evenkeel.policy.units import bytes_text
+from evenkeel.policy.amounts import bytes_text
 
 
 class KernelSetting(NamedTuple):

@@ -1,5 +1,6 @@
-"""Records of pods, and events: the values that the journal keeps."""
+"""Records of pods, and events: the values that the journal keeps, and how long it keeps them."""
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
@@ -49,3 +50,83 @@ class Event(NamedTuple):
     figures: Mapping[str, object] = MappingProxyType({})
     number: int = 0
     times: int = 1
+
+
+REPEAT_SECONDS = 60.0
+_REPEATS = 256
+
+MAX_EVENTS = 100_000
+MAX_EVENT_SECONDS = 30 * 86_400.0
+_EVENTS_A_STEP = 512
+_TELLS_BETWEEN = 128
+
+MAX_DECISION_BYTES = 64 * 1024 * 1024
+_DECISIONS_A_STEP = 64
+_RECORDS_BETWEEN = 16
+
+Statement = tuple[str, tuple[object, ...]]
+
+
+class Repeats:
+    """The latest events by what they say. Those with figures are records of their own (E6), and never counted
+    together."""
+
+    def __init__(self) -> None:
+        self._latest: OrderedDict[tuple[object, ...], Event] = OrderedDict()
+
+    def find(self, event: Event) -> Event | None:
+        """The one that `event` repeats, with its time and counted."""
+        if event.figures:
+            return None
+        latest = self._latest.get(event[1:7])
+        if latest is None or not 0 <= event.at - latest.at <= REPEAT_SECONDS:
+            return None
+        return latest._replace(at=event.at, times=latest.times + 1)
+
+    def note(self, event: Event) -> None:
+        if not event.figures:
+            self._latest[event[1:7]] = event
+            self._latest.move_to_end(event[1:7])
+            if len(self._latest) > _REPEATS:
+                self._latest.popitem(last=False)
+
+    def clear(self) -> None:
+        self._latest.clear()
+
+
+class EventRetention:
+    def __init__(self) -> None:
+        self._since = 0
+
+    def due(self, now: float) -> Statement | None:
+        """What to delete now: the oldest, up to the first that is neither too many nor too old; never the latest, so
+        that no number is given twice."""
+        self._since += 1
+        if self._since < _TELLS_BETWEEN:
+            return None
+        self._since = 0
+        statement = (
+            "WITH latest AS (SELECT max(number) AS number FROM happenings),"
+            " oldest AS (SELECT number, at FROM happenings ORDER BY number LIMIT ?1),"
+            " gone AS (SELECT oldest.number FROM oldest, latest"
+            "  WHERE (oldest.at < ?2 OR oldest.number <= latest.number - ?3) AND oldest.number < latest.number)"
+            " DELETE FROM happenings WHERE number IN gone"
+        )
+        return statement, (_EVENTS_A_STEP, now - MAX_EVENT_SECONDS, MAX_EVENTS)
+
+
+class DecisionRetention:
+    def __init__(self) -> None:
+        self._since = 0
+
+    def due(self) -> Statement | None:
+        self._since += 1
+        if self._since < _RECORDS_BETWEEN:
+            return None
+        self._since = 0
+        statement = (
+            "DELETE FROM decisions WHERE number IN (SELECT number FROM decisions ORDER BY number LIMIT ?1)"
+            " AND number < (SELECT max(number) FROM decisions)"
+            " AND (SELECT sum(size) FROM decisions) > ?2"
+        )
+        return statement, (_DECISIONS_A_STEP, MAX_DECISION_BYTES)

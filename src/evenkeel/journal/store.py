@@ -24,8 +24,7 @@ from evenkeel.journal.codec import (
     unpacked,
 )
 from evenkeel.journal.faults import SQLITE_FAULTS, JournalError
-from evenkeel.journal.records import Event, PodRecord
-from evenkeel.journal.retention import DecisionRetention, EventRetention, Repeats
+from evenkeel.journal.records import DecisionRetention, Event, EventRetention, PodRecord, Repeats
 from evenkeel.journal.transactions import Transactions
 from evenkeel.policy.lifecycle.pod_state import PodState
 

@@ -4,12 +4,11 @@ the node must not be under a pressure that refuses the pod."""
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from evenkeel.api.aggregate import Totals, add_to
 from evenkeel.api.config import Profile
-from evenkeel.api.pod import Pod
+from evenkeel.api.pod import Pod, Totals, add_to
 from evenkeel.api.resources import PODS, ResourceList
+from evenkeel.policy.amounts import resource_text
 from evenkeel.policy.pod_resources import pod_requests
-from evenkeel.policy.units import resource_text
 from evenkeel.quantity import ZERO, Quantity
 
 _ONE_POD: ResourceList = {PODS: Quantity.of(1)}

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from evenkeel.api.resources import CPU, MEMORY, ResourceList
 from evenkeel.policy.allocatable import Reserved
-from evenkeel.policy.units import bytes_text, cores_text
+from evenkeel.policy.amounts import bytes_text, cores_text
 from evenkeel.quantity import ZERO
 
 LEAST_SECONDS = 600.0  # no advice from a shorter observation

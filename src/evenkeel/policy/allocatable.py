@@ -36,7 +36,7 @@ from evenkeel.api.resources import (
 )
 from evenkeel.api.scalars import parse_cpuset
 from evenkeel.errors import EvenkeelError, InvalidInput, Problem
-from evenkeel.policy import kernel_amounts
+from evenkeel.policy import amounts
 from evenkeel.policy.eviction.thresholds import (
     Signal,
     config_thresholds,
@@ -75,7 +75,7 @@ class CgroupLimits(NamedTuple):
 
     @property
     def cpu_shares(self) -> int | None:
-        return None if self.millicpu is None else kernel_amounts.shares(self.millicpu)
+        return None if self.millicpu is None else amounts.shares(self.millicpu)
 
 
 class ReservedLimits(NamedTuple):

@@ -12,10 +12,10 @@ from typing import NamedTuple
 from evenkeel.api.config import Profile
 from evenkeel.api.pod import Pod
 from evenkeel.api.resources import CPU
+from evenkeel.policy.amounts import cores_text
 from evenkeel.policy.eviction.conditions import CPU_PRESSURE
 from evenkeel.policy.pod_resources import eviction_request
 from evenkeel.policy.qos import QoSClass, is_critical, pod_class
-from evenkeel.policy.units import cores_text
 
 __all__ = ["CPU_PRESSURE", "CpuDecision", "CpuSettings", "CpuState", "CpuWindow", "PodCpu", "decide_cpu"]
 

@@ -6,14 +6,14 @@ from evenkeel.api.config import Profile
 from evenkeel.api.container import Container
 from evenkeel.api.pod import Pod
 from evenkeel.api.resources import CPU, MEMORY, hugepage_bytes, is_hugepages
-from evenkeel.policy import kernel_amounts
+from evenkeel.policy import amounts
 from evenkeel.policy.allocatable import CgroupLimits
+from evenkeel.policy.amounts import bytes_text, cores_text
 from evenkeel.policy.node_view import NodeView
 from evenkeel.policy.oom import INFRASTRUCTURE_SCORE, oom_score_adj
 from evenkeel.policy.pod_resources import pod_limits
 from evenkeel.policy.provision import NO_LIMIT, Amount, Cpus, PodFacts, Provision, Quota
 from evenkeel.policy.qos import QoSClass, container_class
-from evenkeel.policy.units import bytes_text, cores_text
 from evenkeel.quantity import ZERO, Quantity
 
 # E5: an annotation of the pod, for each container: evenkeel.dev/oom-kill.<container>: process|container
@@ -82,9 +82,7 @@ def branch_provision(node: NodeView, qos: QoSClass, pods: Sequence[PodFacts], mi
     """The Burstable or BestEffort branch. `pods` are all pods of the node; `min_bytes` is the sum of what the pods of
     the branch are protected by."""
     if qos == QoSClass.BEST_EFFORT:
-        shares = Amount(
-            kernel_amounts.MIN_SHARES, "A11", "BestEffort pods request nothing: the least there is"
-        )
+        shares = Amount(amounts.MIN_SHARES, "A11", "BestEffort pods request nothing: the least there is")
     else:
         shares = _shares(
             sum(f.requests.get(CPU, ZERO).milli for f in pods if f.qos == qos), "requests of its pods"
@@ -99,8 +97,8 @@ def root_provision(node: NodeView, pods: Sequence[PodFacts], min_bytes: int) -> 
     """The cgroup that holds all pods (A16, B8)."""
     limits = node.pods_limits
     assert limits.millicpu is not None
-    plain = kernel_amounts.shares(limits.millicpu)
-    capped = kernel_amounts.capped_shares(
+    plain = amounts.shares(limits.millicpu)
+    capped = amounts.capped_shares(
         plain, capacity_millicpu=node.capacity.millicpu, reserved_millicpu=node.reserved_millicpu
     )
     shares = Amount(plain, "B8", f"allocatable cpu {cores_text(limits.millicpu)}")
@@ -161,7 +159,7 @@ def pod_min_bytes(facts: PodFacts, children_bytes: int) -> int:
 
 def _shares(millicpu: int, what: str, rule: str = "A11") -> Amount:
     reason = f"{what} {cores_text(millicpu)}" if millicpu else f"no cpu in {what}: the least there is"
-    return Amount(kernel_amounts.shares(millicpu), rule, reason)
+    return Amount(amounts.shares(millicpu), rule, reason)
 
 
 def _cpus(exclusive: tuple[int, ...] | None, shared: tuple[int, ...]) -> Cpus | None:
@@ -178,7 +176,7 @@ def _container_quota(node: NodeView, limit: int, *, is_exclusive: bool) -> tuple
         return Quota(NO_LIMIT, period, "A4", "no limit: may use what is idle"), _NO_BURST
     if not node.config.cpu_cfs_quota:
         return Quota(NO_LIMIT, period, "E10", "cpuCFSQuota is off"), _NO_BURST
-    quota = kernel_amounts.quota_us(limit, period)
+    quota = amounts.quota_us(limit, period)
     return Quota(quota, period, "A4", f"limit {cores_text(limit)}"), _burst(node, quota, [limit])
 
 
@@ -191,7 +189,7 @@ def _pod_quota(node: NodeView, facts: PodFacts) -> Quota:
         return Quota(NO_LIMIT, period, "E10", "cpuCFSQuota is off")
     if facts.planned.exclusive_cpus:
         return Quota(NO_LIMIT, period, "A23", "a container has cores of its own")
-    return Quota(kernel_amounts.quota_us(limit.value, period), period, limit.rule, limit.reason)
+    return Quota(amounts.quota_us(limit.value, period), period, limit.rule, limit.reason)
 
 
 def _pod_burst(node: NodeView, facts: PodFacts, quota: Quota) -> Amount:
@@ -209,9 +207,7 @@ def _burst(node: NodeView, quota_us: int, limits_millicpu: Sequence[int]) -> Amo
     percent = node.config.cpu_burst
     if quota_us == NO_LIMIT or not percent or not any(limit % 1000 for limit in limits_millicpu):
         return _NO_BURST
-    return Amount(
-        kernel_amounts.burst_us(quota_us, percent), "A23", f"{percent}% of a quota, from idle periods"
-    )
+    return Amount(amounts.burst_us(quota_us, percent), "A23", f"{percent}% of a quota, from idle periods")
 
 
 def _pod_limit(facts: PodFacts, resource: str) -> Amount:
@@ -240,7 +236,7 @@ def _pod_memory_max(node: NodeView, facts: PodFacts) -> Amount:
         return limit
     cpus = -(-node.capacity.millicpu // 1000)
     spec = facts.pod.spec
-    room = kernel_amounts.pod_own_bytes(1 + len(spec.init_containers) + len(spec.containers), cpus)
+    room = amounts.pod_own_bytes(1 + len(spec.init_containers) + len(spec.containers), cpus)
     needed = facts.requests.get(MEMORY, ZERO).value + room
     if limit.value >= needed:
         return limit
@@ -269,7 +265,7 @@ def _memory_high(node: NodeView, request: int, limit: int) -> Amount:
     if factor is None:
         return Amount(NO_LIMIT, "C2", "no memoryThrottlingFactor")
     base = limit or node.allocatable_bytes
-    high = kernel_amounts.high_bytes(base, factor)
+    high = amounts.high_bytes(base, factor)
     source = f"limit {bytes_text(limit)}" if limit else f"no limit: node allocatable {bytes_text(base)}"
     if high <= request:
         return Amount(NO_LIMIT, "C2", f"{source} × {factor:g} is not above the request")

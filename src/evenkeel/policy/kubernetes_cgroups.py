@@ -14,15 +14,14 @@ from evenkeel.api.config import Profile
 from evenkeel.api.container import Container
 from evenkeel.api.pod import Pod
 from evenkeel.api.resources import CPU, MEMORY, ResourceList, hugepage_bytes, is_hugepages
-from evenkeel.policy import kernel_amounts
+from evenkeel.policy import amounts
 from evenkeel.policy.allocatable import CgroupLimits
-from evenkeel.policy.kernel_amounts import PAGE_BYTES
+from evenkeel.policy.amounts import PAGE_BYTES, bytes_text, cores_text
 from evenkeel.policy.node_view import KubeletSettings, NodeView
 from evenkeel.policy.oom import oom_score_adj
 from evenkeel.policy.pod_resources import has_pod_level_resources, pod_limits
 from evenkeel.policy.provision import NO_LIMIT, Amount, Cpus, PodFacts, Provision, Quota
 from evenkeel.policy.qos import QoSClass, is_critical
-from evenkeel.policy.units import bytes_text, cores_text
 from evenkeel.quantity import ZERO, Quantity
 
 TIERED = "TieredReservation"
@@ -64,7 +63,7 @@ def container_provision(node: NodeView, facts: PodFacts, container: Container) -
     unlimited = not config.cpu_quota_us or is_exempt
     quota = Quota(
         NO_LIMIT if unlimited else config.cpu_quota_us,
-        config.cpu_period_us or kernel_amounts.DEFAULT_PERIOD_US,
+        config.cpu_period_us or amounts.DEFAULT_PERIOD_US,
         _RULE,
         "no cpu limit, or one that is not enforced" if unlimited else "cpu limit of the container or its pod",
     )
@@ -88,7 +87,7 @@ def container_provision(node: NodeView, facts: PodFacts, container: Container) -
 def infrastructure_provision(node: NodeView, pod: Pod) -> Provision:
     """The sandbox. Kubelet leaves its cgroup alone and sets only the OOM score of its process."""
     return Provision(
-        cpu_shares=Amount(kernel_amounts.MIN_SHARES, _RULE, "the sandbox requests nothing"),
+        cpu_shares=Amount(amounts.MIN_SHARES, _RULE, "the sandbox requests nothing"),
         oom_score_adj=Amount(SANDBOX_SCORE, _RULE, "sandbox"),
     )
 
@@ -120,7 +119,7 @@ def root_provision(node: NodeView, pods: Sequence[PodFacts], min_bytes: int) -> 
     # If `pods` is not enforced these are the size of the machine. Kubelet writes that, too.
     provision = Provision(
         cpu_shares=Amount(
-            kernel_amounts.shares(limits.millicpu), _RULE, f"allocatable cpu {cores_text(limits.millicpu)}"
+            amounts.shares(limits.millicpu), _RULE, f"allocatable cpu {cores_text(limits.millicpu)}"
         ),
         memory_max=_limit(limits.memory_bytes, "capacity less what is reserved"),
         pids_max=_limit(limits.pids, "pids less what is reserved"),
@@ -147,7 +146,7 @@ def reserved_provision(node: NodeView, limits: CgroupLimits, what: str) -> Provi
     reason = f"{what} is enforced"
     protected = limits.memory_bytes if node.memory_qos else None
     return Provision(
-        cpu_shares=Amount(kernel_amounts.shares(limits.millicpu), _RULE, reason)
+        cpu_shares=Amount(amounts.shares(limits.millicpu), _RULE, reason)
         if limits.millicpu is not None
         else None,
         cpus=_all_cpus(node),
@@ -170,7 +169,7 @@ def _qos_configs(node: NodeView, pods: Sequence[PodFacts]) -> Mapping[QoSClass, 
 
 def _provision(node: NodeView, config: CgroupConfig, shares_reason: str, limit_reason: str) -> Provision:
     # Kubelet sets no period without a quota.
-    period = config.cpu_period_us or kernel_amounts.DEFAULT_PERIOD_US
+    period = config.cpu_period_us or amounts.DEFAULT_PERIOD_US
     quota = config.cpu_quota_us or NO_LIMIT
     provision = Provision(
         cpu_shares=None if config.cpu_shares is None else Amount(config.cpu_shares, _RULE, shares_reason),
@@ -226,15 +225,15 @@ def _limit(value: int | None, reason: str) -> Amount:
 def pod_config(pod: Pod, node: KubeletSettings, qos: QoSClass, requests: ResourceList) -> CgroupConfig:
     """The pod's cgroup. `qos` and `requests` are those of the pod."""
     limits = pod_limits(pod)
-    shares, quota, period, memory = kernel_amounts.MIN_SHARES, None, None, None
+    shares, quota, period, memory = amounts.MIN_SHARES, None, None, None
     if qos != QoSClass.BEST_EFFORT:
-        shares = kernel_amounts.shares(requests.get(CPU, ZERO).milli)
+        shares = amounts.shares(requests.get(CPU, ZERO).milli)
         if qos == QoSClass.GUARANTEED or is_limited_whole(pod, CPU):
             period = node.cpu_period_us
             quota = (
-                kernel_amounts.quota_us(limits.get(CPU, ZERO).milli, period)
+                amounts.quota_us(limits.get(CPU, ZERO).milli, period)
                 if node.enforce_cpu_limits
-                else kernel_amounts.NO_QUOTA
+                else amounts.NO_QUOTA
             )
         if qos == QoSClass.GUARANTEED or is_limited_whole(pod, MEMORY):
             memory = limits.get(MEMORY, ZERO).value
@@ -279,8 +278,8 @@ def qos_configs(
         if qos == QoSClass.BURSTABLE:
             burstable_millicpu += requests.get(CPU, ZERO).milli
     guaranteed = CgroupConfig()
-    burstable = CgroupConfig(cpu_shares=kernel_amounts.shares(burstable_millicpu))
-    best_effort = CgroupConfig(cpu_shares=kernel_amounts.MIN_SHARES)
+    burstable = CgroupConfig(cpu_shares=amounts.shares(burstable_millicpu))
+    best_effort = CgroupConfig(cpu_shares=amounts.MIN_SHARES)
     if tiered:
         low = {"memory.low": str(requested_bytes[QoSClass.BURSTABLE])}
         guaranteed = guaranteed._replace(unified={"memory.min": str(sum(requested_bytes.values())), **low})
@@ -300,10 +299,8 @@ def container_config(pod: Pod, container: Container, node: KubeletSettings, qos:
     cpu_request = container.resources.requests.get(CPU, cpu_limit)
     return ContainerConfig(
         oom_score_adj=oom_score_adj(pod, container, node.capacity_bytes, Profile.KUBERNETES, qos),
-        cpu_shares=kernel_amounts.shares(cpu_request.milli),
-        cpu_quota_us=kernel_amounts.quota_us(cpu_limit.milli, node.cpu_period_us)
-        if node.enforce_cpu_limits
-        else 0,
+        cpu_shares=amounts.shares(cpu_request.milli),
+        cpu_quota_us=amounts.quota_us(cpu_limit.milli, node.cpu_period_us) if node.enforce_cpu_limits else 0,
         cpu_period_us=node.cpu_period_us if node.enforce_cpu_limits else 0,
         memory_bytes=effective_limit(pod, container, MEMORY).value,
         unified={

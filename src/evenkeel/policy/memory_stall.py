@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from evenkeel.policy.units import bytes_text
+from evenkeel.policy.amounts import bytes_text
 
 UNLIMITED = -1
 

@@ -18,7 +18,7 @@ from evenkeel.api.resources import (
     is_hugepages,
 )
 from evenkeel.errors import EvenkeelError
-from evenkeel.policy import kernel_amounts
+from evenkeel.policy import amounts
 from evenkeel.policy.allocatable import (
     DEFAULT_PIDS,
     CgroupLimits,
@@ -42,7 +42,7 @@ class KubeletSettings(NamedTuple):
     reservation_policy: str = "None"
     throttling_factor: float | None = None
     enforce_cpu_limits: bool = True
-    cpu_period_us: int = kernel_amounts.DEFAULT_PERIOD_US
+    cpu_period_us: int = amounts.DEFAULT_PERIOD_US
     swap_bytes: int = 0
     swap_behavior: str = ""
     has_swap_controller: bool = False

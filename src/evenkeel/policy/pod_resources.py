@@ -1,14 +1,13 @@
 """Pod resources: the requests and limits of a pod as a whole, from containers, overhead and pod-level resources.
 
-`api.aggregate` sums the containers. Pod-level resources, if the profile has them, replace that sum. Overhead is added
+`api.pod` sums the containers. Pod-level resources, if the profile has them, replace that sum. Overhead is added
 (D4).
 """
 
 from collections.abc import Mapping
 
-from evenkeel.api.aggregate import Totals, add_to, aggregate, raise_to
 from evenkeel.api.container import Container
-from evenkeel.api.pod import ContainerStatus, Pod
+from evenkeel.api.pod import ContainerStatus, Pod, Totals, add_to, aggregate, raise_to
 from evenkeel.api.resources import NO_RESOURCES, ResourceList, is_pod_level
 from evenkeel.quantity import ZERO, Quantity
 

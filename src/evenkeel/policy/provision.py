@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from evenkeel.api.aggregate import Totals
 from evenkeel.api.config import Profile
-from evenkeel.api.pod import Pod
+from evenkeel.api.pod import Pod, Totals
 from evenkeel.policy.pod_resources import pod_requests
 from evenkeel.policy.qos import QoSClass, pod_class
 

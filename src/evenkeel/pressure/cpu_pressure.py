@@ -17,6 +17,7 @@ from evenkeel.host.psi import TaskWaits, waited_some_us
 from evenkeel.journal.codec import Unreadable, from_text, plain_of, plain_text, to_text
 from evenkeel.journal.records import NORMAL, WARNING, PodRecord
 from evenkeel.journal.store import Journal, JournalError
+from evenkeel.policy.amounts import MIN_SHARES, MIN_WEIGHT
 from evenkeel.policy.cpu_shortage import (
     CPU_PRESSURE,
     CpuDecision,
@@ -28,7 +29,6 @@ from evenkeel.policy.cpu_shortage import (
     short_sentence,
 )
 from evenkeel.policy.eviction.decide import EVICTED, settings_from
-from evenkeel.policy.kernel_amounts import MIN_SHARES, MIN_WEIGHT
 from evenkeel.policy.lifecycle.pod_state import TerminalStatus
 from evenkeel.policy.node_view import NodeView
 from evenkeel.policy.qos import QoSClass

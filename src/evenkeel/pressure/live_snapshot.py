@@ -11,8 +11,7 @@ from evenkeel.policy.node_view import NodeView
 from evenkeel.pressure.decision_records import Step, eviction_given
 from evenkeel.pressure.disk.disk_watch import Measured
 from evenkeel.pressure.memory.sampling import MemorySampler
-from evenkeel.pressure.protocol import PodRecords
-from evenkeel.pressure.targets import watch_targets
+from evenkeel.pressure.protocol import PodRecords, watch_targets
 
 
 def live_snapshot(

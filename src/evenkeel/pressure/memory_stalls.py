@@ -18,7 +18,7 @@ from evenkeel.host.event_types import MemoryEvents, SubscriptionEnded
 from evenkeel.host.memory_events import read_stall_sample
 from evenkeel.journal.records import NORMAL, WARNING, PodRecord
 from evenkeel.journal.store import Journal, JournalError
-from evenkeel.policy.kernel_amounts import PAGE_BYTES
+from evenkeel.policy.amounts import PAGE_BYTES, bytes_text
 from evenkeel.policy.lifecycle import changes
 from evenkeel.policy.lifecycle.actions import Stop
 from evenkeel.policy.lifecycle.pod_state import AS_FAILURE
@@ -33,7 +33,6 @@ from evenkeel.policy.memory_stall import (
     stall,
 )
 from evenkeel.policy.node_view import NodeView
-from evenkeel.policy.units import bytes_text
 from evenkeel.pressure.decision_records import STALL_KIND, stall_given, stall_said
 from evenkeel.pressure.protocol import Cgroups, Events, PodObserver, PodRecords, Steps
 

@@ -1,19 +1,25 @@
 """The border between the agent and its watches over pressure: what they need of the agent, and what it tells them.
 
+Targets are the pods that a watch may evict, with the places of their figures; the agent gives a new set whenever its
+tree of cgroups has changed.
+
 `pressure` never imports `agent`. The agent's own classes fit these protocols and are passed to constructors, so a test
 can pass something else.
 """
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from evenkeel.api.pod import Pod
+from evenkeel.api.resources import MEMORY
 from evenkeel.cgroup.driver import Driver, Statistics
 from evenkeel.cgroup.overrides import Wanted
-from evenkeel.cgroup.tree import Cgroup, Setting, Tree
+from evenkeel.cgroup.tree import Cgroup, Kind, Setting, Tree, Version
 from evenkeel.journal.records import PodRecord
+from evenkeel.policy.eviction.thresholds import Signal
 from evenkeel.policy.lifecycle.pod_state import PodState, TerminalStatus
+from evenkeel.policy.pod_resources import eviction_request
 
 NO_FIGURES: Mapping[str, object] = MappingProxyType({})
 
@@ -126,3 +132,62 @@ class PodObserver:
 
     def cgroups_changed(self, tree: Tree) -> None:
         """The node's cgroups are now these."""
+
+
+MEMORY_SIGNALS = (Signal.MEMORY_AVAILABLE, Signal.ALLOCATABLE_MEMORY_AVAILABLE)  # the others are disk's
+
+
+class PodTarget(NamedTuple):
+    uid: str
+    pod: Pod
+    path: str  # of its cgroup, as planned
+    directory: str  # of its memory files
+    containers: tuple[tuple[str, str], ...]  # name and directory
+    min_bytes: int = 0  # memory.min
+    request_bytes: int = 0
+    # Class and priority: within one group, usage over request decides the rank.
+    group: tuple[str, int] = ("", 0)
+
+
+class WatchTargets(NamedTuple):
+    version: Version = Version.V2
+    path: str = ""  # of the pods' cgroup; empty where there is none
+    directory: str = ""
+    limit_bytes: int = 0
+    pods: tuple[PodTarget, ...] = ()
+
+
+def watch_targets(tree: Tree, records: PodRecords, driver: Driver, limit_bytes: int | None) -> WatchTargets:
+    root = next((cgroup for cgroup in tree.cgroups if cgroup.kind == Kind.ROOT), None)
+    directory = driver.files(root.path).get("memory", "") if root is not None else ""
+    if root is None or not directory:
+        return WatchTargets(tree.version)
+    top = directory.removesuffix(root.path)
+    containers: dict[str, list[tuple[str, str]]] = {}
+    for cgroup in tree.cgroups:
+        if cgroup.kind == Kind.CONTAINER:
+            containers.setdefault(cgroup.pod, []).append((cgroup.container, top + cgroup.path))
+    pods = []
+    for cgroup in tree.cgroups:
+        record = records.by_key(cgroup.pod) if cgroup.kind == Kind.POD else None
+        if record is not None:
+            parts = tuple(containers.get(cgroup.pod, ()))
+            request = eviction_request(record.pod, MEMORY).value
+            pods.append(
+                PodTarget(
+                    record.pod.metadata.uid,
+                    record.pod,
+                    cgroup.path,
+                    top + cgroup.path,
+                    parts,
+                    _min_bytes(cgroup),
+                    request,
+                    (cgroup.qos, record.pod.spec.priority or 0),
+                )
+            )
+    return WatchTargets(tree.version, root.path, directory, limit_bytes or 0, tuple(pods))
+
+
+def _min_bytes(cgroup: Cgroup) -> int:
+    value = cgroup.value("memory.min")
+    return int(value) if value is not None and value.isdecimal() else 0

@@ -15,8 +15,8 @@ from evenkeel.api.resources import CPU, PODS, ResourceList
 from evenkeel.api.validation.pod_rules import validate_node
 from evenkeel.errors import EvenkeelError, InvalidInput
 from evenkeel.policy.allocatable import node_allocatable
+from evenkeel.policy.amounts import bytes_text, cores_text
 from evenkeel.policy.node_view import parse_node
-from evenkeel.policy.units import bytes_text, cores_text
 from evenkeel.quantity import BinarySI, Quantity
 from evenkeel.simulate.cluster import Cluster, NodeRefusal, Placement, exceeding, node_infos, schedule
 from evenkeel.simulate.node_info import NodeInfo, quantity_of

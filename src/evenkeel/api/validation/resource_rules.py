@@ -2,10 +2,9 @@
 
 from collections.abc import Callable
 
-from evenkeel.api.aggregate import aggregate, container_limits, container_requests
 from evenkeel.api.config import Profile
 from evenkeel.api.container import Container
-from evenkeel.api.pod import PodSpec
+from evenkeel.api.pod import PodSpec, aggregate, container_limits, container_requests
 from evenkeel.api.problems import Problems, forbidden, invalid, not_supported, required, shown
 from evenkeel.api.resources import (
     CPU,

@@ -30,10 +30,15 @@ from evenkeel.policy.eviction.thresholds import Threshold, threshold_amount
 from evenkeel.policy.eviction.usage import Resource, limit_exceeded, resource_of
 from evenkeel.pressure.decision_records import Step
 from evenkeel.pressure.disk.disk_readings import DiskTargets, NodeReading, Storage
-from evenkeel.pressure.disk.garbage_collection import Collected, Collector, GarbageCollection, is_disk
-from evenkeel.pressure.disk.pending_disk import PendingDisk
+from evenkeel.pressure.disk.garbage_collection import (
+    Collected,
+    Collector,
+    GarbageCollection,
+    PendingDisk,
+    is_disk,
+)
 from evenkeel.pressure.intents import Intent, Intents
-from evenkeel.pressure.targets import PodTarget
+from evenkeel.pressure.protocol import PodTarget
 from evenkeel.pressure.watch_thread import Latest, Stopped, WatchThread
 from evenkeel.runtime.interface import Directories
 

@@ -21,7 +21,7 @@ from evenkeel.pressure.memory.memory_reports import Evicting, MemoryWatchSink, U
 from evenkeel.pressure.memory.mitigation import Mitigation
 from evenkeel.pressure.memory.pending_memory import PendingMemory
 from evenkeel.pressure.memory.sampling import MemorySampler
-from evenkeel.pressure.targets import PodTarget, WatchTargets
+from evenkeel.pressure.protocol import PodTarget, WatchTargets
 
 
 class Reaper:

@@ -13,7 +13,7 @@ from evenkeel.host.event_types import subscription_refusal
 from evenkeel.host.memory_events import MemoryEventsWatch, parse_memory_events
 from evenkeel.host.psi import ArmedTrigger, Kind, Resource, Trigger, cgroup_file, node_file
 from evenkeel.host.v1_notifications import OomNotification, UsageThreshold
-from evenkeel.pressure.targets import WatchTargets
+from evenkeel.pressure.protocol import WatchTargets
 
 # Tasks that stood still for memory so long within any such window: it is time to look, whatever was expected.
 STALL = Trigger(Resource.MEMORY, Kind.SOME, 20_000, 500_000)

@@ -22,8 +22,7 @@ from evenkeel.pressure.memory.freezer import thaw
 from evenkeel.pressure.memory.memory_reports import MemoryReports
 from evenkeel.pressure.memory.memory_watch import SWITCH_SECONDS, MemoryWatch
 from evenkeel.pressure.memory.throttle import Throttle
-from evenkeel.pressure.protocol import PodObserver, PodRecords
-from evenkeel.pressure.targets import MEMORY_SIGNALS, watch_targets
+from evenkeel.pressure.protocol import MEMORY_SIGNALS, PodObserver, PodRecords, watch_targets
 
 SOURCE = "memory"
 _THREADS = 4

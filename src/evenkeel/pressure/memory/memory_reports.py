@@ -14,8 +14,7 @@ from evenkeel.policy.eviction.usage import Resource
 from evenkeel.pressure.decision_records import Step
 from evenkeel.pressure.eviction_recorder import EvictionRecorder
 from evenkeel.pressure.memory.throttle import Throttle
-from evenkeel.pressure.protocol import Events, PodRecords, Steps
-from evenkeel.pressure.targets import PodTarget
+from evenkeel.pressure.protocol import Events, PodRecords, PodTarget, Steps
 from evenkeel.pressure.watch_thread import LoopCalls
 
 

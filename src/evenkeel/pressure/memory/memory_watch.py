@@ -41,7 +41,7 @@ from evenkeel.pressure.memory.sampling import (
     left_without_pending,
     levels_crossed,
 )
-from evenkeel.pressure.targets import WatchTargets
+from evenkeel.pressure.protocol import WatchTargets
 from evenkeel.pressure.watch_thread import Latest, WatchThread
 
 THREAD = "evenkeel-memory"  # as top and /proc show it

@@ -23,7 +23,7 @@ from evenkeel.pressure.memory.sampling import (
     MemorySampler,
     is_short_without_pending,
 )
-from evenkeel.pressure.targets import WatchTargets
+from evenkeel.pressure.protocol import WatchTargets
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from evenkeel.api.config import Profile
 from evenkeel.cgroup.tree import Version
 from evenkeel.host.memory_figures import CgroupMemory
-from evenkeel.pressure.targets import PodTarget
+from evenkeel.pressure.protocol import PodTarget
 
 _STUCK_SECONDS = 1.0  # without any memory being freed: it is not to be counted on
 # For the agent's loop to empty volumes in memory: nothing of them is freed before.

@@ -21,7 +21,7 @@ from evenkeel.policy.eviction.snapshot import (
     Snapshot,
 )
 from evenkeel.policy.eviction.thresholds import Signal, Threshold, threshold_amount
-from evenkeel.pressure.targets import PodTarget, WatchTargets
+from evenkeel.pressure.protocol import PodTarget, WatchTargets
 
 _NOTHING = Reading(0, 0, 0, 0)
 _UNKNOWN = PodFigures()

@@ -12,7 +12,7 @@ from evenkeel.cgroup.kernel_files import default_value
 from evenkeel.cgroup.tree import Setting
 from evenkeel.journal.records import NORMAL, WARNING
 from evenkeel.journal.store import Journal, JournalError
-from evenkeel.policy.units import bytes_text
+from evenkeel.policy.amounts import bytes_text
 from evenkeel.pressure.guard_client import GuardClient
 from evenkeel.pressure.protocol import Cgroups, Events, PodRecords, Steps
 

@@ -25,12 +25,11 @@ from evenkeel.host.oom_scores import runtime_process
 from evenkeel.policy.admission import Refusal
 from evenkeel.runtime import base_runtime, volumes
 from evenkeel.runtime.base_runtime import BaseRuntime
-from evenkeel.runtime.cri import configs, container_table, cri_images, cri_status
+from evenkeel.runtime.cri import configs, container_start, container_table, cri_status
 from evenkeel.runtime.cri import cri_pb2 as pb
 from evenkeel.runtime.cri.configs import STATE, attempt_of
-from evenkeel.runtime.cri.container_calls import Updates, is_removed
 from evenkeel.runtime.cri.container_start import Starts
-from evenkeel.runtime.cri.container_table import ContainerTable, CriContainer
+from evenkeel.runtime.cri.container_table import ContainerTable, CriContainer, Updates, is_removed
 from evenkeel.runtime.cri.cri_connection import CallFailed, RuntimeAway
 from evenkeel.runtime.cri.cri_status import ContainerExits
 from evenkeel.runtime.cri.runtime_link import RuntimeLink
@@ -311,7 +310,7 @@ class CriRuntime(BaseRuntime):
     async def remove_unused_images(self) -> None:
         info = self._link.info
         if info is not None and not self._starting:
-            await cri_images.remove_unused(self._connection, info.sandbox_image)
+            await container_start.remove_unused(self._connection, info.sandbox_image)
 
     async def _rotate_logs(self) -> None:
         while True:

@@ -14,8 +14,7 @@ from evenkeel.cgroup.tree import Naming
 from evenkeel.host.oom_scores import set_oom_scores
 from evenkeel.runtime.cri import cri_pb2 as pb
 from evenkeel.runtime.cri.configs import STATE, UID, sandbox_config
-from evenkeel.runtime.cri.container_calls import is_removed
-from evenkeel.runtime.cri.container_table import save_sandbox
+from evenkeel.runtime.cri.container_table import is_removed, save_sandbox
 from evenkeel.runtime.cri.cri_connection import CallFailed, Connection, RuntimeAway
 from evenkeel.runtime.cri.cri_status import location
 from evenkeel.runtime.interface import Launch, StartFailed

@@ -1,9 +1,14 @@
-"""The supervisor's event loop: descriptors that are ready, times that have come. No error of a callback ends it."""
+"""The supervisor's event loop: descriptors that are ready, times that have come. No error of a callback ends it.
+
+And sets of descriptors that are closed together when something goes wrong half-way.
+"""
 
 import heapq
+import os
 import select
 import time
 from collections.abc import Callable
+from typing import Self
 
 READABLE = select.EPOLLIN
 WRITABLE = select.EPOLLOUT
@@ -76,3 +81,37 @@ class Loop:
             callback()
         except Exception as error:  # noqa: BLE001
             self._on_error(error)
+
+
+class Descriptors:
+    """Closes what was opened, but for what is kept."""
+
+    def __init__(self) -> None:
+        self._opened: set[int] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for descriptor in self._opened:
+            os.close(descriptor)
+
+    def add(self, descriptor: int) -> int:
+        self._opened.add(descriptor)
+        return descriptor
+
+    def keep(self, descriptor: int) -> int:
+        self._opened.discard(descriptor)
+        return descriptor
+
+    def pipe(self) -> tuple[int, int]:
+        read, write = os.pipe2(os.O_CLOEXEC)
+        return self.add(read), self.add(write)
+
+    def fifo(self, path: str) -> int:
+        """The end of a FIFO for reading, without waiting."""
+        try:
+            os.mkfifo(path, 0o600)
+        except FileExistsError:
+            pass
+        return self.add(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW))

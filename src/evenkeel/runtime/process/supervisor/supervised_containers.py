@@ -21,8 +21,7 @@ from evenkeel.runtime.log_relay import LogLimits, LogRelay
 from evenkeel.runtime.paths import AttemptKey, StatePaths, read_json
 from evenkeel.runtime.process import supervisor_protocol
 from evenkeel.runtime.process.supervisor import cgroup_entry, spawn
-from evenkeel.runtime.process.supervisor.descriptors import Descriptors
-from evenkeel.runtime.process.supervisor.event_loop import Loop, Timer
+from evenkeel.runtime.process.supervisor.event_loop import Descriptors, Loop, Timer
 from evenkeel.runtime.process.supervisor_protocol import ExitFile, Message, ProcessFile
 from evenkeel.runtime.procfs import start_ticks
 
