@@ -7,7 +7,7 @@ import pytest
 
 from evenkeel.cgroup.tree import Version
 from evenkeel.runtime.process.launch import entrances
-from evenkeel.runtime.process.supervisor import spawn, users
+from evenkeel.runtime.process.supervisor import program, spawn
 from evenkeel.runtime.process.supervisor.event_loop import Loop
 
 PASSWD = (
@@ -50,11 +50,11 @@ def test_a_report_tells_notes_errors_and_that_the_program_was_executed():
 
 
 def test_a_user_is_looked_up_in_the_containers_own_files():
-    assert users.look_up(33, None, PASSWD) == (33, 34, "/var/www")
-    assert users.look_up(33, 5, PASSWD) == (33, 5, "/var/www")
-    assert users.look_up(1234, None, PASSWD) == (1234, 0, "/")
-    assert users.look_up(7, None, PASSWD) == (7, 0, "/")
-    assert users.look_up(None, None, "")[:2] == (os.geteuid(), os.getegid())
+    assert program.look_up(33, None, PASSWD) == (33, 34, "/var/www")
+    assert program.look_up(33, 5, PASSWD) == (33, 5, "/var/www")
+    assert program.look_up(1234, None, PASSWD) == (1234, 0, "/")
+    assert program.look_up(7, None, PASSWD) == (7, 0, "/")
+    assert program.look_up(None, None, "")[:2] == (os.geteuid(), os.getegid())
 
 
 def test_the_keepers_loop_survives_mistakes_and_keeps_time():

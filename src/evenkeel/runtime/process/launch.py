@@ -16,7 +16,8 @@ from evenkeel.runtime.paths import StatePaths
 from evenkeel.runtime.process.process_refusals import Powers, users_refusal
 from evenkeel.runtime.process.supervisor import rootfs
 from evenkeel.runtime.process.supervisor.cgroup_entry import OF_PROCESSES, OF_THREADS
-from evenkeel.runtime.process.supervisor.rootfs import MASKED, PROC_SETTINGS, FilesystemSpec, Mount
+from evenkeel.runtime.process.supervisor.kernel_filesystems import MASKED, PROC_SETTINGS
+from evenkeel.runtime.process.supervisor.rootfs import FilesystemSpec, Mount
 from evenkeel.runtime.process.supervisor.spawn import Plan
 from evenkeel.runtime.procfs import Mounted, is_below, other_ways, read_mounts
 

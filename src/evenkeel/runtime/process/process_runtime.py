@@ -18,7 +18,7 @@ from evenkeel.api.pod import Pod
 from evenkeel.cgroup.driver import CgroupError, Driver
 from evenkeel.cgroup.drivers.processes import PLACEHOLDER
 from evenkeel.cgroup.tree import Naming, Setting
-from evenkeel.errors import EvenkeelError
+from evenkeel.errors import EvenkeelError, reason
 from evenkeel.host.disk_usage import Usage, usage_below
 from evenkeel.policy.admission import Refusal
 from evenkeel.runtime import base_runtime, syscalls, volumes
@@ -149,7 +149,7 @@ class ProcessRuntime(BaseRuntime):
             raise StartFailed(error.message, hint=error.hint) from None
         except OSError as error:
             raise StartFailed(
-                f"the start cannot be written down in {self._paths.attempt(*attempt)}: {_reason(error)}"
+                f"the start cannot be written down in {self._paths.attempt(*attempt)}: {reason(error)}"
             ) from None
         try:
             answer = await self._link.ask("start", attempt, lambda: attempt in self._known)
@@ -415,7 +415,3 @@ def _on_disk(attempt: Attempt, directory: str) -> Listed | None:
     if process is None and ended is not None:  # which process it was is of no use any more
         process = ProcessFile(0, 0, "", (), ended.started_at, has_pid_namespace=True)
     return None if process is None else Listed(attempt, process, ended)
-
-
-def _reason(error: OSError) -> str:
-    return (error.strerror or str(error)).lower()

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
-from evenkeel.errors import EvenkeelError
+from evenkeel.errors import EvenkeelError, reason
 from evenkeel.host.protection import small_command
 from evenkeel.runtime import syscalls
 from evenkeel.runtime.process.supervisor_protocol import (
@@ -266,9 +266,7 @@ def _started(state: str) -> tuple[socket.socket, int]:
         )
     except OSError as error:
         ours.close()
-        raise EvenkeelError(
-            f"the supervisor cannot be started: {(error.strerror or str(error)).lower()}"
-        ) from None
+        raise EvenkeelError(f"the supervisor cannot be started: {reason(error)}") from None
     finally:
         theirs.close()
         if program >= 0:

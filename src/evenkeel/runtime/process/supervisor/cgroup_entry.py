@@ -8,7 +8,7 @@ of v1 a thread may move itself alone, by `tasks`; a child that was just forked h
 
 import os
 
-from evenkeel.errors import EvenkeelError
+from evenkeel.errors import EvenkeelError, reason
 from evenkeel.runtime import syscalls
 
 OF_PROCESSES, OF_THREADS = "cgroup.procs", "tasks"  # the files of a cgroup to write 0 to, of v2 and of v1
@@ -44,6 +44,6 @@ def enter(files: tuple[str, ...], cgroup: str) -> None:
                 os.close(descriptor)
         except OSError as error:
             raise EvenkeelError(
-                f"the container cannot enter its cgroup {cgroup}: {path}: {(error.strerror or str(error)).lower()}",
+                f"the container cannot enter its cgroup {cgroup}: {path}: {reason(error)}",
                 hint="it was removed meanwhile, or this user may not write there",
             ) from None

@@ -19,7 +19,7 @@ from contextlib import suppress
 from functools import partial
 from typing import NoReturn
 
-from evenkeel.errors import EvenkeelError
+from evenkeel.errors import EvenkeelError, reason
 from evenkeel.runtime import syscalls
 from evenkeel.runtime.process.supervisor import cgroup_entry, spawn
 from evenkeel.runtime.process.supervisor.event_loop import Loop, Timer
@@ -98,7 +98,7 @@ class ExecCommands:
         except OSError as error:
             for descriptor in pipe:
                 os.close(descriptor)
-            answer(error=f"no process can be made for it: {spawn.reason(error)}")
+            answer(error=f"no process can be made for it: {reason(error)}")
             return
         if first == 0:
             _be_first(kept, command, entrances, self._origin, report, output_end)

@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 
-from evenkeel.errors import EvenkeelError
+from evenkeel.errors import EvenkeelError, reason
 from evenkeel.runtime import syscalls
 
 WHOLE = syscalls.OPEN_TREE_CLONE | syscalls.AT_RECURSIVE  # a mount and all below it
@@ -35,7 +35,7 @@ class MountPoints:
             real = os.path.realpath(path)
             syscalls.move_mount(tree, point)
         except OSError as error:
-            raise FilesystemRefused(f"{what}: nothing can be mounted at {target}: {why(error)}") from None
+            raise FilesystemRefused(f"{what}: nothing can be mounted at {target}: {reason(error)}") from None
         finally:
             os.close(point)
             os.close(tree)
@@ -58,9 +58,9 @@ class MountPoints:
                 self._make(path, what, is_directory=is_directory)
                 point = os.open(path, os.O_PATH | os.O_CLOEXEC)
             except OSError as error:
-                raise FilesystemRefused(f"{what}: {path} cannot be made: {why(error)}") from None
+                raise FilesystemRefused(f"{what}: {path} cannot be made: {reason(error)}") from None
         except OSError as error:
-            raise FilesystemRefused(f"{what}: {path} cannot be reached: {why(error)}") from None
+            raise FilesystemRefused(f"{what}: {path} cannot be reached: {reason(error)}") from None
         if stat.S_ISDIR(os.fstat(point).st_mode) != is_directory:
             os.close(point)
             kinds = ("a directory", "a file")
@@ -125,10 +125,6 @@ def change_root(directory: int) -> None:
     syscalls.pivot_root(".", ".")
     syscalls.umount(".", syscalls.MNT_DETACH)
     os.chdir("/")
-
-
-def why(error: OSError) -> str:
-    return (error.strerror or str(error)).lower()
 
 
 def _mount_cover(place: str, status: os.stat_result) -> None:

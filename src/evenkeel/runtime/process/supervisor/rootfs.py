@@ -12,18 +12,28 @@ at /tmp, /var/tmp and /run.
 
 import errno
 import os
-import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from evenkeel.errors import reason
 from evenkeel.runtime import syscalls
+from evenkeel.runtime.process.supervisor.kernel_filesystems import (
+    PROC_SETTINGS,
+    SAFE,
+    cover,
+    make_empty,
+    make_read_only,
+    mask,
+    mount_cgroups,
+    mount_dev,
+    mount_proc,
+)
 from evenkeel.runtime.process.supervisor.mount_points import (
     WHOLE,
     FilesystemRefused,
     MountPoints,
     change_root,
-    why,
 )
 
 __all__ = ("FilesystemRefused", "FilesystemSpec", "Mount", "as_json", "enter", "from_json")
@@ -31,38 +41,12 @@ __all__ = ("FilesystemRefused", "FilesystemSpec", "Mount", "as_json", "enter", "
 UPPER, WORK = "upper", "work"  # in the attempt's directory: what the container writes over its image
 MEMORY = "memory"  # in the state directory: below it all memory-backed volumes are mounted
 
-_SHM_BYTES = 64 << 20  # as container runtimes give
 _RUN_BYTES = 64 << 20
-_DEV_BYTES = 64 << 10  # the termination log too: Kubernetes reads 4 KiB of it
-_SAFE = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
 _ONE = 0  # as flags of mount_setattr: this mount, not those below it
-# What of /proc would change the machine for everyone.
-PROC_SETTINGS = ("sys", "sysrq-trigger", "irq", "bus", "fs", "driver", "mtrr")
-# What tells of the whole machine; container runtimes hide the same.
-MASKED = ("/proc/acpi", "/proc/asound", "/proc/kcore", "/proc/keys", "/proc/key-users", "/proc/latency_stats",
-          "/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats", "/sys/firmware",
-          "/sys/devices/virtual/powercap")  # fmt: skip
-_DEVICES = {
-    "null": (1, 3),
-    "zero": (1, 5),
-    "full": (1, 7),
-    "random": (1, 8),
-    "urandom": (1, 9),
-    "tty": (5, 0),
-}
-_DEVICE_LINKS = {
-    "fd": "/proc/self/fd",
-    "stdin": "/proc/self/fd/0",
-    "stdout": "/proc/self/fd/1",
-    "stderr": "/proc/self/fd/2",
-    "ptmx": "pts/ptmx",
-}
-_PTS_OPTIONS = "newinstance,ptmxmode=0666,mode=0620"
 _TRIES = 16
 _NETWORK_FILES = ("resolv.conf", "hosts")  # in /etc; the network is the host's
 _MOST_NETWORK_BYTES = 1 << 20
 _OWN_DIRECTORIES = ("/tmp", "/var/tmp")  # noqa: S108 on the host's root: on disk, counted as the container's layer
-_CGROUPS = "/sys/fs/cgroup"
 _TERMINATION_LOG = "/dev/termination-log"
 
 
@@ -126,7 +110,7 @@ def enter(spec: FilesystemSpec, *, has_pid_namespace: bool = True) -> int:
             ) from None
         where = f" at {error.filename}" if error.filename else ""
         raise FilesystemRefused(
-            f"the container's filesystem could not be made{where}: {why(error)}"
+            f"the container's filesystem could not be made{where}: {reason(error)}"
         ) from None
     finally:
         os.umask(umask)
@@ -141,23 +125,23 @@ def _make(spec: FilesystemSpec, *, has_pid_namespace: bool) -> int:
     network = {name: _content(f"/etc/{name}") for name in _NETWORK_FILES} if root else _names_in_run()
 
     _let_go_of_memory(spec.state_directory)
-    _cover(spec.state_directory)
+    cover(spec.state_directory)
     for path in spec.hidden:
         with suppress(FileNotFoundError, NotADirectoryError):  # gone meanwhile
-            _cover(path)
-    _settle_proc(spec.proc_settings, is_fresh=has_pid_namespace)
-    _settle_cgroups(cgroups)
-    _mask(spec.masked, spec.state_directory)
+            cover(path)
+    mount_proc(spec.proc_settings, is_fresh=has_pid_namespace)
+    mount_cgroups(cgroups)
+    mask(spec.masked, spec.state_directory)
     for path in ("/sys", *spec.read_only):
-        _make_read_only(path)
+        make_read_only(path)
     trees.update((mount, _volume(mount)) for mount in spec.mounts if not mount.is_ours)
     if not root:
         syscalls.mount_setattr("/", add=syscalls.MOUNT_ATTR_RDONLY)
         syscalls.mount_setattr("/proc", clear=syscalls.MOUNT_ATTR_RDONLY, flags=_ONE)
-    _settle_dev()
+    mount_dev()
     message = -1
     if spec.termination_message_path:
-        _make_empty(_TERMINATION_LOG)  # any user that the container runs as writes there
+        make_empty(_TERMINATION_LOG)  # any user that the container runs as writes there
         message = os.open(_TERMINATION_LOG, os.O_RDONLY | os.O_CLOEXEC)
 
     points = MountPoints(is_root_ours=root is not None and root.is_writable)
@@ -210,54 +194,6 @@ def _let_go_of_memory(state_directory: str) -> None:
             raise
 
 
-def _cover(path: str) -> None:
-    """Nothing is seen of what is there, and nothing can be put there."""
-    syscalls.mount("tmpfs", path, "tmpfs", _SAFE | syscalls.MS_RDONLY, "size=4k,nr_inodes=2,mode=0555")
-
-
-def _make_read_only(path: str) -> None:
-    try:
-        syscalls.mount_setattr(path, add=syscalls.MOUNT_ATTR_RDONLY)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOENT):  # nothing is mounted there, or no longer
-            raise
-
-
-def _settle_proc(names: tuple[str, ...], *, is_fresh: bool) -> None:
-    if is_fresh:
-        syscalls.mount("proc", "/proc", "proc", _SAFE)
-    for name in names:
-        path = f"/proc/{name}"
-        try:
-            syscalls.mount(path, path, flags=syscalls.MS_BIND | syscalls.MS_REC)
-        except FileNotFoundError:
-            continue  # this kernel has none
-        syscalls.mount_setattr(path, add=syscalls.MOUNT_ATTR_RDONLY)
-
-
-def _settle_cgroups(trees: Mapping[str, int]) -> None:
-    """In place of the host's hierarchies, those that the container's own cgroup is in; and only that cgroup of them."""
-    if trees and _CGROUPS not in trees:  # v1: a directory for each hierarchy, and symlinks for controllers
-        links = {entry.name: os.readlink(entry.path) for entry in os.scandir(_CGROUPS) if entry.is_symlink()}
-        syscalls.mount("tmpfs", _CGROUPS, "tmpfs", _SAFE, "mode=0755,size=64k")
-        for path in trees:
-            os.mkdir(path)
-        for name, leads_to in links.items():
-            if f"{_CGROUPS}/{leads_to}" in trees:
-                os.symlink(leads_to, f"{_CGROUPS}/{name}")
-    for path, tree in trees.items():
-        syscalls.move_mount(tree, syscalls.AT_FDCWD, path)
-        os.close(tree)
-
-
-def _mask(paths: tuple[str, ...], empty: str) -> None:
-    """`empty` is a directory that is covered already. Device nodes open nothing here, and so do masked files."""
-    for path in paths:
-        with suppress(FileNotFoundError):
-            source = empty if os.path.isdir(path) else "/dev/null"
-            syscalls.mount(source, path, flags=syscalls.MS_BIND)
-
-
 def _names_in_run() -> dict[str, bytes]:
     """What /etc/resolv.conf leads to, if that is in /run, as systemd-resolved has it: the path and the content."""
     path = os.path.realpath("/etc/resolv.conf")
@@ -266,7 +202,7 @@ def _names_in_run() -> dict[str, bytes]:
 
 def _settle_run(files: Mapping[str, bytes]) -> None:
     """Sockets of the host's services are in /run, and root may connect to all of them."""
-    syscalls.mount("tmpfs", "/run", "tmpfs", _SAFE, f"mode=0755,size={_RUN_BYTES}")
+    syscalls.mount("tmpfs", "/run", "tmpfs", SAFE, f"mode=0755,size={_RUN_BYTES}")
     for path, content in files.items():
         os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
         _make_file(path, content)
@@ -312,42 +248,6 @@ def _make_file(path: str, content: bytes) -> None:
     os.close(descriptor)
 
 
-def _settle_dev() -> None:
-    host = os.open("/dev", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    flags = syscalls.MS_NOSUID | syscalls.MS_NOEXEC
-    syscalls.mount("tmpfs", "/dev", "tmpfs", flags, f"mode=0755,size={_DEV_BYTES}")
-    for name, (major, minor) in _DEVICES.items():
-        try:
-            os.mknod(f"/dev/{name}", stat.S_IFCHR | 0o666, os.makedev(major, minor))
-        except PermissionError:  # in a user namespace
-            _borrow_device(name, host)
-    os.close(host)
-    for name, leads_to in _DEVICE_LINKS.items():
-        os.symlink(leads_to, f"/dev/{name}")
-    os.mkdir("/dev/pts")
-    os.mkdir("/dev/shm")  # noqa: S108
-    syscalls.mount("tmpfs", "/dev/shm", "tmpfs", _SAFE, f"mode=1777,size={_SHM_BYTES}")  # noqa: S108
-    try:
-        syscalls.mount("devpts", "/dev/pts", "devpts", flags, f"{_PTS_OPTIONS},gid=5")  # tty, as everywhere
-    except OSError as error:
-        if error.errno != errno.EINVAL:
-            raise
-        # A user namespace without that group.
-        syscalls.mount("devpts", "/dev/pts", "devpts", flags, _PTS_OPTIONS)
-
-
-def _borrow_device(name: str, host: int) -> None:
-    tree = syscalls.open_tree(name, dir_fd=host)
-    syscalls.mount_setattr("", clear=syscalls.MOUNT_ATTR_NODEV, flags=syscalls.AT_EMPTY_PATH, dir_fd=tree)
-    _make_empty(f"/dev/{name}")
-    syscalls.move_mount(tree, syscalls.AT_FDCWD, f"/dev/{name}")
-    os.close(tree)
-
-
-def _make_empty(path: str) -> None:
-    os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666))
-
-
 class _ImageRoot(NamedTuple):
     descriptor: int
     is_writable: bool
@@ -370,7 +270,7 @@ def _image_root(spec: FilesystemSpec) -> _ImageRoot:
         try:
             syscalls.mount("overlay", place, "overlay", syscalls.MS_NODEV, options + more)
         except OSError as error:
-            problem = problem or why(error)
+            problem = problem or reason(error)
         else:
             return _ImageRoot(os.open(place, os.O_PATH | os.O_CLOEXEC), is_writable=True)
     if not spec.is_read_only:
@@ -397,7 +297,7 @@ def _volume(mount: Mount) -> int:
         source = os.open(mount.source, os.O_PATH | os.O_CLOEXEC)
     except OSError as error:
         raise FilesystemRefused(
-            f"volumeMount {mount.target}: {mount.source} cannot be opened: {why(error)}"
+            f"volumeMount {mount.target}: {mount.source} cannot be opened: {reason(error)}"
         ) from None
     if mount.sub_path:
         volume, source = source, _within(source, mount)
@@ -428,7 +328,7 @@ def _within(volume: int, mount: Mount) -> int:
             parent = found
     except OSError as error:
         problem = (
-            "leads out of the volume" if error.errno == errno.EXDEV else f"cannot be opened: {why(error)}"
+            "leads out of the volume" if error.errno == errno.EXDEV else f"cannot be opened: {reason(error)}"
         )
         raise FilesystemRefused(f"volumeMount {mount.target}: subPath {mount.sub_path} {problem}") from None
     return parent

@@ -5,7 +5,6 @@ It takes off all that is the supervisor's, enters the container's cgroup and tak
 recorded. An error comes back through a socket as the two parts of a sentence.
 """
 
-import errno
 import fcntl
 import gc
 import json
@@ -18,11 +17,20 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
-from evenkeel.errors import EvenkeelError
+from evenkeel.errors import EvenkeelError, reason
 from evenkeel.runtime import syscalls
 from evenkeel.runtime.process import supervisor_protocol
 from evenkeel.runtime.process.seccomp import Filter
-from evenkeel.runtime.process.supervisor import cgroup_entry, rootfs, users
+from evenkeel.runtime.process.supervisor import cgroup_entry, rootfs
+from evenkeel.runtime.process.supervisor.program import (
+    Program,
+    User,
+    enter_directory,
+    execution_hint,
+    look_up,
+    passwd,
+    program_path,
+)
 
 # And a cgroup namespace, which is made when the process is in its cgroup.
 NAMESPACES = syscalls.CLONE_NEWPID | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWNS
@@ -121,7 +129,8 @@ def guarded(act: Callable[[], None], say: Say) -> NoReturn:
     except EvenkeelError as error:
         _report(say, error=error.message, hint=error.hint)
     except BaseException as error:  # noqa: BLE001
-        _report(say, error=f"the container could not be set up: {reason(error)}")
+        why = reason(error) if isinstance(error, OSError) else repr(error)
+        _report(say, error=f"the container could not be set up: {why}")
     finally:
         os._exit(1)
     raise AssertionError
@@ -160,12 +169,6 @@ def _hand_over(report: int, log: int) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, os.dup(report)) as connection:
             socket.send_fds(connection, [b"\n"], [log])
         os.close(log)
-
-
-class Program(NamedTuple):
-    path: str
-    argv: tuple[str, ...]
-    env: dict[str, str]
 
 
 def be_a_plain_process() -> None:
@@ -230,10 +233,10 @@ def settle(plan: Plan, origin: Origin) -> Program:
     limit_open_files()
     if not plan.is_filtered:  # else it cannot reach the supervisor's, which is empty
         syscalls.join_new_session_keyring()
-    user = users.look_up(plan.uid, plan.gid, users.passwd())
+    user = look_up(plan.uid, plan.gid, passwd())
     env = dict(plan.env)
     env.setdefault("HOME", user.home)
-    _go_to(plan.working_directory)
+    enter_directory(plan.working_directory)
     if not plan.may_gain_privileges:
         syscalls.set_no_new_privileges()
     if plan.is_filtered:
@@ -241,7 +244,7 @@ def settle(plan: Plan, origin: Origin) -> Program:
         syscalls.install_filter(instructions.instructions, instructions.length)
     if os.geteuid() == 0:
         _drop_powers(user, plan)
-    program = Program(_program_path(plan.argv[0], env.get("PATH", "")), plan.argv, env)
+    program = Program(program_path(plan.argv[0], env.get("PATH", "")), plan.argv, env)
     # The last, since a change of user or capabilities may undo it. The memory is a copy of the supervisor's.
     syscalls.set_dumpable(is_dumpable=False)
     return program
@@ -256,7 +259,7 @@ def execute(program: Program, say: Say) -> None:
         _report(
             say,
             error=f"command {program.argv[0]!r} cannot be executed: {reason(error)}",
-            hint=_execution_hint(error),
+            hint=execution_hint(error),
         )
 
 
@@ -292,7 +295,7 @@ def keep_only(*descriptors: int) -> tuple[int, ...]:
     return tuple(range(3, 3 + len(above)))
 
 
-def _drop_powers(user: users.User, plan: Plan) -> None:
+def _drop_powers(user: User, plan: Plan) -> None:
     limit_programs(plan.capabilities, among=GRANTABLE_CAPABILITIES)
     try:
         os.setgroups(sorted({*plan.groups}))
@@ -305,64 +308,6 @@ def _drop_powers(user: users.User, plan: Plan) -> None:
             hint="only root can give a container another user",
         ) from None
     syscalls.limit_capabilities(plan.capabilities)
-
-
-def _go_to(directory: str) -> None:
-    try:
-        os.chdir(directory or "/")
-    except OSError as error:
-        raise EvenkeelError(
-            f"workingDir {directory!r} cannot be entered: {reason(error)}",
-            hint="name a directory that is in the image, or leave workingDir out",
-        ) from None
-
-
-def _program_path(name: str, path: str) -> str:
-    """As a shell finds it. What is not found in any directory is an error that names them."""
-    if "/" in name:
-        _check_executable(name)
-        return name
-    found = ""
-    for directory in path.split(":"):
-        candidate = f"{directory or '.'}/{name}"
-        if os.path.isfile(candidate):
-            found = candidate
-            if os.access(candidate, os.X_OK, effective_ids=True):
-                return candidate
-    if found:
-        raise EvenkeelError(
-            f"command {name!r} cannot be executed: {found} is not executable for this user",
-            hint=f"chmod +x {found}",
-        )
-    raise EvenkeelError(
-        f"command {name!r} was not found in the container's PATH ({path})",
-        hint="write the full path of a program that is in the image, or install it",
-    )
-
-
-def _check_executable(path: str) -> None:
-    try:
-        mode = os.stat(path).st_mode
-    except OSError as error:
-        raise EvenkeelError(
-            f"command {path!r} cannot be executed: {reason(error)}",
-            hint="write the full path of a program that is in the image",
-        ) from None
-    if mode & 0o170000 == 0o040000:
-        raise EvenkeelError(f"command {path!r} cannot be executed: it is a directory")
-
-
-def _execution_hint(error: OSError) -> str:
-    return {
-        errno.ENOENT: "the program, or the interpreter or loader that it names, is not in the image",
-        errno.ENOEXEC: "it is neither a program of this machine nor does it begin with #!",
-        errno.EACCES: "it is not executable for the container's user, or on a filesystem mounted noexec",
-        errno.E2BIG: "command, args and env together are longer than the kernel takes",
-    }.get(error.errno or 0, "")
-
-
-def reason(error: BaseException) -> str:
-    return (error.strerror or str(error)).lower() if isinstance(error, OSError) else repr(error)
 
 
 def _read(path: str) -> str:

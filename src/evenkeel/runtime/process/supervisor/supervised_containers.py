@@ -4,11 +4,9 @@ Its own are its children. Those of a supervisor that was killed are adopted: it 
 they ended only their parent can know, and that is the client, or nobody.
 """
 
-import errno
 import os
 import signal
 import socket
-import stat
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,6 +19,11 @@ from evenkeel.runtime.log_relay import LogLimits, LogRelay
 from evenkeel.runtime.paths import AttemptKey, StatePaths, read_json
 from evenkeel.runtime.process import supervisor_protocol
 from evenkeel.runtime.process.supervisor import cgroup_entry, spawn
+from evenkeel.runtime.process.supervisor.attempt_files import (
+    open_termination_log,
+    refused,
+    unlink_streams,
+)
 from evenkeel.runtime.process.supervisor.event_loop import Descriptors, Loop, Timer
 from evenkeel.runtime.process.supervisor_protocol import ExitFile, Message, ProcessFile
 from evenkeel.runtime.procfs import start_ticks
@@ -107,7 +110,7 @@ class SupervisedContainers:
         try:
             kept = self._spawn(key, directory, plan)
         except OSError as error:
-            answer(**_refused(error))
+            answer(**refused(error))
             return
         kept.answers.append(answer)
 
@@ -155,7 +158,7 @@ class SupervisedContainers:
         if not supervisor_protocol.is_running(process):
             self._adopted_ended(kept)
             return
-        kept.log = _open_log(process.pid)
+        kept.log = open_termination_log(process.pid)
         self._relay_anew(kept)
         self._loop.watch(kept.pidfd, partial(self._adopted_ended, kept))
 
@@ -214,7 +217,7 @@ class SupervisedContainers:
                 supervisor_protocol.write_process(directory, process)
                 os.write(orders, b"go")
             except OSError:
-                _unlink(directory)
+                unlink_streams(directory)
                 raise
             stdout, stderr = map(opened.keep, streams)
             kept.relay = LogRelay(stdout, stderr, plan.log, LogLimits(*plan.log_limits))
@@ -275,7 +278,7 @@ class SupervisedContainers:
         del self._kept[kept.key]
         self._stop_relay(kept)
         _close_log(kept)
-        _unlink(kept.directory)
+        unlink_streams(kept.directory)
         error, hint = said.error, said.hint
         if not error:
             error = "the container's process was killed while it was being set up"
@@ -396,40 +399,7 @@ def _message(kept: SupervisedContainer, *, is_error: bool) -> str:
         return ""
 
 
-def _open_log(pid: int) -> int:
-    """The termination log of a container that another supervisor started; -1 if it cannot be had. The container decides
-    what is there: it is opened only if it is a file, and inside the container."""
-    with suppress(OSError), Descriptors() as opened:
-        root = opened.add(os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
-        resolve = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_SYMLINKS
-        flags = os.O_RDONLY | os.O_NONBLOCK
-        log = opened.add(syscalls.open_within(root, "dev/termination-log", flags, resolve))
-        if stat.S_ISREG(os.fstat(log).st_mode):
-            return opened.keep(log)
-    return -1
-
-
 def _close_log(kept: SupervisedContainer) -> None:
     if kept.log >= 0:
         os.close(kept.log)
         kept.log = -1
-
-
-def _unlink(directory: str) -> None:
-    for name in (supervisor_protocol.PROCESS, supervisor_protocol.STDOUT, supervisor_protocol.STDERR):
-        with suppress(OSError):
-            os.unlink(f"{directory}/{name}")
-
-
-def _refused(error: OSError) -> dict[str, str]:
-    hints = {
-        errno.EAGAIN: "too many processes: raise the limit of the agent's own cgroup or user (pids.max, ulimit -u)",
-        errno.EMFILE: "too many open files: raise the limit (ulimit -n) and kill the supervisor",
-        errno.ENOSPC: "the disk is full, or there are as many namespaces as /proc/sys/user/max_*_namespaces allows",
-    }
-    where = f"{error.filename}: " if error.filename else ""
-    reason = (error.strerror or str(error)).lower()
-    return {
-        "error": f"the container's process cannot be made: {where}{reason}",
-        "hint": hints.get(error.errno or 0, ""),
-    }

@@ -1,0 +1,121 @@
+"""The kernel's own filesystems as a container sees them: /proc, /sys with its own cgroup, and /dev. What would change
+the machine is read-only, what tells of all of it is masked."""
+
+import errno
+import os
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+
+from evenkeel.runtime import syscalls
+
+_SHM_BYTES = 64 << 20  # as container runtimes give
+_DEV_BYTES = 64 << 10  # the termination log too: Kubernetes reads 4 KiB of it
+SAFE = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
+# What of /proc would change the machine for everyone.
+PROC_SETTINGS = ("sys", "sysrq-trigger", "irq", "bus", "fs", "driver", "mtrr")
+# What tells of the whole machine; container runtimes hide the same.
+MASKED = ("/proc/acpi", "/proc/asound", "/proc/kcore", "/proc/keys", "/proc/key-users", "/proc/latency_stats",
+          "/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats", "/sys/firmware",
+          "/sys/devices/virtual/powercap")  # fmt: skip
+_DEVICES = {
+    "null": (1, 3),
+    "zero": (1, 5),
+    "full": (1, 7),
+    "random": (1, 8),
+    "urandom": (1, 9),
+    "tty": (5, 0),
+}
+_DEVICE_LINKS = {
+    "fd": "/proc/self/fd",
+    "stdin": "/proc/self/fd/0",
+    "stdout": "/proc/self/fd/1",
+    "stderr": "/proc/self/fd/2",
+    "ptmx": "pts/ptmx",
+}
+_PTS_OPTIONS = "newinstance,ptmxmode=0666,mode=0620"
+_CGROUPS = "/sys/fs/cgroup"
+
+
+def cover(path: str) -> None:
+    """Nothing is seen of what is there, and nothing can be put there."""
+    syscalls.mount("tmpfs", path, "tmpfs", SAFE | syscalls.MS_RDONLY, "size=4k,nr_inodes=2,mode=0555")
+
+
+def make_read_only(path: str) -> None:
+    try:
+        syscalls.mount_setattr(path, add=syscalls.MOUNT_ATTR_RDONLY)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOENT):  # nothing is mounted there, or no longer
+            raise
+
+
+def mount_proc(names: tuple[str, ...], *, is_fresh: bool) -> None:
+    if is_fresh:
+        syscalls.mount("proc", "/proc", "proc", SAFE)
+    for name in names:
+        path = f"/proc/{name}"
+        try:
+            syscalls.mount(path, path, flags=syscalls.MS_BIND | syscalls.MS_REC)
+        except FileNotFoundError:
+            continue  # this kernel has none
+        syscalls.mount_setattr(path, add=syscalls.MOUNT_ATTR_RDONLY)
+
+
+def mount_cgroups(trees: Mapping[str, int]) -> None:
+    """In place of the host's hierarchies, those that the container's own cgroup is in; and only that cgroup of them."""
+    if trees and _CGROUPS not in trees:  # v1: a directory for each hierarchy, and symlinks for controllers
+        links = {entry.name: os.readlink(entry.path) for entry in os.scandir(_CGROUPS) if entry.is_symlink()}
+        syscalls.mount("tmpfs", _CGROUPS, "tmpfs", SAFE, "mode=0755,size=64k")
+        for path in trees:
+            os.mkdir(path)
+        for name, leads_to in links.items():
+            if f"{_CGROUPS}/{leads_to}" in trees:
+                os.symlink(leads_to, f"{_CGROUPS}/{name}")
+    for path, tree in trees.items():
+        syscalls.move_mount(tree, syscalls.AT_FDCWD, path)
+        os.close(tree)
+
+
+def mask(paths: tuple[str, ...], empty: str) -> None:
+    """`empty` is a directory that is covered already. Device nodes open nothing here, and so do masked files."""
+    for path in paths:
+        with suppress(FileNotFoundError):
+            source = empty if os.path.isdir(path) else "/dev/null"
+            syscalls.mount(source, path, flags=syscalls.MS_BIND)
+
+
+def mount_dev() -> None:
+    host = os.open("/dev", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    flags = syscalls.MS_NOSUID | syscalls.MS_NOEXEC
+    syscalls.mount("tmpfs", "/dev", "tmpfs", flags, f"mode=0755,size={_DEV_BYTES}")
+    for name, (major, minor) in _DEVICES.items():
+        try:
+            os.mknod(f"/dev/{name}", stat.S_IFCHR | 0o666, os.makedev(major, minor))
+        except PermissionError:  # in a user namespace
+            _borrow_device(name, host)
+    os.close(host)
+    for name, leads_to in _DEVICE_LINKS.items():
+        os.symlink(leads_to, f"/dev/{name}")
+    os.mkdir("/dev/pts")
+    os.mkdir("/dev/shm")  # noqa: S108
+    syscalls.mount("tmpfs", "/dev/shm", "tmpfs", SAFE, f"mode=1777,size={_SHM_BYTES}")  # noqa: S108
+    try:
+        syscalls.mount("devpts", "/dev/pts", "devpts", flags, f"{_PTS_OPTIONS},gid=5")  # tty, as everywhere
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        # A user namespace without that group.
+        syscalls.mount("devpts", "/dev/pts", "devpts", flags, _PTS_OPTIONS)
+
+
+def _borrow_device(name: str, host: int) -> None:
+    tree = syscalls.open_tree(name, dir_fd=host)
+    syscalls.mount_setattr("", clear=syscalls.MOUNT_ATTR_NODEV, flags=syscalls.AT_EMPTY_PATH, dir_fd=tree)
+    make_empty(f"/dev/{name}")
+    syscalls.move_mount(tree, syscalls.AT_FDCWD, f"/dev/{name}")
+    os.close(tree)
+
+
+def make_empty(path: str) -> None:
+    os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666))

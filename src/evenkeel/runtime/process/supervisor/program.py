@@ -1,0 +1,108 @@
+"""Which program a container runs, where, and as whom: looked up in the container's own files."""
+
+import errno
+import os
+from typing import NamedTuple
+
+from evenkeel.errors import EvenkeelError, reason
+
+_MOST_BYTES = 1 << 20
+
+
+class User(NamedTuple):
+    uid: int
+    gid: int
+    home: str
+
+
+def look_up(uid: int | None, gid: int | None, passwd_text: str) -> User:
+    """Without a user, the one we are; without a group, the user's own, or root's for a user that is not known (as
+    container runtimes have it)."""
+    wanted = os.geteuid() if uid is None else uid
+    known = _entry(wanted, passwd_text)
+    group = gid
+    if group is None:
+        group = os.getegid() if uid is None else (known.gid if known else 0)
+    return User(wanted, group, known.home if known and known.home else "/")
+
+
+def passwd(path: str = "/etc/passwd") -> str:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return ""
+    try:
+        return os.read(descriptor, _MOST_BYTES).decode("utf-8", "surrogateescape")
+    except OSError:
+        return ""
+    finally:
+        os.close(descriptor)
+
+
+def _entry(uid: int, text: str) -> User | None:
+    number = str(uid)
+    for line in text.splitlines():
+        fields = line.split(":")
+        if len(fields) >= 6 and fields[2] == number and fields[3].isdecimal():
+            return User(uid, int(fields[3]), fields[5])
+    return None
+
+
+class Program(NamedTuple):
+    path: str
+    argv: tuple[str, ...]
+    env: dict[str, str]
+
+
+def enter_directory(directory: str) -> None:
+    try:
+        os.chdir(directory or "/")
+    except OSError as error:
+        raise EvenkeelError(
+            f"workingDir {directory!r} cannot be entered: {reason(error)}",
+            hint="name a directory that is in the image, or leave workingDir out",
+        ) from None
+
+
+def program_path(name: str, path: str) -> str:
+    """As a shell finds it. What is not found in any directory is an error that names them."""
+    if "/" in name:
+        _check_executable(name)
+        return name
+    found = ""
+    for directory in path.split(":"):
+        candidate = f"{directory or '.'}/{name}"
+        if os.path.isfile(candidate):
+            found = candidate
+            if os.access(candidate, os.X_OK, effective_ids=True):
+                return candidate
+    if found:
+        raise EvenkeelError(
+            f"command {name!r} cannot be executed: {found} is not executable for this user",
+            hint=f"chmod +x {found}",
+        )
+    raise EvenkeelError(
+        f"command {name!r} was not found in the container's PATH ({path})",
+        hint="write the full path of a program that is in the image, or install it",
+    )
+
+
+def _check_executable(path: str) -> None:
+    try:
+        mode = os.stat(path).st_mode
+    except OSError as error:
+        raise EvenkeelError(
+            f"command {path!r} cannot be executed: {reason(error)}",
+            hint="write the full path of a program that is in the image",
+        ) from None
+    if mode & 0o170000 == 0o040000:
+        raise EvenkeelError(f"command {path!r} cannot be executed: it is a directory")
+
+
+def execution_hint(error: OSError) -> str:
+    return {
+        errno.ENOENT: "the program, or the interpreter or loader that it names, is not in the image",
+        errno.ENOEXEC: "it is neither a program of this machine nor does it begin with #!",
+        errno.EACCES: "it is not executable for the container's user, or on a filesystem mounted noexec",
+        errno.E2BIG: "command, args and env together are longer than the kernel takes",
+    }.get(error.errno or 0, "")
