@@ -29,7 +29,7 @@ def test_a_journal_with_changed_bytes_is_refused_or_read(tmp_path):
     with Journal.open(str(path)) as journal:
         for number in range(20):
             journal.save(named(f"pod-{number}", order=number))
-            journal.tell(Event(float(number), NORMAL, "Told", "a message", f"default/pod-{number}"))
+            journal.record_event(Event(float(number), NORMAL, "Told", "a message", f"default/pod-{number}"))
         journal.set_value("key", {"a": [1, 2, 3]})
     whole = path.read_bytes()
     known = {held.uid: (held.pod, held.state) for held in _pods(path)}
@@ -49,7 +49,7 @@ def test_a_journal_with_changed_bytes_is_refused_or_read(tmp_path):
 
 def _pods(path):
     with Journal.open(str(path)) as journal:
-        journal.happenings()
+        journal.events()
         journal.value("key")
         return journal.pods()
 
