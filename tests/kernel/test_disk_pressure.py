@@ -115,7 +115,7 @@ def test_who_fills_the_disk_goes_and_nobody_else(small: Path, up: MakeUp):
     why = agent.cli("why", "filler")
     assert "Considered, but not evicted:" in why
     assert "default/quiet (BestEffort, priority 0)" in why
-    assert "each decided again as it was" in agent.cli("replay")
+    assert "each made again with the same result" in agent.cli("replay")
     assert "default/modest" in agent.cli("evict", "--dry-run", "--signal", "nodefs.available")
     agent.kill()
     assert agent.cli("why", "filler") == why  # of the journal alone
