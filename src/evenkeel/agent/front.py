@@ -1,4 +1,4 @@
-"""What the agent offers to those who ask over its socket (`server`), and to the terminal in which it runs."""
+"""The agent's interface for its clients: the HTTP server on its socket (`server`) and the terminal it runs in."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Applied(NamedTuple):
-    """What became of one pod that was handed in: created, configured (changed) or unchanged."""
+    """The outcome for one applied pod: created, configured (changed) or unchanged."""
 
     pod: str
     outcome: str
@@ -30,7 +30,7 @@ class ContainerUsage(NamedTuple):
 
 
 class NodeUsage(NamedTuple):
-    """Figures read at one moment; cpu use is the difference of two of them."""
+    """Usage at one moment. CPU usage is the difference between two of them."""
 
     at: float
     capacity_bytes: int
@@ -45,56 +45,56 @@ class Front(Protocol):
     def config(self) -> KubeletConfiguration: ...
 
     def node(self) -> Node:
-        """With capacity, allocatable and conditions."""
+        """The node with its capacity, allocatable and conditions."""
         ...
 
     def pods(self) -> tuple[Pod, ...]:
-        """In order of arrival, with their statuses."""
+        """All pods with their statuses, in order of arrival."""
         ...
 
     def pod(self, key: str) -> Pod | None:
-        """`key` is namespace/name."""
+        """The pod with this key (namespace/name)."""
         ...
 
     async def apply(self, pods: Sequence[Pod], source: str = "api") -> tuple[Applied, ...]:
-        """Takes pods that were read and validated; all or, with an EvenkeelError, none of them. A pod of another source
-        (a file) is not the api's to change: an error that names the file."""
+        """Applies pods that were read and validated: all of them, or none with an EvenkeelError. The API cannot change
+        a pod of another source (a file). The error then names the file."""
         ...
 
     async def delete(self, key: str, grace_seconds: float | None = None) -> bool:
-        """Asks for the pod's end; False if there is none of that name. `watch` tells when it is gone."""
+        """Requests that the pod be deleted; False if no pod has that name. `watch` reports when the pod is gone."""
         ...
 
     def events(self, pod: str = "", most: int = 1000) -> tuple[Event, ...]:
-        """The latest, oldest first; of one pod, or of all and the node."""
+        """The latest events, oldest first: of one pod, or of all pods and the node."""
         ...
 
     def follow(self) -> AsyncIterator[Event]:
-        """Those from now on. One who does not keep up is dropped (the iterator ends)."""
+        """All events from now on. A reader that is too slow is dropped: its iterator ends."""
         ...
 
     def watch(self) -> AsyncIterator[PodChange]:
-        """Every pod there is as ADDED, then the changes as they come. One who does not keep up is dropped."""
+        """First every existing pod as ADDED, then each change. A reader that is too slow is dropped."""
         ...
 
     def not_ready(self) -> str:
-        """Why the agent does not do its work at the moment; empty if it does."""
+        """The reason why the agent is not ready; empty if it is ready."""
         ...
 
     def usage(self) -> NodeUsage: ...
 
     async def node_snapshot(self) -> "NodeSnapshot":
-        """Everything that is shown of the node, not older than a second; the same for all who ask within one."""
+        """All figures of the node, at most one second old. All clients that ask within a second get the same one."""
         ...
 
     def advice(self) -> "Advice":
-        """What requests and reservations should be, from what was used since the agent was started (B14)."""
+        """Suggested requests and reservations, from the usage since the agent was started (B14)."""
         ...
 
     async def story(self, key: str) -> "Story | None":
-        """What became of the pod namespace/name (E14); None if nobody has ever heard of it."""
+        """The history of the pod namespace/name (E14); None if the journal does not know the pod."""
         ...
 
     async def snapshot(self) -> Mapping[str, object]:
-        """All that a decision about evictions would be made on now, as plain values (E15)."""
+        """The present inputs of an eviction decision, as plain values (E15)."""
         ...

@@ -1,7 +1,7 @@
-"""What runs beside the pods and is told by name (B11, B15): this agent, who runs its containers, and others' cgroups.
+"""Figures of the node's daemons, each by name (B11, B15): this agent, the container runtime, and cgroups of others.
 
-A daemon with a cgroup of its own has that cgroup's figures, any other those of its process. None is counted twice: what
-runs the containers may be in the agent's cgroup, and is then no part of the agent's figures.
+A daemon with its own cgroup has the figures of that cgroup. Any other daemon has the figures of its process. No daemon
+is counted twice: if the runtime is in the agent's cgroup, the agent's figures do not include it.
 """
 
 import os
@@ -19,24 +19,25 @@ from evenkeel.host.files import read_text
 from evenkeel.host.node_figures import Rates, Sample
 from evenkeel.runtime.procfs import Process, process_at, read_stat
 
-# B15: cgroups of others whose figures are told where they are there.
+# B15: cgroups of others. Their figures are reported if they exist.
 OTHERS = ("/system.slice", "/user.slice")
-AGENT = "kubelet"  # what Kubernetes calls the daemon that we are
+AGENT = "kubelet"  # the Kubernetes name for this daemon
 RUNTIME = "runtime"
 
-_KNOWN_SECONDS = 60.0  # another may serve while the one from before is not gone
+_KNOWN_SECONDS = 60.0  # a new process may serve before the old one has ended
 _UNKNOWN_SECONDS = 5.0
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TICK_US = 1_000_000 // os.sysconf("SC_CLK_TCK")
 
 
 class Daemon(NamedTuple):
-    path: str  # empty: it has no cgroup of its own, and these are the process's figures
+    path: str  # empty: it has no cgroup of its own, and the figures are of its process
     sample: Sample
 
 
 class Daemons:
-    """For one thread. `runtime` says which process runs the containers, `place` in which cgroup a process is."""
+    """For use by one thread. `runtime` returns the process that runs the containers. `place` returns the cgroup of a
+    process."""
 
     def __init__(
         self,
@@ -57,7 +58,7 @@ class Daemons:
     def look(
         self, driver: Driver, tree: Tree, sampled: Callable[[str], Sample | None], rates: Rates
     ) -> Mapping[str, Daemon]:
-        """`sampled` reads a cgroup, if it is there."""
+        """Returns the figures of all daemons. `sampled` reads a cgroup, if it exists."""
         config = self._config
         found = {}
         for name, path in (
@@ -111,7 +112,7 @@ class Daemons:
         return Daemon("", _of_process(self._runtime, figures, rates))
 
     def _cgroup_of(self, process: Process, tree: Tree) -> str:
-        """Empty where it shares one with others, as with whoever started it."""
+        """The process's own cgroup; empty if it shares one with other processes, such as its parent."""
         path = self._place(process.pid, tree.version)
         stat = read_stat(process.pid)
         if stat is None or self._place(stat.parent, tree.version) == path:
@@ -129,7 +130,7 @@ class Daemons:
     def _without_runtime(
         self, agent: Daemon, runtime: Daemon | None, version: Version, rates: Rates
     ) -> Daemon:
-        """What is in the agent's cgroup beside the runtime's process."""
+        """The figures of the agent's cgroup without the runtime's process."""
         if not agent.path:
             return agent
         process, figures = self._runtime, None
@@ -145,13 +146,13 @@ class Daemons:
 
 
 class _Within:
-    """Takes the figures of processes that come and go in a cgroup out of those of the cgroup. CPU time only grows,
-    though the kernel counts the one in its ticks and the other more finely."""
+    """Subtracts the figures of a process from the figures of its cgroup. Such processes start and end over time. The
+    kernel counts a process's CPU time in ticks and a cgroup's more finely. Still the reported CPU time never falls."""
 
     def __init__(self) -> None:
         self._process: Process | None = None
         self._used_us = 0
-        self._ended_us = 0  # of those that are gone
+        self._ended_us = 0  # CPU time of processes that have ended
         self._told_us = 0
 
     def taken_out(self, whole: Statistics, process: Process | None, figures: Statistics | None) -> Statistics:
@@ -164,7 +165,7 @@ class _Within:
         self._told_us = cpu_us
         if figures is None:
             return whole._replace(cpu_usage_us=cpu_us)
-        # Pages of files are charged to whoever read them first, which need not be here.
+        # The kernel charges file pages to the cgroup that read them first. That may be another cgroup.
         anonymous = figures.memory_rss_bytes
         return whole._replace(
             memory_usage_bytes=max(whole.memory_usage_bytes - anonymous, 0),
@@ -176,12 +177,12 @@ class _Within:
 
 
 def process_figures(process: Process) -> Statistics | None:
-    """None once it has ended. A cgroup calls its anonymous memory rss, and so is it here."""
+    """The figures of a process; None if it has ended. As in a cgroup's figures, rss means anonymous memory."""
     try:
         resident, shared = (int(word) for word in read_text(f"/proc/{process.pid}/statm").split()[1:3])
     except EvenkeelError:
         return None
-    stat = read_stat(process.pid)  # after the other file: it proves whose that was
+    stat = read_stat(process.pid)  # read after statm: proves that statm was of this process
     if stat is None or stat.has_ended or stat.start_ticks != process.start_ticks:
         return None
     used, anonymous = resident * _PAGE_BYTES, max(resident - shared, 0) * _PAGE_BYTES
@@ -192,7 +193,7 @@ def process_figures(process: Process) -> Statistics | None:
 
 
 def cgroup_of(pid: int, version: Version) -> str:
-    """Where a process is; empty where that is not one place: in v1 each hierarchy has its own."""
+    """The cgroup of a process. Empty if it differs between hierarchies, which is possible on v1."""
     try:
         at = parse_own(read_text(f"/proc/{pid}/cgroup"))
     except EvenkeelError:
@@ -206,7 +207,7 @@ def cgroup_of(pid: int, version: Version) -> str:
 def own_path(
     config: KubeletConfiguration, version: Version, place: Callable[[int, Version], str] = cgroup_of
 ) -> str:
-    """The cgroup that is this process's and what it started; empty where it shares one with others."""
+    """The cgroup of this process and the processes it started; empty if it shares the cgroup with others."""
     path = place(os.getpid(), version)
     return path if path in not_the_pods(config) or path.endswith(".service") else ""
 
@@ -216,6 +217,6 @@ def _of_process(process: Process, figures: Statistics, rates: Rates) -> Sample:
 
 
 def _is_for_many(path: str) -> bool:
-    """By systemd's names for groups of units, for those who are logged in, and for itself."""
+    """Whether the cgroup is a systemd slice (a group of units), a login session, or systemd's own scope."""
     name = path.rpartition("/")[2]
     return name.endswith(".slice") or name == "init.scope" or name.startswith("session-")

@@ -1,9 +1,9 @@
-"""A cgroup of the agent's own, beside that of the pods: whatever these do, the agent and the keeper have their turn,
-and the end of the session in which they were started is not theirs.
+"""The agent's own cgroup, beside the pods' cgroup. Its CPU weight is high, so the agent and the supervisor get CPU time
+even under load from pods. It also lets both survive the end of the session in which they were started.
 
-The agent enters it before it starts anything, so that all it starts is in it too. It holds processes and nothing below
-it, as cgroup v2 demands. Only what ends the pods as well takes it away again. Under systemd a unit has a cgroup of its
-own already.
+The agent enters this cgroup before it starts any process. So all processes that it starts are in the cgroup too. The
+cgroup has processes but no child cgroups, as cgroup v2 requires. It is removed only when the pods are ended as well.
+Under systemd a unit already has its own cgroup.
 """
 
 import fcntl
@@ -26,18 +26,18 @@ _PAUSE_SECONDS = 0.005
 
 
 class OwnCgroup:
-    """Where this process is, and where it came from."""
+    """The cgroup in which this process is, and the cgroup from which it came."""
 
     def __init__(self, path: str, directories: tuple[str, ...], origins: tuple[str, ...]) -> None:
         self.path = path
-        self.made: tuple[str, ...] = ()  # cgroups above it that were not there before
-        self.claim = -1  # keeps other agents away as long as this process lives
+        self.made: tuple[str, ...] = ()  # cgroups above it that did not exist before
+        self.claim = -1  # a lock: keeps other agents out while this process lives
         self._directories = directories
-        self._origins = origins  # one for each
+        self._origins = origins  # one for each directory
 
     def step_out(self) -> None:
-        """This process alone, as far as that goes; the cgroup goes if nobody else is in it, and so do those above it
-        that were not there before."""
+        """Moves only this process out of the cgroup, if the kernel allows it. Then removes the cgroup if it is empty,
+        and the cgroups above it that did not exist before."""
         for directory, origin in zip(self._directories, self._origins, strict=True):
             top = directory.removesuffix(self.path)
             _move(os.getpid(), (origin, top))
@@ -48,8 +48,8 @@ class OwnCgroup:
         self._let_go()
 
     def leave(self) -> str:
-        """Back to where the agent was started, with all that is here, and away with the cgroup. A sentence if it cannot
-        be removed."""
+        """Moves all processes of the cgroup back to where the agent was started, and removes the cgroup. Returns a
+        message if it cannot be removed, else an empty string."""
         deadline = time.monotonic() + _LEAVE_SECONDS
         while True:
             for directory, origin in zip(self._directories, self._origins, strict=True):
@@ -61,7 +61,7 @@ class OwnCgroup:
             except OSError as error:
                 if time.monotonic() > deadline:
                     return f"the agent's cgroup {self.path} stays: {(error.strerror or str(error)).lower()}"
-                time.sleep(_PAUSE_SECONDS)  # somebody was started meanwhile, or is on its way out
+                time.sleep(_PAUSE_SECONDS)  # a process was just started, or is just ending
             else:
                 self._let_go()
                 return ""
@@ -73,23 +73,23 @@ class OwnCgroup:
 
 
 def path_for(config: KubeletConfiguration, driver: Driver, own: str) -> str | None:
-    """The path of the agent's cgroup; None where it has none: `own` is /proc/self/cgroup."""
+    """The path of the agent's cgroup; None if it has none. `own` is the content of /proc/self/cgroup."""
     root = names.pods_root(config.cgroup_root, per_qos=False)
     if driver.naming == Naming.SYSTEMD or not config.cgroups_per_qos or not root:
         return None
     if driver.version == Version.V2 and parse_own(own).get("", "").endswith(".service"):
-        return None  # a unit's, and systemd's
+        return None  # it is the cgroup of a unit, and belongs to systemd
     return names.to_cgroupfs(names.child(root, NAME))
 
 
 def not_the_pods(config: KubeletConfiguration) -> tuple[str, ...]:
-    """Where the agent's cgroup is, or was with another configuration: nothing that a plan for pods may remove."""
+    """The path that the agent's cgroup has, or had with another configuration. A plan for pods must not remove it."""
     root = names.pods_root(config.cgroup_root, per_qos=False)
     return (names.to_cgroupfs(names.child(root, NAME)),) if root else ()
 
 
 def enter(config: KubeletConfiguration, driver: Driver) -> OwnCgroup | None:
-    """Moves this process. None where it stays where it is. Raises CgroupError."""
+    """Moves this process into the agent's cgroup. Returns None if the process stays where it is. Raises CgroupError."""
     try:
         own = read_text("/proc/self/cgroup")
     except EvenkeelError:
@@ -112,17 +112,17 @@ def enter(config: KubeletConfiguration, driver: Driver) -> OwnCgroup | None:
     try:
         driver.add_process(path, os.getpid())
     except CgroupError:
-        entered.step_out()  # of those hierarchies that let it in
+        entered.step_out()  # of the hierarchies that it has entered
         raise
     try:
         driver.write(path, *_WEIGHT[driver.version])
     except CgroupError:
-        pass  # without the controller nobody has a weight
+        pass  # without the cpu controller there are no weights
     return entered
 
 
 def parse_own(text: str) -> Mapping[str, str]:
-    """Where a process is, by controller; that of cgroup v2 has no name."""
+    """The cgroup of a process, by controller. The name of the cgroup v2 hierarchy is empty."""
     found = {}
     for line in text.splitlines():
         _, controllers, path = line.split(":", 2)
@@ -139,8 +139,8 @@ def _missing_above(path: str, directories: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _claimed(cgroup_root: str, directories: Mapping[str, str]) -> int:
-    """Two agents below one root would each take the other's pods for strays, and end them. The kernel lets go of the
-    lock when its holder ends, however it ends."""
+    """Locks the cgroup root for this agent. Two agents below one root would each end the other's pods as unknown pods.
+    The kernel releases the lock when its holder ends, for any reason."""
     directory = next(iter(sorted(directories.values())), "")
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -155,12 +155,12 @@ def _claimed(cgroup_root: str, directories: Mapping[str, str]) -> int:
             hint="stop it first, or give another --cgroup-root",
         ) from None
     except OSError:
-        pass  # no locks here: then nobody is kept away
+        pass  # locks are not supported: other agents are not kept out
     return descriptor
 
 
 def _empty(directory: str, goals: tuple[str, ...]) -> None:
-    """Moves everything in it to the first of the goals that takes it."""
+    """Moves each process in the directory to the first goal that accepts it."""
     for pid in _pids(directory):
         _move(pid, goals)
 

@@ -1,7 +1,7 @@
-"""Sweeps over the statistics of all cgroups. One sweep serves all clients that ask within a second; while no client
-asks, nothing is read.
+"""Sweeps: each sweep reads the statistics of all cgroups. One sweep serves all clients that ask within a second. While
+no client asks, nothing is read.
 
-It is done in a thread of its own with a driver of its own: neither the loop nor the watch over memory waits for it.
+A sweep runs in its own thread with its own driver. So neither the agent's loop nor the memory watch waits for it.
 """
 
 import asyncio
@@ -26,9 +26,9 @@ from evenkeel.policy.node_view import NodeView
 from evenkeel.pressure.disk.disk_readings import DiskTargets, NodeReading
 from evenkeel.runtime.procfs import Process
 
-_FRESH_SECONDS = 0.95  # figures so young serve the next who asks: a reader a second gets a sweep a second
+_FRESH_SECONDS = 0.95  # a younger sweep is used again; a client that asks once a second gets a new one
 _APPLIED_SECONDS = 5.0
-_KEPT_SECONDS = 60.0  # after the last who was shown something, no file is kept open for the next
+_KEPT_SECONDS = 60.0  # files stay open this long after the last sweep that was shown
 _PRESSURE_FILES = ("cpu.pressure", "memory.pressure", "io.pressure")
 _NO_TREE = Tree(Version.V2, Naming.CGROUPFS, ())
 
@@ -37,18 +37,18 @@ class Sweep(NamedTuple):
     number: int
     at: float
     tree: Tree
-    samples: Mapping[str, Sample]  # by path; those cgroups of the tree that are there
+    samples: Mapping[str, Sample]  # by path; only cgroups of the tree that exist
     daemons: Mapping[str, Daemon]  # by name
     machine: MachineFigures
     machine_nanocores: int | None
-    node: NodeFigures  # the signals of eviction
-    applied: Observed = MappingProxyType({})  # what the kernel has in the files that the tree sets (E17)
+    node: NodeFigures  # the eviction signals
+    applied: Observed = MappingProxyType({})  # the kernel's values of the files that the tree sets (E17)
     took_seconds: float = 0.0
     is_shown: bool = True
 
 
 class Sweeper:
-    """`tree` says what there is now, `daemon` which process runs the containers."""
+    """`tree` returns the present cgroup tree. `daemon` returns the process that runs the containers."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Sweeper:
         self._is_closed = False
 
     async def sweep(self, *, is_shown: bool = True) -> Sweep:
-        """Not older than a second. One that is not to be shown need not have what is applied."""
+        """Returns a sweep that is at most one second old. Without `is_shown` it may lack the `applied` settings."""
         while True:
             last = self._last
             if (
@@ -82,7 +82,7 @@ class Sweeper:
                 raise EvenkeelError("the agent is ending")
             if self._under_way is None:
                 self._under_way = asyncio.create_task(self._take(is_shown))
-            taken = await asyncio.shield(self._under_way)  # one who leaves takes it from nobody else
+            taken = await asyncio.shield(self._under_way)  # a cancelled client must not cancel it for others
             if taken.is_shown >= is_shown:
                 return taken
 
@@ -108,7 +108,7 @@ class Sweeper:
 
 
 class Disk(Protocol):
-    """What of a runtime is needed: where pods write."""
+    """The part of a runtime that a sweep needs: the paths to which pods write."""
 
     @property
     def storage_path(self) -> str: ...
@@ -118,7 +118,7 @@ class Disk(Protocol):
 
 
 class SweepThread:
-    """The thread's side."""
+    """The part of the sweeper that runs in its thread."""
 
     def __init__(
         self,
@@ -133,8 +133,8 @@ class SweepThread:
         self._runtime = runtime
         self._reading: NodeReading | None = None
         self._number = 0
-        self._at = 0.0  # of the sweep before, on the monotonic clock
-        self._seen_us: dict[str, int] = {}  # cpu time at the sweep before
+        self._at = 0.0  # time of the previous sweep, on the monotonic clock
+        self._seen_us: dict[str, int] = {}  # CPU time at the previous sweep
         self._seen_tree: Tree | None = None
         self._applied: Observed = {}
         self._applied_at = 0.0
@@ -150,11 +150,11 @@ class SweepThread:
         if is_shown:
             self._shown_at = began
         if is_shown and (tree is not self._seen_tree or began - self._applied_at > _APPLIED_SECONDS):
-            # This closes the files of cgroups that are gone, too.
+            # This also closes the files of removed cgroups.
             try:
                 self._applied = driver.observe(tree)
             except CgroupError:
-                self._applied = {}  # reconciling tells of what cannot be read
+                self._applied = {}  # the reconciliation reports files that cannot be read
             self._seen_tree, self._applied_at = tree, began
         rates = Rates(self._seen_us, began - self._at)
         samples = {}
@@ -181,7 +181,7 @@ class SweepThread:
         )
 
     def close(self) -> None:
-        """What is kept open, and what is known of files that were."""
+        """Closes all open files and forgets their contents."""
         if self._driver is not None:
             self._driver.close()
             self._driver = None
@@ -193,7 +193,7 @@ class SweepThread:
             statistics = driver.statistics(path)
             pressures = self._pressures_of(driver, path) if self._is_shown else None
         except CgroupError:
-            return None  # gone, or without a memory controller
+            return None  # the cgroup is gone, or has no memory controller
         return Sample(statistics, rates.of(path, statistics.cpu_usage_us), pressures)
 
     def _pressures_of(self, driver: Driver, path: str) -> Pressures | None:
@@ -209,7 +209,7 @@ class SweepThread:
     def _signals(
         self, driver: Driver, tree: Tree, samples: Mapping[str, Sample], meminfo: Mapping[str, int]
     ) -> NodeFigures:
-        """What eviction looks at, as far as it can be told without a decision to make."""
+        """The eviction signals, as far as they can be read without an eviction decision."""
         root = next((cgroup for cgroup in tree.cgroups if cgroup.kind == Kind.ROOT), None)
         sample = samples.get(root.path) if root is not None else None
         pods = None
@@ -224,5 +224,5 @@ class SweepThread:
         memory = node_memory(meminfo, self._node.profile)
         try:
             return self._reading.read()._replace(memory=memory, pods_cgroup_memory=pods)
-        except EvenkeelError:  # the filesystem of pods cannot be seen
+        except EvenkeelError:  # the pods' file system cannot be read
             return NodeFigures(memory=memory, pods_cgroup_memory=pods)

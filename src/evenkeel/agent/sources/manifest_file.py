@@ -1,7 +1,7 @@
-"""One manifest file, read again: what it holds now, or what is wrong and what it held before.
+"""Reads one manifest file again after a change, even while another program still writes it.
 
-Nothing here trusts the file to be at rest. One that is open for writing is left until its writer has closed it; one
-that holds anything wrong keeps the pods it had; one whose bytes are the same is not parsed again.
+A file that is open for writing is not read until its writer has closed it. A file with an error keeps the pods that it
+had before, and its problems are reported. A file with unchanged bytes is not parsed again.
 """
 
 import errno
@@ -26,16 +26,17 @@ MAX_BYTES = 4 * 1024 * 1024
 _LARGE_BYTES = 256 * 1024
 MAX_PODS = 1000
 MAX_PROBLEMS = 20
-# A file that is being written is none of the user's worry at first.
+# A file may be open for writing for this long before that is reported as a problem.
 PATIENCE_SECONDS = 2.0
-# Where the kernel does not say whether a file is open for writing: for so long after its last change it may be.
+# Some file systems do not say whether a file is open for writing. Such a file counts as being written until this long
+# after its last change.
 _SETTLE_SECONDS = 0.5
-# A change within the same tick of the file system's clock leaves no other trace than its bytes.
+# Two changes within one tick of the file system's clock have the same timestamp. Only the bytes differ.
 _TICK_SECONDS = 0.05
 
 
 class PodFile(NamedTuple):
-    """One file. With `problems`, `pods` are those it held when it was last without fault."""
+    """One manifest file. If it has `problems`, `pods` are the pods of its last version without problems."""
 
     path: str  # absolute
     pods: tuple[Pod, ...] = ()
@@ -44,16 +45,16 @@ class PodFile(NamedTuple):
 
 
 class FileState(NamedTuple):
-    """What is known of a file, to be compared with what it is later."""
+    """The state of a file when it was last read. The next reading compares the file with it."""
 
     file: PodFile
-    fingerprint: tuple[int, ...] = ()  # of the inode; empty says nothing
+    fingerprint: tuple[int, ...] = ()  # of the inode; empty: not known
     digest: bytes = b""  # of the content
-    busy_since: float | None = None  # it is being written
+    busy_since: float | None = None  # set while the file is being written
 
 
 def reread(path: str, last: FileState | None, profile: Profile) -> FileState | None:
-    """The state of the file at `path` now, `last` being the one before; None if the file is gone."""
+    """Returns the present state of the file at `path`; None if the file is gone. `last` is its previous state."""
     known = last or FileState(PodFile(path))
     try:
         status = os.stat(path)
@@ -75,7 +76,7 @@ def reread(path: str, last: FileState | None, profile: Profile) -> FileState | N
 
 
 def is_gone(path: str, error: OSError) -> bool:
-    """Whether there is nothing at `path`, not even a link to nothing."""
+    """Whether `path` does not exist. A dangling symbolic link exists."""
     return error.errno in (errno.ENOENT, errno.ENOTDIR) and not os.path.lexists(path)
 
 
@@ -85,7 +86,7 @@ def sentence(path: str, message: str) -> str:
 
 def _read(descriptor: int, known: FileState, profile: Profile) -> FileState:
     before = os.fstat(descriptor)
-    if not stat.S_ISREG(before.st_mode):  # replaced since we looked
+    if not stat.S_ISREG(before.st_mode):  # replaced since the stat
         return _busy(known)
     if _is_being_written(descriptor, before):
         return _busy(known)
@@ -109,8 +110,8 @@ def _parsed(last: PodFile, content: bytes, profile: Profile) -> PodFile:
     if len(content) > MAX_BYTES:
         return _with_problem(last, f"is larger than {MAX_BYTES >> 20} MiB, which no manifest needs")
     if not content.strip():
-        # An editor on a full disk, or a writer that was killed, leaves nothing; whoever wants the pods to go removes
-        # the file.
+        # An editor on a full disk leaves an empty file, and so does a writer that was killed. So an empty file removes
+        # no pods. The user removes the file to remove its pods.
         return _with_problem(last, "is empty: to take its pods away, remove the file")
     try:
         reading = read_manifests(decoded(path, content), path, profile).without_duplicates()
@@ -128,7 +129,7 @@ def _parsed(last: PodFile, content: bytes, profile: Profile) -> PodFile:
 
 
 def _give_back_memory() -> None:
-    """What a large file took to be read is not needed until the next; the C library would keep it."""
+    """Returns the memory that parsing a large file took to the kernel. The C library would keep it."""
     gc.collect()
     trim = getattr(CDLL(None), "malloc_trim", None)  # glibc's
     if trim is not None:
@@ -136,7 +137,7 @@ def _give_back_memory() -> None:
 
 
 def _some(problems: tuple[Problem, ...]) -> tuple[str, ...]:
-    """Nobody reads the second page of them."""
+    """The first problems only: a longer list is of no use to a reader."""
     told = tuple(str(problem)[:1000] for problem in problems[:MAX_PROBLEMS])
     more = len(problems) - len(told)
     return (*told, f"{problems[0].source}: and {more} more") if more else told
@@ -151,7 +152,7 @@ def _with_problem(file: PodFile, message: str) -> PodFile:
 
 
 def _busy(known: FileState) -> FileState:
-    """As it was; with a problem if it goes on for long."""
+    """The file keeps its last state. It gets a problem if it is being written for too long."""
     now = time.monotonic()
     since = now if known.busy_since is None else known.busy_since
     file = known.file
@@ -161,22 +162,23 @@ def _busy(known: FileState) -> FileState:
 
 
 def _is_being_written(descriptor: int, status: os.stat_result) -> bool:
-    """Whether somebody has the file open for writing: then the kernel grants no lease for reading."""
+    """Whether a process has the file open for writing. In that case the kernel grants no read lease."""
     try:
-        # Who opens it for writing while we hold the lease makes the kernel send us a signal: one without effect.
+        # If a process opens the file for writing while we hold the lease, the kernel sends us a signal. SIGURG has no
+        # effect by default.
         fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
     except OSError as error:
         if error.errno == errno.EAGAIN:
             return True
-        # A file system without leases, or another's file.
+        # The file system has no leases, or the file belongs to another user.
         return abs(time.time() - status.st_mtime) < _SETTLE_SECONDS
     fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
     return False
 
 
 def _bytes(descriptor: int) -> bytes:
-    """At most one byte too many."""
+    """The content of the file, up to one byte more than the limit. The extra byte shows that the file is too large."""
     parts: list[bytes] = []
     left = MAX_BYTES + 1
     while left > 0 and (part := os.read(descriptor, min(left, 1 << 20))):
