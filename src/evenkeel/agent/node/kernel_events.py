@@ -1,5 +1,5 @@
-"""Events of the kernel: records OOM kills with their figures (E6). On cgroup v1 it also kills the rest of a container
-of which the kernel has killed one process (A19)."""
+"""Kernel events: records OOM kills with their figures (E6). On cgroup v1, if the kernel has killed one process of a
+container, the module kills the rest of the container (A19)."""
 
 import asyncio
 import logging
@@ -22,8 +22,8 @@ from evenkeel.runtime.interface import Attempt
 log = logging.getLogger(__name__)
 
 _LOG_POSITION = "kernelLog"
-_LATE_SECONDS = 1.0  # a container runtime names a container's cgroup when the container runs already
-_MOST_REMEMBERED = 4096  # cgroups that are gone: the log may speak of them later
+_LATE_SECONDS = 1.0  # a runtime names a container's cgroup only after the container has started
+_MOST_REMEMBERED = 4096  # removed cgroups: the kernel log may still mention them
 
 
 class KernelEvents(PodObserver):
@@ -50,8 +50,8 @@ class KernelEvents(PodObserver):
         self._known: dict[str, Cgroup] = {}
         self._attempts: dict[
             str, Attempt
-        ] = {}  # whose a cgroup is that a container runtime made, for one alone
-        self._pods: dict[str, Cgroup] = {}  # in which a container runtime makes cgroups
+        ] = {}  # by path of a cgroup that a container runtime made for one attempt
+        self._pods: dict[str, Cgroup] = {}  # pods in which a container runtime makes cgroups
         self._killing: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -89,7 +89,7 @@ class KernelEvents(PodObserver):
 
     def _watch(self, stream: EventStream, tree: Tree) -> None:
         if tree.version != Version.V1:
-            return  # there the kernel itself kills the whole container
+            return  # on v2 the kernel itself kills the whole container
         wanted = {cgroup.path for cgroup in tree.cgroups if cgroup.is_killed_whole}
         for path in self._watched - wanted:
             stream.unwatch(path)
@@ -97,11 +97,11 @@ class KernelEvents(PodObserver):
             stream.watch_oom(path, self._cgroups.driver.files(path)["memory"])
         new, self._watched = wanted - self._watched, wanted
         for path in new:
-            if not self._known[path].is_ours_to_make:  # it ran before it was watched
+            if not self._known[path].is_ours_to_make:  # the container ran before it was watched
                 self._kill_rest_of(path)
 
     def _watch_log(self, stream: EventStream) -> None:
-        """From where a former agent stopped, if the machine has not been started anew since."""
+        """Reads the kernel log from where a former agent stopped, if the machine has not been rebooted since."""
         after = None
         position = self._journal.value(_LOG_POSITION)
         if isinstance(position, dict) and position.get("boot") == boot_id():
@@ -123,7 +123,8 @@ class KernelEvents(PodObserver):
                 self._event_recorder.record(WARNING, "KernelLogUnreadable", message)
 
     def _kill_rest_of(self, path: str) -> None:
-        """Of the attempt that was hit; the next one may run in the same cgroup already."""
+        """Kills the rest of the attempt in which a process was OOM-killed. If the kernel has counted no OOM kill of the
+        container's last attempt, nothing is killed: the next attempt may already run in the same cgroup."""
         cgroup = self._known[path]
         record = self._pod_store.by_key(cgroup.pod)
         if record is None:
@@ -147,13 +148,13 @@ class KernelEvents(PodObserver):
         cgroup = self._known.get(kill.cgroup)
         if cgroup is None:
             pod = self._pods.get(kill.cgroup.rpartition("/")[0])
-            if pod is not None:  # else it is not ours
+            if pod is not None:  # else the process was not in a pod
                 asyncio.get_running_loop().call_later(_LATE_SECONDS, self._late_oom_kill, kill, pod)
             return
         self._record_kill(kill, cgroup)
 
     def _attempt_of(self, pid: int) -> Attempt | None:
-        """The attempt whose first process this is, or was until now."""
+        """The attempt that has this first process, or had it until now."""
         for record in self._pod_store:
             for name, container in record.state.containers.items():
                 if container.pid == pid and container.is_alive:
@@ -161,7 +162,7 @@ class KernelEvents(PodObserver):
         return None
 
     def _late_oom_kill(self, kill: OomRecord, pod: Cgroup) -> None:
-        """Of a container that ended before its cgroup's name was known, only the pod is known."""
+        """If a container ended before its cgroup's name was known, only its pod is known."""
         self._record_kill(kill, self._known.get(kill.cgroup, pod))
 
     def _record_kill(self, kill: OomRecord, cgroup: Cgroup) -> None:
@@ -186,7 +187,7 @@ def _last_attempt(record: PodRecord, container: str) -> Attempt:
 
 
 def _in_words(kill: OomRecord, cgroup: Cgroup) -> str:
-    """The record's sentence, with what people call the cgroups in it; their paths are among the figures."""
+    """The record's sentence, with names instead of cgroup paths. The paths are among the figures."""
     names = {
         kill.cgroup: f"container {cgroup.container}" if cgroup.container else "a container of the pod",
         cgroup.path: "the container",

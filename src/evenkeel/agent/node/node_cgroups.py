@@ -1,8 +1,8 @@
 """The node's cgroup tree: the plan for its pods, and the passes that make the kernel equal to the plan.
 
-A change of pods is applied to the cgroups that it concerns. From time to time the whole tree is read, and what others
-changed is put right (E9). Killing processes may take long. It is done on a thread with a driver of its own, for a
-driver belongs to one thread.
+A change of pods is applied only to the cgroups that it affects. From time to time the whole tree is read, and changes
+by others are repaired (E9). Killing processes may take long, so it runs on a thread. That thread has its own driver,
+for a driver belongs to one thread.
 """
 
 import asyncio
@@ -23,7 +23,8 @@ from evenkeel.journal.records import WARNING
 from evenkeel.policy.node_view import NodeView
 from evenkeel.policy.provision import PlannedPod
 
-# What a process would loosen to get past its memory limit. Of the second only the first line: the others count.
+# A process could change these files to avoid its memory limit. Of the second file only the first line is compared: its
+# other lines are counters.
 _LIMIT_FILES = {Version.V1: ("memory.limit_in_bytes", "memory.oom_control"), Version.V2: ("memory.max",)}
 _UNLIMITED = ("-1", "max")
 _OOM_KILLER_OFF = b"oom_kill_disable 1"
@@ -31,7 +32,7 @@ _OWN_NAMES = {Kind.INFRASTRUCTURE: INFRASTRUCTURE}
 
 
 class NodeCgroups:
-    """For the agent's loop. What a pass repaired, and what the kernel refused, is recorded as events."""
+    """For the agent's loop. Repairs of a pass, and refusals of the kernel, are recorded as events."""
 
     def __init__(
         self, node: NodeView, make_driver: Callable[[], Driver], event_recorder: EventRecorder
@@ -43,40 +44,41 @@ class NodeCgroups:
         self.driver = make_driver()
         self._planner = Planner(node, self.driver.version, self.driver.naming)
         self._overrides = Overrides()
-        self._planned: Tree | None = None  # without what is overridden
+        self._planned: Tree | None = None  # without overrides
         self._tree: Tree | None = None
         self._last: Report | None = None
-        self._just_made: set[str] = set()  # by the last pass, which a start follows at once
+        self._just_made: set[str] = set()  # created by the last pass; a start follows at once
         self._of_container: dict[tuple[str, str], Cgroup] = {}
         self._limited: tuple[str, ...] = ()  # paths of the cgroups with a memory limit
-        self._limits: dict[str, tuple[bytes, ...]] = {}  # by path, as they were read after the last pass
-        self.killing: set[str] = set()  # cgroups in which everything is being ended
+        self._limits: dict[str, tuple[bytes, ...]] = {}  # by path, first read after the last pass
+        self.killing: set[str] = set()  # cgroups whose processes are being killed
         self.rescored: tuple[
             Cgroup, ...
-        ] = ()  # containers whose OOM score differs from that of the tree before
+        ] = ()  # containers whose OOM score differs from that of the previous tree
         self.resettled: tuple[
             Cgroup, ...
-        ] = ()  # made by a container runtime, and with other settings than before
+        ] = ()  # cgroups made by a container runtime whose settings have changed
 
     def follow(self, pods: Sequence[PlannedPod]) -> Tree:
-        """Makes the kernel as these pods need it, where that differs from what was made last. Returns the tree."""
+        """Applies the tree that these pods need, where it differs from the last one. Returns the tree."""
         self._planned = self._planner.tree(pods)
         tree = self._overrides.on(self._planned)
         self._follow(tree)
         return tree
 
     def override(self, source: str, wanted: Wanted) -> None:
-        """Replaces planned settings by these until `source` says otherwise: they are all that it wants now."""
+        """Replaces planned settings by these until `source` changes them. They replace its former overrides."""
         if self._overrides.set(source, wanted) and self._planned is not None:
             self._follow(self._overrides.on(self._planned))
 
     def was_overridden(self, path: str, setting: Setting) -> None:
-        """By a former agent: the next pass puts back what is planned, or else the kernel's default."""
+        """Notes an override by a former agent. The next pass restores the planned value, or else the kernel's
+        default."""
         self._overrides.was_set(path, setting)
 
     @property
     def planned(self) -> Tree | None:
-        """The tree without what is overridden."""
+        """The tree without overrides."""
         return self._planned
 
     def _follow(self, tree: Tree) -> None:
@@ -89,9 +91,9 @@ class NodeCgroups:
     def first_pass(
         self, pods: Sequence[PlannedPod], before: Found, remember: Callable[[Found], None]
     ) -> Report:
-        """As `follow`, and puts back what another configuration may have set before the last restart (B13). `before` is
-        what was found then on cgroups that are not only ours; `remember` is told what to keep, before it is changed and
-        when it is put back."""
+        """As `follow`, and also restores settings that another configuration may have changed before the last restart
+        (B13). `before` has the original values of cgroups that are not only ours. `remember` is called with the values
+        to keep, before they are changed and after they are restored."""
         self._planned = self._planner.tree(pods)
         tree = self._overrides.on(self._planned)
         relocation = relocate(self.driver, self._node.config, tree, self._hands_off)
@@ -105,13 +107,13 @@ class NodeCgroups:
         return report
 
     def heal(self) -> None:
-        """Reads the whole tree again, and puts right what others changed (E9)."""
+        """Reads the whole tree again, and repairs changes by others (E9)."""
         if self._tree is not None:
             report = reconcile(self.driver, self._tree, self._hands_off, self._last)
             self._event_recorder.reconciled(self._made(report, self._tree))
 
     def heal_limits(self) -> None:
-        """Puts memory limits right that others changed. It reads files that stay open, so it can be done often."""
+        """Repairs memory limits that others changed. It reads files that stay open, so it can be done often."""
         files = _LIMIT_FILES[self.driver.version]
         for path in self._limited:
             try:
@@ -132,7 +134,7 @@ class NodeCgroups:
         self._limits.clear()
         self._just_made = {step.path for step in report.done if step.action == Action.CREATE}
         if self.driver.naming == Naming.SYSTEMD:
-            # A scope goes with its last process: that is nobody's doing, and no drift.
+            # systemd removes a scope when its last process ends. That is not drift.
             report = report._replace(
                 repairs=tuple(one for one in report.repairs if one.file or not one.path.endswith(".scope"))
             )
@@ -173,23 +175,24 @@ class NodeCgroups:
         return self._tree
 
     def of_container(self, pod: str, container: str) -> Cgroup | None:
-        """As planned last; `pod` is namespace/name. Of the pod itself, with an empty name; of its infrastructure, with
-        the name that it has in the plan."""
+        """The container's cgroup in the last plan. `pod` is namespace/name. An empty `container` means the pod itself,
+        and INFRASTRUCTURE means the pod's infrastructure."""
         return self._of_container.get((pod, container))
 
     def is_there(self, cgroup: Cgroup) -> bool:
-        """Whether the kernel has it now: under systemd a container's goes with its last process, and anywhere somebody
-        else may have removed it."""
+        """Whether the cgroup exists now. systemd removes a container's cgroup when its last process ends, and other
+        programs may remove any cgroup."""
         if cgroup.path in self._just_made:
-            self._just_made.discard(cgroup.path)  # only once: it may go with what is started there now
+            self._just_made.discard(cgroup.path)  # only once: it may be removed when its process ends
             return True
         directories = dict.fromkeys(self.driver.files(cgroup.path).values())
         return all(os.path.isdir(directory) for directory in directories)
 
     def oom_kills(self, pod: str, container: str) -> int | None:
-        """The kernel's own count for the container. Where a container's cgroup does not outlive it, the pod's, which on
-        v2 counts what happens in it; on v1 what the container's cgroup, made for this attempt alone, has counted. None
-        if that cgroup is gone, and its count with it."""
+        """The kernel's count of OOM kills for the container; None if the cgroup is gone, and its count with it.
+
+        Some containers' cgroups do not outlive the container. On v2 the count is then that of the pod's cgroup, which
+        includes its children. On v1 it is that of the container's cgroup, which was made for this attempt alone."""
         cgroup = self.of_container(pod, container)
         is_lasting = self.driver.naming == Naming.CGROUPFS and (cgroup is None or cgroup.is_ours_to_make)
         if not is_lasting and self.driver.version == Version.V2:
@@ -198,7 +201,7 @@ class NodeCgroups:
         return statistics.oom_kills if statistics is not None else None
 
     def statistics(self, cgroup: Cgroup) -> Statistics | None:
-        """None if it is gone, or cannot be read."""
+        """The cgroup's statistics; None if it is gone or cannot be read."""
         try:
             return self.driver.statistics(cgroup.path)
         except CgroupError:
@@ -222,7 +225,7 @@ class NodeCgroups:
         return None
 
     async def set_score(self, cgroup: Cgroup) -> ScoresSet | None:
-        """Gives the score that is planned now to everything that runs in the container already (A14)."""
+        """Sets the planned OOM score on all processes that already run in the container (A14)."""
         if cgroup.oom_score_adj is None:
             return None
         return await asyncio.to_thread(self._set_score, cgroup.path, int(cgroup.oom_score_adj.value))
@@ -234,17 +237,18 @@ class NodeCgroups:
                 lambda: driver.processes(path), score, standstill=lambda: frozen(driver, path)
             )
         except CgroupError:
-            return ScoresSet(score, 0, 0)  # it has ended
+            return ScoresSet(score, 0, 0)  # the container has ended
         finally:
             driver.close()
 
     def ancestors_made(self, report: Report) -> tuple[str, ...]:
-        """The cgroups above the pods' root that this pass has made: they are ours to remove."""
+        """The cgroups above the pods' root that this pass has made. The agent removes them at the end."""
         above = {cgroup.path for cgroup in report.tree.cgroups if cgroup.kind == Kind.ANCESTOR}
         return tuple(step.path for step in report.done if step.action == Action.CREATE and step.path in above)
 
     def remove_all(self, made: Collection[str]) -> None:
-        """Every cgroup of ours, and those of `made` above the pods' root in which nobody else has put anything."""
+        """Removes every cgroup of ours. Of the cgroups above the pods' root, removes those in `made` that have no
+        processes."""
         for cgroup in reversed(self._tree.cgroups if self._tree is not None else ()):
             is_ours = cgroup.kind not in (Kind.RESERVED, Kind.ANCESTOR)
             if is_ours or (cgroup.path in made and not self.driver.processes(cgroup.path)):

@@ -1,9 +1,9 @@
-"""Whether the kernel killed a container for want of memory (A17), once the container has ended.
+"""Finds out whether an ended container was OOM-killed by the kernel (A17).
 
-The kernel counts an OOM kill before it sends the signal, so its count is right when it is read after the end. A
-container runtime removes a container's cgroup with its count soon after the end. It may report the end before it has
-seen the OOM kill itself. So an unexplained SIGKILL waits, for a short time, until one of those that may know has
-spoken: the count, the kernel's log, or the runtime.
+The kernel counts an OOM kill before it sends the signal. So its count is correct when it is read after the container's
+end. But a container runtime soon removes the container's cgroup, and the count with it. The runtime may also report the
+end before it has seen the OOM kill. So an unexplained SIGKILL waits for a short time, until one of three sources
+explains it: the count, the kernel log, or the runtime.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,8 @@ from evenkeel.cgroup.tree import Version
 from evenkeel.journal.records import PodRecord
 from evenkeel.runtime.interface import Attempt, Exit
 
-# For the kernel's log and for the runtime's second word; both come within milliseconds on a machine that is not stuck.
+# Waiting time for the kernel log and for a second report of the runtime. Both take milliseconds, unless the machine is
+# stuck.
 WAIT_SECONDS = 2.0
 NOT_KNOWN = (
     "killed by signal 9; whether by the kernel for want of memory is not known:"
@@ -29,7 +30,7 @@ _Value = TypeVar("_Value")
 class Verdict(Enum):
     KILLED = "killed"
     NOT_KILLED = "not killed"
-    WAIT = "wait"  # ask again when something is heard, or at `wake_at`
+    WAIT = "wait"  # ask again after the next report, or at `wake_at`
     UNKNOWN = "unknown"
 
 
@@ -39,7 +40,7 @@ class _Waiting(NamedTuple):
 
 
 class OomKills:
-    """`machine_count` is the kernel's count of all OOM kills on the machine; None where it has none."""
+    """`machine_count` returns the kernel's count of all OOM kills on the machine; None if the kernel has no count."""
 
     def __init__(self, cgroups: NodeCgroups, machine_count: Callable[[], int | None]) -> None:
         self._cgroups = cgroups
@@ -49,7 +50,7 @@ class OomKills:
         self._waiting: dict[Attempt, _Waiting] = {}
 
     def begins(self, record: PodRecord, attempt: Attempt) -> int:
-        """The attempt is about to be started; the count of its cgroup that is not its own."""
+        """Called before the attempt is started. Returns the OOM kills that its cgroup has counted before it."""
         _remember(self._machine_count_before, attempt, self._machine_count())
         cgroup = self._cgroups.of_container(record.pod.key, attempt.container)
         is_new = (
@@ -67,7 +68,7 @@ class OomKills:
         _remember(self._seen, attempt, None)
 
     def verdict(self, record: PodRecord, attempt: Attempt, exit_: Exit, now: float) -> Verdict:
-        """Of an attempt that has ended, and is the container's last."""
+        """The verdict on an ended attempt that is the container's last."""
         found = self._verdict(record, attempt, exit_)
         if found is Verdict.WAIT:
             since = self._waiting.setdefault(attempt, _Waiting(exit_, now + WAIT_SECONDS))
@@ -79,11 +80,12 @@ class OomKills:
 
     def _verdict(self, record: PodRecord, attempt: Attempt, exit_: Exit) -> Verdict:
         was_asked = bool(record.state.container(attempt.container).stopping)
-        if exit_.oom_kills is not None:  # of a cgroup that no other attempt was in
+        if exit_.oom_kills is not None:  # the count of a cgroup that had no other attempt
             is_counted: bool | None = exit_.oom_kills > 0
         else:
             is_counted = self.has_counted(record, attempt.container)
-        # A runtime on v1 says it of every container below a cgroup that ran out, also of those that lived through it.
+        # On v1, if a cgroup ran out of memory, a runtime reports an OOM kill for every container below it, even for the
+        # containers that survived.
         if is_counted or attempt in self._seen or (exit_.is_oom_killed and not was_asked):
             return Verdict.KILLED
         is_ours = was_asked or record.state.verdict is not None
@@ -91,16 +93,16 @@ class OomKills:
             return Verdict.NOT_KILLED
         before, after = self._machine_count_before.get(attempt), self._machine_count()
         if before is not None and before == after:
-            return Verdict.NOT_KILLED  # nothing at all was killed meanwhile
+            return Verdict.NOT_KILLED  # no process on the machine was OOM-killed meanwhile
         return Verdict.WAIT
 
     def waiting(self, attempt: Attempt) -> Exit | None:
-        """How it ended, if that is known and the verdict is not."""
+        """The exit of an attempt that waits for its verdict; None if it does not wait."""
         found = self._waiting.get(attempt)
         return found.exit if found is not None else None
 
     def due(self, now: float) -> list[tuple[Attempt, Exit]]:
-        """Those that have waited for long enough."""
+        """The exits that have waited long enough."""
         return [(attempt, exit_) for attempt, (exit_, until) in self._waiting.items() if until <= now]
 
     @property

@@ -1,7 +1,7 @@
-"""Looks now and then whether the processes of containers are as they were started: with the OOM score of their
-container, and in its cgroup.
+"""Process audit: checks from time to time that the processes of containers still have their OOM score, and are still in
+their container's cgroup.
 
-Without CAP_SYS_RESOURCE the kernel lets a process lower its own score to 0, and root on the host may move anything."""
+Even without CAP_SYS_RESOURCE a process can lower its own score to 0, and root on the host can move any process."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -23,11 +23,11 @@ from evenkeel.host.oom_scores import read_score
 from evenkeel.journal.records import WARNING
 from evenkeel.runtime.procfs import start_ticks
 
-_CONTROLLERS = ("", "memory", "cpu", "pids")  # those that limits are of; "" is the hierarchy of v2
+_CONTROLLERS = ("", "memory", "cpu", "pids")  # the controllers with limits; "" is the hierarchy of v2
 
 
 class Running(NamedTuple):
-    """A container that runs, with its first process; pid 0 where that is not known."""
+    """A running container with its first process. The pid is 0 if it is not known."""
 
     pod: Pod
     name: str
@@ -38,7 +38,7 @@ class Running(NamedTuple):
 
 class Finding(NamedTuple):
     container: Running
-    moved_to: str = ""  # empty: a score is too low
+    moved_to: str = ""  # empty: an OOM score is too low
 
 
 class ProcessAudit:
@@ -55,10 +55,10 @@ class ProcessAudit:
         self._pod_store = pod_store
         self._event_recorder = event_recorder
         self._steps = steps
-        self._reported: set[tuple[int, str]] = set()  # pids, and where they were found
+        self._reported: set[tuple[int, str]] = set()  # pids, and the cgroups in which they were found
 
     async def look(self) -> None:
-        """Sets scores again that were lowered, and reports processes that were moved, once each."""
+        """Sets lowered scores again, and reports each moved process once."""
         findings = await asyncio.to_thread(self._findings, tuple(self._running()))
         moved = set()
         for container, moved_to in findings:
@@ -99,19 +99,19 @@ def _is_lowered(driver: Driver, cgroup: Cgroup) -> bool:
     try:
         scores = [read_score(pid) for pid in driver.processes(cgroup.path)]
     except CgroupError:
-        return False  # it has ended
+        return False  # the container has ended
     least = int(cgroup.oom_score_adj.value)
     return any(score is not None and score < least for score in scores)
 
 
 def _other_place(container: Running) -> str:
-    """Where the container's first process is, if that is not its cgroup."""
+    """The cgroup of the container's first process, if that is not the container's cgroup; else empty."""
     try:
         at = parse_own(read_text(f"/proc/{container.pid}/cgroup")) if container.pid else {}
     except EvenkeelError:
-        return ""  # it has ended
+        return ""  # the process has ended
     ours = container.cgroup.path
     places = [at[one] for one in _CONTROLLERS if one in at and not is_within(at[one], ours)]
-    if "memory" in at:  # v1: what it has in the hierarchy of v2 beside it limits nothing
+    if "memory" in at:  # v1: its cgroup in the v2 hierarchy beside v1 has no limits
         places = [at[one] for one in _CONTROLLERS[1:] if one in at and not is_within(at[one], ours)]
     return places[0] if places and start_ticks(container.pid) == container.start_ticks else ""

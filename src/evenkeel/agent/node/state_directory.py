@@ -1,4 +1,4 @@
-"""The agent's state directory: it belongs to one user, and one agent at a time works with it."""
+"""The agent's state directory. It belongs to one user. A lock ensures that only one agent at a time uses it."""
 
 import fcntl
 import os
@@ -15,7 +15,7 @@ class StateLock:
 
     @classmethod
     def acquire(cls, directory: str) -> "StateLock":
-        """Locks `directory`/lock; an EvenkeelError that names the holder if another has it."""
+        """Locks `directory`/lock. Raises EvenkeelError if another agent holds the lock, and names its pid."""
         path = os.path.join(directory, NAME)
         while True:
             try:
@@ -43,10 +43,10 @@ class StateLock:
                     f"cannot lock {path}: {(error.strerror or str(error)).lower()}",
                     hint="give a state directory on a local file system with --state-dir",
                 ) from None
-            os.close(descriptor)  # somebody removed the file in the meantime: the next one is the lock
+            os.close(descriptor)  # the file was removed in the meantime: lock the new one
 
     def release(self) -> None:
-        """The file stays: removing it could take the lock from under another."""
+        """Releases the lock. The file stays: it may already be the lock of another agent."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -62,7 +62,8 @@ def _is_still_there(path: str, descriptor: int) -> bool:
 
 
 def _sign(descriptor: int) -> None:
-    """The holder's pid, for those who are refused; a full disk takes nothing from the lock."""
+    """Writes the holder's pid to the lock file, for the error message of another agent. The lock holds even if a full
+    disk prevents this."""
     try:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
@@ -79,7 +80,8 @@ def _holder(descriptor: int) -> str:
 
 
 def made_state_directory(directory: str) -> str:
-    """The state directory, for nobody but its owner: whoever can write here decides what runs as root."""
+    """Makes the state directory, with access for its owner only. A user that can write here decides what runs as
+    root."""
     path = os.path.abspath(directory)
     try:
         os.makedirs(path, mode=0o700, exist_ok=True)

@@ -1,5 +1,5 @@
-"""What cgroups used while agents have run here, in little memory, for advice about requests and reservations. It is
-saved now and then, and outlives the agent."""
+"""Usage history of cgroups, for advice about requests and reservations. It needs little memory. It is saved regularly,
+so a new agent continues it."""
 
 import asyncio
 import logging
@@ -27,13 +27,13 @@ log = logging.getLogger(__name__)
 
 _EVERY_SECONDS = 60.0
 _LOOKS_A_SAVE = 10
-_RETURN_SECONDS = 600.0  # in which what an agent before has watched may be there again, after a reboot say
-_PERIOD_SECONDS = 7 * 86400.0  # this one and the one before count
-_BESIDE_PODS = ""  # the name of everything that is no pod
+_RETURN_SECONDS = 600.0  # so long a cgroup of a former agent may be missing, as after a reboot
+_PERIOD_SECONDS = 7 * 86400.0  # the present period and the previous one count
+_BESIDE_PODS = ""  # the name of all usage outside pods
 
 
 class Advice(NamedTuple):
-    since: float  # of what counts; agents need not have run all the time
+    since: float  # start of the usage that counts; the agent may have been down in between
     at: float
     watched_seconds: float
     requests: tuple[Suggestion, ...]
@@ -41,7 +41,7 @@ class Advice(NamedTuple):
 
 
 class History:
-    """`path` is where it is kept; empty: nowhere."""
+    """`path` is the file in which it is kept. If `path` is empty, it is not kept."""
 
     def __init__(self, node: NodeView, since: float, path: str = "") -> None:
         self._node = node
@@ -54,7 +54,7 @@ class History:
         self._trouble = ""
 
     def take_up(self) -> None:
-        """What agents before this one have seen."""
+        """Reads the history that former agents have saved."""
         kept = history_file.take_up(self._path) if self._path else None
         if kept is None:
             return
@@ -68,13 +68,13 @@ class History:
             try:
                 self.note(await sweeper.sweep(is_shown=False))
             except (EvenkeelError, OSError):
-                continue  # it is there again in a while, or others tell of it
+                continue  # the next sweep may succeed; other parts report the error
             looks += 1
             if looks % _LOOKS_A_SAVE == 0:
                 await self.save()
 
     async def save(self) -> None:
-        """A disk that is full or slow holds up nobody."""
+        """Writes the history in a thread, so a full or slow disk does not block the agent."""
         if self._saving is not None:
             await asyncio.shield(self._saving)
         if not self._path:
@@ -82,7 +82,7 @@ class History:
         watched = {path: one.copy() for path, one in self._watched.items()}
         kept = Kept(self._now, self._before, watched)
         self._saving = asyncio.create_task(asyncio.to_thread(self._write, kept))
-        await asyncio.shield(self._saving)  # one write at a time, whoever has stopped waiting
+        await asyncio.shield(self._saving)  # one write at a time, even if a caller is cancelled
 
     def _write(self, kept: Kept) -> None:
         try:
@@ -129,7 +129,7 @@ class History:
             watched.note(sweep.at, cpu_us, used)
 
     def _begin_by(self, at: float) -> None:
-        """Nothing began in the future: the clock was set back."""
+        """Corrects periods that seem to begin in the future, because the clock was set back."""
         if self._now.since > at:
             self._now = self._now._replace(since=at)
         if self._before is not None and self._before.since > at:
@@ -141,7 +141,7 @@ class History:
             watched.turn()
 
     def advice(self, pods: Iterable[Pod], paths: Iterable[tuple[str, str, str]]) -> Advice:
-        """`paths` are those of containers, each after its pod's key and its name."""
+        """Advice for these pods. Each of `paths` is a pod's key, a container's name, and the path of its cgroup."""
         requests = {
             (pod.key, container.name): container.resources.requests
             for pod in pods

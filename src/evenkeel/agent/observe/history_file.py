@@ -1,7 +1,7 @@
-"""What was watched, in a file of the state directory: advice goes on where the agent before left off.
+"""The file of the usage history, in the state directory. It lets a new agent continue the advice of the former one.
 
-The file is replaced as a whole or not at all. It is worth little: one that cannot be read is put aside with a word in
-the log, and one that cannot be written is written another time.
+The file is replaced as a whole or not at all. The agent can work without it. A file that cannot be read is renamed and
+a warning is logged. If the file cannot be written, it is written at the next save.
 """
 
 import binascii
@@ -21,34 +21,34 @@ from evenkeel.errors import EvenkeelError
 from evenkeel.host.files import MAX_BYTES, read_text, write_own
 from evenkeel.policy.advice import UseOverTime
 
-# What is kept on disk counts in these: with others it is another version (history_file).
+# The file on disk uses these buckets. If they change, the file's version must change (_VERSION).
 BUCKETS = 96
 GROWTH = 1.15  # from one bucket to the next: 1 millicore to 600 cores
 MOST_COUNT = 2**31 - 1
 
-LONGEST_SECONDS = 600.0  # between two looks: over more than that nobody watched, or the clock was set
+LONGEST_SECONDS = 600.0  # between two samples; if longer, no agent ran, or the clock was set
 _MOSTLY = 0.95
 
 
 class Period:
     def __init__(self, seconds: float = 0.0, most_bytes: int = 0, counts: Sequence[int] = ()) -> None:
-        self.seconds = seconds  # in which it was watched
+        self.seconds = seconds  # time in which the cgroup was watched
         self.most_bytes = most_bytes
         self.counts = array("I", counts or bytes(4 * BUCKETS))
 
 
 class Watched:
-    """One cgroup, in this period and the one before, so that what was once is not advised on for ever."""
+    """The usage of one cgroup in this period and the previous one. Older usage no longer influences the advice."""
 
     def __init__(self, now: Period | None = None, before: Period | None = None) -> None:
         self.now = now or Period()
         self.before = before
-        self._at: float | None = None  # when it was looked at last; None: not since the agent was started
+        self._at: float | None = None  # time of the last sample; None: none since the agent was started
         self._cpu_us = 0
 
     @property
     def is_seen(self) -> bool:
-        """Whether this agent has seen it, and not only one before."""
+        """Whether this agent has sampled the cgroup, not only a former agent."""
         return self._at is not None
 
     def note(self, at: float, cpu_us: int, working_set_bytes: int) -> None:
@@ -57,18 +57,18 @@ class Watched:
         seconds = at - self._at if self._at is not None else 0.0
         if 0 < seconds <= LONGEST_SECONDS:
             now.seconds += seconds
-            if cpu_us >= self._cpu_us:  # else it was made anew
+            if cpu_us >= self._cpu_us:  # else the cgroup was created again
                 index = _bucket((cpu_us - self._cpu_us) / seconds / 1000)
                 now.counts[index] = min(now.counts[index] + 1, MOST_COUNT)
         self._at, self._cpu_us = at, cpu_us
 
     def copy(self) -> "Watched":
-        """As it is now, for another thread; the period before does not change any more."""
+        """A copy for another thread. The previous period is shared, for it no longer changes."""
         now = self.now
         return Watched(Period(now.seconds, now.most_bytes, now.counts), self.before)
 
     def turn(self) -> None:
-        """A new period begins."""
+        """Begins a new period."""
         self.before, self.now = self.now, Period()
 
     @property
@@ -91,7 +91,7 @@ def _mostly(counts: Sequence[int]) -> int:
 
 
 def _bucket(millicpu: float) -> int:
-    """The first whose bound is not below."""
+    """The first bucket with a bound of at least `millicpu`."""
     bound, index = 1.0, 0
     while bound < millicpu and index < BUCKETS - 1:
         bound *= GROWTH
@@ -109,7 +109,7 @@ _MOST_NUMBER = 2**62
 
 
 class Span(NamedTuple):
-    """One period: when it began, and for how long of it somebody watched."""
+    """One period: its start, and how long an agent watched during it."""
 
     since: float
     seconds: float = 0.0
@@ -122,11 +122,11 @@ class Kept(NamedTuple):
 
 
 class Unusable(EvenkeelError):
-    """Not a file of ours, or not one that this version knows."""
+    """The file is not a history file, or its version is not known."""
 
 
 def take_up(path: str) -> Kept | None:
-    """None if there is none, or none that can be used, which is put aside."""
+    """Reads the file; None if there is none. A file that cannot be used is renamed, and the result is None."""
     if not os.path.lexists(path):
         return None
     try:
@@ -140,7 +140,7 @@ def take_up(path: str) -> Kept | None:
 
 
 def write(path: str, kept: Kept) -> None:
-    """Raises OSError, and then the file is as it was."""
+    """Replaces the file. Raises OSError; the old file is then unchanged."""
     text = encoded(kept)
     if len(text) > MAX_BYTES:
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
@@ -150,7 +150,7 @@ def write(path: str, kept: Kept) -> None:
         os.replace(new, path)
     except OSError:
         with suppress(OSError):
-            os.unlink(new)  # on a full disk others need the room
+            os.unlink(new)  # frees its space on a full disk
         raise
 
 
@@ -191,7 +191,7 @@ def parse(text: str) -> Kept:
 
 
 def _plain(period: Period | None) -> list[object] | None:
-    """The counts as bytes, since as so many numbers they would take ten times as long."""
+    """The period as plain values. The counts are encoded as bytes: as numbers they would take ten times as long."""
     if period is None:
         return None
     counts = period.counts

@@ -1,4 +1,4 @@
-"""Everything that is shown of the node, of one moment: what readers get together, so that it fits together."""
+"""Node snapshots: all figures of the node at one moment. Readers get them together, so that they are consistent."""
 
 import asyncio
 import os
@@ -25,12 +25,12 @@ from evenkeel.pressure.disk.disk_pressure import DiskPressure
 from evenkeel.pressure.eviction_recorder import NodeConditions
 from evenkeel.runtime.interface import Readiness, Runtime
 
-# And whatever the node's conditions tell.
+# Reasons of notable events. Events about the node's conditions are notable too.
 NOTABLE = frozenset({"Evicted", "OOMKilling", "OOMKilled", "MemoryHighStall", "CPUShortage", "DriftRepaired"})
 
 _MOST_NOTABLE = 200
-_LOOK_BACK = 5000  # happenings, for those that are notable
-_DISK_SECONDS = 30.0  # a walk through pods' directories is dear
+_LOOK_BACK = 5000  # events that are searched for notable ones
+_DISK_SECONDS = 30.0  # a walk through pods' directories is expensive
 _DISK_WAIT_SECONDS = 1.0
 
 
@@ -39,10 +39,10 @@ class NodeSnapshot(NamedTuple):
     view: NodeView
     node: Node
     pods: tuple[Pod, ...]
-    disk: Mapping[str, PodFigures]  # by UID, as it was at most half a minute before
-    images: Usage | None  # and what images took then
+    disk: Mapping[str, PodFigures]  # by UID, at most half a minute old
+    images: Usage | None  # disk usage of images, measured at the same time
     notable: tuple[Event, ...]  # oldest first
-    counts: Counters  # goes on counting
+    counts: Counters  # not a copy: it continues to count
     since: float  # when the agent was started
 
 
@@ -102,7 +102,7 @@ class NodeSnapshots:
             await asyncio.gather(self._walking, return_exceptions=True)
 
     async def _measure(self) -> None:
-        """Not waited for where it takes long: then the figures are those from before."""
+        """Measures disk usage. If that takes long, the snapshot does not wait and has the previous figures."""
         if self._walking is None and time.monotonic() - self._disk_at > _DISK_SECONDS:
             self._disk_at = time.monotonic()
             self._walking = asyncio.create_task(self._walk())
@@ -115,7 +115,7 @@ class NodeSnapshots:
                 self._disk = measured.pods
             self._images = await self._runtime.images_usage()
         except (OSError, EvenkeelError):
-            pass  # the watch tells of it
+            pass  # the disk watch reports it
         finally:
             self._walking = None
 
@@ -145,7 +145,7 @@ _CPU_WORDS = ("pods receive less cpu than they requested", "pods receive the cpu
 
 
 def node_object(node: NodeView, pressures: Collection[str] = (), runtime: Readiness = _ANSWERS) -> Node:
-    """`pressures` are the conditions that hold now."""
+    """The node as an API object. `pressures` are the conditions that are true now."""
     words: dict[str, tuple[str, str]] = {str(one): both for one, both in _WORDS.items()}
     if node.config.cpu_kills:
         words[CPU_PRESSURE] = _CPU_WORDS
@@ -160,7 +160,7 @@ def node_object(node: NodeView, pressures: Collection[str] = (), runtime: Readin
     ]
     status, reason = ("True", "RuntimeAnswers") if runtime.is_ready else ("False", "RuntimeAway")
     conditions.append(NodeCondition("RuntimeReady", status, reason, runtime.message))
-    # As kubelet: a node that can start nothing is not ready, though what runs on it runs on.
+    # As kubelet: a node that cannot start containers is not ready. Running containers continue.
     message = "the agent is running" if runtime.is_ready else f"nothing can be started: {runtime.message}"
     reason = "AgentReady" if runtime.is_ready else "RuntimeAway"
     conditions.append(NodeCondition("Ready", status, reason, message))

@@ -1,5 +1,5 @@
-"""What became of a pod and why, from the journal alone (E14): what happened to it, and every decision about evictions
-that it was part of, as the one that went or as one that stayed."""
+"""The history of one pod, read from the journal alone (E14). It lists the pod's events, and every eviction decision in
+which the pod was considered: it was evicted, or another pod was."""
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
@@ -19,20 +19,20 @@ from evenkeel.policy.lifecycle.pod_status import PENDING, pod_phase
 from evenkeel.pressure import decision_records
 from evenkeel.pressure.decision_records import EVICTION_KIND, CpuStep, Step, replayed_eviction
 
-# Between a decision and the event of it, at most: the machine may be slow.
+# Longest time between a decision and its event. The machine may be slow.
 _SAME_MOMENT_SECONDS = 30.0
 _STALLED = "MemoryHighStall"
 
 
 class Other(NamedTuple):
-    """A pod that was considered in a decision, and why it stayed."""
+    """A pod that was considered in a decision but not evicted, and the reason."""
 
     pod: Considered
     why: str
 
 
 class Chapter(NamedTuple):
-    """One thing that happened to the pod. `decision` is the number of the journal's record, where there is one."""
+    """One entry in the history of the pod. `decision` is the number of the decision in the journal, if there is one."""
 
     at: float
     reason: str
@@ -42,31 +42,31 @@ class Chapter(NamedTuple):
     times: int = 1
     figures: Mapping[str, object] = MappingProxyType({})
     decision: int = 0
-    resource: str = ""  # what was short
+    resource: str = ""  # the resource that was short
     stayed: tuple[Other, ...] = ()
 
 
 class _Decided(NamedTuple):
-    """A decision that the pod was part of."""
+    """A decision in which the pod was considered."""
 
     record: Recorded
     reason: str  # of its event
     gone: tuple[str, ...]
-    resource: str = ""  # what was short
-    others: tuple[Other, ...] = ()  # who stayed
+    resource: str = ""  # the resource that was short
+    others: tuple[Other, ...] = ()  # pods that were not evicted
     is_done: bool = True
 
 
 class Story(NamedTuple):
     pod: str
     chapters: tuple[Chapter, ...]
-    is_held: bool  # the agent has it still
+    is_held: bool  # the agent still has the pod
     phase: str = ""
     reason: str = ""
 
 
 def story_of(journal: Journal, key: str) -> Story | None:
-    """Of the pod namespace/name; None if the journal has never heard of it."""
+    """The history of the pod namespace/name; None if the journal does not know the pod."""
     record = next((one for one in journal.pods() if one.pod.key == key), None)
     happened = journal.events(key, most=100_000)
     decided = tuple(_decisions_about(journal, key))
@@ -91,7 +91,7 @@ def story_of(journal: Journal, key: str) -> Story | None:
 
 
 def _decisions_about(journal: Journal, key: str) -> Iterator[_Decided]:
-    """Those in which a pod was evicted, or stalled, and the pod was there."""
+    """Decisions about an eviction or a stall in which this pod was considered."""
     for record in journal.decisions():
         said = record.decision
         if not isinstance(said, dict):
@@ -132,7 +132,7 @@ def _chapter(event: Event, decided: tuple[_Decided, ...], key: str) -> Chapter:
 
 
 def _stayed(decided: _Decided, key: str) -> Chapter:
-    """The pod was considered, and another one went."""
+    """The entry for a decision in which the pod was considered and another pod was evicted."""
     own = next((one for one in decided.others if one.pod.pod == key), None)
     why = f": it {own.why}" if own is not None else ""
     return Chapter(
@@ -159,7 +159,7 @@ def _others(step: Step) -> Iterator[Other]:
 
 
 def _others_by_cpu(step: CpuStep) -> Iterator[Other]:
-    """Those that stood in the way as well, and those that were short."""
+    """The other candidates for eviction, and the pods that received too little CPU."""
     (_, *others) = cpu_candidates(step.window, step.settings.profile)
     for place, (one, _) in enumerate(others, 2):
         yield Other(_considered(one), f"was number {place} in rank")
@@ -180,14 +180,14 @@ def _resource(step: Step) -> str:
     return eviction.shortage.resource
 
 
-_PLAIN = ("Started", "Killing", "Spared", "Evicted", "BackOff", "Returning")  # their messages say it all
+_PLAIN = ("Started", "Killing", "Spared", "Evicted", "BackOff", "Returning")  # reason is not repeated
 
 
 def sentence(chapter: Chapter) -> str:
     text = chapter.message or chapter.reason
     if chapter.reason not in _PLAIN and chapter.reason.lower() not in text.lower():
         text = f"{chapter.reason}: {text}"
-    if text.partition(" ")[0].isalpha():  # names and signals are written as they are
+    if text.partition(" ")[0].isalpha():  # names and signals keep their case
         text = text[:1].upper() + text[1:]
     if chapter.times > 1:
         text = f"{text.rstrip('.')}; {chapter.times} times until then"
@@ -195,7 +195,7 @@ def sentence(chapter: Chapter) -> str:
 
 
 def stayed_sentence(other: Other, resource: str) -> str:
-    """Of a pod that was considered; `resource` is what was short."""
+    """A sentence about a pod that was considered but not evicted. `resource` is the resource that was short."""
     seen = other.pod
     used = "unknown" if seen.usage is None else _amount(seen.usage, resource)
     request = f" of its request of {_amount(seen.request, resource)}" if seen.request else ""
