@@ -1,4 +1,4 @@
-"""The journal's tables, how an older journal becomes one of today, and the opening of its file."""
+"""The journal's schema: its tables, the migration of older journals, and the opening of the file."""
 
 import os
 import sqlite3
@@ -7,20 +7,21 @@ from urllib.parse import quote
 
 from evenkeel.journal.faults import SQLITE_FAULTS, JournalError, damaged, foreign, newer, of_sqlite, of_system
 
-APPLICATION = 0x45564B4C  # EVKL: tells a journal from other programs' databases
+APPLICATION = 0x45564B4C  # EVKL: marks a journal among databases of other programs
 LOCK_PATIENCE_SECONDS = 1.0
 CHECK_SECONDS = 2.0
-# Kept free in the file and its log, so that there is room for what must be noted when the disk is full.
+# Kept free in the file and its write-ahead log, so that the journal can still be written when the disk is full.
 RESERVE_BYTES = 512 * 1024
-# Pages (of 4 KiB) in the write-ahead log after which the writer itself moves them; `Journal.checkpoint` comes before.
+# At this many pages (of 4 KiB) in the write-ahead log, the writer itself makes a checkpoint. `Journal.checkpoint`
+# normally does that earlier.
 AUTOMATIC_CHECKPOINT_PAGES = 4096
 
-# Each step is the statements that lead from one version to the next; they are never changed, only added to.
+# Each step has the statements that migrate one version to the next. Steps are never changed; new ones are added.
 _STEPS: tuple[tuple[str, ...], ...] = (
     (
         """CREATE TABLE pods (
             uid TEXT PRIMARY KEY NOT NULL, "order" INTEGER NOT NULL, source NOT NULL, pod TEXT NOT NULL)""",
-        # Apart from the manifest: it changes often and is small, the manifest seldom and may be large.
+        # The state has its own table: it is small and changes often. The manifest may be large and seldom changes.
         """CREATE TABLE lives (
             uid TEXT PRIMARY KEY NOT NULL REFERENCES pods ON DELETE CASCADE,
             is_admitted INTEGER NOT NULL, life TEXT NOT NULL)""",
@@ -42,7 +43,7 @@ _TABLES = {"pods", "lives", "pods_aside", "happenings", "values", "decisions"}
 
 def open_for_writing(path: str) -> sqlite3.Connection:
     try:
-        # SQLite would make it readable for others; the files beside it get this one's mode.
+        # SQLite would make the file readable for others. It gives the mode of this file to the files beside it.
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
         try:
             os.fchmod(descriptor, 0o600)
@@ -56,8 +57,8 @@ def open_for_writing(path: str) -> sqlite3.Connection:
     try:
         _recognise(connection, path)
         connection.execute("PRAGMA journal_mode = WAL")
-        # What is committed outlives the agent's end; after a power cut the last moments may be missing, and so are
-        # the containers they told of.
+        # Committed data survives the end of the agent. After a power cut the last commits may be missing. The
+        # containers that they describe are gone then as well.
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute(f"PRAGMA wal_autocheckpoint = {AUTOMATIC_CHECKPOINT_PAGES}")
@@ -74,7 +75,7 @@ def open_for_writing(path: str) -> sqlite3.Connection:
 
 
 def open_for_reading(path: str) -> sqlite3.Connection:
-    """Also of a journal that is on a read-only file system, if nothing is left to be moved into its main file."""
+    """Opens a journal for reading. The file system may be read-only, if the write-ahead log is empty."""
     if not os.path.exists(path):
         raise JournalError(
             f"there is no journal {path}", hint="it is made by evenkeel up; --state-dir says where"
@@ -92,7 +93,7 @@ def connect(path: str, mode: str) -> sqlite3.Connection:
         return sqlite3.connect(
             f"file:{quote(os.fsencode(os.path.abspath(path)))}?mode={mode}",
             uri=True,
-            isolation_level=None,  # transactions are begun where they are meant
+            isolation_level=None,  # transactions are begun explicitly
             timeout=LOCK_PATIENCE_SECONDS,
             check_same_thread=False,
         )
@@ -101,7 +102,7 @@ def connect(path: str, mode: str) -> sqlite3.Connection:
 
 
 def check(connection: sqlite3.Connection, path: str, seconds: float = CHECK_SECONDS) -> None:
-    """Looks for damage, the pods first, for as long as is allowed; finding none in that time is enough."""
+    """Looks for damage, in the pods first, for at most `seconds`. If none is found in that time, the check passes."""
     deadline = time.monotonic() + seconds
     connection.set_progress_handler(lambda: time.monotonic() > deadline, 10_000)
     try:
@@ -117,14 +118,14 @@ def check(connection: sqlite3.Connection, path: str, seconds: float = CHECK_SECO
 
 
 def keep_reserve(connection: sqlite3.Connection, *, at_least_bytes: int = RESERVE_BYTES // 2) -> None:
-    """Sees to it that new rows find room in the file as it is. Then a checkpoint needs no room on the disk, and after
-    one the log of writes is written anew from its beginning, in the room that it has."""
+    """Keeps free pages in the file for new rows. So a checkpoint needs no more space on the disk. After a checkpoint
+    the write-ahead log is written from its beginning again, in the space that it already has."""
     (pages,) = connection.execute("PRAGMA freelist_count").fetchone()
     if pages * 4096 >= at_least_bytes:
         return
     connection.execute("INSERT INTO reserve VALUES (zeroblob(?))", (RESERVE_BYTES,))
     try:
-        # Passive: the others would keep writers waiting for the disk.
+        # Passive: the other modes would make writers wait for the disk.
         connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
     finally:
         connection.execute("DELETE FROM reserve")
