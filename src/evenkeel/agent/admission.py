@@ -1,4 +1,4 @@
-"""Admission of pods that wait (A6, B2), in order of arrival and as long as there is room; and resizes that wait for
+"""Admission of waiting pods (A6, B2), in order of arrival and while there is room. Also keeps the resizes that wait for
 room."""
 
 from collections.abc import Collection, Iterable, Iterator
@@ -12,17 +12,17 @@ from evenkeel.journal.store import Journal
 from evenkeel.policy.admission import Refusal, refusal_of, refusal_under_pressure, requested
 from evenkeel.policy.node_view import NodeView
 
-FILE = "file:"  # a source whose pods are tried again when room appears, for as long as they stand there
+FILE = "file:"  # prefix of a source; its pods are tried again when room appears, while the file has them
 
 
 class Verdicts(NamedTuple):
     admitted: tuple[PodRecord, ...]
     refused: tuple[tuple[PodRecord, Refusal], ...]
-    is_last: bool = True  # every pod that waits was judged
+    is_last: bool = True  # every waiting pod was judged
 
 
 class Admission:
-    """What each pod asks for is worked out once; the sums are kept while pods come and go."""
+    """Decides which pods are admitted. The requests of each pod are computed once and kept."""
 
     def __init__(self, node: NodeView) -> None:
         self._node = node
@@ -31,7 +31,7 @@ class Admission:
     def judge(
         self, every: Iterable[PodRecord], conditions: Collection[str] = (), most: int | None = None
     ) -> Verdicts:
-        """Verdicts on those that wait, until `most` are taken. Each that is taken counts for those after it."""
+        """Judges waiting pods, until `most` are admitted. An admitted pod's requests reduce the room for later pods."""
         waiting: list[PodRecord] = []
         used: Totals = {}
         for record in every:
@@ -53,7 +53,7 @@ class Admission:
         return Verdicts(tuple(admitted), tuple(refused))
 
     def refusal_of_resize(self, record: PodRecord, after: Pod, every: Iterable[PodRecord]) -> Refusal | None:
-        """Why the pod cannot be as large as `after` wants it, beside all others."""
+        """The reason why the pod cannot be resized to `after` beside all other pods; None if it can."""
         used: Totals = {}
         for other in every:
             if other.takes_room and other.pod.metadata.uid != record.pod.metadata.uid:
@@ -74,25 +74,25 @@ class Admission:
         return known[1]
 
 
-_RESIZE = "resize:"  # a value in the journal, with the pod's UID: the pod as it is to be when there is room
+_RESIZE = "resize:"  # prefix of a journal key, before the pod's UID: the pod after its resize
 
 
 class DeferredResizes:
-    """Pods that are to be larger and have to wait for room. Kept in the journal."""
+    """Resizes that wait for room. They are kept in the journal."""
 
     def __init__(self, journal: Journal, admission: Admission, uids: Iterable[str]) -> None:
-        """`uids` are those of the pods that the journal has."""
+        """`uids` are the UIDs of the pods in the journal."""
         self._journal = journal
         self._admission = admission
         kept = ((uid, self._kept(uid)) for uid in uids)
         self._wanted = {uid: pod for uid, pod in kept if pod is not None}
 
     def __iter__(self) -> Iterator[tuple[str, Pod]]:
-        """UIDs, and the pods as they are to be."""
+        """Each deferred resize: the pod's UID, and the pod after the resize."""
         return iter(tuple(self._wanted.items()))
 
     def defer(self, uid: str, pod: Pod) -> bool:
-        """Whether that is news."""
+        """Defers a resize. Returns False if the same resize was already deferred."""
         if self._wanted.get(uid) == pod:
             return False
         self._journal.set_value(_RESIZE + uid, encode(pod))
@@ -100,7 +100,7 @@ class DeferredResizes:
         return True
 
     def drop(self, uid: str) -> bool:
-        """Whether one was deferred."""
+        """Drops a deferred resize. Returns False if there was none."""
         if uid not in self._wanted:
             return False
         self._journal.set_value(_RESIZE + uid, None)
@@ -108,15 +108,15 @@ class DeferredResizes:
         return True
 
     def mark(self) -> dict[str, Pod]:
-        """What is deferred now, for `back_to`."""
+        """The present deferred resizes, for `back_to`."""
         return dict(self._wanted)
 
     def back_to(self, mark: dict[str, Pod]) -> None:
-        """Undoes in memory what has changed since then."""
+        """Undoes, in memory, all changes since `mark`."""
         self._wanted = mark
 
     def refusal(self, record: PodRecord, every: Iterable[PodRecord]) -> Refusal | None:
-        """Why the pod is not as large yet as it is to be, with Kubernetes' word for the reason."""
+        """The reason why the pod's resize waits, in Kubernetes' words; None if no resize waits."""
         after = self._wanted.get(record.uid)
         if after is None or not record.takes_room:
             return None

@@ -1,4 +1,4 @@
-"""Records events in the journal and publishes them to subscribers; records decisions with what they were made on."""
+"""Records events in the journal and publishes them to subscribers. Also records decisions with their snapshots."""
 
 import asyncio
 import logging
@@ -21,7 +21,7 @@ _MOST_UNREAD = 4096
 
 
 class Broadcast(Generic[T]):
-    """Subscribers get every item from the moment at which they subscribed."""
+    """Passes items on to subscribers. A subscriber gets every item from its subscription on."""
 
     def __init__(self, most_waiting: int = _MOST_UNREAD) -> None:
         self._subscribers: set[asyncio.Queue[T | None]] = set()
@@ -36,13 +36,14 @@ class Broadcast(Generic[T]):
                 queue.put_nowait(None)
 
     def close(self) -> None:
-        """Ends it for all subscribers, after the items that they have not read yet."""
+        """Ends all subscriptions. A subscriber still gets the items that it has not read yet."""
         for queue in self._subscribers:
             queue.put_nowait(None)
         self._subscribers.clear()
 
     def subscribe(self, first: Iterable[T] = ()) -> AsyncIterator[T]:
-        """`first` comes before everything else. The subscription begins now, not when the first item is read."""
+        """Subscribes. The subscriber gets the items of `first` before all others. The subscription begins now, not when
+        the first item is read."""
         queue: asyncio.Queue[T | None] = asyncio.Queue()
         for item in first:
             queue.put_nowait(item)
@@ -61,7 +62,7 @@ log = logging.getLogger(__name__)
 
 _NO_FIGURES: Mapping[str, object] = MappingProxyType({})
 _MOST_WAITING = 10_000  # while the journal cannot be written
-_MOST_DECISIONS_WAITING = 100  # which hold a whole node each
+_MOST_DECISIONS_WAITING = 100  # each has a snapshot of the whole node
 
 
 class EventRecorder:
@@ -72,8 +73,8 @@ class EventRecorder:
         self._clock = clock
         self._waiting: list[Event] = []
         self._decisions: list[tuple[str, object, object, float]] = []
-        self._why_not = ""  # they could not be written, the last time
-        self._complaints: set[str] = set()  # what reconciling could not do, recorded once
+        self._why_not = ""  # the last reason why decisions could not be written
+        self._complaints: set[str] = set()  # failures of reconciliation, each recorded once
 
     def record(
         self,
@@ -84,7 +85,7 @@ class EventRecorder:
         container: str = "",
         figures: Mapping[str, object] = _NO_FIGURES,
     ) -> None:
-        """Goes out with the next `commit`."""
+        """Records an event. It is written and published with the next `commit`."""
         key, uid = (pod.key, pod.metadata.uid) if pod is not None else ("", "")
         at = self._clock()
         self.counts.happened(at, type_, reason, pod, container, figures)
@@ -92,7 +93,8 @@ class EventRecorder:
         del self._waiting[:-_MOST_WAITING]
 
     def decided(self, kind: str, snapshot: object, decision: object) -> None:
-        """Written down now; if that cannot be (the disk may be what it was about), with a later `commit`."""
+        """Records a decision at once. If the journal cannot be written (the decision may be about a full disk), it is
+        recorded with a later `commit`."""
         self._decisions.append((kind, snapshot, decision, self._clock()))
         del self._decisions[:-_MOST_DECISIONS_WAITING]
         self._record()
@@ -101,11 +103,11 @@ class EventRecorder:
         self.counts.evicted(cause)
 
     def observe_decision(self, seconds: float) -> None:
-        """How long it took from the figures that crossed a threshold to the kill."""
+        """Counts the time from the sample that crossed a threshold to the kill."""
         self.counts.decision_seconds.observe(seconds)
 
     def admitted(self, pod: Pod, qos_class: str) -> None:
-        """With what it asks for, so that its story begins here (E14)."""
+        """Records the admission with the pod's requests and limits. The pod's history begins with this event (E14)."""
         amounts = {"requests": pod_requests(pod), "limits": pod_limits(pod)}
         words = [
             f"{what} {', '.join(f'{name} {amount}' for name, amount in found.items())}"
@@ -121,7 +123,7 @@ class EventRecorder:
     def ended(
         self, pod: Pod, container: str, ended: Ended | None, *, is_oom_killed: bool, was_asked: bool
     ) -> None:
-        """`was_asked`: it was asked to end, so how it did is no warning."""
+        """Records the end of a container. With `was_asked` the container was asked to end, so its end is no warning."""
         if ended is None:
             return
         how = f"signal {ended.signal}" if ended.signal else f"exit code {ended.exit_code}"
@@ -138,7 +140,7 @@ class EventRecorder:
         self.record(type_, verdict.reason or verdict.phase, message, pod)
 
     def reconciled(self, report: Report) -> None:
-        """Drift that was repaired (E9), and what the kernel refuses, once."""
+        """Records repaired drift (E9), and each refusal of the kernel once."""
         for repair in report.repairs:
             where = f"{repair.path}/{repair.file}" if repair.file else repair.path
             message = (
@@ -152,15 +154,15 @@ class EventRecorder:
         self._complaints = complaints
 
     def mark(self) -> tuple[Event, ...]:
-        """What is still to be recorded, for `back_to`."""
+        """The events that are not written yet, for `back_to`."""
         return tuple(self._waiting)
 
     def back_to(self, mark: tuple[Event, ...]) -> None:
-        """What was recorded since then has not happened."""
+        """Drops the events that were recorded since `mark`."""
         self._waiting[:] = mark
 
     def commit(self) -> None:
-        """Raises JournalError, and then all of it is still to be recorded."""
+        """Writes and publishes the waiting events. Raises JournalError; the events then stay waiting."""
         if self._waiting:
             with self._journal.transaction():
                 recorded = [self._journal.record_event(event) for event in self._waiting]
@@ -170,7 +172,8 @@ class EventRecorder:
         self._record()
 
     def _record(self) -> None:
-        """Nothing waits for it: what is to be done may be what makes room for it."""
+        """Writes the waiting decisions. An error is only logged, so that the eviction still happens: on a full disk it
+        may free the space that the journal needs."""
         if not self._decisions:
             return
         try:
@@ -179,7 +182,7 @@ class EventRecorder:
                     self._journal.record(*decision)
         except JournalError as error:
             if str(error) != self._why_not:
-                log.error("%s", error)  # noqa: TRY400 a sentence says it all
+                log.error("%s", error)  # noqa: TRY400 the message is enough
             self._why_not = str(error)
         else:
             self._decisions.clear()

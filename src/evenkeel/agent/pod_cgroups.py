@@ -1,7 +1,7 @@
-"""The pods' cgroups: the tree of the node follows the pods that take room, and those who watch cgroups hear of it.
+"""The pods' cgroups: keeps the node's cgroup tree up to date with the pods that take room, and informs the observers.
 
-What must be known after a restart is kept in the journal: cores that containers own, cgroups that we made above the
-pods' root, and what cgroups of others held before we set it.
+The journal keeps the facts that a restarted agent needs: the exclusive cores of containers, the cgroups that we made
+above the pods' root, and the original settings of other programs' cgroups.
 """
 
 import logging
@@ -26,8 +26,8 @@ from evenkeel.runtime.interface import Attempt
 log = logging.getLogger(__name__)
 
 # Values in the journal.
-CGROUPS_MADE = "cgroupsMade"  # above the pods' root, by us
-FOUND_BEFORE = "foundBefore"  # what cgroups of others had in the files that we set (B13)
+CGROUPS_MADE = "cgroupsMade"  # cgroups that we made above the pods' root
+FOUND_BEFORE = "foundBefore"  # original values of files that we set in cgroups of others (B13)
 _CORES = "cpus"
 
 
@@ -53,19 +53,19 @@ class PodCgroups:
         self._observers = observers
         self._pods = PlannedPods()
         self._planned: tuple[PlannedPod, ...] | None = None
-        # Containers without the cores of their own that they are due.
+        # Containers that should have exclusive cores, but have none.
         self._sharing: set[ContainerKey] = set()
 
     def put(self, uid: str, order: int, pod: PlannedPod) -> None:
-        """The pod has cgroups from the next `follow` on."""
+        """Plans cgroups for the pod. The next `follow` makes them."""
         self._pods.put(uid, order, pod)
 
     def drop(self, uid: str) -> bool:
-        """The pod has none from the next `follow` on. Whether it had some."""
+        """Plans no more cgroups for the pod. The next `follow` removes them. Returns False if the pod had none."""
         return self._pods.drop(uid)
 
     def follow(self) -> None:
-        """Makes the tree for the pods as they are now."""
+        """Makes the tree for the present pods."""
         pods = self._with_cores()
         if pods != self._planned:
             self._planned = pods
@@ -77,7 +77,7 @@ class PodCgroups:
             self._update_runtime(self._cgroups.resettled)
 
     def first_pass(self) -> None:
-        """As `follow`, after a restart: also puts back what another configuration may have set (B13)."""
+        """As `follow`, after a restart. Also restores settings that another configuration may have changed (B13)."""
         self._planned = self._with_cores()
         before = self._journal.value(FOUND_BEFORE)
         report = self._cgroups.first_pass(
@@ -92,7 +92,7 @@ class PodCgroups:
         self._update_runtime(cgroup for cgroup in report.tree.cgroups if not cgroup.is_ours_to_make)
 
     def remove_all(self) -> None:
-        """Removes every cgroup of ours; nothing runs in them any more."""
+        """Removes every cgroup of ours. No process runs in them any more."""
         try:
             self._cgroups.remove_all(self._made())
         except CgroupError as error:
@@ -109,7 +109,7 @@ class PodCgroups:
             self._journal.set_value(FOUND_BEFORE, found or None)
 
     def _with_cores(self) -> tuple[PlannedPod, ...]:
-        """The pods that have cgroups, in order of admission, with the cores that are theirs alone."""
+        """The pods that have cgroups, in order of admission, with their exclusive cores."""
         pods = self._pods.ordered()
         if self._node.config.cpu_manager_policy == "static":
             pods = tuple(with_cores(self._node, pods, self._journal))
@@ -132,7 +132,7 @@ class PodCgroups:
             self._event_recorder.record(WARNING, "OOMScoreRefused", f"{cgroup.path}: {scored.message}")
 
     def _update_runtime(self, cgroups: Iterable[Cgroup]) -> None:
-        """Passes new settings on to the runtime, which would put back what it has (C6)."""
+        """Passes new settings to the container runtime. Otherwise the runtime would restore its old settings (C6)."""
         for cgroup in cgroups:
             record = self._pod_store.by_key(cgroup.pod) if cgroup.kind == Kind.CONTAINER else None
             if record is not None and record.state.container(cgroup.container).is_running:
@@ -145,7 +145,7 @@ class PlannedPods:
 
     def __init__(self) -> None:
         self._pods: dict[str, tuple[int, PlannedPod]] = {}
-        self._ordered: tuple[PlannedPod, ...] | None = ()  # None: to be put in order again
+        self._ordered: tuple[PlannedPod, ...] | None = ()  # None: must be sorted again
 
     def put(self, uid: str, order: int, pod: PlannedPod) -> None:
         if self._pods.get(uid) != (order, pod):
@@ -153,14 +153,14 @@ class PlannedPods:
             self._ordered = None
 
     def drop(self, uid: str) -> bool:
-        """Whether it was there."""
+        """Returns False if the pod was not there."""
         if self._pods.pop(uid, None) is None:
             return False
         self._ordered = None
         return True
 
     def ordered(self) -> tuple[PlannedPod, ...]:
-        """The same object as before while nothing has changed: every step asks for it."""
+        """The pods in order. Every step calls this, so the same object is returned until a pod changes."""
         if self._ordered is None:
             pods = sorted(self._pods.values(), key=lambda one: one[0])
             self._ordered = tuple(pod for _, pod in pods)
@@ -168,7 +168,7 @@ class PlannedPods:
 
 
 def with_cores(node: NodeView, pods: Sequence[PlannedPod], journal: Journal) -> list[PlannedPod]:
-    """The pods with the cores of each. A container keeps the cores it has for as long as it needs them."""
+    """The pods with their exclusive cores. A container keeps its cores for as long as it needs them."""
     kept: dict[ContainerKey, tuple[int, ...]] = {}
     before = journal.value(_CORES)
     for key, cpus in before.items() if isinstance(before, dict) else ():
@@ -185,8 +185,8 @@ def with_cores(node: NodeView, pods: Sequence[PlannedPod], journal: Journal) -> 
 
 
 def sharing(node: NodeView, pods: Sequence[PlannedPod]) -> set[ContainerKey]:
-    """The containers that are due cores of their own where too few are left. They run on the shared cores, under their
-    quota."""
+    """The containers that should have exclusive cores, when too few cores are left. They run on the shared cores, with
+    their CPU quota."""
     return {
         (planned.pod.metadata.uid, container.name)
         for planned in pods

@@ -1,7 +1,7 @@
 """The records of the agent's pods, in memory and in the journal, and the pods as clients see them.
 
-A change is made in memory at once and written to the journal with the next `commit`. Clients that watch hear of it only
-then: no client sees what a crash could take back.
+A change is made in memory at once, and written to the journal with the next `commit`. Clients that watch get it only
+after that. So no client sees a change that a crash could undo.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -23,11 +23,11 @@ ADDED, MODIFIED, DELETED = "ADDED", "MODIFIED", "DELETED"
 
 class PodChange(NamedTuple):
     type: str
-    pod: Pod  # with its status; of a deleted one, the last
+    pod: Pod  # with its status; for a deleted pod, the last one
 
 
 class PodStatuses:
-    """Makes the pod that clients see of a pod's record: with its status."""
+    """Converts a pod's record to the pod that clients see, with its status."""
 
     def __init__(
         self,
@@ -42,8 +42,8 @@ class PodStatuses:
         self._clock = clock
 
     def shown(self, record: PodRecord, before: Pod | None, every: Iterable[PodRecord]) -> Pod:
-        """Conditions that are as they were in `before` keep their time. `every` are the records of all pods, beside
-        which a deferred resize has to fit."""
+        """The pod that clients see. A condition that is the same as in `before` keeps its time. `every` has the records
+        of all pods: a deferred resize must fit beside them."""
         now = self._clock()
         todo = actions(record.pod, record.state, now, self._settings) if record.is_admitted else None
         pod = record.pod._replace(status=before.status if before is not None else PodStatus())
@@ -58,7 +58,7 @@ class PodStatuses:
 
 
 class Mark(NamedTuple):
-    """What a store has in memory at one moment."""
+    """The content of a store's memory at one moment."""
 
     records: dict[str, PodRecord]
     uids: dict[str, str]
@@ -68,7 +68,7 @@ class Mark(NamedTuple):
 
 
 class PodStore:
-    """For the agent's event loop alone. `records` are those that the journal has."""
+    """For the agent's event loop only. `records` are the records in the journal."""
 
     def __init__(self, journal: Journal, records: Iterable[PodRecord], statuses: PodStatuses) -> None:
         self.changes: Broadcast[PodChange] = Broadcast()
@@ -84,7 +84,7 @@ class PodStore:
         self._gone: dict[str, None] = {}
 
     def __iter__(self) -> Iterator[PodRecord]:
-        """In order of arrival."""
+        """The records in order of arrival."""
         return iter(tuple(self._records.values()))
 
     def get(self, uid: str) -> PodRecord | None:
@@ -101,7 +101,7 @@ class PodStore:
         return record
 
     def add(self, pod: Pod, source: str, at: float) -> PodRecord:
-        """A pod that is new, and came at that time. No other pod has its name or UID."""
+        """Adds a new pod that arrived at the time `at`. No other pod has its name or UID."""
         metadata = pod.metadata._replace(creation_timestamp=timestamp(at), deletion_timestamp=None)
         record = PodRecord(pod._replace(metadata=metadata, status=PodStatus()), source, self._next_order)
         self._next_order += 1
@@ -120,7 +120,7 @@ class PodStore:
         self.put(self._records[uid]._replace(state=state))
 
     def touch(self, uid: str) -> None:
-        """Something that its status shows, but that is not kept, has changed."""
+        """Updates the pod's status at the next commit. Called for a change that the record itself does not contain."""
         if uid in self._records:
             self._unsaved[uid] = None
 
@@ -135,12 +135,12 @@ class PodStore:
         return not self._unsaved and not self._gone
 
     def commit(self) -> None:
-        """Raises JournalError, and then everything is still to be committed."""
+        """Commits all changes. Raises JournalError; all changes then stay uncommitted."""
         self.write()
         self.announce()
 
     def write(self) -> None:
-        """The first half of `commit`, for a transaction that has more in it. Raises JournalError."""
+        """The first half of `commit`, for a transaction with further writes. Raises JournalError."""
         if self.is_committed:
             return
         with self._journal.transaction():
@@ -150,7 +150,7 @@ class PodStore:
                 self._journal.save(self._records[uid])
 
     def announce(self) -> None:
-        """The second half: what `write` wrote is committed, and clients that watch hear of it."""
+        """The second half of `commit`: publishes the committed changes to clients that watch."""
         changed, gone = tuple(self._unsaved), tuple(self._gone)
         self._unsaved.clear()
         self._gone.clear()
@@ -165,13 +165,13 @@ class PodStore:
                 self.changes.publish(PodChange(ADDED if before is None else MODIFIED, now))
 
     def mark(self) -> "Mark":
-        """What is in memory now, for `back_to`."""
+        """The present content of memory, for `back_to`."""
         return Mark(
             dict(self._records), dict(self._uids), self._next_order, dict(self._unsaved), dict(self._gone)
         )
 
     def back_to(self, mark: "Mark") -> None:
-        """Undoes what has changed since then and was not written."""
+        """Undoes all changes since `mark`. They must not be written yet."""
         self._records, self._uids, self._next_order, self._unsaved, self._gone = mark
 
     def shown(self) -> tuple[Pod, ...]:

@@ -1,7 +1,7 @@
-"""Work on pods that takes time: containers are started and stopped and pods removed in tasks beside the pod loop.
+"""Work on pods that takes time. Containers are started and stopped, and pods are removed, in tasks beside the pod loop.
 
-Each piece of work runs once at a time, however often it is asked for, and reports its outcome to `StepRequests`. If it
-fails, the error is logged, and a step is asked for a little later.
+Each piece of work runs only once at a time, even if it is requested again. It reports its outcome to `StepRequests`. If
+it fails, the error is logged, and a step is requested a little later.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from evenkeel.runtime.interface import Attempt, Launch, NoImage, Runtime, StartF
 log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 5.0
-_HURRY_SECONDS = 0.5  # a stop that ends so much sooner takes the place of the one under way
+_HURRY_SECONDS = 0.5  # a stop whose deadline is this much earlier replaces the present stop
 
 
 class PodWorker:
@@ -28,9 +28,9 @@ class PodWorker:
         self._starting: set[Attempt] = set()
         self._stopping: dict[Attempt, tuple[float, asyncio.Task[None]]] = {}
         self._removing: set[str] = set()
-        self._cleaned: set[str] = set()  # pods of which nothing but logs is left, or will be in a moment
+        self._cleaned: set[str] = set()  # pods with only logs left, or being cleaned now
         self._cleaning: set[str] = set()
-        self._without_logs: set[str] = set()  # of those, pods whose logs are gone too
+        self._without_logs: set[str] = set()  # of these, pods whose logs are removed too
         self._emptying: dict[str, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -60,38 +60,38 @@ class PodWorker:
         self.spawn(self._runtime.forget(attempt), attempt.uid)
 
     def empty_memory(self, uid: str) -> None:
-        """Of a pod that is killed for want of memory: to remove it may take the runtime a while, for which others would
-        have to stand still, or go."""
+        """Empties the memory volumes of a pod that is evicted for memory. The runtime may need a while to remove the
+        pod. Without this, other pods would be frozen or evicted in the meantime."""
         if uid not in self._emptying:
             task = self._emptying[uid] = self.spawn(self._empty_memory(uid), uid)
             task.add_done_callback(lambda _: self._emptying.pop(uid))
 
     def clean(self, uid: str) -> None:
-        """Volumes and directories of a pod that is over; its status and its logs stay."""
+        """Removes the volumes and directories of a pod that has ended. Its status and its logs stay."""
         if uid not in self._cleaned:
             self._cleaned.add(uid)
             self._cleaning.add(uid)
             self.spawn(self._clean(uid), uid)
 
     def is_clean(self, uid: str) -> bool:
-        """Whether nothing of a pod that was taken is left but its logs: its attempts may be counted anew."""
+        """Whether only the logs of the pod are left. Its attempts may then be counted from the beginning again."""
         return uid in self._cleaned and uid not in self._cleaning
 
     def clean_logs(self, uid: str) -> bool:
-        """Removes the logs of a pod that is clean otherwise; whether that is done."""
+        """Removes the logs of a pod that is otherwise clean. Returns True once they are removed."""
         if uid not in self._without_logs and uid not in self._cleaning:
             self._cleaning.add(uid)
             self.spawn(self._clean_logs(uid), uid)
         return uid in self._without_logs
 
     def remove(self, uid: str) -> None:
-        """The last of a pod; its cgroups are gone already."""
+        """Removes everything of a pod that is left. Its cgroups are already removed."""
         if uid not in self._removing:
             self._removing.add(uid)
             self.spawn(self._remove(uid), uid)
 
     def forget(self, uid: str) -> None:
-        """The pod may come anew."""
+        """Forgets the pod's clean-up, because the pod may start again."""
         self._cleaned.discard(uid)
         self._without_logs.discard(uid)
 
@@ -106,7 +106,7 @@ class PodWorker:
         return task
 
     async def abandon(self) -> None:
-        """Drops what is being done: the next agent finds it half done, and finishes it."""
+        """Cancels all work. The next agent finds it unfinished, and finishes it."""
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()
@@ -146,14 +146,14 @@ class PodWorker:
     async def _clean_logs(self, uid: str) -> None:
         try:
             await self._runtime.remove_logs(uid)
-        finally:  # what resists is logged, and keeps no pod from coming back
+        finally:  # a failure is logged; it must not prevent the pod's next start
             self._without_logs.add(uid)
             self._cleaning.discard(uid)
         self._steps.report(Cleaned(uid))
 
     async def _remove_whole(self, uid: str) -> None:
         if (emptying := self._emptying.get(uid)) is not None:
-            # It must not meet the volumes of one that comes in the pod's place.
+            # It must not empty the volumes of a pod that replaces this one.
             await asyncio.wait([emptying])
         await self._runtime.remove(uid)
 

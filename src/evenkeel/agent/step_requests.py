@@ -1,7 +1,7 @@
-"""Requests for steps of the pod loop: which pods to look at, and what became of work that ran beside the loop.
+"""Requests for steps of the pod loop: the pods to look at, and the outcomes of work that ran beside the loop.
 
-It is made before everything else. A part that changes a pod asks here for a step and does not need to know the loop, so
-the loop can be constructed last, with all that it needs.
+This object is constructed before all other parts. A part that changes a pod asks here for a step, and does not need to
+know the loop. So the loop can be constructed last, with all that it needs.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ class Started(NamedTuple):
 class NotStarted(NamedTuple):
     attempt: Attempt
     message: str
-    no_image: str = ""  # the reason, if an image is what was missing
+    no_image: str = ""  # the reason, if the image was missing
 
 
 class Exited(NamedTuple):
@@ -27,7 +27,7 @@ class Exited(NamedTuple):
 
 
 class OomKilled(NamedTuple):
-    """The kernel has counted or logged an OOM kill of this attempt, which may have ended before."""
+    """The kernel has counted or logged an OOM kill of this attempt. The attempt may already have ended."""
 
     attempt: Attempt
 
@@ -39,7 +39,7 @@ class Emptied(NamedTuple):
 
 
 class Cleaned(NamedTuple):
-    """Nothing of the pod is left on disk but its logs; or not even these."""
+    """Only the pod's logs are left on disk, or nothing."""
 
     uid: str
 
@@ -54,7 +54,7 @@ Outcome = Started | NotStarted | Exited | OomKilled | Emptied | Cleaned | Remove
 
 
 class StepRequests:
-    """For the agent's event loop alone. Several requests before a step are one step."""
+    """For the agent's event loop only. Several requests before a step lead to one step."""
 
     def __init__(self, uids: Iterable[str] = ()) -> None:
         """The first step looks at the pods of `uids`."""
@@ -64,7 +64,7 @@ class StepRequests:
         self._has_room = True
 
     def want_step(self, uid: str = "") -> None:
-        """The next step looks at this pod, too."""
+        """Requests a step. The next step also looks at this pod."""
         if uid:
             self._uids.add(uid)
         self._requested.set()
@@ -75,14 +75,14 @@ class StepRequests:
         self._requested.set()
 
     def report(self, outcome: Outcome) -> None:
-        """Outcomes are taken up in the order of these calls: a container's start before its end."""
+        """Reports an outcome. Outcomes are processed in the order of the calls: a container's start before its end."""
         self._outcomes.append(outcome)
         self._requested.set()
 
     # For the pod loop
 
     async def wait(self) -> None:
-        """Returns when a step was asked for since the last time."""
+        """Returns when a step has been requested since the last call."""
         await self._requested.wait()
         self._requested.clear()
 
@@ -91,7 +91,8 @@ class StepRequests:
         return uids
 
     def put_back(self, uids: Iterable[str]) -> None:
-        """These could not be looked at. Does not ask for a step: the cause has to pass first."""
+        """Keeps these pods for a later step, because the step failed. Does not request a step: the cause must pass
+        first."""
         self._uids.update(uids)
 
     def take_outcomes(self) -> list[Outcome]:
@@ -99,6 +100,6 @@ class StepRequests:
         return outcomes
 
     def take_room(self) -> bool:
-        """Whether pods may have left since the last time."""
+        """Whether room may have appeared since the last call."""
         has_room, self._has_room = self._has_room, False
         return has_room

@@ -1,6 +1,7 @@
-"""Making the machine ready before the first pod: what must hold is checked, what the agent may change is changed.
+"""Node setup: prepares the machine before the first pod. It checks the requirements, and changes the kernel settings
+that the agent may change.
 
-What was changed is kept in the journal with what it was before, and is put back when the agent stops its pods and ends.
+The journal keeps each changed setting with its original value. The agent restores it when it stops its pods and ends.
 """
 
 import logging
@@ -29,8 +30,8 @@ _SETTINGS = "kernelSettings"
 
 
 def prepare_node(config: KubeletConfiguration, state_directory: str, journal: Journal) -> Iterator[str]:
-    """Does it, and yields a sentence for each thing that is not as it should be and does not keep the agent from
-    starting. Raises EvenkeelError with everything that does (A13, A18, C5, E7)."""
+    """Prepares the node. Yields a sentence for each problem that does not prevent the agent's start. Raises
+    EvenkeelError with all problems that prevent it (A13, A18, C5, E7)."""
     machine = inspect_machine(config, state_directory)
     diagnosis = diagnose(machine, config)
     diagnosis.or_raise()
@@ -53,7 +54,7 @@ def prepare_node(config: KubeletConfiguration, state_directory: str, journal: Jo
 
 
 def protect_daemons_of(config: KubeletConfiguration, driver: Driver) -> Iterator[str]:
-    """The OOM score of the agent and of everything in the cgroups that are kept for daemons (A12)."""
+    """Sets the OOM score of the agent, and of all processes in the cgroups reserved for daemons (A12)."""
     reserved = [path for path in (config.kube_reserved_cgroup, config.system_reserved_cgroup) if path]
 
     def daemons() -> list[int]:
@@ -69,7 +70,7 @@ def protect_daemons_of(config: KubeletConfiguration, driver: Driver) -> Iterator
 
 
 def restore_node(journal: Journal) -> None:
-    """Puts the kernel's settings back as they were before our first start."""
+    """Restores the kernel settings to their values before the agent's first start."""
     kept = journal.value(_SETTINGS)
     if not isinstance(kept, dict):
         return
@@ -86,7 +87,8 @@ def restore_node(journal: Journal) -> None:
 
 
 def _keep(journal: Journal, changed: tuple[Difference, ...]) -> None:
-    """The first value that was found is the one to go back to, whatever happened since."""
+    """Keeps the changed settings in the journal. The first value that was found is the one to restore: later values do
+    not replace it."""
     before = journal.value(_SETTINGS)
     kept = {setting.name: [setting.value, seen] for setting, seen in changed}
     if isinstance(before, dict):

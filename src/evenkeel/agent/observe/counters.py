@@ -1,4 +1,4 @@
-"""Counters and histograms for /metrics: how often things happened since the agent was started, and how long they
+"""Counters and histograms for /metrics: how often each event happened since the agent was started, and how long actions
 took."""
 
 from bisect import bisect_left
@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 from evenkeel.api.pod import Pod
 
-_MOST_SERIES = 2000  # of OOM kills, of which each pod has its own
+_MOST_SERIES = 2000  # of OOM kills: each pod has its own series
 _MOST_STARTING = 10_000
 _FAST = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 _STARTS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 
 class OomKills(NamedTuple):
-    """Whose limit it was is `scope`: the container's, the pod's, that of all pods, or the node's memory."""
+    """`scope` says which limit was hit: the container's, the pod's, that of all pods, or the node's memory."""
 
     namespace: str
     pod: str
@@ -24,7 +24,7 @@ class OomKills(NamedTuple):
 
 
 class Histogram:
-    """`counts` has one more than `bounds`: those above the last."""
+    """`counts` has one more entry than `bounds`: the last one counts values above the last bound."""
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
@@ -37,19 +37,19 @@ class Histogram:
 
 
 class Counters:
-    """For the agent's loop. `happened` is called for every event."""
+    """For the agent's loop. The event recorder calls `happened` for every event."""
 
     def __init__(self) -> None:
         self.evictions: Counter[str] = Counter()  # by signal
         self.oom_kills: Counter[OomKills] = Counter()
         self.events: Counter[tuple[str, str]] = Counter()  # by type and reason
         self.decision_seconds = Histogram(_FAST)  # from the figures that crossed a threshold to the kill
-        self.back_seconds = Histogram(_FAST)  # from the kill until its memory was back
+        self.back_seconds = Histogram(_FAST)  # from the kill until its memory was freed
         self.back_bytes = 0
         self.reclaim_bytes = 0
         self.pod_start_seconds = Histogram(_STARTS)
         self.pods_started = 0
-        self._admitted_at: dict[str, float] = {}  # by UID, of those of which nothing was started yet
+        self._admitted_at: dict[str, float] = {}  # by UID; pods without a started container
         self._started: dict[str, float] = {}
 
     def evicted(self, signal: str) -> None:
@@ -89,14 +89,14 @@ class Counters:
 
 
 def _put(times: dict[str, float], uid: str, at: float) -> None:
-    """The oldest are forgotten: memory is bounded."""
+    """Adds a time. The oldest times are dropped, so that memory is bounded."""
     while len(times) >= _MOST_STARTING:
         del times[next(iter(times))]
     times[uid] = at
 
 
 def oom_scope(figures: Mapping[str, object]) -> str:
-    """Whose limit was hit, from a record of the kernel's log."""
+    """Which limit was hit, according to a record of the kernel log."""
     cgroup, limit = str(figures.get("cgroup", "")), str(figures.get("limit_cgroup", ""))
     if not limit:
         return "node" if figures.get("constraint") != "memcg" else "cgroup"

@@ -1,4 +1,4 @@
-"""Waiting for files to change: inotify on the directories that matter, or a look now and then where that fails."""
+"""Waits for changes of manifest files. It uses inotify on the relevant directories, and polls if inotify fails."""
 
 import asyncio
 import errno
@@ -18,10 +18,10 @@ from evenkeel.host.inotify import (
     watch_refusal,
 )
 
-# Changes come in bursts: an editor writes, renames and removes. A file that went may come back at once.
+# Changes come in bursts: an editor writes, renames and removes. A removed file may be created again at once.
 _QUIET_SECONDS = 0.01
 _MOST_SECONDS = 0.05
-# inotify does not tell of everything, such as a parent that is renamed, or what another machine does on NFS.
+# inotify does not report every change, such as a renamed parent directory, or a change by another machine on NFS.
 _RESCAN_SECONDS = 60.0
 _RESCAN_WITHOUT_SECONDS = 5.0
 _MAX_DIRECTORIES = 256
@@ -31,10 +31,10 @@ Interests = Mapping[str, set[str]]
 
 
 class FileWatch:
-    """What to watch is a real directory and names in it; `""` is every manifest there."""
+    """Watches names in real directories. The name `""` means every manifest in the directory."""
 
     def __init__(self) -> None:
-        self.note = ""  # why changes are noticed late, if they are
+        self.note = ""  # the reason if changes are noticed late
         self._inotify: Inotify | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watches: dict[int, str] = {}
@@ -44,7 +44,7 @@ class FileWatch:
         self._is_closed = False
 
     def aim(self, interests: Interests) -> bool:
-        """Watches these from now on; True if something is watched that was not before."""
+        """Watches these names from now on. Returns True if a directory is newly watched."""
         self.note = ""
         if not self._start():
             return False
@@ -70,7 +70,7 @@ class FileWatch:
         return is_new
 
     async def changed(self, within_seconds: float = _RESCAN_SECONDS) -> bool:
-        """Returns when something changed and the burst is over, or after a while all the same; False if closed."""
+        """Returns when a file has changed and the burst is over, or after `within_seconds`. Returns False if closed."""
         if self.note:
             within_seconds = min(within_seconds, _RESCAN_WITHOUT_SECONDS)
         if await self._event(within_seconds):
@@ -144,7 +144,8 @@ class FileWatch:
 
 
 def interests_of(paths: Mapping[str, bool]) -> dict[str, set[str]]:
-    """Which entries of which real directories decide what `paths` are; with True, what a directory holds, too."""
+    """The directory entries on which `paths` depend, by real directory. A path with True is a directory: its manifests
+    are included."""
     found: dict[str, set[str]] = {}
     for path, is_directory in paths.items():
         for directory, name in _steps(path):
@@ -155,7 +156,8 @@ def interests_of(paths: Mapping[str, bool]) -> dict[str, set[str]]:
 
 
 def _steps(path: str) -> Iterator[tuple[str, str]]:
-    """Each link on the way to `path` (absolute), and its end, as directory and name; if the way ends before, where."""
+    """Each symbolic link on the way to `path` (absolute), and its last entry, as directory and name. If an entry on the
+    way is missing, that entry is the last one."""
     here = "/"
     ahead = path.split("/")[::-1]
     links = 0
@@ -170,7 +172,7 @@ def _steps(path: str) -> Iterator[tuple[str, str]]:
         try:
             target = os.readlink(entry)
         except OSError as error:
-            is_there = error.errno == errno.EINVAL  # and no link
+            is_there = error.errno == errno.EINVAL  # it exists, and is not a link
             if not is_there or not any(part not in ("", ".") for part in ahead):
                 yield here, name
             if not is_there:
