@@ -1,1 +1,1 @@
-"""The agent: it joins the rooms below to a node that runs pods."""
+"""The agent: it connects the packages below into a node that runs pods."""

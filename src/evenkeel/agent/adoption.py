@@ -1,8 +1,8 @@
-"""Adoption: finds out what became of containers while no agent watched them, or no runtime answered.
+"""Adoption: updates the records of containers that changed while no agent was running, or the runtime did not answer.
 
-The journal knows which attempts were asked for, and the runtime what became of them. An attempt that the runtime does
-not know was asked for and not begun; it is begun now. One that was running, and that the runtime does not know any
-more, has ended unseen.
+The journal has the requested attempts, and the runtime has their present state. If the runtime does not know a
+requested attempt, the attempt was never started. It is started now. If the runtime no longer knows a running attempt,
+the attempt has ended while it was not watched.
 """
 
 import os
@@ -25,7 +25,7 @@ from evenkeel.pressure.protocol import PodObserver
 from evenkeel.runtime.interface import UNKNOWN_EXIT, Attempt, Exit, Record, Runtime
 from evenkeel.runtime.paths import StatePaths, UnsafeName
 
-_NAME = "pod.json"  # no attempt's directory: those end with a number
+_NAME = "pod.json"  # cannot be an attempt's directory: its name ends with a number
 _LARGEST_BYTES = 16 << 20
 
 
@@ -49,8 +49,8 @@ class PodCopies(PodObserver):
         self._written.pop(uid, None)
 
     def _save(self, uid: str, copy: PodCopy) -> None:
-        """For a pod of which something runs: its directory is there. One that cannot be kept is still in the
-        journal."""
+        """Writes the copy of a running pod, whose directory therefore exists. If the copy cannot be written, the pod is
+        still in the journal."""
         known = self._written.get(uid)
         if known is not None and known.pod is copy.pod and known.source == copy.source:
             return
@@ -73,7 +73,7 @@ class PodCopies(PodObserver):
         return copy if copy.pod.metadata.uid == uid else None
 
 
-BOOT = "boot"  # in the journal: which start of the machine it is of; nothing in a new one
+BOOT = "boot"  # in the journal: the machine's boot ID; a new journal has none
 
 
 class Adoption:
@@ -98,10 +98,10 @@ class Adoption:
         self._pod_loop = pod_loop
 
     async def adopt(self, records: Mapping[Attempt, Record]) -> None:
-        """Brings the pods' records up to date with these, the runtime's. What belongs to no pod is stopped and
+        """Updates the pods' records from `records`, the runtime's. Containers that belong to no pod are stopped and
         removed."""
         self._recover(records)
-        self._pod_loop.take_outcomes()  # else a start could be found twice
+        self._pod_loop.take_outcomes()  # else a start could be reported twice
         for pod in self._pod_store:
             for found in begun(pod, records):
                 self._steps.report(Started(found))
@@ -124,14 +124,14 @@ class Adoption:
             try:
                 await self._runtime.remove(uid)
                 await self._runtime.remove_logs(uid)
-            except EvenkeelError as error:  # the next time that the runtime is asked what it has
+            except EvenkeelError as error:  # tried again at the next adoption
                 self._event_recorder.record(
                     WARNING, "Leftover", f"pod {uid} is gone, and something of it is left: {error}"
                 )
 
     def _recover(self, records: Mapping[Attempt, Record]) -> None:
-        """Takes over the pods that run and that the journal has lost, from their copies. Raises EvenkeelError if the
-        journal is new, and there is no copy of a pod that runs: such a journal is no reason to end anything."""
+        """Recovers running pods that the journal has lost, from their copies. Raises EvenkeelError if the journal is
+        new and a running pod has no copy: a new journal must not end running pods."""
         uids = {pod.uid for pod in self._pod_store}
         unknown = []
         for uid in dict.fromkeys(record.attempt.uid for record in strays(uids, records)):
@@ -139,7 +139,7 @@ class Adoption:
             state = state_from_containers(copy.pod, records) if copy is not None else None
             if copy is None or state is None or self._pod_store.by_key(copy.pod.key) is not None:
                 unknown.append(uid)
-            elif not copy.source.startswith(FILE):  # one of a file has ended if no file has it any more
+            elif not copy.source.startswith(FILE):  # a file's pod is not recovered: it ends if no file has it
                 record = self._pod_store.add(copy.pod, copy.source, self._clock())
                 self._pod_store.put(record._replace(is_admitted=True, state=state))
                 message = "it runs, and the journal did not have it: it was recovered from its copy"
@@ -154,7 +154,7 @@ class Adoption:
 
 
 def unseen_ends(record: PodRecord, records: Mapping[Attempt, Record]) -> Iterator[tuple[Attempt, Exit]]:
-    """How those attempts of the pod ended that the journal has running."""
+    """The exits of the pod's attempts that have ended, but still run according to the journal."""
     for name, state in record.state.containers.items():
         if not state.is_running:
             continue
@@ -168,7 +168,7 @@ def unseen_ends(record: PodRecord, records: Mapping[Attempt, Record]) -> Iterato
 
 
 def begun(record: PodRecord, records: Mapping[Attempt, Record]) -> Iterator[Record]:
-    """Attempts that were asked for, and have begun without our having heard of it."""
+    """The pod's attempts that have started, but are only requested according to the journal."""
     for name, state in record.state.containers.items():
         found = records.get(Attempt(record.pod.metadata.uid, name, state.attempt))
         if state.is_asked_for and found is not None:
@@ -176,7 +176,7 @@ def begun(record: PodRecord, records: Mapping[Attempt, Record]) -> Iterator[Reco
 
 
 def state_from_containers(pod: Pod, records: Mapping[Attempt, Record]) -> PodState | None:
-    """For a pod that the journal does not have (it was lost) and of which containers run: the state that they show."""
+    """The state of a pod that the journal has lost, from its containers; None if none of them runs."""
     latest: dict[str, Record] = {}
     names = {container.name for container in pod.spec.every_container}
     for attempt, found in records.items():
@@ -188,11 +188,11 @@ def state_from_containers(pod: Pod, records: Mapping[Attempt, Record]) -> PodSta
         return None
     state = PodState(accepted_at=min(found.started_at for found in latest.values()))
     for name, found in latest.items():
-        # As if just asked for: what became of it is then found as for any other.
+        # The attempt is marked as just requested. Its start and end are then found as for any other attempt.
         state = state.with_container(name, ContainerRecord(attempt=found.attempt.number, is_asked_for=True))
     return state
 
 
 def strays(uids: set[str], records: Mapping[Attempt, Record]) -> Iterator[Record]:
-    """What runs and belongs to no pod that is held."""
+    """The running containers that belong to no pod of `uids`."""
     return (found for found in records.values() if found.attempt.uid not in uids and found.exit is None)

@@ -1,7 +1,7 @@
-"""The pods that are desired: those in the files, and those that came over the socket.
+"""The desired pods: pods in files, and pods that were applied over the socket.
 
-A pod that is wanted otherwise than it is gets new amounts in place where that is all that changed, and is replaced by
-a new one where it is not: the old one ends first, for both have one name.
+If only the requests and limits of a pod change, the pod is resized in place. After any other change it is replaced by a
+new pod. The old pod ends first, because both have the same name.
 """
 
 import logging
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 CREATED, CONFIGURED, UNCHANGED = "created", "configured", "unchanged"
 _MOST_OVER = 500
-_SUCCESSOR = "successor:"  # in the journal, with the UID of the pod whose place it takes
+_SUCCESSOR = "successor:"  # prefix of a journal key, before the UID of the pod that is replaced
 
 
 class DesiredPods(PodObserver):
@@ -58,13 +58,14 @@ class DesiredPods(PodObserver):
         self._event_recorder = event_recorder
         self._steps = steps
         self._clock = clock
-        self._problems: set[str] = set()  # of files, recorded once
+        self._problems: set[str] = set()  # problems of files, each recorded once
         self._in_files: dict[str, tuple[Pod, str]] = {}  # by namespace/name
 
     # Files
 
     def files_are(self, found: FileSet, lost: Callable[[Pod], PodState | None] | None = None) -> None:
-        """What the files hold now. `lost` finds the state of a pod that runs though the journal does not have it."""
+        """Updates the pods to the present content of the files. `lost` returns the state of a running pod that the
+        journal does not have."""
         self._record_problems(found)
         self._in_files = {pod.key: (pod, FILE + file.path) for file in found.files for pod in file.pods}
         for pod, source in self._in_files.values():
@@ -72,7 +73,7 @@ class DesiredPods(PodObserver):
             if record is None:
                 self._take(pod, source, lost)
             elif record.state.deleted_at is not None:
-                pass  # it comes back when the old one is gone
+                pass  # it is added again when the old pod is gone
             elif record.source.startswith(FILE):
                 if record.source != source:
                     record = record._replace(source=source)
@@ -114,7 +115,7 @@ class DesiredPods(PodObserver):
     # The socket
 
     def apply(self, pods: Sequence[Pod], source: str) -> tuple[Applied, ...]:
-        """All of them, or none: what is wrong with one is found before anything is done."""
+        """Applies all of the pods or none. All pods are checked before the first change."""
         for pod in pods:
             record = self._pod_store.by_key(pod.key)
             same_uid = self._pod_store.get(pod.metadata.uid)
@@ -130,7 +131,7 @@ class DesiredPods(PodObserver):
         applied = []
         for pod in pods:
             self._steps.want_step(pod.metadata.uid)
-        with self._all_or_nothing():  # what was answered is not lost, and what was refused is not held
+        with self._all_or_nothing():  # accepted pods are not lost, refused pods are not kept
             for pod in pods:
                 record = self._pod_store.by_key(pod.key)
                 if record is None:
@@ -147,7 +148,7 @@ class DesiredPods(PodObserver):
         return tuple(applied)
 
     def _collect(self) -> None:
-        """Of pods that were handed in and are over, the latest are kept to be looked at."""
+        """Deletes old pods that were applied and have ended. The latest are kept, so that clients can read them."""
         over = [
             record
             for record in self._pod_store
@@ -172,8 +173,8 @@ class DesiredPods(PodObserver):
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
-        """What is changed within is on disk afterwards; or it raises JournalError, and nothing has changed, neither on
-        disk nor in memory."""
+        """Commits all changes within it to disk. If that fails, it raises JournalError, and undoes all changes on disk
+        and in memory."""
         pods, events, resizes = self._pod_store.mark(), self._event_recorder.mark(), self._resizes.mark()
         try:
             with self._journal.transaction():
@@ -186,7 +187,7 @@ class DesiredPods(PodObserver):
             raise
         self._pod_store.announce()
 
-    # What both ask for
+    # For files and the socket
 
     def _change(self, record: PodRecord, pod: Pod) -> str:
         uid = record.pod.metadata.uid
@@ -194,7 +195,7 @@ class DesiredPods(PodObserver):
         since = record.pod.metadata.creation_timestamp
         pod = pod._replace(metadata=pod.metadata._replace(creation_timestamp=since), status=PodStatus())
         if change.kind == Change.UNCHANGED:
-            self._not_deferred(uid)  # it is wanted as it is, again
+            self._not_deferred(uid)  # the pod is desired in its present size again
             return UNCHANGED
         is_over = not record.takes_room and not record.state.is_alive
         if is_over and (not record.is_admitted or self._worker.is_clean(uid)):
@@ -208,7 +209,7 @@ class DesiredPods(PodObserver):
         return CONFIGURED
 
     def _replace(self, record: PodRecord, successor: Pod) -> None:
-        """The old one ends, and the new one is kept until then."""
+        """Ends the old pod. The new pod is kept in the journal until the old one has ended."""
         uid = record.pod.metadata.uid
         self._journal.set_value(_SUCCESSOR + uid, {"pod": encode(successor), "source": record.source})
         if record.state.deleted_at is None:
@@ -218,7 +219,7 @@ class DesiredPods(PodObserver):
             )
 
     def _resize(self, record: PodRecord, pod: Pod, restart: Sequence[str]) -> None:
-        """New amounts while it runs: the cgroups follow with the next step."""
+        """Changes the requests and limits of a running pod. The next step updates its cgroups."""
         uid = record.pod.metadata.uid
         refusal = self._admission.refusal_of_resize(record, pod, self._pod_store)
         if refusal is not None:
@@ -239,7 +240,7 @@ class DesiredPods(PodObserver):
             self._event_recorder.record(NORMAL, "Resized", "requests and limits have changed", pod)
 
     def room(self) -> None:
-        """A pod left: there may be room now for one that is to be larger."""
+        """Tries the deferred resizes again, because room may have appeared."""
         for uid, pod in self._resizes:
             record = self._pod_store.get(uid)
             try:
@@ -253,14 +254,14 @@ class DesiredPods(PodObserver):
                     self._resize(record, pod, resize(record.pod, pod, self._profile).restart)
                     self._steps.want_step(uid)
             except JournalError:
-                return  # it is tried again when the next pod leaves; the loop logs what is wrong with the journal
+                return  # tried again when room appears the next time; the loop logs the error
 
     def _not_deferred(self, uid: str) -> None:
         if self._resizes.drop(uid):
             self._pod_store.touch(uid)
 
     def gone(self, record: PodRecord) -> None:
-        """Adds the pod that was to take the place of this one."""
+        """Adds the pod that replaces this one, if there is one."""
         uid = record.uid
         waiting = self._in_files.get(record.pod.key)
         kept = self._journal.value(_SUCCESSOR + uid)
@@ -273,4 +274,5 @@ class DesiredPods(PodObserver):
             if not findings.problems:
                 self._pod_store.add(pod, str(kept.get("source")), self._clock())
                 self._steps.want_step(pod.metadata.uid)
-        # What is kept stays until a pod of this UID is deleted or replaced again: only then is it looked at.
+        # The successor stays in the journal until a pod with this UID is deleted or replaced again. It is not read
+        # before that.

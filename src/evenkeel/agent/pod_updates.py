@@ -1,6 +1,6 @@
-"""What happened to pods, and what it makes of their records: starts, failures, exits, evictions, new starts.
+"""Updates the records of pods after an event: a start, a failure, an exit, an eviction, or a new start.
 
-Nothing here acts on a container. A record is changed in memory and a step is asked for; the step decides what follows.
+This module does not act on containers. It changes a record in memory and requests a step. The step then decides.
 """
 
 import asyncio
@@ -53,12 +53,13 @@ class PodUpdates:
         self._ended: list[Attempt] = []
 
     def take_ended(self) -> list[Attempt]:
-        """Attempts that the runtime may forget when the records are committed."""
+        """The attempts that the runtime may forget once the records are committed."""
         ended, self._ended = self._ended, []
         return ended
 
     def apply(self, outcome: Outcome) -> None:
-        """What work beside the loop, or a container, has come to. The end of a pod is the loop's own business."""
+        """Updates a record after an outcome of a container, or of work beside the loop. The pod loop itself handles the
+        removal of a pod."""
         if isinstance(outcome, Started):
             self.started(outcome.record)
         elif isinstance(outcome, NotStarted):
@@ -75,7 +76,7 @@ class PodUpdates:
                 observer.cleaned(outcome.uid)
 
     def started(self, started: Record) -> None:
-        """Nothing changes if the start, or the end, is known already."""
+        """Records the start of a container. Nothing changes if its start or its end is already known."""
         record = self._pod_store.of_attempt(started.attempt)
         if record is None or not record.state.container(started.attempt.container).is_asked_for:
             return
@@ -107,7 +108,7 @@ class PodUpdates:
             state = changes.no_image(record.state, name, outcome.no_image, message, now, self._settings)
         else:
             if record.state.verdict is not None:
-                # The pod was killed while the container was being set up: what the runtime says is a guess.
+                # The pod was killed while the container was being set up. The runtime can only guess the reason.
                 message = f"the pod was stopped while it was being set up: {record.state.verdict.reason}"
             state = changes.start_failed(record.state, name, message, now, self._settings)
         self._pod_store.put_state(record.uid, state)
@@ -117,7 +118,8 @@ class PodUpdates:
         self._steps.want_step(record.uid)
 
     def exited(self, attempt: Attempt, exit_: Exit) -> None:
-        """Nothing changes if the end is known already, or if the attempt is not the container's last."""
+        """Records the end of an attempt. Nothing changes if the end is already known, or if the attempt is not the
+        container's last."""
         for observer in self._observers:
             observer.exited(attempt.uid)
         record = self._pod_store.of_attempt(attempt)
@@ -154,7 +156,7 @@ class PodUpdates:
         )
         if state.verdict is not None and record.state.verdict is None:
             self._event_recorder.verdict(record.pod, state.verdict)
-            if state.verdict.reason == EVICTED:  # A17: one OOM kill too many
+            if state.verdict.reason == EVICTED:  # A17: too many OOM kills
                 self._event_recorder.count_eviction("oom")
         self._steps.want_step(attempt.uid)
 
@@ -165,13 +167,13 @@ class PodUpdates:
             self.exited(attempt, exit_)
 
     def take_late_exits(self, now: float) -> None:
-        """Exits that have waited long enough for news of an OOM kill."""
+        """Records the exits that have waited long enough for a report of an OOM kill."""
         for attempt, exit_ in self._oom_kills.due(now):
             self.exited(attempt, exit_)
 
 
 class Evictions:
-    """Evicts pods, and lets them come back. `evicted` is set after each eviction."""
+    """Evicts pods, and starts them again later. `evicted` is set after each eviction."""
 
     def __init__(
         self, pod_store: PodStore, worker: PodWorker, steps: StepRequests, evicted: asyncio.Event
@@ -182,8 +184,8 @@ class Evictions:
         self._evicted = evicted
 
     def evict(self, uid: str, status: TerminalStatus) -> None:
-        """The pod ends, whole, within the grace that the status gives it (A20). A pod that was evicted before, or has
-        ended otherwise, stays as it is."""
+        """Ends all containers of the pod, within the grace period in `status` (A20). A pod that was already evicted, or
+        has ended, stays as it is."""
         record = self._pod_store.get(uid)
         if record is not None and record.is_admitted:
             self._pod_store.put_state(uid, changes.with_terminal_status(record.state, status))
@@ -193,8 +195,8 @@ class Evictions:
             self._evicted.set()
 
     def start_anew(self, uid: str) -> bool:
-        """A pod that has ended is admitted and started again as if it were new (E16). False if something of it is
-        still left."""
+        """Lets an ended pod be admitted and started again, like a new pod (E16). Returns False if a part of the old pod
+        is still left."""
         record = self._pod_store.get(uid)
         if record is None or record.state.is_alive or not self._worker.is_clean(uid):
             return False

@@ -1,7 +1,7 @@
-"""Asks a container once how it is, over HTTP or TCP.
+"""Sends one probe request to a container, over HTTP or TCP.
 
-Whoever answers may be broken or hostile: only the status line counts, headers are read only where they decide (a
-redirect) and within bounds, a body is never read, and one limit of time holds for all of it.
+The container may be broken or hostile. So only the status line counts. Headers are read only for a redirect or an
+interim answer, and only up to a limit. A body is never read. One timeout covers the whole request.
 """
 
 import asyncio
@@ -17,19 +17,20 @@ DEFAULT_HOST = "127.0.0.1"  # pods have the host's network
 _LONGEST_LINE_BYTES = 8192
 _MOST_HEADERS = 100
 _MOST_REDIRECTS = 10
-_MOST_INTERIM = 5  # answers of the kind 1xx before the real one
+_MOST_INTERIM = 5  # interim answers (1xx) before the final one
 _REDIRECTS = (301, 302, 303, 307, 308)
 
 
 class Answer(NamedTuple):
-    """`is_success` is None where asking itself went wrong, which says nothing of the container."""
+    """The answer to a probe. `is_success` is None if the request itself failed: the container's health is unknown."""
 
     is_success: bool | None
     message: str = ""
 
 
 async def ask_http(action: HTTPGetAction, container: Container, timeout_seconds: float) -> Answer:
-    """GET: 200 to 399 is a success. Redirects are followed on the same host, and elsewhere taken for an answer."""
+    """Sends a GET. A status from 200 to 399 is a success. A redirect to the same host is followed. A redirect to
+    another host counts as the answer."""
     port = port_number(action.port, container.ports)
     if port is None:
         return _no_port(action.port)
@@ -51,7 +52,7 @@ async def ask_http(action: HTTPGetAction, container: Container, timeout_seconds:
 
 
 async def ask_tcp(action: TCPSocketAction, container: Container, timeout_seconds: float) -> Answer:
-    """A connection that is accepted is a success."""
+    """Opens a connection. It is a success if the connection is accepted."""
     port = port_number(action.port, container.ports)
     if port is None:
         return _no_port(action.port)
@@ -68,7 +69,7 @@ async def ask_tcp(action: TCPSocketAction, container: Container, timeout_seconds
 
 
 def port_number(port: int | str, ports: Sequence[ContainerPort]) -> int | None:
-    """The number of a port that is given as one, or by the name that the container gives it."""
+    """The number of a port. `port` is a number, or the name of one of the container's ports."""
     if isinstance(port, int):
         return port
     for each in ports:
@@ -96,7 +97,7 @@ class _Request(NamedTuple):
     def text(self) -> bytes:
         from urllib.parse import quote
 
-        # What is no part of a URL is written as Go writes it, and a line can never be ended from within.
+        # Characters that are not allowed in a URL are escaped as in Go. So the target can never contain a line end.
         target = quote(self.target, safe="/?#[]@!$&'()*+,;=:%~-._")
         given = {name.lower() for name, _ in self.headers}
         lines = [f"GET {target if target.startswith('/') else '/' + target} HTTP/1.1"]
@@ -106,7 +107,7 @@ class _Request(NamedTuple):
         for name, value in self.headers:
             if any(ord(letter) < 32 and letter != "\t" for letter in name + value):
                 raise ValueError(f"the header {name} holds a control character")
-            if value or name.lower() not in ("accept", "user-agent"):  # empty is how these are left out
+            if value or name.lower() not in ("accept", "user-agent"):  # an empty value omits these two
                 lines.append(f"{name}: {value}")
         lines += ["Connection: close", "", ""]
         return "\r\n".join(lines).encode("utf-8", "replace")
@@ -124,7 +125,7 @@ async def _follow(request: _Request) -> Answer:
 
 
 def _redirected(request: _Request, location: str) -> _Request | None:
-    """The request that `location` asks for; None where it asks for something that is not HTTP."""
+    """The request for the redirect to `location`; None if `location` is not HTTP."""
     from urllib.parse import urljoin, urlsplit
 
     parts = urlsplit(urljoin(request.url, location))
@@ -137,7 +138,7 @@ def _redirected(request: _Request, location: str) -> _Request | None:
 
 
 async def _status(request: _Request) -> tuple[int, str]:
-    """The status, and of a redirect the place it leads to."""
+    """The status code, and for a redirect its location."""
     text = request.text()
     reader, writer = await asyncio.open_connection(
         request.host,
@@ -157,7 +158,7 @@ async def _status(request: _Request) -> tuple[int, str]:
             await _location(reader)  # the headers of an interim answer
         raise ValueError("too many interim answers")
     finally:
-        writer.transport.abort()  # what is still to come is of no interest
+        writer.transport.abort()  # the rest of the answer is not needed
 
 
 def _status_code(line: bytes) -> int:
@@ -183,7 +184,7 @@ async def _location(reader: asyncio.StreamReader) -> str:
 
 
 def _unverified() -> "ssl.SSLContext":
-    """As kubelet: whether the container answers is asked, not who it is."""
+    """A TLS context that verifies no certificate. As in kubelet, a probe only checks whether the container answers."""
     if not _contexts:
         import ssl
 
@@ -207,7 +208,7 @@ def _reason(error: Exception) -> str:
 
 
 def printable(text: str, most: int = 1024) -> str:
-    """The beginning of what a stranger wrote, on one line."""
+    """The beginning of untrusted text, on one line."""
     return "".join(_shown(text[:most])).strip()
 
 

@@ -1,4 +1,5 @@
-"""Probes: readiness, the end of start-up, and the restart of containers that do not answer."""
+"""Probes of containers. They decide whether a container is ready and has started up, and restart a container that does
+not answer."""
 
 import asyncio
 import logging
@@ -31,17 +32,17 @@ from evenkeel.runtime.interface import Attempt, ExecResult
 
 log = logging.getLogger(__name__)
 
-_EXEC_SLACK_SECONDS = 10.0  # that the runtime has to end a command whose time is up
+_EXEC_SLACK_SECONDS = 10.0  # time for the runtime to end a command after its timeout
 
 
 class Probed(NamedTuple):
-    """A probe result that is reported: every change of the outcome, and every failure (in Kubernetes the event
-    Unhealthy), which alone changes nothing."""
+    """A reported probe result. Every change of the outcome is reported. Every failure is reported too, as the event
+    Unhealthy in Kubernetes, but one failure alone changes nothing."""
 
     attempt: Attempt
     kind: ProbeKind
     outcome: ProbeOutcome
-    has_changed: bool  # the outcome, with this answer
+    has_changed: bool  # whether this answer changed the outcome
     answer: Answer
 
 
@@ -49,8 +50,8 @@ Execute = Callable[[Attempt, tuple[str, ...], float], Awaitable[ExecResult]]
 
 
 class Probes:
-    """Runs the probes of containers. `execute` is the runtime's. `report` is called in the loop, and may call `watch`
-    and `unwatch`."""
+    """Runs the probes of containers. `execute` is the method of the runtime. `report` is called in the event loop. It
+    may call `watch` and `unwatch`."""
 
     def __init__(
         self,
@@ -67,8 +68,8 @@ class Probes:
         self._tasks: dict[Attempt, dict[ProbeKind, asyncio.Task[None]]] = {}
 
     def watch(self, attempt: Attempt, container: Container, started_at: float, *, is_started: bool) -> None:
-        """Probes a running container until `unwatch`; again is fine. Once its startup probe has passed, the others
-        begin by themselves."""
+        """Probes a running container until `unwatch`. It may be called again for the same container. When the startup
+        probe has passed, the other probes begin by themselves."""
         for kind, probe in due_probes(container, is_started=is_started):
             running = self._tasks.setdefault(attempt, {})
             if kind not in running:
@@ -79,7 +80,7 @@ class Probes:
                 running[kind] = task
 
     def unwatch(self, attempt: Attempt) -> None:
-        """Nothing is reported of the attempt from now on. One that is not watched is fine."""
+        """Stops probing the attempt: no more results of it are reported. The attempt need not be watched."""
         for task in self._tasks.pop(attempt, {}).values():
             task.cancel()
 
@@ -107,7 +108,7 @@ class Probes:
             self.watch(attempt, container, started_at, is_started=True)
 
     def _first_jitter(self, probe: Probe) -> float:
-        """As kubelet: an agent that has just started spreads the probes of the pods it found over their period."""
+        """As kubelet: after the agent's start, the first probes of running pods are spread over the probe's period."""
         return self._jitter() if self._clock() - self._began_at < period_seconds(probe) else 0.0
 
     async def _ask(self, attempt: Attempt, container: Container, probe: Probe) -> Answer:
@@ -140,14 +141,14 @@ def _log_failure(task: asyncio.Task[None]) -> None:
 
 
 def _after(kind: ProbeKind, probe: Probe, state: ProbeState, answer: Answer, began_at: float) -> ProbeState:
-    # The period runs from question to question, however long an answer takes.
+    # The period is the time from one request to the next. The time to the answer does not matter.
     if answer.is_success is None:
         return after_no_result(probe, state, began_at)
     return after_result(kind, probe, state, is_success=answer.is_success, now=began_at)
 
 
 class Prober(PodObserver):
-    """Probes the containers of pods, and changes the pods' records by what the probes find."""
+    """Probes the containers of pods, and updates the pods' records with the results."""
 
     def __init__(
         self,
@@ -168,7 +169,7 @@ class Prober(PodObserver):
         await self._probes.close()
 
     def settled(self, uid: str, record: PodRecord | None) -> None:
-        """Probes what runs, and nothing else."""
+        """Probes the running containers of the pod, and no others."""
         wanted = set()
         for container in record.pod.spec.every_container if record is not None else ():
             if container.startup_probe or container.liveness_probe or container.readiness_probe:

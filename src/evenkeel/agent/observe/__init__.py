@@ -1,1 +1,1 @@
-"""What others see of the node: figures, their history, counters, and the story of a pod."""
+"""Observation of the node for clients: figures, their history, counters, and the history of a pod."""

@@ -1,1 +1,1 @@
-"""Pods from files: which files there are, when they change, and what they hold."""
+"""Pods from files: finds the files, watches them for changes, and reads their pods."""

@@ -1,7 +1,7 @@
-"""Pods from files: what the given files and directories hold now, and again whenever that changes.
+"""Pods from files: reads the given files and directories, and reads them again after each change.
 
-A file that cannot be read, or holds anything wrong, changes nothing: the pods it had before stay as they are. Only a
-file that is gone, or one without fault that no longer holds the pod, takes a pod away.
+If a file cannot be read or has an error, the pods that it had before stay unchanged. A pod is removed only if its file
+is gone, or if the file has no error and no longer contains the pod.
 """
 
 import asyncio
@@ -21,23 +21,23 @@ from evenkeel.host.files import is_manifest_name
 __all__ = ["FileSet", "PodFile", "PodFiles"]
 
 MAX_FILES = 10_000  # in a directory
-_BUSY_SECONDS = 0.5  # until the next look at a file that is being written
-# What is written over and over may not take more of a processor than this in the long run.
+_BUSY_SECONDS = 0.5  # until a file that is being written is checked again
+# Files that change all the time may use at most this share of one CPU in the long run.
 _SHARE = 0.2
 _BURST_SECONDS = 2.0
 _MAX_REST_SECONDS = 5.0
 
 
 class FileSet(NamedTuple):
-    """Everything there is now. No pod stands in it twice."""
+    """All present files with their pods. No pod is in it twice."""
 
     files: tuple[PodFile, ...] = ()  # in the order given, within a directory by name
-    notes: tuple[str, ...] = ()  # of what concerns no single file, as that changes are noticed late
+    notes: tuple[str, ...] = ()  # about no single file, such as that changes are noticed late
 
 
 class PodFiles:
-    """`async for files in PodFiles(…)`: at once what there is, then all of it anew after each change. `before` are the
-    pods that each file (absolute path) held when a former agent read it last, from the journal."""
+    """`async for files in PodFiles(…)` yields all files at first, and all files again after each change. `before` comes
+    from the journal: by absolute path, the pods that a former agent last read from each file."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class PodFiles:
         self._one_at_a_time = asyncio.Lock()
 
     async def scan(self) -> FileSet:
-        """What there is now, read in a thread; files that have not changed are not read again."""
+        """Reads all files in a thread. Files that have not changed are not read again."""
         found = await self._look()
         return found.files
 
@@ -76,7 +76,7 @@ class PodFiles:
                 if self._is_closed:
                     return
                 if watch.aim(look.interests):
-                    continue  # what changed before it was watched is seen by looking again
+                    continue  # a file may have changed before it was watched: read again
                 notes = (*look.files.notes, watch.note) if watch.note else look.files.notes
                 now = look.files._replace(notes=notes)
                 if now != last:
@@ -96,13 +96,13 @@ class PodFiles:
     def _look_now(self) -> "_Look":
         started = time.thread_time()
         states: dict[str, FileState] = {}
-        troubles: list[PodFile] = []  # of given paths, not of files
+        troubles: list[PodFile] = []  # of given paths, not of single files
         follow: dict[str, bool] = {}
         for path in self._paths:
             listing = _list(path)
             follow[path] = listing.is_directory
             names = listing.files
-            if names is None:  # it cannot be known what is there: all stays as it is
+            if names is None:  # the path cannot be listed: its files stay as they are
                 below = sorted(known for known in self._states if os.path.dirname(known) == path)
                 states.update((name, self._states[name]) for name in below if name not in states)
                 names = [] if below or listing.is_directory else [path]
@@ -124,7 +124,7 @@ class PodFiles:
 
 
 class _Budget:
-    """Of processor time for reading: what is not used is saved up for a burst."""
+    """Budget of CPU time for reading. Unused time is saved for a burst."""
 
     def __init__(self) -> None:
         self._left_seconds = _BURST_SECONDS
@@ -146,10 +146,10 @@ class _Look(NamedTuple):
 
 
 class _Listing(NamedTuple):
-    """The manifests at a given path; None if that cannot be known now."""
+    """The manifests at a given path. `files` is None if the path cannot be listed now."""
 
     files: list[str] | None
-    links: tuple[str, ...] = ()  # those of them that are symbolic links
+    links: tuple[str, ...] = ()  # the files that are symbolic links
     is_directory: bool = False
     trouble: str = ""
 
@@ -161,7 +161,7 @@ def _list(path: str) -> _Listing:
     except OSError as error:
         if is_gone(path, error):
             return _Listing([], trouble="no such file or directory")
-        # One that was a directory keeps its files.
+        # If the path was a directory before, its files stay.
         return _Listing(None, trouble=f"cannot be read: {(error.strerror or str(error)).lower()}")
     try:
         found, links = [], []
@@ -183,7 +183,7 @@ def _list(path: str) -> _Listing:
 
 
 def _without_duplicates(files: Iterable[PodFile]) -> Iterable[PodFile]:
-    """A pod that stands in two files is of the first."""
+    """If a pod is in two files, the first file keeps it. The second file gets a problem."""
     owners: dict[str, str] = {}
     for file in files:
         kept: list[Pod] = []
