@@ -1,6 +1,6 @@
-"""The agent as it runs: it opens and closes its parts, runs their loops, and answers those who ask (`Front`).
+"""The running agent: opens and closes its parts, runs their loops, and answers clients (`Front`).
 
-`agent.bootstrap` constructs the parts and says how they hang together.
+`agent.bootstrap` constructs the parts and connects them.
 """
 
 import asyncio
@@ -57,12 +57,12 @@ log = logging.getLogger(__name__)
 _HEAL_SECONDS = 10.0
 _LIMITS_SECONDS = 1.0
 _CHECKPOINT_SECONDS = 60.0
-_PLACE_SECONDS = 1.0  # between looks whether the journal is where it was
-_FILES_RETRY_SECONDS = 5.0  # after the journal could not take what they want
+_PLACE_SECONDS = 1.0  # between checks that the journal's file is still in place
+_FILES_RETRY_SECONDS = 5.0  # after a failed write to the journal
 
 
 class Watches(NamedTuple):
-    """The watches over pressure, and what they share."""
+    """The pressure watches, and the objects that they share."""
 
     intents: Intents
     conditions: NodeConditions
@@ -74,7 +74,7 @@ class Watches(NamedTuple):
 
 
 class Agent:
-    """Runs between `open` and `close`. Nothing of it is safe for a second thread."""
+    """Runs between `open` and `close`. It must be used from one thread only."""
 
     def __init__(
         self,
@@ -126,10 +126,10 @@ class Agent:
         self._journal_fault = ""
         self._story_lock = asyncio.Lock()
 
-    # From start to end
+    # Start and end
 
     async def open(self) -> None:
-        """Adopts what runs, reads the files once, and makes the cgroups; then works until `close`."""
+        """Adopts running containers, reads the files once, and makes the cgroups. Then the loops run until `close`."""
         await self._runtime.open()
         records = await self._runtime.containers()
         if self._files is not None:
@@ -161,7 +161,7 @@ class Agent:
         self._tasks = [asyncio.create_task(loop) for loop in loops]
 
     async def close(self, *, stop_pods: bool = False) -> None:
-        """Lets the pods run on, or stops them first."""
+        """Ends the agent. The pods continue to run, unless `stop_pods` stops them first."""
         self.watches.memory.close()
         await self._snapshots.close()
         await self._sweeper.close()
@@ -183,7 +183,7 @@ class Agent:
         self.watches.intents.close()
 
     async def failed(self) -> BaseException | None:
-        """Returns when one of the loops has ended, which none should, with the error that ended it."""
+        """Waits until one of the loops ends, which should not happen. Returns the error that ended it."""
         done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
         return next((task.exception() for task in done if not task.cancelled()), None)
 
@@ -194,7 +194,7 @@ class Agent:
         self.pod_loop.begin_anew()
         for uid in await self._runtime.pods():
             try:
-                await self._runtime.remove(uid)  # volumes in memory are mounts
+                await self._runtime.remove(uid)  # memory volumes are mounts, and must be unmounted
             except EvenkeelError as error:
                 log.error("something of pod %s is left: %s", uid, error)  # noqa: TRY400 a sentence says it all
         if self._own_cgroup is not None and (note := self._own_cgroup.leave()):
@@ -202,7 +202,7 @@ class Agent:
         self._pod_cgroups.remove_all()
 
     def _notice_reboot(self) -> None:
-        """If the machine was started anew since the last agent, nothing runs, and nothing is left in memory."""
+        """If the machine was rebooted since the last agent, no container runs, and memory volumes are empty."""
         before, now = self._journal.value(BOOT), boot_id()
         if before is not None and before != now:
             self.pod_loop.begin_anew()
@@ -230,11 +230,12 @@ class Agent:
                 self.cgroups.heal()
                 await self._process_audit.look()
             if self._event_recorder.mark():
-                self.steps.want_step()  # which commits the events
+                self.steps.want_step()  # the step commits the events
 
     async def _checkpoint(self) -> None:
-        """The journal's log of writes would grow without it; waiting for the disk is a thread's business. A journal
-        that was removed is reported at once, and one that was damaged when that is found."""
+        """Makes checkpoints, for the journal's write-ahead log would grow without them. A thread does it, because it
+        waits for the disk. A removed journal is reported at once. A damaged one is reported when the damage is
+        found."""
         due = time.monotonic() + _CHECKPOINT_SECONDS
         while True:
             await asyncio.sleep(_PLACE_SECONDS)
@@ -261,7 +262,7 @@ class Agent:
                     log.error("%s", error)  # noqa: TRY400 a sentence says it all
                     await asyncio.sleep(_FILES_RETRY_SECONDS)
 
-    # Front: what others ask
+    # Front: the interface for clients
 
     @property
     def config(self) -> KubeletConfiguration:
@@ -331,7 +332,7 @@ class Agent:
                 found.append(ContainerUsage(cgroup.pod, cgroup.container, statistics))
         capacity = self._view.capacity
         memory = node_memory(parse_meminfo(read_text("/proc/meminfo")), self._view.profile)
-        # Of a node that is only a part of the machine, what is left of that part.
+        # If the node is only a part of the machine, the free memory of that part.
         left = capacity.memory_bytes - (root.memory_working_set_bytes if root is not None else 0)
         available = max(min(memory.available_bytes or 0, left), 0)
         return NodeUsage(
@@ -351,7 +352,8 @@ class Agent:
         return self._history.advice(self.pods(), paths)
 
     async def story(self, key: str) -> Story | None:
-        """Read in a thread with a connection of its own, and one at a time: a long story holds up nobody."""
+        """Reads the history of a pod in a thread with its own connection, so a long one does not block the agent. Only
+        one is read at a time."""
         async with self._story_lock:
             return await asyncio.to_thread(self._read_story, key)
 
@@ -368,5 +370,5 @@ class Agent:
 
 
 def _states_shown_by(records: Mapping[Attempt, Record]) -> Callable[[Pod], PodState | None]:
-    """For pods of which containers run and which the journal does not have."""
+    """Returns a function that finds the state of a running pod which the journal does not have."""
     return lambda pod: state_from_containers(pod, records)

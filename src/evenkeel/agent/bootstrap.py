@@ -1,4 +1,4 @@
-"""Constructs the agent: `assemble` makes its parts, `start` also what it stands on (lock, journal, runtime, files).
+"""Constructs the agent. `assemble` makes its parts. `start` also makes its base: lock, journal, runtime and files.
 
 `evenkeel up`, the demonstrations and the tests start an agent here.
 """
@@ -67,12 +67,12 @@ from evenkeel.runtime.procfs import start_ticks
 
 log = logging.getLogger(__name__)
 
-_RUNTIME_KIND = "runtime"  # where the journal keeps who runs the containers
+_RUNTIME_KIND = "runtime"  # journal key of the kind of container runtime
 _PROCESSES, _CONTAINERS = "processes", "containers"
 
 
 class RunningAgent:
-    """A running agent, and what is closed after it."""
+    """A running agent with its journal and its lock, which are closed after it."""
 
     def __init__(self, agent: Agent, journal: Journal, lock: StateLock) -> None:
         self.agent = agent
@@ -80,7 +80,7 @@ class RunningAgent:
         self._lock = lock
 
     async def close(self, *, stop_pods: bool = False) -> None:
-        """With `stop_pods` nothing of ours is left on the machine but the state directory."""
+        """Ends the agent. With `stop_pods`, only the state directory is left on the machine."""
         try:
             await self.agent.close(stop_pods=stop_pods)
             if stop_pods:
@@ -93,9 +93,9 @@ class RunningAgent:
 async def start(
     node: NodeView, state_directory: str, paths: Sequence[str] = (), *, own_cgroup: bool = False
 ) -> RunningAgent:
-    """Raises EvenkeelError, and then nothing was started, and what runs from before runs on. With `own_cgroup` this
-    process goes into a cgroup of its own beside that of the pods."""
-    gc.enable()  # commands do without, since they end soon
+    """Starts an agent. Raises EvenkeelError if it cannot; then nothing was started, and running pods continue. With
+    `own_cgroup`, this process moves into its own cgroup beside the pods' cgroup."""
+    gc.enable()  # it is off in commands, because they end soon
     node = on_this_machine(node)
     state = StatePaths(made_state_directory(state_directory))
     lock = StateLock.acquire(state.root)
@@ -145,12 +145,12 @@ def assemble(
     clock: Callable[[], float] = time.time,
     machine_oom_kills: Callable[[], int | None] = machine_oom_kills,
 ) -> Agent:
-    """Constructs the whole agent. Each part is constructed once, with all it needs, after the parts that it needs. Call
-    it in the event loop in which the agent is to run.
+    """Constructs the whole agent. Each part is constructed once, after the parts that it needs. Call it in the event
+    loop in which the agent will run.
 
-    Three things come first and are passed to many, so that no two parts need each other: `steps`, where every part asks
-    for a step of the pod loop; `calls`, by which other threads call into the loop; and `evicted_or_relieved`, which
-    wakes the back-off of evictions.
+    Three objects are constructed first and passed to many parts, so that no two parts need each other. With `steps`, a
+    part requests a step of the pod loop. With `calls`, other threads call into the event loop. `evicted_or_relieved`
+    wakes the eviction back-off.
     """
     settings = settings_of(node.config)
     records = journal.pods()
@@ -159,7 +159,7 @@ def assemble(
     calls = LoopCalls(asyncio.get_running_loop())
     evicted_or_relieved = asyncio.Event()
 
-    # What is known, and the tree of cgroups
+    # State, and the cgroup tree
     events = EventRecorder(journal, clock)
     admission = Admission(node)
     resizes = DeferredResizes(journal, admission, uids)
@@ -167,12 +167,12 @@ def assemble(
     cgroups = NodeCgroups(node, make_driver, events)
     oom_kills = OomKills(cgroups, machine_oom_kills)
 
-    # What is done to pods
+    # Actions on pods
     worker = PodWorker(runtime, steps)
     evictions = Evictions(pods, worker, steps, evicted_or_relieved)
     desired_pods = DesiredPods(node.profile, journal, pods, admission, resizes, worker, events, steps, clock)
 
-    # The watches over pressure
+    # Pressure watches
     intents = Intents(os.path.dirname(journal.path))
     conditions = NodeConditions(events, steps, evicted_or_relieved)
     memory_recorder, disk_recorder = (
@@ -190,13 +190,14 @@ def assemble(
     stalls = MemoryStalls(node, journal, cgroups, pods, events, steps, clock)
     backoff = EvictionBackoff(evicted_or_relieved, journal, pods, evictions, conditions, events, steps, clock)
 
-    # What else hears of pods
+    # Other observers of pods
     kernel_events = KernelEvents(journal, cgroups, oom_kills, pods, events, steps)
     prober = Prober(runtime.execute, pods, events, steps, clock)
 
-    # The loop, and its observers. Their order: `memory` hears of an exit before the record has it. On v1,
-    # `kernel_events` has to listen in a new cgroup before anything else is done for the tree. `desired_pods` is last:
-    # it may put another pod in the place of one that is gone, when no other part has anything of that one any more.
+    # The loop and its observers. The order of the observers matters. `memory` is informed of an exit before the record
+    # is updated. On v1, `kernel_events` must listen in a new cgroup before any other observer handles the new tree.
+    # `desired_pods` is last: it may replace a removed pod by a new one. By then, all other observers have forgotten the
+    # removed pod.
     copies = PodCopies(StatePaths(os.path.dirname(journal.path)))
     observers = (kernel_events, memory, disk, stalls, prober, copies, desired_pods)
     pod_cgroups = PodCgroups(node, journal, cgroups, pods, events, worker, steps, observers)
@@ -220,7 +221,7 @@ def assemble(
     )
     adoption = Adoption(runtime, journal, pods, copies, events, steps, pod_loop, clock)
 
-    # What is shown
+    # Observation for clients
     sweeper = Sweeper(node, make_driver, lambda: cgroups.tree, runtime, clock, runtime.daemon)
     history = History(node, clock(), os.path.join(os.path.dirname(journal.path), history_file.NAME))
     snapshots = NodeSnapshots(node, runtime, journal, conditions, pods, sweeper, disk, events.counts, clock())
@@ -266,7 +267,8 @@ def _runtime(
 
 
 def _refuse_other(kind: str, journal: Journal) -> None:
-    """What another kind of runtime has started, this one does not know: it would all be started a second time."""
+    """Refuses to start while containers of another kind of runtime run. The new runtime does not know them, and would
+    start all of them a second time."""
     before = journal.value(_RUNTIME_KIND)
     running = [
         f"{record.pod.key}/{name}"
@@ -298,7 +300,8 @@ def _entered(config: KubeletConfiguration, driver: Driver, journal: Journal) -> 
 
 
 def _files(node: NodeView, paths: Sequence[str], journal: Journal) -> PodFiles:
-    """What files held when a former agent read them last is kept while they cannot be read."""
+    """The pods of the manifest files. While a file cannot be read, the pods that a former agent read from it are
+    kept."""
     before: dict[str, list[Pod]] = {}
     for record in journal.pods():
         if record.source.startswith(FILE):

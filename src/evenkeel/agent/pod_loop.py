@@ -1,8 +1,8 @@
-"""The pod loop: looks at pods to which something happened, decides, commits to the journal, and acts.
+"""The pod loop: looks at pods that have changed, decides, commits to the journal, and acts.
 
-What happens only changes records in memory and asks for a step (`StepRequests`). A step decides, commits, and then acts
-on nothing but what is committed. So the first step after a restart finds whatever was half done when the agent was
-killed, and finishes it. Work that takes time runs beside the loop (`PodWorker`) and reports its outcome to it.
+An event only changes records in memory and requests a step (`StepRequests`). A step decides and commits. Then it acts,
+but only on committed records. So the first step after a restart finds the work that was unfinished when the agent was
+killed, and finishes it. Work that takes time runs beside the loop (`PodWorker`) and reports its outcome to the loop.
 """
 
 import asyncio
@@ -34,12 +34,12 @@ from evenkeel.runtime.interface import Attempt, Launch, Planned, Runtime
 log = logging.getLogger(__name__)
 
 _JOURNAL_RETRY_SECONDS = 1.0
-# Of pods that come together, a step admits so many: the first are being started while the next are prepared.
+# Pods that one step admits at most, if many arrive together. So the first are started while the next are prepared.
 _MOST_ADMITTED = 16
 
 
 class PodLoop:
-    """For the agent's event loop. Owns what was decided for each pod, and the timer of the next decision."""
+    """For the agent's event loop. It keeps the last decision for each pod, and the timer for the next decision."""
 
     def __init__(
         self,
@@ -77,34 +77,34 @@ class PodLoop:
         self._actions: dict[str, Actions] = {}  # by UID: the last decision
         self._wake_at: dict[str, float] = {}  # by UID: when to look at the pod again
         self._timer: asyncio.TimerHandle | None = None
-        self._closing_since: float | None = None  # from then on every container is stopped and none started
+        self._closing_since: float | None = None  # from then on containers are stopped, and none is started
         self._stepped = asyncio.Event()
         self._journal_fails = ""
 
     @property
     def journal_fails(self) -> str:
-        """Why the journal cannot be written; empty if it can."""
+        """The reason why the journal cannot be written; empty if it can."""
         return self._journal_fails
 
     # Steps
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs steps until it is cancelled."""
         while True:
             await self._steps.wait()
             try:
                 self.step()
-            except JournalError as error:  # of what is written beside the records: all of it is decided again
+            except JournalError as error:  # a write outside the records failed: decide all again
                 self._steps.put_back(record.uid for record in self._pod_store)
                 self._not_written(error)
-            await asyncio.sleep(0)  # what the step has begun goes before the next one
+            await asyncio.sleep(0)  # tasks that the step has started run before the next step
 
     async def stepped(self) -> None:
         """Returns after the next step."""
         await self._stepped.wait()
 
     def first_pass(self) -> None:
-        """Decides for every pod, without acting on it, and makes the cgroups."""
+        """Decides for every pod, and makes the cgroups. Does not act on pods yet."""
         now = self._clock()
         self.take_outcomes()
         for record in self._pod_store:
@@ -136,7 +136,7 @@ class PodLoop:
         self._stepped = asyncio.Event()
 
     def take_outcomes(self) -> None:
-        """Brings the records up to date with what containers and work beside the loop have reported."""
+        """Updates the records with the reported outcomes of containers, and of work beside the loop."""
         for outcome in self._steps.take_outcomes():
             if isinstance(outcome, Removed):
                 self._removed(outcome.uid)
@@ -144,7 +144,7 @@ class PodLoop:
                 self._updates.apply(outcome)
 
     def _commit(self) -> bool:
-        """Whether everything is committed. If not, nothing may be done about it yet."""
+        """Commits all changes. Returns False if that fails; the loop must not act then."""
         try:
             self._pod_store.commit()
             self._event_recorder.commit()
@@ -159,7 +159,7 @@ class PodLoop:
         return True
 
     def _not_written(self, error: JournalError) -> None:
-        """Logged once. A step tries again soon."""
+        """Logs the error once. A step tries again soon."""
         if str(error) != self._journal_fails:
             self._journal_fails = str(error)
             log.error("%s", error)
@@ -207,7 +207,7 @@ class PodLoop:
     def _decide(self, record: PodRecord, now: float) -> None:
         uid = record.uid
         if not record.is_admitted:
-            self._forget_decision(uid)  # of the pod before it began anew
+            self._forget_decision(uid)  # made before the pod was started again
             return
         if self._closing_since is not None:
             record = record._replace(state=self._closing(record, self._closing_since, now))
@@ -276,7 +276,7 @@ class PodLoop:
                 self._updates.not_started(NotStarted(attempt, "its cgroup is not in the plan"))
                 continue
             if cgroup.path in self._cgroups.killing:
-                continue  # the rest of the attempt before is being killed in there; a step follows
+                continue  # the previous attempt is still being killed in this cgroup; a step follows
             pod = self._cgroups.of_container(record.pod.key, "")
             infrastructure = self._cgroups.of_container(record.pod.key, INFRASTRUCTURE)
             assert pod is not None
@@ -288,7 +288,7 @@ class PodLoop:
             yield Launch(attempt, record.pod, container, cgroup.path, score, planned)
 
     def _removed(self, uid: str) -> None:
-        """Nothing of the pod is left. If another is to take its place, it comes now."""
+        """Forgets a pod of which nothing is left. If another pod replaces it, that pod is added now."""
         record = self._pod_store.get(uid)
         if record is None:
             return
@@ -305,7 +305,7 @@ class PodLoop:
     # The end of the agent, or of the machine
 
     def stop_all(self) -> None:
-        """Every container ends, within its pod's grace, and this agent starts none again."""
+        """Stops every container within the grace period of its pod. This agent then starts no container again."""
         self._closing_since = self._clock()
         for record in self._pod_store:
             self._steps.want_step(record.uid)
@@ -316,18 +316,18 @@ class PodLoop:
             attempt = Attempt(record.uid, name, container.attempt)
             if container.is_asked_for and not self._worker.is_starting(attempt):
                 state = changes.not_started(state, name)
-        ending = changes.deleted(record.pod, state, since)  # in the order of a deleted pod: sidecars last
+        ending = changes.deleted(record.pod, state, since)  # same order as for a deleted pod: sidecars last
         for stop in actions(record.pod, ending, now, self._settings).stop:
             why = stop._replace(reason="the agent is shutting down", stopped_as=AS_RESTART)
             state = changes.asked_to_stop(state, why, now)
         return state
 
     def is_at_rest(self) -> bool:
-        """Whether nothing runs, nor is being started, stopped or removed."""
+        """Whether no container runs, and no work on pods is under way."""
         return self._worker.is_idle and not any(record.state.is_alive for record in self._pod_store)
 
     def begin_anew(self) -> None:
-        """Nothing runs: pods that go on do so from their init containers, in volumes that are new."""
+        """Called when no container runs. Pods that continue start from their init containers, with new volumes."""
         self.take_outcomes()
         for record in self._pod_store:
             is_running = any(it.is_running for it in record.state.containers.values())
@@ -336,7 +336,7 @@ class PodLoop:
         self._commit()
 
     async def abandon(self) -> None:
-        """Drops the work that is under way: the next agent finds it half done, and finishes it."""
+        """Cancels the work that is under way. The next agent finds it unfinished, and finishes it."""
         if self._timer is not None:
             self._timer.cancel()
         await self._worker.abandon()
