@@ -1,4 +1,4 @@
 """The journal: one SQLite file with the pods, the events and the decisions of a node.
 
-The agent writes it; commands read it, without an agent too.
+The agent writes it. Commands read it, even if no agent is running.
 """

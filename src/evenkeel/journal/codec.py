@@ -1,7 +1,7 @@
-"""Typed objects as the journal's text and back, without any loss.
+"""Converts typed objects to the journal's text and back, without any loss.
 
-`api.encode` writes what people read and leaves out what is empty, as Kubernetes does; then an `emptyDir: {}` is lost,
-and a pod read back would seem changed. Here only what equals the field's own default is left out.
+`api.encode` writes text for people. As in Kubernetes, it omits empty values, so an `emptyDir: {}` is lost. A pod that
+is read back would then seem changed. This module omits only values that equal the default of their field.
 """
 
 import json
@@ -19,20 +19,20 @@ T = TypeVar("T")
 plain_text = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
-_SEAL = "#"  # with which no JSON ends
+_SEAL = "#"  # no JSON text ends with it
 
 
 class Unreadable(Exception):
-    """What stands in the journal is no such object; the text says why."""
+    """The journal's text is not such an object. The message says why."""
 
 
 def to_text(value: object) -> str:
-    """`value`, a named tuple of those that `from_text` can make, as text."""
+    """The text for `value`, a named tuple of a type that `from_text` can read."""
     return plain_text(_plain(value))
 
 
 def from_text(cls: type[T], text: object) -> T:
-    """What `to_text` was given. Fields that `cls` no longer has are passed over."""
+    """The object that `to_text` has converted. Fields that `cls` no longer has are ignored."""
     findings = Findings()
     decoded = decode(cls, plain_of(text), findings)
     for problem in findings.problems:
@@ -42,7 +42,7 @@ def from_text(cls: type[T], text: object) -> T:
 
 
 def plain_of(text: object) -> Any:  # noqa: ANN401
-    """The plain value that `plain_text` was given."""
+    """The plain value that `plain_text` has converted."""
     if not isinstance(text, str):
         raise Unreadable("it is not text")
     try:
@@ -52,12 +52,12 @@ def plain_of(text: object) -> Any:  # noqa: ANN401
 
 
 def sealed(text: str) -> str:
-    """`text` with a checksum, by which a flipped bit is noticed."""
+    """`text` with a checksum, so that a flipped bit is noticed."""
     return f"{text}{_SEAL}{zlib.crc32(text.encode('utf-8', 'surrogatepass')):08x}"
 
 
 def opened(text: object) -> object:
-    """What `sealed` was given; rows of older journals have no checksum. Raises Unreadable if it does not fit."""
+    """The text without its checksum. Raises Unreadable if the checksum is wrong. Rows of older journals have none."""
     if not isinstance(text, str) or text[-9:-8] != _SEAL:
         return text
     content = text[:-9]
@@ -80,7 +80,8 @@ def unpacked(content: object) -> Any:  # noqa: ANN401
 
 
 def storable(text: str) -> str | bytes:
-    """`text` for a column: half a surrogate pair, as in the name of a file that is not UTF-8, is no SQLite text."""
+    """`text` for a column. SQLite text cannot contain half a surrogate pair, as in a file name that is not UTF-8. Such
+    text is stored as bytes."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -96,9 +97,9 @@ def stored(value: object) -> str:
     raise Unreadable(f"{value!r} is not text")
 
 
-_NONE = object()  # equals nothing: the default of a field that has none
+_NONE = object()  # stands for "no default": equals no value
 _AS_IT_IS = {str, int, float, bool, type(None)}
-_plain_ways: dict[type, Callable[[Any], object]] = {}  # how values of each type are written, as types are met
+_plain_ways: dict[type, Callable[[Any], object]] = {}  # by type, filled when a type is first used
 
 
 def _plain(value: object) -> object:
@@ -112,7 +113,7 @@ def _plain(value: object) -> object:
 
 
 def _way(cls: Any) -> Callable[[Any], object]:  # noqa: ANN401
-    if issubclass(cls, Quantity | Duration | str):  # a member of a StrEnum is a plain word outside
+    if issubclass(cls, Quantity | Duration | str):  # a StrEnum member becomes a plain string
         return str
     if hasattr(cls, "_fields"):
         return _struct(cls)

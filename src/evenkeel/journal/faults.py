@@ -1,4 +1,5 @@
-"""What can be wrong with the journal's file, in sentences: what happened, what stays safe, and the mend."""
+"""Faults of the journal's file, as error messages. Each message says what happened, what stays safe, and how to repair
+it."""
 
 import errno
 import os
@@ -10,7 +11,7 @@ _SAFE = "running pods keep running"
 
 
 class JournalError(EvenkeelError):
-    """The journal cannot be read or written. `is_passing` says that a later try may do (a full disk, a lock)."""
+    """The journal cannot be read or written. With `is_passing`, a later try may succeed (a full disk, a lock)."""
 
     def __init__(self, message: str, *, hint: str = "", is_passing: bool = False) -> None:
         super().__init__(message, hint=hint)
@@ -25,7 +26,7 @@ def damaged(path: str, what: str) -> JournalError:
     )
 
 
-# What SQLite raises; of a damaged file, Python's module may not even be able to read the message.
+# The errors of SQLite. If the file is damaged, Python's module may even fail to decode the error message.
 SQLITE_FAULTS = (sqlite3.Error, UnicodeDecodeError)
 
 
@@ -34,7 +35,7 @@ def is_full(error: Exception) -> bool:
 
 
 def of_sqlite(path: str, error: Exception) -> JournalError:
-    """The sentence for what SQLite says of the journal at `path`; `error` is one of SQLITE_FAULTS."""
+    """The JournalError for an error of SQLite with the journal at `path`. `error` is one of SQLITE_FAULTS."""
     if isinstance(error, UnicodeDecodeError):
         return damaged(path, "what should be text in it is not")
     match _code(error):
@@ -116,7 +117,7 @@ def _read_only(path: str) -> JournalError:
 
 
 def _code(error: Exception) -> int:
-    """The primary code; -1 where the error is of Python's module and not of SQLite."""
+    """The primary error code; -1 if the error comes from Python's module and not from SQLite."""
     code: int = getattr(error, "sqlite_errorcode", -1)
     return code & 0xFF if code >= 0 else code
 

@@ -1,4 +1,4 @@
-"""Records of pods, and events: the values that the journal keeps, and how long it keeps them."""
+"""Pod records and events: the values that the journal keeps, and how long it keeps them."""
 
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -12,8 +12,8 @@ NORMAL, WARNING = "Normal", "Warning"
 
 
 class PodRecord(NamedTuple):
-    """A pod that the agent knows. `order` is that of first arrival, and of admission after a restart. `source` says
-    where it comes from: `file:PATH`, `api` or `run`."""
+    """A pod that the agent knows. `order` is the order of first arrival. After a restart pods are admitted in this
+    order. `source` is `file:PATH`, `api` or `run`."""
 
     pod: Pod
     source: str
@@ -27,24 +27,25 @@ class PodRecord(NamedTuple):
 
     @property
     def takes_room(self) -> bool:
-        """It was admitted and has not ended. A pod that has to end takes its room until nothing of it runs."""
+        """Whether the pod was admitted and has not ended. A pod that is being ended takes room until none of its
+        containers runs."""
         return self.is_admitted and (self.state.verdict is None or self.state.is_alive)
 
     @property
     def is_waiting(self) -> bool:
-        """For admission."""
+        """Whether the pod waits for admission."""
         return not self.is_admitted and self.state.deleted_at is None
 
 
 class Event(NamedTuple):
-    """One thing that happened, in the words of Kubernetes' events. `figures` are the numbers it was decided on (E6,
-    E14), as plain values. `number` is the journal's; `times` says how often it happened, `at` the last time."""
+    """One event, with the terms of Kubernetes' events. `figures` are the numbers behind it (E6, E14), as plain values.
+    `number` is its number in the journal. `times` says how often it happened, and `at` when it happened last."""
 
     at: float
     type: str  # Normal or Warning
     reason: str  # one word: Started, OOMKilled, Evicted …
     message: str
-    pod: str = ""  # namespace/name; empty for what concerns the node
+    pod: str = ""  # namespace/name; empty for an event of the node
     uid: str = ""
     container: str = ""
     figures: Mapping[str, object] = MappingProxyType({})
@@ -68,14 +69,14 @@ Statement = tuple[str, tuple[object, ...]]
 
 
 class Repeats:
-    """The latest events by what they say. Those with figures are records of their own (E6), and never counted
-    together."""
+    """The latest events, to find repeated ones. An event with figures always has its own record (E6), and is never
+    counted as a repeat."""
 
     def __init__(self) -> None:
         self._latest: OrderedDict[tuple[object, ...], Event] = OrderedDict()
 
     def find(self, event: Event) -> Event | None:
-        """The one that `event` repeats, with its time and counted."""
+        """The earlier event that `event` repeats, with the new time and count; None if there is none."""
         if event.figures:
             return None
         latest = self._latest.get(event[1:7])
@@ -99,8 +100,8 @@ class EventRetention:
         self._since = 0
 
     def due(self, now: float) -> Statement | None:
-        """What to delete now: the oldest, up to the first that is neither too many nor too old; never the latest, so
-        that no number is given twice."""
+        """A statement that deletes the oldest events: those that are too old, and those above the limit. The latest
+        event is never deleted, so that no number is used twice. None if it is not due."""
         self._since += 1
         if self._since < _TELLS_BETWEEN:
             return None

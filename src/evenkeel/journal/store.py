@@ -1,6 +1,6 @@
-"""The journal: what the agent knows of its pods, what happened and what was decided, on disk before anything is done.
+"""The journal: the agent's pods, events and decisions, which are on disk before the agent acts on them.
 
-SQLite in its write-ahead mode: what was committed is there after the agent is killed, and no row is half there.
+It uses SQLite with a write-ahead log. So committed data survives a kill of the agent, and no row is half written.
 """
 
 import sqlite3
@@ -30,9 +30,9 @@ from evenkeel.policy.lifecycle.pod_state import PodState
 
 __all__ = ["Decision", "Journal", "JournalError"]
 
-# The write-ahead log is moved into the main file when it is larger.
+# A write-ahead log of at least this size is moved into the main file.
 _CHECKPOINT_BYTES = 1 << 20
-_CHECKED_EVERY = 10  # checkpoints, one looks for damage
+_CHECKED_EVERY = 10  # every tenth checkpoint looks for damage
 
 _COLUMNS = "at, type, reason, message, pod, uid, container, figures, number, times"
 _EVENTS = f"SELECT {_COLUMNS} FROM happenings WHERE number > ? ORDER BY number DESC LIMIT ?"  # noqa: S608
@@ -40,7 +40,7 @@ _EVENTS_OF_POD = _EVENTS.replace("WHERE", "WHERE pod = ? AND")
 
 
 class Decision(NamedTuple):
-    """A step that was decided, with the snapshot it was decided on; both as plain values."""
+    """A decision with its snapshot, both as plain values."""
 
     number: int
     at: float
@@ -50,18 +50,18 @@ class Decision(NamedTuple):
 
 
 class Journal:
-    """For one thread. A method that fails raises JournalError; nothing of its transaction is then on disk, and it can
-    be tried again when the cause is mended."""
+    """For one thread. A method that fails raises JournalError. Nothing of its transaction is then on disk. It can be
+    tried again when the cause is repaired."""
 
     def __init__(self, path: str, connection: sqlite3.Connection, *, is_writable: bool) -> None:
         """Use `open` or `read`."""
         self.path = path
-        self.notes: tuple[str, ...] = ()  # a sentence for each row that could not be read, and was set aside
+        self.notes: tuple[str, ...] = ()  # a sentence for each problem, such as a row that cannot be read
         self._connection = connection
         self._is_writable = is_writable
-        self._last: dict[str, _Written] = {}  # what the journal holds of each pod, to write only what differs
+        self._last: dict[str, _Written] = {}  # the last written record of each pod, to write only changes
         self._transactions = Transactions(path, connection, self._undone)
-        self._touched: set[str] = set()  # UIDs written in the transaction that is open
+        self._touched: set[str] = set()  # UIDs written in the open transaction
         self._repeats = Repeats()
         self._event_retention = EventRetention()
         self._decision_retention = DecisionRetention()
@@ -69,7 +69,7 @@ class Journal:
 
     @classmethod
     def open(cls, path: str) -> "Journal":
-        """The journal at `path`, made if there is none."""
+        """Opens the journal at `path`, and makes it if there is none."""
         connection = schema.open_for_writing(path)
         journal = cls(path, connection, is_writable=True)
         try:
@@ -81,7 +81,7 @@ class Journal:
 
     @classmethod
     def read(cls, path: str) -> "Journal":
-        """The journal at `path` for reading only, as without a running agent."""
+        """Opens the journal at `path` for reading only. No agent needs to run."""
         return cls(path, schema.open_for_reading(path), is_writable=False)
 
     def __enter__(self) -> Self:
@@ -91,7 +91,7 @@ class Journal:
         self.close()
 
     def close(self) -> None:
-        """Never raises: what was committed is safe."""
+        """Closes the journal. Never raises, because committed data is safe."""
         try:
             self._connection.close()
         except sqlite3.Error:
@@ -99,21 +99,22 @@ class Journal:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All writes within are one commit, at the end of the outermost; an exception that leaves it undoes them."""
+        """Begins a transaction. The outermost one commits all writes at its end. An exception that leaves it rolls them
+        back."""
         if not self._transactions.is_open:
             self._touched.clear()
         with self._transactions.begin():
             yield
 
     def _undone(self) -> None:
-        """What was written in a transaction that was undone is not in the journal."""
+        """Forgets the writes of a transaction that was rolled back: they are not in the journal."""
         for uid in self._touched:
             self._last.pop(uid, None)
         self._touched.clear()
         self._repeats.clear()
 
     def save(self, record: PodRecord) -> None:
-        """Keeps `held` by its UID. Writes what differs from the last time only."""
+        """Saves `record` under its UID. Writes only what has changed since the last save."""
         uid = record.pod.metadata.uid
         last = self._last.get(uid)
         is_same_pod = last is not None and _is_same_pod(last.record, record)
@@ -139,7 +140,7 @@ class Journal:
         self._last.pop(uid, None)
 
     def pods(self) -> tuple[PodRecord, ...]:
-        """In `order`. One that cannot be read is set aside, with a sentence in `notes`."""
+        """All pods, sorted by `order`. A pod that cannot be read is set aside, with a sentence in `notes`."""
         rows = self._transactions.rows(
             'SELECT uid, "order", source, pod, is_admitted, life FROM pods LEFT JOIN lives USING (uid)'
             ' ORDER BY "order", uid'
@@ -161,8 +162,8 @@ class Journal:
         return tuple(found)
 
     def record_event(self, event: Event) -> Event:
-        """Keeps the event and returns it with its number. One without figures that repeats another within a minute
-        is counted with it, and has its number."""
+        """Records the event and returns it with its number. If an event without figures repeats another one within a
+        minute, it is counted with that one and gets its number."""
         repeated = self._repeats.find(event)
         if repeated is not None:
             self._transactions.write(
@@ -186,7 +187,7 @@ class Journal:
         return recorded
 
     def events(self, pod: str = "", most: int = 1000, after: int = 0) -> tuple[Event, ...]:
-        """The latest of those with a number above `after`, oldest first; of one pod (namespace/name), or all."""
+        """The latest events with a number above `after`, oldest first: of one pod (namespace/name), or all."""
         rows = (
             self._transactions.rows(_EVENTS_OF_POD, (storable(pod), after, most))
             if pod
@@ -195,7 +196,7 @@ class Journal:
         return tuple(event for row in reversed(rows) if (event := _event(row)) is not None)
 
     def value(self, key: str) -> Any:  # noqa: ANN401
-        """What `set_value` kept under `key`; None if there is nothing."""
+        """The value that `set_value` stored under `key`; None if there is none."""
         for (text,) in self._transactions.rows('SELECT value FROM "values" WHERE key = ?', (key,)):
             try:
                 return plain_of(opened(text))
@@ -204,7 +205,7 @@ class Journal:
         return None
 
     def set_value(self, key: str, plain: object) -> None:
-        """Keeps `plain` (dict, list, str, int, float, bool); None removes it."""
+        """Stores `plain` (dict, list, str, int, float, bool) under `key`. None removes the key."""
         if plain is None:
             self._transactions.write('DELETE FROM "values" WHERE key = ?', (key,))
             return
@@ -216,7 +217,7 @@ class Journal:
         )
 
     def record(self, kind: str, snapshot: object, decision: object, at: float) -> int:
-        """Keeps a decision and the snapshot it was made on, as plain values; returns its number."""
+        """Records a decision and its snapshot, as plain values. Returns the decision's number."""
         content = packed([snapshot, decision])
         cursor = self._transactions.write(
             "INSERT INTO decisions (at, kind, size, content) VALUES (?, ?, ?, ?)",
@@ -226,7 +227,7 @@ class Journal:
         return cursor.lastrowid or 0
 
     def decisions(self, kind: str = "", after: int = 0) -> Iterator[Decision]:
-        """Oldest first."""
+        """The decisions, oldest first."""
         while rows := self._transactions.rows(
             "SELECT number, at, kind, content FROM decisions"
             " WHERE number > ?1 AND (?2 = '' OR kind = ?2) ORDER BY number LIMIT 100",
@@ -242,9 +243,9 @@ class Journal:
                 yield Decision(number, at, kind_of_row, snapshot, decision)
 
     def checkpoint(self) -> None:
-        """Moves what was written into the main file, which waits for the disk: for a thread beside the loop. Cheap if
-        there is little to move; safe in any thread. Also keeps some room in the file for the day the disk is full, and
-        notices that the file was removed under us. To be called every minute or so."""
+        """Moves the write-ahead log into the main file. Call it about every minute. It waits for the disk, so call it
+        in a thread beside the loop; any thread is safe. It is cheap if there is little to move. It also keeps reserve
+        space in the file for a full disk, and checks that the file was not removed."""
         self.check_place()
         connection = schema.connect(self.path, "rw")
         try:
@@ -260,7 +261,7 @@ class Journal:
             connection.close()
 
     def check_place(self) -> None:
-        """Raises JournalError if the file was removed or replaced under us: what is written would be lost."""
+        """Raises JournalError if the file was removed or replaced while in use. Later writes would be lost."""
         self._transactions.check_place()
 
     def _take_up(self) -> None:
@@ -269,9 +270,9 @@ class Journal:
         except SQLITE_FAULTS as error:
             raise faults.of_sqlite(self.path, error) from None
         try:
-            schema.keep_reserve(self._connection, at_least_bytes=1 << 40)  # for its log, too
+            schema.keep_reserve(self._connection, at_least_bytes=1 << 40)  # reserve also for the log
         except SQLITE_FAULTS as error:
-            # Without room there is still much to read.
+            # Without free space the journal can still be read.
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
             fault = faults.of_sqlite(self.path, error)

@@ -1,7 +1,7 @@
-"""Transactions of the journal's database: writes that are one commit, or nothing.
+"""Transactions of the journal's database: all writes of a transaction are committed together, or none is.
 
-SQLite may undo a transaction by itself after an error, or run out of room in the middle of one. Here that always ends
-in a JournalError, with nothing of the transaction on disk.
+SQLite may roll back a transaction by itself after an error. It may also run out of disk space during one. This module
+then always raises a JournalError, and nothing of the transaction is on disk.
 """
 
 import os
@@ -15,18 +15,18 @@ from evenkeel.journal.faults import SQLITE_FAULTS, JournalError
 
 
 class Transactions:
-    """For one thread. Owns the connection. `undone` is called after a transaction was undone."""
+    """For one thread. Owns the connection. `undone` is called after a transaction was rolled back."""
 
     def __init__(self, path: str, connection: sqlite3.Connection, undone: Callable[[], None]) -> None:
         self._path = path
         self._connection = connection
         self._undone = undone
         self._file = _identity(path)
-        self._depth = 0  # of transactions within one another
-        self._failure: JournalError | None = None  # of the transaction that is open
+        self._depth = 0  # nesting depth of transactions
+        self._failure: JournalError | None = None  # of the open transaction
 
     def check_place(self) -> None:
-        """Raises JournalError if the file was removed or replaced under us: what is written would be lost."""
+        """Raises JournalError if the file was removed or replaced while in use. Later writes would be lost."""
         if _identity(self._path) != self._file:
             raise faults.moved(self._path)
 
@@ -36,7 +36,8 @@ class Transactions:
 
     @contextmanager
     def begin(self) -> Iterator[None]:
-        """All writes within are one commit, at the end of the outermost; an exception that leaves it undoes them."""
+        """Begins a transaction. The outermost one commits all writes at its end. An exception that leaves it rolls them
+        back."""
         if self._depth:
             self._depth += 1
             try:
@@ -59,7 +60,8 @@ class Transactions:
 
     def write(self, statement: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
         if self._failure is not None and self._depth:
-            # It may have undone the others already: nothing may follow, even if the error was caught on the way.
+            # The failure may already have rolled back the earlier writes. So no write may follow, even if a caller has
+            # caught the error.
             raise self._failure
         if not self._depth:
             self.check_place()
@@ -77,7 +79,7 @@ class Transactions:
             raise faults.of_sqlite(self._path, error) from None
 
     def prune(self, statement: tuple[str, tuple[object, ...]] | None) -> None:
-        """Failing at it is no harm: the next time is soon."""
+        """Deletes old rows. A failure does no harm: it is tried again soon."""
         if statement is not None and self._failure is None:
             try:
                 self._connection.execute(*statement)
@@ -91,7 +93,7 @@ class Transactions:
         except SQLITE_FAULTS as error:
             if not faults.is_full(error):
                 raise faults.of_sqlite(self._path, error) from None
-        # What was moved into the main file need no longer be in the log of writes, which then has room again.
+        # A checkpoint moves the content of the write-ahead log into the main file. The log then has space again.
         try:
             if self._depth or self._connection.in_transaction:
                 self._roll_back()
@@ -105,7 +107,7 @@ class Transactions:
 
     def _roll_back(self) -> None:
         try:
-            if self._connection.in_transaction:  # SQLite itself undoes it after some errors
+            if self._connection.in_transaction:  # after some errors SQLite itself has rolled back
                 self._connection.execute("ROLLBACK")
         except SQLITE_FAULTS as error:
             raise faults.of_sqlite(self._path, error) from None
