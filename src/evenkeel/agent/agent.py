@@ -196,7 +196,7 @@ class Agent:
             try:
                 await self._runtime.remove(uid)  # memory volumes are mounts, and must be unmounted
             except EvenkeelError as error:
-                log.error("something of pod %s is left: %s", uid, error)  # noqa: TRY400 a sentence says it all
+                log.error("something of pod %s is left: %s", uid, error)  # noqa: TRY400 the message is enough
         if self._own_cgroup is not None and (note := self._own_cgroup.leave()):
             log.warning("%s", note)
         self._pod_cgroups.remove_all()
@@ -247,7 +247,7 @@ class Agent:
                 await asyncio.to_thread(self._journal.checkpoint)
             except JournalError as error:
                 if str(error) != self._journal_fault:
-                    log.error("%s", error)  # noqa: TRY400 a sentence says it all
+                    log.error("%s", error)  # noqa: TRY400 the message is enough
                 self._journal_fault = str(error)
             else:
                 self._journal_fault = ""
@@ -259,7 +259,7 @@ class Agent:
                     self._desired_pods.files_are(found)
                     break
                 except JournalError as error:
-                    log.error("%s", error)  # noqa: TRY400 a sentence says it all
+                    log.error("%s", error)  # noqa: TRY400 the message is enough
                     await asyncio.sleep(_FILES_RETRY_SECONDS)
 
     # Front: the interface for clients

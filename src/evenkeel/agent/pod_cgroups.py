@@ -123,7 +123,7 @@ class PodCgroups:
             self._event_recorder.record(
                 WARNING, "CoresShared", message, record.pod if record is not None else None, name
             )
-            self._steps.want_step()  # which commits the event
+            self._steps.want_step()  # the step commits the event
         self._sharing = now
 
     async def _rescore(self, cgroup: Cgroup) -> None:
@@ -141,7 +141,7 @@ class PodCgroups:
 
 
 class PlannedPods:
-    """The pods that have cgroups, as the plan needs them."""
+    """The pods that have cgroups, in the form that the plan needs."""
 
     def __init__(self) -> None:
         self._pods: dict[str, tuple[int, PlannedPod]] = {}

@@ -245,7 +245,7 @@ class PodLoop:
         self._wake_at.pop(uid, None)
         self._pod_cgroups.drop(uid)
 
-    # Acting on what is committed
+    # Acting on committed records
 
     def _act(self, uid: str) -> None:
         record = self._pod_store.get(uid)

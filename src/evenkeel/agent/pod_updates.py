@@ -31,7 +31,7 @@ from evenkeel.runtime.interface import Attempt, Exit, Record
 
 
 class PodUpdates:
-    """For the pod loop."""
+    """Updates records for the pod loop."""
 
     def __init__(
         self,

@@ -33,7 +33,7 @@ class OomKilled(NamedTuple):
 
 
 class Emptied(NamedTuple):
-    """The pod's volumes in memory are empty."""
+    """The pod's memory volumes are empty."""
 
     uid: str
 
@@ -70,7 +70,7 @@ class StepRequests:
         self._requested.set()
 
     def room_appeared(self) -> None:
-        """The next step tries to admit the pods that wait."""
+        """Requests a step. The next step tries to admit the waiting pods."""
         self._has_room = True
         self._requested.set()
 

@@ -1,1 +1,1 @@
-"""The node around the pods: its cgroups, its set-up, its daemons, and what the kernel reports."""
+"""The node around the pods: its cgroups, its setup, its daemons, and the events of the kernel."""

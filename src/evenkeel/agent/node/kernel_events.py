@@ -27,7 +27,7 @@ _MOST_REMEMBERED = 4096  # removed cgroups: the kernel log may still mention the
 
 
 class KernelEvents(PodObserver):
-    """Listens for as long as `run` runs."""
+    """Handles kernel events while `run` is running."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class KernelEvents(PodObserver):
         cgroup = self._known.get(kill.cgroup)
         if cgroup is None:
             pod = self._pods.get(kill.cgroup.rpartition("/")[0])
-            if pod is not None:  # else the process was not in a pod
+            if pod is not None:  # else the cgroup is not ours
                 asyncio.get_running_loop().call_later(_LATE_SECONDS, self._late_oom_kill, kill, pod)
             return
         self._record_kill(kill, cgroup)

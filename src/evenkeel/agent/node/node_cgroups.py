@@ -57,7 +57,7 @@ class NodeCgroups:
         ] = ()  # containers whose OOM score differs from that of the previous tree
         self.resettled: tuple[
             Cgroup, ...
-        ] = ()  # cgroups made by a container runtime whose settings have changed
+        ] = ()  # cgroups with changed settings that a container runtime has made
 
     def follow(self, pods: Sequence[PlannedPod]) -> Tree:
         """Applies the tree that these pods need, where it differs from the last one. Returns the tree."""
@@ -124,7 +124,7 @@ class NodeCgroups:
                     message = f"{path}/{files[1]}: found oom_kill_disable 1, restored 0 (A19: a limit ends in a kill)"
                     self._event_recorder.record(WARNING, "DriftRepaired", message)
             except CgroupError:
-                continue  # it is gone, or `heal` reports it
+                continue  # the cgroup is gone, or `heal` reports the error
             if self._limits.setdefault(path, now) != now:
                 self.heal()
                 return

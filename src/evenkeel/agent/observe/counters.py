@@ -43,7 +43,7 @@ class Counters:
         self.evictions: Counter[str] = Counter()  # by signal
         self.oom_kills: Counter[OomKills] = Counter()
         self.events: Counter[tuple[str, str]] = Counter()  # by type and reason
-        self.decision_seconds = Histogram(_FAST)  # from the figures that crossed a threshold to the kill
+        self.decision_seconds = Histogram(_FAST)  # from the sample that crossed a threshold to the kill
         self.back_seconds = Histogram(_FAST)  # from the kill until its memory was freed
         self.back_bytes = 0
         self.reclaim_bytes = 0

@@ -169,7 +169,7 @@ def encoded(kept: Kept) -> bytes:
 
 
 def parse(text: str) -> Kept:
-    """Raises Unusable."""
+    """Reads the text of the file. Raises Unusable."""
     try:
         plain = json.loads(text)
         version = plain["version"]
