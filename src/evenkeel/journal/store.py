@@ -209,7 +209,7 @@ class Journal:
         if plain is None:
             self._transactions.write('DELETE FROM "values" WHERE key = ?', (key,))
             return
-        # An update that changes nothing would still cost a write.
+        # An update to the same value would still cost a write.
         self._transactions.write(
             'INSERT INTO "values" (key, value) VALUES (?1, ?2)'
             " ON CONFLICT (key) DO UPDATE SET value = ?2 WHERE value IS NOT ?2",
