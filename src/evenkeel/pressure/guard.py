@@ -1,28 +1,30 @@
-"""The guard: a tiny process that outlives the agent, and then lets go of whoever the agent had a hold of.
+"""The guard: a tiny process that outlives the agent. It releases the pods that the agent left frozen or throttled.
 
     python -I -S -c … DESCRIPTOR
 
-The agent tells it over a pipe, whose other end it alone has, which files hold somebody and what lets go of them. While
-the agent lives nothing else happens. When it has ended, however it did, the kernel closes the pipe; then the guard
-writes what is still held, and ends too. It has one thread and next to no imports (`typing` alone would be a MiB): it is
-there all the time, and must not cost anything.
+The agent writes to the guard through a pipe. Each line names a cgroup file, and the value that ends the freeze or the
+throttling. Only the agent has the other end of the pipe. While the agent runs, the guard only reads. When the agent
+ends for any reason, the kernel closes the pipe. The guard then writes the remaining values, and ends too.
+
+The guard runs all the time, so it must cost almost nothing. It has one thread and almost no imports (`typing` alone
+would take a MiB).
 """
 
 import os
 import signal
 import sys
 
-NAME = "evenkeel-guard"  # as top and /proc show it
-MOST_BYTES = 4096  # PIPE_BUF: what is no longer than that is in the pipe whole, or not at all
+NAME = "evenkeel-guard"  # the name in top and /proc
+MOST_BYTES = 4096  # PIPE_BUF: a write of up to this size is atomic
 
 _HOLD, _FREE, _BETWEEN, _END = b"+", b"-", b"\0", b"\n"
 _READ_BYTES = 1 << 16
 
-Held = dict[bytes, bytes]  # by the file: what lets go
+Held = dict[bytes, bytes]  # by file: the value to write to it
 
 
 def hold_line(file: str, lets_go: str) -> bytes:
-    """From now on, until it is free: `lets_go` is to be written to `file`."""
+    """Asks the guard to write `lets_go` to `file` when the agent ends, unless `free_line` is sent before."""
     return _line(_HOLD, os.fsencode(file), lets_go.encode())
 
 
@@ -33,12 +35,12 @@ def free_line(file: str) -> bytes:
 def _line(word: bytes, *fields: bytes) -> bytes:
     line = word + _BETWEEN.join(fields)
     if _END in line or line.count(_BETWEEN) >= len(fields) or len(line) >= MOST_BYTES:
-        return b""  # no file of a cgroup is called that
+        return b""  # no file of a cgroup has such a name
     return line + _END
 
 
 def hear(said: bytes, held: Held) -> bytes:
-    """Takes up every whole line; returns what there is of the next."""
+    """Handles every complete line. Returns the incomplete rest."""
     *lines, rest = said.split(_END)
     for line in lines:
         file, _, lets_go = line[1:].partition(_BETWEEN)
@@ -50,8 +52,8 @@ def hear(said: bytes, held: Held) -> bytes:
 
 
 def let_go(held: Held) -> None:
-    """A cgroup that is gone holds nobody. If a new agent is there by now, and has got a hold of the same one in this
-    moment, that one runs for up to a second longer: which is what it would have done without an agent."""
+    """Writes the value of each file. A cgroup that no longer exists is skipped. A new agent may have frozen the same
+    cgroup at this moment. Then that pod runs for up to a second longer, as it would without an agent."""
     for file, value in held.items():
         try:
             descriptor = os.open(file, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -67,12 +69,12 @@ def let_go(held: Held) -> None:
 
 def main(descriptor: int) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # it ends with the agent, and not before
+        signal.signal(number, signal.SIG_IGN)  # the guard must not end before the agent
     try:
         with open("/proc/self/comm", "wb") as file:
             file.write(NAME.encode())
     except OSError:
-        pass  # it works without a name
+        pass  # the guard works without a name
     held: Held = {}
     rest = b""
     while said := os.read(descriptor, _READ_BYTES):

@@ -1,7 +1,7 @@
-"""The agent's side of the guard (`pressure.guard`), which lets go of pods that are held when the agent is killed.
+"""The agent's side of the guard (`pressure.guard`). The guard thaws frozen pods when the agent is killed.
 
-It is started before there is any pressure, in the agent's cgroup and with its OOM score, in a session of its own; and
-again if it ends before the agent does.
+The guard also ends the throttling of pods. It is started before there is any pressure. It runs in the agent's cgroup,
+with the agent's OOM score, and in a session of its own. It is started again if it ends before the agent does.
 """
 
 import asyncio
@@ -16,23 +16,23 @@ from contextlib import suppress
 from evenkeel.host.protection import small_command
 from evenkeel.pressure.guard import MOST_BYTES, free_line, hold_line
 
-_PIPE_BYTES = 1 << 18  # more than a thousand words, if it should not come to its turn for a while
-_STEADY_SECONDS = 60.0  # who has lived as long is started again at once
+_PIPE_BYTES = 1 << 18  # room for more than a thousand lines while the guard gets no CPU
+_STEADY_SECONDS = 60.0  # a guard that ran this long is restarted at once
 _LEAST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS = 1.0, 60.0
 _GOING_SECONDS = 10.0
 
 
 class GuardClient:
-    """`hold` and `free` are for any thread, and wait for nobody; the rest is for the agent's loop. `noted` is for any
-    thread as well."""
+    """`hold` and `free` may be called from any thread, and never block. The other methods are for the agent's loop.
+    `noted` may be called from any thread too."""
 
     def __init__(self, noted: Callable[[str], None]) -> None:
         self._noted = noted
         self._held: dict[str, str] = {}
-        # The number stays the same when another guard takes over: a thread that is writing to it may have it in hand.
+        # The descriptor number stays the same when a new guard is started: another thread may be writing to it.
         self._pipe = -1
         self._process: subprocess.Popen[bytes] | None = None
-        self._ending = -1  # a descriptor that tells of its end
+        self._ending = -1  # pidfd of the guard: readable when the guard ends
         self._started_at = 0.0
         self._pause_seconds = 0.0
         self._again: asyncio.TimerHandle | None = None
@@ -45,16 +45,17 @@ class GuardClient:
     # For any thread
 
     def hold(self, lets_go: Mapping[str, str]) -> None:
-        """Before somebody is held: what is to be written to which files if the agent ends before it has said `free`."""
+        """Call this before pods are frozen or throttled. It gives, by file, the value that the guard has to write if
+        the agent ends before it calls `free`."""
         self._held.update(lets_go)
         self._tell([hold_line(file, value) for file, value in lets_go.items()])
 
     def free(self, files: Iterable[str]) -> None:
-        """Nobody is held by these any more."""
+        """The guard no longer has to write these files."""
         self._tell([free_line(file) for file in files if self._held.pop(file, None) is not None])
 
     def _tell(self, lines: Sequence[bytes]) -> None:
-        """In as few writes as keep each of them whole: whoever tells has no time."""
+        """Writes the lines with few system calls, because the caller has no time. Each write is atomic."""
         whole = b""
         for line in lines:
             if len(whole) + len(line) > MOST_BYTES:
@@ -74,7 +75,7 @@ class GuardClient:
                     "the guard does not come to its turn: if the agent is killed now, some pods may stay held"
                 )
         except OSError:
-            pass  # it has ended, of which the loop hears; the next one is told of all that is held then
+            pass  # the guard has ended; the loop notices, and gives all held files to the next guard
 
     # For the loop
 
@@ -92,14 +93,15 @@ class GuardClient:
         else:
             os.dup2(pipe, self._pipe, inheritable=False)
             os.close(pipe)
-        # Whoever is held from now on is told by others. Whoever is freed between these two may be let go once more.
+        # Files held from now on are sent by `hold`. A file that is freed at this moment may stay with
+        # the guard. Then the guard writes it once more at the end.
         self._tell([hold_line(file, lets_go) for file, lets_go in self._held.copy().items()])
         with suppress(OSError):
             self._ending = os.pidfd_open(self._process.pid)
             asyncio.get_running_loop().add_reader(self._ending, self._ended)
 
     def close(self) -> None:
-        """It goes when it hears no more; whoever is still held is let go."""
+        """Closes the pipe. The guard then writes the files that are still held, and ends."""
         if self._again is not None:
             self._again.cancel()
             self._again = None
@@ -121,7 +123,7 @@ class GuardClient:
         self._start_again()
 
     def _start_again(self) -> None:
-        """Not at once, if the last one did not live long."""
+        """Starts the guard again. Waits first if the last guard did not run for long."""
         loop = asyncio.get_running_loop()
         self._again = loop.call_later(self._pause_seconds, self.start)
         self._pause_seconds = min(max(self._pause_seconds * 2, _LEAST_PAUSE_SECONDS), _MOST_PAUSE_SECONDS)
@@ -133,18 +135,19 @@ class GuardClient:
             self._ending = -1
         if self._process is not None:
             if self._process.poll() is None:
-                self._process.returncode = 0  # it will go by itself
+                self._process.returncode = 0  # the guard will end by itself
             self._process = None
 
 
 def _started() -> tuple[subprocess.Popen[bytes], int]:
-    """The guard, and our end of the pipe, which nobody inherits: while another had it, nobody would be let go."""
+    """Starts the guard, and returns it with our end of the pipe. No other process inherits our end: while another
+    process had it open, the guard would not see the agent end."""
     theirs, ours = os.pipe2(os.O_CLOEXEC)
     try:
         os.set_blocking(ours, False)
-        with suppress(OSError):  # without it there is room for some hundred words
+        with suppress(OSError):  # without it, the pipe has room for some hundred lines
             fcntl.fcntl(ours, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-        process = subprocess.Popen(  # noqa: S603 no word of it comes from outside
+        process = subprocess.Popen(  # noqa: S603 no part of the command comes from outside
             small_command("evenkeel.pressure.guard", str(theirs)),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
