@@ -1,8 +1,9 @@
-"""Stalls at `memory.high` (C8, E4; cgroup v2): noticed, and resolved as `memoryHighStall` says.
+"""Detects containers that stall at `memory.high`, and resolves the stall as `memoryHighStall` says (C8, E4; cgroup v2).
 
-The kernel tells when a container meets its mark; until then nothing is looked at. From then on its usage and its memory
-pressure are, a few times a period, until it has been off the mark for a period. A mark that was raised is part of the
-plan, and is kept over restarts of the agent, until the container ends or its usage has fallen back.
+The kernel reports when a container reaches its memory.high. Before that, nothing is sampled. After that, its usage and
+its memory pressure are sampled a few times per period, until it has not reached memory.high for a period. A raised
+memory.high is part of the plan. It survives restarts of the agent, and lasts until the container ends or its usage has
+fallen back.
 """
 
 import asyncio
@@ -39,13 +40,13 @@ from evenkeel.pressure.protocol import Cgroups, Events, PodObserver, PodRecords,
 log = logging.getLogger(__name__)
 
 SOURCE = "memoryStall"
-_RAISED = "memoryHighRaised"  # in the journal's values
+_RAISED = "memoryHighRaised"  # key in the journal's values
 _HIGH, _MAX = "memory.high", "memory.max"
-_LOOKS = 10  # in a period
+_LOOKS = 10  # samples per period
 
 
 class Raised(NamedTuple):
-    """A mark in place of the planned one."""
+    """A memory.high that replaces the planned one."""
 
     uid: str
     container: str
@@ -55,7 +56,7 @@ class Raised(NamedTuple):
 
 
 class MemoryStalls(PodObserver):
-    """For the agent's loop. `take_up` before the first pass, `run` until cancelled."""
+    """For the agent's loop. Call `take_up` before the first pass, then `run` until it is cancelled."""
 
     def __init__(
         self,
@@ -77,16 +78,17 @@ class MemoryStalls(PodObserver):
         self._steps = steps
         self._clock = clock
         self._stream: EventStream | None = None
-        self._known: dict[str, tuple[Cgroup, int | None]] = {}  # containers with their marks, by path
-        self._marked: dict[str, Cgroup] = {}  # containers that have a mark, by path; as planned
+        # all containers with their memory.high, by path
+        self._known: dict[str, tuple[Cgroup, int | None]] = {}
+        self._marked: dict[str, Cgroup] = {}  # planned containers that have a memory.high, by path
         self._listening: set[str] = set()
-        self._seen: dict[str, tuple[StallSample, ...]] = {}  # of those that are looked at
-        self._reported: set[str] = set()  # stalls that were recorded, and are not over
+        self._seen: dict[str, tuple[StallSample, ...]] = {}  # samples of suspected containers, by path
+        self._reported: set[str] = set()  # stalls that were recorded and are not over
         self._raised: dict[str, Raised] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def take_up(self) -> None:
-        """What a former agent had raised."""
+        """Restores the memory.high values that a former agent had raised."""
         kept = self._journal.value(_RAISED)
         for path, fields in kept.items() if isinstance(kept, dict) else ():
             try:
@@ -114,7 +116,7 @@ class MemoryStalls(PodObserver):
             self._look_later()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs until it is cancelled."""
         async with EventStream() as stream:
             self._stream = stream
             self._listen(stream)
@@ -131,10 +133,10 @@ class MemoryStalls(PodObserver):
                 if self._timer is not None:
                     self._timer.cancel()
 
-    # Listening, and looking
+    # Listening and sampling
 
     def _listen(self, stream: EventStream) -> None:
-        """To those that are not looked at anyway."""
+        """Listens for kernel events of the containers that are not sampled already."""
         wanted = self._marked.keys() - self._seen.keys()
         for path in self._listening - wanted:
             stream.unwatch(path)
@@ -145,7 +147,7 @@ class MemoryStalls(PodObserver):
         self._listening = set(wanted)
 
     def _look_at_all(self) -> None:
-        """Some containers may have stalled before this agent was started."""
+        """Samples all containers once: some may have stalled before this agent was started."""
         for path in self._marked:
             sample = self._sample(path, time.monotonic())
             if sample is not None and sample.high_events:
@@ -224,7 +226,7 @@ class MemoryStalls(PodObserver):
         self._steps.want_step(record.pod.metadata.uid)
 
     def _is_under_way(self, path: str, found: Stall) -> bool:
-        """Whether the last step is on its way to the kernel, which drops what is not a whole page of it."""
+        """Whether the kernel still has to apply the last raise. The kernel rounds memory.high down to whole pages."""
         raised = self._raised.get(path)
         if raised is None:
             return False
@@ -259,7 +261,7 @@ class MemoryStalls(PodObserver):
             self._steps.want_step()
 
     def _lower_raised(self, now: float) -> None:
-        """Puts planned marks back where the container that stalled is gone, or uses little again."""
+        """Restores the planned memory.high where the container that stalled has ended, or its usage has fallen back."""
         before = dict(self._raised)
         for path, raised in before.items():
             record = self._pods.get(raised.uid)
@@ -308,6 +310,6 @@ def _number(value: str | None) -> int | None:
 
 
 def _is_off(samples: tuple[StallSample, ...], period_seconds: float) -> bool:
-    """Whether the mark was not met for a period."""
+    """Whether the container did not reach memory.high for a period."""
     first, last = samples[0], samples[-1]
     return last.at - first.at >= period_seconds and first.high_events == last.high_events

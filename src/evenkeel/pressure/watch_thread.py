@@ -1,6 +1,6 @@
-"""The thread of a watch: it takes a turn, waits for as long as the turn said or until it is woken, and takes the next.
+"""The thread of a watch. It takes a turn, waits for the time that the turn returned or until it is woken, and repeats.
 
-An error in a turn is reported, and the next turn comes after a while. Nothing ends the thread but `stop`.
+An error in a turn is reported. The next turn follows after a pause. Only `stop` ends the thread.
 """
 
 import asyncio
@@ -20,22 +20,22 @@ T = TypeVar("T")
 
 
 class Stopped(Exception):
-    """The agent ends in the middle of a turn."""
+    """The agent is stopping in the middle of a turn."""
 
 
 class Latest(Generic[T]):
-    """Hands values from one thread to another, which wants the latest only. Each method is one operation on a deque, so
-    no value is lost and nobody waits for a lock."""
+    """Passes values from one thread to another that needs only the latest. Each method is one operation on a deque, so
+    no value is lost and no thread waits for a lock."""
 
     def __init__(self) -> None:
         self._values: deque[T] = deque(maxlen=1)
 
     def put(self, value: T) -> None:
-        """Replaces a value that was not taken."""
+        """Replaces a value that was not taken yet."""
         self._values.append(value)
 
     def take(self) -> T | None:
-        """None if there is none since the last time."""
+        """Returns the latest value, or None if there is no new one since the last call."""
         try:
             return self._values.pop()
         except IndexError:
@@ -49,7 +49,7 @@ class LoopCalls:
         self._loop = loop
 
     def call(self, function: Callable[..., None], *arguments: object) -> None:
-        """Returns at once; the loop calls it soon. Nothing is called after the end of the loop."""
+        """Returns at once. The loop calls the function soon. After the loop has ended, nothing is called."""
         try:
             self._loop.call_soon_threadsafe(function, *arguments)
         except RuntimeError:
@@ -73,9 +73,9 @@ class WatchThread:
         noted: Callable[[str], None],
         after_failure_seconds: float,
     ) -> None:
-        """`begin` is called first, and returns sentences on what makes the watch worse than it could be. `turn` returns
-        how many seconds to `wait` for the next, unless somebody calls `wake`. `end` is called last. `what` begins the
-        sentence of an error."""
+        """`begin` is called first. It returns sentences about anything that makes the watch less effective. `turn`
+        returns the seconds to `wait` before the next turn; a call of `wake` ends the wait. `end` is called last. `what`
+        is the start of each error message."""
         self.is_stopping = False
         self._thread_name = thread_name
         self._what = what
@@ -93,7 +93,7 @@ class WatchThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """Returns when the last turn is over."""
+        """Stops the thread, and returns after its last turn."""
         self.is_stopping = True
         self._wake()
         if self._thread.is_alive():
