@@ -1,8 +1,8 @@
-"""Freezing pods: while killed pods free their memory and next to none is left, pods above their request are frozen.
+"""Freezes pods above their request while killed pods free their memory and almost none is left.
 
-Without it they could use up the rest, and the kernel's OOM killer would act. The kernel freezes a pod by its cgroup. A
-pod is frozen for a second at the most, and one that is evicted meanwhile is thawed, so that it can end. If the agent is
-killed in that second, its guard thaws the pods (`pressure.guard`). If the guard was killed too, the next agent thaws
+Otherwise these pods could use up the rest, and the kernel's OOM killer would act. The kernel freezes a pod by its
+cgroup. A pod is frozen for at most a second. A frozen pod that is evicted is thawed, so that it can end. If the agent
+is killed in that second, its guard thaws the pods (`pressure.guard`). If the guard was killed too, the next agent thaws
 them when it starts (`thaw`).
 """
 
@@ -21,11 +21,11 @@ from evenkeel.pressure.memory.sampling import (
 )
 
 _MOST_SECONDS = 1.0
-_PAUSE_SECONDS = 1.0  # after pods were frozen that long, before any is frozen again
+_PAUSE_SECONDS = 1.0  # after pods were frozen for the full time, before any pod is frozen again
 
 
 class Freezer:
-    """Freezes and thaws cgroups, and tells the guard. For one thread."""
+    """Freezes and thaws cgroups, and informs the guard. For one thread."""
 
     def __init__(self, guard: GuardClient | None = None) -> None:
         self._guard = guard
@@ -42,7 +42,7 @@ class Freezer:
         return self._since is not None
 
     def can_freeze(self, now: float) -> bool:
-        """Not for ever: a pod must go on, or be evicted."""
+        """Whether pods may be frozen now. The time is limited: a pod must run again, or be evicted."""
         if self._since is None:
             return now >= self._not_before
         return now - self._since < _MOST_SECONDS
@@ -52,13 +52,13 @@ class Freezer:
             self._since = now
         wanted = [path for path in paths if path not in self._frozen]
         self._frozen.update(wanted)
-        if self._guard is not None:  # before they are frozen: the agent may be killed at any moment
+        if self._guard is not None:  # before the freeze: the agent may be killed at any moment
             self._guard.hold(_thawing(driver, wanted))
         for path in wanted:
             _freeze(driver, path, frozen=True)
 
     def thaw_one(self, driver: Driver, path: str) -> None:
-        """This pod was evicted."""
+        """Thaws this pod, because it was evicted."""
         if path in self._frozen:
             self._frozen.discard(path)
             _freeze(driver, path, frozen=False)
@@ -80,7 +80,7 @@ class Freezer:
 
 
 class Freezing:
-    """Decides when to freeze which pods. For the thread of the memory watch."""
+    """Decides when to freeze pods, and which. For the thread of the memory watch."""
 
     def __init__(
         self,
@@ -97,8 +97,8 @@ class Freezing:
     def update(
         self, driver: Driver, levels: tuple[ByteThreshold, ...], sample: MemorySample, now: float
     ) -> None:
-        """Freezes pods while memory of killed pods is being freed, and thaws them when enough is free or it took too
-        long. Where no pod is killed, there is nothing to wait for."""
+        """Freezes pods while killed pods free their memory. Thaws them when enough memory is free, or after the longest
+        allowed time. If no pod was killed, there is nothing to wait for, and no pod is frozen."""
         freezer = self._freezer
         if not freezer.is_freezing and not (self._pending.is_any_killed and is_tight_at(levels, sample)):
             return
@@ -116,7 +116,7 @@ class Freezing:
 
 
 def is_tight_at(levels: tuple[ByteThreshold, ...], sample: MemorySample) -> bool:
-    """Whether next to nothing is left of what a hard threshold reserves."""
+    """Whether almost nothing is left of the memory that a hard threshold reserves."""
     return any(is_tight(left, level.due_bytes) for left, level in left_without_pending(levels, sample))
 
 
@@ -126,15 +126,15 @@ def thaw(driver: Driver, paths: Iterable[str]) -> None:
 
 
 def _thawing(driver: Driver, paths: Iterable[str]) -> dict[str, str]:
-    """By the file: what has to be written to it to thaw the cgroup."""
+    """By file: the value that thaws the cgroup."""
     try:
         return dict(driver.thaw_write(path) for path in paths)
     except CgroupError:
-        return {}  # the machine cannot freeze
+        return {}  # the machine cannot freeze cgroups
 
 
 def _freeze(driver: Driver, path: str, *, frozen: bool) -> None:
     try:
         driver.send_freeze(path, frozen=frozen)
     except CgroupError:
-        pass  # the cgroup is gone, or the machine cannot freeze: then the kernel's OOM killer is what is left
+        pass  # the cgroup is gone, or the machine cannot freeze: only the kernel's OOM killer remains

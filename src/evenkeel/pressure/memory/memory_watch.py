@@ -1,10 +1,10 @@
-"""The memory watch: a thread that samples memory, decides and kills, whatever else the agent is doing.
+"""The memory watch: a thread that samples memory, decides, and kills, even while the rest of the agent is busy.
 
-It takes a sample when the kernel tells it to, and otherwise when the headroom could be used up at the earliest
-(`policy.eviction.headroom`). When a threshold is crossed it reads every pod, decides (`policy.eviction.decide`), notes
-its intent and kills the victim, all within a few milliseconds. The agent's loop does the rest: status, volumes and
-cgroups. Another pod is evicted only if the memory of the first is not enough (E2). While that is being freed, other
-mitigations keep the kernel's OOM killer from acting (`mitigation`).
+The watch takes a sample when the kernel wakes it. Otherwise it takes one at the earliest time at which the headroom
+could be used up (`policy.eviction.headroom`). When a threshold is crossed, the watch reads every pod, decides
+(`policy.eviction.decide`), writes its intent, and kills the victim. All this takes a few milliseconds. The agent's loop
+does the rest: status, volumes and cgroups. Another pod is evicted only if the memory of the first is not enough (E2).
+While that memory is being freed, other mitigations keep the kernel's OOM killer from acting (`mitigation`).
 """
 
 import gc
@@ -44,23 +44,23 @@ from evenkeel.pressure.memory.sampling import (
 from evenkeel.pressure.protocol import WatchTargets
 from evenkeel.pressure.watch_thread import Latest, WatchThread
 
-THREAD = "evenkeel-memory"  # as top and /proc show it
+THREAD = "evenkeel-memory"  # the name in top and /proc
 
-SWITCH_SECONDS = 0.0005  # how long another thread may keep the interpreter while the watch waits for it
-_DECIDING_SECONDS = 0.005  # how long others wait for it while the watch samples and decides
-# How long others have it at each system call of the watch, from its decision to the kill.
+SWITCH_SECONDS = 0.0005  # how long another thread may keep the GIL while the watch waits for it
+_DECIDING_SECONDS = 0.005  # how long other threads wait for the GIL while the watch samples and decides
+# How long other threads have the GIL at each system call of the watch, from its decision to the kill.
 _PASSING_SECONDS = 0.0001
 
-_SOFT_SECONDS = 1.0  # how late the crossing of a soft threshold may be seen
-_AGAIN_SECONDS = 0.1  # between two decisions on a hard shortage for which no pod may be evicted
+_SOFT_SECONDS = 1.0  # the largest delay in noticing that a soft threshold is crossed
+_AGAIN_SECONDS = 0.1  # between two decisions on a hard threshold if no pod may be evicted
 _PENDING_SECONDS = 0.001  # between two samples while memory is being freed
 _AFTER_FAILURE_SECONDS = 0.1
 _RECLAIMING_SECONDS = 0.002  # between two samples while memory is being reclaimed
-_NEAR_SECONDS = 0.05  # what the fastest growth could use up in that time is near a threshold
-_HASTE_SECONDS = 1.0  # after it was near
-# After the kernel told of a crossing: usage counts cache that can be dropped, but soon the crossing is real.
+_NEAR_SECONDS = 0.05  # a threshold is near if the fastest growth could reach it in this time
+_HASTE_SECONDS = 1.0  # how long the haste lasts after a threshold was near
+# After the kernel reported a crossing. Usage includes cache that can be dropped, so the real crossing may come soon.
 _CROSSING_SECONDS = 0.02
-_AT_ONCE_SECONDS = 0.004  # at the beginning of it there is no pause between samples
+_AT_ONCE_SECONDS = 0.004  # in the first part of that time there is no pause between samples
 
 
 class MemoryWatch:
@@ -93,11 +93,11 @@ class MemoryWatch:
         self._targets = WatchTargets()
         self._given_targets: Latest[WatchTargets] = Latest()
         self._levels: tuple[ByteThreshold, ...] = ()
-        self._is_notified = False  # the kernel tells of crossings in the pods' cgroup
+        self._is_notified = False  # the kernel reports crossings in the pods' cgroup
         self._met: tuple[Threshold, ...] = ()
-        self._traits = TraitCache()  # of the targets, for the thread alone
+        self._traits = TraitCache()  # traits of the targets; only the watch's thread uses them
         self._decided_at = 0.0
-        self._left_then = 0  # of what was short, at the last decision
+        self._left_then = 0  # bytes of the short resource at the last decision
         self._mitigation = Mitigation(self._sampler, self._pending, make_driver, reports, guard)
         self._evictor = Evictor(
             self._sampler, self._pending, self._mitigation, intents, reports, unrecorded, clock
@@ -134,7 +134,7 @@ class MemoryWatch:
         self._triggers.close()
 
     def follow(self, targets: WatchTargets) -> None:
-        """The next turn takes these up."""
+        """Sets new targets. The next turn uses them."""
         self._given_targets.put(targets)
         self._triggers.wake()
 
@@ -152,9 +152,9 @@ class MemoryWatch:
         self._mitigation.end(driver, time.monotonic())
 
     def turn(self, driver: Driver) -> float:
-        """Takes a sample, does what it demands, and returns the seconds until the next turn."""
-        # First of all: the thread that had to hand over the interpreter asks now how long it has to wait for it. Asked
-        # later, it would get it back in the midst of the decision.
+        """Takes a sample, acts on it, and returns the seconds until the next turn."""
+        # This must come first. The thread that had to release the GIL reads now how long it has to wait for it. If it
+        # read the value later, it would get the GIL back in the middle of the decision.
         sys.setswitchinterval(_DECIDING_SECONDS)
         try:
             return self._take_turn(driver)
@@ -186,8 +186,9 @@ class MemoryWatch:
         return self._wait_seconds(sample, met, now)
 
     def _sampled(self, now: float) -> MemorySample:
-        """Counts memory that is still to be freed as available. But volumes take a while to empty: where next to
-        nothing is left and no pod can be frozen, the kernel's OOM killer would not wait for them."""
+        """Takes a sample, and counts memory that is still being freed as available. Memory in volumes is an exception,
+        because a volume takes a while to empty. It does not count if almost no memory is left and no pod can be frozen:
+        the kernel's OOM killer would not wait for it."""
         pending = self._pending.pending_bytes(now)
         sample = self._sampler.sample(now, pending)
         in_volumes = self._pending.in_volumes_bytes
@@ -196,13 +197,13 @@ class MemoryWatch:
         return sample
 
     def _make_haste(self, sample: MemorySample, now: float) -> None:
-        """The whole agent runs before other processes while a hard threshold could be crossed in a moment: the rest of
-        it must not keep the watch waiting, nor the memory that is being freed."""
+        """While a hard threshold could be crossed in a moment, the whole agent runs before other processes. Otherwise
+        the rest of the agent could delay the watch, or delay the freeing of memory."""
         if any(
             left - level.due_bytes < self._near_bytes
             for left, level in left_without_pending(self._levels, sample)
         ):
-            # There may be new threads since the last time.
+            # New threads may have been started since the last time.
             is_due = now >= self._hasty_until - _HASTE_SECONDS + _AGAIN_SECONDS
             if not self._haste.is_on or (is_due and not self._has_just_crossed(now)):
                 self._hasty_until = now + _HASTE_SECONDS
@@ -218,7 +219,7 @@ class MemoryWatch:
         if (targets.directory, targets.limit_bytes) != (before.directory, before.limit_bytes):
             self._levels = ()
         self._mitigation.follow(targets, self._levels)
-        # The traits of new pods are computed now: under pressure there is no time.
+        # Computes the traits of new pods now: under pressure there is no time.
         self._traits.keep_only(target.pod for target in targets.pods)
         _, snapshot = self._sampler.snapshot(time.monotonic())
         ranking(Signal.ALLOCATABLE_MEMORY_AVAILABLE, snapshot, self._settings, traits=self._traits)
@@ -242,7 +243,7 @@ class MemoryWatch:
             return True
         since = now - self._decided_at
         if _is_hard(met):
-            # No pod could be evicted, or the memory of those that were is not enough yet. A pod that grows may become
+            # No pod could be evicted, or the evicted pods have not freed enough memory yet. A pod that grows may become
             # a candidate.
             left, reserve = self._left(met, sample)
             return since >= _AGAIN_SECONDS or self._left_then - left > reserve // 16
@@ -250,7 +251,7 @@ class MemoryWatch:
             due = min(self._state.first_crossed.get(one, now) + one.grace_period_seconds for one in met)
             return since >= _SOFT_SECONDS or (now >= due > self._decided_at)
         if self._state.first_crossed and not self._pending.is_any_killed:
-            return True  # the shortage is over, which has to be recorded
+            return True  # the shortage is over, and this has to be recorded
         ends = [at + self._settings.pressure_transition_period_seconds for at in self._seen_at()]
         return bool(ends) and now >= min(ends)
 
@@ -258,7 +259,7 @@ class MemoryWatch:
         return [self._state.pressure_seen[one] for one in self._state.conditions]
 
     def _left(self, met: tuple[Threshold, ...], sample: MemorySample) -> tuple[int, int]:
-        """What is left of the resource that is shortest, and what should be."""
+        """Returns the bytes left of the scarcest resource, and the bytes that its threshold requires."""
         return min(
             ((level.available(sample) or 0), level.due_bytes)
             for level in self._levels
@@ -303,7 +304,7 @@ class MemoryWatch:
     # What to do
 
     def _step_without_gc(self, driver: Driver, now: float, pending_bytes: int) -> bool:
-        """A step without garbage collection."""
+        """Runs a step with Python's garbage collection disabled."""
         is_enabled = gc.isenabled()
         gc.disable()
         try:
@@ -313,7 +314,7 @@ class MemoryWatch:
                 gc.enable()
 
     def _step(self, driver: Driver, now: float, pending_bytes: int) -> bool:
-        """Decides on figures of this moment, and carries it out. Whether a pod was evicted."""
+        """Decides on current figures, and carries out the decision. Returns whether a pod was evicted."""
         began = time.monotonic()
         out = self._pending.killed_uids()
         sample, snapshot = self._sampler.snapshot(now, out, pending_bytes)
@@ -326,7 +327,7 @@ class MemoryWatch:
         victim = decision.victim
         is_urgent = decision.acting_on is not None and decision.acting_on.hard
         if victim is not None and not is_urgent and self._pending.is_any_asked(now):
-            victim = None  # another pod was asked to end, and has its grace period
+            victim = None  # another pod was asked to end, and its grace period is not over
         step = Step(before, snapshot, self._thresholds, self._settings, decision)
         if victim is None:
             step = step._replace(is_done=decision.victim is None)
@@ -335,12 +336,12 @@ class MemoryWatch:
             return False
         sys.setswitchinterval(_PASSING_SECONDS)
         step, sent_at = self._evictor.evict(step, victim, driver, now)
-        self._met = ()  # the next turn decides anew, with the memory that is then being freed
+        self._met = ()  # the next turn decides again, and counts the memory that is being freed by then
         self._reports.stepped(step, after, Timing(began, sent_at))
         return True
 
     def _record_kernel_kill(self, now: float, sample: MemorySample) -> None:
-        """The kernel's OOM killer acted. What we would have done is recorded beside what it did (E12)."""
+        """The kernel's OOM killer acted. Records our own decision for this moment beside the kernel's (E12)."""
         out = self._pending.killed_uids()
         _, snapshot = self._sampler.snapshot(now, out, sample.pending_bytes)
         _, decision = decide(self._state, snapshot, self._thresholds, self._settings, self._traits)

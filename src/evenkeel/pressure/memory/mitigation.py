@@ -1,7 +1,7 @@
-"""Mitigations of a memory shortage besides an eviction: reclaim, freeze or throttle pods above their request.
+"""Mitigations of a memory shortage besides eviction: reclaim, freeze or throttle pods above their request.
 
-Before a pod is evicted, memory that the kernel can reclaim is reclaimed. While a pod is evicted, the others are frozen
-where next to nothing is left (`freezer`), and are throttled if it takes long. A pod within its request is spared.
+Before a pod is evicted, the kernel reclaims the memory that it can. During an eviction, other pods are frozen if almost
+no memory is left (`freezer`), and throttled if the eviction takes long. Pods within their request are not touched.
 """
 
 import logging
@@ -31,8 +31,8 @@ _RECLAIM, _EMPTY = "memory.reclaim", "memory.force_empty"
 
 
 class Reclaimer:
-    """Has the kernel reclaim memory of cgroups, which takes long: in a thread of its own. `reclaim` is for one other
-    thread. Paths are those of cgroups, as planned."""
+    """Makes the kernel reclaim memory of cgroups. This takes long, so it has a thread of its own. `reclaim` is for one
+    other thread. Paths are planned cgroup paths."""
 
     def __init__(self, make_driver: Callable[[], Driver]) -> None:
         self._make_driver = make_driver
@@ -47,7 +47,7 @@ class Reclaimer:
         self._thread.join(timeout=2.0)
 
     def reclaim(self, version: Version, bytes_of: Mapping[str, int]) -> None:
-        """Up to that much from each. No process is killed for it."""
+        """Reclaims up to this many bytes from each cgroup. No process is killed."""
         self._work.put((_RECLAIM if version == Version.V2 else _EMPTY, bytes_of))
 
     def _run(self) -> None:
@@ -66,16 +66,16 @@ class Reclaimer:
         try:
             driver.write(path, file, value)
         except CgroupError as error:
-            # There was less to reclaim than was asked for, or the cgroup is gone: both are fine.
+            # The cgroup had less memory to reclaim than requested, or it is gone. Both are fine.
             if error.reason not in ("EAGAIN", "ENOENT", "ENODEV", "EBUSY"):
                 log.warning("%s", error)
 
 
-_RECLAIM_SECONDS = 1.0  # without any progress, before a pod has to be evicted
+_RECLAIM_SECONDS = 1.0  # without progress, before a pod has to be evicted
 _MOST_RECLAIM_SECONDS = 3.0
-_RECLAIM_AGAIN_SECONDS = 5.0  # after it did not help
-# After a pod was evicted, before others are throttled: most pods have ended by then. And before pods are throttled that
-# have grown meanwhile.
+_RECLAIM_AGAIN_SECONDS = 5.0  # before the next attempt, after one did not help
+# From the eviction of a pod until others are throttled: most evicted pods have ended by then. Also the time before pods
+# that have grown since then are throttled.
 _THROTTLE_SECONDS = 0.05
 
 
@@ -98,12 +98,12 @@ class Mitigation:
         self._reclaimer = Reclaimer(make_driver)
         self._reclaiming_since: float | None = None
         self._no_reclaim_before = 0.0
-        self._trend = Trend()  # of what the pods use and could not give back at once
+        self._trend = Trend()  # of the memory that the pods use and cannot give back at once
         self._left_before = 0  # at the last sample
-        self._progress_at = 0.0  # when that had last become more
+        self._progress_at = 0.0  # when that last increased
         self._freezer = Freezer(guard)
         self._freezing = Freezing(self._freezer, sampler, pending, reports)
-        self._throttled: dict[str, int] = {}  # by UID, at so many bytes
+        self._throttled: dict[str, int] = {}  # by UID: the limit in bytes
         self._no_throttle_before = 0.0
 
     def start(self) -> None:
@@ -113,14 +113,14 @@ class Mitigation:
         self._reclaimer.stop()
 
     def end(self, driver: Driver, now: float) -> None:
-        """No pod stays frozen."""
+        """Thaws all pods, so that none stays frozen."""
         self._freezer.thaw_all(driver, now)
 
     def follow(self, targets: WatchTargets, levels: tuple[ByteThreshold, ...]) -> None:
         self._targets, self._levels = targets, levels
 
     def evicted(self, driver: Driver, path: str, now: float) -> None:
-        """This pod has to end, and must be able to."""
+        """Thaws this pod, so that it can end."""
         self._no_throttle_before = now + _THROTTLE_SECONDS
         self._freezer.thaw_one(driver, path)
 
@@ -134,8 +134,8 @@ class Mitigation:
         self._reclaiming_since = None
 
     def is_reclaiming(self, left: int, due: int, sample: MemorySample, now: float) -> bool:
-        """Whether what is missing may soon be there because the kernel reclaims it: files that are yet to be written,
-        and caches of its own. Not where there is no time for it, and not soon again if it did not help."""
+        """Whether the kernel may soon reclaim the missing memory: files that are not written to disk yet, and its own
+        caches. False if there is no time for it. Also false for a while after reclaiming did not help."""
         if self._pending.is_any_killed or left < due // 2:
             return False
         if not is_reclaim_enough(sample.root.reclaimable_bytes, due - left, self._trend.bytes_per_second):
@@ -182,14 +182,14 @@ class Mitigation:
         return is_tight_at(self._levels, sample)
 
     def freeze(self, driver: Driver, sample: MemorySample, now: float) -> None:
-        """Freezes, or thaws, as the sample demands."""
+        """Freezes or thaws pods, as the sample requires."""
         self._freezing.update(driver, self._levels, sample, now)
 
     # Throttling
 
     def throttle(self, sample: MemorySample, now: float) -> None:
-        """While a pod is evicted for want of memory and memory is still short. On cgroup v2 only, where the kernel
-        makes a pod wait that goes beyond its memory.high."""
+        """Throttles pods while a pod is being evicted for memory and memory is still short. Cgroup v2 only: there the
+        kernel slows down a pod that exceeds its memory.high."""
         is_any = self._pending.is_any(now)
         if self._targets.version != Version.V2 or not (self._throttled or is_any):
             return
