@@ -1,7 +1,7 @@
-"""Carries out an eviction for memory: notes the intent, kills the pod, and reports.
+"""Carries out an eviction for memory: writes the intent, kills the pod, and reports.
 
-The order matters. What must not be lost if the agent is killed comes before the kill. All else comes after it, for the
-kill must not wait.
+The order matters. The agent may be killed at any moment, so everything that must not be lost is written before the
+kill. All other work comes after the kill, because the kill must not wait.
 """
 
 import queue
@@ -25,7 +25,7 @@ from evenkeel.pressure.protocol import PodTarget, WatchTargets
 
 
 class Reaper:
-    """Helps killed processes to free their memory, in a thread of its own."""
+    """Helps killed processes to free their memory. It has a thread of its own."""
 
     def __init__(self) -> None:
         self._work: queue.SimpleQueue[Dying | None] = queue.SimpleQueue()
@@ -35,7 +35,7 @@ class Reaper:
         self._thread.start()
 
     def release(self, dying: Dying) -> None:
-        """These processes were killed. `dying` is closed when their memory is free."""
+        """Frees the memory of these killed processes. Closes `dying` when that is done."""
         self._work.put(dying)
 
     def stop(self) -> None:
@@ -88,8 +88,8 @@ class Evictor:
         self._target_of = {target.uid: target for target in targets.pods}
 
     def evict(self, step: Step, victim: Eviction, driver: Driver, now: float) -> tuple[Step, float | None]:
-        """Returns the step, with the figures of the victim's containers in it (E14), and when the kill was sent. None:
-        the pod was asked to end within its grace period."""
+        """Evicts the victim. Returns the step with the figures of the victim's containers (E14), and the time of the
+        kill. The time is None if the pod was asked to end in its grace period."""
         target = self._target_of[victim.pod.metadata.uid]
         step, victim = self._with_parts(step, victim, target)
         if victim.grace_period_seconds > 0:
@@ -108,13 +108,14 @@ class Evictor:
         at = self._clock()
         self._intents.write(Intent(target.uid, victim.message, at))
         dying = Dying(_pids(target))
-        # The loop must find it before it takes up the pod's end. It is woken later: it would be in the way now.
+        # The loop must find this entry before it handles the end of the pod. The loop is woken later: now it would
+        # delay the kill.
         evicting = Evicting(target.uid, victim, at)
         self._unrecorded.add(evicting)
         is_sent = dying.kill(_pids(target))
         sent_at = time.monotonic()
         try:
-            driver.send_kill(target.path)  # also processes that were started meanwhile
+            driver.send_kill(target.path)  # also kills processes that were started in the meantime
         except CgroupError as error:
             self._reports.noted(str(error))
         if not is_sent:

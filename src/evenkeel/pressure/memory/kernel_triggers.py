@@ -1,7 +1,7 @@
-"""Kernel triggers: events of the kernel (E1), or of the agent's loop, that wake the memory watch before its time.
+"""Kernel triggers: kernel events (E1), or calls of the agent's loop, that wake the memory watch early.
 
-On cgroup v1 the kernel reports when the usage of the pods' cgroup crosses a threshold; on v2 when it meets its limit;
-on both when tasks stall for memory.
+On cgroup v1 the kernel reports when the usage of the pods' cgroup crosses a threshold. On v2 it reports when the cgroup
+reaches its limit. On both it reports when tasks stall for memory.
 """
 
 import os
@@ -15,15 +15,15 @@ from evenkeel.host.psi import ArmedTrigger, Kind, Resource, Trigger, cgroup_file
 from evenkeel.host.v1_notifications import OomNotification, UsageThreshold
 from evenkeel.pressure.protocol import WatchTargets
 
-# Tasks that stood still for memory so long within any such window: it is time to look, whatever was expected.
+# Tasks stalled for memory for this long within such a window. The watch then samples at once, before the planned time.
 STALL = Trigger(Resource.MEMORY, Kind.SOME, 20_000, 500_000)
 
 
 class KernelTriggers:
-    """For one thread, but `wake` is for all."""
+    """For one thread; `wake` may be called from any thread."""
 
     def __init__(self) -> None:
-        self.notes: list[str] = []  # what the kernel does not tell, and why
+        self.notes: list[str] = []  # events that the kernel does not report, and why
         self._epoll = select.epoll()
         self._ours = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._ours, select.EPOLLIN)
@@ -31,7 +31,7 @@ class KernelTriggers:
         self._stalls: dict[int, ArmedTrigger] = {}
         self._events: MemoryEventsWatch | None = None
         self._oom: OomNotification | None = None
-        # v2: the file that counts how often the pods' cgroup itself was out of memory.
+        # v2: the file that counts how often the pods' cgroup itself ran out of memory.
         self._local_events = ""
         self._ooms = 0
         self._is_oom = False
@@ -43,8 +43,8 @@ class KernelTriggers:
         os.eventfd_write(self._ours, 1)
 
     def follow(self, targets: WatchTargets, levels: Sequence[int]) -> bool:
-        """Listens for the pods' cgroup, and on v1 for its usage crossing one of `levels`. Whether the kernel will
-        report that."""
+        """Listens to the pods' cgroup. On v1 it also listens for the usage crossing one of `levels`. Returns whether
+        the kernel will report these crossings."""
         self._drop_all()
         if not targets.directory:
             return False
@@ -60,17 +60,17 @@ class KernelTriggers:
         return is_notified
 
     def take_oom(self) -> bool:
-        """Whether, since it was last asked, the pods' cgroup had no memory left and the kernel's own killer acted."""
+        """Whether, since the last call, the pods' cgroup ran out of memory and the kernel's OOM killer acted."""
         is_oom, self._is_oom = self._is_oom, False
         return is_oom
 
     def take_crossing(self) -> bool:
-        """Whether, since it was last asked, the usage has crossed a level."""
+        """Whether, since the last call, the usage crossed a level."""
         is_crossing, self._is_crossing = self._is_crossing, False
         return is_crossing
 
     def wait(self, seconds: float) -> bool:
-        """Until something happens, or the time is over; whether something did."""
+        """Waits until an event occurs or the time is over. Returns whether an event occurred."""
         try:
             ready = self._epoll.poll(seconds)
         except InterruptedError:
@@ -88,11 +88,12 @@ class KernelTriggers:
         os.close(self._ours)
 
     def _take(self, descriptor: int) -> None:
-        """Leaves nothing that would wake us again for the same."""
+        """Consumes the event, so that it does not wake the thread again."""
         if descriptor == self._ours:
             os.eventfd_read(self._ours)
         elif descriptor in self._usage:
-            self._is_crossing = True  # which wakes us once, read or not: there is no time to read it
+            # edge-triggered: it wakes the thread only once, so no time is spent on reading it
+            self._is_crossing = True
         elif descriptor in self._stalls:
             if self._stalls[descriptor].is_gone():
                 self._epoll.unregister(descriptor)
@@ -136,7 +137,7 @@ class KernelTriggers:
             with open(self._local_events, encoding="ascii") as file:
                 return parse_memory_events(file.read()).get("oom", 0)
         except OSError:
-            return self._ooms  # gone, or an old kernel
+            return self._ooms  # the file is gone, or the kernel is old
 
     def _add_oom(self, targets: WatchTargets) -> None:
         try:
@@ -156,7 +157,7 @@ class KernelTriggers:
         self._epoll.register(trigger.fileno(), select.EPOLLIN)
 
     def _drop_all(self) -> None:
-        """All but the machine's own stalls."""
+        """Stops listening to everything except the machine's own stalls."""
         for source in self._usage.values():
             self._epoll.unregister(source.fileno())
             source.close()

@@ -1,4 +1,4 @@
-"""Pending memory: what evicted pods still use. It counts as available, for as long as it is really being freed (E2)."""
+"""Pending memory: the memory that evicted pods still use. It counts as available while it is being freed (E2)."""
 
 from collections import deque
 from collections.abc import Callable
@@ -8,21 +8,21 @@ from evenkeel.cgroup.tree import Version
 from evenkeel.host.memory_figures import CgroupMemory
 from evenkeel.pressure.protocol import PodTarget
 
-_STUCK_SECONDS = 1.0  # without any memory being freed: it is not to be counted on
-# For the agent's loop to empty volumes in memory: nothing of them is freed before.
+_STUCK_SECONDS = 1.0  # without any memory being freed: then it no longer counts as available
+# Time for the agent's loop to empty volumes in memory. Their memory is not freed before that.
 _VOLUME_SECONDS = 3.0
-_BACK_SHARE = 0.05  # of what the pod used may be left when its memory counts as free
-_SOFT_SPARE_SECONDS = 2.0  # beyond its grace, until a pod that was asked to end should be gone
+_BACK_SHARE = 0.05  # the memory of a pod counts as free when at most this share is left
+_SOFT_SPARE_SECONDS = 2.0  # after its grace period, until a pod that was asked to end should be gone
 
 
 class _PendingPod:
     def __init__(self, target: PodTarget, version: Version, now: float) -> None:
         self.target = target
         self.since = now
-        self.held_bytes = 0  # at first
+        self.held_bytes = 0  # the largest usage since the eviction
         self.left_bytes = 0  # at the last sample
         self.progress_at = now
-        self.gone_at: float | None = None  # when its cgroup was gone
+        self.gone_at: float | None = None  # when its cgroup was found to be gone
         self.shmem_bytes = 0
         self.is_emptied = False  # its volumes in memory are empty
         self.is_back = False
@@ -43,7 +43,7 @@ class _PendingPod:
         elif self.gone_at is None:
             self.close()
             self.gone_at = now
-            # What lies in its volumes is now its parent's, until they are emptied.
+            # The memory in its volumes now belongs to the parent cgroup, until the volumes are emptied.
             is_in_volumes = self.target.pod.spec.has_memory_volume and not self.is_emptied
             self.left_bytes = self.shmem_bytes if is_in_volumes else 0
         self.held_bytes = max(self.held_bytes, self.left_bytes)
@@ -55,8 +55,8 @@ class _PendingPod:
         return min(self.shmem_bytes, self.left_bytes) if self.target.pod.spec.has_memory_volume else 0
 
     def pending_bytes(self, now: float) -> int:
-        """What may be counted on. If the processes have not ended for so long, nobody knows whether they ever will.
-        Then it is only the volumes in memory, which the agent itself will empty."""
+        """The bytes that count as available. If the pod has freed nothing for too long, its processes may never end.
+        Then only its volumes in memory count, because the agent itself empties them."""
         since = now - (self.progress_at if self.gone_at is None else self.gone_at)
         if since > _VOLUME_SECONDS:
             return 0
@@ -74,18 +74,19 @@ class _PendingPod:
 
 
 class PendingMemory:
-    """`on_back` is called for each pod whose memory is free, with the bytes that it used and the seconds that it took.
-    For the thread of the memory watch; `emptied` is for any thread."""
+    """`on_back` is called for each pod whose memory is free. It gets the bytes that the pod used, and the seconds that
+    the freeing took. For the thread of the memory watch; `emptied` is for any thread."""
 
     def __init__(self, profile: Profile, on_back: Callable[[PodTarget, int, float], None]) -> None:
         self._profile = profile
         self._on_back = on_back
         self._killed: dict[str, _PendingPod] = {}
-        self._asked: dict[str, float] = {}  # asked to end within their grace: by when they should be gone
-        self._over: set[str] = set()  # killed, not to be counted on any more, and still targets
+        # pods asked to end in their grace period: when they should be gone
+        self._asked: dict[str, float] = {}
+        self._over: set[str] = set()  # killed pods that no longer count as pending, and are still targets
         self._there: set[str] = set()  # targets
-        self._emptied: deque[str] = deque()  # by another thread
-        # Part of what was last found pending: it is free only when volumes are emptied.
+        self._emptied: deque[str] = deque()  # filled by another thread
+        # The part of the pending memory, as last computed, that is freed only when volumes are emptied.
         self.in_volumes_bytes = 0
 
     def killed(self, target: PodTarget, version: Version, now: float) -> None:
@@ -102,7 +103,7 @@ class PendingMemory:
         self._emptied.append(uid)
 
     def follow(self, uids: set[str]) -> None:
-        """These are the targets now. Others are forgotten: a pod may come back later, and be evicted again."""
+        """Sets the targets. All other pods are forgotten: a pod may come back later, and be evicted again."""
         self._there = set(uids)
         self._over &= uids
         for uid in [uid for uid in self._asked if uid not in uids]:
@@ -113,7 +114,7 @@ class PendingMemory:
         return bool(self._killed)
 
     def is_any(self, now: float) -> bool:
-        """Whether a pod was killed, or asked to end, and uses memory still."""
+        """Whether a pod was killed, or asked to end, and still uses memory."""
         return bool(self._killed) or self.is_any_asked(now)
 
     def uids(self) -> set[str]:
@@ -121,16 +122,16 @@ class PendingMemory:
         return {*self._killed, *self._over, *self._asked}
 
     def killed_uids(self) -> set[str]:
-        """The pods that were killed and are no candidates any more."""
+        """The pods that were killed. They are no longer candidates."""
         return {*self._killed, *self._over}
 
     def is_any_asked(self, now: float) -> bool:
-        """Whether a pod was asked to end, and still has time for it."""
+        """Whether a pod was asked to end, and its time is not over."""
         self._asked = {uid: by for uid, by in self._asked.items() if by > now}
         return bool(self._asked)
 
     def pending_bytes(self, now: float) -> int:
-        """What pods that were killed still use."""
+        """The bytes that killed pods still use and that count as available."""
         while self._emptied:
             pod = self._killed.get(self._emptied.popleft())
             if pod is not None:

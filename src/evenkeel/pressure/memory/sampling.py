@@ -1,7 +1,7 @@
-"""Sampling memory: cheap samples of the node, snapshots of every pod for a decision, and thresholds in bytes.
+"""Memory sampling: cheap samples of the node, snapshots of every pod for a decision, and thresholds in bytes.
 
-A sample reads two files of the pods' cgroup and one of the machine. Memory of pods that were killed counts as available
-(E2): it will be in a moment, and no other pod has to be evicted for it.
+A sample reads two files of the pods' cgroup and one of the machine. Memory of killed pods counts as available (E2): it
+will be free in a moment, so no other pod has to be evicted for it.
 """
 
 import errno
@@ -25,15 +25,15 @@ from evenkeel.pressure.protocol import PodTarget, WatchTargets
 
 _NOTHING = Reading(0, 0, 0, 0)
 _UNKNOWN = PodFigures()
-_EXACT = 4  # pods of each class whose cache is read, at least: the victim and those after it
+_EXACT = 4  # the least number of pods per class whose cache is read: the victim and the next ones
 
 
 class MemorySample(NamedTuple):
-    """The node at one moment, cheaply. `pending_bytes` are counted as available in both figures."""
+    """The node's memory at one moment. It is cheap to read. Both figures count `pending_bytes` as available."""
 
     at: float
     node: MemoryFigures
-    pods: MemoryFigures | None  # None where the pods have no cgroup to watch
+    pods: MemoryFigures | None  # None if the pods have no cgroup to watch
     root: Reading = _NOTHING
     pending_bytes: int = 0
 
@@ -45,11 +45,9 @@ class MemorySampler:
         self._targets = WatchTargets()
         self._root: CgroupMemory | None = None
         self._pods: dict[str, CgroupMemory] = {}  # by UID
-        self.readings: dict[str, Reading] = {}  # by UID, of the last snapshot
-        self._has_protected = False  # by memory.min
-        self._protected_bytes = (
-            0  # cache that memory.min keeps from being dropped, when all pods were last read
-        )
+        self.readings: dict[str, Reading] = {}  # by UID, from the last snapshot
+        self._has_protected = False  # whether memory.min protects any pod
+        self._protected_bytes = 0  # cache that memory.min protected when all pods were last read
         self._droppable_then = 0
 
     def follow(self, targets: WatchTargets) -> None:
@@ -70,22 +68,22 @@ class MemorySampler:
         self._node.close()
 
     def sample(self, now: float, pending_bytes: int = 0) -> MemorySample:
-        """The node now. `pending_bytes` count as available."""
+        """Samples the node now. `pending_bytes` count as available."""
         root = self._root_reading()
         protected = 0
         if self._has_protected:
-            # Cache that came since may be that of a protected pod, until all are read again.
+            # Newer cache may belong to a protected pod. So it counts as protected until all pods are read again.
             protected = self._protected_bytes + max(root.droppable_bytes - self._droppable_then, 0)
         return self._sampled(now, root, protected, pending_bytes)
 
     def snapshot(
         self, now: float, leaving_out: Collection[str] = (), pending_bytes: int = 0
     ) -> tuple[MemorySample, Snapshot]:
-        """Every pod but those of the UIDs in `leaving_out`, each read now.
+        """Reads every pod now, except the UIDs in `leaving_out`.
 
-        A pod's usage is quickly read; how much of it is cache takes longer. So the cache is read where it matters: for
-        the pods that may be first in rank, and for all where memory.min may protect it. The others may use less than
-        the snapshot says.
+        Reading a pod's usage is fast. Reading how much of it is cache takes longer. So the cache is read only where it
+        matters: for the pods that may be first in rank, and for all pods if memory.min may protect cache. The other
+        pods may use less than the snapshot says.
         """
         root = self._root_reading()
         is_exact = self._has_protected and root.droppable_bytes > self._droppable_then
@@ -100,7 +98,7 @@ class MemorySampler:
             self._droppable_then = root.droppable_bytes
         else:
             self.readings = self._first_in_rank(usages, leaving_out)
-            if not self.readings:  # no pod is above its request: any of them may be the victim
+            if not self.readings:  # no pod is above its request, so any pod may be the victim
                 for target in self._targets.pods:
                     if target.uid not in leaving_out and (reading := self.pod(target)) is not None:
                         self.readings[target.uid] = reading
@@ -120,7 +118,7 @@ class MemorySampler:
         return sample, Snapshot(now, node, tuple(pods))
 
     def usages(self) -> dict[str, int | None]:
-        """What every pod uses with its cache, by UID; None of one whose cgroup is not there."""
+        """The usage of every pod by UID, cache included. None for a pod whose cgroup does not exist."""
         usages: dict[str, int | None] = {}
         files = self._pods
         for target in self._targets.pods:
@@ -134,8 +132,8 @@ class MemorySampler:
     def _first_in_rank(
         self, usages: Mapping[str, int | None], leaving_out: Collection[str]
     ) -> dict[str, Reading]:
-        """Of each class the pods that use the most over their request, with their cache: enough of them that no other
-        pod, cache included, uses more. The ranking asks about the class first, or about the priority."""
+        """Reads, in each class, the pods with the highest usage above their request. It stops when no other pod can be
+        higher, even with its cache. The ranking compares the class first, or the priority."""
         groups: dict[object, list[tuple[int, PodTarget]]] = {}
         for target in self._targets.pods:
             used = usages[target.uid]
@@ -155,7 +153,7 @@ class MemorySampler:
         return readings
 
     def above_request(self, reserve_bytes: int, leaving_out: Collection[str]) -> list[tuple[PodTarget, int]]:
-        """The pods that are to be frozen or throttled, with their usage."""
+        """The pods that have to be frozen or throttled, with their usage."""
         usages = self.usages()
         return [
             (target, usage)
@@ -173,7 +171,7 @@ class MemorySampler:
             return None
 
     def pod(self, target: PodTarget) -> Reading | None:
-        """None if its cgroup is not there."""
+        """Reads the pod. None if its cgroup does not exist."""
         try:
             return (self._pods.get(target.uid) or self._opened(target)).read()
         except OSError:
@@ -189,7 +187,7 @@ class MemorySampler:
             file.close()
 
     def with_parts(self, seen: PodSnapshot, target: PodTarget) -> PodSnapshot:
-        """The pod with the figures of each of its containers."""
+        """The pod's snapshot, with the figures of each container added."""
         if seen.stats is None:
             return seen
         parts = []
@@ -245,7 +243,7 @@ class MemorySampler:
 
 
 def _protected(target: PodTarget, reading: Reading) -> int:
-    """The cache of the pod that its memory.min protects from being dropped."""
+    """The pod's cache that memory.min protects from being dropped."""
     return max(reading.droppable_bytes - max(reading.usage_bytes - target.min_bytes, 0), 0)
 
 
@@ -263,8 +261,8 @@ def _with(figures: MemoryFigures, more_bytes: int) -> MemoryFigures:
 
 class ByteThreshold(NamedTuple):
     threshold: Threshold
-    due_bytes: int  # below this it is crossed
-    over_bytes: int  # below this, once crossed, it is not over: with the minimum reclaim
+    due_bytes: int  # the threshold is crossed below this
+    over_bytes: int  # once crossed, it stays crossed below this: it includes the minimum reclaim
 
     def available(self, sample: MemorySample) -> int | None:
         figures = _of(self.threshold.signal, sample)
@@ -272,7 +270,7 @@ class ByteThreshold(NamedTuple):
 
 
 def byte_thresholds(thresholds: Iterable[Threshold], sample: MemorySample) -> tuple[ByteThreshold, ...]:
-    """The thresholds whose signal is known here. A percentage is of the capacity, which does not change."""
+    """The thresholds whose signal can be measured here. A percentage refers to the capacity, which does not change."""
     levels = []
     for threshold in thresholds:
         figures = _of(threshold.signal, sample)
@@ -288,7 +286,8 @@ def byte_thresholds(thresholds: Iterable[Threshold], sample: MemorySample) -> tu
 def levels_crossed(
     levels: Iterable[ByteThreshold], sample: MemorySample, unresolved: Collection[Threshold]
 ) -> tuple[Threshold, ...]:
-    """The thresholds that are crossed. One that is `unresolved` is crossed until its minimum reclaim is there, too."""
+    """The thresholds that are crossed. An `unresolved` threshold stays crossed until its minimum reclaim is free
+    too."""
     found = []
     for level in levels:
         available = level.available(sample)
@@ -301,7 +300,7 @@ def levels_crossed(
 def left_without_pending(
     levels: Iterable[ByteThreshold], sample: MemorySample
 ) -> list[tuple[int, ByteThreshold]]:
-    """What is left for each hard threshold if memory that is still to be freed does not count."""
+    """The bytes left for each hard threshold, without the memory that is still being freed."""
     return [
         (available - sample.pending_bytes, level)
         for level in levels
@@ -310,7 +309,7 @@ def left_without_pending(
 
 
 def is_short_without_pending(levels: Iterable[ByteThreshold], sample: MemorySample) -> bool:
-    """Whether a threshold is crossed if memory that is still to be freed does not count."""
+    """Whether a threshold is crossed if memory that is still being freed does not count."""
     return any(
         available - sample.pending_bytes < level.over_bytes
         for level in levels

@@ -1,8 +1,8 @@
-"""Pods above their requests that get no more for a while (A15; cgroup v2): `memory.high` at what they use.
+"""Throttles pods above their requests for a while (A15; cgroup v2): sets `memory.high` to their current usage.
 
-The kernel makes a pod wait that goes beyond it. The setting is part of the plan while it lasts, so that it is not taken
-for drift. If the agent is killed, its guard puts back what is planned. It is noted in the journal before, so that the
-next agent can do so if the guard could not.
+The kernel slows down a pod that exceeds its memory.high. The setting is part of the plan while it lasts, so it does not
+count as drift. If the agent is killed, its guard writes the planned value back. The throttled paths are in the journal
+before that, so the next agent can do it if the guard could not.
 """
 
 import logging
@@ -19,7 +19,7 @@ from evenkeel.pressure.protocol import Cgroups, Events, PodRecords, Steps
 log = logging.getLogger(__name__)
 
 SOURCE = "memoryThrottle"
-_KEPT = "memoryThrottled"  # in the journal's values: paths
+_KEPT = "memoryThrottled"  # key in the journal's values: a list of paths
 _HIGH = "memory.high"
 _REASON = "held at what it uses: others are leaving for want of memory"
 
@@ -42,17 +42,17 @@ class Throttle:
         self._pods = pods
         self._events = events
         self._steps = steps
-        self._guarded: frozenset[str] = frozenset()  # files
+        self._guarded: frozenset[str] = frozenset()  # files that the guard restores
         self._uids: frozenset[str] = frozenset()
 
     def take_up(self) -> None:
-        """Before the first pass: what a former agent had throttled, and could not let go."""
+        """Call this before the first pass. Ends the throttling that a former agent left behind."""
         kept = self._journal.value(_KEPT)
         for path in kept if isinstance(kept, list) else ():
             self._cgroups.was_overridden(path, Setting(_HIGH, "", "A15", _REASON))
 
     def set(self, most_bytes: Mapping[str, int]) -> None:
-        """By UID: these pods get no more than that, and no other pod is throttled."""
+        """Throttles these pods to the given bytes, by UID. All other pods are no longer throttled."""
         if not most_bytes and not self._uids:
             return
         wanted = {}
@@ -60,7 +60,7 @@ class Throttle:
             record = self._pods.get(uid)
             cgroup = self._cgroups.of_container(record.pod.key, "") if record is not None else None
             if record is None or cgroup is None:
-                continue  # it is gone meanwhile
+                continue  # the pod is gone
             wanted[cgroup.path] = (Setting(_HIGH, str(most), "A15", _REASON),)
             if uid not in self._uids:
                 message = f"memory is short: the pod, above its request, gets no more than {bytes_text(most)} for now"
@@ -89,7 +89,7 @@ class Throttle:
         self._steps.want_step()
 
     def _lets_go(self, paths: Collection[str]) -> Mapping[str, str]:
-        """What is to be in which files of these cgroups when it is over."""
+        """By file: the value to restore when the throttling of these cgroups is over."""
         tree = self._cgroups.planned
         if tree is None or not paths:
             return {}
