@@ -1,4 +1,4 @@
-"""Disk and process pressure, the loop's side: starts the watch, gives it its targets, and records what it did."""
+"""Disk and process pressure in the agent's loop: starts the watch, gives it targets, and records its actions."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
@@ -22,7 +22,7 @@ from evenkeel.pressure.watch_thread import LoopCalls
 from evenkeel.runtime.interface import Runtime
 
 SOURCE = "node"
-_COLLECT_SECONDS = 60.0  # how long the watch waits for a collection
+_COLLECT_SECONDS = 60.0  # how long the watch waits for a garbage collection
 
 
 class DiskPressure(PodObserver):
@@ -47,7 +47,7 @@ class DiskPressure(PodObserver):
         self._recorder = recorder
         self._calls = calls
         self._clock = clock
-        self._driver: Driver | None = None  # to find files with
+        self._driver: Driver | None = None  # finds the files of cgroups
         self._watch: DiskWatch | None = None
         self._tree: Tree | None = None
 
@@ -78,7 +78,7 @@ class DiskPressure(PodObserver):
     async def close(self) -> None:
         if self._watch is not None:
             watch, self._watch = self._watch, None
-            # It may wait for the loop to collect something: the loop must go on.
+            # The watch may be waiting for the loop to collect garbage, so the loop must not block here.
             await asyncio.to_thread(watch.stop)
         if self._driver is not None:
             self._driver.close()
@@ -97,7 +97,7 @@ class DiskPressure(PodObserver):
             self._watch.cleaned(uid)
 
     async def measured(self) -> Measured | None:
-        """Disk and processes of the node and of every pod, now."""
+        """Measures disk and processes of the node and of every pod now."""
         if self._watch is None:
             return None
         return await asyncio.wrap_future(self._watch.measure())
@@ -105,7 +105,7 @@ class DiskPressure(PodObserver):
     # Garbage
 
     def _collectors(self, loop: asyncio.AbstractEventLoop) -> tuple[Collector, ...]:
-        """In this order: first what ended pods left, then what can be fetched again, then what is merely old."""
+        """The order is: remains of ended pods, images that can be pulled again, and then old logs."""
 
         def blocking(work: Callable[[], Coroutine[object, object, None]]) -> Callable[[], None]:
             def collect() -> None:
@@ -120,7 +120,7 @@ class DiskPressure(PodObserver):
         )
 
     async def _collect_dead(self) -> None:
-        """Logs of pods that have ended, and what is left of pods that the agent does not know."""
+        """Removes logs of pods that have ended, and all remains of pods that the agent does not know."""
         for uid in await self._runtime.pods():
             record = self._pods.get(uid)
             if record is None:
@@ -131,7 +131,7 @@ class DiskPressure(PodObserver):
 
 
 class _Reports:
-    """From the watch's thread into the loop."""
+    """Passes reports from the watch's thread to the agent's loop."""
 
     def __init__(self, recorder: EvictionRecorder, calls: LoopCalls) -> None:
         self._recorder = recorder

@@ -1,8 +1,8 @@
-"""Disk usage of each pod (B12): its containers' layers and logs, and its volumes, but not those in memory.
+"""Disk usage of each pod (B12): layers and logs of its containers, and its volumes, except volumes in memory.
 
-A walk through directories is expensive. So a pod is walked when something is decided about it, and in between only if
-it could have met a limit of its own: not before the filesystem has lost as much as the pod has left, and the longer its
-walk takes, the more rarely.
+A walk through directories is expensive. So a pod is walked when a decision needs it. Between decisions it is walked
+only if it could have reached a limit of its own: the filesystem must have lost as many bytes as the pod has left. A pod
+with a slow walk is walked more rarely.
 """
 
 import os
@@ -30,24 +30,24 @@ from evenkeel.policy.pod_resources import pod_limits
 from evenkeel.pressure.protocol import PodTarget
 from evenkeel.runtime.interface import Directories
 
-_SLICE_ENTRIES = 512  # some milliseconds
+_SLICE_ENTRIES = 512  # takes some milliseconds
 _NOTHING = Usage()
-# Between two walks of a pod with a limit.
+# Between two walks of a pod that has a limit.
 _LEAST_SECONDS = 1.0
 _MOST_SECONDS = 60.0
-_COST_SHARE = 0.01  # of a processor, for the walks of one pod
+_COST_SHARE = 0.01  # share of a CPU for the walks of one pod
 
 
 class PodDisk(NamedTuple):
-    """As it was when it was walked."""
+    """A pod's disk usage at its last walk."""
 
     layers: Mapping[str, Usage]  # by container
     logs: Mapping[str, Usage]
     volumes: Mapping[str, Usage]
-    is_whole: bool  # False: it has more
+    is_whole: bool  # False: the walk was not complete, so the pod uses more
     at: float
     took_seconds: float
-    spent_bytes: int  # what the filesystem had lost until then, in all
+    spent_bytes: int  # all bytes that the filesystem had lost until then
 
     @property
     def used_bytes(self) -> int:
@@ -56,7 +56,7 @@ class PodDisk(NamedTuple):
         )
 
     def figures(self, before: PodFigures) -> PodFigures:
-        """`before` with what is known of the disk."""
+        """Returns `before` with the disk figures added."""
         names = dict.fromkeys((*(one.name for one in before.containers), *self.layers, *self.logs))
         known = {one.name: one for one in before.containers}
         containers = tuple(
@@ -73,7 +73,7 @@ class PodDisk(NamedTuple):
 
 
 class Storage:
-    """For one thread. `between` is called between slices of a walk: it may do something more urgent."""
+    """For one thread. `between` is called between the slices of a walk, and may do more urgent work."""
 
     def __init__(
         self,
@@ -92,7 +92,8 @@ class Storage:
         self._available_before: int | None = None
 
     def saw(self, filesystem: FilesystemFigures) -> None:
-        """What the filesystem has lost since the last look counts, also if others gave some back before."""
+        """Adds the bytes that the filesystem has lost since the last reading. Bytes that became free earlier are not
+        subtracted."""
         available = filesystem.available_bytes
         if available is not None:
             if self._available_before is not None:
@@ -117,7 +118,7 @@ class Storage:
         return self._known.get(uid)
 
     def due(self, leaving_out: Collection[str] = ()) -> PodTarget | None:
-        """Whose limits are to be looked at now, if anybody's."""
+        """The next pod whose limits have to be checked now, or None."""
         now = self._clock()
         for uid, (target, limit) in self._limited.items():
             if uid in leaving_out:
@@ -128,8 +129,8 @@ class Storage:
             age = now - before.at
             rest = max(_LEAST_SECONDS, before.took_seconds / _COST_SHARE)
             spent = self._spent_bytes - before.spent_bytes
-            # No pod has come closer to a limit by more than the filesystem has lost. But what one pod frees hides what
-            # another takes between two readings.
+            # A pod's usage cannot have grown by more than the filesystem has lost. One exception: between two readings,
+            # bytes freed by one pod can hide bytes used by another.
             if age >= rest and (
                 spent >= max(limit - before.used_bytes, 0) or (spent and age >= _MOST_SECONDS)
             ):
@@ -137,7 +138,8 @@ class Storage:
         return None
 
     def measure(self, target: PodTarget, until: float | None = None) -> PodDisk:
-        """Walks the pod now. After `until` what was counted so far is taken, or what was known, if that is more."""
+        """Walks the pod now. After `until` the walk stops, and the bytes counted so far are used. The former result is
+        used instead if it is larger."""
         began = self._clock()
         directories = self._directories(target.pod)
         is_whole = True
@@ -180,7 +182,7 @@ class Storage:
         if not pids:
             return _NOTHING
         devices = {self._device}
-        try:  # files of an image's writable layer have the device of the container's own root
+        try:  # files in the writable layer have the device of the container's root
             root = os.stat(f"/proc/{pids[0]}/root/").st_dev
         except OSError:
             return _NOTHING
@@ -190,7 +192,7 @@ class Storage:
 
 
 def nearest_limit(pod: Pod) -> int | None:
-    """The smallest of the limits on the pod's disk; None if it has none."""
+    """The smallest limit on the pod's disk, or None if it has no limit."""
     limits = [
         volume.empty_dir.size_limit.value
         for volume in pod.spec.volumes
@@ -212,15 +214,15 @@ def _disk(usage: Usage) -> DiskFigures:
 
 
 class DiskTargets(NamedTuple):
-    """The pods that the disk watch has to know. Never changed, handed over whole."""
+    """The pods that the disk watch watches. It is never changed: a new one replaces it."""
 
     path: str = ""  # of the pods' cgroup
     pods: tuple[PodTarget, ...] = ()
-    pids_top: str = ""  # before the paths of cgroups, where their pids.current is
+    pids_top: str = ""  # prefix of cgroup paths in the hierarchy that has pids.current
 
 
 class NodeReading:
-    """`most_processes` is what the node was said to have, which may be less than the machine has."""
+    """Reads the node's figures. `most_processes` is the configured maximum, which may be less than the machine's."""
 
     def __init__(self, storage_path: str, images_path: str, most_processes: int, profile: Profile) -> None:
         self._targets = DiskTargets()
@@ -239,19 +241,19 @@ class NodeReading:
             is_apart = os.stat(self._images_path).st_dev != os.stat(self._storage_path).st_dev
         except OSError:
             is_apart = False
-        if is_apart:  # layers lie with the pods, images alone lie there
+        if is_apart:  # only images are on that filesystem; layers are with the pods
             return node._replace(
                 imagefs=filesystem(self._images_path),
                 containerfs=nodefs,
                 dedicated_imagefs=True,
                 separate_containerfs=True,
             )
-        # Kubelet holds the thresholds of images against the one filesystem too.
+        # The kubelet also applies the thresholds of images to the one filesystem.
         return node._replace(imagefs=nodefs) if self._profile is Profile.KUBERNETES else node
 
     def processes(self) -> ProcessFigures:
-        """The machine's; or those of the pods alone, where the node was said to have fewer than the machine and has
-        fewer left."""
+        """The machine's processes. If the node is configured with fewer than the machine has, and fewer of those are
+        left, the pods' processes are returned instead."""
         machine = processes()
         if machine.maximum is None or self._most_processes >= machine.maximum:
             return machine
@@ -262,7 +264,7 @@ class NodeReading:
         return ProcessFigures(Amount(self._most_processes), Amount(used))
 
     def process_count(self, path: str) -> int | None:
-        """In the cgroup of this path and below it; None if it is gone, or has no counter."""
+        """The processes in this cgroup and below it. None if the cgroup is gone, or has no counter."""
         if not self._targets.pids_top or not path:
             return None
         try:
@@ -272,6 +274,6 @@ class NodeReading:
             return None
 
     def pod(self, target: PodTarget) -> PodFigures:
-        """Its processes; `Storage` knows its disk."""
+        """The pod's process count. `Storage` has its disk usage."""
         count = self.process_count(target.path)
         return PodFigures(process_count=None if count is None else Amount(count))

@@ -1,9 +1,9 @@
 """The watch over disk and processes: a thread that reads figures, decides, and evicts (B12, B16).
 
-A reading (two system calls) is as rare as the headroom allows. When a threshold is crossed, every pod is measured, and
-garbage is collected first. Only if that is not enough a pod is evicted. The next one is not evicted before the
-resources of the first are free, or are no longer being freed (E2). Process numbers run out faster than disk: they are
-read between the slices of every walk, and the victim can start no more processes before it is killed.
+A reading takes two system calls, and is as rare as the headroom allows. When a threshold is crossed, every pod is
+measured and garbage is collected. A pod is evicted only if that is not enough. The next pod is evicted only when the
+resources of the first are free, or are no longer being freed (E2). Process numbers run out faster than disk. So they
+are read between the slices of every walk, and the victim is kept from starting processes before it is killed.
 """
 
 import os
@@ -44,18 +44,18 @@ from evenkeel.runtime.interface import Directories
 
 THREAD = "evenkeel-disk"
 
-# What a machine of today can use up in a second at the most.
+# The most that a present-day machine can use up in a second.
 _PER_SECOND = {Resource.STORAGE: 4 << 30, Resource.INODES: 400_000, Resource.PIDS: 50_000}
-_LEAST_SECONDS, _MOST_SECONDS = 0.02, 2.0  # between two looks
-_LIMITS_SECONDS = 1.0  # at the most, where pods have limits of their own
-_IDLE_SECONDS = 600.0  # where there is nothing to watch
+_LEAST_SECONDS, _MOST_SECONDS = 0.02, 2.0  # between two readings
+_LIMITS_SECONDS = 1.0  # the longest wait if pods have limits of their own
+_IDLE_SECONDS = 600.0  # if there is nothing to watch
 _AGAIN_DISK_SECONDS, _AGAIN_PROCESSES_SECONDS = 1.0, 0.1  # between two decisions on one shortage
-_MEASURE_SECONDS = 10.0  # for all pods together, when a decision waits for it
+_MEASURE_SECONDS = 10.0  # for all pods together, while a decision waits for it
 _AFTER_FAILURE_SECONDS = 1.0
 
 
 class Measured(NamedTuple):
-    """Everything that this watch can see."""
+    """All figures that this watch can read."""
 
     node: NodeFigures
     pods: Mapping[str, PodFigures]  # by UID
@@ -71,7 +71,7 @@ class DiskWatchSink(Protocol):
 
 
 class DiskWatch:
-    """`start` and `stop` it; `follow`, `cleaned` and `measure` are for the agent's loop."""
+    """`start` and `stop` control the thread. `follow`, `cleaned` and `measure` are for the agent's loop."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class DiskWatch:
         self._leaving = PendingDisk()
         self._targets = DiskTargets()
         self._given_targets: Latest[DiskTargets] = Latest()
-        self._driver: Driver | None = None  # the thread's own; of the turn that is under way
+        self._driver: Driver | None = None  # the thread's own driver, set by the current turn
         self._target_of: dict[str, PodTarget] = {}
         self._met: tuple[Threshold, ...] = ()
         self._decided_at = 0.0
@@ -138,7 +138,7 @@ class DiskWatch:
         self._wanted.set()
 
     def measure(self) -> "Future[Measured]":
-        """Every pod, now."""
+        """Measures every pod now."""
         asked: Future[Measured] = Future()
         self._asked.append(asked)
         self._wanted.set()
@@ -147,7 +147,7 @@ class DiskWatch:
     # The thread
 
     def _begin(self) -> Iterable[str]:
-        run_soon()  # the watch over memory may have to wait for what this one holds
+        run_soon()  # the memory watch may have to wait for a lock that this thread holds
         return ()
 
     def _end(self, _: Driver) -> None:
@@ -159,7 +159,7 @@ class DiskWatch:
         self._wanted.clear()
 
     def turn(self, driver: Driver) -> float:
-        """Reads figures, does what they demand, and returns the seconds until the next turn."""
+        """Reads figures, acts on them, and returns the seconds until the next turn."""
         self._driver = driver
         if (targets := self._given_targets.take()) is not None:
             self._targets = targets
@@ -179,7 +179,7 @@ class DiskWatch:
         return self._wait_seconds(node, time.monotonic())
 
     def _between(self) -> None:
-        """Between two slices of a walk."""
+        """Called between two slices of a walk: checks the process thresholds."""
         if self._thread.is_stopping:
             raise Stopped
         if not any(resource_of(one.signal) is Resource.PIDS for one in self._thresholds):
@@ -236,7 +236,7 @@ class DiskWatch:
             if is_lasting and since >= _again_seconds(one) and not self._is_coming_back(one, now):
                 return True
         if not met and self._state.first_crossed:
-            return True  # the shortage is over, which has to be recorded
+            return True  # the shortage is over, and this has to be recorded
         period = self._settings.pressure_transition_period_seconds
         seen_at = [self._state.pressure_seen[one] for one in self._state.conditions]
         return not met and any(now >= at + period for at in seen_at)
@@ -245,7 +245,7 @@ class DiskWatch:
         return self._leaving.is_any(resource_of(threshold.signal), now)
 
     def _check_limits(self, node: NodeFigures) -> None:
-        """One pod at a time (B12)."""
+        """Checks the limits of one pod per call (B12)."""
         target = self._storage.due(self._leaving.uids)
         if target is not None:
             self._storage.measure(target)
@@ -270,7 +270,7 @@ class DiskWatch:
     # What to do
 
     def _step(self, *, with_disk: bool) -> None:
-        """Decides on figures of this moment, and carries it out."""
+        """Decides on current figures, and carries out the decision."""
         began = time.monotonic()
         if with_disk:
             self._measure_all()
@@ -294,7 +294,7 @@ class DiskWatch:
             acting_on = decision.acting_on
             assert acting_on is not None
             if self._is_coming_back(acting_on, now):
-                step = step._replace(is_done=False)  # a pod was evicted for it already
+                step = step._replace(is_done=False)  # a pod was already evicted for this threshold
             elif self._is_relieved_by_collecting(decision, more):
                 step = step._replace(is_done=False)
             else:
@@ -346,7 +346,7 @@ class DiskWatch:
         assert self._driver is not None
         if resource is Resource.PIDS:
             with suppress(CgroupError):
-                self._driver.write(target.path, "pids.max", "0")  # none of them starts another one
+                self._driver.write(target.path, "pids.max", "0")  # the victim can start no more processes
         try:
             self._driver.send_kill(target.path)
         except CgroupError as error:
@@ -358,7 +358,7 @@ def _again_seconds(threshold: Threshold) -> float:
 
 
 def _reach_seconds(threshold: Threshold, seen: Observations) -> float:
-    """When the threshold could be crossed at the earliest; half of that, to be safe."""
+    """Half of the shortest time in which the threshold could be crossed. Half is used to be safe."""
     available, capacity = seen[threshold.signal]
     headroom = available - threshold_amount(threshold.value, capacity)
     seconds = headroom / _PER_SECOND[resource_of(threshold.signal)] / 2

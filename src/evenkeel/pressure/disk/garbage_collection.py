@@ -1,6 +1,6 @@
-"""Disk that comes back: garbage, and what evicted pods still hold.
+"""Frees disk by garbage collection, and tracks the disk that evicted pods still use.
 
-Garbage is removed before any pod is evicted (B12). While the disk of an evicted pod is coming back, no other pod is
+Garbage is removed before any pod is evicted (B12). While the disk of an evicted pod is being freed, no other pod is
 evicted (E2).
 """
 
@@ -34,7 +34,7 @@ class Collected(NamedTuple):
 
 
 class GarbageCollection:
-    """For one thread. `read_node` returns the node's figures of this moment."""
+    """For one thread. `read_node` returns the current figures of the node."""
 
     def __init__(self, collectors: Sequence[Collector], read_node: Callable[[], NodeFigures]) -> None:
         self._collectors = collectors
@@ -42,11 +42,12 @@ class GarbageCollection:
         self._not_before = 0.0
 
     def a_pod_has_gone(self) -> None:
-        """Its logs stay, and may be what is missing."""
+        """Allows a collection at once. An evicted pod leaves its logs, and they may be enough."""
         self._not_before = 0.0
 
     def collect(self, decision: Decision, now: float) -> tuple[list[Collected], bool]:
-        """Collects until it is enough. What was collected, and whether no pod has to be evicted any more."""
+        """Collects garbage until enough is free. Returns the collected garbage, and whether no eviction is needed any
+        more."""
         if not decision.reclaim or now < self._not_before:
             return [], False
         self._not_before = now + _AGAIN_SECONDS
@@ -80,9 +81,9 @@ def _gain(before: FilesystemFigures | None, after: FilesystemFigures | None) -> 
     return max(bytes_, 0), max((after.inodes_free or 0) - (before.inodes_free or 0), 0)
 
 
-_STUCK_SECONDS = 10.0  # without anything being freed: it is not to be counted on
-_SETTLE_SECONDS = 1.0  # for filesystems that free space a moment after the last file was removed
-_DYING_SECONDS = 5.0  # for killed processes to be gone
+_STUCK_SECONDS = 10.0  # without anything being freed: then nothing more is expected
+_SETTLE_SECONDS = 1.0  # for filesystems that free space a moment after the last file is removed
+_DYING_SECONDS = 5.0  # for killed processes to end
 
 
 class _PendingPod:
@@ -94,7 +95,7 @@ class _PendingPod:
 
 
 class PendingDisk:
-    """For one thread; `cleaned` is for any. Times are those of one clock that only grows."""
+    """For one thread; `cleaned` is for any thread. All times are from one monotonic clock."""
 
     def __init__(self) -> None:
         self._of: dict[str, _PendingPod] = {}
@@ -102,16 +103,16 @@ class PendingDisk:
         self._available: tuple[int, int] = (0, 0)
 
     def add(self, uid: str, resource: Resource, ends_at: float, has_processes: Callable[[], bool]) -> None:
-        """`ends_at` is when its time to end by itself is over."""
+        """`ends_at` is the end of the pod's grace period."""
         patience = _DYING_SECONDS if resource is Resource.PIDS else _STUCK_SECONDS
         self._of[uid] = _PendingPod(resource, ends_at + patience, has_processes)
 
     def cleaned(self, uid: str) -> None:
-        """Nothing of the pod is left on disk but its logs."""
+        """Only the logs of the pod are left on disk."""
         self._cleaned.append(uid)
 
     def follow(self, uids: Collection[str]) -> None:
-        """Those that have no cgroup any more can at most have disk."""
+        """Sets the pods that have cgroups. A pod without a cgroup has no processes, and can only use disk."""
         for uid in [
             uid for uid, one in self._of.items() if uid not in uids and one.resource is Resource.PIDS
         ]:
@@ -119,11 +120,11 @@ class PendingDisk:
 
     @property
     def uids(self) -> frozenset[str]:
-        """They cannot be evicted again."""
+        """These pods cannot be evicted again."""
         return frozenset(self._of)
 
     def saw(self, filesystem: FilesystemFigures, now: float) -> None:
-        """Notes what is free now, and forgets pods that have nothing left or free nothing any more."""
+        """Notes the free space. Forgets pods that have nothing left, or no longer free anything."""
         available = (filesystem.available_bytes or 0, filesystem.inodes_free or 0)
         is_growing = any(after > before for after, before in zip(available, self._available, strict=True))
         self._available = available
@@ -143,7 +144,7 @@ class PendingDisk:
                 del self._of[uid]
 
     def is_any(self, resource: Resource, now: float) -> bool:
-        """Whether something of this kind is being freed."""
+        """Whether a pod is still freeing this kind of resource."""
         is_pids = resource is Resource.PIDS
         return any(
             (one.resource is Resource.PIDS) == is_pids and now < one.until for one in self._of.values()
