@@ -1,8 +1,9 @@
-"""CPU pressure (A22, `cpuKills`): what pods received and waited for, window after window, and what follows from it.
+"""CPU pressure (A22, `cpuKills`): measures the CPU time that pods get and wait for, decides per window, and acts.
 
-A look at every pod's counters a few times in a window; nothing at all where the setting is off. On cgroup v2 a pod's
-waiting is its `cpu.pressure`, on v1 the sum of what its tasks waited; what it waited because of its own limit is not
-counted. BestEffort pods get the least weight as a part of the plan, so that they are not taken for drift.
+Every pod's counters are read a few times per window. Nothing is read if the setting is off. On cgroup v2 a pod's
+waiting time is its `cpu.pressure`. On v1 it is the sum of the waiting times of its tasks. Time that a pod waits because
+of its own limit does not count. BestEffort pods get the least weight as part of the plan, so it does not count as
+drift.
 """
 
 import asyncio
@@ -39,13 +40,13 @@ from evenkeel.pressure.protocol import Cgroups, Events, Evictions, PodRecords, S
 log = logging.getLogger(__name__)
 
 SOURCE = "cpu"
-_KEPT = "cpuPressure"  # in the journal's values: what one window leaves for the next
-_LOOKS = 6  # in a window
+_KEPT = "cpuPressure"  # key in the journal's values: the state between two windows
+_LOOKS = 6  # readings per window
 _LEAST = {"cpu.shares": str(MIN_SHARES), "cpu.weight": str(MIN_WEIGHT)}
 
 
 class _Begun:
-    """One pod's counters when the window began, and what its tasks have waited since."""
+    """One pod's counters at the start of the window, and the waiting time of its tasks since then."""
 
     def __init__(self, path: str, used_us: int, throttled_us: int, waited_us: int | None) -> None:
         self.path = path
@@ -56,7 +57,7 @@ class _Begun:
 
 
 class CpuPressure:
-    """`run` it where `is_on`."""
+    """For the agent's loop. `run` is to be called if `is_on`."""
 
     def __init__(
         self,
@@ -92,8 +93,8 @@ class CpuPressure:
         self._begun: dict[str, _Begun] = {}  # by UID
 
     def take_up(self) -> None:
-        """What a former agent had seen, if the machine has not been started anew since: its clock has. Where `cpuKills`
-        was switched off meanwhile there is nothing to go on with."""
+        """Restores the state of a former agent. It is not restored after a reboot, because the clock has restarted. It
+        is not restored either if `cpuKills` is off now."""
         kept = self._journal.value(_KEPT)
         if not self.is_on or not isinstance(kept, dict) or kept.get("boot") != boot_id():
             return
@@ -113,7 +114,7 @@ class CpuPressure:
             log.error("%s", error)  # noqa: TRY400
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs until it is cancelled."""
         self._lower()
         self._begin(time.monotonic())
         while True:
@@ -126,7 +127,7 @@ class CpuPressure:
             self._decide(self._window(now))
             self._begin(time.monotonic())
 
-    # Looking
+    # Reading counters
 
     def _begin(self, now: float) -> None:
         self._begun_at = now
@@ -151,7 +152,7 @@ class CpuPressure:
         return found
 
     def _counters(self, cgroup: Cgroup) -> tuple[int, int, int | None] | None:
-        """What it used, how long its own limits kept it waiting, and how long it waited."""
+        """The pod's CPU time, the time it was throttled by its own limits, and the time it waited."""
         statistics = self._cgroups.statistics(cgroup)
         if statistics is None:
             return None
@@ -191,7 +192,7 @@ class CpuPressure:
             begun = self._begun.get(record.pod.metadata.uid)
             counters = self._counters(cgroup)
             if begun is None or counters is None or begun.path != cgroup.path or counters[0] < begun.used_us:
-                continue  # it was not there for all of the window
+                continue  # the pod did not exist for the whole window
             used, throttled, waited = counters
             own = max(throttled - begun.throttled_us, 0)
             if is_v2:
@@ -202,7 +203,7 @@ class CpuPressure:
             pods.append(PodCpu(record.pod, used - begun.used_us, by_others, is_wait_of_tasks=not is_v2))
         return CpuWindow(now, now - self._begun_at, tuple(pods))
 
-    # Deciding, and what follows
+    # Deciding and acting
 
     def _decide(self, window: CpuWindow) -> None:
         before = self._state
@@ -247,7 +248,8 @@ class CpuPressure:
             )
 
     def _lower(self) -> None:
-        """Weight 2, the least there is, for BestEffort pods and for their branch; what is planned, when it is over."""
+        """Sets the least weight (cpu.shares 2, cpu.weight 1) for BestEffort pods and for their branch. Restores the
+        planned weight when the pressure is over."""
         wanted: dict[str, tuple[Setting, ...]] = {}
         tree = self._cgroups.planned
         for cgroup in tree.cgroups if tree is not None and self._is_pressure else ():
