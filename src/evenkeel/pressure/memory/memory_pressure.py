@@ -1,6 +1,6 @@
-"""Memory pressure, the loop's side: starts the memory watch, gives it its targets, and records what it did.
+"""Memory pressure in the agent's loop: starts the memory watch, gives it targets, and records its actions.
 
-It does nothing where no memory threshold is configured.
+It does nothing if no memory threshold is configured.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ _THREADS = 4
 
 
 class MemoryPressure(PodObserver):
-    """For the agent's loop. `throttle` and `recorder` are those that `reports` has."""
+    """For the agent's loop. `throttle` and `recorder` are the same objects that `reports` uses."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class MemoryPressure(PodObserver):
         self.throttle = throttle
         self._reports = reports
         self._clock = clock
-        self._driver: Driver | None = None  # to find files with
+        self._driver: Driver | None = None  # finds the files of cgroups
         self._thresholds = tuple(
             one for one in config_thresholds(node.config) if one.signal in MEMORY_SIGNALS
         )
@@ -61,11 +61,12 @@ class MemoryPressure(PodObserver):
         self._tree: Tree | None = None
 
     def take_up(self) -> None:
-        """Before anything else is done: what the watch of a former agent had decided and nobody had recorded."""
+        """Call this first. Records the evictions that the watch of a former agent had decided and that were not
+        recorded."""
         self.throttle.take_up()
         for uid, message, at in self._intents.found:
             record = self._pods.get(uid)
-            # Else the former agent had recorded it, or it is about the pod before it came back.
+            # Otherwise the former agent had recorded it, or the intent is older than the pod's return.
             if record is not None and record.state.verdict is None and record.state.accepted_at <= at:
                 self.recorder.evict(uid, message, at)
             else:
@@ -73,7 +74,7 @@ class MemoryPressure(PodObserver):
 
     def open(self) -> None:
         self._driver = self._make_driver()
-        if self._tree is not None:  # pods that were frozen when a former agent was killed go on
+        if self._tree is not None:  # thaws pods that were frozen when a former agent was killed
             inside = (Kind.POD, Kind.CONTAINER)
             thaw(self._driver, (one.path for one in self._tree.cgroups if one.kind in inside))
         if not self._thresholds:
@@ -84,7 +85,7 @@ class MemoryPressure(PodObserver):
             if note:
                 self.recorder.noted(note)
         sys.setswitchinterval(SWITCH_SECONDS)
-        # Threads that work for the loop hold the interpreter as it does.
+        # Threads that work for the loop also hold the GIL, so they need the same priority.
         threads = ThreadPoolExecutor(_THREADS, "evenkeel", initializer=run_soon)
         asyncio.get_running_loop().set_default_executor(threads)
         collect_garbage_rarely()
@@ -115,10 +116,10 @@ class MemoryPressure(PodObserver):
         if self._driver is not None:
             self._driver.close()
 
-    # What the agent reports
+    # Calls from the agent
 
     def exited(self, uid: str) -> None:
-        """If the watch killed it, that is recorded first, so that the restart policy is not asked."""
+        """If the watch killed the pod, the eviction is recorded first. Then the restart policy does not apply."""
         self._reports.record_eviction(uid)
 
     def emptied(self, uid: str) -> None:

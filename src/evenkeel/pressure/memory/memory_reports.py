@@ -1,7 +1,7 @@
-"""Reports of the memory watch: values and calls that go from its thread into the agent's loop.
+"""Reports of the memory watch: values and calls that pass from its thread to the agent's loop.
 
-The watch must not wait for the loop, which may be busy or short of memory itself. So a report is handed over, and the
-loop records it later.
+The watch must not wait for the loop, which may be busy or short of memory itself. So the watch hands over a report, and
+the loop records it later.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from evenkeel.pressure.watch_thread import LoopCalls
 
 
 class Evicting(NamedTuple):
-    """An eviction that the watch carries out."""
+    """An eviction by the memory watch."""
 
     uid: str
     eviction: Eviction
@@ -27,16 +27,16 @@ class Evicting(NamedTuple):
 
 
 class Timing(NamedTuple):
-    """When a decision was made and carried out, by CLOCK_MONOTONIC."""
+    """The times at which a decision was made and carried out, by CLOCK_MONOTONIC."""
 
     began_at: float
     sent_at: float | None = None  # when the kill was sent
-    # The decision was made when the kernel's OOM killer acted, to be compared with what that killed (E12).
+    # The kernel's OOM killer acted at this moment. The decision is to be compared with the kernel's choice (E12).
     is_kernels: bool = False
 
     @property
     def plain(self) -> dict[str, object]:
-        """As the journal has it."""
+        """The value for the journal."""
         if self.is_kernels:
             return {"beganAt": self.began_at, "byKernel": True}
         if self.sent_at is None:
@@ -54,12 +54,12 @@ class MemoryWatchSink(Protocol):
         ...
 
     def back(self, target: PodTarget, held_bytes: int, took_seconds: float) -> None:
-        """The memory of a pod that was killed is free."""
+        """The memory of a killed pod is free."""
         ...
 
     def reclaiming(self, expected_bytes: int, short_bytes: int) -> None: ...
     def throttling(self, most_bytes: Mapping[str, int]) -> None:
-        """By UID: these pods get no more memory than that, and no other pod is throttled."""
+        """By UID: these pods are throttled to the given bytes. No other pod is throttled."""
         ...
 
     def freezing(self, uids: tuple[str, ...]) -> None:
@@ -67,7 +67,7 @@ class MemoryWatchSink(Protocol):
         ...
 
     def noted(self, text: str) -> None:
-        """Something that makes the watch worse than it could be."""
+        """A problem that makes the watch less effective."""
         ...
 
 
@@ -82,7 +82,7 @@ class UnrecordedEvictions:
         self._of[evicting.uid] = evicting
 
     def take(self, uid: str) -> Evicting | None:
-        """The caller records it, and no other part does."""
+        """Removes and returns the eviction. Only this caller records it."""
         return self._of.pop(uid, None)
 
     def uids(self) -> tuple[str, ...]:
@@ -90,7 +90,7 @@ class UnrecordedEvictions:
 
 
 class MemoryReports:
-    """The sink of the memory watch: hands every report over to the loop, which records it."""
+    """The sink of the memory watch. It hands every report to the loop, which records it."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class MemoryReports:
     # In the loop
 
     def record_eviction(self, uid: str) -> None:
-        """Records the eviction of this pod, if there is one that is not recorded."""
+        """Records the eviction of this pod, if one is not recorded yet."""
         evicting = self.unrecorded.take(uid)
         if evicting is not None:
             self._recorder.evicting(evicting.uid, evicting.eviction, evicting.at)
