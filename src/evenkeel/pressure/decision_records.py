@@ -1,7 +1,7 @@
-"""Decisions as the journal keeps them, with all they were made on; and the same decisions made again (E14).
+"""Decisions as the journal stores them, with all their input, so that each decision can be replayed (E14).
 
-A record has the state before, the snapshot, the thresholds and the settings: `decide` is a function of these four, so
-what it said then can be checked at any time, and so can what it would say of other thresholds.
+A record contains the state before, the snapshot, the thresholds and the settings. `decide` depends only on these four.
+So its result can be checked at any time, and can also be computed for other thresholds.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,18 +25,18 @@ EVICTION_KIND = "eviction"
 
 
 class Step(NamedTuple):
-    """One call of `decide`, with what it was given and what it said."""
+    """One call of `decide`, with its input and its result."""
 
     state: State
     snapshot: Snapshot
     thresholds: tuple[Threshold, ...]
     settings: Settings
     decision: Decision
-    is_done: bool = True  # False: another pod was asked to end before, and has its time
+    is_done: bool = True  # False: another pod was asked to end before, and its grace period is not over
 
 
 def eviction_given(step: Step) -> dict[str, object]:
-    """The step's input, as plain values."""
+    """The input of the step, as plain values."""
     return {
         "state": state_plain(step.state),
         "snapshot": plain_of(to_text(step.snapshot)),
@@ -46,7 +46,7 @@ def eviction_given(step: Step) -> dict[str, object]:
 
 
 def eviction_said(decision: Decision) -> dict[str, object]:
-    """What was decided, as plain values."""
+    """The decision, as plain values."""
     return {
         "crossed": [str(threshold) for threshold in decision.crossed],
         "conditions": [str(condition) for condition in decision.conditions],
@@ -64,7 +64,8 @@ def eviction_said(decision: Decision) -> dict[str, object]:
 
 
 def replayed_eviction(record: Recorded) -> tuple[Step, dict[str, object]]:
-    """The recorded step made again, and what it says now, to be compared with `record.decision`. Raises Unreadable."""
+    """Replays the recorded step. Returns it with the new result, to be compared with `record.decision`. Raises
+    Unreadable."""
     content = record.snapshot
     if not isinstance(content, dict):
         raise Unreadable(f"decision {record.number} has no snapshot")
@@ -79,7 +80,7 @@ def replayed_eviction(record: Recorded) -> tuple[Step, dict[str, object]]:
     return Step(state, snapshot, thresholds, settings, decision), eviction_said(decision)
 
 
-# The state between two steps: it is kept over restarts, too.
+# The state between two steps. It also survives restarts.
 
 
 def state_plain(state: State) -> dict[str, object]:
@@ -136,11 +137,11 @@ def _settings(plain: Any) -> Settings:  # noqa: ANN401
     return Settings(**{**plain, "profile": Profile(plain["profile"]), "order": Order(plain["order"])})
 
 
-CPU_KIND = "cpu"  # of decisions in the journal
+CPU_KIND = "cpu"  # kind of these decisions in the journal
 
 
 class CpuStep(NamedTuple):
-    """One call of `decide_cpu`, with what it was given and what it said."""
+    """One call of `decide_cpu`, with its input and its result."""
 
     state: CpuState
     window: CpuWindow
@@ -157,7 +158,7 @@ def cpu_given(state: CpuState, window: CpuWindow, settings: CpuSettings) -> dict
 
 
 def cpu_said(decision: CpuDecision) -> dict[str, object]:
-    """What was decided, as plain values."""
+    """The decision, as plain values."""
     victim = decision.victim
     return {
         "short": [one._asdict() for one in decision.short],
@@ -176,7 +177,8 @@ def cpu_said(decision: CpuDecision) -> dict[str, object]:
 
 
 def replayed_cpu(record: Recorded) -> tuple[CpuStep, dict[str, object]]:
-    """The recorded step made again, and what it says now, to be compared with `record.decision`. Raises Unreadable."""
+    """Replays the recorded step. Returns it with the new result, to be compared with `record.decision`. Raises
+    Unreadable."""
     content = record.snapshot
     if not isinstance(content, dict):
         raise Unreadable(f"decision {record.number} has no snapshot")
@@ -187,7 +189,7 @@ def replayed_cpu(record: Recorded) -> tuple[CpuStep, dict[str, object]]:
     return CpuStep(state, window, settings, decision), cpu_said(decision)
 
 
-STALL_KIND = "memoryStall"  # of decisions in the journal
+STALL_KIND = "memoryStall"  # kind of these decisions in the journal
 
 
 def stall_given(
@@ -202,7 +204,7 @@ def stall_given(
 
 
 def stalled_pod(record: Recorded) -> str:
-    """Whose it was, namespace/name."""
+    """The pod that stalled, as namespace/name."""
     return str(record.snapshot.get("pod", "")) if isinstance(record.snapshot, dict) else ""
 
 
@@ -211,7 +213,7 @@ def stall_said(found: Stall | None) -> dict[str, object]:
 
 
 def replayed_stall(record: Recorded) -> dict[str, object]:
-    """What the recorded samples show now, to be compared with `record.decision`. Raises Unreadable."""
+    """Evaluates the recorded samples again. The result is to be compared with `record.decision`. Raises Unreadable."""
     content = record.snapshot
     try:
         assert isinstance(content, dict)
@@ -222,7 +224,7 @@ def replayed_stall(record: Recorded) -> dict[str, object]:
 
 
 class Again(NamedTuple):
-    """One decision as it was and as it is made now. `step` is there where others could be made of it."""
+    """A recorded decision and its replay. `step` is set if the decision can be replayed with other thresholds."""
 
     record: Recorded
     was: Mapping[str, object]
@@ -232,12 +234,12 @@ class Again(NamedTuple):
 
     @property
     def differs(self) -> tuple[str, ...]:
-        """What is not the same."""
+        """The names of the values that differ."""
         return tuple(name for name, value in self.now.items() if self.was.get(name) != value)
 
 
 def made_again(journal: Journal, after: int = 0) -> Iterator[Again]:
-    """Those after the given number, oldest first."""
+    """Replays the decisions after the given number, oldest first."""
     for record in journal.decisions(after=after):
         was = record.decision if isinstance(record.decision, dict) else {}
         try:

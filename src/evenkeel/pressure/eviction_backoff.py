@@ -1,4 +1,7 @@
-"""Eviction back-off: an evicted pod comes back when the pressure is over, and not before a time that doubles (E16)."""
+"""Eviction back-off: an evicted pod comes back when the pressure is over and its waiting time has passed (E16).
+
+The waiting time doubles with each eviction.
+"""
 
 import asyncio
 import logging
@@ -17,9 +20,9 @@ QUIET_SECONDS = 600.0
 
 
 class BackOff(NamedTuple):
-    times: int = 0  # evictions without a quiet while between them
+    times: int = 0  # evictions without a quiet period between them
     seconds: float = 0.0
-    evicted_at: float = 0.0  # the last time
+    evicted_at: float = 0.0  # the last eviction
 
     @property
     def not_before(self) -> float:
@@ -30,7 +33,7 @@ NO_BACK_OFF = BackOff()
 
 
 def after_eviction(before: BackOff, at: float) -> BackOff:
-    # What it stayed away does not count as quiet.
+    # The time that the pod was away does not count as quiet.
     if not before.times or at - before.not_before >= QUIET_SECONDS:
         return BackOff(1, FIRST_SECONDS, at)
     return BackOff(before.times + 1, min(before.seconds * 2, GREATEST_SECONDS), at)
@@ -38,12 +41,12 @@ def after_eviction(before: BackOff, at: float) -> BackOff:
 
 log = logging.getLogger(__name__)
 
-_AGAIN_SECONDS = 1.0  # while something of the pod is still being removed
-_KEPT = "returning"  # in the journal: back-offs by UID
+_AGAIN_SECONDS = 1.0  # while the remains of the pod are being removed
+_KEPT = "returning"  # key in the journal: back-offs by UID
 
 
 class EvictionBackoff:
-    """`changed` is set when a pod was evicted and when the node's conditions have changed."""
+    """`changed` is set when a pod is evicted, and when the node's conditions change."""
 
     def __init__(
         self,
@@ -67,7 +70,7 @@ class EvictionBackoff:
         self._of: dict[str, BackOff] = self._kept()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs until it is cancelled."""
         while True:
             self._changed.clear()
             wait = self._turn()
@@ -77,7 +80,8 @@ class EvictionBackoff:
                 pass
 
     def _turn(self) -> float | None:
-        """Starts the pods anew whose back-off is over. Returns the seconds until the next; None if there is none."""
+        """Starts the pods again whose back-off is over. Returns the seconds until the next one, or None if there is
+        none."""
         now = self._clock()
         soonest: float | None = None
         for record in self._pods:
@@ -88,7 +92,7 @@ class EvictionBackoff:
             if left > 0:
                 soonest = left if soonest is None else min(soonest, left)
             elif self._conditions.current:
-                continue  # `changed` is set when that ends
+                continue  # `changed` is set when the pressure ends
             elif self._evictions.start_anew(record.pod.metadata.uid):
                 message = f"the pressure is over: the pod starts anew after {_times(back_off)}"
                 self._events.record(NORMAL, "Returning", message, record.pod)
@@ -97,7 +101,7 @@ class EvictionBackoff:
         return soonest
 
     def _noted(self, record: PodRecord) -> BackOff:
-        """How long it has to wait. Recorded, and kept, when its eviction is first seen."""
+        """The pod's back-off. It is recorded and stored when the eviction is first seen."""
         uid, verdict = record.pod.metadata.uid, record.state.verdict
         assert verdict is not None
         before = self._of.get(uid, NO_BACK_OFF)

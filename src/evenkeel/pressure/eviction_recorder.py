@@ -25,7 +25,7 @@ from evenkeel.pressure.protocol import Events, Evictions, PodRecords, Steps
 
 
 class NodeConditions:
-    """The node's conditions, such as MemoryPressure, that hold now. `changed` is set after each change."""
+    """The node's current conditions, such as MemoryPressure. `changed` is set after each change."""
 
     def __init__(self, events: Events, steps: Steps, changed: asyncio.Event) -> None:
         self._events = events
@@ -39,7 +39,7 @@ class NodeConditions:
         return self._current
 
     def set(self, source: str, conditions: Sequence[str]) -> None:
-        """What `source`, a watch, finds now."""
+        """Sets the conditions that `source`, a watch, finds now."""
         self._of[source] = tuple(conditions)
         before = self._current
         holding = {condition for found in self._of.values() for condition in found}
@@ -62,7 +62,7 @@ log = logging.getLogger(__name__)
 
 
 class EvictionRecorder:
-    """For one watch; `source` is its name, also in the journal. For the agent's loop alone."""
+    """For one watch, in the agent's loop only. `source` is the name of the watch, also in the journal."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class EvictionRecorder:
         self._notes: set[str] = set()
 
     def evicting(self, uid: str, eviction: Eviction, at: float) -> None:
-        """A pod is evicted, whole (A20)."""
+        """Records that a whole pod is evicted (A20)."""
         grace = float(eviction.grace_period_seconds)
         self.evict(uid, eviction.message, at, grace, is_disruption=eviction.is_disruption)
         reason = eviction.shortage or eviction.limit
@@ -99,7 +99,7 @@ class EvictionRecorder:
     def evict(
         self, uid: str, message: str, at: float, grace_seconds: float = 0.0, *, is_disruption: bool = True
     ) -> None:
-        """It ends with this as its terminal status, which is committed now."""
+        """Ends the pod with this terminal status, and commits it now."""
         self._evictions.evict(
             uid, TerminalStatus("Failed", EVICTED, message, at, grace_seconds, is_disruption)
         )
@@ -111,7 +111,7 @@ class EvictionRecorder:
             self._intents.taken_up(uid)
 
     def stepped(self, step: Step, after: State, more: Mapping[str, object]) -> None:
-        """A decision that changed something, after it was carried out."""
+        """Records a decision that changed something, after it was carried out."""
         decision = step.decision
         took = more.get("tookSeconds")
         if isinstance(took, float):
@@ -141,14 +141,14 @@ class EvictionRecorder:
         self._steps.want_step()
 
     def noted(self, text: str) -> None:
-        """Something that makes the watch worse than it could be; once."""
+        """Records, once, a problem that makes the watch less effective."""
         if text not in self._notes:
             self._notes.add(text)
             log.warning("%s", text)
 
     def state_before(self, thresholds: Collection[Threshold]) -> State:
-        """As a former agent left it, if the machine has not been started anew since: its clock has. What it knew of
-        thresholds that are no longer configured is over."""
+        """Restores the state of a former agent. It is not restored after a reboot, because the clock has restarted.
+        State of thresholds that are no longer configured is dropped."""
         kept = self._journal.value(self._key)
         if not isinstance(kept, dict) or kept.get("boot") != boot_id():
             return State()

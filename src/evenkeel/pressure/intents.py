@@ -1,8 +1,9 @@
-"""Intents: evictions that are noted before they are carried out, for the next agent if this one is killed in between.
+"""Intents: evictions that are written down before they are carried out. The next agent reads them if this one is
+killed.
 
 The journal belongs to the agent's loop. The loop and its disk may be busy for longer than the victim may run on. So
-intents have a file of their own, whose room is allocated when it is opened: a write needs no room on a full disk. The
-file need not survive a restart of the machine: pods do not either.
+intents have a file of their own. Its space is allocated when it is opened, so a write needs no space on a full disk.
+The file need not survive a reboot, because pods do not survive it either.
 """
 
 import json
@@ -17,9 +18,9 @@ from evenkeel.journal.store import JournalError
 
 log = logging.getLogger(__name__)
 
-_NAME = "intents"  # beside the journal
-_SLOTS = 64  # so many evictions may be under way that the loop has not heard of
-_SLOT_BYTES = 4096  # a page: what is written of one is there whole, or not at all
+_NAME = "intents"  # in the directory of the journal
+_SLOTS = 64  # the most evictions that may be under way and unknown to the loop
+_SLOT_BYTES = 4096  # a page: a slot is written completely, or not at all
 
 
 class Intent(NamedTuple):
@@ -29,22 +30,20 @@ class Intent(NamedTuple):
 
 
 class Intents:
-    """Written by the threads of the watches, and taken up by the agent's loop into the pods' records. For any
-    thread."""
+    """The watch threads write intents. The agent's loop copies them into the pods' records. For any thread."""
 
     def __init__(self, directory: str) -> None:
         """Raises JournalError."""
         path = os.path.join(directory, _NAME)
-        self._lock = (
-            threading.Lock()
-        )  # of the two below; held for no write, for which a watch would have to wait
-        self._slots: dict[str, list[int]] = {}  # by UID: slots that are written
+        # Protects the next two fields. It is not held during a write to the file: a watch would have to wait for it.
+        self._lock = threading.Lock()
+        self._slots: dict[str, list[int]] = {}  # by UID: the slots in use
         self._free = deque(range(_SLOTS))
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             read = os.pread(self._file, _SLOTS * _SLOT_BYTES, 0)
             self._found = self._read(read)
-            with suppress(OSError):  # where the disk is full already they have the room that is left then
+            with suppress(OSError):  # if the disk is already full, the file has only the space that is left
                 os.pwrite(self._file, bytes(_SLOTS * _SLOT_BYTES - len(read)), len(read))
         except OSError as error:
             why = (error.strerror or str(error)).lower()
@@ -52,12 +51,12 @@ class Intents:
 
     @property
     def found(self) -> tuple[Intent, ...]:
-        """What a former agent meant to do, and had not taken up."""
+        """Intents of a former agent that it had not taken up."""
         return self._found
 
     def write(self, intent: Intent) -> bool:
-        """Whether it is written. If not, the pod is evicted all the same: the kernel would kill another one
-        meanwhile."""
+        """Returns whether the intent was written. If not, the pod is evicted all the same: otherwise the kernel would
+        kill another pod in the meantime."""
         with self._lock:
             slot = self._free.popleft() if self._free else None
         if slot is None:
@@ -75,13 +74,13 @@ class Intents:
         return True
 
     def taken_up(self, uid: str) -> None:
-        """It is in the journal."""
+        """The eviction is in the journal, so its intent is removed."""
         with self._lock:
             slots = self._slots.pop(uid, [])
         for slot in slots:
             try:
                 os.pwrite(self._file, bytes(_SLOT_BYTES), slot * _SLOT_BYTES)
-            except OSError as error:  # the next agent sees that it is done
+            except OSError as error:  # the next agent sees that the eviction is recorded
                 log.warning("the note of an eviction could not be taken away: %s", error)
         with self._lock:
             self._free.extend(slots)
@@ -109,7 +108,7 @@ class Intents:
 
 
 def _text(intent: Intent) -> bytes:
-    """A long message is cut to what has room."""
+    """Encodes the intent. A long message is cut to fit into its slot."""
     text = json.dumps(intent._asdict(), ensure_ascii=False).encode()
     while len(text) > _SLOT_BYTES:
         intent = intent._replace(message=intent.message[: len(intent.message) // 2])

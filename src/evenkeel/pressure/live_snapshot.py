@@ -1,4 +1,4 @@
-"""A live snapshot: everything that an eviction decision would be made on now, of memory, disk and processes (E15)."""
+"""A live snapshot: all figures of memory, disk and processes on which an eviction would be decided now (E15)."""
 
 import time
 
@@ -17,7 +17,7 @@ from evenkeel.pressure.protocol import PodRecords, watch_targets
 def live_snapshot(
     node: NodeView, tree: Tree | None, records: PodRecords, driver: Driver, measured: Measured | None
 ) -> Snapshot:
-    """Memory is read here and now; disk and processes are as they were `measured`."""
+    """Memory is read now. Disk and processes are taken from `measured`."""
     figures = MemorySampler(node.profile)
     try:
         pods: tuple[PodSnapshot, ...] = ()
@@ -43,7 +43,7 @@ def live_snapshot(
 
 
 def live_given(node: NodeView, snapshot: Snapshot) -> dict[str, object]:
-    """As the journal would keep it, with the node's thresholds and settings."""
+    """The snapshot in the journal's format, with the node's thresholds and settings."""
     thresholds, settings = config_thresholds(node.config), settings_from(node.config)
     return eviction_given(Step(State(), snapshot, thresholds, settings, Decision()))
 

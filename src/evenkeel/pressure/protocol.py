@@ -1,10 +1,10 @@
-"""The border between the agent and its watches over pressure: what they need of the agent, and what it tells them.
+"""The interface between the agent and its pressure watches.
 
-Targets are the pods that a watch may evict, with the places of their figures; the agent gives a new set whenever its
-tree of cgroups has changed.
+Targets are the pods that a watch may evict, with the paths of their figures. The agent gives a new set whenever its
+cgroup tree has changed.
 
-`pressure` never imports `agent`. The agent's own classes fit these protocols and are passed to constructors, so a test
-can pass something else.
+`pressure` never imports `agent`. The agent's classes implement these protocols and are passed to constructors, so a
+test can pass other objects.
 """
 
 from collections.abc import Iterator, Mapping
@@ -41,11 +41,11 @@ class PodRecords(Protocol):
 
 class Evictions(Protocol):
     def evict(self, uid: str, status: TerminalStatus) -> None:
-        """The pod ends, whole, with this terminal status (A20). Nothing happens to one that has ended already."""
+        """Ends the whole pod with this terminal status (A20). A pod that has ended already is not changed."""
         ...
 
     def start_anew(self, uid: str) -> bool:
-        """A pod that has ended is admitted again as if it were new (E16). False if something of it is still left."""
+        """Admits an ended pod again as if it were new (E16). False if something of the old pod is still left."""
         ...
 
 
@@ -61,13 +61,13 @@ class Events(Protocol):
         container: str = "",
         figures: Mapping[str, object] = NO_FIGURES,
     ) -> None:
-        """The event is committed by the next step."""
+        """Records the event. The next step commits it."""
         ...
 
     def decided(self, kind: str, snapshot: object, decision: object) -> None: ...
     def count_eviction(self, cause: str) -> None: ...
     def observe_decision(self, seconds: float) -> None:
-        """How long it took from the figures that crossed a threshold to the kill."""
+        """Records the time from the figures that crossed a threshold to the kill."""
         ...
 
 
@@ -76,7 +76,7 @@ class Steps(Protocol):
 
     def want_step(self, uid: str = "") -> None: ...
     def room_appeared(self) -> None:
-        """The next step tries to admit the pods that wait."""
+        """The next step tries to admit the waiting pods."""
         ...
 
 
@@ -98,25 +98,26 @@ class Cgroups(Protocol):
 
     def statistics(self, cgroup: Cgroup) -> Statistics | None: ...
     def override(self, source: str, wanted: Wanted) -> None:
-        """Replaces planned settings by these until `source` says otherwise: they are all that it wants now."""
+        """Replaces planned settings until the next call with this `source`. `source` passes all its settings each
+        time."""
         ...
 
     def was_overridden(self, path: str, setting: Setting) -> None:
-        """By a former agent: the next pass puts back what is planned."""
+        """A former agent has overridden this setting. The next pass restores the planned value."""
         ...
 
 
 class PodObserver:
-    """Hears of changes to pods, in the agent's loop. A subclass overrides what it needs.
+    """Is informed of changes to pods, in the agent's loop. A subclass overrides the methods that it needs.
 
-    The observers are a tuple that is made in `agent.bootstrap`, which states why they are in this order.
+    The observers are a tuple, built in `agent.bootstrap`. The reason for their order is stated there.
     """
 
     def exited(self, uid: str) -> None:
-        """A container of the pod has ended. The pod's record does not have it yet."""
+        """A container of the pod has ended. The pod's record does not contain this yet."""
 
     def settled(self, uid: str, record: PodRecord | None) -> None:
-        """A step has looked at the pod, and its record is committed. None: the pod is gone."""
+        """A step has handled the pod, and its record is committed. None: the pod is gone."""
 
     def emptied(self, uid: str) -> None:
         """The pod's volumes in memory are empty."""
@@ -125,16 +126,17 @@ class PodObserver:
         """The pod's directories and volumes are removed."""
 
     def gone(self, record: PodRecord) -> None:
-        """Nothing of the pod is left, nor its record."""
+        """Nothing of the pod is left, and its record is removed."""
 
     def room(self) -> None:
-        """Pods may have left. Called before admission looks at those that wait."""
+        """Pods may have left the node. Called before admission checks the waiting pods."""
 
     def cgroups_changed(self, tree: Tree) -> None:
-        """The node's cgroups are now these."""
+        """The node's cgroups have changed to this tree."""
 
 
-MEMORY_SIGNALS = (Signal.MEMORY_AVAILABLE, Signal.ALLOCATABLE_MEMORY_AVAILABLE)  # the others are disk's
+# all other signals belong to the disk watch
+MEMORY_SIGNALS = (Signal.MEMORY_AVAILABLE, Signal.ALLOCATABLE_MEMORY_AVAILABLE)
 
 
 class PodTarget(NamedTuple):
@@ -145,13 +147,13 @@ class PodTarget(NamedTuple):
     containers: tuple[tuple[str, str], ...]  # name and directory
     min_bytes: int = 0  # memory.min
     request_bytes: int = 0
-    # Class and priority: within one group, usage over request decides the rank.
+    # Class and priority. Within one group, the usage above the request decides the rank.
     group: tuple[str, int] = ("", 0)
 
 
 class WatchTargets(NamedTuple):
     version: Version = Version.V2
-    path: str = ""  # of the pods' cgroup; empty where there is none
+    path: str = ""  # of the pods' cgroup; empty if there is none
     directory: str = ""
     limit_bytes: int = 0
     pods: tuple[PodTarget, ...] = ()
