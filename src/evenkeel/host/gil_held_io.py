@@ -1,8 +1,8 @@
-"""Reading files without releasing the interpreter lock (GIL).
+"""Reads files without releasing the GIL (Python's interpreter lock).
 
-Python's own calls release the lock and then wait to get it back: a hundred times for a hundred reads. Under memory
-pressure there is no time for that. The files read here are made by the kernel in microseconds, so no other thread needs
-to run meanwhile.
+Python's own calls release the GIL and then wait to get it back. For a hundred reads they do this a hundred times. Under
+memory pressure there is no time for that. The kernel produces the files read here in microseconds, so no other thread
+needs to run in the meantime.
 """
 
 import ctypes
@@ -10,12 +10,12 @@ import os
 import threading
 from typing import Any
 
-MOST_BYTES = 64 * 1024  # at a time
+MOST_BYTES = 64 * 1024  # per read
 
 _libc = ctypes.PyDLL(None, use_errno=True)  # PyDLL keeps the GIL
 _libc.open.argtypes = (ctypes.c_char_p, ctypes.c_int)
 _libc.close.argtypes = (ctypes.c_int,)
-# No argtypes: the callers pass C values, because converting them would take as long as the call.
+# No argtypes are set. The callers pass C values, because a conversion would take as long as the call.
 _pread = _libc.pread
 _pread.restype = ctypes.c_ssize_t
 
@@ -45,7 +45,7 @@ def close(descriptor: int) -> None:
 
 
 def pread(descriptor: int, most_bytes: int = MOST_BYTES, at: int = 0) -> bytes:
-    """Part of a file, no more than MOST_BYTES. Raises OSError."""
+    """Reads a part of a file, at most MOST_BYTES. Raises OSError."""
     buffer = _of_thread.buffer
     most = ctypes.c_size_t(min(most_bytes, MOST_BYTES))
     count = _pread(descriptor, buffer, most, ctypes.c_long(at) if at else _START)
@@ -56,7 +56,7 @@ def pread(descriptor: int, most_bytes: int = MOST_BYTES, at: int = 0) -> bytes:
 
 
 def number(descriptor: int) -> int:
-    """The content of a file that holds one number. Raises OSError."""
+    """Reads a file that contains one number. Raises OSError."""
     buffer = _of_thread.buffer
     count = _pread(descriptor, buffer, _NUMBER_BYTES, _START)
     if count < 0:
@@ -65,7 +65,7 @@ def number(descriptor: int) -> int:
 
 
 def contents(path: str) -> bytes:
-    """The whole content of a file. Raises OSError."""
+    """Reads a whole file. Raises OSError."""
     descriptor = open_to_read(path)
     try:
         whole = b""
