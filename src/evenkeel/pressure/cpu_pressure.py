@@ -57,7 +57,7 @@ class _Begun:
 
 
 class CpuPressure:
-    """For the agent's loop. `run` is to be called if `is_on`."""
+    """For the agent's loop. Call `run` only if `is_on`."""
 
     def __init__(
         self,

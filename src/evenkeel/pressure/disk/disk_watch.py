@@ -267,7 +267,7 @@ class DiskWatch:
         ends += [at + one.grace_period_seconds - now for one, at in self._state.first_crossed.items()]
         return min(soonest, *(seconds for seconds in ends if seconds > 0), soonest)
 
-    # What to do
+    # Acting
 
     def _step(self, *, with_disk: bool) -> None:
         """Decides on current figures, and carries out the decision."""

@@ -301,7 +301,7 @@ class MemoryWatch:
     def _has_just_crossed(self, now: float) -> bool:
         return now < self._crossing_until - _CROSSING_SECONDS + _AT_ONCE_SECONDS
 
-    # What to do
+    # Acting
 
     def _step_without_gc(self, driver: Driver, now: float, pending_bytes: int) -> bool:
         """Runs a step with Python's garbage collection disabled."""

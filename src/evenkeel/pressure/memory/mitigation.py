@@ -74,8 +74,8 @@ class Reclaimer:
 _RECLAIM_SECONDS = 1.0  # without progress, before a pod has to be evicted
 _MOST_RECLAIM_SECONDS = 3.0
 _RECLAIM_AGAIN_SECONDS = 5.0  # before the next attempt, after one did not help
-# From the eviction of a pod until others are throttled: most evicted pods have ended by then. Also the time before pods
-# that have grown since then are throttled.
+# The pause between the eviction of a pod and the throttling of others: most evicted pods have ended by then. Also the
+# pause before pods that grew in the meantime are throttled.
 _THROTTLE_SECONDS = 0.05
 
 

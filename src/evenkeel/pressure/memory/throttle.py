@@ -1,8 +1,8 @@
 """Throttles pods above their requests for a while (A15; cgroup v2): sets `memory.high` to their current usage.
 
 The kernel slows down a pod that exceeds its memory.high. The setting is part of the plan while it lasts, so it does not
-count as drift. If the agent is killed, its guard writes the planned value back. The throttled paths are in the journal
-before that, so the next agent can do it if the guard could not.
+count as drift. If the agent is killed, its guard writes the planned value back. The throttled paths are written
+to the journal first, so the next agent can do it if the guard could not.
 """
 
 import logging
