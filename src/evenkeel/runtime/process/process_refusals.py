@@ -1,7 +1,7 @@
-"""What of a pod this runtime cannot honour, as far as its manifest tells. Pure.
+"""Checks of a manifest: the fields of a pod that this runtime cannot honour. Pure.
 
-`refusal` is asked when a pod arrives; `users_refusal` when a container starts, for Kubernetes too takes such a pod and
-then does not start the container.
+`refusal` is called when a pod arrives. `users_refusal` is called when a container starts: Kubernetes too accepts such
+a pod and then does not start the container.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ REASON = "NotHonoured"
 
 
 class Powers(NamedTuple):
-    """What this process may do."""
+    """The rights of the agent's own process."""
 
     uid: int
     gid: int
@@ -64,7 +64,7 @@ def refusal(pod: Pod, powers: Powers) -> Refusal | None:
 
 
 def users_refusal(pod: Pod, container: Container, powers: Powers) -> str:
-    """Why the container may not run as who it would be; empty if it may."""
+    """Returns why the container may not run as its user; empty if it may."""
     who = identity(pod, container)
     uid = powers.uid if who.uid is None else who.uid
     if who.must_not_be_root and uid == 0:

@@ -1,7 +1,7 @@
-"""The runtime that runs pods as processes of this machine: the agent's side of it.
+"""The agent's side of the process runtime, which runs pods as processes of this machine.
 
-What is asked for is handed to the supervisor; what it knows is here, in a table: every attempt that runs, or has ended
-and was not forgotten. The table is read anew, from the supervisor and from disk, whenever there is a new one.
+The agent hands each request to the supervisor. A table here holds every attempt that runs, or that has ended and was
+not forgotten. The table is read again from the supervisor and from disk whenever a new supervisor starts.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ from evenkeel.runtime.procfs import MountWatch, Process, process_at
 
 _THREADS = 16
 _STRAY_SECONDS = 2.0
-_KILLED_SECONDS = 10.0  # after the kill of a cgroup, for the supervisor to take note
+_KILLED_SECONDS = 10.0  # time for the supervisor to record the end, after the cgroup was killed
 _FORGET_SECONDS = 5.0
 _EXECUTION_SLACK_SECONDS = 10.0
 
@@ -75,12 +75,13 @@ class ProcessRuntime(BaseRuntime):
         self._mounts = MountWatch()
         self._driver: Driver | None = None
         self._link = SupervisorLink(self._paths.root, self._heard, self._take_up, self._lost, self._tell_loss)
-        self._daemon: Process | None = None  # the last supervisor, which may be gone
+        self._daemon: Process | None = None  # the last supervisor; it may have ended
         self._known = AttemptTable()
         self._starting: dict[Attempt, asyncio.Future[Record]] = {}
-        self._early: dict[Attempt, ExitFile] = {}  # ends of those whose start has not been taken note of
+        self._early: dict[Attempt, ExitFile] = {}  # exits that arrived before the start was recorded
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._collecting: asyncio.Task[None] | None = None  # unused images are being removed
+        # The task that removes unused images, while it runs.
+        self._collecting: asyncio.Task[None] | None = None
 
     def refusal(self, pod: Pod) -> Refusal | None:
         return process_refusals.refusal(pod, self._powers)
@@ -132,7 +133,7 @@ class ProcessRuntime(BaseRuntime):
         under_way = self._starting.get(attempt)
         if under_way is not None:
             return await asyncio.shield(under_way)
-        # A task of its own: whoever asked may stop waiting, and the start is known all the same.
+        # The start has a task of its own. If the caller stops waiting, the start is recorded all the same.
         task = asyncio.ensure_future(self._start(launch))
         self._starting[attempt] = task
         task.add_done_callback(lambda _: self._started(attempt))
@@ -198,14 +199,14 @@ class ProcessRuntime(BaseRuntime):
         write_json(directory, supervisor_protocol.LAUNCH, plan._asdict())
 
     def _started(self, attempt: Attempt) -> None:
-        """Whoever waits for the start hears of it before it hears of an end that followed at once."""
+        """Records an exit that followed the start at once. The caller of `start` gets its answer before the event."""
         self._starting.pop(attempt, None)
         record = self._known.records.get(attempt)
         if record is not None and record.exit is not None:
             asyncio.get_running_loop().call_soon(self._events.put_nowait, Exited(record.attempt, record.exit))
 
     def _leave_scope(self, launch: Launch) -> None:
-        """Under systemd a sleeper held the container's place: the container is there now."""
+        """Under systemd a placeholder process kept the scope alive. The container's process now takes its place."""
         process = self._known.process(launch.attempt)
         if process is not None and self._driver is not None and self._driver.naming == Naming.SYSTEMD:
             self._keep(asyncio.ensure_future(self._in_thread(partial(self._add, process))))
@@ -214,7 +215,7 @@ class ProcessRuntime(BaseRuntime):
         driver = self._make_driver()
         try:
             driver.add_process(process.cgroup, process.pid)
-        except CgroupError:  # it has ended already
+        except CgroupError:  # the process has ended already
             with suppress(CgroupError):
                 driver.remove(f"{process.cgroup}/{PLACEHOLDER}")
         finally:
@@ -235,11 +236,12 @@ class ProcessRuntime(BaseRuntime):
         process = self._known.process(attempt)
         if not ended.done() and process is not None:
             await self._killed(process.cgroup)
-            # Its processes may live elsewhere by now (B13); with the first of a pid namespace all of it ends.
+            # Its processes may be in another cgroup by now (B13). When the first process of a pid namespace is
+            # killed, all processes of the namespace end.
             self._signal(attempt, signal.SIGKILL)
         await asyncio.wait([ended], timeout=_KILLED_SECONDS)
         if not ended.done() and process is not None and not supervisor_protocol.is_running(process):
-            # The supervisor, which alone knows how it ended, hangs.
+            # The process has ended. Only the supervisor knows how, and the supervisor hangs.
             self._note_end(attempt, supervisor_protocol.unknown(process.started_at, time.time()))
         elif not ended.done():
             raise EvenkeelError(
@@ -249,7 +251,7 @@ class ProcessRuntime(BaseRuntime):
             )
 
     def _signal(self, attempt: Attempt, number: int) -> None:
-        """Not through the supervisor, which may hang."""
+        """Sends the signal directly, because the supervisor may hang."""
         process = self._known.process(attempt)
         if process is not None:
             supervisor_protocol.send_signal(process, number)
@@ -280,7 +282,8 @@ class ProcessRuntime(BaseRuntime):
         if self._known.runs(attempt):
             return
         self._known.forget(attempt)
-        with suppress(SupervisorLost, TimeoutError):  # it is its own to forget what has no directory
+        # The supervisor itself forgets an attempt that has no directory.
+        with suppress(SupervisorLost, TimeoutError):
             await asyncio.wait_for(self._link.ask("forget", attempt), _FORGET_SECONDS)
         await self._remove_attempt(attempt)
 
@@ -309,7 +312,7 @@ class ProcessRuntime(BaseRuntime):
 
     async def remove_unused_images(self) -> None:
         if self._starting or self._collecting is not None:
-            return  # who starts may have an image already, and not have said so yet
+            return  # a container that is being started may use an image and not have recorded it yet
         self._collecting = asyncio.ensure_future(self._in_thread(self._remove_unused_images))
         try:
             await asyncio.wait([self._collecting])
@@ -337,14 +340,17 @@ class ProcessRuntime(BaseRuntime):
         self._events.put_nowait(RuntimeLost(why))
 
     async def _take_note_of_strays(self) -> None:
-        """Waits for children of the last supervisor that have ended and are no containers: nobody else does."""
+        """Reaps children of the last supervisor that have ended and are not containers. No other process reaps them."""
         await asyncio.sleep(_STRAY_SECONDS)
         ended = supervisor_link.ended_children()
         await asyncio.sleep(_STRAY_SECONDS)
         supervisor_link.take_note((ended & supervisor_link.ended_children()) - self._known.pids())
 
     async def _read_anew(self, supervisor: SupervisorConnection) -> None:
-        """What the supervisor has, and what is on disk: ends, and containers of a supervisor that is no more."""
+        """Reads the table again: from the supervisor, and from disk.
+
+        The disk has exits, and containers of an earlier supervisor.
+        """
         answer = await supervisor.ask("list")
         kept = {told.attempt: told for told in map(listed, answer["records"]) if told is not None}
         on_disk = (Attempt(*key) for key in every_attempt(self._paths))
@@ -391,13 +397,16 @@ class ProcessRuntime(BaseRuntime):
             self._keep(asyncio.ensure_future(self._end_after_kill(attempt, process, ended)))
 
     async def _end_after_kill(self, attempt: Attempt, process: ProcessFile, ended: ExitFile) -> None:
-        """Without a pid namespace nothing ends with its first process by itself."""
+        """Without a pid namespace, the other processes do not end with the first one. They are killed here."""
         with suppress(CgroupError):
             await self._killed(process.cgroup)
         self._end(attempt, ended)
 
     def _end(self, attempt: Attempt, ended: ExitFile) -> None:
-        """Each end is told once, and only of what was known to run: the others are in the table from the beginning."""
+        """Records each exit once, and only if the container was known to run.
+
+        Other exits are in the table from the beginning.
+        """
         if self._known.note_end(attempt, ended) and attempt not in self._starting:
             self._events.put_nowait(Exited(attempt, Exit(*ended)))
 
@@ -410,8 +419,8 @@ class ProcessRuntime(BaseRuntime):
 
 
 def _on_disk(attempt: Attempt, directory: str) -> Listed | None:
-    """What the files of an attempt tell; None if it was never begun."""
+    """Reads the files of an attempt. Returns None if the attempt was never started."""
     process, ended = supervisor_protocol.read_process(directory), supervisor_protocol.read_exit(directory)
-    if process is None and ended is not None:  # which process it was is of no use any more
+    if process is None and ended is not None:  # the process is no longer needed
         process = ProcessFile(0, 0, "", (), ended.started_at, has_pid_namespace=True)
     return None if process is None else Listed(attempt, process, ended)

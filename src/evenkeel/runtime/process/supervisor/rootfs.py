@@ -1,12 +1,14 @@
-"""What a container sees as its files: built by the container's own process, in a mount namespace of its own, before it
-executes its program. Nothing of it exists in the host's mount namespace, so nothing of it can be left behind there.
+"""The filesystem of a container, built by the container's own process before it executes its program.
 
-The order matters. First the host's tree, as this process alone sees it, is made safe: the state directory is covered,
-/proc is fresh, kernel settings are read-only, of cgroups only the container's own are left, device nodes count for
-nothing. What is then taken from it for hostPath volumes is safe too, whatever it contains. Only then come /dev, an
-image's root in place of the host's, and the volumes.
+The process is in a mount namespace of its own. Nothing is mounted in the host's mount namespace, so nothing can be
+left behind there.
 
-With `image: host` the root is the host's, read-only: a container writes to its volumes, and to directories of its own
+The order matters. First the host's tree is made safe, for this process alone: the state directory is covered, /proc
+is fresh, kernel settings are read-only, only the container's own cgroups are left, and device nodes do not work. So
+hostPath volumes, which are taken from this tree, are safe too, with any content. Then come /dev, the image's root in
+place of the host's, and the volumes.
+
+With `image: host` the root is the host's, read-only. A container writes to its volumes, and to directories of its own
 at /tmp, /var/tmp and /run.
 """
 
@@ -38,11 +40,12 @@ from evenkeel.runtime.process.supervisor.mount_points import (
 
 __all__ = ("FilesystemRefused", "FilesystemSpec", "Mount", "as_json", "enter", "from_json")
 
-UPPER, WORK = "upper", "work"  # in the attempt's directory: what the container writes over its image
-MEMORY = "memory"  # in the state directory: below it all memory-backed volumes are mounted
+# In the attempt's directory: the layer that the container writes over its image.
+UPPER, WORK = "upper", "work"
+MEMORY = "memory"  # in the state directory: all memory-backed volumes are mounted below it
 
 _RUN_BYTES = 64 << 20
-_ONE = 0  # as flags of mount_setattr: this mount, not those below it
+_ONE = 0  # flags of mount_setattr: this mount only, not the mounts below it
 _TRIES = 16
 _NETWORK_FILES = ("resolv.conf", "hosts")  # in /etc; the network is the host's
 _MOST_NETWORK_BYTES = 1 << 20
@@ -51,41 +54,41 @@ _TERMINATION_LOG = "/dev/termination-log"
 
 
 class Mount(NamedTuple):
-    """A volume, or a part of it, at a path of the container."""
+    """A volume, or a part of it, and the path in the container at which it is mounted."""
 
     source: str  # on the host
     target: str
-    sub_path: str = ""  # below the source; made if it is not there, and never outside it
+    sub_path: str = ""  # below the source, never outside it; created if it is missing
     is_read_only: bool = False
     is_ours: bool = True  # an emptyDir, not the host's own files
 
 
 class FilesystemSpec(NamedTuple):
-    """Strings, booleans and tuples of them: it travels to the supervisor as JSON."""
+    """The description of a container's filesystem. It has only strings, booleans and tuples: it is sent as JSON."""
 
-    state_directory: str  # masked
-    attempt_directory: str  # of the container, below the state directory; it exists
-    image: str = ""  # the directory that holds its root filesystem; "" is the host's own
+    state_directory: str  # hidden from the container
+    attempt_directory: str  # the container's, below the state directory; it exists
+    image: str = ""  # the directory with its root filesystem; "" is the host's root
     mounts: tuple[Mount, ...] = ()
     is_read_only: bool = False  # securityContext.readOnlyRootFilesystem
     termination_message_path: str = "/dev/termination-log"  # "" for none
-    proc_settings: tuple[str, ...] = PROC_SETTINGS  # those that this kernel has
-    masked: tuple[str, ...] = ()  # those of `MASKED` that this kernel has
-    # Where else on the host the state directory can be reached; and filesystems of the kernel's that are not shown.
+    proc_settings: tuple[str, ...] = PROC_SETTINGS  # the settings that this kernel has
+    masked: tuple[str, ...] = ()  # the paths of `MASKED` that this kernel has
+    # Other paths on the host that lead to the state directory, and kernel filesystems that are not shown.
     hidden: tuple[str, ...] = ()
-    # Where else on the host kernel settings are mounted, as cgroups outside /sys.
+    # Other places on the host where kernel settings are mounted, such as cgroups outside /sys.
     read_only: tuple[str, ...] = ()
-    # The directories of the container's own cgroup and where each is mounted instead of the host's hierarchy.
+    # The directories of the container's own cgroup, each with the path at which it replaces the host's hierarchy.
     cgroups: tuple[tuple[str, str], ...] = ()
 
 
 def as_json(spec: FilesystemSpec) -> dict[str, object]:
-    """For a message to the supervisor."""
+    """Converts the description for a message to the supervisor."""
     return {**spec._asdict(), "mounts": [list(mount) for mount in spec.mounts]}
 
 
 def from_json(value: Mapping[str, Any]) -> FilesystemSpec:
-    """What `as_json` made."""
+    """Reads the result of `as_json`."""
     fields = {name: tuple(field) if isinstance(field, list) else field for name, field in value.items()}
     fields["mounts"] = tuple(Mount(*mount) for mount in fields["mounts"])
     fields["cgroups"] = tuple((directory, target) for directory, target in fields["cgroups"])
@@ -93,12 +96,14 @@ def from_json(value: Mapping[str, Any]) -> FilesystemSpec:
 
 
 def enter(spec: FilesystemSpec, *, has_pid_namespace: bool = True) -> int:
-    """Makes the filesystem and enters it. The caller is in a mount namespace of its own (and, if `has_pid_namespace`,
-    the first process of a pid namespace), still has root's powers (of the user namespace, if there is one), and has
-    opened all it needs of the host's files (FIFOs, cgroup files) before. The working directory afterwards is `/`.
+    """Makes the filesystem and enters it. The working directory afterwards is `/`.
 
-    Returns a descriptor to read the termination log from, which exists in the container only; -1 if there is none.
-    Raises FilesystemRefused; the process must then end, as what was done is not undone.
+    The caller is in a mount namespace of its own. If `has_pid_namespace`, it is also the first process of a pid
+    namespace. It still has root's capabilities (those of the user namespace, if there is one). It has opened all
+    files of the host that it needs (FIFOs, cgroup files) before.
+
+    Returns a descriptor to read the termination log, which exists only in the container; -1 if there is none. Raises
+    FilesystemRefused. The process must then end, because the steps done so far are not undone.
     """
     umask = os.umask(0)
     try:
@@ -127,7 +132,7 @@ def _make(spec: FilesystemSpec, *, has_pid_namespace: bool) -> int:
     _let_go_of_memory(spec.state_directory)
     cover(spec.state_directory)
     for path in spec.hidden:
-        with suppress(FileNotFoundError, NotADirectoryError):  # gone meanwhile
+        with suppress(FileNotFoundError, NotADirectoryError):  # it was removed meanwhile
             cover(path)
     mount_proc(spec.proc_settings, is_fresh=has_pid_namespace)
     mount_cgroups(cgroups)
@@ -141,7 +146,7 @@ def _make(spec: FilesystemSpec, *, has_pid_namespace: bool) -> int:
     mount_dev()
     message = -1
     if spec.termination_message_path:
-        make_empty(_TERMINATION_LOG)  # any user that the container runs as writes there
+        make_empty(_TERMINATION_LOG)  # the container may write there as any user
         message = os.open(_TERMINATION_LOG, os.O_RDONLY | os.O_CLOEXEC)
 
     points = MountPoints(is_root_ours=root is not None and root.is_writable)
@@ -149,7 +154,7 @@ def _make(spec: FilesystemSpec, *, has_pid_namespace: bool) -> int:
         kernel = {path: syscalls.open_tree(path, WHOLE) for path in ("/proc", "/sys", "/dev")}
         change_root(root.descriptor)
         if root.is_writable:
-            _write_network_files(network)  # before /proc is there, whose links lead anywhere
+            _write_network_files(network)  # before /proc is mounted, because links in /proc can lead anywhere
         for path, tree in kernel.items():
             points.attach(tree, path, f"the container's {path}", is_ours=path == "/dev")
     else:
@@ -161,7 +166,7 @@ def _make(spec: FilesystemSpec, *, has_pid_namespace: bool) -> int:
     if spec.termination_message_path not in ("", _TERMINATION_LOG):
         log = syscalls.open_tree(_TERMINATION_LOG)
         points.attach(log, spec.termination_message_path, "terminationMessagePath")
-    # Those above before those below them, whatever the manifest's order.
+    # A mount comes before the mounts below it, in any order of the manifest.
     for mount in sorted(trees, key=lambda mount: mount.target.rstrip("/").count("/")):
         is_ours = mount.is_ours and not mount.is_read_only
         points.attach(trees[mount], mount.target, f"volumeMount {mount.target}", is_ours=is_ours)
@@ -176,32 +181,41 @@ def _make(spec: FilesystemSpec, *, has_pid_namespace: bool) -> int:
 
 
 def _isolate() -> None:
-    """Nothing that is mounted here is seen elsewhere, nor the other way round; and device nodes, wherever they lie,
-    open no devices: /dev will have those that a container may use."""
+    """Isolates the mounts: a mount made here is not seen elsewhere, nor the other way round.
+
+    Device nodes open no devices, in any directory. /dev will have the devices that a container may use.
+    """
     syscalls.mount_setattr("/", add=syscalls.MOUNT_ATTR_NODEV, propagation=syscalls.MS_PRIVATE)
 
 
 def _let_go_of_memory(state_directory: str) -> None:
-    """Other pods' memory-backed volumes: as long as they are mounted here too, their memory would not be given back."""
+    """Unmounts other pods' memory-backed volumes.
+
+    Their memory would not be freed as long as they are mounted here too.
+    """
     path = f"{state_directory}/{MEMORY}"
     if not os.path.ismount(path):
         return
     try:
         syscalls.umount(path, syscalls.MNT_DETACH | syscalls.UMOUNT_NOFOLLOW)
     except OSError as error:
-        # It is gone meanwhile; or (EINVAL too) it is the user namespace's parent's, which nobody can undo here.
+        # The mount is gone meanwhile; or (EINVAL too) it belongs to the parent of the user namespace and cannot be
+        # unmounted.
         if error.errno not in (errno.EINVAL, errno.ENOENT, errno.EACCES):
             raise
 
 
 def _names_in_run() -> dict[str, bytes]:
-    """What /etc/resolv.conf leads to, if that is in /run, as systemd-resolved has it: the path and the content."""
+    """Reads the file behind /etc/resolv.conf if it is in /run, as with systemd-resolved.
+
+    Returns its path and content.
+    """
     path = os.path.realpath("/etc/resolv.conf")
     return {path: _content(path)} if path.startswith("/run/") else {}
 
 
 def _settle_run(files: Mapping[str, bytes]) -> None:
-    """Sockets of the host's services are in /run, and root may connect to all of them."""
+    """Replaces /run. The host's /run has the sockets of services, and root may connect to all of them."""
     syscalls.mount("tmpfs", "/run", "tmpfs", SAFE, f"mode=0755,size={_RUN_BYTES}")
     for path, content in files.items():
         os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
@@ -209,7 +223,7 @@ def _settle_run(files: Mapping[str, bytes]) -> None:
 
 
 def _own_directories(attempt_directory: str) -> dict[str, int]:
-    """One directory for all of them, where the disk's use of a container is counted."""
+    """Makes one directory for all these paths. Its disk usage is counted as the container's."""
     own = f"{attempt_directory}/{UPPER}"
     with suppress(FileExistsError):
         os.mkdir(own, 0o1777)
@@ -217,7 +231,7 @@ def _own_directories(attempt_directory: str) -> dict[str, int]:
 
 
 def _content(path: str) -> bytes:
-    """Of a small file of the host's; nothing if it has none."""
+    """Reads a small file of the host; empty if there is none."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
@@ -229,13 +243,15 @@ def _content(path: str) -> bytes:
 
 
 def _write_network_files(contents: Mapping[str, bytes]) -> None:
-    """Copies of the host's, in the container's own layer: what it writes there is its own, and counted. Whatever the
-    image has in their places goes, symlinks to anywhere too."""
+    """Copies the host's files into the container's own layer. Its writes there are counted as its own.
+
+    Files and symlinks of the image at these paths are removed.
+    """
     os.makedirs("/etc", 0o755, exist_ok=True)
     for name, content in contents.items():
         path = f"/etc/{name}"
         if os.path.isdir(path) and not os.path.islink(path):
-            continue  # a strange image's own
+            continue  # an unusual image has a directory here; it stays
         with suppress(FileNotFoundError):
             os.unlink(path)
         _make_file(path, content)
@@ -254,7 +270,7 @@ class _ImageRoot(NamedTuple):
 
 
 def _image_root(spec: FilesystemSpec) -> _ImageRoot:
-    """The image below a layer that takes what the container writes, mounted on the attempt's directory."""
+    """Mounts the image on the attempt's directory, below a layer that takes the container's writes."""
     place = spec.attempt_directory
     upper, work = os.path.join(place, UPPER), os.path.join(place, WORK)
     status = os.stat(spec.image)
@@ -264,8 +280,8 @@ def _image_root(spec: FilesystemSpec) -> _ImageRoot:
     os.chmod(upper, status.st_mode & 0o7777)
     options = f"lowerdir={_escaped(spec.image)},upperdir={_escaped(upper)},workdir={_escaped(work)}"
     problem = ""
-    # Volatile: the layer never outlives the attempt, so nothing need wait for the disk. The other attributes are those
-    # that a user namespace may write.
+    # Volatile: the layer never outlives the attempt, so no write has to wait for the disk. With userxattr, overlay
+    # uses attributes that a user namespace may write.
     for more in (",volatile", ",volatile,userxattr", ""):
         try:
             syscalls.mount("overlay", place, "overlay", syscalls.MS_NODEV, options + more)
@@ -287,12 +303,12 @@ def _image_root(spec: FilesystemSpec) -> _ImageRoot:
 
 
 def _escaped(path: str) -> str:
-    """As an option of overlay: colons separate layers, commas options."""
+    """Escapes a path for overlay's options: colons separate layers, commas separate options."""
     return path.replace("\\", "\\\\").replace(":", "\\:").replace(",", "\\,")
 
 
 def _volume(mount: Mount) -> int:
-    """A copy of the volume's mount, that is nowhere yet."""
+    """Copies the volume's mount. The copy is not attached anywhere yet."""
     try:
         source = os.open(mount.source, os.O_PATH | os.O_CLOEXEC)
     except OSError as error:
@@ -311,8 +327,11 @@ def _volume(mount: Mount) -> int:
 
 
 def _within(volume: int, mount: Mount) -> int:
-    """A descriptor of the subPath. A container that shares the volume may put symlinks there at any time: the kernel
-    itself sees to it that none leads out. Missing directories are made, as permissive as the volume."""
+    """Returns a descriptor of the subPath. Missing directories are made, with the volume's permissions.
+
+    A container that shares the volume may create symlinks there at any time. The kernel itself ensures that no
+    symlink leads out of the volume.
+    """
     names = [name for name in mount.sub_path.split("/") if name not in ("", ".")]
     mode = os.fstat(volume).st_mode & 0o7777
     parent = os.dup(volume)
@@ -339,6 +358,6 @@ def _open_beneath(directory: int, path: str) -> int:
     for _ in range(_TRIES):
         try:
             return syscalls.open_within(directory, path, os.O_PATH, resolve)
-        except BlockingIOError:  # something was renamed meanwhile
+        except BlockingIOError:  # a path was renamed meanwhile
             pass
     return syscalls.open_within(directory, path, os.O_PATH, resolve)

@@ -1,8 +1,8 @@
-"""What a container's first process does between the fork and its program, in order.
+"""The steps of a container's first process between the fork and its program, in order.
 
-It takes off all that is the supervisor's, enters the container's cgroup and takes its OOM score before anything else
-(A17): all that follows counts as the container's already. Before the last step it waits for the word that it is
-recorded. An error comes back through a socket as the two parts of a sentence.
+First it drops the supervisor's state, enters the container's cgroup and sets its OOM score (A17), so that all later
+steps count as the container's. Before the last step it waits for the message that it is recorded. It reports an error
+through a socket, as message and hint.
 """
 
 import fcntl
@@ -32,53 +32,54 @@ from evenkeel.runtime.process.supervisor.program import (
     program_path,
 )
 
-# And a cgroup namespace, which is made when the process is in its cgroup.
+# A cgroup namespace is added later, when the process is in its cgroup.
 NAMESPACES = syscalls.CLONE_NEWPID | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWNS
 
-# As `security` has them, which is too much to import here.
+# The same sets as in `security`, which is too large to import here.
 DEFAULT_CAPABILITIES = syscalls.mask(
     "audit_write", "chown", "dac_override", "fowner", "fsetid", "kill", "net_bind_service", "setfcap", "setgid",
     "setpcap", "setuid", "sys_chroot",
 )  # fmt: skip
 GRANTABLE_CAPABILITIES = DEFAULT_CAPABILITIES | syscalls.mask("ipc_lock", "lease", "net_raw", "wake_alarm")
 
-_OPEN_FILES = (1024, 524288)  # systemd's own for services
+_OPEN_FILES = (1024, 524288)  # systemd's default for services
 
-ABOUT_TO_EXECUTE = b"exec"  # the last line of the report of a child in which nothing went wrong
+ABOUT_TO_EXECUTE = b"exec"  # the last line of the report if the set-up succeeded
 
 
 class Plan(NamedTuple):
-    """Everything a start needs, as the attempt's file `launch` has it. Paths are the host's where nothing is said."""
+    """Everything a start needs, as in the attempt's file `launch`. Paths are paths on the host unless noted."""
 
     argv: tuple[str, ...]
-    env: tuple[tuple[str, str], ...]  # without HOME, the user's own is looked up
-    cgroup: str  # the plan's path
-    procs: tuple[str, ...]  # the files that take a child into the cgroup (`entry`), one a hierarchy
+    env: tuple[tuple[str, str], ...]  # without HOME, the user's home is looked up
+    cgroup: str  # the path in the cgroup plan
+    # The files through which a child enters the cgroup (`cgroup_entry`), one per hierarchy.
+    procs: tuple[str, ...]
     log: str
     log_limits: tuple[int, ...]  # logs.LogLimits
     filesystem: dict[str, Any]  # rootfs.FilesystemSpec
-    working_directory: str = ""  # in the container
+    working_directory: str = ""  # a path in the container
     uid: int | None = None
     gid: int | None = None
     groups: tuple[int, ...] = ()
     hostname: str = ""
     oom_score_adj: int = 0
     message_policy: str = ""
-    capabilities: int = DEFAULT_CAPABILITIES  # a mask
+    capabilities: int = DEFAULT_CAPABILITIES  # a bit mask
     is_filtered: bool = True  # securityContext.seccompProfile is RuntimeDefault
     may_gain_privileges: bool = False  # securityContext.allowPrivilegeEscalation
 
 
 class Origin(NamedTuple):
-    """What is the same for all children of a supervisor."""
+    """Settings that are the same for all children of a supervisor."""
 
-    namespaces: int  # that they are cloned into
+    namespaces: int  # the new namespaces of each child
     owner: tuple[int, int]  # the supervisor's user and group
     filter: Callable[[], Filter]  # raises NoFilter
 
 
 class Report(NamedTuple):
-    """What a child told before it became its program, or did not."""
+    """The report of a child, up to the execution of its program or to its failure."""
 
     error: str
     hint: str
@@ -87,8 +88,8 @@ class Report(NamedTuple):
 
 
 def plan_from(value: dict[str, Any]) -> Plan:
-    """Raises KeyError, TypeError or ValueError if that is no plan."""
-    # A plan of an older version lacks some that have a default.
+    """Reads a plan. Raises KeyError, TypeError or ValueError if the value is not a plan."""
+    # A plan of an older version may lack fields that have a default.
     fields: dict[str, Any] = {
         name: value[name] for name in Plan._fields if name in value or name not in Plan._field_defaults
     }
@@ -101,9 +102,12 @@ def plan_from(value: dict[str, Any]) -> Plan:
 def be_container(
     plan: Plan, directory: str, entrances: tuple[str, ...], origin: Origin, orders: int, report: int
 ) -> NoReturn:
-    """The whole life of a child before its program. `directory` is the attempt's, `entrances` are the files by which it
-    has still to enter its cgroup. `orders` says that it may execute its program, or that it may not by its end;
-    `report` is told notes and errors. Never returns, never raises."""
+    """Runs a child up to its program. Never returns, never raises.
+
+    `directory` is the attempt's. `entrances` are the files through which it has still to enter its cgroup. `orders`
+    carries the order to execute the program; if it is closed instead, the child ends. `report` takes notes and
+    errors.
+    """
 
     def stand_alone() -> None:
         be_a_plain_process()
@@ -123,7 +127,7 @@ def _say(report: int, line: bytes) -> None:
 
 
 def guarded(act: Callable[[], None], say: Say) -> NoReturn:
-    """Whatever happens, this process does not get back into the supervisor's loop."""
+    """Runs `act` and ends the process. In no case does this process return to the supervisor's loop."""
     try:
         act()
     except EvenkeelError as error:
@@ -148,10 +152,10 @@ def _become(
     if note:
         _report(say, note=note)
     for number, name in ((1, supervisor_protocol.STDOUT), (2, supervisor_protocol.STDERR)):
-        # For reading too: then writing never fails for want of a reader, should the supervisor be gone.
+        # It is open for reading too. So a write never fails for lack of a reader if the supervisor is gone.
         os.dup2(os.open(f"{directory}/{name}", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW), number)
         if plan.uid is not None and os.geteuid() == 0:
-            os.fchown(number, plan.uid, -1)  # so that it may open /dev/stdout anew
+            os.fchown(number, plan.uid, -1)  # so that the program may open /dev/stdout again
     if origin.namespaces:
         syscalls.unshare(syscalls.CLONE_NEWCGROUP)
         log = rootfs.enter(rootfs.from_json(plan.filesystem), has_pid_namespace=True)
@@ -164,7 +168,9 @@ def _become(
 
 
 def _hand_over(report: int, log: int) -> None:
-    """The supervisor reads the termination log when the container is gone, and its filesystem with it."""
+    """Sends the termination log's descriptor to the supervisor, which reads it when the container and its files are
+    gone.
+    """
     if log >= 0:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, os.dup(report)) as connection:
             socket.send_fds(connection, [b"\n"], [log])
@@ -172,7 +178,7 @@ def _hand_over(report: int, log: int) -> None:
 
 
 def be_a_plain_process() -> None:
-    """Takes off what is the supervisor's own: signals that it ignores, and its way to hear of others."""
+    """Drops the supervisor's signal handling: ignored signals, and the wakeup descriptor."""
     gc.disable()
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP, signal.SIGINT, signal.SIGCHLD):
@@ -181,8 +187,11 @@ def be_a_plain_process() -> None:
 
 
 def limit_programs(capabilities: int, *, among: int = -1) -> None:
-    """From the next exec on, no program of this process or its children has a capability that is among these and not
-    in `capabilities`. Raises EvenkeelError."""
+    """Reduces the capabilities of programs. Raises EvenkeelError.
+
+    From the next exec on, no program of this process or its children has a capability that is in `among` and not in
+    `capabilities`.
+    """
     try:
         syscalls.drop_bounding_capabilities(among & ~capabilities)
     except OSError as error:
@@ -199,7 +208,7 @@ def limit_open_files() -> None:
 
 
 def take_oom_score(score: int) -> str:
-    """Sets it, or where the kernel does not let us lower it so far, the lowest it allows; a note says so then."""
+    """Sets the OOM score. If the kernel refuses, it sets the lowest score that the kernel allows and returns a note."""
     path = "/proc/self/oom_score_adj"
     try:
         _write(path, str(score))
@@ -220,7 +229,10 @@ def take_oom_score(score: int) -> str:
 
 
 def map_own_user(owner: tuple[int, int]) -> None:
-    """In a user namespace of our own we are who we were (until it is mapped, nobody), with root's powers in it."""
+    """Maps our user in our new user namespace. We keep our user number, with root's capabilities inside it.
+
+    Until the mapping is written, we run as the user `nobody`.
+    """
     uid, gid = owner
     _write("/proc/self/setgroups", "deny")
     _write("/proc/self/uid_map", f"{uid} {uid} 1")
@@ -228,10 +240,12 @@ def map_own_user(owner: tuple[int, int]) -> None:
 
 
 def settle(plan: Plan, origin: Origin) -> Program:
-    """User, groups, powers, working directory and environment, inside the container's filesystem; and which program
-    that is."""
+    """Sets user, groups, capabilities, working directory and environment. Returns the program to execute.
+
+    It is called inside the container's filesystem.
+    """
     limit_open_files()
-    if not plan.is_filtered:  # else it cannot reach the supervisor's, which is empty
+    if not plan.is_filtered:  # a filtered process cannot reach the supervisor's keyring, which is empty
         syscalls.join_new_session_keyring()
     user = look_up(plan.uid, plan.gid, passwd())
     env = dict(plan.env)
@@ -245,13 +259,14 @@ def settle(plan: Plan, origin: Origin) -> Program:
     if os.geteuid() == 0:
         _drop_powers(user, plan)
     program = Program(program_path(plan.argv[0], env.get("PATH", "")), plan.argv, env)
-    # The last, since a change of user or capabilities may undo it. The memory is a copy of the supervisor's.
+    # This is the last step, since a change of user or capabilities may undo it. The memory is a copy of the
+    # supervisor's.
     syscalls.set_dumpable(is_dumpable=False)
     return program
 
 
 def execute(program: Program, say: Say) -> None:
-    """Returns only if that was not possible; the reason has been reported then."""
+    """Executes the program. Returns only on failure; the reason has been reported then."""
     say(ABOUT_TO_EXECUTE + b"\n")
     try:
         os.execve(program.path, program.argv, program.env)  # noqa: S606 no shell is the point
@@ -287,7 +302,7 @@ def read_report(read: bytes) -> Report:
 
 
 def keep_only(*descriptors: int) -> tuple[int, ...]:
-    """Closes all others but 0, 1 and 2. Those kept are then 3, 4 and so on."""
+    """Closes all descriptors but these and 0, 1 and 2. The kept descriptors become 3, 4 and so on."""
     above = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 64) for descriptor in descriptors]
     for number, descriptor in enumerate(above, 3):
         os.dup2(descriptor, number, inheritable=False)

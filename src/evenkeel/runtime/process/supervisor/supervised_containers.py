@@ -1,7 +1,8 @@
-"""The containers of the supervisor: from the fork to the record of how they ended.
+"""The containers of the supervisor, from the fork to the record of how they ended.
 
-Its own are its children. Those of a supervisor that was killed are adopted: it relays their logs and sees them end. How
-they ended only their parent can know, and that is the client, or nobody.
+The supervisor's own containers are its children. It adopts the containers of a supervisor that was killed: it relays
+their logs and sees them end. Only the parent process can know how an adopted container ended. The parent is the
+client, or the exit status is lost.
 """
 
 import os
@@ -30,13 +31,16 @@ from evenkeel.runtime.procfs import start_ticks
 
 Answer = Callable[..., None]
 
-_SETUP_SECONDS = 60.0  # then whatever holds the set-up up (a mount of a dead server) is given up
+_SETUP_SECONDS = 60.0  # then a set-up that hangs (on a mount of a dead server) is given up
 _RETRY_SECONDS = 1.0
-_CLIENT_SECONDS = 30.0  # in which the client says how an adopted one ended
+_CLIENT_SECONDS = 30.0  # the time in which the client reports how an adopted container ended
 
 
 class SupervisedContainer:
-    """One attempt: being set up (`answers` wait for that), running, or ended with its record still to be written."""
+    """One attempt.
+
+    It is being set up (`answers` wait for that), it runs, or it has ended and its record is not yet written.
+    """
 
     __slots__ = ("answers", "directory", "ended", "failed", "is_told", "key", "log", "overdue", "pidfd", "plan",
                  "process", "relay", "report", "said", "status")  # fmt: skip
@@ -47,15 +51,15 @@ class SupervisedContainer:
         self.plan = plan._replace(filesystem={})
         self.process = process
         self.relay: LogRelay | None = None
-        self.report: socket.socket | None = None  # through which the child reports while it sets itself up
-        self.log = -1  # its termination log, to be read at its end
+        self.report: socket.socket | None = None  # the child reports through it during its set-up
+        self.log = -1  # its termination log, read when it has ended
         self.said = b""
-        self.failed: spawn.Report | None = None  # why its set-up did, until its process is gone
+        self.failed: spawn.Report | None = None  # why the set-up failed; kept until its process is gone
         self.overdue: Timer | None = None
         self.answers: list[Answer] = []
-        self.pidfd = -1  # of an adopted one
-        self.status: int | None = None  # waitpid's, if it ended before its report was read
-        self.is_told = False  # the client knows that an adopted one has ended
+        self.pidfd = -1  # only of an adopted container
+        self.status: int | None = None  # from waitpid, if it ended before its report was read
+        self.is_told = False  # the client knows that an adopted container has ended
         self.ended: ExitFile | None = None
 
     @property
@@ -68,7 +72,10 @@ class SupervisedContainer:
 
 
 class SupervisedContainers:
-    """`tell` sends an event to the client, if there is one; False if there is none."""
+    """All containers of the supervisor.
+
+    `tell` sends an event to the client, and returns False if there is no client.
+    """
 
     def __init__(
         self, loop: Loop, paths: StatePaths, origin: spawn.Origin, tell: Callable[[Message], bool]
@@ -88,7 +95,7 @@ class SupervisedContainers:
         kept = self._kept.get(key)
         return kept if kept is not None and kept.is_set_up and kept.ended is None else None
 
-    # What the client asks for
+    # Requests of the client
 
     def start(self, key: AttemptKey, answer: Answer) -> None:
         kept = self._kept.get(key)
@@ -121,11 +128,14 @@ class SupervisedContainers:
         with suppress(ProcessLookupError):
             if kept.is_adopted:
                 signal.pidfd_send_signal(kept.pidfd, number)
-            else:  # our child, and not waited for: no other can have its number
+            else:  # it is our child and was not waited for, so no other process can have its number
                 os.kill(kept.process.pid, number)
 
     def records(self, done: Callable[[list[dict[str, Any]]], None]) -> None:
-        """Everything that runs or is not on disk, once what is being set up now has come out of it."""
+        """Lists every container that runs or whose exit is not on disk.
+
+        The answer waits until each container that is being set up now runs or has failed.
+        """
         setting_up = {key for key, kept in self._kept.items() if not kept.is_set_up}
 
         def tell() -> None:
@@ -150,7 +160,7 @@ class SupervisedContainers:
         kept = SupervisedContainer(key, directory, plan, process)
         try:
             kept.pidfd = os.pidfd_open(process.pid)
-        except OSError:  # it is gone
+        except OSError:  # the process is gone
             self._kept[key] = kept
             self._end(kept, None)
             return
@@ -163,7 +173,7 @@ class SupervisedContainers:
         self._loop.watch(kept.pidfd, partial(self._adopted_ended, kept))
 
     def finish(self, key: AttemptKey, status: int | None) -> None:
-        """The client says how an adopted one ended: as waitpid has it, or that it does not know."""
+        """Ends an adopted container with the status that the client reports: waitpid's, or None if it does not know."""
         kept = self._kept.get(key)
         if kept is not None and kept.is_adopted and kept.is_told and kept.ended is None:
             self._end(kept, status)
@@ -173,10 +183,10 @@ class SupervisedContainers:
         if kept is not None and kept.ended is not None:
             del self._kept[key]
 
-    # What happens
+    # Events
 
     def child_ended(self, pid: int, status: int) -> bool:
-        """False if it is none of these."""
+        """Returns False if the process is not a container's."""
         kept = self._by_pid.pop(pid, None)
         if kept is None:
             return False
@@ -184,7 +194,7 @@ class SupervisedContainers:
         if kept.failed is not None:
             self._setup_failed(kept, kept.failed)
         elif not kept.is_set_up:
-            self._read_report(kept)  # all of it is there: nobody else had the other end
+            self._read_report(kept)  # the report is complete: no other process had the other end
         else:
             self._end(kept, status)
         return True
@@ -197,7 +207,7 @@ class SupervisedContainers:
         self._after_setup.clear()
 
     def _spawn(self, key: AttemptKey, directory: str, plan: spawn.Plan) -> SupervisedContainer:
-        """Raises OSError, and then there is no child."""
+        """Starts the child. If it raises OSError, there is no child."""
         with Descriptors() as opened:
             streams = [
                 opened.fifo(f"{directory}/{name}")
@@ -208,7 +218,7 @@ class SupervisedContainers:
             pid, entrances = cgroup_entry.clone_into(plan.procs, self._origin.namespaces)
             if pid == 0:
                 spawn.be_container(plan, directory, entrances, self._origin, orders_end, report_end)
-            # It is nobody's yet; if it hears nothing (also because the supervisor is killed now), it ends.
+            # The child is not recorded yet. If it gets no order (also because the supervisor is killed now), it ends.
             has_pid_namespace = bool(self._origin.namespaces & syscalls.CLONE_NEWPID)
             ticks = start_ticks(pid) or 0
             process = ProcessFile(pid, ticks, plan.cgroup, plan.procs, time.time(), has_pid_namespace)
@@ -254,7 +264,7 @@ class SupervisedContainers:
             self._set_up(kept, said)
         elif kept.status is not None:
             self._setup_failed(kept, said)
-        else:  # whoever hears of it is to find nothing left
+        else:  # the failure is reported only after the process is gone
             kept.failed = said
             with suppress(ProcessLookupError):
                 os.kill(kept.process.pid, signal.SIGKILL)
@@ -274,7 +284,7 @@ class SupervisedContainers:
         self._settled(kept.key)
 
     def _setup_failed(self, kept: SupervisedContainer, said: spawn.Report) -> None:
-        """Its process is gone, and so is all else of the attempt."""
+        """Removes the rest of the attempt. Its process is gone."""
         del self._kept[kept.key]
         self._stop_relay(kept)
         _close_log(kept)
@@ -334,12 +344,15 @@ class SupervisedContainers:
         self._tell({"event": "exited", "attempt": list(kept.key), "exit": kept.ended._asdict()})
 
     def _write(self, kept: SupervisedContainer) -> None:
-        """On disk it needs not be kept; where that is full (or gone), it is tried again until the client has it."""
+        """Writes the exit to disk. After that the supervisor need not hold it.
+
+        If the disk is full or gone, it tries again until the client has the exit.
+        """
         if self._kept.get(kept.key) is not kept or kept.ended is None:
             return
         try:
             supervisor_protocol.write_exit(kept.directory, kept.ended)
-        except FileNotFoundError:  # somebody removed the directory: nobody will ask
+        except FileNotFoundError:  # the directory was removed, so no client will ask for the exit
             del self._kept[kept.key]
         except OSError:
             self._loop.after(_RETRY_SECONDS, partial(self._write, kept))
@@ -349,7 +362,7 @@ class SupervisedContainers:
     # Logs
 
     def _relay_anew(self, kept: SupervisedContainer) -> None:
-        """An adopted container still has its FIFOs; what it wrote meanwhile is in them."""
+        """Relays the log of an adopted container again. Its FIFOs still exist, with the output written meanwhile."""
         try:
             with Descriptors() as opened:
                 flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -395,7 +408,7 @@ def _message(kept: SupervisedContainer, *, is_error: bool) -> str:
         return termination_message(
             kept.directory, kept.plan.log, kept.plan.message_policy, is_error=is_error, descriptor=kept.log
         )
-    except Exception:  # noqa: BLE001 whatever a container left there, that it ended is written down
+    except Exception:  # noqa: BLE001 the exit is recorded even if the log cannot be read
         return ""
 
 

@@ -2,9 +2,9 @@
 
     python -m evenkeel.runtime.process.supervisor.supervisor STATE [DESCRIPTOR]
 
-It starts them, relays their logs, and writes down how they ended; whatever needs deciding is the agent's. It has one
-thread and few imports, since each start is a fork of it. It ends when it has no container and no client. If it
-is killed before, the containers run on, and the next one adopts them.
+It starts containers, relays their logs, and writes down how they ended. All decisions are the agent's. It has one
+thread and few imports, since each start is a fork of it. It ends when it has no container and no client. If it is
+killed before, the containers run on, and the next supervisor adopts them.
 """
 
 import fcntl
@@ -31,7 +31,7 @@ from evenkeel.runtime.process.supervisor.supervised_containers import Answer, Su
 from evenkeel.runtime.process.supervisor_protocol import LOCK_NAME, BadMessage, Message, attempt_of, encode
 
 _LOWEST_SCORE = -999
-_SIGNALS_OF_THE_C_LIBRARY = (32, 33)  # those Python does not name
+_SIGNALS_OF_THE_C_LIBRARY = (32, 33)  # Python has no names for them
 _RECORDS_A_PACKET = 100
 _LOG_BYTES = 64 << 10
 
@@ -125,7 +125,7 @@ class Supervisor:
                 self._executing.child_ended(pid, status)
 
     def _mistake(self, error: BaseException) -> None:
-        """Not to happen; but if it does, nobody's container is to suffer for it."""
+        """Writes a programming error to the log. No container may suffer from it."""
         try:
             with open(f"{self._state}/keeper.log", "a", encoding="utf-8", errors="replace") as file:
                 if file.tell() < _LOG_BYTES:
@@ -135,8 +135,10 @@ class Supervisor:
 
 
 def usable_namespaces() -> int:
-    """Which kinds containers get: all of them, or none if the kernel does not let us. Those who are not root need a
-    user namespace to begin with, and some systems give them one that is good for nothing."""
+    """Returns the kinds of namespaces that containers get: all, or none if the kernel refuses.
+
+    A user other than root first needs a user namespace. On some systems such a namespace has no use.
+    """
     owner = os.geteuid(), os.getegid()
     flags = spawn.NAMESPACES | (0 if owner[0] == 0 else syscalls.CLONE_NEWUSER)
     try:
@@ -167,8 +169,8 @@ def main(state: str, connection: int) -> int:
     supervisor = Supervisor(os.path.realpath(state), directory)
     if client is not None:
         supervisor.listener.connect(client)
-    with suppress(EvenkeelError):  # each start says why
-        default_filter()  # takes a while: not for each child, and the client hears from us before
+    with suppress(EvenkeelError):  # each start reports the reason
+        default_filter()  # it takes a while, so it is done once, and after the client got our first message
     gc.collect()
     gc.freeze()
     supervisor.run()
@@ -176,7 +178,7 @@ def main(state: str, connection: int) -> int:
 
 
 def _stand_apart(connection: int) -> socket.socket | None:
-    """Takes leave of whoever started us: session, descriptors, directory, signals, environment."""
+    """Detaches from the process that started us: session, descriptors, directory, signals, environment."""
     if os.getpid() != os.getsid(0):
         os.setsid()
     client = None
@@ -191,7 +193,7 @@ def _stand_apart(connection: int) -> socket.socket | None:
     os.set_inheritable(nothing, False)
     os.chdir("/")
     with open("/proc/self/comm", "w", encoding="ascii") as file:
-        file.write("supervisor")  # else it is the number of the descriptor that it was executed from
+        file.write("supervisor")  # else the name is the number of the descriptor that it was executed from
     os.umask(0o022)
     os.environ.clear()
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
@@ -202,7 +204,7 @@ def _stand_apart(connection: int) -> socket.socket | None:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # three descriptors a container
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each container needs three descriptors
     syscalls.set_child_subreaper()
     syscalls.join_new_session_keyring()
     try:
