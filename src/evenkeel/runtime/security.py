@@ -1,8 +1,7 @@
-"""A pod's security context, as both runtimes honour it: which capabilities, filter and privileges a container has, and
-what cannot be had and is refused. Pure.
+"""A pod's security context: the capabilities, filter and privileges of a container, and the refusals. Pure.
 
-A wall that a manifest asks for is there, or the pod is refused with a sentence. More power than the default is given
-only where it stays inside the container.
+Both runtimes use it. If a manifest asks for a restriction, the restriction applies, or the pod is refused with a
+message. More rights than the default are granted only if their effect stays inside the container.
 """
 
 from collections.abc import Iterator
@@ -12,12 +11,13 @@ from evenkeel.api.container import Container, SeccompProfile, SecurityContext
 from evenkeel.api.pod import Pod, PodSecurityContext
 from evenkeel.runtime.environment import identity
 
-# Docker's default set, without making device files (MKNOD) and listening to the host's network (NET_RAW).
+# Docker's default set, without the right to make device files (MKNOD) and to listen to the host's network (NET_RAW).
 DEFAULT_CAPABILITIES = frozenset(
     ("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE", "SETFCAP", "SETGID",
      "SETPCAP", "SETUID", "SYS_CHROOT")
 )  # fmt: skip
-# What a manifest may add. The others would reach the host: its network, clock, devices, files or processes.
+# The capabilities that a manifest may add. Others would reach the host: its network, clock, devices, files or
+# processes.
 GRANTABLE_CAPABILITIES = DEFAULT_CAPABILITIES | {"IPC_LOCK", "LEASE", "NET_RAW", "WAKE_ALARM"}
 _KNOWN_CAPABILITIES = GRANTABLE_CAPABILITIES | {
     "AUDIT_CONTROL", "AUDIT_READ", "BLOCK_SUSPEND", "BPF", "CHECKPOINT_RESTORE", "DAC_READ_SEARCH", "IPC_OWNER",
@@ -30,15 +30,15 @@ _UNCONFINED, _RUNTIME_DEFAULT = "Unconfined", "RuntimeDefault"
 
 
 class Privileges(NamedTuple):
-    """What a container may do, apart from who it is."""
+    """The rights of a container, apart from its user."""
 
     capabilities: frozenset[str] = DEFAULT_CAPABILITIES
     is_filtered: bool = True  # by the runtime's default seccomp filter
-    may_escalate: bool | None = None  # securityContext.allowPrivilegeEscalation; None where nothing is said
+    may_escalate: bool | None = None  # securityContext.allowPrivilegeEscalation; None if it is not set
 
 
 def privileges(pod: Pod, container: Container) -> Privileges:
-    """Of a container that is not refused."""
+    """Returns the rights of a container that is not refused."""
     security = container.security_context
     asked = security.capabilities if security else None
     kept = set(DEFAULT_CAPABILITIES)
@@ -53,7 +53,7 @@ def privileges(pod: Pod, container: Container) -> Privileges:
 
 
 def refusal(pod: Pod) -> str:
-    """The first thing that cannot be had, with its field; empty if there is none."""
+    """Returns the first request that cannot be granted, with its field; empty if there is none."""
     return next(_problems(pod), "")
 
 
@@ -123,7 +123,7 @@ def _filter_problems(pod: Pod, container: Container, field: str) -> Iterator[str
 
 
 def _modules(security: SecurityContext | PodSecurityContext, field: str) -> Iterator[str]:
-    """Linux security modules, of which none is used here."""
+    """Refuses Linux security modules; none is used here."""
     profile = security.app_armor_profile
     if profile is not None and profile.type != _UNCONFINED:
         yield f"{field}.appArmorProfile.type: {profile.type} cannot be had: containers have no AppArmor profile here"
@@ -134,7 +134,7 @@ def _modules(security: SecurityContext | PodSecurityContext, field: str) -> Iter
 
 
 def _filter(pod: Pod, container: Container) -> SeccompProfile:
-    """The container's word goes before the pod's; without any, the default filter."""
+    """Returns the container's profile, else the pod's, else the default filter."""
     for security in (container.security_context, pod.spec.security_context):
         if security is not None and security.seccomp_profile is not None:
             return security.seccomp_profile
@@ -142,5 +142,5 @@ def _filter(pod: Pod, container: Container) -> SeccompProfile:
 
 
 def _names(capabilities: tuple[str, ...]) -> set[str]:
-    """As runtimes take them: with CAP_ and without, in any case."""
+    """Normalises names of capabilities as runtimes do: with or without CAP_, in upper or lower case."""
     return {name.upper().removeprefix("CAP_") for name in capabilities}

@@ -1,4 +1,4 @@
-"""From what the agent asks for to everything a child needs to become the container: a `spawn.Plan`. Pure."""
+"""Turns the agent's request into a `spawn.Plan`: everything a child needs to become the container. Pure."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -22,29 +22,29 @@ from evenkeel.runtime.process.supervisor.spawn import Plan
 from evenkeel.runtime.procfs import Mounted, is_below, other_ways, read_mounts
 
 _CGROUPS = "/sys/fs/cgroup"
-_TERMINATION_MESSAGE_PATH = "/dev/termination-log"  # Kubernetes' own, where the manifest has none
-# Kernel interfaces: root can change the machine through them wherever they are mounted.
+_TERMINATION_MESSAGE_PATH = "/dev/termination-log"  # the default of Kubernetes
+# Kernel interfaces. Root can change the machine through them wherever they are mounted.
 _KERNEL_FILESYSTEMS = frozenset(
     ("cgroup", "cgroup2", "sysfs", "proc", "securityfs", "debugfs", "tracefs", "configfs", "bpf", "efivarfs", "pstore")
 )  # fmt: skip
 
 
-# Those of them that show nothing to a container, wherever they are mounted.
+# Kernel interfaces that are hidden from a container, wherever they are mounted.
 _HIDDEN_FILESYSTEMS = frozenset(("securityfs", "debugfs", "tracefs", "configfs", "bpf", "efivarfs", "pstore"))
 
 
 class Surroundings(NamedTuple):
-    """Places on the host that containers must not reach as they are."""
+    """Places on the host that must be hidden or protected from containers."""
 
-    hidden: tuple[str, ...] = ()  # other ways to the state directory, and filesystems of the kernel's
-    read_only: tuple[str, ...] = ()  # cgroups and the like, mounted elsewhere than in /sys
+    hidden: tuple[str, ...] = ()  # other paths to the state directory, and kernel filesystems
+    read_only: tuple[str, ...] = ()  # cgroups and the like, mounted outside /sys
     proc_settings: tuple[str, ...] = PROC_SETTINGS
     masked: tuple[str, ...] = ()
     cgroup_mounts: tuple[str, ...] = ()
 
 
 def surroundings(paths: StatePaths) -> Surroundings:
-    """As /proc/self/mountinfo has them now. Once a pod is often enough."""
+    """Reads them from /proc/self/mountinfo. Once per pod is often enough."""
     mounts = read_mounts()
     of_the_kernel = (mount.point for mount in mounts if mount.kind in _HIDDEN_FILESYSTEMS)
     hidden = tuple(path for path in (*other_ways(paths.root, mounts), *of_the_kernel) if _is_directory(path))
@@ -58,7 +58,7 @@ def surroundings(paths: StatePaths) -> Surroundings:
 
 
 def own_cgroups(procs: Sequence[str], cgroup_mounts: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """The directories of a cgroup, and the hierarchies' places at which the container is to see them. Pure."""
+    """Pairs the directories of a cgroup with the mount points at which the container is to see them. Pure."""
     found = {}
     for path in procs:
         directory = os.path.dirname(path)
@@ -78,7 +78,7 @@ def filesystem_spec(
     around: Surroundings,
     procs: Sequence[str] = (),
 ) -> FilesystemSpec:
-    """Pure: the pod's volumes are where `volumes.prepare` puts them."""
+    """Describes the container's filesystem. The volumes are where `volumes.prepare` puts them. Pure."""
     by_name = {volume.name: volume for volume in pod.spec.volumes}
     mounts = tuple(
         Mount(
@@ -107,7 +107,7 @@ def filesystem_spec(
 
 
 def kernel_mounts(directory: str, mounts: Sequence[Mounted]) -> tuple[str, ...]:
-    """Where kernel interfaces are mounted besides /sys and /proc. Pure."""
+    """Lists the mount points of kernel interfaces outside /sys and /proc. Pure."""
     points = (mount.point for mount in mounts if mount.kind in _KERNEL_FILESYSTEMS)
     return tuple(
         dict.fromkeys(
@@ -138,7 +138,7 @@ def plan_of(
     around: Surroundings,
     limits: LogLimits,
 ) -> Plan:
-    """Raises StartFailed. `procs` are the `entrances` of the launch's cgroup."""
+    """Makes the plan of a start. `procs` are the `entrances` of the launch's cgroup. Raises StartFailed."""
     pod, container, attempt = launch.pod, launch.container, launch.attempt
     wrong = users_refusal(pod, container, powers)
     if wrong:
@@ -165,7 +165,7 @@ def plan_of(
         gid=who.gid,
         groups=groups(pod),
         hostname=hostname,
-        oom_score_adj=launch.oom_score_adj or 0,  # never the supervisor's own
+        oom_score_adj=launch.oom_score_adj or 0,  # never the supervisor's own score
         message_policy=container.termination_message_policy,
         capabilities=syscalls.mask(*(name.lower() for name in allowed.capabilities)),
         is_filtered=allowed.is_filtered,
@@ -174,7 +174,7 @@ def plan_of(
 
 
 def entrances(directories: Mapping[str, str], version: Version) -> tuple[str, ...]:
-    """The files by which a child of the supervisor enters a cgroup, one a hierarchy. `directories` are the driver's."""
+    """Lists the files through which a child enters a cgroup, one per hierarchy. `directories` come from the driver."""
     found = {}
     for controller, directory in directories.items():
         is_v1 = version == Version.V1 and controller != UNIFIED

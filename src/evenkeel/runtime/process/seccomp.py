@@ -1,8 +1,9 @@
-"""The default seccomp filter of containers: which system calls they may make.
+"""The default seccomp filter of containers: the system calls that they may make.
 
-An allowlist, as container runtimes have one (RuntimeDefault in Kubernetes): what ordinary programs need, without what
-makes namespaces, mounts or keys, loads code into the kernel, or looks at the whole machine. libseccomp compiles it
-once for each supervisor. The result is in the kernel's own format, so that a child only has to hand it over.
+It is an allowlist, as in other container runtimes (RuntimeDefault in Kubernetes). It has the calls that ordinary
+programs need. It lacks the calls that make namespaces, mounts or keys, load code into the kernel, or inspect the
+whole machine. libseccomp compiles it once for each supervisor. The result is in the kernel's own format, so a child
+only has to install it.
 """
 
 import ctypes
@@ -16,8 +17,8 @@ from evenkeel.errors import EvenkeelError
 
 LIBRARY = "libseccomp.so.2"
 
-# Calls that have no argument worth looking at, by what they are about. Which of them containers may make was decided
-# with a look at the default profiles of Docker (moby/profiles) and containerd (contrib/seccomp).
+# Calls that are allowed with any arguments, by topic. The list was made with the default profiles of Docker
+# (moby/profiles) and containerd (contrib/seccomp) in view.
 _ALLOWED = """
 read write readv writev pread64 pwrite64 preadv pwritev preadv2 pwritev2 lseek _llseek sendfile sendfile64 splice tee
 vmsplice copy_file_range readahead fadvise64 fadvise64_64 arm_fadvise64_64 sync_file_range sync_file_range2 fsync
@@ -69,8 +70,8 @@ uname olduname oldolduname sysinfo getrandom arm_fadvise64_64 breakpoint cachefl
 riscv_hwprobe sync_file_range2 swapcontext rtas switch_endian
 """
 
-# Known and refused (EPERM), as programs expect it. Whatever is in neither list is not there (ENOSYS): programs that try
-# newer calls first go on to older ones.
+# Known calls that fail with EPERM, as programs expect. A call that is in neither list fails with ENOSYS: programs
+# that try newer calls first then use older ones.
 _REFUSED = """
 unshare setns mount umount2 pivot_root keyctl add_key request_key bpf perf_event_open syslog reboot settimeofday
 clock_settime sethostname setdomainname
@@ -83,8 +84,8 @@ _PERSONALITIES = (
     0x2_0000,
     0x2_0008,
     0xFFFF_FFFF,
-)  # Linux, with and without 32-bit addresses; and asking
-_AF_VSOCK = 40  # reaches the host of a virtual machine
+)  # Linux, with and without 32-bit addresses; and the query for the present one
+_AF_VSOCK = 40  # it reaches the host of a virtual machine
 
 # seccomp.h of libseccomp
 _ALLOW = 0x7FFF_0000
@@ -92,7 +93,7 @@ _ERRNO = 0x0005_0000
 _NOT_EQUAL, _EQUAL, _MASKED_EQUAL = 1, 4, 7
 _ON_OTHER_ARCHITECTURES, _OPTIMIZE = 2, 8
 _AS_A_TREE = 2
-_OTHER_ARCHITECTURES = {"x86_64": ("x86",), "aarch64": ("arm",)}  # whose programs the same kernel runs
+_OTHER_ARCHITECTURES = {"x86_64": ("x86",), "aarch64": ("arm",)}  # the same kernel runs their programs
 _INSTRUCTION = struct.Struct("HBBI")
 
 
@@ -110,7 +111,7 @@ class _Comparison(ctypes.Structure):
 
 
 class Filter(NamedTuple):
-    """A program of the kernel's packet filter."""
+    """A program for the kernel's packet filter (BPF)."""
 
     instructions: bytes
 
@@ -120,7 +121,7 @@ class Filter(NamedTuple):
 
 
 def filter_problem() -> str:
-    """Why there can be no filter here, in a sentence; empty if there can."""
+    """Returns why there can be no filter here, in a sentence; empty if there can be one."""
     try:
         _library()
     except NoFilter as error:
@@ -130,7 +131,7 @@ def filter_problem() -> str:
 
 @cache
 def default_filter() -> Filter:
-    """Raises NoFilter."""
+    """Compiles the filter. Raises NoFilter."""
     library = _library()
     library.seccomp_init.restype = ctypes.c_void_p
     context = ctypes.c_void_p(library.seccomp_init(ctypes.c_uint32(_ERRNO | errno.ENOSYS)))
@@ -161,7 +162,7 @@ def _compiled(library: ctypes.CDLL, context: ctypes.c_void_p) -> Filter:
     def add(action: int, name: str, *comparisons: _Comparison) -> None:
         number = library.seccomp_syscall_resolve_name(name.encode())
         if number == -1:
-            return  # newer than the library; it is told not to be there
+            return  # the call is newer than the library; it fails with ENOSYS
         array = (_Comparison * len(comparisons))(*comparisons)
         added = library.seccomp_rule_add_array(
             context, ctypes.c_uint32(action), ctypes.c_int(number), ctypes.c_uint(len(array)), array
@@ -178,7 +179,7 @@ def _compiled(library: ctypes.CDLL, context: ctypes.c_void_p) -> Filter:
     for name in dict.fromkeys(_REFUSED.split()):
         add(_ERRNO | errno.EPERM, name)
     add(_ALLOW, "clone", _Comparison(0, _MASKED_EQUAL, _NEW_NAMESPACES, 0))
-    # Not clone3: its flags are in memory, where a filter cannot look. Programs go on to clone.
+    # clone3 is not allowed: its flags are in memory, which a filter cannot read. Programs then use clone.
     for value in _PERSONALITIES:
         add(_ALLOW, "personality", _Comparison(0, _EQUAL, value, 0))
     add(_ALLOW, "socket", _Comparison(0, _NOT_EQUAL, _AF_VSOCK, 0))

@@ -1,4 +1,4 @@
-"""The agent's side of the supervisor's socket, on asyncio; and how a supervisor is started where none runs."""
+"""The agent's side of the supervisor's socket, on asyncio. It also starts a supervisor if none runs."""
 
 import asyncio
 import fcntl
@@ -26,22 +26,22 @@ from evenkeel.runtime.process.supervisor_protocol import (
 from evenkeel.runtime.procfs import start_ticks
 
 _CREDENTIALS = struct.Struct("3i")
-_HELLO_SECONDS = 15.0  # of one that runs
-_STARTED_SECONDS = 60.0  # of one that was just started, on a machine that has much else to do
-_GONE_SECONDS = 5.0  # after the kill: then it waits for a device, and holds its lock meanwhile
-# Longer and longer: a supervisor that cannot live must not become a storm of processes.
+_HELLO_SECONDS = 15.0  # for a supervisor that runs
+_STARTED_SECONDS = 60.0  # for a supervisor that was just started, on a busy machine
+_GONE_SECONDS = 5.0  # after the kill: if it is still there, it waits for a device and holds its lock
+# The pauses grow: a supervisor that ends at once must not be started too often.
 _TRY_AGAIN_SECONDS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
 
 
 class SupervisorLost(EvenkeelError):
-    """The supervisor went away before it answered, or does not answer."""
+    """The supervisor went away before it answered, or it does not answer."""
 
     def __init__(self, message: str = "the supervisor of containers went away before it answered") -> None:
         super().__init__(message)
 
 
 class SupervisorRefused(EvenkeelError):
-    """What the supervisor answered instead of doing it."""
+    """The supervisor refused the request. The message is its answer."""
 
     def __init__(self, message: str, *, hint: str = "", is_known: bool = False) -> None:
         super().__init__(message, hint=hint)
@@ -49,8 +49,11 @@ class SupervisorRefused(EvenkeelError):
 
 
 class SupervisorConnection:
-    """One connection to the supervisor, process `pid`. `on_event` is given what it sends unasked, `on_lost` is called
-    when it is gone; it is set when the connection has come about."""
+    """One connection to the supervisor, process `pid`.
+
+    `on_event` gets messages that are no answers. `on_lost` is called when the supervisor is gone; it is set after the
+    connection was made.
+    """
 
     def __init__(self, client: socket.socket, pid: int, on_event: Callable[[Message], None]) -> None:
         client.setblocking(False)
@@ -71,7 +74,7 @@ class SupervisorConnection:
         self._loop.add_reader(client.fileno(), self._ready)
 
     async def hello(self, seconds: float) -> Message:
-        """The first thing the supervisor says. Raises SupervisorLost."""
+        """Returns the supervisor's first message. Raises SupervisorLost."""
         try:
             return await asyncio.wait_for(asyncio.shield(self._hello), seconds)
         except TimeoutError:
@@ -79,7 +82,10 @@ class SupervisorConnection:
             raise SupervisorLost("the supervisor of containers does not answer") from None
 
     async def ask(self, todo: str, **fields: object) -> Message:
-        """The answer. Raises SupervisorRefused, SupervisorLost, or BadMessage for one that is too long to be sent."""
+        """Returns the answer.
+
+        Raises SupervisorRefused, SupervisorLost, or BadMessage if the request is too long to be sent.
+        """
         if not self.is_open:
             raise SupervisorLost
         self._count += 1
@@ -102,12 +108,12 @@ class SupervisorConnection:
         return message
 
     async def kill(self) -> None:
-        """Ends the connection and the supervisor, which does not answer. `on_lost` is not called."""
+        """Closes the connection and kills the supervisor, which does not answer. `on_lost` is not called."""
         self.close()
         await _killed(self.pid, self._ticks)
 
     def close(self) -> None:
-        """`on_lost` is not called."""
+        """Closes the connection. `on_lost` is not called."""
         if not self.is_open:
             return
         self.is_open = False
@@ -117,7 +123,7 @@ class SupervisorConnection:
         for answer in (*self._answers.values(), self._hello):
             if not answer.done():
                 answer.set_exception(SupervisorLost())
-                answer.exception()  # somebody may have stopped waiting
+                answer.exception()  # the caller may have stopped waiting
 
     def _ready(self) -> None:
         for _ in range(64):
@@ -166,7 +172,7 @@ class SupervisorConnection:
                     self._loop.add_writer(self._socket.fileno(), self._flush)
                 return
             except OSError:
-                return  # reading will tell
+                return  # the next read reports the loss
             self._waiting.popleft()
         if self._is_stuck and self.is_open:
             self._is_stuck = False
@@ -176,8 +182,10 @@ class SupervisorConnection:
 async def connected(
     state: str, on_event: Callable[[Message], None], on_lost: Callable[[], None]
 ) -> tuple[SupervisorConnection, Message]:
-    """A connection to the supervisor of the state directory, which is started if none runs; and what it said first. One
-    that hangs, or is of an older version, is killed before: the next one adopts its containers."""
+    """Connects to the supervisor of the state directory, and starts one if none runs. Returns its first message too.
+
+    A supervisor that hangs, or that has an older version, is killed first. The next supervisor adopts its containers.
+    """
     for pause in _TRY_AGAIN_SECONDS:
         existing = _existing(state)
         client, pid = existing or _started(state)
@@ -215,7 +223,7 @@ async def connected(
 
 
 async def _killed(pid: int, ticks: int | None) -> None:
-    """Returns when it is gone, or after a while if it cannot go."""
+    """Kills the process. Returns when it is gone, or after a while if it does not end."""
     try:
         descriptor = os.pidfd_open(pid)
     except OSError:
@@ -235,7 +243,7 @@ async def _killed(pid: int, ticks: int | None) -> None:
 
 
 def _existing(state: str) -> tuple[socket.socket, int] | None:
-    """A connection to the supervisor that runs, and its number; None if none does."""
+    """Connects to the supervisor that runs. Returns the connection and its process number; None if none runs."""
     directory = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
@@ -246,7 +254,7 @@ def _existing(state: str) -> tuple[socket.socket, int] | None:
     finally:
         os.close(directory)
     credentials = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return client, _CREDENTIALS.unpack(credentials)[0]  # of the process that listens
+    return client, _CREDENTIALS.unpack(credentials)[0]  # the number of the listening process
 
 
 def _started(state: str) -> tuple[socket.socket, int]:
@@ -256,7 +264,7 @@ def _started(state: str) -> tuple[socket.socket, int]:
     program = -1
     try:
         program = sealed_program(command[0])
-        # Not posix_spawn: glibc's leaves two of its own signals ignored, for the containers too.
+        # posix_spawn is not used: glibc's leaves two of its own signals ignored, for the containers too.
         process = subprocess.Popen(  # noqa: S603 no word of it comes from outside
             command,
             executable=f"/proc/self/fd/{program}",
@@ -271,16 +279,18 @@ def _started(state: str) -> tuple[socket.socket, int]:
         theirs.close()
         if program >= 0:
             os.close(program)
-    process.returncode = 0  # it outlives us, and when it ends is noted below
+    process.returncode = 0  # it outlives us; its end is noticed below
     _wait_for(process.pid)
     return ours, process.pid
 
 
 def sealed_program(path: str) -> int:
-    """A descriptor from which the program can be executed, and through which nobody can change it. A process of the
-    supervisor's becomes a container's; the container may execute what it is (/proc/self/exe), and then open that for
-    writing (CVE-2019-5736). So the program is on a mount of its own, which is read-only and has no place in any
-    namespace. Users who may not mount have a copy in sealed memory. Raises OSError."""
+    """Returns a descriptor from which the program can be executed, and through which it cannot be changed.
+
+    A child of the supervisor becomes a container. The container may execute its own program file (/proc/self/exe),
+    and then open that file for writing (CVE-2019-5736). So the program is on a mount of its own, which is read-only
+    and attached in no namespace. A user that may not mount gets a copy in sealed memory. Raises OSError.
+    """
     try:
         program = syscalls.open_tree(path)
         try:
@@ -302,7 +312,7 @@ def sealed_program(path: str) -> int:
 
 
 def _wait_for(pid: int) -> None:
-    """Takes note of our child's end, whenever that is."""
+    """Reaps our child when it ends."""
     try:
         descriptor = os.pidfd_open(pid)
     except OSError:

@@ -1,6 +1,6 @@
-"""The agent's link to the supervisor: finds or starts one, notices when it ends or hangs, and has it replaced.
+"""The agent's link to the supervisor: it finds or starts one, notices that it ended or hangs, and replaces it.
 
-A supervisor that hangs is killed: its containers run on, and the next supervisor adopts them.
+A supervisor that hangs is killed. Its containers run on, and the next supervisor adopts them.
 """
 
 import asyncio
@@ -23,14 +23,17 @@ _FIRST_RECONNECTION_SECONDS = 0.5
 _LONGEST_RECONNECTION_SECONDS = 30.0
 _PING_SECONDS = 3.0
 _SILENT_SECONDS = 3.0  # without an answer: then the node is not ready
-_HUNG_SECONDS = 12.0  # more: then another supervisor is started. It has nothing to do that takes so long
+_HUNG_SECONDS = 12.0  # after that, another supervisor is started. No task of the supervisor takes so long
 _TAKE_UP_SECONDS = 60.0
-_LONGEST_CALL_SECONDS = 120.0  # a start takes a minute at most, and there may be another supervisor meanwhile
+_LONGEST_CALL_SECONDS = 120.0  # a start takes a minute at most, and the supervisor may be replaced meanwhile
 
 
 class SupervisorLink:
-    """`on_event` is given what a supervisor sends unasked. `take_up` is given each new connection and the supervisor's
-    first message, before anything else is asked for. `on_news` is given losses and replacements, as sentences."""
+    """The link.
+
+    `on_event` gets messages of the supervisor that are no answers. `take_up` gets each new connection and the
+    supervisor's first message, before any other request. `on_news` gets losses and replacements, as sentences.
+    """
 
     def __init__(
         self,
@@ -76,7 +79,7 @@ class SupervisorLink:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def current(self) -> SupervisorConnection:
-        """The connection, as soon as there is one."""
+        """Returns the connection, as soon as there is one."""
         await self._ready.wait()
         assert self.connection is not None
         return self.connection
@@ -88,8 +91,10 @@ class SupervisorLink:
         is_done: Callable[[], bool] = lambda: False,
         **fields: object,
     ) -> Message | None:
-        """The answer, asked for again when the supervisor is replaced; None if it is done already then. Raises
-        SupervisorLost if there is no answer in time."""
+        """Returns the answer. If the supervisor is replaced, the request is sent again.
+
+        Returns None if `is_done` says so after a replacement. Raises SupervisorLost if there is no answer in time.
+        """
         try:
             async with asyncio.timeout(_LONGEST_CALL_SECONDS):
                 for _ in range(_TRIES):
@@ -123,7 +128,7 @@ class SupervisorLink:
         self._keep(self._watch(connection))
 
     async def _watch(self, connection: SupervisorConnection) -> None:
-        """Asks it for a sign of life now and then, as long as it is the one."""
+        """Pings the supervisor regularly, as long as this is the current connection."""
         while connection.is_open:
             await asyncio.sleep(_PING_SECONDS)
             answer = asyncio.ensure_future(connection.ask("ping"))
@@ -136,12 +141,12 @@ class SupervisorLink:
                 await connection.kill()
                 self._lost()
             except SupervisorRefused:
-                pass  # an older one, which knows no pings and is well
+                pass  # an older supervisor, which does not know pings and is healthy
             except SupervisorLost:
                 return
 
     async def _wait_for(self, answer: "asyncio.Future[Message]") -> None:
-        """Twice, since the agent itself may have been stopped for a while. Raises TimeoutError."""
+        """Waits twice, since the agent itself may have been stopped for a while. Raises TimeoutError."""
         try:
             await asyncio.wait_for(asyncio.shield(answer), _SILENT_SECONDS)
         except TimeoutError:
@@ -150,7 +155,7 @@ class SupervisorLink:
         self._is_silent = False
 
     def _lost(self) -> None:
-        """One supervisor after another, and never two at a time."""
+        """Starts a replacement. There is one supervisor after another, never two at a time."""
         if self._is_closed or not self._ready.is_set():
             return
         self._ready.clear()
@@ -158,7 +163,7 @@ class SupervisorLink:
         self._on_lost()
 
     async def _reconnect(self) -> None:
-        """Until there is a supervisor again: containers run on meanwhile, and nothing is started."""
+        """Tries until there is a supervisor again. Meanwhile containers run on, and no container is started."""
         self._on_news("the supervisor of containers ended")
         wait = _FIRST_RECONNECTION_SECONDS
         while not self._is_closed:
@@ -179,9 +184,12 @@ class SupervisorLink:
 
 
 def ended_status(process: ProcessFile) -> int | None:
-    """What waitpid says of an orphan that has ended, if we are its parent; None if nobody can know. Never waits."""
+    """Reaps an orphan that has ended, if we are its parent. Never waits.
+
+    Returns the status from waitpid; None if it cannot be known.
+    """
     if start_ticks(process.pid) != process.ticks:
-        return None  # the number is another's by now
+        return None  # the number belongs to another process by now
     try:
         pid, status = os.waitpid(process.pid, os.WNOHANG)
     except ChildProcessError:
@@ -202,7 +210,7 @@ def ended_children() -> frozenset[int]:
 
 
 def take_note(pids: Iterable[int]) -> None:
-    """A dead supervisor leaves more than containers: processes that it would have waited for, now ours."""
+    """Reaps other processes of a dead supervisor. It would have waited for them; now they are our children."""
     for pid in pids:
         try:
             os.waitpid(pid, os.WNOHANG)

@@ -1,9 +1,9 @@
-"""How a child of the supervisor gets into its cgroup, without waiting there.
+"""Moves a child of the supervisor into its cgroup without a wait.
 
-All threads of a process move at once. So whoever is moved by `cgroup.procs` first waits until every processor has taken
-note (an RCU grace period of several milliseconds, more than all the rest of a bare start), and everyone who changes
-cgroups waits behind. Two ways lead past that. In the hierarchy of cgroup v2 a child can be born in its cgroup. In those
-of v1 a thread may move itself alone, by `tasks`; a child that was just forked has but one.
+All threads of a process move at once. So a process that is moved through `cgroup.procs` first waits for every
+processor (an RCU grace period of several milliseconds, more than all the rest of a bare start). All other changes of
+cgroups wait behind it. There are two ways around that. With cgroup v2 a child can be created in its cgroup. With v1 a
+thread may move itself alone, through `tasks`; a child that was just forked has only one thread.
 """
 
 import os
@@ -11,12 +11,16 @@ import os
 from evenkeel.errors import EvenkeelError, reason
 from evenkeel.runtime import syscalls
 
-OF_PROCESSES, OF_THREADS = "cgroup.procs", "tasks"  # the files of a cgroup to write 0 to, of v2 and of v1
+# The files of a cgroup to which 0 is written: of v2 and of v1.
+OF_PROCESSES, OF_THREADS = "cgroup.procs", "tasks"
 
 
 def clone_into(files: tuple[str, ...], namespaces: int = 0) -> tuple[int, tuple[str, ...]]:
-    """Forks a child into new namespaces: its number, or 0 in the child; and those of `files`, one a hierarchy, that the
-    child has still to enter by. Raises OSError, and then there is no child."""
+    """Forks a child into new namespaces. If it raises OSError, there is no child.
+
+    Returns the child's number (0 in the child), and those of `files` (one per hierarchy) through which the child
+    still has to enter.
+    """
     unified = next((path for path in files if os.path.basename(path) == OF_PROCESSES), "")
     if unified:
         left = tuple(path for path in files if path != unified)
@@ -27,14 +31,14 @@ def clone_into(files: tuple[str, ...], namespaces: int = 0) -> tuple[int, tuple[
             finally:
                 os.close(directory)
         except OSError:
-            # An old kernel; or the cgroup has as many processes as it may, which counts for births only. What else is
-            # wrong with it shows when it is entered.
+            # The kernel is old; or the cgroup has reached its limit of processes, which applies only to new
+            # processes. Any other problem with the cgroup shows when it is entered.
             pass
     return syscalls.clone(namespaces) if namespaces else os.fork(), files
 
 
 def enter(files: tuple[str, ...], cgroup: str) -> None:
-    """Enters the cgroup, which `cgroup` names where that cannot be."""
+    """Enters the cgroup. `cgroup` is its name in the error message."""
     for path in files:
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)

@@ -1,6 +1,7 @@
-"""The supervisor's event loop: descriptors that are ready, times that have come. No error of a callback ends it.
+"""The supervisor's event loop: it calls back when a descriptor is ready or a time has come.
 
-And sets of descriptors that are closed together when something goes wrong half-way.
+An error in a callback does not end the loop. The module also has sets of descriptors that are closed together after
+an error half-way.
 """
 
 import heapq
@@ -17,7 +18,7 @@ _LONGEST_WAIT_SECONDS = 3600.0
 
 
 class Timer:
-    """Something to be done later, unless it is cancelled."""
+    """A callback for a later time. It can be cancelled."""
 
     __slots__ = ("callback",)
 
@@ -29,7 +30,10 @@ class Timer:
 
 
 class Loop:
-    """`on_error` hears of what callbacks let through: a mistake of ours, which must not end the others' containers."""
+    """The event loop.
+
+    `on_error` gets the errors of callbacks. Such an error is our mistake, and it must not end other containers.
+    """
 
     def __init__(self, on_error: Callable[[BaseException], None]) -> None:
         self._epoll = select.epoll()
@@ -46,7 +50,7 @@ class Loop:
         self._callbacks[descriptor] = callback
 
     def unwatch(self, descriptor: int) -> None:
-        """Before the descriptor is closed, or after: one that is not watched is fine."""
+        """Stops watching, before or after the descriptor is closed. A descriptor that is not watched is allowed."""
         if self._callbacks.pop(descriptor, None) is not None:
             try:
                 self._epoll.unregister(descriptor)
@@ -68,7 +72,7 @@ class Loop:
         if self._timers:
             wait = min(max(self._timers[0][0] - time.monotonic(), 0.0), wait)
         for descriptor, _ in self._epoll.poll(wait):
-            callback = self._callbacks.get(descriptor)  # another callback may have let it go
+            callback = self._callbacks.get(descriptor)  # another callback may have removed it
             if callback is not None:
                 self._call(callback)
         while self._timers and self._timers[0][0] <= time.monotonic():
@@ -84,7 +88,7 @@ class Loop:
 
 
 class Descriptors:
-    """Closes what was opened, but for what is kept."""
+    """Closes all opened descriptors at the end, except those marked with `keep`."""
 
     def __init__(self) -> None:
         self._opened: set[int] = set()
@@ -109,7 +113,7 @@ class Descriptors:
         return self.add(read), self.add(write)
 
     def fifo(self, path: str) -> int:
-        """The end of a FIFO for reading, without waiting."""
+        """Opens the reading end of a FIFO, without waiting."""
         try:
             os.mkfifo(path, 0o600)
         except FileExistsError:

@@ -1,13 +1,13 @@
-"""Commands run inside a running container, as exec probes are: in its namespaces and its cgroup, as its user.
+"""Commands inside a running container, such as exec probes: in its namespaces and its cgroup, as its user.
 
-A pid namespace takes in only processes that are forked after it was entered. So there are two processes. The first
-enters the namespaces; the container does not see it. The second is a child of the supervisor beside it, and executes
-the command.
+A process that enters a pid namespace stays outside; only its later children are inside. So there are two processes.
+The first enters the namespaces; the container does not see it. The second is the first's sibling, a child of the
+supervisor, and executes the command.
 
-The container sees the second from its birth on, and root in the container may look into it. So it is born with nothing
-of the supervisor's: its descriptors are the command's three, its root and directory are the container's, its user,
-capabilities and filter are the command's, and it is not dumpable. All that is left for it to do is to execute. It
-reports through memory that it shares with the supervisor, not through a descriptor.
+The container sees the second process from its birth on, and root in the container may look into it. So nothing of the
+supervisor is left in it. Its descriptors are the command's three. Its root and directory are the container's. Its
+user, capabilities and filter are the command's. It is not dumpable. Its only remaining step is to execute. It reports
+through memory that it shares with the supervisor, not through a descriptor.
 """
 
 import ctypes
@@ -26,7 +26,7 @@ from evenkeel.runtime.process.supervisor.event_loop import Loop, Timer
 from evenkeel.runtime.process.supervisor.supervised_containers import Answer, SupervisedContainer
 from evenkeel.runtime.procfs import start_ticks
 
-OUTPUT_BYTES = 10 << 10  # as much as kubelet keeps of a probe's
+OUTPUT_BYTES = 10 << 10  # kubelet keeps as much of a probe's output
 
 _NAMESPACES = (
     ("user", syscalls.CLONE_NEWUSER),
@@ -34,13 +34,13 @@ _NAMESPACES = (
     ("uts", syscalls.CLONE_NEWUTS),
     ("pid", syscalls.CLONE_NEWPID),
     ("cgroup", syscalls.CLONE_NEWCGROUP),
-    ("mnt", syscalls.CLONE_NEWNS),  # the last: with it, root and working directory are the container's
+    ("mnt", syscalls.CLONE_NEWNS),  # the last one: with it, root and working directory are the container's
 )
-_NUMBER_BYTES = 4  # as the kernel writes a process's number
+_NUMBER_BYTES = 4  # the size in which the kernel writes a process's number
 
 
 class SharedReport:
-    """What the two processes of a command report to the supervisor, in a page of memory that all three share."""
+    """The report of a command's two processes to the supervisor, in a page of memory that all three share."""
 
     def __init__(self) -> None:
         self._page = mmap.mmap(-1, mmap.PAGESIZE)
@@ -48,7 +48,7 @@ class SharedReport:
 
     @property
     def second(self) -> int:
-        """The number of the second process; 0 if it was not born yet."""
+        """The number of the second process; 0 if it does not exist yet."""
         return int.from_bytes(self._page[:_NUMBER_BYTES], sys.byteorder)
 
     @property
@@ -56,7 +56,7 @@ class SharedReport:
         return self._page[_NUMBER_BYTES:].rstrip(b"\0")
 
     def number_at(self) -> int:
-        """The address at which the kernel is to write the second's number."""
+        """Returns the address to which the kernel writes the number of the second process."""
         return ctypes.addressof(ctypes.c_char.from_buffer(self._page))
 
     def say(self, line: bytes) -> None:
@@ -110,7 +110,7 @@ class ExecCommands:
         execution.overdue = self._loop.after(seconds, partial(self._overdue, execution))
 
     def child_ended(self, pid: int, status: int) -> bool:
-        """Whether it was a process of a command. The second may end before the first."""
+        """Returns whether it was a process of a command. The second process may end before the first."""
         for execution in self._executions:
             if pid == execution.report.second:
                 self._read_output(execution)
@@ -118,15 +118,15 @@ class ExecCommands:
                 return True
             if pid == execution.first:
                 execution.first = 0
-                if not execution.report.second:  # it got no further
+                if not execution.report.second:  # the first process failed before it made the second
                     self._done(execution, None)
-                elif execution.is_overdue:  # the second was born while the first was killed
+                elif execution.is_overdue:  # the second process was made while the first was killed
                     _kill(execution)
                 return True
         return False
 
     def _read_output(self, execution: _Execution) -> None:
-        """What is above the bound is taken too, so that nobody waits for a reader."""
+        """Reads the output. Output above the bound is read and dropped, so that no writer waits for a reader."""
         if execution.output < 0:
             return
         try:
@@ -173,8 +173,11 @@ class ExecCommands:
 
 
 def _kill(execution: _Execution) -> None:
-    """The first, so that there is no second from now on; then the second and all of its group, which may not be there
-    yet. None of them was waited for: no other process can have their numbers."""
+    """Kills both processes of a command.
+
+    The first is killed first, so that it makes no second from now on. Then the second and its process group are
+    killed; the group may not exist yet. None of them was waited for, so no other process can have their numbers.
+    """
     if execution.first:
         with suppress(OSError):
             os.kill(execution.first, signal.SIGKILL)
@@ -204,8 +207,8 @@ def _be_first(
         for number, descriptor in enumerate((nothing, output, output)):
             os.dup2(descriptor, number, inheritable=True)
         if plan.uid is not None and os.geteuid() == 0:
-            os.fchown(output, plan.uid, -1)  # so that it may open /dev/stdout anew
-        # Nothing of the supervisor's comes along; and once inside, nothing but the command's own is left.
+            os.fchown(output, plan.uid, -1)  # so that the command may open /dev/stdout again
+        # The supervisor's descriptors are closed here. Once inside, only the command's own descriptors are left.
         kept_open = spawn.keep_only(*(descriptor for descriptor, _ in namespaces))
         for descriptor, (_, kind) in zip(kept_open, namespaces, strict=True):
             syscalls.setns(descriptor, kind)
@@ -219,7 +222,7 @@ def _be_first(
 
 
 def _open_namespaces(pid: int, ticks: int) -> list[tuple[int, int]]:
-    """Those of the container that are not ours: a descriptor and the kind of each."""
+    """Opens the container's namespaces that differ from ours. Returns a descriptor and the kind of each."""
     opened = []
     for name, kind in _NAMESPACES:
         path = f"/proc/{pid}/ns/{name}"

@@ -1,7 +1,7 @@
-"""The supervisor's side of the socket: one client at a time, the newest.
+"""The supervisor's side of the socket. It serves one client at a time, the newest.
 
-What the one before has asked for is done before the new one is heard, so that no old request is done after a new
-client's question. A client that does not read what it is told is let go; it will come again and ask.
+All requests of the old client are done before the new client's first message is read. So no old request is done after
+a new client's question. A client that does not read its messages is disconnected; it will connect again and ask.
 """
 
 import os
@@ -26,7 +26,10 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 class Listener:
-    """`on_message` is called with each request and its connection, `on_gone` when nobody is connected any more."""
+    """The listening socket.
+
+    `on_message` gets each request and its connection; `on_gone` is called when no client is left.
+    """
 
     def __init__(
         self,
@@ -46,7 +49,10 @@ class Listener:
         loop.watch(self._socket.fileno(), self._accept)
 
     def close(self) -> None:
-        """Nobody finds the socket any more; who has just connected hears that it is closed, and looks again."""
+        """Removes the socket.
+
+        A client that has just connected sees the connection close, and looks for a supervisor again.
+        """
         try:
             os.unlink(SOCKET_NAME, dir_fd=self._directory)
         except OSError:
@@ -72,7 +78,8 @@ class Listener:
     def _accept(self) -> None:
         try:
             client, _ = self._socket.accept()
-        except OSError:  # it went away again; or no descriptor is free, and the next turn tries once more
+        # The client went away again; or no descriptor is free, and the next turn tries once more.
+        except OSError:
             return
         credentials = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         if _CREDENTIALS.unpack(credentials)[1] not in (0, os.geteuid()):
@@ -113,7 +120,7 @@ class Connection:
             self.close()
 
     def take_all(self) -> None:
-        """Does everything that was asked for so far."""
+        """Handles all requests that have arrived so far."""
         while self.is_open and self._take_one():
             pass
 
@@ -167,7 +174,10 @@ class Connection:
 
 
 def _bound(directory: int) -> socket.socket:
-    """A socket in the state directory, whose path may be too long for a socket's address: hence the way by /proc."""
+    """Makes a socket in the state directory.
+
+    The path may be too long for a socket's address, so it goes through /proc.
+    """
     path = f"/proc/self/fd/{directory}/{SOCKET_NAME}"
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
     mask = os.umask(0o177)

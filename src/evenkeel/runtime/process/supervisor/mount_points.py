@@ -1,6 +1,9 @@
-"""Places in a container's filesystem at which something is mounted, made where they are missing. In an image, which has
-a layer of the container's own, that is easy; of the host's own files nothing may be changed, so there a directory that
-lacks a mount point is covered with one in memory that has the same entries, each of them the host's, and one more."""
+"""Mount points in a container's filesystem. Missing mount points are made.
+
+An image has a layer of the container's own, so a mount point can be made there. The host's own files may not be
+changed. If a directory of the host lacks a mount point, a directory in memory is mounted over it. That cover has the
+same entries, each of them the host's, and one more.
+"""
 
 import errno
 import os
@@ -9,26 +12,29 @@ import stat
 from evenkeel.errors import EvenkeelError, reason
 from evenkeel.runtime import syscalls
 
-WHOLE = syscalls.OPEN_TREE_CLONE | syscalls.AT_RECURSIVE  # a mount and all below it
-_MOST_ENTRIES = 1024  # of a directory that is covered: each is a mount
+WHOLE = syscalls.OPEN_TREE_CLONE | syscalls.AT_RECURSIVE  # a mount and all mounts below it
+_MOST_ENTRIES = 1024  # of a directory that is covered: each entry is a mount
 _COVER_BYTES = 64 << 20
 _KERNEL_DIRECTORIES = ("/proc", "/sys")
 
 
 class FilesystemRefused(EvenkeelError):
-    """The filesystem cannot be made as it is asked for; a sentence says what would have to change."""
+    """The filesystem cannot be made as requested. The message says what would have to change."""
 
 
 class MountPoints:
-    """Of the calling process's root."""
+    """The mount points below the root of the calling process."""
 
     def __init__(self, *, is_root_ours: bool) -> None:
-        """`is_root_ours`: what is made there is seen by this container only."""
+        """`is_root_ours`: only this container sees a file that is made in the root."""
         self._is_ours = {"/": is_root_ours, "/dev": True, "/proc": False, "/sys": False}
         self._covers: list[str] = []
 
     def attach(self, tree: int, target: str, what: str, *, is_ours: bool = False) -> None:
-        """Mounts `tree` (a descriptor of open_tree, closed here) at the path `target`. `what` says for whom."""
+        """Mounts `tree` (a descriptor of open_tree, closed here) at the path `target`.
+
+        `what` names its user in messages.
+        """
         path = os.path.normpath(f"/{target.lstrip('/')}")
         point = self._point(path, what, is_directory=stat.S_ISDIR(os.fstat(tree).st_mode))
         try:
@@ -42,7 +48,7 @@ class MountPoints:
         self._is_ours[real] = is_ours
 
     def own(self, path: str) -> None:
-        """What is mounted there already is the container's."""
+        """Marks a mount that exists already as the container's."""
         self._is_ours[path] = True
 
     def seal(self) -> None:
@@ -100,7 +106,8 @@ class MountPoints:
                 f"{what}: a mount point in {directory} is missing, and with {len(names)} entries it is too large for"
                 f" one to be added without changing the host; make it there, or choose a path elsewhere"
             )
-        # A new root has to be mounted somewhere before it is the root; not where it would be copied into itself.
+        # A new root has to be mounted at some path before it becomes the root. That path must not be copied into
+        # itself.
         ready = {"proc": syscalls.open_tree("/proc", WHOLE)} if directory == "/" else {}
         place = "/proc" if ready else directory
         _mount_cover(place, os.fstat(below))
@@ -109,7 +116,7 @@ class MountPoints:
             try:
                 _carry(name, below, cover, ready.get(name, -1))
             except FileNotFoundError:
-                continue  # removed meanwhile
+                continue  # it was removed meanwhile
             self._is_ours.setdefault(os.path.join(directory, name), False)
         if directory == "/":
             change_root(cover)
@@ -120,7 +127,7 @@ class MountPoints:
 
 
 def change_root(directory: int) -> None:
-    """Makes the mount behind a descriptor the root; what was the root is gone."""
+    """Makes the mount behind a descriptor the root. The old root is unmounted."""
     os.fchdir(directory)
     syscalls.pivot_root(".", ".")
     syscalls.umount(".", syscalls.MNT_DETACH)
@@ -128,7 +135,10 @@ def change_root(directory: int) -> None:
 
 
 def _mount_cover(place: str, status: os.stat_result) -> None:
-    """With the mode and the owner of what it covers; in a user namespace its root's, if the owner is nobody there."""
+    """Mounts a cover with the mode and the owner of the directory below.
+
+    In a user namespace that does not know this owner, the owner is the namespace's root.
+    """
     options = f"mode={status.st_mode & 0o7777:o},size={_COVER_BYTES}"
     flags = syscalls.MS_NOSUID | syscalls.MS_NODEV
     try:
@@ -140,7 +150,7 @@ def _mount_cover(place: str, status: os.stat_result) -> None:
 
 
 def _carry(name: str, below: int, cover: int, ready: int) -> None:
-    """The entry `name` of one directory, as it is, in the other."""
+    """Carries the entry `name` of the directory `below` unchanged into the directory `cover`."""
     mode = os.stat(name, dir_fd=below, follow_symlinks=False).st_mode
     if stat.S_ISLNK(mode):
         os.symlink(os.readlink(name, dir_fd=below), name, dir_fd=cover)
