@@ -1,7 +1,7 @@
-"""System calls that the standard library does not have: one thin typed place for all of them.
+"""System calls that the standard library does not have, in one thin typed module.
 
-Every function raises OSError with the kernel's errno and, where there is one, the path. Used between fork and exec too,
-so nothing here imports more than ctypes and os.
+Every function raises OSError with the kernel's errno and, if there is one, the path. The functions are used between
+fork and exec too, so this module imports little more than ctypes and os.
 """
 
 import ctypes
@@ -84,10 +84,10 @@ _PR_CAP_AMBIENT = 47
 _PR_CAP_AMBIENT_CLEAR_ALL = 4
 _KEYCTL_JOIN_SESSION_KEYRING = 1
 _SECCOMP_SET_MODE_FILTER = 1
-_SECCOMP_FILTER_FLAG_SPEC_ALLOW = 4  # older kernels would slow the whole program down
+_SECCOMP_FILTER_FLAG_SPEC_ALLOW = 4  # without it, older kernels would slow the whole program down
 _CAPABILITY_VERSION_3 = 0x2008_0522
 
-# From 424 on every architecture has the same numbers; clone is older.
+# From 424 on, a call has the same number on every architecture. clone is older.
 _SYS_OPEN_TREE = 428
 _SYS_MOVE_MOUNT = 429
 _SYS_CLONE3 = 435
@@ -99,10 +99,10 @@ _SYS_SECCOMP = {"x86_64": 317, "aarch64": 277, "riscv64": 277, "ppc64le": 358, "
 _SYS_KEYCTL = {"x86_64": 250, "aarch64": 219, "riscv64": 219, "ppc64le": 271, "armv7l": 311, "i686": 288}
 _SYS_CLONE = {"x86_64": 56, "aarch64": 220, "riscv64": 220, "ppc64le": 120, "armv7l": 120, "i686": 120}
 
-# PyDLL: the interpreter keeps its lock, of which a fork would only see a copy.
+# PyDLL: the interpreter keeps its lock during a call. A fork would see only a copy of the lock.
 _libc = ctypes.PyDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
-# Looked up once and here: else each child would do it again.
+# Looked up once, here. Otherwise each child would look them up again.
 for _name in (
     "capget",
     "capset",
@@ -116,7 +116,7 @@ for _name in (
 ):
     getattr(_libc, _name)
 _libc.prctl.argtypes = (ctypes.c_int, *(4 * [ctypes.c_ulong]))
-# For what may take the kernel a while: others run meanwhile.
+# For calls that may take the kernel a while: other threads run meanwhile.
 _patient_libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -125,14 +125,17 @@ def unshare(flags: int) -> None:
 
 
 def setns(descriptor: int, kinds: int) -> None:
-    """Enters the namespace behind a descriptor of /proc/PID/ns/…, or those of the given kinds of a pidfd."""
+    """Enters the namespace behind a descriptor of /proc/PID/ns/…, or the namespaces of the given kinds of a pidfd."""
     _checked(_libc.setns(ctypes.c_int(descriptor), ctypes.c_int(kinds)))
 
 
 def clone(flags: int, number_at: int = 0) -> int:
-    """Forks into new namespaces: 0 in the child. Only for a process with one thread, whose child soon execs; Python's
-    own fork hooks are not run. The kernel writes the child's number (4 bytes) to the address `number_at` before the
-    child runs. Raises OSError with ENOSYS on an architecture whose number is not known here."""
+    """Forks into new namespaces. Returns 0 in the child.
+
+    It is only for a process with one thread, and the child must exec soon: Python's own fork hooks are not run. The
+    kernel writes the child's number (4 bytes) to the address `number_at` before the child runs. Raises OSError with
+    ENOSYS on an architecture whose call number is not known here.
+    """
     number = _number_of(_SYS_CLONE)
     if number_at:
         flags |= _CLONE_PARENT_SETTID
@@ -141,9 +144,8 @@ def clone(flags: int, number_at: int = 0) -> int:
 
 
 def clone_into(cgroup: int, flags: int = 0) -> int:
-    """As `clone`, and the child is in the cgroup (v2) behind the descriptor of its directory from its birth on.
-    Linux 5.7."""
-    # Those left at 0: descriptors and numbers told, a stack, thread-local storage, a chosen number.
+    """Forks as `clone` does, directly into a cgroup (v2). `cgroup` is a descriptor of its directory. Linux 5.7."""
+    # The fields at 0: descriptors and addresses for numbers, a stack, thread-local storage, a chosen number.
     arguments = (ctypes.c_uint64 * 11)(
         flags | _CLONE_INTO_CGROUP, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, cgroup
     )
@@ -175,7 +177,7 @@ def mount_setattr(
     flags: int = AT_RECURSIVE,
     dir_fd: int = AT_FDCWD,
 ) -> None:
-    """MOUNT_ATTR_… of a mount and (AT_RECURSIVE) all below it. Linux 5.12; before, ENOSYS."""
+    """Sets MOUNT_ATTR_… of a mount and (AT_RECURSIVE) of all mounts below it. Linux 5.12; before, ENOSYS."""
     attributes = (ctypes.c_uint64 * 4)(add, clear, propagation, 0)
     _checked(
         _libc.syscall(
@@ -191,7 +193,7 @@ def mount_setattr(
 
 
 def open_tree(path: str, flags: int = OPEN_TREE_CLONE, dir_fd: int = AT_FDCWD) -> int:
-    """A descriptor of a mount, or with OPEN_TREE_CLONE of a copy that is nowhere yet (`move_mount`). Linux 5.2."""
+    """Opens a mount, or with OPEN_TREE_CLONE a copy that is not attached yet (`move_mount`). Linux 5.2."""
     return _checked(
         _libc.syscall(
             ctypes.c_long(_SYS_OPEN_TREE),
@@ -204,7 +206,7 @@ def open_tree(path: str, flags: int = OPEN_TREE_CLONE, dir_fd: int = AT_FDCWD) -
 
 
 def move_mount(from_fd: int, to_fd: int, to_path: str = "") -> None:
-    """Puts what `open_tree` gave at a place: the descriptor `to_fd` itself, or `to_path` from there. Linux 5.2."""
+    """Attaches a mount of `open_tree` at the descriptor `to_fd`, or at `to_path` relative to it. Linux 5.2."""
     flags = MOVE_MOUNT_F_EMPTY_PATH | (0 if to_path else MOVE_MOUNT_T_EMPTY_PATH)
     moved = _libc.syscall(
         ctypes.c_long(_SYS_MOVE_MOUNT),
@@ -218,8 +220,10 @@ def move_mount(from_fd: int, to_fd: int, to_path: str = "") -> None:
 
 
 def open_within(directory: int, path: str, flags: int, resolve: int, mode: int = 0) -> int:
-    """openat2: opens `path` from `directory` with bounds (RESOLVE_…) on where symlinks and mounts may lead. Linux 5.6.
-    Bounds need paths to stay as they are meanwhile: EAGAIN if they do not, then again."""
+    """openat2: opens `path` from `directory`, with bounds (RESOLVE_…) on symlinks and mounts. Linux 5.6.
+
+    The call fails with EAGAIN if a path changes meanwhile. The caller then tries again.
+    """
     how = (ctypes.c_uint64 * 3)(flags | os.O_CLOEXEC, mode, resolve)
     return _checked(
         _libc.syscall(
@@ -239,18 +243,20 @@ def set_hostname(name: str) -> None:
 
 
 def set_child_subreaper() -> None:
-    """Descendants whose parents have ended become children of this process."""
+    """Makes this process the parent of all descendants whose own parents have ended."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def set_no_new_privileges() -> None:
-    """No program that is executed from now on gives more than there is: set-user-ID bits count for nothing."""
+    """No program that is executed from now on gains privileges: set-user-ID bits have no effect."""
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
 def set_dumpable(*, is_dumpable: bool) -> None:
-    """Until the next exec: whether processes without CAP_SYS_PTRACE may look into this one (ptrace, and in /proc its
-    memory, descriptors, directories and program)."""
+    """Sets, until the next exec, whether processes without CAP_SYS_PTRACE may inspect this one.
+
+    That means ptrace, and in /proc its memory, descriptors, directories and program.
+    """
     _prctl(_PR_SET_DUMPABLE, int(is_dumpable))
 
 
@@ -259,8 +265,10 @@ class _FilterProgram(ctypes.Structure):
 
 
 def install_filter(instructions: bytes, count: int) -> None:
-    """From now on this process and its descendants may make only the system calls that the filter allows. Needs
-    `set_no_new_privileges`, or CAP_SYS_ADMIN. Raises OSError with ENOSYS on an architecture not known here."""
+    """Installs a filter: this process and its descendants may make only the system calls that it allows.
+
+    Needs `set_no_new_privileges`, or CAP_SYS_ADMIN. Raises OSError with ENOSYS on an architecture not known here.
+    """
     program = _FilterProgram(count, instructions)
     _checked(
         _libc.syscall(
@@ -273,8 +281,10 @@ def install_filter(instructions: bytes, count: int) -> None:
 
 
 def join_new_session_keyring() -> None:
-    """Keys that a session of this process's user holds are not this process's any more. Without effect on a kernel
-    that keeps no keys."""
+    """Gives this process a new, empty session keyring. It can no longer use the keys of its old session.
+
+    It has no effect on a kernel without keys.
+    """
     try:
         number = _number_of(_SYS_KEYCTL)
         arguments = (ctypes.c_long(number), ctypes.c_int(_KEYCTL_JOIN_SESSION_KEYRING), None)
@@ -285,14 +295,14 @@ def join_new_session_keyring() -> None:
 
 
 def drop_bounding_capabilities(dropped: int) -> None:
-    """No program that is executed from now on has a capability of the mask `dropped`, be it root's."""
+    """Programs that are executed from now on never have a capability of the mask `dropped`, not even as root."""
     for capability in range(64):
         if dropped >> capability & 1 and not _drop_from_bounding_set(capability):
             return
 
 
 def limit_capabilities(kept: int) -> None:
-    """Takes from this process all capabilities outside the mask `kept`, and leaves none to be inherited."""
+    """Drops all capabilities of this process outside the mask `kept`. None are inherited."""
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     sets = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable: low words, then high words
     _checked(_libc.capget(header, sets))
@@ -304,16 +314,20 @@ def limit_capabilities(kept: int) -> None:
     try:
         _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # a kernel before 4.3 has none
+        if error.errno != errno.EINVAL:  # a kernel before 4.3 has no ambient set
             raise
 
 
 def stop_ignoring(number: int) -> None:
-    """What the C library does not let one set: also the two signals it keeps for itself (32 and 33), which a parent may
-    have ignored for us. Does nothing on an architecture whose number is not known here."""
+    """Resets an ignored signal to its default, also the two that the C library reserves (32 and 33).
+
+    The C library does not let a program set these two, and a parent may have left them ignored. Does nothing on an
+    architecture whose call number is not known here.
+    """
     call = _SYS_RT_SIGACTION.get(os.uname().machine)
     if call is not None:
-        default = (ctypes.c_ulong * 8)()  # SIG_DFL, no flags, an empty mask: as long as any architecture's
+        # SIG_DFL, no flags, an empty mask; large enough for every architecture.
+        default = (ctypes.c_ulong * 8)()
         _checked(_libc.syscall(ctypes.c_long(call), ctypes.c_int(number), default, None, ctypes.c_size_t(8)))
 
 
@@ -323,7 +337,7 @@ def close_from(first: int) -> None:
 
 
 def close_on_exec_from(first: int) -> None:
-    """No descriptor from `first` on is there after the next exec."""
+    """Closes every descriptor from `first` on at the next exec."""
     result = _libc.syscall(
         ctypes.c_long(_SYS_CLOSE_RANGE),
         ctypes.c_uint(first),
@@ -336,16 +350,16 @@ def close_on_exec_from(first: int) -> None:
                 try:
                     os.set_inheritable(int(name), False)
                 except OSError:
-                    pass  # the one that listed the directory
+                    pass  # the descriptor that listed the directory
 
 
 def mask(*names: str) -> int:
-    """Capabilities as a set of bits."""
+    """Returns capabilities as a bit mask."""
     return sum(1 << CAPABILITIES[name] for name in names)
 
 
 def _drop_from_bounding_set(capability: int) -> bool:
-    """False if the kernel knows no such capability, nor any after it."""
+    """Returns False if the kernel does not know this capability, nor any after it."""
     try:
         _prctl(_PR_CAPBSET_DROP, capability)
     except OSError as error:

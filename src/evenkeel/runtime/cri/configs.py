@@ -1,7 +1,7 @@
-"""From a pod to the messages of CRI: what the runtime cannot honour, the sandbox, the container and its resources.
+"""Converts a pod into CRI messages: the sandbox, the container and its resources. It also refuses unsupported pods.
 
-Sandboxes and containers carry labels: after a restart of the agent or of the runtime, everything is found by them.
-Nothing here does I/O, except that symbolic links of hostPath volumes are resolved.
+Sandboxes and containers carry labels. After a restart of the agent or of the runtime, they are found by these labels.
+The module does no I/O, except that it resolves symbolic links of hostPath volumes.
 """
 
 import os
@@ -33,14 +33,14 @@ _V1_FIELDS = {
 STATE = "io.evenkeel.state"  # the state directory of the agent that made the container
 ATTEMPT = "io.evenkeel.attempt"
 MESSAGE_POLICY = "io.evenkeel.termination-message-policy"  # an annotation
-UID = "io.kubernetes.pod.uid"  # the labels of kubelet, which crictl shows
+UID = "io.kubernetes.pod.uid"  # kubelet's labels, which crictl shows
 _NAME, _NAMESPACE = "io.kubernetes.pod.name", "io.kubernetes.pod.namespace"
 CONTAINER = "io.kubernetes.container.name"
 _MESSAGE_PATH = "/dev/termination-log"  # the default of Kubernetes
 _LONGEST_HOSTNAME = 63
 # Path in the container: name of the copy in the attempt's directory.
 NETWORK_FILES = {"/etc/hosts": "hosts", "/etc/resolv.conf": "resolv.conf", "/etc/hostname": "hostname"}
-# What container runtimes mask and protect by default. A list of ours replaces theirs, so it has to contain it.
+# The default masked and protected paths of container runtimes. Our list replaces theirs, so it has to contain them.
 _MASKED = (
     "/proc/acpi", "/proc/asound", "/proc/kcore", "/proc/key-users", "/proc/keys", "/proc/latency_stats",
     "/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats", "/sys/devices/virtual/powercap",
@@ -50,7 +50,7 @@ _READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-tr
 
 
 def refusal(pod: Pod) -> Refusal | None:
-    """Why a container runtime cannot run the pod as its manifest is written; None if it can."""
+    """Returns why a container runtime cannot run the pod as its manifest is written; None if it can."""
     for field, container in _fields(pod):
         wrong = _image_refusal(container.image)
         if wrong:
@@ -59,7 +59,8 @@ def refusal(pod: Pod) -> Refusal | None:
         if wrong:
             return Refusal(_REASON, f"{field}.{wrong}")
         for index, mount in enumerate(container.volume_mounts):
-            if mount.sub_path:  # a container could put a symbolic link there, and the runtime would follow it
+            # A container could make a symbolic link there, and the runtime would follow it.
+            if mount.sub_path:
                 return Refusal(
                     _REASON,
                     f"{field}.volumeMounts[{index}].subPath: {mount.sub_path} cannot be had from a container runtime: "
@@ -70,7 +71,7 @@ def refusal(pod: Pod) -> Refusal | None:
 
 
 def attempt_of(labels: Mapping[str, str]) -> Attempt | None:
-    """The attempt that the container belongs to; None if its labels do not tell."""
+    """Returns the attempt of the container; None if its labels do not name one."""
     uid, name, number = labels.get(UID), labels.get(CONTAINER), labels.get(ATTEMPT, "")
     if not uid or not name or not (number.isascii() and number.isdecimal()):
         return None
@@ -78,7 +79,7 @@ def attempt_of(labels: Mapping[str, str]) -> Attempt | None:
 
 
 def sandbox_config(launch: Launch, paths: StatePaths, naming: Naming, number: int) -> pb.PodSandboxConfig:
-    """The sandbox of a pod. Its network is that of the host, as for processes; then no runtime sets a host name."""
+    """Describes the sandbox of a pod. It uses the host's network, as processes do; then no runtime sets a host name."""
     assert launch.planned is not None
     pod, metadata = launch.pod, launch.pod.metadata
     parent = launch.planned.pod.path
@@ -101,7 +102,7 @@ def sandbox_config(launch: Launch, paths: StatePaths, naming: Naming, number: in
 def container_config(
     launch: Launch, paths: StatePaths, has: Callable[[str], bool] = lambda _: True
 ) -> pb.ContainerConfig:
-    """`has` says whether this kernel has a file of the plan."""
+    """Describes a container. `has` returns whether this kernel has a file of the plan."""
     assert launch.planned is not None
     pod, container, attempt = launch.pod, launch.container, launch.attempt
     known = declared(pod, container)
@@ -136,7 +137,7 @@ def resources(
     oom_score_adj: int | None = None,
     is_there: Callable[[str], bool] = lambda _: True,
 ) -> pb.LinuxContainerResources:
-    """`is_there` says whether this kernel has a file. The runtime would fail on one that the kernel does not have."""
+    """Converts settings. `is_there` returns whether this kernel has a file; the runtime would fail on a missing one."""
     found = pb.LinuxContainerResources(oom_score_adj=oom_score_adj or 0)
     for file, value, _, _ in settings:
         if not is_there(file):
@@ -189,11 +190,11 @@ def _namespaces() -> pb.NamespaceOption:
 
 
 def _mounts(pod: Pod, container: Container, attempt: Attempt, paths: StatePaths) -> list[pb.Mount]:
-    """The volumes, the termination log, and copies of the host's network files.
+    """Lists the mounts: the volumes, the termination log, and copies of the host's network files.
 
-    Without these copies, runtimes mount the host's own file (CRI-O: /etc/hosts), or copies in a directory of theirs,
-    where what a container writes is on no pod's account. Ours are in the attempt's directory, which counts as the
-    container's disk (`CriRuntime.directories`).
+    Without these copies, runtimes mount the host's own file (CRI-O: /etc/hosts), or copies in a directory of theirs.
+    Writes of the container to that directory would count for no pod. Our copies are in the attempt's directory, which
+    counts as the container's disk (`CriRuntime.directories`).
     """
     by_name = {volume.name: volume for volume in pod.spec.volumes}
     security = container.security_context
@@ -223,7 +224,7 @@ def _mounts(pod: Pod, container: Container, attempt: Attempt, paths: StatePaths)
 
 
 def _paths_to_state(pod: Pod, container: Container, paths: StatePaths) -> list[str]:
-    """Where the container would find the agent's state directory through its hostPath volumes: there it is masked."""
+    """Lists the paths at which hostPath volumes would show the agent's state directory. They are masked."""
     sources = {volume.name: volume.host_path.path for volume in pod.spec.volumes if volume.host_path}
     found = []
     for mount in container.volume_mounts:
@@ -242,14 +243,14 @@ def _security(pod: Pod, container: Container, paths: StatePaths) -> pb.LinuxCont
     hidden = _paths_to_state(pod, container, paths)
     context = pb.LinuxContainerSecurityContext(
         namespace_options=_namespaces(),
-        # All of them by name: what a runtime gives by itself is its own affair.
+        # All capabilities are given by name, because the default set differs between runtimes.
         capabilities=pb.Capability(drop_capabilities=["ALL"], add_capabilities=sorted(allowed.capabilities)),
-        # Without a filter, a set-user-ID program would be root without one. Else as in Kubernetes.
+        # Without a filter, a set-user-ID program would be root without a filter. Otherwise as in Kubernetes.
         no_new_privs=allowed.may_escalate is False or not allowed.is_filtered,
         readonly_rootfs=bool(asked and asked.read_only_root_filesystem),
         supplemental_groups=groups(pod),
         seccomp=pb.SecurityProfile(profile_type=profile),
-        # As kubelet names them: a runtime has none by itself if it is given an empty list.
+        # The same names as kubelet's. With an empty list, a runtime masks nothing.
         masked_paths=[*_MASKED, *hidden],
         readonly_paths=_READ_ONLY,
     )
@@ -261,7 +262,7 @@ def _security(pod: Pod, container: Container, paths: StatePaths) -> pb.LinuxCont
 
 
 def _image_refusal(image: str) -> str:
-    """Why the image is none of a container runtime; empty if it may be one."""
+    """Returns why the image is not a container image; empty if it may be one."""
     if image == "host" or image.startswith(("/", "./", "../")):
         return (
             f"{image} is a directory of this machine, and a container runtime runs images: name one, such as "

@@ -1,7 +1,7 @@
 """The start of a container: image, sandbox, CreateContainer, StartContainer.
 
-An attempt is started at most once. Its labels hold its number: after a call that was never answered, listing tells what
-became of it. A start is reported as failed only when that is known and nothing of it is left.
+An attempt is started at most once. Its labels hold its number, so after a call without an answer, a listing shows the
+result of the call. A start is reported as failed only when the failure is certain and nothing of the attempt is left.
 """
 
 import asyncio
@@ -21,12 +21,15 @@ from evenkeel.runtime.environment import identity
 from evenkeel.runtime.interface import Attempt, Launch, NoImage, StartFailed
 from evenkeel.runtime.paths import TERMINATION_LOG, StatePaths
 
-_NEVER, _ALWAYS = "Never", "Always"  # else IfNotPresent
+_NEVER, _ALWAYS = "Never", "Always"  # the third policy is IfNotPresent
 _PULL_SECONDS = 600.0
 
 
 async def ensure_image(connection: Connection, container: Container) -> pb.Image:
-    """The image of the container, pulled if its policy asks for that. Raises NoImage, StartFailed and RuntimeAway."""
+    """Returns the image of the container.
+
+    Pulls it if the policy says so. Raises NoImage, StartFailed and RuntimeAway.
+    """
     policy, spec = container.image_pull_policy or "IfNotPresent", pb.ImageSpec(image=container.image)
     image = await _image(connection, spec)
     if image is not None and policy != _ALWAYS:
@@ -66,8 +69,10 @@ async def _image(connection: Connection, spec: pb.ImageSpec) -> pb.Image | None:
 
 
 async def remove_unused(connection: Connection, sandbox_image: str) -> None:
-    """Removes images that no container uses, ours or others', and that can be pulled again: an imported image has no
-    digest of a registry, and stays."""
+    """Removes images that no container uses (ours or others') and that can be pulled again.
+
+    An imported image has no digest of a registry, so it stays.
+    """
     containers = await connection.ask(pb.ListContainersRequest(), pb.ListContainersResponse)
     used = {sandbox_image}.union(*((one.image.image, one.image_ref) for one in containers.containers))
     listed = await connection.ask(pb.ListImagesRequest(), pb.ListImagesResponse)
@@ -90,12 +95,14 @@ _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.1, 10.0
 
 
 class _Taken(EvenkeelError):
-    """The name of the container is taken by one that is not listed yet."""
+    """The name of the container is taken by a container that is not listed yet."""
 
 
 class Starts:
-    """Starts containers. `available` returns when the runtime answers again; `has` says which cgroup files this kernel
-    has."""
+    """Starts containers.
+
+    `available` returns when the runtime answers again; `has` tests for a cgroup file of this kernel.
+    """
 
     def __init__(
         self,
@@ -126,7 +133,7 @@ class Starts:
                 why = str(error)
                 tries += 1
                 await self._available()
-            except _Taken as error:  # a former agent has asked for it: it is listed once it is made
+            except _Taken as error:  # a former agent asked for it: it is listed when it is complete
                 why = str(error)
                 await asyncio.sleep(wait)
                 wait *= 2
@@ -164,7 +171,10 @@ class Starts:
         return made.container_id
 
     async def _prepared(self, launch: Launch) -> pb.ContainerConfig:
-        """Everything that a container needs except its sandbox. The sandbox takes longer, and is made meanwhile."""
+        """Prepares everything that a container needs except its sandbox.
+
+        The sandbox takes longer and is made meanwhile.
+        """
         image = await ensure_image(self._connection, launch.container)
         wrong = root_refusal(launch, image)
         if wrong:
@@ -173,9 +183,12 @@ class Starts:
         return container_config(launch, self._paths, self._has)
 
     async def _started_before(self, attempt: Attempt) -> str:
-        """The ID of the attempt's container if it was started before, else "". A container that was made and never
-        started is removed: the plan may have changed. A runtime that still works on a call of a former agent refuses
-        the removal, so it is tried until the outcome of that call is known."""
+        """Returns the ID of the attempt's container if it was started before, else "".
+
+        A container that was made and never started is removed, because the plan may have changed. The runtime refuses
+        the removal while it works on a call of a former agent. So the removal is tried until the result of that call
+        is known.
+        """
         wait = _FIRST_WAIT_SECONDS
         while True:
             never_started = []
@@ -189,7 +202,7 @@ class Starts:
             wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
 
     async def _has_run(self, one: pb.Container) -> bool:
-        """An interrupted start leaves a container that ended and never ran."""
+        """Returns whether the container ran. An interrupted start leaves a container that ended and never ran."""
         if one.state != pb.ContainerState.CONTAINER_EXITED:
             return one.state != pb.ContainerState.CONTAINER_CREATED
         return await started_at(self._connection, one.id) > 0
@@ -215,7 +228,7 @@ class Starts:
         return list(answer.containers)
 
     def _make_files(self, attempt: Attempt) -> None:
-        """The files of the attempt that `container_config` mounts into the container."""
+        """Makes the files of the attempt that `container_config` mounts into the container."""
         directory = self._paths.attempt(*attempt)
         try:
             os.makedirs(directory, 0o700, exist_ok=True)
@@ -229,7 +242,7 @@ class Starts:
 
 
 def _make_file(path: str, content: bytes, mode: int) -> None:
-    """An attempt that is started once more has its files already."""
+    """Makes a file. If the attempt is started once more, the file exists already and keeps its content."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
     try:
         os.fchmod(descriptor, mode)
@@ -249,8 +262,10 @@ def _content(path: str) -> bytes:
 
 
 async def _both(one: Coroutine[Any, Any, A], other: Coroutine[Any, Any, B]) -> tuple[A, B]:
-    """Runs both at once, and both to their end, so that a sandbox that is being made is recorded. The error of `other`
-    is raised first: a missing image matters more than a failed sandbox."""
+    """Runs both at once, and both to their end, so that a new sandbox is always recorded.
+
+    The error of `other` is raised first: a missing image matters more than a failed sandbox.
+    """
     first, second = await asyncio.gather(one, other, return_exceptions=True)
     if isinstance(second, BaseException):
         raise second
@@ -260,7 +275,10 @@ async def _both(one: Coroutine[Any, Any, A], other: Coroutine[Any, Any, B]) -> t
 
 
 async def started_at(connection: Connection, id_: str) -> float:
-    """Seconds since the epoch; 0 if the container never started, or is gone. Raises RuntimeAway."""
+    """Returns the start time in seconds since the epoch; 0 if the container never started or is gone.
+
+    Raises RuntimeAway.
+    """
     try:
         answer = await connection.ask(pb.ContainerStatusRequest(container_id=id_), pb.ContainerStatusResponse)
     except RuntimeAway:

@@ -1,7 +1,7 @@
 """The table of our containers in the runtime, by attempt, and its copy in the state directory.
 
-The copy tells a new agent, while the runtime is away, which containers ran and in which cgroups. Calls about
-containers in the table are here too: updates of their resources, and their removal.
+The runtime may be away when an agent starts. The copy then shows which containers ran, and in which cgroups. The
+module also has the calls about these containers: updates of their resources, and their removal.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from evenkeel.runtime.procfs import Process, start_ticks
 
 log = logging.getLogger(__name__)
 
-_SHORTEST_ID = 12  # characters of an ID that people are shown
+_SHORTEST_ID = 12  # the characters of an ID that are shown
 _CONTAINER, _SANDBOX = "container", "sandbox"  # files in the directories of an attempt and of a pod
 
 
@@ -50,7 +50,7 @@ class CriContainer:
 
     @property
     def has_begun(self) -> bool:
-        """False for the rest of an interrupted start: a container that ended and never ran."""
+        """Whether the container ever ran. An interrupted start leaves a container that ended and never ran."""
         return self.runs or self.record.started_at > 0
 
     @property
@@ -59,7 +59,10 @@ class CriContainer:
 
 
 class ContainerTable:
-    """`on_end` is called when the first process of a running container has ended."""
+    """The containers by attempt and by ID.
+
+    `on_end` is called when the first process of a running container has ended.
+    """
 
     def __init__(self, on_end: Callable[[CriContainer], None]) -> None:
         self._by_attempt: dict[Attempt, CriContainer] = {}
@@ -89,7 +92,7 @@ class ContainerTable:
         return container
 
     def end(self, container: CriContainer, exit_: Exit) -> bool:
-        """Records the end; False if it was recorded before."""
+        """Records the exit. Returns False if it was recorded before."""
         if not container.runs:
             return False
         container.record = container.record._replace(exit=exit_)
@@ -117,7 +120,7 @@ class ContainerTable:
             self._unwatch(container)
 
     def _watch(self, container: CriContainer) -> None:
-        """Waits for the end of the process through the kernel: no runtime reports it as soon, and some never do."""
+        """Watches for the end of the process through the kernel. Runtimes report it later, and some never do."""
         process = container.record.process
         if process is None or container.pidfd >= 0:
             return
@@ -164,7 +167,7 @@ def save_sandbox(uid: str, cgroup: str, paths: StatePaths) -> None:
 
 
 def every_container(paths: StatePaths) -> Iterator[CriContainer]:
-    """The containers that ran when the table was last saved. Which of them still run, the runtime tells."""
+    """Reads the containers that ran when the table was last saved. The runtime knows which of them still run."""
     for key in every_attempt(paths):
         value = read_json(paths.attempt(*key), _CONTAINER)
         if value is None:
@@ -180,7 +183,9 @@ def every_container(paths: StatePaths) -> Iterator[CriContainer]:
 
 
 def placed(uid: str, paths: StatePaths) -> Placed | None:
-    """The names that a container runtime gave to the pod's cgroups when the table was last saved; None if none."""
+    """Returns the names that the runtime gave to the pod's cgroups when the table was last saved; None if there are
+    none.
+    """
     names: dict[str, str] = {}
     latest = sorted(
         (
@@ -203,7 +208,7 @@ def _last(path: str) -> str:
 
 
 def _write(directory: str, name: str, value: dict[str, object]) -> None:
-    """Does nothing for a pod without a directory: it is gone, and the rest of it will be removed."""
+    """Writes a file of the table. Does nothing if the pod's directory is gone; the rest of that pod will be removed."""
     try:
         write_json(directory, name, value)
     except FileNotFoundError:
@@ -218,8 +223,10 @@ _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.1, 10.0
 
 
 class Updates:
-    """Tells the runtime of new settings, so that it does not restore old ones. `has` says which cgroup files this
-    kernel has."""
+    """Sends new settings to the runtime, so that it does not restore old ones.
+
+    `has` returns whether this kernel has a cgroup file.
+    """
 
     def __init__(self, table: ContainerTable, version: Version, has: Callable[[str], bool]) -> None:
         self._table = table
@@ -235,7 +242,7 @@ class Updates:
         return tuple(self._wanted)
 
     async def send(self, attempt: Attempt, connection: Connection) -> None:
-        """Sends the settings that were wanted last, one call at a time. If the runtime is away, they stay wanted."""
+        """Sends the latest settings, one call at a time. If the runtime is away, they are sent later."""
         if attempt in self._sending:
             return
         self._sending.add(attempt)
@@ -270,12 +277,12 @@ async def removed(connection: Connection, id_: str) -> None:
     """Returns when the runtime has removed the container. Raises RuntimeAway."""
     wait = _FIRST_WAIT_SECONDS
     while not await is_removed(connection, id_):
-        await asyncio.sleep(wait)  # a runtime does not say when it has finished what it is busy with
+        await asyncio.sleep(wait)  # a runtime does not report when its present work is done
         wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
 
 
 async def is_removed(connection: Connection, id_: str) -> bool:
-    """Whether the container is gone now; if not, the runtime is busy with it. Raises RuntimeAway."""
+    """Returns whether the container is removed now. If not, the runtime is busy with it. Raises RuntimeAway."""
     refusal = await _refusal(connection, id_)
     if refusal is not None and refusal.has_task:
         await _delete_task(connection, id_)
@@ -296,7 +303,7 @@ async def _refusal(connection: Connection, id_: str) -> CallFailed | None:
 
 
 async def _delete_task(connection: Connection, id_: str) -> None:
-    """Kills the task first: containerd deletes no task that runs."""
+    """Deletes the task. It is killed first, because containerd deletes no running task."""
     kill = tasks.KillRequest(container_id=id_, signal=signal.SIGKILL, all=True)
     delete = tasks.DeleteTaskRequest(container_id=id_)
     try:

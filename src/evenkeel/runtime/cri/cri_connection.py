@@ -1,7 +1,7 @@
-"""The connection to a container runtime: which socket to use, and gRPC over it.
+"""The connection to a container runtime: the choice of the socket, and gRPC over it.
 
-Every call has a deadline, and every failure is a sentence. The gRPC library reconnects by itself, with back-off; that
-the connection is lost is noticed here. grpc itself is imported only when a connection is made.
+Every call has a deadline, and every failure is a sentence. The gRPC library reconnects by itself, with back-off. This
+module notices the loss of the connection. grpc is imported only when a connection is made.
 """
 
 import os
@@ -22,13 +22,13 @@ T = TypeVar("T")
 
 _SERVICE = "/runtime.v1.{}Service/{}"
 _TASKS = "/containerd.services.tasks.v1.Tasks/{}"
-_NAMESPACE = (("containerd-namespace", "k8s.io"),)  # where containerd has what is made through CRI
+_NAMESPACE = (("containerd-namespace", "k8s.io"),)  # containerd's namespace for CRI
 _IMAGE_CALLS = ("ListImages", "ImageStatus", "PullImage", "RemoveImage", "ImageFsInfo")
 _MOST_BYTES = 64 << 20
 SECONDS = 10.0  # for most calls
 _OPTIONS = (
     ("grpc.enable_http_proxy", 0),
-    ("grpc.default_authority", "localhost"),  # servers in Go refuse the path that would be the default
+    ("grpc.default_authority", "localhost"),  # servers in Go refuse the default, which is the path
     ("grpc.max_receive_message_length", _MOST_BYTES),
     ("grpc.max_send_message_length", _MOST_BYTES),
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -61,11 +61,11 @@ class CallFailed(EvenkeelError):
 
 
 class RuntimeAway(CallFailed):
-    """The runtime did not answer: it is not running, or hangs. Whether it did what was asked is not known."""
+    """The runtime did not answer: it is not running, or it hangs. It may or may not have done the request."""
 
 
 class Connection:
-    """`on_away` is called when the runtime did not answer, and when the connection is made or lost."""
+    """A connection. `on_away` is called when the runtime did not answer, and when the connection is made or lost."""
 
     def __init__(self, endpoint: str, on_away: Callable[[], None] = lambda: None) -> None:
         import grpc
@@ -78,7 +78,7 @@ class Connection:
         self._calls: dict[str, Any] = {}
 
     async def ask(self, request: Any, response: type[T], seconds: float | None = None) -> T:  # noqa: ANN401
-        """The call that the message is named after. Raises RuntimeAway or CallFailed."""
+        """Makes the call that the message is named after. Raises RuntimeAway or CallFailed."""
         name = type(request).DESCRIPTOR.name.removesuffix("Request")
         path = _SERVICE.format("Image" if name in _IMAGE_CALLS else "Runtime", name)
         return await self._ask(path, request, response, SECONDS if seconds is None else seconds)
@@ -90,7 +90,7 @@ class Connection:
         response: type[T],
         seconds: float,
     ) -> T:
-        """A call of containerd's own task service, on the same socket. Other runtimes answer UNIMPLEMENTED."""
+        """Makes a call of containerd's own task service, on the same socket. Other runtimes answer UNIMPLEMENTED."""
         return await self._ask(_TASKS.format(method), request, response, seconds, _NAMESPACE)
 
     async def _ask(
@@ -115,8 +115,10 @@ class Connection:
         return answer
 
     async def container_events(self) -> AsyncIterator[str]:
-        """The ID of each container that changes, when it changes. Raises as `ask` does. A runtime without this call
-        answers UNIMPLEMENTED."""
+        """Yields the ID of each container when it changes. Raises as `ask` does.
+
+        A runtime without this call answers UNIMPLEMENTED.
+        """
         from evenkeel.runtime.cri import cri_pb2 as pb
 
         call = self._channel.unary_stream(
@@ -131,7 +133,7 @@ class Connection:
             raise self._failure(error, "GetContainerEvents", 0) from None
 
     async def watch(self) -> None:
-        """Until cancelled: calls `on_away` as soon as the connection is made or lost."""
+        """Calls `on_away` when the connection is made or lost, until cancelled."""
         state = self._channel.get_state(try_to_connect=True)
         while True:
             await self._channel.wait_for_state_change(state)
@@ -142,7 +144,7 @@ class Connection:
         await self._channel.close()
 
     def _reason(self, details: str) -> str:
-        """In short: the text of the library has the path three times."""
+        """Shortens the library's text, which has the path three times."""
         if not os.path.exists(self.path):
             return "there is no such socket"
         return "nothing listens there" if "Connection refused" in details else details
@@ -166,7 +168,7 @@ def require_libraries() -> None:
         import grpc.aio
 
         from evenkeel.runtime.cri import cri_pb2
-    except Exception as error:  # noqa: BLE001 a protobuf that is too old raises what only a newer one could import
+    except Exception as error:  # noqa: BLE001 an old protobuf raises errors whose class only a newer one has
         raise EvenkeelError(
             f"grpcio and protobuf, by which container runtimes are spoken to, cannot be used: {error}",
             hint="pip install 'evenkeel[cri]'",
@@ -175,7 +177,7 @@ def require_libraries() -> None:
 
 
 def socket_path(endpoint: str) -> str:
-    """The path in `unix:///run/containerd/containerd.sock`, or of a plain path. Raises EvenkeelError."""
+    """Returns the path of `unix:///run/containerd/containerd.sock`, or of a plain path. Raises EvenkeelError."""
     path = endpoint.removeprefix(_UNIX)
     if "://" in path or not path.startswith("/") or "\0" in path:
         raise EvenkeelError(
@@ -191,14 +193,17 @@ def socket_path(endpoint: str) -> str:
 
 
 def chosen(endpoint: str, sockets: tuple[str, ...] = SOCKETS) -> str:
-    """The endpoint to use. `auto` is the first container runtime that listens, or none: then pods are processes."""
+    """Returns the endpoint to use.
+
+    `auto` is the first container runtime that listens. If none listens, the result is empty, and pods are processes.
+    """
     if endpoint != AUTO:
         return endpoint
     return next((f"{_UNIX}{path}" for path in sockets if _listens(path)), "")
 
 
 def unused(sockets: tuple[str, ...] = SOCKETS) -> str:
-    """The endpoint of a container runtime that exists on this machine, to be suggested; empty if there is none."""
+    """Returns the endpoint of a container runtime on this machine, as a suggestion; empty if there is none."""
     return next((f"{_UNIX}{path}" for path in sockets if _is_socket(path)), "")
 
 

@@ -1,8 +1,8 @@
-"""Pods as containers of containerd or CRI-O.
+"""The runtime that runs pods as containers of containerd or CRI-O.
 
-What the container runtime has is known from listing it. The end of a container is known from the kernel, through a
-pidfd of its first process, whatever the runtime is doing. While the runtime is away, containers run on, none is
-started, and a container that has to end is killed through its cgroup.
+It lists the containers of the container runtime. It learns of the end of a container from the kernel, through a pidfd
+of its first process, even if the runtime is busy. While the runtime is away, containers run on and none is started. A
+container that has to end then is killed through its cgroup.
 """
 
 import asyncio
@@ -54,14 +54,15 @@ from evenkeel.runtime.procfs import Process, process_at
 log = logging.getLogger(__name__)
 
 _THREADS = 8
-_START_PATIENCE_SECONDS = 30.0  # how long a start waits for a runtime that is away
+_START_PATIENCE_SECONDS = 30.0  # the time that a start waits for a runtime that is away
 _RETRY_SECONDS = 0.2
 _STOP_SLACK_SECONDS = 2.0
 _KILLED_SECONDS = 10.0
 _EXECUTION_SLACK_SECONDS = 10.0
 _OUTPUT_BYTES = 4096
 _ROTATION_SECONDS = 10.0
-_ASK_AGAIN_SECONDS = (0.05, 0.2, 0.75)  # in sum less than the agent waits before it decides about the end
+# In sum less than the time after which the agent decides about the exit.
+_ASK_AGAIN_SECONDS = (0.05, 0.2, 0.75)
 
 
 class CriRuntime(BaseRuntime):
@@ -154,7 +155,7 @@ class CriRuntime(BaseRuntime):
             return container.record
         under_way = self._starting.get(attempt)
         if under_way is None:
-            # A task of its own: if the caller stops waiting, the start still ends up in the table.
+            # The start has a task of its own. If the caller stops waiting, the start is still recorded in the table.
             under_way = asyncio.get_running_loop().create_task(self._start(launch))
             self._starting[attempt] = under_way
             under_way.add_done_callback(lambda _: self._starting.pop(attempt, None))
@@ -208,7 +209,10 @@ class CriRuntime(BaseRuntime):
             )
 
     async def _ask_to_stop(self, container: CriContainer, grace_seconds: float) -> None:
-        """Through the runtime, which knows the image's stop signal. If it does not answer, SIGTERM is sent directly."""
+        """Stops the container through the runtime, which knows the image's stop signal.
+
+        If the runtime does not answer, SIGTERM is sent directly.
+        """
         whole = -int(-grace_seconds // 1)
         request = pb.StopContainerRequest(container_id=container.id, timeout=whole)
         try:
@@ -266,7 +270,7 @@ class CriRuntime(BaseRuntime):
                 continue
             self._being_removed.add(id_)
             try:
-                if await is_removed(self._connection, id_):  # else the next listing tries again
+                if await is_removed(self._connection, id_):  # otherwise the next listing tries again
                     self._to_remove.discard(id_)
             except RuntimeAway:
                 return
@@ -294,7 +298,7 @@ class CriRuntime(BaseRuntime):
 
     async def images_usage(self) -> Usage | None:
         info = await self._connection.ask(pb.ImageFsInfoRequest(), pb.ImageFsInfoResponse)
-        used = next(iter(info.image_filesystems), None)  # kubelet takes the first, too
+        used = next(iter(info.image_filesystems), None)  # kubelet uses the first one, too
         return None if used is None else Usage(used.used_bytes.value, used.inodes_used.value)
 
     def directories(self, pod: Pod) -> Directories:
@@ -327,12 +331,12 @@ class CriRuntime(BaseRuntime):
         try:
             await self._connection.ask(request, pb.ReopenContainerLogResponse)
         except CallFailed:
-            # The runtime still writes to the renamed file: it gets its name back, unless there is a new one.
+            # The runtime still writes to the renamed file. The file gets its name back, unless there is a new file.
             with suppress(OSError):
                 if rotated and not os.path.lexists(container.log):
                     os.rename(rotated, container.log)
 
-    # What the runtime has
+    # Containers of the runtime
 
     def _link_changed(self, why: str) -> None:
         self._events.put_nowait(RuntimeLost(why, is_back=self._link.is_ready))
@@ -367,8 +371,10 @@ class CriRuntime(BaseRuntime):
                 self._run_task(self._ended(container))
 
     def _remove_left(self, inhabited: frozenset[str]) -> None:
-        """Removes sandboxes of pods that are gone, and incomplete ones: an agent that asked for them was killed before
-        it got the answer."""
+        """Removes sandboxes of pods that are gone, and incomplete sandboxes.
+
+        An incomplete sandbox is left if an agent asked for it and was killed before the answer.
+        """
         for uid in self._sandboxes.uids() - {attempt.uid for attempt in self._starting} - self._removing:
             with suppress(UnsafeName):  # not one of our pods
                 if not os.path.isdir(self._paths.pod(uid)):
@@ -417,7 +423,10 @@ class CriRuntime(BaseRuntime):
     # Ends
 
     async def _ended(self, container: CriContainer) -> None:
-        """The first process has ended, or the runtime says so, or has lost the container: finds out how it ended."""
+        """Finds out how the container ended.
+
+        Its first process has ended, or the runtime reports the end, or the runtime has lost the container.
+        """
         if container.attempt in self._ending or not container.runs:
             return
         self._ending.add(container.attempt)
@@ -431,7 +440,7 @@ class CriRuntime(BaseRuntime):
                 self._run_task(self._ask_for_oom_kill(container, exit_))
 
     async def _ask_for_oom_kill(self, container: CriContainer, exit_: Exit) -> None:
-        """Reports the end again if the runtime says later that it was an OOM kill."""
+        """Records the exit again if the runtime reports later that it was an OOM kill."""
         for wait in _ASK_AGAIN_SECONDS:
             await asyncio.sleep(wait)  # the runtime sends no event for it
             if await self._exits.was_oom_killed(container, self._connection):

@@ -1,4 +1,4 @@
-"""The state of a container: what its CRI status and the kernel tell of it, and how it ended."""
+"""The state of a container, from its CRI status and from the kernel, and how it ended."""
 
 import asyncio
 import json
@@ -30,8 +30,10 @@ _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.005, 1.0
 async def inspect_container(
     connection: Connection, id_: str, attempt: Attempt, paths: StatePaths, runtime: str
 ) -> CriContainer | None:
-    """The container as the runtime has it now, saved in the state directory; None if the runtime does not have it.
-    Raises RuntimeAway."""
+    """Reads the container from the runtime and saves it in the state directory.
+
+    Returns None if the runtime does not have it. Raises RuntimeAway.
+    """
     try:
         answer = await connection.ask(
             pb.ContainerStatusRequest(container_id=id_, verbose=True), pb.ContainerStatusResponse
@@ -54,8 +56,11 @@ async def inspect_container(
 
 
 class ContainerExits:
-    """Finds out how containers ended. `kill` kills everything in a cgroup and returns when that is done. `oom_kills`
-    reads the kernel's count of a cgroup; None if the cgroup is gone."""
+    """Finds out how containers ended.
+
+    `kill` kills all processes in a cgroup and returns when that is done. `oom_kills` reads the kernel's count of a
+    cgroup; None if the cgroup is gone.
+    """
 
     def __init__(
         self,
@@ -68,20 +73,20 @@ class ContainerExits:
         self._oom_kills = oom_kills
 
     async def exit_of(self, container: CriContainer, connection: Connection) -> Exit | None:
-        """How the container ended; None if it runs after all."""
-        # Read first: the runtime removes the cgroup, and the count with it, once it knows of the end.
+        """Returns how the container ended; None if it still runs."""
+        # The count is read first. When the runtime learns of the end, it removes the cgroup with the count.
         counted = self._counted(container)
         exit_ = await self._exit_of(container, connection)
         return exit_._replace(oom_kills=counted) if exit_ is not None else None
 
     def _counted(self, container: CriContainer) -> int | None:
-        """The count after the end of the first process: the kernel counts before it kills."""
+        """Returns the count of OOM kills after the end of the first process. The kernel counts before it kills."""
         if not container.cgroup or container.record.process is None or is_running(container):
             return None
         return self._oom_kills(container.cgroup)
 
     async def _exit_of(self, container: CriContainer, connection: Connection) -> Exit | None:
-        """Asks the runtime until it knows of the end: it does not say when that is."""
+        """Asks the runtime until it knows of the end. It sends no message about that."""
         wait = _FIRST_WAIT_SECONDS
         died_at = 0.0
         while True:
@@ -109,8 +114,10 @@ class ContainerExits:
             wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
 
     async def was_oom_killed(self, container: CriContainer, connection: Connection) -> bool:
-        """Whether the runtime now says that it was an OOM kill. It learns of the end and of the kill separately, in
-        either order."""
+        """Returns whether the runtime now reports an OOM kill.
+
+        The runtime learns of the end and of the kill separately, in either order.
+        """
         try:
             answer = await connection.ask(
                 pb.ContainerStatusRequest(container_id=container.id), pb.ContainerStatusResponse
@@ -120,8 +127,10 @@ class ContainerExits:
         return says_oom_killed(answer.status)
 
     async def _exit_of_lost(self, container: CriContainer) -> Exit:
-        """The runtime has lost the container and cannot end it any more. Its cgroup is killed before the next attempt
-        starts."""
+        """Ends a container that the runtime has lost. The runtime cannot end it any more.
+
+        Its cgroup is killed before the next attempt starts.
+        """
         if container.cgroup:
             with suppress(CgroupError):
                 await self._kill(container.cgroup)
@@ -129,7 +138,7 @@ class ContainerExits:
 
 
 def exit_of(container: CriContainer, status: pb.ContainerStatus, paths: StatePaths) -> Exit:
-    """Blocks for a moment."""
+    """Converts a CRI status. Blocks for a moment."""
     code = status.exit_code
     number = code - _SIGNALLED if _SIGNALLED < code <= _SIGNALLED + _SIGNALS else 0
     policy = status.annotations.get(MESSAGE_POLICY, "")
@@ -155,13 +164,13 @@ def unknown_exit(container: CriContainer, why: str) -> Exit:
 
 
 def is_running(container: CriContainer) -> bool:
-    """Whether the first process of the container exists, and its number was not taken over by another."""
+    """Returns whether the first process of the container exists, and its PID does not belong to another process."""
     process = container.record.process
     return process is not None and start_ticks(process.pid) == process.start_ticks
 
 
 def score_notes(container: CriContainer, launch: Launch) -> tuple[str, ...]:
-    """A sentence if the container has another OOM score than planned: a runtime may give none below its own."""
+    """Returns a note if the OOM score is not the planned one: some runtimes give no score below their own."""
     process, wanted = container.record.process, launch.oom_score_adj
     if process is None or wanted is None:
         return ()
@@ -183,7 +192,7 @@ class Location(NamedTuple):
 
 
 def location(info: Mapping[str, str]) -> Location:
-    """The location in the verbose part of a status, which containerd and CRI-O both fill with JSON."""
+    """Reads the location from the verbose part of a status, which containerd and CRI-O both fill with JSON."""
     try:
         status: Any = json.loads(info.get("info", "{}"))
     except ValueError:
@@ -194,7 +203,7 @@ def location(info: Mapping[str, str]) -> Location:
 
 
 def cgroup_path(cgroups_path: str) -> str:
-    """The path of an OCI `cgroupsPath`: a path already, or `slice:prefix:name` for a scope of systemd."""
+    """Converts an OCI `cgroupsPath`: a path already, or `slice:prefix:name` for a scope of systemd."""
     if cgroups_path.count(":") == 2 and "/" not in cgroups_path:
         parent, prefix, name = cgroups_path.split(":")
         return (
@@ -206,13 +215,13 @@ def cgroup_path(cgroups_path: str) -> str:
 
 
 def _slice_path(name: str) -> str:
-    """A slice is inside the slices that its name begins with: `/a.slice/a-b.slice`."""
+    """Returns the path of a slice. A slice is inside the slices that its name begins with: `/a.slice/a-b.slice`."""
     parts = name.removesuffix(_SLICE).split("-")
     return "".join(f"/{'-'.join(parts[: depth + 1])}{_SLICE}" for depth in range(len(parts)))
 
 
 def written_layer(pid: int) -> str:
-    """The directory to which the root filesystem of a container writes, if it is an overlay; else empty."""
+    """Returns the directory to which the container's root filesystem writes, if it is an overlay; else empty."""
     try:
         with open(f"/proc/{pid}/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
             for line in file:

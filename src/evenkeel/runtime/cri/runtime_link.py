@@ -1,8 +1,8 @@
-"""The link to the container runtime: whether it is available, and what kind of runtime it is.
+"""The link to the container runtime: whether the runtime is available, and its kind and version.
 
-The runtime is asked for its version and lists what it has, then lists again every few seconds. It counts as away when a
-call is not answered in time, when the connection breaks, or when it says so itself. Then both are tried again, with
-back-off.
+The link asks the runtime for its version and lists its containers. Then it lists again every few seconds. The runtime
+counts as away when a call is not answered in time, when the connection breaks, or when the runtime reports it. Then
+the link asks and lists again, with back-off.
 """
 
 import asyncio
@@ -30,15 +30,18 @@ from evenkeel.runtime.interface import Readiness
 _API = "v1"
 _READY = "RuntimeReady"
 _CONTAINERD = "containerd"
-LIST_SECONDS = 5.0  # between two listings if nothing happens
-FIRST_CONNECT_SECONDS = 15.0  # a runtime may be just starting
+LIST_SECONDS = 5.0  # between two listings if there is no event
+FIRST_CONNECT_SECONDS = 15.0  # the runtime may be just starting
 _FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.2, 10.0
 _CHECK_NAME = "container runtime"
 _LEAST_SCORE = -999
 
 
 class RuntimeLink:
-    """`list_all` lists what the runtime has. `on_change` is called with a sentence when it goes away or comes back."""
+    """The link.
+
+    `list_all` lists the containers. `on_change` gets a sentence when the runtime goes away or comes back.
+    """
 
     def __init__(
         self,
@@ -80,11 +83,11 @@ class RuntimeLink:
             await self._ready.wait()
 
     def wake(self) -> None:
-        """Lists again soon: something may have changed."""
+        """Causes a listing soon, because a container may have changed."""
         self._woken.set()
 
     async def connect(self, *, may_be_away: Callable[[], bool]) -> None:
-        """The first time. Raises EvenkeelError if the runtime does not answer, unless it may be away."""
+        """Connects for the first time. Raises EvenkeelError if the runtime does not answer, unless it may be away."""
         deadline = time.monotonic() + FIRST_CONNECT_SECONDS
         wait = _FIRST_RETRY_SECONDS
         while True:
@@ -107,7 +110,7 @@ class RuntimeLink:
             return
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Lists and reconnects until cancelled."""
         wait = _FIRST_RETRY_SECONDS
         while True:
             with suppress(TimeoutError):
@@ -128,7 +131,7 @@ class RuntimeLink:
                 self._came_back()
 
     async def _connect(self) -> None:
-        """Each time: it may be another runtime now, upgraded or with another cgroup driver."""
+        """Reads the runtime's version at each connection: it may be upgraded, or have another cgroup driver now."""
         info = await runtime_info(self.connection)
         wrong = disagreement(info, self._naming)
         if wrong is not None:
@@ -152,8 +155,11 @@ class RuntimeLink:
 
 
 class RuntimeInfo(NamedTuple):
-    """What a runtime says of itself. `naming` is None where it does not tell. With `restricts_scores` it gives no
-    container an OOM score below its own."""
+    """The runtime's information about itself.
+
+    `naming` is None if the runtime does not report it. With `restricts_scores` it gives no container an OOM score
+    below its own.
+    """
 
     name: str
     version: str
@@ -161,7 +167,7 @@ class RuntimeInfo(NamedTuple):
     naming: Naming | None
     sandbox_image: str = ""
     restricts_scores: bool = False
-    not_ready: str = ""  # why it runs no containers just now
+    not_ready: str = ""  # why it runs no containers now
 
     @property
     def title(self) -> str:
@@ -195,8 +201,10 @@ async def runtime_info(connection: Connection) -> RuntimeInfo:
 
 
 def configured_naming(config: dict[str, Any]) -> Naming | None:
-    """The cgroup driver in the configuration of containerd, as its status shows it: the option of the default runtime,
-    or the older option for all runtimes."""
+    """Returns the cgroup driver in containerd's configuration, as its status shows it.
+
+    It is the option of the default runtime, or the older option for all runtimes.
+    """
     containerd = config.get("containerd")
     if not isinstance(containerd, dict):
         return None
@@ -210,8 +218,10 @@ def configured_naming(config: dict[str, Any]) -> Naming | None:
 
 
 def disagreement(info: RuntimeInfo, naming: Naming) -> EvenkeelError | None:
-    """The error if runtime and agent use different cgroup drivers: containers would then be outside of their pods'
-    cgroups, and no limit would hold."""
+    """Returns an error if runtime and agent use different cgroup drivers.
+
+    Containers would then be outside of their pods' cgroups, and no limit would apply.
+    """
     if info.naming is None or info.naming == naming:
         return None
     mend = f"--cgroup-driver {info.naming}"
@@ -235,7 +245,7 @@ async def _asked_naming(connection: Connection) -> Naming | None:
         answer = await connection.ask(pb.RuntimeConfigRequest(), pb.RuntimeConfigResponse)
     except RuntimeAway:
         raise
-    except CallFailed:  # an older one
+    except CallFailed:  # an older runtime
         return None
     if not answer.HasField("linux"):
         return None
@@ -255,7 +265,7 @@ def _text(value: object) -> str:
 
 
 def runtime_checks(config: KubeletConfiguration) -> tuple[Check, ...]:
-    """For `evenkeel doctor`: what the runtime answers, and what about it would break a promise."""
+    """Checks the runtime for `evenkeel doctor`: its answer, and settings of it that would break a guarantee."""
     try:
         at = chosen(config.container_runtime_endpoint)
         if not at:

@@ -41,13 +41,13 @@ class Sandboxes:
     ) -> None:
         self._connection = connection
         self._paths = paths
-        self._listed = listed  # lists again what the runtime has
+        self._listed = listed  # lists the runtime's sandboxes again
         self._of_pod: dict[str, dict[str, Sandbox]] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         self._locating: dict[str, asyncio.Task[None]] = {}
 
     async def update(self, sandboxes: Iterable[pb.PodSandbox]) -> None:
-        """Takes over what the runtime has now, given completely."""
+        """Replaces the table by the complete list of the runtime's sandboxes."""
         found: dict[str, dict[str, Sandbox]] = {}
         for one in sandboxes:
             uid = one.labels.get(UID, "")
@@ -62,12 +62,12 @@ class Sandboxes:
         return frozenset(self._of_pod)
 
     def cgroup(self, uid: str) -> str:
-        """The name of the cgroup of the pod's sandbox; empty if there is none, or it is not known."""
+        """Returns the name of the cgroup of the pod's sandbox; empty if there is none, or it is not known."""
         ready = self._ready(uid)
         return ready.cgroup.rpartition("/")[2] if ready is not None else ""
 
     async def ready(self, launch: Launch, naming: Naming) -> tuple[Sandbox, pb.PodSandboxConfig]:
-        """The pod's sandbox, made if there is none. Raises StartFailed and RuntimeAway."""
+        """Returns the pod's sandbox, and makes it if there is none. Raises StartFailed and RuntimeAway."""
         uid = launch.attempt.uid
         async with self._locks.setdefault(uid, asyncio.Lock()):
             sandbox = self._ready(uid)
@@ -82,7 +82,7 @@ class Sandboxes:
             await asyncio.wait([locating])
 
     def unready(self, uid: str) -> frozenset[str]:
-        """The IDs of sandboxes in which no container can be made any more."""
+        """Returns the IDs of sandboxes in which no container can be made any more."""
         return frozenset(one.id for one in self._of_pod.get(uid, {}).values() if not one.is_ready)
 
     async def discard(self, uid: str, ids: Iterable[str]) -> None:
@@ -115,8 +115,9 @@ class Sandboxes:
                     break
                 except RuntimeAway:
                     raise
-                except CallFailed as error:  # it, or a container in it, is being removed or is just ending
-                    # "Not found" may mean a container in it that another call has just removed.
+                # The sandbox, or a container in it, is being removed or is just ending.
+                except CallFailed as error:
+                    # "Not found" may refer to a container in it that another call has just removed.
                     if error.is_not_found and not await self._is_there(id_):
                         break
                     if wait > _LONGEST_WAIT_SECONDS:
@@ -138,7 +139,7 @@ class Sandboxes:
         return True
 
     async def _remove_containers(self, id_: str) -> None:
-        """One by one: some of them the runtime cannot remove by itself."""
+        """Removes the containers one by one, because the runtime cannot remove some of them by itself."""
         answer = await self._connection.ask(
             pb.ListContainersRequest(filter=pb.ContainerFilter(pod_sandbox_id=id_)), pb.ListContainersResponse
         )
@@ -187,7 +188,7 @@ class Sandboxes:
             self._set_score(launch, seen)
 
     def _set_score(self, launch: Launch, sandbox: Sandbox) -> None:
-        """A12: the runtime gives sandboxes a score of its own, which is replaced."""
+        """A12: replaces the OOM score that the runtime gives to sandboxes."""
         assert launch.planned is not None
         score = launch.planned.infrastructure.oom_score_adj
         if score is not None and sandbox.pid:
@@ -202,7 +203,7 @@ class Sandboxes:
             )
         except RuntimeAway:
             raise
-        except CallFailed:  # it has just gone
+        except CallFailed:  # the sandbox has just gone
             return Sandbox(id_, number, is_ready=False)
         pid, cgroup = location(status.info)
         if is_ready and uid:

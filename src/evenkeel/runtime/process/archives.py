@@ -1,8 +1,8 @@
-"""Unpacking a root filesystem from an archive that a stranger may have made.
+"""Unpacks a root filesystem from an archive. The archive is not trusted.
 
-A tar file, plain or compressed, or the archive of a whole image as `docker save` or `podman save` write it (a tar file
-with one tar file a layer). Each entry is made through a descriptor of its directory that the kernel resolves within
-the root, as if one were inside: no name and no symlink leads out. Device nodes are left out.
+The archive is a tar file, plain or compressed, or the archive of a whole image from `docker save` or `podman save` (a
+tar file with one tar file per layer). Each entry is made through a descriptor of its directory. The kernel resolves
+its path within the root, so no name and no symlink leads out. Device nodes are left out.
 """
 
 import bz2
@@ -19,7 +19,7 @@ from evenkeel.runtime import syscalls
 from evenkeel.runtime.process.unpacking import Bounds, Unpacking
 
 _GZIP, _BZIP2, _XZ, _ZSTD = b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd"
-_LARGEST_READ_BYTES = 16 << 20  # headers can ask for any size
+_LARGEST_READ_BYTES = 16 << 20  # a header can ask for any size
 _LARGEST_JSON_BYTES = 4 << 20
 _BLOCK_BYTES = 512
 _LOOK_BACK_BYTES = 4096
@@ -28,12 +28,14 @@ _DAMAGE = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, ValueError, O
 
 
 class ImageRefused(EvenkeelError):
-    """The image is not one that this runtime can use, or the archive is not sound."""
+    """This runtime cannot use the image, or the archive is damaged."""
 
 
 def unpack(archive: IO[bytes], directory: str, name: str, bounds: Bounds | None = None) -> str:
-    """Unpacks into new directories below `directory`, which exists; returns the one that holds the root filesystem.
-    `name` is for messages. Raises ImageRefused, and leaves it to the caller to remove what is there by then."""
+    """Unpacks into new directories below `directory`, which exists. Returns the directory with the root filesystem.
+
+    `name` is for messages. Raises ImageRefused; the caller then removes the files unpacked so far.
+    """
     bounds = bounds or Bounds()
     try:
         whole = _unpack_all([archive], os.path.join(directory, "archive"), bounds, are_layers=False)
@@ -56,7 +58,7 @@ def unpack(archive: IO[bytes], directory: str, name: str, bounds: Bounds | None 
 
 def _unpack_all(archives: list[IO[bytes]], directory: str, bounds: Bounds, *, are_layers: bool) -> str:
     os.mkdir(directory)
-    os.chmod(directory, 0o755)  # noqa: S103 whoever a container runs as must get to its root
+    os.chmod(directory, 0o755)  # noqa: S103 every user of a container needs access to its root
     root = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for archive in archives:
@@ -69,11 +71,11 @@ def _unpack_all(archives: list[IO[bytes]], directory: str, bounds: Bounds, *, ar
 def _unpack_one(archive: IO[bytes], unpacking: Unpacking) -> None:
     with _decompressed(archive) as plain:
         forwards = cast("IO[bytes]", _Forwards(plain))
-        tar = tarfile.open(fileobj=forwards, mode="r:")  # noqa: SIM115 it holds nothing of its own
+        tar = tarfile.open(fileobj=forwards, mode="r:")  # noqa: SIM115 it opens no file of its own
         while (member := tar.next()) is not None:
             tar.members.clear()  # type: ignore[attr-defined]  # or it would remember every one of them
             unpacking.take(member, tar)
-        # To tarfile a damaged header is an end like any other; a real one is two blocks of zeros, or nothing more.
+        # tarfile takes a damaged header for the end. A real end is two blocks of zeros, or the end of the file.
         forwards.seek(tar.offset)
         if forwards.read(_BLOCK_BYTES).strip(b"\0"):
             raise tarfile.ReadError(f"it is damaged {tar.offset} bytes from its beginning")
@@ -91,14 +93,17 @@ def _decompressed(archive: IO[bytes]) -> IO[bytes]:
         return lzma.LZMAFile(archive, "rb")
     if start.startswith(_ZSTD):
         raise tarfile.ReadError("it is compressed with zstd, which is not known here; gzip, bzip2 and xz are")
-    plain = os.fdopen(os.dup(archive.fileno()), "rb")  # closing it must not close ours
+    plain = os.fdopen(os.dup(archive.fileno()), "rb")  # closing it must not close our file
     plain.seek(0)
     return plain
 
 
 class _Forwards:
-    """Reads a file forwards, for to go back in a compressed one means to begin anew; and no more at a time than a sound
-    archive needs. The last bytes are kept, as tarfile looks back a little."""
+    """Reads a file forwards only, because going back in a compressed file means to start again.
+
+    It limits the size of one read to the needs of a sound archive. It keeps the last bytes, because tarfile looks
+    back a little.
+    """
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -120,7 +125,7 @@ class _Forwards:
             pass
         back = self._read_to - self._at
         if not 0 <= back <= len(self._last):
-            return b""  # beyond its end
+            return b""  # beyond the end
         data = self._last[len(self._last) - back :][:size]
         if len(data) < size:
             data += self._more(size - len(data))
@@ -139,7 +144,7 @@ class _Forwards:
 
 
 def _layers(directory: str) -> list[str] | None:
-    """The layers' paths, lowest first, if this is an image's archive and not a root filesystem."""
+    """Returns the layers' paths, lowest first; None if this is a root filesystem and not an image's archive."""
     names = set(os.listdir(directory))
     if names & {"bin", "etc", "usr", "lib", "sbin", "var"}:
         return None
@@ -150,7 +155,7 @@ def _layers(directory: str) -> list[str] | None:
         return _strings(images[0], "Layers")
     if {"index.json", "oci-layout"} <= names:
         found = _json(directory, "index.json")
-        for _ in range(3):  # an index may name an index, one for each kind of machine
+        for _ in range(3):  # an index may name another index, one per architecture
             if not isinstance(found, dict) or "manifests" not in found:
                 break
             manifests = found["manifests"]
@@ -174,7 +179,7 @@ def _strings(value: object, key: str) -> list[str]:
 def _blob(descriptor: object) -> str:
     digest = descriptor.get("digest") if isinstance(descriptor, dict) else None
     if not isinstance(digest, str):
-        raise ValueError("its manifest names something without a digest")  # noqa: TRY004 it is the archive's fault
+        raise ValueError("its manifest names something without a digest")  # noqa: TRY004 the error is in the archive
     return f"blobs/{digest.replace(':', '/', 1)}"
 
 
@@ -188,7 +193,7 @@ def _json(directory: str, path: str) -> object:
 
 
 def _opened(directory: str, paths: list[str]) -> list[int]:
-    """Files of the unpacked archive, in which names and symlinks may say what they like."""
+    """Opens files of the unpacked archive. Its names and symlinks are not trusted."""
     root = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     resolve = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
     descriptors: list[int] = []

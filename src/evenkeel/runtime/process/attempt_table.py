@@ -1,4 +1,4 @@
-"""What the client knows of attempts: every one that runs, or has ended and was not forgotten."""
+"""The table of attempts that the agent knows: each attempt that runs, or that has ended and was not forgotten."""
 
 import asyncio
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from evenkeel.runtime.procfs import Process
 
 
 class Listed(NamedTuple):
-    """One attempt as the supervisor, or the disk, has it."""
+    """One attempt, as recorded by the supervisor or on disk."""
 
     attempt: Attempt
     process: ProcessFile
@@ -41,7 +41,7 @@ class AttemptTable:
         return record is not None and record.exit is not None
 
     def end_of(self, attempt: Attempt) -> "asyncio.Future[None]":
-        """Done when the attempt, which runs now, has ended."""
+        """Returns a future that is done when the attempt, which runs now, has ended."""
         future = self._ends.get(attempt)
         if future is None:
             future = self._ends[attempt] = asyncio.get_running_loop().create_future()
@@ -54,7 +54,7 @@ class AttemptTable:
             self.records[attempt] = Record(attempt, first, process.started_at, notes=process.notes)
 
     def note_end(self, attempt: Attempt, ended: ExitFile) -> bool:
-        """Whether it was known to run until now: only then is it news."""
+        """Records an exit. Returns whether the attempt was known to run until now: only then is the exit new."""
         if self.has_ended(attempt):
             return False
         before = self.records.get(attempt)
@@ -68,7 +68,7 @@ class AttemptTable:
         return before is not None
 
     def note_dead(self, attempt: Attempt, process: ProcessFile) -> None:
-        """Which process it was, of one whose end is about to be noted."""
+        """Records the process of an attempt whose exit is recorded next."""
         self._processes[attempt] = process
 
     def forget(self, attempt: Attempt) -> None:
@@ -77,7 +77,7 @@ class AttemptTable:
 
 
 def listed(message: Message) -> Listed | None:
-    """A record as the supervisor sends it; None if that is something else."""
+    """Reads a record that the supervisor sent; None if the message is not a record."""
     process = supervisor_protocol.process_from(message)
     if process is None:
         return None

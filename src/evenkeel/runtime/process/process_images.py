@@ -1,6 +1,6 @@
 """Root filesystems: `image: host`, a directory, or an archive that is unpacked once.
 
-There is no registry here: what Kubernetes calls an image is a path of this machine.
+There is no registry here. The field `image` is a path on this machine.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ _READ_BYTES = 1 << 20
 
 
 def refusal(image: str) -> str:
-    """Why `image` cannot be run here; empty if it can, as far as its form tells. Pure."""
+    """Returns why `image` cannot be run here; empty if it can, as far as its form shows. Pure."""
     if not image:
         return f"missing: write {_FORMS}"
     if "\0" in image:
@@ -45,7 +45,7 @@ def refusal(image: str) -> str:
 
 
 def with_absolute_images(pod: Pod, manifest_directory: str) -> Pod:
-    """The pod with `./…` and `../…` images made absolute, relative to the manifest they were written in. Pure."""
+    """Makes `./…` and `../…` images absolute, relative to the directory of the manifest. Pure."""
 
     def absolute(containers: tuple[Container, ...]) -> tuple[Container, ...]:
         return tuple(
@@ -66,17 +66,20 @@ def with_absolute_images(pod: Pod, manifest_directory: str) -> Pod:
 
 
 class Images:
-    """The images of one state directory. Threads may use it at the same time; an archive is unpacked once."""
+    """The images of one state directory. Several threads may use it at once. An archive is unpacked only once."""
 
     def __init__(self, paths: StatePaths) -> None:
         self._paths = paths
         self._lock = threading.Lock()
-        self._unpacking: dict[str, threading.Lock] = {}  # by path: one after the other
-        self._known: dict[tuple[object, ...], str] = {}  # which archive, as it was, is in which directory
+        self._unpacking: dict[str, threading.Lock] = {}  # by path: one thread after the other
+        # The archive's identity: the directory into which it was unpacked.
+        self._known: dict[tuple[object, ...], str] = {}
 
     def directory(self, image: str) -> str:
-        """The directory that holds the root filesystem, unpacked if need be; "" is the host's. Blocks: run it in a
-        thread. Raises ImageRefused."""
+        """Returns the directory with the root filesystem, and unpacks it if needed; "" is the host's root.
+
+        Blocks: run it in a thread. Raises ImageRefused.
+        """
         if problem := refusal(image):
             raise ImageRefused(f"image {problem}")
         if image == HOST:
@@ -95,15 +98,17 @@ class Images:
             raise ImageRefused(f"image {image} cannot be used: {_why(error)}") from None
 
     def is_ready(self, image: str) -> bool:
-        """Whether `directory` would answer at once, so that it need not go to a thread."""
+        """Returns whether `directory` would answer at once, without a thread."""
         try:
             return image == HOST or stat.S_ISDIR(os.stat(image).st_mode) or bool(self._ready(image))
         except (OSError, ValueError):
             return False
 
     def remove_unused(self, directories: frozenset[str]) -> None:
-        """Removes unpacked archives other than `directories`, and half-unpacked ones. Nothing is being unpacked
-        meanwhile. Raises ImageRefused where something resists."""
+        """Removes unpacked archives other than `directories`, and partly unpacked ones.
+
+        No archive may be unpacked meanwhile. Raises ImageRefused if a directory cannot be removed.
+        """
         try:
             names = os.listdir(self._paths.images)
         except FileNotFoundError:
@@ -136,7 +141,10 @@ class Images:
         return directory
 
     def _unpack(self, archive: IO[bytes], image: str, directory: str) -> None:
-        """Into a directory beside, which then takes the name: a directory of that name is always a whole image."""
+        """Unpacks beside the final directory, and renames at the end.
+
+        So a directory with the final name is always complete.
+        """
         os.makedirs(self._paths.images, 0o700, exist_ok=True)
         unfinished = os.path.join(self._paths.images, f"{_UNFINISHED}{secrets.token_hex(8)}")
         os.mkdir(unfinished, 0o700)
@@ -145,13 +153,13 @@ class Images:
             try:
                 os.rename(root, directory)
             except OSError:
-                if not os.path.isdir(directory):  # the same archive under another name was faster
+                if not os.path.isdir(directory):  # the same archive under another name was unpacked first
                     raise
         finally:
             remove_tree(unfinished)
 
     def _whole_directory(self, image: str) -> str:
-        """Raises ImageRefused for one in which the state directory is, or that is in it: pods would see it."""
+        """Raises ImageRefused if the image contains the state directory or lies in it: pods would see the state."""
         directory, root = os.path.realpath(image), self._paths.root
         for way in (root, *other_ways(root, read_mounts())):
             if is_below(way, directory):
@@ -168,7 +176,7 @@ def _is_relative(image: str) -> bool:
 
 
 def _identity(image: str, status: os.stat_result) -> tuple[object, ...]:
-    """Of a file as it is: another content has another one."""
+    """Identifies a file and its present content. After a change of content the result is different."""
     return (image, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
@@ -177,7 +185,7 @@ def _why(error: Exception) -> str:
 
 
 def layers_of(pod: Pod, paths: StatePaths) -> tuple[tuple[str, str], ...]:
-    """What the attempts of each container have written over their image: the container's name, and the directory."""
+    """Returns the layers to which attempts write over their image: the container's name, and the directory."""
     uid = pod.metadata.uid
     tried = tuple(attempts_of(uid, paths))
     return tuple(
@@ -189,8 +197,10 @@ def layers_of(pod: Pod, paths: StatePaths) -> tuple[tuple[str, str], ...]:
 
 
 def images_in_use(paths: StatePaths) -> frozenset[str]:
-    """The directories that containers run from, or are about to. Of one whose plan cannot be read that is not known:
-    then it may be any of them."""
+    """Returns the image directories of containers that run or are about to.
+
+    If a plan cannot be read, its image is not known. Then all images count as used.
+    """
     used = set()
     for uid, container, number in every_attempt(paths):
         plan = read_json(paths.attempt(uid, container, number), LAUNCH)

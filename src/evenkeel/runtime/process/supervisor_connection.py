@@ -265,7 +265,7 @@ def _started(state: str) -> tuple[socket.socket, int]:
     try:
         program = sealed_program(command[0])
         # posix_spawn is not used: glibc's leaves two of its own signals ignored, for the containers too.
-        process = subprocess.Popen(  # noqa: S603 no word of it comes from outside
+        process = subprocess.Popen(  # noqa: S603 no argument comes from outside
             command,
             executable=f"/proc/self/fd/{program}",
             env={},

@@ -1,27 +1,27 @@
-"""What the agent and the supervisor say to each other: one JSON object a packet, over a Unix socket of packets.
+"""The protocol between the agent and the supervisor: one JSON object per packet, over a Unix packet socket.
 
-The client asks (`id`, `do`, and what it takes), the supervisor answers with the same `id`; with `error` and `hint`, two
-parts of a sentence, if it could not. What the supervisor says unasked has `event` in place of an `id`:
+The client sends a request: `id`, `do`, and the fields in the table. The supervisor answers with the same `id`. If the
+request failed, the answer has `error` and `hint`. Other messages of the supervisor have `event` in place of an `id`:
 
 | `do` | takes | answers with |
 | --- | --- | --- |
 | `start` | attempt | `pid`, `ticks`, `started_at`, `notes` once the program runs |
-| `signal` | attempt, `signal` | nothing; one that has ended is fine |
-| `list` | | `records`, in several packets if they are many: `more` is true in all but the last |
+| `signal` | attempt, `signal` | nothing; the attempt may have ended |
+| `list` | | `records`, in several packets if there are many: `more` is true in all but the last |
 | `execute` | attempt, `command`, `seconds` | `exit_code` (null: not in time), `output` |
 | `adopt` | attempt | nothing; relays its log and watches for its end from now on |
-| `finish` | attempt, `exit` | nothing; that is how an adopted one ended |
+| `finish` | attempt, `exit` | nothing; `exit` is the end of an adopted container |
 | `forget` | attempt | nothing |
-| `ping` | | nothing: it is alive |
+| `ping` | | nothing; the supervisor is alive |
 
-| `event` | says |
+| `event` | fields and meaning |
 | --- | --- |
-| `hello` | `version`, `pid`, `has_namespaces`, `no_filter` (why there is no seccomp filter): first of all |
+| `hello` | `version`, `pid`, `has_namespaces`, `no_filter` (why there is no seccomp filter); the first message |
 | `busy` | another supervisor has this state directory; this one ends |
 | `exited` | attempt, `exit` |
-| `ended` | attempt: an adopted one has ended; `finish` is to say how, if the client is its parent |
+| `ended` | attempt: an adopted container has ended; the client reports how with `finish`, if it is the parent |
 
-An attempt is a list: the pod's UID, the container's name, the number. What a start needs is in a file of the attempt's
+An attempt is a list: the pod's UID, the container's name, the number. The plan of a start is in a file of the attempt's
 directory, so that no packet is longer than `MOST_BYTES`.
 """
 
@@ -35,7 +35,7 @@ from evenkeel.runtime.paths import AttemptKey, is_name, read_json, write_json
 from evenkeel.runtime.procfs import read_stat
 
 VERSION = 2
-MOST_BYTES = 160 * 1024  # half of what a socket takes as it comes, and some
+MOST_BYTES = 160 * 1024  # more than half of a socket's default buffer
 SOCKET_NAME = "keeper.sock"
 LOCK_NAME = "keeper.lock"
 
@@ -43,17 +43,20 @@ Message = dict[str, Any]
 
 
 class BadMessage(Exception):
-    """What came is not one of these messages; the text says why."""
+    """The packet is not a valid message. The text says why."""
 
 
 class Inbox:
-    """Room for one packet, used again for each: a new one of that size would be mapped and unmapped every time."""
+    """A buffer for one packet, used again for each.
+
+    A new buffer of that size would be mapped and unmapped every time.
+    """
 
     def __init__(self) -> None:
         self._room = memoryview(bytearray(MOST_BYTES + 1))
 
     def receive(self, connection: socket.socket) -> bytes:
-        """The next packet; nothing at the end. Raises OSError."""
+        """Returns the next packet; empty at the end. Raises OSError."""
         size = connection.recv_into(self._room)
         return bytes(self._room[:size])
 
@@ -78,7 +81,7 @@ def decode(packet: bytes) -> Message:
 
 
 def attempt_of(message: Message) -> AttemptKey:
-    """The attempt a message is about. Its parts become names of directories: none may lead elsewhere."""
+    """Returns the attempt of a message. Its parts become names of directories, so no part may lead elsewhere."""
     value = message.get("attempt")
     if not isinstance(value, list) or len(value) != 3:
         raise BadMessage("attempt must be a list of UID, container and number")
@@ -98,12 +101,12 @@ STDERR = "stderr"
 
 
 class ProcessFile(NamedTuple):
-    """Which process an attempt is. A number alone proves nothing: the time it started and the cgroup it is in do."""
+    """The process of an attempt. A PID alone does not identify it; its start time and its cgroup do."""
 
     pid: int
     ticks: int
-    cgroup: str  # the plan's path
-    procs: tuple[str, ...]  # as the plan has them
+    cgroup: str  # the path in the cgroup plan
+    procs: tuple[str, ...]  # as in the launch plan
     started_at: float
     has_pid_namespace: bool
     notes: tuple[str, ...] = ()
@@ -115,7 +118,7 @@ def read_process(directory: str) -> ProcessFile | None:
 
 
 def process_from(value: dict[str, Any]) -> ProcessFile | None:
-    """What `_asdict` made; None if that is something else."""
+    """Reads the result of `_asdict`; None if the value is something else."""
     try:
         return ProcessFile(
             int(value["pid"]),
@@ -135,7 +138,7 @@ def write_process(directory: str, process: ProcessFile) -> None:
 
 
 def is_running(process: ProcessFile) -> bool:
-    """Whether it is still that process and in that cgroup: alive, not only waiting for its parent to take note."""
+    """Returns whether the process is alive, is the same process, and is in the same cgroup. A zombie is not alive."""
     stat = read_stat(process.pid)
     if stat is None or stat.start_ticks != process.ticks or stat.has_ended:
         return False
@@ -145,12 +148,12 @@ def is_running(process: ProcessFile) -> bool:
     except OSError:
         return False
     path = os.fsencode(process.cgroup)
-    below = path.rstrip(b"/") + b"/"  # it may have made cgroups of its own
+    below = path.rstrip(b"/") + b"/"  # the container may have made cgroups of its own
     return any((place := line.split(b":", 2)[2]) == path or place.startswith(below) for line in lines)
 
 
 def send_signal(process: ProcessFile, number: int) -> None:
-    """To that process and no other; one that has ended is fine."""
+    """Sends a signal to that process and no other. The process may have ended."""
     try:
         descriptor = os.pidfd_open(process.pid)
     except OSError:
@@ -165,8 +168,8 @@ def send_signal(process: ProcessFile, number: int) -> None:
         os.close(descriptor)
 
 
-SIGNALLED = 128  # a signal's exit code is this and its number
-UNKNOWN_EXIT_CODE = 137  # as kubelet says of one of which nobody knows how it ended
+SIGNALLED = 128  # the exit code after a signal is this plus the signal's number
+UNKNOWN_EXIT_CODE = 137  # the code that kubelet gives when the exit code is lost
 
 
 class ExitFile(NamedTuple):
@@ -179,7 +182,7 @@ class ExitFile(NamedTuple):
 
 
 def of_status(status: int, started_at: float, finished_at: float) -> ExitFile:
-    """From what waitpid says."""
+    """Converts a status from waitpid."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         return ExitFile(SIGNALLED + number, number, started_at, finished_at)
@@ -191,7 +194,7 @@ def unknown(started_at: float, finished_at: float) -> ExitFile:
 
 
 def write_exit(directory: str, ended: ExitFile) -> None:
-    """Raises OSError."""
+    """Writes the exit to disk. Raises OSError."""
     write_json(directory, EXIT, ended._asdict())
 
 

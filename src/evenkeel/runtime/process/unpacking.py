@@ -1,4 +1,4 @@
-"""Making the entries of one tar file below a root, and nowhere else."""
+"""Unpacks the entries of one tar file below a root directory, and nowhere else."""
 
 import errno
 import os
@@ -17,7 +17,7 @@ _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 
 
 class Bounds:
-    """How much may be unpacked: of everything together, and so that the disk is not full afterwards."""
+    """Limits on the unpacked size: a limit for all files together, and free space that must be left on the disk."""
 
     def __init__(self, max_bytes: int = 16 << 30, max_entries: int = 1_000_000) -> None:
         self._bytes_left = max_bytes
@@ -41,17 +41,18 @@ class Bounds:
 
 
 class Unpacking:
-    """One tar file; with `is_layer` it may take away what earlier ones put there."""
+    """Unpacks one tar file. With `is_layer` it may remove files of earlier layers."""
 
     def __init__(self, root: int, bounds: Bounds, *, is_layer: bool) -> None:
         self._root = root
         self._bounds = bounds
         self._is_layer = is_layer
         self._is_root = os.geteuid() == 0
-        self._made: set[str] = set()  # by this layer
+        self._made: set[str] = set()  # the paths made by this layer
         self._parent = -1
         self._parent_path: str | None = None
-        self._times: list[tuple[str, int]] = []  # of directories: what is made in them would change them
+        # Of directories; set at the end, because each new entry changes the time.
+        self._times: list[tuple[str, int]] = []
 
     def take(self, member: tarfile.TarInfo, tar: tarfile.TarFile) -> None:
         self._bounds.take_entry()
@@ -75,7 +76,7 @@ class Unpacking:
             try:
                 descriptor = syscalls.open_within(self._root, path, _DIRECTORY, _WITHIN)
             except OSError:
-                continue  # replaced by something else since
+                continue  # another entry has replaced it since
             os.utime(descriptor, (seconds, seconds))
             os.close(descriptor)
 
@@ -95,7 +96,7 @@ class Unpacking:
             self._clear(parent, name)
             os.mkfifo(name, member.mode & 0o777, dir_fd=parent)
             self._own(parent, name, member)
-        # Devices and what has no name here are left out: a container's /dev is its own.
+        # Devices and entries of unknown type are left out: a container has its own /dev.
 
     def _make_directory(self, member: tarfile.TarInfo, parent: int, name: str, path: str) -> None:
         mode = _mode_of(parent, name)
@@ -137,7 +138,7 @@ class Unpacking:
     def _settle(self, descriptor: int, member: tarfile.TarInfo) -> None:
         if self._is_root:
             os.fchown(descriptor, member.uid, member.gid)
-        # Who is not root needs to get into the directories to fill them, and to remove them.
+        # A user other than root needs access to the directories to fill and to remove them.
         more = stat.S_IRWXU if member.isdir() and not self._is_root else 0
         os.fchmod(descriptor, stat.S_IMODE(member.mode) | more)
 
@@ -146,7 +147,7 @@ class Unpacking:
             os.chown(name, member.uid, member.gid, dir_fd=parent, follow_symlinks=False)
 
     def _open_parent(self, path: str) -> int:
-        """The last one is kept: entries of a directory come together."""
+        """Opens the parent directory. The last one stays open, because entries of one directory follow each other."""
         if path != self._parent_path:
             self._forget_parent()
             try:
@@ -160,7 +161,7 @@ class Unpacking:
         above, name = os.path.split(path)
         parent = self._open_parent(above)
         os.mkdir(name, dir_fd=parent)
-        os.chmod(name, 0o755, dir_fd=parent)  # noqa: S103 as directories are that nobody described
+        os.chmod(name, 0o755, dir_fd=parent)  # noqa: S103 the archive has no entry for this directory
         return syscalls.open_within(self._root, path, _DIRECTORY, _WITHIN)
 
     def _forget_parent(self) -> None:
@@ -169,7 +170,7 @@ class Unpacking:
         self._parent, self._parent_path = -1, None
 
     def _clear(self, parent: int, name: str) -> None:
-        """Makes room for an entry that replaces an earlier one."""
+        """Removes an earlier entry that a new one replaces."""
         mode = _mode_of(parent, name)
         if mode is None:
             return
@@ -193,7 +194,10 @@ class Unpacking:
 
 
 def _relative(name: str) -> str:
-    """An entry's path below the root. Raises ValueError for one that climbs, which no archive has by accident."""
+    """Returns an entry's path below the root.
+
+    Raises ValueError for a path with `..`: no archive has one by accident.
+    """
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if ".." in parts:
         raise ValueError(f"{name[:200]!r} in it leads out of it")

@@ -1,1 +1,1 @@
-"""What runs in the supervisor process: the parent of all containers, which outlives the agent."""
+"""The code of the supervisor process: the parent of all containers, which outlives the agent."""

@@ -1,4 +1,4 @@
-"""Files of an attempt: its streams and its termination log, and why they could not be made."""
+"""Files of an attempt: its streams, its termination log, and the error if they could not be made."""
 
 import errno
 import os
@@ -12,8 +12,10 @@ from evenkeel.runtime.process.supervisor.event_loop import Descriptors
 
 
 def open_termination_log(pid: int) -> int:
-    """The termination log of a container that another supervisor started; -1 if it cannot be had. The container decides
-    what is there: it is opened only if it is a file, and inside the container."""
+    """Opens the termination log of a container that another supervisor started; -1 if that fails.
+
+    The container controls this path. It is opened only if it is a regular file inside the container.
+    """
     with suppress(OSError), Descriptors() as opened:
         root = opened.add(os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
         resolve = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_SYMLINKS

@@ -1,5 +1,7 @@
-"""The kernel's own filesystems as a container sees them: /proc, /sys with its own cgroup, and /dev. What would change
-the machine is read-only, what tells of all of it is masked."""
+"""The kernel's own filesystems in a container: /proc, /sys with the container's own cgroup, and /dev.
+
+Files that would change the machine are read-only. Files that reveal the whole machine are masked.
+"""
 
 import errno
 import os
@@ -9,12 +11,12 @@ from contextlib import suppress
 
 from evenkeel.runtime import syscalls
 
-_SHM_BYTES = 64 << 20  # as container runtimes give
-_DEV_BYTES = 64 << 10  # the termination log too: Kubernetes reads 4 KiB of it
+_SHM_BYTES = 64 << 20  # the size that container runtimes give
+_DEV_BYTES = 64 << 10  # it holds the termination log too: Kubernetes reads 4 KiB of it
 SAFE = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
-# What of /proc would change the machine for everyone.
+# The parts of /proc that would change the machine for all processes.
 PROC_SETTINGS = ("sys", "sysrq-trigger", "irq", "bus", "fs", "driver", "mtrr")
-# What tells of the whole machine; container runtimes hide the same.
+# Paths that reveal the whole machine. Container runtimes hide the same.
 MASKED = ("/proc/acpi", "/proc/asound", "/proc/kcore", "/proc/keys", "/proc/key-users", "/proc/latency_stats",
           "/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats", "/sys/firmware",
           "/sys/devices/virtual/powercap")  # fmt: skip
@@ -38,7 +40,7 @@ _CGROUPS = "/sys/fs/cgroup"
 
 
 def cover(path: str) -> None:
-    """Nothing is seen of what is there, and nothing can be put there."""
+    """Covers a directory: its content is hidden, and no file can be made there."""
     syscalls.mount("tmpfs", path, "tmpfs", SAFE | syscalls.MS_RDONLY, "size=4k,nr_inodes=2,mode=0555")
 
 
@@ -46,7 +48,7 @@ def make_read_only(path: str) -> None:
     try:
         syscalls.mount_setattr(path, add=syscalls.MOUNT_ATTR_RDONLY)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOENT):  # nothing is mounted there, or no longer
+        if error.errno not in (errno.EINVAL, errno.ENOENT):  # it is not a mount point, or no longer
             raise
 
 
@@ -58,13 +60,13 @@ def mount_proc(names: tuple[str, ...], *, is_fresh: bool) -> None:
         try:
             syscalls.mount(path, path, flags=syscalls.MS_BIND | syscalls.MS_REC)
         except FileNotFoundError:
-            continue  # this kernel has none
+            continue  # this kernel does not have it
         syscalls.mount_setattr(path, add=syscalls.MOUNT_ATTR_RDONLY)
 
 
 def mount_cgroups(trees: Mapping[str, int]) -> None:
-    """In place of the host's hierarchies, those that the container's own cgroup is in; and only that cgroup of them."""
-    if trees and _CGROUPS not in trees:  # v1: a directory for each hierarchy, and symlinks for controllers
+    """Replaces the host's hierarchies by those of the container's own cgroup, and shows only that cgroup of them."""
+    if trees and _CGROUPS not in trees:  # v1: one directory per hierarchy, and symlinks for controllers
         links = {entry.name: os.readlink(entry.path) for entry in os.scandir(_CGROUPS) if entry.is_symlink()}
         syscalls.mount("tmpfs", _CGROUPS, "tmpfs", SAFE, "mode=0755,size=64k")
         for path in trees:
@@ -78,7 +80,10 @@ def mount_cgroups(trees: Mapping[str, int]) -> None:
 
 
 def mask(paths: tuple[str, ...], empty: str) -> None:
-    """`empty` is a directory that is covered already. Device nodes open nothing here, and so do masked files."""
+    """Masks paths.
+
+    `empty` is a directory that is covered already. Masked files become /dev/null, which does not open here.
+    """
     for path in paths:
         with suppress(FileNotFoundError):
             source = empty if os.path.isdir(path) else "/dev/null"
@@ -101,11 +106,12 @@ def mount_dev() -> None:
     os.mkdir("/dev/shm")  # noqa: S108
     syscalls.mount("tmpfs", "/dev/shm", "tmpfs", SAFE, f"mode=1777,size={_SHM_BYTES}")  # noqa: S108
     try:
-        syscalls.mount("devpts", "/dev/pts", "devpts", flags, f"{_PTS_OPTIONS},gid=5")  # tty, as everywhere
+        # Group 5 is tty on all distributions.
+        syscalls.mount("devpts", "/dev/pts", "devpts", flags, f"{_PTS_OPTIONS},gid=5")
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-        # A user namespace without that group.
+        # The user namespace does not have that group.
         syscalls.mount("devpts", "/dev/pts", "devpts", flags, _PTS_OPTIONS)
 
 

@@ -1,4 +1,4 @@
-"""Which program a container runs, where, and as whom: looked up in the container's own files."""
+"""The program of a container, its directory and its user, looked up in the container's own files."""
 
 import errno
 import os
@@ -16,8 +16,10 @@ class User(NamedTuple):
 
 
 def look_up(uid: int | None, gid: int | None, passwd_text: str) -> User:
-    """Without a user, the one we are; without a group, the user's own, or root's for a user that is not known (as
-    container runtimes have it)."""
+    """Returns the user to run as. Without `uid`, it is our own user.
+
+    Without `gid`, the group is the user's own. A user that is not known gets root's group, as in container runtimes.
+    """
     wanted = os.geteuid() if uid is None else uid
     known = _entry(wanted, passwd_text)
     group = gid
@@ -65,7 +67,7 @@ def enter_directory(directory: str) -> None:
 
 
 def program_path(name: str, path: str) -> str:
-    """As a shell finds it. What is not found in any directory is an error that names them."""
+    """Finds the program as a shell does. If it is in no directory, the error names the directories."""
     if "/" in name:
         _check_executable(name)
         return name

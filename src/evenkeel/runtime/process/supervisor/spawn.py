@@ -269,7 +269,7 @@ def execute(program: Program, say: Say) -> None:
     """Executes the program. Returns only on failure; the reason has been reported then."""
     say(ABOUT_TO_EXECUTE + b"\n")
     try:
-        os.execve(program.path, program.argv, program.env)  # noqa: S606 no shell is the point
+        os.execve(program.path, program.argv, program.env)  # noqa: S606 a shell must not be used
     except OSError as error:
         _report(
             say,
