@@ -1,1 +1,1 @@
-"""How containers are run: one small interface and its implementations."""
+"""Runtimes, which run containers: one small interface and its implementations."""

@@ -1,5 +1,7 @@
-"""The common part of all runtimes: the state directory with volumes and logs, threads for blocking work, and killing a
-cgroup."""
+"""The common part of all runtimes: volumes and logs in the state directory, threads, and killing a cgroup.
+
+The threads are for blocking work.
+"""
 
 import asyncio
 import os
@@ -23,8 +25,10 @@ _LOGS_KEPT = 2  # per container: the log of the last attempt, and of the one bef
 
 
 def directories_of(pod: Pod, layers: Iterable[tuple[str, str]], paths: StatePaths) -> Directories:
-    """The directories of one pod on disk. `layers` are those of its containers, which the runtime knows. Volumes in
-    memory and hostPath volumes do not count as its disk."""
+    """Returns the directories of one pod on disk. `layers` are those of its containers, from the runtime.
+
+    Memory-backed volumes and hostPath volumes do not count as its disk.
+    """
     metadata = pod.metadata
     logs = tuple(
         (
@@ -69,15 +73,18 @@ def _unlink(path: str) -> None:
     try:
         os.unlink(path)
     except OSError:
-        pass  # gone already, or not a file
+        pass  # it is gone already, or it is not a file
 
 
 T = TypeVar("T")
 
 
 class BaseRuntime:
-    """`make_driver` makes a cgroup driver for the use of one thread. `allocatable_memory_bytes` bounds the size of each
-    memory-backed volume; without it, the memory of the machine does."""
+    """The common part of a runtime.
+
+    `make_driver` makes a cgroup driver for one thread. `allocatable_memory_bytes` limits the size of each
+    memory-backed volume; without it, the memory of the machine is the limit.
+    """
 
     def __init__(
         self,

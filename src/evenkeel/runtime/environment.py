@@ -1,5 +1,7 @@
-"""The environment of a container: its variables, its command with `$(NAME)` expanded, and its user, as in
-Kubernetes."""
+"""The environment of a container: its variables, its command with `$(NAME)` expanded, and its user.
+
+The rules are those of Kubernetes.
+"""
 
 import os
 import re
@@ -20,11 +22,11 @@ _FIELDS = (
 
 
 class NoValue(EvenkeelError):
-    """A variable has a source that this node does not have."""
+    """A variable has a source that this node cannot provide."""
 
 
 def value_of(source: EnvVarSource, pod: Pod, container: Container) -> str:
-    """The value of a variable with valueFrom. Raises NoValue."""
+    """Returns the value of a variable with valueFrom. Raises NoValue."""
     if source.field_ref is not None:
         return _field(source.field_ref.field_path, pod)
     if source.resource_field_ref is not None:
@@ -33,7 +35,7 @@ def value_of(source: EnvVarSource, pod: Pod, container: Container) -> str:
 
 
 def refusal(pod: Pod, container: Container) -> str:
-    """Why the node has no value for a variable of the container; empty if it has one for each."""
+    """Returns why the node has no value for a variable of the container; empty if it has one for each."""
     for index, variable in enumerate(container.env):
         if variable.value_from is not None:
             try:
@@ -65,7 +67,7 @@ def _field(path: str, pod: Pod) -> str:
 
 
 def _amount(selector: ResourceFieldSelector, pod: Pod, container: Container) -> str:
-    """The amount in units of the divisor, rounded up."""
+    """Returns the amount in units of the divisor, rounded up."""
     name = selector.container_name or container.name
     of = next((each for each in pod.spec.every_container if each.name == name), None)
     if of is None:
@@ -86,12 +88,12 @@ def _amount(selector: ResourceFieldSelector, pod: Pod, container: Container) -> 
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-# $$ is a $, and $(NAME) a reference. Everything else after a $ stays as it is, also an unclosed $(.
+# $$ is a $, and $(NAME) is a reference. All other text after a $ stays unchanged, also an unclosed $(.
 _DOLLAR = re.compile(r"\$(?:(\$)|\(([^)]*)\)|(.))", re.DOTALL)
 
 
 def expanded(text: str, known: Mapping[str, str]) -> str:
-    """`text` with the value in place of each `$(NAME)`. An unknown NAME stays as it is written."""
+    """Replaces each `$(NAME)` in `text` by its value. An unknown NAME stays unchanged."""
     if "$" not in text:
         return text
 
@@ -105,12 +107,12 @@ def expanded(text: str, known: Mapping[str, str]) -> str:
 
 
 def environment(pod: Pod, container: Container, hostname: str) -> dict[str, str]:
-    """All variables of the container, and none of the agent's. A variable may refer to those before it."""
+    """Returns all variables of the container, and none of the agent's. A variable may refer to those before it."""
     return {"PATH": PATH, "HOSTNAME": hostname, **declared(pod, container)}
 
 
 def declared(pod: Pod, container: Container) -> dict[str, str]:
-    """The variables of the manifest. Raises NoValue."""
+    """Returns the variables of the manifest. Raises NoValue."""
     env: dict[str, str] = {}
     for variable in container.env:
         if variable.value_from is not None:
@@ -121,7 +123,10 @@ def declared(pod: Pod, container: Container) -> dict[str, str]:
 
 
 def arguments(pod: Pod, container: Container) -> tuple[str, ...]:
-    """The program and its arguments. Image directories have no entrypoint, so the manifest must name the command."""
+    """Returns the program and its arguments.
+
+    Image directories have no entrypoint, so the manifest must name the command.
+    """
     known = declared(pod, container)
     return _expanded_all(container.command, known) + _expanded_all(container.args, known)
 
@@ -139,7 +144,7 @@ class Identity(NamedTuple):
 
 
 def identity(pod: Pod, container: Container) -> Identity:
-    """The security context of the container takes precedence over that of the pod."""
+    """Returns the user and group. The container's security context takes precedence over the pod's."""
     of_pod, of_container = pod.spec.security_context, container.security_context
     found: list[int | bool | None] = []
     for name in ("run_as_user", "run_as_group", "run_as_non_root"):

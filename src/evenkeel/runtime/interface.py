@@ -1,7 +1,7 @@
 """The interface between the agent and a runtime, which runs containers.
 
 An attempt is one run of a container: the first start is attempt 1, each restart is the next. A runtime starts an
-attempt at most once, and remembers how it ended until the agent has stored that (`forget`). It outlives the agent:
+attempt at most once. It keeps the exit of an attempt until the agent has stored it (`forget`). It outlives the agent:
 after a restart of the agent, `containers` returns every attempt that was started and not forgotten.
 """
 
@@ -37,8 +37,11 @@ class Planned(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """Everything that a start needs. The cgroup exists with its limits, or the runtime makes it so. The container is in
-    the cgroup and has its OOM score before its first instruction (A17)."""
+    """Everything that a start needs.
+
+    The cgroup exists with its limits, or the runtime makes it. The container is in the cgroup and has its OOM score
+    before its first instruction (A17).
+    """
 
     attempt: Attempt
     pod: Pod
@@ -57,8 +60,8 @@ class Exit(NamedTuple):
     finished_at: float = 0.0
     is_known: bool = True  # False: it ended while neither the agent nor the runtime watched it
     message: str = ""  # its termination message: from its file, or the last lines of its log
-    is_oom_killed: bool = False  # the runtime says so
-    # What the kernel had counted in the attempt's own cgroup after its end; None if that was not read.
+    is_oom_killed: bool = False  # as reported by the runtime
+    # The kernel's count in the attempt's own cgroup after its end; None if it was not read.
     oom_kills: int | None = None
 
 
@@ -69,7 +72,8 @@ class Record(NamedTuple):
     process: Process | None
     started_at: float
     exit: Exit | None = None
-    notes: tuple[str, ...] = ()  # sentences about what differs from the launch: an OOM score that was refused
+    # Sentences about differences from the launch, such as an OOM score that was refused.
+    notes: tuple[str, ...] = ()
     id: str = ""  # containerd://…; empty for processes
 
 
@@ -106,8 +110,10 @@ class ExecResult(NamedTuple):
 
 
 class Directories(NamedTuple):
-    """The directories to which a pod writes on disk: the name of a container or volume, and a directory. A container
-    has several layers while earlier attempts are not forgotten."""
+    """The directories to which a pod writes on disk: pairs of a container's or volume's name and a directory.
+
+    A container has several layers while earlier attempts are not forgotten.
+    """
 
     layers: tuple[tuple[str, str], ...] = ()
     logs: tuple[tuple[str, str], ...] = ()
@@ -115,11 +121,11 @@ class Directories(NamedTuple):
 
 
 class StartFailed(EvenkeelError):
-    """The container could not be started. The message says what to change, or what the machine refused."""
+    """The container could not be started. The message names the field to change, or the refusal of the machine."""
 
 
 class NoImage(StartFailed):
-    """Its image is not there, so nothing was begun. `reason` is Kubernetes' word for what it waits for then."""
+    """The image is missing, so nothing was started. `reason` is Kubernetes' word for this waiting state."""
 
     def __init__(self, message: str, reason: str, *, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -128,7 +134,7 @@ class NoImage(StartFailed):
 
 class Runtime(Protocol):
     def refusal(self, pod: Pod) -> Refusal | None:
-        """Why this runtime cannot run the pod as its manifest is written; None if it can. Does no I/O."""
+        """Returns why this runtime cannot run the pod as its manifest is written; None if it can. Does no I/O."""
         ...
 
     async def open(self) -> None:
@@ -143,11 +149,11 @@ class Runtime(Protocol):
     def readiness(self) -> Readiness: ...
 
     def placed(self, uid: str) -> Placed | None:
-        """The cgroups that the runtime has made below that of the pod; None if the agent makes them."""
+        """Returns the cgroups that the runtime has made below the pod's; None if the agent makes them."""
         ...
 
     async def containers(self) -> Mapping[Attempt, Record]:
-        """Every attempt that runs, or has ended and is not forgotten."""
+        """Returns every attempt that runs, or that has ended and is not forgotten."""
         ...
 
     async def prepare(self, pod: Pod) -> None:
@@ -155,17 +161,25 @@ class Runtime(Protocol):
         ...
 
     async def start(self, launch: Launch) -> Record:
-        """Starts the attempt. If it was started before, starts nothing and returns its record. Raises StartFailed, and
-        then nothing of the attempt is left."""
+        """Starts the attempt. If it was started before, it only returns its record.
+
+        Raises StartFailed; then nothing of the attempt is left.
+        """
         ...
 
     async def stop(self, attempt: Attempt, grace_seconds: float) -> None:
-        """Sends SIGTERM to the first process of the container, and kills its cgroup after `grace_seconds`. Returns when
-        no process of it is left; Exited is an event. The attempt may have ended already."""
+        """Sends SIGTERM to the first process of the container, and kills its cgroup after `grace_seconds`.
+
+        Returns when no process of the container is left. The exit is an event of its own (`Exited`). The attempt may
+        have ended already.
+        """
         ...
 
     async def update(self, attempt: Attempt, settings: tuple[Setting, ...]) -> None:
-        """The settings of a running container have changed; the agent has written them to the kernel."""
+        """Passes changed settings of a running container to the runtime.
+
+        The agent has written them to the kernel.
+        """
         ...
 
     async def execute(self, attempt: Attempt, command: tuple[str, ...], timeout_seconds: float) -> ExecResult:
@@ -173,28 +187,30 @@ class Runtime(Protocol):
         ...
 
     async def forget(self, attempt: Attempt) -> None:
-        """The agent has stored the end of the attempt: everything of it may be removed."""
+        """Removes everything of the attempt. The agent has stored its exit."""
         ...
 
     async def empty_memory(self, uid: str) -> None:
-        """Removes the content of the pod's memory-backed volumes: the pod is being killed, and the memory is needed."""
+        """Removes the content of the pod's memory-backed volumes. The pod is being killed, and the memory is needed."""
         ...
 
     async def remove(self, uid: str) -> None:
-        """Removes the directories, volumes and mounts of a pod that no longer runs, but not its logs. May be
-        repeated."""
+        """Removes the directories, volumes and mounts of a pod that no longer runs, but not its logs.
+
+        May be repeated.
+        """
         ...
 
     async def remove_logs(self, uid: str) -> None: ...
 
     async def pods(self) -> frozenset[str]:
-        """The UIDs of all pods that still have directories, mounts or logs."""
+        """Returns the UIDs of all pods that still have directories, mounts or logs."""
         ...
 
     def events(self) -> AsyncIterator[RuntimeEvent]: ...
 
     def daemon(self) -> Process | None:
-        """The process that runs the containers; None if it is not known. For any thread; does not block."""
+        """Returns the process that runs the containers; None if it is not known. For any thread; does not block."""
         ...
 
     # The disk (B12)
@@ -210,11 +226,11 @@ class Runtime(Protocol):
         ...
 
     async def images_usage(self) -> Usage | None:
-        """What images take of their filesystem; None where that is not known."""
+        """Returns the disk usage of images; None if it is not known."""
         ...
 
     def directories(self, pod: Pod) -> Directories:
-        """The directories of the pod on disk. For any thread; blocks for a moment."""
+        """Returns the directories of the pod on disk. For any thread; blocks for a moment."""
         ...
 
     async def remove_unused_images(self) -> None:

@@ -1,4 +1,4 @@
-"""Reading container logs in the CRI format, across rotated files; and termination messages."""
+"""Reads container logs in the CRI format, across rotated files, and termination messages."""
 
 import os
 import select
@@ -28,9 +28,11 @@ class LogLine(NamedTuple):
 
 
 def read_logs(path: str, *, tail: int | None = None, since_seconds: float | None = None) -> Iterator[LogLine]:
-    """The lines of the log at `path` (STATE/logs/…/<attempt>.log) and of its rotated files, oldest first. `tail` limits
-    them to the last ones, `since_seconds` (since the epoch) to the newer ones. Raises EvenkeelError if there is no
-    log."""
+    """Yields the lines of the log at `path` (STATE/logs/…/<attempt>.log) and of its rotated files, oldest first.
+
+    `tail` limits them to the last lines, `since_seconds` (since the epoch) to newer lines. Raises EvenkeelError if
+    there is no log.
+    """
     with ExitStack() as stack:
         joining = _Joining(since_seconds)
         for file in _opened(path, tail, stack):
@@ -46,8 +48,10 @@ def follow(
     is_over: Callable[[], bool],
     look_seconds: float = 1.0,
 ) -> Iterator[LogLine]:
-    """As `read_logs`, and then the lines that are added, until `is_over` and all is read. `is_over` is called every
-    `look_seconds`, and after each addition. Blocks."""
+    """Yields lines as `read_logs` does, and then new lines, until `is_over` and all is read. Blocks.
+
+    `is_over` is called every `look_seconds`, and after each addition.
+    """
     with ExitStack() as stack:
         joining = _Joining(since_seconds)
         watch = _Watch(path)
@@ -71,8 +75,11 @@ def follow(
 
 
 def attempts(directory: str) -> tuple[int, ...]:
-    """The attempts with a log in the log directory of a container, in order. The last is the current one, and the one
-    before it is what `--previous` shows. During a rotation only the rotated file exists."""
+    """Returns the attempts with a log in the log directory of a container, in order.
+
+    The last one is the current attempt. `--previous` shows the one before it. During a rotation only the rotated file
+    exists.
+    """
     with suppress(FileNotFoundError, NotADirectoryError):
         logs = (name.partition(".log") for name in os.listdir(directory))
         numbers = {number for number, suffix, stamp in logs if suffix and (not stamp or stamp[0] == ".")}
@@ -81,7 +88,7 @@ def attempts(directory: str) -> tuple[int, ...]:
 
 
 def last_lines(path: str, *, lines: int = _LOG_MESSAGE_LINES, max_bytes: int = _LOG_MESSAGE_BYTES) -> str:
-    """The end of a log, for a termination message."""
+    """Returns the end of a log, for a termination message."""
     try:
         text = b"".join(line.text + b"\n" * line.is_whole for line in read_logs(path, tail=lines))
     except EvenkeelError:
@@ -92,9 +99,11 @@ def last_lines(path: str, *, lines: int = _LOG_MESSAGE_LINES, max_bytes: int = _
 def termination_message(
     attempt_directory: str, log_path: str, policy: str, *, is_error: bool, descriptor: int = -1
 ) -> str:
-    """What the container left in its termination message file (the end of it), or with `FallbackToLogsOnError`, where
-    that is empty and it failed, the end of its log. The file is the one behind `descriptor`, or in the attempt's
-    directory."""
+    """Returns the end of the container's termination message file.
+
+    With `FallbackToLogsOnError`, if that is empty and the container failed, it returns the end of its log. The file
+    is the one behind `descriptor`, or the one in the attempt's directory.
+    """
     message = ""
     with suppress(OSError):
         if descriptor >= 0:
@@ -117,7 +126,7 @@ def _end_of(descriptor: int) -> str:
 
 
 class _Joining:
-    """From entries to lines: joins the parts of long lines."""
+    """Converts entries to lines: joins the parts of long lines."""
 
     def __init__(self, since_seconds: float | None) -> None:
         self._since = _timestamp(since_seconds) if since_seconds is not None else b""
@@ -125,7 +134,7 @@ class _Joining:
         self._incomplete = b""  # an entry that is not complete yet
 
     def lines(self, file: IO[bytes]) -> Iterator[LogLine]:
-        """The lines from the present position to the end of the file."""
+        """Yields the lines from the present position to the end of the file."""
         while data := file.readline(_LONGEST_ENTRY_BYTES):
             entry = self._incomplete + data
             if not entry.endswith(b"\n") and len(entry) < _LONGEST_ENTRY_BYTES:
@@ -146,12 +155,12 @@ class _Joining:
             timestamp, stream, tag, text = entry.rstrip(b"\n").split(b" ", 3)
             stream_name, time_text = stream.decode(), timestamp.decode()
         except ValueError:
-            return None  # incomplete: its writer was killed
+            return None  # the entry is incomplete: its writer was killed
         if timestamp < self._since:
             return None
         if tag == b"F" and stream not in self._parts:
             return LogLine(time_text, stream_name, text)
-        parts = self._parts.setdefault(stream, [timestamp])  # that of its first part
+        parts = self._parts.setdefault(stream, [timestamp])  # the timestamp of the first part
         parts.append(text)
         if tag == b"F" or sum(map(len, parts)) > _LONGEST_JOINED_BYTES:
             first, *texts = self._parts.pop(stream)
@@ -160,7 +169,7 @@ class _Joining:
 
 
 def _opened(path: str, tail: int | None, stack: ExitStack) -> list[IO[bytes]]:
-    """The files of the log, each at the position where reading starts."""
+    """Opens the files of the log, each at the position where reading starts."""
     files = _all_files(path, stack)
     if not files:
         raise EvenkeelError(
@@ -170,7 +179,7 @@ def _opened(path: str, tail: int | None, stack: ExitStack) -> list[IO[bytes]]:
 
 
 def _all_files(path: str, stack: ExitStack) -> list[IO[bytes]]:
-    """Oldest first. If a rotation happens between listing and opening, it is repeated."""
+    """Opens all files, oldest first. If a rotation happens between listing and opening, it starts again."""
     files: list[IO[bytes]] = []
     for _ in range(_TRIES):
         names = _names(path)
@@ -184,7 +193,7 @@ def _all_files(path: str, stack: ExitStack) -> list[IO[bytes]]:
 
 
 def _newer(path: str, last: IO[bytes], stack: ExitStack) -> list[IO[bytes]]:
-    """The files after `last`, if it was rotated."""
+    """Opens the files after `last`, if it was rotated."""
     identity = _identity(last)
     with suppress(OSError):
         status = os.stat(path)
@@ -192,7 +201,7 @@ def _newer(path: str, last: IO[bytes], stack: ExitStack) -> list[IO[bytes]]:
             return []
     files = _all_files(path, stack)
     known = [_identity(file) for file in files]
-    # If it was removed, all files are newer.
+    # If `last` was removed, all files are newer.
     return files[known.index(identity) + 1 :] if identity in known else files
 
 
@@ -218,7 +227,7 @@ def _open(path: str) -> IO[bytes]:
 
 
 def _at_last_lines(files: list[IO[bytes]], count: int) -> list[IO[bytes]]:
-    """The files with the last `count` lines, the first of them at the position where these begin."""
+    """Returns the files with the last `count` lines. The first file is at the position where these lines begin."""
     is_last_entry = True
     for index in range(len(files) - 1, -1, -1):
         for end, head in _backwards(files[index].fileno()):
@@ -233,7 +242,7 @@ def _at_last_lines(files: list[IO[bytes]], count: int) -> list[IO[bytes]]:
 
 
 def _backwards(descriptor: int) -> Iterator[tuple[int, bytes]]:
-    """The end of each entry of the file, and its first bytes; the last entry first."""
+    """Yields the end of each entry of the file and its first bytes, the last entry first."""
     position, held = os.fstat(descriptor).st_size, b""
     while position > 0:
         step = min(_STEP_BYTES, position)
@@ -256,19 +265,21 @@ class _Watch:
 
         self._path = path
         self._inotify: Inotify | None = None
-        with suppress(OSError):  # too many instances: then it polls
+        with suppress(OSError):  # too many inotify instances: then it polls
             self._inotify = Inotify()
             self._inotify.watch_entries(os.path.dirname(path))
 
     def renew(self) -> None:
-        """Watches the current file, which may be another one now. To be called before it is read, so that no line is
-        missed."""
+        """Watches the current file, which may be another one now.
+
+        It must be called before the file is read, so that no line is missed.
+        """
         if self._inotify:
             with suppress(OSError):
                 self._inotify.watch_file(self._path)
 
     def wait(self, look_seconds: float) -> None:
-        """Returns when something may have changed, or after `look_seconds`."""
+        """Returns when the log may have changed, or after `look_seconds`."""
         if not self._inotify:
             time.sleep(min(look_seconds, _SLEEP_SECONDS))
             return

@@ -1,8 +1,8 @@
-"""From stdout and stderr of a container to its log file, in the CRI format, bounded in size and rate.
+"""Copies stdout and stderr of a container to its log file, in the CRI format, bounded in size and rate.
 
 An entry is `2026-01-02T03:04:05.678901234Z stdout F text`: F for a whole line, P for a part of a line. Containers may
-write without end. So whole chunks are processed, never single lines, and the pipe of a container above its rate is not
-read: it fills, and the container waits.
+write without end. So whole chunks are processed, never single lines. If a container is above its rate, its pipe is
+not read: the pipe fills, and the container waits.
 """
 
 import os
@@ -13,16 +13,16 @@ from typing import NamedTuple
 from evenkeel.errors import reason
 
 LONGEST_LINE_BYTES = 16 << 10  # longer lines are split, as in container runtimes
-# Per read. An empty line, one byte, becomes an entry of 45 bytes: so this bounds memory too.
+# The size of one read. An empty line (one byte) becomes an entry of 45 bytes, so this limits memory too.
 _CHUNK_BYTES = 32 << 10
-# Read from the pipe of a container that has ended; a process that still writes could fill it without end.
+# Read at most from the pipe of a container that has ended. A process that still writes could fill it without end.
 _MOST_LEFT_BYTES = 1 << 20
 _TRY_AGAIN_SECONDS = 1.0
 _PERMISSIONS = 0o640
 
 
 class LogLimits(NamedTuple):
-    max_bytes: int = 10 << 20  # of a file, then it is rotated
+    max_bytes: int = 10 << 20  # the size at which a file is rotated
     max_files: int = 5
     bytes_per_second: int = 2 << 20  # written to the log; the rest waits in the pipe of the container
     burst_bytes: int = 8 << 20
@@ -41,8 +41,10 @@ class LogRelay:
         wall_clock_ns: Callable[[], int] = time.time_ns,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Takes over both descriptors, which must not block. The file is appended to. It and its directory are made at
-        the first write."""
+        """Takes over both descriptors, which must not block. It appends to the file.
+
+        The file and its directory are made at the first write.
+        """
         self._streams = {stdout: _Stream(b"stdout"), stderr: _Stream(b"stderr")}
         self._file = LogFile(path, limits.max_bytes, limits.max_files, clock)
         self._limits = limits
@@ -59,8 +61,10 @@ class LogRelay:
         return tuple(self._streams)
 
     def pump(self, descriptor: int) -> float:
-        """Copies a bounded amount of what is there. Returns for how many seconds not to poll: mostly 0.0, more if the
-        container is above its rate. Never raises."""
+        """Copies a bounded amount of the available data. Never raises.
+
+        Returns the seconds for which not to poll: mostly 0.0, more if the container is above its rate.
+        """
         stream = self._streams.get(descriptor)
         if stream is None:
             return 0.0
@@ -71,8 +75,10 @@ class LogRelay:
         return self._wait_seconds()
 
     def finish(self) -> None:
-        """The container has ended: copies what is left in the pipes, whatever the rate, and the last incomplete line,
-        and closes everything."""
+        """Copies the rest after the container has ended, and closes everything.
+
+        The rest is the data in the pipes, without a limit on the rate, and the last incomplete line.
+        """
         for descriptor, stream in list(self._streams.items()):
             left = _MOST_LEFT_BYTES
             while left > 0 and (chunk := _read(descriptor)):
@@ -83,7 +89,7 @@ class LogRelay:
         self._file.close(self._timestamp())
 
     def _take(self, descriptor: int, stream: "_Stream", chunk: bytes) -> None:
-        """An empty chunk is the end of the stream."""
+        """Handles a chunk. An empty chunk is the end of the stream."""
         timestamp = self._timestamp()
         if chunk:
             entries = stream.entries(chunk, timestamp)
@@ -104,7 +110,7 @@ class LogRelay:
     def _wait_seconds(self) -> float:
         if self._budget_bytes > 0:
             return 0.0
-        # An eighth of a second more, or it would be polled for every few bytes.
+        # An eighth of a second is added. Otherwise the pipe would be polled for every few bytes.
         return -self._budget_bytes / self._limits.bytes_per_second + 0.125
 
     def _timestamp(self) -> bytes:
@@ -162,7 +168,7 @@ def _has_long_line(lines: bytes) -> bool:
 
 
 def _read(descriptor: int) -> bytes | None:
-    """None if there is nothing to read now."""
+    """Reads a chunk; None if there is no data now."""
     try:
         return os.read(descriptor, _CHUNK_BYTES)
     except (BlockingIOError, InterruptedError):
@@ -189,7 +195,7 @@ class LogFile:
         self._why = ""
 
     def write(self, entries: bytes, raw_bytes: int, timestamp: bytes) -> None:
-        """`entries` are complete; `raw_bytes` is the number of bytes of the container in them."""
+        """Writes entries. `entries` are complete; `raw_bytes` is the number of the container's bytes in them."""
         try:
             self._ready(len(entries))
             if self._dropped_bytes:
@@ -209,7 +215,7 @@ class LogFile:
 
     def _ready(self, room: int) -> None:
         if self._descriptor >= 0 and not os.fstat(self._descriptor).st_nlink:
-            self._close()  # it was removed by others
+            self._close()  # another process removed it
         if self._descriptor < 0:
             self._open()
         if self._size and self._size + room > self._max_bytes:
@@ -238,7 +244,7 @@ class LogFile:
                 written += os.write(self._descriptor, entries[written:] if written else entries)
         except OSError:
             if written:
-                os.ftruncate(self._descriptor, self._size)  # no half entries
+                os.ftruncate(self._descriptor, self._size)  # no partial entries
             raise
         self._size += written
 
@@ -270,8 +276,9 @@ class LogFile:
 def rotate_log(path: str, limits: LogLimits) -> str | None:
     """Renames a log of a container runtime if it is too large, as kubelet does, and removes the oldest.
 
-    Returns its new name, or None if nothing was to be done. If the log is missing, an agent renamed it and was killed
-    before it told the runtime, or something removed it (then ""): in both cases the runtime has to open a new one.
+    Returns the new name, or None if there was nothing to do. The log may be missing: an agent renamed it and was
+    killed before it called the runtime, or the log was removed (then ""). In both cases the runtime has to open a new
+    log.
     """
     directory, name = os.path.split(path)
     try:
@@ -291,12 +298,12 @@ def rotate_log(path: str, limits: LogLimits) -> str | None:
 
 
 def _rotated(directory: str, name: str) -> list[str]:
-    """The files to which the log was rotated, oldest first."""
+    """Returns the names of the rotated files, oldest first."""
     return sorted(other for other in os.listdir(directory) if other.startswith(f"{name}."))
 
 
 def _remove_oldest(directory: str, rotated: list[str], max_files: int) -> None:
-    """Makes room for the log and for the file to which it was just rotated."""
+    """Removes the oldest files. It leaves room for the log and for the file just rotated."""
     for other in rotated[: max(0, len(rotated) + 2 - max_files)]:
         os.unlink(os.path.join(directory, other))
 

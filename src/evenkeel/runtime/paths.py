@@ -19,7 +19,7 @@ from evenkeel.errors import EvenkeelError
 from evenkeel.host.files import write_own
 
 _LONGEST_NAME_BYTES = 255
-# No "_", which separates the parts of a log directory's name; no "/", no zero byte, nothing a terminal would act on.
+# Not allowed: "_", which separates the parts of a log directory's name; "/", a zero byte, and control characters.
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-")
 
 
@@ -54,8 +54,10 @@ class StatePaths(NamedTuple):
 
     @property
     def memory(self) -> str:
-        """A small tmpfs that holds the mount points of all memory-backed volumes: a container drops all of them with
-        one unmount."""
+        """A small tmpfs with the mount points of all memory-backed volumes.
+
+        A container drops all of them with one unmount.
+        """
         return f"{self.root}/memory"
 
     def pod(self, uid: str) -> str:
@@ -71,7 +73,7 @@ class StatePaths(NamedTuple):
         return f"{self.pod_memory(uid)}/{checked(volume, 'volume name')}"
 
     def attempt(self, uid: str, container: str, number: int) -> str:
-        """One level for container and attempt together: a start makes each of these directories."""
+        """The directory of an attempt. Container and number share one level, so that a start makes fewer of them."""
         return f"{self.pod(uid)}/{checked(container, 'container name')}.{int(number)}"
 
     def pod_logs(self, namespace: str, pod: str, uid: str) -> str:
@@ -93,12 +95,15 @@ class StatePaths(NamedTuple):
 
 
 def state_paths(directory: str) -> StatePaths:
-    """The layout of a state directory, with its absolute path without symlinks, as in the mount table of the kernel."""
+    """Returns the layout of a state directory.
+
+    Its path is absolute and without symlinks, as in the kernel's mount table.
+    """
     return StatePaths(os.path.realpath(directory))
 
 
 def checked(name: str, what: str) -> str:
-    """`name` itself, if it is safe as one component of a path. Raises UnsafeName."""
+    """Returns `name` if it is safe as one component of a path. Raises UnsafeName."""
     if not name or name.startswith(".") or not _LETTERS.issuperset(name):
         raise UnsafeName(
             f"{what} {name[:80]!r} cannot name a directory: it has letters, digits, - and . only, and no . first"
@@ -111,7 +116,7 @@ def checked(name: str, what: str) -> str:
 
 
 def is_name(value: object) -> bool:
-    """Whether it is safe as the name of a file."""
+    """Returns whether the value is safe as the name of a file."""
     if not isinstance(value, str) or not value or value in (".", "..") or "/" in value or "\0" in value:
         return False
     try:
@@ -120,7 +125,7 @@ def is_name(value: object) -> bool:
         return False
 
 
-AttemptKey = tuple[str, str, int]  # as `interface.Attempt`, for processes that must import little
+AttemptKey = tuple[str, str, int]  # the same as `interface.Attempt`, for processes that must import little
 
 TERMINATION_LOG = "termination-log"  # the termination log of a container, in the directory of its attempt
 
@@ -129,14 +134,14 @@ _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 def every_attempt(paths: StatePaths) -> Iterator[AttemptKey]:
-    """All attempts with a directory."""
+    """Yields all attempts that have a directory."""
     for uid in _names_in(paths.pods):
         for container, number in attempts_of(uid, paths):
             yield uid, container, number
 
 
 def attempts_of(uid: str, paths: StatePaths) -> Iterator[tuple[str, int]]:
-    """The attempts of one pod: container and number."""
+    """Yields the attempts of one pod: container and number."""
     for name in _names_in(f"{paths.pods}/{uid}"):
         container, _, number = name.rpartition(".")
         if container and number.isascii() and number.isdecimal() and str(int(number)) == number:
@@ -144,14 +149,14 @@ def attempts_of(uid: str, paths: StatePaths) -> Iterator[tuple[str, int]]:
 
 
 def write_json(directory: str, name: str, value: object) -> None:
-    """Raises OSError."""
+    """Writes a JSON file. Raises OSError."""
     temporary = f"{directory}/.{name}"
     write_own(temporary, json.dumps(value, separators=(",", ":")).encode("ascii"))
     os.rename(temporary, f"{directory}/{name}")
 
 
 def read_json(directory: str, name: str) -> dict[str, Any] | None:
-    """None if there is no such file, or it is damaged."""
+    """Reads a JSON file; None if it does not exist or is damaged."""
     try:
         descriptor = os.open(f"{directory}/{name}", _READ)
     except OSError:

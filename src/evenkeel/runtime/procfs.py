@@ -1,6 +1,6 @@
-"""/proc: processes and mounts.
+"""Reads processes and mounts from /proc.
 
-A PID alone does not identify a process, because numbers are used again. A PID with its start time does.
+A PID alone does not identify a process, because PIDs are used again. A PID with its start time does.
 """
 
 import os
@@ -31,19 +31,19 @@ class Stat(NamedTuple):
 
 
 def process_at(pid: int) -> Process | None:
-    """The process that has this PID now; None if there is none."""
+    """Returns the process that has this PID now; None if there is none."""
     ticks = start_ticks(pid)
     return None if ticks is None else Process(pid, ticks)
 
 
 def start_ticks(pid: int) -> int | None:
-    """The start time of the process; None if it does not exist. A zombie has one too."""
+    """Returns the start time of the process; None if it does not exist. A zombie has one too."""
     stat = read_stat(pid)
     return None if stat is None else stat.start_ticks
 
 
 def read_stat(pid: int) -> Stat | None:
-    """None if there is no such process."""
+    """Reads /proc/PID/stat; None if there is no such process."""
     try:
         descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
@@ -54,7 +54,7 @@ def read_stat(pid: int) -> Stat | None:
         return None
     finally:
         os.close(descriptor)
-    # From the third field on: the name in brackets before it may contain anything.
+    # From the third field on. The name in brackets before it may contain any bytes.
     fields = text.rpartition(b") ")[2].split()
     if len(fields) <= _START_TIME:
         return None
@@ -74,7 +74,7 @@ _ESCAPE = re.compile(rb"\\([0-7]{3})")
 
 class Mounted(NamedTuple):
     device: str  # major:minor; the same for all mounts of a filesystem
-    root: str  # what of the filesystem is mounted
+    root: str  # the mounted part of the filesystem
     point: str
     kind: str
 
@@ -85,27 +85,31 @@ def read_mounts() -> tuple[Mounted, ...]:
 
 
 def parse_mounts(text: bytes) -> tuple[Mounted, ...]:
-    """In the order of the kernel: of two mounts at one point, the later one is visible."""
+    """Parses mountinfo, in the kernel's order. Of two mounts at one point, the later one is visible."""
     mounts = []
     for line in text.splitlines():
         before, dash, after = line.partition(b" - ")
         fields = before.split(b" ")
         if dash and len(fields) >= 6:
-            # Who mounts a FUSE filesystem chooses its kind: it may be any bytes.
+            # The user that mounts a FUSE filesystem chooses its kind: it may be any bytes.
             kind, device = (os.fsdecode(text) for text in (after.split(b" ")[0], fields[2]))
             mounts.append(Mounted(device, _unescaped(fields[3]), _unescaped(fields[4]), kind))
     return tuple(mounts)
 
 
 def is_below(path: str, directory: str) -> bool:
-    """Whether `path` is `directory` or in it. Both are absolute and have no dots."""
+    """Returns whether `path` is `directory` or in it. Both are absolute and have no dots."""
     return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
 def other_ways(directory: str, mounts: Sequence[Mounted]) -> tuple[str, ...]:
-    """Paths outside `directory` that show it, or a part of it: its filesystem may be mounted at other places too."""
+    """Returns paths outside `directory` that show it or a part of it.
+
+    Its filesystem may be mounted at other places too.
+    """
     home = max(
-        (mount for mount in reversed(mounts) if is_below(directory, mount.point)),  # of two, the later
+        # Of two mounts, the later one.
+        (mount for mount in reversed(mounts) if is_below(directory, mount.point)),
         key=lambda mount: len(mount.point),
         default=None,
     )
@@ -128,12 +132,12 @@ def _joined(directory: str, path: str) -> str:
 
 
 def _unescaped(text: bytes) -> str:
-    """The kernel writes blanks and the like as three octal digits."""
+    """Decodes a path. The kernel writes blanks and similar characters as three octal digits."""
     return os.fsdecode(_ESCAPE.sub(lambda match: bytes([int(match[1], 8) & 0xFF]), text))
 
 
 class MountWatch:
-    """Whether mounts have changed in the mount namespace of this process."""
+    """Detects changes of mounts in the mount namespace of this process."""
 
     def __init__(self) -> None:
         self._descriptor = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
@@ -141,7 +145,7 @@ class MountWatch:
         self._poll.register(self._descriptor, select.POLLPRI)
 
     def have_changed(self) -> bool:
-        """Since the last call."""
+        """Returns whether mounts have changed since the last call."""
         return bool(self._poll.poll(0))
 
     def close(self) -> None:

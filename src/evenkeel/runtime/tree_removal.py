@@ -1,7 +1,7 @@
-"""Removing directories of containers, which may have made them hard to remove on purpose.
+"""Removes directories of containers. A container may have made them hard to remove on purpose.
 
-Each step uses a descriptor of the directory, and the kernel follows no symlink and enters no mount: nothing that a
-container puts into a path can redirect the removal. Depth does not matter: deep directories are moved up first.
+Each step uses a descriptor of the directory. The kernel follows no symlink and enters no mount, so a container cannot
+redirect the removal. Any depth is possible: deep directories are moved up first.
 """
 
 import errno
@@ -28,12 +28,14 @@ T = TypeVar("T")
 
 
 class Resists(EvenkeelError):
-    """Something could not be removed. The message says what, and why."""
+    """A path could not be removed. The message names it and the reason."""
 
 
 def remove_tree(path: str) -> None:
-    """Removes a directory and everything in it, whatever names, depths and flags it has. Follows no symlink and enters
-    no mount (raises Resists). The directory may be gone already."""
+    """Removes a directory and everything in it, with any names, depths and flags.
+
+    Follows no symlink and enters no mount (raises Resists). The directory may be gone already.
+    """
     above, name = os.path.split(path.rstrip("/"))
     try:
         parent = os.open(above, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -56,7 +58,7 @@ def remove_tree(path: str) -> None:
 
 
 def empty_tree(path: str) -> None:
-    """Removes everything in a directory in the same way, but not the directory: it may be a mount point."""
+    """Removes everything in a directory in the same way, but not the directory, which may be a mount point."""
     try:
         top = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -84,18 +86,18 @@ def _remove(parent: int, name: str) -> None:
 
 
 def _empty_whole(top: int) -> None:
-    """Each round removes some levels, and moves deeper directories to the top for the next round."""
+    """Empties a directory in rounds. Each round removes some levels, and moves deeper directories to the top."""
     while not _empty(top, top, 0):
         pass
 
 
 def _empty(directory: int, top: int, depth: int) -> bool:
-    """False if something was moved up to the top instead of being removed."""
+    """Empties a directory. Returns False if a directory was moved to the top instead of being removed."""
     is_empty = True
     with os.scandir(directory) as entries:
         found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
     for name, is_directory in found:
-        # Another removal may run in a part of this tree: what it has removed is skipped.
+        # Another removal may run in a part of this tree. Entries that it has removed are skipped.
         with suppress(FileNotFoundError):
             if not is_directory:
                 _insist(partial(os.unlink, name, dir_fd=directory), directory, name)
@@ -123,7 +125,7 @@ def _move_up(directory: int, name: str, top: int) -> None:
 
 
 def _open(parent: int, name: str) -> int:
-    """Raises OSError with EXDEV if something is mounted there."""
+    """Opens a directory. Raises OSError with EXDEV if it is a mount point."""
 
     def opened() -> int:
         return syscalls.open_within(parent, name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, _STAY)
@@ -141,7 +143,7 @@ def _insist(act: Callable[[], T], directory: int, name: str) -> T:
 
 
 def _unprotect(directory: int, name: str) -> None:
-    """Clears what prevents the removal of an entry: its flags, and its mode (for others than root)."""
+    """Clears the obstacles to a removal: the flags of an entry, and its mode (for users other than root)."""
     try:
         entry = syscalls.open_within(directory, name, os.O_PATH | os.O_NOFOLLOW, _STAY)
     except OSError:

@@ -37,22 +37,22 @@ __all__ = (
 _VOLUME_MODE = 0o777  # any user that a container runs as may write there
 _MEMORY_ROOT_OPTIONS = "mode=0700,size=4m"  # it holds directories only
 _FLAGS = syscalls.MS_NOSUID | syscalls.MS_NODEV
-_DIRECTORY_MODE, _FILE_MODE = 0o755, 0o644  # of what a hostPath volume makes
+_DIRECTORY_MODE, _FILE_MODE = 0o755, 0o644  # of directories and files that a hostPath volume makes
 _KINDS = {"Directory": stat.S_ISDIR, "DirectoryOrCreate": stat.S_ISDIR, "File": stat.S_ISREG,
           "FileOrCreate": stat.S_ISREG, "Socket": stat.S_ISSOCK}  # fmt: skip
 _WORDS = {"Directory": "directory", "DirectoryOrCreate": "directory", "File": "file", "FileOrCreate": "file",
           "Socket": "socket"}  # fmt: skip
 _DEVICES = ("CharDevice", "BlockDevice")
-# The first volume in memory mounts the tmpfs that holds the mount points of all; the last one unmounts it.
+# The first memory-backed volume mounts the tmpfs that holds all their mount points. The last one unmounts it.
 _memory_lock = threading.Lock()
 
 
 class VolumeRefused(EvenkeelError):
-    """A volume cannot be made as the manifest has it, or the host refused it."""
+    """A volume cannot be made as the manifest describes it, or the host refused it."""
 
 
 def refusal(pod: Pod, *, is_root: bool = True) -> str:
-    """Why the volumes of the pod cannot be made, as far as the manifest tells; empty if they can."""
+    """Returns why the volumes of the pod cannot be made, as far as the manifest shows; empty if they can."""
     mounted = {mount.name for container in pod.spec.every_container for mount in container.volume_mounts}
     for volume in pod.spec.volumes:
         if volume.name in mounted and (problem := _problem(volume, is_root=is_root)):
@@ -61,7 +61,7 @@ def refusal(pod: Pod, *, is_root: bool = True) -> str:
 
 
 def prepare(pod: Pod, paths: StatePaths, *, allocatable_memory_bytes: int) -> None:
-    """Makes the volumes of the pod; existing ones are left as they are. Raises VolumeRefused."""
+    """Makes the volumes of the pod. Existing volumes are not changed. Raises VolumeRefused."""
     uid = pod.metadata.uid
     group = pod.spec.security_context.fs_group if pod.spec.security_context else None
     for volume in pod.spec.volumes:
@@ -81,8 +81,10 @@ def prepare(pod: Pod, paths: StatePaths, *, allocatable_memory_bytes: int) -> No
 
 
 def make_pod_directories(pod: Pod, paths: StatePaths) -> None:
-    """Makes the directory of the pod and those of its logs, for runtimes that do not make them on demand. Raises
-    VolumeRefused."""
+    """Makes the pod's directory and its log directories, for runtimes that do not make them on demand.
+
+    Raises VolumeRefused.
+    """
     metadata = pod.metadata
     try:
         make_directory(paths.pod(metadata.uid))
@@ -97,15 +99,20 @@ def make_pod_directories(pod: Pod, paths: StatePaths) -> None:
 
 
 def remove(uid: str, paths: StatePaths) -> None:
-    """Unmounts and removes everything of the pod except its logs. May be repeated. Raises VolumeRefused with the path
-    of what cannot be removed."""
+    """Unmounts and removes everything of the pod except its logs. May be repeated.
+
+    Raises VolumeRefused with the path that cannot be removed.
+    """
     _unmount_memory(uid, paths)
     _remove(paths.pod(uid))
 
 
 def empty_memory(uid: str, paths: StatePaths) -> None:
-    """Removes the content of the pod's memory-backed volumes, as far as possible: the pod is being killed, and its
-    memory is needed soon. The memory of open files is free when the processes have ended."""
+    """Removes the content of the pod's memory-backed volumes, as far as possible.
+
+    The pod is being killed, and its memory is needed soon. The memory of open files is freed when the processes have
+    ended.
+    """
     directory = paths.pod_memory(uid)
     for name in _names(directory):
         with suppress(Resists):  # `remove` reports it
@@ -113,7 +120,7 @@ def empty_memory(uid: str, paths: StatePaths) -> None:
 
 
 def remove_logs(uid: str, paths: StatePaths) -> None:
-    """Removes the log directories of the pod, whatever the name of the pod was."""
+    """Removes the log directories of the pod. The pod's name is not needed."""
     checked(uid, "pod UID")
     for name in _names(paths.logs):
         if name.rpartition("_")[2] == uid:
@@ -121,14 +128,16 @@ def remove_logs(uid: str, paths: StatePaths) -> None:
 
 
 def pods(paths: StatePaths) -> frozenset[str]:
-    """UIDs of pods that still have directories, mounts or logs."""
+    """Returns the UIDs of pods that still have directories, mounts or logs."""
     logs = (name.rpartition("_")[2] for name in _names(paths.logs))
     return frozenset(filter(_is_uid, (*_names(paths.pods), *_names(paths.memory), *logs)))
 
 
 def make_directory(path: str) -> None:
-    """Makes a directory with all above it, readable for root alone. Others may make the same ones at once. Raises
-    OSError."""
+    """Makes a directory and its parents, readable only by root.
+
+    Other threads may make the same ones. Raises OSError.
+    """
     with suppress(FileExistsError):
         try:
             os.mkdir(path, 0o700)
@@ -138,15 +147,18 @@ def make_directory(path: str) -> None:
 
 
 def memory_volume_bytes(pod: Pod, volume: Volume, allocatable_memory_bytes: int) -> int:
-    """D9: the size of a memory-backed emptyDir is the smallest of its own limit, the memory limit of the pod and the
-    allocatable memory of the node; 0 if there is none of them."""
+    """D9: returns the size of a memory-backed emptyDir.
+
+    It is the smallest of its own limit, the memory limit of the pod and the allocatable memory of the node; 0 if none
+    of them is set.
+    """
     own = volume.empty_dir.size_limit if volume.empty_dir else None
     bounds = (allocatable_memory_bytes, pod_limits(pod).get(MEMORY, ZERO).value, own.value if own else 0)
     return min((bound for bound in bounds if bound > 0), default=0)
 
 
 def source_path(pod: Pod, volume: Volume, paths: StatePaths) -> str:
-    """The path of the volume on the host."""
+    """Returns the path of the volume on the host."""
     if volume.host_path is not None:
         return volume.host_path.path
     if volume.is_in_memory:

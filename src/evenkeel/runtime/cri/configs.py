@@ -245,7 +245,7 @@ def _security(pod: Pod, container: Container, paths: StatePaths) -> pb.LinuxCont
         namespace_options=_namespaces(),
         # All capabilities are given by name, because the default set differs between runtimes.
         capabilities=pb.Capability(drop_capabilities=["ALL"], add_capabilities=sorted(allowed.capabilities)),
-        # Without a filter, a set-user-ID program would be root without a filter. Otherwise as in Kubernetes.
+        # Without a filter, a set-user-ID program would be root with all system calls. Otherwise as in Kubernetes.
         no_new_privs=allowed.may_escalate is False or not allowed.is_filtered,
         readonly_rootfs=bool(asked and asked.read_only_root_filesystem),
         supplemental_groups=groups(pod),

@@ -10,7 +10,7 @@ request failed, the answer has `error` and `hint`. Other messages of the supervi
 | `list` | | `records`, in several packets if there are many: `more` is true in all but the last |
 | `execute` | attempt, `command`, `seconds` | `exit_code` (null: not in time), `output` |
 | `adopt` | attempt | nothing; relays its log and watches for its end from now on |
-| `finish` | attempt, `exit` | nothing; `exit` is the end of an adopted container |
+| `finish` | attempt, `status` | nothing; `status` is waitpid's of an adopted container (null: not known) |
 | `forget` | attempt | nothing |
 | `ping` | | nothing; the supervisor is alive |
 

@@ -78,8 +78,8 @@ class Listener:
     def _accept(self) -> None:
         try:
             client, _ = self._socket.accept()
-        # The client went away again; or no descriptor is free, and the next turn tries once more.
         except OSError:
+            # The client went away again; or no descriptor is free, and the next turn tries once more.
             return
         credentials = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         if _CREDENTIALS.unpack(credentials)[1] not in (0, os.geteuid()):

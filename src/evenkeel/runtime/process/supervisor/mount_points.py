@@ -19,7 +19,7 @@ _KERNEL_DIRECTORIES = ("/proc", "/sys")
 
 
 class FilesystemRefused(EvenkeelError):
-    """The filesystem cannot be made as requested. The message says what would have to change."""
+    """The filesystem cannot be made as requested. The message names the necessary change."""
 
 
 class MountPoints:
@@ -33,7 +33,7 @@ class MountPoints:
     def attach(self, tree: int, target: str, what: str, *, is_ours: bool = False) -> None:
         """Mounts `tree` (a descriptor of open_tree, closed here) at the path `target`.
 
-        `what` names its user in messages.
+        `what` is its name in messages.
         """
         path = os.path.normpath(f"/{target.lstrip('/')}")
         point = self._point(path, what, is_directory=stat.S_ISDIR(os.fstat(tree).st_mode))
@@ -106,8 +106,8 @@ class MountPoints:
                 f"{what}: a mount point in {directory} is missing, and with {len(names)} entries it is too large for"
                 f" one to be added without changing the host; make it there, or choose a path elsewhere"
             )
-        # A new root has to be mounted at some path before it becomes the root. That path must not be copied into
-        # itself.
+        # A new root has to be mounted at some path before it becomes the root. It must not be copied into itself
+        # there.
         ready = {"proc": syscalls.open_tree("/proc", WHOLE)} if directory == "/" else {}
         place = "/proc" if ready else directory
         _mount_cover(place, os.fstat(below))

@@ -137,7 +137,7 @@ class Supervisor:
 def usable_namespaces() -> int:
     """Returns the kinds of namespaces that containers get: all, or none if the kernel refuses.
 
-    A user other than root first needs a user namespace. On some systems such a namespace has no use.
+    A user other than root first needs a user namespace. On some systems that namespace gives no rights.
     """
     owner = os.geteuid(), os.getegid()
     flags = spawn.NAMESPACES | (0 if owner[0] == 0 else syscalls.CLONE_NEWUSER)
