@@ -1,8 +1,8 @@
 """The link to the container runtime: whether the runtime is available, and its kind and version.
 
-The link asks the runtime for its version and lists its containers. Then it lists again every few seconds. The runtime
-counts as away when a call is not answered in time, when the connection breaks, or when the runtime reports it. Then
-the link asks and lists again, with back-off.
+The link asks the runtime for its version and lists its containers and sandboxes. Then it lists again every few
+seconds. The runtime counts as away when a call is not answered in time, when the connection breaks, or when the
+runtime reports it. Then the link asks and lists again, with back-off.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ _LEAST_SCORE = -999
 class RuntimeLink:
     """The link.
 
-    `list_all` lists the containers. `on_change` gets a sentence when the runtime goes away or comes back.
+    `list_all` lists the containers and sandboxes. `on_change` gets a sentence when the runtime goes away or comes back.
     """
 
     def __init__(

@@ -41,7 +41,7 @@ class Sandboxes:
     ) -> None:
         self._connection = connection
         self._paths = paths
-        self._listed = listed  # lists the runtime's sandboxes again
+        self._listed = listed  # lists the runtime's containers and sandboxes again
         self._of_pod: dict[str, dict[str, Sandbox]] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         self._locating: dict[str, asyncio.Task[None]] = {}
@@ -115,8 +115,8 @@ class Sandboxes:
                     break
                 except RuntimeAway:
                     raise
-                # The sandbox, or a container in it, is being removed or is just ending.
                 except CallFailed as error:
+                    # The sandbox, or a container in it, is being removed or is just ending.
                     # "Not found" may refer to a container in it that another call has just removed.
                     if error.is_not_found and not await self._is_there(id_):
                         break
