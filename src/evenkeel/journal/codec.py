@@ -20,6 +20,7 @@ plain_text = json.JSONEncoder(separators=(",", ":"), check_circular=False).encod
 
 
 _SEAL = "#"  # no JSON text ends with it
+_DIGITS = frozenset("0123456789abcdef")
 
 
 class Unreadable(Exception):
@@ -58,7 +59,8 @@ def sealed(text: str) -> str:
 
 def opened(text: object) -> object:
     """The text without its checksum. Raises Unreadable if the checksum is wrong. Rows of older journals have none."""
-    if not isinstance(text, str) or text[-9:-8] != _SEAL:
+    # A row without a checksum is JSON: after a `#` in one of its strings come more than hexadecimal digits.
+    if not isinstance(text, str) or text[-9:-8] != _SEAL or not _DIGITS.issuperset(text[-8:]):
         return text
     content = text[:-9]
     if f"{zlib.crc32(content.encode('utf-8', 'surrogatepass')):08x}" != text[-8:]:
