@@ -9,22 +9,13 @@ from typing import NamedTuple
 
 from evenkeel.api.container import Container, SeccompProfile, SecurityContext
 from evenkeel.api.pod import Pod, PodSecurityContext
+from evenkeel.runtime import syscalls
 from evenkeel.runtime.environment import identity
 
-# Docker's default set, without the right to make device files (MKNOD) and to listen to the host's network (NET_RAW).
-DEFAULT_CAPABILITIES = frozenset(
-    ("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE", "SETFCAP", "SETGID",
-     "SETPCAP", "SETUID", "SYS_CHROOT")
-)  # fmt: skip
-# The capabilities that a manifest may add. Others would reach the host: its network, clock, devices, files or
-# processes.
-GRANTABLE_CAPABILITIES = DEFAULT_CAPABILITIES | {"IPC_LOCK", "LEASE", "NET_RAW", "WAKE_ALARM"}
-_KNOWN_CAPABILITIES = GRANTABLE_CAPABILITIES | {
-    "AUDIT_CONTROL", "AUDIT_READ", "BLOCK_SUSPEND", "BPF", "CHECKPOINT_RESTORE", "DAC_READ_SEARCH", "IPC_OWNER",
-    "LINUX_IMMUTABLE", "MAC_ADMIN", "MAC_OVERRIDE", "MKNOD", "NET_ADMIN", "NET_BROADCAST", "PERFMON", "SYSLOG",
-    "SYS_ADMIN", "SYS_BOOT", "SYS_MODULE", "SYS_NICE", "SYS_PACCT", "SYS_PTRACE", "SYS_RAWIO", "SYS_RESOURCE",
-    "SYS_TIME", "SYS_TTY_CONFIG",
-}  # fmt: skip
+# As manifests write them.
+DEFAULT_CAPABILITIES = frozenset(map(str.upper, syscalls.DEFAULT_CAPABILITIES))
+GRANTABLE_CAPABILITIES = frozenset(map(str.upper, syscalls.GRANTABLE_CAPABILITIES))
+_KNOWN_CAPABILITIES = frozenset(map(str.upper, syscalls.CAPABILITIES))
 _ALL = "ALL"
 _UNCONFINED, _RUNTIME_DEFAULT = "Unconfined", "RuntimeDefault"
 

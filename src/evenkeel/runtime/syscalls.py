@@ -75,6 +75,14 @@ sys_boot sys_nice sys_resource sys_time sys_tty_config mknod lease audit_write a
 mac_admin syslog wake_alarm block_suspend audit_read perfmon bpf checkpoint_restore
 """
 CAPABILITIES = {name: number for number, name in enumerate(_CAPABILITY_NAMES.split())}
+# Docker's default set, without the right to make device files (mknod) and to listen to the host's network (net_raw).
+DEFAULT_CAPABILITIES = frozenset(
+    ("audit_write", "chown", "dac_override", "fowner", "fsetid", "kill", "net_bind_service", "setfcap", "setgid",
+     "setpcap", "setuid", "sys_chroot")
+)  # fmt: skip
+# The capabilities that a manifest may have. Others would reach the host: its network, clock, devices, files or
+# processes.
+GRANTABLE_CAPABILITIES = DEFAULT_CAPABILITIES | {"ipc_lock", "lease", "net_raw", "wake_alarm"}
 
 _PR_SET_DUMPABLE = 4
 _PR_CAPBSET_DROP = 24

@@ -35,12 +35,8 @@ from evenkeel.runtime.process.supervisor.program import (
 # A cgroup namespace is added later, when the process is in its cgroup.
 NAMESPACES = syscalls.CLONE_NEWPID | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWNS
 
-# The same sets as in `security`, which is too large to import here.
-DEFAULT_CAPABILITIES = syscalls.mask(
-    "audit_write", "chown", "dac_override", "fowner", "fsetid", "kill", "net_bind_service", "setfcap", "setgid",
-    "setpcap", "setuid", "sys_chroot",
-)  # fmt: skip
-GRANTABLE_CAPABILITIES = DEFAULT_CAPABILITIES | syscalls.mask("ipc_lock", "lease", "net_raw", "wake_alarm")
+DEFAULT_CAPABILITIES = syscalls.mask(*syscalls.DEFAULT_CAPABILITIES)
+GRANTABLE_CAPABILITIES = syscalls.mask(*syscalls.GRANTABLE_CAPABILITIES)
 
 _OPEN_FILES = (1024, 524288)  # systemd's default for services
 
