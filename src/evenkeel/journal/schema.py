@@ -3,6 +3,8 @@
 import os
 import sqlite3
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from urllib.parse import quote
 
 from evenkeel.journal.faults import SQLITE_FAULTS, JournalError, damaged, foreign, newer, of_sqlite, of_system
@@ -54,7 +56,7 @@ def open_for_writing(path: str) -> sqlite3.Connection:
     except OSError as error:
         raise of_system(path, error) from None
     connection = connect(path, "rw")
-    try:
+    with _closed_on_fault(connection, path):
         _recognise(connection, path)
         connection.execute("PRAGMA journal_mode = WAL")
         # Committed data survives the end of the agent. After a power cut the last commits may be missing. The
@@ -65,12 +67,6 @@ def open_for_writing(path: str) -> sqlite3.Connection:
         connection.execute(f"PRAGMA journal_size_limit = {AUTOMATIC_CHECKPOINT_PAGES * 4096}")
         _migrate(connection)
         _expect_tables(connection, path)
-    except SQLITE_FAULTS as error:
-        connection.close()
-        raise of_sqlite(path, error) from None
-    except JournalError:
-        connection.close()
-        raise
     return connection
 
 
@@ -131,17 +127,24 @@ def keep_reserve(connection: sqlite3.Connection, *, at_least_bytes: int = RESERV
         connection.execute("DELETE FROM reserve")
 
 
-def _checked_for_reading(path: str, mode: str) -> sqlite3.Connection:
-    connection = connect(path, mode)
+@contextmanager
+def _closed_on_fault(connection: sqlite3.Connection, path: str) -> Iterator[None]:
+    """Raises JournalError, with the connection closed."""
     try:
-        _recognise(connection, path)
-        _expect_tables(connection, path)
+        yield
     except SQLITE_FAULTS as error:
         connection.close()
         raise of_sqlite(path, error) from None
     except JournalError:
         connection.close()
         raise
+
+
+def _checked_for_reading(path: str, mode: str) -> sqlite3.Connection:
+    connection = connect(path, mode)
+    with _closed_on_fault(connection, path):
+        _recognise(connection, path)
+        _expect_tables(connection, path)
     return connection
 
 
