@@ -43,7 +43,7 @@ setsid kill tkill tgkill pidfd_open pidfd_send_signal pidfd_getfd ptrace process
 arch_prctl modify_ldt set_thread_area get_thread_area set_tid_address set_robust_list get_robust_list futex
 futex_time64 futex_waitv futex_wait futex_wake futex_requeue rseq restart_syscall seccomp uretprobe
 rt_sigaction rt_sigprocmask rt_sigpending rt_sigqueueinfo rt_tgsigqueueinfo rt_sigreturn rt_sigsuspend rt_sigtimedwait
-rt_sigtimedwait_time64 sigaction sigaltstack signal sigpending sigprocmask sigreturn sigsuspend signalfd signalfd4
+rt_sigtimedwait_time64 pause sigaction sigaltstack signal sigpending sigprocmask sigreturn sigsuspend signalfd signalfd4
 sched_yield sched_getaffinity sched_setaffinity sched_getattr sched_setattr sched_getparam sched_setparam
 sched_getscheduler sched_setscheduler sched_get_priority_max sched_get_priority_min sched_rr_get_interval
 sched_rr_get_interval_time64 getpriority setpriority nice ioprio_get ioprio_set getcpu getrusage getrlimit ugetrlimit
@@ -54,8 +54,9 @@ getresgid getresgid32 setuid setuid32 setgid setgid32 setreuid setreuid32 setreg
 setresgid setresgid32 setfsuid setfsuid32 setfsgid setfsgid32 setgroups setgroups32 capget capset
 
 time gettimeofday clock_gettime clock_gettime64 clock_getres clock_getres_time64 clock_nanosleep clock_nanosleep_time64
-nanosleep adjtimex alarm getitimer setitimer timer_create timer_delete timer_getoverrun timer_gettime timer_gettime64
-timer_settime timer_settime64 timerfd_create timerfd_gettime timerfd_gettime64 timerfd_settime timerfd_settime64
+nanosleep adjtimex clock_adjtime clock_adjtime64 alarm getitimer setitimer timer_create timer_delete timer_getoverrun
+timer_gettime timer_gettime64 timer_settime timer_settime64 timerfd_create timerfd_gettime timerfd_gettime64
+timerfd_settime timerfd_settime64
 
 select _newselect pselect6 pselect6_time64 poll ppoll ppoll_time64 epoll_create epoll_create1 epoll_ctl epoll_ctl_old
 epoll_wait epoll_wait_old epoll_pwait epoll_pwait2 eventfd eventfd2 io_setup io_submit io_getevents io_pgetevents
@@ -73,11 +74,17 @@ riscv_hwprobe sync_file_range2 swapcontext rtas switch_endian
 # Known calls that fail with EPERM, as programs expect. A call that is in neither list fails with ENOSYS: programs
 # that try newer calls first then use older ones.
 _REFUSED = """
-unshare setns mount umount2 pivot_root keyctl add_key request_key bpf perf_event_open syslog reboot settimeofday
-clock_settime sethostname setdomainname
+unshare setns mount umount umount2 pivot_root fsopen fsmount fsconfig fspick move_mount open_tree mount_setattr
+open_by_handle_at fanotify_init lookup_dcookie quotactl quotactl_fd swapon swapoff acct vhangup ustat sysfs
+keyctl add_key request_key bpf perf_event_open userfaultfd io_uring_setup io_uring_enter io_uring_register syslog
+init_module finit_module delete_module create_module query_module get_kernel_syms kexec_load kexec_file_load reboot
+ioperm iopl vm86 vm86old uselib nfsservctl _sysctl
+get_mempolicy set_mempolicy mbind migrate_pages move_pages
+settimeofday stime clock_settime clock_settime64 sethostname setdomainname
 """
 
 _NEW_NAMESPACES = 0x7E02_0000  # every CLONE_NEW… flag of clone(2)
+_SINGLE_NAMESPACES = tuple(1 << bit for bit in range(32) if _NEW_NAMESPACES >> bit & 1)
 _PERSONALITIES = (
     0x0,
     0x8,
@@ -179,10 +186,13 @@ def _compiled(library: ctypes.CDLL, context: ctypes.c_void_p) -> Filter:
     for name in dict.fromkeys(_REFUSED.split()):
         add(_ERRNO | errno.EPERM, name)
     add(_ALLOW, "clone", _Comparison(0, _MASKED_EQUAL, _NEW_NAMESPACES, 0))
+    for flag in _SINGLE_NAMESPACES:
+        add(_ERRNO | errno.EPERM, "clone", _Comparison(0, _MASKED_EQUAL, flag, flag))
     # clone3 is not allowed: its flags are in memory, which a filter cannot read. Programs then use clone.
     for value in _PERSONALITIES:
         add(_ALLOW, "personality", _Comparison(0, _EQUAL, value, 0))
     add(_ALLOW, "socket", _Comparison(0, _NOT_EQUAL, _AF_VSOCK, 0))
+    add(_ERRNO | errno.EPERM, "socket", _Comparison(0, _EQUAL, _AF_VSOCK, 0))
     exported = os.memfd_create("filter", os.MFD_CLOEXEC)
     try:
         _checked(library.seccomp_export_bpf(context, ctypes.c_int(exported)), "export")
