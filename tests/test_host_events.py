@@ -20,9 +20,14 @@ from evenkeel.host.event_types import (
 )
 from evenkeel.host.inotify import Inotify
 from evenkeel.host.kernel_log import KernelLog
-from evenkeel.host.memory_events import MemoryEventsWatch, added, parse_memory_events
+from evenkeel.host.memory_notifications import (
+    MemoryEventsWatch,
+    OomNotification,
+    UsageThreshold,
+    added,
+    parse_counters,
+)
 from evenkeel.host.psi import ArmedTrigger, Kind, Resource, Trigger, parse_pressure, without_privilege
-from evenkeel.host.v1_notifications import OomNotification, UsageThreshold, parse_oom_control
 from tests.descriptors import alone, descriptors
 
 PRESSURE = """\
@@ -66,12 +71,12 @@ def test_a_trigger_without_privilege_keeps_its_share_and_has_a_window_of_whole_t
 
 
 def test_memory_events_are_counted_by_what_was_added():
-    before = parse_memory_events(MEMORY_EVENTS)
+    before = parse_counters(MEMORY_EVENTS)
     assert before["max"] == 35
-    after = parse_memory_events(MEMORY_EVENTS.replace("max 35", "max 40").replace("oom_kill 1", "oom_kill 3"))
+    after = parse_counters(MEMORY_EVENTS.replace("max 35", "max 40").replace("oom_kill 1", "oom_kill 3"))
     assert added("/a", before, after) == MemoryEvents("/a", max=5, oom_kill=2)
     assert added("/a", after, after) is None
-    assert parse_memory_events("odd\nlow many\nhigh 1 2\n") == {}
+    assert parse_counters("odd\nlow many\nhigh 1 2\n") == {}
 
 
 def test_a_kernel_without_a_counter_has_none_of_it():
@@ -80,8 +85,8 @@ def test_a_kernel_without_a_counter_has_none_of_it():
 
 def test_oom_control_is_read_with_and_without_its_counter():
     text = "oom_kill_disable 0\nunder_oom 1\noom_kill 3\n"
-    assert parse_oom_control(text) == {"oom_kill_disable": 0, "under_oom": 1, "oom_kill": 3}
-    assert parse_oom_control("oom_kill_disable 0\nunder_oom 0\n").get("oom_kill") is None
+    assert parse_counters(text) == {"oom_kill_disable": 0, "under_oom": 1, "oom_kill": 3}
+    assert parse_counters("oom_kill_disable 0\nunder_oom 0\n").get("oom_kill") is None
 
 
 def test_what_the_kernel_refuses_has_a_reason_with_a_mend():

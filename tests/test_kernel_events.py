@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from evenkeel.agent.node import kernel_events
-from evenkeel.agent.node.kernel_events import KernelEvents
+from evenkeel.agent.node import oom_kills
+from evenkeel.agent.node.oom_kills import KernelEvents
 from evenkeel.cgroup.tree import Cgroup, Kind, Naming, Tree, Version
 from evenkeel.host.event_types import OomKill, OomRecord
 from evenkeel.policy.lifecycle.pod_state import ContainerRecord, PodState
@@ -96,7 +96,7 @@ def test_the_rest_of_a_container_that_was_hit_before_it_was_watched_is_ended(oom
 @pytest.mark.req("E6")
 @pytest.mark.parametrize("is_known_later", [True, False])
 def test_an_oom_kill_is_told_though_the_container_is_not_known_yet(monkeypatch, is_known_later):
-    monkeypatch.setattr(kernel_events, "_LATE_SECONDS", 0.01)
+    monkeypatch.setattr(oom_kills, "_LATE_SECONDS", 0.01)
     event_recorder = Recorder()
 
     async def story() -> None:

@@ -14,10 +14,9 @@ from evenkeel.host.capacity import parse_loadavg, parse_meminfo
 from evenkeel.host.kernel_log import parse_log_record
 from evenkeel.host.kernel_settings import parse_swaps
 from evenkeel.host.machine import parse_capabilities
-from evenkeel.host.memory_events import parse_memory_events
+from evenkeel.host.memory_notifications import parse_counters
 from evenkeel.host.node_figures import parse_interfaces, parse_stat, parse_vmstat
 from evenkeel.host.psi import parse_pressure
-from evenkeel.host.v1_notifications import parse_oom_control
 from evenkeel.runtime.procfs import parse_mounts
 from tests.fuzz.mutation import mutated, seeds
 
@@ -72,8 +71,8 @@ READERS = {
     "stat": (lambda text: parse_stat(text, 100), _texts("stat")),
     "interfaces": (lambda text: parse_interfaces(text, text), _texts("net/dev", "net/route")),
     "pressure": (parse_pressure, [PRESSURE]),
-    "memory.events": (parse_memory_events, [EVENTS]),
-    "oom_control": (parse_oom_control, [b"oom_kill_disable 0\nunder_oom 0\noom_kill 3\n"]),
+    "memory.events": (parse_counters, [EVENTS]),
+    "oom_control": (parse_counters, [b"oom_kill_disable 0\nunder_oom 0\noom_kill 3\n"]),
     "swaps": (parse_swaps, [b"Filename\tType\tSize\tUsed\tPriority\n/dev/vdb partition 1024 0 -2\n"]),
     "status": (parse_capabilities, _texts("self/status")),
     "mountinfo": (parse_mountinfo, _texts("self/mountinfo")),

@@ -20,8 +20,8 @@ from evenkeel.host.event_types import (
     SubscriptionEnded,
 )
 from evenkeel.host.machine import parse_capabilities
+from evenkeel.host.memory_notifications import UsageThreshold
 from evenkeel.host.psi import ArmedTrigger, Kind, Resource, Trigger, cgroup_file, node_file
-from evenkeel.host.v1_notifications import UsageThreshold
 from tests.kernel.cgroups import UNIFIED, Cgroup
 from tests.kernel.processes import Spawn
 from tests.kernel.waiting import PATIENCE_SECONDS, eventually

@@ -14,8 +14,8 @@ from evenkeel.agent.adoption import BOOT, Adoption, state_from_containers
 from evenkeel.agent.desired_pods import DesiredPods
 from evenkeel.agent.event_recorder import EventRecorder
 from evenkeel.agent.front import Applied, ContainerUsage, NodeUsage
-from evenkeel.agent.node.kernel_events import KernelEvents
 from evenkeel.agent.node.node_cgroups import NodeCgroups
+from evenkeel.agent.node.oom_kills import KernelEvents
 from evenkeel.agent.node.own_cgroup import OwnCgroup
 from evenkeel.agent.node.process_audit import ProcessAudit
 from evenkeel.agent.observe.history import Advice, History

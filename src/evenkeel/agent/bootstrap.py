@@ -18,10 +18,9 @@ from evenkeel.agent.agent import Agent, Watches
 from evenkeel.agent.desired_pods import DesiredPods
 from evenkeel.agent.event_recorder import EventRecorder
 from evenkeel.agent.node.daemons import OTHERS, own_path
-from evenkeel.agent.node.kernel_events import KernelEvents
 from evenkeel.agent.node.node_cgroups import NodeCgroups
 from evenkeel.agent.node.node_setup import prepare_node, protect_daemons_of, restore_node
-from evenkeel.agent.node.oom_kills import OomKills
+from evenkeel.agent.node.oom_kills import KernelEvents, OomKills
 from evenkeel.agent.node.own_cgroup import OwnCgroup, enter
 from evenkeel.agent.node.process_audit import ProcessAudit
 from evenkeel.agent.node.state_directory import StateLock, made_state_directory

@@ -18,9 +18,7 @@ from typing import Protocol, Self
 
 from evenkeel.host.event_types import NODE, Event, SubscriptionEnded, subscription_refusal
 from evenkeel.host.kernel_log import DEVICE, KernelLog
-from evenkeel.host.memory_events import FILE as MEMORY_EVENTS
-from evenkeel.host.memory_events import MemoryEventsWatch
-from evenkeel.host.v1_notifications import OOM_FILE, OomNotification
+from evenkeel.host.memory_notifications import EVENTS_FILE, OOM_FILE, MemoryEventsWatch, OomNotification
 
 _MOST_WAITING = 1024  # events; above that, nothing more is read until half of them are consumed
 
@@ -55,7 +53,7 @@ class EventStream(AsyncIterator[Event]):
                 self._add(self._memory_events, NODE)
             self._memory_events.add(path, directory)
 
-        self._try(path, MEMORY_EVENTS, watch)
+        self._try(path, EVENTS_FILE, watch)
 
     def watch_oom(self, path: str, directory: str) -> None:
         """OOMs at or above the v1 cgroup at `directory`."""

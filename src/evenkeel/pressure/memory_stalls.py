@@ -16,7 +16,7 @@ from evenkeel.cgroup.tree import Cgroup, Kind, Setting, Tree, Version
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.event_stream import EventStream
 from evenkeel.host.event_types import MemoryEvents, SubscriptionEnded
-from evenkeel.host.memory_events import read_stall_sample
+from evenkeel.host.memory_notifications import read_stall_sample
 from evenkeel.journal.records import NORMAL, WARNING, PodRecord
 from evenkeel.journal.store import Journal, JournalError
 from evenkeel.policy.amounts import PAGE_BYTES, bytes_text

@@ -10,9 +10,13 @@ from collections.abc import Sequence
 
 from evenkeel.cgroup.tree import Version
 from evenkeel.host.event_types import subscription_refusal
-from evenkeel.host.memory_events import MemoryEventsWatch, parse_memory_events
+from evenkeel.host.memory_notifications import (
+    MemoryEventsWatch,
+    OomNotification,
+    UsageThreshold,
+    parse_counters,
+)
 from evenkeel.host.psi import ArmedTrigger, Kind, Resource, Trigger, cgroup_file, node_file
-from evenkeel.host.v1_notifications import OomNotification, UsageThreshold
 from evenkeel.pressure.protocol import WatchTargets
 
 # Tasks stalled for memory for this long within such a window. The watch then samples at once, before the planned time.
@@ -135,7 +139,7 @@ class KernelTriggers:
     def _count_ooms(self) -> int:
         try:
             with open(self._local_events, encoding="ascii") as file:
-                return parse_memory_events(file.read()).get("oom", 0)
+                return parse_counters(file.read()).get("oom", 0)
         except OSError:
             return self._ooms  # the file is gone, or the kernel is old
 
