@@ -13,18 +13,9 @@ import threading
 import pytest
 
 from evenkeel.api.manifests import read_manifests
+from evenkeel.cli.bars import BLOCKS, LETTERS, Bounds, Shares, capacity_bar, signs_for, use_bar
 from evenkeel.cli.output import Paint
-from evenkeel.cli.top_view import (
-    BLOCKS,
-    LETTERS,
-    Bounds,
-    Layout,
-    Shares,
-    capacity_bar,
-    signs_for,
-    use_bar,
-    view_lines,
-)
+from evenkeel.cli.top_view import Layout, view_lines
 from evenkeel.journal.records import WARNING, Event
 from evenkeel.server.view_stream import ViewEncoder
 from tests.fake_front import FakeFront, running, served

@@ -77,7 +77,11 @@ def diff(
     steps[_Phase.GIVE].sort(
         key=lambda entry: (entry[0], 0 if entry[1].path in created else _rank(entry[1], _GIVE_ORDER))
     )
-    return tuple(step for phase in _Phase for _, step in steps[phase])
+    ordered = [step for phase in _Phase for _, step in steps[phase]]
+    # The kernel charges its own memory for a cgroup to the cgroup above it. So a new cgroup, in which nothing runs yet,
+    # gets its memory limits only after everything below it is made.
+    ordered.sort(key=lambda step: step.path in created and _is_memory_limit(step))
+    return tuple(ordered)
 
 
 class _Phase(IntEnum):
@@ -106,6 +110,11 @@ _GIVE_ORDER = {
     "cpu.cfs_burst_us": 2,
 }
 _UNTIED = 3
+_MEMORY_LIMITS = ("memory.max", "memory.high", "memory.limit_in_bytes", "memory.memsw.limit_in_bytes")
+
+
+def _is_memory_limit(step: Step) -> bool:
+    return step.setting is not None and step.setting.file in _MEMORY_LIMITS
 
 
 def _first_writes(cgroup: Cgroup, version: Version) -> Iterator[Step]:

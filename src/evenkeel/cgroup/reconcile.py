@@ -188,24 +188,10 @@ def _changes(before: Tree, after: Tree) -> tuple[list[Cgroup], list[str]]:
 
 
 def _steps(tree: Tree, observed: Observed, hands_off: tuple[str, ...], ours: str) -> tuple[Step, ...]:
-    steps = [
+    return tuple(
         step
         for step in diff(tree, observed, hands_off, ours)
         if not _is_absent_default(step, observed, tree) and not _removes_any(step, hands_off)
-    ]
-    return tuple(_limits_last(steps))
-
-
-_MEMORY_LIMITS = ("memory.max", "memory.high", "memory.limit_in_bytes", "memory.memsw.limit_in_bytes")
-
-
-def _limits_last(steps: list[Step]) -> list[Step]:
-    """The kernel charges its own memory for a cgroup to the cgroup above it. So a new cgroup, in which nothing runs
-    yet, gets its memory limits only after everything below it is made."""
-    made = {step.path for step in steps if step.action == Action.CREATE}
-    return sorted(
-        steps,
-        key=lambda step: step.path in made and bool(step.setting and step.setting.file in _MEMORY_LIMITS),
     )
 
 

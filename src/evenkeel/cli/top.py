@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from evenkeel.cli.bars import signs_for
 from evenkeel.cli.client import (
     DEFAULT_NAMESPACE,
     NODE,
@@ -81,8 +82,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _live(client: Client, args: argparse.Namespace, *, has_pods: bool, names: list[str]) -> None:
-    from evenkeel.cli.top_view import signs_for
-
     namespace = args.namespace if args.namespace and not args.all_namespaces else ""
     paint, signs = paint_for(), signs_for()
     view = client.get("/view")

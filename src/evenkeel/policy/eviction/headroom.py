@@ -1,12 +1,16 @@
-"""Memory headroom: when it must be measured again, and what to do when it becomes small (A15, E1, E3).
+"""Headroom: when it must be measured again, and what to do when that of memory becomes small (A15, E1, E3).
 
-Headroom is the memory above a threshold. The memory below a hard threshold is the reserve: it is still there when the
-threshold is crossed. These are the rules of the memory watch as functions, so that they can be tested without a kernel.
+Headroom is what is available above a threshold. The memory below a hard threshold is the reserve: it is still there
+when the threshold is crossed. These are the rules of the watches as functions, so that they can be tested without a
+kernel.
 """
 
 from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
+
+from evenkeel.policy.eviction.thresholds import Threshold, threshold_amount
+from evenkeel.policy.eviction.usage import Resource, resource_of
 
 # Polling interval: the earliest time at which the remaining headroom could be used up. An idle node has much headroom
 # and is measured rarely. A crossing may be seen a little late, because the reserve is still there; the size of the
@@ -57,6 +61,18 @@ def _wait_seconds(distance: Distance, growth: int) -> float:
     late_seconds = max(distance.reserve_bytes, 0) / growth * _SAFETY_OF_RESERVE
     least = min(max(late_seconds, LEAST_SECONDS), _EDGE_SECONDS)
     return min(max(used_up_seconds, least), MOST_SECONDS)
+
+
+# The most of a resource that a machine of today can use up in a second.
+_GROWTH_PER_SECOND = {Resource.STORAGE: 4 << 30, Resource.INODES: 400_000, Resource.PIDS: 50_000}
+_LEAST_DISK_SECONDS = 0.02
+
+
+def disk_polling_seconds(threshold: Threshold, available: int, capacity: int) -> float:
+    """The time until disk, inodes or processes are measured again."""
+    headroom = available - threshold_amount(threshold.value, capacity)
+    used_up_seconds = headroom / _GROWTH_PER_SECOND[resource_of(threshold.signal)] * _SAFETY
+    return min(max(used_up_seconds, _LEAST_DISK_SECONDS), MOST_SECONDS)
 
 
 # Reclaim before an eviction: whether it is worth while. Reclaim takes time, and pods that allocate meanwhile use the

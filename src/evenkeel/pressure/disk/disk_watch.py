@@ -18,15 +18,11 @@ from typing import NamedTuple, Protocol
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.driver import CgroupError, Driver
 from evenkeel.host.protection import run_soon
-from evenkeel.policy.eviction.conditions import Observations, observations, thresholds_met, with_containerfs
+from evenkeel.policy.eviction.conditions import observations, thresholds_met, with_containerfs
 from evenkeel.policy.eviction.decide import Decision, Eviction, Settings, State, decide
-from evenkeel.policy.eviction.snapshot import (
-    NodeFigures,
-    PodFigures,
-    PodSnapshot,
-    Snapshot,
-)
-from evenkeel.policy.eviction.thresholds import Threshold, threshold_amount
+from evenkeel.policy.eviction.headroom import MOST_SECONDS, disk_polling_seconds
+from evenkeel.policy.eviction.snapshot import NodeFigures, PodFigures, PodSnapshot, Snapshot
+from evenkeel.policy.eviction.thresholds import Threshold
 from evenkeel.policy.eviction.usage import Resource, limit_exceeded, resource_of
 from evenkeel.pressure.decision_records import Step
 from evenkeel.pressure.disk.disk_readings import DiskTargets, NodeReading, Storage
@@ -44,9 +40,6 @@ from evenkeel.runtime.interface import Directories
 
 THREAD = "evenkeel-disk"
 
-# The most that a present-day machine can use up in a second.
-_PER_SECOND = {Resource.STORAGE: 4 << 30, Resource.INODES: 400_000, Resource.PIDS: 50_000}
-_LEAST_SECONDS, _MOST_SECONDS = 0.02, 2.0  # between two readings
 _LIMITS_SECONDS = 1.0  # the longest wait if pods have limits of their own
 _IDLE_SECONDS = 600.0  # if there is nothing to watch
 _AGAIN_DISK_SECONDS, _AGAIN_PROCESSES_SECONDS = 1.0, 0.1  # between two decisions on one shortage
@@ -255,13 +248,13 @@ class DiskWatch:
     def _wait_seconds(self, node: NodeFigures, now: float) -> float:
         if not self._thresholds and not self._storage.has_limits:
             return _IDLE_SECONDS
-        soonest = _LIMITS_SECONDS if self._storage.has_limits else _MOST_SECONDS
+        soonest = _LIMITS_SECONDS if self._storage.has_limits else MOST_SECONDS
         seen = observations(node)
         for one in with_containerfs(self._thresholds, node):
             if one in self._met:
                 soonest = min(soonest, _again_seconds(one) / 2)
             elif one.signal in seen:
-                soonest = min(soonest, _reach_seconds(one, seen))
+                soonest = min(soonest, disk_polling_seconds(one, *seen[one.signal]))
         period = self._settings.pressure_transition_period_seconds
         ends = [self._state.pressure_seen[one] + period - now for one in self._state.conditions]
         ends += [at + one.grace_period_seconds - now for one, at in self._state.first_crossed.items()]
@@ -355,11 +348,3 @@ class DiskWatch:
 
 def _again_seconds(threshold: Threshold) -> float:
     return _AGAIN_DISK_SECONDS if is_disk(threshold) else _AGAIN_PROCESSES_SECONDS
-
-
-def _reach_seconds(threshold: Threshold, seen: Observations) -> float:
-    """Half of the shortest time in which the threshold could be crossed. Half is used to be safe."""
-    available, capacity = seen[threshold.signal]
-    headroom = available - threshold_amount(threshold.value, capacity)
-    seconds = headroom / _PER_SECOND[resource_of(threshold.signal)] / 2
-    return min(max(seconds, _LEAST_SECONDS), _MOST_SECONDS)
