@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from evenkeel.runtime.cri import cri_pb2 as pb
-from evenkeel.runtime.cri.container_table import removed
+from evenkeel.runtime.cri.container_calls import removed
 from evenkeel.runtime.cri.cri_connection import CallFailed, Connection
 from tests.kernel.cgroups import Cgroup
 from tests.machines.container_images import TEST

@@ -1,24 +1,29 @@
-"""The common part of all runtimes: volumes and logs in the state directory, threads, and killing a cgroup.
+"""The common part of all runtimes: starts that happen once, volumes and logs in the state directory, killing a cgroup.
 
-The threads are for blocking work.
+Blocking work runs in threads, and work that nobody waits for in tasks.
 """
 
 import asyncio
+import logging
 import os
-from collections.abc import AsyncIterator, Callable, Iterable
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.driver import Driver
+from evenkeel.errors import EvenkeelError
 from evenkeel.host.protection import run_soon
 from evenkeel.quantity import Quantity
 from evenkeel.runtime import volumes
-from evenkeel.runtime.interface import Attempt, Directories, RuntimeEvent
+from evenkeel.runtime.interface import Attempt, Directories, Launch, Record, RuntimeEvent, StartFailed
 from evenkeel.runtime.log_relay import LogLimits
 from evenkeel.runtime.paths import StatePaths, state_paths
+
+log = logging.getLogger(__name__)
 
 _LOG = ".log"
 _LOGS_KEPT = 2  # per container: the log of the last attempt, and of the one before
@@ -79,7 +84,7 @@ def _unlink(path: str) -> None:
 T = TypeVar("T")
 
 
-class BaseRuntime:
+class BaseRuntime(ABC):
     """The common part of a runtime.
 
     `make_driver` makes a cgroup driver for one thread. `allocatable_memory_bytes` limits the size of each
@@ -104,10 +109,57 @@ class BaseRuntime:
         self._allocatable_memory_bytes = allocatable_memory_bytes or machine
         self._threads = ThreadPoolExecutor(threads, "evenkeel-runtime", initializer=run_soon)
         self._events: asyncio.Queue[RuntimeEvent] = asyncio.Queue()
+        self._starting: dict[Attempt, asyncio.Task[Record]] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     async def events(self) -> AsyncIterator[RuntimeEvent]:
         while True:
             yield await self._events.get()
+
+    async def prepare(self, pod: Pod) -> None:
+        try:
+            await self._in_thread(partial(self._make_volumes, pod))
+        except EvenkeelError as error:
+            raise StartFailed(error.message, hint=error.hint) from None
+
+    def _make_volumes(self, pod: Pod) -> None:
+        volumes.prepare(pod, self._paths, allocatable_memory_bytes=self._allocatable_memory_bytes)
+
+    # Starts
+
+    async def start(self, launch: Launch) -> Record:
+        attempt = launch.attempt
+        known = self._record(attempt)
+        if known is not None:
+            return known
+        under_way = self._starting.get(attempt)
+        if under_way is None:
+            # The start has a task of its own. If the caller stops waiting, the start is recorded all the same.
+            under_way = asyncio.get_running_loop().create_task(self._start(launch))
+            self._starting[attempt] = under_way
+            under_way.add_done_callback(lambda _: self._start_ended(attempt))
+            self._track(under_way)
+        return await asyncio.shield(under_way)
+
+    @abstractmethod
+    def _record(self, attempt: Attempt) -> Record | None:
+        """Returns the record of an attempt that was started; None if it was not."""
+
+    @abstractmethod
+    async def _start(self, launch: Launch) -> Record:
+        """Starts an attempt that was not started before. Raises StartFailed."""
+
+    def _start_ended(self, attempt: Attempt) -> None:
+        """Called when `_start` has ended."""
+        self._starting.pop(attempt, None)
+
+    async def _start_under_way(self, attempt: Attempt) -> None:
+        """Returns when the attempt is not being started any more."""
+        under_way = self._starting.get(attempt)
+        if under_way is not None:
+            await asyncio.wait([under_way])
+
+    # The disk
 
     async def empty_memory(self, uid: str) -> None:
         await self._in_thread(partial(volumes.empty_memory, uid, self._paths))
@@ -139,8 +191,28 @@ class BaseRuntime:
         finally:
             driver.close()
 
+    # Threads and tasks
+
     async def _in_thread(self, function: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function)
 
     def _end_threads(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _run_task(self, work: Coroutine[Any, Any, Any]) -> None:
+        self._track(asyncio.get_running_loop().create_task(work))
+
+    def _track(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, StartFailed):
+            log.error("%s: %s", type(error).__name__, error)
+
+    async def _end_tasks(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)

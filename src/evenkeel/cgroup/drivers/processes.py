@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
-from evenkeel.cgroup.driver import CgroupError
+from evenkeel.cgroup.driver import CgroupError, Driver
 from evenkeel.cgroup.drivers.kernel_refusals import refusal
 
 _WAIT_SECONDS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02)
@@ -106,6 +106,15 @@ def start_placeholder(path: str) -> int:
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         _children.add(pid)
     return pid
+
+
+def replace_placeholder(driver: Driver, path: str, pid: int) -> None:
+    """Lets a process take the place of the placeholder in the scope of the cgroup at `path`."""
+    try:
+        driver.add_process(path, pid)
+    except CgroupError:  # the process has ended already
+        with suppress(CgroupError):
+            driver.remove(f"{path}/{PLACEHOLDER}")
 
 
 def reap(killed: Iterable[int]) -> None:

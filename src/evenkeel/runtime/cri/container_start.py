@@ -14,7 +14,7 @@ from evenkeel.cgroup.tree import Naming
 from evenkeel.errors import EvenkeelError, reason
 from evenkeel.runtime.cri import cri_pb2 as pb
 from evenkeel.runtime.cri.configs import ATTEMPT, CONTAINER, NETWORK_FILES, STATE, UID, container_config
-from evenkeel.runtime.cri.container_table import is_removed, removed
+from evenkeel.runtime.cri.container_calls import is_removed, removed
 from evenkeel.runtime.cri.cri_connection import CallFailed, Connection, RuntimeAway
 from evenkeel.runtime.cri.sandboxes import Sandboxes
 from evenkeel.runtime.environment import identity

@@ -1,21 +1,14 @@
 """The table of our containers in the runtime, by attempt, and its copy in the state directory.
 
-The runtime may be away when an agent starts. The copy then shows which containers ran, and in which cgroups. The
-module also has the calls about these containers: updates of their resources, and their removal.
+The runtime may be away when an agent starts. The copy then shows which containers ran, and in which cgroups.
 """
 
 import asyncio
 import logging
 import os
-import signal
 from collections.abc import Callable, Iterator
 
-from evenkeel.cgroup.tree import Setting, Version
 from evenkeel.errors import reason
-from evenkeel.runtime.cri import cri_pb2 as pb
-from evenkeel.runtime.cri import tasks_pb2 as tasks
-from evenkeel.runtime.cri.configs import resources
-from evenkeel.runtime.cri.cri_connection import CallFailed, Connection, RuntimeAway
 from evenkeel.runtime.interface import Attempt, Exit, Placed, Record
 from evenkeel.runtime.paths import StatePaths, every_attempt, read_json, write_json
 from evenkeel.runtime.procfs import Process, start_ticks
@@ -215,106 +208,3 @@ def _write(directory: str, name: str, value: dict[str, object]) -> None:
         pass
     except OSError as error:  # when the runtime answers, the container is found by its labels
         log.warning("%s/%s cannot be written: %s", directory, name, reason(error))
-
-
-_UPDATE_SECONDS = 30.0
-_REMOVE_SECONDS = 60.0
-_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.1, 10.0
-
-
-class Updates:
-    """Sends new settings to the runtime, so that it does not restore old ones.
-
-    `has` returns whether this kernel has a cgroup file.
-    """
-
-    def __init__(self, table: ContainerTable, version: Version, has: Callable[[str], bool]) -> None:
-        self._table = table
-        self._version = version
-        self._has = has
-        self._wanted: dict[Attempt, tuple[Setting, ...]] = {}
-        self._sending: set[Attempt] = set()
-
-    def want(self, attempt: Attempt, settings: tuple[Setting, ...]) -> None:
-        self._wanted[attempt] = settings
-
-    def wanted(self) -> tuple[Attempt, ...]:
-        return tuple(self._wanted)
-
-    async def send(self, attempt: Attempt, connection: Connection) -> None:
-        """Sends the latest settings, one call at a time. If the runtime is away, they are sent later."""
-        if attempt in self._sending:
-            return
-        self._sending.add(attempt)
-        try:
-            while attempt in self._wanted:
-                await self._send(attempt, connection)
-        except RuntimeAway:
-            pass
-        except CallFailed as error:
-            self._wanted.pop(attempt, None)
-            container = self._table.get(attempt)
-            if container is not None and container.runs and not error.is_not_found:
-                log.warning(
-                    "container %s: the runtime did not take the new settings: %s", attempt.container, error
-                )
-        finally:
-            self._sending.discard(attempt)
-
-    async def _send(self, attempt: Attempt, connection: Connection) -> None:
-        settings = self._wanted[attempt]
-        container = self._table.get(attempt)
-        if container is not None and container.runs:
-            request = pb.UpdateContainerResourcesRequest(
-                container_id=container.id, linux=resources(self._version, settings, is_there=self._has)
-            )
-            await connection.ask(request, pb.UpdateContainerResourcesResponse, _UPDATE_SECONDS)
-        if self._wanted.get(attempt) is settings:
-            del self._wanted[attempt]
-
-
-async def removed(connection: Connection, id_: str) -> None:
-    """Returns when the runtime has removed the container. Raises RuntimeAway."""
-    wait = _FIRST_WAIT_SECONDS
-    while not await is_removed(connection, id_):
-        await asyncio.sleep(wait)  # a runtime does not report when its present work is done
-        wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
-
-
-async def is_removed(connection: Connection, id_: str) -> bool:
-    """Returns whether the container is removed now. If not, the runtime is busy with it. Raises RuntimeAway."""
-    refusal = await _refusal(connection, id_)
-    if refusal is not None and refusal.has_task:
-        await _delete_task(connection, id_)
-        refusal = await _refusal(connection, id_)
-    return refusal is None
-
-
-async def _refusal(connection: Connection, id_: str) -> CallFailed | None:
-    try:
-        await connection.ask(
-            pb.RemoveContainerRequest(container_id=id_), pb.RemoveContainerResponse, _REMOVE_SECONDS
-        )
-    except RuntimeAway:
-        raise
-    except CallFailed as error:
-        return None if error.is_not_found else error
-    return None
-
-
-async def _delete_task(connection: Connection, id_: str) -> None:
-    """Deletes the task. It is killed first, because containerd deletes no running task."""
-    kill = tasks.KillRequest(container_id=id_, signal=signal.SIGKILL, all=True)
-    delete = tasks.DeleteTaskRequest(container_id=id_)
-    try:
-        await connection.ask_containerd("Kill", kill, tasks.KillResponse, _REMOVE_SECONDS)
-    except RuntimeAway:
-        raise
-    except CallFailed as error:  # its process is gone
-        log.debug("the task of container %s: %s", id_, error)
-    try:
-        await connection.ask_containerd("Delete", delete, tasks.DeleteResponse, _REMOVE_SECONDS)
-    except RuntimeAway:
-        raise
-    except CallFailed as error:  # the next removal tries again
-        log.debug("the task of container %s: %s", id_, error)

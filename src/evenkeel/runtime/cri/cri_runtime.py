@@ -6,14 +6,9 @@ container that has to end then is killed through its cgroup.
 """
 
 import asyncio
-import logging
-import os
 import signal
-import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.api.pod import Pod
@@ -25,11 +20,12 @@ from evenkeel.host.oom_scores import runtime_process
 from evenkeel.policy.admission import Refusal
 from evenkeel.runtime import base_runtime, volumes
 from evenkeel.runtime.base_runtime import BaseRuntime
-from evenkeel.runtime.cri import configs, container_start, container_table, cri_status
+from evenkeel.runtime.cri import configs, container_calls, container_start, container_table, cri_status
 from evenkeel.runtime.cri import cri_pb2 as pb
 from evenkeel.runtime.cri.configs import STATE, attempt_of
+from evenkeel.runtime.cri.container_calls import Forgotten, Updates
 from evenkeel.runtime.cri.container_start import Starts
-from evenkeel.runtime.cri.container_table import ContainerTable, CriContainer, Updates, is_removed
+from evenkeel.runtime.cri.container_table import ContainerTable, CriContainer
 from evenkeel.runtime.cri.cri_connection import CallFailed, RuntimeAway
 from evenkeel.runtime.cri.cri_status import ContainerExits
 from evenkeel.runtime.cri.runtime_link import RuntimeLink
@@ -48,21 +44,14 @@ from evenkeel.runtime.interface import (
     StartFailed,
 )
 from evenkeel.runtime.log_relay import rotate_log
-from evenkeel.runtime.paths import UnsafeName
 from evenkeel.runtime.procfs import Process, process_at
-
-log = logging.getLogger(__name__)
 
 _THREADS = 8
 _START_PATIENCE_SECONDS = 30.0  # the time that a start waits for a runtime that is away
 _RETRY_SECONDS = 0.2
 _STOP_SLACK_SECONDS = 2.0
 _KILLED_SECONDS = 10.0
-_EXECUTION_SLACK_SECONDS = 10.0
-_OUTPUT_BYTES = 4096
 _ROTATION_SECONDS = 10.0
-# In sum less than the time after which the agent decides about the exit.
-_ASK_AGAIN_SECONDS = (0.05, 0.2, 0.75)
 
 
 class CriRuntime(BaseRuntime):
@@ -80,13 +69,9 @@ class CriRuntime(BaseRuntime):
         super().__init__(state_directory, make_driver, config, _THREADS, allocatable_memory_bytes)
         self._endpoint = endpoint
         self._table = ContainerTable(lambda container: self._run_task(self._ended(container)))
-        self._starting: dict[Attempt, asyncio.Task[Record]] = {}
         self._exits = ContainerExits(self._paths, self._killed, self._oom_kills)
         self._ending: set[Attempt] = set()
-        self._removing: set[str] = set()  # pods whose sandboxes are being removed
-        self._being_removed: set[str] = set()
-        self._to_remove: set[str] = set()  # containers that are forgotten and still exist
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._forgotten = Forgotten()
 
     def refusal(self, pod: Pod) -> Refusal | None:
         return configs.refusal(pod)
@@ -115,9 +100,7 @@ class CriRuntime(BaseRuntime):
         self._run_task(self._rotate_logs())
 
     async def close(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._end_tasks()
         self._table.close()
         await self._connection.close()
         self._end_threads()
@@ -134,33 +117,15 @@ class CriRuntime(BaseRuntime):
     async def containers(self) -> Mapping[Attempt, Record]:
         return {container.attempt: container.record for container in self._table}
 
-    async def prepare(self, pod: Pod) -> None:
-        allocatable = self._allocatable_memory_bytes
-
-        def make() -> None:
-            volumes.make_pod_directories(pod, self._paths)
-            volumes.prepare(pod, self._paths, allocatable_memory_bytes=allocatable)
-
-        try:
-            await self._in_thread(make)
-        except EvenkeelError as error:
-            raise StartFailed(error.message, hint=error.hint) from None
+    def _make_volumes(self, pod: Pod) -> None:
+        volumes.make_pod_directories(pod, self._paths)
+        super()._make_volumes(pod)
 
     # Starting
 
-    async def start(self, launch: Launch) -> Record:
-        attempt = launch.attempt
+    def _record(self, attempt: Attempt) -> Record | None:
         container = self._table.get(attempt)
-        if container is not None:
-            return container.record
-        under_way = self._starting.get(attempt)
-        if under_way is None:
-            # The start has a task of its own. If the caller stops waiting, the start is still recorded in the table.
-            under_way = asyncio.get_running_loop().create_task(self._start(launch))
-            self._starting[attempt] = under_way
-            under_way.add_done_callback(lambda _: self._starting.pop(attempt, None))
-            self._track(under_way)
-        return await asyncio.shield(under_way)
+        return container.record if container is not None else None
 
     async def _start(self, launch: Launch) -> Record:
         try:
@@ -186,14 +151,14 @@ class CriRuntime(BaseRuntime):
     # Stopping
 
     async def stop(self, attempt: Attempt, grace_seconds: float) -> None:
-        under_way = self._starting.get(attempt)
-        if under_way is not None:
-            await asyncio.wait([under_way])
+        await self._start_under_way(attempt)
         container = self._table.get(attempt)
         if container is None or not container.runs:
             return
         ended = self._table.end_of(container)
-        asking = asyncio.get_running_loop().create_task(self._ask_to_stop(container, grace_seconds))
+        asking = asyncio.get_running_loop().create_task(
+            container_calls.ask_to_stop(self._connection, container, grace_seconds)
+        )
         try:
             await asyncio.wait([ended], timeout=grace_seconds + (_STOP_SLACK_SECONDS if grace_seconds else 0))
             if not ended.done():
@@ -207,20 +172,6 @@ class CriRuntime(BaseRuntime):
                 f"container {attempt.container} ({container.short_id}) was killed, and is still there",
                 hint="it waits for a device or a network filesystem, or the container runtime hangs",
             )
-
-    async def _ask_to_stop(self, container: CriContainer, grace_seconds: float) -> None:
-        """Stops the container through the runtime, which knows the image's stop signal.
-
-        If the runtime does not answer, SIGTERM is sent directly.
-        """
-        whole = -int(-grace_seconds // 1)
-        request = pb.StopContainerRequest(container_id=container.id, timeout=whole)
-        try:
-            await self._connection.ask(request, pb.StopContainerResponse, grace_seconds + _KILLED_SECONDS)
-        except CallFailed:
-            if container.pidfd >= 0:
-                with suppress(OSError):
-                    signal.pidfd_send_signal(container.pidfd, signal.SIGTERM)
 
     def _has(self, file: str) -> bool:
         """Whether the cgroups of this kernel have the file."""
@@ -236,23 +187,7 @@ class CriRuntime(BaseRuntime):
         container = self._table.get(attempt)
         if container is None or not container.runs:
             raise StartFailed(f"container {attempt.container} does not run")
-        request = pb.ExecSyncRequest(
-            container_id=container.id, cmd=command, timeout=max(1, -int(-timeout_seconds // 1))
-        )
-        began_at = time.monotonic()
-        try:
-            answer = await self._connection.ask(
-                request, pb.ExecSyncResponse, timeout_seconds + _EXECUTION_SLACK_SECONDS
-            )
-        except CallFailed as error:
-            took = time.monotonic() - began_at
-            if timeout_seconds <= took < timeout_seconds + _EXECUTION_SLACK_SECONDS and (
-                error.code == "DEADLINE_EXCEEDED" or "timeout" in error.message
-            ):
-                return ExecResult(None, "")
-            raise StartFailed(error.message) from None
-        output = (answer.stdout + answer.stderr)[:_OUTPUT_BYTES].decode(errors="replace")
-        return ExecResult(answer.exit_code, output)
+        return await container_calls.execute(self._connection, container, command, timeout_seconds)
 
     async def forget(self, attempt: Attempt) -> None:
         container = self._table.get(attempt)
@@ -260,27 +195,14 @@ class CriRuntime(BaseRuntime):
             return
         self._table.pop(attempt)
         if container is not None:
-            self._to_remove.add(container.id)
-            await self._remove_forgotten()
+            self._forgotten.add(container.id)
+            await self._forgotten.remove(self._connection)
         await self._remove_attempt(attempt)
-
-    async def _remove_forgotten(self) -> None:
-        for id_ in tuple(self._to_remove):
-            if id_ in self._being_removed:
-                continue
-            self._being_removed.add(id_)
-            try:
-                if await is_removed(self._connection, id_):  # otherwise the next listing tries again
-                    self._to_remove.discard(id_)
-            except RuntimeAway:
-                return
-            finally:
-                self._being_removed.discard(id_)
 
     async def remove(self, uid: str) -> None:
         for container in [container for container in self._table if container.attempt.uid == uid]:
             await self.forget(container.attempt)
-        await self._remove_sandboxes(uid, self._sandboxes.remove(uid))
+        await self._sandboxes.remove(uid)
         await self._in_thread(partial(volumes.remove, uid, self._paths))
 
     async def pods(self) -> frozenset[str]:
@@ -325,16 +247,8 @@ class CriRuntime(BaseRuntime):
 
     async def _rotate(self, container: CriContainer) -> None:
         rotated = await self._in_thread(partial(rotate_log, container.log, self._limits))
-        if rotated is None:
-            return
-        request = pb.ReopenContainerLogRequest(container_id=container.id)
-        try:
-            await self._connection.ask(request, pb.ReopenContainerLogResponse)
-        except CallFailed:
-            # The runtime still writes to the renamed file. The file gets its name back, unless there is a new file.
-            with suppress(OSError):
-                if rotated and not os.path.lexists(container.log):
-                    os.rename(rotated, container.log)
+        if rotated is not None:
+            await container_calls.reopen_log(self._connection, container, rotated)
 
     # Containers of the runtime
 
@@ -357,8 +271,11 @@ class CriRuntime(BaseRuntime):
             pb.ListPodSandboxResponse,
         )
         await self._sandboxes.update(boxes.items)
-        await self._remove_forgotten()
-        self._remove_left(frozenset(one.pod_sandbox_id for one in listed.containers))
+        await self._forgotten.remove(self._connection)
+        inhabited = frozenset(one.pod_sandbox_id for one in listed.containers)
+        starting = frozenset(attempt.uid for attempt in self._starting)
+        for removal in self._sandboxes.removals_of_left(inhabited, starting):
+            self._run_task(removal)
         for one in listed.containers:
             attempt = attempt_of(one.labels)
             if attempt is None or attempt in self._starting:
@@ -370,25 +287,6 @@ class CriRuntime(BaseRuntime):
             if container is not None and container.runs:
                 self._run_task(self._ended(container))
 
-    def _remove_left(self, inhabited: frozenset[str]) -> None:
-        """Removes sandboxes of pods that are gone, and incomplete sandboxes.
-
-        An incomplete sandbox is left if an agent asked for it and was killed before the answer.
-        """
-        for uid in self._sandboxes.uids() - {attempt.uid for attempt in self._starting} - self._removing:
-            with suppress(UnsafeName):  # not one of our pods
-                if not os.path.isdir(self._paths.pod(uid)):
-                    self._run_task(self._remove_sandboxes(uid, self._sandboxes.remove(uid)))
-                elif ids := self._sandboxes.unready(uid) - inhabited:
-                    self._run_task(self._remove_sandboxes(uid, self._sandboxes.discard(uid, ids)))
-
-    async def _remove_sandboxes(self, uid: str, removal: Awaitable[None]) -> None:
-        self._removing.add(uid)
-        try:
-            await removal
-        finally:
-            self._removing.discard(uid)
-
     async def _inspect(self, id_: str, attempt: Attempt) -> CriContainer | None:
         assert self._link.info is not None
         return await cri_status.inspect_container(
@@ -397,7 +295,7 @@ class CriRuntime(BaseRuntime):
 
     async def _update_from(self, attempt: Attempt, one: pb.Container) -> None:
         container = self._table.get(attempt)
-        if one.state == pb.ContainerState.CONTAINER_CREATED or one.id in self._to_remove:
+        if one.state == pb.ContainerState.CONTAINER_CREATED or one.id in self._forgotten:
             return  # the next start of the attempt finds it
         if container is None:
             seen = await self._inspect(one.id, attempt)
@@ -440,35 +338,14 @@ class CriRuntime(BaseRuntime):
                 self._run_task(self._ask_for_oom_kill(container, exit_))
 
     async def _ask_for_oom_kill(self, container: CriContainer, exit_: Exit) -> None:
-        """Records the exit again if the runtime reports later that it was an OOM kill."""
-        for wait in _ASK_AGAIN_SECONDS:
-            await asyncio.sleep(wait)  # the runtime sends no event for it
-            if await self._exits.was_oom_killed(container, self._connection):
-                exit_ = exit_._replace(is_oom_killed=True)
-                container.record = container.record._replace(exit=exit_)
-                self._events.put_nowait(Exited(container.attempt, exit_))
-                return
+        """Reports the exit again if the runtime says later that it was an OOM kill."""
+        if await self._exits.was_oom_killed(container, self._connection):
+            exit_ = exit_._replace(is_oom_killed=True)
+            container.record = container.record._replace(exit=exit_)
+            self._events.put_nowait(Exited(container.attempt, exit_))
 
     def _oom_kills(self, cgroup: str) -> int | None:
         try:
             return self._driver.statistics(cgroup).oom_kills
         except CgroupError:
             return None
-
-    # Tasks
-
-    def _run_task(self, work: Coroutine[Any, Any, None]) -> None:
-        self._track(asyncio.get_running_loop().create_task(work))
-
-    def _track(self, task: "asyncio.Task[Any]") -> None:
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: "asyncio.Task[Any]") -> None:
-        self._tasks.discard(task)
-        if (
-            not task.cancelled()
-            and (error := task.exception()) is not None
-            and not isinstance(error, StartFailed)
-        ):
-            log.error("%s: %s", type(error).__name__, error)

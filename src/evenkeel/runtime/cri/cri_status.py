@@ -25,6 +25,8 @@ _SIGNALS = 64
 _OOM_KILLED = "OOMKilled"
 UNSEEN_SECONDS = 2.0  # how long a runtime that is away is asked about a dead container
 _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.005, 1.0
+# In sum less than the time after which the agent decides about the exit.
+_ASK_AGAIN_SECONDS = (0.05, 0.2, 0.75)
 
 
 async def inspect_container(
@@ -114,17 +116,19 @@ class ContainerExits:
             wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
 
     async def was_oom_killed(self, container: CriContainer, connection: Connection) -> bool:
-        """Returns whether the runtime now reports an OOM kill.
+        """Returns whether the runtime reports within a second that the ended container was OOM-killed.
 
-        The runtime learns of the end and of the kill separately, in either order.
+        The runtime learns of the end and of the kill separately, in either order, and sends no event for the kill.
         """
-        try:
-            answer = await connection.ask(
-                pb.ContainerStatusRequest(container_id=container.id), pb.ContainerStatusResponse
-            )
-        except CallFailed:
-            return False
-        return says_oom_killed(answer.status)
+        for wait in _ASK_AGAIN_SECONDS:
+            await asyncio.sleep(wait)
+            with suppress(CallFailed):
+                answer = await connection.ask(
+                    pb.ContainerStatusRequest(container_id=container.id), pb.ContainerStatusResponse
+                )
+                if says_oom_killed(answer.status):
+                    return True
+        return False
 
     async def _exit_of_lost(self, container: CriContainer) -> Exit:
         """Ends a container that the runtime has lost. The runtime cannot end it any more.

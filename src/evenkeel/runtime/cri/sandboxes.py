@@ -6,19 +6,21 @@ cgroup of the plan (D4), and its process has the OOM score of infrastructure (A1
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
+import os
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from evenkeel.cgroup.tree import Naming
 from evenkeel.host.oom_scores import set_oom_scores
 from evenkeel.runtime.cri import cri_pb2 as pb
 from evenkeel.runtime.cri.configs import STATE, UID, sandbox_config
-from evenkeel.runtime.cri.container_table import is_removed, save_sandbox
+from evenkeel.runtime.cri.container_calls import is_removed
+from evenkeel.runtime.cri.container_table import save_sandbox
 from evenkeel.runtime.cri.cri_connection import CallFailed, Connection, RuntimeAway
 from evenkeel.runtime.cri.cri_status import location
 from evenkeel.runtime.interface import Launch, StartFailed
-from evenkeel.runtime.paths import StatePaths
+from evenkeel.runtime.paths import StatePaths, UnsafeName
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +47,7 @@ class Sandboxes:
         self._of_pod: dict[str, dict[str, Sandbox]] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         self._locating: dict[str, asyncio.Task[None]] = {}
+        self._removing: set[str] = set()  # pods whose sandboxes are being removed
 
     async def update(self, sandboxes: Iterable[pb.PodSandbox]) -> None:
         """Replaces the table by the complete list of the runtime's sandboxes."""
@@ -81,18 +84,42 @@ class Sandboxes:
         if locating is not None:
             await asyncio.wait([locating])
 
-    def unready(self, uid: str) -> frozenset[str]:
-        """Returns the IDs of sandboxes in which no container can be made any more."""
-        return frozenset(one.id for one in self._of_pod.get(uid, {}).values() if not one.is_ready)
+    def removals_of_left(
+        self, inhabited: frozenset[str], starting: frozenset[str]
+    ) -> Iterator[Coroutine[None, None, None]]:
+        """Yields the removals of sandboxes whose pods are gone, and of incomplete ones, for the caller to run.
 
-    async def discard(self, uid: str, ids: Iterable[str]) -> None:
-        """Removes these sandboxes of the pod. Raises CallFailed."""
-        for id_ in ids:
-            await self._remove(id_)
-            self._of_pod.get(uid, {}).pop(id_, None)
+        An incomplete sandbox is left if an agent asked for it and was killed before the answer. `inhabited` are
+        sandboxes with containers, `starting` the UIDs of pods with containers that are being started.
+        """
+        for uid in frozenset(self._of_pod) - starting - self._removing:
+            with suppress(UnsafeName):  # not one of our pods
+                unready = {one.id for one in self._of_pod[uid].values() if not one.is_ready}
+                if not os.path.isdir(self._paths.pod(uid)):
+                    yield self.remove(uid)
+                elif unready - inhabited:
+                    yield self._discard(uid, unready - inhabited)
 
     async def remove(self, uid: str) -> None:
         """Removes all sandboxes of the pod with everything in them. Raises CallFailed."""
+        with self._being_removed(uid):
+            await self._remove_all(uid)
+
+    async def _discard(self, uid: str, ids: Iterable[str]) -> None:
+        with self._being_removed(uid):
+            for id_ in ids:
+                await self._remove(id_)
+                self._of_pod.get(uid, {}).pop(id_, None)
+
+    @contextmanager
+    def _being_removed(self, uid: str) -> Iterator[None]:
+        self._removing.add(uid)
+        try:
+            yield
+        finally:
+            self._removing.discard(uid)
+
+    async def _remove_all(self, uid: str) -> None:
         ours = {STATE: self._paths.root, UID: uid}
         answer = await self._connection.ask(
             pb.ListPodSandboxRequest(filter=pb.PodSandboxFilter(label_selector=ours)),

@@ -76,6 +76,14 @@ class AttemptTable:
         self._processes.pop(attempt, None)
 
 
+def listed_on_disk(attempt: Attempt, directory: str) -> Listed | None:
+    """Reads the files of an attempt. Returns None if the attempt was never started."""
+    process, ended = supervisor_protocol.read_process(directory), supervisor_protocol.read_exit(directory)
+    if process is None and ended is not None:  # the process is no longer needed
+        process = ProcessFile(0, 0, "", (), ended.started_at, has_pid_namespace=True)
+    return None if process is None else Listed(attempt, process, ended)
+
+
 def listed(message: Message) -> Listed | None:
     """Reads a record that the supervisor sent; None if the message is not a record."""
     process = supervisor_protocol.process_from(message)

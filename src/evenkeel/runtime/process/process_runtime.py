@@ -9,14 +9,13 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
-from typing import Any
 
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.driver import CgroupError, Driver
-from evenkeel.cgroup.drivers.processes import PLACEHOLDER
+from evenkeel.cgroup.drivers.processes import replace_placeholder
 from evenkeel.cgroup.tree import Naming, Setting
 from evenkeel.errors import EvenkeelError, reason
 from evenkeel.host.disk_usage import Usage, usage_below
@@ -38,7 +37,7 @@ from evenkeel.runtime.interface import (
 )
 from evenkeel.runtime.paths import every_attempt, write_json
 from evenkeel.runtime.process import process_images, process_refusals, supervisor_link, supervisor_protocol
-from evenkeel.runtime.process.attempt_table import AttemptTable, Listed, listed
+from evenkeel.runtime.process.attempt_table import AttemptTable, listed, listed_on_disk
 from evenkeel.runtime.process.launch import Surroundings, entrances, plan_of, surroundings
 from evenkeel.runtime.process.process_images import Images
 from evenkeel.runtime.process.supervisor_connection import (
@@ -51,7 +50,6 @@ from evenkeel.runtime.process.supervisor_protocol import BadMessage, ExitFile, M
 from evenkeel.runtime.procfs import MountWatch, Process, process_at
 
 _THREADS = 16
-_STRAY_SECONDS = 2.0
 _KILLED_SECONDS = 10.0  # time for the supervisor to record the end, after the cgroup was killed
 _FORGET_SECONDS = 5.0
 _EXECUTION_SLACK_SECONDS = 10.0
@@ -77,9 +75,7 @@ class ProcessRuntime(BaseRuntime):
         self._link = SupervisorLink(self._paths.root, self._heard, self._take_up, self._lost, self._tell_loss)
         self._daemon: Process | None = None  # the last supervisor; it may have ended
         self._known = AttemptTable()
-        self._starting: dict[Attempt, asyncio.Future[Record]] = {}
         self._early: dict[Attempt, ExitFile] = {}  # exits that arrived before the start was recorded
-        self._tasks: set[asyncio.Task[Any]] = set()
         # The task that removes unused images, while it runs.
         self._collecting: asyncio.Task[None] | None = None
 
@@ -94,9 +90,7 @@ class ProcessRuntime(BaseRuntime):
 
     async def close(self) -> None:
         await self._link.close()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._end_tasks()
         self._end_threads()
         self._mounts.close()
         if self._driver is not None:
@@ -115,30 +109,13 @@ class ProcessRuntime(BaseRuntime):
         return dict(self._known.records)
 
     async def prepare(self, pod: Pod) -> None:
-        if not pod.spec.volumes:
-            return
-        allocatable = self._allocatable_memory_bytes
-        make = partial(volumes.prepare, pod, self._paths, allocatable_memory_bytes=allocatable)
-        try:
-            await self._in_thread(make)
-        except EvenkeelError as error:
-            raise StartFailed(error.message, hint=error.hint) from None
+        if pod.spec.volumes:
+            await super().prepare(pod)
 
     # Starting
 
-    async def start(self, launch: Launch) -> Record:
-        attempt = launch.attempt
-        if attempt in self._known:
-            return self._known.records[attempt]
-        under_way = self._starting.get(attempt)
-        if under_way is not None:
-            return await asyncio.shield(under_way)
-        # The start has a task of its own. If the caller stops waiting, the start is recorded all the same.
-        task = asyncio.ensure_future(self._start(launch))
-        self._starting[attempt] = task
-        task.add_done_callback(lambda _: self._started(attempt))
-        self._keep(task)
-        return await asyncio.shield(task)
+    def _record(self, attempt: Attempt) -> Record | None:
+        return self._known.records.get(attempt)
 
     async def _start(self, launch: Launch) -> Record:
         attempt = launch.attempt
@@ -198,9 +175,9 @@ class ProcessRuntime(BaseRuntime):
         volumes.make_directory(directory)
         write_json(directory, supervisor_protocol.LAUNCH, plan._asdict())
 
-    def _started(self, attempt: Attempt) -> None:
-        """Records an exit that followed the start at once. The caller of `start` gets its answer before the event."""
-        self._starting.pop(attempt, None)
+    def _start_ended(self, attempt: Attempt) -> None:
+        """Reports an exit that followed the start at once. The caller of `start` gets its answer before the event."""
+        super()._start_ended(attempt)
         record = self._known.records.get(attempt)
         if record is not None and record.exit is not None:
             asyncio.get_running_loop().call_soon(self._events.put_nowait, Exited(record.attempt, record.exit))
@@ -209,24 +186,16 @@ class ProcessRuntime(BaseRuntime):
         """Under systemd a placeholder process kept the scope alive. The container's process now takes its place."""
         process = self._known.process(launch.attempt)
         if process is not None and self._driver is not None and self._driver.naming == Naming.SYSTEMD:
-            self._keep(asyncio.ensure_future(self._in_thread(partial(self._add, process))))
+            self._run_task(self._in_thread(partial(self._replace_placeholder, process)))
 
-    def _add(self, process: ProcessFile) -> None:
-        driver = self._make_driver()
-        try:
-            driver.add_process(process.cgroup, process.pid)
-        except CgroupError:  # the process has ended already
-            with suppress(CgroupError):
-                driver.remove(f"{process.cgroup}/{PLACEHOLDER}")
-        finally:
-            driver.close()
+    def _replace_placeholder(self, process: ProcessFile) -> None:
+        with closing(self._make_driver()) as driver:
+            replace_placeholder(driver, process.cgroup, process.pid)
 
     # Stopping
 
     async def stop(self, attempt: Attempt, grace_seconds: float) -> None:
-        under_way = self._starting.get(attempt)
-        if under_way is not None:
-            await asyncio.wait([under_way])
+        await self._start_under_way(attempt)
         if not self._known.runs(attempt):
             return
         ended = self._known.end_of(attempt)
@@ -334,17 +303,10 @@ class ProcessRuntime(BaseRuntime):
         await self._read_anew(supervisor)
 
     def _lost(self) -> None:
-        self._keep(asyncio.ensure_future(self._take_note_of_strays()))
+        self._run_task(supervisor_link.reap_strays(self._known.pids))
 
     def _tell_loss(self, why: str) -> None:
         self._events.put_nowait(RuntimeLost(why))
-
-    async def _take_note_of_strays(self) -> None:
-        """Reaps children of the last supervisor that have ended and are not containers. No other process reaps them."""
-        await asyncio.sleep(_STRAY_SECONDS)
-        ended = supervisor_link.ended_children()
-        await asyncio.sleep(_STRAY_SECONDS)
-        supervisor_link.take_note((ended & supervisor_link.ended_children()) - self._known.pids())
 
     async def _read_anew(self, supervisor: SupervisorConnection) -> None:
         """Reads the table again: from the supervisor, and from disk.
@@ -355,7 +317,7 @@ class ProcessRuntime(BaseRuntime):
         kept = {told.attempt: told for told in map(listed, answer["records"]) if told is not None}
         on_disk = (Attempt(*key) for key in every_attempt(self._paths))
         for attempt in dict.fromkeys((*kept, *on_disk)):
-            told = kept.get(attempt) or _on_disk(attempt, self._paths.attempt(*attempt))
+            told = kept.get(attempt) or listed_on_disk(attempt, self._paths.attempt(*attempt))
             if told is None:
                 continue
             if told.ended is None:
@@ -380,7 +342,7 @@ class ProcessRuntime(BaseRuntime):
         elif message["event"] == "ended":
             process = self._known.process(attempt)
             status = None if process is None else supervisor_link.ended_status(process)
-            self._keep(asyncio.ensure_future(self._finish(attempt, status)))
+            self._run_task(self._finish(attempt, status))
 
     async def _finish(self, attempt: Attempt, status: int | None) -> None:
         if self._link.connection is not None:
@@ -394,7 +356,7 @@ class ProcessRuntime(BaseRuntime):
         if process is None or process.has_pid_namespace:
             self._end(attempt, ended)
         else:
-            self._keep(asyncio.ensure_future(self._end_after_kill(attempt, process, ended)))
+            self._run_task(self._end_after_kill(attempt, process, ended))
 
     async def _end_after_kill(self, attempt: Attempt, process: ProcessFile, ended: ExitFile) -> None:
         """Without a pid namespace, the other processes do not end with the first one. They are killed here."""
@@ -409,18 +371,3 @@ class ProcessRuntime(BaseRuntime):
         """
         if self._known.note_end(attempt, ended) and attempt not in self._starting:
             self._events.put_nowait(Exited(attempt, Exit(*ended)))
-
-    # Tasks
-
-    def _keep(self, task: "asyncio.Future[Any]") -> None:
-        assert isinstance(task, asyncio.Task)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-
-def _on_disk(attempt: Attempt, directory: str) -> Listed | None:
-    """Reads the files of an attempt. Returns None if the attempt was never started."""
-    process, ended = supervisor_protocol.read_process(directory), supervisor_protocol.read_exit(directory)
-    if process is None and ended is not None:  # the process is no longer needed
-        process = ProcessFile(0, 0, "", (), ended.started_at, has_pid_namespace=True)
-    return None if process is None else Listed(attempt, process, ended)

@@ -25,6 +25,7 @@ _PING_SECONDS = 3.0
 _SILENT_SECONDS = 3.0  # without an answer: then the node is not ready
 _HUNG_SECONDS = 12.0  # after that, another supervisor is started. No task of the supervisor takes so long
 _TAKE_UP_SECONDS = 60.0
+_STRAY_SECONDS = 2.0
 _LONGEST_CALL_SECONDS = 120.0  # a start takes a minute at most, and the supervisor may be replaced meanwhile
 
 
@@ -209,8 +210,18 @@ def ended_children() -> frozenset[int]:
     return frozenset(found)
 
 
-def take_note(pids: Iterable[int]) -> None:
-    """Reaps other processes of a dead supervisor. It would have waited for them; now they are our children."""
+async def reap_strays(containers: Callable[[], set[int]]) -> None:
+    """Reaps children of a dead supervisor that have ended and are not containers. They are our children now, and no
+    other process reaps them. `containers` returns the first processes of containers.
+    """
+    await asyncio.sleep(_STRAY_SECONDS)
+    ended = ended_children()
+    await asyncio.sleep(_STRAY_SECONDS)
+    reap((ended & ended_children()) - containers())
+
+
+def reap(pids: Iterable[int]) -> None:
+    """Waits for children that have ended."""
     for pid in pids:
         try:
             os.waitpid(pid, os.WNOHANG)

@@ -22,8 +22,8 @@ from typing import NoReturn
 from evenkeel.errors import EvenkeelError, reason
 from evenkeel.runtime import syscalls
 from evenkeel.runtime.process.supervisor import cgroup_entry, spawn
+from evenkeel.runtime.process.supervisor.attempt import Answer, SupervisedContainer
 from evenkeel.runtime.process.supervisor.event_loop import Loop, Timer
-from evenkeel.runtime.process.supervisor.supervised_containers import Answer, SupervisedContainer
 from evenkeel.runtime.procfs import start_ticks
 
 OUTPUT_BYTES = 10 << 10  # kubelet keeps as much of a probe's output

@@ -5,6 +5,7 @@ their logs and sees them end. Only the parent process can know how an adopted co
 client, or the exit status is lost.
 """
 
+import errno
 import os
 import signal
 import socket
@@ -14,61 +15,19 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from evenkeel.errors import reason
 from evenkeel.runtime import syscalls
-from evenkeel.runtime.log_reading import termination_message
-from evenkeel.runtime.log_relay import LogLimits, LogRelay
 from evenkeel.runtime.paths import AttemptKey, StatePaths, read_json
 from evenkeel.runtime.process import supervisor_protocol
 from evenkeel.runtime.process.supervisor import cgroup_entry, spawn
-from evenkeel.runtime.process.supervisor.attempt_files import (
-    open_termination_log,
-    refused,
-    unlink_streams,
-)
-from evenkeel.runtime.process.supervisor.event_loop import Descriptors, Loop, Timer
-from evenkeel.runtime.process.supervisor_protocol import ExitFile, Message, ProcessFile
+from evenkeel.runtime.process.supervisor.attempt import STREAMS, Answer, SupervisedContainer
+from evenkeel.runtime.process.supervisor.event_loop import Descriptors, Loop
+from evenkeel.runtime.process.supervisor_protocol import Message, ProcessFile
 from evenkeel.runtime.procfs import start_ticks
-
-Answer = Callable[..., None]
 
 _SETUP_SECONDS = 60.0  # then a set-up that hangs (on a mount of a dead server) is given up
 _RETRY_SECONDS = 1.0
 _CLIENT_SECONDS = 30.0  # the time in which the client reports how an adopted container ended
-
-
-class SupervisedContainer:
-    """One attempt.
-
-    It is being set up (`answers` wait for that), it runs, or it has ended and its record is not yet written.
-    """
-
-    __slots__ = ("answers", "directory", "ended", "failed", "is_told", "key", "log", "overdue", "pidfd", "plan",
-                 "process", "relay", "report", "said", "status")  # fmt: skip
-
-    def __init__(self, key: AttemptKey, directory: str, plan: spawn.Plan, process: ProcessFile) -> None:
-        self.key = key
-        self.directory = directory
-        self.plan = plan._replace(filesystem={})
-        self.process = process
-        self.relay: LogRelay | None = None
-        self.report: socket.socket | None = None  # the child reports through it during its set-up
-        self.log = -1  # its termination log, read when it has ended
-        self.said = b""
-        self.failed: spawn.Report | None = None  # why the set-up failed; kept until its process is gone
-        self.overdue: Timer | None = None
-        self.answers: list[Answer] = []
-        self.pidfd = -1  # only of an adopted container
-        self.status: int | None = None  # from waitpid, if it ended before its report was read
-        self.is_told = False  # the client knows that an adopted container has ended
-        self.ended: ExitFile | None = None
-
-    @property
-    def is_adopted(self) -> bool:
-        return self.pidfd >= 0
-
-    @property
-    def is_set_up(self) -> bool:
-        return self.report is None and self.failed is None
 
 
 class SupervisedContainers:
@@ -101,7 +60,7 @@ class SupervisedContainers:
         kept = self._kept.get(key)
         if kept is not None:
             if kept.is_set_up:
-                answer(**_record(kept))
+                answer(**kept.record)
             else:
                 kept.answers.append(answer)
             return
@@ -117,7 +76,7 @@ class SupervisedContainers:
         try:
             kept = self._spawn(key, directory, plan)
         except OSError as error:
-            answer(**refused(error))
+            answer(**_refused(error))
             return
         kept.answers.append(answer)
 
@@ -139,7 +98,7 @@ class SupervisedContainers:
         setting_up = {key for key, kept in self._kept.items() if not kept.is_set_up}
 
         def tell() -> None:
-            done([_record(kept) for kept in self._kept.values() if kept.is_set_up])
+            done([kept.record for kept in self._kept.values() if kept.is_set_up])
 
         if setting_up:
             self._after_setup.append((setting_up, tell))
@@ -168,14 +127,14 @@ class SupervisedContainers:
         if not supervisor_protocol.is_running(process):
             self._adopted_ended(kept)
             return
-        kept.log = open_termination_log(process.pid)
-        self._relay_anew(kept)
+        kept.open_termination_log()
+        kept.relay_anew(self._loop)
         self._loop.watch(kept.pidfd, partial(self._adopted_ended, kept))
 
     def finish(self, key: AttemptKey, status: int | None) -> None:
         """Ends an adopted container with the status that the client reports: waitpid's, or None if it does not know."""
         kept = self._kept.get(key)
-        if kept is not None and kept.is_adopted and kept.is_told and kept.ended is None:
+        if kept is not None and kept.is_adopted and kept.is_reported and kept.ended is None:
             self._end(kept, status)
 
     def forget(self, key: AttemptKey) -> None:
@@ -202,17 +161,14 @@ class SupervisedContainers:
     def client_gone(self) -> None:
         for kept in list(self._kept.values()):
             kept.answers.clear()
-            if kept.is_told and kept.ended is None:
+            if kept.is_reported and kept.ended is None:
                 self._end(kept, None)
         self._after_setup.clear()
 
     def _spawn(self, key: AttemptKey, directory: str, plan: spawn.Plan) -> SupervisedContainer:
         """Starts the child. If it raises OSError, there is no child."""
         with Descriptors() as opened:
-            streams = [
-                opened.fifo(f"{directory}/{name}")
-                for name in (supervisor_protocol.STDOUT, supervisor_protocol.STDERR)
-            ]
+            streams = [opened.fifo(f"{directory}/{name}") for name in STREAMS]
             orders_end, orders = opened.pipe()
             report, report_end = (opened.add(end.detach()) for end in socket.socketpair())
             pid, entrances = cgroup_entry.clone_into(plan.procs, self._origin.namespaces)
@@ -227,14 +183,12 @@ class SupervisedContainers:
                 supervisor_protocol.write_process(directory, process)
                 os.write(orders, b"go")
             except OSError:
-                unlink_streams(directory)
+                kept.unlink_streams()
                 raise
-            stdout, stderr = map(opened.keep, streams)
-            kept.relay = LogRelay(stdout, stderr, plan.log, LogLimits(*plan.log_limits))
+            kept.relay_output(self._loop, *map(opened.keep, streams))
             kept.report = socket.socket(fileno=opened.keep(report))
             kept.report.setblocking(False)
         self._kept[key] = self._by_pid[pid] = kept
-        self._watch_logs(kept)
         self._loop.watch(kept.report.fileno(), partial(self._read_report, kept))
         kept.overdue = self._loop.after(_SETUP_SECONDS, partial(self._setup_overdue, kept))
         return kept
@@ -277,7 +231,7 @@ class SupervisedContainers:
         if kept.status is not None:
             self._end(kept, kept.status, tell=False)
         for answer in kept.answers:
-            answer(**_record(kept))
+            answer(**kept.record)
         kept.answers.clear()
         if kept.ended is not None:
             self._tell_exit(kept)
@@ -286,9 +240,9 @@ class SupervisedContainers:
     def _setup_failed(self, kept: SupervisedContainer, said: spawn.Report) -> None:
         """Removes the rest of the attempt. Its process is gone."""
         del self._kept[kept.key]
-        self._stop_relay(kept)
-        _close_log(kept)
-        unlink_streams(kept.directory)
+        kept.stop_relay(self._loop)
+        kept.close_termination_log()
+        kept.unlink_streams()
         error, hint = said.error, said.hint
         if not error:
             error = "the container's process was killed while it was being set up"
@@ -316,8 +270,8 @@ class SupervisedContainers:
 
     def _adopted_ended(self, kept: SupervisedContainer) -> None:
         self._loop.unwatch(kept.pidfd)
-        kept.is_told = self._tell({"event": "ended", "attempt": list(kept.key)})
-        if kept.is_told:
+        kept.is_reported = self._tell({"event": "ended", "attempt": list(kept.key)})
+        if kept.is_reported:
             self._loop.after(_CLIENT_SECONDS, lambda: self._end(kept, None) if kept.ended is None else None)
         else:
             self._end(kept, None)
@@ -326,15 +280,15 @@ class SupervisedContainers:
         if kept.pidfd >= 0:
             os.close(kept.pidfd)
             kept.pidfd = -1
-        self._stop_relay(kept)
+        kept.stop_relay(self._loop)
         now, started_at = time.time(), kept.process.started_at
         ended = (
             supervisor_protocol.unknown(started_at, now)
             if status is None
             else supervisor_protocol.of_status(status, started_at, now)
         )
-        kept.ended = ended._replace(message=_message(kept, is_error=ended.exit_code != 0))
-        _close_log(kept)
+        kept.ended = ended._replace(message=kept.termination_message(is_error=ended.exit_code != 0))
+        kept.close_termination_log()
         self._write(kept)
         if tell:
             self._tell_exit(kept)
@@ -359,60 +313,15 @@ class SupervisedContainers:
         else:
             del self._kept[kept.key]
 
-    # Logs
 
-    def _relay_anew(self, kept: SupervisedContainer) -> None:
-        """Relays the log of an adopted container again. Its FIFOs still exist, with the output written meanwhile."""
-        try:
-            with Descriptors() as opened:
-                flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
-                names = (supervisor_protocol.STDOUT, supervisor_protocol.STDERR)
-                streams = [opened.add(os.open(f"{kept.directory}/{name}", flags)) for name in names]
-                limits = LogLimits(*kept.plan.log_limits)
-                stdout, stderr = map(opened.keep, streams)
-                kept.relay = LogRelay(stdout, stderr, kept.plan.log, limits)
-        except (OSError, TypeError):
-            return  # it runs on without a log
-        self._watch_logs(kept)
-
-    def _watch_logs(self, kept: SupervisedContainer) -> None:
-        if kept.relay is not None:
-            for descriptor in kept.relay.descriptors:
-                self._loop.watch(descriptor, partial(self._pump, kept, descriptor))
-
-    def _pump(self, kept: SupervisedContainer, descriptor: int) -> None:
-        assert kept.relay is not None
-        before = kept.relay.descriptors
-        pause_seconds = kept.relay.pump(descriptor)
-        still = kept.relay.descriptors
-        for one in before if pause_seconds > 0 else set(before).difference(still):
-            self._loop.unwatch(one)
-        if pause_seconds > 0:
-            self._loop.after(pause_seconds, partial(self._watch_logs, kept))
-
-    def _stop_relay(self, kept: SupervisedContainer) -> None:
-        if kept.relay is not None:
-            for descriptor in kept.relay.descriptors:
-                self._loop.unwatch(descriptor)
-            kept.relay.finish()
-            kept.relay = None
-
-
-def _record(kept: SupervisedContainer) -> dict[str, Any]:
-    ended = None if kept.ended is None else kept.ended._asdict()
-    return {"attempt": list(kept.key), **kept.process._asdict(), "exit": ended}
-
-
-def _message(kept: SupervisedContainer, *, is_error: bool) -> str:
-    try:
-        return termination_message(
-            kept.directory, kept.plan.log, kept.plan.message_policy, is_error=is_error, descriptor=kept.log
-        )
-    except Exception:  # noqa: BLE001 the exit is recorded even if the log cannot be read
-        return ""
-
-
-def _close_log(kept: SupervisedContainer) -> None:
-    if kept.log >= 0:
-        os.close(kept.log)
-        kept.log = -1
+def _refused(error: OSError) -> dict[str, str]:
+    hints = {
+        errno.EAGAIN: "too many processes: raise the limit of the agent's own cgroup or user (pids.max, ulimit -u)",
+        errno.EMFILE: "too many open files: raise the limit (ulimit -n) and kill the supervisor",
+        errno.ENOSPC: "the disk is full, or there are as many namespaces as /proc/sys/user/max_*_namespaces allows",
+    }
+    where = f"{error.filename}: " if error.filename else ""
+    return {
+        "error": f"the container's process cannot be made: {where}{reason(error)}",
+        "hint": hints.get(error.errno or 0, ""),
+    }

@@ -24,10 +24,11 @@ from evenkeel.runtime import syscalls
 from evenkeel.runtime.paths import AttemptKey, StatePaths
 from evenkeel.runtime.process.seccomp import default_filter, filter_problem
 from evenkeel.runtime.process.supervisor import spawn
+from evenkeel.runtime.process.supervisor.attempt import Answer
 from evenkeel.runtime.process.supervisor.event_loop import Loop
 from evenkeel.runtime.process.supervisor.exec_commands import ExecCommands
 from evenkeel.runtime.process.supervisor.listener import Connection, Listener
-from evenkeel.runtime.process.supervisor.supervised_containers import Answer, SupervisedContainers
+from evenkeel.runtime.process.supervisor.supervised_containers import SupervisedContainers
 from evenkeel.runtime.process.supervisor_protocol import LOCK_NAME, BadMessage, Message, attempt_of, encode
 
 _LOWEST_SCORE = -999
