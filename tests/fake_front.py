@@ -5,10 +5,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from evenkeel.agent.front import Applied, ContainerUsage, NodeUsage
+from evenkeel.agent.front import Applied
 from evenkeel.agent.observe.history import Advice
-from evenkeel.agent.observe.node_snapshot import is_notable
-from evenkeel.agent.observe.story import Story
+from evenkeel.agent.observe.node_snapshot import ContainerUsage, NodeUsage, is_notable
+from evenkeel.agent.observe.pod_history import PodHistory
 from evenkeel.agent.pod_store import ADDED, DELETED, MODIFIED, PodChange
 from evenkeel.api.config import KubeletConfiguration, defaulted
 from evenkeel.api.node import Node, NodeCondition, NodeStatus
@@ -48,7 +48,7 @@ class FakeFront:
         self.keeps_snapshot = False  # one that was made before is young enough
         self._snapshot_maker = SnapshotMaker(self.config)
         self._node_snapshot = None
-        self.stories: dict[str, Story] = {}
+        self.histories: dict[str, PodHistory] = {}
         self.snapshot_plain: dict[str, object] = {}
         self.from_files: dict[str, str] = {}
         self._ends_at_once = ends_at_once
@@ -124,8 +124,8 @@ class FakeFront:
     def watch(self):
         return self._listen(self._listeners, [PodChange(ADDED, pod) for pod in self.held.values()])
 
-    async def story(self, key):
-        return self.stories.get(key)
+    async def pod_history(self, key):
+        return self.histories.get(key)
 
     async def snapshot(self):
         return self.snapshot_plain

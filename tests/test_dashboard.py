@@ -1,4 +1,4 @@
-"""The page's files, a pod's story as JSON, and the dashboard: a browser with the key reads, and nothing else does."""
+"""The page's files, a pod's history as JSON, and the dashboard: a browser with the key reads, and nothing else does."""
 
 import asyncio
 import base64
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from evenkeel.agent.observe.story import Chapter, Other, Story
+from evenkeel.agent.observe.pod_history import HistoryEntry, Other, PodHistory
 from evenkeel.cli.client import AgentRefused, Client
 from evenkeel.errors import EvenkeelError
 from evenkeel.policy.eviction.message import Considered
@@ -150,9 +150,9 @@ def test_only_the_pages_own_files_are_answered(browser, name):
 
 
 @pytest.mark.req("E14")
-def test_the_story_of_a_pod_has_sentences_and_figures(agent, front):
+def test_the_history_of_a_pod_has_sentences_and_figures(agent, front):
     search = Considered("default/search", "Burstable", 0, 200 << 20, 100 << 20, above_request=True)
-    evicted = Chapter(
+    evicted = HistoryEntry(
         5.0,
         "Evicted",
         "the node was low on memory",
@@ -162,7 +162,7 @@ def test_the_story_of_a_pod_has_sentences_and_figures(agent, front):
         resource="memory",
         stayed=(Other(search, "was number 2 in rank"),),
     )
-    front.stories["default/web"] = Story("default/web", (evicted,), True, "Failed", "Evicted")
+    front.histories["default/web"] = PodHistory("default/web", (evicted,), True, "Failed", "Evicted")
     client = Client(agent.state_dir)
     told = client.get("/why/default/web")
     assert told["end"] == "It is Failed now: Evicted."

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from evenkeel.agent.observe.story import story_of
+from evenkeel.agent.observe.pod_history import pod_history
 from evenkeel.journal.store import Journal
 from evenkeel.pressure.decision_records import made_again
 from tests.models.agents import Place, until
@@ -41,7 +41,7 @@ def test_everything_in_it_can_be_read_and_every_decision_is_made_again_the_same(
 def test_the_state_of_each_pod_is_what_it_was(old):
     with Journal.open(old("eviction")) as journal:
         batch, web = journal.pods()
-        story = story_of(journal, "default/batch")
+        story = pod_history(journal, "default/batch")
     assert batch.state.verdict is not None
     assert (batch.state.verdict.reason, batch.state.verdict.message) == ("Evicted", "for the test")
     assert batch.state.container("main").ended is not None

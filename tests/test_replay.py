@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from evenkeel.agent.observe.story import story_of
+from evenkeel.agent.observe.pod_history import pod_history
 from evenkeel.cli.main import main
 from evenkeel.journal.codec import plain_of, to_text
 from evenkeel.journal.records import NORMAL, WARNING, Event, PodRecord
@@ -215,20 +215,20 @@ def test_replay_without_a_journal_is_a_sentence(tmp_path, capsys):
 
 
 @pytest.mark.req("E14")
-def test_a_story_ends_with_the_phase_that_the_pod_has(tmp_path):
+def test_a_history_ends_with_the_phase_that_the_pod_has(tmp_path):
     """A pod whose container waits to be started again runs, as everywhere else."""
     waiting = PodState(accepted_at=1.0, containers={"c": ContainerRecord(attempt=2, ended=Ended(1))})
     with Journal.open(str(tmp_path / "journal.db")) as journal:
         journal.save(named("crashing", state=waiting))
         journal.save(named("new", order=2, state=PodState(), is_admitted=False))
-        assert [story_of(journal, f"default/{name}").phase for name in ("crashing", "new")] == [
+        assert [pod_history(journal, f"default/{name}").phase for name in ("crashing", "new")] == [
             "Running",
             "Pending",
         ]
 
 
 @pytest.mark.req("E14")
-def test_why_tells_the_story_of_an_evicted_pod_with_its_figures(state, capsys):
+def test_why_prints_the_history_of_an_evicted_pod_with_its_figures(state, capsys):
     code, out, _ = run(capsys, "why", "small", "--state-dir", state)
     assert code == 0
     lines = out.splitlines()
@@ -282,7 +282,7 @@ def test_each_eviction_has_its_own_decision_also_after_a_late_report(state):
         record(journal, step(), THEN + 18)
         journal.record_event(Event(THEN + 26, WARNING, "Evicted", "a second time", **about))
         journal.record_event(Event(THEN + 3600, WARNING, "Evicted", "its record was lost", **about))
-        told = [one for one in story_of(journal, victim.pod.key).chapters if one.reason == "Evicted"]
+        told = [one for one in pod_history(journal, victim.pod.key).chapters if one.reason == "Evicted"]
     assert [one.decision for one in told] == [1, 2, 0]
 
 

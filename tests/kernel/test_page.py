@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from evenkeel.agent.observe.story import Story
+from evenkeel.agent.observe.pod_history import PodHistory
 from evenkeel.api.manifests import read_manifests
 from tests.fake_front import FakeFront, running, served
 from tests.kernel.agents import MIB, MakeUp, Up, pod, up
@@ -157,7 +157,7 @@ def full(tmp_path: Path):
     with served(front, tmp_path) as agent:
         for one in pods:
             agent.call(front.put, running(one))
-            front.stories[one.key] = Story(one.key, (), True, "Running")
+            front.stories[one.key] = PodHistory(one.key, (), True, "Running")
         agent.call(front.tell, "Evicted", "it used too much", "n1/p1", type="Warning")
         yield Path(agent.state_dir)
 

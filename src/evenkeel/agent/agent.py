@@ -13,14 +13,14 @@ from evenkeel.agent.admission import FILE
 from evenkeel.agent.adoption import BOOT, Adoption, state_from_containers
 from evenkeel.agent.desired_pods import DesiredPods
 from evenkeel.agent.event_recorder import EventRecorder
-from evenkeel.agent.front import Applied, ContainerUsage, NodeUsage
+from evenkeel.agent.front import Applied
 from evenkeel.agent.node.node_cgroups import NodeCgroups
 from evenkeel.agent.node.oom_kills import KernelEvents
 from evenkeel.agent.node.own_cgroup import OwnCgroup
 from evenkeel.agent.node.process_audit import ProcessAudit
 from evenkeel.agent.observe.history import Advice, History
-from evenkeel.agent.observe.node_snapshot import NodeSnapshot, NodeSnapshots
-from evenkeel.agent.observe.story import Story, story_of
+from evenkeel.agent.observe.node_snapshot import NodeSnapshot, NodeSnapshots, NodeUsage, node_usage
+from evenkeel.agent.observe.pod_history import PodHistories, PodHistory
 from evenkeel.agent.observe.sweep import Sweeper
 from evenkeel.agent.pod_cgroups import PodCgroups
 from evenkeel.agent.pod_loop import PodLoop
@@ -33,9 +33,6 @@ from evenkeel.api.node import Node
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.tree import Kind, Version
 from evenkeel.errors import EvenkeelError
-from evenkeel.host.capacity import parse_meminfo
-from evenkeel.host.files import read_text
-from evenkeel.host.memory_figures import node_memory
 from evenkeel.host.node_figures import boot_id
 from evenkeel.journal.records import NORMAL, WARNING, Event
 from evenkeel.journal.store import Journal, JournalError
@@ -124,7 +121,7 @@ class Agent:
         self._own_cgroup = own_cgroup
         self._tasks: list[asyncio.Task[None]] = []
         self._journal_fault = ""
-        self._story_lock = asyncio.Lock()
+        self._histories = PodHistories(journal.path)
 
     # Start and end
 
@@ -319,25 +316,7 @@ class Agent:
         )
 
     def usage(self) -> NodeUsage:
-        tree = self.cgroups.tree
-        found = []
-        root = None
-        for cgroup in tree.cgroups if tree is not None else ():
-            if cgroup.kind not in (Kind.ROOT, Kind.POD, Kind.CONTAINER):
-                continue
-            statistics = self.cgroups.statistics(cgroup)
-            if cgroup.kind == Kind.ROOT:
-                root = statistics
-            elif statistics is not None:
-                found.append(ContainerUsage(cgroup.pod, cgroup.container, statistics))
-        capacity = self._view.capacity
-        memory = node_memory(parse_meminfo(read_text("/proc/meminfo")), self._view.profile)
-        # If the node is only a part of the machine, the free memory of that part.
-        left = capacity.memory_bytes - (root.memory_working_set_bytes if root is not None else 0)
-        available = max(min(memory.available_bytes or 0, left), 0)
-        return NodeUsage(
-            self._clock(), capacity.memory_bytes, available, capacity.millicpu, root, tuple(found)
-        )
+        return node_usage(self._view, self.cgroups, self._clock())
 
     async def node_snapshot(self) -> NodeSnapshot:
         return await self._snapshots.node_snapshot()
@@ -351,15 +330,8 @@ class Agent:
         ]
         return self._history.advice(self.pods(), paths)
 
-    async def story(self, key: str) -> Story | None:
-        """Reads the history of a pod in a thread with its own connection, so a long one does not block the agent. Only
-        one is read at a time."""
-        async with self._story_lock:
-            return await asyncio.to_thread(self._read_story, key)
-
-    def _read_story(self, key: str) -> Story | None:
-        with Journal.read(self._journal.path) as journal:
-            return story_of(journal, key)
+    async def pod_history(self, key: str) -> PodHistory | None:
+        return await self._histories.read(key)
 
     async def snapshot(self) -> Mapping[str, object]:
         measured = await self.watches.disk.measured()

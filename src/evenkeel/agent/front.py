@@ -7,13 +7,12 @@ from evenkeel.agent.pod_store import PodChange
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.api.node import Node
 from evenkeel.api.pod import Pod
-from evenkeel.cgroup.driver import Statistics
 from evenkeel.journal.records import Event
 
 if TYPE_CHECKING:
     from evenkeel.agent.observe.history import Advice
-    from evenkeel.agent.observe.node_snapshot import NodeSnapshot
-    from evenkeel.agent.observe.story import Story
+    from evenkeel.agent.observe.node_snapshot import NodeSnapshot, NodeUsage
+    from evenkeel.agent.observe.pod_history import PodHistory
 
 
 class Applied(NamedTuple):
@@ -21,23 +20,6 @@ class Applied(NamedTuple):
 
     pod: str
     outcome: str
-
-
-class ContainerUsage(NamedTuple):
-    pod: str  # namespace/name
-    container: str  # empty: the pod as a whole
-    statistics: Statistics
-
-
-class NodeUsage(NamedTuple):
-    """Usage at one moment. CPU usage is the difference between two of them."""
-
-    at: float
-    capacity_bytes: int
-    available_bytes: int
-    capacity_millicpu: int
-    pods: Statistics | None  # all pods together
-    containers: tuple[ContainerUsage, ...]
 
 
 class Front(Protocol):
@@ -81,7 +63,7 @@ class Front(Protocol):
         """The reason why the agent is not ready; empty if it is ready."""
         ...
 
-    def usage(self) -> NodeUsage: ...
+    def usage(self) -> "NodeUsage": ...
 
     async def node_snapshot(self) -> "NodeSnapshot":
         """All figures of the node, at most one second old. All clients that ask within a second get the same one."""
@@ -91,7 +73,7 @@ class Front(Protocol):
         """Suggested requests and reservations, from the usage since the agent was started (B14)."""
         ...
 
-    async def story(self, key: str) -> "Story | None":
+    async def pod_history(self, key: str) -> "PodHistory | None":
         """The history of the pod namespace/name (E14); None if the journal does not know the pod."""
         ...
 

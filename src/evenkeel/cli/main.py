@@ -32,7 +32,7 @@ COMMANDS = {
     "logs": "print the logs of a pod's containers; -f goes on with new lines",
     "run": "run one command as a pod, with a request and a limit",
     "events": "list the events of pods and of the node; -f goes on with new ones",
-    "why": "tell the story of a pod in sentences, with the figures of each decision",
+    "why": "say in sentences what happened to a pod and why, with the figures of each decision",
     "replay": "make the recorded decisions again; with other settings: what if",
     "top": "show the node and its pods live: capacity, requests, limits and use",
     "dashboard": "serve the live page of this machine's agent to your browser",

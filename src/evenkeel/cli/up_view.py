@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 
-from evenkeel.agent.front import Front, NodeUsage
+from evenkeel.agent.front import Front
+from evenkeel.agent.observe.node_snapshot import NodeUsage
 from evenkeel.api.encode import encode
 from evenkeel.api.pod import Pod
 from evenkeel.cli.output import Paint, clipped, paint_for

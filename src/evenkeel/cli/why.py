@@ -1,12 +1,21 @@
-"""`evenkeel why`: the story of a pod in sentences, with the figures of each decision (E14). It reads the journal, so it
-works without a running agent."""
+"""`evenkeel why`: what happened to a pod, in sentences, with the figures of each decision (E14).
+
+It reads the journal, so it works without a running agent.
+"""
 
 import argparse
 import os
 import time
 from collections.abc import Iterator
 
-from evenkeel.agent.observe.story import Chapter, Story, end_sentence, sentence, stayed_sentence, story_of
+from evenkeel.agent.observe.pod_history import (
+    HistoryEntry,
+    PodHistory,
+    end_sentence,
+    pod_history,
+    sentence,
+    stayed_sentence,
+)
 from evenkeel.cli.client import add_namespace_flag, add_state_flag
 from evenkeel.cli.output import STRUCTURED, print_structured, printable
 from evenkeel.errors import EvenkeelError
@@ -30,39 +39,39 @@ def run(args: argparse.Namespace) -> int:
     name = args.pod.removeprefix("pod/")
     key = name if "/" in name else f"{args.namespace}/{name}"
     with Journal.read(os.path.join(args.state_dir, "journal.db")) as journal:
-        story = story_of(journal, key)
-        if story is None:
+        history = pod_history(journal, key)
+        if history is None:
             known = sorted({held.pod.key for held in journal.pods()})
             raise EvenkeelError(
                 f"the journal in {args.state_dir} has no pod {printable(key)[:300]}",
                 hint=f"there are {', '.join(known[:10])}" if known else "name its namespace with -n",
             )
     if args.output:
-        print_structured(story, args.output)
+        print_structured(history, args.output)
     else:
-        for line in _lines(story):
+        for line in _lines(history):
             print(printable(line))
     return 0
 
 
-def _lines(story: Story) -> Iterator[str]:
-    yield story.pod
+def _lines(history: PodHistory) -> Iterator[str]:
+    yield history.pod
     day = ""
-    for chapter in story.chapters:
-        then = time.localtime(chapter.at)
+    for entry in history.chapters:
+        then = time.localtime(entry.at)
         today = time.strftime("%Y-%m-%d", then)
         if today != day:
             day = today
             yield f"{day}:"
-        yield f"  {time.strftime('%H:%M:%S', then)}  {sentence(chapter)}"
-        for line in _stayed(chapter):
+        yield f"  {time.strftime('%H:%M:%S', then)}  {sentence(entry)}"
+        for line in _stayed(entry):
             yield f"            {line}"
-    yield end_sentence(story)
+    yield end_sentence(history)
 
 
-def _stayed(chapter: Chapter) -> Iterator[str]:
-    if chapter.reason == "Spared" or not chapter.stayed:
+def _stayed(entry: HistoryEntry) -> Iterator[str]:
+    if entry.reason == "Spared" or not entry.stayed:
         return
     yield "Considered, but not evicted:"
-    for other in chapter.stayed:
-        yield f"  {stayed_sentence(other, chapter.resource)}"
+    for other in entry.stayed:
+        yield f"  {stayed_sentence(other, entry.resource)}"

@@ -5,7 +5,13 @@ from collections.abc import Awaitable, Callable
 
 from evenkeel.agent.front import Front
 from evenkeel.agent.observe.node_snapshot import NodeSnapshot
-from evenkeel.agent.observe.story import Chapter, Story, end_sentence, sentence, stayed_sentence
+from evenkeel.agent.observe.pod_history import (
+    HistoryEntry,
+    PodHistory,
+    end_sentence,
+    sentence,
+    stayed_sentence,
+)
 from evenkeel.api.encode import encode
 from evenkeel.api.pod import Pod
 from evenkeel.policy.pod_resources import pod_limits, pod_requests
@@ -90,19 +96,19 @@ def _explained(snapshot: NodeSnapshot, pod: Pod) -> dict[str, object]:
     }
 
 
-def story_answer(story: Story) -> dict[str, object]:
+def history_answer(history: PodHistory) -> dict[str, object]:
     return {
-        **_fields(story),
-        "chapters": [_chapter(chapter) for chapter in story.chapters],
-        "end": end_sentence(story),
+        **_fields(history),
+        "chapters": [_entry(entry) for entry in history.chapters],
+        "end": end_sentence(history),
     }
 
 
-def _chapter(chapter: Chapter) -> dict[str, object]:
+def _entry(entry: HistoryEntry) -> dict[str, object]:
     stayed = [
-        {**_fields(other), "sentence": stayed_sentence(other, chapter.resource)} for other in chapter.stayed
+        {**_fields(other), "sentence": stayed_sentence(other, entry.resource)} for other in entry.stayed
     ]
-    return {**_fields(chapter), "sentence": sentence(chapter), **({"stayed": stayed} if stayed else {})}
+    return {**_fields(entry), "sentence": sentence(entry), **({"stayed": stayed} if stayed else {})}
 
 
 def _fields(value: object) -> dict[str, object]:

@@ -15,7 +15,7 @@ from evenkeel.api.manifests import Reading, read_manifests
 from evenkeel.api.pod import Pod
 from evenkeel.errors import EvenkeelError, InvalidInput, Problem
 from evenkeel.journal.records import Event
-from evenkeel.server.answers import SnapshotAnswers, story_answer
+from evenkeel.server.answers import SnapshotAnswers, history_answer
 from evenkeel.server.http import (
     EVENT_STREAM,
     LINES,
@@ -251,10 +251,10 @@ class Handlers:
         return Answer(to_json({"kubeletconfig": encode(self._front.config)}))
 
     async def why(self, request: Request) -> Answer:
-        story = await self._front.story(_key(request))
-        if story is None:
+        history = await self._front.pod_history(_key(request))
+        if history is None:
             raise _no_such_pod(request)
-        return Answer(to_json(story_answer(story)))
+        return Answer(to_json(history_answer(history)))
 
     async def page(self, request: Request) -> Answer:
         name = request.path[1] if len(request.path) == 2 else "index.html"

@@ -161,7 +161,7 @@ def _entries(here: Handlers) -> tuple[Entry, ...]:
             "GET",
             ("why", *pod),
             Route(here.why),
-            "The story of a pod.",
+            "The history of a pod.",
             "Story",
             refusals=(404,),
         ),

@@ -153,7 +153,7 @@ class _Within:
         self._process: Process | None = None
         self._used_us = 0
         self._ended_us = 0  # CPU time of processes that have ended
-        self._told_us = 0
+        self._reported_us = 0
 
     def taken_out(self, whole: Statistics, process: Process | None, figures: Statistics | None) -> Statistics:
         if figures is None or process != self._process:
@@ -161,8 +161,8 @@ class _Within:
             self._process, self._used_us = None, 0
         if figures is not None:
             self._process, self._used_us = process, figures.cpu_usage_us
-        cpu_us = max(whole.cpu_usage_us - self._ended_us - self._used_us, self._told_us)
-        self._told_us = cpu_us
+        cpu_us = max(whole.cpu_usage_us - self._ended_us - self._used_us, self._reported_us)
+        self._reported_us = cpu_us
         if figures is None:
             return whole._replace(cpu_usage_us=cpu_us)
         # The kernel charges file pages to the cgroup that read them first. That may be another cgroup.

@@ -8,13 +8,19 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+from evenkeel.agent.node.node_cgroups import NodeCgroups
 from evenkeel.agent.observe.counters import Counters
 from evenkeel.agent.observe.sweep import Sweep, Sweeper
 from evenkeel.agent.pod_store import PodStore
 from evenkeel.api.node import Node, NodeCondition, NodeStatus
 from evenkeel.api.pod import ObjectMeta, Pod
+from evenkeel.cgroup.driver import Statistics
+from evenkeel.cgroup.tree import Kind
 from evenkeel.errors import EvenkeelError
+from evenkeel.host.capacity import parse_meminfo
 from evenkeel.host.disk_usage import Usage
+from evenkeel.host.files import read_text
+from evenkeel.host.memory_figures import node_memory
 from evenkeel.journal.records import Event
 from evenkeel.journal.store import Journal, JournalError
 from evenkeel.policy.allocatable import node_capacity
@@ -46,6 +52,44 @@ class NodeSnapshot(NamedTuple):
     since: float  # when the agent was started
 
 
+class ContainerUsage(NamedTuple):
+    pod: str  # namespace/name
+    container: str  # empty: the pod as a whole
+    statistics: Statistics
+
+
+class NodeUsage(NamedTuple):
+    """Usage at one moment. CPU usage is the difference between two of them."""
+
+    at: float
+    capacity_bytes: int
+    available_bytes: int
+    capacity_millicpu: int
+    pods: Statistics | None  # all pods together
+    containers: tuple[ContainerUsage, ...]
+
+
+def node_usage(view: NodeView, cgroups: NodeCgroups, at: float) -> NodeUsage:
+    """Reads the usage now, without a sweep."""
+    tree = cgroups.tree
+    found = []
+    root = None
+    for cgroup in tree.cgroups if tree is not None else ():
+        if cgroup.kind not in (Kind.ROOT, Kind.POD, Kind.CONTAINER):
+            continue
+        statistics = cgroups.statistics(cgroup)
+        if cgroup.kind == Kind.ROOT:
+            root = statistics
+        elif statistics is not None:
+            found.append(ContainerUsage(cgroup.pod, cgroup.container, statistics))
+    capacity = view.capacity
+    memory = node_memory(parse_meminfo(read_text("/proc/meminfo")), view.profile)
+    # If the node is only a part of the machine, the free memory of that part.
+    left = capacity.memory_bytes - (root.memory_working_set_bytes if root is not None else 0)
+    available = max(min(memory.available_bytes or 0, left), 0)
+    return NodeUsage(at, capacity.memory_bytes, available, capacity.millicpu, root, tuple(found))
+
+
 class NodeSnapshots:
     def __init__(
         self,
@@ -75,7 +119,7 @@ class NodeSnapshots:
         self._walking: asyncio.Task[None] | None = None
         self._notable: deque[Event] = deque(maxlen=_MOST_NOTABLE)
         self._last_number = 0
-        self._told: tuple[Event, ...] = ()
+        self._shown: tuple[Event, ...] = ()
 
     def node(self) -> Node:
         """The node as it is now, with capacity, allocatable and conditions."""
@@ -123,12 +167,12 @@ class NodeSnapshots:
         try:
             new = self._journal.events(most=_LOOK_BACK, after=self._last_number)
         except JournalError:
-            return self._told
+            return self._shown
         if new:
             self._last_number = new[-1].number
             self._notable.extend(one for one in new if is_notable(one))
-            self._told = tuple(self._notable)
-        return self._told
+            self._shown = tuple(self._notable)
+        return self._shown
 
 
 def is_notable(event: Event) -> bool:

@@ -1,4 +1,4 @@
-// The dialog of a pod: its story, its requests and limits beside the applied ones (E17), and every cgroup file.
+// The dialog of a pod: its history, its requests and limits beside the applied ones (E17), and every cgroup file.
 // The address names the open pod, so that it can be kept as a link and the back button closes the dialog.
 
 import { clock, iso, moment } from "./amounts.js";
@@ -38,7 +38,7 @@ export class Story {
     else if (this.#key) this.#live();
   }
 
-  /** An event of the open pod is new in its story. */
+  /** An event of the open pod is new in its history. */
   note(event) {
     if (this.#key && event.pod === this.#key) this.#load();
   }
@@ -58,7 +58,7 @@ export class Story {
     if (key === this.#key) return;
     this.#key = key;
     text($("pod-title"), key);
-    $("pod-body").replaceChildren(make("p.soft", {}, "Reading its story…"));
+    $("pod-body").replaceChildren(make("p.soft", {}, "Reading its history…"));
     if (!$("pod").open) $("pod").showModal();
     this.#load();
   }
@@ -109,7 +109,7 @@ function liveBox() {
 
 function storySection(story) {
   const title = make("h3", {}, "What became of it");
-  if (!story) return [title, make("p.soft", {}, "The journal has no story of this pod.")];
+  if (!story) return [title, make("p.soft", {}, "The journal has no history of this pod.")];
   const chapters = (story.chapters ?? []).map((chapter) =>
     make(
       "li",

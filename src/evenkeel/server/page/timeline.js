@@ -1,4 +1,4 @@
-// Evictions and OOM kills on a time line and as a list. A click on one opens the story of its pod.
+// Evictions and OOM kills on a time line and as a list. A click on one opens the history of its pod.
 
 import { ago, clock, iso, moment } from "./amounts.js";
 import { $, attr, keyed, make, percent, text } from "./dom.js";

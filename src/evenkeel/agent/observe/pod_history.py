@@ -1,6 +1,10 @@
-"""The history of one pod, read from the journal alone (E14). It lists the pod's events, and every eviction decision in
-which the pod was considered: it was evicted, or another pod was."""
+"""Pod history (`evenkeel why`): what happened to one pod, read from the journal alone (E14).
 
+It lists the pod's events, and every eviction decision in which the pod was considered: it was evicted, or another pod
+was.
+"""
+
+import asyncio
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
@@ -31,7 +35,7 @@ class Other(NamedTuple):
     why: str
 
 
-class Chapter(NamedTuple):
+class HistoryEntry(NamedTuple):
     """One entry in the history of the pod. `decision` is the number of the decision in the journal, if there is one."""
 
     at: float
@@ -57,36 +61,55 @@ class _Decided(NamedTuple):
     is_done: bool = True
 
 
-class Story(NamedTuple):
+class PodHistory(NamedTuple):
+    """`chapters` are its entries, oldest first. They have this name in the API too."""
+
     pod: str
-    chapters: tuple[Chapter, ...]
+    chapters: tuple[HistoryEntry, ...]
     is_held: bool  # the agent still has the pod
     phase: str = ""
     reason: str = ""
 
 
-def story_of(journal: Journal, key: str) -> Story | None:
+class PodHistories:
+    """Reads histories for clients of the agent: one at a time, and each in a thread with its own connection to the
+    journal, so that a long one does not block the agent."""
+
+    def __init__(self, journal_path: str) -> None:
+        self._journal_path = journal_path
+        self._lock = asyncio.Lock()
+
+    async def read(self, key: str) -> PodHistory | None:
+        async with self._lock:
+            return await asyncio.to_thread(self._read, key)
+
+    def _read(self, key: str) -> PodHistory | None:
+        with Journal.read(self._journal_path) as journal:
+            return pod_history(journal, key)
+
+
+def pod_history(journal: Journal, key: str) -> PodHistory | None:
     """The history of the pod namespace/name; None if the journal does not know the pod."""
     record = next((one for one in journal.pods() if one.pod.key == key), None)
     happened = journal.events(key, most=100_000)
     decided = tuple(_decisions_about(journal, key))
     if record is None and not happened and not decided:
         return None
-    chapters = [_chapter(one, decided, key) for one in happened]
-    known = {one.decision for one in chapters}
-    chapters += [
+    entries = [_entry(one, decided, key) for one in happened]
+    known = {one.decision for one in entries}
+    entries += [
         _stayed(one, key)
         for one in decided
         if one.record.number not in known and one.is_done and one.gone and key not in one.gone
     ]
-    chapters.sort(key=lambda one: one.at)
+    entries.sort(key=lambda one: one.at)
     if record is None:
-        return Story(key, tuple(chapters), False)
+        return PodHistory(key, tuple(entries), False)
     verdict = record.state.verdict
     if verdict is not None:
-        return Story(key, tuple(chapters), True, verdict.phase, verdict.reason)
-    return Story(
-        key, tuple(chapters), True, pod_phase(record.pod, record.state) if record.is_admitted else PENDING
+        return PodHistory(key, tuple(entries), True, verdict.phase, verdict.reason)
+    return PodHistory(
+        key, tuple(entries), True, pod_phase(record.pod, record.state) if record.is_admitted else PENDING
     )
 
 
@@ -114,8 +137,8 @@ def _decisions_about(journal: Journal, key: str) -> Iterator[_Decided]:
             continue
 
 
-def _chapter(event: Event, decided: tuple[_Decided, ...], key: str) -> Chapter:
-    chapter = Chapter(
+def _entry(event: Event, decided: tuple[_Decided, ...], key: str) -> HistoryEntry:
+    entry = HistoryEntry(
         event.at,
         event.reason,
         event.message,
@@ -127,15 +150,15 @@ def _chapter(event: Event, decided: tuple[_Decided, ...], key: str) -> Chapter:
     its = [one for one in decided if one.reason == event.reason and (not one.gone or key in one.gone)]
     nearest = min(its, key=lambda one: abs(one.record.at - event.at), default=None)
     if nearest is None or abs(nearest.record.at - event.at) > _SAME_MOMENT_SECONDS:
-        return chapter
-    return chapter._replace(decision=nearest.record.number, resource=nearest.resource, stayed=nearest.others)
+        return entry
+    return entry._replace(decision=nearest.record.number, resource=nearest.resource, stayed=nearest.others)
 
 
-def _stayed(decided: _Decided, key: str) -> Chapter:
+def _stayed(decided: _Decided, key: str) -> HistoryEntry:
     """The entry for a decision in which the pod was considered and another pod was evicted."""
     own = next((one for one in decided.others if one.pod.pod == key), None)
     why = f": it {own.why}" if own is not None else ""
-    return Chapter(
+    return HistoryEntry(
         decided.record.at,
         "Spared",
         f"{' and '.join(decided.gone)} was evicted, and this pod stayed{why}",
@@ -183,14 +206,14 @@ def _resource(step: Step) -> str:
 _PLAIN = ("Started", "Killing", "Spared", "Evicted", "BackOff", "Returning")  # reason is not repeated
 
 
-def sentence(chapter: Chapter) -> str:
-    text = chapter.message or chapter.reason
-    if chapter.reason not in _PLAIN and chapter.reason.lower() not in text.lower():
-        text = f"{chapter.reason}: {text}"
+def sentence(entry: HistoryEntry) -> str:
+    text = entry.message or entry.reason
+    if entry.reason not in _PLAIN and entry.reason.lower() not in text.lower():
+        text = f"{entry.reason}: {text}"
     if text.partition(" ")[0].isalpha():  # names and signals keep their case
         text = text[:1].upper() + text[1:]
-    if chapter.times > 1:
-        text = f"{text.rstrip('.')}; {chapter.times} times until then"
+    if entry.times > 1:
+        text = f"{text.rstrip('.')}; {entry.times} times until then"
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
@@ -209,9 +232,9 @@ def _amount(amount: int, resource: str) -> str:
     return readable(amount, Resource(resource) if resource else Resource.MEMORY)
 
 
-def end_sentence(story: Story) -> str:
-    if not story.is_held:
+def end_sentence(history: PodHistory) -> str:
+    if not history.is_held:
         return "It is gone; nobody asks for it any more."
-    if story.reason:
-        return f"It is {story.phase} now: {story.reason}."
-    return f"It is {story.phase} now."
+    if history.reason:
+        return f"It is {history.phase} now: {history.reason}."
+    return f"It is {history.phase} now."
