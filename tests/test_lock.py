@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from evenkeel.agent.node.state_directory import StateLock
+from evenkeel.agent.node.node_setup import StateLock
 from evenkeel.errors import EvenkeelError
 
 HOLDER = """
 import sys
-from evenkeel.agent.node.state_directory import StateLock
+from evenkeel.agent.node.node_setup import StateLock
 lock = StateLock.acquire(sys.argv[1])
 print("held", flush=True)
 sys.stdin.read()

@@ -14,23 +14,21 @@ from evenkeel.simulate.cluster import (
     Cluster,
     Insufficient,
     NodeRefusal,
-    exceeding,
-    fits,
-    insufficient,
-    node_infos,
-    schedule,
-)
-from evenkeel.simulate.node_info import NodeInfo, pod_demand
-from evenkeel.simulate.score import (
     Scoring,
     ShapePoint,
     Strategy,
     balanced_score,
     evenness,
+    exceeding,
+    fits,
+    insufficient,
+    node_infos,
+    schedule,
     scorer,
     shape_score,
     strategy_score,
 )
+from evenkeel.simulate.node_info import NodeInfo, pod_demand
 
 GIB = 1 << 30
 UNTAINTED = NodeSpec()

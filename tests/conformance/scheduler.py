@@ -6,16 +6,17 @@ from evenkeel.api.config import Profile
 from evenkeel.api.decode import Findings, decode
 from evenkeel.api.node import Node
 from evenkeel.api.resources import PODS
-from evenkeel.simulate.cluster import fits, insufficient
-from evenkeel.simulate.node_info import NodeInfo, pod_demand
-from evenkeel.simulate.score import (
+from evenkeel.simulate.cluster import (
     Scoring,
     ShapePoint,
     Strategy,
     balanced_score,
+    fits,
+    insufficient,
     skips_balance,
     strategy_score,
 )
+from evenkeel.simulate.node_info import NodeInfo, pod_demand
 from tests.conformance.common import differences, read_pod
 
 _STRATEGIES = {

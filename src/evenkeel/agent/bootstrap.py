@@ -19,11 +19,16 @@ from evenkeel.agent.desired_pods import DesiredPods
 from evenkeel.agent.event_recorder import EventRecorder
 from evenkeel.agent.node.daemons import OTHERS, own_path
 from evenkeel.agent.node.node_cgroups import NodeCgroups
-from evenkeel.agent.node.node_setup import prepare_node, protect_daemons_of, restore_node
+from evenkeel.agent.node.node_setup import (
+    StateLock,
+    made_state_directory,
+    prepare_node,
+    protect_daemons_of,
+    restore_node,
+)
 from evenkeel.agent.node.oom_kills import KernelEvents, OomKills
 from evenkeel.agent.node.own_cgroup import OwnCgroup, enter
 from evenkeel.agent.node.process_audit import ProcessAudit
-from evenkeel.agent.node.state_directory import StateLock, made_state_directory
 from evenkeel.agent.observe import history_file
 from evenkeel.agent.observe.history import History
 from evenkeel.agent.observe.node_snapshot import NodeSnapshots

@@ -5,7 +5,7 @@ import errno
 import os
 import sqlite3
 
-from evenkeel.errors import EvenkeelError
+from evenkeel.errors import EvenkeelError, reason
 
 _SAFE = "running pods keep running"
 
@@ -75,7 +75,7 @@ def of_system(path: str, error: OSError) -> JournalError:
         return full(path)
     if error.errno == errno.EROFS:
         return _read_only(path)
-    what = (error.strerror or str(error)).lower()
+    what = reason(error)
     return JournalError(f"the journal {path} cannot be opened: {what}; {_SAFE}", is_passing=True)
 
 

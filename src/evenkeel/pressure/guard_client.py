@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
+from evenkeel.errors import reason
 from evenkeel.host.protection import small_command
 from evenkeel.pressure.guard import MOST_BYTES, free_line, hold_line
 
@@ -84,7 +85,7 @@ class GuardClient:
         try:
             self._process, pipe = _started()
         except OSError as error:
-            self._noted(f"the guard cannot be started: {(error.strerror or str(error)).lower()}")
+            self._noted(f"the guard cannot be started: {reason(error)}")
             self._start_again()
             return
         self._started_at = time.monotonic()

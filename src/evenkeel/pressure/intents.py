@@ -14,6 +14,7 @@ from collections import deque
 from contextlib import suppress
 from typing import NamedTuple
 
+from evenkeel.errors import reason
 from evenkeel.journal.store import JournalError
 
 log = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ class Intents:
             with suppress(OSError):  # if the disk is already full, the file has only the space that is left
                 os.pwrite(self._file, bytes(_SLOTS * _SLOT_BYTES - len(read)), len(read))
         except OSError as error:
-            why = (error.strerror or str(error)).lower()
+            why = reason(error)
             raise JournalError(f"{path}, where evictions are noted, cannot be written: {why}") from None
 
     @property

@@ -12,7 +12,17 @@ from numpy.typing import NDArray
 
 from evenkeel.api.pod import Toleration
 from evenkeel.api.resources import PODS
-from evenkeel.simulate.cluster import Choice, Cluster, NodeRefusal, in_order
+from evenkeel.simulate.cluster import (
+    MAX_SCORE,
+    MAX_WEIGHT,
+    Choice,
+    Cluster,
+    NodeRefusal,
+    Scoring,
+    Strategy,
+    in_order,
+    shape_score,
+)
 from evenkeel.simulate.node_info import NodeInfo, PodDemand, taint_text, untolerated
 from evenkeel.simulate.node_table import (
     NOTHING_NEEDED,
@@ -26,7 +36,6 @@ from evenkeel.simulate.node_table import (
     Shape,
     Truths,
 )
-from evenkeel.simulate.score import MAX_SCORE, MAX_WEIGHT, Scoring, Strategy, shape_score
 
 NOWHERE = -1.0
 

@@ -1,19 +1,187 @@
-"""Pods on nodes, one after the other: the best node that has room for a pod, or what every node lacks.
+"""Which node takes a pod: the nodes with room for it, their scores in the integers of Kubernetes (A10), and the best.
+
+A strategy compares what pods request with what the node has: LeastAllocated (LeastRequested in the documents) spreads,
+MostAllocated packs, RequestedToCapacityRatio follows a curve. BalancedAllocation asks whether the pod makes the use of
+the node's resources more even or less. Each score is 0…100; the score of a node is their weighted sum.
 
 `Cluster` applies the rules node by node and is easy to check; `array_cluster.ArrayCluster` applies the same rules to
 all nodes at once. Of nodes with equal scores the first takes the pod (Kubernetes takes a random one), so that the same
 input gives the same answer.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from itertools import pairwise
+from math import sqrt
 from typing import NamedTuple
 
 from evenkeel.api.config import Profile
 from evenkeel.api.node import Node
 from evenkeel.api.pod import Pod
-from evenkeel.api.resources import PODS
-from evenkeel.simulate.node_info import NodeInfo, PodDemand, pod_demand, taint_text, untolerated
-from evenkeel.simulate.score import Scoring, scorer
+from evenkeel.api.resources import CPU, MEMORY, PODS
+from evenkeel.errors import EvenkeelError
+from evenkeel.simulate.node_info import NodeInfo, PodDemand, is_scalar, pod_demand, taint_text, untolerated
+
+MAX_SCORE = 100
+MAX_WEIGHT = 100
+MAX_SHAPE_SCORE = 10
+
+
+class Strategy(StrEnum):
+    LEAST_ALLOCATED = "LeastAllocated"
+    MOST_ALLOCATED = "MostAllocated"
+    REQUESTED_TO_CAPACITY_RATIO = "RequestedToCapacityRatio"
+
+
+class ShapePoint(NamedTuple):
+    """RequestedToCapacityRatio's score (0…10) at a utilization (0…100); straight lines join the points."""
+
+    utilization: int
+    score: int
+
+
+class Scoring(NamedTuple):
+    """How nodes are compared. The defaults are Kubernetes'."""
+
+    strategy: Strategy = Strategy.LEAST_ALLOCATED
+    resources: tuple[tuple[str, int], ...] = ((CPU, 1), (MEMORY, 1))  # name and weight
+    shape: tuple[ShapePoint, ...] = (ShapePoint(0, 0), ShapePoint(100, MAX_SHAPE_SCORE))
+    balanced: tuple[str, ...] = (CPU, MEMORY)  # the resources of BalancedAllocation
+    strategy_weight: int = 1
+    balanced_weight: int = 1
+
+    def or_raise(self) -> "Scoring":
+        """The scoring itself if it is valid; otherwise an error. The bounds are those of Kubernetes."""
+        if not self.resources:
+            raise EvenkeelError("a strategy needs at least one resource, such as cpu=1")
+        for name, weight in self.resources:
+            if not 1 <= weight <= MAX_WEIGHT:
+                raise EvenkeelError(f"the weight of {name} must be from 1 to {MAX_WEIGHT}, not {weight}")
+        names = [name for name, _ in self.resources]
+        if len(set(names)) < len(names):
+            raise EvenkeelError(f"a resource can be weighed once only, not as in {','.join(names)}")
+        for weight in (self.strategy_weight, self.balanced_weight):
+            if not 0 <= weight <= MAX_WEIGHT:
+                raise EvenkeelError(f"the weight of a score must be from 0 to {MAX_WEIGHT}, not {weight}")
+        _check_shape(self.shape)
+        return self
+
+
+class NodeScore(NamedTuple):
+    strategy: int
+    balanced: int
+    total: int
+
+
+def scorer(pod: PodDemand, scoring: Scoring) -> Callable[[NodeInfo], NodeScore]:
+    """A function that gives a node its scores for the pod, whether or not the pod fits."""
+    asked, requests = dict(pod.scored), dict(pod.requests)
+    is_balanced = not skips_balance(requests, scoring.balanced)
+
+    def score(node: NodeInfo) -> NodeScore:
+        strategy = strategy_score(asked, node, scoring)
+        balanced = balanced_score(requests, node, scoring.balanced) if is_balanced else 0
+        total = strategy * scoring.strategy_weight + balanced * scoring.balanced_weight
+        return NodeScore(strategy, balanced, total)
+
+    return score
+
+
+def strategy_score(asked: Mapping[str, int], node: NodeInfo, scoring: Scoring) -> int:
+    """The strategy's score, from the `occupied` amounts of the node and the `scored` amounts of the pod."""
+    score = weights = 0
+    for name, weight in scoring.resources:
+        capacity = node.allocatable.get(name, 0)
+        more = asked.get(name, 0)
+        if not capacity or (not more and is_scalar(name)):
+            continue
+        used = node.occupied.get(name, 0) + more
+        if scoring.strategy is Strategy.LEAST_ALLOCATED:
+            score += weight * ((capacity - used) * MAX_SCORE // capacity if used <= capacity else 0)
+        elif scoring.strategy is Strategy.MOST_ALLOCATED:
+            score += weight * (min(used, capacity) * MAX_SCORE // capacity)
+        else:
+            of_resource = shape_score(scoring.shape, min(used, capacity) * MAX_SCORE // capacity)
+            if not of_resource:
+                continue  # Kubernetes leaves a zero out of the mean
+            score += weight * of_resource
+        weights += weight
+    if not weights:
+        return 0
+    if scoring.strategy is Strategy.REQUESTED_TO_CAPACITY_RATIO:
+        return (2 * score + weights) // (2 * weights)  # rounded to the nearest, half up
+    return score // weights
+
+
+def shape_score(shape: Sequence[ShapePoint], utilization: int) -> int:
+    """The value of the curve at `utilization`, on a scale of 0…100."""
+    scale = MAX_SCORE // MAX_SHAPE_SCORE
+    before = shape[0]
+    for point in shape:
+        if utilization <= point.utilization:
+            if point is before:
+                break
+            rise = (point.score - before.score) * scale * (utilization - before.utilization)
+            run = point.utilization - before.utilization
+            # Go divides towards zero. On a falling line that is up.
+            return before.score * scale + (rise // run if rise >= 0 else -(-rise // run))
+        before = point
+    return before.score * scale
+
+
+def balanced_score(requests: Mapping[str, int], node: NodeInfo, resources: Sequence[str]) -> int:
+    """75 if the pod does not change how evenly resources are used; more if the use becomes more even, less if less."""
+    before, after, capacities = [], [], []
+    for name in resources:
+        capacity = node.allocatable.get(name, 0)
+        more = requests.get(name, 0)
+        if not capacity or (not more and is_scalar(name)):
+            continue
+        used = node.requested.get(name, 0)
+        capacities.append(capacity)
+        before.append(used)
+        after.append(used + more)
+    change = evenness(after, capacities) - evenness(before, capacities)
+    return MAX_SCORE // 2 + (MAX_SCORE // 2 + change) // 2
+
+
+def evenness(used: Sequence[int], capacities: Sequence[int]) -> int:
+    """100 if the same part of every resource is used; less if the parts differ.
+
+    The floats are computed in the order of Kubernetes. The result is cut to an integer, so every bit counts.
+    """
+    parts = [min(float(one) / float(all_of_it), 1.0) for one, all_of_it in zip(used, capacities, strict=True)]
+    deviation = 0.0
+    if len(parts) == 2:
+        deviation = abs((parts[0] - parts[1]) / 2)
+    elif len(parts) > 2:
+        total = squares = 0.0
+        for part in parts:  # not sum(): since Python 3.12 it is more precise than Kubernetes
+            total += part
+        mean = total / len(parts)
+        for part in parts:
+            squares += (part - mean) * (part - mean)
+        deviation = sqrt(squares / len(parts))
+    return int((1 - deviation) * MAX_SCORE)
+
+
+def skips_balance(requests: Mapping[str, int], resources: Sequence[str]) -> bool:
+    """Whether the pod requests none of `resources`: then nodes are not compared by their balance."""
+    return not any(requests.get(name, 0) for name in resources)
+
+
+def _check_shape(shape: Sequence[ShapePoint]) -> None:
+    if not shape:
+        raise EvenkeelError("a shape needs at least one point, such as 0:0,100:10")
+    for point in shape:
+        if not 0 <= point.utilization <= MAX_SCORE:
+            raise EvenkeelError(
+                f"a shape's utilization must be from 0 to {MAX_SCORE}, not {point.utilization}"
+            )
+        if not 0 <= point.score <= MAX_SHAPE_SCORE:
+            raise EvenkeelError(f"the scores of a shape are 0 to {MAX_SHAPE_SCORE}, not {point.score}")
+    if any(one.utilization >= other.utilization for one, other in pairwise(shape)):
+        raise EvenkeelError("the utilizations of a shape must rise from point to point, as in 0:0,100:10")
 
 
 class Insufficient(NamedTuple):

@@ -18,9 +18,16 @@ from evenkeel.policy.allocatable import node_allocatable
 from evenkeel.policy.amounts import bytes_text, cores_text
 from evenkeel.policy.node_view import parse_node
 from evenkeel.quantity import BinarySI, Quantity
-from evenkeel.simulate.cluster import Cluster, NodeRefusal, Placement, exceeding, node_infos, schedule
+from evenkeel.simulate.cluster import (
+    Cluster,
+    NodeRefusal,
+    Placement,
+    Scoring,
+    exceeding,
+    node_infos,
+    schedule,
+)
 from evenkeel.simulate.node_info import NodeInfo, quantity_of
-from evenkeel.simulate.score import Scoring
 
 # To compare this many pods with nodes in a plain loop takes about as long as to import numpy.
 FEW_COMPARISONS = 20_000

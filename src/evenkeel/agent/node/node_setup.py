@@ -1,16 +1,18 @@
-"""Node setup: prepares the machine before the first pod. It checks the requirements, and changes the kernel settings
-that the agent may change.
+"""Node setup: what the agent does before the first pod. It takes its state directory, checks the machine, and changes
+the kernel settings that it may change.
 
-The journal keeps each changed setting with its original value. The agent restores it when it stops its pods and ends.
+The state directory belongs to one user, and a lock ensures that only one agent at a time uses it. The journal keeps
+each changed kernel setting with its original value. The agent restores it when it stops its pods and ends.
 """
 
+import fcntl
 import logging
 import os
 from collections.abc import Iterator
 
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.cgroup.driver import CgroupError, Driver
-from evenkeel.errors import EvenkeelError
+from evenkeel.errors import EvenkeelError, reason
 from evenkeel.host.checks import State
 from evenkeel.host.doctor import diagnose
 from evenkeel.host.kernel_settings import (
@@ -82,7 +84,7 @@ def restore_node(journal: Journal) -> None:
     try:
         restore_kernel_settings(before)
     except OSError as error:
-        raise EvenkeelError(f"cannot put the kernel's settings back: {error.strerror}") from None
+        raise EvenkeelError(f"cannot put the kernel's settings back: {reason(error)}") from None
     journal.set_value(_SETTINGS, None)
 
 
@@ -95,3 +97,96 @@ def _keep(journal: Journal, changed: tuple[Difference, ...]) -> None:
         kept = {**kept, **before}
     if kept and kept != before:
         journal.set_value(_SETTINGS, kept)
+
+
+LOCK = "lock"
+
+
+class StateLock:
+    def __init__(self, descriptor: int) -> None:
+        """Use `acquire`."""
+        self._descriptor = descriptor
+
+    @classmethod
+    def acquire(cls, directory: str) -> "StateLock":
+        """Locks `directory`/lock. Raises EvenkeelError if another agent holds the lock, and names its pid."""
+        path = os.path.join(directory, LOCK)
+        while True:
+            try:
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            except OSError as error:
+                raise EvenkeelError(
+                    f"cannot lock the state directory {directory}: {reason(error)}",
+                    hint="give one that is yours with --state-dir",
+                ) from None
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if _is_still_there(path, descriptor):
+                    _sign(descriptor)
+                    return cls(descriptor)
+            except BlockingIOError:
+                holder = _holder(descriptor)
+                os.close(descriptor)
+                raise EvenkeelError(
+                    f"another agent{holder} runs with the state directory {directory}",
+                    hint="stop it first, or give another --state-dir",
+                ) from None
+            except OSError as error:
+                os.close(descriptor)
+                raise EvenkeelError(
+                    f"cannot lock {path}: {reason(error)}",
+                    hint="give a state directory on a local file system with --state-dir",
+                ) from None
+            os.close(descriptor)  # the file was removed in the meantime: lock the new one
+
+    def release(self) -> None:
+        """Releases the lock. The file stays: it may already be the lock of another agent."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def _is_still_there(path: str, descriptor: int) -> bool:
+    ours = os.fstat(descriptor)
+    try:
+        there = os.stat(path, follow_symlinks=False)
+    except OSError:
+        return False
+    return (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino)
+
+
+def _sign(descriptor: int) -> None:
+    """Writes the holder's pid to the lock file, for the error message of another agent. The lock holds even if a full
+    disk prevents this."""
+    try:
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    except OSError:
+        pass
+
+
+def _holder(descriptor: int) -> str:
+    try:
+        text = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
+    except OSError:
+        return ""
+    return f" (pid {text})" if text.isdigit() else ""
+
+
+def made_state_directory(directory: str) -> str:
+    """Makes the state directory, with access for its owner only. A user that can write here decides what runs as
+    root."""
+    path = os.path.abspath(directory)
+    try:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        seen = os.stat(path)
+        if seen.st_uid != os.geteuid():
+            raise EvenkeelError(
+                f"--state-dir {path} belongs to user {seen.st_uid}, and the agent runs as user {os.geteuid()}",
+                hint=f"chown {os.geteuid()} {path}, or name another directory",
+            )
+        if seen.st_mode & 0o077:
+            os.chmod(path, 0o700)
+    except OSError as error:
+        raise EvenkeelError(f"--state-dir {path} cannot be made: {reason(error)}") from None
+    return path

@@ -16,7 +16,7 @@ from evenkeel.api.config import KubeletConfiguration
 from evenkeel.cgroup import names
 from evenkeel.cgroup.driver import CgroupError, Driver
 from evenkeel.cgroup.tree import Naming, Version
-from evenkeel.errors import EvenkeelError
+from evenkeel.errors import EvenkeelError, reason
 from evenkeel.host.files import read_text
 
 NAME = "agent"
@@ -60,7 +60,7 @@ class OwnCgroup:
                         os.rmdir(directory)
             except OSError as error:
                 if time.monotonic() > deadline:
-                    return f"the agent's cgroup {self.path} stays: {(error.strerror or str(error)).lower()}"
+                    return f"the agent's cgroup {self.path} stays: {reason(error)}"
                 time.sleep(_PAUSE_SECONDS)  # a process was just started, or is just ending
             else:
                 self._let_go()
@@ -145,7 +145,7 @@ def _claimed(cgroup_root: str, directories: Mapping[str, str]) -> int:
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        raise CgroupError((error.strerror or str(error)).lower(), path=directory) from None
+        raise CgroupError(reason(error), path=directory) from None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -11,7 +11,7 @@ from evenkeel.agent.observe.history_file import LONGEST_SECONDS, MOST_WATCHED, K
 from evenkeel.agent.observe.sweep import Sweep, Sweeper
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.tree import Kind
-from evenkeel.errors import EvenkeelError
+from evenkeel.errors import EvenkeelError, reason
 from evenkeel.host.node_figures import Sample
 from evenkeel.policy.advice import (
     ContainerUse,
@@ -88,7 +88,7 @@ class History:
         try:
             history_file.write(self._path, kept)
         except OSError as error:
-            why = (error.strerror or str(error)).lower()
+            why = reason(error)
             if why != self._trouble:
                 log.warning("%s cannot be written: %s", self._path, why)
             self._trouble = why

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from evenkeel.api.config import Profile
 from evenkeel.api.manifests import read_manifests
 from evenkeel.api.pod import Pod
-from evenkeel.errors import EvenkeelError, Problem
+from evenkeel.errors import EvenkeelError, Problem, reason
 from evenkeel.host.files import decoded
 from evenkeel.runtime.process.process_images import with_absolute_images
 
@@ -196,4 +196,4 @@ def _cannot_read(error: OSError) -> str:
         return "is a link to nothing"
     if error.errno == errno.ELOOP:
         return "is a link that leads back to itself"
-    return f"cannot be read: {(error.strerror or str(error)).lower()}"
+    return f"cannot be read: {reason(error)}"

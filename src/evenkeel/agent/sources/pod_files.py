@@ -16,6 +16,7 @@ from evenkeel.agent.sources.file_watch import FileWatch, Interests, interests_of
 from evenkeel.agent.sources.manifest_file import FileState, PodFile, is_gone, reread, sentence
 from evenkeel.api.config import Profile
 from evenkeel.api.pod import Pod
+from evenkeel.errors import reason
 from evenkeel.host.files import is_manifest_name
 
 __all__ = ["FileSet", "PodFile", "PodFiles"]
@@ -162,7 +163,7 @@ def _list(path: str) -> _Listing:
         if is_gone(path, error):
             return _Listing([], trouble="no such file or directory")
         # If the path was a directory before, its files stay.
-        return _Listing(None, trouble=f"cannot be read: {(error.strerror or str(error)).lower()}")
+        return _Listing(None, trouble=f"cannot be read: {reason(error)}")
     try:
         found, links = [], []
         with os.scandir(path) as entries:
@@ -177,7 +178,7 @@ def _list(path: str) -> _Listing:
     except OSError as error:
         if is_gone(path, error):
             return _Listing([], trouble="no such file or directory")
-        why = (error.strerror or str(error)).lower()
+        why = reason(error)
         return _Listing(None, is_directory=True, trouble=f"cannot be read: {why}")
     return _Listing(sorted(found), tuple(links), is_directory=True)
 
