@@ -18,8 +18,8 @@ from evenkeel.policy.allocatable import Reserved
 from evenkeel.quantity import Quantity
 from tests.fake_front import FakeFront, running, served
 from tests.models.agents import pods_of
+from tests.models.manifests import PODS
 from tests.models.node_snapshots import GIB, MIB, SnapshotMaker, sample
-from tests.test_view import PODS
 
 HOUR = 3600.0
 

@@ -23,7 +23,7 @@ from evenkeel.errors import EvenkeelError
 from evenkeel.policy.eviction.message import Considered
 from evenkeel.server.dashboard_proxy import Seal, message_name, serve_dashboard
 from tests.fake_front import FakeFront, served
-from tests.test_server import wait_until
+from tests.models.http_client import wait_until
 
 PAGE = Path(__file__).parents[1] / "src" / "evenkeel" / "server" / "page"
 

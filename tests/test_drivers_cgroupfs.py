@@ -16,23 +16,8 @@ from evenkeel.cgroup.drivers.kernel_refusals import MissingController, NotAvaila
 from evenkeel.cgroup.drivers.mounts import Mounts
 from evenkeel.cgroup.drivers.v1 import V1Driver
 from evenkeel.cgroup.drivers.v2 import V2Driver
-from evenkeel.cgroup.tree import Cgroup, Kind, Naming, Setting, Tree, Version
-from tests.test_drivers_statistics import V1, V2
-
-
-def setting(file: str, value: str = "1") -> Setting:
-    return Setting(file, value, "A1", "because")
-
-
-def tree(*cgroups: Cgroup, version: Version = Version.V2) -> Tree:
-    return Tree(version, Naming.CGROUPFS, cgroups)
-
-
-def cgroup_at(root: Path, path: str, **files: str) -> None:
-    directory = root / path.lstrip("/")
-    directory.mkdir(parents=True)
-    for name, content in {"cgroup.procs": "", **files}.items():
-        (directory / name.replace("__", ".")).write_text(content)
+from evenkeel.cgroup.tree import Cgroup, Kind, Version
+from tests.models.cgroup_files import V1, V2, cgroup_at, crowd, setting, tree
 
 
 @pytest.fixture
@@ -291,25 +276,12 @@ def test_a_low_limit_on_open_files_is_raised(mount: Path):
 def test_where_the_limit_on_open_files_cannot_be_raised_fewer_are_kept_open(mount: Path):
     crowd(mount)
     script = (
-        "import resource; from pathlib import Path; from tests.test_drivers_cgroupfs import *\n"
+        "import resource; from pathlib import Path\n"
+        "from evenkeel.cgroup.drivers.cgroupfs import Bounds; from evenkeel.cgroup.drivers.v2 import V2Driver\n"
+        "from tests.models.cgroup_files import crowd\n"
         f"mount = Path({str(mount)!r}); driver = V2Driver(str(mount), Bounds('/top'))\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (160, 160))\n"
         "for _ in range(2): print(len(driver.observe(crowd(mount, make=False))))\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("101\n101\n", "")
-
-
-def crowd(mount: Path, make: bool = True) -> Tree:
-    """A root and 100 pods with three files each."""
-    files = ("memory.max", "memory.min", "pids.max")
-    if make:
-        for number in range(100):
-            cgroup_at(mount, f"/top/kubepods/pod{number}", **{f.replace(".", "__"): "0\n" for f in files})
-    return tree(
-        Cgroup("/top/kubepods", Kind.ROOT, ()),
-        *(
-            Cgroup(f"/top/kubepods/pod{number}", Kind.POD, tuple(setting(file, "0") for file in files))
-            for number in range(100)
-        ),
-    )

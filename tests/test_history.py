@@ -24,8 +24,8 @@ from evenkeel.cgroup.tree import Kind
 from evenkeel.host.files import MAX_BYTES
 from tests.fake_front import running
 from tests.models.agents import Place, pods_of, until
+from tests.models.manifests import PODS
 from tests.models.node_snapshots import MIB, SnapshotMaker, sample
-from tests.test_view import PODS
 
 START = 1_794_800_000.0
 DAY = 86400.0

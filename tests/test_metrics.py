@@ -9,20 +9,12 @@ from evenkeel.agent.observe.counters import Counters, Histogram, oom_scope
 from evenkeel.server.metrics import node_metrics
 from evenkeel.server.metrics_cgroups import Exposition, Labels, cadvisor_metrics, labels, resource_metrics
 from tests.fake_front import FakeFront, running, served
-from tests.machines import packages
 from tests.models.agents import pods_of
+from tests.models.http_client import ask
+from tests.models.manifests import PODS
 from tests.models.node_snapshots import MIB, SnapshotMaker
-from tests.needing import needing
-from tests.test_server import ask
-from tests.test_view import PODS
 
 LINE = re.compile(r"^([a-z_]+)(\{[^ ]*\})? (-?[0-9.e+-]+)( [0-9]+)?$")
-
-
-@pytest.fixture(scope="module")
-def prometheus():
-    with needing():
-        return packages.unpacked("prometheus")
 
 
 @pytest.fixture

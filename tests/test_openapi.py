@@ -7,8 +7,8 @@ import pytest
 
 from tests.fake_front import FakeFront, running, served
 from tests.models.agents import pods_of
-from tests.test_server import Http, ask
-from tests.test_view import PODS
+from tests.models.http_client import Http, ask
+from tests.models.manifests import PODS
 
 _ENDLESS = ("/watch", "/view/watch", "/events")  # streams
 

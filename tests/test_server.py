@@ -7,8 +7,7 @@ import os
 import socket
 import subprocess
 import sys
-import threading
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 
 import pytest
 from hypothesis import example, given, settings
@@ -22,22 +21,8 @@ from evenkeel.server.app import serve
 from evenkeel.server.connection import Limits
 from evenkeel.server.listen import SOCKET_NAME, connect, listen
 from tests.fake_front import FakeFront, served
-
-POD = """\
-apiVersion: v1
-kind: Pod
-metadata: {name: web}
-spec:
-  containers:
-  - name: app
-    image: host
-    command: [sleep, "60"]
-    resources:
-      requests: {memory: 64Mi}
-  volumes:
-  - name: scratch
-    emptyDir: {}
-"""
+from tests.models.http_client import Http, ask, wait_until
+from tests.models.manifests import POD
 
 
 @pytest.fixture
@@ -49,82 +34,6 @@ def front():
 def agent(front, tmp_path):
     with served(front, tmp_path) as agent:
         yield agent
-
-
-class Http:
-    """One connection, spoken by hand."""
-
-    def __init__(self, agent, timeout=60):
-        self.socket = connect(agent.state_dir)
-        self.socket.settimeout(timeout)
-        self.file = self.socket.makefile("rb")
-
-    def send(self, text):
-        with suppress(BrokenPipeError):  # it may have answered, and closed, before it was asked
-            self.socket.sendall(text if isinstance(text, bytes) else text.encode())
-
-    def ask(self, method, target, body=b"", headers=""):
-        body = body.encode() if isinstance(body, str) else body
-        length = f"Content-Length: {len(body)}\r\n" if body else ""
-        self.send(f"{method} {target} HTTP/1.1\r\nHost: x\r\n{length}{headers}\r\n".encode() + body)
-        return self.answer()
-
-    def head(self):
-        line = self.file.readline()
-        if not line:
-            return None, {}
-        headers = {}
-        while (header := self.file.readline().strip()) != b"":
-            name, _, value = header.partition(b":")
-            headers[name.decode().lower()] = value.strip().decode()
-        return int(line.split()[1]), headers
-
-    def answer(self):
-        """Status and body; no status where the connection was closed without a word."""
-        status, headers = self.head()
-        if status is None:
-            return None, b""
-        body = self.file.read(int(headers["content-length"]))
-        return status, json.loads(body) if headers["content-type"] == "application/json" else body
-
-    def chunk(self):
-        size = int(self.file.readline().strip() or b"0", 16)
-        data = self.file.read(size)
-        self.file.readline()
-        return data
-
-    def line(self):
-        return json.loads(self.chunk())
-
-    def is_closed(self):
-        try:
-            return self.file.read(1) == b""
-        except ConnectionResetError:
-            return True
-
-    def close(self):
-        self.file.close()
-        self.socket.close()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.close()
-
-
-def ask(agent, method, target, body=b""):
-    with Http(agent) as http:
-        return http.ask(method, target, body)
-
-
-def wait_until(agent, condition):
-    """Until the server's own loop has come to the point."""
-    for _ in range(10_000):
-        if agent.call(condition):
-            return
-        threading.Event().wait(0.005)
-    raise AssertionError("it never came to that")
 
 
 # What is answered

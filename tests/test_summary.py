@@ -11,9 +11,9 @@ from evenkeel.policy.eviction.snapshot import FilesystemFigures
 from evenkeel.server.summary import summary
 from tests.fake_front import FakeFront, running, served
 from tests.models.agents import pods_of
+from tests.models.http_client import Http, ask
+from tests.models.manifests import PODS
 from tests.models.node_snapshots import GIB, MIB, SnapshotMaker
-from tests.test_server import Http, ask
-from tests.test_view import PODS
 
 
 def told(manifests=PODS, maker=None, **options):

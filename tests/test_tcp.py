@@ -19,10 +19,9 @@ from evenkeel.server.tcp import TcpFlags, endpoint_from
 from tests.fake_front import FakeFront, running, served
 from tests.machines import packages
 from tests.models.agents import pods_of
+from tests.models.http_client import Http, ask
+from tests.models.manifests import POD, PODS
 from tests.needing import needing
-from tests.test_metrics import prometheus  # noqa: F401 a fixture
-from tests.test_server import POD, Http, ask
-from tests.test_view import PODS
 
 TOKEN, ADMIN = "t" * 32, "a" * 32
 
@@ -308,7 +307,7 @@ def test_a_port_that_is_taken_is_reported_and_nothing_is_left(asked, tmp_path):
 # A real Prometheus
 
 
-def test_prometheus_scrapes_every_page_of_metrics(agent, asked, certificate, prometheus, tmp_path):  # noqa: F811
+def test_prometheus_scrapes_every_page_of_metrics(agent, asked, certificate, prometheus, tmp_path):
     port = port_of(agent)
     jobs = [
         {

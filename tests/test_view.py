@@ -20,27 +20,10 @@ from evenkeel.runtime.procfs import process_at
 from evenkeel.server.view_stream import ViewEncoder, ViewStream
 from tests.fake_front import FakeFront, running, served
 from tests.models.agents import Place, pods_of, until
+from tests.models.http_client import Http, ask
 from tests.models.kernel import CountingKernel
+from tests.models.manifests import PODS
 from tests.models.node_snapshots import MIB, SnapshotMaker, sample
-from tests.test_server import Http, ask
-
-PODS = """\
-apiVersion: v1
-kind: Pod
-metadata: {name: web}
-spec:
-  containers:
-  - name: app
-    image: host
-    command: [sleep, "60"]
-    resources: {requests: {memory: 64Mi, cpu: 100m}, limits: {memory: 128Mi, cpu: 200m}}
----
-apiVersion: v1
-kind: Pod
-metadata: {name: batch}
-spec:
-  containers: [{name: job, image: host, command: [sleep, "60"]}]
-"""
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from tests.kernel.conftest import (
     pytest_report_header,
     spawn,
 )
-from tests.kernel.test_disk_pressure import small
+from tests.kernel.small_disk import small
 
 __all__ = [
     "_nothing_left",

@@ -8,8 +8,7 @@ import pytest
 from evenkeel.cli.client import AgentRefused
 from tests.attacks.hostile import PATIENCE_SECONDS
 from tests.kernel.agents import READY_SECONDS, MakeUp, Up, pod
-from tests.kernel.test_disk_pressure import on
-from tests.kernel.test_journal_disk import fill
+from tests.kernel.small_disk import fill, on
 from tests.kernel.waiting import eventually
 
 pytestmark = pytest.mark.cgroup("v1", "v2")

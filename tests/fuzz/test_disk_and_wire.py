@@ -11,7 +11,7 @@ from tests.fake_front import FakeFront, running, served
 from tests.fuzz.mutation import mutated, seeds
 from tests.models.agents import pods_of
 from tests.models.journal_records import named
-from tests.test_view import PODS
+from tests.models.manifests import PODS
 
 REQUESTS = [
     b"GET /pods HTTP/1.1\r\nHost: x\r\nAccept: application/json\r\n\r\n",

@@ -29,8 +29,8 @@ from tests.kernel.agents import (
     with_host_path,
 )
 from tests.kernel.cgroups import Cgroup
+from tests.kernel.evictions import FLAGS, condition, grow, when_told
 from tests.kernel.planned import memory_bytes
-from tests.kernel.test_evictions import FLAGS, condition, grow, when_told
 from tests.kernel.waiting import eventually
 from tests.machines.container_images import TEST
 from tests.machines.containerd import Containerd

@@ -1,61 +1,23 @@
 """A disk that fills up, on a small filesystem: who goes, what is collected first, and who is not touched (B12)."""
 
-import secrets
 import shutil
-import subprocess
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from evenkeel.cli.client import Client
 from tests.kernel.agents import MIB, READY_SECONDS, MakeUp, Up, pod, up
-from tests.kernel.test_evictions import condition, decisions, reasons
+from tests.kernel.evictions import condition, reasons
+from tests.kernel.small_disk import on, small, victims
 from tests.kernel.waiting import eventually
 
-__all__ = ["up"]
+__all__ = ["small", "up"]
 
 pytestmark = pytest.mark.long
 
-SIZE_MIB = 96
 HARD = "--eviction-hard=nodefs.available<24Mi,nodefs.inodesFree<20%"
 FLAGS = (HARD, "--eviction-pressure-transition-period=1s")
 SLEEP = ["sleep", "1000"]
-
-
-def run(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True)
-
-
-@pytest.fixture
-def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
-    """A filesystem with little room, for the agent's state: ext4 where there are loop devices, else in memory."""
-    mount = tmp_path / f"small{secrets.token_hex(3)}"
-    mount.mkdir()
-    image = tmp_path / "image"
-    mib = getattr(request, "param", SIZE_MIB)
-    with image.open("wb") as file:
-        file.truncate(mib * MIB)
-    try:
-        run("mkfs.ext4", "-q", "-m", "0", "-N", "8192", "-O", "^has_journal", str(image))
-        run("mount", "-o", "loop", str(image), str(mount))
-    except (subprocess.CalledProcessError, FileNotFoundError):
-        options = f"size={mib}m,nr_inodes=8192,mode=700"
-        run("mount", "-t", "tmpfs", "-o", options, "evenkeel-test", str(mount))
-    try:
-        yield mount
-    finally:
-        # Who keeps the containers ends a moment after the last of them.
-        command = ["umount", "--recursive", str(mount)]
-        eventually(lambda: subprocess.run(command, check=False, capture_output=True).returncode == 0)
-
-
-def on(agent: Up, place: Path) -> Up:
-    """The agent with its state there."""
-    agent.state = place / "state"
-    agent.client = Client(str(agent.state))
-    return agent
 
 
 def writer(name: str, script: str, *, volume: dict | None = None, **spec: object) -> dict:
@@ -80,11 +42,6 @@ def await_written(agent: Up, name: str, size_bytes: int, file: str = "some") -> 
     path = agent.state / "pods" / agent.pod(name)["metadata"]["uid"] / "volumes" / "scratch" / file
     eventually(lambda: path.exists() and path.stat().st_size >= size_bytes, within_seconds=READY_SECONDS)
     return path
-
-
-def victims(agent: Up) -> list[str]:
-    """As recorded: after it was done, and where the disk had no room for it, once it has."""
-    return [one["pod"] for record in decisions(agent) if record["isDone"] for one in record["evictions"]]
 
 
 @pytest.mark.req("B12", "B16", "E14")

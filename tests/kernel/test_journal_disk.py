@@ -10,6 +10,7 @@ import pytest
 from evenkeel.journal.records import PodRecord
 from evenkeel.journal.store import Journal, JournalError
 from evenkeel.policy.lifecycle.pod_state import PodState
+from tests.kernel.small_disk import fill
 from tests.machines import Unavailable
 from tests.machines.packages import require
 from tests.models.journal_records import named, told
@@ -51,19 +52,6 @@ def mount_image(image: Path, mount: Path) -> None:
         run("mount", "-o", "loop", str(image), str(mount))
     except subprocess.CalledProcessError as error:
         raise Unavailable(f"no loop devices here: {error.stderr.decode().strip()}") from None
-
-
-def fill(directory: Path) -> Path:
-    """Leaves no byte free."""
-    filler = directory / "filler"
-    with filler.open("ab", buffering=0) as file:
-        for size in (1 << 16, 1 << 12, 1):
-            try:
-                while True:
-                    file.write(b"\xa5" * size)
-            except OSError:
-                continue
-    return filler
 
 
 def save_until_it_fails(journal: Journal) -> tuple[int, JournalError]:

@@ -3,8 +3,8 @@
 import pytest
 
 from tests.kernel.agents import MakeUp, Up, pod, processes_of, up
-from tests.kernel.test_disk_pressure import victims
-from tests.kernel.test_evictions import condition, reasons
+from tests.kernel.evictions import condition, reasons
+from tests.kernel.small_disk import victims
 from tests.kernel.waiting import eventually
 
 __all__ = ["up"]

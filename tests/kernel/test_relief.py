@@ -15,10 +15,10 @@ from evenkeel.pressure.memory.freezer import Freezer
 from evenkeel.pressure.memory.mitigation import Reclaimer
 from tests.kernel.agents import MIB, MakeUp, Up, is_alive, pod, up
 from tests.kernel.cgroups import Cgroup
+from tests.kernel.evictions import events, grow, reasons
 from tests.kernel.live_tree import content
 from tests.kernel.planned import memory_bytes
 from tests.kernel.processes import Spawn
-from tests.kernel.test_evictions import events, grow, reasons
 from tests.kernel.waiting import eventually
 
 __all__ = ["up"]
