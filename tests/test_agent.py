@@ -4,6 +4,7 @@ The same on real kernels: tests/kernel/test_agent.py."""
 
 import asyncio
 import json
+import shutil
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -368,6 +369,10 @@ def lose_journal(place) -> None:
         file.unlink()
 
 
+def lose_copies(place) -> None:
+    shutil.rmtree(Path(place.directory, "copies"))
+
+
 def test_what_runs_and_belongs_to_no_pod_is_stopped(place):
     async def second(agent: Agent) -> None:
         await until(lambda: not place.runtime.running())
@@ -375,6 +380,7 @@ def test_what_runs_and_belongs_to_no_pod_is_stopped(place):
     drive(place, web_runs)
     with Journal.open(str(Path(place.directory, "journal.db"))) as journal:
         journal.remove("u-web")
+    lose_copies(place)
     drive(place, second)
 
 
@@ -384,14 +390,13 @@ def test_a_journal_that_is_new_is_no_reason_to_stop_what_runs(place):
 
     drive(place, web_runs)
     lose_journal(place)
+    lose_copies(place)
     with pytest.raises(EvenkeelError, match="is new, and containers run that it does not know, of pod u-web"):
         drive(place, second)
     assert place.runtime.running()
 
 
 def test_a_pod_that_the_journal_has_lost_is_recovered_from_its_copy(place):
-    Path(place.directory, "pods/u-web").mkdir(parents=True)  # as runtimes make it
-
     async def second(agent: Agent) -> None:
         await until(lambda: phase(agent, "web") == "Running")
         assert "Recovered" in [one.reason for one in agent.events()]
@@ -402,6 +407,81 @@ def test_a_pod_that_the_journal_has_lost_is_recovered_from_its_copy(place):
     lose_journal(place)
     drive(place, second)
     assert len(place.runtime.starts) == 1
+
+
+def test_accepted_pods_that_do_not_run_are_recovered_without_their_journal(place):
+    """One waits for room, and one for its back-off."""
+
+    async def first(agent: Agent) -> None:
+        await agent.apply(pods_of(f"{WEB}---\n{requesting('large', '100')}"))
+        await until(lambda: phase(agent, "web") == "Running" and phase(agent, "large") == "Failed")
+        for number in (1, 2):
+            await until(lambda: len(place.runtime.running()) == 1)
+            place.runtime.end(Attempt("u-web", "server", number), 1)
+        await until(lambda: not place.runtime.records)  # its end is committed, and the attempt forgotten
+
+    async def second(agent: Agent) -> None:
+        await until(lambda: phase(agent, "web") == "Running" and phase(agent, "large") == "Failed")
+        assert sorted(one.metadata.name for one in agent.pods()) == ["large", "web"]
+
+    drive(place, first)
+    lose_journal(place)
+    drive(place, second)
+
+
+def test_a_deletion_outlives_the_journal_and_so_does_what_comes_after_it(place):
+    place.runtime.ignores_term = True
+
+    async def first(agent: Agent) -> None:
+        await web_runs(agent)
+        await agent.delete("default/web", 30.0)
+        (changed,) = pods_of(WEB.replace("name: web", "name: web, labels: {new: again}"))
+        await agent.apply([changed._replace(metadata=changed.metadata._replace(uid="u-new"))])
+        assert place.runtime.running()
+
+    async def second(agent: Agent) -> None:
+        await until(lambda: "u-new" in [one.metadata.uid for one in agent.pods()])
+        assert "u-web" not in [one.metadata.uid for one in agent.pods()]
+
+    drive(place, first)
+    lose_journal(place)
+    place.runtime.ignores_term = False
+    drive(place, second)
+
+
+def test_what_has_ended_for_good_is_not_begun_again_without_the_journal(place):
+    async def first(agent: Agent) -> None:
+        await agent.apply(pods_of(pod("brief", restartPolicy="Never")))
+        await until(lambda: bool(place.runtime.running()))
+        place.runtime.end(place.runtime.starts[0])
+        await until(lambda: phase(agent, "brief") == "Succeeded")
+
+    async def second(agent: Agent) -> None:
+        agent.steps.want_step()
+        await agent.pod_loop.stepped()
+        assert agent.pods() == ()
+
+    drive(place, first)
+    lose_journal(place)
+    drive(place, second)
+    assert len(place.runtime.starts) == 1
+
+
+def test_a_copy_that_is_damaged_is_told_of_once(place):
+    async def first(agent: Agent) -> None:
+        await agent.apply(pods_of(requesting("large", "100")))
+        await until(lambda: phase(agent, "large") == "Failed")
+
+    async def second(agent: Agent) -> None:
+        await until(lambda: "Lost" in [one.reason for one in agent.events()])
+        assert agent.pods() == ()
+
+    drive(place, first)
+    lose_journal(place)
+    (copy,) = Path(place.directory, "copies").iterdir()
+    copy.write_text(copy.read_text().replace('"100"', '"200"'))
+    drive(place, second)
+    assert not copy.exists()
 
 
 def test_a_container_that_fails_is_started_again_with_back_off(place):

@@ -70,9 +70,19 @@ def _answers(agent: Up) -> bool:
 
 @pytest.mark.long
 def test_pods_run_on_without_their_journal_and_are_known_again(up: MakeUp):
-    """It is missing, and then it is empty."""
+    """It is missing, and then it is empty. Of what was accepted, one pod waits for room, one for its back-off, and one
+    is being deleted."""
     agent = up()
     pids = running(agent)
+    large = {"resources": {"requests": {"memory": "100Gi"}}}
+    deaf = ["sh", "-c", "trap '' TERM; while :; do sleep 0.2; done"]
+    agent.apply(pod("large", ["sleep", "100000"], container=large), pod("fails", ["false"]))
+    agent.apply(pod("ends", deaf, terminationGracePeriodSeconds=1))
+    agent.await_phase("large", "Failed")
+    agent.await_phase("ends", "Running")
+    eventually(lambda: agent.status("fails")["containerStatuses"][0].get("restartCount", 0) >= 1)
+    agent.client.delete("default", "ends")
+    eventually(lambda: (agent.state / "copies").exists() and is_said_deleted(agent), within_seconds=10)
     for is_empty in (False, True):
         agent.kill()
         for path in journal_files(agent):
@@ -84,6 +94,9 @@ def test_pods_run_on_without_their_journal_and_are_known_again(up: MakeUp):
             status = agent.await_phase(name, "Running")
             assert status["containerStatuses"][0].get("restartCount", 0) == 0
             assert first_of(agent.container(name)) == pid
+        agent.await_gone("ends")
+        assert agent.await_phase("large", "Failed")["reason"] == "OutOfmemory"
+        eventually(lambda: agent.status("fails").get("containerStatuses"))
     assert agent.pod("one")["spec"]["volumes"][0]["emptyDir"] == {}
     agent.client.delete("default", "one")
     agent.await_gone("one")
@@ -91,6 +104,12 @@ def test_pods_run_on_without_their_journal_and_are_known_again(up: MakeUp):
     agent.kill()
     agent.start()
     assert agent.phase("other") == "Running"
+
+
+def is_said_deleted(agent: Up) -> bool:
+    """Whether a copy says so; or the pod is gone already, and its copy with it."""
+    copies = [path.read_text() for path in (agent.state / "copies").glob("*.json")]
+    return any('"deletedAt"' in text for text in copies) or not agent.pod("ends")
 
 
 @pytest.mark.long
@@ -103,7 +122,7 @@ def test_without_journal_and_copies_the_agent_refuses_to_start_and_pods_run_on(u
     kept.mkdir()
     for path in journal_files(agent):
         shutil.move(path, kept / path.name)
-    hidden = list((agent.state / "pods").glob("*/pod.json"))
+    hidden = list((agent.state / "copies").glob("*.json"))
     for path in hidden:
         path.rename(path.with_suffix(".hidden"))
     assert not starts(agent)

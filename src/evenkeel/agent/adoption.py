@@ -5,73 +5,23 @@ requested attempt, the attempt was never started. It is started now. If the runt
 the attempt has ended while it was not watched.
 """
 
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
 
 from evenkeel.agent.admission import FILE
+from evenkeel.agent.desired_pods import SUCCESSOR
 from evenkeel.agent.event_recorder import EventRecorder
+from evenkeel.agent.pod_copies import PodCopies, PodCopy
 from evenkeel.agent.pod_loop import PodLoop
 from evenkeel.agent.pod_store import PodStore
 from evenkeel.agent.step_requests import Exited, Started, StepRequests
+from evenkeel.api.encode import encode
 from evenkeel.api.pod import Pod
 from evenkeel.errors import EvenkeelError
-from evenkeel.journal.codec import Unreadable, from_text, to_text
 from evenkeel.journal.records import WARNING, PodRecord
 from evenkeel.journal.store import Journal
 from evenkeel.policy.lifecycle.pod_state import ContainerRecord, PodState
-from evenkeel.pressure.protocol import PodObserver
 from evenkeel.runtime.interface import UNKNOWN_EXIT, Attempt, Exit, Record, Runtime
-from evenkeel.runtime.paths import StatePaths, UnsafeName
-
-_NAME = "pod.json"  # cannot be an attempt's directory: its name ends with a number
-_LARGEST_BYTES = 16 << 20
-
-
-class PodCopy(NamedTuple):
-    pod: Pod
-    source: str
-
-
-class PodCopies(PodObserver):
-    def __init__(self, paths: StatePaths) -> None:
-        self._paths = paths
-        self._written: dict[str, PodCopy] = {}
-
-    def settled(self, uid: str, record: PodRecord | None) -> None:
-        if record is None:
-            self._written.pop(uid, None)
-        elif any(container.is_running for container in record.state.containers.values()):
-            self._save(uid, PodCopy(record.pod, record.source))
-
-    def cleaned(self, uid: str) -> None:
-        self._written.pop(uid, None)
-
-    def _save(self, uid: str, copy: PodCopy) -> None:
-        """Writes the copy of a running pod, whose directory therefore exists. If the copy cannot be written, the pod is
-        still in the journal."""
-        known = self._written.get(uid)
-        if known is not None and known.pod is copy.pod and known.source == copy.source:
-            return
-        path = os.path.join(self._paths.pod(uid), _NAME)
-        try:
-            descriptor = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            with open(descriptor, "w", encoding="utf-8") as file:
-                file.write(to_text(copy))
-            os.rename(f"{path}.new", path)
-        except (OSError, UnicodeEncodeError):
-            return
-        self._written[uid] = copy
-
-    def read(self, uid: str) -> PodCopy | None:
-        try:
-            with open(os.path.join(self._paths.pod(uid), _NAME), encoding="utf-8") as file:
-                copy = from_text(PodCopy, file.read(_LARGEST_BYTES))
-        except (OSError, UnicodeDecodeError, Unreadable, UnsafeName):
-            return None
-        return copy if copy.pod.metadata.uid == uid else None
-
 
 BOOT = "boot"  # in the journal: the machine's boot ID; a new journal has none
 
@@ -129,28 +79,52 @@ class Adoption:
                     WARNING, "Leftover", f"pod {uid} is gone, and something of it is left: {error}"
                 )
 
+    def close(self) -> None:
+        """Writes what the next agent would need without the journal."""
+        self._copies.flush()
+
     def _recover(self, records: Mapping[Attempt, Record]) -> None:
-        """Recovers running pods that the journal has lost, from their copies. Raises EvenkeelError if the journal is
-        new and a running pod has no copy: a new journal must not end running pods."""
+        """Recovers pods that the journal has lost, from their copies. Raises EvenkeelError if the journal is new and a
+        running pod has no copy: a new journal must not end running pods."""
         uids = {pod.uid for pod in self._pod_store}
+        running = {record.attempt.uid for record in strays(uids, records)}
         unknown = []
-        for uid in dict.fromkeys(record.attempt.uid for record in strays(uids, records)):
+        for uid in sorted((running | self._copies.uids()) - uids):
             copy = self._copies.read(uid)
-            state = state_from_containers(copy.pod, records) if copy is not None else None
-            if copy is None or state is None or self._pod_store.by_key(copy.pod.key) is not None:
+            if copy is not None and self._pod_store.by_key(copy.pod.key) is None:
+                if copy.source.startswith(FILE):  # a file's pod is not recovered: it ends if no file has it
+                    self._copies.drop(uid)
+                else:
+                    self._put_back(copy, state_from_containers(copy.pod, records))
+            elif uid in running:
                 unknown.append(uid)
-            elif not copy.source.startswith(FILE):  # a file's pod is not recovered: it ends if no file has it
-                record = self._pod_store.add(copy.pod, copy.source, self._clock())
-                self._pod_store.put(record._replace(is_admitted=True, state=state))
-                message = "it runs, and the journal did not have it: it was recovered from its copy"
-                self._event_recorder.record(WARNING, "Recovered", message, copy.pod)
-                self._steps.want_step(uid)
+            else:
+                if copy is None:
+                    message = f"pod {uid} was accepted, and neither the journal nor its copy can be read"
+                    self._event_recorder.record(WARNING, "Lost", f"{message}: hand it in again")
+                self._copies.drop(uid)
         if unknown and self._journal.value(BOOT) is None:
             raise EvenkeelError(
                 f"the journal {self._journal.path} is new, and containers run that it does not know, of pod"
                 f" {', '.join(unknown[:3])}{' and others' if len(unknown) > 3 else ''}",
                 hint="put back a copy of the journal, or end those containers first",
             )
+
+    def _put_back(self, copy: PodCopy, found: PodState | None) -> None:
+        """Adds a pod as its copy and its containers show it. A pod without containers is admitted anew."""
+        uid = copy.pod.metadata.uid
+        record = self._pod_store.add(copy.pod, copy.source, self._clock())
+        state = (found or PodState())._replace(
+            deleted_at=copy.deleted_at, deletion_grace_seconds=copy.deletion_grace_seconds
+        )
+        if copy.successor is not None:
+            kept = {"pod": encode(copy.successor), "source": copy.source}
+            self._journal.set_value(SUCCESSOR + uid, kept)
+        self._pod_store.put(record._replace(is_admitted=found is not None, state=state))
+        message = "the journal did not have it: it was recovered from its copy"
+        self._event_recorder.record(WARNING, "Recovered", message, copy.pod)
+        self._steps.want_step(uid)
+        self._steps.room_appeared()
 
 
 def unseen_ends(record: PodRecord, records: Mapping[Attempt, Record]) -> Iterator[tuple[Attempt, Exit]]:
@@ -176,7 +150,7 @@ def begun(record: PodRecord, records: Mapping[Attempt, Record]) -> Iterator[Reco
 
 
 def state_from_containers(pod: Pod, records: Mapping[Attempt, Record]) -> PodState | None:
-    """The state of a pod that the journal has lost, from its containers; None if none of them runs."""
+    """The state of a pod that the journal has lost, from its containers; None if the runtime knows none of them."""
     latest: dict[str, Record] = {}
     names = {container.name for container in pod.spec.every_container}
     for attempt, found in records.items():
@@ -184,7 +158,7 @@ def state_from_containers(pod: Pod, records: Mapping[Attempt, Record]) -> PodSta
         is_ours = attempt.uid == pod.metadata.uid and attempt.container in names
         if is_ours and (known is None or known.attempt.number < attempt.number):
             latest[attempt.container] = found
-    if not any(found.exit is None for found in latest.values()):
+    if not latest:
         return None
     state = PodState(accepted_at=min(found.started_at for found in latest.values()))
     for name, found in latest.items():

@@ -171,6 +171,7 @@ class Agent:
         await self._history.save()
         await self._prober.close()
         await self.pod_loop.abandon()
+        self._adoption.close()
         if self._files is not None:
             self._files.close()
         self._pod_store.changes.close()

@@ -13,7 +13,7 @@ from contextlib import closing
 from functools import partial
 
 from evenkeel.agent.admission import FILE, Admission, DeferredResizes
-from evenkeel.agent.adoption import Adoption, PodCopies
+from evenkeel.agent.adoption import Adoption
 from evenkeel.agent.agent import Agent, Watches
 from evenkeel.agent.desired_pods import DesiredPods
 from evenkeel.agent.event_recorder import EventRecorder
@@ -34,6 +34,7 @@ from evenkeel.agent.observe.history import History
 from evenkeel.agent.observe.node_snapshot import NodeSnapshots
 from evenkeel.agent.observe.sweep import Sweeper
 from evenkeel.agent.pod_cgroups import CGROUPS_MADE, FOUND_BEFORE, PodCgroups
+from evenkeel.agent.pod_copies import PodCopies
 from evenkeel.agent.pod_loop import PodLoop
 from evenkeel.agent.pod_store import PodStatuses, PodStore
 from evenkeel.agent.pod_updates import Evictions, PodUpdates
@@ -202,7 +203,7 @@ def assemble(
     # is updated. On v1, `kernel_events` must listen in a new cgroup before any other observer handles the new tree.
     # `desired_pods` is last: it may replace a removed pod by a new one. By then, all other observers have forgotten the
     # removed pod.
-    copies = PodCopies(StatePaths(os.path.dirname(journal.path)))
+    copies = PodCopies(StatePaths(os.path.dirname(journal.path)), journal)
     observers = (kernel_events, memory, disk, stalls, prober, copies, desired_pods)
     pod_cgroups = PodCgroups(node, journal, cgroups, pods, events, worker, steps, observers)
     updates = PodUpdates(settings, pods, oom_kills, events, steps, observers, clock)

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 CREATED, CONFIGURED, UNCHANGED = "created", "configured", "unchanged"
 _MOST_OVER = 500
-_SUCCESSOR = "successor:"  # prefix of a journal key, before the UID of the pod that is replaced
+SUCCESSOR = "successor:"  # prefix of a journal key, before the UID of the pod that is replaced
 
 
 class DesiredPods(PodObserver):
@@ -165,7 +165,7 @@ class DesiredPods(PodObserver):
         with self._all_or_nothing():
             if record.state.deleted_at is None:
                 self._event_recorder.record(NORMAL, "Deleted", "the pod is to end", record.pod)
-            self._journal.set_value(_SUCCESSOR + uid, None)
+            self._journal.set_value(SUCCESSOR + uid, None)
             self._pod_store.put_state(
                 uid, changes.deleted(record.pod, record.state, self._clock(), given_seconds)
             )
@@ -211,12 +211,13 @@ class DesiredPods(PodObserver):
     def _replace(self, record: PodRecord, successor: Pod) -> None:
         """Ends the old pod. The new pod is kept in the journal until the old one has ended."""
         uid = record.pod.metadata.uid
-        self._journal.set_value(_SUCCESSOR + uid, {"pod": encode(successor), "source": record.source})
+        self._journal.set_value(SUCCESSOR + uid, {"pod": encode(successor), "source": record.source})
         if record.state.deleted_at is None:
             self._pod_store.put_state(uid, changes.deleted(record.pod, record.state, self._clock()))
             self._event_recorder.record(
                 NORMAL, "Replaced", "it was changed: the pod ends and starts anew", successor
             )
+        self._steps.want_step(uid)
 
     def _resize(self, record: PodRecord, pod: Pod, restart: Sequence[str]) -> None:
         """Changes the requests and limits of a running pod. The next step updates its cgroups."""
@@ -264,7 +265,7 @@ class DesiredPods(PodObserver):
         """Adds the pod that replaces this one, if there is one."""
         uid = record.uid
         waiting = self._in_files.get(record.pod.key)
-        kept = self._journal.value(_SUCCESSOR + uid)
+        kept = self._journal.value(SUCCESSOR + uid)
         if waiting is not None:
             self._pod_store.add(*waiting, self._clock())
             self._steps.want_step(waiting[0].metadata.uid)

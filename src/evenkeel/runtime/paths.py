@@ -6,8 +6,10 @@ or volume, can never lead out of its directory.
     pods/<uid>/volumes/<volume>/                      emptyDir volumes on disk
     pods/<uid>/<container>.<attempt>/                 files of one attempt: its status, its termination log
     memory/<uid>/<volume>/                            emptyDir volumes in memory, mounted there
+    memory/<uid>/.termination-logs/<container>.<attempt>    of containers of a container runtime
     logs/<namespace>_<pod>_<uid>/<container>/<attempt>.log
     images/<sha256>/                                  root filesystems, unpacked
+    copies/<uid>.json                                 accepted pods, for the case that the journal is lost
 """
 
 import json
@@ -53,6 +55,10 @@ class StatePaths(NamedTuple):
         return f"{self.root}/images"
 
     @property
+    def copies(self) -> str:
+        return f"{self.root}/copies"
+
+    @property
     def memory(self) -> str:
         """A small tmpfs with the mount points of all memory-backed volumes.
 
@@ -71,6 +77,13 @@ class StatePaths(NamedTuple):
 
     def memory_volume(self, uid: str, volume: str) -> str:
         return f"{self.pod_memory(uid)}/{checked(volume, 'volume name')}"
+
+    def termination_logs(self, uid: str) -> str:
+        """A small tmpfs for the termination logs of a pod's containers. No volume can have this name."""
+        return f"{self.pod_memory(uid)}/.termination-logs"
+
+    def termination_log(self, uid: str, container: str, number: int) -> str:
+        return f"{self.termination_logs(uid)}/{checked(container, 'container name')}.{int(number)}"
 
     def attempt(self, uid: str, container: str, number: int) -> str:
         """The directory of an attempt. Container and number share one level, so that a start makes fewer of them."""
