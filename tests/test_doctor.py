@@ -28,6 +28,8 @@ from evenkeel.host.machine import (
 )
 from evenkeel.policy.allocatable import NodeCapacity
 from evenkeel.policy.eviction.snapshot import FilesystemFigures, MemoryFigures, NodeFigures, ProcessFigures
+from evenkeel.runtime.process import seccomp
+from evenkeel.runtime.process.seccomp import NoFilter, filter_check
 
 GI = 1 << 30
 ALL = frozenset(("CAP_KILL", "CAP_IPC_LOCK", "CAP_SYS_ADMIN", "CAP_SYS_RESOURCE", "CAP_SYSLOG"))
@@ -597,6 +599,31 @@ def test_a_wrong_flag_is_a_sentence(capsys):
     assert "kubeReserved[memory]" in capsys.readouterr().err
 
 
+def test_the_filter_of_containers_is_compiled_and_taken_by_the_kernel():
+    found = filter_check()
+    assert found.state == State.OK
+    assert re.fullmatch(r"libseccomp \d+\.\d+\.\d+, \d+ instructions, and the kernel takes them", found.seen)
+
+
+def test_a_missing_library_and_a_filter_that_the_kernel_refuses_are_broken(monkeypatch):
+    monkeypatch.setattr(seccomp, "LIBRARY", "libseccomp-of-nowhere.so.2")
+    missing = filter_check()
+    assert (missing.state, "is not installed" in missing.seen) == (State.BROKEN, True)
+    assert missing.mends[0].startswith("install it: apt install libseccomp2")
+    monkeypatch.undo()
+    monkeypatch.setattr(
+        seccomp, "default_filter", lambda: seccomp.Filter(bytes(8))
+    )  # no instruction of any use
+    refused = filter_check()
+    assert (refused.state, "the kernel does not take the filter" in refused.seen) == (State.BROKEN, True)
+
+    def fails() -> seccomp.Filter:
+        raise NoFilter("libseccomp.so.2 cannot compile the default filter: attribute")
+
+    monkeypatch.setattr(seccomp, "default_filter", fails)
+    assert filter_check().mends == ("upgrade libseccomp to 2.5 or newer",)
+
+
 def test_every_check_is_in_the_manual():
     everything = {
         "cgroups": V1, "swap": SWAP, "reserved": (KUBE,), "settings": OVERCOMMIT, "time_seconds": 0.0,
@@ -604,6 +631,7 @@ def test_every_check_is_in_the_manual():
     }  # fmt: skip
     manual = (Path(__file__).parent.parent / "docs" / "doctor.md").read_text()
     names = {check.name for check in checks(everything, **ENFORCED, container_runtime_endpoint="/x")}
+    names.add(filter_check().name)
     assert {name for name in names if f"### {name}\n" not in manual} == set()
     assert names == set(re.findall(r"^### (.*)$", manual, re.MULTILINE))
 

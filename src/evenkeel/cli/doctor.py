@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from evenkeel.api.config import KubeletConfiguration
 from evenkeel.cli.client import add_state_flag
 from evenkeel.cli.config_flags import add_config_flags, config_from
 from evenkeel.cli.output import STRUCTURED, Paint, paint_for, print_structured
@@ -13,6 +14,7 @@ from evenkeel.host.doctor import Diagnosis, diagnose
 from evenkeel.host.machine import Machine, inspect_machine
 from evenkeel.policy.advice import LEAST_SECONDS
 from evenkeel.policy.amounts import bytes_text, cores_text
+from evenkeel.runtime.cri.cri_connection import chosen
 from evenkeel.runtime.cri.runtime_link import runtime_checks
 
 USAGE = "[-o text|json|yaml] [flags]"
@@ -53,7 +55,10 @@ def run(args: argparse.Namespace) -> int:
     machine = inspect_machine(config, args.state_dir)
     diagnosis = diagnose(machine, config)
     diagnosis = diagnosis._replace(checks=(*diagnosis.checks, *over_time(args.state_dir)))
-    of_runtime = runtime_checks(config)  # the runtime itself says more than its process does
+    of_runtime = (
+        *_of_filter(config),
+        *runtime_checks(config),
+    )  # the runtime itself says more than its process does
     named = {check.name for check in of_runtime}
     others = (check for check in diagnosis.checks if check.name not in named)
     diagnosis = diagnosis._replace(checks=(*others, *of_runtime))
@@ -63,6 +68,14 @@ def run(args: argparse.Namespace) -> int:
     else:
         sys.stdout.write("\n".join([*_head(machine), "", *_lines(diagnosis, paint_for()), ""]))
     return 0 if diagnosis.is_sound else 1
+
+
+def _of_filter(config: KubeletConfiguration) -> Iterator[Check]:
+    """Where pods are containers of a runtime, the filter is that runtime's."""
+    if not chosen(config.container_runtime_endpoint):
+        from evenkeel.runtime.process.seccomp import filter_check
+
+        yield filter_check()
 
 
 def over_time(state_dir: str) -> Iterator[Check]:

@@ -11,9 +11,13 @@ import errno
 import os
 import struct
 from functools import cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from evenkeel.errors import EvenkeelError
+from evenkeel.errors import EvenkeelError, reason
+from evenkeel.runtime import syscalls
+
+if TYPE_CHECKING:  # the supervisor imports little
+    from evenkeel.host.checks import Check
 
 LIBRARY = "libseccomp.so.2"
 
@@ -150,6 +154,60 @@ def default_filter() -> Filter:
         raise NoFilter(f"{LIBRARY} cannot compile the default filter: {error}") from None
     finally:
         library.seccomp_release(context)
+
+
+def filter_check() -> "Check":
+    """Checks for `evenkeel doctor` that the filter compiles, and that this kernel takes it. It forks a child for that,
+    because a filter cannot be taken off again."""
+    from evenkeel.host.checks import Check, State
+
+    name = "seccomp filter"
+    try:
+        version = library_version()
+        compiled = default_filter()
+        problem = _kernel_problem(compiled)
+    except NoFilter as error:
+        return Check(
+            name,
+            State.BROKEN,
+            error.message,
+            "containers are refused: none runs without its filter",
+            (),
+            (error.hint or "upgrade libseccomp to 2.5 or newer",),
+        )
+    if problem:
+        seen = f"libseccomp {version}, but the kernel does not take the filter: {problem}"
+        mend = "a kernel with CONFIG_SECCOMP_FILTER"
+        return Check(name, State.BROKEN, seen, "no container can be started", (), (mend,))
+    return Check(
+        name, State.OK, f"libseccomp {version}, {compiled.length} instructions, and the kernel takes them"
+    )
+
+
+def library_version() -> str:
+    """Raises NoFilter."""
+    library = _library()
+    library.seccomp_version.restype = ctypes.POINTER(ctypes.c_uint * 3)
+    return ".".join(map(str, library.seccomp_version().contents))
+
+
+def _kernel_problem(compiled: Filter) -> str:
+    """Returns why the kernel does not take the filter; empty if it does."""
+    read, write = os.pipe2(os.O_CLOEXEC)
+    pid = syscalls.clone(0)
+    if pid == 0:
+        try:
+            syscalls.set_no_new_privileges()
+            syscalls.install_filter(compiled.instructions, compiled.length)
+        except OSError as error:
+            os.write(write, reason(error).encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    with open(read, encoding="utf-8") as file:
+        problem = file.read()
+    os.waitpid(pid, 0)
+    return problem
 
 
 def _library() -> ctypes.CDLL:
