@@ -57,7 +57,7 @@ class FakeCri:
                 name: grpc.unary_unary_rpc_method_handler(
                     self._method(name),
                     request_deserializer=getattr(pb, f"{name}Request").FromString,
-                    response_serializer=getattr(pb, f"{name}Response").SerializeToString,
+                    response_serializer=self.serialized,
                 )
                 for name in names
             }
@@ -83,6 +83,9 @@ class FakeCri:
         self._server.add_generic_rpc_handlers((handler,))
         assert self._server.add_insecure_port(f"unix:{self.path}")
         await self._server.start()
+
+    def serialized(self, answer: Any) -> bytes:
+        return answer.SerializeToString()
 
     async def stop(self) -> None:
         """It goes away; its containers run on."""

@@ -3,44 +3,26 @@
 import asyncio
 import gc
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from evenkeel.api.config import KubeletConfiguration, defaulted
-from evenkeel.api.manifests import read_manifests
-from evenkeel.cgroup.driver import CgroupError, Statistics
-from evenkeel.cgroup.plan import plan
-from evenkeel.cgroup.tree import Kind, Naming, Setting, Version
+from evenkeel.cgroup.tree import Setting
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.disk_usage import Usage
-from evenkeel.policy.allocatable import NodeCapacity
-from evenkeel.policy.node_view import node_view
-from evenkeel.policy.provision import PlannedPod
 from evenkeel.runtime.cri import container_start, cri_runtime, cri_status, runtime_link
 from evenkeel.runtime.cri import cri_pb2 as pb
 from evenkeel.runtime.cri.cri_connection import Connection
 from evenkeel.runtime.cri.cri_runtime import CriRuntime
-from evenkeel.runtime.interface import Attempt, Exited, Launch, NoImage, Planned, RuntimeLost, StartFailed
+from evenkeel.runtime.interface import Attempt, Exited, NoImage, RuntimeLost, StartFailed
 from evenkeel.runtime.paths import state_paths
 from evenkeel.runtime.procfs import process_at
+from tests.cri_launches import POD, WITHIN_SECONDS, launch, opened, runtime_at, until
 from tests.fake_cri import FakeCri
 from tests.kernel.waiting import eventually
-
-CONFIG = defaulted(KubeletConfiguration())
-NODE = node_view(NodeCapacity(4000, 8 << 30), CONFIG)
-POD = """
-apiVersion: v1
-kind: Pod
-metadata: {name: web, uid: u-1}
-spec:
-  containers:
-  - {name: main, image: "local/busybox:1", command: [a], resources: {requests: {memory: 64Mi}}}
-"""
-WITHIN_SECONDS = 20.0
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -52,50 +34,6 @@ def _threads_end() -> Iterator[None]:
     yield
     gc.collect()
     eventually(lambda: len(list(threads.iterdir())) <= before)
-
-
-class Driver:
-    """Cgroups whose processes the fake runtime keeps."""
-
-    version, naming = Version.V2, Naming.CGROUPFS
-
-    def __init__(self, fake: FakeCri) -> None:
-        self._fake = fake
-
-    def lacking(self, file: str) -> None:
-        return None
-
-    def kill(self, path: str) -> None:
-        self._fake.kill(path)
-
-    def statistics(self, path: str) -> Statistics:
-        if path not in self._fake.oom_kills:
-            raise CgroupError(f"there is no cgroup {path}", path=path, reason="ENOENT")
-        return Statistics(0, 0, 0, 0, 0, 0, 0, oom_kills=self._fake.oom_kills[path])
-
-    def close(self) -> None: ...
-
-
-def launch(number: int = 1, pod: str = POD) -> Launch:
-    (read,) = read_manifests(pod, "x.yaml").pods
-    of = {c.kind: c for c in plan(NODE, [PlannedPod(read, placed=())]).cgroups}
-    planned = Planned(Version.V2, of[Kind.CONTAINER], of[Kind.POD], of[Kind.INFRASTRUCTURE])
-    container = read.spec.containers[0]
-    return Launch(Attempt("u-1", "main", number), read, container, of[Kind.CONTAINER].path, 500, planned)
-
-
-def runtime_at(fake: FakeCri, directory: str) -> CriRuntime:
-    return CriRuntime(fake.endpoint, directory, lambda: Driver(fake), CONFIG)
-
-
-@asynccontextmanager
-async def opened(fake: FakeCri, directory: str) -> AsyncIterator[CriRuntime]:
-    runtime = runtime_at(fake, directory)
-    await runtime.open()
-    try:
-        yield runtime
-    finally:
-        await runtime.close()
 
 
 @pytest.fixture
@@ -116,12 +54,6 @@ def story(tmp_path, monkeypatch) -> Callable[[Callable[[FakeCri, str], Awaitable
             await fake.close()
 
     return lambda tell: asyncio.run(told(tell))
-
-
-async def until(is_so: Callable[[], Any]) -> None:
-    async with asyncio.timeout(WITHIN_SECONDS):
-        while not is_so():
-            await asyncio.sleep(0.01)
 
 
 async def next_event(runtime: CriRuntime, kind: type) -> Any:
@@ -172,7 +104,7 @@ def test_everything_but_the_sandbox_is_ready_while_that_is_being_made(story):
         fake.hangs = {"RunPodSandbox"}
         async with opened(fake, directory) as runtime:
             starting_ = asyncio.create_task(runtime.start(launch()))
-            message = Path(state_paths(directory).attempt("u-1", "main", 1)) / "termination-log"
+            message = Path(state_paths(directory).termination_log("u-1", "main", 1))
             await until(lambda: fake.counted("RunPodSandbox") and message.exists())
             assert fake.counted("ImageStatus") == 1
             assert not fake.counted("CreateContainer")

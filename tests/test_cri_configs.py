@@ -48,7 +48,7 @@ def test_commands_environment_users_and_mounts_are_as_the_manifest_has_them():
     assert (context.run_as_user.value, list(context.supplemental_groups)) == (7, [9])
     mounts = {one.container_path: (one.host_path, one.readonly) for one in config.mounts}
     assert mounts["/own"] == ("/var/lib/evenkeel/pods/u-1/volumes/own", True)
-    assert mounts["/dev/termination-log"][0].startswith("/var/lib/evenkeel/pods/u-1/")
+    assert mounts["/dev/termination-log"][0].startswith("/var/lib/evenkeel/memory/u-1/")
     assert config.log_path == "main/1.log"
 
 

@@ -1,5 +1,7 @@
 """What a container runtime is told of a container: the plan's own settings, each in the field that it has for it."""
 
+import json
+
 import pytest
 
 from evenkeel.api.config import KubeletConfiguration, defaulted
@@ -97,6 +99,16 @@ def test_a_cgroup_is_found_by_what_its_runtime_says_of_it():
 
 def test_a_status_without_particulars_tells_nothing_and_breaks_nothing():
     for info in ({}, {"info": "no json"}, {"info": "[1]"}, {"info": '{"pid": "x", "runtimeSpec": 3}'}):
-        assert location(info) == (0, "")
-    said = '{"pid": 7, "runtimeSpec": {"linux": {"cgroupsPath": "/a/b"}}}'
-    assert location({"info": said}) == (7, "/a/b")
+        assert location(info, "u-1") == (0, "")
+    said = '{"pid": 7, "runtimeSpec": {"linux": {"cgroupsPath": "/a/podu-1/b"}}}'
+    assert location({"info": said}, "u-1") == (7, "/a/podu-1/b")
+
+
+@pytest.mark.parametrize("path", ["/", "/a", "/podu-2/b", "/podu-1", "/podu-1/..", "/../podu-1/b", "/podu-1/",
+                                  "a-podu_1.slice:cri:..", "a-podu_2.slice:cri:b", "/podu-1/b/c"])  # fmt: skip
+def test_a_cgroup_that_is_not_the_pods_own_is_not_taken_for_it(path):
+    """What a container's cgroup holds is killed when the container is to end."""
+    info = {"info": json.dumps({"pid": 1, "runtimeSpec": {"linux": {"cgroupsPath": path}}})}
+    pid, cgroup = location(info, "u-1")
+    assert pid == 0, "init is no container's"
+    assert cgroup in ("", "/a.slice/a-podu_1.slice/cri-...scope")

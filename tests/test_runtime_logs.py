@@ -359,7 +359,9 @@ def test_an_attempt_whose_log_is_just_being_rotated_is_the_current_one(tmp_path:
 
 def test_the_end_of_a_termination_message_is_what_counts(tmp_path: Path) -> None:
     (tmp_path / "termination-log").write_bytes(b"x" * 5000 + b"the reason")
-    message = log_reading.termination_message(str(tmp_path), str(tmp_path / "1.log"), "File", is_error=True)
+    message = log_reading.termination_message(
+        str(tmp_path / "termination-log"), str(tmp_path / "1.log"), "File", is_error=True
+    )
     assert len(message) == 4096
     assert message.endswith("the reason")
 
@@ -377,7 +379,9 @@ def test_without_a_message_a_failure_may_be_told_by_the_log(
 ) -> None:
     relayed.say(b"why it failed\n", stream="stderr")
     (tmp_path / "termination-log").write_bytes(b"")
-    told = log_reading.termination_message(str(tmp_path), str(relayed.path), policy, is_error=is_error)
+    told = log_reading.termination_message(
+        str(tmp_path / "termination-log"), str(relayed.path), policy, is_error=is_error
+    )
     assert told == expected
 
 
@@ -385,5 +389,8 @@ def test_a_symlink_for_a_termination_message_is_not_followed(tmp_path: Path) -> 
     (tmp_path / "secret").write_bytes(b"secret")
     (tmp_path / "termination-log").symlink_to("secret")
     assert (
-        log_reading.termination_message(str(tmp_path), str(tmp_path / "1.log"), "File", is_error=True) == ""
+        log_reading.termination_message(
+            str(tmp_path / "termination-log"), str(tmp_path / "1.log"), "File", is_error=True
+        )
+        == ""
     )

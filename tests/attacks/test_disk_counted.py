@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.attacks.hostile import IMAGES, PATIENCE_SECONDS, await_said, hostile, said
-from tests.kernel.agents import MIB, MakeUp, Up
+from tests.kernel.agents import MIB, MakeUp, Up, pod
 from tests.kernel.waiting import eventually
 
 pytestmark = pytest.mark.cgroup("v1", "v2")
@@ -119,12 +119,33 @@ def test_what_a_pod_writes_in_memory_is_charged_to_it_and_bounded(up: MakeUp):
 
 
 @pytest.mark.long
-@pytest.mark.processes_only("a runtime for containers has its own way with what a container says")
 def test_last_words_take_no_more_disk_than_they_may(up: MakeUp):
     agent = up()
     agent.start()
     agent.apply(filling(agent, "words", WRITTEN_MIB, "/dev/termination-log"))
     eventually(lambda: agent.phase("words") == "Failed" or "done" in said(agent, "words"))
+    written = [
+        int(line.split()[1]) for line in said(agent, "words") if line.startswith("/dev/termination-log ")
+    ]
+    assert written
+    assert written[0] <= SMALL_BYTES
     uid = agent.pod("words")["metadata"]["uid"]
-    files = [path for path in (agent.state / "pods" / uid).rglob("*") if path.is_file()]
+    places = (agent.state / "pods" / uid, agent.state / "memory" / uid)
+    files = [path for place in places for path in place.rglob("*") if path.is_file()]
     assert sum(path.stat().st_blocks * 512 for path in files) <= 2 * SMALL_BYTES
+
+
+def test_last_words_are_heard_and_each_attempt_has_its_own(up: MakeUp):
+    agent = up()
+    agent.start()
+    script = "cat /dev/termination-log; echo last $(date +%N) > /dev/termination-log; exit 3"
+    agent.apply(pod("speaks", ["sh", "-c", script]))
+
+    def ends() -> list[str]:
+        (status,) = agent.status("speaks").get("containerStatuses") or [{}]
+        states = (status.get("state", {}), status.get("lastState", {}))
+        return [one["terminated"].get("message", "") for one in states if "terminated" in one]
+
+    eventually(lambda: agent.status("speaks").get("containerStatuses", [{}])[0].get("restartCount", 0) >= 1)
+    assert eventually(ends)[0].startswith("last ")
+    assert said(agent, "speaks") == []

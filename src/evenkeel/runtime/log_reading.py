@@ -8,7 +8,6 @@ from contextlib import ExitStack, suppress
 from typing import IO, NamedTuple
 
 from evenkeel.errors import EvenkeelError, reason
-from evenkeel.runtime.paths import TERMINATION_LOG
 
 _LONGEST_ENTRY_BYTES = 1 << 20  # entries are much shorter, but a file may be damaged
 _LONGEST_JOINED_BYTES = 1 << 20  # a longer line stays in parts
@@ -97,12 +96,12 @@ def last_lines(path: str, *, lines: int = _LOG_MESSAGE_LINES, max_bytes: int = _
 
 
 def termination_message(
-    attempt_directory: str, log_path: str, policy: str, *, is_error: bool, descriptor: int = -1
+    path: str, log_path: str, policy: str, *, is_error: bool, descriptor: int = -1
 ) -> str:
     """Returns the end of the container's termination message file.
 
     With `FallbackToLogsOnError`, if that is empty and the container failed, it returns the end of its log. The file
-    is the one behind `descriptor`, or the one in the attempt's directory.
+    is the one behind `descriptor`, or the one at `path`.
     """
     message = ""
     with suppress(OSError):
@@ -110,7 +109,7 @@ def termination_message(
             message = _end_of(descriptor)
         else:
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            opened = os.open(os.path.join(attempt_directory, TERMINATION_LOG), flags)
+            opened = os.open(path, flags)
             try:
                 message = _end_of(opened)
             finally:

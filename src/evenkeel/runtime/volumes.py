@@ -26,17 +26,20 @@ __all__ = (
     "make_directory",
     "make_pod_directories",
     "memory_volume_bytes",
+    "mount_termination_logs",
     "pods",
     "prepare",
     "refusal",
     "remove",
     "remove_logs",
+    "remove_termination_log",
     "remove_tree",
 )
 
 _VOLUME_MODE = 0o777  # any user that a container runs as may write there
 _MEMORY_ROOT_OPTIONS = "mode=0700,size=4m"  # it holds directories only
 _FLAGS = syscalls.MS_NOSUID | syscalls.MS_NODEV
+_TERMINATION_LOG_BYTES = 16 << 10  # of each container; Kubernetes reads 4 KiB of it
 _DIRECTORY_MODE, _FILE_MODE = 0o755, 0o644  # of directories and files that a hostPath volume makes
 _KINDS = {"Directory": stat.S_ISDIR, "DirectoryOrCreate": stat.S_ISDIR, "File": stat.S_ISREG,
           "FileOrCreate": stat.S_ISREG, "Socket": stat.S_ISSOCK}  # fmt: skip
@@ -98,6 +101,30 @@ def make_pod_directories(pod: Pod, paths: StatePaths) -> None:
         ) from None
 
 
+def mount_termination_logs(pod: Pod, paths: StatePaths) -> None:
+    """Mounts a small tmpfs for the termination logs of the pod's containers, for runtimes that bind a file of the host
+    there. On disk a container could write without bound. Raises VolumeRefused.
+    """
+    place = paths.termination_logs(pod.metadata.uid)
+    size = _TERMINATION_LOG_BYTES * sum(1 for _ in pod.spec.every_container)
+    try:
+        with _memory_lock:
+            _mount_memory_root(paths)
+            make_directory(place)
+            if not os.path.ismount(place):
+                flags = _FLAGS | syscalls.MS_NOEXEC
+                syscalls.mount("tmpfs", place, "tmpfs", flags, f"mode=0700,size={size}")
+    except OSError as error:
+        raise VolumeRefused(
+            f"the place of the termination logs, {place}, cannot be made: {reason(error)}"
+        ) from None
+
+
+def remove_termination_log(uid: str, container: str, number: int, paths: StatePaths) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(paths.termination_log(uid, container, number))
+
+
 def remove(uid: str, paths: StatePaths) -> None:
     """Unmounts and removes everything of the pod except its logs. May be repeated.
 
@@ -114,7 +141,7 @@ def empty_memory(uid: str, paths: StatePaths) -> None:
     ended.
     """
     directory = paths.pod_memory(uid)
-    for name in _names(directory):
+    for name in filter(_is_uid, _names(directory)):  # not the termination logs
         with suppress(Resists):  # `remove` reports it
             empty_tree(os.path.join(directory, name))
 

@@ -17,7 +17,7 @@ from evenkeel.runtime import environment, security, volumes
 from evenkeel.runtime.cri import cri_pb2 as pb
 from evenkeel.runtime.environment import declared, expanded, groups, identity
 from evenkeel.runtime.interface import Attempt, Launch
-from evenkeel.runtime.paths import TERMINATION_LOG, StatePaths
+from evenkeel.runtime.paths import StatePaths
 
 _REASON = "NotHonoured"
 _NO_LIMIT = -1
@@ -211,7 +211,7 @@ def _mounts(pod: Pod, container: Container, attempt: Attempt, paths: StatePaths)
     mounts.append(
         pb.Mount(
             container_path=container.termination_message_path or _MESSAGE_PATH,
-            host_path=f"{directory}/{TERMINATION_LOG}",
+            host_path=paths.termination_log(*attempt),
         )
     )
     chosen = {mount.container_path for mount in mounts}

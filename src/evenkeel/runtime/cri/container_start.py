@@ -19,7 +19,7 @@ from evenkeel.runtime.cri.cri_connection import CallFailed, Connection, RuntimeA
 from evenkeel.runtime.cri.sandboxes import Sandboxes
 from evenkeel.runtime.environment import identity
 from evenkeel.runtime.interface import Attempt, Launch, NoImage, StartFailed
-from evenkeel.runtime.paths import TERMINATION_LOG, StatePaths
+from evenkeel.runtime.paths import StatePaths
 
 _NEVER, _ALWAYS = "Never", "Always"  # the third policy is IfNotPresent
 _PULL_SECONDS = 600.0
@@ -232,7 +232,8 @@ class Starts:
         directory = self._paths.attempt(*attempt)
         try:
             os.makedirs(directory, 0o700, exist_ok=True)
-            _make_file(f"{directory}/{TERMINATION_LOG}", b"", 0o666)  # the container may run as any user
+            os.makedirs(self._paths.termination_logs(attempt.uid), 0o700, exist_ok=True)
+            _make_file(self._paths.termination_log(*attempt), b"", 0o666)  # the container may run as any user
             for path, name in NETWORK_FILES.items():
                 _make_file(f"{directory}/{name}", _content(path), 0o644)
         except OSError as error:

@@ -8,7 +8,7 @@ import os
 import socket
 import stat
 from collections.abc import AsyncIterator, Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from evenkeel.errors import EvenkeelError
 
@@ -64,6 +64,25 @@ class RuntimeAway(CallFailed):
     """The runtime did not answer: it is not running, or it hangs. It may or may not have done the request."""
 
 
+class _Garbled(NamedTuple):
+    """An answer that is no message of its type. The library would log it with a traceback, and return None."""
+
+    why: str
+
+
+def _reader(response: type[T]) -> Callable[[bytes], T | _Garbled]:
+    from google.protobuf.message import DecodeError
+
+    def read(answer: bytes) -> T | _Garbled:
+        try:
+            message: T = response.FromString(answer)  # type: ignore[attr-defined]
+        except DecodeError as error:
+            return _Garbled(str(error))
+        return message
+
+    return read
+
+
 class Connection:
     """A connection. `on_away` is called when the runtime did not answer, and when the connection is made or lost."""
 
@@ -106,12 +125,18 @@ class Connection:
             call = self._calls[path] = self._channel.unary_unary(
                 path,
                 request_serializer=type(request).SerializeToString,
-                response_deserializer=response.FromString,  # type: ignore[attr-defined]
+                response_deserializer=_reader(response),
             )
         try:
-            answer: T = await call(request, timeout=seconds, metadata=metadata)
+            answer: T | _Garbled = await call(request, timeout=seconds, metadata=metadata)
         except self._grpc.aio.AioRpcError as error:
             raise self._failure(error, path.rpartition("/")[2], seconds) from None
+        if isinstance(answer, _Garbled):  # it may have done what was asked for
+            self._on_away()
+            name = path.rpartition("/")[2]
+            raise RuntimeAway(
+                f"the container runtime's answer to {name} cannot be read: {answer.why}", "DATA_LOSS"
+            )
         return answer
 
     async def container_events(self) -> AsyncIterator[str]:
@@ -124,11 +149,12 @@ class Connection:
         call = self._channel.unary_stream(
             _SERVICE.format("Runtime", "GetContainerEvents"),
             request_serializer=pb.GetEventsRequest.SerializeToString,
-            response_deserializer=pb.ContainerEventResponse.FromString,
+            response_deserializer=_reader(pb.ContainerEventResponse),
         )
         try:
             async for event in call(pb.GetEventsRequest()):
-                yield event.container_id
+                if not isinstance(event, _Garbled):
+                    yield event.container_id
         except self._grpc.aio.AioRpcError as error:
             raise self._failure(error, "GetContainerEvents", 0) from None
 

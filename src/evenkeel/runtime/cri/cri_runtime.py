@@ -119,6 +119,7 @@ class CriRuntime(BaseRuntime):
 
     def _make_volumes(self, pod: Pod) -> None:
         volumes.make_pod_directories(pod, self._paths)
+        volumes.mount_termination_logs(pod, self._paths)
         super()._make_volumes(pod)
 
     # Starting
@@ -197,6 +198,7 @@ class CriRuntime(BaseRuntime):
         if container is not None:
             self._forgotten.add(container.id)
             await self._forgotten.remove(self._connection)
+        await self._in_thread(partial(volumes.remove_termination_log, *attempt, self._paths))
         await self._remove_attempt(attempt)
 
     async def remove(self, uid: str) -> None:
@@ -228,7 +230,7 @@ class CriRuntime(BaseRuntime):
         layers: list[tuple[str, str]] = []
         for one in self._table:
             if one.attempt.uid == uid:
-                # The container writes to files in the attempt's directory too: its termination log, /etc/hosts.
+                # The container writes to files in the attempt's directory too, such as /etc/hosts.
                 places = (one.layer, self._paths.attempt(*one.attempt))
                 layers += [(one.attempt.container, place) for place in places if place]
         return base_runtime.directories_of(pod, layers, self._paths)

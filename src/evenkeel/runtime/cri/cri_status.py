@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -14,7 +15,7 @@ from evenkeel.runtime.cri.container_table import CriContainer, save_container
 from evenkeel.runtime.cri.cri_connection import CallFailed, Connection, RuntimeAway
 from evenkeel.runtime.interface import UNKNOWN_EXIT, Attempt, Exit, Launch, Record
 from evenkeel.runtime.log_reading import termination_message
-from evenkeel.runtime.paths import StatePaths
+from evenkeel.runtime.paths import TERMINATION_LOG, StatePaths
 from evenkeel.runtime.procfs import process_at, start_ticks
 
 _SLICE, _SCOPE = ".slice", ".scope"
@@ -23,6 +24,7 @@ _NANOSECONDS = 1e9
 _SIGNALLED = 128
 _SIGNALS = 64
 _OOM_KILLED = "OOMKilled"
+_FIRST_PID, _MOST_PIDS = 1, 1 << 22  # init is no container; the kernel's PID_MAX_LIMIT
 UNSEEN_SECONDS = 2.0  # how long a runtime that is away is asked about a dead container
 _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.005, 1.0
 # In sum less than the time after which the agent decides about the exit.
@@ -46,7 +48,7 @@ async def inspect_container(
         if error.is_not_found:
             return None
         raise RuntimeAway(error.message, error.code) from None
-    status, (pid, cgroup) = answer.status, location(answer.info)
+    status, (pid, cgroup) = answer.status, location(answer.info, attempt.uid)
     process = process_at(pid) if pid else None
     record = Record(attempt, process, status.started_at / _NANOSECONDS, id=f"{runtime}://{id_}")
     container = CriContainer(id_, record, cgroup, written_layer(pid) if process else "", status.log_path)
@@ -146,9 +148,10 @@ def exit_of(container: CriContainer, status: pb.ContainerStatus, paths: StatePat
     code = status.exit_code
     number = code - _SIGNALLED if _SIGNALLED < code <= _SIGNALLED + _SIGNALS else 0
     policy = status.annotations.get(MESSAGE_POLICY, "")
-    message = termination_message(
-        paths.attempt(*container.attempt), status.log_path, policy, is_error=code != 0
-    )
+    path = paths.termination_log(*container.attempt)
+    if not os.path.exists(path):  # a container of an older agent
+        path = f"{paths.attempt(*container.attempt)}/{TERMINATION_LOG}"
+    message = termination_message(path, status.log_path, policy, is_error=code != 0)
     return Exit(
         code,
         number,
@@ -195,15 +198,30 @@ class Location(NamedTuple):
     cgroup: str
 
 
-def location(info: Mapping[str, str]) -> Location:
-    """Reads the location from the verbose part of a status, which containerd and CRI-O both fill with JSON."""
+def location(info: Mapping[str, str], uid: str) -> Location:
+    """Reads the location from the verbose part of a status, which containerd and CRI-O both fill with JSON.
+
+    A cgroup counts only if it is one of the pod with this UID, because the agent kills and changes what is in it.
+    """
     try:
         status: Any = json.loads(info.get("info", "{}"))
-    except ValueError:
+    except (ValueError, RecursionError):
         return Location(0, "")
     path = _member(_member(_member(status, "runtimeSpec"), "linux"), "cgroupsPath")
+    cgroup = cgroup_path(path) if isinstance(path, str) else ""
     pid = _member(status, "pid")
-    return Location(pid if isinstance(pid, int) else 0, cgroup_path(path) if isinstance(path, str) else "")
+    is_pid = isinstance(pid, int) and _FIRST_PID < pid < _MOST_PIDS and pid != os.getpid()
+    return Location(pid if isinstance(pid, int) and is_pid else 0, cgroup if _is_of_pod(cgroup, uid) else "")
+
+
+def _is_of_pod(cgroup: str, uid: str) -> bool:
+    """Whether the path is that of a cgroup directly below the pod's, whose name has the pod's UID."""
+    if not uid or not cgroup.startswith("/") or "\0" in cgroup:
+        return False
+    *above, parent, own = cgroup.split("/")
+    is_plain = own not in ("", ".", "..") and ".." not in above
+    is_slice = parent.endswith(f"-pod{uid.replace('-', '_')}{_SLICE}")
+    return is_plain and (parent == f"pod{uid}" or is_slice)
 
 
 def cgroup_path(cgroups_path: str) -> str:

@@ -232,7 +232,7 @@ class Sandboxes:
             raise
         except CallFailed:  # the sandbox has just gone
             return Sandbox(id_, number, is_ready=False)
-        pid, cgroup = location(status.info)
+        pid, cgroup = location(status.info, uid)
         if is_ready and uid:
             save_sandbox(uid, cgroup, self._paths)
         return Sandbox(id_, number, is_ready, pid, cgroup)

@@ -11,7 +11,7 @@ from typing import Any
 from evenkeel.runtime import syscalls
 from evenkeel.runtime.log_reading import termination_message
 from evenkeel.runtime.log_relay import LogLimits, LogRelay
-from evenkeel.runtime.paths import AttemptKey
+from evenkeel.runtime.paths import TERMINATION_LOG, AttemptKey
 from evenkeel.runtime.process import supervisor_protocol
 from evenkeel.runtime.process.supervisor import spawn
 from evenkeel.runtime.process.supervisor.event_loop import Descriptors, Loop, Timer
@@ -129,7 +129,7 @@ class SupervisedContainer:
     def termination_message(self, *, is_error: bool) -> str:
         try:
             return termination_message(
-                self.directory,
+                f"{self.directory}/{TERMINATION_LOG}",
                 self.plan.log,
                 self.plan.message_policy,
                 is_error=is_error,
