@@ -46,7 +46,7 @@ class FakeFront:
         self.trouble = ""
         self.advised = Advice(0.0, 3600.0, 3600.0, (), ())
         self.keeps_snapshot = False  # one that was made before is young enough
-        self._snapshot_maker = SnapshotMaker(self.config)
+        self.snapshot_maker = SnapshotMaker(self.config)
         self._node_snapshot = None
         self.histories: dict[str, PodHistory] = {}
         self.snapshot_plain: dict[str, object] = {}
@@ -139,7 +139,7 @@ class FakeFront:
     async def node_snapshot(self):
         if not self.keeps_snapshot or self._node_snapshot is None:
             notable = tuple(told for told in self.told if is_notable(told))
-            self._node_snapshot = self._snapshot_maker.node_snapshot(self.pods(), notable)
+            self._node_snapshot = self.snapshot_maker.node_snapshot(self.pods(), notable)
         return self._node_snapshot
 
     def usage(self):
@@ -201,11 +201,11 @@ class Served:
         self.front = front
         self.state_dir = state_dir
         self._loop = loop
-        self._server = server
+        self.server = server
 
     def end(self):
         """The agent's end; what it ran goes on."""
-        asyncio.run_coroutine_threadsafe(self._server.close(), self._loop).result(30)
+        asyncio.run_coroutine_threadsafe(self.server.close(), self._loop).result(30)
 
     def call(self, function, *arguments, **named):
         async def do():

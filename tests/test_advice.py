@@ -93,11 +93,13 @@ def test_people_who_are_logged_in_are_counted_with_the_system():
 
 def test_long_observations_are_kept_in_little_memory():
     watched = Watched()
-    watched.note(0.0, 0, 0)
+    cpu_us = 0
+    watched.note(0.0, cpu_us, 0)
     for number in range(1, 101):
         busy = 2000 if number > 97 else 100  # millicores, three times of a hundred
         spent = busy * 1000 * 30
-        watched.note(30.0 * number, watched._cpu_us + spent, number * MIB)
+        cpu_us += spent
+        watched.note(30.0 * number, cpu_us, number * MIB)
     assert watched.use.seconds == 3000
     assert watched.use.memory_most_bytes == 100 * MIB
     assert 100 <= watched.use.millicpu_mostly <= 115
@@ -131,9 +133,9 @@ def test_history_forgets_removed_containers_and_advises_on_the_others():
         ("default/web", "memory", "128Mi")
     ]
     assert advice.reservations[0].daemons == "everything that is no pod"
-    watched = len(history._watched)
+    watched = len(history.watched)
     history.note(maker.node_snapshot(pods[:1]).sweep)
-    assert len(history._watched) == watched - 1
+    assert len(history.watched) == watched - 1
 
 
 @pytest.mark.req("B14")

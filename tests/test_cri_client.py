@@ -561,13 +561,13 @@ def test_a_sandbox_is_not_gone_because_something_in_it_is_not_found(story):
 
     async def tell(fake: FakeCri, directory: str) -> None:
         def not_found(_: object) -> None:
-            del fake._RemovePodSandbox  # the next is answered as always
+            del fake._RemovePodSandbox  # noqa: SLF001 the next is answered as always
             raise LookupError
 
         async with opened(fake, directory) as runtime:
             await runtime.start(launch())
             await runtime.stop(launch().attempt, 1)
-            fake._RemovePodSandbox = not_found  # type: ignore[method-assign]
+            fake._RemovePodSandbox = not_found  # type: ignore[method-assign]  # noqa: SLF001
             await runtime.remove("u-1")
             assert not fake.sandboxes
 

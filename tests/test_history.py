@@ -67,7 +67,7 @@ class Machine:
         """Of every container, which are the same here."""
         tree = self.maker.node_snapshot(POD_LIST).sweep.tree
         paths = [one.path for one in tree.cgroups if one.kind == Kind.CONTAINER]
-        (use,) = {self.history._watched[path].use for path in paths}
+        (use,) = {self.history.watched[path].use for path in paths}
         return use
 
 
@@ -145,7 +145,7 @@ def test_what_is_there_again_soon_is_known_and_what_is_not_is_forgotten(machine)
     for minutes in (1, 11):
         sweep = gone.maker.node_snapshot(()).sweep  # the machine was booted, and no pod runs yet
         gone.history.note(sweep._replace(at=gone.now + minutes * 60))
-        known = {name for name in gone.history._watched if "pod" in name}
+        known = {name for name in gone.history.watched if "pod" in name}
         assert bool(known) is (minutes < 10)
     machine.another()
     machine.watch(1)

@@ -29,6 +29,7 @@ from evenkeel.host.memory_notifications import (
 )
 from evenkeel.host.psi import ArmedTrigger, Kind, Resource, Trigger, parse_pressure, without_privilege
 from tests.descriptors import alone, descriptors
+from tests.models.agents import until
 
 PRESSURE = """\
 some avg10=1.53 avg60=0.87 avg300=0.09 total=6127500
@@ -132,7 +133,7 @@ def test_events_come_in_order_and_the_end_closes_everything():
     async def job():
         async with EventStream() as stream:
             source = Pipe()
-            stream._add(source, "/a")
+            stream.add(source, "/a")
             source.tell(MemoryEvents("/a", oom=1))
             source.tell(MemoryEvents("/a", oom=2))
             assert await taken(stream, 2) == [MemoryEvents("/a", oom=1), MemoryEvents("/a", oom=2)]
@@ -146,8 +147,10 @@ def test_events_come_in_order_and_the_end_closes_everything():
 
 def test_events_that_wait_are_given_after_the_end():
     async def job():
-        stream = EventStream()
-        stream._push(LogGap(1))
+        stream, source = EventStream(), Pipe()
+        stream.add(source, "/a")
+        source.tell(LogGap(1))
+        await until(lambda: not source.events)
         stream.close()
         stream.watch_kernel_log(device="/no/where")  # too late, and silent
         return [event async for event in stream]
@@ -162,7 +165,7 @@ def test_cancelling_whoever_listens_closes_every_descriptor(tmp_path):
 
     async def listen():
         async with EventStream() as stream:
-            stream._add(Pipe(), "/a")
+            stream.add(Pipe(), "/a")
             stream.watch_memory_events("/kid", str(tmp_path / "kid"))
             async for _ in stream:
                 pass
@@ -184,8 +187,8 @@ def test_a_source_that_ends_is_let_go_and_the_others_go_on():
     async def job():
         async with EventStream() as stream:
             ending, other = Pipe(), Pipe()
-            stream._add(ending, "/a")
-            stream._add(other, "/b")
+            stream.add(ending, "/a")
+            stream.add(other, "/b")
             ending.tell(SubscriptionEnded("/a", "x", "gone"))
             assert await taken(stream, 1) == [SubscriptionEnded("/a", "x", "gone")]
             assert ending.is_closed
@@ -199,8 +202,8 @@ def test_nothing_comes_of_a_path_that_is_no_longer_watched():
     async def job():
         async with EventStream() as stream:
             one, other = Pipe(), Pipe()
-            stream._add(one, "/a")
-            stream._add(other, "/b")
+            stream.add(one, "/a")
+            stream.add(other, "/b")
             stream.unwatch("/a")
             assert one.is_closed
             assert not other.is_closed
@@ -213,11 +216,11 @@ def test_while_nobody_takes_events_they_stay_with_the_kernel():
     async def job():
         async with EventStream() as stream:
             source = Pipe()
-            stream._add(source, "/a")
+            stream.add(source, "/a")
             for number in range(3000):
                 source.tell(LogGap(number))
             await asyncio.sleep(0.2)
-            held = len(stream._events)
+            held = 3000 - len(source.events)
             assert held < 1100
             assert await taken(stream, 3000) == [LogGap(number) for number in range(3000)]
 

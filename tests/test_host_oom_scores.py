@@ -47,7 +47,7 @@ def processes(tmp_path):
 @pytest.fixture
 def refusing(monkeypatch):
     """The kernel refuses to go below a score, or everything for a process."""
-    plain = oom_scores._write
+    plain = oom_scores.write_score
     refusals = {}
 
     def write(pid, score, proc):
@@ -56,7 +56,7 @@ def refusing(monkeypatch):
             return OSError(code, os.strerror(code))
         return plain(pid, score, proc)
 
-    monkeypatch.setattr(oom_scores, "_write", write)
+    monkeypatch.setattr(oom_scores, "write_score", write)
     return refusals
 
 
@@ -119,14 +119,14 @@ def test_going_round_comes_to_an_end(processes):
 def test_processes_that_end_meanwhile_do_not_matter(processes, monkeypatch):
     processes.start(1)
     processes.start(2)
-    plain = oom_scores._write
+    plain = oom_scores.write_score
 
     def write(pid, score, proc):
         if pid == 1:
             processes.end(1)
         return plain(pid, score, proc)
 
-    monkeypatch.setattr(oom_scores, "_write", write)
+    monkeypatch.setattr(oom_scores, "write_score", write)
     done = processes.set(9, lambda: [1, 2])
     assert (done.refused, done.is_stable, done.message) == ((), True, "")
     assert processes.score(2) == 9

@@ -17,7 +17,7 @@ from evenkeel.journal.codec import Unreadable, from_text, opened, sealed, to_tex
 from evenkeel.journal.records import WARNING, Event
 from evenkeel.journal.store import Journal, JournalError
 from evenkeel.policy.lifecycle.pod_state import ContainerRecord, PodState
-from tests.models.journal_records import named, told
+from tests.models.journal_records import connection_of, named, told
 from tests.strategies import pod, pods
 
 
@@ -35,7 +35,7 @@ def journal(path):
 def statements(journal):
     """What is written from now on."""
     seen = []
-    journal._connection.set_trace_callback(
+    connection_of(journal).set_trace_callback(
         lambda text: seen.append(text) if not text.startswith("SELECT") else None
     )
     return seen
@@ -269,10 +269,10 @@ def test_old_events_are_removed_in_small_steps_and_the_latest_stays(journal, mon
     for number in range(1000):
         journal.record_event(told(str(number)))
     kept = journal.events(most=5000)
-    assert 100 <= len(kept) < 100 + records._TELLS_BETWEEN
+    assert 100 <= len(kept) < 100 + records.EVENTS_BETWEEN
     assert kept[-1].number == 1000
     month_later = 1.0 + records.MAX_EVENT_SECONDS * 2
-    for number in range(records._TELLS_BETWEEN):
+    for number in range(records.EVENTS_BETWEEN):
         journal.record_event(told(f"late {number}", at=month_later))
     assert all(one.at == month_later for one in journal.events(most=5000))
 
@@ -340,7 +340,7 @@ def test_the_oldest_decisions_go_when_they_are_too_many_bytes(journal, monkeypat
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=5))
 def test_any_plain_value_comes_back(value):
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as memory:
-        for statement in schema._STEPS[0]:
+        for statement in schema.STEPS[0]:
             memory.execute(statement)
         journal = Journal(":memory:", memory, is_writable=False)
         journal.set_value("x", value)

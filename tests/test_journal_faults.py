@@ -15,7 +15,7 @@ import pytest
 from evenkeel.journal import schema
 from evenkeel.journal.store import Journal, JournalError
 from evenkeel.policy.lifecycle.pod_state import PodState
-from tests.models.journal_records import named
+from tests.models.journal_records import connection_of, named
 
 
 @pytest.fixture
@@ -59,8 +59,8 @@ def test_a_journal_of_a_newer_version_is_refused_and_not_touched(path):
 def test_an_older_journal_becomes_one_of_today(path, monkeypatch):
     with Journal.open(path) as journal:
         journal.save(named("a"))
-    steps = (*schema._STEPS, ("CREATE TABLE more (x)", "INSERT INTO more VALUES (1)"))
-    monkeypatch.setattr(schema, "_STEPS", steps)
+    steps = (*schema.STEPS, ("CREATE TABLE more (x)", "INSERT INTO more VALUES (1)"))
+    monkeypatch.setattr(schema, "STEPS", steps)
     monkeypatch.setattr(schema, "VERSION", len(steps))
     for _ in range(2):
         with Journal.open(path) as journal:
@@ -74,8 +74,8 @@ def test_a_step_that_fails_leaves_the_older_journal_whole(path, monkeypatch):
     with Journal.open(path) as journal:
         journal.save(named("a"))
     with monkeypatch.context() as patched:
-        steps = (*schema._STEPS, ("CREATE TABLE more (x)", "CREATE TABLE pods (x)"))
-        patched.setattr(schema, "_STEPS", steps)
+        steps = (*schema.STEPS, ("CREATE TABLE more (x)", "CREATE TABLE pods (x)"))
+        patched.setattr(schema, "STEPS", steps)
         patched.setattr(schema, "VERSION", len(steps))
         refused(path)
     with Journal.open(path) as journal:
@@ -121,8 +121,8 @@ def killed(path, count=200):
     with journal.transaction():
         for number in range(count):
             journal.save(named(f"pod-{number}", order=number))
-    journal._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-    journal._connection.close()
+    connection_of(journal).execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    connection_of(journal).close()
 
 
 def test_torn_pages_are_found_when_the_last_agent_was_killed(path):
@@ -174,7 +174,7 @@ def test_an_emptied_file_is_not_taken_for_a_new_journal_while_its_log_is_there(p
     journal.save(named("a"))
     os.truncate(path, 0)
     assert "it is empty, but the log of writes beside it is not" in refused(path)
-    journal._connection.close()
+    connection_of(journal).close()
 
 
 def test_the_search_for_damage_is_bounded_in_time(path):
@@ -187,8 +187,8 @@ def test_the_search_for_damage_is_bounded_in_time(path):
 
 def fill(journal, pages=0):
     """The database takes no more than a few pages more than it has."""
-    (now,) = journal._connection.execute("PRAGMA page_count").fetchone()
-    journal._connection.execute(f"PRAGMA max_page_count = {now + pages}")
+    (now,) = connection_of(journal).execute("PRAGMA page_count").fetchone()
+    connection_of(journal).execute(f"PRAGMA max_page_count = {now + pages}")
 
 
 def write_until_full(journal):
@@ -208,7 +208,7 @@ def test_a_full_disk_is_a_sentence_and_the_journal_goes_on_when_there_is_room(jo
     assert f"the disk is full: the journal {path} takes no more; running pods keep running" in str(error)
     assert len(journal.pods()) == number + 1
     journal.save(named("a", order=-1, state=PodState()))  # what has its place can still change
-    journal._connection.execute("PRAGMA max_page_count = 100000")
+    connection_of(journal).execute("PRAGMA max_page_count = 100000")
     journal.save(named(f"filler-{number}", order=number, source="x" * 3000))
     with Journal.read(path) as reader:
         assert len(reader.pods()) == number + 2
@@ -237,7 +237,7 @@ def test_a_transaction_on_a_full_disk_is_undone_whole_even_if_its_error_was_caug
     with pytest.raises(JournalError, match="the disk is full"):
         go_on_after_an_error()
     assert journal.pods() == (named("a"),)
-    journal._connection.execute("PRAGMA max_page_count = 100000")
+    connection_of(journal).execute("PRAGMA max_page_count = 100000")
     with journal.transaction():
         journal.save(named("b"))
         journal.save(named("a", order=9))
@@ -245,7 +245,7 @@ def test_a_transaction_on_a_full_disk_is_undone_whole_even_if_its_error_was_caug
 
 
 def test_a_lock_of_another_program_is_told_of_and_passes(journal, path, monkeypatch):
-    journal._connection.execute("PRAGMA busy_timeout = 10")
+    connection_of(journal).execute("PRAGMA busy_timeout = 10")
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(
@@ -314,7 +314,7 @@ def test_reading_works_beside_the_agent_after_it_and_after_its_death(path):
         assert beside.pods() == (named("a"),)
         with pytest.raises(JournalError, match="read-only"):
             beside.save(named("b"))
-    journal._connection.close()
+    connection_of(journal).close()
     with Journal.read(path) as after_death:
         assert after_death.pods() == (named("a"),)
     Journal.open(path).close()

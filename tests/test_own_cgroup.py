@@ -64,11 +64,11 @@ def test_it_is_left_with_all_that_is_in_it(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_two_agents_are_not_below_one_root(tmp_path: Path):
-    first = own_cgroup._claimed("/evenkeel", {"memory": str(tmp_path)})
+    first = own_cgroup.claimed("/evenkeel", {"memory": str(tmp_path)})
     with pytest.raises(EvenkeelError, match="another agent has its pods below /evenkeel"):
-        own_cgroup._claimed("/evenkeel", {"memory": str(tmp_path)})
+        own_cgroup.claimed("/evenkeel", {"memory": str(tmp_path)})
     os.close(first)  # as the kernel does it for who was killed
-    os.close(own_cgroup._claimed("/evenkeel", {"memory": str(tmp_path)}))
+    os.close(own_cgroup.claimed("/evenkeel", {"memory": str(tmp_path)}))
 
 
 def test_what_cannot_be_removed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

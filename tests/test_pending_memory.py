@@ -1,11 +1,13 @@
 """Memory of killed pods that is still to be freed."""
 
+import errno
 from pathlib import Path
 
 import pytest
 
 from evenkeel.api.config import Profile
 from evenkeel.cgroup.tree import Version
+from evenkeel.host.memory_figures import CgroupMemory
 from evenkeel.pressure.memory.pending_memory import PendingMemory
 from tests.models.agents import pods_of
 from tests.models.memory_files import MIB, PODS, targets_in, with_memory_volume, write_v2_memory
@@ -69,11 +71,16 @@ def test_volumes_that_are_not_emptied_stop_counting_after_a_while(tmp_path):
 
 @pytest.mark.req("E2")
 @pytest.mark.parametrize("is_emptied_first", [True, False])
-def test_emptied_volumes_are_not_counted_twice_when_the_pods_cgroup_is_gone(tmp_path, is_emptied_first):
+def test_emptied_volumes_are_not_counted_twice_when_the_pods_cgroup_is_gone(
+    tmp_path, monkeypatch, is_emptied_first
+):
+    def gone(_: CgroupMemory) -> None:
+        raise OSError(errno.ENODEV, "no such device")
+
     pending = killed_with_volume(tmp_path)
     if is_emptied_first:
         pending.emptied("u-batch")
-    next(iter(pending._killed.values())).close()  # as of a cgroup that is gone
+    monkeypatch.setattr(CgroupMemory, "read", gone)
     assert pending.pending_bytes(10.1) == (0 if is_emptied_first else 60 * MIB)
     pending.emptied("u-batch")
     assert pending.pending_bytes(10.2) == 0

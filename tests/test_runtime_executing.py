@@ -35,7 +35,7 @@ def test_the_command_may_end_before_the_process_that_forked_it(said, ended):
     os.write(write, b"said")
     os.close(write)
     execution = _Execution(lambda **answer: answers.append(answer), FIRST, report(SECOND, *said), output)
-    executing._executions.append(execution)
+    executing._executions.append(execution)  # noqa: SLF001 without processes
     for pid in ended:
         executing.child_ended(pid, 3 << 8 if pid == SECOND else 0)
     assert answers == [{"exit_code": 3, "output": "said"}]

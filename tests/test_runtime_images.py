@@ -364,7 +364,7 @@ def test_what_is_no_file_is_no_image(place: Place) -> None:
 def test_unused_images_and_unfinished_ones_are_removed(place: Place) -> None:
     kept = place.unpacked(tar(entry("file", b"1")))
     place.unpacked(tar(entry("file", b"2")))
-    (place.state / "images" / f"{process_images._UNFINISHED}x").mkdir()
+    (place.state / "images" / f"{process_images._UNFINISHED}x").mkdir()  # noqa: SLF001
     place.images.remove_unused(frozenset({str(kept)}))
     assert list((place.state / "images").iterdir()) == [kept]
     assert place.unpacked(tar(entry("file", b"2"))).exists()

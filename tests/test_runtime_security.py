@@ -161,5 +161,5 @@ def test_the_filter_is_compiled_once_and_knows_every_call_it_names():
     compiled = seccomp.default_filter()
     assert seccomp.default_filter() is compiled
     assert 100 < compiled.length < 4096  # the kernel takes no more
-    assert not set(seccomp._ALLOWED.split()) & set(seccomp._REFUSED.split())
+    assert not set(seccomp._ALLOWED.split()) & set(seccomp._REFUSED.split())  # noqa: SLF001
     assert seccomp.filter_problem() == ""

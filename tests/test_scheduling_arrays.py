@@ -165,4 +165,4 @@ def test_quotients_next_to_a_whole_number_are_rounded_as_integers_are(capacity, 
             if 0 <= amount <= capacity:
                 pod = PodDemand((), (("memory", amount),), (("memory", amount),), (), ())
                 assert fast.best(pod) == plain.best(pod)
-    assert not fast._table.plain
+    assert not fast._table.plain  # noqa: SLF001

@@ -499,7 +499,7 @@ def test_what_was_lost_when_the_kernels_queue_ran_over_is_seen_by_looking(tmp_pa
 
 def test_other_files_beside_the_manifests_wake_nobody(tmp_path, monkeypatch):
     looks = []
-    real = PodFiles._look_now
+    real = PodFiles._look_now  # noqa: SLF001
     monkeypatch.setattr(PodFiles, "_look_now", lambda self: looks.append(1) or real(self))
 
     async def run():

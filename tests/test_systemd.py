@@ -182,7 +182,7 @@ def test_what_was_beside_systemd_when_a_pass_began_is_put_back_too(place):
     place.create(POD)
     place.write(POD, "memory.oom.group", "1")
     again = Place(place.mount)
-    again.fake = again._systemd = place.fake
+    again.fake = again._systemd = place.fake  # noqa: SLF001
     setting = Setting("memory.oom.group", "1", "A19", "test")
     tree = Tree(Version.V2, Naming.SYSTEMD, (Cgroup(ROOT, Kind.ROOT, ()), Cgroup(POD, Kind.POD, (setting,))))
     assert again.observe(tree)[POD] == {"memory.oom.group": "1"}

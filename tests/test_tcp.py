@@ -72,7 +72,7 @@ def agent(asked, tmp_path):
 
 
 def port_of(agent):
-    return agent._server.listener.port
+    return agent.server.listener.port
 
 
 def trusting(certificate):
@@ -156,7 +156,7 @@ def test_two_hundred_idle_connections_keep_no_client_with_the_token_out(agent, c
         answers = [over_tcp(agent, certificate, "GET", "/healthz")[0] for _ in range(40)]
         assert answers == [200] * 40
         assert ask(agent, "GET", "/healthz") == (200, b"ok")
-        assert agent.call(lambda: len(agent._server.listener._open)) <= 128
+        assert agent.call(lambda: agent.server.listener.connections) <= 128
 
 
 def test_connections_with_a_handshake_but_no_token_make_room_too(agent, certificate):
@@ -224,7 +224,7 @@ def test_a_thousand_readers_share_what_is_read_and_others_are_answered(tmp_path)
         for reader in readers[::50]:
             assert reader.head()[0] == 200
             assert reader.chunk().startswith(b"event: view")
-        assert agent.call(lambda: front._snapshot_maker._number) == 1
+        assert agent.call(lambda: front.snapshot_maker.number) == 1
         agent.call(lambda: setattr(front, "keeps_snapshot", False))
         for reader in readers[::50]:
             assert reader.chunk().startswith(b"event: ")

@@ -196,11 +196,9 @@ def test_an_event_is_sent_at_once_to_all_and_encoded_once():
         front.feed.publish(Event(1.0, "Normal", "Started", "of no note", "default/web", number=1))
         front.feed.publish(Event(2.0, WARNING, "Evicted", "it used\ntoo much", "default/web", number=2))
         told = await asyncio.gather(*(anext(events) for events in readers))
-        following = feed._following
         for events in readers:
             await events.aclose()
-        await asyncio.gather(following, return_exceptions=True)
-        listeners = len(front.feed._subscribers) + len(feed._notable._subscribers)
+        listeners = front.feed.subscribers + feed.watchers
         await feed.close()
         return told, listeners
 
@@ -218,15 +216,14 @@ def test_no_snapshot_is_taken_without_watchers():
         feed = ViewStream(front)
         await first_events(feed, 2)
         taken = front.taken
-        while feed._taking is not None and not feed._taking.done():
-            await asyncio.sleep(0.01)
+        await until(lambda: not feed.is_taking)
         after = front.taken
         await feed.close()
-        return taken, after, feed._next
+        return taken, after, feed.is_taking
 
-    taken, after, pending = asyncio.run(watch())
+    taken, after, is_taking = asyncio.run(watch())
     assert after <= taken + 1
-    assert pending is None
+    assert not is_taking
 
 
 def test_a_stream_is_of_server_sent_events(tmp_path):

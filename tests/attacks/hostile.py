@@ -77,7 +77,7 @@ def run_to_the_end(agent: Up, name: str, *command: str, **options: Any) -> list[
 def not_ready(agent: Up) -> str:
     """Why it says that it is not; empty if it says that it is."""
     try:
-        agent.client._asked("GET", "/readyz", {}, seconds=PATIENCE_SECONDS).close()
+        agent.client._asked("GET", "/readyz", {}, seconds=PATIENCE_SECONDS).close()  # noqa: SLF001 the client has no other call with a time limit
     except AgentRefused as refusal:
         return str(refusal)
     return ""

@@ -44,7 +44,7 @@ def starts(agent: Up) -> bool:
     """Whether an agent starts; one that refuses says why, in a sentence and not in a traceback."""
     command = [sys.executable, "-m", "evenkeel", "up", str(agent.manifests), "--state-dir", str(agent.state)]
     with agent.log.open("ab") as log:
-        process = subprocess.Popen([*command, *agent._flags], stdout=log, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen([*command, *agent.flags], stdout=log, stderr=subprocess.PIPE, text=True)
     try:
         eventually(lambda: process.poll() is not None or _answers(agent), within_seconds=READY_SECONDS)
         if process.poll() is None:

@@ -51,7 +51,7 @@ class Up:
         self.manifests.mkdir(exist_ok=True)
         self.client = Client(str(self.state))
         self.log = directory / "agent.log"
-        self._flags = [
+        self.flags = [
             "--cgroup-root",
             f"/{root.paths()[0].name.removesuffix('.slice')}",
             "--node",
@@ -88,7 +88,7 @@ class Up:
         ]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*command, *self._flags, *more], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                [*command, *self.flags, *more], stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
         eventually(self._answers, within_seconds=READY_SECONDS)
 

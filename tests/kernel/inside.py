@@ -102,7 +102,8 @@ def _first(
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
         os.setresuid(NOBODY, NOBODY, NOBODY)
-        syscalls._prctl(_PR_SET_DUMPABLE, 1)  # or its own files in /proc would be root's
+        # Otherwise its own files in /proc would be root's.
+        syscalls._prctl(_PR_SET_DUMPABLE, 1)  # noqa: SLF001 no product code sets this
         syscalls.unshare(syscalls.CLONE_NEWUSER)
         write("/proc/self/setgroups", "deny")
         write("/proc/self/uid_map", f"0 {NOBODY} 1")

@@ -111,7 +111,8 @@ class OldKernel(V2Driver):
 
 @pytest.mark.parametrize("family", ["respawn", "zombies"])
 def test_killing_does_without_cgroup_kill(cgroup_root: Cgroup, path: str, spawn: Spawn, family: str):
-    driver = OldKernel(str(cgroup_root.directories[UNIFIED].parent), made_driver(cgroup_root)._bounds)
+    bounds = made_driver(cgroup_root)._bounds  # noqa: SLF001 those of this test
+    driver = OldKernel(str(cgroup_root.directories[UNIFIED].parent), bounds)
     driver.create(path)
     program = spawn("family", family, 8, cgroup=placed(cgroup_root, path))
     program.answer()

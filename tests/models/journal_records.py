@@ -1,6 +1,9 @@
 """Pods and happenings for the journal's tests."""
 
+import sqlite3
+
 from evenkeel.journal.records import NORMAL, Event, PodRecord
+from evenkeel.journal.store import Journal
 from evenkeel.policy.lifecycle.pod_state import ContainerRecord, Ended, PodState, TerminalStatus
 from tests.strategies import asks, container, pod
 
@@ -31,3 +34,8 @@ def named(uid, *, order=1, state=LIFE, source="api", is_admitted=True):
 
 def told(message, at=1.0, **more):
     return Event(at, NORMAL, "Started", message, **more)
+
+
+def connection_of(journal: Journal) -> sqlite3.Connection:
+    """The connection of an open journal, through which a test breaks it as a disk would."""
+    return journal._connection  # noqa: SLF001 no caller but a test may have it

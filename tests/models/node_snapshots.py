@@ -54,7 +54,7 @@ class SnapshotMaker:
         self.view = node_view(capacity, config or KubeletConfiguration())
         self.counts = Counters()
         self._planner = Planner(self.view)
-        self._number = 0
+        self.number = 0
         self._tree = None
         self._pods: tuple[Pod, ...] = ()
 
@@ -64,11 +64,11 @@ class SnapshotMaker:
         notable: Sequence[Event] = (),
         sampled: Callable[[Cgroup, int], Sample] = sample,
     ) -> NodeSnapshot:
-        self._number += 1
+        self.number += 1
         if self._tree is None or self._pods != tuple(pods):
             self._tree = self._planner.tree([PlannedPod(pod) for pod in pods])
             self._pods = tuple(pods)
-        samples = {cgroup.path: sampled(cgroup, self._number) for cgroup in self._tree.cgroups}
+        samples = {cgroup.path: sampled(cgroup, self.number) for cgroup in self._tree.cgroups}
         machine = MachineFigures(
             memory_total_bytes=32 * GIB,
             memory_available_bytes=20 * GIB,
@@ -77,7 +77,7 @@ class SnapshotMaker:
             memory_rss_bytes=9 * GIB,
             swap_total_bytes=0,
             swap_used_bytes=0,
-            cpu_usage_us=5_000_000 * self._number,
+            cpu_usage_us=5_000_000 * self.number,
             page_faults=1000,
             major_page_faults=10,
             booted_at=1_794_000_000.0,
@@ -90,11 +90,11 @@ class SnapshotMaker:
             nodefs=FilesystemFigures(Amount(60 * GIB), Amount(100 * GIB), Amount(900), Amount(1000)),
             processes=ProcessFigures(Amount(32768), Amount(300)),
         )
-        own = Statistics(40 * MIB, 30 * MIB, 0, 25 * MIB, 10_000 * self._number, 0, 5, 10, 0)
-        keeper = Statistics(12 * MIB, 12 * MIB, 0, 8 * MIB, 2000 * self._number, 0, 1, 10, 0)
+        own = Statistics(40 * MIB, 30 * MIB, 0, 25 * MIB, 10_000 * self.number, 0, 5, 10, 0)
+        keeper = Statistics(12 * MIB, 12 * MIB, 0, 8 * MIB, 2000 * self.number, 0, 1, 10, 0)
         sweep = Sweep(
-            self._number,
-            1_794_800_000.0 + self._number,
+            self.number,
+            1_794_800_000.0 + self.number,
             self._tree,
             samples,
             {
@@ -102,7 +102,7 @@ class SnapshotMaker:
                 RUNTIME: Daemon("", Sample(keeper, 1_000_000)),
             },
             machine,
-            2_000_000_000 if self._number > 1 else None,
+            2_000_000_000 if self.number > 1 else None,
             node,
             as_observed(self._tree),
         )

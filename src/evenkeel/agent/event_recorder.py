@@ -27,6 +27,10 @@ class Broadcast(Generic[T]):
         self._subscribers: set[asyncio.Queue[T | None]] = set()
         self._most_waiting = most_waiting
 
+    @property
+    def subscribers(self) -> int:
+        return len(self._subscribers)
+
     def publish(self, item: T) -> None:
         for queue in tuple(self._subscribers):
             if queue.qsize() < self._most_waiting:

@@ -50,18 +50,28 @@ class EventStream(AsyncIterator[Event]):
         def watch() -> None:
             if self._memory_events is None:
                 self._memory_events = MemoryEventsWatch()
-                self._add(self._memory_events, NODE)
+                self.add(self._memory_events, NODE)
             self._memory_events.add(path, directory)
 
         self._try(path, EVENTS_FILE, watch)
 
     def watch_oom(self, path: str, directory: str) -> None:
         """OOMs at or above the v1 cgroup at `directory`."""
-        self._try(path, OOM_FILE, lambda: self._add(OomNotification(path, directory), path))
+        self._try(path, OOM_FILE, lambda: self.add(OomNotification(path, directory), path))
 
     def watch_kernel_log(self, after_sequence: int | None = None, device: str = DEVICE) -> None:
         """OOM records in the log of the kernel, from now on, or from the line after `after_sequence`."""
-        self._try(NODE, device, lambda: self._add(KernelLog(after_sequence, device), NODE))
+        self._try(NODE, device, lambda: self.add(KernelLog(after_sequence, device), NODE))
+
+    def add(self, source: Source, path: str) -> None:
+        """Subscribes to any source. Raises OSError if its descriptor cannot be polled."""
+        try:
+            if not self._is_paused:
+                self._loop.add_reader(source.fileno(), self._ready, source)
+        except OSError:  # a kind of file that cannot be polled
+            source.close()
+            raise
+        self._sources[source] = path
 
     def unwatch(self, path: str) -> None:
         """Ends all subscriptions of `path`. Events that are already queued are still delivered."""
@@ -114,15 +124,6 @@ class EventStream(AsyncIterator[Event]):
             watch()
         except OSError as error:
             self._push(SubscriptionEnded(path, what, subscription_refusal(error)))
-
-    def _add(self, source: Source, path: str) -> None:
-        try:
-            if not self._is_paused:
-                self._loop.add_reader(source.fileno(), self._ready, source)
-        except OSError:  # a kind of file that cannot be polled
-            source.close()
-            raise
-        self._sources[source] = path
 
     def _drop(self, source: Source) -> None:
         if self._sources.pop(source, None) is None:

@@ -179,16 +179,16 @@ def read_score(pid: int, proc: str = "/proc") -> int | None:
 
 
 def _set(pid: int, score: int, has: int, proc: str) -> Refused | None:
-    error = _write(pid, score, proc)
+    error = write_score(pid, score, proc)
     if error is None or error.errno in (errno.ENOENT, errno.ESRCH):
         return None  # done, or it is gone and needs no score
     if error.errno == errno.EACCES and score < 0 < has:
-        _write(pid, 0, proc)
+        write_score(pid, 0, proc)
     kept = read_score(pid, proc)
     return Refused(pid, has if kept is None else kept, _refusal_reason(error, score))
 
 
-def _write(pid: int, score: int, proc: str) -> OSError | None:
+def write_score(pid: int, score: int, proc: str) -> OSError | None:
     try:
         descriptor = os.open(_file(pid, proc), os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
         try:

@@ -59,7 +59,7 @@ _REPEATS = 256
 MAX_EVENTS = 100_000
 MAX_EVENT_SECONDS = 30 * 86_400.0
 _EVENTS_A_STEP = 512
-_TELLS_BETWEEN = 128
+EVENTS_BETWEEN = 128
 
 MAX_DECISION_BYTES = 64 * 1024 * 1024
 _DECISIONS_A_STEP = 64
@@ -103,7 +103,7 @@ class EventRetention:
         """A statement that deletes the oldest events: those that are too old, and those above the limit. The latest
         event is never deleted, so that no number is used twice. None if it is not due."""
         self._since += 1
-        if self._since < _TELLS_BETWEEN:
+        if self._since < EVENTS_BETWEEN:
             return None
         self._since = 0
         statement = (

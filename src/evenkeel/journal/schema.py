@@ -19,7 +19,7 @@ RESERVE_BYTES = 512 * 1024
 AUTOMATIC_CHECKPOINT_PAGES = 4096
 
 # Each step has the statements that migrate one version to the next. Steps are never changed; new ones are added.
-_STEPS: tuple[tuple[str, ...], ...] = (
+STEPS: tuple[tuple[str, ...], ...] = (
     (
         """CREATE TABLE pods (
             uid TEXT PRIMARY KEY NOT NULL, "order" INTEGER NOT NULL, source NOT NULL, pod TEXT NOT NULL)""",
@@ -39,7 +39,7 @@ _STEPS: tuple[tuple[str, ...], ...] = (
         "CREATE TABLE reserve (space BLOB)",
     ),
 )
-VERSION = len(_STEPS)
+VERSION = len(STEPS)
 _TABLES = {"pods", "lives", "pods_aside", "happenings", "values", "decisions"}
 
 
@@ -162,7 +162,7 @@ def _migrate(connection: sqlite3.Connection) -> None:
     for version in range(_number(connection, "user_version"), VERSION):
         connection.execute("BEGIN IMMEDIATE")
         try:
-            for statement in _STEPS[version]:
+            for statement in STEPS[version]:
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {APPLICATION}")
             connection.execute(f"PRAGMA user_version = {version + 1}")

@@ -141,6 +141,10 @@ class Listener:
         port: int = self._socket.getsockname()[1]
         return port
 
+    @property
+    def connections(self) -> int:
+        return len(self._open)
+
     def start(self) -> None:
         host, port = self._endpoint.host, self._endpoint.port
         family = socket.AF_INET6 if ":" in host else socket.AF_INET

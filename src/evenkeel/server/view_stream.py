@@ -48,6 +48,15 @@ class ViewStream:
         self._watchers = 0
         self._following: asyncio.Task[None] | None = None
 
+    @property
+    def watchers(self) -> int:
+        return self._watchers
+
+    @property
+    def is_taking(self) -> bool:
+        """Whether a view is being taken for watchers, or will be soon."""
+        return self._next is not None
+
     async def now(self) -> View:
         return await self._encoder.view(await self._front.node_snapshot())
 

@@ -145,6 +145,7 @@ class KernelEvents(PodObserver):
         pod_store: PodStore,
         event_recorder: EventRecorder,
         steps: StepRequests,
+        make_stream: Callable[[], EventStream] = EventStream,
     ) -> None:
         self._journal = journal
         self._cgroups = cgroups
@@ -152,6 +153,7 @@ class KernelEvents(PodObserver):
         self._pod_store = pod_store
         self._event_recorder = event_recorder
         self._steps = steps
+        self._make_stream = make_stream
         self._stream: EventStream | None = None
         self._tree: Tree | None = None
         self._watched: set[str] = set()
@@ -163,7 +165,7 @@ class KernelEvents(PodObserver):
         self._killing: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        async with EventStream() as stream:
+        async with self._make_stream() as stream:
             self._stream = stream
             self._watch_log(stream)
             if self._tree is not None:

@@ -101,7 +101,7 @@ def enter(config: KubeletConfiguration, driver: Driver) -> OwnCgroup | None:
     directories = driver.files(path)
     missing = _missing_above(path, tuple(directories.values()))
     driver.create(path)
-    claim = _claimed(config.cgroup_root, directories)
+    claim = claimed(config.cgroup_root, directories)
     by_directory = {
         directory: directory.removesuffix(path) + at.get(controller, at.get("", "/"))
         for controller, directory in directories.items()
@@ -138,7 +138,7 @@ def _missing_above(path: str, directories: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(one for one in above if not os.path.isdir(top + one))
 
 
-def _claimed(cgroup_root: str, directories: Mapping[str, str]) -> int:
+def claimed(cgroup_root: str, directories: Mapping[str, str]) -> int:
     """Locks the cgroup root for this agent. Two agents below one root would each end the other's pods as unknown pods.
     The kernel releases the lock when its holder ends, for any reason."""
     directory = next(iter(sorted(directories.values())), "")

@@ -49,7 +49,7 @@ class History:
         self._began = self._at = since
         self._now = Span(since)
         self._before: Span | None = None
-        self._watched: dict[str, Watched] = {}  # by path; daemons by name
+        self.watched: dict[str, Watched] = {}  # by path; daemons by name
         self._saving: asyncio.Task[None] | None = None
         self._trouble = ""
 
@@ -58,7 +58,7 @@ class History:
         kept = history_file.take_up(self._path) if self._path else None
         if kept is None:
             return
-        self._now, self._before, self._watched = kept.now, kept.before, dict(kept.watched)
+        self._now, self._before, self.watched = kept.now, kept.before, dict(kept.watched)
         self._begin_by(self._began)
 
     async def run(self, sweeper: Sweeper) -> None:
@@ -79,7 +79,7 @@ class History:
             await asyncio.shield(self._saving)
         if not self._path:
             return
-        watched = {path: one.copy() for path, one in self._watched.items()}
+        watched = {path: one.copy() for path, one in self.watched.items()}
         kept = Kept(self._now, self._before, watched)
         self._saving = asyncio.create_task(asyncio.to_thread(self._write, kept))
         await asyncio.shield(self._saving)  # one write at a time, even if a caller is cancelled
@@ -117,15 +117,15 @@ class History:
             beside = max(machine.memory_working_set_bytes - used, 0)
             seen[_BESIDE_PODS] = (max(machine.cpu_usage_us - cpu_us, 0), beside)
         is_early = sweep.at - self._began < _RETURN_SECONDS
-        for path in self._watched.keys() - seen.keys():
-            if self._watched[path].is_seen or not is_early:
-                del self._watched[path]
+        for path in self.watched.keys() - seen.keys():
+            if self.watched[path].is_seen or not is_early:
+                del self.watched[path]
         for path, (cpu_us, used) in seen.items():
-            watched = self._watched.get(path)
+            watched = self.watched.get(path)
             if watched is None:
-                if len(self._watched) >= MOST_WATCHED:
+                if len(self.watched) >= MOST_WATCHED:
                     continue
-                watched = self._watched[path] = Watched()
+                watched = self.watched[path] = Watched()
             watched.note(sweep.at, cpu_us, used)
 
     def _begin_by(self, at: float) -> None:
@@ -137,7 +137,7 @@ class History:
 
     def _turn(self, at: float) -> None:
         self._before, self._now = self._now, Span(at)
-        for watched in self._watched.values():
+        for watched in self.watched.values():
             watched.turn()
 
     def advice(self, pods: Iterable[Pod], paths: Iterable[tuple[str, str, str]]) -> Advice:
@@ -148,16 +148,16 @@ class History:
             for container in pod.spec.every_container
         }
         containers = [
-            ContainerUse(pod, container, requests[pod, container], self._watched[path].use)
+            ContainerUse(pod, container, requests[pod, container], self.watched[path].use)
             for pod, container, path in paths
-            if path in self._watched and (pod, container) in requests
+            if path in self.watched and (pod, container) in requests
         ]
         daemons = {
             name.removeprefix("daemon "): one.use
-            for name, one in self._watched.items()
+            for name, one in self.watched.items()
             if name.startswith("daemon ")
         }
-        beside = self._watched.get(_BESIDE_PODS)
+        beside = self.watched.get(_BESIDE_PODS)
         spans = [one for one in (self._before, self._now) if one is not None]
         return Advice(
             spans[0].since,
