@@ -108,8 +108,8 @@ def standing_by(earlyoom: str) -> Iterator[Begin]:
     """earlyoom looks at the machine, and is told to kill at the very line."""
     line_kib = LINE_MIB * 1024
     command = [f"{earlyoom}/usr/bin/earlyoom", "-p", "-r", "0", "-M", f"{line_kib},{line_kib}"]
-    silence = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    process = subprocess.Popen(command, **silence)
+    silence = subprocess.DEVNULL
+    process = subprocess.Popen(command, stdin=silence, stdout=silence, stderr=silence)
     yield lambda allocator: _placed(allocator, {})
     assert process.poll() is None, f"earlyoom ended with {process.returncode}"
     process.terminate()

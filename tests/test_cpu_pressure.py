@@ -63,7 +63,8 @@ def place(tmp_path, monkeypatch: pytest.MonkeyPatch) -> Place:
         eviction_pressure_transition_period=Duration(int(WINDOW * 1e9)),
     )
     place = Place(str(tmp_path), config)
-    place.kernel = kernel = BusyKernel()
+    kernel = BusyKernel()
+    place.kernel = kernel
     monkeypatch.setattr(cpu_pressure, "waited_some_us", lambda directory: kernel.at(kernel.waits, directory))
     monkeypatch.setattr(kernel, "files", lambda path: {"cpu": path, "memory": path}, raising=False)
     return place
@@ -73,6 +74,7 @@ def test_condition_and_least_weight_come_first_then_the_pod_in_the_way_goes_and_
     place: Place,
 ):
     kernel = place.kernel
+    assert isinstance(kernel, BusyKernel)
     kernel.rates, kernel.waits = {"u1": 0.2, "u2": 0.7, "u3": 0.001}, {"u1": 0.8}
 
     async def live() -> None:
@@ -112,6 +114,7 @@ def test_condition_and_least_weight_come_first_then_the_pod_in_the_way_goes_and_
 
 def test_what_was_seen_is_known_after_the_agent_was_killed(place: Place):
     kernel = place.kernel
+    assert isinstance(kernel, BusyKernel)
     kernel.rates, kernel.waits = {"u1": 0.2, "u3": 0.3}, {"u1": 0.8}
 
     async def until_there_is_pressure() -> None:

@@ -18,6 +18,7 @@ from evenkeel.runtime.cri import cri_pb2 as pb
 from evenkeel.runtime.cri.cri_connection import Connection
 from evenkeel.runtime.cri.cri_runtime import CriRuntime
 from evenkeel.runtime.interface import Attempt, Exited, NoImage, RuntimeLost, StartFailed
+from evenkeel.runtime.log_relay import rotate_log
 from evenkeel.runtime.paths import state_paths
 from evenkeel.runtime.procfs import process_at
 from tests.cri_launches import POD, WITHIN_SECONDS, launch, opened, runtime_at, until
@@ -442,7 +443,7 @@ def test_a_log_that_an_agent_moved_aside_before_it_was_killed_is_opened_anew(sto
 
 def test_a_log_is_put_back_if_the_runtime_opens_no_new_one_and_never_over_a_new_one(story, monkeypatch):
     looks = []
-    rotate = cri_runtime.rotate_log
+    rotate = rotate_log
     monkeypatch.setattr(cri_runtime, "_ROTATION_SECONDS", 0.01)
     monkeypatch.setattr(cri_runtime, "rotate_log", lambda *of: looks.append(of) or rotate(*of))
 

@@ -131,7 +131,7 @@ def breaks_no_promise(now, old, new, path):
 def take_all(old, new):
     """Takes every step from `old` to `new`, looking at each state in between."""
     kernel = Kernel(old)
-    ends = Kernel(old), Kernel(new)
+    begin, end = ends = Kernel(old), Kernel(new)
     nested = all(map(protects_its_children, ends))
     accepted = all(map(is_accepted_by_the_kernel, ends))
     for step in diff(new, kernel.observe(new)):
@@ -140,7 +140,7 @@ def take_all(old, new):
             continue  # its values follow at once, before anything runs in it
         assert not nested or protects_its_children(kernel), step
         assert not accepted or is_accepted_by_the_kernel(kernel), step
-        breaks_no_promise(kernel.cgroups, *(end.cgroups for end in ends), step.path)
+        breaks_no_promise(kernel.cgroups, begin.cgroups, end.cgroups, step.path)
     return kernel
 
 

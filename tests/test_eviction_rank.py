@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenkeel.api.config import Profile
-from evenkeel.policy.eviction.rank import Need, Order, Spared, TraitCache, is_critical, need_of, rank
+from evenkeel.policy.eviction.rank import Need, Order, Spared, TraitCache, need_of, rank
 from evenkeel.policy.eviction.snapshot import Snapshot
 from evenkeel.policy.eviction.thresholds import Signal
 from evenkeel.policy.eviction.usage import DiskPart, Resource, usage
 from evenkeel.policy.oom import oom_score_adj
-from evenkeel.policy.qos import QoSClass, container_class
+from evenkeel.policy.qos import QoSClass, container_class, is_critical
 from tests.eviction_pods import CRITICAL, GI, MI, best_effort, burstable, guaranteed, node, seen
 from tests.eviction_strategies import nodes_full_of_pods
 

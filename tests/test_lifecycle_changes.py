@@ -8,7 +8,13 @@ from evenkeel.api.container import ExecAction, Probe
 from evenkeel.api.scalars import Duration
 from evenkeel.policy.lifecycle import changes
 from evenkeel.policy.lifecycle.actions import Stop
-from evenkeel.policy.lifecycle.pod_state import ContainerRecord, LifecycleSettings, PodState, settings_of
+from evenkeel.policy.lifecycle.pod_state import (
+    ContainerRecord,
+    LifecycleSettings,
+    PodState,
+    TerminalStatus,
+    settings_of,
+)
 from tests.simulated_pod import SimulatedPod
 from tests.strategies import asks, container, pod
 
@@ -207,7 +213,7 @@ def test_a_burstable_pod_that_is_never_restarted_fails_by_its_policy_and_is_not_
     )
     once.step()
     once.end("a", 137, is_oom_killed=True)
-    assert once.step().verdict == changes.TerminalStatus("Failed", at=once.now)
+    assert once.step().verdict == TerminalStatus("Failed", at=once.now)
 
 
 @pytest.mark.req("A17")

@@ -75,8 +75,9 @@ def test_two_makers_at_once_make_one_thing(tmp_path: Path):
     )
 
     def maker() -> subprocess.Popen[str]:
-        piped = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        return subprocess.Popen([sys.executable, "-c", program], cwd=PROJECT, text=True, **piped)
+        command = [sys.executable, "-c", program]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, cwd=PROJECT, text=True, stdin=pipe, stdout=pipe)
 
     with maker() as first:
         assert first.stdout.readline() + first.stdout.readline() == "begins\nmakes\n"

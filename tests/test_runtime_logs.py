@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenkeel.errors import EvenkeelError
-from evenkeel.runtime import log_reading, log_relay
+from evenkeel.runtime import log_reading
 from evenkeel.runtime.log_reading import follow, read_logs
 from evenkeel.runtime.log_relay import LONGEST_LINE_BYTES, LogLimits, LogRelay
 
@@ -204,7 +204,7 @@ def test_what_a_full_disk_took_is_counted_and_told(relayed: Relayed, monkeypatch
             return real_write(descriptor, data[:10])
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(log_relay.os, "write", write)
+    monkeypatch.setattr(os, "write", write)
     state["is_full"] = True
     relayed.say(b"lost line\n")
     relayed.say(b"lost too\n")

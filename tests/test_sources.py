@@ -1,6 +1,7 @@
 """Pods from files: what changes is seen, and what is wrong in one file changes nothing for the others."""
 
 import asyncio
+import fcntl
 import os
 import socket
 from contextlib import asynccontextmanager
@@ -10,6 +11,7 @@ import pytest
 
 from evenkeel.agent.sources import file_watch, manifest_file, pod_files
 from evenkeel.agent.sources.pod_files import PodFiles
+from evenkeel.api.manifests import read_manifests
 from evenkeel.host import inotify
 from tests.descriptors import alone, descriptors
 
@@ -249,7 +251,7 @@ def test_a_directory_that_cannot_be_read_keeps_its_files(tmp_path, monkeypatch):
 @pytest.mark.parametrize("has_leases", [True, False])
 def test_a_file_that_is_open_for_writing_is_left_until_it_is_closed(tmp_path, monkeypatch, has_leases):
     if not has_leases:
-        monkeypatch.setattr(manifest_file.fcntl, "F_SETLEASE", 99999)  # as on a file system that has none
+        monkeypatch.setattr(fcntl, "F_SETLEASE", 99999)  # as on a file system that has none
     path = tmp_path / "a.yaml"
     path.write_text(manifest("a", "b"))
     os.utime(path, (1, 1))
@@ -277,7 +279,7 @@ def test_a_file_that_is_open_for_writing_is_left_until_it_is_closed(tmp_path, mo
 
 def test_what_has_not_changed_is_not_parsed_again(tmp_path, monkeypatch):
     parsed = []
-    real = manifest_file.read_manifests
+    real = read_manifests
     monkeypatch.setattr(
         manifest_file, "read_manifests", lambda text, *rest: parsed.append(text) or real(text, *rest)
     )

@@ -10,6 +10,7 @@ from evenkeel.cgroup.driver import CgroupError
 from evenkeel.cgroup.drivers import systemd as module
 from evenkeel.cgroup.drivers.cgroupfs import Bounds
 from evenkeel.cgroup.drivers.dbus import NO_SUCH_UNIT, UNIT_EXISTS, SystemdError
+from evenkeel.cgroup.drivers.processes import start_placeholder
 from evenkeel.cgroup.drivers.systemd import SystemdDriver
 from evenkeel.cgroup.drivers.systemd_units import file_value, slice_path
 from evenkeel.cgroup.tree import Cgroup, Kind, Naming, Setting, Tree, Version
@@ -257,7 +258,7 @@ def test_a_directory_that_is_called_like_a_unit_elsewhere_is_removed_and_the_uni
 
 def pids_started(monkeypatch):
     started = []
-    real = module.start_placeholder
+    real = start_placeholder
 
     def start(path):
         started.append(real(path))

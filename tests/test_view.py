@@ -17,6 +17,7 @@ from evenkeel.api.pod import (
 )
 from evenkeel.journal.records import WARNING, Event
 from evenkeel.runtime.procfs import process_at
+from evenkeel.server.http import close_source
 from evenkeel.server.view_stream import ViewEncoder, ViewStream
 from tests.fake_front import FakeFront, running, served
 from tests.models.agents import Place, pods_of, until
@@ -197,7 +198,7 @@ def test_an_event_is_sent_at_once_to_all_and_encoded_once():
         front.feed.publish(Event(2.0, WARNING, "Evicted", "it used\ntoo much", "default/web", number=2))
         told = await asyncio.gather(*(anext(events) for events in readers))
         for events in readers:
-            await events.aclose()
+            await close_source(events)
         listeners = front.feed.subscribers + feed.watchers
         await feed.close()
         return told, listeners

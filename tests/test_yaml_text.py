@@ -2,6 +2,7 @@
 
 import json
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -344,14 +345,14 @@ def test_json_is_yaml(value):
         assert one(spelled) == {"value": value}
 
 
-def holds_only_plain_values(value, depth=0):
+def holds_only_plain_values(value: Any, depth: int = 0) -> bool:
     assert depth <= MAX_DEPTH
     if isinstance(value, dict):
         assert all(isinstance(key, str) for key in value)
-        assert value.keys() == value.lines.keys()
+        assert value.keys() == value.lines.keys()  # type: ignore[attr-defined]
         return all(holds_only_plain_values(item, depth + 1) for item in value.values())
     if isinstance(value, list):
-        assert len(value) == len(value.lines)
+        assert len(value) == len(value.lines)  # type: ignore[attr-defined]
         return all(holds_only_plain_values(item, depth + 1) for item in value)
     return value is None or isinstance(value, str | int | float)
 
@@ -369,8 +370,8 @@ def test_any_text_gives_plain_values_or_a_problem_and_never_anything_else(text):
     lines = (
         text.count("\n") + text.count("\r") + text.count("\x85") + text.count("\u2028") + text.count("\u2029")
     )
-    for place in (*found, *problems):
-        assert 0 <= place.line <= lines + 2
+    for line in (*(document.line for document in found), *(problem.line for problem in problems)):
+        assert 0 <= line <= lines + 2
 
 
 @given(st.text(st.sampled_from("0123456789_.+-eExXobOBinfaINF"), min_size=1, max_size=12))

@@ -157,7 +157,7 @@ def full(tmp_path: Path):
     with served(front, tmp_path) as agent:
         for one in pods:
             agent.call(front.put, running(one))
-            front.stories[one.key] = PodHistory(one.key, (), True, "Running")
+            front.histories[one.key] = PodHistory(one.key, (), True, "Running")
         agent.call(front.tell, "Evicted", "it used too much", "n1/p1", type="Warning")
         yield Path(agent.state_dir)
 

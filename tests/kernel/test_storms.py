@@ -136,7 +136,9 @@ def check_kernel_kill(pod: str, used_bytes: int, at: float, steps: list[tuple[Re
     then = [
         step
         for record, step in steps
-        if record.decision.get("byKernel") and -0.1 < record.decision["beganAt"] - at < 5
+        if isinstance(record.decision, dict)
+        and record.decision.get("byKernel")
+        and -0.1 < record.decision["beganAt"] - at < 5
     ]
     assert then, f"the kernel killed {pod}, and nobody looked"
     # Some of its memory may be back already.

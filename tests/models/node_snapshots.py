@@ -11,7 +11,7 @@ from evenkeel.api.pod import Pod
 from evenkeel.api.scalars import Amount
 from evenkeel.cgroup.driver import Statistics
 from evenkeel.cgroup.plan import Planner
-from evenkeel.cgroup.tree import Cgroup
+from evenkeel.cgroup.tree import Cgroup, Tree
 from evenkeel.host.disk_usage import Usage
 from evenkeel.host.node_figures import Interface, MachineFigures, Pressures, Sample
 from evenkeel.host.psi import PressureFigures, Stalls
@@ -55,7 +55,7 @@ class SnapshotMaker:
         self.counts = Counters()
         self._planner = Planner(self.view)
         self.number = 0
-        self._tree = None
+        self._tree: Tree | None = None
         self._pods: tuple[Pod, ...] = ()
 
     def node_snapshot(
