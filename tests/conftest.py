@@ -1,10 +1,12 @@
 """Settings and fixtures that tests share."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from tests.fake_front import FakeFront, Served, served
 from tests.machines import packages
 from tests.needing import needing
 
@@ -17,3 +19,15 @@ settings.load_profile("untimed")
 def prometheus() -> Path:
     with needing():
         return packages.unpacked("prometheus")
+
+
+@pytest.fixture
+def front() -> FakeFront:
+    return FakeFront()
+
+
+@pytest.fixture
+def agent(front: FakeFront, tmp_path: Path) -> Iterator[Served]:
+    """The agent behind `front`, on a socket of its own."""
+    with served(front, tmp_path) as agent:
+        yield agent

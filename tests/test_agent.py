@@ -261,32 +261,29 @@ def test_a_container_whose_image_is_missing_waits_for_it_and_has_not_been_tried(
     drive(place, story)
 
 
-def test_an_end_that_nobody_saw_is_known_after_a_restart(place):
-    async def first(agent: Agent) -> None:
-        await agent.apply(pods_of(pod("job", restartPolicy="Never")))
-        await until(lambda: phase(agent, "job") == "Running")
+async def run_a_job(agent: Agent) -> None:
+    await agent.apply(pods_of(pod("job", restartPolicy="Never")))
+    await until(lambda: phase(agent, "job") == "Running")
 
+
+def test_an_end_that_nobody_saw_is_known_after_a_restart(place):
     async def second(agent: Agent) -> None:
         await until(lambda: phase(agent, "job") == "Failed")
         (status,) = agent.pod("default/job").status.container_statuses
         assert (status.state.terminated.exit_code, status.state.terminated.reason) == (3, "Error")
 
-    drive(place, first)
+    drive(place, run_a_job)
     place.runtime.end(Attempt("u-job", "main", 1), 3)
     drive(place, second)
 
 
 def test_a_container_of_which_nobody_knows_anything_has_ended_unseen(place):
-    async def first(agent: Agent) -> None:
-        await agent.apply(pods_of(pod("job", restartPolicy="Never")))
-        await until(lambda: phase(agent, "job") == "Running")
-
     async def second(agent: Agent) -> None:
         await until(lambda: phase(agent, "job") == "Failed")
         (status,) = agent.pod("default/job").status.container_statuses
         assert status.state.terminated.reason == "ContainerStatusUnknown"
 
-    drive(place, first)
+    drive(place, run_a_job)
     place.runtime.records.clear()
     drive(place, second)
 

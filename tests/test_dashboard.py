@@ -28,17 +28,6 @@ from tests.models.http_client import wait_until
 PAGE = Path(__file__).parents[1] / "src" / "evenkeel" / "server" / "page"
 
 
-@pytest.fixture
-def front():
-    return FakeFront()
-
-
-@pytest.fixture
-def agent(front, tmp_path):
-    with served(front, tmp_path) as agent:
-        yield agent
-
-
 class Browser:
     """A dashboard in a thread of its own, and requests as the page makes them."""
 

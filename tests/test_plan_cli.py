@@ -11,17 +11,7 @@ from evenkeel.cgroup.drivers.mounts import Mounts
 from evenkeel.cgroup.tree import Version
 from evenkeel.cli.main import main
 from tests.fake_front import FakeFront, served
-
-POD = """
-apiVersion: v1
-kind: Pod
-metadata: {name: web, uid: web}
-spec:
-  containers:
-  - name: c
-    image: host
-    resources: {requests: {cpu: 100m, memory: 32Mi}, limits: {memory: 64Mi}}
-"""
+from tests.models.manifests import SMALL_POD
 
 
 @pytest.fixture
@@ -38,7 +28,7 @@ def mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def command(tmp_path: Path) -> list[str]:
     manifest = tmp_path / "pod.yaml"
-    manifest.write_text(POD)
+    manifest.write_text(SMALL_POD)
     return ["plan", "-f", str(manifest), "--node", "8Gi,2cpu"]
 
 
@@ -133,7 +123,7 @@ def test_a_pod_that_does_not_fit_is_refused_and_the_others_are_planned(
     mount: Path, command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     big = tmp_path / "big.yaml"
-    big.write_text(POD.replace("web", "big").replace("cpu: 100m", "cpu: 64"))
+    big.write_text(SMALL_POD.replace("web", "big").replace("cpu: 100m", "cpu: 64"))
     assert main([*command, "-f", str(big)]) == 1
     said = capsys.readouterr()
     assert "refused default/big: OutOfcpu" in said.err

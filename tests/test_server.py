@@ -24,18 +24,6 @@ from tests.fake_front import FakeFront, served
 from tests.models.http_client import Http, ask, wait_until
 from tests.models.manifests import POD
 
-
-@pytest.fixture
-def front():
-    return FakeFront()
-
-
-@pytest.fixture
-def agent(front, tmp_path):
-    with served(front, tmp_path) as agent:
-        yield agent
-
-
 # What is answered
 
 

@@ -30,6 +30,7 @@ from tests.kernel.cgroups import Cgroup
 from tests.kernel.drivers import made_driver, path_of, placed, planned
 from tests.kernel.live_tree import cgroups_below
 from tests.kernel.processes import Spawn
+from tests.models.manifests import SMALL_POD
 from tests.strategies import container, nodes, planned_pods, pod
 
 MIB = 1 << 20
@@ -603,24 +604,12 @@ def test_kubelets_root_has_every_cpu_and_what_is_above_it_keeps_its_weight(
     driver.remove(f"{path_of(cgroup_root)}/kubepods")
 
 
-MANIFEST = """
-apiVersion: v1
-kind: Pod
-metadata: {name: web, uid: web}
-spec:
-  containers:
-  - name: c
-    image: host
-    resources: {requests: {cpu: 100m, memory: 32Mi}, limits: {memory: 64Mi}}
-"""
-
-
 @any_version
 def test_the_command_shows_the_plan_applies_it_and_then_has_nothing_to_do(
     cgroup_root: Cgroup, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     manifest = tmp_path / "pod.yaml"
-    manifest.write_text(MANIFEST)
+    manifest.write_text(SMALL_POD)
     command = ["plan", "-f", str(manifest), "--node", "8Gi,2cpu", "--cgroup-root", path_of(cgroup_root)]
     limit = f"{path_of(cgroup_root)}/kubepods/burstable/podweb/c"
 
@@ -660,7 +649,7 @@ def test_the_command_says_what_failed_and_ends_with_1(
     cgroup_root: Cgroup, spawn: Spawn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     manifest = tmp_path / "pod.yaml"
-    manifest.write_text(MANIFEST)
+    manifest.write_text(SMALL_POD)
     top = path_of(cgroup_root)
     spawn("memory", cgroup=cgroup_root.child("kubepods")).ask("free")  # in the way: controllers stop here
 
@@ -681,13 +670,13 @@ def test_the_command_says_what_failed_and_ends_with_1_on_v1_too(
     cgroup_root: Cgroup, spawn: Spawn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     manifest = tmp_path / "pod.yaml"
-    manifest.write_text(MANIFEST)
+    manifest.write_text(SMALL_POD)
     top = path_of(cgroup_root)
     command = ["plan", "-f", str(manifest), "--node", "8Gi,2cpu", "--cgroup-root", top, "--apply"]
     assert main(command) == 0
     here = placed(cgroup_root, f"{top}/kubepods/burstable/podweb/c")
     spawn("memory", cgroup=here).ask(f"allocate {24 * MIB}")
-    manifest.write_text(MANIFEST.replace("64Mi", "8Mi").replace("32Mi", "4Mi"))
+    manifest.write_text(SMALL_POD.replace("64Mi", "8Mi").replace("32Mi", "4Mi"))
     capsys.readouterr()
 
     assert main(command) == 1

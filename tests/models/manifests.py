@@ -32,3 +32,13 @@ metadata: {name: batch}
 spec:
   containers: [{name: job, image: host, command: [sleep, "60"]}]
 """
+SMALL_POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: web, uid: web}
+spec:
+  containers:
+  - name: c
+    image: host
+    resources: {requests: {cpu: 100m, memory: 32Mi}, limits: {memory: 64Mi}}
+"""

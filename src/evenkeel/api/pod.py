@@ -188,6 +188,13 @@ class PodSpec(NamedTuple):
         yield from self.containers
 
     @property
+    def container_fields(self) -> Iterator[tuple[str, Container]]:
+        """All containers, each with its field, such as `spec.containers[0]`."""
+        for name, containers in (("initContainers", self.init_containers), ("containers", self.containers)):
+            for index, container in enumerate(containers):
+                yield f"spec.{name}[{index}]", container
+
+    @property
     def has_memory_volume(self) -> bool:
         """Whether some memory of the pod is freed only when its volumes are emptied."""
         return any(volume.is_in_memory for volume in self.volumes)

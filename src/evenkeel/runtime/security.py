@@ -67,9 +67,8 @@ def _problems(pod: Pod) -> Iterator[str]:
         if of_pod.sysctls:
             yield f"spec.securityContext.sysctls: {of_pod.sysctls[0].name} cannot be set for a pod; leave it out"
         yield from _modules(of_pod, "spec.securityContext")
-    for kind, containers in (("initContainers", spec.init_containers), ("containers", spec.containers)):
-        for index, container in enumerate(containers):
-            yield from _container_problems(pod, container, f"spec.{kind}[{index}].securityContext")
+    for field, container in spec.container_fields:
+        yield from _container_problems(pod, container, f"{field}.securityContext")
 
 
 def _container_problems(pod: Pod, container: Container, field: str) -> Iterator[str]:

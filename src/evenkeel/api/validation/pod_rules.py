@@ -156,12 +156,10 @@ def warnings(pod: Pod) -> Problems:
     if dns_label(_full_name(pod.metadata)):
         yield Problem("metadata.name", "it becomes the pod's hostname: better have no . in it", WARNING)
     yield from _fractions(spec.overhead, "spec.overhead")
-    for field, containers in (("initContainers", spec.init_containers), ("containers", spec.containers)):
-        for index, container in enumerate(containers):
-            path = f"spec.{field}[{index}]"
-            yield from _fractions(container.resources.limits, f"{path}.resources.limits")
-            yield from _fractions(container.resources.requests, f"{path}.resources.requests")
-            yield from _hidden(container.env, f"{path}.env")
+    for path, container in spec.container_fields:
+        yield from _fractions(container.resources.limits, f"{path}.resources.limits")
+        yield from _fractions(container.resources.requests, f"{path}.resources.requests")
+        yield from _hidden(container.env, f"{path}.env")
     yield from _port_warnings(spec)
 
 
@@ -184,9 +182,8 @@ class _Port(NamedTuple):
 def _port_warnings(spec: PodSpec) -> Problems:
     """All containers of a pod share one address, so two of them cannot use the same port."""
     ports = [
-        _Port(f"spec.{field}[{index}].ports[{place}]", port)
-        for field, containers in (("initContainers", spec.init_containers), ("containers", spec.containers))
-        for index, container in enumerate(containers)
+        _Port(f"{path}.ports[{place}]", port)
+        for path, container in spec.container_fields
         for place, port in enumerate(container.ports)
     ]
     named: dict[str, str] = {}

@@ -6,15 +6,17 @@ texts "0%" and "100%" switch a threshold off, and a soft threshold with a grace 
 
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from math import inf, isfinite, nan
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from evenkeel.api.config import PODS_ENFORCED, KubeletConfiguration, defaulted
 from evenkeel.api.scalars import Duration
 from evenkeel.errors import EvenkeelError, InvalidInput, Problem
 from evenkeel.quantity import BinarySI, Quantity
+
+_Parsed = TypeVar("_Parsed")
 
 
 class Signal(StrEnum):
@@ -158,16 +160,28 @@ def threshold_amount(value: ThresholdValue, capacity: int) -> int:
     return threshold_quantity(value, capacity).value
 
 
+def _parsed(
+    settings: Mapping[str, str] | None,
+    field: str,
+    flag: str,
+    parse: Callable[[str], _Parsed],
+    problems: list[Problem],
+) -> Iterator[tuple[str, Signal, str, _Parsed]]:
+    """Each setting that can be parsed: its path, its signal, its text and its value."""
+    for at, signal, text in _signals(settings, field, flag, problems):
+        try:
+            value = parse(text)
+        except EvenkeelError as error:
+            problems.append(Problem(at, f"{flag}: {error}"))
+        else:
+            yield at, signal, text, value
+
+
 def _values(
     settings: Mapping[str, str] | None, field: str, flag: str, problems: list[Problem]
 ) -> dict[Signal, ThresholdValue]:
     found: dict[Signal, ThresholdValue] = {}
-    for at, signal, text in _signals(settings, field, flag, problems):
-        try:
-            value = _value(text)
-        except EvenkeelError as error:
-            problems.append(Problem(at, f"{flag}: {error}"))
-            continue
+    for at, signal, text, value in _parsed(settings, field, flag, _value, problems):
         if text in ("0%", "100%"):
             continue  # this is how kubelet switches a default threshold off
         if value.quantity is not None and value.quantity.sign <= 0:
@@ -182,12 +196,9 @@ def _values(
 def _graces(settings: Mapping[str, str] | None, problems: list[Problem]) -> dict[Signal, Duration]:
     flag = "--eviction-soft-grace-period"
     found: dict[Signal, Duration] = {}
-    for at, signal, text in _signals(settings, "evictionSoftGracePeriod", flag, problems):
-        try:
-            grace = Duration.parse(text)
-        except EvenkeelError as error:
-            problems.append(Problem(at, f"{flag}: {error}"))
-            continue
+    for at, signal, text, grace in _parsed(
+        settings, "evictionSoftGracePeriod", flag, Duration.parse, problems
+    ):
         if grace < 0:
             problems.append(Problem(at, f"{flag} must not be negative, as {text} is: write 1m30s"))
         else:
@@ -198,12 +209,7 @@ def _graces(settings: Mapping[str, str] | None, problems: list[Problem]) -> dict
 def _reclaims(settings: Mapping[str, str] | None, problems: list[Problem]) -> dict[Signal, ThresholdValue]:
     flag = "--eviction-minimum-reclaim"
     found: dict[Signal, ThresholdValue] = {}
-    for at, signal, text in _signals(settings, "evictionMinimumReclaim", flag, problems):
-        try:
-            value = _value(text)
-        except EvenkeelError as error:
-            problems.append(Problem(at, f"{flag}: {error}"))
-            continue
+    for at, signal, text, value in _parsed(settings, "evictionMinimumReclaim", flag, _value, problems):
         if value.quantity is not None and value.quantity.sign < 0:
             problems.append(Problem(at, f"{flag} must not be negative, as {text} is: write 100Mi or 5%"))
         elif value.quantity is None and value.percentage <= 0:

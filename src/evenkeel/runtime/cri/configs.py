@@ -6,7 +6,7 @@ The module does no I/O, except that it resolves symbolic links of hostPath volum
 
 import os
 import posixpath
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from evenkeel.api.container import Container
 from evenkeel.api.pod import Pod
@@ -51,7 +51,7 @@ _READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-tr
 
 def refusal(pod: Pod) -> Refusal | None:
     """Returns why a container runtime cannot run the pod as its manifest is written; None if it can."""
-    for field, container in _fields(pod):
+    for field, container in pod.spec.container_fields:
         wrong = _image_refusal(container.image)
         if wrong:
             return Refusal(_REASON, f"{field}.image: {wrong}")
@@ -269,12 +269,3 @@ def _image_refusal(image: str) -> str:
             "registry.example/busybox:1.36, or run the agent without --runtime-endpoint"
         )
     return ""
-
-
-def _fields(pod: Pod) -> Iterator[tuple[str, Container]]:
-    for name, containers in (
-        ("initContainers", pod.spec.init_containers),
-        ("containers", pod.spec.containers),
-    ):
-        for index, container in enumerate(containers):
-            yield f"spec.{name}[{index}]", container

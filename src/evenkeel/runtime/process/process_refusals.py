@@ -4,7 +4,6 @@
 a pod and then does not start the container.
 """
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from evenkeel.api.container import Container
@@ -31,7 +30,7 @@ class Powers(NamedTuple):
 
 
 def refusal(pod: Pod, powers: Powers) -> Refusal | None:
-    for field, container in _containers(pod):
+    for field, container in pod.spec.container_fields:
         wrong = process_images.refusal(container.image)
         if wrong:
             return Refusal(REASON, f"{field}.image: {wrong}")
@@ -75,7 +74,7 @@ def users_refusal(pod: Pod, container: Container, powers: Powers) -> str:
 
 def _filter(pod: Pod, powers: Powers) -> str:
     if powers.no_filter:
-        for field, container in _containers(pod):
+        for field, container in pod.spec.container_fields:
             if security.privileges(pod, container).is_filtered:
                 return f"{field}.securityContext.seccompProfile: {powers.no_filter}"
     return ""
@@ -97,12 +96,3 @@ def _user(pod: Pod, container: Container, powers: Powers) -> str:
     if other:
         return f"group {other[0]} (supplementalGroups or fsGroup): only root can give containers other groups"
     return ""
-
-
-def _containers(pod: Pod) -> Iterator[tuple[str, Container]]:
-    for name, containers in (
-        ("initContainers", pod.spec.init_containers),
-        ("containers", pod.spec.containers),
-    ):
-        for index, container in enumerate(containers):
-            yield f"spec.{name}[{index}]", container
