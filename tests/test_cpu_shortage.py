@@ -124,8 +124,9 @@ def test_the_message_has_the_figures_and_the_next_in_rank():
     assert decision.message == (
         "default/starved received 100m of the 1 cpu that it requested for 60 s, less than 90%, while it waited for"
         " cpu; it is the second such time in a row, and BestEffort pods have the least weight already."
-        " default/batch (BestEffort, priority 0) uses 500m cpu, requested none, and goes first by class and use over"
-        " request. Next in rank: default/burst (Burstable, priority 0) uses 600m cpu, 100m above its request of 500m."
+        " default/batch (BestEffort, priority 0) uses 500m cpu, requested none, and is first in rank by class and use"
+        " over request. Next in rank: default/burst (Burstable, priority 0) uses 600m cpu, 100m above its request"
+        " of 500m."
     )
 
 

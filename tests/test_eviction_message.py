@@ -34,7 +34,7 @@ def test_a_message_states_signal_threshold_figure_usage_by_part_request_and_the_
     assert eviction.message == (
         "memory.available is 60Mi, below the hard threshold of 100Mi."
         " default/web (Burstable, priority 7) uses 1.76Gi of memory (app 1.66Gi, sidecar 100Mi),"
-        " 776Mi above its request of 1Gi, and goes first by class and usage over request."
+        " 776Mi above its request of 1Gi, and is first in rank by class and usage over request."
         " Next in rank: default/api (Burstable, priority 0) uses 1.95Gi of memory,"
         " 464Mi above its request of 1.5Gi."
     )
@@ -73,7 +73,7 @@ def test_for_disk_the_parts_are_layers_logs_and_volumes():
     assert "nodefs.available is 2.93Gi, below the hard threshold of 5Gi (10% of 50Gi)." in message
     assert "uses 1.47Gi of disk (volume objects 1.17Gi, app rootfs 300Mi, app logs 5Mi)" in message
     assert "481Mi above its request of 1Gi" in message
-    assert message.endswith("No other pod could go.")
+    assert message.endswith("No other pod could be evicted.")
 
 
 @pytest.mark.req("E14")
@@ -114,7 +114,7 @@ def test_the_message_names_kubelets_order_and_explains_a_pod_without_figures():
     pods = [burstable("silent", None, 512, measured=False), burstable("silent-too", None, 0, measured=False)]
     message = evicted(node(50), *pods, settings=settings).message
     assert "default/silent (Burstable, priority 0) has no figures of its memory, requested 512Mi" in message
-    assert "goes first by priority and usage over request." in message
+    assert "is first in rank by priority and usage over request." in message
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def pressure(machine: Machine, config: KubeletConfiguration) -> Iterator[Check]:
             name,
             State.NOTE,
             "without CAP_SYS_RESOURCE triggers have windows of 2 s at least",
-            "pressure is noticed by other events and by looking before the trigger tells",
+            "pressure is noticed by other events and by reading figures, before a trigger reports it",
             ("E1",),
             (_give("CAP_SYS_RESOURCE"),),
         )

@@ -19,7 +19,7 @@ NODE_WIDE = "none"  # constraint of an OOM kill: the memory of the machine
 
 
 class OomRecord(NamedTuple):
-    """One process that the kernel killed, as its log tells it (E6). None and "" stand for what the log left out."""
+    """One process that the kernel killed, as its log has it (E6). None and "" stand for what the log left out."""
 
     process: str  # its name, at most 15 characters
     pid: int
@@ -51,7 +51,7 @@ class OomRecord(NamedTuple):
 
 
 class MemoryThreshold(NamedTuple):
-    """Usage crossed a threshold (cgroup v1). `usage_bytes` tells in which direction."""
+    """Usage crossed a threshold (cgroup v1). `usage_bytes` says in which direction."""
 
     path: str
     threshold_bytes: int

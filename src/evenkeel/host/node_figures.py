@@ -134,7 +134,7 @@ def _interfaces(proc: str) -> tuple[Interface, ...]:
 
 
 def boot_id() -> str:
-    """Changes with every boot; empty if the kernel does not tell."""
+    """Changes with every boot; empty if the kernel does not say."""
     try:
         return read_text("/proc/sys/kernel/random/boot_id").strip()
     except EvenkeelError:

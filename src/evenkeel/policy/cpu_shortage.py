@@ -156,7 +156,7 @@ def cpu_candidates(window: CpuWindow, profile: Profile) -> list[tuple[CpuCandida
 def shortage_message(reason: CpuShortage) -> str:
     """E14: the shortage with its figures, the usage and request of the victim, and the next pods in the ranking.
 
-    The text is recorded with the decision and compared when the decision is replayed."""
+    The text is recorded with the decision and compared when the decision is replayed (`eviction.message`)."""
     first, *more = reason.short
     others = f", and {len(more)} more pods were short" if more else ""
     for_long = f"for {reason.seconds:.3g} s"
@@ -165,12 +165,12 @@ def shortage_message(reason: CpuShortage) -> str:
         f" that it requested {for_long}, less than {_DELIVERED_PERCENT}%, while it waited for cpu{others}; it is the"
         f" {_ordinal(reason.windows)} such time in a row, and BestEffort pods have the least weight already."
     )
-    sentences = [what, f"{_figures(reason.victim)}, and goes first by class and use over request."]
+    sentences = [what, f"{_figures(reason.victim)}, and is first in rank by class and use over request."]
     if reason.next_in_rank:
         rest = f"; and {reason.others_in_rank} more" if reason.others_in_rank else ""
         sentences.append(f"Next in rank: {'; '.join(map(_figures, reason.next_in_rank))}{rest}.")
     else:
-        sentences.append("No other pod could go.")
+        sentences.append("No other pod could be evicted.")
     return " ".join(sentences)
 
 

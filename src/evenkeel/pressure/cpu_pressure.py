@@ -236,7 +236,7 @@ class CpuPressure:
             if not self._is_pressure:
                 message += ": BestEffort pods get the least weight"
             elif decision.victim is None and self._state.short_windows > 1:
-                message += ", and no other pod could go for it"
+                message += ", and no other pod could be evicted for it"
             figures = {**one._asdict(), "seconds": window.seconds}
             pod = record.pod if record is not None else None
             self._events.record(WARNING, "CPUShortage", message, pod, figures=figures)

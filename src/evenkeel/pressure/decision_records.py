@@ -15,6 +15,7 @@ from evenkeel.journal.store import Journal
 from evenkeel.policy.cpu_shortage import CpuDecision, CpuSettings, CpuState, CpuWindow, decide_cpu
 from evenkeel.policy.eviction.conditions import Pressure
 from evenkeel.policy.eviction.decide import Decision, Settings, State, decide
+from evenkeel.policy.eviction.message import in_todays_words
 from evenkeel.policy.eviction.rank import Order
 from evenkeel.policy.eviction.snapshot import Snapshot
 from evenkeel.policy.eviction.thresholds import Signal, Threshold, ThresholdValue
@@ -235,7 +236,21 @@ class Again(NamedTuple):
     @property
     def differs(self) -> tuple[str, ...]:
         """The names of the values that differ."""
-        return tuple(name for name, value in self.now.items() if self.was.get(name) != value)
+        return tuple(
+            name for name, value in self.now.items() if _in_todays_words(self.was.get(name)) != value
+        )
+
+
+def _in_todays_words(recorded: object) -> object:
+    """A recorded value, with the messages of evictions in it as they are written now."""
+    if not isinstance(recorded, list):
+        return recorded
+    return [
+        {**one, "message": in_todays_words(one["message"])}
+        if isinstance(one, dict) and isinstance(one.get("message"), str)
+        else one
+        for one in recorded
+    ]
 
 
 def made_again(journal: Journal, after: int = 0) -> Iterator[Again]:

@@ -73,7 +73,8 @@ class GuardClient:
             if not self._is_full_noted:
                 self._is_full_noted = True
                 self._noted(
-                    "the guard does not come to its turn: if the agent is killed now, some pods may stay held"
+                    "the guard does not come to its turn: if the agent is killed now, some pods may stay frozen or"
+                    " throttled"
                 )
         except OSError:
             pass  # the guard has ended; the loop notices, and gives all held files to the next guard

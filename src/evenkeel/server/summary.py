@@ -110,7 +110,7 @@ class _Encoder:
         if signals.nodefs is not None:
             node["fs"] = _whole(self._at, signals.nodefs)
             images = {**_room(self._at, signals.imagefs or signals.nodefs), **_used(self._snapshot.images)}
-            # Where layers lie with the images, kubelet tells the same of both.
+            # Where layers lie with the images, kubelet reports the same for both.
             layers = images
             if signals.separate_containerfs:
                 layers = {**_room(self._at, signals.containerfs), **_used(self._layers())}

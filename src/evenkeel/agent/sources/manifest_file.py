@@ -138,9 +138,9 @@ def _give_back_memory() -> None:
 
 def _some(problems: tuple[Problem, ...]) -> tuple[str, ...]:
     """The first problems only: a longer list is of no use to a reader."""
-    told = tuple(str(problem)[:1000] for problem in problems[:MAX_PROBLEMS])
-    more = len(problems) - len(told)
-    return (*told, f"{problems[0].source}: and {more} more") if more else told
+    shown = tuple(str(problem)[:1000] for problem in problems[:MAX_PROBLEMS])
+    more = len(problems) - len(shown)
+    return (*shown, f"{problems[0].source}: and {more} more") if more else shown
 
 
 def _failed(known: FileState, message: str) -> FileState:

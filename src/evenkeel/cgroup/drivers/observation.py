@@ -130,7 +130,8 @@ class _PlannedChildren(NamedTuple):
     present: int
 
     def is_extra(self, name: str) -> bool:
-        # Without classes our pods may be in the root of the hierarchy, beside cgroups of others (B6): the prefix tells.
+        # Without classes our pods may be in the root of the hierarchy, beside cgroups of others (B6). The prefix shows
+        # which cgroups are ours.
         return name not in self.names and (bool(self.parent) or name.startswith(POD_PREFIX))
 
 

@@ -1,7 +1,7 @@
 """The eviction message: why a pod was evicted, as data and as sentences for its status, with the figures (E14).
 
 The text of a message is recorded with the decision and compared when the decision is replayed. A change of the wording
-makes old decisions look different.
+belongs into `_EARLIER_WORDS` too, so that old decisions still replay the same.
 """
 
 from collections.abc import Collection, Sequence
@@ -13,6 +13,12 @@ from evenkeel.policy.eviction.thresholds import Signal, Threshold, threshold_amo
 from evenkeel.policy.eviction.usage import DiskPart, LimitExceeded, Part, Resource, resource_of, usage_by_part
 
 _NEXT_IN_RANK = 3
+# What earlier versions recorded, and what is recorded now.
+_EARLIER_WORDS = (
+    (", and goes first by ", ", and is first in rank by "),
+    ("No other pod could go.", "No other pod could be evicted."),
+    ("nobody above its request could go", "no pod above its request could be evicted"),
+)
 _UNITS = ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 
 
@@ -97,14 +103,21 @@ def shortage_message(reason: Shortage) -> str:
     resource = Resource(reason.resource)
     sentences = [_crossed_sentence(reason.crossed)] if reason.crossed is not None else []
     parts = _parts(reason.parts, resource)
-    sentences.append(f"{_figures(reason.victim, resource, parts)}, and goes first {_rule(reason)}.")
+    sentences.append(f"{_figures(reason.victim, resource, parts)}, and is first in rank {_rule(reason)}.")
     if reason.next_in_rank:
         following = "; ".join(_figures(one, resource) for one in reason.next_in_rank)
         more = f"; and {reason.others_in_rank} more" if reason.others_in_rank else ""
         sentences.append(f"Next in rank: {following}{more}.")
     else:
-        sentences.append("No other pod could go.")
+        sentences.append("No other pod could be evicted.")
     return " ".join(sentences)
+
+
+def in_todays_words(recorded: str) -> str:
+    """A recorded message of any version, as it is written now."""
+    for earlier, now in _EARLIER_WORDS:
+        recorded = recorded.replace(earlier, now)
+    return recorded
 
 
 def limit_message(pod: str, exceeded: LimitExceeded) -> str:
@@ -172,7 +185,7 @@ def _rule(reason: Shortage) -> str:
         return rule
     if reason.resource == Resource.MEMORY:
         return f"{rule}; for the system's need: the pods together use no more than they requested"
-    return f"{rule}; for the system's need: nobody above its request could go"
+    return f"{rule}; for the system's need: no pod above its request could be evicted"
 
 
 def _parts(parts: Sequence[Part], resource: Resource) -> str:

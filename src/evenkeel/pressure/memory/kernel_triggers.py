@@ -114,7 +114,7 @@ class KernelTriggers:
         try:
             source = UsageThreshold(targets.path, targets.directory, level)
         except OSError as error:
-            self._note(f"the kernel does not tell of memory thresholds: {subscription_refusal(error)}")
+            self._note(f"the kernel does not report memory thresholds: {subscription_refusal(error)}")
             return False
         self._usage[source.fileno()] = source
         self._epoll.register(source.fileno(), select.EPOLLIN | select.EPOLLET)
@@ -129,7 +129,7 @@ class KernelTriggers:
                 watch.close()
                 raise
         except OSError as error:
-            self._note(f"the kernel does not tell of memory events: {subscription_refusal(error)}")
+            self._note(f"the kernel does not report memory events: {subscription_refusal(error)}")
             return
         self._events = watch
         self._epoll.register(watch.fileno(), select.EPOLLIN)
@@ -147,7 +147,7 @@ class KernelTriggers:
         try:
             self._oom = OomNotification(targets.path, targets.directory)
         except OSError as error:
-            self._note(f"the kernel does not tell when its own killer acts: {subscription_refusal(error)}")
+            self._note(f"the kernel does not report when its OOM killer acts: {subscription_refusal(error)}")
             return
         self._epoll.register(self._oom.fileno(), select.EPOLLIN)
 
@@ -155,7 +155,7 @@ class KernelTriggers:
         try:
             trigger = ArmedTrigger(file, STALL)
         except OSError as error:
-            self._note(f"the kernel does not tell of stalls in {file}: {subscription_refusal(error)}")
+            self._note(f"the kernel does not report stalls in {file}: {subscription_refusal(error)}")
             return
         self._stalls[trigger.fileno()] = trigger
         self._epoll.register(trigger.fileno(), select.EPOLLIN)
