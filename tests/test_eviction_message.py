@@ -7,7 +7,7 @@ from evenkeel.api.encode import encode
 from evenkeel.api.pod import Toleration
 from evenkeel.policy.eviction.conditions import MEMORY_PRESSURE_TAINT, Pressure, pressure_refusal
 from evenkeel.policy.eviction.decide import Settings, State, decide
-from evenkeel.policy.eviction.message import readable
+from evenkeel.policy.eviction.message import in_todays_words, readable
 from evenkeel.policy.eviction.rank import Order
 from evenkeel.policy.eviction.snapshot import ContainerFigures, Snapshot
 from evenkeel.policy.eviction.thresholds import parse_thresholds
@@ -74,6 +74,15 @@ def test_for_disk_the_parts_are_layers_logs_and_volumes():
     assert "uses 1.47Gi of disk (volume objects 1.17Gi, app rootfs 300Mi, app logs 5Mi)" in message
     assert "481Mi above its request of 1Gi" in message
     assert message.endswith("No other pod could be evicted.")
+
+
+@pytest.mark.req("E14")
+def test_a_message_that_an_earlier_version_recorded_is_the_same_in_todays_words():
+    message = evicted(node(60), best_effort("a", 10)).message
+    earlier = message.replace("is first in rank by", "goes first by").replace(
+        "could be evicted.", "could go."
+    )
+    assert earlier != message == in_todays_words(earlier) == in_todays_words(message)
 
 
 @pytest.mark.req("E14")

@@ -2,7 +2,7 @@
 
 from evenkeel.api.config import Profile
 from evenkeel.policy import amounts
-from evenkeel.policy.kubernetes_cgroups import (
+from evenkeel.policy.kubelet_amounts import (
     CgroupConfig,
     ContainerConfig,
     container_config,

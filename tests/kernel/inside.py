@@ -21,7 +21,6 @@ from evenkeel.runtime.process.supervisor.rootfs import (
 from tests.kernel.cgroups import Cgroup
 
 NOBODY = 65534
-_PR_SET_DUMPABLE = 4
 
 
 class Killed(Exception):
@@ -103,7 +102,7 @@ def _first(
         os.setresgid(NOBODY, NOBODY, NOBODY)
         os.setresuid(NOBODY, NOBODY, NOBODY)
         # Otherwise its own files in /proc would be root's.
-        syscalls._prctl(_PR_SET_DUMPABLE, 1)  # noqa: SLF001 no product code sets this
+        syscalls.set_dumpable(is_dumpable=True)
         syscalls.unshare(syscalls.CLONE_NEWUSER)
         write("/proc/self/setgroups", "deny")
         write("/proc/self/uid_map", f"0 {NOBODY} 1")

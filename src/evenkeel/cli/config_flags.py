@@ -187,7 +187,7 @@ def _restart_period(text: str) -> CrashLoopBackOffConfig:
 
 # Field → the parser of its value, the name of the value in the help, and the help.
 _FLAGS: Mapping[str, tuple[Callable[[str], object], str, str]] = {
-    "profile": (_text, "NAME", "the rules where the two differ: documents (default) or kubernetes"),
+    "profile": (_text, "NAME", "whose rules apply where they differ: documents (default) or kubernetes"),
     "kube_reserved": (_amounts, "cpu=500m,…", "reserved for the agent and the container runtime"),
     "system_reserved": (_amounts, "cpu=500m,…", "reserved for system daemons"),
     "enforce_node_allocatable": (

@@ -33,7 +33,7 @@ COMMANDS = {
     "run": "run one command as a pod, with a request and a limit",
     "events": "list the events of pods and of the node; -f goes on with new ones",
     "why": "say in sentences what happened to a pod and why, with the figures of each decision",
-    "replay": "make the recorded decisions again; with other settings: what if",
+    "replay": "make the recorded decisions again, also with other settings",
     "top": "show the node and its pods live: capacity, requests, limits and use",
     "dashboard": "serve the live page of this machine's agent to your browser",
     "completion": "print the completion script for your shell",
