@@ -31,9 +31,10 @@ PATH = "/evenkeel/kubepods/burstable/podu1/c"
 
 class Figures:
     """What is read of the container. It uses so much, or all that its mark lets it; and waits for as long as it is at
-    the mark."""
+    the mark. Before it `has_begun` it uses nothing."""
 
     def __init__(self, place: Place) -> None:
+        self.has_begun = False
         self.wants_mib = 1000
         self.late_mib = 0  # what the kernel still has as the mark, whatever was written
         self.looks = 0
@@ -45,6 +46,8 @@ class Figures:
         if self.late_mib:
             high = str(self.late_mib * MIB)
         mark = -1 if high == "max" else int(high)
+        if not self.has_begun:
+            return StallSample(now, 0, mark, 0, 0)
         wanted = self.wants_mib * MIB
         used = wanted if mark < 0 else min(wanted, mark)
         return StallSample(now, used, mark, int(now * 1e6) if used == mark else 0, 1)
@@ -64,13 +67,15 @@ def placed(tmp_path, monkeypatch: pytest.MonkeyPatch, answer: str) -> tuple[Plac
     return place, figures
 
 
-def drive(place: Place, *stories: Callable[[Agent], Awaitable[None]]) -> None:
-    """Each with an agent of its own: the next one looks at all containers when it starts."""
+def drive(place: Place, figures: Figures, *stories: Callable[[Agent], Awaitable[None]]) -> None:
+    """Each with an agent of its own: the next one looks at all containers when it starts. The agent that starts the
+    container sees nothing of a stall, however long it takes."""
 
     async def run() -> None:
         async with place.agent() as agent:
             await agent.apply(pods_of(POD))
             await until(lambda: place.runtime.running() == {"c"})
+        figures.has_begun = True
         for story in stories:
             async with place.agent() as agent:
                 await story(agent)
@@ -100,7 +105,7 @@ def test_raise_goes_to_the_limit_in_steps_is_kept_over_restarts_and_ends_when_us
         await until(lambda: "MemoryHighRestored" in [one.reason for one in agent.events()])
         assert "DriftRepaired" not in [one.reason for one in agent.events()]
 
-    drive(place, raised, kept)
+    drive(place, figures, raised, kept)
     with Journal.read(f"{place.directory}/journal.db") as journal:
         recorded = list(made_again(journal))
     assert not [one for one in recorded if one.unreadable or one.differs]
@@ -126,13 +131,41 @@ def test_a_mark_is_not_raised_again_before_the_kernel_has_the_last_one(
         await until(lambda: figures.looks > looks + 30)  # three periods
         assert (stalls(), high(place)) == (1, str(104 * MIB))
 
-    drive(place, late)
+    drive(place, figures, late)
+
+
+def test_a_stall_found_in_the_last_moment_of_an_agent_is_known_to_the_next(
+    tmp_path, monkeypatch: pytest.MonkeyPatch
+):
+    place, figures = placed(tmp_path, monkeypatch, "report")
+
+    async def interrupted(_: Agent) -> None:
+        main, looks = asyncio.current_task(), figures.looks
+        has_looked = asyncio.Event()
+
+        def last_look(directory: str, now: float) -> StallSample | None:
+            """The agent is ended here, as by its `close`, and nothing follows this look."""
+            for task in asyncio.all_tasks() - {main}:
+                task.cancel()
+            has_looked.set()
+            return figures(directory, now + 1)  # for longer than a period
+
+        await until(lambda: figures.looks > looks + 1)
+        monkeypatch.setattr(memory_stalls, "read_stall_sample", last_look)
+        await has_looked.wait()
+        monkeypatch.setattr(memory_stalls, "read_stall_sample", figures)
+        figures.has_begun = False  # the next agent is not to find it again
+
+    async def known(agent: Agent) -> None:
+        assert [one.reason for one in agent.events()].count("MemoryHighStall") == 1
+
+    drive(place, figures, interrupted, known)
 
 
 def test_kill_ends_the_container_at_once_and_the_restart_policy_decides(
     tmp_path, monkeypatch: pytest.MonkeyPatch
 ):
-    place, _ = placed(tmp_path, monkeypatch, "kill")
+    place, figures = placed(tmp_path, monkeypatch, "kill")
 
     async def killed(agent: Agent) -> None:
         await until(lambda: bool(place.runtime.stopped))
@@ -140,7 +173,7 @@ def test_kill_ends_the_container_at_once_and_the_restart_policy_decides(
         assert grace == 0
         await until(lambda: phase(agent) == "Failed")
 
-    drive(place, killed)
+    drive(place, figures, killed)
     assert len(place.runtime.starts) == 1
 
 
@@ -158,7 +191,7 @@ def test_report_tells_once_and_tells_of_the_end(tmp_path, monkeypatch: pytest.Mo
         assert reasons().count("MemoryHighStall") == 1
         assert (high(place), phase(agent)) == (str(96 * MIB), "Running")
 
-    drive(place, reported)
+    drive(place, figures, reported)
 
 
 def phase(agent: Agent) -> str:

@@ -172,6 +172,7 @@ class Agent:
         await self._prober.close()
         await self.pod_loop.abandon()
         self._adoption.close()
+        self._record_last_events()
         if self._files is not None:
             self._files.close()
         self._pod_store.changes.close()
@@ -184,6 +185,13 @@ class Agent:
         """Waits until one of the loops ends, which should not happen. Returns the error that ended it."""
         done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
         return next((task.exception() for task in done if not task.cancelled()), None)
+
+    def _record_last_events(self) -> None:
+        """Writes what the loops have recorded since the last step: no other step follows."""
+        try:
+            self._event_recorder.commit()
+        except JournalError as error:
+            log.error("%s", error)  # noqa: TRY400 the message is enough
 
     async def _stop_pods(self) -> None:
         self.pod_loop.stop_all()
