@@ -11,6 +11,7 @@ from evenkeel.agent.observe.node_snapshot import ContainerUsage, NodeUsage, is_n
 from evenkeel.agent.observe.pod_history import PodHistory
 from evenkeel.agent.pod_store import ADDED, DELETED, MODIFIED, PodChange
 from evenkeel.api.config import KubeletConfiguration, defaulted
+from evenkeel.api.data_objects import DataKey, DataObject
 from evenkeel.api.node import Node, NodeCondition, NodeStatus
 from evenkeel.api.pod import (
     ContainerState,
@@ -38,6 +39,7 @@ class FakeFront:
         self.memory = Quantity("32Gi")
         self.config = defaulted(config)
         self.held: dict[str, Pod] = {}
+        self.data: dict[DataKey, DataObject] = {}
         self.told: list[Event] = []
         self.deleted: list[tuple[str, float | None]] = []
         self.sources: list[str] = []
@@ -73,7 +75,7 @@ class FakeFront:
     def pod(self, key):
         return self.held.get(key)
 
-    async def apply(self, pods, source="api"):
+    async def apply(self, pods, source="api", objects=()):
         self.sources.append(source)
         for pod in pods:
             if pod.key in self.from_files:
@@ -84,7 +86,20 @@ class FakeFront:
             outcome = "created" if known is None else "unchanged" if known.spec == pod.spec else "configured"
             outcomes.append(Applied(pod.key, outcome))
             self.put(running(pod))
-        return tuple(outcomes)
+        applied = [Applied(f"{one.key.namespace}/{one.key.name}", "created", one.kind) for one in objects]
+        self.data.update((one.key, one) for one in objects)
+        return (*applied, *outcomes)
+
+    def data_objects(self, kind):
+        return tuple(one for one in self.data.values() if one.kind == kind)
+
+    def data_object(self, key):
+        return self.data.get(key)
+
+    async def delete_data(self, key):
+        if str(key) in self.from_files:
+            raise EvenkeelError(f"{key} is of {self.from_files[str(key)]}", hint="change it there")
+        return self.data.pop(key, None) is not None
 
     async def delete(self, key, grace_seconds=None):
         self.deleted.append((key, grace_seconds))

@@ -249,6 +249,12 @@ def test_answers_and_refusals_of_the_agent_are_passed_on(browser, front):
     assert browser.ask("pods?colour=red")[0] == 400
 
 
+@pytest.mark.parametrize("path", ["secrets", "secrets/default/db", "%73ecrets/default/db"])
+def test_no_secret_is_shown_on_the_page(browser, path):
+    status, body = browser.ask(path)
+    assert (status, b"Unix socket only" in body) == (403, True)
+
+
 def test_streams_are_passed_on_as_they_come_and_end_with_the_reader(agent, browser, front):
     body, asked, seal = browser.sealed("events?follow=1")
     connection = http.client.HTTPConnection("127.0.0.1", browser.port, timeout=30)

@@ -5,16 +5,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenkeel.api.container import (
+    ConfigMapEnvSource,
+    ConfigMapKeySelector,
     Container,
+    EnvFromSource,
     EnvVar,
     EnvVarSource,
     ObjectFieldSelector,
     ResourceFieldSelector,
+    SecretEnvSource,
+    SecretKeySelector,
 )
+from evenkeel.api.data_objects import CONFIG_MAP, SECRET, DataObject
 from evenkeel.api.pod import ObjectMeta, Pod, PodSpec
 from evenkeel.api.resources import ResourceRequirements
 from evenkeel.quantity import Quantity
-from evenkeel.runtime.environment import arguments, environment, expanded, refusal
+from evenkeel.runtime.environment import arguments, declared, environment, expanded, missing_data, refusal
 
 AMOUNTS = ResourceRequirements(limits={"memory": Quantity("64Mi"), "cpu": Quantity("1500m")})
 POD = Pod(
@@ -125,7 +131,7 @@ def test_a_variable_may_be_a_field_of_the_pod_or_an_amount(source, value):
 @pytest.mark.parametrize(
     ("source", "told"),
     [
-        (EnvVarSource(), "only fieldRef and resourceFieldRef can be had here"),
+        (EnvVarSource(), "this source cannot be had here"),
         (from_field("status.podIP"), 'fieldPath "status.podIP" cannot be had here'),
         (from_field("metadata.annotations['nul']"), "holds a NUL character"),
         (from_amount("limits.memory", "none"), 'the pod has no container "none"'),
@@ -137,3 +143,73 @@ def test_a_variable_that_cannot_be_had_is_refused_and_not_left_empty(source, tol
     container = Container("main", env=(EnvVar("A", "1"), EnvVar("B", value_from=source)))
     assert refusal(POD, container).startswith("env[1].valueFrom: ")
     assert told in refusal(POD, container)
+
+
+DATA = {
+    (CONFIG_MAP, "app"): DataObject(
+        CONFIG_MAP,
+        ObjectMeta("app"),
+        {"MODE": b"fast", "a b": b"odd", "x=y": b"no", "RAW": b"\xff"},
+        frozenset({"RAW"}),
+    ),
+    (SECRET, "db"): DataObject(SECRET, ObjectMeta("db"), {"password": b"hunter2", "bin": b"\xff\0"}),
+}
+
+
+def from_key(kind: str, name: str, key: str, *, optional: bool | None = None) -> EnvVarSource:
+    if kind == CONFIG_MAP:
+        return EnvVarSource(config_map_key_ref=ConfigMapKeySelector(name, key, optional))
+    return EnvVarSource(secret_key_ref=SecretKeySelector(name, key, optional))
+
+
+def variables(*env: EnvVar, env_from: tuple[EnvFromSource, ...] = (), data=DATA) -> dict[str, str]:
+    return declared(POD, Container("app", env=env, env_from=env_from), data)
+
+
+def test_a_variable_takes_the_value_of_a_key():
+    env = variables(
+        EnvVar("MODE", value_from=from_key(CONFIG_MAP, "app", "MODE")),
+        EnvVar("PASSWORD", value_from=from_key(SECRET, "db", "password")),
+        EnvVar("URL", "db://me:$(PASSWORD)@here"),
+    )
+    assert env == {"MODE": "fast", "PASSWORD": "hunter2", "URL": "db://me:hunter2@here"}
+
+
+def test_env_from_takes_every_key_that_can_name_a_variable_and_env_comes_after_it():
+    env = variables(
+        EnvVar("APP_MODE", "slow"),
+        EnvVar("SAID", "$(APP_MODE) $(DB_password)"),
+        env_from=(
+            EnvFromSource("APP_", ConfigMapEnvSource("app")),
+            EnvFromSource("DB_", secret_ref=SecretEnvSource("other", optional=True)),
+        ),
+    )
+    assert env == {"APP_MODE": "slow", "APP_a b": "odd", "SAID": "slow $(DB_password)"}
+
+
+def test_an_optional_value_that_is_missing_is_left_out():
+    assert variables(
+        EnvVar("A", value_from=from_key(SECRET, "none", "x", optional=True)),
+        EnvVar("B", value_from=from_key(SECRET, "db", "none", optional=True)),
+        EnvVar("C", "$(A)"),
+    ) == {"C": "$(A)"}
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (from_key(SECRET, "none", "x"), 'Secret "none" is not there in namespace shop'),
+        (from_key(CONFIG_MAP, "app", "none"), 'ConfigMap "app" has no key "none"'),
+        (from_key(CONFIG_MAP, "app", "RAW"), "binaryData"),
+        (from_key(SECRET, "db", "bin"), "is not text"),
+    ],
+)
+def test_a_missing_value_is_what_the_container_waits_for(source, message):
+    container = Container("app", env=(EnvVar("A", value_from=source),))
+    assert message in missing_data(POD, container, DATA)
+    assert not refusal(POD, container), "it may come later"
+    assert "\xff" not in missing_data(POD, container, DATA)
+
+
+def test_a_container_without_references_waits_for_nothing():
+    assert missing_data(POD, Container("app", env=(EnvVar("A", "1"),)), {}) == ""

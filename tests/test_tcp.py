@@ -367,3 +367,13 @@ def until_scraped(port, server, query, count):
             return found
         time.sleep(0.2)
     raise AssertionError(f"Prometheus has {found} for {query}")
+
+
+def test_secrets_are_taken_over_tcp_and_never_shown(agent, certificate):
+    secret = '{"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "db"}, "stringData": {"password": "hunter2"}}'
+    assert over_tcp(agent, certificate, "POST", "/pods", ADMIN, secret)[0] == 200
+    for target in ("/secrets", "/secrets/default/db", "/%73ecrets/default/db"):
+        status, body, _ = over_tcp(agent, certificate, "GET", target, ADMIN)
+        assert (status, b"Unix socket only" in body) == (403, True)
+        assert over_tcp(agent, certificate, "HEAD", target, ADMIN)[0] == 403
+    assert over_tcp(agent, certificate, "DELETE", "/secrets/default/db", ADMIN)[0] == 200

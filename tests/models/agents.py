@@ -9,6 +9,7 @@ from evenkeel.agent.agent import Agent
 from evenkeel.agent.bootstrap import assemble
 from evenkeel.agent.sources.pod_files import PodFiles
 from evenkeel.api.config import KubeletConfiguration
+from evenkeel.api.data_objects import NO_DATA, PodData
 from evenkeel.api.manifests import read_manifests
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.tree import Setting
@@ -48,6 +49,7 @@ class TableRuntime:
         self.removed: list[str] = []
         self.removed_logs: list[str] = []
         self.starts: list[Attempt] = []
+        self.prepared: list[tuple[str, PodData]] = []
         self.on_start: Callable[[Launch], None] = lambda _: None
         self.ignores_term = False
         self.clock: Callable[[], float] = lambda: 0.0
@@ -72,7 +74,8 @@ class TableRuntime:
     async def containers(self) -> Mapping[Attempt, Record]:
         return dict(self.records)
 
-    async def prepare(self, pod: Pod) -> None: ...
+    async def prepare(self, pod: Pod, data: PodData = NO_DATA) -> None:
+        self.prepared.append((pod.key, data))
 
     async def start(self, launch: Launch) -> Record:
         if launch.attempt in self.records:

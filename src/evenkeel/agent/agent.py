@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from evenkeel.agent.admission import FILE
 from evenkeel.agent.adoption import BOOT, Adoption, state_from_containers
-from evenkeel.agent.desired_pods import DesiredPods
+from evenkeel.agent.data_store import DataStore
+from evenkeel.agent.desired_pods import CONFIGURED, CREATED, UNCHANGED, DesiredPods
 from evenkeel.agent.event_recorder import EventRecorder
 from evenkeel.agent.front import Applied
 from evenkeel.agent.node.node_cgroups import NodeCgroups
@@ -29,6 +30,7 @@ from evenkeel.agent.prober import Prober
 from evenkeel.agent.sources.pod_files import PodFiles
 from evenkeel.agent.step_requests import Exited, StepRequests
 from evenkeel.api.config import KubeletConfiguration
+from evenkeel.api.data_objects import DataKey, DataObject
 from evenkeel.api.node import Node
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.tree import Kind, Version
@@ -84,6 +86,7 @@ class Agent:
         event_recorder: EventRecorder,
         pod_store: PodStore,
         desired_pods: DesiredPods,
+        data: DataStore,
         files: PodFiles | None,
         cgroups: NodeCgroups,
         pod_cgroups: PodCgroups,
@@ -109,6 +112,7 @@ class Agent:
         self._event_recorder = event_recorder
         self._pod_store = pod_store
         self._desired_pods = desired_pods
+        self._data = data
         self._files = files
         self._pod_cgroups = pod_cgroups
         self._adoption = adoption
@@ -287,8 +291,25 @@ class Agent:
     def pod(self, key: str) -> Pod | None:
         return self._pod_store.shown_by_key(key)
 
-    async def apply(self, pods: Sequence[Pod], source: str = "api") -> tuple[Applied, ...]:
-        return self._desired_pods.apply(pods, source)
+    async def apply(
+        self, pods: Sequence[Pod], source: str = "api", objects: Sequence[DataObject] = ()
+    ) -> tuple[Applied, ...]:
+        before = self._data.apply(objects)
+        try:
+            applied = self._desired_pods.apply(pods, source)
+        except BaseException:
+            self._data.put_back(before)
+            raise
+        return (*(_applied(self._data.get(key), key, one) for key, one in before.items()), *applied)
+
+    def data_objects(self, kind: str) -> tuple[DataObject, ...]:
+        return self._data.listed(kind)
+
+    def data_object(self, key: DataKey) -> DataObject | None:
+        return self._data.get(key)
+
+    async def delete_data(self, key: DataKey) -> bool:
+        return self._data.delete(key)
 
     async def delete(self, key: str, grace_seconds: float | None = None) -> bool:
         record = self._pod_store.by_key(key)
@@ -348,6 +369,11 @@ class Agent:
         return live_given(
             self._view, live_snapshot(self._view, self.cgroups.tree, self._pod_store, driver, measured)
         )
+
+
+def _applied(now: DataObject | None, key: DataKey, before: DataObject | None) -> Applied:
+    outcome = CREATED if before is None else UNCHANGED if now == before else CONFIGURED
+    return Applied(f"{key.namespace}/{key.name}", outcome, key.kind)
 
 
 def _states_shown_by(records: Mapping[Attempt, Record]) -> Callable[[Pod], PodState | None]:

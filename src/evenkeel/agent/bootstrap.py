@@ -15,6 +15,7 @@ from functools import partial
 from evenkeel.agent.admission import FILE, Admission, DeferredResizes
 from evenkeel.agent.adoption import Adoption
 from evenkeel.agent.agent import Agent, Watches
+from evenkeel.agent.data_store import DataStore
 from evenkeel.agent.desired_pods import DesiredPods
 from evenkeel.agent.event_recorder import EventRecorder
 from evenkeel.agent.node.daemons import OTHERS, own_path
@@ -174,8 +175,11 @@ def assemble(
 
     # Actions on pods
     worker = PodWorker(runtime, steps)
+    data = DataStore(StatePaths(os.path.dirname(journal.path)).objects, pods, steps, clock)
     evictions = Evictions(pods, worker, steps, evicted_or_relieved)
-    desired_pods = DesiredPods(node.profile, journal, pods, admission, resizes, worker, events, steps, clock)
+    desired_pods = DesiredPods(
+        node.profile, journal, pods, admission, resizes, data, worker, events, steps, clock
+    )
 
     # Pressure watches
     intents = Intents(os.path.dirname(journal.path))
@@ -217,6 +221,7 @@ def assemble(
         cgroups,
         oom_kills,
         pod_cgroups,
+        data,
         events,
         worker,
         updates,
@@ -240,6 +245,7 @@ def assemble(
         event_recorder=events,
         pod_store=pods,
         desired_pods=desired_pods,
+        data=data,
         files=files,
         cgroups=cgroups,
         pod_cgroups=pod_cgroups,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from evenkeel.agent.admission import FILE, Admission, DeferredResizes
+from evenkeel.agent.data_store import DataStore
 from evenkeel.agent.event_recorder import EventRecorder
 from evenkeel.agent.front import Applied
 from evenkeel.agent.pod_store import PodStore
@@ -44,6 +45,7 @@ class DesiredPods(PodObserver):
         pod_store: PodStore,
         admission: Admission,
         resizes: DeferredResizes,
+        data: DataStore,
         worker: PodWorker,
         event_recorder: EventRecorder,
         steps: StepRequests,
@@ -54,6 +56,7 @@ class DesiredPods(PodObserver):
         self._pod_store = pod_store
         self._admission = admission
         self._resizes = resizes
+        self._data = data
         self._worker = worker
         self._event_recorder = event_recorder
         self._steps = steps
@@ -67,6 +70,8 @@ class DesiredPods(PodObserver):
         """Updates the pods to the present content of the files. `lost` returns the state of a running pod that the
         journal does not have."""
         self._record_problems(found)
+        for note in self._data.files_are((one, file.path) for file in found.files for one in file.objects):
+            self._complain(note)
         self._in_files = {pod.key: (pod, FILE + file.path) for file in found.files for pod in file.pods}
         for pod, source in self._in_files.values():
             record = self._pod_store.by_key(pod.key)
@@ -264,6 +269,7 @@ class DesiredPods(PodObserver):
     def gone(self, record: PodRecord) -> None:
         """Adds the pod that replaces this one, if there is one."""
         uid = record.uid
+        self._data.forget(uid)
         waiting = self._in_files.get(record.pod.key)
         kept = self._journal.value(SUCCESSOR + uid)
         if waiting is not None:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from evenkeel.agent.pod_store import PodChange
 from evenkeel.api.config import KubeletConfiguration
+from evenkeel.api.data_objects import DataKey, DataObject
 from evenkeel.api.node import Node
 from evenkeel.api.pod import Pod
 from evenkeel.journal.records import Event
@@ -16,10 +17,11 @@ if TYPE_CHECKING:
 
 
 class Applied(NamedTuple):
-    """The outcome for one applied pod: created, configured (changed) or unchanged."""
+    """The outcome for one applied pod or object: created, configured (changed) or unchanged."""
 
-    pod: str
+    pod: str  # namespace/name
     outcome: str
+    kind: str = "Pod"
 
 
 class Front(Protocol):
@@ -38,9 +40,21 @@ class Front(Protocol):
         """The pod with this key (namespace/name)."""
         ...
 
-    async def apply(self, pods: Sequence[Pod], source: str = "api") -> tuple[Applied, ...]:
-        """Applies pods that were read and validated: all of them, or none with an EvenkeelError. The API cannot change
-        a pod of another source (a file). The error then names the file."""
+    async def apply(
+        self, pods: Sequence[Pod], source: str = "api", objects: Sequence[DataObject] = ()
+    ) -> tuple[Applied, ...]:
+        """Applies pods, ConfigMaps and Secrets that were read and validated: all of them, or none with an
+        EvenkeelError. The API cannot change one of another source (a file). The error then names the file."""
+        ...
+
+    def data_objects(self, kind: str) -> tuple[DataObject, ...]:
+        """All ConfigMaps, or all Secrets."""
+        ...
+
+    def data_object(self, key: DataKey) -> DataObject | None: ...
+
+    async def delete_data(self, key: DataKey) -> bool:
+        """Deletes an applied ConfigMap or Secret; False if there is none."""
         ...
 
     async def delete(self, key: str, grace_seconds: float | None = None) -> bool:

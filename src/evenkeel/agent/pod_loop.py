@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterator
 
 from evenkeel.agent.admission import Admission
+from evenkeel.agent.data_store import DataStore
 from evenkeel.agent.event_recorder import EventRecorder
 from evenkeel.agent.node.node_cgroups import NodeCgroups
 from evenkeel.agent.node.oom_kills import OomKills
@@ -29,6 +30,7 @@ from evenkeel.policy.provision import PlannedPod
 from evenkeel.policy.qos import pod_class
 from evenkeel.pressure.eviction_recorder import NodeConditions
 from evenkeel.pressure.protocol import PodObserver
+from evenkeel.runtime.environment import missing_data
 from evenkeel.runtime.interface import Attempt, Launch, Planned, Runtime
 
 log = logging.getLogger(__name__)
@@ -52,6 +54,7 @@ class PodLoop:
         cgroups: NodeCgroups,
         oom_kills: OomKills,
         pod_cgroups: PodCgroups,
+        data: DataStore,
         event_recorder: EventRecorder,
         worker: PodWorker,
         updates: PodUpdates,
@@ -68,6 +71,7 @@ class PodLoop:
         self._cgroups = cgroups
         self._oom_kills = oom_kills
         self._pod_cgroups = pod_cgroups
+        self._data = data
         self._event_recorder = event_recorder
         self._worker = worker
         self._updates = updates
@@ -219,6 +223,9 @@ class PodLoop:
             if state.deleted_at is None:
                 self._event_recorder.verdict(record.pod, todo.verdict)
         for name in todo.start if self._closing_since is None else ():
+            if missing := self._missing(record, name):
+                state = self._waiting_for_data(record, state, name, missing)
+                continue
             state = changes.asked_to_start(state, name)
             counted = self._oom_kills.begins(record, Attempt(uid, name, state.container(name).attempt))
             state = state.with_container(name, state.container(name)._replace(oom_kills_at_start=counted))
@@ -239,6 +246,17 @@ class PodLoop:
         else:
             planned = PlannedPod(record.pod, todo.init_container, placed=self._runtime.placed(uid))
             self._pod_cgroups.put(uid, record.order, planned)
+
+    def _missing(self, record: PodRecord, name: str) -> str:
+        """What the container waits for: a ConfigMap or Secret, or a key of one; empty if nothing is missing."""
+        container = next(each for each in record.pod.spec.every_container if each.name == name)
+        return missing_data(record.pod, container, self._data.of_pod(record.pod))
+
+    def _waiting_for_data(self, record: PodRecord, state: PodState, name: str, missing: str) -> PodState:
+        if state.container(name).held_up_message != missing:
+            message = f"cannot start container {name}: {missing}"
+            self._event_recorder.record(WARNING, "Failed", message, record.pod, name)
+        return changes.without_data(state, name, missing)
 
     def _forget_decision(self, uid: str) -> None:
         self._actions.pop(uid, None)
@@ -277,6 +295,9 @@ class PodLoop:
                 continue
             if cgroup.path in self._cgroups.killing:
                 continue  # the previous attempt is still being killed in this cgroup; a step follows
+            if missing := self._missing(record, container.name):  # it was removed since the start was decided
+                self._updates.not_started(NotStarted(attempt, missing, changes.CONFIG_ERROR))
+                continue
             pod = self._cgroups.of_container(record.pod.key, "")
             infrastructure = self._cgroups.of_container(record.pod.key, INFRASTRUCTURE)
             assert pod is not None
@@ -285,7 +306,8 @@ class PodLoop:
                 self._cgroups.heal()
             score = int(cgroup.oom_score_adj.value) if cgroup.oom_score_adj is not None else None
             planned = Planned(self._cgroups.driver.version, cgroup, pod, infrastructure)
-            yield Launch(attempt, record.pod, container, cgroup.path, score, planned)
+            data = self._data.of_pod(record.pod)
+            yield Launch(attempt, record.pod, container, cgroup.path, score, planned, data)
 
     def _removed(self, uid: str) -> None:
         """Forgets a pod of which nothing is left. If another pod replaces it, that pod is added now."""

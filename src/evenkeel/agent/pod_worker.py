@@ -114,7 +114,7 @@ class PodWorker:
 
     async def _start(self, launch: Launch) -> None:
         try:
-            await self._runtime.prepare(launch.pod)
+            await self._runtime.prepare(launch.pod, launch.data)
             record = await self._runtime.start(launch)
         except NoImage as error:
             self._steps.report(NotStarted(launch.attempt, str(error), error.reason))

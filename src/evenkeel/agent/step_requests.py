@@ -18,7 +18,7 @@ class Started(NamedTuple):
 class NotStarted(NamedTuple):
     attempt: Attempt
     message: str
-    no_image: str = ""  # the reason, if the image was missing
+    no_image: str = ""  # the reason, if the image or an object with its data was missing
 
 
 class Exited(NamedTuple):

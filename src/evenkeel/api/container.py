@@ -18,15 +18,45 @@ class ResourceFieldSelector(NamedTuple):
     divisor: Quantity | None = None
 
 
+class ConfigMapKeySelector(NamedTuple):
+    name: str = ""
+    key: str = ""
+    optional: bool | None = None
+
+
+class SecretKeySelector(NamedTuple):
+    name: str = ""
+    key: str = ""
+    optional: bool | None = None
+
+
 class EnvVarSource(NamedTuple):
     field_ref: ObjectFieldSelector | None = None
     resource_field_ref: ResourceFieldSelector | None = None
+    config_map_key_ref: ConfigMapKeySelector | None = None
+    secret_key_ref: SecretKeySelector | None = None
 
 
 class EnvVar(NamedTuple):
     name: str = ""
     value: str = ""
     value_from: EnvVarSource | None = None
+
+
+class ConfigMapEnvSource(NamedTuple):
+    name: str = ""
+    optional: bool | None = None
+
+
+class SecretEnvSource(NamedTuple):
+    name: str = ""
+    optional: bool | None = None
+
+
+class EnvFromSource(NamedTuple):
+    prefix: str = ""
+    config_map_ref: ConfigMapEnvSource | None = None
+    secret_ref: SecretEnvSource | None = None
 
 
 class VolumeMount(NamedTuple):
@@ -148,6 +178,7 @@ class Container(NamedTuple):
     image_pull_policy: str = ""
     termination_message_path: str = ""
     termination_message_policy: str = ""
+    env_from: tuple[EnvFromSource, ...] = ()
 
     @property
     def is_sidecar(self) -> bool:

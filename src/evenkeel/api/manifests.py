@@ -1,4 +1,4 @@
-"""Manifests: the pods and nodes in a YAML text, also inside of lists and workloads.
+"""Manifests: the pods, ConfigMaps, Secrets and nodes in a YAML text, also inside of lists and workloads.
 
 A text has any number of documents. A `List` contains objects. A Deployment and similar kinds contain a pod template,
 which is read as the pods it stands for. All problems are reported, with source, document, line and field path.
@@ -9,12 +9,13 @@ from typing import NamedTuple
 
 from evenkeel.api import yaml_text
 from evenkeel.api.config import Profile
+from evenkeel.api.data_objects import DATA_KINDS, DataObject, read_object
 from evenkeel.api.decode import UNKNOWN_FIELD, Findings, decode, seen, unknown_below
 from evenkeel.api.defaults import default_pod
 from evenkeel.api.node import Node
 from evenkeel.api.pod import ObjectMeta, Pod, PodTemplateSpec
 from evenkeel.api.problems import Misshapen, join, line_of, without_indices
-from evenkeel.api.validation import validate_pod, warnings
+from evenkeel.api.validation import validate_data, validate_pod, warnings
 from evenkeel.errors import InvalidInput, Problem
 
 # Each kind with the path of its pod template, and the field with the number of pods.
@@ -28,13 +29,13 @@ _TEMPLATES: Mapping[str, tuple[tuple[str, ...], str]] = {
     "CronJob": (("spec", "jobTemplate", "spec", "template"), ""),
     "PodTemplate": (("template",), ""),
 }
-_LISTS = {"List", "PodList", "NodeList", *(f"{kind}List" for kind in _TEMPLATES)}
-_KINDS = {"Pod", "Node", *_TEMPLATES, *_LISTS}
+_LISTS = {"List", *(f"{kind}List" for kind in ("Pod", "Node", *DATA_KINDS, *_TEMPLATES))}
+_KINDS = {"Pod", "Node", *DATA_KINDS, *_TEMPLATES, *_LISTS}
 # Kinds that do not concern a node. Manifests often contain them beside pods, and they are ignored.
 _OTHER_KINDS = {
-    "ConfigMap", "Endpoints", "Event", "HorizontalPodAutoscaler", "Ingress", "LimitRange", "Namespace", "NetworkPolicy",
+    "Endpoints", "Event", "HorizontalPodAutoscaler", "Ingress", "LimitRange", "Namespace", "NetworkPolicy",
     "PersistentVolume", "PersistentVolumeClaim", "PodDisruptionBudget", "PriorityClass", "ResourceQuota", "Role",
-    "RoleBinding", "RuntimeClass", "Secret", "Service", "ServiceAccount", "StorageClass",
+    "RoleBinding", "RuntimeClass", "Service", "ServiceAccount", "StorageClass",
 }  # fmt: skip
 _GROUPS = {"", "apps", "batch"}
 MAX_REPLICAS = 1000
@@ -50,6 +51,8 @@ class Reading(NamedTuple):
     nodes: tuple[Node, ...]
     problems: tuple[Problem, ...]
     warnings: tuple[Problem, ...]
+    objects: tuple[DataObject, ...] = ()  # ConfigMaps and Secrets
+    object_origins: tuple[Problem, ...] = ()
 
     def __add__(self, other: object) -> "Reading":
         if not isinstance(other, Reading):
@@ -60,10 +63,12 @@ class Reading(NamedTuple):
             self.nodes + other.nodes,
             self.problems + other.problems,
             self.warnings + other.warnings,
+            self.objects + other.objects,
+            self.object_origins + other.object_origins,
         )
 
     def without_duplicates(self) -> "Reading":
-        """The reading with a problem for each pod that has the name or UID of another."""
+        """The reading with a problem for each pod or object that has the name (or UID) of another."""
         seen: dict[str, Problem] = {}
         found: list[Problem] = []
         for pod, origin in zip(self.pods, self.origins, strict=True):
@@ -75,6 +80,15 @@ class Reading(NamedTuple):
                     )
                     found.append(origin._replace(field=field, message=message, kind="FieldValueDuplicate"))
                     break
+        for one, origin in zip(self.objects, self.object_origins, strict=True):
+            first = seen.setdefault(str(one.key), origin)
+            if first is not origin:
+                message = (
+                    f"{one.key} stands twice, first at {first.source}:{first.line}: give one another name"
+                )
+                found.append(
+                    origin._replace(field="metadata.name", message=message, kind="FieldValueDuplicate")
+                )
         return self._replace(problems=(*self.problems, *found))
 
     def or_raise(self) -> "Reading":
@@ -100,6 +114,8 @@ def read_manifests(text: str, source: str, profile: Profile = Profile.DOCUMENTS)
         tuple(reader.nodes),
         tuple(reader.problems),
         tuple(reader.warnings),
+        tuple(reader.data),
+        tuple(reader.data_origins),
     )
 
 
@@ -116,6 +132,8 @@ class _Reader:
         self.pods: list[Pod] = []
         self.origins: list[Problem] = []
         self.nodes: list[Node] = []
+        self.data: list[DataObject] = []
+        self.data_origins: list[Problem] = []
         self.problems: list[Problem] = []
         self.warnings: list[Problem] = []
         self._source = source
@@ -126,12 +144,16 @@ class _Reader:
         found = Findings()
         notes: list[Problem] = []
         self._number = number
+        known = len(self.data_origins)
         for pod, path in self._objects(document.value, "", found, notes):
             if len(self.pods) == MAX_PODS:
                 found.problems.append(Problem(path, f"holds more than {MAX_PODS} pods, with all before it"))
                 break
             self.pods.append(pod)
             self.origins.append(self._located(Problem(path, ""), document, number))
+        self.data_origins[known:] = [
+            self._located(origin, document, number) for origin in self.data_origins[known:]
+        ]
         if found.not_honoured:
             # One warning for each document, however many fields it has. No one reads a second page of warnings.
             names = ", ".join(dict.fromkeys(without_indices(path) for path in found.not_honoured))
@@ -162,6 +184,13 @@ class _Reader:
             found.problems += of_node.problems
             found.not_honoured += of_node.not_honoured
             self.nodes.append(node)
+        elif kind in DATA_KINDS:
+            one = read_object(kind, _without_type(value), path, found)
+            problems = [] if one is None else [*validate_data(one)]
+            found.problems += [problem._replace(field=join(path, problem.field)) for problem in problems]
+            if one is not None and not problems:
+                self.data.append(one)
+                self.data_origins.append(Problem(path, ""))
         elif kind:
             notes.append(Problem(join(path, "kind"), f"{kind} is nothing to a node: passed over"))
 

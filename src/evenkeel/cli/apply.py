@@ -1,4 +1,5 @@
-"""`evenkeel apply`: hands pods to the agent, which starts new ones and changes those that differ."""
+"""`evenkeel apply`: hands pods, ConfigMaps and Secrets to the agent, which starts new pods and changes those that
+differ."""
 
 import argparse
 import os
@@ -6,6 +7,7 @@ import sys
 from collections.abc import Iterator
 
 from evenkeel.api.config import Profile
+from evenkeel.api.data_objects import manifest_of
 from evenkeel.api.encode import encode
 from evenkeel.api.manifests import Reading
 from evenkeel.api.pod import Pod
@@ -32,14 +34,16 @@ def run(args: argparse.Namespace) -> int:
     reading = read_all(args.filename, profile_of(client)).or_raise()
     for warning in reading.warnings:
         print(f"warning: {warning}", file=sys.stderr)
-    if not reading.pods:
-        raise EvenkeelError(f"{', '.join(args.filename)}: there is no pod in it")
-    items = [
+    if not reading.pods and not reading.objects:
+        raise EvenkeelError(f"{', '.join(args.filename)}: there is no pod, ConfigMap or Secret in it")
+    items = [manifest_of(one) for one in reading.objects] + [
         {"apiVersion": "v1", "kind": "Pod", **pod}
         for pod in map(encode, _with_images(reading))
         if isinstance(pod, dict)
     ]
     answer = client.apply({"apiVersion": "v1", "kind": "List", "items": items})
+    for applied in answer["objects"]:
+        print(f"{applied['kind'].lower()}/{applied['name'].partition('/')[2]} {applied['outcome']}")
     for applied in answer["pods"]:
         print(f"pod/{applied['pod'].partition('/')[2]} {applied['outcome']}")
     return 0

@@ -18,10 +18,13 @@ ROOT_STATE_DIRECTORY = "/var/lib/evenkeel"
 VARIABLE = "EVENKEEL_STATE_DIR"
 DEFAULT_NAMESPACE = "default"
 PODS, NODE, EVENTS = "pods", "node", "events"
+CONFIG_MAPS, SECRETS = "configmaps", "secrets"
 _KINDS = {
     **dict.fromkeys(("pods", "pod", "po"), PODS),
     **dict.fromkeys(("node", "nodes", "no"), NODE),
     **dict.fromkeys(("events", "event", "ev"), EVENTS),
+    **dict.fromkeys(("configmaps", "configmap", "cm"), CONFIG_MAPS),
+    **dict.fromkeys(("secrets", "secret"), SECRETS),
 }
 Json = dict[str, Any]
 _ANSWER_SECONDS = 120.0
@@ -79,6 +82,19 @@ class Client:
     def delete(self, namespace: str, name: str, grace_seconds: float | None = None) -> None:
         parameters = {} if grace_seconds is None else {"gracePeriodSeconds": f"{grace_seconds:g}"}
         self._answer("DELETE", f"/pods/{quoted(namespace)}/{quoted(name)}", parameters)
+
+    def data_objects(self, kind: str, namespace: str = "") -> list[Json]:
+        """The ConfigMaps or Secrets of one namespace, or all of them."""
+        listed = self.get(f"/{kind}", namespace=namespace) if namespace else self.get(f"/{kind}")
+        objects: list[Json] = listed["items"]
+        return objects
+
+    def data_object(self, kind: str, namespace: str, name: str) -> Json:
+        found: Json = self.get(f"/{kind}/{quoted(namespace)}/{quoted(name)}")
+        return found
+
+    def delete_data(self, kind: str, namespace: str, name: str) -> None:
+        self._answer("DELETE", f"/{kind}/{quoted(namespace)}/{quoted(name)}", {})
 
     def lines(self, path: str, **parameters: str) -> Iterator[Any]:
         """The values of an answer with one JSON value a line, as they come. The request is made now."""
@@ -248,5 +264,7 @@ def named(words: Sequence[str], default: str = "") -> tuple[str, list[str]]:
 def _kind(word: str) -> str:
     kind = _KINDS.get(word.lower())
     if kind is None:
-        raise EvenkeelError(f'there is no kind "{word[:40]}"', hint="there are pods, node and events")
+        raise EvenkeelError(
+            f'there is no kind "{word[:40]}"', hint="there are pods, configmaps, secrets, node and events"
+        )
     return kind

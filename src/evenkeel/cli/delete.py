@@ -1,4 +1,4 @@
-"""`evenkeel delete`: ends pods and waits until they are gone."""
+"""`evenkeel delete`: ends pods and waits until they are gone; removes ConfigMaps and Secrets."""
 
 import argparse
 import sys
@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from evenkeel.cli.client import (
+    CONFIG_MAPS,
     PODS,
+    SECRETS,
     AgentRefused,
     Client,
     add_namespace_flag,
@@ -17,10 +19,11 @@ from evenkeel.cli.client import (
 )
 from evenkeel.errors import EvenkeelError
 
-USAGE = "NAME… | pod NAME… | -f FILE… | --all [-n NS] [--grace-period SECONDS] [--now] [--wait=false]"
+USAGE = "NAME… | pod|configmap|secret NAME… | -f FILE… | --all [-n NS] [--grace-period SECONDS] [--now] [--wait=false]"
 EXAMPLES = """examples:
   evenkeel delete web batch-0                  these two, and wait until they are gone
-  evenkeel delete -f pod.yaml                  the pods of a file
+  evenkeel delete -f pod.yaml                  the pods, ConfigMaps and Secrets of a file
+  evenkeel delete secret database              pods that have it keep what they have, and cannot start anew
   evenkeel delete pod web --grace-period 5     SIGTERM, and after 5 seconds SIGKILL
   evenkeel delete web --now --wait=false       SIGKILL after a second; do not wait
   evenkeel delete --all -n batch               every pod of a namespace
@@ -63,6 +66,12 @@ def run(args: argparse.Namespace) -> int:
             "delete needs names, or -f FILE, or --all", hint="evenkeel get pods lists the pods"
         )
     client = client_from(args)
+    if data := list(_data(args, client)):
+        failures = _delete_data(client, data, ignores_missing=args.ignore_not_found)
+        if not args.filename:
+            return int(failures)
+    else:
+        failures = False
     grace = 1.0 if args.now else args.grace_period
     deletion = _Deletion(client, grace, waits=args.wait == "true", ignores_missing=args.ignore_not_found)
     for namespace, name in list(_wanted(args, client)):
@@ -70,7 +79,36 @@ def run(args: argparse.Namespace) -> int:
     deletion.wait()
     for message in deletion.failures:
         print(f"evenkeel: {message}", file=sys.stderr)
-    return int(bool(deletion.failures))
+    return int(failures or bool(deletion.failures))
+
+
+def _data(args: argparse.Namespace, client: Client) -> Iterator[tuple[str, str, str]]:
+    """Kind, namespace and name of the ConfigMaps and Secrets to delete."""
+    if args.filename:
+        from evenkeel.cli.apply import profile_of
+        from evenkeel.cli.inputs import read_all
+
+        for one in read_all(args.filename, profile_of(client)).or_raise().objects:
+            yield f"{one.kind.lower()}s", one.key.namespace, one.key.name
+    elif args.pods:
+        kind, names = named(args.pods, default=PODS)
+        if kind in (CONFIG_MAPS, SECRETS):
+            yield from ((kind, args.namespace, name) for name in names)
+
+
+def _delete_data(client: Client, data: list[tuple[str, str, str]], *, ignores_missing: bool) -> bool:
+    """Returns whether one of them could not be deleted."""
+    has_failed = False
+    for kind, namespace, name in data:
+        try:
+            client.delete_data(kind, namespace, name)
+        except AgentRefused as refusal:
+            if not (refusal.is_not_found and ignores_missing):
+                print(f"evenkeel: {refusal}", file=sys.stderr)
+                has_failed = True
+            continue
+        print(f'{kind.removesuffix("s")} "{name}" deleted', flush=True)
+    return has_failed
 
 
 class _Deletion:
@@ -123,6 +161,6 @@ def _wanted(args: argparse.Namespace, client: Client) -> Iterator[tuple[str, str
     else:
         kind, names = named(args.pods, default=PODS)
         if kind != PODS or not names:
-            raise EvenkeelError("only pods can be deleted: name them")
+            raise EvenkeelError("only pods, configmaps and secrets can be deleted: name them")
         for name in names:
             yield args.namespace, name

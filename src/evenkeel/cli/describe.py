@@ -1,4 +1,4 @@
-"""`evenkeel describe`: everything about a pod or the node, as text."""
+"""`evenkeel describe`: everything about a pod, a ConfigMap, a Secret or the node, as text."""
 
 import argparse
 import sys
@@ -7,8 +7,10 @@ from typing import Any
 
 from evenkeel.api.resources import CPU, MEMORY
 from evenkeel.cli.client import (
+    CONFIG_MAPS,
     NODE,
     PODS,
+    SECRETS,
     AgentRefused,
     Client,
     add_namespace_flag,
@@ -24,7 +26,7 @@ from evenkeel.policy.amounts import bytes_text, resource_text
 from evenkeel.policy.pod_resources import pod_limits, pod_requests
 from evenkeel.quantity import Quantity
 
-USAGE = "pod NAME…|node [-n NS] [--state-dir PATH]"
+USAGE = "pod NAME…|configmap NAME…|secret NAME…|node [-n NS] [--state-dir PATH]"
 EXAMPLES = """examples:
   evenkeel describe pod web           its containers, resources asked for and applied, and events
   evenkeel describe web               the same
@@ -35,7 +37,9 @@ Lines = Iterator[str]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("kind", metavar="KIND", help="pod or node; else pod/NAME, or the name of a pod")
+    parser.add_argument(
+        "kind", metavar="KIND", help="pod, configmap, secret or node; else pod/NAME, or the name of a pod"
+    )
     parser.add_argument("pods", nargs="*", metavar="NAME", help="names of pods")
     add_namespace_flag(parser)
     add_state_flag(parser)
@@ -48,6 +52,10 @@ def run(args: argparse.Namespace) -> int:
     if kind == NODE:
         print("\n".join(_node(client.get("/node"), client.pods(), _events(client, "", most=20))))
         return 0
+    if kind in (CONFIG_MAPS, SECRETS):
+        from evenkeel.cli.data_text import describe_data
+
+        return describe_data(client, kind, names, args.namespace)
     if kind != PODS:
         raise EvenkeelError("describe shows pods and the node", hint="evenkeel events shows events")
     if words in (["pods"], ["pod"], ["po"]):

@@ -1,4 +1,4 @@
-"""`evenkeel get`: pods, the node or events, as a table or for a program."""
+"""`evenkeel get`: pods, ConfigMaps, Secrets, the node or events, as a table or for a program."""
 
 import argparse
 import sys
@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from evenkeel.cli.client import (
+    CONFIG_MAPS,
     EVENTS,
     NODE,
+    SECRETS,
     AgentRefused,
     Client,
     add_namespace_flag,
@@ -19,12 +21,13 @@ from evenkeel.cli.output import STRUCTURED, Table, age_of, print_structured
 from evenkeel.cli.pod_text import summary
 from evenkeel.errors import EvenkeelError
 
-USAGE = "pods|pod NAME…|node|events [-n NS|-A] [-o wide|name|json|yaml] [-w]"
+USAGE = "pods|pod NAME…|configmaps|secrets|node|events [-n NS|-A] [-o wide|name|json|yaml] [-w]"
 EXAMPLES = """examples:
   evenkeel get pods                      the pods of namespace default, with their status
   evenkeel get pods -A -o wide           all pods, with class, requests and reasons
   evenkeel get pod web -o yaml           everything about one pod
   evenkeel get pods -w                   and every change, until Ctrl-C
+  evenkeel get secrets                   names, types and numbers of keys; -o yaml shows the values, too
   evenkeel get node                      the capacity of the node, and what pods may use of it
   evenkeel get events                    the events of namespace default and of the node
 """
@@ -32,7 +35,9 @@ Json = dict[str, Any]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("kind", metavar="KIND", help="pods, node or events; also pod/NAME")
+    parser.add_argument(
+        "kind", metavar="KIND", help="pods, configmaps, secrets, node or events; also pod/NAME"
+    )
     parser.add_argument("pods", nargs="*", metavar="NAME", help="only these pods")
     add_namespace_flag(parser)
     parser.add_argument("-A", "--all-namespaces", action="store_true", help="the pods of every namespace")
@@ -60,6 +65,12 @@ def run(args: argparse.Namespace) -> int:
         return show_events(client, pod=pod, namespace=namespace, follows=args.watch, form=args.output)
     if names and args.all_namespaces:
         raise EvenkeelError("a name belongs to one namespace: give -n NS, not -A")
+    if kind in (CONFIG_MAPS, SECRETS):
+        from evenkeel.cli.data_text import show_data
+
+        if args.watch or args.output == "wide":
+            raise EvenkeelError(f"get {kind} takes -o name, -o json or -o yaml, and no -w")
+        return show_data(client, kind, names, "" if args.all_namespaces else args.namespace, args.output)
     return _get_pods(client, names, args)
 
 

@@ -24,6 +24,7 @@ class Validation(NamedTuple):
     valid: bool
     pods: int
     nodes: int
+    objects: int  # ConfigMaps and Secrets
     problems: tuple[Problem, ...]
     warnings: tuple[Problem, ...]
 
@@ -38,7 +39,12 @@ def run(args: argparse.Namespace) -> int:
     config = config_from(args)
     reading = read_all(args.filename, config.rulebook)
     result = Validation(
-        not reading.problems, len(reading.pods), len(reading.nodes), reading.problems, reading.warnings
+        not reading.problems,
+        len(reading.pods),
+        len(reading.nodes),
+        len(reading.objects),
+        reading.problems,
+        reading.warnings,
     )
     if args.output in STRUCTURED:
         print_structured(result, args.output)
@@ -49,7 +55,9 @@ def run(args: argparse.Namespace) -> int:
         for warning in result.warnings:
             print(f"{paint('yellow', 'warning')}: {warning}", file=sys.stderr)
         read = ", ".join(
-            _count(number, word) for number, word in ((result.pods, "pod"), (result.nodes, "node")) if number
+            _count(number, word)
+            for number, word in ((result.pods, "pod"), (result.nodes, "node"), (result.objects, "object"))
+            if number
         )
         verdict = "valid" if result.valid else _count(len(result.problems), "error")
         print(f"{read or 'no pod'}: {verdict}")

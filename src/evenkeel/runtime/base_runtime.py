@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from evenkeel.api.config import KubeletConfiguration
+from evenkeel.api.data_objects import NO_DATA, PodData
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.driver import Driver
 from evenkeel.errors import EvenkeelError
@@ -116,13 +117,13 @@ class BaseRuntime(ABC):
         while True:
             yield await self._events.get()
 
-    async def prepare(self, pod: Pod) -> None:
+    async def prepare(self, pod: Pod, data: PodData = NO_DATA) -> None:
         try:
-            await self._in_thread(partial(self._make_volumes, pod))
+            await self._in_thread(partial(self._make_volumes, pod, data))
         except EvenkeelError as error:
             raise StartFailed(error.message, hint=error.hint) from None
 
-    def _make_volumes(self, pod: Pod) -> None:
+    def _make_volumes(self, pod: Pod, data: PodData) -> None:  # noqa: ARG002
         volumes.prepare(pod, self._paths, allocatable_memory_bytes=self._allocatable_memory_bytes)
 
     # Starts
@@ -179,6 +180,7 @@ class BaseRuntime(ABC):
             os.makedirs(directory, 0o700, exist_ok=True)
 
     async def _remove_attempt(self, attempt: Attempt) -> None:
+        volumes.remove_private(self._paths.private(*attempt))
         await self._in_thread(partial(volumes.remove_tree, self._paths.attempt(*attempt)))
 
     async def _killed(self, cgroup: str) -> None:

@@ -1,6 +1,7 @@
 """The environment of a container: its variables, its command with `$(NAME)` expanded, and its user.
 
-The rules are those of Kubernetes.
+The rules are those of Kubernetes. Variables from ConfigMaps and Secrets get their values at the start of the container
+and not before, so that no record of the agent has them.
 """
 
 import os
@@ -8,9 +9,18 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from evenkeel.api.container import Container, EnvVarSource, ResourceFieldSelector
+from evenkeel.api.container import Container, EnvFromSource, EnvVarSource, ResourceFieldSelector
+from evenkeel.api.data_objects import (
+    CONFIG_MAP,
+    NO_DATA,
+    SECRET,
+    DataObject,
+    PodData,
+    variable_references,
+)
 from evenkeel.api.pod import Pod
 from evenkeel.api.resources import CPU
+from evenkeel.api.validation.name_rules import environment_name
 from evenkeel.errors import EvenkeelError
 from evenkeel.quantity import Quantity
 
@@ -25,13 +35,45 @@ class NoValue(EvenkeelError):
     """A variable has a source that this node cannot provide."""
 
 
-def value_of(source: EnvVarSource, pod: Pod, container: Container) -> str:
-    """Returns the value of a variable with valueFrom. Raises NoValue."""
+class DataMissing(EvenkeelError):
+    """A ConfigMap or Secret, or a key of one, is missing. The container waits for it."""
+
+
+def value_of(source: EnvVarSource, pod: Pod, container: Container, data: PodData = NO_DATA) -> str | None:
+    """Returns the value of a variable with valueFrom; None if an optional one is missing. Raises NoValue and
+    DataMissing."""
     if source.field_ref is not None:
         return _field(source.field_ref.field_path, pod)
     if source.resource_field_ref is not None:
         return _amount(source.resource_field_ref, pod, container)
-    raise NoValue("only fieldRef and resourceFieldRef can be had here; write value instead")
+    for kind, selector in ((CONFIG_MAP, source.config_map_key_ref), (SECRET, source.secret_key_ref)):
+        if selector is not None:
+            found = object_of(kind, selector.name, data, pod, is_optional=bool(selector.optional))
+            if found is None:
+                return None
+            value = found.texts.get(selector.key)
+            if value is None and not selector.optional:
+                raise no_key(found, selector.key)
+            return None if value is None else _text(value, found, selector.key)
+    raise NoValue("this source cannot be had here; write value instead")
+
+
+def object_of(kind: str, name: str, data: PodData, pod: Pod, *, is_optional: bool) -> DataObject | None:
+    """Returns an object that the pod refers to; None if it is missing and optional. Raises DataMissing."""
+    found = data.get((kind, name))
+    if found is None and not is_optional:
+        namespace = pod.metadata.namespace or "default"
+        raise DataMissing(
+            f'{kind} "{name}" is not there in namespace {namespace}: apply it, or set optional: true'
+        )
+    return found
+
+
+def no_key(found: DataObject, key: str) -> DataMissing:
+    binary = " (it is in binaryData, which no variable can hold)" if key in found.binary else ""
+    return DataMissing(
+        f'{found.kind} "{found.metadata.name}" has no key "{key}"{binary}: add it, or set optional: true'
+    )
 
 
 def refusal(pod: Pod, container: Container) -> str:
@@ -40,9 +82,38 @@ def refusal(pod: Pod, container: Container) -> str:
         if variable.value_from is not None:
             try:
                 value_of(variable.value_from, pod, container)
+            except DataMissing:
+                pass  # it may come later
             except NoValue as error:
                 return f"env[{index}].valueFrom: {error}"
     return ""
+
+
+def missing_data(pod: Pod, container: Container, data: PodData) -> str:
+    """Returns what is missing of the ConfigMaps and Secrets that the container takes variables from; empty if nothing
+    is."""
+    if not any(True for _ in variable_references(container)):
+        return ""
+    try:
+        declared(pod, container, data)
+    except DataMissing as error:
+        return error.message
+    except NoValue:
+        pass  # the start reports it
+    return ""
+
+
+def _text(value: bytes, found: DataObject, key: str) -> str:
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise DataMissing(
+            f'the value of key "{key}" of {found.kind} "{found.metadata.name}" is not text, so no variable can have '
+            "it: mount it as a file"
+        )
+    return text
 
 
 def _field(path: str, pod: Pod) -> str:
@@ -106,28 +177,47 @@ def expanded(text: str, known: Mapping[str, str]) -> str:
     return _DOLLAR.sub(replacement, text)
 
 
-def environment(pod: Pod, container: Container, hostname: str) -> dict[str, str]:
+def environment(pod: Pod, container: Container, hostname: str, data: PodData = NO_DATA) -> dict[str, str]:
     """Returns all variables of the container, and none of the agent's. A variable may refer to those before it."""
-    return {"PATH": PATH, "HOSTNAME": hostname, **declared(pod, container)}
+    return {"PATH": PATH, "HOSTNAME": hostname, **declared(pod, container, data)}
 
 
-def declared(pod: Pod, container: Container) -> dict[str, str]:
-    """Returns the variables of the manifest. Raises NoValue."""
+def declared(pod: Pod, container: Container, data: PodData = NO_DATA) -> dict[str, str]:
+    """Returns the variables of the manifest. `env` comes after `envFrom` and may replace its variables. Raises NoValue
+    and DataMissing."""
     env: dict[str, str] = {}
+    for each in container.env_from:
+        env.update(_all_of(each, pod, data))
     for variable in container.env:
         if variable.value_from is not None:
-            env[variable.name] = value_of(variable.value_from, pod, container)
+            value = value_of(variable.value_from, pod, container, data)
+            if value is not None:
+                env[variable.name] = value
         else:
             env[variable.name] = expanded(variable.value, env)
     return env
 
 
-def arguments(pod: Pod, container: Container) -> tuple[str, ...]:
+def _all_of(source: EnvFromSource, pod: Pod, data: PodData) -> dict[str, str]:
+    """Returns a variable for each key of the object. As in kubelet, a key that cannot name a variable is left out."""
+    for kind, reference in ((CONFIG_MAP, source.config_map_ref), (SECRET, source.secret_ref)):
+        if reference is not None:
+            found = object_of(kind, reference.name, data, pod, is_optional=bool(reference.optional))
+            texts = {} if found is None else found.texts
+            return {
+                f"{source.prefix}{key}": _text(value, found, key)
+                for key, value in texts.items()
+                if found is not None and not environment_name(f"{source.prefix}{key}")
+            }
+    return {}
+
+
+def arguments(pod: Pod, container: Container, data: PodData = NO_DATA) -> tuple[str, ...]:
     """Returns the program and its arguments.
 
     Image directories have no entrypoint, so the manifest must name the command.
     """
-    known = declared(pod, container)
+    known = declared(pod, container, data)
     return _expanded_all(container.command, known) + _expanded_all(container.args, known)
 
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import NamedTuple, Protocol
 
 from evenkeel.api.container import Container
+from evenkeel.api.data_objects import NO_DATA, PodData
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.tree import Cgroup, Setting, Version
 from evenkeel.errors import EvenkeelError
@@ -49,6 +50,7 @@ class Launch(NamedTuple):
     cgroup: str  # its path in the plan
     oom_score_adj: int | None
     planned: Planned | None = None
+    data: PodData = NO_DATA  # the ConfigMaps and Secrets that the pod refers to
 
 
 class Exit(NamedTuple):
@@ -156,8 +158,11 @@ class Runtime(Protocol):
         """Returns every attempt that runs, or that has ended and is not forgotten."""
         ...
 
-    async def prepare(self, pod: Pod) -> None:
-        """Makes the directories and volumes of the pod. May be repeated. Raises StartFailed."""
+    async def prepare(self, pod: Pod, data: PodData = NO_DATA) -> None:
+        """Makes the directories and volumes of the pod. If it is repeated, volumes with data are brought up to date.
+
+        Raises StartFailed.
+        """
         ...
 
     async def start(self, launch: Launch) -> Record:

@@ -5,8 +5,10 @@ or volume, can never lead out of its directory.
 
     pods/<uid>/volumes/<volume>/                      emptyDir volumes on disk
     pods/<uid>/<container>.<attempt>/                 files of one attempt: its status, its termination log
-    memory/<uid>/<volume>/                            emptyDir volumes in memory, mounted there
     memory/<uid>/.termination-logs/<container>.<attempt>    of containers of a container runtime
+    memory/<uid>/<volume>/                            volumes in memory, mounted there
+    memory/<uid>/.private/<container>.<attempt>       arguments and variables of an attempt that has a Secret's values
+    objects/<kind>_<namespace>_<name>.json            ConfigMaps and Secrets that were applied
     logs/<namespace>_<pod>_<uid>/<container>/<attempt>.log
     images/<sha256>/                                  root filesystems, unpacked
     copies/<uid>.json                                 accepted pods, for the case that the journal is lost
@@ -66,6 +68,10 @@ class StatePaths(NamedTuple):
         """
         return f"{self.root}/memory"
 
+    @property
+    def objects(self) -> str:
+        return f"{self.root}/objects"
+
     def pod(self, uid: str) -> str:
         return f"{self.pods}/{checked(uid, 'pod UID')}"
 
@@ -84,6 +90,10 @@ class StatePaths(NamedTuple):
 
     def termination_log(self, uid: str, container: str, number: int) -> str:
         return f"{self.termination_logs(uid)}/{checked(container, 'container name')}.{int(number)}"
+
+    def private(self, uid: str, container: str, number: int) -> str:
+        """The file of an attempt that must not be on disk, in a directory in memory."""
+        return f"{self.pod_memory(uid)}/.private/{checked(container, 'container name')}.{int(number)}"
 
     def attempt(self, uid: str, container: str, number: int) -> str:
         """The directory of an attempt. Container and number share one level, so that a start makes fewer of them."""

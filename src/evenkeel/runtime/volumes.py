@@ -7,7 +7,7 @@ import errno
 import os
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 from evenkeel.api.pod import IN_MEMORY, HostPathVolumeSource, Pod, Volume
@@ -16,7 +16,7 @@ from evenkeel.errors import EvenkeelError, reason
 from evenkeel.policy.pod_resources import pod_limits
 from evenkeel.quantity import ZERO
 from evenkeel.runtime import syscalls
-from evenkeel.runtime.paths import StatePaths, UnsafeName, checked
+from evenkeel.runtime.paths import StatePaths, UnsafeName, checked, write_json
 from evenkeel.runtime.procfs import is_below, read_mounts
 from evenkeel.runtime.tree_removal import Resists, empty_tree, remove_tree
 
@@ -33,7 +33,9 @@ __all__ = (
     "remove",
     "remove_logs",
     "remove_termination_log",
+    "remove_private",
     "remove_tree",
+    "write_private",
 )
 
 _VOLUME_MODE = 0o777  # any user that a container runs as may write there
@@ -81,6 +83,23 @@ def prepare(pod: Pod, paths: StatePaths, *, allocatable_memory_bytes: int) -> No
             raise VolumeRefused(f'volume "{volume.name}" cannot be made{where}: {reason(error)}') from None
         except VolumeRefused as refused:
             raise VolumeRefused(f'volume "{volume.name}": {refused.message}') from None
+
+
+def write_private(path: str, value: Mapping[str, object], paths: StatePaths) -> None:
+    """Writes a JSON file to a directory of the pod that is in memory: it has values of Secrets. `path` is
+    `paths.private`. Raises OSError."""
+    with _memory_lock:
+        _mount_memory_root(paths)
+        directory = os.path.dirname(path)
+        make_directory(directory)
+        if not os.path.ismount(directory):
+            _mount_tmpfs(directory, "mode=0700")
+    write_json(directory, os.path.basename(path), value)
+
+
+def remove_private(path: str) -> None:
+    with suppress(OSError):
+        os.unlink(path)
 
 
 def make_pod_directories(pod: Pod, paths: StatePaths) -> None:
@@ -227,13 +246,17 @@ def _mount_in_memory(uid: str, volume: str, size_bytes: int, group: int | None, 
         options = f"mode={mode:o}" + (f",gid={group}" if group is not None else "")
         if size_bytes:
             options += f",size={size_bytes}"
-        try:
-            # noswap (Linux 6.4): the content must not evade the memory limit through swap.
-            syscalls.mount("tmpfs", point, "tmpfs", _FLAGS, f"{options},noswap")
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise
-            syscalls.mount("tmpfs", point, "tmpfs", _FLAGS, options)
+        _mount_tmpfs(point, options)
+
+
+def _mount_tmpfs(point: str, options: str) -> None:
+    try:
+        # noswap (Linux 6.4): the content must not evade the memory limit through swap, and no secret gets to the disk.
+        syscalls.mount("tmpfs", point, "tmpfs", _FLAGS, f"{options},noswap")
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        syscalls.mount("tmpfs", point, "tmpfs", _FLAGS, options)
 
 
 def _mount_memory_root(paths: StatePaths) -> None:

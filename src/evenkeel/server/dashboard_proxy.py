@@ -26,7 +26,7 @@ from urllib.parse import quote
 
 from evenkeel.errors import EvenkeelError, reason
 from evenkeel.server.connection import DEFAULT_LIMITS, Connection, Limits, OpenConnections, stop_accepting
-from evenkeel.server.http import JSON, Answer, Refused, Request, Route, Stream
+from evenkeel.server.http import JSON, VIA, Answer, Refused, Request, Route, Stream
 from evenkeel.server.listen import connect
 
 ADDRESS = "127.0.0.1"
@@ -208,7 +208,7 @@ class Dashboard:
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
                 # HTTP 1.0: the answer has no chunks, and ends when the connection does.
-                writer.write(f"GET {target} HTTP/1.0\r\nHost: evenkeel\r\n\r\n".encode())
+                writer.write(f"GET {target} HTTP/1.0\r\nHost: evenkeel\r\n{VIA}: dashboard\r\n\r\n".encode())
                 await writer.drain()
                 first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
                 pairs = (line.partition(":") for line in lines if line)

@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
 from evenkeel.agent.front import Front
+from evenkeel.api.data_objects import CONFIG_MAP, SECRET, DataKey, manifest_of
 from evenkeel.api.encode import encode
 from evenkeel.api.manifests import Reading, read_manifests
 from evenkeel.api.pod import Pod
@@ -19,12 +20,15 @@ from evenkeel.server.answers import SnapshotAnswers, history_answer
 from evenkeel.server.http import (
     EVENT_STREAM,
     LINES,
+    SECRETS,
+    VIA,
     Answer,
     Refused,
     Request,
     Stream,
     close_source,
     next_item,
+    no_secrets,
     server_sent_event,
     to_json,
 )
@@ -33,6 +37,7 @@ from evenkeel.server.view_stream import ViewStream
 
 SOURCES = ("api", "run")
 FOLLOW = ("0", "1", "false", "true")
+_DATA_KINDS = {"configmaps": CONFIG_MAP, SECRETS: SECRET}
 MOST_EVENTS = 10_000
 PLAIN_TEXT = "text/plain"
 _USAGE_SECONDS = 0.25  # requests within that time share one reading
@@ -107,17 +112,25 @@ class Handlers:
             raise Refused(400, f'source: "{source[:40]}" is not one of {", ".join(SOURCES)}')
         reading = await self._read(request.body)
         problems = reading.problems
-        if not problems and not reading.pods:
-            problems = (Problem("", "holds no pod", "FieldValueRequired", "the request"),)
+        if not problems and not reading.pods and not reading.objects:
+            problems = (
+                Problem("", "holds no pod, ConfigMap or Secret", "FieldValueRequired", "the request"),
+            )
         if problems:
             raise _invalid(problems)
         try:
-            applied = await self._front.apply(reading.pods, source)
+            applied = await self._front.apply(reading.pods, source, reading.objects)
         except InvalidInput as error:
             raise _invalid(error.problems) from None
         except EvenkeelError as error:
             raise Refused(409, error.message, hint=error.hint) from None
-        return Answer(to_json({"pods": encode(applied), "warnings": encode(reading.warnings)}))
+        pods = [{"pod": one.pod, "outcome": one.outcome} for one in applied if one.kind == "Pod"]
+        objects = [
+            {"kind": one.kind, "name": one.pod, "outcome": one.outcome}
+            for one in applied
+            if one.kind != "Pod"
+        ]
+        return Answer(to_json({"pods": pods, "objects": objects, "warnings": encode(reading.warnings)}))
 
     async def _read(self, body: bytes) -> Reading:
         try:
@@ -142,6 +155,34 @@ class Handlers:
         if not exists:
             raise _no_such_pod(request)
         return Answer(to_json({"pod": _key(request), "outcome": "deleted"}), 202)
+
+    async def data_objects(self, request: Request) -> Answer:
+        kind = _data_kind(request)
+        namespace = request.parameters.get("namespace", "")
+        found = [
+            manifest_of(one)
+            for one in self._front.data_objects(kind)
+            if namespace in ("", one.metadata.namespace)
+        ]
+        return Answer(to_json({"apiVersion": "v1", "kind": f"{kind}List", "metadata": {}, "items": found}))
+
+    async def data_object(self, request: Request) -> Answer:
+        found = self._front.data_object(_data_key(request))
+        if found is None:
+            raise _no_such_object(request)
+        return Answer(to_json(manifest_of(found)))
+
+    async def delete_data(self, request: Request) -> Answer:
+        key = _data_key(request)
+        try:
+            exists = await self._front.delete_data(key)
+        except EvenkeelError as error:  # a file holds it
+            raise Refused(409, error.message, hint=error.hint) from None
+        if not exists:
+            raise _no_such_object(request)
+        return Answer(
+            to_json({"kind": key.kind, "name": f"{key.namespace}/{key.name}", "outcome": "deleted"})
+        )
 
     async def watch(self, request: Request) -> Stream:
         return Stream(
@@ -298,6 +339,22 @@ def _fields(value: object) -> Mapping[str, object]:
 
 def _key(request: Request) -> str:
     return f"{request.path[1]}/{request.path[2]}"
+
+
+def _data_kind(request: Request) -> str:
+    kind = _DATA_KINDS[request.path[0]]
+    if kind == SECRET and VIA in request.headers:
+        raise no_secrets()
+    return kind
+
+
+def _data_key(request: Request) -> DataKey:
+    return DataKey(_data_kind(request), request.path[1], request.path[2])
+
+
+def _no_such_object(request: Request) -> Refused:
+    key = _data_key(request)
+    return Refused(404, f'there is no {key.kind} "{key.name[:253]}" in namespace {key.namespace[:63]}')
 
 
 def _no_such_pod(request: Request) -> Refused:

@@ -8,6 +8,8 @@ from typing import NamedTuple, Protocol, TypeVar
 JSON = "application/json"
 LINES = "application/x-ndjson"
 EVENT_STREAM = "text/event-stream"
+VIA = "x-evenkeel-via"  # a request with this header came through another door than the Unix socket alone
+SECRETS = "secrets"  # the first word of the paths that show values of Secrets
 _Item = TypeVar("_Item")
 
 
@@ -74,6 +76,14 @@ def server_sent_event(name: str, data: bytes, number: int = 0) -> bytes:
     """`data` has no line ends."""
     identifier = b"id: %d\n" % number if number else b""
     return b"%bevent: %b\ndata: %b\n\n" % (identifier, name.encode(), data)
+
+
+def no_secrets() -> Refused:
+    return Refused(
+        403,
+        "Secrets are shown at the agent's Unix socket only",
+        hint="ask on the node: evenkeel get secret NAME -o yaml",
+    )
 
 
 def to_json(value: object) -> bytes:

@@ -3,6 +3,7 @@
 The same table finds the handler of a request and describes the interface, so the description is always true.
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from evenkeel import __version__
@@ -96,7 +97,7 @@ def _entries(here: Handlers) -> tuple[Entry, ...]:
             "POST",
             ("pods",),
             Route(here.apply, takes_body=True),
-            "Takes pods to run.",
+            "Takes pods to run, ConfigMaps and Secrets.",
             "Applied",
             (
                 Parameter(
@@ -116,6 +117,7 @@ def _entries(here: Handlers) -> tuple[Entry, ...]:
             status=202,
             refusals=(404, 409),
         ),
+        *(entry for kind in ("ConfigMap", "Secret") for entry in _data_entries(here, kind)),
         Entry(
             "GET",
             ("watch",),
@@ -205,6 +207,30 @@ def _entries(here: Handlers) -> tuple[Entry, ...]:
             content=("text/css", "text/html", "text/javascript", "image/svg+xml"),
             refusals=(404,),
         ),
+    )
+
+
+def _data_entries(here: Handlers, kind: str) -> Iterator[Entry]:
+    """The routes of ConfigMaps or Secrets. Secrets are shown at the Unix socket only."""
+    word, one = f"{kind.lower()}s", ("{namespace}", "{name}")
+    refused = (403,) if kind == "Secret" else ()
+    yield Entry(
+        "GET",
+        (word,),
+        Route(here.data_objects),
+        f"All {kind}s, or those of a namespace.",
+        f"{kind}List",
+        (Parameter("namespace", f"only {kind}s of this namespace"),),
+        refusals=refused,
+    )
+    yield Entry("GET", (word, *one), Route(here.data_object), f"A {kind}.", kind, refusals=(404, *refused))
+    yield Entry(
+        "DELETE",
+        (word, *one),
+        Route(here.delete_data),
+        f"Deletes a {kind}.",
+        "DeletedObject",
+        refusals=(404, 409),
     )
 
 

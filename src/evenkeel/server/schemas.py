@@ -80,7 +80,18 @@ SCHEMAS: Schema = {
             ),
         },
     ),
-    "Applied": _object({"pods": listed(_object({"pod": _TEXT, "outcome": _TEXT})), "warnings": listed(_ANY)}),
+    "Applied": _object(
+        {
+            "pods": listed(_object({"pod": _TEXT, "outcome": _TEXT})),
+            "objects": listed(_object({"kind": _TEXT, "name": _TEXT, "outcome": _TEXT})),
+            "warnings": listed(_ANY),
+        }
+    ),
+    "ConfigMap": _kubernetes("ConfigMap", {"metadata": _object({"name": _TEXT})}),
+    "ConfigMapList": _kubernetes("ConfigMapList", {"metadata": _ANY, "items": listed(_ref("ConfigMap"))}),
+    "Secret": _kubernetes("Secret", {"metadata": _object({"name": _TEXT}), "type": _TEXT}),
+    "SecretList": _kubernetes("SecretList", {"metadata": _ANY, "items": listed(_ref("Secret"))}),
+    "DeletedObject": _object({"kind": _TEXT, "name": _TEXT, "outcome": _TEXT}),
     "Deleted": _object({"pod": _TEXT, "outcome": _TEXT}),
     "Happening": _object(
         {"at": _NUMBER, "type": _TEXT, "reason": _TEXT},

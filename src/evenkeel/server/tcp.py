@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from evenkeel.errors import EvenkeelError, reason
-from evenkeel.server.http import Refused, Request, Route, Routes
+from evenkeel.server.http import SECRETS, Refused, Request, Route, Routes, no_secrets
 
 _BACKLOG = 64
 _HANDSHAKE_SECONDS = 5.0
@@ -103,6 +103,8 @@ class TokenCheck:
                 f"{request.method} is not allowed with this token",
                 hint="ask at the Unix socket on the node, or send the token of --admin-token-file",
             )
+        if request.path[0] == SECRETS and request.method in ("GET", "HEAD"):
+            raise no_secrets()
         return self._routes.find(request)
 
 

@@ -16,6 +16,7 @@ from ctypes import CDLL
 from typing import NamedTuple
 
 from evenkeel.api.config import Profile
+from evenkeel.api.data_objects import DataObject
 from evenkeel.api.manifests import read_manifests
 from evenkeel.api.pod import Pod
 from evenkeel.errors import EvenkeelError, Problem, reason
@@ -36,12 +37,13 @@ _TICK_SECONDS = 0.05
 
 
 class PodFile(NamedTuple):
-    """One manifest file. If it has `problems`, `pods` are the pods of its last version without problems."""
+    """One manifest file. If it has `problems`, `pods` and `objects` are those of its last version without problems."""
 
     path: str  # absolute
     pods: tuple[Pod, ...] = ()
     problems: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    objects: tuple[DataObject, ...] = ()  # ConfigMaps and Secrets
 
 
 class FileState(NamedTuple):
@@ -125,7 +127,8 @@ def _parsed(last: PodFile, content: bytes, profile: Profile) -> PodFile:
     if reading.problems:
         return last._replace(problems=_some(reading.problems), warnings=warnings)
     directory = os.path.dirname(path)
-    return PodFile(path, tuple(with_absolute_images(pod, directory) for pod in reading.pods), (), warnings)
+    pods = tuple(with_absolute_images(pod, directory) for pod in reading.pods)
+    return PodFile(path, pods, (), warnings, reading.objects)
 
 
 def _give_back_memory() -> None:

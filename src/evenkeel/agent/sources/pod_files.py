@@ -1,7 +1,7 @@
-"""Pods from files: reads the given files and directories, and reads them again after each change.
+"""Pods, ConfigMaps and Secrets from files: reads the given files and directories, again after each change.
 
 If a file cannot be read or has an error, the pods that it had before stay unchanged. A pod is removed only if its file
-is gone, or if the file has no error and no longer contains the pod.
+is gone, or if the file has no error and no longer contains the pod. The same goes for ConfigMaps and Secrets.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from typing import NamedTuple
 from evenkeel.agent.sources.file_watch import FileWatch, Interests, interests_of
 from evenkeel.agent.sources.manifest_file import FileState, PodFile, is_gone, reread, sentence
 from evenkeel.api.config import Profile
+from evenkeel.api.data_objects import DataObject
 from evenkeel.api.pod import Pod
 from evenkeel.errors import reason
 from evenkeel.host.files import is_manifest_name
@@ -30,7 +31,7 @@ _MAX_REST_SECONDS = 5.0
 
 
 class FileSet(NamedTuple):
-    """All present files with their pods. No pod is in it twice."""
+    """All present files with their pods and objects. None of them is in it twice."""
 
     files: tuple[PodFile, ...] = ()  # in the order given, within a directory by name
     notes: tuple[str, ...] = ()  # about no single file, such as that changes are noticed late
@@ -184,11 +185,18 @@ def _list(path: str) -> _Listing:
 
 
 def _without_duplicates(files: Iterable[PodFile]) -> Iterable[PodFile]:
-    """If a pod is in two files, the first file keeps it. The second file gets a problem."""
+    """If a pod or an object is in two files, the first file keeps it. The second file gets a problem."""
     owners: dict[str, str] = {}
     for file in files:
         kept: list[Pod] = []
+        objects: list[DataObject] = []
         problems: list[str] = []
+        for one in file.objects:
+            first = owners.setdefault(str(one.key), file.path)
+            if first == file.path:
+                objects.append(one)
+            else:
+                problems.append(sentence(file.path, f"{one.key} stands in {first} too: that one is taken"))
         for pod in file.pods:
             names = (pod.key, f"uid {pod.metadata.uid}")
             owner = next((owners[name] for name in names if name in owners), None)
@@ -199,4 +207,8 @@ def _without_duplicates(files: Iterable[PodFile]) -> Iterable[PodFile]:
                 problems.append(
                     sentence(file.path, f"pod {pod.key} stands in {owner} too: that one is taken")
                 )
-        yield file._replace(pods=tuple(kept), problems=(*file.problems, *problems)) if problems else file
+        yield (
+            file._replace(pods=tuple(kept), objects=tuple(objects), problems=(*file.problems, *problems))
+            if problems
+            else file
+        )

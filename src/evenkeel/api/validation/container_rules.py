@@ -20,7 +20,7 @@ from evenkeel.api.problems import (
     unusable,
 )
 from evenkeel.api.resources import CPU, MEMORY
-from evenkeel.api.validation.env_rules import environment
+from evenkeel.api.validation.env_rules import environment, environment_sources
 from evenkeel.api.validation.name_rules import dns_label, header_name, plain_text, port_name
 from evenkeel.api.validation.resource_rules import container_requirements
 from evenkeel.api.validation.volume_rules import mount_problems
@@ -79,6 +79,7 @@ def _container(
     )
     yield from _texts(container, path)
     yield from environment(container.env, f"{path}.env")
+    yield from environment_sources(container.env_from, f"{path}.envFrom")
     yield from mount_problems(container.volume_mounts, volumes, f"{path}.volumeMounts")
     yield from container_requirements(container.resources, f"{path}.resources")
     yield from _resize(container.resize_policy, f"{path}.resizePolicy", spec.restart_policy)

@@ -1,9 +1,23 @@
-"""Rules for environment variables: their names, and the fields and resources that their values come from."""
+"""Rules for environment variables: their names, and the fields, resources and objects that their values come from."""
 
-from evenkeel.api.container import EnvVar, EnvVarSource, ObjectFieldSelector, ResourceFieldSelector
+from evenkeel.api.container import (
+    ConfigMapKeySelector,
+    EnvFromSource,
+    EnvVar,
+    EnvVarSource,
+    ObjectFieldSelector,
+    ResourceFieldSelector,
+    SecretKeySelector,
+)
 from evenkeel.api.problems import Problems, invalid, not_supported, required, shown, unusable
 from evenkeel.api.resources import CPU, EPHEMERAL_STORAGE, HUGEPAGES_PREFIX, MEMORY
-from evenkeel.api.validation.name_rules import environment_name, plain_text, qualified_name
+from evenkeel.api.validation.name_rules import (
+    data_key,
+    dns_subdomain,
+    environment_name,
+    plain_text,
+    qualified_name,
+)
 
 _API_VERSION = "v1"
 _FIELDS = (
@@ -36,18 +50,56 @@ def environment(variables: tuple[EnvVar, ...], path: str) -> Problems:
             yield unusable(f"{here}.value", f"{shown(variable.value)} {plain_text(variable.value)}")
 
 
+def environment_sources(sources: tuple[EnvFromSource, ...], path: str) -> Problems:
+    """The rules for `envFrom`."""
+    for index, source in enumerate(sources):
+        here = f"{path}[{index}]"
+        if source.prefix and (wrong := environment_name(source.prefix)):
+            yield invalid(f"{here}.prefix", f"{shown(source.prefix)} {wrong}")
+        config_map, secret = source.config_map_ref, source.secret_ref
+        if (config_map is None) == (secret is None):
+            yield invalid(here, "must hold one of configMapRef and secretRef")
+        if config_map is not None:
+            yield from _object_name(config_map.name, f"{here}.configMapRef")
+        if secret is not None:
+            yield from _object_name(secret.name, f"{here}.secretRef")
+
+
 def _source(source: EnvVarSource, value: str, path: str) -> Problems:
-    field, resource = source.field_ref, source.resource_field_ref
-    if field is not None:
-        yield from _field(field, f"{path}.fieldRef")
-    if resource is not None:
-        yield from _resource(resource, f"{path}.resourceFieldRef")
-    if field is None and resource is None:
-        yield invalid(path, "must hold fieldRef or resourceFieldRef; other sources cannot be had here")
+    given = []
+    if source.field_ref is not None:
+        given.append("fieldRef")
+        yield from _field(source.field_ref, f"{path}.fieldRef")
+    if source.resource_field_ref is not None:
+        given.append("resourceFieldRef")
+        yield from _resource(source.resource_field_ref, f"{path}.resourceFieldRef")
+    if source.config_map_key_ref is not None:
+        given.append("configMapKeyRef")
+        yield from _key(source.config_map_key_ref, f"{path}.configMapKeyRef")
+    if source.secret_key_ref is not None:
+        given.append("secretKeyRef")
+        yield from _key(source.secret_key_ref, f"{path}.secretKeyRef")
+    if not given:
+        yield invalid(path, "must hold fieldRef, resourceFieldRef, configMapKeyRef or secretKeyRef")
     elif value:
         yield invalid(path, "may not be given together with value")
-    elif field is not None and resource is not None:
-        yield invalid(path, "must hold one source, and holds both fieldRef and resourceFieldRef")
+    elif len(given) > 1:
+        yield invalid(path, f"must hold one source, and holds {' and '.join(given)}")
+
+
+def _key(selector: ConfigMapKeySelector | SecretKeySelector, path: str) -> Problems:
+    yield from _object_name(selector.name, path)
+    if not selector.key:
+        yield required(f"{path}.key", "name the key whose value the variable gets")
+    elif wrong := data_key(selector.key):
+        yield invalid(f"{path}.key", f"{shown(selector.key)} {wrong}")
+
+
+def _object_name(name: str, path: str) -> Problems:
+    if not name:
+        yield required(f"{path}.name", "name the object")
+    elif wrong := dns_subdomain(name):
+        yield unusable(f"{path}.name", f"{shown(name)} {wrong}")
 
 
 def _field(selector: ObjectFieldSelector, path: str) -> Problems:

@@ -62,6 +62,14 @@ def environment_name(name: str) -> str:
     return "must be of printable ASCII characters without ="
 
 
+def data_key(key: str) -> str:
+    """For keys of ConfigMaps and Secrets, which become names of files."""
+    is_short = 0 < len(key) <= _LONGEST_SUBDOMAIN
+    if is_short and _is_of(key, _LETTERS + _DIGITS + "-_.") and key != "." and not key.startswith(".."):
+        return ""
+    return "must be 1 to 253 letters, digits, -, _ and ., and not . or with .. at its beginning"
+
+
 def port_name(name: str) -> str:
     is_short = len(name) <= _LONGEST_PORT and "--" not in name
     if is_short and _is_part(name, _SMALL + _DIGITS, "-") and not _is_of(name, _DIGITS + "-"):

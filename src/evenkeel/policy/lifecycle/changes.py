@@ -29,6 +29,7 @@ from evenkeel.policy.qos import QoSClass, pod_class
 COMPLETED, ERROR, OOM_KILLED = "Completed", "Error", "OOMKilled"
 START_ERROR, STATUS_UNKNOWN = "StartError", "ContainerStatusUnknown"
 START_ERROR_CODE = 128
+CONFIG_ERROR = "CreateContainerConfigError"
 
 
 def asked_to_start(state: PodState, name: str) -> PodState:
@@ -85,6 +86,13 @@ def no_image(
         held_up=reason, held_up_message=message, held_up_seconds=wait, start_after=now + wait
     )
     return state.with_container(name, waiting)
+
+
+def without_data(state: PodState, name: str, message: str) -> PodState:
+    """The container waits for a ConfigMap or Secret. The change of the object asks for the next decision, so there is
+    no back-off."""
+    record = state.container(name)
+    return state.with_container(name, record._replace(held_up=CONFIG_ERROR, held_up_message=message))
 
 
 def started(

@@ -39,7 +39,7 @@ class ContainerRecord(NamedTuple):
     attempt: int = 0
     attempts_before: int = 0  # before the pod began anew (`changes.begun_anew`)
     is_asked_for: bool = False  # the start was decided, and its outcome is not known yet
-    held_up: str = ""  # why the last start was not begun: ErrImageNeverPull, ImagePullBackOff
+    held_up: str = ""  # why the last start was not begun: ErrImageNeverPull, CreateContainerConfigError
     held_up_message: str = ""
     held_up_seconds: float = 0.0  # the last back-off for that reason
     started_at: float | None = None

@@ -105,7 +105,7 @@ def container_config(
     """Describes a container. `has` returns whether this kernel has a file of the plan."""
     assert launch.planned is not None
     pod, container, attempt = launch.pod, launch.container, launch.attempt
-    known = declared(pod, container)
+    known = declared(pod, container, launch.data)
     return pb.ContainerConfig(
         metadata=pb.ContainerMetadata(name=container.name, attempt=attempt.number),
         image=pb.ImageSpec(image=container.image),

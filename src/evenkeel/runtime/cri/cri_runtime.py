@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from evenkeel.api.config import KubeletConfiguration
+from evenkeel.api.data_objects import PodData
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.driver import CgroupError, Driver
 from evenkeel.cgroup.tree import Setting
@@ -117,10 +118,10 @@ class CriRuntime(BaseRuntime):
     async def containers(self) -> Mapping[Attempt, Record]:
         return {container.attempt: container.record for container in self._table}
 
-    def _make_volumes(self, pod: Pod) -> None:
+    def _make_volumes(self, pod: Pod, data: PodData) -> None:
         volumes.make_pod_directories(pod, self._paths)
         volumes.mount_termination_logs(pod, self._paths)
-        super()._make_volumes(pod)
+        super()._make_volumes(pod, data)
 
     # Starting
 

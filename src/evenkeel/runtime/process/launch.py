@@ -143,7 +143,7 @@ def plan_of(
     wrong = users_refusal(pod, container, powers)
     if wrong:
         raise StartFailed(wrong)
-    argv = arguments(pod, container)
+    argv = arguments(pod, container, launch.data)
     if not container.command:
         raise StartFailed("command is missing: write the program and its arguments")
     metadata = pod.metadata
@@ -154,7 +154,7 @@ def plan_of(
     )
     return Plan(
         argv=argv,
-        env=tuple(environment(pod, container, hostname).items()),
+        env=tuple(environment(pod, container, hostname, launch.data).items()),
         cgroup=launch.cgroup,
         procs=procs,
         log=paths.log(metadata.namespace, metadata.name, attempt.uid, attempt.container, attempt.number),

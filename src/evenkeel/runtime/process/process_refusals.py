@@ -7,6 +7,7 @@ a pod and then does not start the container.
 from typing import NamedTuple
 
 from evenkeel.api.container import Container
+from evenkeel.api.data_objects import takes_secrets
 from evenkeel.api.pod import Pod
 from evenkeel.policy.admission import Refusal
 from evenkeel.runtime import environment, security, volumes
@@ -43,6 +44,12 @@ def refusal(pod: Pod, powers: Powers) -> Refusal | None:
         wrong = environment.refusal(pod, container)
         if wrong:
             return Refusal(REASON, f"{field}.{wrong}")
+        if not powers.is_root and takes_secrets(container):
+            return Refusal(
+                REASON,
+                f"{field}: it takes variables from a Secret, whose values are kept in memory, and only root can mount "
+                "memory: run the agent as root",
+            )
         wrong = _user(pod, container, powers)
         if wrong:
             return Refusal(REASON, f"{field}.securityContext: {wrong}")

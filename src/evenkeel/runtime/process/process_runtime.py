@@ -13,6 +13,7 @@ from contextlib import closing, suppress
 from functools import partial
 
 from evenkeel.api.config import KubeletConfiguration
+from evenkeel.api.data_objects import NO_DATA, PodData, takes_secrets
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.driver import CgroupError, Driver
 from evenkeel.cgroup.drivers.processes import replace_placeholder
@@ -40,6 +41,7 @@ from evenkeel.runtime.process import process_images, process_refusals, superviso
 from evenkeel.runtime.process.attempt_table import AttemptTable, listed, listed_on_disk
 from evenkeel.runtime.process.launch import Surroundings, entrances, plan_of, surroundings
 from evenkeel.runtime.process.process_images import Images
+from evenkeel.runtime.process.supervisor import spawn
 from evenkeel.runtime.process.supervisor_connection import (
     SupervisorConnection,
     SupervisorLost,
@@ -108,9 +110,9 @@ class ProcessRuntime(BaseRuntime):
         await self._link.current()
         return dict(self._known.records)
 
-    async def prepare(self, pod: Pod) -> None:
+    async def prepare(self, pod: Pod, data: PodData = NO_DATA) -> None:
         if pod.spec.volumes:
-            await super().prepare(pod)
+            await super().prepare(pod, data)
 
     # Starting
 
@@ -173,7 +175,14 @@ class ProcessRuntime(BaseRuntime):
         )
         directory = self._paths.attempt(*launch.attempt)
         volumes.make_directory(directory)
-        write_json(directory, supervisor_protocol.LAUNCH, plan._asdict())
+        written = plan._asdict()
+        if takes_secrets(launch.container):
+            # Its arguments and variables may have values of Secrets, which must not be on disk.
+            private = self._paths.private(*launch.attempt)
+            hidden = {name: written.pop(name) for name in spawn.PRIVATE}
+            written["private"] = private
+            await self._in_thread(partial(volumes.write_private, private, hidden, self._paths))
+        write_json(directory, supervisor_protocol.LAUNCH, written)
 
     def _start_ended(self, attempt: Attempt) -> None:
         """Reports an exit that followed the start at once. The caller of `start` gets its answer before the event."""

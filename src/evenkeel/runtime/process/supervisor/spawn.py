@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from evenkeel.errors import EvenkeelError, reason
 from evenkeel.runtime import syscalls
+from evenkeel.runtime.paths import read_json
 from evenkeel.runtime.process import supervisor_protocol
 from evenkeel.runtime.process.seccomp import Filter
 from evenkeel.runtime.process.supervisor import cgroup_entry, rootfs
@@ -64,6 +65,10 @@ class Plan(NamedTuple):
     capabilities: int = DEFAULT_CAPABILITIES  # a bit mask
     is_filtered: bool = True  # securityContext.seccompProfile is RuntimeDefault
     may_gain_privileges: bool = False  # securityContext.allowPrivilegeEscalation
+    private: str = ""  # the path of a file in memory that has the fields `PRIVATE`
+
+
+PRIVATE = ("argv", "env")  # fields that may have values of Secrets
 
 
 class Origin(NamedTuple):
@@ -81,6 +86,14 @@ class Report(NamedTuple):
     hint: str
     notes: tuple[str, ...]
     is_executed: bool
+
+
+def read_plan(directory: str) -> Plan:
+    """Reads the plan of an attempt. Raises KeyError, TypeError or ValueError if there is none."""
+    value = read_json(directory, supervisor_protocol.LAUNCH) or {}
+    if private := value.get("private"):
+        value |= read_json(*os.path.split(private)) or {}
+    return plan_from(value)
 
 
 def plan_from(value: dict[str, Any]) -> Plan:

@@ -69,7 +69,7 @@ class SupervisedContainers:
             answer(error="this attempt was started before", hint="ask for what is known of it", is_known=True)
             return
         try:
-            plan = spawn.plan_from(read_json(directory, supervisor_protocol.LAUNCH) or {})
+            plan = spawn.read_plan(directory)
         except (KeyError, TypeError, ValueError):
             answer(error=f"there is nothing to start in {directory}")
             return
@@ -113,7 +113,7 @@ class SupervisedContainers:
         if process is None or read_json(directory, supervisor_protocol.EXIT):
             return
         try:
-            plan = spawn.plan_from(read_json(directory, supervisor_protocol.LAUNCH) or {})
+            plan = spawn.read_plan(directory)
         except (KeyError, TypeError, ValueError):
             plan = spawn.Plan((), (), process.cgroup, process.procs, "", (), {})
         kept = SupervisedContainer(key, directory, plan, process)

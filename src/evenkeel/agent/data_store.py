@@ -1,0 +1,236 @@
+"""ConfigMaps and Secrets: those of files, and those that were applied over the socket.
+
+An applied object is on disk, readable by its owner only, before its client has an answer. Objects of files stay in
+their files. When an object changes, the pods that refer to it get a step: one that waits for it starts.
+"""
+
+import json
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+
+from evenkeel.agent.admission import FILE
+from evenkeel.agent.pod_store import PodStore
+from evenkeel.agent.step_requests import StepRequests
+from evenkeel.api.data_objects import (
+    NO_DATA,
+    DataKey,
+    DataObject,
+    PodData,
+    change_problems,
+    manifest_of,
+    read_object,
+    references,
+)
+from evenkeel.api.decode import Findings
+from evenkeel.api.pod import Pod
+from evenkeel.errors import EvenkeelError, InvalidInput, reason
+from evenkeel.host.files import write_own
+from evenkeel.policy.lifecycle.pod_status import timestamp
+
+log = logging.getLogger(__name__)
+
+API = "api"
+_LARGEST_BYTES = 8 << 20  # of an object's file; base64 and escapes make it larger than the object
+
+
+class DataStore:
+    """For the agent's event loop. `directory` has the applied objects."""
+
+    def __init__(
+        self, directory: str, pod_store: PodStore, steps: StepRequests, clock: Callable[[], float]
+    ) -> None:
+        self._directory = directory
+        self._pod_store = pod_store
+        self._steps = steps
+        self._clock = clock
+        self._objects: dict[DataKey, tuple[DataObject, str]] = {}  # with the source: api, or file:PATH
+        self._references: dict[str, tuple[Pod, frozenset[tuple[str, str]]]] = {}  # by the pod's UID
+        self._read_applied()
+
+    # Reading
+
+    def get(self, key: DataKey) -> DataObject | None:
+        found = self._objects.get(key)
+        return None if found is None else found[0]
+
+    def listed(self, kind: str) -> tuple[DataObject, ...]:
+        """All objects of the kind, by namespace and name."""
+        return tuple(one for key, (one, _) in sorted(self._objects.items()) if key.kind == kind)
+
+    def of_pod(self, pod: Pod) -> PodData:
+        """The objects that the pod refers to, as far as they are there."""
+        names = self._names(pod)
+        if not names:
+            return NO_DATA
+        namespace = pod.metadata.namespace or "default"
+        found = ((name, self.get(DataKey(name[0], namespace, name[1]))) for name in names)
+        return {name: one for name, one in found if one is not None}
+
+    def forget(self, uid: str) -> None:
+        self._references.pop(uid, None)
+
+    def _names(self, pod: Pod) -> frozenset[tuple[str, str]]:
+        known = self._references.get(pod.metadata.uid)
+        if known is None or known[0] is not pod:
+            known = self._references[pod.metadata.uid] = (pod, references(pod))
+        return known[1]
+
+    # Files
+
+    def files_are(self, found: Iterable[tuple[DataObject, str]]) -> list[str]:
+        """Updates the objects to the present content of the files: pairs of an object and its path. Returns what cannot
+        be done, as sentences."""
+        wanted = {one.key: (one, FILE + path) for one, path in found}
+        notes = []
+        for key, (one, source) in list(wanted.items()):
+            before = self._objects.get(key)
+            if before is not None and not before[1].startswith(FILE):
+                notes.append(
+                    f"{source.removeprefix(FILE)}: {key} was handed in over the socket; delete that one first"
+                )
+                del wanted[key]
+            elif before is not None and (problems := [*change_problems(before[0], one)]):
+                notes.append(f"{source.removeprefix(FILE)}: {key}: {problems[0]}")
+                wanted[key] = before
+        gone = [
+            key for key, (_, source) in self._objects.items() if source.startswith(FILE) and key not in wanted
+        ]
+        changed = {key for key, (one, _) in wanted.items() if self.get(key) != one}
+        for key in gone:
+            del self._objects[key]
+        self._objects.update(wanted)
+        self._announce({*changed, *gone})
+        return notes
+
+    # The socket
+
+    def apply(self, objects: Sequence[DataObject]) -> dict[DataKey, DataObject | None]:
+        """Applies all of the objects or none. Returns what was there before, for `put_back`. They are on disk when it
+        returns. Raises EvenkeelError."""
+        for one in objects:
+            known = self._objects.get(one.key)
+            if known is None:
+                continue
+            if known[1].startswith(FILE):
+                raise EvenkeelError(
+                    f"{one.key} stands in {known[1].removeprefix(FILE)}",
+                    hint="change it there; it follows the file",
+                )
+            if problems := [
+                problem._replace(source=str(one.key)) for problem in change_problems(known[0], one)
+            ]:
+                raise InvalidInput(problems)
+        before = {one.key: self.get(one.key) for one in objects}
+        changed = [self._dated(one) for one in objects if not _is_same(before[one.key], one)]
+        try:
+            for one in changed:
+                self._write(one)
+                self._objects[one.key] = (one, API)
+            if changed:
+                self._sync()
+        except OSError as error:
+            self.put_back(before)
+            raise EvenkeelError(
+                f"the objects cannot be written to {self._directory}: {reason(error)}"
+            ) from None
+        self._announce({one.key for one in changed})
+        return before
+
+    def put_back(self, before: Mapping[DataKey, DataObject | None]) -> None:
+        """Undoes `apply`."""
+        for key, one in before.items():
+            with suppress(OSError):
+                if one is None:
+                    self._objects.pop(key, None)
+                    os.unlink(self._path(key))
+                elif self.get(key) != one:
+                    self._objects[key] = (one, API)
+                    self._write(one)
+        self._announce(set(before))
+
+    def delete(self, key: DataKey) -> bool:
+        """Deletes an applied object; False if there is none. Raises EvenkeelError."""
+        known = self._objects.get(key)
+        if known is None:
+            return False
+        if known[1].startswith(FILE):
+            path = known[1].removeprefix(FILE)
+            raise EvenkeelError(
+                f"{key} stands in {path}", hint="take it out of that file, or remove the file"
+            )
+        try:
+            with suppress(FileNotFoundError):
+                os.unlink(self._path(key))
+            self._sync()
+        except OSError as error:
+            raise EvenkeelError(f"{key} cannot be removed from {self._directory}: {reason(error)}") from None
+        del self._objects[key]
+        self._announce({key})
+        return True
+
+    def _announce(self, changed: set[DataKey]) -> None:
+        for record in self._pod_store if changed else ():
+            namespace = record.pod.metadata.namespace or "default"
+            if any(DataKey(kind, namespace, name) in changed for kind, name in self._names(record.pod)):
+                self._steps.want_step(record.uid)
+
+    def _dated(self, one: DataObject) -> DataObject:
+        known = self.get(one.key)
+        since = known.metadata.creation_timestamp if known is not None else timestamp(self._clock())
+        return one._replace(metadata=one.metadata._replace(creation_timestamp=since))
+
+    # The files of applied objects
+
+    def _path(self, key: DataKey) -> str:
+        # Names are checked when an object is read: they have no slash, no underscore, and no dot at the beginning.
+        return os.path.join(self._directory, f"{key.kind}_{key.namespace}_{key.name}.json")
+
+    def _write(self, one: DataObject) -> None:
+        with suppress(FileExistsError):
+            os.mkdir(self._directory, 0o700)
+        path = self._path(one.key)
+        write_own(f"{path}.new", json.dumps(manifest_of(one)).encode(), is_lasting=True)
+        os.rename(f"{path}.new", path)
+
+    def _sync(self) -> None:
+        descriptor = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _read_applied(self) -> None:
+        for path, one in _applied(self._directory):
+            if one is None:
+                log.error("%s cannot be read: apply its object again", path)
+            else:
+                self._objects[one.key] = (one, API)
+
+
+def _is_same(before: DataObject | None, after: DataObject) -> bool:
+    if before is None:
+        return False
+    since = before.metadata.creation_timestamp
+    return before == after._replace(metadata=after.metadata._replace(creation_timestamp=since))
+
+
+def _applied(directory: str) -> Iterator[tuple[str, DataObject | None]]:
+    try:
+        names = sorted(os.listdir(directory))
+    except OSError:
+        return
+    for name in names:
+        if not name.endswith(".json"):
+            continue
+        path = os.path.join(directory, name)
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            with open(descriptor, "rb") as file:
+                value = json.loads(file.read(_LARGEST_BYTES))
+            kind = str(value.pop("kind"))
+            value.pop("apiVersion", None)
+            yield path, read_object(kind, value, "", Findings())
+        except (OSError, ValueError, KeyError, AttributeError, RecursionError):
+            yield path, None
