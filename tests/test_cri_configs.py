@@ -108,11 +108,12 @@ def test_directories_of_this_machine_are_no_images(image):
     assert "spec.containers[0].image" in found.message
 
 
-def test_a_part_of_a_volume_cannot_be_had():
-    (pod,) = read_manifests(POD.replace("mountPath: /own", "mountPath: /own, subPath: a"), "x.yaml").pods
-    found = refusal(pod)
-    assert found is not None
-    assert "spec.containers[0].volumeMounts[1].subPath" in found.message
+def test_a_part_of_a_volume_is_taken_from_where_the_agent_has_mounted_it():
+    asked = launch(3, POD.replace("mountPath: /own", "mountPath: /own, subPath: a"))
+    assert refusal(asked.pod) is None
+    mounts = {one.container_path: one.host_path for one in container_config(asked, PATHS).mounts}
+    uid = asked.pod.metadata.uid
+    assert mounts["/own"] == f"{PATHS.root}/memory/{uid}/.subpaths/{asked.attempt.container}.3.1"
 
 
 def test_only_unix_sockets_are_endpoints():

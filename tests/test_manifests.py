@@ -235,7 +235,7 @@ def test_a_wrong_apiversion_is_reported_beside_other_errors(version, kind, right
 
 @pytest.mark.parametrize(
     "version, kind",
-    [("v1", "Service"), ("v1", "ConfigMap"), ("networking.k8s.io/v1", "Ingress"), ("a.b/v1", "Own")],
+    [("v1", "Service"), ("v1", "Namespace"), ("networking.k8s.io/v1", "Ingress"), ("a.b/v1", "Own")],
 )
 def test_kinds_that_are_nothing_to_a_node_are_passed_over(version, kind):
     reading = read_objects(

@@ -5,6 +5,8 @@ import warnings
 
 import pytest
 
+from evenkeel.api.data_objects import CONFIG_MAP, SECRET, DataObject
+from evenkeel.api.pod import ObjectMeta
 from tests.fake_front import FakeFront, running, served
 from tests.models.agents import pods_of
 from tests.models.http_client import Http, ask
@@ -19,6 +21,9 @@ def agent(tmp_path):
     with served(front, tmp_path) as agent:
         for pod in pods_of(PODS):
             agent.call(front.put, running(pod))
+        for kind in (CONFIG_MAP, SECRET):
+            one = DataObject(kind, ObjectMeta("web", namespace="default"), {"key": b"value"}, type="Opaque")
+            front.data[one.key] = one
         agent.call(front.tell, "Evicted", "it used too much", pod="default/web")
         yield agent
 

@@ -63,7 +63,7 @@ def paths(tmp_path: Path) -> StatePaths:
 @pytest.mark.parametrize(
     "volume, is_root, said",
     [
-        (Volume(name="v"), True, "only emptyDir and hostPath"),
+        (Volume(name="v"), True, "only emptyDir, hostPath, configMap"),
         (empty_dir(medium="HugePages"), True, "emptyDir.medium HugePages cannot be had"),
         (empty_dir(medium="Memory"), False, "needs root"),
         (host_path("/dev/kvm", "CharDevice"), True, "no devices of the host"),

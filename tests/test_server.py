@@ -38,7 +38,7 @@ def test_one_connection_answers_many_requests_also_when_they_come_at_once(agent)
 def test_pods_are_applied_listed_and_answered_one_by_one(agent):
     assert ask(agent, "POST", "/pods", POD) == (
         200,
-        {"pods": [{"pod": "default/web", "outcome": "created"}], "warnings": []},
+        {"pods": [{"pod": "default/web", "outcome": "created"}], "objects": [], "warnings": []},
     )
     status, listed = ask(agent, "GET", "/pods")
     assert (status, listed["kind"], listed["apiVersion"]) == (200, "PodList", "v1")

@@ -65,7 +65,7 @@ def test_json_and_yaml_say_the_same(validate):
         "source": "f.yaml",
         "line": 4,
     }
-    assert json.loads(validate(GOOD, "-o", "json")[1]) == {"valid": True, "pods": 1, "nodes": 0}
+    assert json.loads(validate(GOOD, "-o", "json")[1]) == {"valid": True, "pods": 1, "nodes": 0, "objects": 0}
 
 
 def test_the_profile_decides(validate):

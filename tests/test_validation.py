@@ -254,7 +254,14 @@ def from_resource(name, **fields):
     "source, kind, field",
     [
         ({}, "Invalid", ""),
-        ({"secretKeyRef": {"name": "s", "key": "k"}}, "Invalid", ""),  # which we do not honour
+        (
+            {"fileKeyRef": {"volumeName": "v", "path": "p", "key": "k"}},
+            "Invalid",
+            "",
+        ),  # which we do not honour
+        ({"secretKeyRef": {"name": "s"}}, "Required", ".secretKeyRef.key"),
+        ({"configMapKeyRef": {"key": "k"}}, "Required", ".configMapKeyRef.name"),
+        ({"configMapKeyRef": {"name": "s", "key": "a/b"}}, "Invalid", ".configMapKeyRef.key"),
         ({**from_field("metadata.name"), **from_resource("limits.cpu")}, "Invalid", ""),
         (from_field(""), "Required", ".fieldRef.fieldPath"),
         (from_field("metadata.nmae"), "Invalid", ".fieldRef.fieldPath"),

@@ -2,6 +2,7 @@
 
 import base64
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -53,13 +54,20 @@ def test_variables_come_from_objects_and_no_secret_is_left_anywhere(up: MakeUp):
     agent.apply(secret("db", password=PASSWORD))
     agent.await_phase("web", "Running")
     expected = f"url db://{PASSWORD.replace('9431', '1349')}@here mode fast\n"
-    eventually(lambda: log_of(agent, "web") == expected)
+    _await_log(agent, "web", expected)
     agent.kill()
     agent.start()
     assert agent.phase("web") == "Running"
     _assert_nowhere(agent, "web")
     shown = agent.cli("get", "secret", "db", "-o", "yaml")
     assert base64.b64encode(PASSWORD.encode()).decode() in shown, "the operator may ask for it"
+
+
+def _await_log(agent: Up, name: str, expected: str) -> None:
+    try:
+        eventually(lambda: log_of(agent, name) == expected)
+    except AssertionError:
+        assert log_of(agent, name) == expected
 
 
 def _assert_nowhere(agent: Up, name: str) -> None:
@@ -96,3 +104,84 @@ def _files(directory: Path) -> list[Path]:
         found += [path for path in paths if path.is_file() and not path.is_symlink()]
     assert found
     return found
+
+
+def test_volumes_have_the_files_of_objects_and_follow_their_changes(up: MakeUp):
+    agent = up()
+    agent.start()
+    sources = [
+        {"secret": {"name": "db", "items": [{"key": "password", "path": "deep/password", "mode": 0o400}]}},
+        {"downwardAPI": {"items": [{"path": "name", "fieldRef": {"fieldPath": "metadata.name"}}]}},
+    ]
+    volumes = [
+        {"name": "app", "configMap": {"name": "app"}},
+        {"name": "both", "projected": {"sources": sources, "defaultMode": 0o440}},
+        {"name": "scratch", "emptyDir": {}},
+    ]
+    mounts = [
+        {"name": "app", "mountPath": "/data/app"},
+        {"name": "app", "mountPath": "/data/one", "subPath": "mode"},
+        {"name": "both", "mountPath": "/data/both"},
+        {"name": "scratch", "mountPath": "/data/mine", "subPathExpr": "of/$(NAME)"},
+    ]
+    told = (
+        "cat /data/app/mode /data/one /data/both/name; stat -Lc %a:%u:%g /data/both/deep/password /data/both/name;"
+        " sum() { cksum < /data/both/deep/password; }; sum;"
+        " for f in /data/app/x /data/both/x /data/one; do { echo x > $f; } 2>/dev/null && echo wrote $f; done;"
+        " echo mine > /data/mine/file;"
+        " until grep -q slow /data/app/mode; do sleep 0.1; done;"
+        " cat /data/app/mode /data/one; readlink /data/app/mode; exec sleep 1000"
+    )
+    env = [{"name": "NAME", "value": "web"}]
+    spec = {"volumes": volumes, "securityContext": {"fsGroup": 4711}}
+    web = pod("web", ["sh", "-c", told], container={"volumeMounts": mounts, "env": env}, **spec)
+    agent.apply(web, config_map("app", mode="fast\n"))
+    eventually(lambda: any("FailedMount" in line for line in agent.cli("events", "web").splitlines()))
+    assert reason_of(agent, "web") == "ContainerCreating"
+    agent.apply(secret("db", password=PASSWORD))
+    agent.await_phase("web", "Running")
+    checksum = subprocess.run(
+        ["cksum"], input=PASSWORD.encode(), capture_output=True, check=True
+    ).stdout.decode()
+    expected = f"fast\nfast\nweb440:0:4711\n440:0:4711\n{checksum}"
+    _await_log(agent, "web", expected)
+    agent.kill()
+    agent.start()
+    _assert_nowhere(agent, "web")
+    agent.apply(config_map("app", mode="slow\n"))
+    _await_log(agent, "web", f"{expected}slow\nfast\n..data/mode\n")
+    uid = agent.pod("web")["metadata"]["uid"]
+    scratch = agent.state / "pods" / uid / "volumes" / "scratch" / "of" / "web" / "file"
+    assert scratch.read_text() == "mine\n"
+    agent.client.delete("default", "web")
+    agent.await_gone("web")
+    assert not [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if uid in line]
+
+
+def test_a_sub_path_of_a_hostile_container_reaches_no_file_of_the_host(up: MakeUp, tmp_path: Path):
+    kept = tmp_path / "kept"
+    kept.write_text("host's own")
+    agent = up()
+    agent.start()
+    volumes = [{"name": "shared", "emptyDir": {}}]
+    hostile = {
+        "name": "hostile",
+        "image": "host",
+        "command": ["sh", "-c", f"ln -s {kept} /shared/link; ln -s ../../../../../../etc /shared/up"],
+        "volumeMounts": [{"name": "shared", "mountPath": "/shared"}],
+    }
+    for name, path in (("link", "link"), ("up", "up/passwd")):
+        mounts = [{"name": "shared", "mountPath": "/data", "subPath": path}]
+        agent.apply(
+            pod(
+                name,
+                ["cat", "/data"],
+                volumes=volumes,
+                initContainers=[hostile],
+                restartPolicy="Never",
+                container={"volumeMounts": mounts},
+            )
+        )
+        status = agent.await_phase(name, "Failed")
+        message = status["containerStatuses"][0]["state"]["terminated"]["message"]
+        assert "leads out of the volume" in message

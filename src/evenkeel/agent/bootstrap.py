@@ -43,6 +43,7 @@ from evenkeel.agent.pod_worker import PodWorker
 from evenkeel.agent.prober import Prober
 from evenkeel.agent.sources.pod_files import PodFiles
 from evenkeel.agent.step_requests import StepRequests
+from evenkeel.agent.volume_updates import VolumeUpdates
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.driver import CgroupError, Driver
@@ -208,7 +209,8 @@ def assemble(
     # `desired_pods` is last: it may replace a removed pod by a new one. By then, all other observers have forgotten the
     # removed pod.
     copies = PodCopies(StatePaths(os.path.dirname(journal.path)), journal)
-    observers = (kernel_events, memory, disk, stalls, prober, copies, desired_pods)
+    volume_updates = VolumeUpdates(runtime, data, worker.spawn, events, steps)
+    observers = (kernel_events, memory, disk, stalls, prober, copies, volume_updates, desired_pods)
     pod_cgroups = PodCgroups(node, journal, cgroups, pods, events, worker, steps, observers)
     updates = PodUpdates(settings, pods, oom_kills, events, steps, observers, clock)
     pod_loop = PodLoop(

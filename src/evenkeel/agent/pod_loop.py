@@ -32,6 +32,7 @@ from evenkeel.pressure.eviction_recorder import NodeConditions
 from evenkeel.pressure.protocol import PodObserver
 from evenkeel.runtime.environment import missing_data
 from evenkeel.runtime.interface import Attempt, Launch, Planned, Runtime
+from evenkeel.runtime.volume_content import missing_files
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +85,7 @@ class PodLoop:
         self._closing_since: float | None = None  # from then on containers are stopped, and none is started
         self._stepped = asyncio.Event()
         self._journal_fails = ""
+        self._without_files: dict[str, str] = {}  # by UID: what the pod's volumes wait for
 
     @property
     def journal_fails(self) -> str:
@@ -222,7 +224,8 @@ class PodLoop:
             state = state._replace(verdict=todo.verdict)
             if state.deleted_at is None:
                 self._event_recorder.verdict(record.pod, todo.verdict)
-        for name in todo.start if self._closing_since is None else ():
+        may_start = self._closing_since is None and not (todo.start and self._waits_for_files(record))
+        for name in todo.start if may_start else ():
             if missing := self._missing(record, name):
                 state = self._waiting_for_data(record, state, name, missing)
                 continue
@@ -247,10 +250,21 @@ class PodLoop:
             planned = PlannedPod(record.pod, todo.init_container, placed=self._runtime.placed(uid))
             self._pod_cgroups.put(uid, record.order, planned)
 
+    def _waits_for_files(self, record: PodRecord) -> bool:
+        """Whether a volume lacks a ConfigMap or Secret. As in kubelet, then no container of the pod starts."""
+        missing = missing_files(record.pod, self._data.of_pod(record.pod))
+        if missing and self._without_files.get(record.uid) != missing:
+            self._event_recorder.record(WARNING, "FailedMount", missing, record.pod)
+            self._without_files[record.uid] = missing
+        elif not missing:
+            self._without_files.pop(record.uid, None)
+        return bool(missing)
+
     def _missing(self, record: PodRecord, name: str) -> str:
         """What the container waits for: a ConfigMap or Secret, or a key of one; empty if nothing is missing."""
         container = next(each for each in record.pod.spec.every_container if each.name == name)
-        return missing_data(record.pod, container, self._data.of_pod(record.pod))
+        data = self._data.of_pod(record.pod)
+        return missing_data(record.pod, container, data)
 
     def _waiting_for_data(self, record: PodRecord, state: PodState, name: str, missing: str) -> PodState:
         if state.container(name).held_up_message != missing:
@@ -259,6 +273,7 @@ class PodLoop:
         return changes.without_data(state, name, missing)
 
     def _forget_decision(self, uid: str) -> None:
+        self._without_files.pop(uid, None)
         self._actions.pop(uid, None)
         self._wake_at.pop(uid, None)
         self._pod_cgroups.drop(uid)
@@ -295,7 +310,10 @@ class PodLoop:
                 continue
             if cgroup.path in self._cgroups.killing:
                 continue  # the previous attempt is still being killed in this cgroup; a step follows
-            if missing := self._missing(record, container.name):  # it was removed since the start was decided
+            # It may have been removed since the start was decided.
+            data = self._data.of_pod(record.pod)
+            missing = missing_files(record.pod, data) or missing_data(record.pod, container, data)
+            if missing:
                 self._updates.not_started(NotStarted(attempt, missing, changes.CONFIG_ERROR))
                 continue
             pod = self._cgroups.of_container(record.pod.key, "")
@@ -306,7 +324,6 @@ class PodLoop:
                 self._cgroups.heal()
             score = int(cgroup.oom_score_adj.value) if cgroup.oom_score_adj is not None else None
             planned = Planned(self._cgroups.driver.version, cgroup, pod, infrastructure)
-            data = self._data.of_pod(record.pod)
             yield Launch(attempt, record.pod, container, cgroup.path, score, planned, data)
 
     def _removed(self, uid: str) -> None:

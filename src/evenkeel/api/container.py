@@ -64,6 +64,7 @@ class VolumeMount(NamedTuple):
     mount_path: str = ""
     sub_path: str = ""
     read_only: bool = False
+    sub_path_expr: str = ""
 
 
 class ContainerPort(NamedTuple):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from evenkeel.api.container import Container
 from evenkeel.api.decode import Findings, decode
 from evenkeel.api.encode import encode
-from evenkeel.api.pod import NO_LABELS, ObjectMeta, Pod
+from evenkeel.api.pod import NO_LABELS, ObjectMeta, Pod, Volume
 from evenkeel.api.problems import Problems, invalid, join
 from evenkeel.errors import Problem
 
@@ -64,7 +64,22 @@ NO_DATA: PodData = MappingProxyType({})
 
 def references(pod: Pod) -> frozenset[tuple[str, str]]:
     """Kind and name of each object that the pod takes data from."""
-    return frozenset(one for each in pod.spec.every_container for one in variable_references(each))
+    variables = (one for each in pod.spec.every_container for one in variable_references(each))
+    files = (one for volume in pod.spec.volumes for one in volume_references(volume))
+    return frozenset((*variables, *files))
+
+
+def volume_references(volume: Volume) -> Iterator[tuple[str, str]]:
+    """Kind and name of each object that the volume has files of."""
+    if volume.config_map is not None:
+        yield CONFIG_MAP, volume.config_map.name
+    if volume.secret is not None:
+        yield SECRET, volume.secret.secret_name
+    for source in volume.projected.sources if volume.projected is not None else ():
+        if source.config_map is not None:
+            yield CONFIG_MAP, source.config_map.name
+        if source.secret is not None:
+            yield SECRET, source.secret.name
 
 
 def variable_references(container: Container) -> Iterator[tuple[str, str]]:

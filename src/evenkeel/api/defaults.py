@@ -7,7 +7,7 @@ documents profile has only limits at pod level and completes nothing there (D1).
 
 from evenkeel.api.config import Profile
 from evenkeel.api.container import Container, ContainerPort, HTTPGetAction, Probe
-from evenkeel.api.pod import CRITICAL_PRIORITIES, Pod, PodSpec, container_limits, container_requests
+from evenkeel.api.pod import CRITICAL_PRIORITIES, Pod, PodSpec, Volume, container_limits, container_requests
 from evenkeel.api.resources import (
     NO_RESOURCES,
     NOTHING_REQUIRED,
@@ -19,6 +19,7 @@ from evenkeel.api.resources import (
 
 DEFAULT_NAMESPACE = "default"
 DEFAULT_GRACE_PERIOD_SECONDS = 30
+DEFAULT_FILE_MODE = 0o644
 _SHORTEST_GRACE_SECONDS = 1  # Kubernetes replaces a negative number by it
 
 
@@ -38,6 +39,7 @@ def default_pod(pod: Pod, profile: Profile, *, static: bool = False) -> Pod:
             DEFAULT_GRACE_PERIOD_SECONDS if grace is None else _SHORTEST_GRACE_SECONDS if grace < 0 else grace
         ),
         priority=CRITICAL_PRIORITIES.get(spec.priority_class_name, 0) if priority is None else priority,
+        volumes=tuple(map(_volume, spec.volumes)),
     )
     return pod._replace(metadata=metadata, spec=spec)
 
@@ -115,6 +117,28 @@ def _container(container: Container) -> Container:
         readiness_probe=_probe(container.readiness_probe),
         startup_probe=_probe(container.startup_probe),
     )
+
+
+def _volume(volume: Volume) -> Volume:
+    """Files of ConfigMaps, Secrets and fields have mode 0644 if the manifest names no other."""
+    if not volume.has_data:
+        return volume
+    mode = DEFAULT_FILE_MODE
+    config_map, secret, downward, projected = (
+        volume.config_map,
+        volume.secret,
+        volume.downward_api,
+        volume.projected,
+    )
+    if config_map is not None and config_map.default_mode is None:
+        volume = volume._replace(config_map=config_map._replace(default_mode=mode))
+    if secret is not None and secret.default_mode is None:
+        volume = volume._replace(secret=secret._replace(default_mode=mode))
+    if downward is not None and downward.default_mode is None:
+        volume = volume._replace(downward_api=downward._replace(default_mode=mode))
+    if projected is not None and projected.default_mode is None:
+        volume = volume._replace(projected=projected._replace(default_mode=mode))
+    return volume
 
 
 def _pull_policy(image: str) -> str:

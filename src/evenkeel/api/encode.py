@@ -11,6 +11,7 @@ _camel = {
     "container_id": "containerID",
     "cpu_cfs_quota": "cpuCFSQuota",
     "cpu_cfs_quota_period": "cpuCFSQuotaPeriod",
+    "downward_api": "downwardAPI",
     "fail_cgroup_v1": "failCgroupV1",
     "fair_cpu_sharing": "fairCPUSharing",
     "host_ip": "hostIP",

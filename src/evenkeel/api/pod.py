@@ -7,6 +7,8 @@ from typing import NamedTuple
 from evenkeel.api.container import (
     AppArmorProfile,
     Container,
+    ObjectFieldSelector,
+    ResourceFieldSelector,
     SeccompProfile,
     SELinuxOptions,
     WindowsSecurityContextOptions,
@@ -123,14 +125,88 @@ class HostPathVolumeSource(NamedTuple):
     type: str | None = None
 
 
+class KeyToPath(NamedTuple):
+    key: str = ""
+    path: str = ""
+    mode: Int32 | None = None
+
+
+class ConfigMapVolumeSource(NamedTuple):
+    name: str = ""
+    items: tuple[KeyToPath, ...] = ()
+    default_mode: Int32 | None = None
+    optional: bool | None = None
+
+
+class SecretVolumeSource(NamedTuple):
+    secret_name: str = ""
+    items: tuple[KeyToPath, ...] = ()
+    default_mode: Int32 | None = None
+    optional: bool | None = None
+
+
+class DownwardAPIVolumeFile(NamedTuple):
+    path: str = ""
+    field_ref: ObjectFieldSelector | None = None
+    resource_field_ref: ResourceFieldSelector | None = None
+    mode: Int32 | None = None
+
+
+class DownwardAPIVolumeSource(NamedTuple):
+    items: tuple[DownwardAPIVolumeFile, ...] = ()
+    default_mode: Int32 | None = None
+
+
+class ConfigMapProjection(NamedTuple):
+    name: str = ""
+    items: tuple[KeyToPath, ...] = ()
+    optional: bool | None = None
+
+
+class SecretProjection(NamedTuple):
+    name: str = ""
+    items: tuple[KeyToPath, ...] = ()
+    optional: bool | None = None
+
+
+class DownwardAPIProjection(NamedTuple):
+    items: tuple[DownwardAPIVolumeFile, ...] = ()
+
+
+class VolumeProjection(NamedTuple):
+    config_map: ConfigMapProjection | None = None
+    secret: SecretProjection | None = None
+    downward_api: DownwardAPIProjection | None = None
+
+
+class ProjectedVolumeSource(NamedTuple):
+    sources: tuple[VolumeProjection, ...] = ()
+    default_mode: Int32 | None = None
+
+
 class Volume(NamedTuple):
     name: str = ""
     empty_dir: EmptyDirVolumeSource | None = None
     host_path: HostPathVolumeSource | None = None
+    config_map: ConfigMapVolumeSource | None = None
+    secret: SecretVolumeSource | None = None
+    downward_api: DownwardAPIVolumeSource | None = None
+    projected: ProjectedVolumeSource | None = None
 
     @property
     def is_in_memory(self) -> bool:
+        """Whether it is an emptyDir in memory."""
         return self.empty_dir is not None and self.empty_dir.medium == IN_MEMORY
+
+    @property
+    def has_data(self) -> bool:
+        """Whether the agent writes its files: from ConfigMaps, Secrets, or fields of the pod."""
+        return (self.config_map or self.secret or self.downward_api or self.projected) is not None
+
+    @property
+    def has_secrets(self) -> bool:
+        of_projected = self.projected.sources if self.projected is not None else ()
+        return self.secret is not None or any(source.secret is not None for source in of_projected)
 
 
 class Sysctl(NamedTuple):

@@ -123,8 +123,8 @@ class BaseRuntime(ABC):
         except EvenkeelError as error:
             raise StartFailed(error.message, hint=error.hint) from None
 
-    def _make_volumes(self, pod: Pod, data: PodData) -> None:  # noqa: ARG002
-        volumes.prepare(pod, self._paths, allocatable_memory_bytes=self._allocatable_memory_bytes)
+    def _make_volumes(self, pod: Pod, data: PodData) -> None:
+        volumes.prepare(pod, self._paths, allocatable_memory_bytes=self._allocatable_memory_bytes, data=data)
 
     # Starts
 

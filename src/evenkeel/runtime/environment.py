@@ -43,9 +43,9 @@ def value_of(source: EnvVarSource, pod: Pod, container: Container, data: PodData
     """Returns the value of a variable with valueFrom; None if an optional one is missing. Raises NoValue and
     DataMissing."""
     if source.field_ref is not None:
-        return _field(source.field_ref.field_path, pod)
+        return field_value(source.field_ref.field_path, pod)
     if source.resource_field_ref is not None:
-        return _amount(source.resource_field_ref, pod, container)
+        return amount_of(source.resource_field_ref, pod, container)
     for kind, selector in ((CONFIG_MAP, source.config_map_key_ref), (SECRET, source.secret_key_ref)):
         if selector is not None:
             found = object_of(kind, selector.name, data, pod, is_optional=bool(selector.optional))
@@ -89,6 +89,29 @@ def refusal(pod: Pod, container: Container) -> str:
     return ""
 
 
+def sub_paths(pod: Pod, container: Container, data: PodData = NO_DATA) -> dict[int, str]:
+    """Returns the subPath of each mount that has one, by its index, with variables in subPathExpr expanded. Raises
+    NoValue and DataMissing."""
+    found = {index: mount.sub_path for index, mount in enumerate(container.volume_mounts) if mount.sub_path}
+    expressions = [
+        (index, mount.sub_path_expr)
+        for index, mount in enumerate(container.volume_mounts)
+        if mount.sub_path_expr
+    ]
+    known = declared(pod, container, data) if expressions else {}
+    for index, expression in expressions:
+        path = expanded(expression, known)
+        if missing := _UNKNOWN.search(path):
+            raise NoValue(f"subPathExpr {expression}: there is no variable {missing[1]}")
+        if path.startswith("/") or ".." in path.split("/") or "\0" in path:
+            raise NoValue(f"subPathExpr {expression}: its variables lead out of the volume")
+        found[index] = path
+    return found
+
+
+_UNKNOWN = re.compile(r"\$\(([^)]*)\)")
+
+
 def missing_data(pod: Pod, container: Container, data: PodData) -> str:
     """Returns what is missing of the ConfigMaps and Secrets that the container takes variables from; empty if nothing
     is."""
@@ -116,7 +139,8 @@ def _text(value: bytes, found: DataObject, key: str) -> str:
     return text
 
 
-def _field(path: str, pod: Pod) -> str:
+def field_value(path: str, pod: Pod) -> str:
+    """Returns the value of a field of the pod. Raises NoValue."""
     metadata = pod.metadata
     keyed = _KEYED.fullmatch(path)
     if keyed:
@@ -137,8 +161,8 @@ def _field(path: str, pod: Pod) -> str:
     return plain[path]
 
 
-def _amount(selector: ResourceFieldSelector, pod: Pod, container: Container) -> str:
-    """Returns the amount in units of the divisor, rounded up."""
+def amount_of(selector: ResourceFieldSelector, pod: Pod, container: Container) -> str:
+    """Returns a request or limit in units of the divisor, rounded up. Raises NoValue."""
     name = selector.container_name or container.name
     of = next((each for each in pod.spec.every_container if each.name == name), None)
     if of is None:

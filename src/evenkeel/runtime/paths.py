@@ -7,6 +7,7 @@ or volume, can never lead out of its directory.
     pods/<uid>/<container>.<attempt>/                 files of one attempt: its status, its termination log
     memory/<uid>/.termination-logs/<container>.<attempt>    of containers of a container runtime
     memory/<uid>/<volume>/                            volumes in memory, mounted there
+    memory/<uid>/.subpaths/<container>.<attempt>.<n>  parts of volumes for a container runtime, mounted there
     memory/<uid>/.private/<container>.<attempt>       arguments and variables of an attempt that has a Secret's values
     objects/<kind>_<namespace>_<name>.json            ConfigMaps and Secrets that were applied
     logs/<namespace>_<pod>_<uid>/<container>/<attempt>.log
@@ -94,6 +95,11 @@ class StatePaths(NamedTuple):
     def private(self, uid: str, container: str, number: int) -> str:
         """The file of an attempt that must not be on disk, in a directory in memory."""
         return f"{self.pod_memory(uid)}/.private/{checked(container, 'container name')}.{int(number)}"
+
+    def sub_path(self, uid: str, container: str, number: int, index: int) -> str:
+        """Where the part of a volume is mounted that the mount `index` of the container has."""
+        name = f"{checked(container, 'container name')}.{int(number)}.{int(index)}"
+        return f"{self.pod_memory(uid)}/.subpaths/{name}"
 
     def attempt(self, uid: str, container: str, number: int) -> str:
         """The directory of an attempt. Container and number share one level, so that a start makes fewer of them."""

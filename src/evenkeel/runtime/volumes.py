@@ -10,18 +10,24 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
+from evenkeel.api.container import Container
+from evenkeel.api.data_objects import NO_DATA, PodData
 from evenkeel.api.pod import IN_MEMORY, HostPathVolumeSource, Pod, Volume
 from evenkeel.api.resources import MEMORY
 from evenkeel.errors import EvenkeelError, reason
 from evenkeel.policy.pod_resources import pod_limits
 from evenkeel.quantity import ZERO
-from evenkeel.runtime import syscalls
+from evenkeel.runtime import data_volumes, syscalls
+from evenkeel.runtime.environment import DataMissing, NoValue
 from evenkeel.runtime.paths import StatePaths, UnsafeName, checked, write_json
 from evenkeel.runtime.procfs import is_below, read_mounts
+from evenkeel.runtime.sub_paths import SubPathRefused, open_sub_path
 from evenkeel.runtime.tree_removal import Resists, empty_tree, remove_tree
+from evenkeel.runtime.volume_content import files_refusal, volume_files
 
 __all__ = (
     "VolumeRefused",
+    "bind_sub_paths",
     "empty_memory",
     "make_directory",
     "make_pod_directories",
@@ -32,13 +38,14 @@ __all__ = (
     "refusal",
     "remove",
     "remove_logs",
-    "remove_termination_log",
     "remove_private",
+    "remove_termination_log",
     "remove_tree",
     "write_private",
 )
 
 _VOLUME_MODE = 0o777  # any user that a container runs as may write there
+_DATA_MODE = 0o755  # of volumes whose files the agent writes
 _MEMORY_ROOT_OPTIONS = "mode=0700,size=4m"  # it holds directories only
 _FLAGS = syscalls.MS_NOSUID | syscalls.MS_NODEV
 _TERMINATION_LOG_BYTES = 16 << 10  # of each container; Kubernetes reads 4 KiB of it
@@ -60,13 +67,14 @@ def refusal(pod: Pod, *, is_root: bool = True) -> str:
     """Returns why the volumes of the pod cannot be made, as far as the manifest shows; empty if they can."""
     mounted = {mount.name for container in pod.spec.every_container for mount in container.volume_mounts}
     for volume in pod.spec.volumes:
-        if volume.name in mounted and (problem := _problem(volume, is_root=is_root)):
+        if volume.name in mounted and (problem := _problem(pod, volume, is_root=is_root)):
             return f'volume "{volume.name}": {problem}'
     return ""
 
 
-def prepare(pod: Pod, paths: StatePaths, *, allocatable_memory_bytes: int) -> None:
-    """Makes the volumes of the pod. Existing volumes are not changed. Raises VolumeRefused."""
+def prepare(pod: Pod, paths: StatePaths, *, allocatable_memory_bytes: int, data: PodData = NO_DATA) -> None:
+    """Makes the volumes of the pod. Existing volumes are not changed, except that those with data are brought up to
+    date. Raises VolumeRefused."""
     uid = pod.metadata.uid
     group = pod.spec.security_context.fs_group if pod.spec.security_context else None
     for volume in pod.spec.volumes:
@@ -76,12 +84,20 @@ def prepare(pod: Pod, paths: StatePaths, *, allocatable_memory_bytes: int) -> No
             elif volume.is_in_memory:
                 size = memory_volume_bytes(pod, volume, allocatable_memory_bytes)
                 _mount_in_memory(uid, volume.name, size, group, paths)
+            elif volume.has_data:
+                directory = source_path(pod, volume, paths)
+                if volume.has_secrets:
+                    _mount_in_memory(uid, volume.name, 0, group, paths, _DATA_MODE)
+                else:
+                    make_directory(directory)
+                    os.chmod(directory, _DATA_MODE)
+                data_volumes.write(directory, volume_files(pod, volume, data), group)
             elif volume.empty_dir is not None:
                 _make_empty_dir(paths.volume(uid, volume.name), group)
         except OSError as error:
             where = f" at {error.filename}" if error.filename else ""
             raise VolumeRefused(f'volume "{volume.name}" cannot be made{where}: {reason(error)}') from None
-        except VolumeRefused as refused:
+        except (VolumeRefused, DataMissing, NoValue, Resists) as refused:
             raise VolumeRefused(f'volume "{volume.name}": {refused.message}') from None
 
 
@@ -95,6 +111,71 @@ def write_private(path: str, value: Mapping[str, object], paths: StatePaths) -> 
         if not os.path.ismount(directory):
             _mount_tmpfs(directory, "mode=0700")
     write_json(directory, os.path.basename(path), value)
+
+
+def bind_sub_paths(
+    pod: Pod, container: Container, attempt: int, sub_paths: Mapping[int, str], paths: StatePaths
+) -> None:
+    """Mounts the parts of volumes that the container's subPaths name, by the index of its mount, where a container
+    runtime finds them (`paths.sub_path`). Raises VolumeRefused.
+
+    A runtime would follow symlinks in the volume. What is mounted here was opened without leaving the volume.
+    """
+    uid = pod.metadata.uid
+    by_name = {volume.name: volume for volume in pod.spec.volumes}
+    with _memory_lock:
+        try:
+            _mount_memory_root(paths)
+            _unmount_sub_paths(uid, container.name, paths)
+            for index, sub_path in sub_paths.items():
+                mount = container.volume_mounts[index]
+                volume = by_name[mount.name]
+                _bind(source_path(pod, volume, paths), sub_path, paths.sub_path(uid, container.name, attempt, index),
+                      must_exist=volume.has_data)  # fmt: skip
+        except SubPathRefused as error:
+            raise VolumeRefused(f"container {container.name}: {error.message}") from None
+        except OSError as error:
+            raise VolumeRefused(
+                f"container {container.name}: a subPath cannot be mounted: {reason(error)}"
+            ) from None
+
+
+def _bind(source: str, sub_path: str, point: str, *, must_exist: bool) -> None:
+    volume = os.open(source, os.O_PATH | os.O_CLOEXEC)
+    try:
+        found = open_sub_path(volume, sub_path, must_exist=must_exist)
+    finally:
+        os.close(volume)
+    try:
+        make_directory(os.path.dirname(point))
+        if stat.S_ISDIR(os.fstat(found).st_mode):
+            make_directory(point)
+        else:
+            os.close(os.open(point, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+        tree = syscalls.open_tree(
+            "", syscalls.OPEN_TREE_CLONE | syscalls.AT_RECURSIVE | syscalls.AT_EMPTY_PATH, found
+        )
+    finally:
+        os.close(found)
+    try:
+        syscalls.move_mount(tree, syscalls.AT_FDCWD, point)
+    finally:
+        os.close(tree)
+
+
+def _unmount_sub_paths(uid: str, container: str, paths: StatePaths) -> None:
+    """Unmounts what earlier attempts of the container had. They have ended."""
+    directory = os.path.dirname(paths.sub_path(uid, container, 0, 0))
+    for name in _names(directory):
+        if name.startswith(f"{container}."):
+            point = f"{directory}/{name}"
+            with suppress(OSError):
+                syscalls.umount(point, syscalls.MNT_DETACH | syscalls.UMOUNT_NOFOLLOW)
+            with suppress(OSError):  # it is still mounted: `remove` unmounts it
+                if os.path.isdir(point):
+                    os.rmdir(point)
+                else:
+                    os.unlink(point)
 
 
 def remove_private(path: str) -> None:
@@ -207,18 +288,25 @@ def source_path(pod: Pod, volume: Volume, paths: StatePaths) -> str:
     """Returns the path of the volume on the host."""
     if volume.host_path is not None:
         return volume.host_path.path
-    if volume.is_in_memory:
+    if volume.is_in_memory or volume.has_secrets:
         return paths.memory_volume(pod.metadata.uid, volume.name)
     return paths.volume(pod.metadata.uid, volume.name)
 
 
-def _problem(volume: Volume, *, is_root: bool) -> str:
+def _problem(pod: Pod, volume: Volume, *, is_root: bool) -> str:
+    if volume.has_data:
+        if volume.has_secrets and not is_root:
+            return "Secrets are kept in memory, and only root can mount memory: run the agent as root"
+        return files_refusal(pod, volume)
     if volume.host_path is not None:
         if volume.host_path.type in _DEVICES:
             return f"hostPath.type {volume.host_path.type}: containers get no devices of the host here"
         return ""
     if volume.empty_dir is None:
-        return "only emptyDir and hostPath can be had here; write emptyDir: {} for an empty directory"
+        return (
+            "only emptyDir, hostPath, configMap, secret, downwardAPI and projected can be had here; write "
+            "emptyDir: {} for an empty directory"
+        )
     medium = volume.empty_dir.medium
     if medium not in ("", IN_MEMORY):
         return f"emptyDir.medium {medium} cannot be had here; write Memory, or leave it out for the disk"
@@ -235,14 +323,21 @@ def _make_empty_dir(path: str, group: int | None) -> None:
     os.chmod(path, _VOLUME_MODE | (stat.S_ISGID if group is not None else 0))
 
 
-def _mount_in_memory(uid: str, volume: str, size_bytes: int, group: int | None, paths: StatePaths) -> None:
+def _mount_in_memory(
+    uid: str,
+    volume: str,
+    size_bytes: int,
+    group: int | None,
+    paths: StatePaths,
+    base_mode: int = _VOLUME_MODE,
+) -> None:
     with _memory_lock:
         _mount_memory_root(paths)
         point = paths.memory_volume(uid, volume)
         make_directory(point)
         if os.path.ismount(point):
             return
-        mode = _VOLUME_MODE | (stat.S_ISGID if group is not None else 0)
+        mode = base_mode | (stat.S_ISGID if group is not None else 0)
         options = f"mode={mode:o}" + (f",gid={group}" if group is not None else "")
         if size_bytes:
             options += f",size={size_bytes}"

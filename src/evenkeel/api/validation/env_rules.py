@@ -69,10 +69,10 @@ def _source(source: EnvVarSource, value: str, path: str) -> Problems:
     given = []
     if source.field_ref is not None:
         given.append("fieldRef")
-        yield from _field(source.field_ref, f"{path}.fieldRef")
+        yield from field_problems(source.field_ref, f"{path}.fieldRef", _FIELDS)
     if source.resource_field_ref is not None:
         given.append("resourceFieldRef")
-        yield from _resource(source.resource_field_ref, f"{path}.resourceFieldRef")
+        yield from amount_problems(source.resource_field_ref, f"{path}.resourceFieldRef")
     if source.config_map_key_ref is not None:
         given.append("configMapKeyRef")
         yield from _key(source.config_map_key_ref, f"{path}.configMapKeyRef")
@@ -102,7 +102,8 @@ def _object_name(name: str, path: str) -> Problems:
         yield unusable(f"{path}.name", f"{shown(name)} {wrong}")
 
 
-def _field(selector: ObjectFieldSelector, path: str) -> Problems:
+def field_problems(selector: ObjectFieldSelector, path: str, fields: tuple[str, ...]) -> Problems:
+    """The rules for a fieldRef. `fields` are the fields that it may name, beside single labels and annotations."""
     field = selector.field_path
     if not field:
         yield required(f"{path}.fieldPath", "name a field of the pod, such as metadata.name")
@@ -119,13 +120,14 @@ def _field(selector: ObjectFieldSelector, path: str) -> Problems:
             return
         if wrong := qualified_name(key):
             yield invalid(path, f"{shown(key)} {wrong}")
-    elif field in _OTHER_FIELDS:
-        yield not_supported(f"{path}.fieldPath", field, _FIELDS)
+    elif field in {*_FIELDS, *_OTHER_FIELDS} - {*fields}:
+        yield not_supported(f"{path}.fieldPath", field, fields)
     elif field not in (*_FIELDS, "spec.host"):
         yield invalid(f"{path}.fieldPath", f"{shown(field)} is no field that a variable can hold")
 
 
-def _resource(selector: ResourceFieldSelector, path: str) -> Problems:
+def amount_problems(selector: ResourceFieldSelector, path: str) -> Problems:
+    """The rules for a resourceFieldRef."""
     name = selector.resource
     if not name:
         yield required(f"{path}.resource", "name a resource of the container, such as limits.memory")

@@ -17,6 +17,12 @@ from evenkeel.api.problems import (
     unusable,
 )
 from evenkeel.api.resources import is_hugepages
+from evenkeel.api.validation.data_volume_rules import (
+    config_map_problems,
+    downward_problems,
+    projected_problems,
+    secret_problems,
+)
 from evenkeel.api.validation.name_rules import dns_label, plain_text
 from evenkeel.errors import Problem
 from evenkeel.quantity import ZERO
@@ -52,13 +58,24 @@ def _volume(volume: Volume, path: str, names: set[str]) -> Problems:
     elif volume.name in names:
         yield duplicate(f"{path}.name", f"another volume is called {shown(volume.name)}")
     # A volume without a source is no problem here: it may have a source of Kubernetes that Evenkeel does not support.
+    given: list[tuple[str, Problems]] = []
     if volume.empty_dir is not None:
-        yield from _empty_dir(volume.empty_dir, f"{path}.emptyDir")
+        given.append(("emptyDir", _empty_dir(volume.empty_dir, f"{path}.emptyDir")))
     if volume.host_path is not None:
-        if volume.empty_dir is not None:
-            yield forbidden(f"{path}.hostPath", "a volume has one source, and emptyDir is there already")
+        given.append(("hostPath", _host_path(volume.host_path, f"{path}.hostPath")))
+    if volume.secret is not None:
+        given.append(("secret", secret_problems(volume.secret, f"{path}.secret")))
+    if volume.downward_api is not None:
+        given.append(("downwardAPI", downward_problems(volume.downward_api, f"{path}.downwardAPI")))
+    if volume.config_map is not None:
+        given.append(("configMap", config_map_problems(volume.config_map, f"{path}.configMap")))
+    if volume.projected is not None:
+        given.append(("projected", projected_problems(volume.projected, f"{path}.projected")))
+    for index, (name, problems) in enumerate(given):
+        if index:
+            yield forbidden(f"{path}.{name}", f"a volume has one source, and {given[0][0]} is there already")
         else:
-            yield from _host_path(volume.host_path, f"{path}.hostPath")
+            yield from problems
 
 
 def mount_problems(mounts: tuple[VolumeMount, ...], volumes: frozenset[str], path: str) -> Problems:
@@ -84,6 +101,14 @@ def mount_problems(mounts: tuple[VolumeMount, ...], volumes: frozenset[str], pat
             yield invalid(f"{path}.subPath", f"{shown(mount.sub_path)} of item {index} {wrong}")
         elif plain_text(mount.sub_path):
             yield unusable(f"{here}.subPath", f"{shown(mount.sub_path)} {plain_text(mount.sub_path)}")
+        if mount.sub_path_expr and mount.sub_path:
+            yield invalid(f"{path}.subPathExpr", "cannot be there together with subPath: take one out")
+        elif mount.sub_path_expr and (wrong := _not_below(mount.sub_path_expr)):
+            yield invalid(f"{path}.subPathExpr", f"{shown(mount.sub_path_expr)} of item {index} {wrong}")
+        elif plain_text(mount.sub_path_expr):
+            yield unusable(
+                f"{here}.subPathExpr", f"{shown(mount.sub_path_expr)} {plain_text(mount.sub_path_expr)}"
+            )
 
 
 def _empty_dir(source: EmptyDirVolumeSource, path: str) -> Problems:

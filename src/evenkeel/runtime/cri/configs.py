@@ -58,14 +58,6 @@ def refusal(pod: Pod) -> Refusal | None:
         wrong = environment.refusal(pod, container)
         if wrong:
             return Refusal(_REASON, f"{field}.{wrong}")
-        for index, mount in enumerate(container.volume_mounts):
-            # A container could make a symbolic link there, and the runtime would follow it.
-            if mount.sub_path:
-                return Refusal(
-                    _REASON,
-                    f"{field}.volumeMounts[{index}].subPath: {mount.sub_path} cannot be had from a container runtime: "
-                    "mount the volume whole",
-                )
     wrong = volumes.refusal(pod) or security.refusal(pod)
     return Refusal(_REASON, wrong) if wrong else None
 
@@ -203,10 +195,13 @@ def _mounts(pod: Pod, container: Container, attempt: Attempt, paths: StatePaths)
     mounts = [
         pb.Mount(
             container_path=posixpath.normpath(f"/{mount.mount_path.lstrip('/')}"),
-            host_path=volumes.source_path(pod, by_name[mount.name], paths),
-            readonly=mount.read_only,
+            # A runtime would follow symlinks of the container in a subPath, so the agent has mounted it elsewhere.
+            host_path=paths.sub_path(*attempt, index)
+            if mount.sub_path or mount.sub_path_expr
+            else volumes.source_path(pod, by_name[mount.name], paths),
+            readonly=mount.read_only or by_name[mount.name].has_data,
         )
-        for mount in container.volume_mounts
+        for index, mount in enumerate(container.volume_mounts)
     ]
     mounts.append(
         pb.Mount(

@@ -17,9 +17,10 @@ from evenkeel.runtime.cri.configs import ATTEMPT, CONTAINER, NETWORK_FILES, STAT
 from evenkeel.runtime.cri.container_calls import is_removed, removed
 from evenkeel.runtime.cri.cri_connection import CallFailed, Connection, RuntimeAway
 from evenkeel.runtime.cri.sandboxes import Sandboxes
-from evenkeel.runtime.environment import identity
+from evenkeel.runtime.environment import DataMissing, NoValue, identity, sub_paths
 from evenkeel.runtime.interface import Attempt, Launch, NoImage, StartFailed
 from evenkeel.runtime.paths import StatePaths
+from evenkeel.runtime.volumes import VolumeRefused, bind_sub_paths
 
 _NEVER, _ALWAYS = "Never", "Always"  # the third policy is IfNotPresent
 _PULL_SECONDS = 600.0
@@ -180,7 +181,14 @@ class Starts:
         if wrong:
             raise StartFailed(wrong)
         self._make_files(launch.attempt)
-        return container_config(launch, self._paths, self._has)
+        try:
+            if parts := sub_paths(launch.pod, launch.container, launch.data):
+                await asyncio.to_thread(
+                    bind_sub_paths, launch.pod, launch.container, launch.attempt.number, parts, self._paths
+                )
+            return container_config(launch, self._paths, self._has)
+        except (NoValue, DataMissing, VolumeRefused) as error:
+            raise StartFailed(error.message, hint=error.hint) from None
 
     async def _started_before(self, attempt: Attempt) -> str:
         """Returns the ID of the attempt's container if it was started before, else "".

@@ -5,11 +5,12 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from evenkeel.api.container import Container
+from evenkeel.api.data_objects import NO_DATA, PodData
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.drivers.v1 import UNIFIED
 from evenkeel.cgroup.tree import Version
 from evenkeel.runtime import security, syscalls, volumes
-from evenkeel.runtime.environment import arguments, environment, groups, identity
+from evenkeel.runtime.environment import arguments, environment, groups, identity, sub_paths
 from evenkeel.runtime.interface import Launch, StartFailed
 from evenkeel.runtime.log_relay import LogLimits
 from evenkeel.runtime.paths import StatePaths
@@ -77,18 +78,21 @@ def filesystem_spec(
     image_directory: str,  # of `images.Images.directory`; "" is the host
     around: Surroundings,
     procs: Sequence[str] = (),
+    data: PodData = NO_DATA,
 ) -> FilesystemSpec:
     """Describes the container's filesystem. The volumes are where `volumes.prepare` puts them. Pure."""
     by_name = {volume.name: volume for volume in pod.spec.volumes}
+    parts = sub_paths(pod, container, data)
     mounts = tuple(
         Mount(
             source=volumes.source_path(pod, by_name[mount.name], paths),
             target=os.path.normpath(f"/{mount.mount_path.lstrip('/')}"),
-            sub_path=mount.sub_path,
-            is_read_only=mount.read_only,
+            sub_path=parts.get(index, ""),
+            is_read_only=mount.read_only or by_name[mount.name].has_data,
             is_ours=by_name[mount.name].host_path is None,
+            has_data=by_name[mount.name].has_data,
         )
-        for mount in container.volume_mounts
+        for index, mount in enumerate(container.volume_mounts)
     )
     context = container.security_context
     return FilesystemSpec(
@@ -150,7 +154,14 @@ def plan_of(
     hostname = (pod.spec.hostname or metadata.name)[:_LONGEST_HOSTNAME].rstrip("-.")
     who, allowed = identity(pod, container), security.privileges(pod, container)
     spec = filesystem_spec(
-        pod, container, attempt.number, paths, image_directory=image_directory, around=around, procs=procs
+        pod,
+        container,
+        attempt.number,
+        paths,
+        image_directory=image_directory,
+        around=around,
+        procs=procs,
+        data=launch.data,
     )
     return Plan(
         argv=argv,

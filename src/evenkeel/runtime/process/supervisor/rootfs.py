@@ -37,6 +37,7 @@ from evenkeel.runtime.process.supervisor.mount_points import (
     MountPoints,
     change_root,
 )
+from evenkeel.runtime.sub_paths import SubPathRefused, open_sub_path
 
 __all__ = ("FilesystemRefused", "FilesystemSpec", "Mount", "as_json", "enter", "from_json")
 
@@ -46,7 +47,6 @@ MEMORY = "memory"  # in the state directory: all memory-backed volumes are mount
 
 _RUN_BYTES = 64 << 20
 _ONE = 0  # flags of mount_setattr: this mount only, not the mounts below it
-_TRIES = 16
 _NETWORK_FILES = ("resolv.conf", "hosts")  # in /etc; the network is the host's
 _MOST_NETWORK_BYTES = 1 << 20
 _OWN_DIRECTORIES = ("/tmp", "/var/tmp")  # noqa: S108 on the host's root: on disk, counted as the container's layer
@@ -60,7 +60,8 @@ class Mount(NamedTuple):
     target: str
     sub_path: str = ""  # below the source, never outside it; created if it is missing
     is_read_only: bool = False
-    is_ours: bool = True  # an emptyDir, not the host's own files
+    is_ours: bool = True  # an emptyDir or data, not the host's own files
+    has_data: bool = False  # the agent writes its files: a sub_path must be one of them
 
 
 class FilesystemSpec(NamedTuple):
@@ -316,48 +317,16 @@ def _volume(mount: Mount) -> int:
             f"volumeMount {mount.target}: {mount.source} cannot be opened: {reason(error)}"
         ) from None
     if mount.sub_path:
-        volume, source = source, _within(source, mount)
-        os.close(volume)
+        volume = source
+        try:
+            source = open_sub_path(volume, mount.sub_path, must_exist=mount.has_data)
+        except SubPathRefused as error:
+            raise FilesystemRefused(f"volumeMount {mount.target}: {error.message}") from None
+        finally:
+            os.close(volume)
     tree = syscalls.open_tree("", WHOLE | syscalls.AT_EMPTY_PATH, source)
     os.close(source)
     if mount.is_read_only:
         flags = syscalls.AT_RECURSIVE | syscalls.AT_EMPTY_PATH
         syscalls.mount_setattr("", add=syscalls.MOUNT_ATTR_RDONLY, flags=flags, dir_fd=tree)
     return tree
-
-
-def _within(volume: int, mount: Mount) -> int:
-    """Returns a descriptor of the subPath. Missing directories are made, with the volume's permissions.
-
-    A container that shares the volume may create symlinks there at any time. The kernel itself ensures that no
-    symlink leads out of the volume.
-    """
-    names = [name for name in mount.sub_path.split("/") if name not in ("", ".")]
-    mode = os.fstat(volume).st_mode & 0o7777
-    parent = os.dup(volume)
-    try:
-        for count, name in enumerate(names, 1):
-            path = "/".join(names[:count])
-            try:
-                found = _open_beneath(volume, path)
-            except FileNotFoundError:
-                os.mkdir(name, mode, dir_fd=parent)
-                found = _open_beneath(volume, path)
-            os.close(parent)
-            parent = found
-    except OSError as error:
-        problem = (
-            "leads out of the volume" if error.errno == errno.EXDEV else f"cannot be opened: {reason(error)}"
-        )
-        raise FilesystemRefused(f"volumeMount {mount.target}: subPath {mount.sub_path} {problem}") from None
-    return parent
-
-
-def _open_beneath(directory: int, path: str) -> int:
-    resolve = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_MAGICLINKS
-    for _ in range(_TRIES):
-        try:
-            return syscalls.open_within(directory, path, os.O_PATH, resolve)
-        except BlockingIOError:  # a path was renamed meanwhile
-            pass
-    return syscalls.open_within(directory, path, os.O_PATH, resolve)

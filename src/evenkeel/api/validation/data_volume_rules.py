@@ -1,0 +1,132 @@
+"""Rules for volumes with data: configMap, secret, downwardAPI and projected."""
+
+from collections.abc import Iterable
+
+from evenkeel.api.pod import (
+    ConfigMapVolumeSource,
+    DownwardAPIVolumeFile,
+    DownwardAPIVolumeSource,
+    KeyToPath,
+    ProjectedVolumeSource,
+    SecretVolumeSource,
+    VolumeProjection,
+)
+from evenkeel.api.problems import Problems, invalid, required, shown, unusable
+from evenkeel.api.validation.env_rules import amount_problems, field_problems
+from evenkeel.api.validation.name_rules import dns_subdomain, plain_text
+
+_GREATEST_MODE = 0o777
+_MAPS = ("metadata.annotations", "metadata.labels")
+_FIELDS = ("metadata.name", "metadata.namespace", "metadata.uid")
+_LONGEST_NAME_BYTES = 255
+
+
+def config_map_problems(source: ConfigMapVolumeSource, path: str) -> Problems:
+    yield from _object(source.name, f"{path}.name")
+    yield from _mode(source.default_mode, f"{path}.defaultMode")
+    yield from _items(source.items, f"{path}.items")
+
+
+def secret_problems(source: SecretVolumeSource, path: str) -> Problems:
+    yield from _object(source.secret_name, f"{path}.secretName")
+    yield from _mode(source.default_mode, f"{path}.defaultMode")
+    yield from _items(source.items, f"{path}.items")
+
+
+def downward_problems(source: DownwardAPIVolumeSource, path: str) -> Problems:
+    yield from _mode(source.default_mode, f"{path}.defaultMode")
+    yield from _fields(source.items, path)
+
+
+def projected_problems(source: ProjectedVolumeSource, path: str) -> Problems:
+    yield from _mode(source.default_mode, f"{path}.defaultMode")
+    taken: dict[str, str] = {}
+    for index, each in enumerate(source.sources):
+        here = f"{path}.sources[{index}]"
+        yield from _projection(each, here)
+        for place in _paths(each):
+            if place and taken.setdefault(place, here) != here:
+                yield invalid(here, f"{shown(place)} is a path of {taken[place]} too: a file has one source")
+
+
+def _projection(source: VolumeProjection, path: str) -> Problems:
+    config_map, secret, downward = source.config_map, source.secret, source.downward_api
+    given = [one for one in (config_map, secret, downward) if one is not None]
+    if len(given) != 1:
+        yield invalid(
+            path,
+            "must hold one of configMap, secret and downwardAPI; a serviceAccountToken, clusterTrustBundle or "
+            "podCertificate comes from a cluster, and this node is in none",
+        )
+    if config_map is not None:
+        yield from _object(config_map.name, f"{path}.configMap.name")
+        yield from _items(config_map.items, f"{path}.configMap.items")
+    if secret is not None:
+        yield from _object(secret.name, f"{path}.secret.name")
+        yield from _items(secret.items, f"{path}.secret.items")
+    if downward is not None:
+        yield from _fields(downward.items, f"{path}.downwardAPI")
+
+
+def _paths(source: VolumeProjection) -> Iterable[str]:
+    for of_keys in (source.config_map, source.secret):
+        if of_keys is not None:
+            yield from (item.path for item in of_keys.items)
+    if source.downward_api is not None:
+        yield from (item.path for item in source.downward_api.items)
+
+
+def _items(items: tuple[KeyToPath, ...], path: str) -> Problems:
+    for index, item in enumerate(items):
+        here = f"{path}[{index}]"
+        if not item.key:
+            yield required(f"{here}.key", "name the key whose value the file has")
+        yield from _place(item.path, f"{here}.path")
+        yield from _mode(item.mode, f"{here}.mode")
+
+
+def _fields(items: tuple[DownwardAPIVolumeFile, ...], path: str) -> Problems:
+    for index, item in enumerate(items):
+        here = f"{path}.items[{index}]"
+        yield from _place(item.path, f"{here}.path")
+        yield from _mode(item.mode, f"{here}.mode")
+        field, amount = item.field_ref, item.resource_field_ref
+        if (field is None) == (amount is None):
+            yield invalid(here, "must hold one of fieldRef and resourceFieldRef")
+        if field is not None and field.field_path not in _MAPS:
+            yield from field_problems(field, f"{here}.fieldRef", _FIELDS)
+        if amount is not None:
+            if not amount.container_name:
+                yield required(
+                    f"{here}.resourceFieldRef.containerName", "name the container: a volume has none"
+                )
+            yield from amount_problems(amount, f"{here}.resourceFieldRef")
+
+
+def _object(name: str, path: str) -> Problems:
+    if not name:
+        yield required(path, "name the object")
+    elif wrong := dns_subdomain(name):
+        yield unusable(path, f"{shown(name)} {wrong}")
+
+
+def _mode(mode: int | None, path: str) -> Problems:
+    if mode is not None and not 0 <= mode <= _GREATEST_MODE:
+        yield invalid(path, f"{mode} must be from 0 to {_GREATEST_MODE} (0777)")
+
+
+def _place(place: str, path: str) -> Problems:
+    """The path of a file in its volume."""
+    parts = place.split("/")
+    if not place:
+        yield required(path, "write the path of the file in the volume")
+    elif place.startswith("/"):
+        yield invalid(path, f"{shown(place)} must be relative to the volume, without a / in front")
+    elif ".." in parts or place.startswith(".."):
+        yield invalid(path, f"{shown(place)} must have no .. and not begin with it")
+    elif plain_text(place):
+        yield unusable(path, f"{shown(place)} {plain_text(place)}")
+    elif any(part in ("", ".") or len(part.encode()) > _LONGEST_NAME_BYTES for part in parts):
+        yield unusable(
+            path, f"{shown(place)} must be names of up to {_LONGEST_NAME_BYTES} bytes with one / between"
+        )
