@@ -14,6 +14,7 @@ from evenkeel.agent.desired_pods import SUCCESSOR
 from evenkeel.api.decode import Findings, decode
 from evenkeel.api.pod import Pod
 from evenkeel.errors import reason
+from evenkeel.host.files import write_own
 from evenkeel.journal.codec import Unreadable, from_text, opened, sealed, to_text
 from evenkeel.journal.records import PodRecord
 from evenkeel.journal.store import Journal, JournalError
@@ -136,10 +137,12 @@ class PodCopies(PodObserver):
                 os.unlink(path)
             self._on_disk.discard(uid)
             return
-        os.makedirs(self._directory, 0o700, exist_ok=True)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-        with open(os.open(f"{path}.new", flags, 0o600), "w", encoding="utf-8") as file:
-            file.write(sealed(to_text(copy)))
+        content = sealed(to_text(copy)).encode("ascii")
+        try:
+            write_own(f"{path}.new", content)
+        except FileNotFoundError:
+            os.mkdir(self._directory, 0o700)
+            write_own(f"{path}.new", content)
         os.rename(f"{path}.new", path)
         self._on_disk.add(uid)
 

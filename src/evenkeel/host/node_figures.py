@@ -101,9 +101,13 @@ def machine_oom_kills(proc: str = "/proc") -> int | None:
     """All that the kernel has killed for want of memory since the machine was started, in whatever cgroup. It counts
     before it kills. None before Linux 4.13."""
     try:
-        return parse_vmstat(read_text(f"{proc}/vmstat")).get("oom_kill")
+        text = read_text(f"{proc}/vmstat")
     except EvenkeelError:
         return None
+    # It is read at each start of a container, so only one of its 150 lines is parsed.
+    _, _, rest = text.partition("\noom_kill ")
+    counted = rest.partition("\n")[0]
+    return int(counted) if counted.isdecimal() else None
 
 
 def _pressures(proc: str) -> Pressures | None:

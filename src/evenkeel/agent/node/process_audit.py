@@ -4,6 +4,7 @@ their container's cgroup.
 Even without CAP_SYS_RESOURCE a process can lower its own score to 0, and root on the host can move any process."""
 
 import asyncio
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import NamedTuple
@@ -15,10 +16,8 @@ from evenkeel.agent.pod_store import PodStore
 from evenkeel.agent.step_requests import StepRequests
 from evenkeel.api.pod import Pod
 from evenkeel.api.scalars import is_within
-from evenkeel.cgroup.driver import CgroupError, Driver
+from evenkeel.cgroup.driver import Driver
 from evenkeel.cgroup.tree import Cgroup
-from evenkeel.errors import EvenkeelError
-from evenkeel.host.files import read_text
 from evenkeel.host.oom_scores import read_score
 from evenkeel.journal.records import WARNING
 from evenkeel.runtime.procfs import start_ticks
@@ -56,6 +55,8 @@ class ProcessAudit:
         self._event_recorder = event_recorder
         self._steps = steps
         self._reported: set[tuple[int, str]] = set()  # pids, and the cgroups in which they were found
+        # By pid, start and planned cgroup: the cgroups of first processes that were where they should be.
+        self._in_place: dict[tuple[int, int, str], bytes] = {}
 
     async def look(self) -> None:
         """Sets lowered scores again, and reports each moved process once."""
@@ -90,28 +91,54 @@ class ProcessAudit:
     def _findings(self, running: Sequence[Running]) -> list[Finding]:
         with closing(self._make_driver()) as driver:
             lowered = [Finding(one) for one in running if _is_lowered(driver, one.cgroup)]
-        return lowered + [Finding(one, place) for one in running if (place := _other_place(one))]
+        in_place: dict[tuple[int, int, str], bytes] = {}
+        moved = []
+        for one in running:
+            key = (one.pid, one.start_ticks, one.cgroup.path)
+            content = _content(f"/proc/{one.pid}/cgroup") if one.pid else b""
+            # Most processes are where they were at the last look.
+            if content and content != self._in_place.get(key) and (place := _other_place(one, content)):
+                moved.append(Finding(one, place))
+            else:
+                in_place[key] = content
+        self._in_place = in_place
+        return lowered + moved
 
 
 def _is_lowered(driver: Driver, cgroup: Cgroup) -> bool:
+    """Whether a process directly in the cgroup has a lower score. Containers cannot make cgroups below theirs."""
     if cgroup.oom_score_adj is None:
         return False
-    try:
-        scores = [read_score(pid) for pid in driver.processes(cgroup.path)]
-    except CgroupError:
-        return False  # the container has ended
+    directories = driver.files(cgroup.path)
+    directory = directories.get("memory") or next(iter(directories.values()), "")
+    scores = (read_score(int(pid)) for pid in _content(f"{directory}/cgroup.procs").split())
     least = int(cgroup.oom_score_adj.value)
     return any(score is not None and score < least for score in scores)
 
 
-def _other_place(container: Running) -> str:
-    """The cgroup of the container's first process, if that is not the container's cgroup; else empty."""
-    try:
-        at = parse_own(read_text(f"/proc/{container.pid}/cgroup")) if container.pid else {}
-    except EvenkeelError:
-        return ""  # the process has ended
+def _other_place(container: Running, content: bytes) -> str:
+    """The cgroup of the container's first process, if that is not the container's cgroup; else empty. `content` is the
+    process's list of cgroups."""
+    at = parse_own(content.decode(errors="surrogateescape"))
     ours = container.cgroup.path
     places = [at[one] for one in _CONTROLLERS if one in at and not is_within(at[one], ours)]
     if "memory" in at:  # v1: its cgroup in the v2 hierarchy beside v1 has no limits
         places = [at[one] for one in _CONTROLLERS[1:] if one in at and not is_within(at[one], ours)]
     return places[0] if places and start_ticks(container.pid) == container.start_ticks else ""
+
+
+def _content(path: str) -> bytes:
+    """A file of the kernel; empty if the process or the cgroup is gone."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        parts = []
+        while part := os.read(descriptor, 1 << 16):
+            parts.append(part)
+        return b"".join(parts)
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)
