@@ -2,7 +2,12 @@
 
 import pytest
 
-from evenkeel.api.container import ExecAction, Probe
+from evenkeel.api.container import (
+    ContainerRestartRule,
+    ContainerRestartRuleOnExitCodes,
+    ExecAction,
+    Probe,
+)
 from evenkeel.policy.lifecycle import changes
 from evenkeel.policy.lifecycle.actions import Stop
 from evenkeel.policy.lifecycle.pod_state import AS_RESTART, TerminalStatus
@@ -65,6 +70,19 @@ def test_a_containers_own_restart_policy_overrides_the_pods():
     assert simulated.step().start == ("own",)
     simulated.end("own", 0)
     assert simulated.step().is_over
+
+
+@pytest.mark.parametrize(
+    "operator, exit_code, is_restarted",
+    [("In", 42, True), ("In", 1, False), ("NotIn", 42, False), ("NotIn", 1, True), ("NotIn", 0, True)],
+)
+def test_a_restart_rule_comes_before_the_restart_policy(operator, exit_code, is_restarted):
+    rule = ContainerRestartRule("Restart", ContainerRestartRuleOnExitCodes(operator, (42, 43)))
+    own = container(name="own")._replace(restart_policy="Never", restart_policy_rules=(rule,))
+    simulated = SimulatedPod(pod(own))
+    simulated.step()
+    simulated.end("own", exit_code)
+    assert simulated.look().start == (("own",) if is_restarted else ())
 
 
 def test_init_containers_run_one_after_the_other_and_before_the_rest():

@@ -543,3 +543,44 @@ def test_validation_never_raises_and_every_problem_is_a_sentence_with_a_place(pl
         assert str(problem).isprintable()
         if problem.field.isprintable():
             assert str(problem).startswith(problem.field)
+
+
+@pytest.mark.parametrize(
+    "hook, kind, field",
+    [
+        ({}, "FieldValueRequired", ""),
+        ({"exec": {}}, "FieldValueRequired", ".exec.command"),
+        ({"sleep": {"seconds": -1}}, "FieldValueInvalid", ".sleep"),
+        ({"sleep": {"seconds": 31}}, "FieldValueInvalid", ".sleep"),
+        ({"tcpSocket": {"port": 80}}, NODE_RULE, ".tcpSocket"),
+        ({"exec": {"command": ["x"]}, "sleep": {"seconds": 1}}, "FieldValueForbidden", ".sleep"),
+        ({"httpGet": {"port": 0}}, "FieldValueInvalid", ".httpGet.port"),
+    ],
+)
+def test_a_hook_has_one_handler_that_can_be_run(hook, kind, field):
+    for name in ("postStart", "preStop"):
+        assert of_container(lifecycle={name: hook}) == {(kind, f"{C}.lifecycle.{name}{field}")}
+
+
+def test_hooks_that_can_be_run_are_taken():
+    for hook in ({"exec": {"command": ["x"]}}, {"sleep": {"seconds": 30}}, {"httpGet": {"port": 80}}):
+        assert not of_container(lifecycle={"preStop": hook, "postStart": hook})
+
+
+@pytest.mark.parametrize(
+    "rule, field",
+    [
+        ({"action": "Stop", "exitCodes": {"operator": "In", "values": [1]}}, ".action"),
+        ({"action": "Restart"}, ".exitCodes"),
+        ({"action": "Restart", "exitCodes": {"operator": "Is", "values": [1]}}, ".exitCodes.operator"),
+    ],
+)
+def test_a_restart_rule_says_what_it_does_and_after_which_codes(rule, field):
+    found = of_container(restartPolicy="Never", restartPolicyRules=[rule])
+    assert {one for _, one in found} == {f"{C}.restartPolicyRules[0]{field}"}
+
+
+def test_restart_rules_need_a_restart_policy():
+    rule = {"action": "Restart", "exitCodes": {"operator": "In", "values": [1]}}
+    assert of_container(restartPolicyRules=[rule]) == {("FieldValueRequired", f"{C}.restartPolicy")}
+    assert not of_container(restartPolicyRules=[rule], restartPolicy="Never")

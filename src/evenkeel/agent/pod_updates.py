@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable
 
 from evenkeel.agent.event_recorder import EventRecorder
+from evenkeel.agent.hooks import POST_START_FAILED
 from evenkeel.agent.node.oom_kills import NOT_KNOWN, OomKills, Verdict
 from evenkeel.agent.pod_store import PodStore
 from evenkeel.agent.pod_worker import PodWorker
@@ -14,6 +15,7 @@ from evenkeel.agent.step_requests import (
     Cleaned,
     Emptied,
     Exited,
+    HookFailed,
     NotStarted,
     OomKilled,
     Outcome,
@@ -68,6 +70,8 @@ class PodUpdates:
             self.exited(outcome.attempt, outcome.exit)
         elif isinstance(outcome, OomKilled):
             self.oom_killed(outcome.attempt)
+        elif isinstance(outcome, HookFailed):
+            self.hook_failed(outcome)
         elif isinstance(outcome, Emptied):
             for observer in self._observers:
                 observer.emptied(outcome.uid)
@@ -159,6 +163,23 @@ class PodUpdates:
             if state.verdict.reason == EVICTED:  # A17: too many OOM kills
                 self._event_recorder.count_eviction("oom")
         self._steps.want_step(attempt.uid)
+
+    def hook_failed(self, outcome: HookFailed) -> None:
+        """Records a failed hook. After a failed postStart hook the container is stopped."""
+        record = self._pod_store.of_attempt(outcome.attempt)
+        if record is None:
+            return
+        name = outcome.attempt.container
+        is_after_start = outcome.reason == POST_START_FAILED
+        message = (
+            f"{'postStart' if is_after_start else 'preStop'} hook of container {name}: {outcome.message}"
+        )
+        self._event_recorder.record(WARNING, outcome.reason, message, record.pod, name)
+        if is_after_start:
+            container = next(one for one in record.pod.spec.every_container if one.name == name)
+            stop = changes.hook_stop(record.pod, container, outcome.message)
+            self._pod_store.put_state(record.uid, changes.asked_to_stop(record.state, stop, self._clock()))
+        self._steps.want_step(record.uid)
 
     def oom_killed(self, attempt: Attempt) -> None:
         self._oom_kills.saw(attempt)

@@ -9,7 +9,17 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from evenkeel.agent.step_requests import Cleaned, Emptied, NotStarted, Removed, Started, StepRequests
+from evenkeel.agent.hooks import NO_TIMEOUT_SECONDS, POST_START_FAILED, PRE_STOP_FAILED, run_hook
+from evenkeel.agent.step_requests import (
+    Cleaned,
+    Emptied,
+    HookFailed,
+    NotStarted,
+    Removed,
+    Started,
+    StepRequests,
+)
+from evenkeel.api.container import Container, LifecycleHandler
 from evenkeel.cgroup.driver import CgroupError
 from evenkeel.cgroup.tree import Setting
 from evenkeel.policy.lifecycle.actions import Stop
@@ -18,6 +28,7 @@ from evenkeel.runtime.interface import Attempt, Launch, NoImage, Runtime, StartF
 log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 5.0
+_LEAST_GRACE_SECONDS = 2.0  # what a container has after its preStop hook, as in kubelet
 _HURRY_SECONDS = 0.5  # a stop whose deadline is this much earlier replaces the present stop
 
 
@@ -32,6 +43,8 @@ class PodWorker:
         self._cleaning: set[str] = set()
         self._without_logs: set[str] = set()  # of these, pods whose logs are removed too
         self._emptying: dict[str, asyncio.Task[None]] = {}
+        self._hooks: dict[Attempt, asyncio.Future[str]] = {}  # hooks that run now
+        self._hooked: set[Attempt] = set()  # attempts whose preStop hook was begun
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, launch: Launch) -> None:
@@ -42,14 +55,15 @@ class PodWorker:
     def is_starting(self, attempt: Attempt) -> bool:
         return attempt in self._starting
 
-    def stop(self, attempt: Attempt, stop: Stop) -> None:
+    def stop(self, attempt: Attempt, stop: Stop, container: Container) -> None:
+        """Stops the attempt. Its preStop hook runs first, within the same grace period."""
         deadline = asyncio.get_running_loop().time() + stop.grace_seconds
         before = self._stopping.get(attempt)
         if before is not None:
             if before[0] <= deadline + _HURRY_SECONDS:
                 return
             before[1].cancel()
-        task = self.spawn(self._runtime.stop(attempt, stop.grace_seconds), attempt.uid)
+        task = self.spawn(self._stop(attempt, stop.grace_seconds, container), attempt.uid)
         self._stopping[attempt] = (deadline, task)
         task.add_done_callback(lambda done: self._stopped(attempt, done))
 
@@ -57,6 +71,10 @@ class PodWorker:
         self.spawn(self._runtime.update(attempt, settings), attempt.uid)
 
     def forget_attempt(self, attempt: Attempt) -> None:
+        self._hooked.discard(attempt)
+        hook = self._hooks.pop(attempt, None)
+        if hook is not None:
+            hook.cancel()  # its container has ended
         self.spawn(self._runtime.forget(attempt), attempt.uid)
 
     def empty_memory(self, uid: str) -> None:
@@ -122,8 +140,45 @@ class PodWorker:
             self._steps.report(NotStarted(launch.attempt, str(error)))
         else:
             self._steps.report(Started(record))
+            if launch.container.post_start is not None and record.exit is None:
+                self.spawn(self._post_start(launch, launch.container.post_start), launch.attempt.uid)
         finally:
             self._starting.discard(launch.attempt)
+
+    async def _post_start(self, launch: Launch, handler: LifecycleHandler) -> None:
+        problem = await self._run_hook(launch.attempt, launch.container, handler, NO_TIMEOUT_SECONDS)
+        if problem:
+            self._steps.report(HookFailed(launch.attempt, POST_START_FAILED, problem))
+
+    async def _stop(self, attempt: Attempt, grace_seconds: float, container: Container) -> None:
+        handler = container.pre_stop
+        if handler is not None and grace_seconds > 0 and attempt not in self._hooked:
+            self._hooked.add(attempt)  # a shorter grace period does not run the hook again
+            began_at = asyncio.get_running_loop().time()
+            problem = await self._run_hook(attempt, container, handler, grace_seconds)
+            if problem:
+                self._steps.report(HookFailed(attempt, PRE_STOP_FAILED, problem))
+            used_seconds = asyncio.get_running_loop().time() - began_at
+            grace_seconds = max(grace_seconds - used_seconds, _LEAST_GRACE_SECONDS)
+        await self._runtime.stop(attempt, grace_seconds)
+
+    async def _run_hook(
+        self, attempt: Attempt, container: Container, handler: LifecycleHandler, timeout_seconds: float
+    ) -> str:
+        """Returns why the hook failed. A hook whose container ends is given up, which is no failure."""
+        hook = asyncio.ensure_future(
+            run_hook(handler, attempt, container, timeout_seconds, self._runtime.execute)
+        )
+        self._hooks[attempt] = hook
+        try:
+            await asyncio.wait([hook], timeout=timeout_seconds)
+            if not hook.done():
+                return f"it did not end within {timeout_seconds:g}s"
+            return "" if hook.cancelled() else hook.result()
+        finally:
+            hook.cancel()
+            if self._hooks.get(attempt) is hook:
+                del self._hooks[attempt]
 
     def _stopped(self, attempt: Attempt, task: asyncio.Task[None]) -> None:
         if attempt in self._stopping and self._stopping[attempt][1] is task:

@@ -32,6 +32,14 @@ class OomKilled(NamedTuple):
     attempt: Attempt
 
 
+class HookFailed(NamedTuple):
+    """A lifecycle hook of this attempt has failed."""
+
+    attempt: Attempt
+    reason: str  # FailedPostStartHook or FailedPreStopHook
+    message: str
+
+
 class Emptied(NamedTuple):
     """The pod's memory volumes are empty."""
 
@@ -50,7 +58,7 @@ class Removed(NamedTuple):
     uid: str
 
 
-Outcome = Started | NotStarted | Exited | OomKilled | Emptied | Cleaned | Removed
+Outcome = Started | NotStarted | Exited | OomKilled | HookFailed | Emptied | Cleaned | Removed
 
 
 class StepRequests:

@@ -141,6 +141,22 @@ class TCPSocketAction(NamedTuple):
     host: str = ""
 
 
+class SleepAction(NamedTuple):
+    seconds: int = 0
+
+
+class LifecycleHandler(NamedTuple):
+    exec: ExecAction | None = None
+    http_get: HTTPGetAction | None = None
+    tcp_socket: TCPSocketAction | None = None
+    sleep: SleepAction | None = None
+
+
+class Lifecycle(NamedTuple):
+    post_start: LifecycleHandler | None = None
+    pre_stop: LifecycleHandler | None = None
+
+
 class Probe(NamedTuple):
     exec: ExecAction | None = None
     http_get: HTTPGetAction | None = None
@@ -151,6 +167,16 @@ class Probe(NamedTuple):
     success_threshold: Int32 = 0
     failure_threshold: Int32 = 0
     termination_grace_period_seconds: int | None = None
+
+
+class ContainerRestartRuleOnExitCodes(NamedTuple):
+    operator: str = ""
+    values: tuple[Int32, ...] = ()
+
+
+class ContainerRestartRule(NamedTuple):
+    action: str = ""
+    exit_codes: ContainerRestartRuleOnExitCodes | None = None
 
 
 class ContainerResizePolicy(NamedTuple):
@@ -180,6 +206,16 @@ class Container(NamedTuple):
     termination_message_path: str = ""
     termination_message_policy: str = ""
     env_from: tuple[EnvFromSource, ...] = ()
+    lifecycle: Lifecycle | None = None
+    restart_policy_rules: tuple[ContainerRestartRule, ...] = ()
+
+    @property
+    def pre_stop(self) -> LifecycleHandler | None:
+        return self.lifecycle.pre_stop if self.lifecycle is not None else None
+
+    @property
+    def post_start(self) -> LifecycleHandler | None:
+        return self.lifecycle.post_start if self.lifecycle is not None else None
 
     @property
     def is_sidecar(self) -> bool:

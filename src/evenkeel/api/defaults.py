@@ -6,7 +6,14 @@ documents profile has only limits at pod level and completes nothing there (D1).
 """
 
 from evenkeel.api.config import Profile
-from evenkeel.api.container import Container, ContainerPort, HTTPGetAction, Probe
+from evenkeel.api.container import (
+    Container,
+    ContainerPort,
+    HTTPGetAction,
+    Lifecycle,
+    LifecycleHandler,
+    Probe,
+)
 from evenkeel.api.pod import CRITICAL_PRIORITIES, Pod, PodSpec, Volume, container_limits, container_requests
 from evenkeel.api.resources import (
     NO_RESOURCES,
@@ -116,6 +123,7 @@ def _container(container: Container) -> Container:
         liveness_probe=_probe(container.liveness_probe),
         readiness_probe=_probe(container.readiness_probe),
         startup_probe=_probe(container.startup_probe),
+        lifecycle=_lifecycle(container.lifecycle),
     )
 
 
@@ -163,6 +171,16 @@ def _probe(probe: Probe | None) -> Probe | None:
         success_threshold=probe.success_threshold or 1,
         failure_threshold=probe.failure_threshold or 3,
     )
+
+
+def _lifecycle(lifecycle: Lifecycle | None) -> Lifecycle | None:
+    if lifecycle is None:
+        return None
+    return Lifecycle(_hook(lifecycle.post_start), _hook(lifecycle.pre_stop))
+
+
+def _hook(handler: LifecycleHandler | None) -> LifecycleHandler | None:
+    return None if handler is None else handler._replace(http_get=_http_get(handler.http_get))
 
 
 def _http_get(action: HTTPGetAction | None) -> HTTPGetAction | None:

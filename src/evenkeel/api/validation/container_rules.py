@@ -4,7 +4,6 @@ from evenkeel.api.container import (
     Container,
     ContainerPort,
     ContainerResizePolicy,
-    HTTPGetAction,
     Probe,
     SecurityContext,
 )
@@ -20,8 +19,10 @@ from evenkeel.api.problems import (
     unusable,
 )
 from evenkeel.api.resources import CPU, MEMORY
+from evenkeel.api.validation.action_rules import command_problems, http_get_problems, port_problems
 from evenkeel.api.validation.env_rules import environment, environment_sources
-from evenkeel.api.validation.name_rules import dns_label, header_name, plain_text, port_name
+from evenkeel.api.validation.lifecycle_rules import hook_problems, restart_rule_problems
+from evenkeel.api.validation.name_rules import dns_label, plain_text, port_name
 from evenkeel.api.validation.resource_rules import container_requirements
 from evenkeel.api.validation.volume_rules import mount_problems
 
@@ -44,12 +45,16 @@ def container_problems(spec: PodSpec, volumes: frozenset[str]) -> Problems:
         path = f"spec.containers[{index}]"
         yield from _container(container, path, spec, volumes, names)
         yield from _probes(container, path, allowed=True)
+        yield from hook_problems(container, path, spec.termination_grace_period_seconds, allowed=True)
         names.add(container.name)
         yield from _ports(container.ports, f"{path}.ports", host_ports)
     for index, container in enumerate(spec.init_containers):
         path = f"spec.initContainers[{index}]"
         yield from _container(container, path, spec, volumes, names)
         yield from _probes(container, path, allowed=container.is_sidecar)
+        yield from hook_problems(
+            container, path, spec.termination_grace_period_seconds, allowed=container.is_sidecar
+        )
         if container.name:
             names.add(container.name)
         # They run one by one, so each has its own host ports. Kubernetes names the first one in the path.
@@ -73,6 +78,7 @@ def _container(
         yield invalid(f"{path}.image", f"{shown(container.image)} has spaces at an end: leave them out")
     if container.restart_policy is not None and container.restart_policy not in RESTART_POLICIES:
         yield not_supported(f"{path}.restartPolicy", container.restart_policy, RESTART_POLICIES)
+    yield from restart_rule_problems(container, path)
     yield from _choice(f"{path}.imagePullPolicy", container.image_pull_policy, _PULL_POLICIES)
     yield from _choice(
         f"{path}.terminationMessagePolicy", container.termination_message_policy, _MESSAGE_POLICIES
@@ -206,34 +212,11 @@ def _handler(probe: Probe, path: str) -> Problems:
     for extra in given[1:]:
         yield forbidden(f"{path}.{extra}", f"a probe has one handler, and {given[0]} is there already")
     if given[0] == "exec" and probe.exec is not None:
-        if not probe.exec.command:
-            yield required(f"{path}.exec.command", "write the command to run, as a list")
-        for index, argument in enumerate(probe.exec.command):
-            if plain_text(argument):
-                yield unusable(f"{path}.exec.command[{index}]", f"{shown(argument)} {plain_text(argument)}")
+        yield from command_problems(probe.exec, f"{path}.exec")
     elif given[0] == "httpGet" and probe.http_get is not None:
-        yield from _http_get(probe.http_get, f"{path}.httpGet")
+        yield from http_get_problems(probe.http_get, f"{path}.httpGet")
     elif probe.tcp_socket is not None:
-        yield from _port(probe.tcp_socket.port, f"{path}.tcpSocket.port")
-
-
-def _http_get(action: HTTPGetAction, path: str) -> Problems:
-    if not action.path:
-        yield required(f"{path}.path", "write the path to ask for, such as /healthz")
-    yield from _port(action.port, f"{path}.port")
-    if action.scheme not in ("HTTP", "HTTPS"):
-        yield not_supported(f"{path}.scheme", action.scheme, ("HTTP", "HTTPS"))
-    for header in action.http_headers:
-        if header_name(header.name):
-            yield invalid(f"{path}.httpHeaders", f"{shown(header.name)} {header_name(header.name)}")
-
-
-def _port(port: int | str, path: str) -> Problems:
-    if isinstance(port, str):
-        if port_name(port):
-            yield invalid(path, f"{shown(port)} {port_name(port)}, or a number from 1 to 65535")
-    elif not 1 <= port <= 65535:
-        yield invalid(path, f"{port} must be from 1 to 65535")
+        yield from port_problems(probe.tcp_socket.port, f"{path}.tcpSocket.port")
 
 
 def _times(probe: Probe, path: str) -> Problems:

@@ -206,6 +206,11 @@ def probe_stop(pod: Pod, container: Container, kind: str, message: str) -> Stop:
     return Stop(container.name, reason, grace, AS_FAILURE)
 
 
+def hook_stop(pod: Pod, container: Container, message: str) -> Stop:
+    """The stop of a container whose postStart hook has failed. The restart policy decides what follows."""
+    return Stop(container.name, f"postStart hook failed: {message}", grace_seconds(pod), AS_FAILURE)
+
+
 def deleted(pod: Pod, state: PodState, now: float, given_seconds: float | None = None) -> PodState:
     """The deletion of the pod was asked for. If it is asked for twice, the sooner end counts."""
     given = grace_seconds(pod) if given_seconds is None else given_seconds

@@ -6,7 +6,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from evenkeel.api.container import Container
+from evenkeel.api.container import Container, ContainerRestartRule
 from evenkeel.api.defaults import DEFAULT_GRACE_PERIOD_SECONDS
 from evenkeel.api.pod import Pod
 from evenkeel.policy.lifecycle.pod_state import (
@@ -53,12 +53,22 @@ def is_done(pod: Pod, container: Container, record: ContainerRecord) -> bool:
 
 def restarts_after(pod: Pod, container: Container, ended: Ended) -> bool:
     """Whether the restart policy starts the container again. The container's own policy comes before the pod's."""
+    if not ended.stopped_as and any(
+        _applies(rule, ended.exit_code) for rule in container.restart_policy_rules
+    ):
+        return True
     policy = container.restart_policy or pod.spec.restart_policy or "Always"
     if runs_before_others(pod, container):
         return ended.exit_code != 0 and policy != "Never"
     if policy == "OnFailure":
         return ended.exit_code != 0 or bool(ended.stopped_as)
     return policy == "Always"
+
+
+def _applies(rule: ContainerRestartRule, exit_code: int) -> bool:
+    """Whether the container is started again after this exit code, whatever its restart policy is."""
+    codes = rule.exit_codes
+    return codes is not None and (exit_code in codes.values) == (codes.operator == "In")
 
 
 class Backoff(NamedTuple):

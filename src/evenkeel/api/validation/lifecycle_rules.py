@@ -1,0 +1,90 @@
+"""Rules for lifecycle hooks and for restart rules of containers."""
+
+from evenkeel.api.container import Container, ContainerRestartRule, LifecycleHandler
+from evenkeel.api.problems import (
+    Problems,
+    forbidden,
+    invalid,
+    not_supported,
+    required,
+    too_long,
+    unusable,
+)
+from evenkeel.api.validation.action_rules import command_problems, http_get_problems
+
+_OPERATORS = ("In", "NotIn")
+_MOST_RULES = 20
+_MOST_CODES = 255
+
+
+def hook_problems(container: Container, path: str, grace_seconds: int | None, *, allowed: bool) -> Problems:
+    for name, handler in (("postStart", container.post_start), ("preStop", container.pre_stop)):
+        if handler is None:
+            continue
+        here = f"{path}.lifecycle.{name}"
+        if allowed:
+            yield from _handler(handler, here, grace_seconds)
+    if container.lifecycle is not None and not allowed:
+        yield forbidden(
+            f"{path}.lifecycle", "an init container has no hooks unless its restartPolicy is Always"
+        )
+
+
+def _handler(handler: LifecycleHandler, path: str, grace_seconds: int | None) -> Problems:
+    given = [
+        name
+        for name, action in (
+            ("exec", handler.exec),
+            ("httpGet", handler.http_get),
+            ("tcpSocket", handler.tcp_socket),
+            ("sleep", handler.sleep),
+        )
+        if action is not None
+    ]
+    if not given:
+        yield required(path, "a hook needs one of exec, httpGet or sleep")
+    for extra in given[1:]:
+        yield forbidden(f"{path}.{extra}", f"a hook has one handler, and {given[0]} is there already")
+    if given[:1] == ["exec"] and handler.exec is not None:
+        yield from command_problems(handler.exec, f"{path}.exec")
+    elif given[:1] == ["httpGet"] and handler.http_get is not None:
+        yield from http_get_problems(handler.http_get, f"{path}.httpGet")
+    elif given[:1] == ["tcpSocket"]:
+        yield unusable(
+            f"{path}.tcpSocket",
+            "a hook cannot open a connection, in Kubernetes neither: write exec or httpGet",
+        )
+    elif handler.sleep is not None:
+        seconds, most = handler.sleep.seconds, grace_seconds or 0
+        if not 0 <= seconds <= most:
+            yield invalid(
+                f"{path}.sleep",
+                f"{seconds} must be from 0 to terminationGracePeriodSeconds, which is {most}",
+            )
+
+
+def restart_rule_problems(container: Container, path: str) -> Problems:
+    rules = container.restart_policy_rules
+    if rules and container.restart_policy is None:
+        yield required(
+            f"{path}.restartPolicy", "restartPolicyRules need it: write Always, OnFailure or Never"
+        )
+    if len(rules) > _MOST_RULES:
+        yield too_long(f"{path}.restartPolicyRules", f"has {len(rules)} rules, and may have {_MOST_RULES}")
+    for index, rule in enumerate(rules):
+        yield from _rule(rule, f"{path}.restartPolicyRules[{index}]")
+
+
+def _rule(rule: ContainerRestartRule, path: str) -> Problems:
+    if rule.action != "Restart":
+        yield not_supported(f"{path}.action", rule.action, ("Restart",))
+    codes = rule.exit_codes
+    if codes is None:
+        yield required(f"{path}.exitCodes", "name the exit codes after which the rule applies")
+        return
+    if codes.operator not in _OPERATORS:
+        yield not_supported(f"{path}.exitCodes.operator", codes.operator, _OPERATORS)
+    if len(codes.values) > _MOST_CODES:
+        yield too_long(
+            f"{path}.exitCodes.values", f"has {len(codes.values)} codes, and may have {_MOST_CODES}"
+        )

@@ -1,0 +1,39 @@
+"""Lifecycle hooks with real containers, of both runtimes."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.agents import MakeUp, pod, up, with_host_path
+from tests.kernel.waiting import eventually
+
+__all__ = ["up"]
+pytestmark = pytest.mark.cgroup("v1", "v2")
+
+
+def shell(text: str) -> dict[str, object]:
+    return {"exec": {"command": ["sh", "-c", text]}}
+
+
+def test_hooks_run_after_the_start_and_before_the_stop(up: MakeUp, tmp_path: Path):
+    seen = tmp_path / "seen"
+    seen.mkdir()
+    agent = up()
+    agent.start()
+    main = f'trap "cat {seen}/stopping > {seen}/at-term; exit 0" TERM; while :; do sleep 0.1; done'
+    lifecycle = {
+        "postStart": shell(f"echo $WORD > {seen}/started"),
+        "preStop": shell(f"echo stopping > {seen}/stopping"),
+    }
+    container = {"lifecycle": lifecycle, "env": [{"name": "WORD", "value": "hello"}]}
+    good = pod("good", ["sh", "-c", main], container=container, terminationGracePeriodSeconds=30)
+    bad = pod("bad", ["sleep", "1000"], container={"lifecycle": {"postStart": shell("echo no; exit 3")}})
+    agent.apply(with_host_path(good, seen), bad)
+    agent.await_phase("good", "Running")
+    eventually(lambda: (seen / "started").exists() and (seen / "started").read_text() == "hello\n")
+    eventually(lambda: "ended with 3: no" in agent.cli("events", "bad"))
+    eventually(lambda: agent.status("bad")["containerStatuses"][0]["restartCount"] >= 1)
+    assert "FailedPostStartHook" in agent.cli("events", "bad")
+    agent.client.delete("default", "good")
+    agent.await_gone("good")
+    assert (seen / "at-term").read_text() == "stopping\n", "the hook ran before SIGTERM"

@@ -1,0 +1,148 @@
+"""Lifecycle hooks on a model machine: when they run, what counts within the grace period, and what a failure does."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from evenkeel.agent.agent import Agent
+from evenkeel.runtime.interface import Attempt, ExecResult
+from tests.models.agents import Place, TableRuntime, pods_of, until
+
+FIRST = Attempt("u-web", "main", 1)
+
+
+class HookRuntime(TableRuntime):
+    """Commands end as a test says, and each is noted with whether its container was running and had been stopped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.commands: list[tuple[Attempt, tuple[str, ...], float, bool]] = []
+        self.exit_code: int | None = 0
+        self.may_end = asyncio.Event()
+        self.may_end.set()
+
+    async def execute(self, attempt: Attempt, command: tuple[str, ...], timeout_seconds: float) -> ExecResult:
+        self.commands.append((attempt, command, timeout_seconds, bool(self.stopped)))
+        await self.may_end.wait()
+        return ExecResult(self.exit_code, "said why")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    place = Place(str(tmp_path))
+    place.runtime = HookRuntime()
+    place.runtime.clock = lambda: place.now
+    return place
+
+
+def drive(place: Place, story: Callable[[Agent], Awaitable[None]]) -> None:
+    async def main() -> None:
+        place.runtime.may_end = asyncio.Event()
+        place.runtime.may_end.set()
+        async with place.agent() as agent:
+            await story(agent)
+
+    asyncio.run(main())
+
+
+def web(**lifecycle: object) -> str:
+    container = {"name": "main", "image": "host", "command": ["x"], "lifecycle": lifecycle}
+    spec = {"containers": [container], "terminationGracePeriodSeconds": 7}
+    return json.dumps(
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web", "uid": "u-web"}, "spec": spec}
+    )
+
+
+async def running(agent: Agent, manifest: str) -> None:
+    await agent.apply(pods_of(manifest))
+    await until(lambda: (pod := agent.pod("default/web")) is not None and pod.status.phase == "Running")
+
+
+def reasons(agent: Agent) -> list[str]:
+    return [event.reason for event in agent.events("default/web")]
+
+
+def test_a_pre_stop_hook_runs_before_the_stop_and_its_time_counts(place):
+    async def story(agent: Agent) -> None:
+        await running(agent, web(preStop={"exec": {"command": ["say", "bye"]}}))
+        await agent.delete("default/web")
+        await until(lambda: agent.pod("default/web") is None)
+        assert "FailedPreStopHook" not in reasons(agent)
+
+    drive(place, story)
+    ((attempt, command, timeout, was_stopped),) = place.runtime.commands
+    assert (attempt, command, timeout, was_stopped) == (FIRST, ("say", "bye"), 7.0, False)
+    ((stopped, grace),) = place.runtime.stopped
+    assert stopped == FIRST
+    assert 2.0 <= grace <= 7.0
+
+
+def test_a_failed_pre_stop_hook_is_recorded_and_the_container_is_stopped(place):
+    async def story(agent: Agent) -> None:
+        place.runtime.exit_code = 3
+        await running(agent, web(preStop={"exec": {"command": ["x"]}}))
+        await agent.delete("default/web")
+        await until(lambda: agent.pod("default/web") is None)
+        (failed,) = [event for event in agent.events("default/web") if event.reason == "FailedPreStopHook"]
+        assert failed.message == "preStop hook of container main: the command ended with 3: said why"
+
+    drive(place, story)
+    assert [attempt for attempt, _ in place.runtime.stopped] == [FIRST]
+
+
+def test_a_pre_stop_hook_that_does_not_end_is_given_up_with_the_grace_period(place):
+    async def story(agent: Agent) -> None:
+        await running(agent, web(preStop={"exec": {"command": ["x"]}}))
+        place.runtime.may_end.clear()
+        await agent.delete("default/web", 0.05)
+        await until(lambda: agent.pod("default/web") is None)
+        assert "FailedPreStopHook" in reasons(agent)
+
+    drive(place, story)
+    assert place.runtime.stopped == [(FIRST, 2.0)]
+
+
+def test_without_a_grace_period_no_hook_runs(place):
+    async def story(agent: Agent) -> None:
+        await running(agent, web(preStop={"exec": {"command": ["x"]}}))
+        await agent.delete("default/web", 0)
+        await until(lambda: agent.pod("default/web") is None)
+
+    drive(place, story)
+    assert not place.runtime.commands
+
+
+def test_a_container_that_ends_meanwhile_ends_its_hook(place):
+    async def story(agent: Agent) -> None:
+        await running(agent, web(preStop={"sleep": {"seconds": 5}}))
+        await agent.delete("default/web")
+        await until(lambda: "Killing" in reasons(agent))
+        place.runtime.end(FIRST)
+        await until(lambda: agent.pod("default/web") is None)
+        assert "FailedPreStopHook" not in reasons(agent)
+
+    drive(place, story)
+
+
+def test_a_post_start_hook_runs_in_the_started_container(place):
+    async def story(agent: Agent) -> None:
+        await running(agent, web(postStart={"exec": {"command": ["hello"]}}))
+        await until(lambda: bool(place.runtime.commands))
+
+    drive(place, story)
+    assert [(attempt, command) for attempt, command, _, _ in place.runtime.commands] == [(FIRST, ("hello",))]
+    assert not place.runtime.stopped
+
+
+def test_a_failed_post_start_hook_stops_the_container_and_the_restart_policy_decides(place):
+    async def story(agent: Agent) -> None:
+        place.runtime.exit_code = 1
+        await running(agent, web(postStart={"exec": {"command": ["hello"]}}))
+        await until(lambda: len(place.runtime.starts) >= 2)
+        assert "FailedPostStartHook" in reasons(agent)
+
+    drive(place, story)
+    assert place.runtime.stopped[0] == (FIRST, 7.0)
