@@ -43,8 +43,11 @@ class Up:
         *flags: str,
         node: str = "384Mi,2cpu",
         containerd: Containerd | None = None,
+        within: tuple[str, ...] = (),
     ) -> None:
+        """`within` is a command that executes its arguments, in another namespace."""
         self.root = root
+        self._within = within
         self.containerd = containerd
         self.state = directory / "state"
         self.manifests = directory / "pods"
@@ -78,6 +81,7 @@ class Up:
         more = (*more, "--stop-pods") if stop_pods else more
         self._stops_pods = stop_pods
         command = [
+            *self._within,
             sys.executable,
             "-m",
             "evenkeel",

@@ -1,11 +1,12 @@
 """A containerd of one's own: its directories, its socket and its images, apart from any other on the machine.
 
 `with Containerd() as containerd:` starts it and ends it with everything that it started, however its user ended.
-Sandboxes have the host's network, so that no network plug-in is needed.
+Sandboxes have the host's network, unless a test configures another one.
 """
 
 import contextlib
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -16,7 +17,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from evenkeel.host.machine import parse_capabilities
 from tests.kernel.waiting import eventually
@@ -43,7 +44,7 @@ disabled_plugins = [
   disable_apparmor = true
   restrict_oom_score_adj = {restrict}
   [plugins."io.containerd.grpc.v1.cri".cni]
-    bin_dir = "{directory}/cni"
+    bin_dir = "{plugins}"
     conf_dir = "{directory}/cni"
   [plugins."io.containerd.grpc.v1.cri".containerd]
     default_runtime_name = "runc"
@@ -56,7 +57,17 @@ disabled_plugins = [
 
 
 class Containerd:
-    def __init__(self, *, systemd_cgroup: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        systemd_cgroup: bool = False,
+        network: Mapping[str, Any] | None = None,
+        within: tuple[str, ...] = (),
+    ) -> None:
+        """`network` is a CNI configuration; without it, containers have the host's network only. `within` is a command
+        that executes its arguments, in another namespace."""
+        self._network = network
+        self._within = within
         # Short: a socket's path has at most 107 characters.
         self.directory = Path(tempfile.mkdtemp(prefix="evenkeel-containerd-"))
         self.socket = self.directory / "containerd.sock"
@@ -98,7 +109,7 @@ class Containerd:
             notified.bind(str(ready))
             notified.settimeout(1.0)
             self._process = subprocess.Popen(
-                ["setpriv", "--pdeathsig", "KILL", "--", *command],
+                [*self._within, "setpriv", "--pdeathsig", "KILL", "--", *command],
                 env={**os.environ, "NOTIFY_SOCKET": str(ready)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -188,8 +199,11 @@ class Containerd:
             # Where the kernel refuses to lower scores, no container would start: there they stay at ours or above.
             "restrict": str("CAP_SYS_RESOURCE" not in powers).lower(),
             "systemd": str(self._systemd_cgroup).lower(),
+            "plugins": "/usr/lib/cni",
         }
         (self.directory / "cni").mkdir()
+        if self._network is not None:
+            (self.directory / "cni/10-test.conflist").write_text(json.dumps(self._network))
         (self.directory / "config.toml").write_text(CONFIG.format(**settings))
 
     def _import_ours(self) -> None:

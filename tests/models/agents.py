@@ -66,6 +66,9 @@ class TableRuntime:
 
     readiness = Readiness(True, "")
 
+    def addresses(self, pod: Pod) -> tuple[str, ...] | None:
+        return None
+
     def placed(self, uid: str) -> Placed | None:
         return None
 

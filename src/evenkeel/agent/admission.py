@@ -9,7 +9,15 @@ from evenkeel.api.encode import encode
 from evenkeel.api.pod import Pod, Totals, add_to
 from evenkeel.journal.records import PodRecord
 from evenkeel.journal.store import Journal
-from evenkeel.policy.admission import Refusal, refusal_of, refusal_under_pressure, requested
+from evenkeel.policy.admission import (
+    HostPorts,
+    Refusal,
+    refusal_of,
+    refusal_of_ports,
+    refusal_under_pressure,
+    requested,
+    take_ports,
+)
 from evenkeel.policy.node_view import NodeView
 
 FILE = "file:"  # prefix of a source; its pods are tried again when room appears, while the file has them
@@ -34,9 +42,11 @@ class Admission:
         """Judges waiting pods, until `most` are admitted. An admitted pod's requests reduce the room for later pods."""
         waiting: list[PodRecord] = []
         used: Totals = {}
+        ports: HostPorts = {}
         for record in every:
             if record.takes_room:
                 add_to(used, self._requested(record.pod))
+                take_ports(record.pod, ports)
             elif record.is_waiting:
                 waiting.append(record)
         admitted: list[PodRecord] = []
@@ -44,9 +54,10 @@ class Admission:
         for record in waiting:
             if len(admitted) == most:
                 return Verdicts(tuple(admitted), tuple(refused), is_last=False)
-            refusal = self._refusal(record.pod, used, conditions)
+            refusal = self._refusal(record.pod, used, ports, conditions)
             if refusal is None:
                 add_to(used, self._requested(record.pod))
+                take_ports(record.pod, ports)
                 admitted.append(record)
             else:
                 refused.append((record, refusal))
@@ -63,9 +74,14 @@ class Admission:
     def forget(self, uid: str) -> None:
         self._asked.pop(uid, None)
 
-    def _refusal(self, pod: Pod, used: Totals, conditions: Collection[str]) -> Refusal | None:
-        under_pressure = refusal_under_pressure(pod, conditions, self._node.profile)
-        return under_pressure or refusal_of(self._requested(pod), used, self._node.allocatable)
+    def _refusal(
+        self, pod: Pod, used: Totals, ports: HostPorts, conditions: Collection[str]
+    ) -> Refusal | None:
+        return (
+            refusal_under_pressure(pod, conditions, self._node.profile)
+            or refusal_of_ports(pod, ports)
+            or refusal_of(self._requested(pod), used, self._node.allocatable)
+        )
 
     def _requested(self, pod: Pod) -> Totals:
         known = self._asked.get(pod.metadata.uid)

@@ -138,6 +138,9 @@ class Agent:
         self.watches.memory.take_up()
         self._history.take_up()
         await self._adoption.adopt(records)
+        for record in self._pod_store:
+            if self._runtime.addresses(record.pod) is not None:
+                self._pod_store.touch(record.uid)  # the runtime did not know its address before
         self._notice_reboot()
         self.watches.stalls.take_up()
         self.watches.cpu.take_up()

@@ -50,7 +50,7 @@ from evenkeel.cgroup.driver import CgroupError, Driver
 from evenkeel.cgroup.drivers.detect import detect, driver_for
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.capacity import on_this_machine
-from evenkeel.host.node_figures import machine_oom_kills
+from evenkeel.host.node_figures import host_address, machine_oom_kills
 from evenkeel.journal.store import Journal
 from evenkeel.policy.lifecycle.pod_state import settings_of
 from evenkeel.policy.node_view import NodeView
@@ -170,7 +170,9 @@ def assemble(
     events = EventRecorder(journal, clock)
     admission = Admission(node)
     resizes = DeferredResizes(journal, admission, uids)
-    pods = PodStore(journal, records, PodStatuses(node, settings, resizes, clock))
+    pods = PodStore(
+        journal, records, PodStatuses(node, settings, resizes, runtime.addresses, host_address(), clock)
+    )
     cgroups = NodeCgroups(node, make_driver, events)
     oom_kills = OomKills(cgroups, machine_oom_kills)
 
@@ -202,7 +204,7 @@ def assemble(
 
     # Other observers of pods
     kernel_events = KernelEvents(journal, cgroups, oom_kills, pods, events, steps)
-    prober = Prober(runtime.execute, pods, events, steps, clock)
+    prober = Prober(runtime.execute, runtime.addresses, pods, events, steps, clock)
 
     # The loop and its observers. The order of the observers matters. `memory` is informed of an exit before the record
     # is updated. On v1, `kernel_events` must listen in a new cgroup before any other observer handles the new tree.

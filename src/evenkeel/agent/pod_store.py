@@ -14,7 +14,13 @@ from evenkeel.journal.records import PodRecord
 from evenkeel.journal.store import Journal
 from evenkeel.policy.lifecycle.actions import actions
 from evenkeel.policy.lifecycle.pod_state import LifecycleSettings, PodState
-from evenkeel.policy.lifecycle.pod_status import NO_WAITING, pod_status, timestamp, with_pending_resize
+from evenkeel.policy.lifecycle.pod_status import (
+    NO_WAITING,
+    pod_status,
+    timestamp,
+    with_addresses,
+    with_pending_resize,
+)
 from evenkeel.policy.node_view import NodeView
 from evenkeel.runtime.interface import Attempt
 
@@ -34,8 +40,12 @@ class PodStatuses:
         node: NodeView,
         settings: LifecycleSettings,
         resizes: DeferredResizes,
+        addresses: Callable[[Pod], tuple[str, ...] | None],
+        host_address: str,
         clock: Callable[[], float],
     ) -> None:
+        self._addresses = addresses
+        self._host_address = host_address
         self._node = node
         self._settings = settings
         self._resizes = resizes
@@ -53,6 +63,7 @@ class PodStatuses:
         waiting = todo.waiting if todo is not None else NO_WAITING
         runtime = "" if self._node.config.container_runtime_endpoint else "process"
         status = pod_status(pod, record.state, self._node.profile, waiting, runtime)
+        status = with_addresses(status, self._host_address, self._addresses(pod))
         status = with_pending_resize(status, self._resizes.refusal(record, every), now)
         return pod._replace(status=status)
 

@@ -13,7 +13,7 @@ from evenkeel.api.container import Container, ContainerPort, HTTPGetAction, TCPS
 if TYPE_CHECKING:
     import ssl
 
-DEFAULT_HOST = "127.0.0.1"  # pods have the host's network
+DEFAULT_HOST = "127.0.0.1"  # of a pod with the host's network
 _LONGEST_LINE_BYTES = 8192
 _MOST_HEADERS = 100
 _MOST_REDIRECTS = 10
@@ -28,13 +28,15 @@ class Answer(NamedTuple):
     message: str = ""
 
 
-async def ask_http(action: HTTPGetAction, container: Container, timeout_seconds: float) -> Answer:
-    """Sends a GET. A status from 200 to 399 is a success. A redirect to the same host is followed. A redirect to
-    another host counts as the answer."""
+async def ask_http(
+    action: HTTPGetAction, container: Container, timeout_seconds: float, pod_host: str = DEFAULT_HOST
+) -> Answer:
+    """Sends a GET to the pod at `pod_host`, unless the action names another host. A status from 200 to 399 is a
+    success. A redirect to the same host is followed. A redirect to another host counts as the answer."""
     port = port_number(action.port, container.ports)
     if port is None:
         return _no_port(action.port)
-    host = action.host or DEFAULT_HOST
+    host = action.host or pod_host
     first = _Request(
         action.scheme.lower() == "https",
         host,
@@ -51,12 +53,14 @@ async def ask_http(action: HTTPGetAction, container: Container, timeout_seconds:
         return Answer(False, f"GET {first.url}: {_reason(error)}")
 
 
-async def ask_tcp(action: TCPSocketAction, container: Container, timeout_seconds: float) -> Answer:
+async def ask_tcp(
+    action: TCPSocketAction, container: Container, timeout_seconds: float, pod_host: str = DEFAULT_HOST
+) -> Answer:
     """Opens a connection. It is a success if the connection is accepted."""
     port = port_number(action.port, container.ports)
     if port is None:
         return _no_port(action.port)
-    host = action.host or DEFAULT_HOST
+    host = action.host or pod_host
     try:
         async with asyncio.timeout(timeout_seconds):
             _, writer = await asyncio.open_connection(host, port, limit=_LONGEST_LINE_BYTES)

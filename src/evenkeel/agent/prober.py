@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 from evenkeel.agent.event_recorder import EventRecorder
 from evenkeel.agent.pod_store import PodStore
-from evenkeel.agent.probe_requests import Answer, ask_http, ask_tcp, printable
+from evenkeel.agent.probe_requests import DEFAULT_HOST, Answer, ask_http, ask_tcp, printable
 from evenkeel.agent.step_requests import StepRequests
 from evenkeel.api.container import Container, Probe
+from evenkeel.api.pod import Pod
 from evenkeel.errors import EvenkeelError
 from evenkeel.journal.records import WARNING, PodRecord
 from evenkeel.policy.lifecycle import changes
@@ -50,7 +51,8 @@ Execute = Callable[[Attempt, tuple[str, ...], float], Awaitable[ExecResult]]
 
 
 class Probes:
-    """Runs the probes of containers. `execute` is the method of the runtime. `report` is called in the event loop. It
+    """Runs the probes of containers. `execute` is the method of the runtime. `host_of` returns the address at which
+    the container can be reached, or "" if that is not known now. `report` is called in the event loop. It
     may call `watch` and `unwatch`."""
 
     def __init__(
@@ -59,8 +61,10 @@ class Probes:
         report: Callable[[Probed], None],
         clock: Callable[[], float] = time.time,
         jitter: Callable[[], float] = random.random,
+        host_of: Callable[[Attempt], str] = lambda _: DEFAULT_HOST,
     ) -> None:
         self._execute = execute
+        self._host_of = host_of
         self._report = report
         self._clock = clock
         self._jitter = jitter
@@ -115,10 +119,13 @@ class Probes:
         timeout = timeout_seconds(probe)
         if probe.exec is not None:
             return await self._ask_command(attempt, probe.exec.command, timeout)
+        host = self._host_of(attempt)
+        if not host:
+            return Answer(None, "the pod's address is not known")
         if probe.http_get is not None:
-            return await ask_http(probe.http_get, container, timeout)
+            return await ask_http(probe.http_get, container, timeout, host)
         if probe.tcp_socket is not None:
-            return await ask_tcp(probe.tcp_socket, container, timeout)
+            return await ask_tcp(probe.tcp_socket, container, timeout, host)
         return Answer(None, "the probe has no handler")
 
     async def _ask_command(self, attempt: Attempt, command: tuple[str, ...], timeout: float) -> Answer:
@@ -153,6 +160,7 @@ class Prober(PodObserver):
     def __init__(
         self,
         execute: Execute,
+        addresses: Callable[[Pod], tuple[str, ...] | None],
         pod_store: PodStore,
         event_recorder: EventRecorder,
         steps: StepRequests,
@@ -162,7 +170,8 @@ class Prober(PodObserver):
         self._event_recorder = event_recorder
         self._steps = steps
         self._clock = clock
-        self._probes = Probes(execute, self._probed, clock)
+        self._addresses = addresses
+        self._probes = Probes(execute, self._probed, clock, host_of=self._host_of)
         self._watched: dict[str, set[Attempt]] = {}  # by the pod's UID
 
     async def close(self) -> None:
@@ -185,6 +194,11 @@ class Prober(PodObserver):
             self._watched[uid] = wanted
         else:
             self._watched.pop(uid, None)
+
+    def _host_of(self, attempt: Attempt) -> str:
+        record = self._pod_store.get(attempt.uid)
+        own = self._addresses(record.pod) if record is not None else None
+        return DEFAULT_HOST if own is None else next(iter(own), "")
 
     def _probed(self, probed: Probed) -> None:
         uid, name, _ = probed.attempt

@@ -124,6 +124,7 @@ class KubeletConfiguration(NamedTuple):
     container_runtime_endpoint: str = ""  # "": pods run as plain processes
     container_log_max_size: str = "10Mi"
     container_log_max_files: Int32 = 5
+    pod_cidr: str = ""  # "": a subnet that this machine does not use
     crash_loop_back_off: CrashLoopBackOffConfig = CrashLoopBackOffConfig()
     feature_gates: Mapping[str, bool] = NO_GATES
 

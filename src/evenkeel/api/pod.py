@@ -77,12 +77,24 @@ class ContainerStatus(NamedTuple):
         return ("image", "image_id")
 
 
+class HostIP(NamedTuple):
+    ip: str = ""
+
+
+class PodIP(NamedTuple):
+    ip: str = ""
+
+
 class PodStatus(NamedTuple):
     phase: str = ""
     conditions: tuple[PodCondition, ...] = ()
     reason: str = ""
     message: str = ""
     qos_class: str = ""
+    host_ip: str = ""
+    host_ips: tuple[HostIP, ...] = ()
+    pod_ip: str = ""
+    pod_ips: tuple[PodIP, ...] = ()
     start_time: str | None = None
     init_container_statuses: tuple[ContainerStatus, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()
@@ -251,7 +263,7 @@ class PodSpec(NamedTuple):
     hostname: str = ""
     node_name: str = ""  # the node of the pod
     runtime_class_name: str = ""
-    host_network: bool = False
+    host_network: bool | None = None  # None: what the runtime does by default
     host_pid: bool = False
     host_ipc: bool = False
     host_users: bool | None = None

@@ -295,6 +295,11 @@ _FLAGS: Mapping[str, tuple[Callable[[str], object], str, str]] = {
         "SOCKET",
         "the socket of a container runtime (unix:///…), or auto to find one; without it pods are plain processes",
     ),
+    "pod_cidr": (
+        _text,
+        "CIDR",
+        "addresses of pods with hostNetwork: false (a subnet in 10.0.0.0/8 that is free)",
+    ),
     "container_log_max_size": (_text, "SIZE", "the largest log file of a container (10Mi)"),
     "container_log_max_files": (_integer, "NUMBER", "how many log files of a container are kept (5)"),
     "crash_loop_back_off": (

@@ -4,6 +4,7 @@ Parsing is apart from reading. `Rates` turns CPU time of cgroups into CPU use.
 """
 
 import os
+import socket
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -15,6 +16,17 @@ from evenkeel.host.psi import PressureFigures, Resource, node_file, parse_pressu
 
 # Fields of the first line of /proc/stat: user, nice, system, irq, softirq and steal.
 _BUSY = (1, 2, 3, 6, 7, 8)
+_ELSEWHERE = ("192.0.2.1", 9)  # RFC 5737: an address that no machine has
+
+
+def host_address() -> str:
+    """The address from which this machine reaches others; the loopback address if it reaches none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unconnected:
+        try:
+            unconnected.connect(_ELSEWHERE)  # no packet is sent: the kernel only chooses the route
+            return str(unconnected.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"
 
 
 class Pressures(NamedTuple):

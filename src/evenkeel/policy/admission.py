@@ -1,7 +1,7 @@
 """Admission: whether the node takes a pod (A6, B2). The requests of all admitted pods must stay within allocatable, and
 the node must not be under a pressure that refuses the pod."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from evenkeel.api.config import Profile
@@ -34,12 +34,18 @@ def admit(
     """Decide about each pod, in order of arrival. A refused pod takes nothing from the pods after it. `conditions` are
     the pressure conditions of the node."""
     used: Totals = {}
+    ports: HostPorts = {}
     decided = []
     for pod in pods:
         asked = requested(pod, profile)
-        refusal = refusal_under_pressure(pod, conditions, profile) or refusal_of(asked, used, allocatable)
+        refusal = (
+            refusal_under_pressure(pod, conditions, profile)
+            or refusal_of_ports(pod, ports)
+            or refusal_of(asked, used, allocatable)
+        )
         if refusal is None:
             add_to(used, asked)
+            take_ports(pod, ports)
         decided.append(Admission(pod, refusal))
     return tuple(decided)
 
@@ -59,6 +65,32 @@ def requested(pod: Pod, profile: Profile) -> Totals:
     asked = pod_requests(pod, with_pod_level=profile == Profile.KUBERNETES)
     add_to(asked, _ONE_POD)
     return asked
+
+
+# The pods that have each port of the host, by protocol and port, with the address it is open at; "" is every address.
+HostPorts = dict[tuple[str, int], list[tuple[str, str]]]
+_EVERY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 nothing is opened here
+
+
+def take_ports(pod: Pod, ports: HostPorts) -> None:
+    for key, address in _host_ports(pod):
+        ports.setdefault(key, []).append((address, pod.key))
+
+
+def refusal_of_ports(pod: Pod, ports: HostPorts) -> Refusal | None:
+    """The rule of kubelet (NodePorts): a port of the host is one pod's."""
+    for (protocol, port), address in _host_ports(pod):
+        for taken, other in ports.get((protocol, port), ()):
+            if taken == address or taken in _EVERY_ADDRESS or address in _EVERY_ADDRESS:
+                return Refusal("NodePorts", f"host port {port} ({protocol}) is taken by pod {other}")
+    return None
+
+
+def _host_ports(pod: Pod) -> Iterator[tuple[tuple[str, int], str]]:
+    for container in pod.spec.every_container:
+        for port in container.ports:
+            if port.host_port:
+                yield (port.protocol or "TCP", port.host_port), port.host_ip
 
 
 def refusal_of(

@@ -154,6 +154,10 @@ class Runtime(Protocol):
         """Returns the cgroups that the runtime has made below the pod's; None if the agent makes them."""
         ...
 
+    def addresses(self, pod: Pod) -> tuple[str, ...] | None:
+        """Returns the addresses of the pod's own network, as far as they are known; None if it uses the host's."""
+        ...
+
     async def containers(self) -> Mapping[Attempt, Record]:
         """Returns every attempt that runs, or that has ended and is not forgotten."""
         ...

@@ -30,6 +30,7 @@ __all__ = (
     "bind_sub_paths",
     "empty_memory",
     "make_directory",
+    "make_memory_directory",
     "make_pod_directories",
     "memory_volume_bytes",
     "mount_termination_logs",
@@ -234,6 +235,13 @@ def remove(uid: str, paths: StatePaths) -> None:
     _remove(paths.pod(uid))
 
 
+def make_memory_directory(uid: str, paths: StatePaths) -> None:
+    """Makes the pod's directory for mounts, where containers of other pods do not keep them alive. Raises OSError."""
+    with _memory_lock:
+        _mount_memory_root(paths)
+        make_directory(paths.pod_memory(uid))
+
+
 def empty_memory(uid: str, paths: StatePaths) -> None:
     """Removes the content of the pod's memory-backed volumes, as far as possible.
 
@@ -241,7 +249,7 @@ def empty_memory(uid: str, paths: StatePaths) -> None:
     ended.
     """
     directory = paths.pod_memory(uid)
-    for name in filter(_is_uid, _names(directory)):  # not the termination logs
+    for name in filter(_is_uid, _names(directory)):  # not the termination logs and the network
         with suppress(Resists):  # `remove` reports it
             empty_tree(os.path.join(directory, name))
 

@@ -13,8 +13,10 @@ from evenkeel.api.pod import (
     ContainerStateTerminated,
     ContainerStateWaiting,
     ContainerStatus,
+    HostIP,
     Pod,
     PodCondition,
+    PodIP,
     PodStatus,
 )
 from evenkeel.api.resources import CPU, MEMORY
@@ -68,6 +70,18 @@ def pod_status(
         init_container_statuses=statuses(pod.spec.init_containers),
         container_statuses=statuses(pod.spec.containers),
     )
+
+
+def with_addresses(status: PodStatus, host: str, own: tuple[str, ...] | None) -> PodStatus:
+    """The status with the addresses of the host and of the pod. `own` are the addresses of the pod's own network; None:
+    it uses the host's. An ended pod has no address any more."""
+    if not status.start_time or not host:
+        return status
+    status = status._replace(host_ip=host, host_ips=(HostIP(host),))
+    found = (host,) if own is None else own
+    if status.phase in (SUCCEEDED, FAILED) or not found:
+        return status
+    return status._replace(pod_ip=found[0], pod_ips=tuple(map(PodIP, found)))
 
 
 def with_pending_resize(status: PodStatus, pending: Refusal | None, now: float) -> PodStatus:

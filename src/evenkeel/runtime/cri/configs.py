@@ -70,8 +70,10 @@ def attempt_of(labels: Mapping[str, str]) -> Attempt | None:
     return Attempt(uid, name, int(number))
 
 
-def sandbox_config(launch: Launch, paths: StatePaths, naming: Naming, number: int) -> pb.PodSandboxConfig:
-    """Describes the sandbox of a pod. It uses the host's network, as processes do; then no runtime sets a host name."""
+def sandbox_config(
+    launch: Launch, paths: StatePaths, naming: Naming, number: int, *, has_own_network: bool = False
+) -> pb.PodSandboxConfig:
+    """Describes the sandbox of a pod. With the host's network, no runtime sets a host name."""
     assert launch.planned is not None
     pod, metadata = launch.pod, launch.pod.metadata
     parent = launch.planned.pod.path
@@ -79,12 +81,16 @@ def sandbox_config(launch: Launch, paths: StatePaths, naming: Naming, number: in
         metadata=pb.PodSandboxMetadata(
             name=metadata.name, uid=metadata.uid, namespace=metadata.namespace or "default", attempt=number
         ),
+        hostname=hostname(pod) if has_own_network else "",
+        port_mappings=_port_mappings(pod) if has_own_network else (),
         log_directory=paths.pod_logs(metadata.namespace, metadata.name, metadata.uid),
         labels=_labels(pod, paths),
         linux=pb.LinuxPodSandboxConfig(
             # With systemd, runtimes expect the name of the slice and find its path themselves.
             cgroup_parent=posixpath.basename(parent) if naming == Naming.SYSTEMD else parent,
-            security_context=pb.LinuxSandboxSecurityContext(namespace_options=_namespaces()),
+            security_context=pb.LinuxSandboxSecurityContext(
+                namespace_options=_namespaces(has_own_network=has_own_network)
+            ),
             # D4: the settings of the infrastructure. The runtime may ignore them: the agent writes them.
             overhead=resources(launch.planned.version, launch.planned.infrastructure.settings),
         ),
@@ -94,7 +100,7 @@ def sandbox_config(launch: Launch, paths: StatePaths, naming: Naming, number: in
 def container_config(
     launch: Launch, paths: StatePaths, has: Callable[[str], bool] = lambda _: True
 ) -> pb.ContainerConfig:
-    """Describes a container. `has` returns whether this kernel has a file of the plan."""
+    """Describes a container, with the host's network. `has` returns whether this kernel has a file of the plan."""
     assert launch.planned is not None
     pod, container, attempt = launch.pod, launch.container, launch.attempt
     known = declared(pod, container, launch.data)
@@ -175,10 +181,23 @@ def _labels(pod: Pod, paths: StatePaths) -> dict[str, str]:
     }
 
 
-def _namespaces() -> pb.NamespaceOption:
-    return pb.NamespaceOption(
-        network=pb.NamespaceMode.NODE, pid=pb.NamespaceMode.CONTAINER, ipc=pb.NamespaceMode.POD
-    )
+def _namespaces(*, has_own_network: bool = False) -> pb.NamespaceOption:
+    network = pb.NamespaceMode.POD if has_own_network else pb.NamespaceMode.NODE
+    return pb.NamespaceOption(network=network, pid=pb.NamespaceMode.CONTAINER, ipc=pb.NamespaceMode.POD)
+
+
+def _port_mappings(pod: Pod) -> list[pb.PortMapping]:
+    return [
+        pb.PortMapping(
+            protocol=port.protocol or "TCP",
+            container_port=port.container_port,
+            host_port=port.host_port,
+            host_ip=port.host_ip,
+        )
+        for container in pod.spec.every_container
+        for port in container.ports
+        if port.host_port
+    ]
 
 
 def _mounts(pod: Pod, container: Container, attempt: Attempt, paths: StatePaths) -> list[pb.Mount]:

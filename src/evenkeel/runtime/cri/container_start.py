@@ -147,6 +147,9 @@ class Starts:
         (sandbox, of_sandbox), config = await _both(
             self._sandboxes.ready(launch, self._naming), self._prepared(launch)
         )
+        config.linux.security_context.namespace_options.network = (
+            of_sandbox.linux.security_context.namespace_options.network
+        )
         request = pb.CreateContainerRequest(
             pod_sandbox_id=sandbox.id, config=config, sandbox_config=of_sandbox
         )

@@ -69,6 +69,7 @@ class CriRuntime(BaseRuntime):
     ) -> None:
         super().__init__(state_directory, make_driver, config, _THREADS, allocatable_memory_bytes)
         self._endpoint = endpoint
+        self._is_open = False
         self._table = ContainerTable(lambda container: self._run_task(self._ended(container)))
         self._exits = ContainerExits(self._paths, self._killed, self._oom_kills)
         self._ending: set[Attempt] = set()
@@ -78,12 +79,16 @@ class CriRuntime(BaseRuntime):
         return configs.refusal(pod)
 
     async def open(self) -> None:
+        await self._open()
+        self._is_open = True
+
+    async def _open(self) -> None:
         self._make_directories()
         self._driver = self._make_driver()
         self._link = RuntimeLink(self._endpoint, self._driver.naming, self._list, self._link_changed)
         self._connection = self._link.connection
         self._updates = Updates(self._table, self._driver.version, self._has)
-        self._sandboxes = Sandboxes(self._connection, self._paths, self._list)
+        self._sandboxes = Sandboxes(self._link, self._paths, self._list)
         self._starts = Starts(
             self._connection,
             self._paths,
@@ -114,6 +119,9 @@ class CriRuntime(BaseRuntime):
     def placed(self, uid: str) -> Placed | None:
         infrastructure = self._sandboxes.cgroup(uid)
         return (*self._table.placed(uid), *((("", infrastructure),) if infrastructure else ()))
+
+    def addresses(self, pod: Pod) -> tuple[str, ...] | None:
+        return self._sandboxes.addresses(pod) if self._is_open else None
 
     async def containers(self) -> Mapping[Attempt, Record]:
         return {container.attempt: container.record for container in self._table}

@@ -28,7 +28,7 @@ from evenkeel.runtime.cri.cri_connection import (
 from evenkeel.runtime.interface import Readiness
 
 _API = "v1"
-_READY = "RuntimeReady"
+_READY, _NETWORK_READY = "RuntimeReady", "NetworkReady"
 _CONTAINERD = "containerd"
 LIST_SECONDS = 5.0  # between two listings if there is no event
 FIRST_CONNECT_SECONDS = 15.0  # the runtime may be just starting
@@ -75,6 +75,10 @@ class RuntimeLink:
     @property
     def why_away(self) -> str:
         return self._why_away
+
+    @property
+    def has_network(self) -> bool:
+        return self.info is not None and not self.info.no_network
 
     async def available(self) -> None:
         """Returns when the runtime is available."""
@@ -130,6 +134,11 @@ class RuntimeLink:
                 wait = _FIRST_RETRY_SECONDS
                 self._came_back()
 
+    async def no_network(self) -> str:
+        """Asks the runtime why it gives pods no network; empty if it does. Raises RuntimeAway."""
+        status = await self.connection.ask(pb.StatusRequest(), pb.StatusResponse)
+        return _unready(status, _NETWORK_READY)
+
     async def _connect(self) -> None:
         """Reads the runtime's version at each connection: it may be upgraded, or have another cgroup driver now."""
         info = await runtime_info(self.connection)
@@ -168,6 +177,7 @@ class RuntimeInfo(NamedTuple):
     sandbox_image: str = ""
     restricts_scores: bool = False
     not_ready: str = ""  # why it runs no containers now
+    no_network: str = ""  # why it gives pods no network
 
     @property
     def title(self) -> str:
@@ -196,7 +206,8 @@ async def runtime_info(connection: Connection) -> RuntimeInfo:
         await _asked_naming(connection) or configured_naming(config),
         _text(config.get("sandboxImage")),
         config.get("restrictOOMScoreAdj") is True,
-        _not_ready(status),
+        _unready(status, _READY),
+        _unready(status, _NETWORK_READY),
     )
 
 
@@ -233,9 +244,9 @@ def disagreement(info: RuntimeInfo, naming: Naming) -> EvenkeelError | None:
     )
 
 
-def _not_ready(status: pb.StatusResponse) -> str:
+def _unready(status: pb.StatusResponse, type_: str) -> str:
     for condition in status.status.conditions:
-        if condition.type == _READY and not condition.status:
+        if condition.type == type_ and not condition.status:
             return " ".join(f"{condition.reason}: {condition.message}".split()).strip(": ")
     return ""
 

@@ -11,14 +11,16 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
+from evenkeel.api.pod import Pod
 from evenkeel.cgroup.tree import Naming
 from evenkeel.host.oom_scores import set_oom_scores
 from evenkeel.runtime.cri import cri_pb2 as pb
 from evenkeel.runtime.cri.configs import STATE, UID, sandbox_config
 from evenkeel.runtime.cri.container_calls import is_removed
 from evenkeel.runtime.cri.container_table import save_sandbox
-from evenkeel.runtime.cri.cri_connection import CallFailed, Connection, RuntimeAway
+from evenkeel.runtime.cri.cri_connection import CallFailed, RuntimeAway
 from evenkeel.runtime.cri.cri_status import location
+from evenkeel.runtime.cri.runtime_link import RuntimeLink
 from evenkeel.runtime.interface import Launch, StartFailed
 from evenkeel.runtime.paths import StatePaths, UnsafeName
 
@@ -35,13 +37,14 @@ class Sandbox(NamedTuple):
     is_ready: bool
     pid: int = 0
     cgroup: str = ""
+    has_own_network: bool = False
+    addresses: tuple[str, ...] = ()  # in its own network
 
 
 class Sandboxes:
-    def __init__(
-        self, connection: Connection, paths: StatePaths, listed: Callable[[], Awaitable[None]]
-    ) -> None:
-        self._connection = connection
+    def __init__(self, link: RuntimeLink, paths: StatePaths, listed: Callable[[], Awaitable[None]]) -> None:
+        self._link = link
+        self._connection = link.connection
         self._paths = paths
         self._listed = listed  # lists the runtime's containers and sandboxes again
         self._of_pod: dict[str, dict[str, Sandbox]] = {}
@@ -76,7 +79,17 @@ class Sandboxes:
             sandbox = self._ready(uid)
             if sandbox is None:
                 sandbox = await self._run(launch, naming)
-            return sandbox, sandbox_config(launch, self._paths, naming, sandbox.number)
+            config = sandbox_config(
+                launch, self._paths, naming, sandbox.number, has_own_network=sandbox.has_own_network
+            )
+            return sandbox, config
+
+    def addresses(self, pod: Pod) -> tuple[str, ...] | None:
+        """Returns the addresses of the pod's own network, as far as they are known; None if it uses the host's."""
+        sandbox = self._ready(pod.metadata.uid)
+        if pod.spec.host_network or (sandbox is not None and not sandbox.has_own_network):
+            return None
+        return sandbox.addresses if sandbox is not None else ()
 
     async def located(self, uid: str) -> None:
         """Returns when the cgroup of the pod's sandbox is known, or cannot be found out now."""
@@ -181,7 +194,8 @@ class Sandboxes:
         """Makes a sandbox. If an earlier answer was lost, the name is taken, and listing again finds the sandbox."""
         uid = launch.attempt.uid
         number = 1 + max((one.number for one in self._of_pod.get(uid, {}).values()), default=-1)
-        config = sandbox_config(launch, self._paths, naming, number)
+        has_own_network = await self._has_own_network(launch.pod)
+        config = sandbox_config(launch, self._paths, naming, number, has_own_network=has_own_network)
         wait = _FIRST_WAIT_SECONDS
         while True:
             try:
@@ -200,11 +214,24 @@ class Sandboxes:
                     raise StartFailed(f"the pod's sandbox cannot be made: {error.message}") from None
             await asyncio.sleep(wait)
             wait *= 2
-        sandbox = Sandbox(answer.pod_sandbox_id, number, is_ready=True)
+        sandbox = Sandbox(answer.pod_sandbox_id, number, is_ready=True, has_own_network=has_own_network)
         self._of_pod.setdefault(uid, {})[sandbox.id] = sandbox
         # A container can be made in it before its cgroup is known.
         self._locating[uid] = asyncio.get_running_loop().create_task(self._locate(launch, sandbox))
         return sandbox
+
+    async def _has_own_network(self, pod: Pod) -> bool:
+        """The pod's choice. A pod that leaves it open gets the runtime's network, if the runtime had one when the agent
+        connected. Raises StartFailed and RuntimeAway."""
+        if pod.spec.host_network is not False:
+            return not pod.spec.host_network and self._link.has_network
+        problem = await self._link.no_network()
+        if problem:
+            raise StartFailed(
+                f"hostNetwork: false, and the runtime has no network: {problem}",
+                hint="give it one in /etc/cni/net.d, or leave hostNetwork out to use the host's",
+            )
+        return True
 
     async def _locate(self, launch: Launch, sandbox: Sandbox) -> None:
         uid = launch.attempt.uid
@@ -235,4 +262,14 @@ class Sandboxes:
         pid, cgroup = location(status.info, uid)
         if is_ready and uid:
             save_sandbox(uid, cgroup, self._paths)
-        return Sandbox(id_, number, is_ready, pid, cgroup)
+        network = status.status.network
+        addresses = (network.ip, *(one.ip for one in network.additional_ips))
+        return Sandbox(
+            id_,
+            number,
+            is_ready,
+            pid,
+            cgroup,
+            status.status.linux.namespaces.options.network == pb.NamespaceMode.POD,
+            tuple(filter(None, addresses)),
+        )

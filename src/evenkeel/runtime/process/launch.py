@@ -130,6 +130,10 @@ def _is_directory(path: str) -> bool:
 
 
 _LONGEST_HOSTNAME = 63
+_HOST_INTERFACES = (
+    "/sys/class/net",
+    "/sys/devices/virtual/net",
+)  # of a pod with its own network they are not
 
 
 def plan_of(
@@ -141,8 +145,10 @@ def plan_of(
     image_directory: str,
     around: Surroundings,
     limits: LogLimits,
+    network: str = "",
 ) -> Plan:
-    """Makes the plan of a start. `procs` are the `entrances` of the launch's cgroup. Raises StartFailed."""
+    """Makes the plan of a start. `procs` are the `entrances` of the launch's cgroup. `network` is the path of the
+    pod's own network namespace, if it has one. Raises StartFailed."""
     pod, container, attempt = launch.pod, launch.container, launch.attempt
     wrong = users_refusal(pod, container, powers)
     if wrong:
@@ -163,6 +169,8 @@ def plan_of(
         procs=procs,
         data=launch.data,
     )
+    if network:
+        spec = spec._replace(masked=(*spec.masked, *_HOST_INTERFACES))
     return Plan(
         argv=argv,
         env=tuple(environment(pod, container, hostname, launch.data).items()),
@@ -180,6 +188,7 @@ def plan_of(
         message_policy=container.termination_message_policy,
         capabilities=syscalls.mask(*(name.lower() for name in allowed.capabilities)),
         is_filtered=allowed.is_filtered,
+        network=network,
         may_gain_privileges=bool(allowed.may_escalate),
     )
 

@@ -24,10 +24,16 @@ class Powers(NamedTuple):
     gid: int
     has_namespaces: bool = True
     no_filter: str = ""  # why there is no seccomp filter
+    no_network: str = ""  # why no pod can have a network of its own
 
     @property
     def is_root(self) -> bool:
         return self.uid == 0
+
+
+def has_own_network(pod: Pod) -> bool:
+    """A pod of this runtime uses the host's network unless it says otherwise."""
+    return pod.spec.host_network is False
 
 
 def refusal(pod: Pod, powers: Powers) -> Refusal | None:
@@ -65,7 +71,12 @@ def refusal(pod: Pod, powers: Powers) -> Refusal | None:
             "spec.volumes: volumes need a mount namespace, which the kernel does not give this user: run the agent "
             "as root, or allow user namespaces (sysctl kernel.unprivileged_userns_clone=1)",
         )
-    wrong = volumes.refusal(pod, is_root=powers.is_root) or security.refusal(pod) or _filter(pod, powers)
+    wrong = (
+        volumes.refusal(pod, is_root=powers.is_root)
+        or security.refusal(pod)
+        or _filter(pod, powers)
+        or _network(pod, powers)
+    )
     return Refusal(REASON, wrong) if wrong else None
 
 
@@ -84,6 +95,21 @@ def _filter(pod: Pod, powers: Powers) -> str:
         for field, container in pod.spec.container_fields:
             if security.privileges(pod, container).is_filtered:
                 return f"{field}.securityContext.seccompProfile: {powers.no_filter}"
+    return ""
+
+
+def _network(pod: Pod, powers: Powers) -> str:
+    if has_own_network(pod):
+        if not powers.is_root:
+            return "spec.hostNetwork: false needs root: only root can join a network of its own to the host's"
+        return f"spec.hostNetwork: {powers.no_network}" if powers.no_network else ""
+    for field, container in pod.spec.container_fields:
+        for index, port in enumerate(container.ports):
+            if port.host_port and port.host_port != port.container_port:
+                return (
+                    f"{field}.ports[{index}].hostPort: {port.host_port} is not containerPort {port.container_port}, "
+                    "and the pod uses the host's network: make them equal, or write hostNetwork: false"
+                )
     return ""
 
 

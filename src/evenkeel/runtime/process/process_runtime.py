@@ -40,7 +40,9 @@ from evenkeel.runtime.paths import every_attempt, write_json
 from evenkeel.runtime.process import process_images, process_refusals, supervisor_link, supervisor_protocol
 from evenkeel.runtime.process.attempt_table import AttemptTable, listed, listed_on_disk
 from evenkeel.runtime.process.launch import Surroundings, entrances, plan_of, surroundings
+from evenkeel.runtime.process.pod_networks import PodNetworks
 from evenkeel.runtime.process.process_images import Images
+from evenkeel.runtime.process.process_refusals import has_own_network
 from evenkeel.runtime.process.supervisor import spawn
 from evenkeel.runtime.process.supervisor_connection import (
     SupervisorConnection,
@@ -69,7 +71,10 @@ class ProcessRuntime(BaseRuntime):
         allocatable_memory_bytes: int | None = None,
     ) -> None:
         super().__init__(state_directory, make_driver, config, _THREADS, allocatable_memory_bytes)
-        self._powers = process_refusals.Powers(os.geteuid(), os.getegid())
+        self._networks = PodNetworks(self._paths, config.pod_cidr)
+        self._powers = process_refusals.Powers(
+            os.geteuid(), os.getegid(), no_network=self._networks.refusal()
+        )
         self._images = Images(self._paths)
         self._around: Surroundings | None = None
         self._mounts = MountWatch()
@@ -88,6 +93,7 @@ class ProcessRuntime(BaseRuntime):
         self._make_directories()
         syscalls.set_child_subreaper()
         self._driver = self._make_driver()
+        await self._in_thread(self._networks.take_up)
         await self._link.open()
 
     async def close(self) -> None:
@@ -110,9 +116,17 @@ class ProcessRuntime(BaseRuntime):
         await self._link.current()
         return dict(self._known.records)
 
+    def addresses(self, pod: Pod) -> tuple[str, ...] | None:
+        return self._networks.addresses(pod.metadata.uid) if has_own_network(pod) else None
+
     async def prepare(self, pod: Pod, data: PodData = NO_DATA) -> None:
-        if pod.spec.volumes:
+        if pod.spec.volumes or has_own_network(pod):
             await super().prepare(pod, data)
+
+    def _make_volumes(self, pod: Pod, data: PodData) -> None:
+        super()._make_volumes(pod, data)
+        if has_own_network(pod):
+            self._networks.join(pod)
 
     # Starting
 
@@ -172,6 +186,7 @@ class ProcessRuntime(BaseRuntime):
             image_directory=image_directory,
             around=self._around,
             limits=self._limits,
+            network=self._networks.namespace(launch.attempt.uid) if has_own_network(launch.pod) else "",
         )
         directory = self._paths.attempt(*launch.attempt)
         volumes.make_directory(directory)
@@ -268,7 +283,11 @@ class ProcessRuntime(BaseRuntime):
     async def remove(self, uid: str) -> None:
         for attempt in [attempt for attempt in self._known.records if attempt.uid == uid]:
             await self.forget(attempt)
-        await self._in_thread(partial(volumes.remove, uid, self._paths))
+        await self._in_thread(partial(self._remove_pod, uid))
+
+    def _remove_pod(self, uid: str) -> None:
+        self._networks.leave(uid)
+        volumes.remove(uid, self._paths)
 
     async def pods(self) -> frozenset[str]:
         return await self._in_thread(partial(volumes.pods, self._paths))

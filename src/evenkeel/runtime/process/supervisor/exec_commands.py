@@ -32,6 +32,7 @@ _NAMESPACES = (
     ("user", syscalls.CLONE_NEWUSER),
     ("ipc", syscalls.CLONE_NEWIPC),
     ("uts", syscalls.CLONE_NEWUTS),
+    ("net", syscalls.CLONE_NEWNET),
     ("pid", syscalls.CLONE_NEWPID),
     ("cgroup", syscalls.CLONE_NEWCGROUP),
     ("mnt", syscalls.CLONE_NEWNS),  # the last one: with it, root and working directory are the container's

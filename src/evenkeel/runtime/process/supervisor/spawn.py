@@ -64,6 +64,7 @@ class Plan(NamedTuple):
     message_policy: str = ""
     capabilities: int = DEFAULT_CAPABILITIES  # a bit mask
     is_filtered: bool = True  # securityContext.seccompProfile is RuntimeDefault
+    network: str = ""  # the network namespace of the pod; "" is the host's
     may_gain_privileges: bool = False  # securityContext.allowPrivilegeEscalation
     private: str = ""  # the path of a file in memory that has the fields `PRIVATE`
 
@@ -165,6 +166,8 @@ def _become(
         os.dup2(os.open(f"{directory}/{name}", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW), number)
         if plan.uid is not None and os.geteuid() == 0:
             os.fchown(number, plan.uid, -1)  # so that the program may open /dev/stdout again
+    if plan.network:
+        _enter_network(plan.network)
     if origin.namespaces:
         syscalls.unshare(syscalls.CLONE_NEWCGROUP)
         log = rootfs.enter(rootfs.from_json(plan.filesystem), has_pid_namespace=True)
@@ -174,6 +177,15 @@ def _become(
     syscalls.close_on_exec_from(3)
     if os.read(orders, 1):
         execute(program, say)
+
+
+def _enter_network(path: str) -> None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        syscalls.setns(descriptor, syscalls.CLONE_NEWNET)
+    except OSError as error:
+        raise EvenkeelError(f"the pod's network {path} cannot be entered: {reason(error)}") from None
+    os.close(descriptor)
 
 
 def _hand_over(report: int, log: int) -> None:

@@ -1,0 +1,175 @@
+"""Pods with a network of their own, with both runtimes. Agent and containerd run in a network namespace of the test, so
+that the machine's own network is not touched."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.agents import RUNTIMES, Up, pod
+from tests.kernel.cgroups import Cgroup
+from tests.kernel.waiting import eventually
+from tests.machines.containerd import Containerd
+from tests.machines.packages import require, require_containerd
+from tests.needing import needing
+
+pytestmark = [pytest.mark.cgroup("host"), pytest.mark.agent]
+
+PACKAGES = ("containernetworking-plugins", "iptables", "iproute2", "busybox-static")
+BUSYBOX = "/bin/busybox"
+PORT, HOST_PORT = 8080, 18080
+SUBNET = "10.202.16."
+SERVE = f"echo hello > /tmp/index.html && exec {BUSYBOX} httpd -f -p {PORT} -h /tmp"
+
+
+def fetching(host: str, port: int) -> str:
+    return rf"printf 'GET / HTTP/1.0\r\n\r\n' | {BUSYBOX} timeout 5 {BUSYBOX} nc {host} {port}"
+
+
+def last_line(text: str) -> str:
+    return text.splitlines()[-1] if text else ""
+
+
+class OwnNetwork:
+    """A network namespace with only a loopback interface."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._path = f"/proc/{process.pid}/ns/net"
+
+    @property
+    def within(self) -> tuple[str, ...]:
+        return ("nsenter", f"--net={self._path}", "--")
+
+    @property
+    def number(self) -> int:
+        return Path(self._path).stat().st_ino
+
+    def says(self, *command: str) -> str:
+        done = subprocess.run(
+            [*self.within, *command], capture_output=True, text=True, timeout=60, check=False
+        )
+        return done.stdout if done.returncode == 0 else ""
+
+    def fetched(self, host: str, port: int) -> str:
+        return last_line(self.says("/bin/sh", "-c", fetching(host, port)))
+
+    def interfaces(self) -> set[str]:
+        lines = self.says("ip", "-o", "link", "show").splitlines()
+        return {line.split(":")[1].strip().partition("@")[0] for line in lines}
+
+
+@pytest.fixture
+def network() -> Iterator[OwnNetwork]:
+    with needing():
+        require(PACKAGES)
+    command = ["unshare", "--net", "sh", "-c", "ip link set lo up && echo ready && exec sleep infinity"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            yield OwnNetwork(process)
+        finally:
+            process.kill()
+
+
+@pytest.fixture(params=RUNTIMES)
+def agent(
+    request: pytest.FixtureRequest, network: OwnNetwork, cgroup_root: Cgroup, tmp_path: Path
+) -> Iterator[Up]:
+    if request.param == "process":
+        yield from running(Up(cgroup_root, tmp_path, f"--pod-cidr={SUBNET}0/24", within=network.within))
+        return
+    with needing():
+        require_containerd()
+    addresses = {"type": "host-local", "dataDir": str(tmp_path / "addresses"), "subnet": f"{SUBNET}0/24"}
+    bridge = {"type": "bridge", "bridge": "cni0", "isGateway": True, "ipMasq": True, "ipam": addresses}
+    portmap = {"type": "portmap", "snat": True, "capabilities": {"portMappings": True}}
+    config = {"cniVersion": "0.4.0", "name": "test", "plugins": [bridge, portmap]}
+    with Containerd(network=config, within=network.within) as containerd:
+        yield from running(Up(cgroup_root, tmp_path, containerd=containerd, within=network.within))
+
+
+def running(agent: Up) -> Iterator[Up]:
+    try:
+        agent.start()
+        yield agent
+    finally:
+        agent.close()
+
+
+def server(name: str, **spec: object) -> dict[str, object]:
+    port = {"containerPort": PORT, **spec.pop("port", {})}
+    probe = {"httpGet": {"port": PORT}, "periodSeconds": 1}
+    container = {"ports": [port], "readinessProbe": probe}
+    return pod(name, ["/bin/sh", "-c", SERVE], container=container, hostNetwork=False, **spec)
+
+
+def is_ready(agent: Up, name: str) -> bool:
+    conditions = agent.status(name).get("conditions", ())
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+
+
+def test_a_pod_has_an_address_that_probes_pods_and_host_ports_reach(agent: Up, network: OwnNetwork):
+    agent.apply(server("server", port={"hostPort": HOST_PORT}))
+    eventually(lambda: is_ready(agent, "server"))
+    status = agent.status("server")
+    address = status["podIP"]
+    assert address.startswith(SUBNET)
+    assert status["podIPs"] == [{"ip": address}]
+    assert status["hostIP"] != address
+    assert network.fetched(address, PORT) == "hello"
+    assert network.fetched("127.0.0.1", HOST_PORT) == "hello"
+
+    fetch = ["/bin/sh", "-c", fetching(address, PORT)]
+    agent.apply(pod("client", fetch, hostNetwork=False, restartPolicy="Never"))
+    agent.await_phase("client", "Succeeded")
+    assert last_line(agent.cli("logs", "client")) == "hello"
+
+    agent.kill()
+    agent.start()
+    eventually(lambda: is_ready(agent, "server"))
+    assert agent.status("server")["podIP"] == address
+    assert network.fetched(address, PORT) == "hello"
+
+
+def test_nothing_of_a_network_is_left_after_the_pod(agent: Up, network: OwnNetwork, tmp_path: Path):
+    before = mounts(tmp_path)
+    agent.apply(server("server", port={"hostPort": HOST_PORT}))
+    eventually(lambda: is_ready(agent, "server"))
+    assert any(name.startswith("veth") for name in network.interfaces())
+    agent.kill()
+    agent.start()
+    agent.cli("delete", "pod", "server")
+    agent.await_gone("server")
+    eventually(lambda: not any(name.startswith("veth") for name in network.interfaces()))
+    assert not network.fetched("127.0.0.1", HOST_PORT)
+    eventually(lambda: mounts(tmp_path) == before)
+    leases = [path.name for path in tmp_path.rglob("addresses/*/*") if path.name.startswith(SUBNET)]
+    assert leases == []
+
+
+def mounts(below: Path) -> list[str]:
+    points = (line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines())
+    return sorted(point for point in points if point.startswith(str(below)))
+
+
+def test_a_pod_that_asks_for_it_has_the_hosts_network(agent: Up, network: OwnNetwork):
+    agent.apply(pod("shared", ["/bin/sh", "-c", "readlink /proc/self/ns/net; sleep 600"], hostNetwork=True))
+    agent.await_phase("shared", "Running")
+    eventually(lambda: agent.cli("logs", "shared") == f"net:[{network.number}]\n")
+    status = agent.status("shared")
+    assert status["podIP"] == status["hostIP"]
+
+
+def test_the_containers_of_a_pod_share_its_network_and_see_nothing_of_the_hosts(
+    agent: Up, network: OwnNetwork
+):
+    asked = server("two")
+    look = f"until {fetching('127.0.0.1', PORT)}; do :; done; ls /sys/class/net; sleep 600"
+    beside = {"name": "beside", "image": "host", "command": ["/bin/sh", "-c", look]}
+    asked["spec"]["containers"].append(beside)
+    agent.apply(asked)
+    agent.await_phase("two", "Running")
+    eventually(lambda: "hello" in agent.cli("logs", "two", "-c", "beside"))
+    assert not network.interfaces() - {"lo"} & {*agent.cli("logs", "two", "-c", "beside").split()}
