@@ -40,8 +40,10 @@ def place(tmp_path: Path) -> Place:
 
 def drive(place: Place, story: Callable[[Agent], Awaitable[None]]) -> None:
     async def main() -> None:
-        place.runtime.may_end = asyncio.Event()
-        place.runtime.may_end.set()
+        runtime = place.runtime
+        assert isinstance(runtime, HookRuntime)
+        runtime.may_end = asyncio.Event()
+        runtime.may_end.set()
         async with place.agent() as agent:
             await story(agent)
 

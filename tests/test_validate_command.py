@@ -47,9 +47,9 @@ def test_every_mistake_is_reported_with_its_place_and_counted(validate):
 
 
 def test_warnings_leave_a_manifest_valid(validate):
-    code, out, err = validate(GOOD.replace("spec: {", "spec: {dnsPolicy: Default, "))
+    code, out, err = validate(GOOD.replace("spec: {", "spec: {subdomain: default, "))
     assert (code, out) == (0, "1 pod: valid\n")
-    assert err == "warning: f.yaml:4: spec.dnsPolicy: not honoured here, and without effect: spec.dnsPolicy\n"
+    assert err == "warning: f.yaml:4: spec.subdomain: not honoured here, and without effect: spec.subdomain\n"
 
 
 def test_json_and_yaml_say_the_same(validate):

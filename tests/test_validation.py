@@ -584,3 +584,36 @@ def test_restart_rules_need_a_restart_policy():
     rule = {"action": "Restart", "exitCodes": {"operator": "In", "values": [1]}}
     assert of_container(restartPolicyRules=[rule]) == {("FieldValueRequired", f"{C}.restartPolicy")}
     assert not of_container(restartPolicyRules=[rule], restartPolicy="Never")
+
+
+@pytest.mark.parametrize(
+    "fields, field",
+    [
+        ({"hostAliases": [{"ip": "host", "hostnames": ["a"]}]}, "hostAliases[0].ip"),
+        ({"hostAliases": [{"ip": "10.0.0.1", "hostnames": ["a b"]}]}, "hostAliases[0].hostnames"),
+        ({"hostAliases": [{"ip": "10.0.0.1\n1.1.1.1 x", "hostnames": []}]}, "hostAliases[0].ip"),
+        ({"dnsPolicy": "Other"}, "dnsPolicy"),
+        ({"dnsPolicy": "None"}, "dnsConfig.nameservers"),
+        ({"dnsConfig": {"nameservers": ["a"]}}, "dnsConfig.nameservers[0]"),
+        (
+            {"dnsConfig": {"nameservers": ["1.1.1.1", "1.1.1.2", "1.1.1.3", "1.1.1.4"]}},
+            "dnsConfig.nameservers",
+        ),
+        ({"dnsConfig": {"searches": ["a\nnameserver 1.1.1.1"]}}, "dnsConfig.searches[0]"),
+        ({"dnsConfig": {"options": [{"value": "1"}]}}, "dnsConfig.options[0]"),
+        ({"dnsConfig": {"options": [{"name": "a", "value": "1\nx"}]}}, "dnsConfig.options[0]"),
+    ],
+)
+def test_names_and_addresses_to_look_up_are_checked(fields, field):
+    found = of_spec(containers=[container()], **fields)
+    assert {one for _, one in found} == {f"spec.{field}"}
+
+
+def test_names_and_addresses_that_can_be_looked_up_are_taken():
+    config = {
+        "nameservers": ["fd00::53"],
+        "searches": ["a.example.", "."],
+        "options": [{"name": "ndots", "value": "2"}],
+    }
+    aliases = [{"ip": "fd00::1", "hostnames": ["a.example"]}]
+    assert not of_spec(containers=[container()], dnsPolicy="None", dnsConfig=config, hostAliases=aliases)

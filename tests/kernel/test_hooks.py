@@ -1,4 +1,4 @@
-"""Lifecycle hooks with real containers, of both runtimes."""
+"""Lifecycle hooks, and the names that a pod looks up, with real containers of both runtimes."""
 
 from pathlib import Path
 
@@ -37,3 +37,20 @@ def test_hooks_run_after_the_start_and_before_the_stop(up: MakeUp, tmp_path: Pat
     agent.client.delete("default", "good")
     agent.await_gone("good")
     assert (seen / "at-term").read_text() == "stopping\n", "the hook ran before SIGTERM"
+
+
+def test_a_pod_has_the_names_and_nameservers_that_it_asks_for(up: MakeUp):
+    agent = up()
+    agent.start()
+    spec = {
+        "hostAliases": [{"ip": "10.1.2.3", "hostnames": ["database.example"]}],
+        "dnsPolicy": "None",
+        "dnsConfig": {"nameservers": ["10.0.0.53"], "searches": ["shop.example"]},
+        "restartPolicy": "Never",
+        "securityContext": {"runAsUser": 4711},
+    }
+    agent.apply(pod("web", ["sh", "-c", "grep database /etc/hosts; cat /etc/resolv.conf"], **spec))
+    agent.await_phase("web", "Succeeded")
+    assert agent.cli("logs", "web") == (
+        "10.1.2.3\tdatabase.example\nnameserver 10.0.0.53\nsearch shop.example\n"
+    )

@@ -239,6 +239,22 @@ class PodSecurityContext(NamedTuple):
     windows_options: WindowsSecurityContextOptions | None = None
 
 
+class HostAlias(NamedTuple):
+    ip: str = ""
+    hostnames: tuple[str, ...] = ()
+
+
+class PodDNSConfigOption(NamedTuple):
+    name: str = ""
+    value: str | None = None
+
+
+class PodDNSConfig(NamedTuple):
+    nameservers: tuple[str, ...] = ()
+    searches: tuple[str, ...] = ()
+    options: tuple[PodDNSConfigOption, ...] = ()
+
+
 class Toleration(NamedTuple):
     key: str = ""
     operator: str = ""
@@ -268,6 +284,9 @@ class PodSpec(NamedTuple):
     host_ipc: bool = False
     host_users: bool | None = None
     share_process_namespace: bool | None = None
+    host_aliases: tuple[HostAlias, ...] = ()
+    dns_policy: str = ""
+    dns_config: PodDNSConfig | None = None
 
     @property
     def every_container(self) -> Iterator[Container]:

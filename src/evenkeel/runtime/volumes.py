@@ -15,9 +15,10 @@ from evenkeel.api.data_objects import NO_DATA, PodData
 from evenkeel.api.pod import IN_MEMORY, HostPathVolumeSource, Pod, Volume
 from evenkeel.api.resources import MEMORY
 from evenkeel.errors import EvenkeelError, reason
+from evenkeel.host.files import write_own
 from evenkeel.policy.pod_resources import pod_limits
 from evenkeel.quantity import ZERO
-from evenkeel.runtime import data_volumes, syscalls
+from evenkeel.runtime import data_volumes, network_files, syscalls
 from evenkeel.runtime.environment import DataMissing, NoValue
 from evenkeel.runtime.paths import StatePaths, UnsafeName, checked, write_json
 from evenkeel.runtime.procfs import is_below, read_mounts
@@ -42,10 +43,12 @@ __all__ = (
     "remove_private",
     "remove_termination_log",
     "remove_tree",
+    "write_network_file",
     "write_private",
 )
 
 _VOLUME_MODE = 0o777  # any user that a container runs as may write there
+_MOST_NETWORK_CHARACTERS = 1 << 20
 _DATA_MODE = 0o755  # of volumes whose files the agent writes
 _MEMORY_ROOT_OPTIONS = "mode=0700,size=4m"  # it holds directories only
 _FLAGS = syscalls.MS_NOSUID | syscalls.MS_NODEV
@@ -177,6 +180,21 @@ def _unmount_sub_paths(uid: str, container: str, paths: StatePaths) -> None:
                     os.rmdir(point)
                 else:
                     os.unlink(point)
+
+
+def write_network_file(path: str, name: str, pod: Pod) -> None:
+    """Writes the pod's own version of a file in /etc, which every user of the container may read. Raises OSError."""
+    write_own(path, network_files.file_text(name, pod, host_network_file(name)).encode())
+    os.chmod(path, _FILE_MODE)
+
+
+def host_network_file(name: str) -> str:
+    """Returns the beginning of the machine's own file in /etc; empty if there is none."""
+    try:
+        with open(f"/etc/{name}", encoding="utf-8", errors="replace") as file:
+            return file.read(_MOST_NETWORK_CHARACTERS)
+    except OSError:
+        return ""
 
 
 def remove_private(path: str) -> None:

@@ -20,6 +20,7 @@ from evenkeel.api.validation.name_rules import (
     qualified_name,
     uid,
 )
+from evenkeel.api.validation.network_rules import network_problems
 from evenkeel.api.validation.resource_rules import overhead, pod_level
 from evenkeel.api.validation.volume_rules import check_volumes
 from evenkeel.errors import Problem
@@ -119,6 +120,7 @@ def _spec(spec: PodSpec, profile: Profile) -> Problems:
         yield from _name("spec.nodeName", spec.node_name, dns_subdomain)
     if spec.hostname:
         yield from _name("spec.hostname", spec.hostname, dns_label)
+    yield from network_problems(spec)
     if spec.security_context is not None:
         yield from pod_security(spec.security_context, "spec.securityContext")
     for index, toleration in enumerate(spec.tolerations):

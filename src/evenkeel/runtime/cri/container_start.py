@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from evenkeel.api.container import Container
+from evenkeel.api.pod import Pod
 from evenkeel.cgroup.tree import Naming
 from evenkeel.errors import EvenkeelError, reason
 from evenkeel.runtime.cri import cri_pb2 as pb
@@ -19,6 +20,7 @@ from evenkeel.runtime.cri.cri_connection import CallFailed, Connection, RuntimeA
 from evenkeel.runtime.cri.sandboxes import Sandboxes
 from evenkeel.runtime.environment import DataMissing, NoValue, identity, sub_paths
 from evenkeel.runtime.interface import Attempt, Launch, NoImage, StartFailed
+from evenkeel.runtime.network_files import file_text, own_files
 from evenkeel.runtime.paths import StatePaths
 from evenkeel.runtime.volumes import VolumeRefused, bind_sub_paths
 
@@ -183,7 +185,7 @@ class Starts:
         wrong = root_refusal(launch, image)
         if wrong:
             raise StartFailed(wrong)
-        self._make_files(launch.attempt)
+        self._make_files(launch.attempt, launch.pod)
         try:
             if parts := sub_paths(launch.pod, launch.container, launch.data):
                 await asyncio.to_thread(
@@ -238,15 +240,19 @@ class Starts:
         )
         return list(answer.containers)
 
-    def _make_files(self, attempt: Attempt) -> None:
+    def _make_files(self, attempt: Attempt, pod: Pod) -> None:
         """Makes the files of the attempt that `container_config` mounts into the container."""
         directory = self._paths.attempt(*attempt)
         try:
             os.makedirs(directory, 0o700, exist_ok=True)
             os.makedirs(self._paths.termination_logs(attempt.uid), 0o700, exist_ok=True)
             _make_file(self._paths.termination_log(*attempt), b"", 0o666)  # the container may run as any user
+            own = own_files(pod)
             for path, name in NETWORK_FILES.items():
-                _make_file(f"{directory}/{name}", _content(path), 0o644)
+                content = _content(path)
+                if name in own:
+                    content = file_text(name, pod, content.decode(errors="replace")).encode()
+                _make_file(f"{directory}/{name}", content, 0o644)
         except OSError as error:
             raise StartFailed(
                 f"the attempt's directory {directory} cannot be made: {reason(error)}"

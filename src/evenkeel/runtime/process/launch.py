@@ -13,6 +13,7 @@ from evenkeel.runtime import security, syscalls, volumes
 from evenkeel.runtime.environment import arguments, environment, groups, identity, sub_paths
 from evenkeel.runtime.interface import Launch, StartFailed
 from evenkeel.runtime.log_relay import LogLimits
+from evenkeel.runtime.network_files import own_files
 from evenkeel.runtime.paths import StatePaths
 from evenkeel.runtime.process.process_refusals import Powers, users_refusal
 from evenkeel.runtime.process.supervisor import rootfs
@@ -94,10 +95,17 @@ def filesystem_spec(
         )
         for index, mount in enumerate(container.volume_mounts)
     )
+    taken = {mount.target for mount in mounts}
+    attempt_directory = paths.attempt(pod.metadata.uid, container.name, attempt)
+    mounts += tuple(
+        Mount(f"{attempt_directory}/{name}", f"/etc/{name}", is_read_only=True)
+        for name in own_files(pod)
+        if f"/etc/{name}" not in taken
+    )
     context = container.security_context
     return FilesystemSpec(
         state_directory=paths.root,
-        attempt_directory=paths.attempt(pod.metadata.uid, container.name, attempt),
+        attempt_directory=attempt_directory,
         image=image_directory,
         mounts=mounts,
         is_read_only=bool(context and context.read_only_root_filesystem),

@@ -1,0 +1,64 @@
+"""Rules for the names that a pod looks up: hostAliases, dnsPolicy and dnsConfig."""
+
+import re
+
+from evenkeel.api.pod import PodDNSConfig, PodSpec
+from evenkeel.api.problems import Problems, invalid, not_supported, required, shown, unusable
+from evenkeel.api.validation.name_rules import dns_subdomain
+
+_POLICIES = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
+_MOST_NAMESERVERS, _MOST_SEARCHES, _LONGEST_SEARCHES = 3, 32, 2048
+_WORD = re.compile(r"[!-~]+").fullmatch  # printable, without spaces: it becomes a word of a line
+
+
+def network_problems(spec: PodSpec) -> Problems:
+    for index, alias in enumerate(spec.host_aliases):
+        here = f"spec.hostAliases[{index}]"
+        if not _is_address(alias.ip):
+            yield invalid(f"{here}.ip", f"{shown(alias.ip)} must be an address such as 10.0.0.7 or fd00::7")
+        for name in alias.hostnames:
+            if wrong := dns_subdomain(name):
+                yield invalid(f"{here}.hostnames", f"{shown(name)} {wrong}")
+    if spec.dns_policy and spec.dns_policy not in _POLICIES:
+        yield not_supported("spec.dnsPolicy", spec.dns_policy, _POLICIES)
+    config = spec.dns_config
+    if spec.dns_policy == "None" and (config is None or not config.nameservers):
+        yield required("spec.dnsConfig.nameservers", "dnsPolicy None needs at least one nameserver")
+    if config is not None:
+        yield from _dns_config(config, "spec.dnsConfig")
+
+
+def _dns_config(config: PodDNSConfig, path: str) -> Problems:
+    if len(config.nameservers) > _MOST_NAMESERVERS:
+        yield invalid(
+            f"{path}.nameservers", f"has {len(config.nameservers)}, and may have {_MOST_NAMESERVERS}"
+        )
+    for index, server in enumerate(config.nameservers):
+        if not _is_address(server):
+            yield invalid(
+                f"{path}.nameservers[{index}]", f"{shown(server)} must be an address such as 10.0.0.53"
+            )
+    if len(config.searches) > _MOST_SEARCHES or len(" ".join(config.searches)) > _LONGEST_SEARCHES:
+        yield invalid(
+            f"{path}.searches",
+            f"may have {_MOST_SEARCHES} domains of {_LONGEST_SEARCHES} characters together",
+        )
+    for index, search in enumerate(config.searches):
+        # A domain may end with a dot, and . alone is the root.
+        if search != "." and (wrong := dns_subdomain(search.removesuffix(".").replace("_", "x"))):
+            yield invalid(f"{path}.searches[{index}]", f"{shown(search)} {wrong}")
+    for index, option in enumerate(config.options):
+        if not option.name:
+            yield required(f"{path}.options[{index}]", "an option needs a name, such as ndots")
+        elif not _WORD(option.name) or (option.value and not _WORD(option.value)):
+            yield unusable(f"{path}.options[{index}]", "must be of printable characters without spaces")
+
+
+def _is_address(text: str) -> bool:
+    from ipaddress import ip_address  # few pods need it, and short commands must not pay for it
+
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return False
+    return "%" not in str(address)

@@ -1,0 +1,75 @@
+"""The files /etc/hosts and /etc/resolv.conf of a pod that asks for its own: hostAliases, dnsPolicy and dnsConfig. Pure.
+
+Other pods have the machine's. Without a cluster there is no cluster DNS: `ClusterFirst` is then the same as `Default`,
+as in kubelet.
+"""
+
+from evenkeel.api.pod import Pod, PodDNSConfig
+
+HOSTS, RESOLV_CONF = "hosts", "resolv.conf"
+_NONE = "None"  # a dnsPolicy: nothing of the machine's
+_MOST_NAMESERVERS, _MOST_SEARCHES = 3, 32  # what the C library reads, and what kubelet writes
+
+
+def own_files(pod: Pod) -> tuple[str, ...]:
+    """Returns the names in /etc of the files that the pod has for itself."""
+    spec = pod.spec
+    names = []
+    if spec.host_aliases:
+        names.append(HOSTS)
+    if spec.dns_config is not None or spec.dns_policy == _NONE:
+        names.append(RESOLV_CONF)
+    return tuple(names)
+
+
+def file_text(name: str, pod: Pod, of_host: str) -> str:
+    """Returns the content of a file. `of_host` is the machine's."""
+    return hosts_text(pod, of_host) if name == HOSTS else resolv_conf_text(pod, of_host)
+
+
+def hosts_text(pod: Pod, of_host: str) -> str:
+    """Returns the machine's file and the pod's own lines, each with an address and its names."""
+    lines = ("\t".join((alias.ip, *alias.hostnames)) for alias in pod.spec.host_aliases)
+    before = of_host if of_host.endswith("\n") or not of_host else f"{of_host}\n"
+    return f"{before}\n# Entries added by hostAliases.\n" + "".join(f"{line}\n" for line in lines)
+
+
+def resolv_conf_text(pod: Pod, of_host: str) -> str:
+    """Returns the pod's file: the machine's settings, unless dnsPolicy is None, then those of dnsConfig. An option of
+    dnsConfig replaces the machine's of the same name."""
+    nameservers: list[str] = []
+    searches: list[str] = []
+    options: dict[str, str] = {}
+    if pod.spec.dns_policy != _NONE:
+        nameservers, searches, options = _parsed(of_host)
+    config = pod.spec.dns_config or PodDNSConfig()
+    nameservers += config.nameservers
+    searches += config.searches
+    options.update({one.name: one.value or "" for one in config.options})
+    lines = [f"nameserver {one}" for one in [*dict.fromkeys(nameservers)][:_MOST_NAMESERVERS]]
+    if searches:
+        lines.append(f"search {' '.join([*dict.fromkeys(searches)][:_MOST_SEARCHES])}")
+    if options:
+        words = (f"{name}:{value}" if value else name for name, value in options.items())
+        lines.append(f"options {' '.join(words)}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _parsed(text: str) -> tuple[list[str], list[str], dict[str, str]]:
+    """Reads nameservers, search domains and options, as resolv.conf(5) describes them. The last search counts."""
+    nameservers: list[str] = []
+    searches: list[str] = []
+    options: dict[str, str] = {}
+    for line in text.splitlines():
+        if line.startswith(("#", ";")):
+            continue
+        words = line.split()
+        if words[:1] == ["nameserver"]:
+            nameservers += words[1:2]
+        elif words[:1] in (["search"], ["domain"]):
+            searches = words[1:]
+        elif words[:1] == ["options"]:
+            for word in words[1:]:
+                name, _, value = word.partition(":")
+                options[name] = value
+    return nameservers, searches, options

@@ -1,0 +1,51 @@
+"""The /etc/hosts and /etc/resolv.conf of pods that ask for their own."""
+
+import pytest
+
+from evenkeel.api.pod import HostAlias, Pod, PodDNSConfig, PodDNSConfigOption, PodSpec
+from evenkeel.runtime.network_files import hosts_text, own_files, resolv_conf_text
+
+HOST = """\
+# made by hand
+nameserver 10.0.0.1
+nameserver 10.0.0.2
+search one.example two.example
+options ndots:2 edns0
+"""
+
+
+def pod(**spec: object) -> Pod:
+    return Pod(spec=PodSpec(**spec))
+
+
+def test_a_pod_that_asks_for_nothing_has_the_machines_files():
+    assert own_files(pod()) == ()
+    assert own_files(pod(dns_policy="ClusterFirst")) == ()
+
+
+def test_aliases_are_added_to_the_machines_hosts():
+    aliases = (HostAlias("10.1.2.3", ("a.example", "b.example")), HostAlias("fd00::1", ("c",)))
+    assert own_files(pod(host_aliases=aliases)) == ("hosts",)
+    text = hosts_text(pod(host_aliases=aliases), "127.0.0.1 localhost")
+    assert text == (
+        "127.0.0.1 localhost\n\n# Entries added by hostAliases.\n10.1.2.3\ta.example\tb.example\nfd00::1\tc\n"
+    )
+
+
+def test_dns_config_is_added_to_the_machines_settings():
+    config = PodDNSConfig(
+        ("10.0.0.2", "10.0.0.3", "10.0.0.4"),
+        ("three.example", "one.example"),
+        (PodDNSConfigOption("ndots", "5"), PodDNSConfigOption("rotate")),
+    )
+    assert own_files(pod(dns_config=config)) == ("resolv.conf",)
+    assert resolv_conf_text(pod(dns_config=config), HOST) == (
+        "nameserver 10.0.0.1\nnameserver 10.0.0.2\nnameserver 10.0.0.3\n"
+        "search one.example two.example three.example\noptions ndots:5 edns0 rotate\n"
+    )
+
+
+@pytest.mark.parametrize("text", [HOST, "", "nameserver\nsearch\noptions\n;x\n"])
+def test_with_policy_none_nothing_of_the_machine_is_left(text):
+    config = PodDNSConfig(("10.0.0.9",))
+    assert resolv_conf_text(pod(dns_policy="None", dns_config=config), text) == "nameserver 10.0.0.9\n"
