@@ -15,39 +15,21 @@ from contextlib import ExitStack
 import pytest
 
 from evenkeel.errors import EvenkeelError
+from evenkeel.server import tcp
 from evenkeel.server.tcp import TcpFlags, endpoint_from
+from tests.certificates import make_certificate, private
 from tests.fake_front import FakeFront, running, served
-from tests.machines import packages
+from tests.kernel.waiting import eventually
 from tests.models.agents import pods_of
 from tests.models.http_client import Http, ask
 from tests.models.manifests import POD, PODS
-from tests.needing import needing
 
 TOKEN, ADMIN = "t" * 32, "a" * 32
 
 
-def private(path, text):
-    path.write_text(text)
-    path.chmod(0o600)
-    return str(path)
-
-
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory):
-    with needing():
-        packages.require(["openssl"])
-    directory = tmp_path_factory.mktemp("tls")
-    cert, key = directory / "cert.pem", directory / "key.pem"
-    command = (
-        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=node -addext"
-    )
-    subprocess.run(
-        [*command.split(), "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", cert],
-        check=True,
-        capture_output=True,
-    )
-    key.chmod(0o600)
-    return str(cert), str(key)
+    return make_certificate(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture
@@ -166,6 +148,24 @@ def test_connections_with_a_handshake_but_no_token_make_room_too(agent, certific
             stack.enter_context(trusting(certificate).wrap_socket(plain, server_hostname="127.0.0.1"))
         answers = [over_tcp(agent, certificate, "GET", "/healthz")[0] for _ in range(40)]
         assert answers == [200] * 40
+
+
+def test_a_crowd_that_comes_again_and_again_leaves_a_client_time_to_show_its_token(
+    agent, certificate, monkeypatch
+):
+    monkeypatch.setattr(tcp, "_LEAST_SECONDS", 60.0)
+    client = http.client.HTTPSConnection(
+        "127.0.0.1", port_of(agent), context=trusting(certificate), timeout=60
+    )
+    with ExitStack() as stack:
+        stack.callback(client.close)
+        client.connect()  # it is the oldest of all, and has shown no token yet
+        for _ in range(100):
+            one = stack.enter_context(socket.create_connection(("127.0.0.1", port_of(agent)), timeout=30))
+            one.sendall(b"\x16\x03\x01\x02\x00")  # a handshake begins so
+        eventually(lambda: agent.call(lambda: agent.server.listener.connections) >= 64)
+        client.request("GET", "/healthz", headers={"Authorization": f"Bearer {TOKEN}"})
+        assert client.getresponse().read() == b"ok"
 
 
 def test_a_connection_with_the_token_keeps_its_place(agent, certificate):

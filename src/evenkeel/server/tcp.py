@@ -19,10 +19,13 @@ from typing import NamedTuple
 from evenkeel.errors import EvenkeelError, reason
 from evenkeel.server.http import SECRETS, Refused, Request, Route, Routes, no_secrets
 
-_BACKLOG = 64
+_BACKLOG = 1024  # the kernel keeps these for us, without a descriptor of ours
 _HANDSHAKE_SECONDS = 5.0
 _MOST_OPEN = 128  # connections, handshakes included
 _MOST_UNAUTHENTICATED = 64  # so that clients with the token always find a place
+# A client has this long to show its token before it may lose its place. Otherwise a crowd that connects again and again
+# would end the handshake of each client that has a token.
+_LEAST_SECONDS = 1.0
 FIRST_REQUEST_SECONDS = 5.0  # from the handshake to the first request
 _SHORTEST_TOKEN = 16
 _TOKEN_LETTERS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~+/="  # RFC 6750
@@ -116,6 +119,7 @@ class _Guest:
         self.socket = accepted
         self.address = address
         self.check = check
+        self.since = asyncio.get_running_loop().time()
         self.has_shaken_hands = False
         self.is_dropped = False
 
@@ -127,7 +131,8 @@ class _Guest:
 
 class Listener:
     """Accepts connections, and waits for no handshake. When all places are taken, a connection without a token loses
-    its place to the next one; a connection with a token keeps it."""
+    its place to the next one after a second; a connection with a token keeps it. A connection on which the client says
+    nothing takes no place at all."""
 
     def __init__(self, endpoint: TcpEndpoint, routes: Routes, serve: Serve) -> None:
         self._endpoint = endpoint
@@ -153,6 +158,7 @@ class Listener:
         listening = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, int(_HANDSHAKE_SECONDS))
             listening.bind((host, port))
             listening.listen(_BACKLOG)
         except OSError as error:
@@ -182,7 +188,9 @@ class Listener:
             except OSError:
                 await asyncio.sleep(1)  # too many files are open: clients wait in the backlog
                 continue
-            if not self._make_room():
+            while (wait := self._make_room()) > 0:
+                await asyncio.sleep(wait)  # others wait in the backlog
+            if wait < 0:
                 accepted.close()
                 continue
             guest = _Guest(accepted, peer[0], TokenCheck(self._routes, self._endpoint))
@@ -191,22 +199,27 @@ class Listener:
             task.add_done_callback(self._open.pop)
             await asyncio.sleep(0)  # while many clients connect, the others have their turn
 
-    def _make_room(self) -> bool:
+    def _make_room(self) -> float:
         """Drops a connection that has shown no token, if places are short: the oldest one of the address that has most
-        of them. So one address keeps no other address out, and an idle connection keeps no newer one out."""
+        of them. So one address keeps no other address out, and an idle connection keeps no newer one out.
+
+        Returns 0 if there is room, the seconds until there may be some, or -1 if all places are taken for good."""
         unauthenticated = [
             guest for guest in self._open.values() if not guest.check.is_passed and not guest.is_dropped
         ]
         authenticated = sum(guest.check.is_passed for guest in self._open.values())
         room = min(_MOST_OPEN - authenticated, _MOST_UNAUTHENTICATED)
         if len(unauthenticated) < room:
-            return True
+            return 0.0
         if not unauthenticated:
-            return False
+            return -1.0
         counts = Counter(guest.address for guest in unauthenticated)
         busiest = counts.most_common(1)[0][0]
-        next(guest for guest in unauthenticated if guest.address == busiest).drop()
-        return True
+        oldest = next(guest for guest in unauthenticated if guest.address == busiest)
+        left = oldest.since + _LEAST_SECONDS - asyncio.get_running_loop().time()
+        if left <= 0:
+            oldest.drop()
+        return max(left, 0.0)
 
     async def _converse(self, guest: _Guest) -> None:
         loop = asyncio.get_running_loop()
