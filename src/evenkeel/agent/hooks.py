@@ -22,13 +22,17 @@ async def run_hook(
     container: Container,
     timeout_seconds: float,
     execute: Execute,
+    host: str,
 ) -> str:
-    """Returns why the hook failed; empty if it succeeded. `execute` is the method of the runtime."""
+    """Returns why the hook failed; empty if it succeeded. `execute` is the method of the runtime. `host` is the address
+    of the pod; empty if it is not known."""
     if handler.sleep is not None:
         await asyncio.sleep(min(handler.sleep.seconds, timeout_seconds))
         return ""
     if handler.http_get is not None:
-        answer = await ask_http(handler.http_get, container, timeout_seconds)
+        if not (host or handler.http_get.host):
+            return "the pod's address is not known"
+        answer = await ask_http(handler.http_get, container, timeout_seconds, host)
         return "" if answer.is_success else answer.message
     if handler.exec is None:
         return "the hook has no handler"

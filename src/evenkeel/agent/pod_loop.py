@@ -292,7 +292,7 @@ class PodLoop:
         for stop in todo.stop if todo is not None else ():
             number = record.state.container(stop.container).attempt
             container = next(each for each in record.pod.spec.every_container if each.name == stop.container)
-            self._worker.stop(Attempt(uid, stop.container, number), stop, container)
+            self._worker.stop(Attempt(uid, stop.container, number), stop, record.pod, container)
         is_over = not record.is_admitted or (todo is not None and todo.is_over)
         if is_over and record.state.deleted_at is not None:
             self._worker.remove(uid)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from evenkeel.agent.hooks import NO_TIMEOUT_SECONDS, POST_START_FAILED, PRE_STOP_FAILED, run_hook
+from evenkeel.agent.probe_requests import DEFAULT_HOST
 from evenkeel.agent.step_requests import (
     Cleaned,
     Emptied,
@@ -20,6 +21,7 @@ from evenkeel.agent.step_requests import (
     StepRequests,
 )
 from evenkeel.api.container import Container, LifecycleHandler
+from evenkeel.api.pod import Pod
 from evenkeel.cgroup.driver import CgroupError
 from evenkeel.cgroup.tree import Setting
 from evenkeel.policy.lifecycle.actions import Stop
@@ -55,7 +57,7 @@ class PodWorker:
     def is_starting(self, attempt: Attempt) -> bool:
         return attempt in self._starting
 
-    def stop(self, attempt: Attempt, stop: Stop, container: Container) -> None:
+    def stop(self, attempt: Attempt, stop: Stop, pod: Pod, container: Container) -> None:
         """Stops the attempt. Its preStop hook runs first, within the same grace period."""
         deadline = asyncio.get_running_loop().time() + stop.grace_seconds
         before = self._stopping.get(attempt)
@@ -63,7 +65,7 @@ class PodWorker:
             if before[0] <= deadline + _HURRY_SECONDS:
                 return
             before[1].cancel()
-        task = self.spawn(self._stop(attempt, stop.grace_seconds, container), attempt.uid)
+        task = self.spawn(self._stop(attempt, stop.grace_seconds, pod, container), attempt.uid)
         self._stopping[attempt] = (deadline, task)
         task.add_done_callback(lambda done: self._stopped(attempt, done))
 
@@ -146,16 +148,18 @@ class PodWorker:
             self._starting.discard(launch.attempt)
 
     async def _post_start(self, launch: Launch, handler: LifecycleHandler) -> None:
-        problem = await self._run_hook(launch.attempt, launch.container, handler, NO_TIMEOUT_SECONDS)
+        problem = await self._run_hook(
+            launch.attempt, launch.pod, launch.container, handler, NO_TIMEOUT_SECONDS
+        )
         if problem:
             self._steps.report(HookFailed(launch.attempt, POST_START_FAILED, problem))
 
-    async def _stop(self, attempt: Attempt, grace_seconds: float, container: Container) -> None:
+    async def _stop(self, attempt: Attempt, grace_seconds: float, pod: Pod, container: Container) -> None:
         handler = container.pre_stop
         if handler is not None and grace_seconds > 0 and attempt not in self._hooked:
             self._hooked.add(attempt)  # a shorter grace period does not run the hook again
             began_at = asyncio.get_running_loop().time()
-            problem = await self._run_hook(attempt, container, handler, grace_seconds)
+            problem = await self._run_hook(attempt, pod, container, handler, grace_seconds)
             if problem:
                 self._steps.report(HookFailed(attempt, PRE_STOP_FAILED, problem))
             used_seconds = asyncio.get_running_loop().time() - began_at
@@ -163,11 +167,18 @@ class PodWorker:
         await self._runtime.stop(attempt, grace_seconds)
 
     async def _run_hook(
-        self, attempt: Attempt, container: Container, handler: LifecycleHandler, timeout_seconds: float
+        self,
+        attempt: Attempt,
+        pod: Pod,
+        container: Container,
+        handler: LifecycleHandler,
+        timeout_seconds: float,
     ) -> str:
         """Returns why the hook failed. A hook whose container ends is given up, which is no failure."""
+        own = self._runtime.addresses(pod)
+        host = DEFAULT_HOST if own is None else next(iter(own), "")
         hook = asyncio.ensure_future(
-            run_hook(handler, attempt, container, timeout_seconds, self._runtime.execute)
+            run_hook(handler, attempt, container, timeout_seconds, self._runtime.execute, host)
         )
         self._hooks[attempt] = hook
         try:
