@@ -180,12 +180,14 @@ def test_a_field_that_does_not_exist_is_reported_with_the_closest_name():
 
 
 @pytest.mark.req("A3")
-def test_a_field_of_kubernetes_is_noted_and_its_content_is_checked():
+def test_a_field_of_kubernetes_is_refused_or_without_meaning_and_its_content_is_checked():
     spec, findings = read(
-        {"nodeSelector": {"a": 1}, "affinity": {"nodeAfinity": {}}, "subdomain": "a"}, PodSpec
+        {"nodeSelector": {"a": 1}, "affinity": {"nodeAfinity": {}}, "schedulingGates": [{"name": "a"}]},
+        PodSpec,
     )
     assert spec == PodSpec()
-    assert findings.not_honoured == ["nodeSelector", "affinity", "subdomain"]
+    assert [problem.field for problem in findings.refused] == ["schedulingGates"]
+    assert not findings.not_honoured
     assert {problem.field: problem.message for problem in findings.problems} == {
         "nodeSelector[a]": "must be a string, not 1",
         "affinity.nodeAfinity": "no such field; did you mean nodeAffinity?",

@@ -250,10 +250,12 @@ def test_a_node_that_is_none_is_refused(explain, tmp_path, capsys, node, words):
 
 
 def test_what_has_no_effect_is_warned_of(explain):
-    code, _, err = explain(text=WEB.replace("spec:", "spec:\n  subdomain: default", 1))
+    code, _, err = explain(text=WEB.replace("spec:", "spec:\n  setHostnameAsFQDN: true", 1))
     assert code == 0
     assert (
-        err == "warning: web.yaml:5: spec.subdomain: not honoured here, and without effect: spec.subdomain\n"
+        err
+        == "warning: web.yaml:5: spec.setHostnameAsFQDN: true cannot be had here: a pod has no domain here; write "
+        "hostname instead\n"
     )
 
 

@@ -47,9 +47,12 @@ def test_every_mistake_is_reported_with_its_place_and_counted(validate):
 
 
 def test_warnings_leave_a_manifest_valid(validate):
-    code, out, err = validate(GOOD.replace("spec: {", "spec: {subdomain: default, "))
+    code, out, err = validate(GOOD.replace("spec: {", "spec: {overhead: {memory: 100m}, "))
     assert (code, out) == (0, "1 pod: valid\n")
-    assert err == "warning: f.yaml:4: spec.subdomain: not honoured here, and without effect: spec.subdomain\n"
+    assert (
+        err
+        == "warning: f.yaml:4: spec.overhead[memory]: 100m is not a whole number of bytes: m stands for thousandths\n"
+    )
 
 
 def test_json_and_yaml_say_the_same(validate):

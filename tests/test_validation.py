@@ -10,8 +10,8 @@ from evenkeel.api.config import Profile
 from evenkeel.api.decode import Findings, decode
 from evenkeel.api.defaults import default_pod
 from evenkeel.api.pod import Pod
-from evenkeel.api.problems import NODE_RULE
 from evenkeel.api.validation import validate_pod, warnings
+from evenkeel.errors import NODE_RULE
 
 PROFILES = list(Profile)
 C = "spec.containers[0]"

@@ -20,6 +20,11 @@ class EvenkeelError(Exception):
         return f"{self.message} ({self.hint})" if self.hint else self.message
 
 
+NODE_RULE = (
+    "NodeRule"  # the kind of a problem with a pod that is valid in Kubernetes, and that this node cannot run
+)
+
+
 class Problem(NamedTuple):
     """One mistake in a document: the path of the field, the line if it is known, and what to write instead.
 

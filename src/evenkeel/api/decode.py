@@ -1,8 +1,9 @@
 """From plain values to typed objects. Every problem is reported with its path.
 
 The annotations of the types drive the decoding, so an object is described once. A field that the type does not have is
-looked up in `known_fields`: if Kubernetes has it, it is noted as not honoured; if not, it is an error with the closest
-existing name. Decoding continues after an error, so that one run reports all of them.
+looked up in `known_fields`. If Kubernetes does not have it, it is an error with the closest existing name. If it is a
+field of a pod, `pod_fields` says whether it is refused or has no meaning here. Any other is noted as not honoured.
+Decoding continues after an error, so that one run reports all of them.
 """
 
 import sys
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin
 
 from evenkeel.api.encode import camel
 from evenkeel.api.scalars import Amount, Duration, Int32
-from evenkeel.errors import EvenkeelError, Problem
+from evenkeel.errors import NODE_RULE, EvenkeelError, Problem
 from evenkeel.quantity import Quantity
 
 T = TypeVar("T")
@@ -31,6 +32,7 @@ class Findings:
     def __init__(self) -> None:
         self.problems: list[Problem] = []
         self.not_honoured: list[str] = []
+        self.refused: list[Problem] = []  # fields that this node cannot honour, and that change what a pod is
         self.suggestions_left = 100  # each costs half a millisecond, and no one reads more
 
     def wrong_shape(self, path: str, message: str) -> None:
@@ -257,11 +259,22 @@ def _unknown(cls: type, name: str, value: object, path: str, findings: Findings)
         findings.problems.append(_no_such_field(here, meant, ours))
         return
     if name in theirs:
-        findings.not_honoured.append(here)
         unknown_below(theirs[name], value, here, findings)
+        _not_ours(kubernetes_type, name, value, here, findings)
         return
     meant = known_fields.meant(name, kubernetes_type, ours) if may_suggest else None
     findings.problems.append(_no_such_field(here, meant, ours))
+
+
+def _not_ours(kubernetes_type: str, name: str, value: object, path: str, findings: Findings) -> None:
+    from evenkeel.api import pod_fields
+
+    verdict = pod_fields.verdict_of(kubernetes_type, name)
+    if verdict is None:
+        findings.not_honoured.append(path)
+    elif refusal := pod_fields.refusal(verdict, value):
+        what = "" if isinstance(value, list | Mapping) else f"{seen(value)} "
+        findings.refused.append(Problem(path, f"{what}cannot be had here: {refusal}", NODE_RULE))
 
 
 def unknown_below(notation: str, value: object, path: str, findings: Findings) -> None:

@@ -1,7 +1,8 @@
 """Every field that Kubernetes has, to tell a field that Evenkeel does not support from a field that does not exist.
 
-The first leads to a warning. The second is a typing error, and the error suggests the right name. This works at any
-depth: a misspelt field inside `spec.affinity` is an error, although Evenkeel does nothing with affinity.
+The first is refused or has no meaning here (`pod_fields`). The second is a typing error, and the error suggests the
+right name. This works at any depth: a misspelt field inside `spec.affinity` is an error, although Evenkeel does nothing
+with affinity.
 
 The table (`known_fields_table`, written by `tools/known_fields.py`) is type → field → notation. A notation is
     `string` `integer` `number` `boolean`  the scalars of JSON

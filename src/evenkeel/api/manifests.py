@@ -101,9 +101,12 @@ class Reading(NamedTuple):
 NOTHING_READ = Reading((), (), (), (), ())
 
 
-def read_manifests(text: str, source: str, profile: Profile = Profile.DOCUMENTS) -> Reading:
-    """Every pod and node in `text`, defaulted and validated."""
-    reader = _Reader(source, profile)
+def read_manifests(
+    text: str, source: str, profile: Profile = Profile.DOCUMENTS, *, is_to_run: bool = True
+) -> Reading:
+    """Every pod, object and node in `text`, defaulted and validated. If the pods are not to run on this machine, what
+    it cannot honour of them is a warning and no problem."""
+    reader = _Reader(source, profile, is_to_run=is_to_run)
     problems: list[Problem] = []
     for number, document in enumerate(yaml_text.documents(text, problems), start=1):
         reader.document(document, number)
@@ -128,7 +131,7 @@ class _Owner(NamedTuple):
 
 
 class _Reader:
-    def __init__(self, source: str, profile: Profile) -> None:
+    def __init__(self, source: str, profile: Profile, *, is_to_run: bool) -> None:
         self.pods: list[Pod] = []
         self.origins: list[Problem] = []
         self.nodes: list[Node] = []
@@ -138,6 +141,7 @@ class _Reader:
         self.warnings: list[Problem] = []
         self._source = source
         self._profile = profile
+        self._is_to_run = is_to_run
         self._number = 0  # of the document
 
     def document(self, document: yaml_text.Document, number: int) -> None:
@@ -258,10 +262,13 @@ class _Reader:
             return problem._replace(field=join(owner.path if owner and of_owner else path, problem.field))
 
         _add_problems(map(placed, validate_pod(pod, self._profile)), of_pod)
+        if self._is_to_run:
+            of_pod.problems += of_pod.refused
         found.problems += of_pod.problems
         found.not_honoured += of_pod.not_honoured
         if of_pod.problems:
             return None
+        notes += of_pod.refused
         notes += map(placed, warnings(pod))
         return pod._replace(metadata=_with_uid(pod.metadata))
 

@@ -7,11 +7,10 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 
 from evenkeel.api.yaml_text import Document, LinedDict, LinedList
-from evenkeel.errors import Problem
+from evenkeel.errors import NODE_RULE, Problem
 
 Problems = Iterator[Problem]
 
-NODE_RULE = "NodeRule"
 _LONGEST_SHOWN = 60
 _LONGEST_INDEX = 9
 

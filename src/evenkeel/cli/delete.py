@@ -88,7 +88,7 @@ def _data(args: argparse.Namespace, client: Client) -> Iterator[tuple[str, str, 
         from evenkeel.cli.apply import profile_of
         from evenkeel.cli.inputs import read_all
 
-        for one in read_all(args.filename, profile_of(client)).or_raise().objects:
+        for one in read_all(args.filename, profile_of(client), is_to_run=False).or_raise().objects:
             yield f"{one.kind.lower()}s", one.key.namespace, one.key.name
     elif args.pods:
         kind, names = named(args.pods, default=PODS)
@@ -156,7 +156,7 @@ def _wanted(args: argparse.Namespace, client: Client) -> Iterator[tuple[str, str
         from evenkeel.cli.apply import profile_of
         from evenkeel.cli.inputs import read_all
 
-        for read in read_all(args.filename, profile_of(client)).or_raise().pods:
+        for read in read_all(args.filename, profile_of(client), is_to_run=False).or_raise().pods:
             yield read.metadata.namespace, read.metadata.name
     else:
         kind, names = named(args.pods, default=PODS)

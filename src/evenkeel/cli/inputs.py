@@ -40,18 +40,19 @@ def add_node_flag(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def read_all(paths: list[str], profile: Profile) -> Reading:
+def read_all(paths: list[str], profile: Profile, *, is_to_run: bool = True) -> Reading:
     """All manifests at `paths`, with every problem of every file."""
     reading = NOTHING_READ
     for given in paths:
         for path in manifest_paths(given):
-            reading += read_manifests(read_text(path), "standard input" if path == "-" else path, profile)
+            source = "standard input" if path == "-" else path
+            reading += read_manifests(read_text(path), source, profile, is_to_run=is_to_run)
     return reading.without_duplicates()
 
 
 def manifests_from(args: argparse.Namespace, profile: Profile) -> Reading:
     """The manifests of `-f`. Raises an error if one has a problem. Warnings go to standard error."""
-    reading = read_all(args.filename, profile).or_raise()
+    reading = read_all(args.filename, profile, is_to_run=False).or_raise()
     for warning in reading.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     return reading

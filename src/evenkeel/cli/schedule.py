@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     config = config_from(args)
     scoring = Scoring(Strategy(args.strategy), args.weights, args.shape)
     files, sizes = _files_and_sizes(args.nodes)
-    reading = read_all([*args.filename, *files], config.rulebook).or_raise()
+    reading = read_all([*args.filename, *files], config.rulebook, is_to_run=False).or_raise()
     nodes = simulated_nodes(reading.nodes, sizes, config)
     if not nodes:
         words = "there are no nodes: give a file with Node objects, or a size such as --nodes 5x32Gi,8cpu"

@@ -5,7 +5,6 @@ from typing import NamedTuple
 from evenkeel.api.container import VolumeMount
 from evenkeel.api.pod import EmptyDirVolumeSource, HostPathVolumeSource, Volume
 from evenkeel.api.problems import (
-    NODE_RULE,
     Problems,
     duplicate,
     forbidden,
@@ -24,7 +23,7 @@ from evenkeel.api.validation.data_volume_rules import (
     secret_problems,
 )
 from evenkeel.api.validation.name_rules import dns_label, plain_text
-from evenkeel.errors import Problem
+from evenkeel.errors import NODE_RULE, Problem
 from evenkeel.quantity import ZERO
 
 _HOST_PATH_TYPES = (

@@ -1,0 +1,105 @@
+"""Fields of pods that Kubernetes has and the objects in `api` do not: refused, or without meaning on one node.
+
+A field that would change what the pod is must not be passed over: without its volume or its device it is another pod.
+Such a field is refused, with a hint. A field for the scheduler or for other parts of a cluster is taken in silence.
+docs/pod-fields.md has all fields; a test compares it with this table.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Verdict(NamedTuple):
+    """`refusal` is empty for a field without meaning. `harmless` values ask for what is the case anyway."""
+
+    refusal: str = ""
+    harmless: tuple[object, ...] = ()
+
+
+NO_MEANING = Verdict()
+_STORAGE = Verdict(
+    "it is storage of a cluster or of a cloud; write hostPath with a directory of this machine, or emptyDir: {}"
+)
+_CLUSTER = Verdict("it comes from a cluster, and this node is in none; write a secret or configMap source")
+_USER = Verdict("files belong to root here; write fsGroup in the pod's securityContext")
+_STORAGES = (
+    "awsElasticBlockStore", "azureDisk", "azureFile", "cephfs", "cinder", "csi", "ephemeral", "fc", "flexVolume",
+    "flocker", "gcePersistentDisk", "glusterfs", "iscsi", "nfs", "persistentVolumeClaim", "photonPersistentDisk",
+    "portworxVolume", "quobyte", "rbd", "scaleIO", "storageos", "vsphereVolume",
+)  # fmt: skip
+
+# Status is written by the node. What a manifest has of it is not read.
+_STATUSES = frozenset(("V1PodStatus", "V1ContainerStatus"))
+
+FIELDS: Mapping[str, Mapping[str, Verdict]] = {
+    "V1Pod": dict.fromkeys(("apiVersion", "kind"), NO_MEANING),
+    "V1ObjectMeta": dict.fromkeys(
+        (
+            "deletionGracePeriodSeconds", "finalizers", "generation", "managedFields", "ownerReferences",
+            "resourceVersion", "selfLink",
+        ),
+        NO_MEANING,
+    ),
+    "V1PodSpec": {
+        **dict.fromkeys(
+            (
+                "affinity", "automountServiceAccountToken", "enableServiceLinks", "evictionResponders",
+                "imagePullSecrets", "nodeSelector", "preemptionPolicy", "readinessGates", "schedulerName",
+                "schedulingGroup", "serviceAccount", "serviceAccountName", "subdomain", "topologySpreadConstraints",
+            ),
+            NO_MEANING,
+        ),
+        "ephemeralContainers": Verdict("they are added to running pods; use evenkeel exec instead"),
+        "hostnameOverride": Verdict("write hostname instead"),
+        "os": Verdict("this node runs Linux; write linux, or leave it out", ({"name": "linux"},)),
+        "resourceClaims": Verdict("this node gives no devices to pods; leave it out"),
+        "schedulingGates": Verdict("no one here removes a gate, so the pod would never start; leave them out"),
+        "setHostnameAsFQDN": Verdict("a pod has no domain here; write hostname instead"),
+    },
+    "V1Container": {
+        "stdin": Verdict("a container of a manifest has no standard input here; leave it out"),
+        "stdinOnce": NO_MEANING,
+        "tty": Verdict("a container of a manifest has no terminal here; leave it out"),
+        "volumeDevices": Verdict("containers get no block devices here; mount a volume instead"),
+    },
+    "V1Lifecycle": {"stopSignal": Verdict("a container is stopped with SIGTERM; leave it out")},
+    "V1EnvVarSource": {"fileKeyRef": Verdict("a file of a volume is no source here; write configMapKeyRef")},
+    "V1Probe": {"grpc": Verdict("write exec, httpGet or tcpSocket instead")},
+    "V1HTTPGetAction": {"protocol": Verdict("requests are HTTP/1.1; leave it out", ("HTTP1", "HTTP/1.1"))},
+    "V1ResourceRequirements": {"claims": Verdict("this node gives no devices to pods; leave it out")},
+    "V1PodSecurityContext": {
+        "fsGroupChangePolicy": NO_MEANING,
+        "seLinuxChangePolicy": NO_MEANING,
+        "supplementalGroupsPolicy": Verdict("groups of the image are merged; write Merge", ("Merge",)),
+    },
+    "V1Volume": {
+        **dict.fromkeys(_STORAGES, _STORAGE),
+        "gitRepo": Verdict("nothing is cloned here; clone it in an init container to an emptyDir"),
+        "image": Verdict("an image cannot be mounted here; unpack it on this machine and write hostPath"),
+    },
+    "V1VolumeMount": {
+        "bindMountOptions": Verdict("leave it out"),
+        "mountPropagation": Verdict("mounts of the host and of the pod stay apart; write None", ("None",)),
+        "recursiveReadOnly": Verdict("write Disabled, or readOnly: true alone", ("Disabled", "IfPossible")),
+    },
+    "V1VolumeProjection": dict.fromkeys(("clusterTrustBundle", "podCertificate", "serviceAccountToken"), _CLUSTER),
+    "V1EmptyDirVolumeSource": {"mode": Verdict("every user may write to an emptyDir; leave it out")},
+    "V1KeyToPath": {"user": _USER},
+    "V1DownwardAPIVolumeFile": {"user": _USER},
+    "V1ConfigMapVolumeSource": {"defaultUser": _USER},
+    "V1DownwardAPIVolumeSource": {"defaultUser": _USER},
+    "V1ProjectedVolumeSource": {"defaultUser": _USER},
+    "V1SecretVolumeSource": {"defaultUser": _USER},
+}  # fmt: skip
+
+
+def verdict_of(kubernetes_type: str, field: str) -> Verdict | None:
+    """The verdict about a field; None if the table does not know it: it belongs to no pod."""
+    if kubernetes_type in _STATUSES:
+        return NO_MEANING
+    return FIELDS.get(kubernetes_type, {}).get(field)
+
+
+def refusal(verdict: Verdict, value: object) -> str:
+    """Why the value is refused; empty if it is not. What is empty or false asks for nothing."""
+    return "" if not value or value in verdict.harmless else verdict.refusal

@@ -1,0 +1,172 @@
+"""docs/pod-fields.md says of every field of a pod what becomes of it, and it is so."""
+
+import re
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from evenkeel.api import known_fields
+from evenkeel.api.encode import camel
+from evenkeel.api.known_fields_table import TYPES
+from evenkeel.api.manifests import read_manifests
+from evenkeel.api.pod import Pod
+from evenkeel.api.pod_fields import FIELDS, verdict_of
+from evenkeel.runtime.cri import configs
+from evenkeel.runtime.process import process_refusals
+
+DOCUMENT = Path(__file__).parent.parent / "docs" / "pod-fields.md"
+HONOURED, REFUSED, NO_MEANING = "honoured", "refused", "no meaning"
+# Fields that both runtimes refuse when a pod arrives, each with a value that they refuse.
+REFUSED_LATER = {
+    ("PodSpec", "hostIPC"): True,
+    ("PodSpec", "hostPID"): True,
+    ("PodSpec", "hostUsers"): False,
+    ("PodSpec", "runtimeClassName"): "other",
+    ("PodSpec", "shareProcessNamespace"): True,
+}
+
+
+def types_of_pods() -> dict[str, set[str]]:
+    """By Kubernetes' name of the type: the fields that the classes of `api` have."""
+    found: dict[str, set[str]] = {}
+    left: list[Any] = [Pod]
+    while left:
+        one = left.pop()
+        if hasattr(one, "_fields"):
+            name = f"V1{one.__name__}"
+            if name not in found and name in TYPES:
+                found[name] = {camel(field) for field in one._fields}
+                left += one.__annotations__.values()
+        left += [argument for argument in get_args(one) if argument is not ...]
+    return found
+
+
+def rows(section: str) -> dict[str, str]:
+    """The fields of a section of the page, each with its verdict."""
+    text = DOCUMENT.read_text().partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    return {
+        field: verdict
+        for fields, verdict in re.findall(
+            r"^\| (`[^|]*`) \| (honoured|refused|no meaning)\b", text, re.MULTILINE
+        )
+        for field in re.findall(r"`([^`]+)`", fields)
+    }
+
+
+def expected(kind: str) -> dict[str, str]:
+    ours = types_of_pods()[f"V1{kind}"]
+    found = {}
+    for field in known_fields.fields_of(f"V1{kind}"):
+        if field in ours:
+            found[field] = REFUSED if (kind, field) in REFUSED_LATER else HONOURED
+        else:
+            verdict = verdict_of(f"V1{kind}", field)
+            assert verdict is not None, f"{kind}.{field} has no verdict"
+            found[field] = REFUSED if verdict.refusal else NO_MEANING
+    return found
+
+
+@pytest.mark.parametrize("kind", ["PodSpec", "Container"])
+def test_the_page_has_every_field_and_its_verdict(kind):
+    assert rows(kind) == expected(kind)
+
+
+def test_the_page_has_what_is_not_honoured_inside_of_them():
+    listed = rows("Inside of them")
+    for kubernetes_type, fields in FIELDS.items():
+        kind = kubernetes_type.removeprefix("V1")
+        if kind in ("Pod", "PodSpec", "Container"):
+            continue
+        for field, verdict in fields.items():
+            assert listed.pop(f"{kind}.{field}", None) == (REFUSED if verdict.refusal else NO_MEANING), (
+                kind,
+                field,
+            )
+    assert not listed, "the page has fields that the table does not have"
+
+
+def test_no_field_of_a_pod_is_without_a_verdict():
+    lacking = [
+        f"{name}.{field}"
+        for name, ours in types_of_pods().items()
+        for field in known_fields.fields_of(name)
+        if field not in ours and verdict_of(name, field) is None
+    ]
+    assert not lacking
+    unneeded = [
+        f"{name}.{field}"
+        for name, fields in FIELDS.items()
+        for field in fields
+        if field in types_of_pods()[name]
+    ]
+    assert not unneeded, "these are honoured"
+
+
+def pod(**spec: Any) -> str:
+    import json
+
+    container = {"name": "main", "image": "host", "command": ["x"], **spec.pop("container", {})}
+    body = {"containers": [container], **spec}
+    return json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": body})
+
+
+@pytest.mark.parametrize(
+    "spec, field, words",
+    [
+        ({"schedulingGates": [{"name": "a"}]}, "spec.schedulingGates", "would never start"),
+        ({"os": {"name": "windows"}}, "spec.os", "runs Linux"),
+        (
+            {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]},
+            "spec.volumes[0].persistentVolumeClaim",
+            "write hostPath",
+        ),
+        ({"volumes": [{"name": "v", "ephemeral": {}}]}, "", ""),
+        (
+            {"volumes": [{"name": "v", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}]},
+            "spec.volumes[0].projected.sources[0]",
+            "comes from a cluster",
+        ),
+        (
+            {"container": {"lifecycle": {"stopSignal": "SIGUSR1"}}},
+            "spec.containers[0].lifecycle.stopSignal",
+            "SIGTERM",
+        ),
+        ({"container": {"tty": True}}, "spec.containers[0].tty", "true cannot be had here"),
+    ],
+)
+def test_what_would_make_another_pod_of_it_is_refused_with_a_hint(spec, field, words):
+    reading = read_manifests(pod(**spec), "f.yaml")
+    if not field:  # an empty source asks for nothing, and the volume has none then
+        assert not reading.problems
+        return
+    assert [problem.field for problem in reading.problems][:1] == [field]
+    assert words in reading.problems[0].message
+    planned = read_manifests(pod(**spec), "f.yaml", is_to_run=False)
+    assert planned.warnings or planned.problems, "whoever only plans is told too"
+
+
+def test_what_is_for_others_is_taken_in_silence():
+    spec = {
+        "affinity": {"nodeAffinity": {}},
+        "nodeSelector": {"disk": "ssd"},
+        "serviceAccountName": "me",
+        "automountServiceAccountToken": False,
+        "os": {"name": "linux"},
+        "schedulingGates": [],
+        "container": {"tty": False, "stdin": False},
+    }
+    reading = read_manifests(pod(**spec), "f.yaml")
+    assert (reading.problems, reading.warnings) == ((), ())
+
+
+@pytest.mark.parametrize("key", REFUSED_LATER)
+def test_both_runtimes_refuse_what_the_page_says(key):
+    (read,) = read_manifests(pod(**{key[1]: REFUSED_LATER[key]}), "f.yaml").or_raise().pods
+    found = process_refusals.refusal(read, process_refusals.Powers(0, 0))
+    assert found is not None
+    assert f"spec.{key[1]}" in found.message
+    container = read.spec.containers[0]._replace(image="example/x:1")
+    found = configs.refusal(read._replace(spec=read.spec._replace(containers=(container,))))
+    assert found is not None
+    assert f"spec.{key[1]}" in found.message
