@@ -11,7 +11,8 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from evenkeel.journal.store import Journal
 from evenkeel.pressure.decision_records import made_again
 from evenkeel.pressure.guard import NAME as GUARD
 from tests.kernel.cgroups import Cgroup, named_hierarchies
+from tests.kernel.forked import Forked
 from tests.kernel.live_tree import children, processes_in
 from tests.kernel.waiting import eventually
 from tests.machines.container_images import TEST
@@ -31,6 +33,7 @@ from tests.machines.containerd import Containerd
 MIB = 1 << 20
 READY_SECONDS = 120.0  # an emulated machine imports Python for seconds
 RUNTIMES = ("process", "cri")
+MACHINE = os.environ.get("EVENKEEL_MACHINE", "")
 
 
 class Up:
@@ -63,7 +66,7 @@ class Up:
             *(["--runtime-endpoint", containerd.endpoint] if containerd else []),
             *flags,
         ]
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Forked | None = None
         self._stops_pods = True
 
     @property
@@ -80,20 +83,8 @@ class Up:
         assert not self.is_running
         more = (*more, "--stop-pods") if stop_pods else more
         self._stops_pods = stop_pods
-        command = [
-            *self._within,
-            sys.executable,
-            "-m",
-            "evenkeel",
-            "up",
-            str(self.manifests),
-            "--state-dir",
-            str(self.state),
-        ]
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [*command, *self.flags, *more], stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
+        arguments = ["up", str(self.manifests), "--state-dir", str(self.state), *self.flags, *more]
+        self._process = started(arguments, self.log, within=self._within)
         eventually(self._answers, within_seconds=READY_SECONDS)
 
     def _answers(self) -> bool:
@@ -163,10 +154,11 @@ class Up:
         eventually(lambda: not self.pod(name), within_seconds=READY_SECONDS)
 
     def cli(self, *arguments: str) -> str:
-        command = [sys.executable, "-m", "evenkeel", *arguments, "--state-dir", str(self.state)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        with tempfile.TemporaryDirectory() as directory:
+            said, errors = Path(directory, "said"), Path(directory, "errors")
+            status = started([*arguments, "--state-dir", str(self.state)], said, errors).wait(READY_SECONDS)
+            assert status == 0, errors.read_text()
+            return said.read_text()
 
     def cgroup(self, *names: str) -> Cgroup:
         """A cgroup below the pods' root."""
@@ -256,6 +248,22 @@ class Up:
         with Journal.read(str(self.state / "journal.db")) as journal:
             others = [again for again in made_again(journal) if again.unreadable or again.differs]
         assert not others, f"{len(others)} decisions differ when replayed, the first is {others[0]}"
+
+
+def started(
+    arguments: list[str], output: Path, errors: Path | None = None, *, within: Sequence[str] = ()
+) -> subprocess.Popen[bytes] | Forked:
+    """`evenkeel` as a process of its own, by the command `within` if there is one; where the processor is emulated,
+    without its imports."""
+    if MACHINE != "host" and not within:
+        return Forked(arguments, output, errors)
+    with output.open("ab") as said, (errors or output).open("ab") as complained:
+        return subprocess.Popen(
+            [*within, sys.executable, "-m", "evenkeel", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=complained,
+        )
 
 
 MakeUp = Callable[..., Up]
