@@ -9,7 +9,7 @@ MACHINE ?= host
 SEED ?= $(shell od -An -N3 -tu4 /dev/urandom | tr -d ' ')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo explain root test lint format unit conformance kernel kernel-host kernel-host-alone kernel-v1 kernel-v2 kernel-v2-agents kernel-v2-others kernel-v2-attacks kernel-v2-alone kernel-v2-long kernel-systemd bench docs clean soak stress
+.PHONY: help setup run demo explain root test lint format unit conformance kernel kernel-host kernel-host-alone kernel-host-containers kernel-host-pressure kernel-v1 kernel-v2 kernel-v2-agents kernel-v2-others kernel-v2-attacks kernel-v2-alone kernel-v2-long kernel-systemd bench docs clean soak stress
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,10 +58,10 @@ kernel: setup ## the tests that need a real kernel, on four of them at once (roo
 	@$(BIN)/python -m tests.machines all
 
 # What runs where is in tests/machines/parts.py.
-kernel-host kernel-host-alone kernel-v1 kernel-v2-agents kernel-v2-others kernel-v2-attacks kernel-v2-alone kernel-v2-long kernel-systemd: setup
+kernel-host kernel-host-alone kernel-host-containers kernel-host-pressure kernel-v1 kernel-v2-agents kernel-v2-others kernel-v2-attacks kernel-v2-alone kernel-v2-long kernel-systemd: setup
 	$(BIN)/python -m tests.machines part $(@:kernel-%=%)
 
-kernel-host: ## on this machine's own cgroups
+kernel-host: kernel-host-pressure kernel-host-containers ## on this machine's own cgroups
 kernel-v1: ## in a virtual machine with controllers of cgroup v1 mounted together, and huge pages
 kernel-v2: kernel-v2-agents kernel-v2-others kernel-v2-attacks kernel-v2-alone ## in virtual machines with cgroup v2
 kernel-v2-long: ## crashes, storms and barrages there too, which takes most of an hour when emulated

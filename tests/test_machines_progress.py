@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from tests.kernel.waiting import eventually
-from tests.machines import PROJECT
-from tests.machines.parts import BY_NAME, Part
-from tests.machines.progress import Progress, Result, closing, table
-from tests.machines.reports import FAILED, PASSED, SKIPPED, Began, Collected, Ended, Report, line, read
+from tests.machines import PROJECT, reports
+from tests.machines.parts import BY_NAME, PARTS, Part
+from tests.machines.progress import Progress, Result, closing, line, table, whole_left_seconds
+from tests.machines.reports import FAILED, PASSED, SKIPPED, Began, Collected, Ended, Report, read
 from tests.machines.side_by_side import run_side_by_side
 
-V2 = Part("v2-agents", "v2", 60, cpus=2)
+V2 = Part("v2-agents", "v2", 60, usual_seconds=400, cpus=2)
 
 TESTS = """\
 import pytest
@@ -42,7 +42,7 @@ def test_untidy(untidy):
 
 
 def progress(*reports: Report, expected: dict[str, float] | None = None, part: Part = V2) -> Progress:
-    made = Progress(part, 100.0, expected or {})
+    made = Progress(part, 40.0, 100.0, expected or {})
     for report in reports:
         made.note(report)
     return made
@@ -83,7 +83,7 @@ def test_a_module_that_cannot_be_collected_is_reported_as_a_failure(tmp_path: Pa
 
 def test_a_report_is_found_behind_the_dots_of_pytest():
     report = Ended("test_x.py::test_y[a b]", FAILED, 1.5, "two\nlines …")
-    assert read(f"..{line(report)}") == report
+    assert read(f"..{reports.line(report)}") == report
 
 
 def test_a_line_for_people_is_no_report():
@@ -92,28 +92,69 @@ def test_a_line_for_people_is_no_report():
 
 def test_a_part_says_how_many_tests_of_how_many_are_done_and_how_many_failed():
     some = progress(Collected(40), Ended("a", PASSED, 1), Ended("b", FAILED, 1), Began("c"))
-    assert some.line(110.0) == "  0:10  v2-agents  2 of 40 tests, 1 failed"
+    assert some.state == "v2-agents 2 of 40, 1 failed"
 
 
 def test_a_part_without_tests_yet_is_getting_ready():
-    assert progress().line(103.0) == "  0:03  v2-agents  getting ready"
+    assert progress().state == "v2-agents is getting ready"
 
 
-def test_the_time_left_is_by_the_number_of_tests_where_nothing_is_known_of_them():
-    some = progress(Collected(4), Ended("a", PASSED, 60))
-    assert some.line(200.0) == "  1:40  v2-agents  1 of 4 tests, about 5 min left"
+def test_the_start_and_the_end_of_a_part_are_said_by_the_clock_of_the_run():
+    some = progress(Collected(2), Ended("a", PASSED, 1), Ended("b", FAILED, 1))
+    assert some.started() == "  1:00  v2-agents  starts"
+    assert some.ended(165.0) == "  2:05  v2-agents  1 passed, 1 failed in 1:05"
+
+
+def test_one_line_says_of_all_parts_how_far_they_are_and_what_comes_then():
+    running = [progress(Collected(40), Ended("a", PASSED, 1)), progress(part=BY_NAME["systemd"])]
+    said = line(420.0, 800.0, running, [BY_NAME["v1"], BY_NAME["host-alone"]])
+    assert said == (
+        "  7:00  about 13 min left: v2-agents 1 of 40; systemd is getting ready; then v1, host-alone"
+    )
+
+
+def test_the_time_left_is_by_what_the_part_usually_takes_where_nothing_is_known_of_its_tests():
+    assert progress().left_seconds(105.0) == 400
+    assert progress(Collected(4), Ended("a", PASSED, 60)).left_seconds(200.0) == 300
 
 
 def test_the_time_left_is_by_what_the_tests_took_the_last_time():
     expected = {"a": 50.0, "b": 5.0, "c": 5.0}
     some = progress(Collected(3), Ended("a", PASSED, 100), expected=expected)
-    assert some.line(200.0) == "  1:40  v2-agents  1 of 3 tests, about 20 s left"
+    assert some.left_seconds(200.0) == 20
+
+
+@pytest.mark.parametrize(
+    ("host", "emulated", "waiting", "alone", "whole"),
+    [
+        ([], [70.0, 20.0], [], [], 70),
+        ([], [70.0, 20.0], [40.0], [5.0, 6.0], 70 + 11),  # the place of the second is free first
+        ([], [70.0, 20.0], [40.0, 30.0], [], 90),
+        ([], [50.0], [10.0], [], 50),  # a place is free already
+        ([80.0, 10.0], [70.0, 20.0], [40.0], [5.0], 85),  # the host's take no place
+        ([9.0], [], [], [5.0], 14),
+    ],
+)
+def test_the_whole_takes_until_the_last_of_those_beside_each_other_and_then_those_alone(
+    host: list[float], emulated: list[float], waiting: list[float], alone: list[float], whole: float
+):
+    assert whole_left_seconds(host, emulated, waiting, alone, places=2) == whole
+
+
+def test_every_kernel_test_of_the_host_is_in_one_of_its_parts():
+    parts = [part.tests for part in PARTS if part.machine == "host"]
+    (rest,) = [tests for tests in parts if "tests/kernel" in tests]
+    named = [file for tests in parts if tests is not rest for file in tests]
+    assert sorted(f"--ignore={file}" for file in named) == sorted(
+        word for word in rest if word.startswith("--")
+    )
+    assert [file for file in named if not (PROJECT / file).exists()] == []
 
 
 def test_a_failure_is_shown_with_the_command_that_repeats_just_that_test():
     report = Ended("tests/kernel/test_x.py::test_y[cri]", FAILED, 2.0, "assert 1 == 2")
     assert progress(report).failure(report, 130.0, ".venv/bin/python").splitlines() == [
-        "  0:30  v2-agents  FAILED tests/kernel/test_x.py::test_y[cri]",
+        "  1:30  v2-agents  FAILED tests/kernel/test_x.py::test_y[cri]",
         "    assert 1 == 2",
         "  again: .venv/bin/python -m tests.machines test v2 --cpus 2 -- 'tests/kernel/test_x.py::test_y[cri]'",
     ]
@@ -143,13 +184,13 @@ def test_the_table_has_a_row_for_each_part_and_a_last_line_as_pytest_has():
 
 def test_a_machine_that_ended_before_its_tests_is_named_in_the_last_line():
     dead = Result(progress(Ended("a", PASSED, 1), Began("b")), 10.0, 125, "ended within b")
-    assert closing([dead], 10.0) == "1 passed, 1 machines ended early (v2-agents) in 10.00s (0:00:10)"
+    assert closing([dead], 10.0) == "1 passed, 1 machine ended early (v2-agents) in 10.00s (0:00:10)"
 
 
 def scripted(**scripts: str) -> tuple[list[Part], Callable[[Part], list[str]]]:
     """Parts that are small Python programs; `say(…)` writes reports."""
     said = "from tests.machines.reports import *\ndef say(*all):\n for one in all: print(line(one), flush=True)\n"
-    parts = [Part(name, "host", 60, is_alone=name.startswith("alone")) for name in scripts]
+    parts = [Part(name, "host", 60, 60, is_alone=name.startswith("alone")) for name in scripts]
     return parts, lambda part: [sys.executable, "-c", f"{said}{scripts[part.name]}"]
 
 
@@ -191,7 +232,7 @@ def test_a_machine_that_dies_within_a_test_says_which_and_what_it_last_said(
     shown = capfd.readouterr().out
     assert "    kernel panic\n" in shown
     assert "ended within t::one" in shown
-    assert "1 machines ended early (v2)" in shown.splitlines()[-1]
+    assert "1 machine ended early (v2)" in shown.splitlines()[-1]
 
 
 def test_a_machine_that_cannot_be_had_is_in_the_table_with_its_reason(
@@ -209,7 +250,7 @@ def test_an_interrupt_ends_every_part_before_the_run_itself_ends(tmp_path: Path,
         "from tests.machines.parts import Part; from tests.machines.side_by_side import run_side_by_side\n"
         "script = 'import os, sys, time; open(sys.argv[1], \"w\").write(str(os.getpid())); time.sleep(99)'\n"
         f"logs = Path({str(tmp_path)!r})\n"
-        "parts = [Part(name, 'host', 60) for name in ('one', 'two')]\n"
+        "parts = [Part(name, 'host', 60, 60) for name in ('one', 'two')]\n"
         "command = lambda part: [sys.executable, '-c', script, str(logs / f'{part.name}.pid')]\n"
         "sys.exit(run_side_by_side(parts, command, logs))\n"
     )

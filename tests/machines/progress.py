@@ -3,6 +3,7 @@
 Time is given and nothing is printed, so that every line can be tested.
 """
 
+import heapq
 import shlex
 from collections.abc import Container, Mapping, Sequence
 from typing import NamedTuple
@@ -12,18 +13,18 @@ from tests.machines.reports import FAILED, PASSED, SKIPPED, Began, Collected, En
 
 # Of what pytest says of a failure; the log of the part has all of it.
 SHOWN_LINES = 60
-# An estimate from less than so much of the tests is a guess, where it is not known how long they take.
-ESTIMATED_FROM = 0.1
 
 
 class Progress:
-    """One part from its start to its end; `expected` are the seconds that its tests took the last time."""
+    """One part from its start to its end, by the clock of the run, which began at `run_began`; `expected` are the
+    seconds that its tests took the last time."""
 
-    def __init__(self, part: Part, began: float, expected: Mapping[str, float]) -> None:
+    def __init__(self, part: Part, run_began: float, began: float, expected: Mapping[str, float]) -> None:
         self.part = part
         self.began = began
         self.took_seconds: dict[str, float] = {}
         self.outcomes: dict[str, str] = {}
+        self._run_began = run_began
         self._expected = expected
         self._collected: int | None = None
         self._now = ""
@@ -47,17 +48,22 @@ class Progress:
         """The test that had begun and not ended: where a machine ends before its tests, that is what it died of."""
         return self._now
 
-    def line(self, now: float) -> str:
-        """`12:05  v2-agents   31 of 61 tests, 1 failed, about 4 min left`."""
+    @property
+    def state(self) -> str:
+        """`v2-agents 31 of 61, 1 failed`."""
         if self._collected is None:
-            return f"{self._head(now)} getting ready"
-        said = [f"{len(self.outcomes)} of {self._collected} tests"]
-        if self.count(FAILED):
-            said.append(f"{self.count(FAILED)} failed")
-        left = self._left_seconds(now)
-        if left is not None:
-            said.append(f"about {_rough(left)} left")
-        return f"{self._head(now)} {', '.join(said)}"
+            return f"{self.part.name} is getting ready"
+        failed = f", {self.count(FAILED)} failed" if self.count(FAILED) else ""
+        return f"{self.part.name} {len(self.outcomes)} of {self._collected}{failed}"
+
+    def started(self) -> str:
+        return f"{self._head(self.began)} starts"
+
+    def ended(self, now: float) -> str:
+        """`12:05  v2-agents  61 passed in 8:40`."""
+        counts = [(self.count(outcome), outcome) for outcome in (PASSED, FAILED, SKIPPED)]
+        said = ", ".join(f"{count} {outcome}" for count, outcome in counts if count) or "no test has run"
+        return f"{self._head(now)} {said} in {_clock(now - self.began)}"
 
     def failure(self, report: Ended, now: float, python: str) -> str:
         """What pytest says of the failure, and the command that repeats just that test."""
@@ -76,19 +82,44 @@ class Progress:
         command = [python, "-m", "tests.machines", "test", part.machine, *cpus, "--", test]
         return shlex.join([*variables, *command])
 
-    def _head(self, now: float) -> str:
-        return f"{_clock(now - self.began):>6}  {self.part.name:<10}"
-
-    def _left_seconds(self, now: float) -> float | None:
-        """What the tests still to come took the last time, at the pace of this time; by their number where unknown."""
-        passed, tests = now - self.began, self._collected or 0
+    def left_seconds(self, now: float) -> float:
+        """What the tests still to come took the last time, at the pace of this time. Where that is not known, what the
+        part usually takes, by the number of its tests."""
         known_done = sum(self._expected.get(test, 0.0) for test in self.outcomes)
         known_todo = sum(seconds for test, seconds in self._expected.items() if test not in self.outcomes)
         if known_done and known_todo:
-            return known_todo * passed / known_done
-        if not self.outcomes or len(self.outcomes) < ESTIMATED_FROM * tests:
-            return None
-        return passed / len(self.outcomes) * (tests - len(self.outcomes))
+            return known_todo * (now - self.began) / known_done
+        return self.part.usual_seconds * (1 - len(self.outcomes) / (self._collected or 1))
+
+    def _head(self, now: float) -> str:
+        return f"{_clock(now - self._run_began):>6}  {self.part.name:<10}"
+
+
+def line(
+    passed_seconds: float, left_seconds: float, running: Sequence[Progress], waiting: Sequence[Part]
+) -> str:
+    """`7:00  about 13 min left: host 134 of 401, 2 failed; systemd 1 of 95; then v1, host-alone`."""
+    said = [progress.state for progress in running]
+    if waiting:
+        said.append(f"then {', '.join(part.name for part in waiting)}")
+    return f"{_clock(passed_seconds):>6}  about {_rough(left_seconds)} left: {'; '.join(said)}"
+
+
+def whole_left_seconds(
+    host: Sequence[float],
+    emulated: Sequence[float],
+    waiting: Sequence[float],
+    alone: Sequence[float],
+    *,
+    places: int,
+) -> float:
+    """How long it takes until all parts have ended: those that run on the host and those that are emulated, those that
+    follow the latter in their `places`, in this order, and those that then run alone, one after the other."""
+    busy = [*emulated, *[0.0] * (places - len(emulated))]
+    heapq.heapify(busy)
+    for seconds in waiting:
+        heapq.heappush(busy, heapq.heappop(busy) + seconds)
+    return max(*host, *busy) + sum(alone)
 
 
 class Result(NamedTuple):
@@ -139,7 +170,9 @@ def closing(results: Sequence[Result], seconds: float) -> str:
         result.progress.part.name for result in results if result.status and not result.progress.count(FAILED)
     ]
     if broken:
-        said.append(f"{len(broken)} machines ended early ({', '.join(broken)})")
+        said.append(
+            f"{len(broken)} machine{'s' if len(broken) > 1 else ''} ended early ({', '.join(broken)})"
+        )
     whole = int(seconds)
     return f"{', '.join(said)} in {seconds:.2f}s ({whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02})"
 

@@ -1,8 +1,8 @@
 """Runs the parts of the kernel tests beside each other, and says how far each is while it works.
 
 Each part is a process of its own, `python -m tests.machines part NAME`, whose output is kept in a log. What is shown is
-a line now and then, a failing test as soon as it failed, and a table at the end; so it reads the same in a terminal and
-in the log of a CI.
+a line now and then for all of them, a failing test as soon as it failed, and a table at the end; so it reads the same
+in a terminal and in the log of a CI.
 """
 
 import asyncio
@@ -13,13 +13,14 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import IO
 
 from tests.machines import PROJECT
 from tests.machines.cache import CACHE
 from tests.machines.parts import Part
-from tests.machines.progress import Progress, Result, table
+from tests.machines.progress import Progress, Result, line, table, whole_left_seconds
 from tests.machines.reports import FAILED, Ended, read
 
 LINE_EVERY_SECONDS = 30.0
@@ -47,37 +48,49 @@ class _Run:
         self._logs = logs
         self._began = time.monotonic()
         self._python = os.path.relpath(sys.executable, PROJECT)
+        # Tests of this machine mostly wait, an emulated one keeps a processor busy.
+        self._places = os.cpu_count() or 1
+        self._waiting: list[Part] = []
+        self._running: list[Progress] = []
 
     async def all(self, parts: Sequence[Part]) -> int:
         loop, main = asyncio.get_running_loop(), asyncio.current_task()
         assert main
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, main.cancel)
-        # This machine mostly waits, an emulated one keeps a processor busy.
-        free = asyncio.Semaphore((os.cpu_count() or 1) + 1)
-        beside = [part for part in parts if not part.is_alone]
+        free = asyncio.Semaphore(self._places)
+        self._waiting = list(parts)
         results: list[Result] = []
+        teller = asyncio.create_task(self._tell())
         try:
             async with asyncio.TaskGroup() as group:
-                for part in beside:
-                    group.create_task(self._when_free(free, part, results))
+                for part in parts:
+                    if not part.is_alone:
+                        place = free if part.is_emulated else contextlib.nullcontext()
+                        group.create_task(self._within(place, part, results))
             results += [await self._run(part) for part in parts if part.is_alone]
         except asyncio.CancelledError:
             print("interrupted: every machine has been ended", flush=True)
             return 128 + signal.SIGINT
+        finally:
+            teller.cancel()
         order = [part.name for part in parts]
         results.sort(key=lambda result: order.index(result.progress.part.name))
         print(f"\n{table(results, time.monotonic() - self._began)}", flush=True)
         return 1 if any(result.status for result in results) else 0
 
-    async def _when_free(self, free: asyncio.Semaphore, part: Part, results: list[Result]) -> None:
-        async with free:
+    async def _within(
+        self, place: AbstractAsyncContextManager[None], part: Part, results: list[Result]
+    ) -> None:
+        async with place:
             results.append(await self._run(part))
 
     async def _run(self, part: Part) -> Result:
         """One part to its end; cancelled, it ends what it started and waits for that."""
-        progress = Progress(part, time.monotonic(), self._last_seconds(part))
-        print(progress.line(time.monotonic()), flush=True)
+        progress = Progress(part, self._began, time.monotonic(), self._last_seconds(part))
+        self._waiting.remove(part)
+        self._running.append(progress)
+        print(progress.started(), flush=True)
         # In a session of its own, so that ^C reaches it once and from here; without us it ends as well.
         process = await asyncio.create_subprocess_exec(
             "setpriv", "--pdeathsig", "TERM", "--", *self._command(part),
@@ -85,22 +98,29 @@ class _Run:
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
             limit=LONGEST_LINE_BYTES, start_new_session=True,
         )  # fmt: skip
-        teller = asyncio.create_task(self._tell(progress))
         log = self._logs / f"{part.name}.txt"
         try:
             with log.open("w") as written:
                 last = await self._follow(process, progress, written)
             status = await process.wait()
         finally:
-            teller.cancel()
+            self._running.remove(progress)
             await _end(process)
         self._keep_seconds(progress)
         return self._ended(progress, status, last, log)
 
-    async def _tell(self, progress: Progress) -> None:
+    async def _tell(self) -> None:
         while True:
             await asyncio.sleep(LINE_EVERY_SECONDS)
-            print(progress.line(time.monotonic()), flush=True)
+            now = time.monotonic()
+            left = whole_left_seconds(
+                [progress.left_seconds(now) for progress in self._running if not progress.part.is_emulated],
+                [progress.left_seconds(now) for progress in self._running if progress.part.is_emulated],
+                [self._expected_seconds(part) for part in self._waiting if not part.is_alone],
+                [self._expected_seconds(part) for part in self._waiting if part.is_alone],
+                places=self._places,
+            )
+            print(line(now - self._began, left, self._running, self._waiting), flush=True)
 
     async def _follow(
         self, process: asyncio.subprocess.Process, progress: Progress, log: IO[str]
@@ -132,7 +152,8 @@ class _Run:
             note = f"ended with status {status}"
         elif not status and not progress.outcomes:
             note = last[-1] if last else "no test fits this machine"
-        lines = [f"{progress.line(now)}: {'ended' if status == 0 else f'failed, all it said is in {log}'}"]
+        told = os.path.relpath(log, PROJECT)
+        lines = [f"{progress.ended(now)}{f', all it said is in {told}' if status else ''}"]
         if status and note:
             lines += [f"    {line}" for line in last]
         print("\n".join(lines), flush=True)
@@ -142,6 +163,9 @@ class _Run:
         with contextlib.suppress(OSError, ValueError):
             return dict(json.loads((self._logs / f"{part.name}.seconds").read_text()))
         return {}
+
+    def _expected_seconds(self, part: Part) -> float:
+        return sum(self._last_seconds(part).values()) or part.usual_seconds
 
     def _keep_seconds(self, progress: Progress) -> None:
         if progress.took_seconds:
