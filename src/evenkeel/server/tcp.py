@@ -188,8 +188,12 @@ class Listener:
             except OSError:
                 await asyncio.sleep(1)  # too many files are open: clients wait in the backlog
                 continue
-            while (wait := self._make_room()) > 0:
-                await asyncio.sleep(wait)  # others wait in the backlog
+            try:
+                while (wait := self._make_room()) > 0:
+                    await asyncio.sleep(wait)  # others wait in the backlog
+            except asyncio.CancelledError:
+                accepted.close()
+                raise
             if wait < 0:
                 accepted.close()
                 continue
