@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from evenkeel.agent.admission import FILE
 from evenkeel.agent.adoption import BOOT, Adoption, state_from_containers
+from evenkeel.agent.container_access import ContainerAccess
 from evenkeel.agent.data_store import DataStore
 from evenkeel.agent.desired_pods import CONFIGURED, CREATED, UNCHANGED, DesiredPods
 from evenkeel.agent.event_recorder import EventRecorder
@@ -50,6 +51,7 @@ from evenkeel.pressure.memory.memory_pressure import MemoryPressure
 from evenkeel.pressure.memory_stalls import MemoryStalls
 from evenkeel.runtime import interface
 from evenkeel.runtime.interface import Attempt, Readiness, Record, Runtime
+from evenkeel.runtime.sessions import Session, Streams
 
 log = logging.getLogger(__name__)
 
@@ -126,6 +128,7 @@ class Agent:
         self._tasks: list[asyncio.Task[None]] = []
         self._journal_fault = ""
         self._histories = PodHistories(journal.path)
+        self._access = ContainerAccess(runtime, pod_store)
 
     # Start and end
 
@@ -335,6 +338,9 @@ class Agent:
 
     def watch(self) -> AsyncIterator[PodChange]:
         return self._pod_store.changes.subscribe(PodChange(ADDED, pod) for pod in self.pods())
+
+    async def open_exec(self, key: str, container: str, command: tuple[str, ...], wanted: Streams) -> Session:
+        return await self._access.open_exec(key, container, command, wanted)
 
     def not_ready(self) -> str:
         if not self._tasks:

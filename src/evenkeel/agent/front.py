@@ -9,6 +9,7 @@ from evenkeel.api.data_objects import DataKey, DataObject
 from evenkeel.api.node import Node
 from evenkeel.api.pod import Pod
 from evenkeel.journal.records import Event
+from evenkeel.runtime.sessions import Session, Streams
 
 if TYPE_CHECKING:
     from evenkeel.agent.observe.history import Advice
@@ -89,6 +90,11 @@ class Front(Protocol):
 
     async def pod_history(self, key: str) -> "PodHistory | None":
         """The history of the pod namespace/name (E14); None if the journal does not know the pod."""
+        ...
+
+    async def open_exec(self, key: str, container: str, command: tuple[str, ...], wanted: Streams) -> Session:
+        """Starts a command in a running container of the pod; without a name, in its first one. Raises
+        SessionRefused."""
         ...
 
     async def snapshot(self) -> Mapping[str, object]:

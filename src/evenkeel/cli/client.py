@@ -118,7 +118,7 @@ class Client:
         try:
             return json.loads(content)
         except ValueError:
-            raise self._no_answer("it broke off in the middle of its answer") from None
+            raise self.no_answer("it broke off in the middle of its answer") from None
 
     def _asked(
         self,
@@ -132,7 +132,7 @@ class Client:
         query = "&".join(f"{name}={quoted(value)}" for name, value in parameters.items())
         target = f"{path}?{query}" if query else path
         head = f"{method} {target} HTTP/1.0\r\nHost: evenkeel\r\nContent-Length: {len(body)}\r\n\r\n"
-        connected = self._connected()
+        connected = self.connected()
         connected.settimeout(seconds)
         with connected:
             try:
@@ -140,15 +140,15 @@ class Client:
             except BrokenPipeError:
                 pass  # the agent has answered before it has read the whole request
             except OSError as error:
-                raise self._no_answer(reason(error)) from None
+                raise self.no_answer(reason(error)) from None
             answer = connected.makefile("rb")
         status = self._status(answer)
         if status >= 400:
             with answer:
-                raise self._refusal(status, self._rest(answer))
+                raise self.refusal(status, self._rest(answer))
         return answer
 
-    def _connected(self) -> socket.socket:
+    def connected(self) -> socket.socket:
         try:
             return connect(self.state_dir)
         except PermissionError:
@@ -169,20 +169,20 @@ class Client:
                     break
             return int(words[1])
         except OSError as error:
-            raise self._no_answer(reason(error)) from None
+            raise self.no_answer(reason(error)) from None
         except (IndexError, ValueError):
-            raise self._no_answer("it ended before it answered") from None
+            raise self.no_answer("it ended before it answered") from None
 
     def _rest(self, answer: IO[bytes]) -> bytes:
         try:
             return answer.read()
         except OSError as error:
-            raise self._no_answer(reason(error)) from None
+            raise self.no_answer(reason(error)) from None
 
-    def _no_answer(self, why: str) -> NoAgent:
+    def no_answer(self, why: str) -> NoAgent:
         return NoAgent(f"the agent at {self._socket_path} did not answer: {why}")
 
-    def _refusal(self, status: int, content: bytes) -> EvenkeelError:
+    def refusal(self, status: int, content: bytes) -> EvenkeelError:
         try:
             body = json.loads(content)
             if problems := body.get("problems"):
@@ -198,8 +198,9 @@ def client_from(args: argparse.Namespace) -> Client:
     return Client(args.state_dir)
 
 
-def quoted(text: str) -> str:
-    return "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in text.encode(errors="replace"))
+def quoted(text: str | bytes) -> str:
+    raw = text.encode(errors="replace") if isinstance(text, str) else text
+    return "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in raw)
 
 
 # Flags and arguments of the commands that ask the agent

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from evenkeel import __version__
 from evenkeel.errors import EvenkeelError, reason
 
-# Command (also the name of its module here) and its line in the list of commands.
+# Command (also the name of its module here, with _ for -) and its line in the list of commands.
 COMMANDS = {
     "up": "run the agent in the foreground, with these pods",
     "demo": "show three promises on this machine, each with a verdict; everything is removed afterwards",
@@ -30,6 +30,7 @@ COMMANDS = {
     "get": "list pods, the node or events, as a table or for a program",
     "describe": "show everything about a pod or the node: states, resources asked for and applied, events",
     "logs": "print the logs of a pod's containers; -f goes on with new lines",
+    "exec": "execute a command in a running container; -it for a shell",
     "run": "run one command as a pod, with a request and a limit",
     "events": "list the events of pods and of the node; -f goes on with new ones",
     "why": "say in sentences what happened to a pod and why, with the figures of each decision",
@@ -83,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if parsed.command is None:
             parser.print_help()
             return 2
-        code: int = import_module(f"evenkeel.cli.{parsed.command}").run(parsed)
+        code: int = import_module(_module(parsed.command)).run(parsed)
         sys.stdout.flush()
     except EvenkeelError as error:
         print(f"evenkeel: {error}" if "\n" not in str(error) else str(error), file=sys.stderr)
@@ -98,6 +99,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     return code
+
+
+def _module(command: str) -> str:
+    return f"evenkeel.cli.{command.replace('-', '_')}"
 
 
 def _no_such_command(word: str) -> str:
@@ -123,9 +128,15 @@ class _Parser(argparse.ArgumentParser):
     """`given` are the words on the command line. None means every flag, as for the help."""
 
     given: Collection[str] | None = None
+    takes_command = False  # everything after `--` is a command of the user, with flags of its own
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:  # noqa: ANN401
         """Allows names after flags (`get pods -o yaml web`), which argparse does not."""
+        if self.takes_command and args is not None and "--" in args:
+            at = args.index("--")
+            parsed, left = super().parse_known_args(args[:at], namespace)
+            parsed.command_line = [*parsed.command_line, *args[at + 1 :]]
+            return parsed, left
         parsed, left = super().parse_known_args(args, namespace)
         many = next((action.dest for action in self._actions if action.nargs == "*"), None)
         if many and left and not any(word.startswith("-") for word in left):
@@ -146,7 +157,7 @@ def build_parser(
             if given is None or not with_flags_of:  # else the list of commands is not printed
                 commands.add_parser(name, help=line, add_help=False, formatter_class=_Help)
             continue
-        module = import_module(f"evenkeel.cli.{name}")
+        module = import_module(_module(name))
         command = commands.add_parser(
             name,
             help=line,
@@ -157,5 +168,6 @@ def build_parser(
             allow_abbrev=False,
         )
         command.given = given
+        command.takes_command = getattr(module, "TAKES_COMMAND", False)
         module.add_arguments(command)
     return parser

@@ -16,6 +16,7 @@ from evenkeel.errors import EvenkeelError
 from evenkeel.host.disk_usage import Usage
 from evenkeel.policy.admission import Refusal
 from evenkeel.runtime.procfs import Process
+from evenkeel.runtime.sessions import Session, Streams
 
 UNKNOWN_EXIT = 137  # the code that kubelet gives to a container whose exit code is lost
 
@@ -193,6 +194,10 @@ class Runtime(Protocol):
 
     async def execute(self, attempt: Attempt, command: tuple[str, ...], timeout_seconds: float) -> ExecResult:
         """Runs a command in the container and in its cgroup. Raises StartFailed."""
+        ...
+
+    async def open_session(self, attempt: Attempt, command: tuple[str, ...], wanted: Streams) -> Session:
+        """Starts a command in the container and in its cgroup, and returns its streams. Raises SessionRefused."""
         ...
 
     async def forget(self, attempt: Attempt) -> None:

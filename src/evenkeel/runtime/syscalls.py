@@ -84,6 +84,7 @@ DEFAULT_CAPABILITIES = frozenset(
 # processes.
 GRANTABLE_CAPABILITIES = DEFAULT_CAPABILITIES | {"ipc_lock", "lease", "net_raw", "wake_alarm"}
 
+_PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_CAPBSET_DROP = 24
 _PR_SET_CHILD_SUBREAPER = 36
@@ -253,6 +254,11 @@ def set_hostname(name: str) -> None:
 def set_child_subreaper() -> None:
     """Makes this process the parent of all descendants whose own parents have ended."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent() -> None:
+    """The kernel kills this process when its parent ends. The program that it executes may undo that."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def set_no_new_privileges() -> None:

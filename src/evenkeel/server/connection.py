@@ -16,11 +16,12 @@ from urllib.parse import parse_qsl, unquote
 import h11
 
 from evenkeel.errors import EvenkeelError
-from evenkeel.server.http import Answer, Refused, Request, Route, Routes, Stream, close_source
+from evenkeel.server.http import Answer, Refused, Request, Route, Routes, Stream, Upgrade, close_source
 
 _log = logging.getLogger(__name__)
 _READ_BYTES = 16 * 1024
 _MOST_PARAMETERS = 16
+_COMMAND = "command"  # a parameter that may be repeated: one for each word
 _STREAM_BYTES = 16 * 1024  # held for each client that does not read its stream: there may be many
 
 
@@ -157,7 +158,12 @@ class Connection:
                 return False
             self.activity = Activity.ANSWERING
             self._has_no_body = head.method == b"HEAD"
-            answer = await self._answer_to(head, routes)
+            request = _request(head)
+            route = routes.find(request)
+            if route.protocols:
+                await self._upgrade(head, request, route)
+                return False
+            answer = await self._answer_to(head, request, route)
         except Refused as refusal:
             answer = refusal.answer()
         except h11.RemoteProtocolError as error:
@@ -192,14 +198,28 @@ class Connection:
             return None
         return event if isinstance(event, h11.Request) else None
 
-    async def _answer_to(self, head: h11.Request, routes: Routes) -> Answer | Stream:
-        request = _request(head)
-        route = routes.find(request)
+    async def _upgrade(self, head: h11.Request, request: Request, route: Route) -> None:
+        """Serves a WebSocket until its end. Raises Refused as long as the connection is HTTP."""
+        from evenkeel.server.websocket import WebSocket  # only a few clients need it
+
+        socket = WebSocket(head, route.protocols)
+        answer = await _handled(route, request)
+        assert isinstance(answer, Upgrade)
+        self.activity = Activity.STREAMING
+        try:
+            self._http.next_event()  # the end of the request, which has no body
+            await socket.accept(self._reader, self._writer, self._http.trailing_data[0])
+        except BaseException:
+            await answer.close()
+            raise
+        await answer.serve(socket)
+
+    async def _answer_to(self, head: h11.Request, request: Request, route: Route) -> Answer | Stream:
         if not route.takes_body:
-            return await _handled(route, request)
+            return await _plain(route, request)
         async with AsyncExitStack() as held:
             body = await self._body(head, held)
-            return await _handled(route, request._replace(body=body))
+            return await _plain(route, request._replace(body=body))
 
     async def _body(self, head: h11.Request, held: AsyncExitStack) -> bytes:
         """The request's body. Only a few large bodies are in memory at a time."""
@@ -313,7 +333,13 @@ async def stop_accepting(server: asyncio.Server) -> None:
     server.close()
 
 
-async def _handled(route: Route, request: Request) -> Answer | Stream:
+async def _plain(route: Route, request: Request) -> Answer | Stream:
+    answer = await _handled(route, request)
+    assert not isinstance(answer, Upgrade)
+    return answer
+
+
+async def _handled(route: Route, request: Request) -> Answer | Stream | Upgrade:
     try:
         return await route.handle(request)
     except Refused:
@@ -327,13 +353,16 @@ async def _handled(route: Route, request: Request) -> Answer | Stream:
 
 def _request(head: h11.Request) -> Request:
     path, _, query = head.target.decode("ascii").partition("?")
-    try:
-        parameters = dict(parse_qsl(query, keep_blank_values=True, max_num_fields=_MOST_PARAMETERS))
-    except ValueError:
-        raise Refused(400, f"there are more than {_MOST_PARAMETERS} parameters") from None
+    given = parse_qsl(query, keep_blank_values=True)  # the length of the head is bounded
+    # The words of a command may be any bytes.
+    words_given = parse_qsl(query, keep_blank_values=True, errors="surrogateescape")
+    command = tuple(value for name, value in words_given if name == _COMMAND)
+    if len(given) - len(command) > _MOST_PARAMETERS:
+        raise Refused(400, f"there are more than {_MOST_PARAMETERS} parameters")
+    parameters = dict(given)
     words = tuple(unquote(word) for word in path.split("/")[1:])
     headers = {name.decode("ascii"): value.decode("latin-1") for name, value in head.headers}
-    return Request(head.method.decode("ascii"), words, parameters, headers=headers)
+    return Request(head.method.decode("ascii"), words, parameters, headers=headers, command=command)
 
 
 def _phrase(status: int) -> bytes:

@@ -3,7 +3,10 @@
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from types import MappingProxyType
-from typing import NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from evenkeel.server.websocket import WebSocket
 
 JSON = "application/json"
 LINES = "application/x-ndjson"
@@ -19,6 +22,7 @@ class Request(NamedTuple):
     parameters: Mapping[str, str]
     body: bytes = b""
     headers: Mapping[str, str] = MappingProxyType({})  # names are in lower case
+    command: tuple[str, ...] = ()  # the values of the only parameter that may be repeated
 
 
 class Answer(NamedTuple):
@@ -34,6 +38,14 @@ class Stream(NamedTuple):
 
     items: AsyncIterator[bytes]
     content_type: str = LINES
+
+
+class Upgrade(NamedTuple):
+    """An answer that turns the connection into a WebSocket. `close` is called instead of `serve` if the client is gone
+    by then."""
+
+    serve: Callable[["WebSocket"], Awaitable[None]]
+    close: Callable[[], Awaitable[None]]
 
 
 class Refused(Exception):
@@ -62,8 +74,11 @@ class Refused(Exception):
 
 
 class Route(NamedTuple):
-    handle: Callable[[Request], Awaitable[Answer | Stream]]
+    """`protocols` are those of a route that answers with an `Upgrade`. Such a route reaches into pods as root."""
+
+    handle: Callable[[Request], Awaitable["Answer | Stream | Upgrade"]]
     takes_body: bool = False
+    protocols: tuple[str, ...] = ()
 
 
 class Routes(Protocol):

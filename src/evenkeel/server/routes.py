@@ -7,12 +7,15 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from evenkeel import __version__
+from evenkeel.server.channels import PROTOCOLS
 from evenkeel.server.handlers import FOLLOW, MOST_EVENTS, PLAIN_TEXT, SOURCES, Handlers
 from evenkeel.server.http import EVENT_STREAM, JSON, LINES, Answer, Refused, Request, Route, to_json
 from evenkeel.server.schemas import SCHEMAS, Schema
+from evenkeel.server.session_handlers import FLAGS, SessionHandlers
 
 TEXT: Schema = {"type": "string"}
 _SECONDS: Schema = {"type": "number", "minimum": 0, "maximum": 2**31}
+_FLAG: Schema = {"type": "string", "enum": list(FLAGS)}
 _COUNT: Schema = {"type": "integer", "minimum": 1, "maximum": MOST_EVENTS}
 
 
@@ -42,9 +45,9 @@ class Entry(NamedTuple):
 
 
 class RouteTable:
-    def __init__(self, handlers: Handlers) -> None:
+    def __init__(self, handlers: Handlers, sessions: SessionHandlers) -> None:
         own = Entry("GET", ("openapi.json",), Route(self._openapi), "This description.", "Description")
-        self._entries = (*_entries(handlers), own)
+        self._entries = (*_entries(handlers), *_session_entries(sessions), own)
         self._description = to_json(description(self._entries, __version__))
 
     def find(self, request: Request) -> Route:
@@ -231,6 +234,30 @@ def _data_entries(here: Handlers, kind: str) -> Iterator[Entry]:
         f"Deletes a {kind}.",
         "DeletedObject",
         refusals=(404, 409),
+    )
+
+
+def _session_entries(here: SessionHandlers) -> tuple[Entry, ...]:
+    """Routes of WebSockets, at the addresses of the Kubernetes API."""
+    pod = ("api", "v1", "namespaces", "{namespace}", "pods", "{name}")
+    container = Parameter("container", "the container (default: the first)")
+    streams = (
+        Parameter("stdin", "send standard input", _FLAG),
+        Parameter("stdout", "receive standard output", _FLAG),
+        Parameter("stderr", "receive standard error", _FLAG),
+        Parameter("tty", "with a terminal", _FLAG),
+    )
+    return (
+        Entry(
+            "GET",
+            (*pod, "exec"),
+            Route(here.exec, protocols=PROTOCOLS),
+            "Executes a command in a container, over a WebSocket.",
+            parameters=(Parameter("command", "a word of the command; repeated"), container, *streams),
+            content=(),
+            status=101,
+            refusals=(403, 404, 409),
+        ),
     )
 
 

@@ -108,7 +108,14 @@ class TokenCheck:
             )
         if request.path[0] == SECRETS and request.method in ("GET", "HEAD"):
             raise no_secrets()
-        return self._routes.find(request)
+        route = self._routes.find(request)
+        if route.protocols:
+            raise Refused(
+                403,
+                "commands in pods and connections to them are not to be had over TCP",
+                hint="ask at the Unix socket on the node: evenkeel exec, attach, cp, port-forward",
+            )
+        return route
 
 
 class _Guest:

@@ -22,6 +22,7 @@ T = TypeVar("T")
 
 _SERVICE = "/runtime.v1.{}Service/{}"
 _TASKS = "/containerd.services.tasks.v1.Tasks/{}"
+_CONTAINERS = "/containerd.services.containers.v1.Containers/Get"
 _NAMESPACE = (("containerd-namespace", "k8s.io"),)  # containerd's namespace for CRI
 _IMAGE_CALLS = ("ListImages", "ImageStatus", "PullImage", "RemoveImage", "ImageFsInfo")
 _MOST_BYTES = 64 << 20
@@ -111,6 +112,15 @@ class Connection:
     ) -> T:
         """Makes a call of containerd's own task service, on the same socket. Other runtimes answer UNIMPLEMENTED."""
         return await self._ask(_TASKS.format(method), request, response, seconds, _NAMESPACE)
+
+    async def ask_container_store(
+        self,
+        request: Any,  # noqa: ANN401
+        response: type[T],
+        seconds: float,
+    ) -> T:
+        """Asks containerd for its own record of a container."""
+        return await self._ask(_CONTAINERS, request, response, seconds, _NAMESPACE)
 
     async def _ask(
         self,

@@ -28,6 +28,7 @@ from evenkeel.runtime.cri.container_calls import Forgotten, Updates
 from evenkeel.runtime.cri.container_start import Starts
 from evenkeel.runtime.cri.container_table import ContainerTable, CriContainer
 from evenkeel.runtime.cri.cri_connection import CallFailed, RuntimeAway
+from evenkeel.runtime.cri.cri_sessions import CriSessions
 from evenkeel.runtime.cri.cri_status import ContainerExits
 from evenkeel.runtime.cri.runtime_link import RuntimeLink
 from evenkeel.runtime.cri.sandboxes import Sandboxes
@@ -46,6 +47,7 @@ from evenkeel.runtime.interface import (
 )
 from evenkeel.runtime.log_relay import rotate_log
 from evenkeel.runtime.procfs import Process, process_at
+from evenkeel.runtime.sessions import Session, SessionRefused, Streams
 
 _THREADS = 8
 _START_PATIENCE_SECONDS = 30.0  # the time that a start waits for a runtime that is away
@@ -97,9 +99,11 @@ class CriRuntime(BaseRuntime):
             self._has,
             self._link.available,
         )
+        self._sessions = CriSessions(self._connection, self._paths, self._directory, self._run_task)
         for container in container_table.every_container(self._paths):
             self._table.put(container)
         await self._link.connect(may_be_away=lambda: any(container.runs for container in self._table))
+        self._run_task(self._sessions.clean_up())
         self._run_task(self._connection.watch())
         self._run_task(self._link.run())
         self._run_task(self._listen())
@@ -198,6 +202,12 @@ class CriRuntime(BaseRuntime):
         if container is None or not container.runs:
             raise StartFailed(f"container {attempt.container} does not run")
         return await container_calls.execute(self._connection, container, command, timeout_seconds)
+
+    async def open_session(self, attempt: Attempt, command: tuple[str, ...], wanted: Streams) -> Session:
+        container = self._table.get(attempt)
+        if container is None or not container.runs:
+            raise SessionRefused(f"container {attempt.container} does not run")
+        return await self._sessions.open(container, command, wanted)
 
     async def forget(self, attempt: Attempt) -> None:
         container = self._table.get(attempt)
@@ -354,6 +364,10 @@ class CriRuntime(BaseRuntime):
             exit_ = exit_._replace(is_oom_killed=True)
             container.record = container.record._replace(exit=exit_)
             self._events.put_nowait(Exited(container.attempt, exit_))
+
+    def _directory(self, cgroup: str) -> str:
+        """A directory of the cgroup, in any hierarchy."""
+        return next(iter(self._driver.files(cgroup).values()), "") if cgroup else ""
 
     def _oom_kills(self, cgroup: str) -> int | None:
         try:

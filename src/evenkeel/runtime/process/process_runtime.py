@@ -44,6 +44,7 @@ from evenkeel.runtime.process.launch import Surroundings, entrances, plan_of, su
 from evenkeel.runtime.process.pod_networks import PodNetworks
 from evenkeel.runtime.process.process_images import Images
 from evenkeel.runtime.process.process_refusals import has_own_network
+from evenkeel.runtime.process.process_sessions import ProcessSessions
 from evenkeel.runtime.process.supervisor import spawn
 from evenkeel.runtime.process.supervisor_connection import (
     SupervisorConnection,
@@ -53,6 +54,7 @@ from evenkeel.runtime.process.supervisor_connection import (
 from evenkeel.runtime.process.supervisor_link import SupervisorLink
 from evenkeel.runtime.process.supervisor_protocol import BadMessage, ExitFile, Message, ProcessFile
 from evenkeel.runtime.procfs import MountWatch, Process, process_at
+from evenkeel.runtime.sessions import Session, Streams
 
 _THREADS = 16
 _KILLED_SECONDS = 10.0  # time for the supervisor to record the end, after the cgroup was killed
@@ -83,6 +85,7 @@ class ProcessRuntime(BaseRuntime):
         self._link = SupervisorLink(self._paths.root, self._heard, self._take_up, self._lost, self._tell_loss)
         self._daemon: Process | None = None  # the last supervisor; it may have ended
         self._known = AttemptTable()
+        self._sessions = ProcessSessions(self._link.current, self._known)
         self._early: dict[Attempt, ExitFile] = {}  # exits that arrived before the start was recorded
         # The task that removes unused images, while it runs.
         self._collecting: asyncio.Task[None] | None = None
@@ -274,6 +277,9 @@ class ProcessRuntime(BaseRuntime):
         code = answer.get("exit_code")
         return ExecResult(code if isinstance(code, int) else None, str(answer.get("output", "")))
 
+    async def open_session(self, attempt: Attempt, command: tuple[str, ...], wanted: Streams) -> Session:
+        return await self._sessions.open(attempt, command, wanted)
+
     async def forget(self, attempt: Attempt) -> None:
         if self._known.runs(attempt):
             return
@@ -334,6 +340,7 @@ class ProcessRuntime(BaseRuntime):
         await self._read_anew(supervisor)
 
     def _lost(self) -> None:
+        self._sessions.supervisor_lost()
         self._run_task(supervisor_link.reap_strays(self._known.pids))
 
     def _tell_loss(self, why: str) -> None:
@@ -363,6 +370,8 @@ class ProcessRuntime(BaseRuntime):
                     await self._end_after_kill(attempt, told.process, told.ended)
 
     def _heard(self, message: Message) -> None:
+        if self._sessions.heard(message):
+            return
         attempt = Attempt(*message["attempt"])
         if message["event"] == "exited":
             ended = supervisor_protocol.from_json(message["exit"])

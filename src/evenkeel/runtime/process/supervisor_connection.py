@@ -25,6 +25,7 @@ from evenkeel.runtime.process.supervisor_protocol import (
 )
 from evenkeel.runtime.procfs import start_ticks
 
+DESCRIPTORS = "descriptors"  # in an answer: the descriptors that came with it; whoever gets it closes them
 _CREDENTIALS = struct.Struct("3i")
 _HELLO_SECONDS = 15.0  # for a supervisor that runs
 _STARTED_SECONDS = 60.0  # for a supervisor that was just started, on a busy machine
@@ -96,6 +97,10 @@ class SupervisorConnection:
         self._flush()
         try:
             message: Message = await answer
+        except asyncio.CancelledError:
+            if answer.done() and not answer.cancelled() and answer.exception() is None:
+                _drop(answer.result())  # the answer came in the moment of the cancellation
+            raise
         finally:
             self._answers.pop(number, None)
             self._parts.pop(number, None)
@@ -128,17 +133,22 @@ class SupervisorConnection:
     def _ready(self) -> None:
         for _ in range(64):
             try:
-                packet = self._inbox.receive(self._socket)
+                packet, descriptors = self._inbox.receive_all(self._socket)
             except BlockingIOError:
                 return
             except OSError:
-                packet = b""
+                packet, descriptors = b"", []
             if not packet:
                 self.close()
                 self.on_lost()
                 return
-            with suppress(BadMessage):
-                self._take(decode(packet))
+            try:
+                message = decode(packet)
+            except BadMessage:
+                message = {}
+            if descriptors:
+                message[DESCRIPTORS] = descriptors
+            self._take(message)
             if not self.is_open:
                 return
 
@@ -153,6 +163,7 @@ class SupervisorConnection:
         number = message.get("id")
         answer = self._answers.get(number) if isinstance(number, int) else None
         if answer is None or answer.done() or not isinstance(number, int):
+            _drop(message)  # the caller has stopped waiting
             return
         if "records" in message:
             parts = self._parts.setdefault(number, [])
@@ -177,6 +188,11 @@ class SupervisorConnection:
         if self._is_stuck and self.is_open:
             self._is_stuck = False
             self._loop.remove_writer(self._socket.fileno())
+
+
+def _drop(message: Message) -> None:
+    for descriptor in message.get(DESCRIPTORS, ()):
+        os.close(descriptor)
 
 
 async def connected(

@@ -9,6 +9,8 @@ request failed, the answer has `error` and `hint`. Other messages of the supervi
 | `signal` | attempt, `signal` | nothing; the attempt may have ended |
 | `list` | | `records`, in several packets if there are many: `more` is true in all but the last |
 | `execute` | attempt, `command`, `seconds` | `exit_code` (null: not in time), `output` |
+| `open` | attempt, `session`, `command`, `stdin`, `stdout`, `stderr`, `terminal` | descriptors of the streams |
+| `hang_up` | `session` | nothing; the session's processes are ended |
 | `adopt` | attempt | nothing; relays its log and watches for its end from now on |
 | `finish` | attempt, `status` | nothing; `status` is waitpid's of an adopted container (null: not known) |
 | `forget` | attempt | nothing |
@@ -19,12 +21,18 @@ request failed, the answer has `error` and `hint`. Other messages of the supervi
 | `hello` | `version`, `pid`, `has_namespaces`, `no_filter` (why there is no seccomp filter); the first message |
 | `busy` | another supervisor has this state directory; this one ends |
 | `exited` | attempt, `exit` |
+| `began` | `session`, `pid` of its command |
+| `finished` | `session`, `exit_code`, or `error` and `hint` if the command could not be executed |
 | `ended` | attempt: an adopted container has ended; the client reports how with `finish`, if it is the parent |
+
+The number of a session is the client's. Its descriptors go with the packet of the answer (SCM_RIGHTS): those of stdin,
+stdout and stderr that were asked for, in this order, or one of the terminal.
 
 An attempt is a list: the pod's UID, the container's name, the number. The plan of a start is in a file of the attempt's
 directory, so that no packet is longer than `MOST_BYTES`.
 """
 
+import array
 import json
 import os
 import signal
@@ -36,6 +44,8 @@ from evenkeel.runtime.procfs import read_stat
 
 VERSION = 2
 MOST_BYTES = 160 * 1024  # more than half of a socket's default buffer
+MOST_DESCRIPTORS = 3  # with one packet
+_DESCRIPTORS_SPACE = socket.CMSG_SPACE(MOST_DESCRIPTORS * array.array("i").itemsize)
 SOCKET_NAME = "keeper.sock"
 LOCK_NAME = "keeper.lock"
 
@@ -59,6 +69,17 @@ class Inbox:
         """Returns the next packet; empty at the end. Raises OSError."""
         size = connection.recv_into(self._room)
         return bytes(self._room[:size])
+
+    def receive_all(self, connection: socket.socket) -> tuple[bytes, list[int]]:
+        """Returns the next packet and the descriptors that came with it. Raises OSError."""
+        size, ancillary, _, _ = connection.recvmsg_into(
+            [self._room], _DESCRIPTORS_SPACE, socket.MSG_CMSG_CLOEXEC
+        )
+        descriptors = array.array("i")
+        for level, kind, data in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
+        return bytes(self._room[:size]), descriptors.tolist()
 
 
 def encode(message: Message) -> bytes:
@@ -91,6 +112,14 @@ def attempt_of(message: Message) -> AttemptKey:
     if not isinstance(number, int) or isinstance(number, bool) or number < 0:
         raise BadMessage("an attempt's number is 0 or more")
     return uid, container, number
+
+
+def words_of(message: Message) -> tuple[str, ...]:
+    """Returns the command of a message."""
+    command = message.get("command")
+    if not isinstance(command, list) or not command or not all(isinstance(word, str) for word in command):
+        raise BadMessage("command must be a list of words")
+    return tuple(command)
 
 
 LAUNCH = "launch"

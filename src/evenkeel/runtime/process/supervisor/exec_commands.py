@@ -11,10 +11,13 @@ through memory that it shares with the supervisor, not through a descriptor.
 """
 
 import ctypes
+import fcntl
 import mmap
 import os
 import signal
+import stat
 import sys
+import termios
 from contextlib import suppress
 from functools import partial
 from typing import NoReturn
@@ -102,7 +105,7 @@ class ExecCommands:
             answer(error=f"no process can be made for it: {reason(error)}")
             return
         if first == 0:
-            _be_first(kept, command, entrances, self._origin, report, output_end)
+            be_first(kept, command, entrances, self._origin, report, (-1, output_end, output_end))
         os.close(output_end)
         execution = _Execution(answer, first, report, output)
         self._executions.append(execution)
@@ -189,14 +192,22 @@ def _kill(execution: _Execution) -> None:
                 kill(second, signal.SIGKILL)
 
 
-def _be_first(
+def be_first(
     kept: SupervisedContainer,
     command: tuple[str, ...],
     entrances: tuple[str, ...],
     origin: spawn.Origin,
     report: SharedReport,
-    output: int,
+    streams: tuple[int, int, int],
+    *,
+    is_terminal: bool = False,
 ) -> NoReturn:
+    """Runs the first process. Never returns, never raises.
+
+    `streams` become the command's descriptors 0, 1 and 2; -1 stands for /dev/null. With a terminal, all of them are
+    the terminal. The command does not outlive the supervisor, which alone could report its end.
+    """
+
     def act() -> None:
         plan, process = kept.plan, kept.process
         spawn.be_a_plain_process()
@@ -204,11 +215,11 @@ def _be_first(
         spawn.take_oom_score(plan.oom_score_adj)
         number_at = report.number_at()
         namespaces = _open_namespaces(process.pid, process.ticks)
-        nothing = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-        for number, descriptor in enumerate((nothing, output, output)):
-            os.dup2(descriptor, number, inheritable=True)
-        if plan.uid is not None and os.geteuid() == 0:
-            os.fchown(output, plan.uid, -1)  # so that the command may open /dev/stdout again
+        nothing = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        for number, descriptor in enumerate(streams):
+            os.dup2(nothing if descriptor < 0 else descriptor, number, inheritable=True)
+            if plan.uid is not None and os.geteuid() == 0 and (is_terminal or _is_pipe(number)):
+                os.fchown(number, plan.uid, -1)  # so that the command may open /dev/stdout again
         # The supervisor's descriptors are closed here. Once inside, only the command's own descriptors are left.
         kept_open = spawn.keep_only(*(descriptor for descriptor, _ in namespaces))
         for descriptor, (_, kind) in zip(kept_open, namespaces, strict=True):
@@ -216,10 +227,17 @@ def _be_first(
         syscalls.close_from(3)
         program = spawn.settle(plan._replace(argv=command), origin)
         if syscalls.clone(syscalls.CLONE_PARENT, number_at) == 0:
+            syscalls.die_with_parent()
             os.setsid()
+            if is_terminal:
+                fcntl.ioctl(0, termios.TIOCSCTTY, 0)
             spawn.execute(program, report.say)
 
     spawn.guarded(act, report.say)
+
+
+def _is_pipe(descriptor: int) -> bool:
+    return stat.S_ISFIFO(os.fstat(descriptor).st_mode)
 
 
 def _open_namespaces(pid: int, ticks: int) -> list[tuple[int, int]]:

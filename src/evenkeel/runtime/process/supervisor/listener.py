@@ -8,7 +8,7 @@ import os
 import socket
 import struct
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from evenkeel.runtime.process.supervisor.event_loop import READABLE, WRITABLE, Loop
 from evenkeel.runtime.process.supervisor_protocol import (
@@ -106,15 +106,17 @@ class Connection:
         self._on_message = on_message
         self._on_gone = on_gone
         self._inbox = Inbox()
-        self._waiting: deque[bytes] = deque()
+        self._waiting: deque[tuple[bytes, list[int]]] = deque()
         self._is_stuck = False  # the client must read before more can be sent
         self.is_open = True
         loop.watch(client.fileno(), self._ready)
 
-    def send(self, message: Message) -> None:
+    def send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
+        """Sends a message. The descriptors go with it, and are closed here in any case."""
         if not self.is_open:
+            _close_all(descriptors)
             return
-        self._waiting.append(encode(message))
+        self._waiting.append((encode(message), list(descriptors)))
         self._flush()
         if len(self._waiting) > _MOST_WAITING:
             self.close()
@@ -129,6 +131,9 @@ class Connection:
             self.is_open = False
             self._loop.unwatch(self._socket.fileno())
             self._socket.close()
+            for _, descriptors in self._waiting:
+                _close_all(descriptors)
+            self._waiting.clear()
             self._on_gone(self)
 
     def _ready(self) -> None:
@@ -159,18 +164,28 @@ class Connection:
 
     def _flush(self) -> None:
         while self._waiting:
+            packet, descriptors = self._waiting[0]
             try:
-                self._socket.send(self._waiting[0], socket.MSG_NOSIGNAL)
+                if descriptors:
+                    socket.send_fds(self._socket, [packet], descriptors, socket.MSG_NOSIGNAL)
+                else:
+                    self._socket.send(packet, socket.MSG_NOSIGNAL)
             except BlockingIOError:
                 break
             except OSError:
                 self.close()
                 return
             self._waiting.popleft()
+            _close_all(descriptors)
         if self._is_stuck != bool(self._waiting):
             self._is_stuck = bool(self._waiting)
             events = READABLE | (WRITABLE if self._is_stuck else 0)
             self._loop.watch(self._socket.fileno(), self._ready, events)
+
+
+def _close_all(descriptors: Sequence[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 def _bound(directory: int) -> socket.socket:

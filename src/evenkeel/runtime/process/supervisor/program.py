@@ -7,6 +7,15 @@ from typing import NamedTuple
 from evenkeel.errors import EvenkeelError, reason
 
 _MOST_BYTES = 1 << 20
+NOT_EXECUTABLE, NOT_FOUND = 126, 127  # exit codes, as in a shell
+
+
+class NoProgram(EvenkeelError):
+    """The command names no program that can be executed. `exit_code` is what a shell would return."""
+
+    def __init__(self, message: str, *, hint: str = "", exit_code: int = NOT_EXECUTABLE) -> None:
+        super().__init__(message, hint=hint)
+        self.exit_code = exit_code
 
 
 class User(NamedTuple):
@@ -79,13 +88,14 @@ def program_path(name: str, path: str) -> str:
             if os.access(candidate, os.X_OK, effective_ids=True):
                 return candidate
     if found:
-        raise EvenkeelError(
+        raise NoProgram(
             f"command {name!r} cannot be executed: {found} is not executable for this user",
             hint=f"chmod +x {found}",
         )
-    raise EvenkeelError(
+    raise NoProgram(
         f"command {name!r} was not found in the container's PATH ({path})",
         hint="write the full path of a program that is in the image, or install it",
+        exit_code=NOT_FOUND,
     )
 
 
@@ -93,12 +103,18 @@ def _check_executable(path: str) -> None:
     try:
         mode = os.stat(path).st_mode
     except OSError as error:
-        raise EvenkeelError(
+        raise NoProgram(
             f"command {path!r} cannot be executed: {reason(error)}",
             hint="write the full path of a program that is in the image",
+            exit_code=exit_code_of(error),
         ) from None
     if mode & 0o170000 == 0o040000:
-        raise EvenkeelError(f"command {path!r} cannot be executed: it is a directory")
+        raise NoProgram(f"command {path!r} cannot be executed: it is a directory")
+
+
+def exit_code_of(error: OSError) -> int:
+    """The exit code of a command that the kernel refused to execute."""
+    return NOT_FOUND if error.errno in (errno.ENOENT, errno.ENOTDIR) else NOT_EXECUTABLE
 
 
 def execution_hint(error: OSError) -> str:

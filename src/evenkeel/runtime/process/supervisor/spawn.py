@@ -24,10 +24,12 @@ from evenkeel.runtime.process import supervisor_protocol
 from evenkeel.runtime.process.seccomp import Filter
 from evenkeel.runtime.process.supervisor import cgroup_entry, rootfs
 from evenkeel.runtime.process.supervisor.program import (
+    NoProgram,
     Program,
     User,
     enter_directory,
     execution_hint,
+    exit_code_of,
     look_up,
     passwd,
     program_path,
@@ -87,6 +89,7 @@ class Report(NamedTuple):
     hint: str
     notes: tuple[str, ...]
     is_executed: bool
+    exit_code: int = 0  # of a command that could not be executed: 126 or 127
 
 
 def read_plan(directory: str) -> Plan:
@@ -140,6 +143,8 @@ def guarded(act: Callable[[], None], say: Say) -> NoReturn:
     """Runs `act` and ends the process. In no case does this process return to the supervisor's loop."""
     try:
         act()
+    except NoProgram as error:
+        _report(say, error=error.message, hint=error.hint, exit_code=error.exit_code)
     except EvenkeelError as error:
         _report(say, error=error.message, hint=error.hint)
     except BaseException as error:  # noqa: BLE001
@@ -296,15 +301,17 @@ def execute(program: Program, say: Say) -> None:
             say,
             error=f"command {program.argv[0]!r} cannot be executed: {reason(error)}",
             hint=execution_hint(error),
+            exit_code=exit_code_of(error),
         )
 
 
-def _report(say: Say, **said: str) -> None:
+def _report(say: Say, **said: str | int) -> None:
     say(json.dumps(said).encode() + b"\n")
 
 
 def read_report(read: bytes) -> Report:
     error = hint = ""
+    exit_code = 0
     notes = []
     is_executed = False
     for line in read.splitlines():
@@ -319,7 +326,8 @@ def read_report(read: bytes) -> Report:
             notes.append(str(said["note"]))
         if "error" in said:
             error, hint = str(said["error"]), str(said.get("hint", ""))
-    return Report(error, hint, tuple(notes), is_executed)
+            exit_code = int(said.get("exit_code", 0))
+    return Report(error, hint, tuple(notes), is_executed, exit_code)
 
 
 def keep_only(*descriptors: int) -> tuple[int, ...]:

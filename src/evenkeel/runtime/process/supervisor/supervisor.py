@@ -27,9 +27,17 @@ from evenkeel.runtime.process.supervisor import spawn
 from evenkeel.runtime.process.supervisor.attempt import Answer
 from evenkeel.runtime.process.supervisor.event_loop import Loop
 from evenkeel.runtime.process.supervisor.exec_commands import ExecCommands
+from evenkeel.runtime.process.supervisor.exec_sessions import ExecSessions, wanted_of
 from evenkeel.runtime.process.supervisor.listener import Connection, Listener
 from evenkeel.runtime.process.supervisor.supervised_containers import SupervisedContainers
-from evenkeel.runtime.process.supervisor_protocol import LOCK_NAME, BadMessage, Message, attempt_of, encode
+from evenkeel.runtime.process.supervisor_protocol import (
+    LOCK_NAME,
+    BadMessage,
+    Message,
+    attempt_of,
+    encode,
+    words_of,
+)
 
 _LOWEST_SCORE = -999
 _SIGNALS_OF_THE_C_LIBRARY = (32, 33)  # Python has no names for them
@@ -46,16 +54,25 @@ class Supervisor:
         origin = spawn.Origin(usable_namespaces(), (os.geteuid(), os.getegid()), default_filter)
         self._keeping = SupervisedContainers(self._loop, StatePaths(state), origin, self._tell)
         self._executing = ExecCommands(self._loop, origin)
+        self._sessions = ExecSessions(self._loop, origin)
         self._wake, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self._loop.watch(self._wake, self._children)
         hello = {"has_namespaces": origin.namespaces != 0, "no_filter": filter_problem()}
-        self.listener = Listener(self._loop, directory, hello, self._heard, self._keeping.client_gone)
+        self.listener = Listener(self._loop, directory, hello, self._heard, self._client_gone)
 
     def run(self) -> None:
-        self._loop.run(lambda: self.listener.connection is None and not self._keeping and not self._executing)
+        self._loop.run(self._is_over)
         self.listener.close()
+
+    def _is_over(self) -> bool:
+        is_busy = self._keeping or self._executing or self._sessions
+        return self.listener.connection is None and not is_busy
+
+    def _client_gone(self) -> None:
+        self._keeping.client_gone()
+        self._sessions.client_gone()
 
     def _tell(self, event: Message) -> bool:
         self.listener.tell(event)
@@ -74,11 +91,18 @@ class Supervisor:
         if todo == "ping":
             answer()
             return
+        if todo == "hang_up":
+            session = message.get("session")
+            self._sessions.hang_up(session if isinstance(session, int) else 0, connection)
+            answer()
+            return
         key = attempt_of(message)
         if todo == "start":
             self._keeping.start(key, answer)
         elif todo == "execute":
             self._execute(key, message, answer)
+        elif todo == "open":
+            self._open(key, message, connection)
         else:
             self._do(todo, key, message)
             answer()
@@ -97,16 +121,22 @@ class Supervisor:
             raise BadMessage(f"nobody knows how to do {str(todo)[:40]!r}")
 
     def _execute(self, key: AttemptKey, message: Message, answer: Answer) -> None:
-        command, seconds = message.get("command"), message.get("seconds")
-        if not isinstance(command, list) or not command or not all(isinstance(word, str) for word in command):
-            raise BadMessage("command must be a list of words")
+        command, seconds = words_of(message), message.get("seconds")
         if not isinstance(seconds, int | float) or isinstance(seconds, bool):
             raise BadMessage("seconds must be a number")
         kept = self._keeping.running(key)
         if kept is None:
             answer(error="the container does not run")
         else:
-            self._executing.execute(kept, tuple(command), min(max(seconds, 0.0), 86400.0), answer)
+            self._executing.execute(kept, command, min(max(seconds, 0.0), 86400.0), answer)
+
+    def _open(self, key: AttemptKey, message: Message, connection: Connection) -> None:
+        wanted = wanted_of(message)
+        kept = self._keeping.running(key)
+        if kept is None:
+            connection.send({"id": message.get("id"), "error": "the container does not run"})
+        else:
+            self._sessions.open(kept, wanted, connection, message.get("id"))
 
     def _children(self) -> None:
         while True:
@@ -122,8 +152,8 @@ class Supervisor:
                 return
             if pid == 0:
                 return
-            if not self._keeping.child_ended(pid, status):
-                self._executing.child_ended(pid, status)
+            if not self._keeping.child_ended(pid, status) and not self._executing.child_ended(pid, status):
+                self._sessions.child_ended(pid, status)
 
     def _mistake(self, error: BaseException) -> None:
         """Writes a programming error to the log. No container may suffer from it."""

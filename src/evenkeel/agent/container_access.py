@@ -1,0 +1,65 @@
+"""Finds the container that a client wants to reach into, and opens a session of its runtime.
+
+Nothing of a session is recorded: not in the journal, not as an event, not in a log.
+"""
+
+from collections.abc import Iterable
+
+from evenkeel.agent.pod_store import PodStore
+from evenkeel.api.pod import ContainerStatus, Pod
+from evenkeel.runtime.interface import Attempt, Runtime
+from evenkeel.runtime.sessions import Session, SessionRefused, Streams, command_problem
+
+DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"  # an annotation
+
+
+class ContainerAccess:
+    def __init__(self, runtime: Runtime, pod_store: PodStore) -> None:
+        self._runtime = runtime
+        self._pod_store = pod_store
+
+    async def open_exec(self, key: str, container: str, command: tuple[str, ...], wanted: Streams) -> Session:
+        problem = command_problem(command)
+        if problem:
+            raise SessionRefused(problem)
+        attempt = await self._running(key, container)
+        return await self._runtime.open_session(attempt, command, wanted)
+
+    async def _running(self, key: str, container: str) -> Attempt:
+        """Returns the attempt of the container that runs now. Raises SessionRefused."""
+        pod = self._pod_store.shown_by_key(key)
+        if pod is None:
+            raise SessionRefused(f'there is no pod "{key}"')
+        name = chosen_container(pod, container)
+        uid = pod.metadata.uid
+        for attempt, record in (await self._runtime.containers()).items():
+            if (attempt.uid, attempt.container) == (uid, name) and record.exit is None:
+                return attempt
+        raise SessionRefused(
+            f'container "{name}" of pod "{pod.metadata.name}" does not run{_why(pod, name)}',
+            hint=f"evenkeel describe pod {pod.metadata.name} says more",
+        )
+
+
+def chosen_container(pod: Pod, name: str) -> str:
+    """The container of that name; without a name that of the annotation, or the first. Raises SessionRefused."""
+    names = [container.name for container in pod.spec.every_container]
+    wanted = name or pod.metadata.annotations.get(DEFAULT_CONTAINER, "") or pod.spec.containers[0].name
+    if wanted not in names:
+        raise SessionRefused(
+            f'container "{wanted[:63]}" is not in pod "{pod.metadata.name}"; it has: {", ".join(names)}'
+        )
+    return wanted
+
+
+def _why(pod: Pod, name: str) -> str:
+    statuses: Iterable[ContainerStatus] = (
+        *pod.status.init_container_statuses,
+        *pod.status.container_statuses,
+    )
+    state = next((one.state for one in statuses if one.name == name), None)
+    if state is not None and state.waiting is not None:
+        return f": it waits ({state.waiting.reason})"
+    if state is not None and state.terminated is not None:
+        return f": it has ended with exit code {state.terminated.exit_code}"
+    return ""

@@ -1,0 +1,65 @@
+"""The processes of a command that was executed in a container: its session, and the descendants of its members.
+
+They are killed when the client of the command is gone.
+"""
+
+import os
+import signal
+from contextlib import suppress
+from typing import NamedTuple
+
+_MOST_ROUNDS = 10  # a member may fork while the others are killed
+_FILE = "cgroup.procs"
+
+
+class Member(NamedTuple):
+    parent: int
+    session: int
+    has_ended: bool
+
+
+def directory_of(procs: tuple[str, ...]) -> str:
+    """A directory of the cgroup that is entered through these files."""
+    return os.path.dirname(procs[0]) if procs else ""
+
+
+def signal_all(cgroup: str, session: int, number: int) -> None:
+    """Sends a signal to every process of the session. `cgroup` is the directory of the container's cgroup."""
+    for pid in members(_processes(cgroup), session):
+        with suppress(OSError):
+            os.kill(pid, number)
+
+
+def kill_all(cgroup: str, session: int) -> None:
+    for _ in range(_MOST_ROUNDS):
+        found = members(_processes(cgroup), session)
+        if not found:
+            return
+        for pid in found:
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def members(processes: dict[int, Member], session: int) -> set[int]:
+    """The living processes of the session, and all below them. Pure."""
+    found = {pid for pid, one in processes.items() if session in (pid, one.session)}
+    while more := {pid for pid, one in processes.items() if one.parent in found} - found:
+        found |= more
+    return {pid for pid in found if not processes[pid].has_ended}
+
+
+def _processes(cgroup: str) -> dict[int, Member]:
+    found = {}
+    with suppress(OSError):  # it is gone, and its processes too
+        with open(f"{cgroup}/{_FILE}", encoding="ascii") as file:
+            pids = set(map(int, file.read().split()))
+        for pid in pids:
+            with suppress(OSError):
+                found[pid] = _member(pid)
+    return found
+
+
+def _member(pid: int) -> Member:
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        fields = file.read().rpartition(b")")[2].split()
+    return Member(int(fields[1]), int(fields[3]), fields[0] in (b"Z", b"X"))

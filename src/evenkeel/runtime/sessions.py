@@ -1,0 +1,101 @@
+"""Sessions: the streams of a command in a running container, or of the container itself, as a runtime hands them over.
+
+A session is a set of descriptors that never block, and an end. The agent relays between the descriptors and a client
+(`server/session_relay.py`). A pipe or a terminal that is full is not written to, and one that nobody reads fills: so
+neither side can make the agent hold more than a few KiB.
+"""
+
+import asyncio
+import fcntl
+import os
+import struct
+import termios
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from evenkeel.errors import EvenkeelError
+
+NOT_EXECUTABLE, NOT_FOUND = 126, 127  # exit codes of a command that could not be executed, as in a shell
+LONGEST_COMMAND_BYTES = 64 << 10
+MOST_WORDS = 1024
+
+
+class Streams(NamedTuple):
+    """The streams that a client wants. With a terminal, stderr is part of stdout."""
+
+    stdin: bool = False
+    stdout: bool = True
+    stderr: bool = True
+    terminal: bool = False
+
+
+class SessionEnd(NamedTuple):
+    """How a session ended. A `problem` is a sentence: the command could not be executed, or its end is not known."""
+
+    exit_code: int = 0
+    problem: str = ""
+    hint: str = ""
+
+
+class SessionRefused(EvenkeelError):
+    """The session cannot be opened. The message says why."""
+
+
+class Session(Protocol):
+    """The open streams. A descriptor is -1 if there is no such stream. With a terminal, stdin and stdout may be one
+    descriptor."""
+
+    stdin: int
+    stdout: int
+    stderr: int
+    lag_seconds: float  # output may come so long after the end; then it is that of other processes
+
+    def close_stdin(self) -> None:
+        """Ends the command's standard input."""
+        ...
+
+    async def resize(self, columns: int, rows: int) -> None: ...
+
+    async def ended(self) -> SessionEnd:
+        """Returns when the command has ended. May be called more than once."""
+        ...
+
+    async def close(self) -> None:
+        """Closes the streams. A command that still runs is hung up: SIGHUP, and after a short time SIGKILL."""
+        ...
+
+
+def command_problem(command: tuple[str, ...]) -> str:
+    """Why this cannot be a command; empty if it can."""
+    if not command or not command[0]:
+        return "command: a program is missing"
+    if any("\0" in word for word in command):
+        return "command: a word holds a NUL character, which no program can get"
+    if len(command) > MOST_WORDS or sum(map(len, map(os.fsencode, command))) > LONGEST_COMMAND_BYTES:
+        return f"command: more than {MOST_WORDS} words or {LONGEST_COMMAND_BYTES >> 10} KiB"
+    return ""
+
+
+def set_size(terminal: int, columns: int, rows: int) -> None:
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+
+async def readable(descriptor: int) -> None:
+    """Returns when the descriptor can be read, or is at its end."""
+    loop = asyncio.get_running_loop()
+    await _ready(lambda call: loop.add_reader(descriptor, call), lambda: loop.remove_reader(descriptor))
+
+
+async def writable(descriptor: int) -> None:
+    """Returns when the descriptor can be written to, or nobody reads it any more."""
+    loop = asyncio.get_running_loop()
+    await _ready(lambda call: loop.add_writer(descriptor, call), lambda: loop.remove_writer(descriptor))
+
+
+async def _ready(watch: Callable[[Callable[[], None]], object], unwatch: Callable[[], object]) -> None:
+    ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    watch(lambda: None if ready.done() else ready.set_result(None))
+    try:
+        await ready
+    finally:
+        unwatch()

@@ -1,0 +1,177 @@
+"""Relays between a client's WebSocket and the streams of a session, with back-pressure in both directions.
+
+Nothing is kept here but the chunk under way: output is read when the client has taken the chunk before, and input is
+taken from the client when the command has room for it. The relay ends when the command has ended and its output is
+sent, or when the client is gone. Then the session is closed, which ends a command that still runs.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from evenkeel.runtime.sessions import Session, SessionEnd, readable, writable
+from evenkeel.server.channels import (
+    CLOSE,
+    ERROR,
+    RESIZE,
+    STDERR,
+    STDIN,
+    STDOUT,
+    size_of,
+    status_of,
+)
+
+if TYPE_CHECKING:
+    from evenkeel.server.websocket import WebSocket
+
+_CHUNK_BYTES = 32 * 1024
+_LONGEST_CONTROL_BYTES = 1024
+
+
+class _NotUnderstood(Exception):
+    """The client does not keep to the protocol."""
+
+
+async def relay(socket: "WebSocket", session: Session) -> None:
+    """Serves the session until its end, and closes it."""
+    is_orderly = True
+    try:
+        try:
+            end = await _served(socket, session)
+            if end is not None:
+                await socket.send(ERROR, status_of(end))
+        except _NotUnderstood:
+            is_orderly = False
+        await socket.close(is_orderly=is_orderly)
+    except OSError:
+        pass  # the client is gone
+    finally:
+        await session.close()
+
+
+async def _served(socket: "WebSocket", session: Session) -> SessionEnd | None:
+    """Returns the end of the session; None if the client is gone before."""
+    ended = asyncio.ensure_future(session.ended())
+    outputs: list[asyncio.Future[None]] = [
+        asyncio.ensure_future(_pump(socket, channel, descriptor, ended, session.lag_seconds))
+        for channel, descriptor in ((STDOUT, session.stdout), (STDERR, session.stderr))
+        if descriptor >= 0
+    ]
+    taking: list[asyncio.Future[None]] = [
+        asyncio.ensure_future(_take(socket, session)),
+        asyncio.ensure_future(socket.client_gone()),
+    ]
+    finishing = asyncio.ensure_future(_all_done(outputs, ended))
+    everything: list[asyncio.Future[None]] = [finishing, *outputs, *taking]
+    try:
+        await asyncio.wait((finishing, *taking), return_when=asyncio.FIRST_COMPLETED)
+        if finishing.done():
+            finishing.result()
+            return ended.result()
+        for task in taking:
+            if task.done():
+                task.result()
+        return None
+    finally:
+        for task in everything:
+            task.cancel()
+        ended.cancel()
+        await asyncio.gather(*everything, ended, return_exceptions=True)
+
+
+async def _all_done(outputs: list["asyncio.Future[None]"], ended: "asyncio.Future[SessionEnd]") -> None:
+    await asyncio.gather(*outputs)
+    await asyncio.shield(ended)
+
+
+async def _pump(
+    socket: "WebSocket",
+    channel: int,
+    descriptor: int,
+    ended: "asyncio.Future[SessionEnd]",
+    lag_seconds: float,
+) -> None:
+    """Sends everything that the command writes. Other processes may hold the stream open when the command has ended;
+    what they write later is not waited for."""
+    while True:
+        try:
+            chunk = os.read(descriptor, _CHUNK_BYTES)
+        except BlockingIOError:
+            if ended.done():
+                if not lag_seconds or not await _is_readable(descriptor, lag_seconds):
+                    return
+            else:
+                await _first_of(readable(descriptor), ended)
+            continue
+        except OSError:
+            return  # a terminal that no process has open
+        if not chunk:
+            return
+        await socket.send(channel, chunk)
+
+
+async def _is_readable(descriptor: int, seconds: float) -> bool:
+    try:
+        async with asyncio.timeout(seconds):
+            await readable(descriptor)
+    except TimeoutError:
+        return False
+    return True
+
+
+async def _first_of(work: Coroutine[None, None, None], other: "asyncio.Future[SessionEnd]") -> None:
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait((task, other), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def _take(socket: "WebSocket", session: Session) -> None:
+    """Takes the client's messages until it closes the WebSocket."""
+    async for channel, data in _messages(socket):
+        if channel == STDIN:
+            await _write(session, data)
+        elif channel == RESIZE:
+            size = size_of(data)
+            if size is None:
+                raise _NotUnderstood
+            await session.resize(*size)
+        elif channel == CLOSE:
+            if data == bytes((STDIN,)):
+                session.close_stdin()
+        else:
+            raise _NotUnderstood
+
+
+async def _messages(socket: "WebSocket") -> AsyncIterator[tuple[int, bytes]]:
+    """The parts of input as they come, and other messages as a whole."""
+    held = b""
+    async for part in socket.parts():
+        if part.channel == STDIN:
+            if part.data:
+                yield part.channel, part.data
+            continue
+        held += part.data
+        if len(held) > _LONGEST_CONTROL_BYTES:
+            raise _NotUnderstood
+        if part.is_last:
+            yield part.channel, held
+            held = b""
+
+
+async def _write(session: Session, data: bytes) -> None:
+    """Returns when the command's stream has room for all of it. A command that reads no more loses it."""
+    view = memoryview(data)
+    while view and session.stdin >= 0:
+        try:
+            view = view[os.write(session.stdin, view) :]
+        except BlockingIOError:
+            await writable(session.stdin)
+        except OSError:
+            with suppress(OSError):
+                session.close_stdin()
+            return
