@@ -1,0 +1,1 @@
+"""Images from registries, as both runtimes see them: references and credentials."""

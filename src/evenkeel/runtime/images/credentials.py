@@ -1,0 +1,171 @@
+"""Credentials for registries: from a pod's imagePullSecrets, and from the files of this machine.
+
+Both have Docker's format, and the rules of kubelet decide which entry is for which image. A secret is never part of a
+message, a log or a command line: `Credential` does not show it.
+"""
+
+import base64
+import binascii
+import fnmatch
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from evenkeel.runtime.images.references import DOCKER_HUB, ImageReference
+
+_TOKEN_USER = "<token>"  # noqa: S105 a credential helper answers with this user if the secret is a token
+_MOST_ENTRIES = 10_000
+
+
+class Credential(NamedTuple):
+    """A user and its password, or a token."""
+
+    username: str = ""
+    password: str = ""
+    identity_token: str = ""
+    registry_token: str = ""
+
+    def __repr__(self) -> str:
+        return "Credential(…)"
+
+    def fingerprint(self, salt: str) -> str:
+        """Identifies the credential without showing it."""
+        return hashlib.sha256("\0".join((salt, *self)).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+class Keyring(NamedTuple):
+    """The content of one file or Secret: credentials by registry, and the programs that know further ones."""
+
+    entries: tuple[tuple[str, Credential], ...] = ()
+    helpers: tuple[tuple[str, str], ...] = ()  # by registry: the name of a credential helper
+    store: str = ""  # the helper for all other registries
+
+    def __repr__(self) -> str:
+        return f"Keyring({len(self.entries)} entries)"
+
+    def matching(self, image: ImageReference) -> tuple[Credential, ...]:
+        """Returns the credentials for an image; that of the longest path first."""
+        found = [(key, credential) for key, credential in self.entries if matches(key, image)]
+        return tuple(credential for _, credential in sorted(found, key=lambda one: one[0], reverse=True))
+
+    def helper(self, image: ImageReference) -> tuple[str, str]:
+        """Returns the helper for an image and the registry to ask it for; two empty strings if there is none."""
+        for key, name in self.helpers:
+            if matches(key, image):
+                return name, key
+        return (self.store, _asked_as(image)) if self.store else ("", "")
+
+
+def keyring(text: str | bytes) -> Keyring:
+    """Reads a Docker configuration: `.docker/config.json` and `kubernetes.io/dockerconfigjson`, or the older form of
+    `.dockercfg`, which has the registries at its top. Raises ValueError; the message shows nothing of the text."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ValueError("it is not JSON") from None
+    if not isinstance(value, dict):
+        raise ValueError("it is not an object")  # noqa: TRY004 the mistake is in the text
+    is_new = any(key in value for key in ("auths", "credHelpers", "credsStore"))
+    auths = value.get("auths") or {} if is_new else value
+    if not isinstance(auths, dict) or len(auths) > _MOST_ENTRIES:
+        raise ValueError("auths is not an object of registries")
+    entries = [(key, found) for key, one in auths.items() if (found := _credential(one)) is not None]
+    helpers = value.get("credHelpers") or {} if is_new else {}
+    store = value.get("credsStore") or "" if is_new else ""
+    return Keyring(
+        tuple(entries),
+        tuple((key, name) for key, name in helpers.items() if isinstance(name, str))
+        if isinstance(helpers, dict)
+        else (),
+        store if isinstance(store, str) else "",
+    )
+
+
+def of_helper(answer: bytes) -> Credential | None:
+    """Reads the answer of a credential helper; None if it has none."""
+    try:
+        value = json.loads(answer)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(value, dict):
+        return None
+    user, secret = value.get("Username"), value.get("Secret")
+    if not isinstance(user, str) or not isinstance(secret, str) or not secret:
+        return None
+    return Credential(identity_token=secret) if user == _TOKEN_USER else Credential(user, secret)
+
+
+def auth_file(image: ImageReference, credential: Credential | None) -> bytes:
+    """Writes the file that skopeo reads: this credential for the registry of this image, and nothing else."""
+    if credential is None:
+        return b'{"auths":{}}'
+    pair = f"{credential.username}:{credential.password}".encode()
+    entry: dict[str, str] = {}
+    if credential.username:
+        entry["auth"] = base64.b64encode(pair).decode()
+    if credential.identity_token:
+        entry["identitytoken"] = credential.identity_token
+    if credential.registry_token:
+        entry["registrytoken"] = credential.registry_token
+    return json.dumps({"auths": {image.domain: entry}}).encode()
+
+
+def matches(key: str, image: ImageReference) -> bool:
+    """Whether an entry is for an image. The host may have `*` within a part, and a path stands for all below it."""
+    host, path = _host_and_path(key)
+    if not _host_matches(host, image.domain):
+        return False
+    return not path or image.path == path or image.path.startswith(path + "/")
+
+
+def _host_and_path(key: str) -> tuple[str, str]:
+    """`https://index.docker.io/v1/` is how Docker writes its own registry."""
+    for scheme in ("https://", "http://"):
+        key = key.removeprefix(scheme)
+    host, _, path = key.partition("/")
+    path = path.strip("/")
+    if path in ("v1", "v2") or host in ("index.docker.io", "registry-1.docker.io"):
+        path = "" if path in ("v1", "v2") else path
+    if host in ("index.docker.io", "registry-1.docker.io"):
+        host = DOCKER_HUB
+    return host, path
+
+
+def _host_matches(pattern: str, host: str) -> bool:
+    name, _, port = pattern.partition(":")
+    wanted_name, _, wanted_port = host.partition(":")
+    parts, wanted = name.split("."), wanted_name.split(".")
+    if port != wanted_port or len(parts) != len(wanted):
+        return False
+    return all(fnmatch.fnmatchcase(one, part) for part, one in zip(parts, wanted, strict=True))
+
+
+def _asked_as(image: ImageReference) -> str:
+    return "https://index.docker.io/v1/" if image.domain == DOCKER_HUB else image.domain
+
+
+def _credential(entry: object) -> Credential | None:
+    if not isinstance(entry, Mapping):
+        return None
+    user, password = _text(entry, "username"), _text(entry, "password")
+    pair = _text(entry, "auth")
+    if pair:
+        try:
+            decoded = base64.b64decode(pair, validate=False).decode("utf-8", "surrogateescape").rstrip("\0")
+        except (binascii.Error, ValueError):
+            decoded = ""
+        if ":" in decoded:
+            user, _, password = decoded.partition(":")
+    found = Credential(user, password, _text(entry, "identitytoken"), _text(entry, "registrytoken"))
+    return found if any(found) else None
+
+
+def _text(entry: Mapping[str, Any], key: str) -> str:
+    value = entry.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def all_matching(keyrings: Iterable[Keyring], image: ImageReference) -> tuple[Credential, ...]:
+    """Returns each credential once, in order."""
+    return tuple(dict.fromkeys(one for ring in keyrings for one in ring.matching(image)))
