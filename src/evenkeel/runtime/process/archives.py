@@ -16,6 +16,7 @@ from typing import IO, cast
 
 from evenkeel.errors import EvenkeelError
 from evenkeel.runtime import syscalls
+from evenkeel.runtime.process import zstd
 from evenkeel.runtime.process.unpacking import Bounds, Unpacking
 
 _GZIP, _BZIP2, _XZ, _ZSTD = b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd"
@@ -56,6 +57,19 @@ def unpack(archive: IO[bytes], directory: str, name: str, bounds: Bounds | None 
         raise ImageRefused(f"{name} cannot be unpacked: {_text(error)}") from None
 
 
+def unpack_layers(layers: list[IO[bytes]], directory: str, name: str, bounds: Bounds | None = None) -> str:
+    """Unpacks layers over each other, the lowest first, into a new directory below `directory`, and returns it.
+
+    `name` is for messages. Raises ImageRefused; the caller then removes the files unpacked so far.
+    """
+    try:
+        return _unpack_all(layers, os.path.join(directory, "root"), bounds or Bounds(), are_layers=True)
+    except _DAMAGE as error:
+        raise ImageRefused(f"{name} has a layer that is not sound: {_text(error)}") from None
+    except OSError as error:
+        raise ImageRefused(f"{name} cannot be unpacked: {_text(error)}") from None
+
+
 def _unpack_all(archives: list[IO[bytes]], directory: str, bounds: Bounds, *, are_layers: bool) -> str:
     os.mkdir(directory)
     os.chmod(directory, 0o755)  # noqa: S103 every user of a container needs access to its root
@@ -92,7 +106,7 @@ def _decompressed(archive: IO[bytes]) -> IO[bytes]:
     if start.startswith(_XZ):
         return lzma.LZMAFile(archive, "rb")
     if start.startswith(_ZSTD):
-        raise tarfile.ReadError("it is compressed with zstd, which is not known here; gzip, bzip2 and xz are")
+        return cast("IO[bytes]", zstd.Reader(archive))
     plain = os.fdopen(os.dup(archive.fileno()), "rb")  # closing it must not close our file
     plain.seek(0)
     return plain
