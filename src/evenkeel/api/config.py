@@ -125,6 +125,15 @@ class KubeletConfiguration(NamedTuple):
     container_log_max_size: str = "10Mi"
     container_log_max_files: Int32 = 5
     pod_cidr: str = ""  # "": a subnet that this machine does not use
+    serialize_image_pulls: bool = True
+    max_parallel_image_pulls: Int32 | None = None  # None: any number, if they are not serialized
+    registry_pull_qps: Int32 = 5  # 0: any number
+    registry_burst: Int32 = 10
+    image_pull_credentials_verification_policy: str = "NeverVerifyPreloadedImages"
+    image_gc_high_threshold_percent: Int32 = 85  # 100 switches it off
+    image_gc_low_threshold_percent: Int32 = 80
+    image_minimum_gc_age: Duration = Duration(120 * 10**9)
+    image_maximum_gc_age: Duration = Duration(0)  # 0: an unused image has no greatest age
     crash_loop_back_off: CrashLoopBackOffConfig = CrashLoopBackOffConfig()
     feature_gates: Mapping[str, bool] = NO_GATES
 
@@ -183,6 +192,12 @@ def defaulted(config: KubeletConfiguration) -> KubeletConfiguration:
         memory_reservation_policy=config.memory_reservation_policy or unset.memory_reservation_policy,
         container_log_max_size=config.container_log_max_size or unset.container_log_max_size,
         max_pods=config.max_pods or unset.max_pods,
+        registry_burst=config.registry_burst or unset.registry_burst,
+        image_pull_credentials_verification_policy=(
+            config.image_pull_credentials_verification_policy
+            or unset.image_pull_credentials_verification_policy
+        ),
+        image_minimum_gc_age=config.image_minimum_gc_age or unset.image_minimum_gc_age,
         pod_pids_limit=max(config.pod_pids_limit, -1),
         eviction_pressure_transition_period=(
             config.eviction_pressure_transition_period or unset.eviction_pressure_transition_period
@@ -203,6 +218,9 @@ def flag_of(attribute: str) -> str:
 
 
 _FLAGS = {
+    "image_gc_high_threshold_percent": "--image-gc-high-threshold",
+    "image_gc_low_threshold_percent": "--image-gc-low-threshold",
+    "registry_pull_qps": "--registry-qps",
     "crash_loop_back_off": "--max-container-restart-period",
     "memory_swap": "--memory-swap-behavior",
     "pod_pids_limit": "--pod-max-pids",

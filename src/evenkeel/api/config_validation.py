@@ -60,6 +60,7 @@ def validate_config(config: KubeletConfiguration, cgroup_version: int | None = N
     yield from _enforcement(full)
     yield from _cpus(full)
     yield from _memory(full)
+    yield from _images(full)
     yield from _oom_kills(config)
     if cgroup_version == 1:
         yield from _cgroup_v1(full)
@@ -114,6 +115,7 @@ _WORDS_AT_START = {
     "cpu_manager_policy": ("none", "static"),
     "memory_high_stall": ("raise", "kill", "report"),
     "eviction_order": ("class", "priority"),
+    "image_pull_credentials_verification_policy": ("NeverVerifyPreloadedImages", "NeverVerify"),
 }
 
 
@@ -153,6 +155,10 @@ _BOUNDS: Mapping[str, tuple[int, int | None]] = {
     "pods_per_core": (0, None),
     "oom_score_adj": (-1000, 1000),
     "container_log_max_files": (2, None),
+    "registry_pull_qps": (0, None),
+    "registry_burst": (0, None),
+    "image_gc_high_threshold_percent": (0, 100),
+    "image_gc_low_threshold_percent": (0, 100),
 }
 _BOUNDS_AT_START: Mapping[str, tuple[int, int | None]] = {
     "cpu_burst": (0, 100),
@@ -323,6 +329,37 @@ def _memory(config: KubeletConfiguration) -> Iterator[Problem]:
         yield _problem("memory_throttling_factor", f"cannot be set {off}")
     if not gate and config.memory_reservation_policy == "TieredReservation":
         yield _problem("memory_reservation_policy", f"cannot be TieredReservation {off}")
+
+
+def _images(config: KubeletConfiguration) -> Iterator[Problem]:
+    low, high = config.image_gc_low_threshold_percent, config.image_gc_high_threshold_percent
+    if low >= high:
+        yield _pair(
+            "image_gc_low_threshold_percent",
+            "image_gc_high_threshold_percent",
+            f"{flag_of('image_gc_low_threshold_percent')} {low} must be less than "
+            f"{flag_of('image_gc_high_threshold_percent')} {high}: images are removed from the second down to the "
+            "first",
+        )
+    most = config.max_parallel_image_pulls
+    if most is not None and most < 1:
+        yield _problem("max_parallel_image_pulls", f"must be at least 1, not {most}")
+    elif most is not None and most > 1 and config.serialize_image_pulls:
+        yield _pair(
+            "max_parallel_image_pulls",
+            "serialize_image_pulls",
+            f"{flag_of('max_parallel_image_pulls')} {most} needs {flag_of('serialize_image_pulls')}=false",
+        )
+    least, greatest = config.image_minimum_gc_age, config.image_maximum_gc_age
+    if greatest < 0:
+        yield _problem("image_maximum_gc_age", f"must not be negative, and is {greatest}")
+    elif greatest and greatest <= least:
+        yield _pair(
+            "image_maximum_gc_age",
+            "image_minimum_gc_age",
+            f"{flag_of('image_maximum_gc_age')} {greatest} must be longer than "
+            f"{flag_of('image_minimum_gc_age')} {least}, or 0 for none",
+        )
 
 
 def _oom_kills(config: KubeletConfiguration) -> Iterator[Problem]:

@@ -302,6 +302,27 @@ _FLAGS: Mapping[str, tuple[Callable[[str], object], str, str]] = {
     ),
     "container_log_max_size": (_text, "SIZE", "the largest log file of a container (10Mi)"),
     "container_log_max_files": (_integer, "NUMBER", "how many log files of a container are kept (5)"),
+    "serialize_image_pulls": (_truth, "BOOL", "pull one image after the other (true)"),
+    "max_parallel_image_pulls": (_integer, "NUMBER", "how many images are pulled at once, if not one by one"),
+    "registry_pull_qps": (_integer, "NUMBER", "how many pulls may begin per second; 0 is no limit (5)"),
+    "registry_burst": (_integer, "NUMBER", "how many pulls may begin at once (10)"),
+    "image_pull_credentials_verification_policy": (
+        _text,
+        "NAME",
+        "which pods may use an image that another pod pulled: NeverVerifyPreloadedImages (default) or NeverVerify",
+    ),
+    "image_gc_high_threshold_percent": (
+        _integer,
+        "PERCENT",
+        "unused images are removed when the disk is so full; 100 is never (85)",
+    ),
+    "image_gc_low_threshold_percent": (_integer, "PERCENT", "and until it is so full (80)"),
+    "image_minimum_gc_age": (Duration.parse, "TIME", "an unused image stays for so long (2m)"),
+    "image_maximum_gc_age": (
+        Duration.parse,
+        "TIME",
+        "an unused image is removed after this time; 0 is never",
+    ),
     "crash_loop_back_off": (
         _restart_period,
         "TIME",
