@@ -25,6 +25,7 @@ from evenkeel.cgroup.driver import Statistics
 from evenkeel.errors import EvenkeelError
 from evenkeel.journal.records import NORMAL, Event
 from evenkeel.quantity import Quantity
+from evenkeel.runtime.interface import Image
 from evenkeel.server.app import serve
 from tests.models.node_snapshots import SnapshotMaker
 
@@ -156,6 +157,9 @@ class FakeFront:
             notable = tuple(told for told in self.told if is_notable(told))
             self._node_snapshot = self.snapshot_maker.node_snapshot(self.pods(), notable)
         return self._node_snapshot
+
+    async def images(self):
+        return (Image("0" * 64, ("registry.example/app:1",), 1 << 20, True),), ()
 
     def usage(self):
         self.usages += 1

@@ -19,7 +19,13 @@ from evenkeel.api.container import Container
 from evenkeel.api.pod import Pod, PodSpec
 from evenkeel.runtime.paths import StatePaths
 from evenkeel.runtime.process import archives, process_images
-from evenkeel.runtime.process.process_images import ImageRefused, Images, refusal, with_absolute_images
+from evenkeel.runtime.process.process_images import (
+    ImageRefused,
+    Images,
+    is_of_registry,
+    refusal,
+    with_absolute_images,
+)
 from evenkeel.runtime.process.unpacking import Bounds
 
 Entry = tuple[tarfile.TarInfo, bytes]
@@ -78,15 +84,19 @@ def everything_below(directory: Path) -> set[str]:
 @pytest.mark.parametrize("image", ["host", "/srv/root", "/srv/root.tar.gz"])
 def test_hosts_directories_and_archives_are_images(image: str) -> None:
     assert refusal(image) == ""
+    assert not is_of_registry(image)
+
+
+@pytest.mark.parametrize("image", ["nginx", "registry.example/library/nginx:1.27", "hosts"])
+def test_every_other_name_is_one_of_a_registry(image: str) -> None:
+    assert refusal(image) == ""
+    assert is_of_registry(image)
 
 
 @pytest.mark.parametrize(
     "image, said",
     [
         ("", "missing"),
-        ("nginx", "registry cannot be had here"),
-        ("registry.example/library/nginx:1.27", "registry cannot be had here"),
-        ("hosts", "registry cannot be had here"),
         ("./app", "relative to its manifest"),
         ("../app", "relative to its manifest"),
         ("/a\0b", "zero byte"),

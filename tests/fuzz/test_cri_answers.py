@@ -10,13 +10,20 @@ from typing import Any
 
 import pytest
 
-from evenkeel.api.container import Container
 from evenkeel.errors import EvenkeelError
-from evenkeel.runtime.cri import container_start, cri_runtime, cri_status, runtime_link, sandboxes
 from evenkeel.runtime.cri import cri_pb2 as pb
+from evenkeel.runtime.cri import (
+    cri_runtime,
+    cri_status,
+    image_pulls,
+    runtime_link,
+    sandboxes,
+)
 from evenkeel.runtime.cri.configs import attempt_of
 from evenkeel.runtime.cri.container_table import CriContainer
 from evenkeel.runtime.cri.cri_runtime import CriRuntime
+from evenkeel.runtime.images.host_credentials import HostCredentials
+from evenkeel.runtime.images.pull_settings import PullSettings
 from evenkeel.runtime.interface import Attempt, Launch, Record, StartFailed
 from evenkeel.runtime.paths import StatePaths
 from tests.cri_launches import launch, opened, until
@@ -44,6 +51,10 @@ class StrangeConnection:
 async def nothing(*_: object) -> None: ...
 
 
+async def nothing_in_thread(work: Callable[[], Any]) -> Any:
+    return work()
+
+
 async def read_everything(connection: Any, paths: StatePaths, killed: list[str]) -> None:
     """Every reader of answers, once."""
 
@@ -52,14 +63,17 @@ async def read_everything(connection: Any, paths: StatePaths, killed: list[str])
 
     exits = cri_status.ContainerExits(paths, kill, lambda _: None)
     boxes = sandboxes.Sandboxes(connection, paths, nothing)
+    images = image_pulls.ImagePulls(
+        connection, paths.root, HostCredentials(tuple), PullSettings(), lambda _: None, nothing_in_thread
+    )
     ran = CriContainer("c", Record(ATTEMPT, None, 1.0), "/kubepods/podu-1/c")
     listed = await connection.ask(None, pb.ListContainersResponse)
     for one in listed.containers:
         attempt_of(one.labels)
     readers: tuple[Callable[[], Any], ...] = (
         lambda: runtime_link.runtime_info(connection),
-        lambda: container_start.ensure_image(connection, Container(name="main", image="a:1")),
-        lambda: container_start.remove_unused(connection, "pause:3"),
+        lambda: images.ensure(launch()),
+        lambda: image_pulls.remove_unused(connection, "pause:3"),
         lambda: cri_status.inspect_container(connection, "c", ATTEMPT, paths, "containerd"),
         lambda: exits.was_oom_killed(ran, connection),
         lambda: exits.exit_of(ran, connection),

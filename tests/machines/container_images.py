@@ -63,7 +63,7 @@ def _make(target: Path) -> None:
 
 def archive(reference: str, entries: Iterable[Entry], command: list[str]) -> bytes:
     """An image of one layer in the form of `docker save`."""
-    layer = _layer(entries)
+    layer = layer_of(entries)
     digest = hashlib.sha256(layer).hexdigest()
     config = _json(
         {
@@ -80,8 +80,11 @@ def archive(reference: str, entries: Iterable[Entry], command: list[str]) -> byt
     return _tar([Entry(config_name, config), Entry(layer_name, layer), Entry("manifest.json", manifest)])
 
 
-def _layer(entries: Iterable[Entry]) -> bytes:
+def layer_of(entries: Iterable[Entry], *, has_parents: bool = True) -> bytes:
+    """A layer with these entries, and the directories that they are in."""
     whole = list(entries)
+    if not has_parents:
+        return _tar(whole)
     parents = {str(parent) for entry in whole for parent in Path(entry.name).parents} - {"."}
     return _tar(whole, directories=sorted(parents.union(DIRECTORIES)))
 

@@ -24,8 +24,10 @@ from evenkeel.runtime.interface import (
     ExecResult,
     Exit,
     Exited,
+    Image,
     Launch,
     Placed,
+    Pull,
     Readiness,
     Record,
     RuntimeEvent,
@@ -155,6 +157,16 @@ class TableRuntime:
 
     def directories(self, pod: Pod) -> Directories:
         return Directories()
+
+    def give_up(self, attempt: Attempt) -> None: ...
+
+    async def images(self) -> tuple[Image, ...]:
+        return ()
+
+    def pulls(self) -> tuple[Pull, ...]:
+        return ()
+
+    async def remove_image(self, id_: str) -> None: ...
 
     async def remove_unused_images(self) -> None: ...
 

@@ -16,6 +16,7 @@ from evenkeel.agent.data_store import DataStore
 from evenkeel.agent.desired_pods import CONFIGURED, CREATED, UNCHANGED, DesiredPods
 from evenkeel.agent.event_recorder import EventRecorder
 from evenkeel.agent.front import Applied
+from evenkeel.agent.node.image_collection import ImageCollection
 from evenkeel.agent.node.node_cgroups import NodeCgroups
 from evenkeel.agent.node.oom_kills import KernelEvents
 from evenkeel.agent.node.own_cgroup import OwnCgroup
@@ -96,6 +97,7 @@ class Agent:
         adoption: Adoption,
         kernel_events: KernelEvents,
         process_audit: ProcessAudit,
+        image_collection: ImageCollection,
         prober: Prober,
         watches: Watches,
         sweeper: Sweeper,
@@ -120,6 +122,7 @@ class Agent:
         self._adoption = adoption
         self._kernel_events = kernel_events
         self._process_audit = process_audit
+        self._image_collection = image_collection
         self._prober = prober
         self._sweeper = sweeper
         self._history = history
@@ -156,6 +159,7 @@ class Agent:
             self._listen(),
             self._heal(),
             self._checkpoint(),
+            self._image_collection.run(),
             self.watches.backoff.run(),
             self._history.run(self._sweeper),
         ]
@@ -231,10 +235,20 @@ class Agent:
         async for event in self._runtime.events():
             if isinstance(event, interface.Exited):
                 self.steps.report(Exited(event.attempt, event.exit))
+            elif isinstance(event, interface.ImageNoted):
+                self._note_image(event)
             else:
                 type_, reason = (NORMAL, "RuntimeBack") if event.is_back else (WARNING, "RuntimeLost")
                 self._event_recorder.record(type_, reason, event.why)
                 await self._adoption.adopt(await self._runtime.containers())
+
+    def _note_image(self, event: interface.ImageNoted) -> None:
+        record = self._pod_store.of_attempt(event.attempt)
+        if record is not None:
+            self._event_recorder.record(
+                NORMAL, event.reason, event.message, record.pod, event.attempt.container
+            )
+            self.steps.want_step()  # the step commits the event
 
     async def _heal(self) -> None:
         due = time.monotonic() + _HEAL_SECONDS
@@ -356,6 +370,9 @@ class Agent:
 
     def usage(self) -> NodeUsage:
         return node_usage(self._view, self.cgroups, self._clock())
+
+    async def images(self) -> tuple[tuple[interface.Image, ...], tuple[interface.Pull, ...]]:
+        return await self._runtime.images(), self._runtime.pulls()
 
     async def node_snapshot(self) -> NodeSnapshot:
         return await self._snapshots.node_snapshot()

@@ -19,6 +19,7 @@ from evenkeel.agent.data_store import DataStore
 from evenkeel.agent.desired_pods import DesiredPods
 from evenkeel.agent.event_recorder import EventRecorder
 from evenkeel.agent.node.daemons import OTHERS, own_path
+from evenkeel.agent.node.image_collection import ImageCollection, room_at
 from evenkeel.agent.node.node_cgroups import NodeCgroups
 from evenkeel.agent.node.node_setup import (
     StateLock,
@@ -52,6 +53,7 @@ from evenkeel.errors import EvenkeelError
 from evenkeel.host.capacity import on_this_machine
 from evenkeel.host.node_figures import host_address, machine_oom_kills
 from evenkeel.journal.store import Journal
+from evenkeel.policy.image_garbage import garbage_settings
 from evenkeel.policy.lifecycle.pod_state import settings_of
 from evenkeel.policy.node_view import NodeView
 from evenkeel.pressure.cpu_pressure import CpuPressure
@@ -257,6 +259,9 @@ def assemble(
         adoption=adoption,
         kernel_events=kernel_events,
         process_audit=ProcessAudit(make_driver, cgroups, pods, events, steps),
+        image_collection=ImageCollection(
+            runtime, lambda: room_at(runtime.images_path), garbage_settings(node.config), events, steps, clock
+        ),
         prober=prober,
         watches=Watches(intents, conditions, memory, disk, cpu, stalls, backoff),
         sweeper=sweeper,

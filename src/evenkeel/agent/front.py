@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from evenkeel.agent.observe.history import Advice
     from evenkeel.agent.observe.node_snapshot import NodeSnapshot, NodeUsage
     from evenkeel.agent.observe.pod_history import PodHistory
+    from evenkeel.runtime.interface import Image, Pull
 
 
 class Applied(NamedTuple):
@@ -79,6 +80,10 @@ class Front(Protocol):
         ...
 
     def usage(self) -> "NodeUsage": ...
+
+    async def images(self) -> tuple["tuple[Image, ...]", "tuple[Pull, ...]"]:
+        """The images on this machine, and those that are being pulled now."""
+        ...
 
     async def node_snapshot(self) -> "NodeSnapshot":
         """All figures of the node, at most one second old. All clients that ask within a second get the same one."""

@@ -287,6 +287,10 @@ class PodLoop:
         if record is None:
             return
         todo = self._actions.get(uid)
+        if self._is_ending(record):
+            for name, state in record.state.containers.items():
+                if state.is_asked_for:
+                    self._runtime.give_up(Attempt(uid, name, state.attempt))
         for launch in self._launches(record):
             self._worker.start(launch)
         for stop in todo.stop if todo is not None else ():
@@ -325,7 +329,12 @@ class PodLoop:
                 self._cgroups.heal()
             score = int(cgroup.oom_score_adj.value) if cgroup.oom_score_adj is not None else None
             planned = Planned(self._cgroups.driver.version, cgroup, pod, infrastructure)
-            yield Launch(attempt, record.pod, container, cgroup.path, score, planned, data)
+            is_wanted = not self._is_ending(record)
+            yield Launch(attempt, record.pod, container, cgroup.path, score, planned, data, is_wanted)
+
+    def _is_ending(self, record: PodRecord) -> bool:
+        state = record.state
+        return state.deleted_at is not None or state.verdict is not None or self._closing_since is not None
 
     def _removed(self, uid: str) -> None:
         """Forgets a pod of which nothing is left. If another pod replaces it, that pod is added now."""

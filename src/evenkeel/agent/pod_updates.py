@@ -26,6 +26,7 @@ from evenkeel.api.resources import EPHEMERAL_STORAGE
 from evenkeel.journal.records import NORMAL, WARNING
 from evenkeel.policy.eviction.decide import EVICTED
 from evenkeel.policy.lifecycle import changes
+from evenkeel.policy.lifecycle.actions import ERR_IMAGE_PULL
 from evenkeel.policy.lifecycle.pod_state import LifecycleSettings, PodState, TerminalStatus
 from evenkeel.policy.pod_resources import pod_limits
 from evenkeel.pressure.protocol import PodObserver
@@ -94,6 +95,7 @@ class PodUpdates:
             pid=pid,
             pid_start_ticks=ticks,
             id_=started.id,
+            image_id=started.image_id,
             oom_kills_at_start=record.state.container(name).oom_kills_at_start,
             resources=container.resources,
         )
@@ -116,10 +118,16 @@ class PodUpdates:
                 message = f"the pod was stopped while it was being set up: {record.state.verdict.reason}"
             state = changes.start_failed(record.state, name, message, now, self._settings)
         self._pod_store.put_state(record.uid, state)
+        self._steps.want_step(record.uid)
+        if outcome.no_image and (record.state.deleted_at is not None or record.state.verdict is not None):
+            return  # the pod ends, so the image is not needed
         self._event_recorder.record(
             WARNING, "Failed", f"cannot start container {name}: {message}", record.pod, name
         )
-        self._steps.want_step(record.uid)
+        if outcome.no_image == ERR_IMAGE_PULL:
+            image = next(one.image for one in record.pod.spec.every_container if one.name == name)
+            text = f'Back-off pulling image "{image}"'
+            self._event_recorder.record(NORMAL, "BackOff", text, record.pod, name)
 
     def exited(self, attempt: Attempt, exit_: Exit) -> None:
         """Records the end of an attempt. Nothing changes if the end is already known, or if the attempt is not the

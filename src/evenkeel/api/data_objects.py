@@ -66,7 +66,8 @@ def references(pod: Pod) -> frozenset[tuple[str, str]]:
     """Kind and name of each object that the pod takes data from."""
     variables = (one for each in pod.spec.every_container for one in variable_references(each))
     files = (one for volume in pod.spec.volumes for one in volume_references(volume))
-    return frozenset((*variables, *files))
+    passwords = ((SECRET, each.name) for each in pod.spec.image_pull_secrets)
+    return frozenset((*variables, *files, *passwords))
 
 
 def volume_references(volume: Volume) -> Iterator[tuple[str, str]]:

@@ -231,6 +231,7 @@ class PodSecurityContext(NamedTuple):
     run_as_group: int | None = None
     run_as_non_root: bool | None = None
     supplemental_groups: tuple[int, ...] = ()
+    supplemental_groups_policy: str = ""
     fs_group: int | None = None
     sysctls: tuple[Sysctl, ...] = ()
     seccomp_profile: SeccompProfile | None = None
@@ -255,6 +256,10 @@ class PodDNSConfig(NamedTuple):
     options: tuple[PodDNSConfigOption, ...] = ()
 
 
+class LocalObjectReference(NamedTuple):
+    name: str = ""
+
+
 class Toleration(NamedTuple):
     key: str = ""
     operator: str = ""
@@ -276,6 +281,7 @@ class PodSpec(NamedTuple):
     volumes: tuple[Volume, ...] = ()
     security_context: PodSecurityContext | None = None
     tolerations: tuple[Toleration, ...] = ()
+    image_pull_secrets: tuple[LocalObjectReference, ...] = ()
     hostname: str = ""
     node_name: str = ""  # the node of the pod
     runtime_class_name: str = ""

@@ -44,7 +44,7 @@ FIELDS: Mapping[str, Mapping[str, Verdict]] = {
         **dict.fromkeys(
             (
                 "affinity", "automountServiceAccountToken", "enableServiceLinks", "evictionResponders",
-                "imagePullSecrets", "nodeSelector", "preemptionPolicy", "readinessGates", "schedulerName",
+                "nodeSelector", "preemptionPolicy", "readinessGates", "schedulerName",
                 "schedulingGroup", "serviceAccount", "serviceAccountName", "subdomain", "topologySpreadConstraints",
             ),
             NO_MEANING,
@@ -70,7 +70,6 @@ FIELDS: Mapping[str, Mapping[str, Verdict]] = {
     "V1PodSecurityContext": {
         "fsGroupChangePolicy": NO_MEANING,
         "seLinuxChangePolicy": NO_MEANING,
-        "supplementalGroupsPolicy": Verdict("groups of the image are merged; write Merge", ("Merge",)),
     },
     "V1Volume": {
         **dict.fromkeys(_STORAGES, _STORAGE),

@@ -28,6 +28,7 @@ COMMANDS = {
     "apply": "hand pods to the agent, which starts new ones and changes those that differ",
     "delete": "end pods, and wait until they are gone",
     "get": "list pods, the node or events, as a table or for a program",
+    "images": "list the images on this machine, and those that are being pulled",
     "describe": "show everything about a pod or the node: states, resources asked for and applied, events",
     "logs": "print the logs of a pod's containers; -f goes on with new lines",
     "exec": "execute a command in a running container; -it for a shell",

@@ -40,7 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-e", "--env", metavar="K=V", action="append", default=[], help="a variable; K alone copies yours"
     )
     parser.add_argument(
-        "--image", default="host", help="the root filesystem: a directory or an archive (%(default)s)"
+        "--image",
+        default="host",
+        help="an image of a registry, or a directory or archive with a root filesystem (%(default)s)",
     )
     parser.add_argument("--workdir", metavar="DIR", help="the working directory (default: this one)")
     parser.add_argument(
@@ -58,12 +60,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     command = args.command_line[1:] if args.command_line[:1] == ["--"] else args.command_line
-    if not command:
+    image = _image(args.image)
+    if not command and (image == "host" or image.startswith("/")):
         raise EvenkeelError("run needs a command", hint="evenkeel run -- COMMAND ARGUMENT…")
     if args.rm and args.detach:
         raise EvenkeelError("--rm and --detach contradict each other: --rm waits for the end of the pod")
     client = client_from(args)
-    name = args.name or _name(command[0])
+    name = args.name or _name(command[0] if command else image.rpartition("/")[2].partition(":")[0])
     if args.name and client.pod_or_none(args.namespace, name) is not None:
         raise EvenkeelError(f"there is a pod {name} already", hint=f"evenkeel delete {name}")
     try:
@@ -89,7 +92,7 @@ def _pod(args: argparse.Namespace, name: str, command: list[str]) -> Json:
         workdir = os.path.abspath(workdir)
     container: Json = {
         "name": CONTAINER,
-        "image": args.image if args.image == "host" else os.path.abspath(args.image),
+        "image": _image(args.image),
         "command": [_literal(word) for word in command],
         "env": [_variable(text) for text in args.env],
         "resources": {kind: given for kind, given in resources.items() if given},
@@ -103,6 +106,12 @@ def _pod(args: argparse.Namespace, name: str, command: list[str]) -> Json:
         spec["terminationGracePeriodSeconds"] = round(args.grace_period)
     metadata = {"name": name, "namespace": args.namespace, "labels": {"run": name}}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def _image(text: str) -> str:
+    """A path is made absolute. What is no path and no file here is the name of an image in a registry."""
+    is_path = text.startswith(("/", "./", "../")) or text in (".", "..") or os.path.exists(text)
+    return os.path.abspath(text) if is_path and text != "host" else text
 
 
 def _attached(client: Client, namespace: str, name: str, *, removes: bool) -> int:

@@ -193,6 +193,22 @@ def container_runtime(machine: Machine, config: KubeletConfiguration) -> Iterato
         )
 
 
+def images(machine: Machine, config: KubeletConfiguration) -> Iterator[Check]:
+    """With a container runtime, images are its business."""
+    if config.container_runtime_endpoint:
+        return
+    if machine.has_skopeo:
+        yield Check("images", State.OK, "skopeo pulls them")
+    else:
+        yield Check(
+            "images",
+            State.NOTE,
+            "skopeo is not installed",
+            "no image can be pulled from a registry; image: host, directories and archives need none",
+            mends=("apt install skopeo", "dnf install skopeo"),
+        )
+
+
 def clock(machine: Machine, config: KubeletConfiguration) -> Iterator[Check]:  # noqa: ARG001
     if machine.time_seconds >= _UNSET_CLOCK_SECONDS:
         return
@@ -214,5 +230,6 @@ CHECKS: tuple[CheckFunction, ...] = (
     other_killers,
     kubelet,
     container_runtime,
+    images,
     clock,
 )

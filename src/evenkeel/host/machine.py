@@ -4,6 +4,7 @@ The checks (`checks`) are functions of the value made here, so they can be teste
 """
 
 import os
+import shutil
 import time
 from collections.abc import Iterable, Mapping
 from ctypes import CDLL, get_errno
@@ -116,6 +117,7 @@ class Machine(NamedTuple):
     state_directory: str = STATE_DIRECTORY
     state_refusal: str = ""
     runtime_pid: int | None = None
+    has_skopeo: bool = True  # the program that pulls images, where there is no container runtime
     is_systemd: bool = False
     boot_tool: str = ""  # the program that changes the kernel's command line; "" if it is none of BOOT_TOOLS
     time_seconds: float = 0.0
@@ -152,6 +154,7 @@ def inspect_machine(
         runtime_pid=runtime_process(config.container_runtime_endpoint)
         if config.container_runtime_endpoint
         else None,
+        has_skopeo=shutil.which("skopeo") is not None,
         is_systemd=os.path.isdir("/run/systemd/system"),
         boot_tool=next((tool for tool in BOOT_TOOLS if os.path.exists(f"/usr/sbin/{tool}")), ""),
         time_seconds=time.time(),

@@ -6,7 +6,7 @@ and not before, so that no record of the agent has them.
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from evenkeel.api.container import Container, EnvFromSource, EnvVarSource, ResourceFieldSelector
@@ -201,9 +201,15 @@ def expanded(text: str, known: Mapping[str, str]) -> str:
     return _DOLLAR.sub(replacement, text)
 
 
-def environment(pod: Pod, container: Container, hostname: str, data: PodData = NO_DATA) -> dict[str, str]:
+def environment(
+    pod: Pod,
+    container: Container,
+    hostname: str,
+    data: PodData = NO_DATA,
+    image_env: Iterable[tuple[str, str]] = (),
+) -> dict[str, str]:
     """Returns all variables of the container, and none of the agent's. A variable may refer to those before it."""
-    return {"PATH": PATH, "HOSTNAME": hostname, **declared(pod, container, data)}
+    return {"PATH": PATH, **dict(image_env), "HOSTNAME": hostname, **declared(pod, container, data)}
 
 
 def declared(pod: Pod, container: Container, data: PodData = NO_DATA) -> dict[str, str]:
@@ -236,13 +242,20 @@ def _all_of(source: EnvFromSource, pod: Pod, data: PodData) -> dict[str, str]:
     return {}
 
 
-def arguments(pod: Pod, container: Container, data: PodData = NO_DATA) -> tuple[str, ...]:
-    """Returns the program and its arguments.
-
-    Image directories have no entrypoint, so the manifest must name the command.
-    """
+def arguments(
+    pod: Pod,
+    container: Container,
+    data: PodData = NO_DATA,
+    entrypoint: Sequence[str] = (),
+    command: Sequence[str] = (),
+) -> tuple[str, ...]:
+    """Returns the program and its arguments. `entrypoint` and `command` are the image's; `args` replaces the second,
+    and `command` of the manifest replaces both."""
     known = declared(pod, container, data)
-    return _expanded_all(container.command, known) + _expanded_all(container.args, known)
+    args = _expanded_all(container.args, known)
+    if container.command:
+        return _expanded_all(container.command, known) + args
+    return (*entrypoint, *(args or command))
 
 
 def _expanded_all(words: Sequence[str], known: Mapping[str, str]) -> tuple[str, ...]:
@@ -274,3 +287,9 @@ def groups(pod: Pod) -> tuple[int, ...]:
         return ()
     of_volumes = () if context.fs_group is None else (context.fs_group,)
     return (*context.supplemental_groups, *of_volumes)
+
+
+def merges_groups(pod: Pod) -> bool:
+    """Whether a user also has the groups that the image's /etc/group gives it (supplementalGroupsPolicy)."""
+    context = pod.spec.security_context
+    return context is None or context.supplemental_groups_policy != "Strict"

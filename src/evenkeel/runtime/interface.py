@@ -52,6 +52,7 @@ class Launch(NamedTuple):
     oom_score_adj: int | None
     planned: Planned | None = None
     data: PodData = NO_DATA  # the ConfigMaps and Secrets that the pod refers to
+    is_wanted: bool = True  # False: the pod ends, so no image is pulled for it
 
 
 class Exit(NamedTuple):
@@ -78,6 +79,7 @@ class Record(NamedTuple):
     # Sentences about differences from the launch, such as an OOM score that was refused.
     notes: tuple[str, ...] = ()
     id: str = ""  # containerd://…; empty for processes
+    image_id: str = ""  # the image with its digest in the registry; empty if it has none
 
 
 class Exited(NamedTuple):
@@ -92,7 +94,34 @@ class RuntimeLost(NamedTuple):
     is_back: bool = False  # True: it was away and answers again
 
 
-RuntimeEvent = Exited | RuntimeLost
+class ImageNoted(NamedTuple):
+    """What happens to the image of an attempt, for the pod's events: Pulling, Pulled."""
+
+    attempt: Attempt
+    reason: str
+    message: str
+
+
+RuntimeEvent = Exited | RuntimeLost | ImageNoted
+
+
+class Pull(NamedTuple):
+    """An image that is being pulled now."""
+
+    reference: str
+    received_bytes: int
+    seconds: float
+
+
+class Image(NamedTuple):
+    """An image on this machine."""
+
+    id: str
+    names: tuple[str, ...]
+    size_bytes: int
+    is_in_use: bool  # a container has it, or is about to
+    is_pinned: bool = False  # it is never removed
+
 
 # Name of a container ("" for the infrastructure of the pod), and the last component of its cgroup's path.
 Placed = tuple[tuple[str, str], ...]
@@ -177,6 +206,13 @@ class Runtime(Protocol):
         """
         ...
 
+    def give_up(self, attempt: Attempt) -> None:
+        """The attempt is not wanted any more. If it waits for its image, its start fails with NoImage.
+
+        It has no effect on an attempt that is further. Does not block.
+        """
+        ...
+
     async def stop(self, attempt: Attempt, grace_seconds: float) -> None:
         """Sends SIGTERM to the first process of the container, and kills its cgroup after `grace_seconds`.
 
@@ -245,6 +281,18 @@ class Runtime(Protocol):
 
     def directories(self, pod: Pod) -> Directories:
         """Returns the directories of the pod on disk. For any thread; blocks for a moment."""
+        ...
+
+    async def images(self) -> tuple[Image, ...]:
+        """Returns every image that the runtime keeps."""
+        ...
+
+    def pulls(self) -> tuple[Pull, ...]:
+        """Returns the images that are being pulled now, as far as they are known. Does not block."""
+        ...
+
+    async def remove_image(self, id_: str) -> None:
+        """Removes an image with all its names. An image in use stays. Raises EvenkeelError."""
         ...
 
     async def remove_unused_images(self) -> None:

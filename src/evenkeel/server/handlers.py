@@ -16,6 +16,7 @@ from evenkeel.api.manifests import Reading, read_manifests
 from evenkeel.api.pod import Pod
 from evenkeel.errors import EvenkeelError, InvalidInput, Problem
 from evenkeel.journal.records import Event
+from evenkeel.runtime.interface import Image, Pull
 from evenkeel.server.answers import SnapshotAnswers, history_answer
 from evenkeel.server.http import (
     EVENT_STREAM,
@@ -260,6 +261,12 @@ class Handlers:
             self._usage = (time.monotonic(), text)
         return Answer(text)
 
+    async def images(self, request: Request) -> Answer:  # noqa: ARG002
+        images, pulls = await self._front.images()
+        return Answer(
+            to_json({"images": [_image(one) for one in images], "pulls": [_pull(one) for one in pulls]})
+        )
+
     async def view(self, request: Request) -> Answer:  # noqa: ARG002
         return Answer((await self._views.now()).whole + b"\n")
 
@@ -388,3 +395,11 @@ def _whole_number(request: Request, name: str, default: int, most: int) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= most):
         raise Refused(400, f'{name}: "{text[:40]}" is not a whole number from 1 to {most}')
     return int(text)
+
+
+def _image(one: Image) -> dict[str, object]:
+    return {"id": one.id, "names": list(one.names), "sizeBytes": one.size_bytes, "isInUse": one.is_in_use}
+
+
+def _pull(one: Pull) -> dict[str, object]:
+    return {"image": one.reference, "receivedBytes": one.received_bytes, "seconds": round(one.seconds, 1)}

@@ -146,6 +146,9 @@ def _entries(here: Handlers) -> tuple[Entry, ...]:
         ),
         Entry("GET", ("node",), Route(here.node), "The node.", "Node"),
         Entry("GET", ("usage",), Route(here.usage), "Counters of pods and containers.", "Usage"),
+        Entry(
+            "GET", ("images",), Route(here.images), "Images on this machine, and pulls under way.", "Images"
+        ),
         Entry("GET", ("view",), Route(here.view), "Everything that the page shows of the node.", "View"),
         Entry(
             "GET",

@@ -328,5 +328,15 @@ SCHEMAS: Schema = {
             "rlimit": _object({"time": _TIME}, {"maxpid": _WHOLE, "curproc": _WHOLE}),
         },
     ),
+    "Images": _object(
+        {
+            "images": listed(
+                _object(
+                    {"id": _TEXT, "names": listed(_TEXT), "sizeBytes": _WHOLE, "isInUse": {"type": "boolean"}}
+                )
+            ),
+            "pulls": listed(_object({"image": _TEXT, "receivedBytes": _WHOLE, "seconds": _NUMBER})),
+        }
+    ),
     "Summary": _object({"node": _ref("NodeStats"), "pods": listed(_ref("PodStats"))}),
 }

@@ -247,6 +247,10 @@ def pod_security(context: PodSecurityContext, path: str) -> Problems:
     yield from _identity(context.fs_group, f"{path}.fsGroup")
     for index, group in enumerate(context.supplemental_groups):
         yield from _identity(group, f"{path}.supplementalGroups[{index}]")
+    if context.supplemental_groups_policy:
+        yield from _choice(
+            f"{path}.supplementalGroupsPolicy", context.supplemental_groups_policy, ("Merge", "Strict")
+        )
 
 
 def _identity(number: int | None, path: str) -> Problems:

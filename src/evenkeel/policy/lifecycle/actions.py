@@ -25,6 +25,10 @@ from evenkeel.policy.lifecycle.restarts import (
 
 DEADLINE_EXCEEDED = "DeadlineExceeded"
 CRASH_LOOP = "CrashLoopBackOff"
+ERR_IMAGE_PULL, IMAGE_PULL_BACKOFF = "ErrImagePull", "ImagePullBackOff"
+_PULL_ERROR_SECONDS = (
+    2.0  # how long the error of a pull is shown as such; then the container is in its back-off
+)
 
 Waiting = ContainerStateWaiting
 
@@ -164,6 +168,8 @@ def _running(pod: Pod, state: PodState, now: float) -> Actions:
             start.append(container.name)
         else:
             times.append(record.start_after)
+            if record.held_up == ERR_IMAGE_PULL and now < _pull_backoff_at(record):
+                times.append(_pull_backoff_at(record))
     return Actions(
         start=tuple(start),
         stop=tuple(
@@ -185,7 +191,7 @@ def _waiting(pod: Pod, state: PodState, now: float, *, will_start: bool) -> Mapp
         if record.is_running:
             continue
         if record.held_up and not record.is_asked_for:
-            found[container.name] = Waiting(record.held_up, record.held_up_message)
+            found[container.name] = _held_up(container, record, now)
             continue
         is_next = will_start and not is_done(pod, container, record)
         if record.is_asked_for or record.ended is None or (is_next and not record.has_begun):
@@ -197,3 +203,14 @@ def _waiting(pod: Pod, state: PodState, now: float, *, will_start: bool) -> Mapp
             )
             found[container.name] = Waiting(CRASH_LOOP, message)
     return found
+
+
+def _held_up(container: Container, record: ContainerRecord, now: float) -> Waiting:
+    if record.held_up != ERR_IMAGE_PULL or now < _pull_backoff_at(record):
+        return Waiting(record.held_up, record.held_up_message)
+    message = f'Back-off pulling image "{container.image}": {ERR_IMAGE_PULL}: {record.held_up_message}'
+    return Waiting(IMAGE_PULL_BACKOFF, message)
+
+
+def _pull_backoff_at(record: ContainerRecord) -> float:
+    return record.start_after - record.held_up_seconds + _PULL_ERROR_SECONDS

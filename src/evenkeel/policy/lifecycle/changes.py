@@ -103,6 +103,7 @@ def started(
     pid: int = 0,
     pid_start_ticks: int = 0,
     id_: str = "",
+    image_id: str = "",
     oom_kills_at_start: int = 0,
     resources: ResourceRequirements | None = None,
 ) -> PodState:
@@ -116,6 +117,7 @@ def started(
         pid=pid,
         pid_start_ticks=pid_start_ticks,
         id=id_,
+        image_id=image_id,
         oom_kills_at_start=oom_kills_at_start,
         is_started=is_started,
         is_ready=is_ready,
@@ -233,6 +235,7 @@ def _ended(state: PodState, name: str, end: Ended, settings: LifecycleSettings) 
         attempt=record.attempt,
         attempts_before=record.attempts_before,
         id=record.id,
+        image_id=record.image_id,
         ended=end._replace(id=record.id) if record.id else end,
         start_after=end.finished_at + backoff.seconds,
         backoff_seconds=backoff.next_seconds,

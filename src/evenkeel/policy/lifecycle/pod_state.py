@@ -46,6 +46,7 @@ class ContainerRecord(NamedTuple):
     pid: int = 0
     pid_start_ticks: int = 0
     id: str = ""  # in a container runtime, of this attempt or (between two attempts) the last: containerd://…
+    image_id: str = ""  # the image with its digest in the registry, of this attempt or the last
     ended: Ended | None = None  # the last end; it stays while a later attempt runs
     backoff_seconds: float = 0.0  # the next back-off; 0 means "no wait"
     start_after: float = 0.0  # no start before this time

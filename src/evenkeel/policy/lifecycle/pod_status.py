@@ -156,6 +156,7 @@ def _container(
         ready=has_succeeded if runs_before_others(pod, container) else record.is_running and record.is_ready,
         restart_count=max(record.attempt - 1, 0),
         image=container.image,
+        image_id=record.image_id,
         container_id=id_of(record.id, record.attempt),
         started=record.is_running and record.is_started,
         allocated_resources=container.resources.requests,

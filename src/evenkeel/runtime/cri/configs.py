@@ -58,6 +58,13 @@ def refusal(pod: Pod) -> Refusal | None:
         wrong = environment.refusal(pod, container)
         if wrong:
             return Refusal(_REASON, f"{field}.{wrong}")
+    context = pod.spec.security_context
+    if context is not None and context.supplemental_groups_policy == "Strict":
+        return Refusal(
+            _REASON,
+            "spec.securityContext.supplementalGroupsPolicy: Strict cannot be had from a container runtime, which may "
+            "add the groups of the image: write Merge, or leave it out",
+        )
     wrong = volumes.refusal(pod) or security.refusal(pod)
     return Refusal(_REASON, wrong) if wrong else None
 

@@ -9,7 +9,6 @@ import os
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from evenkeel.api.container import Container
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.tree import Naming
 from evenkeel.errors import EvenkeelError, reason
@@ -17,75 +16,13 @@ from evenkeel.runtime.cri import cri_pb2 as pb
 from evenkeel.runtime.cri.configs import ATTEMPT, CONTAINER, NETWORK_FILES, STATE, UID, container_config
 from evenkeel.runtime.cri.container_calls import is_removed, removed
 from evenkeel.runtime.cri.cri_connection import CallFailed, Connection, RuntimeAway
+from evenkeel.runtime.cri.image_pulls import ImagePulls
 from evenkeel.runtime.cri.sandboxes import Sandboxes
 from evenkeel.runtime.environment import DataMissing, NoValue, identity, sub_paths
-from evenkeel.runtime.interface import Attempt, Launch, NoImage, StartFailed
+from evenkeel.runtime.interface import Attempt, Launch, StartFailed
 from evenkeel.runtime.network_files import file_text, own_files
 from evenkeel.runtime.paths import StatePaths
 from evenkeel.runtime.volumes import VolumeRefused, bind_sub_paths
-
-_NEVER, _ALWAYS = "Never", "Always"  # the third policy is IfNotPresent
-_PULL_SECONDS = 600.0
-
-
-async def ensure_image(connection: Connection, container: Container) -> pb.Image:
-    """Returns the image of the container.
-
-    Pulls it if the policy says so. Raises NoImage, StartFailed and RuntimeAway.
-    """
-    policy, spec = container.image_pull_policy or "IfNotPresent", pb.ImageSpec(image=container.image)
-    image = await _image(connection, spec)
-    if image is not None and policy != _ALWAYS:
-        return image
-    if policy == _NEVER:
-        raise NoImage(
-            f"image {container.image} is not there, and imagePullPolicy Never says not to fetch it",
-            "ErrImageNeverPull",
-            hint="import it into the container runtime (ctr -n k8s.io images import FILE.tar), or take another policy",
-        )
-    try:
-        await connection.ask(pb.PullImageRequest(image=spec), pb.PullImageResponse, _PULL_SECONDS)
-    except RuntimeAway:
-        raise
-    except CallFailed as error:
-        raise NoImage(
-            f"image {container.image} {'is not there and ' if image is None else ''}cannot be fetched "
-            f"(imagePullPolicy {policy}): {error.message}",
-            "ImagePullBackOff",
-            hint="where no registry can be reached: import it (ctr -n k8s.io images import FILE.tar), with "
-            "imagePullPolicy: Never or IfNotPresent",
-        ) from None
-    image = await _image(connection, spec)
-    if image is None:
-        raise StartFailed(f"image {container.image} was fetched, and the container runtime does not have it")
-    return image
-
-
-async def _image(connection: Connection, spec: pb.ImageSpec) -> pb.Image | None:
-    try:
-        answer = await connection.ask(pb.ImageStatusRequest(image=spec), pb.ImageStatusResponse)
-    except RuntimeAway:
-        raise
-    except CallFailed as error:
-        raise StartFailed(f"image {spec.image} cannot be looked for: {error.message}") from None
-    return answer.image if answer.image.id else None
-
-
-async def remove_unused(connection: Connection, sandbox_image: str) -> None:
-    """Removes images that no container uses (ours or others') and that can be pulled again.
-
-    An imported image has no digest of a registry, so it stays.
-    """
-    containers = await connection.ask(pb.ListContainersRequest(), pb.ListContainersResponse)
-    used = {sandbox_image}.union(*((one.image.image, one.image_ref) for one in containers.containers))
-    listed = await connection.ask(pb.ListImagesRequest(), pb.ListImagesResponse)
-    for image in listed.images:
-        names = (image.id, *image.repo_tags, *image.repo_digests)
-        if image.repo_digests and not image.pinned and used.isdisjoint(names):
-            await connection.ask(
-                pb.RemoveImageRequest(image=pb.ImageSpec(image=image.id)), pb.RemoveImageResponse, 60.0
-            )
-
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -112,6 +49,7 @@ class Starts:
         connection: Connection,
         paths: StatePaths,
         sandboxes: Sandboxes,
+        images: ImagePulls,
         naming: Naming,
         has: Callable[[str], bool],
         available: Callable[[], Awaitable[None]],
@@ -119,6 +57,7 @@ class Starts:
         self._connection = connection
         self._paths = paths
         self._sandboxes = sandboxes
+        self._images = images
         self._naming = naming
         self._has = has
         self._available = available
@@ -181,7 +120,7 @@ class Starts:
 
         The sandbox takes longer and is made meanwhile.
         """
-        image = await ensure_image(self._connection, launch.container)
+        image = await self._images.ensure(launch)
         wrong = root_refusal(launch, image)
         if wrong:
             raise StartFailed(wrong)

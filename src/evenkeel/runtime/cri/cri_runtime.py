@@ -21,7 +21,7 @@ from evenkeel.host.oom_scores import runtime_process
 from evenkeel.policy.admission import Refusal
 from evenkeel.runtime import base_runtime, volumes
 from evenkeel.runtime.base_runtime import BaseRuntime
-from evenkeel.runtime.cri import configs, container_calls, container_start, container_table, cri_status
+from evenkeel.runtime.cri import configs, container_calls, container_table, cri_status, image_pulls
 from evenkeel.runtime.cri import cri_pb2 as pb
 from evenkeel.runtime.cri.configs import STATE, attempt_of
 from evenkeel.runtime.cri.container_calls import Forgotten, Updates
@@ -30,16 +30,21 @@ from evenkeel.runtime.cri.container_table import ContainerTable, CriContainer
 from evenkeel.runtime.cri.cri_connection import CallFailed, RuntimeAway
 from evenkeel.runtime.cri.cri_sessions import CriSessions
 from evenkeel.runtime.cri.cri_status import ContainerExits
+from evenkeel.runtime.cri.image_pulls import ImagePulls
 from evenkeel.runtime.cri.runtime_link import RuntimeLink
 from evenkeel.runtime.cri.sandboxes import Sandboxes
+from evenkeel.runtime.images.host_credentials import HostCredentials
+from evenkeel.runtime.images.pull_settings import pull_settings
 from evenkeel.runtime.interface import (
     Attempt,
     Directories,
     ExecResult,
     Exit,
     Exited,
+    Image,
     Launch,
     Placed,
+    Pull,
     Readiness,
     Record,
     RuntimeLost,
@@ -72,6 +77,7 @@ class CriRuntime(BaseRuntime):
         super().__init__(state_directory, make_driver, config, _THREADS, allocatable_memory_bytes)
         self._endpoint = endpoint
         self._is_open = False
+        self._pull_settings = pull_settings(config)
         self._table = ContainerTable(lambda container: self._run_task(self._ended(container)))
         self._exits = ContainerExits(self._paths, self._killed, self._oom_kills)
         self._ending: set[Attempt] = set()
@@ -91,10 +97,19 @@ class CriRuntime(BaseRuntime):
         self._connection = self._link.connection
         self._updates = Updates(self._table, self._driver.version, self._has)
         self._sandboxes = Sandboxes(self._link, self._paths, self._list)
+        self._images = ImagePulls(
+            self._connection,
+            self._paths.root,
+            HostCredentials(),
+            self._pull_settings,
+            self._events.put_nowait,
+            self._in_thread,
+        )
         self._starts = Starts(
             self._connection,
             self._paths,
             self._sandboxes,
+            self._images,
             self._driver.naming,
             self._has,
             self._link.available,
@@ -254,10 +269,25 @@ class CriRuntime(BaseRuntime):
                 layers += [(one.attempt.container, place) for place in places if place]
         return base_runtime.directories_of(pod, layers, self._paths)
 
+    async def images(self) -> tuple[Image, ...]:
+        info = self._link.info
+        return await image_pulls.list_images(self._connection, info.sandbox_image if info else "")
+
+    def give_up(self, attempt: Attempt) -> None:
+        self._images.give_up(attempt)
+
+    def pulls(self) -> tuple[Pull, ...]:
+        return ()  # the runtime does not report the progress of a pull
+
+    async def remove_image(self, id_: str) -> None:
+        if self._starting:
+            raise EvenkeelError("a container is being started, and may need it", hint="try again")
+        await image_pulls.remove_image(self._connection, id_)
+
     async def remove_unused_images(self) -> None:
         info = self._link.info
         if info is not None and not self._starting:
-            await container_start.remove_unused(self._connection, info.sandbox_image)
+            await image_pulls.remove_unused(self._connection, info.sandbox_image)
 
     async def _rotate_logs(self) -> None:
         while True:

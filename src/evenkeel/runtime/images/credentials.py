@@ -10,8 +10,11 @@ import fnmatch
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
+from evenkeel.api.data_objects import SECRET, PodData
+from evenkeel.api.pod import Pod
 from evenkeel.runtime.images.references import DOCKER_HUB, ImageReference
 
 _TOKEN_USER = "<token>"  # noqa: S105 a credential helper answers with this user if the secret is a token
@@ -169,3 +172,22 @@ def _text(entry: Mapping[str, Any], key: str) -> str:
 def all_matching(keyrings: Iterable[Keyring], image: ImageReference) -> tuple[Credential, ...]:
     """Returns each credential once, in order."""
     return tuple(dict.fromkeys(one for ring in keyrings for one in ring.matching(image)))
+
+
+_OF_TYPE = {"kubernetes.io/dockerconfigjson": ".dockerconfigjson", "kubernetes.io/dockercfg": ".dockercfg"}
+
+
+def pod_keyrings(pod: Pod, data: PodData) -> tuple[Keyring, ...]:
+    """Returns the content of the Secrets that the pod names in imagePullSecrets.
+
+    As in kubelet, one that is missing, of another type or damaged is passed over. A Secret cannot name a credential
+    helper: the helper would run on the host.
+    """
+    found = []
+    for each in pod.spec.image_pull_secrets:
+        secret = data.get((SECRET, each.name))
+        text = None if secret is None else secret.content.get(_OF_TYPE.get(secret.type, ""))
+        if text is not None:
+            with suppress(ValueError):
+                found.append(Keyring(keyring(text).entries))
+    return tuple(found)

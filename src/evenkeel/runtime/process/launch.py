@@ -10,11 +10,12 @@ from evenkeel.api.pod import Pod
 from evenkeel.cgroup.drivers.v1 import UNIFIED
 from evenkeel.cgroup.tree import Version
 from evenkeel.runtime import security, syscalls, volumes
-from evenkeel.runtime.environment import arguments, environment, groups, identity, sub_paths
+from evenkeel.runtime.environment import arguments, environment, groups, identity, merges_groups, sub_paths
 from evenkeel.runtime.interface import Launch, StartFailed
 from evenkeel.runtime.log_relay import LogLimits
 from evenkeel.runtime.network_files import own_files
 from evenkeel.runtime.paths import StatePaths
+from evenkeel.runtime.process.image_config import NO_CONFIG, ImageConfig
 from evenkeel.runtime.process.process_refusals import Powers, users_refusal
 from evenkeel.runtime.process.supervisor import rootfs
 from evenkeel.runtime.process.supervisor.cgroup_entry import OF_PROCESSES, OF_THREADS
@@ -154,16 +155,19 @@ def plan_of(
     around: Surroundings,
     limits: LogLimits,
     network: str = "",
+    config: ImageConfig = NO_CONFIG,
 ) -> Plan:
     """Makes the plan of a start. `procs` are the `entrances` of the launch's cgroup. `network` is the path of the
-    pod's own network namespace, if it has one. Raises StartFailed."""
+    pod's own network namespace, if it has one. `config` is the image's. Raises StartFailed."""
     pod, container, attempt = launch.pod, launch.container, launch.attempt
-    wrong = users_refusal(pod, container, powers)
+    wrong = users_refusal(pod, container, powers, config.user)
     if wrong:
         raise StartFailed(wrong)
-    argv = arguments(pod, container, launch.data)
-    if not container.command:
-        raise StartFailed("command is missing: write the program and its arguments")
+    argv = arguments(pod, container, launch.data, config.entrypoint, config.command)
+    if not argv or not argv[0]:
+        raise StartFailed(
+            "command is missing, and the image has no program of its own: write the program and its arguments"
+        )
     metadata = pod.metadata
     hostname = (pod.spec.hostname or metadata.name)[:_LONGEST_HOSTNAME].rstrip("-.")
     who, allowed = identity(pod, container), security.privileges(pod, container)
@@ -181,13 +185,13 @@ def plan_of(
         spec = spec._replace(masked=(*spec.masked, *_HOST_INTERFACES))
     return Plan(
         argv=argv,
-        env=tuple(environment(pod, container, hostname, launch.data).items()),
+        env=tuple(environment(pod, container, hostname, launch.data, config.env).items()),
         cgroup=launch.cgroup,
         procs=procs,
         log=paths.log(metadata.namespace, metadata.name, attempt.uid, attempt.container, attempt.number),
         log_limits=tuple(limits),
         filesystem=rootfs.as_json(spec),
-        working_directory=container.working_dir,
+        working_directory=container.working_dir or config.working_directory,
         uid=who.uid,
         gid=who.gid,
         groups=groups(pod),
@@ -198,6 +202,10 @@ def plan_of(
         is_filtered=allowed.is_filtered,
         network=network,
         may_gain_privileges=bool(allowed.may_escalate),
+        image_user=config.user,
+        has_image_groups=merges_groups(pod) and bool(image_directory),
+        must_not_be_root=who.must_not_be_root,
+        stop_signal=config.stop_signal,
     )
 
 

@@ -1,6 +1,6 @@
-"""Root filesystems: `image: host`, a directory, or an archive that is unpacked once.
+"""Root filesystems of this machine: `image: host`, a directory, or an archive that is unpacked once.
 
-There is no registry here. The field `image` is a path on this machine.
+Any other `image` is the name of an image in a registry (`pulls`).
 """
 
 import hashlib
@@ -14,18 +14,22 @@ from evenkeel.api.container import Container
 from evenkeel.api.pod import Pod
 from evenkeel.runtime.paths import StatePaths, attempts_of, every_attempt, read_json
 from evenkeel.runtime.process.archives import ImageRefused, unpack
+from evenkeel.runtime.process.image_store import REFERENCES, STAGING
+from evenkeel.runtime.process.skopeo import BLOBS
 from evenkeel.runtime.process.supervisor.rootfs import UPPER
 from evenkeel.runtime.process.supervisor_protocol import LAUNCH
 from evenkeel.runtime.procfs import is_below, other_ways, read_mounts
 from evenkeel.runtime.tree_removal import Resists, remove_tree
 
-__all__ = ("HOST", "ImageRefused", "Images", "refusal", "with_absolute_images")
+__all__ = ("HOST", "ImageRefused", "Images", "is_of_registry", "refusal", "with_absolute_images")
 
 HOST = "host"
 _FORMS = (
-    "host, or the path of a directory or archive with a root filesystem, as /srv/images/app.tar.gz or ./app"
+    "host, the name of an image in a registry, or the path of a directory or archive with a root filesystem, as "
+    "/srv/images/app.tar.gz or ./app"
 )
 _UNFINISHED = ".unpacking-"
+_OF_REGISTRIES = (BLOBS, REFERENCES)  # directories beside the root filesystems
 _READ_BYTES = 1 << 20
 
 
@@ -35,13 +39,16 @@ def refusal(image: str) -> str:
         return f"missing: write {_FORMS}"
     if "\0" in image:
         return "a path has no zero byte"
-    if image == HOST or image.startswith("/"):
-        return ""
     if _is_relative(image):
         return (
             f"{image[:200]}: a relative path is relative to its manifest's file, and this pod comes from none"
         )
-    return f"{image[:200]}: images of a registry cannot be had here; write {_FORMS}"
+    return ""
+
+
+def is_of_registry(image: str) -> bool:
+    """Whether the image is neither the host nor a path. Its name may still be invalid. Pure."""
+    return image != HOST and not image.startswith("/") and not _is_relative(image)
 
 
 def with_absolute_images(pod: Pod, manifest_directory: str) -> Pod:
@@ -105,7 +112,7 @@ class Images:
             return False
 
     def remove_unused(self, directories: frozenset[str]) -> None:
-        """Removes unpacked archives other than `directories`, and partly unpacked ones.
+        """Removes root filesystems other than `directories`, and partly unpacked ones.
 
         No archive may be unpacked meanwhile. Raises ImageRefused if a directory cannot be removed.
         """
@@ -115,7 +122,7 @@ class Images:
             return
         for name in names:
             path = os.path.join(self._paths.images, name)
-            if path not in directories:
+            if path not in directories and name not in _OF_REGISTRIES and not name.startswith(STAGING):
                 try:
                     remove_tree(path)
                 except Resists as error:

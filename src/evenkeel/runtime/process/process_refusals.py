@@ -41,7 +41,7 @@ def refusal(pod: Pod, powers: Powers) -> Refusal | None:
         wrong = process_images.refusal(container.image)
         if wrong:
             return Refusal(REASON, f"{field}.image: {wrong}")
-        if not container.command:
+        if not container.command and not process_images.is_of_registry(container.image):
             return Refusal(
                 REASON,
                 f"{field}.command: missing, and image {container.image} has no program of its own: write the "
@@ -80,9 +80,16 @@ def refusal(pod: Pod, powers: Powers) -> Refusal | None:
     return Refusal(REASON, wrong) if wrong else None
 
 
-def users_refusal(pod: Pod, container: Container, powers: Powers) -> str:
-    """Returns why the container may not run as its user; empty if it may."""
+def users_refusal(pod: Pod, container: Container, powers: Powers, image_user: str = "") -> str:
+    """Returns why the container may not run as its user; empty if it may.
+
+    `image_user` is the user of the image. A user by name is looked up in the container, which then refuses root.
+    """
     who = identity(pod, container)
+    if who.uid is None and image_user:
+        if powers.is_root or image_user.partition(":")[0] == str(powers.uid):
+            return _user(pod, container, powers)
+        return f"the image runs as user {image_user[:80]}: only root can give containers another user than its own"
     uid = powers.uid if who.uid is None else who.uid
     if who.must_not_be_root and uid == 0:
         said = "runAsUser is 0" if who.uid == 0 else "without runAsUser it would be root"

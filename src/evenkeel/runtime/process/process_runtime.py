@@ -23,28 +23,38 @@ from evenkeel.host.disk_usage import Usage, usage_below
 from evenkeel.policy.admission import Refusal
 from evenkeel.runtime import base_runtime, syscalls, volumes
 from evenkeel.runtime.base_runtime import BaseRuntime
+from evenkeel.runtime.images.credentials import pod_keyrings
+from evenkeel.runtime.images.host_credentials import HostCredentials
+from evenkeel.runtime.images.pull_settings import pull_settings
 from evenkeel.runtime.interface import (
     Attempt,
     Directories,
     ExecResult,
     Exit,
     Exited,
+    Image,
     Launch,
+    NoImage,
     Placed,
+    Pull,
     Readiness,
     Record,
     RuntimeLost,
     StartFailed,
 )
 from evenkeel.runtime.network_files import own_files
-from evenkeel.runtime.paths import every_attempt, write_json
+from evenkeel.runtime.paths import every_attempt, read_json, write_json
 from evenkeel.runtime.process import process_images, process_refusals, supervisor_link, supervisor_protocol
 from evenkeel.runtime.process.attempt_table import AttemptTable, listed, listed_on_disk
+from evenkeel.runtime.process.image_config import NO_CONFIG
+from evenkeel.runtime.process.image_store import ImageStore, StoredImage, list_images
 from evenkeel.runtime.process.launch import Surroundings, entrances, plan_of, surroundings
 from evenkeel.runtime.process.pod_networks import PodNetworks
 from evenkeel.runtime.process.process_images import Images
 from evenkeel.runtime.process.process_refusals import has_own_network
 from evenkeel.runtime.process.process_sessions import ProcessSessions
+from evenkeel.runtime.process.pulls import Pulls
+from evenkeel.runtime.process.skopeo import Skopeo
 from evenkeel.runtime.process.supervisor import spawn
 from evenkeel.runtime.process.supervisor_connection import (
     SupervisorConnection,
@@ -79,6 +89,16 @@ class ProcessRuntime(BaseRuntime):
             os.geteuid(), os.getegid(), no_network=self._networks.refusal()
         )
         self._images = Images(self._paths)
+        self._store = ImageStore(self._paths)
+        self._pulls = Pulls(
+            self._store,
+            Skopeo(),
+            HostCredentials(),
+            pull_settings(config),
+            self._events.put_nowait,
+            self._in_thread,
+            time.time,
+        )
         self._around: Surroundings | None = None
         self._mounts = MountWatch()
         self._driver: Driver | None = None
@@ -98,9 +118,11 @@ class ProcessRuntime(BaseRuntime):
         syscalls.set_child_subreaper()
         self._driver = self._make_driver()
         await self._in_thread(self._networks.take_up)
+        await self._in_thread(self._store.open)
         await self._link.open()
 
     async def close(self) -> None:
+        await self._pulls.close()
         await self._link.close()
         await self._end_tasks()
         self._end_threads()
@@ -140,7 +162,7 @@ class ProcessRuntime(BaseRuntime):
     async def _start(self, launch: Launch) -> Record:
         attempt = launch.attempt
         try:
-            await self._write_plan(launch)
+            image_id = await self._write_plan(launch)
         except StartFailed:
             raise
         except EvenkeelError as error:
@@ -169,19 +191,14 @@ class ProcessRuntime(BaseRuntime):
         if ended is not None:
             self._note_end(attempt, ended)
         self._leave_scope(launch)
-        return self._known.records[attempt]
+        return self._known.records[attempt]._replace(image_id=image_id)
 
-    async def _write_plan(self, launch: Launch) -> None:
+    async def _write_plan(self, launch: Launch) -> str:
+        """Returns the image with its digest in the registry; empty if it has none."""
         assert self._driver is not None
         if self._around is None or self._mounts.have_changed():
             self._around = surroundings(self._paths)
-        image = launch.container.image
-        if self._collecting is not None:
-            await asyncio.wait([self._collecting])
-        if self._images.is_ready(image):
-            image_directory = self._images.directory(image)
-        else:
-            image_directory = await self._in_thread(partial(self._images.directory, image))
+        image_directory, stored = await self._image(launch)
         plan = plan_of(
             launch,
             self._paths,
@@ -191,6 +208,7 @@ class ProcessRuntime(BaseRuntime):
             around=self._around,
             limits=self._limits,
             network=self._networks.namespace(launch.attempt.uid) if has_own_network(launch.pod) else "",
+            config=NO_CONFIG if stored is None else stored.config,
         )
         directory = self._paths.attempt(*launch.attempt)
         volumes.make_directory(directory)
@@ -204,6 +222,32 @@ class ProcessRuntime(BaseRuntime):
             written["private"] = private
             await self._in_thread(partial(volumes.write_private, private, hidden, self._paths))
         write_json(directory, supervisor_protocol.LAUNCH, written)
+        return "" if stored is None else stored.repository_digest
+
+    async def _image(self, launch: Launch) -> tuple[str, StoredImage | None]:
+        """Returns the root filesystem, and the image if it is one of a registry. Raises EvenkeelError."""
+        image = launch.container.image
+        while process_images.is_of_registry(image):
+            keyrings = pod_keyrings(launch.pod, launch.data)
+            stored = self._pulls.present(launch.attempt, launch.container, keyrings)
+            if stored is None and not launch.is_wanted:
+                raise NoImage(f"image {image} is not needed any more", "ErrImagePull")
+            if stored is None:
+                stored = await self._pulls.ensure(launch.attempt, launch.container, keyrings)
+            directory = self._store.directory(stored)
+            if self._collecting is None:
+                return directory, stored
+            await asyncio.wait([self._collecting])  # it may remove the image: then it is pulled again
+            if self._store.find(stored.reference) == stored:
+                return directory, stored
+        if self._collecting is not None:
+            await asyncio.wait([self._collecting])
+        if self._images.is_ready(image):
+            return self._images.directory(image), None
+        return await self._in_thread(partial(self._images.directory, image)), None
+
+    def give_up(self, attempt: Attempt) -> None:
+        self._pulls.give_up(attempt)
 
     def _start_ended(self, attempt: Attempt) -> None:
         """Reports an exit that followed the start at once. The caller of `start` gets its answer before the event."""
@@ -230,7 +274,7 @@ class ProcessRuntime(BaseRuntime):
             return
         ended = self._known.end_of(attempt)
         if grace_seconds > 0:
-            self._signal(attempt, signal.SIGTERM)
+            self._signal(attempt, self._stop_signal(attempt))
             await asyncio.wait([ended], timeout=grace_seconds)
         process = self._known.process(attempt)
         if not ended.done() and process is not None:
@@ -248,6 +292,12 @@ class ProcessRuntime(BaseRuntime):
                 "there",
                 hint="it waits for a device or a network filesystem",
             )
+
+    def _stop_signal(self, attempt: Attempt) -> int:
+        """The image's stop signal."""
+        plan = read_json(self._paths.attempt(*attempt), supervisor_protocol.LAUNCH) or {}
+        number = plan.get("stop_signal")
+        return number if isinstance(number, int) and 0 < number < signal.NSIG else signal.SIGTERM
 
     def _signal(self, attempt: Attempt, number: int) -> None:
         """Sends the signal directly, because the supervisor may hang."""
@@ -316,8 +366,32 @@ class ProcessRuntime(BaseRuntime):
     def directories(self, pod: Pod) -> Directories:
         return base_runtime.directories_of(pod, process_images.layers_of(pod, self._paths), self._paths)
 
+    async def images(self) -> tuple[Image, ...]:
+        return await self._in_thread(self._list_images)
+
+    def _list_images(self) -> tuple[Image, ...]:
+        used = process_images.images_in_use(self._paths)
+        return list_images(self._store, self._paths, used)
+
+    def pulls(self) -> tuple[Pull, ...]:
+        return self._pulls.under_way()
+
+    async def remove_image(self, id_: str) -> None:
+        if self._starting.keys() - self._pulls.awaited or self._collecting is not None:
+            raise EvenkeelError("a container is being started, and may need it", hint="try again")
+        self._collecting = asyncio.ensure_future(self._in_thread(partial(self._remove_image, id_)))
+        try:
+            await asyncio.wait([self._collecting])
+            self._collecting.result()
+        finally:
+            self._collecting = None
+
+    def _remove_image(self, id_: str) -> None:
+        if self._paths.image(id_) not in process_images.images_in_use(self._paths):
+            self._store.remove(id_)
+
     async def remove_unused_images(self) -> None:
-        if self._starting or self._collecting is not None:
+        if self._starting.keys() - self._pulls.awaited or self._collecting is not None:
             return  # a container that is being started may use an image and not have recorded it yet
         self._collecting = asyncio.ensure_future(self._in_thread(self._remove_unused_images))
         try:
@@ -327,7 +401,7 @@ class ProcessRuntime(BaseRuntime):
             self._collecting = None
 
     def _remove_unused_images(self) -> None:
-        self._images.remove_unused(process_images.images_in_use(self._paths))
+        self._store.remove_unused(process_images.images_in_use(self._paths), self._images.remove_unused)
 
     # The supervisor
 

@@ -30,6 +30,8 @@ from evenkeel.runtime.process.supervisor.program import (
     enter_directory,
     execution_hint,
     exit_code_of,
+    group_file,
+    groups_of,
     look_up,
     passwd,
     program_path,
@@ -68,6 +70,10 @@ class Plan(NamedTuple):
     is_filtered: bool = True  # securityContext.seccompProfile is RuntimeDefault
     network: str = ""  # the network namespace of the pod; "" is the host's
     may_gain_privileges: bool = False  # securityContext.allowPrivilegeEscalation
+    image_user: str = ""  # the image's user, as NAME or NUMBER with or without :GROUP; `uid` comes before it
+    has_image_groups: bool = False  # the user's groups in the image's /etc/group are added to `groups`
+    must_not_be_root: bool = False  # securityContext.runAsNonRoot
+    stop_signal: int = signal.SIGTERM  # the signal that asks the container to end
     private: str = ""  # the path of a file in memory that has the fields `PRIVATE`
 
 
@@ -273,10 +279,18 @@ def settle(plan: Plan, origin: Origin) -> Program:
     limit_open_files()
     if not plan.is_filtered:  # a filtered process cannot reach the supervisor's keyring, which is empty
         syscalls.join_new_session_keyring()
-    user = look_up(plan.uid, plan.gid, passwd())
+    user = look_up(plan.uid, plan.gid, passwd(), plan.image_user)
+    if plan.must_not_be_root and user.uid == 0:
+        raise EvenkeelError(
+            "securityContext.runAsNonRoot is true, and the container would run as root",
+            hint="set runAsUser to a number above 0",
+        )
+    if plan.image_user and plan.uid is None and os.geteuid() == 0:
+        for stream in (1, 2):  # so that the program may open /dev/stdout again
+            os.fchown(stream, user.uid, -1)
     env = dict(plan.env)
     env.setdefault("HOME", user.home)
-    enter_directory(plan.working_directory)
+    enter_directory(plan.working_directory, is_made=bool(plan.filesystem.get("image")))
     if not plan.may_gain_privileges:
         syscalls.set_no_new_privileges()
     if plan.is_filtered:
@@ -342,7 +356,8 @@ def keep_only(*descriptors: int) -> tuple[int, ...]:
 def _drop_powers(user: User, plan: Plan) -> None:
     limit_programs(plan.capabilities, among=GRANTABLE_CAPABILITIES)
     try:
-        os.setgroups(sorted({*plan.groups}))
+        of_image = groups_of(user.name, group_file()) if plan.has_image_groups else ()
+        os.setgroups(sorted({*plan.groups, *of_image}))
         if (user.gid, user.uid) != (os.getgid(), os.getuid()):
             os.setresgid(user.gid, user.gid, user.gid)
             os.setresuid(user.uid, user.uid, user.uid)
