@@ -13,6 +13,7 @@ import pytest
 from tests.kernel.agents import READY_SECONDS, MakeUp, Up, pod, up
 from tests.kernel.waiting import eventually
 from tests.machines.container_images import Entry
+from tests.machines.lying_registry import LyingRegistry
 from tests.machines.oci_images import Layout
 from tests.machines.registry import PASSWORD, USER, Registry
 
@@ -182,3 +183,93 @@ def test_a_pods_own_secret_pulls_an_image_that_other_pods_cannot_use_without_it(
     again["spec"]["imagePullSecrets"] = [{"name": "registry"}]
     agent.apply(again)
     agent.await_phase("again", "Succeeded")
+
+
+def test_a_moved_tag_other_platforms_and_many_layers(up: MakeUp, registry: Registry, layout: Layout) -> None:
+    def says(text: str, *more: list[Entry], **options: Any) -> dict[str, Any]:
+        config = {"Cmd": ["/bin/sh", "-c", f"echo {text}"], "Env": ["PATH=/bin"]}
+        return layout.image([BASE, *more], config, **options)
+
+    log_in(registry)
+    moving = registry.push(layout.named("old", says("old")), "team/moving:1")
+    own = {"x86_64": "amd64", "aarch64": "arm64"}[os.uname().machine]
+    other = "arm64" if own == "amd64" else "amd64"
+    index = layout.index([says("foreign", architecture=other), says("own", architecture=own)])
+    platforms = registry.push(layout.named("platforms", index), "team/platforms:1", is_whole=True)
+    many = registry.push(
+        layout.named("many", says("many", *([Entry(f"etc/layer{number}", b"x")] for number in range(99)))),
+        "team/many:1",
+    )
+    zstd = registry.push(layout.named("zstd", says("zstd", compress=compressed, kind="+zstd")), "team/zstd:1")
+    agent = up("--serialize-image-pulls=false")
+    agent.start()
+    agent.apply(
+        of_image("before", moving),
+        of_image("platforms", platforms),
+        of_image("many", many),
+        of_image("zstd", zstd),
+    )
+    for name, said in (("before", "old"), ("platforms", "own"), ("many", "many"), ("zstd", "zstd")):
+        agent.await_phase(name, "Succeeded")
+        assert log_of(agent, name) == said
+    registry.push(layout.named("new", says("new")), "team/moving:1")
+    agent.apply(of_image("present", moving), of_image("always", moving, imagePullPolicy="Always"))
+    agent.await_phase("present", "Succeeded")
+    agent.await_phase("always", "Succeeded")
+    assert log_of(agent, "always") == "new"
+    listed = agent.cli("images")
+    assert all(image.partition("@")[0] in listed for image in (moving, platforms, many, zstd))
+
+
+def compressed(content: bytes) -> bytes:
+    return subprocess.run(["zstd", "-q", "-c"], input=content, capture_output=True, check=True).stdout
+
+
+def test_an_agent_that_is_killed_during_a_pull_leaves_nothing_and_the_next_one_pulls(
+    up: MakeUp, registry: Registry, layout: Layout
+) -> None:
+    image = registry.push(layout.named("app", layout.image([BASE], {"Cmd": ["/bin/id"]})), "team/app:1")
+    log_in(registry)
+    agent = up()
+    agent.start()
+    registry.pause()
+    agent.apply(of_image("app", image), of_image("gone", image))
+    eventually(lambda: "Pulling" in reasons(agent, "app") and pullers(agent))
+    agent.client.delete("default", "gone")
+    agent.await_gone("gone")  # a pod that ends does not wait for its image
+    agent.kill()
+    eventually(lambda: not pullers(agent))  # they end with the agent
+    assert list((agent.state / "images").glob(".pulling-*"))
+    registry.resume()
+    agent.start()
+    agent.await_phase("app", "Succeeded")
+    assert not list((agent.state / "images").glob(".*"))
+
+
+def pullers(agent: Up) -> list[int]:
+    """The processes that pull for an agent: their staging directory is in its state directory, or is their /tmp."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (path / "cmdline").read_bytes()
+            mounts = (path / "mountinfo").read_text() if b"skopeo" in words else ""
+        except OSError:
+            continue
+        is_ours = os.fsencode(agent.state) in words or f"{agent.state}/images/.pulling-" in mounts
+        if is_ours and b"skopeo" in words:
+            found.append(int(path.name))
+    return found
+
+
+@pytest.mark.parametrize("stops_midway", [False, True], ids=["lies", "stops midway"])
+def test_a_registry_that_sends_other_content_is_not_believed(
+    up: MakeUp, registry: Registry, stops_midway: bool
+) -> None:
+    with LyingRegistry(registry.certificate, registry.directory / "key", stops_midway=stops_midway) as liar:
+        agent = up()
+        agent.start()
+        agent.apply(of_image("victim", f"{liar.host}/team/app:1", command=["/bin/sh"]))
+        message = await_waiting(agent, "victim", "ImagePullBackOff")
+        assert ("unexpected EOF" if stops_midway else "got sha256:") in message
+        assert not list((agent.state / "images").glob(".*"))
+        assert not list((agent.state / "images/blobs/sha256").glob("*"))
