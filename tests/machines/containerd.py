@@ -43,6 +43,8 @@ disabled_plugins = [
   sandbox_image = "{pause}"
   disable_apparmor = true
   restrict_oom_score_adj = {restrict}
+  [plugins."io.containerd.grpc.v1.cri".registry]
+    config_path = "{directory}/certs.d"
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "{plugins}"
     conf_dir = "{directory}/cni"
@@ -146,6 +148,13 @@ class Containerd:
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=READY_SECONDS)
         assert done.returncode == 0, f"{' '.join(arguments)}: {done.stderr}\n{self._last_words()}"
         return done.stdout
+
+    def trust(self, registry: str, certificate: Path) -> None:
+        """Lets it pull from a registry with this certificate."""
+        directory = self.directory / "certs.d" / registry
+        directory.mkdir(parents=True)
+        text = f'server = "https://{registry}"\n[host."https://{registry}"]\n  ca = "{certificate}"\n'
+        (directory / "hosts.toml").write_text(text)
 
     def import_images(self, archives: Mapping[str, Path]) -> None:
         """Those of `archives` by their reference; back when CRI knows them."""
