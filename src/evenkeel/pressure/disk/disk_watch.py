@@ -91,7 +91,7 @@ class DiskWatch:
         self._reports = reports
         self._clock = clock
         self._storage = Storage(directories, os.stat(storage_path).st_dev, self._between)
-        self._leaving = PendingDisk()
+        self._pending = PendingDisk()
         self._targets = DiskTargets()
         self._given_targets: Latest[DiskTargets] = Latest()
         self._driver: Driver | None = None  # the thread's own driver, set by the current turn
@@ -127,7 +127,7 @@ class DiskWatch:
 
     def cleaned(self, uid: str) -> None:
         """The pod's directories and volumes are removed."""
-        self._leaving.cleaned(uid)
+        self._pending.cleaned(uid)
         self._wanted.set()
 
     def measure(self) -> "Future[Measured]":
@@ -159,7 +159,7 @@ class DiskWatch:
             self._reading.follow(targets)
             self._target_of = {target.uid: target for target in self._targets.pods}
             self._storage.follow(self._targets.pods)
-            self._leaving.follow(self._target_of.keys())
+            self._pending.follow(self._target_of.keys())
         while self._asked:
             self._answer(self._asked.popleft())
         now = time.monotonic()
@@ -181,7 +181,7 @@ class DiskWatch:
         seen = observations(NodeFigures(processes=self._reading.processes()))
         met = [one for one in thresholds_met(self._thresholds, seen) if one.hard]
         is_again = now - self._decided_at >= _AGAIN_PROCESSES_SECONDS
-        if met and is_again and not self._leaving.is_any(Resource.PIDS, now):
+        if met and is_again and not self._pending.is_any(Resource.PIDS, now):
             self._step(with_disk=False)
 
     def _answer(self, asked: "Future[Measured]") -> None:
@@ -203,7 +203,7 @@ class DiskWatch:
         node = self._reading.read()
         assert node.nodefs is not None
         self._storage.saw(node.nodefs)
-        self._leaving.saw(node.nodefs, now)
+        self._pending.saw(node.nodefs, now)
         return node
 
     def _figures(self, target: PodTarget) -> PodFigures:
@@ -235,11 +235,11 @@ class DiskWatch:
         return not met and any(now >= at + period for at in seen_at)
 
     def _is_coming_back(self, threshold: Threshold, now: float) -> bool:
-        return self._leaving.is_any(resource_of(threshold.signal), now)
+        return self._pending.is_any(resource_of(threshold.signal), now)
 
     def _check_limits(self, node: NodeFigures) -> None:
         """Checks the limits of one pod per call (B12)."""
-        target = self._storage.due(self._leaving.uids)
+        target = self._storage.due(self._pending.uids)
         if target is not None:
             self._storage.measure(target)
             if limit_exceeded(PodSnapshot(target.pod, self._figures(target)), node) is not None:
@@ -269,7 +269,7 @@ class DiskWatch:
             self._measure_all()
         now = time.monotonic()
         node = self._read_node(now)
-        out = self._leaving.uids
+        out = self._pending.uids
         pods = tuple(
             PodSnapshot(target.pod, self._figures(target))
             for target in self._targets.pods
@@ -302,7 +302,7 @@ class DiskWatch:
 
     def _measure_all(self) -> None:
         until = time.monotonic() + _MEASURE_SECONDS
-        out = self._leaving.uids
+        out = self._pending.uids
         for target in self._targets.pods:
             if target.uid not in out:
                 self._storage.measure(target, until)
@@ -330,7 +330,7 @@ class DiskWatch:
         self._reports.evicting(target.uid, eviction, at)
         if grace == 0:
             self._kill(target, resource)
-        self._leaving.add(
+        self._pending.add(
             target.uid, resource, now + grace, lambda: bool(self._reading.process_count(target.path))
         )
         self._collecting.a_pod_has_gone()
