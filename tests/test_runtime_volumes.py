@@ -19,7 +19,8 @@ from evenkeel.api.pod import (
 from evenkeel.api.resources import ResourceRequirements
 from evenkeel.quantity import Quantity
 from evenkeel.runtime import volumes
-from evenkeel.runtime.paths import StatePaths
+from evenkeel.runtime.memory_mounts import empty_memory
+from evenkeel.runtime.paths import StatePaths, make_directory
 from evenkeel.runtime.process.launch import Surroundings, filesystem_spec
 from evenkeel.runtime.process.supervisor.rootfs import Mount
 from evenkeel.runtime.tree_removal import remove_tree
@@ -205,7 +206,7 @@ def test_a_directory_that_another_start_makes_in_the_same_moment_is_made(
             mkdir(wanted, mode)
 
     monkeypatch.setattr(os, "mkdir", made_by_two)
-    volumes.make_directory(str(wanted))
+    make_directory(str(wanted))
     assert wanted.is_dir()
 
 
@@ -217,10 +218,10 @@ def test_what_is_in_memory_is_removed_and_where_it_was_is_left(paths: StatePaths
     other = Path(paths.memory_volume("another", "v"))
     other.mkdir(parents=True)
     (other / "file").touch()
-    volumes.empty_memory(UID, paths)
+    empty_memory(UID, paths)
     assert list(volume.iterdir()) == []
     assert (other / "file").exists()
-    volumes.empty_memory("unheard-of", paths)
+    empty_memory("unheard-of", paths)
 
 
 def test_a_mount_of_a_container_becomes_a_mount_of_its_filesystem(paths: StatePaths) -> None:

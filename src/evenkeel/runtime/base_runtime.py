@@ -19,10 +19,11 @@ from evenkeel.cgroup.driver import Driver
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.protection import run_soon
 from evenkeel.quantity import Quantity
-from evenkeel.runtime import volumes
+from evenkeel.runtime import memory_mounts, volumes
 from evenkeel.runtime.interface import Attempt, Directories, Launch, Record, RuntimeEvent, StartFailed
 from evenkeel.runtime.log_relay import LogLimits
 from evenkeel.runtime.paths import StatePaths, state_paths
+from evenkeel.runtime.tree_removal import remove_tree
 
 log = logging.getLogger(__name__)
 
@@ -163,7 +164,7 @@ class BaseRuntime(ABC):
     # The disk
 
     async def empty_memory(self, uid: str) -> None:
-        await self._in_thread(partial(volumes.empty_memory, uid, self._paths))
+        await self._in_thread(partial(memory_mounts.empty_memory, uid, self._paths))
 
     async def remove_logs(self, uid: str) -> None:
         await self._in_thread(partial(volumes.remove_logs, uid, self._paths))
@@ -180,8 +181,8 @@ class BaseRuntime(ABC):
             os.makedirs(directory, 0o700, exist_ok=True)
 
     async def _remove_attempt(self, attempt: Attempt) -> None:
-        volumes.remove_private(self._paths.private(*attempt))
-        await self._in_thread(partial(volumes.remove_tree, self._paths.attempt(*attempt)))
+        memory_mounts.remove_private(self._paths.private(*attempt))
+        await self._in_thread(partial(remove_tree, self._paths.attempt(*attempt)))
 
     async def _killed(self, cgroup: str) -> None:
         await self._in_thread(partial(self._kill, cgroup))

@@ -18,6 +18,7 @@ or volume, can never lead out of its directory.
 import json
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from evenkeel.errors import EvenkeelError
@@ -209,3 +210,33 @@ def _names_in(directory: str) -> list[str]:
         return sorted(name for name in os.listdir(directory) if is_name(name))
     except OSError:
         return []
+
+
+def make_directory(path: str) -> None:
+    """Makes a directory and its parents, readable only by root.
+
+    Other threads may make the same ones. Raises OSError.
+    """
+    with suppress(FileExistsError):
+        try:
+            os.mkdir(path, 0o700)
+        except FileNotFoundError:
+            make_directory(os.path.dirname(path))
+            os.mkdir(path, 0o700)
+
+
+def names_in(directory: str) -> list[str]:
+    """Returns the names in the directory; none if there is no such directory."""
+    try:
+        return os.listdir(directory)
+    except FileNotFoundError:
+        return []
+
+
+def is_uid(name: str) -> bool:
+    """Whether the name can be the UID of a pod."""
+    try:
+        checked(name, "pod UID")
+    except UnsafeName:
+        return False
+    return True

@@ -16,13 +16,14 @@ from evenkeel.runtime.cri import cri_pb2 as pb
 from evenkeel.runtime.cri.configs import ATTEMPT, CONTAINER, NETWORK_FILES, STATE, UID, container_config
 from evenkeel.runtime.cri.container_calls import is_removed, removed
 from evenkeel.runtime.cri.cri_connection import CallFailed, Connection, RuntimeAway
+from evenkeel.runtime.cri.host_mounts import bind_sub_paths
 from evenkeel.runtime.cri.image_pulls import ImagePulls
 from evenkeel.runtime.cri.sandboxes import Sandboxes
 from evenkeel.runtime.environment import DataMissing, NoValue, identity, sub_paths
 from evenkeel.runtime.interface import Attempt, Launch, StartFailed
+from evenkeel.runtime.memory_mounts import VolumeRefused
 from evenkeel.runtime.network_files import file_text, own_files
 from evenkeel.runtime.paths import StatePaths
-from evenkeel.runtime.volumes import VolumeRefused, bind_sub_paths
 
 A = TypeVar("A")
 B = TypeVar("B")

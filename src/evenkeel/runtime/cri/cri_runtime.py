@@ -21,7 +21,14 @@ from evenkeel.host.oom_scores import runtime_process
 from evenkeel.policy.admission import Refusal
 from evenkeel.runtime import base_runtime, volumes
 from evenkeel.runtime.base_runtime import BaseRuntime
-from evenkeel.runtime.cri import configs, container_calls, container_table, cri_status, image_pulls
+from evenkeel.runtime.cri import (
+    configs,
+    container_calls,
+    container_table,
+    cri_status,
+    host_mounts,
+    image_pulls,
+)
 from evenkeel.runtime.cri import cri_pb2 as pb
 from evenkeel.runtime.cri.configs import STATE, attempt_of
 from evenkeel.runtime.cri.container_calls import Forgotten, Updates
@@ -147,7 +154,7 @@ class CriRuntime(BaseRuntime):
 
     def _make_volumes(self, pod: Pod, data: PodData) -> None:
         volumes.make_pod_directories(pod, self._paths)
-        volumes.mount_termination_logs(pod, self._paths)
+        host_mounts.mount_termination_logs(pod, self._paths)
         super()._make_volumes(pod, data)
 
     # Starting
@@ -232,7 +239,7 @@ class CriRuntime(BaseRuntime):
         if container is not None:
             self._forgotten.add(container.id)
             await self._forgotten.remove(self._connection)
-        await self._in_thread(partial(volumes.remove_termination_log, *attempt, self._paths))
+        await self._in_thread(partial(host_mounts.remove_termination_log, *attempt, self._paths))
         await self._remove_attempt(attempt)
 
     async def remove(self, uid: str) -> None:

@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 
 from evenkeel.api.pod import Pod
 from evenkeel.errors import EvenkeelError, reason
-from evenkeel.runtime import syscalls, volumes
-from evenkeel.runtime.paths import StatePaths, read_json, write_json
+from evenkeel.runtime import memory_mounts, syscalls
+from evenkeel.runtime.paths import StatePaths, make_directory, read_json, write_json
 
 PLUGIN_DIRECTORIES = ("/usr/lib/cni", "/opt/cni/bin", "/usr/libexec/cni")
 PLUGINS = ("bridge", "host-local", "portmap")
@@ -114,9 +114,9 @@ class PodNetworks:
         try:
             with self._lock:  # `leave` must not remove the bridge from now on
                 joined = Joined(namespace, self._network(), _ports(pod), pod.key)
-                volumes.make_directory(self._paths.pod(uid))
+                make_directory(self._paths.pod(uid))
                 write_json(self._paths.pod(uid), _RECORD, joined._asdict())
-            volumes.make_memory_directory(uid, self._paths)
+            memory_mounts.make_memory_directory(uid, self._paths)
             _make_namespace(namespace)
             result = self._call("ADD", uid, joined)
             write_json(self._paths.pod(uid), _RECORD, joined._replace(result=result)._asdict())
@@ -177,7 +177,7 @@ class PodNetworks:
             raise NetworkRefused(
                 "this machine uses all of 10.89.0.0 to 10.119.15.255; set podCIDR to a subnet it does not use"
             )
-        volumes.make_directory(self._directory)
+        make_directory(self._directory)
         write_json(self._directory, _SUBNET, {"subnet": str(free)})
         return free
 

@@ -21,7 +21,7 @@ from evenkeel.cgroup.tree import Naming, Setting
 from evenkeel.errors import EvenkeelError, reason
 from evenkeel.host.disk_usage import Usage, usage_below
 from evenkeel.policy.admission import Refusal
-from evenkeel.runtime import base_runtime, syscalls, volumes
+from evenkeel.runtime import base_runtime, memory_mounts, syscalls, volumes
 from evenkeel.runtime.base_runtime import BaseRuntime
 from evenkeel.runtime.images.credentials import pod_keyrings
 from evenkeel.runtime.images.host_credentials import HostCredentials
@@ -43,7 +43,7 @@ from evenkeel.runtime.interface import (
     StartFailed,
 )
 from evenkeel.runtime.network_files import own_files
-from evenkeel.runtime.paths import every_attempt, read_json, write_json
+from evenkeel.runtime.paths import every_attempt, make_directory, read_json, write_json
 from evenkeel.runtime.process import process_images, process_refusals, supervisor_link, supervisor_protocol
 from evenkeel.runtime.process.attempt_table import AttemptTable, listed, listed_on_disk
 from evenkeel.runtime.process.image_config import NO_CONFIG
@@ -211,7 +211,7 @@ class ProcessRuntime(BaseRuntime):
             config=NO_CONFIG if stored is None else stored.config,
         )
         directory = self._paths.attempt(*launch.attempt)
-        volumes.make_directory(directory)
+        make_directory(directory)
         for name in own_files(launch.pod):
             volumes.write_network_file(f"{directory}/{name}", name, launch.pod)
         written = plan._asdict()
@@ -220,7 +220,7 @@ class ProcessRuntime(BaseRuntime):
             private = self._paths.private(*launch.attempt)
             hidden = {name: written.pop(name) for name in spawn.PRIVATE}
             written["private"] = private
-            await self._in_thread(partial(volumes.write_private, private, hidden, self._paths))
+            await self._in_thread(partial(memory_mounts.write_private, private, hidden, self._paths))
         write_json(directory, supervisor_protocol.LAUNCH, written)
         return "" if stored is None else stored.repository_digest
 

@@ -1,0 +1,110 @@
+"""Mounts on the host that a container runtime binds into containers: parts of volumes, and termination logs.
+
+The runtime would follow symlinks of the container. It gets a path below which there is nothing but what was opened
+safely here. All functions block.
+"""
+
+import os
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+
+from evenkeel.api.container import Container
+from evenkeel.api.pod import Pod
+from evenkeel.errors import reason
+from evenkeel.runtime import syscalls
+from evenkeel.runtime.memory_mounts import FLAGS, MEMORY_LOCK, VolumeRefused, mount_memory_root
+from evenkeel.runtime.paths import StatePaths, make_directory, names_in
+from evenkeel.runtime.sub_paths import SubPathRefused, open_sub_path
+from evenkeel.runtime.volumes import source_path
+
+_TERMINATION_LOG_BYTES = 16 << 10  # of each container; Kubernetes reads 4 KiB of it
+
+
+def bind_sub_paths(
+    pod: Pod, container: Container, attempt: int, sub_paths: Mapping[int, str], paths: StatePaths
+) -> None:
+    """Mounts the parts of volumes that the container's subPaths name, by the index of its mount, where a container
+    runtime finds them (`paths.sub_path`). Raises VolumeRefused.
+
+    A runtime would follow symlinks in the volume. What is mounted here was opened without leaving the volume.
+    """
+    uid = pod.metadata.uid
+    by_name = {volume.name: volume for volume in pod.spec.volumes}
+    with MEMORY_LOCK:
+        try:
+            mount_memory_root(paths)
+            _unmount(uid, container.name, paths)
+            for index, sub_path in sub_paths.items():
+                mount = container.volume_mounts[index]
+                volume = by_name[mount.name]
+                _bind(source_path(pod, volume, paths), sub_path, paths.sub_path(uid, container.name, attempt, index),
+                      must_exist=volume.has_data)  # fmt: skip
+        except SubPathRefused as error:
+            raise VolumeRefused(f"container {container.name}: {error.message}") from None
+        except OSError as error:
+            raise VolumeRefused(
+                f"container {container.name}: a subPath cannot be mounted: {reason(error)}"
+            ) from None
+
+
+def mount_termination_logs(pod: Pod, paths: StatePaths) -> None:
+    """Mounts a small tmpfs for the termination logs of the pod's containers, for runtimes that bind a file of the host
+    there. On disk a container could write without bound. Raises VolumeRefused.
+    """
+    place = paths.termination_logs(pod.metadata.uid)
+    size = _TERMINATION_LOG_BYTES * sum(1 for _ in pod.spec.every_container)
+    try:
+        with MEMORY_LOCK:
+            mount_memory_root(paths)
+            make_directory(place)
+            if not os.path.ismount(place):
+                flags = FLAGS | syscalls.MS_NOEXEC
+                syscalls.mount("tmpfs", place, "tmpfs", flags, f"mode=0700,size={size}")
+    except OSError as error:
+        raise VolumeRefused(
+            f"the place of the termination logs, {place}, cannot be made: {reason(error)}"
+        ) from None
+
+
+def remove_termination_log(uid: str, container: str, number: int, paths: StatePaths) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(paths.termination_log(uid, container, number))
+
+
+def _bind(source: str, sub_path: str, point: str, *, must_exist: bool) -> None:
+    volume = os.open(source, os.O_PATH | os.O_CLOEXEC)
+    try:
+        found = open_sub_path(volume, sub_path, must_exist=must_exist)
+    finally:
+        os.close(volume)
+    try:
+        make_directory(os.path.dirname(point))
+        if stat.S_ISDIR(os.fstat(found).st_mode):
+            make_directory(point)
+        else:
+            os.close(os.open(point, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+        tree = syscalls.open_tree(
+            "", syscalls.OPEN_TREE_CLONE | syscalls.AT_RECURSIVE | syscalls.AT_EMPTY_PATH, found
+        )
+    finally:
+        os.close(found)
+    try:
+        syscalls.move_mount(tree, syscalls.AT_FDCWD, point)
+    finally:
+        os.close(tree)
+
+
+def _unmount(uid: str, container: str, paths: StatePaths) -> None:
+    """Unmounts what earlier attempts of the container had. They have ended."""
+    directory = os.path.dirname(paths.sub_path(uid, container, 0, 0))
+    for name in names_in(directory):
+        if name.startswith(f"{container}."):
+            point = f"{directory}/{name}"
+            with suppress(OSError):
+                syscalls.umount(point, syscalls.MNT_DETACH | syscalls.UMOUNT_NOFOLLOW)
+            with suppress(OSError):  # it is still mounted: `remove` unmounts it
+                if os.path.isdir(point):
+                    os.rmdir(point)
+                else:
+                    os.unlink(point)
