@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -62,7 +63,8 @@ async def read_everything(connection: Any, paths: StatePaths, killed: list[str])
         killed.append(cgroup)
 
     exits = cri_status.ContainerExits(paths, kill, lambda _: None)
-    boxes = sandboxes.Sandboxes(connection, paths, nothing)
+    link: Any = SimpleNamespace(connection=connection, has_network=True, no_network=nothing)
+    boxes = sandboxes.Sandboxes(link, paths, nothing)
     images = image_pulls.ImagePulls(
         connection, paths.root, HostCredentials(tuple), PullSettings(), lambda _: None, nothing_in_thread
     )
