@@ -45,7 +45,7 @@ class PodWorker:
         self._cleaning: set[str] = set()
         self._without_logs: set[str] = set()  # of these, pods whose logs are removed too
         self._emptying: dict[str, asyncio.Task[None]] = {}
-        self._hooks: dict[Attempt, asyncio.Future[str]] = {}  # hooks that run now
+        self._hooks: dict[Attempt, set[asyncio.Future[str]]] = {}  # hooks that run now
         self._hooked: set[Attempt] = set()  # attempts whose preStop hook was begun
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -74,8 +74,7 @@ class PodWorker:
 
     def forget_attempt(self, attempt: Attempt) -> None:
         self._hooked.discard(attempt)
-        hook = self._hooks.pop(attempt, None)
-        if hook is not None:
+        for hook in self._hooks.pop(attempt, ()):
             hook.cancel()  # its container has ended
         self.spawn(self._runtime.forget(attempt), attempt.uid)
 
@@ -180,7 +179,7 @@ class PodWorker:
         hook = asyncio.ensure_future(
             run_hook(handler, attempt, container, timeout_seconds, self._runtime.execute, host)
         )
-        self._hooks[attempt] = hook
+        self._hooks.setdefault(attempt, set()).add(hook)
         try:
             await asyncio.wait([hook], timeout=timeout_seconds)
             if not hook.done():
@@ -188,8 +187,8 @@ class PodWorker:
             return "" if hook.cancelled() else hook.result()
         finally:
             hook.cancel()
-            if self._hooks.get(attempt) is hook:
-                del self._hooks[attempt]
+            if attempt in self._hooks:
+                self._hooks[attempt].discard(hook)
 
     def _stopped(self, attempt: Attempt, task: asyncio.Task[None]) -> None:
         if attempt in self._stopping and self._stopping[attempt][1] is task:

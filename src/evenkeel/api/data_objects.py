@@ -5,21 +5,23 @@ that `repr` makes: only `manifest_of` gives it out.
 """
 
 import binascii
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from evenkeel.api.container import Container
 from evenkeel.api.decode import Findings, decode
 from evenkeel.api.encode import encode
 from evenkeel.api.pod import NO_LABELS, ObjectMeta, Pod, Volume
 from evenkeel.api.problems import Problems, invalid, join
-from evenkeel.errors import Problem
 
 CONFIG_MAP, SECRET = "ConfigMap", "Secret"
 DATA_KINDS = (CONFIG_MAP, SECRET)
 OPAQUE = "Opaque"
 _NO_CONTENT: Mapping[str, bytes] = MappingProxyType({})
+
+
+T = TypeVar("T")
 
 
 class DataKey(NamedTuple):
@@ -125,7 +127,7 @@ def read_object(kind: str, value: Mapping[str, object], path: str, findings: Fin
     binary: frozenset[str] = frozenset()
     type_ = ""
     if kind == CONFIG_MAP:
-        config_map = decode(_ConfigMap, value, own, path)
+        config_map = _decoded(_ConfigMap, value, path, own)
         metadata, is_immutable = config_map.metadata, bool(config_map.immutable)
         content = _from_texts(config_map.data, join(path, "data"), own)
         more = _from_base64(config_map.binary_data, join(path, "binaryData"), own)
@@ -135,14 +137,14 @@ def read_object(kind: str, value: Mapping[str, object], path: str, findings: Fin
             )
         content, binary = {**content, **more}, frozenset(more)
     else:
-        secret = decode(_Secret, value, own, path)
+        secret = _decoded(_Secret, value, path, own)
         metadata, is_immutable, type_ = secret.metadata, bool(secret.immutable), secret.type or OPAQUE
         content = {
             **_from_base64(secret.data, join(path, "data"), own),
             **_from_texts(secret.string_data, join(path, "stringData"), own),
         }
     metadata = metadata._replace(namespace=metadata.namespace or "default")
-    findings.problems += _without_values(own.problems, path)
+    findings.problems += own.problems
     findings.not_honoured += own.not_honoured
     return None if own.problems else DataObject(kind, metadata, content, binary, type_, is_immutable)
 
@@ -203,15 +205,19 @@ def _from_base64(values: Mapping[str, str], path: str, findings: Findings) -> di
 _LINE_ENDS = {ord("\r"): None, ord("\n"): None}
 
 
-def _without_values(problems: Iterable[Problem], path: str) -> list[Problem]:
-    """The problems without the values that were written: a value may be a secret."""
-    values = tuple(f"{join(path, name)}[" for name in ("data", "binaryData", "stringData"))
-    return [
-        problem._replace(message="must be a string: put it in quotes")
-        if problem.field.startswith(values) and problem.message.startswith("must be a string,")
-        else problem
-        for problem in problems
-    ]
+def _decoded(cls: type[T], value: Mapping[str, object], path: str, findings: Findings) -> T:
+    """Decodes the manifest. Problems with data do not have what was written there: it may be a secret."""
+    own = Findings()
+    found = decode(cls, value, own, path)
+    data = tuple(join(path, name) for name in ("data", "binaryData", "stringData"))
+    for problem in own.problems:
+        if problem.field in data:
+            problem = problem._replace(message="must be a mapping from keys to values")
+        elif problem.field.startswith(tuple(f"{field}[" for field in data)):
+            problem = problem._replace(message="must be a string: put it in quotes")
+        findings.problems.append(problem)
+    findings.not_honoured += own.not_honoured
+    return found
 
 
 def _base64_of(value: bytes) -> str:
