@@ -124,7 +124,7 @@ def pod(**spec: Any) -> str:
         ({"volumes": [{"name": "v", "ephemeral": {}}]}, "", ""),
         (
             {"volumes": [{"name": "v", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}]},
-            "spec.volumes[0].projected.sources[0]",
+            "spec.volumes[0].projected.sources[0].serviceAccountToken",
             "comes from a cluster",
         ),
         (
@@ -140,10 +140,11 @@ def test_what_would_make_another_pod_of_it_is_refused_with_a_hint(spec, field, w
     if not field:  # an empty source asks for nothing, and the volume has none then
         assert not reading.problems
         return
-    assert [problem.field for problem in reading.problems][:1] == [field]
+    assert [problem.field for problem in reading.problems] == [field], "one sentence for one mistake"
     assert words in reading.problems[0].message
     planned = read_manifests(pod(**spec), "f.yaml", is_to_run=False)
-    assert planned.warnings or planned.problems, "whoever only plans is told too"
+    assert [warning.field for warning in planned.warnings] == [field], "whoever only plans is told too"
+    assert len(planned.or_raise().pods) == 1
 
 
 def test_what_is_for_others_is_taken_in_silence():

@@ -20,7 +20,17 @@ from evenkeel.api.data_objects import CONFIG_MAP, SECRET, DataObject
 from evenkeel.api.pod import ObjectMeta, Pod, PodSpec
 from evenkeel.api.resources import ResourceRequirements
 from evenkeel.quantity import Quantity
-from evenkeel.runtime.environment import arguments, declared, environment, expanded, missing_data, refusal
+from evenkeel.runtime.environment import (
+    NoAddress,
+    arguments,
+    declared,
+    environment,
+    expanded,
+    missing_data,
+    refusal,
+    wants_addresses,
+    with_addresses,
+)
 
 AMOUNTS = ResourceRequirements(limits={"memory": Quantity("64Mi"), "cpu": Quantity("1500m")})
 POD = Pod(
@@ -132,7 +142,7 @@ def test_a_variable_may_be_a_field_of_the_pod_or_an_amount(source, value):
     ("source", "told"),
     [
         (EnvVarSource(), "this source cannot be had here"),
-        (from_field("status.podIP"), 'fieldPath "status.podIP" cannot be had here'),
+        (from_field("status.phase"), 'fieldPath "status.phase" cannot be had here'),
         (from_field("metadata.annotations['nul']"), "holds a NUL character"),
         (from_amount("limits.memory", "none"), 'the pod has no container "none"'),
         (from_amount("limits.memory", "other"), "container other has no limit of memory"),
@@ -213,3 +223,24 @@ def test_a_missing_value_is_what_the_container_waits_for(source, message):
 
 def test_a_container_without_references_waits_for_nothing():
     assert missing_data(POD, Container("app", env=(EnvVar("A", "1"),)), {}) == ""
+
+
+def test_addresses_are_known_when_the_container_starts():
+    names = ("status.podIP", "status.podIPs", "status.hostIP", "status.hostIPs")
+    container = Container("app", env=tuple(EnvVar(name, value_from=from_field(name)) for name in names))
+    assert wants_addresses(container)
+    assert not refusal(POD, container)
+    with pytest.raises(NoAddress):
+        declared(POD, container)
+    own = with_addresses(POD, "10.0.0.1", ("10.88.0.2", "fd00::2"))
+    assert [*declared(own, container).values()] == ["10.88.0.2", "10.88.0.2,fd00::2", "10.0.0.1", "10.0.0.1"]
+    assert declared(with_addresses(POD, "10.0.0.1", None), container)["status.podIP"] == "10.0.0.1"
+    with pytest.raises(NoAddress):
+        declared(with_addresses(POD, "10.0.0.1", ()), container)
+
+
+def test_the_name_of_the_account_is_a_value():
+    container = Container("app", env=(EnvVar("A", value_from=from_field("spec.serviceAccountName")),))
+    assert declared(POD, container) == {"A": "default"}
+    named = POD._replace(spec=POD.spec._replace(service_account_name="me"))
+    assert declared(named, container) == {"A": "me"}

@@ -49,8 +49,11 @@ def test_a_pod_has_the_names_and_nameservers_that_it_asks_for(up: MakeUp):
         "restartPolicy": "Never",
         "securityContext": {"runAsUser": 4711},
     }
-    agent.apply(pod("web", ["sh", "-c", "grep database /etc/hosts; cat /etc/resolv.conf"], **spec))
+    fields = {"POD": "status.podIP", "HOST": "status.hostIP", "ACCOUNT": "spec.serviceAccountName"}
+    env = [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()]
+    told = 'grep database /etc/hosts; cat /etc/resolv.conf; echo $ACCOUNT; test -n "$POD" && test -n "$HOST"'
+    agent.apply(pod("web", ["sh", "-c", told], container={"env": env}, **spec))
     agent.await_phase("web", "Succeeded")
     assert agent.cli("logs", "web") == (
-        "10.1.2.3\tdatabase.example\nnameserver 10.0.0.53\nsearch shop.example\n"
+        "10.1.2.3\tdatabase.example\nnameserver 10.0.0.53\nsearch shop.example\ndefault\n"
     )

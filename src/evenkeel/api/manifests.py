@@ -4,7 +4,7 @@ A text has any number of documents. A `List` contains objects. A Deployment and 
 which is read as the pods it stands for. All problems are reported, with source, document, line and field path.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from evenkeel.api import yaml_text
@@ -16,7 +16,7 @@ from evenkeel.api.node import Node
 from evenkeel.api.pod import ObjectMeta, Pod, PodTemplateSpec
 from evenkeel.api.problems import Misshapen, join, line_of, without_indices
 from evenkeel.api.validation import validate_data, validate_pod, warnings
-from evenkeel.errors import InvalidInput, Problem
+from evenkeel.errors import NODE_RULE, InvalidInput, Problem
 
 # Each kind with the path of its pod template, and the field with the number of pods.
 _TEMPLATES: Mapping[str, tuple[tuple[str, ...], str]] = {
@@ -261,7 +261,9 @@ class _Reader:
             of_owner = owner is not None and problem.field in ("metadata.name", "metadata.namespace")
             return problem._replace(field=join(owner.path if owner and of_owner else path, problem.field))
 
-        _add_problems(map(placed, validate_pod(pod, self._profile)), of_pod)
+        refused = [problem.field for problem in of_pod.refused]
+        problems = map(placed, validate_pod(pod, self._profile))
+        _add_problems((problem for problem in problems if not _follows(problem, refused)), of_pod)
         if self._is_to_run:
             of_pod.problems += of_pod.refused
         found.problems += of_pod.problems
@@ -345,6 +347,11 @@ def _add_problems(more: Iterable[Problem], findings: Findings) -> None:
     """Adds problems to those of decoding, without those that only follow from a field that could not be decoded."""
     misshapen = Misshapen([problem.field for problem in findings.problems if problem.kind != UNKNOWN_FIELD])
     findings.problems += [problem for problem in more if not misshapen.explains(problem.field, problem.kind)]
+
+
+def _follows(problem: Problem, refused: Sequence[str]) -> bool:
+    """Whether the problem is only that a refused field inside of it was not read."""
+    return problem.kind == NODE_RULE and any(field.startswith(f"{problem.field}.") for field in refused)
 
 
 def _count(value: Mapping[str, object], field: str, path: str, found: Findings) -> int:

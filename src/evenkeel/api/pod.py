@@ -293,6 +293,7 @@ class PodSpec(NamedTuple):
     host_aliases: tuple[HostAlias, ...] = ()
     dns_policy: str = ""
     dns_config: PodDNSConfig | None = None
+    service_account_name: str = ""  # only a value for variables
 
     @property
     def every_container(self) -> Iterator[Container]:

@@ -45,7 +45,7 @@ FIELDS: Mapping[str, Mapping[str, Verdict]] = {
             (
                 "affinity", "automountServiceAccountToken", "enableServiceLinks", "evictionResponders",
                 "nodeSelector", "preemptionPolicy", "readinessGates", "schedulerName",
-                "schedulingGroup", "serviceAccount", "serviceAccountName", "subdomain", "topologySpreadConstraints",
+                "schedulingGroup", "serviceAccount", "subdomain", "topologySpreadConstraints",
             ),
             NO_MEANING,
         ),

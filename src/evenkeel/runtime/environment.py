@@ -18,7 +18,7 @@ from evenkeel.api.data_objects import (
     PodData,
     variable_references,
 )
-from evenkeel.api.pod import Pod
+from evenkeel.api.pod import HostIP, Pod, PodIP, PodStatus
 from evenkeel.api.resources import CPU
 from evenkeel.api.validation.name_rules import environment_name
 from evenkeel.errors import EvenkeelError
@@ -26,13 +26,17 @@ from evenkeel.quantity import Quantity
 
 _KEYED = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
 _FIELDS = (
-    "metadata.name, metadata.namespace, metadata.uid, metadata.labels['KEY'], metadata.annotations['KEY'] and "
-    "spec.nodeName"
+    "metadata.name, metadata.namespace, metadata.uid, metadata.labels['KEY'], metadata.annotations['KEY'], "
+    "spec.nodeName, spec.serviceAccountName, status.hostIP and status.podIP"
 )
 
 
 class NoValue(EvenkeelError):
     """A variable has a source that this node cannot provide."""
+
+
+class NoAddress(NoValue):
+    """The address of the pod is not known, because it has none before it starts."""
 
 
 class DataMissing(EvenkeelError):
@@ -82,7 +86,7 @@ def refusal(pod: Pod, container: Container) -> str:
         if variable.value_from is not None:
             try:
                 value_of(variable.value_from, pod, container)
-            except DataMissing:
+            except (DataMissing, NoAddress):
                 pass  # it may come later
             except NoValue as error:
                 return f"env[{index}].valueFrom: {error}"
@@ -141,7 +145,7 @@ def _text(value: bytes, found: DataObject, key: str) -> str:
 
 def field_value(path: str, pod: Pod) -> str:
     """Returns the value of a field of the pod. Raises NoValue."""
-    metadata = pod.metadata
+    metadata, status = pod.metadata, pod.status
     keyed = _KEYED.fullmatch(path)
     if keyed:
         every: Mapping[str, str] = metadata.labels if keyed[1] == "labels" else metadata.annotations
@@ -151,14 +155,47 @@ def field_value(path: str, pod: Pod) -> str:
         return value
     if path == "spec.nodeName":
         return pod.spec.node_name or os.uname().nodename  # this is the machine that runs the pod
+    addresses = {
+        "status.hostIP": status.host_ip,
+        "status.hostIPs": ",".join(one.ip for one in status.host_ips),
+        "status.podIP": status.pod_ip,
+        "status.podIPs": ",".join(one.ip for one in status.pod_ips),
+    }
+    if path in addresses:
+        if not addresses[path]:
+            raise NoAddress(f"{path}: the address is not known")
+        return addresses[path]
     plain = {
         "metadata.name": metadata.name,
         "metadata.namespace": metadata.namespace,
         "metadata.uid": metadata.uid,
+        "spec.serviceAccountName": pod.spec.service_account_name or "default",
     }
     if path not in plain:
         raise NoValue(f'fieldPath "{path}" cannot be had here: there are {_FIELDS}')
     return plain[path]
+
+
+def wants_addresses(container: Container) -> bool:
+    """Returns whether a variable of the container has an address of the pod or the host."""
+    return any(
+        variable.value_from is not None
+        and variable.value_from.field_ref is not None
+        and variable.value_from.field_ref.field_path.startswith("status.")
+        for variable in container.env
+    )
+
+
+def with_addresses(pod: Pod, host: str, own: tuple[str, ...] | None) -> Pod:
+    """Returns the pod with addresses in its status. `own` are those of its own network; None: it uses the host's."""
+    found = (host,) if own is None else own
+    status = PodStatus(
+        host_ip=host,
+        host_ips=(HostIP(host),),
+        pod_ip=next(iter(found), ""),
+        pod_ips=tuple(map(PodIP, found)),
+    )
+    return pod._replace(status=status)
 
 
 def amount_of(selector: ResourceFieldSelector, pod: Pod, container: Container) -> str:

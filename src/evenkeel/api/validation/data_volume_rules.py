@@ -52,12 +52,10 @@ def projected_problems(source: ProjectedVolumeSource, path: str) -> Problems:
 def _projection(source: VolumeProjection, path: str) -> Problems:
     config_map, secret, downward = source.config_map, source.secret, source.downward_api
     given = [one for one in (config_map, secret, downward) if one is not None]
-    if len(given) != 1:
-        yield invalid(
-            path,
-            "must hold one of configMap, secret and downwardAPI; a serviceAccountToken, clusterTrustBundle or "
-            "podCertificate comes from a cluster, and this node is in none",
-        )
+    if not given:  # it may have a source that comes from a cluster, which is refused
+        yield unusable(path, "must hold one of configMap, secret and downwardAPI")
+    elif len(given) > 1:
+        yield invalid(path, "must hold one source, and holds more")
     if config_map is not None:
         yield from _object(config_map.name, f"{path}.configMap.name")
         yield from _items(config_map.items, f"{path}.configMap.items")

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.tree import Naming
 from evenkeel.errors import EvenkeelError, reason
+from evenkeel.host.node_figures import host_address
 from evenkeel.runtime.cri import cri_pb2 as pb
 from evenkeel.runtime.cri.configs import ATTEMPT, CONTAINER, NETWORK_FILES, STATE, UID, container_config
 from evenkeel.runtime.cri.container_calls import is_removed, removed
@@ -19,7 +20,14 @@ from evenkeel.runtime.cri.cri_connection import CallFailed, Connection, RuntimeA
 from evenkeel.runtime.cri.host_mounts import bind_sub_paths
 from evenkeel.runtime.cri.image_pulls import ImagePulls
 from evenkeel.runtime.cri.sandboxes import Sandboxes
-from evenkeel.runtime.environment import DataMissing, NoValue, identity, sub_paths
+from evenkeel.runtime.environment import (
+    DataMissing,
+    NoValue,
+    identity,
+    sub_paths,
+    wants_addresses,
+    with_addresses,
+)
 from evenkeel.runtime.interface import Attempt, Launch, StartFailed
 from evenkeel.runtime.memory_mounts import VolumeRefused
 from evenkeel.runtime.network_files import file_text, own_files
@@ -86,9 +94,10 @@ class Starts:
         raise StartFailed(why)
 
     async def _start(self, launch: Launch) -> str:
-        (sandbox, of_sandbox), config = await _both(
+        (sandbox, of_sandbox), _ = await _both(
             self._sandboxes.ready(launch, self._naming), self._prepared(launch)
         )
+        config = await self._config(launch)
         config.linux.security_context.namespace_options.network = (
             of_sandbox.linux.security_context.namespace_options.network
         )
@@ -116,7 +125,7 @@ class Starts:
             raise StartFailed(error.message) from None
         return made.container_id
 
-    async def _prepared(self, launch: Launch) -> pb.ContainerConfig:
+    async def _prepared(self, launch: Launch) -> None:
         """Prepares everything that a container needs except its sandbox.
 
         The sandbox takes longer and is made meanwhile.
@@ -126,6 +135,13 @@ class Starts:
         if wrong:
             raise StartFailed(wrong)
         self._make_files(launch.attempt, launch.pod)
+
+    async def _config(self, launch: Launch) -> pb.ContainerConfig:
+        """Describes the container. A pod has its address once its sandbox is there."""
+        if wants_addresses(launch.container):
+            await self._sandboxes.located(launch.attempt.uid)
+            own = self._sandboxes.addresses(launch.pod)
+            launch = launch._replace(pod=with_addresses(launch.pod, host_address(), own))
         try:
             if parts := sub_paths(launch.pod, launch.container, launch.data):
                 await asyncio.to_thread(

@@ -20,9 +20,11 @@ from evenkeel.cgroup.drivers.processes import replace_placeholder
 from evenkeel.cgroup.tree import Naming, Setting
 from evenkeel.errors import EvenkeelError, reason
 from evenkeel.host.disk_usage import Usage, usage_below
+from evenkeel.host.node_figures import host_address
 from evenkeel.policy.admission import Refusal
 from evenkeel.runtime import base_runtime, memory_mounts, syscalls, volumes
 from evenkeel.runtime.base_runtime import BaseRuntime
+from evenkeel.runtime.environment import wants_addresses, with_addresses
 from evenkeel.runtime.images.credentials import pod_keyrings
 from evenkeel.runtime.images.host_credentials import HostCredentials
 from evenkeel.runtime.images.pull_settings import pull_settings
@@ -199,6 +201,9 @@ class ProcessRuntime(BaseRuntime):
         if self._around is None or self._mounts.have_changed():
             self._around = surroundings(self._paths)
         image_directory, stored = await self._image(launch)
+        if wants_addresses(launch.container):
+            own = self.addresses(launch.pod)
+            launch = launch._replace(pod=with_addresses(launch.pod, host_address(), own))
         plan = plan_of(
             launch,
             self._paths,
