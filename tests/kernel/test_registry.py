@@ -3,12 +3,13 @@
 import base64
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.kernel.agents import MakeUp, Up, up
+from tests.kernel.agents import READY_SECONDS, MakeUp, Up, up
 from tests.kernel.registries import (
     BASE,
     await_waiting,
@@ -208,3 +209,27 @@ def test_a_registry_that_sends_other_content_is_not_believed(
         assert ("unexpected EOF" if stops_midway else "got sha256:") in message
         assert not list((agent.state / "images").glob(".*"))
         assert not list((agent.state / "images/blobs/sha256").glob("*"))
+
+
+def test_run_tells_of_the_pull_and_then_runs_the_images_own_program(
+    up: MakeUp, registry: Registry, layout: Layout
+) -> None:
+    config = {"Entrypoint": ["/bin/sh", "-c", "echo from the image"], "Env": ["PATH=/bin"]}
+    image = registry.push(layout.named("app", layout.image([BASE], config)), "team/app:1")
+    log_in(registry)
+    agent = up()
+    agent.start()
+    command = [
+        sys.executable,
+        "-m",
+        "evenkeel",
+        "run",
+        "--rm",
+        "--image",
+        image,
+        "--state-dir",
+        str(agent.state),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=READY_SECONDS, check=False)
+    assert (done.returncode, done.stdout) == (0, "from the image\n"), done.stderr
+    assert f'Pulling image "{image}"' in done.stderr

@@ -15,6 +15,7 @@ USAGE = "[--cpu 500m] [--memory 1Gi] [--cpu-limit 2] [--memory-limit 2Gi] [--rm]
 EXAMPLES = """examples:
   evenkeel run --memory 1Gi -- make -j4               prints its output; Ctrl-C stops it
   evenkeel run --rm --cpu 2 --cpu-limit 2 -- ./bench  and deletes the pod afterwards
+  evenkeel run --image docker.io/library/alpine:3.20 -- cat /etc/os-release
   evenkeel run -d --name worker --restart Always -- ./worker --queue mail
   evenkeel run --memory-limit 256Mi --env MODE=test -- python3 script.py
 
@@ -76,7 +77,16 @@ def run(args: argparse.Namespace) -> int:
     if args.detach:
         print(f"pod/{name} created")
         return 0
-    return _attached(client, args.namespace, name, removes=args.rm)
+    if image == "host" or image.startswith("/"):
+        return _attached(client, args.namespace, name, removes=args.rm)
+    from evenkeel.cli.pull_news import PullNews
+
+    news = PullNews(client, client.pod(args.namespace, name), image)
+    news.start()
+    try:
+        return _attached(client, args.namespace, name, removes=args.rm)
+    finally:
+        news.stop()
 
 
 def _pod(args: argparse.Namespace, name: str, command: list[str]) -> Json:
