@@ -3,10 +3,7 @@
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
-
-if TYPE_CHECKING:
-    from evenkeel.server.websocket import WebSocket
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 JSON = "application/json"
 LINES = "application/x-ndjson"
@@ -41,10 +38,10 @@ class Stream(NamedTuple):
 
 
 class Upgrade(NamedTuple):
-    """An answer that turns the connection into a WebSocket. `close` is called instead of `serve` if the client is gone
-    by then."""
+    """An answer that turns the connection into a WebSocket (`websocket.WebSocket`), which `serve` gets. `close` is
+    called instead of `serve` if the client is gone by then."""
 
-    serve: Callable[["WebSocket"], Awaitable[None]]
+    serve: Callable[[Any], Awaitable[None]]  # that module imports this one
     close: Callable[[], Awaitable[None]]
 
 
