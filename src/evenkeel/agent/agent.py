@@ -5,6 +5,7 @@
 
 import asyncio
 import logging
+import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -355,6 +356,9 @@ class Agent:
 
     async def open_exec(self, key: str, container: str, command: tuple[str, ...], wanted: Streams) -> Session:
         return await self._access.open_exec(key, container, command, wanted)
+
+    async def open_port(self, key: str, port: int) -> socket.socket:
+        return await self._access.open_port(key, port)
 
     def not_ready(self) -> str:
         if not self._tasks:

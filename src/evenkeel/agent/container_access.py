@@ -3,10 +3,12 @@
 Nothing of a session is recorded: not in the journal, not as an event, not in a log.
 """
 
+import socket
 from collections.abc import Iterable
 
 from evenkeel.agent.pod_store import PodStore
 from evenkeel.api.pod import ContainerStatus, Pod
+from evenkeel.runtime import pod_connections
 from evenkeel.runtime.interface import Attempt, Runtime
 from evenkeel.runtime.sessions import Session, SessionRefused, Streams, command_problem
 
@@ -24,6 +26,14 @@ class ContainerAccess:
             raise SessionRefused(problem)
         attempt = await self._running(key, container)
         return await self._runtime.open_session(attempt, command, wanted)
+
+    async def open_port(self, key: str, port: int) -> socket.socket:
+        pod = self._pod_store.shown_by_key(key)
+        uid = pod.metadata.uid if pod is not None else ""
+        for attempt, record in (await self._runtime.containers()).items():
+            if attempt.uid == uid and record.exit is None and record.process is not None:
+                return await pod_connections.connect(record.process, port)
+        raise SessionRefused(f'no container of pod "{key}" runs')
 
     async def _running(self, key: str, container: str) -> Attempt:
         """Returns the attempt of the container that runs now. Raises SessionRefused."""

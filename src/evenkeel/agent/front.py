@@ -1,5 +1,6 @@
 """The agent's interface for its clients: the HTTP server on its socket (`server`) and the terminal it runs in."""
 
+import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -100,6 +101,10 @@ class Front(Protocol):
     async def open_exec(self, key: str, container: str, command: tuple[str, ...], wanted: Streams) -> Session:
         """Starts a command in a running container of the pod; without a name, in its first one. Raises
         SessionRefused."""
+        ...
+
+    async def open_port(self, key: str, port: int) -> socket.socket:
+        """Connects to a port of the pod, in its own network. Raises SessionRefused."""
         ...
 
     async def snapshot(self) -> Mapping[str, object]:

@@ -32,6 +32,8 @@ COMMANDS = {
     "describe": "show everything about a pod or the node: states, resources asked for and applied, events",
     "logs": "print the logs of a pod's containers; -f goes on with new lines",
     "exec": "execute a command in a running container; -it for a shell",
+    "cp": "copy files and directories to a container, or from one",
+    "port-forward": "connect ports of this machine's loopback with ports of a pod",
     "run": "run one command as a pod, with a request and a limit",
     "events": "list the events of pods and of the node; -f goes on with new ones",
     "why": "say in sentences what happened to a pod and why, with the figures of each decision",

@@ -160,9 +160,15 @@ class Sinks(NamedTuple):
 
 
 def relay(
-    remote: Remote, source: int, sinks: Sinks, size: Callable[[], tuple[int, int]] | None = None
+    remote: Remote,
+    source: int,
+    sinks: Sinks,
+    size: Callable[[], tuple[int, int]] | None = None,
+    *,
+    has_status: bool = True,
 ) -> SessionEnd:
-    """Relays until the session ends. `source` is a descriptor, -1 for none. `size` is that of our terminal.
+    """Relays until the session ends. `source` is a descriptor, -1 for none. `size` is that of our terminal. A session
+    that `has_status` says how it ended.
 
     Raises EvenkeelError if the agent goes away before the end.
     """
@@ -184,13 +190,15 @@ def relay(
                     remote.flush()
                     parts = remote.receive()
                     for part in parts or ():
-                        if part.channel == ERROR:
+                        if has_status and part.channel == ERROR:
                             status += part.data
                         elif part.channel == CLOSE:
                             sinks.closed(part.data[0] if part.data else -1)
                         elif part.channel in sinks.write:
                             sinks.write[part.channel](part.data)
                     if parts is None or remote.is_closed:
+                        if not has_status:
+                            return SessionEnd()
                         if not status:
                             raise EvenkeelError("the agent ended before the session did")
                         return end_of(status)

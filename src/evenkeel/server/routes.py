@@ -261,6 +261,16 @@ def _session_entries(here: SessionHandlers) -> tuple[Entry, ...]:
             status=101,
             refusals=(403, 404, 409),
         ),
+        Entry(
+            "GET",
+            (*pod, "portforward"),
+            Route(here.port_forward, protocols=PROTOCOLS),
+            "Connects to a port of a pod, over a WebSocket.",
+            parameters=(Parameter("ports", "the port"),),
+            content=(),
+            status=101,
+            refusals=(403, 404),
+        ),
     )
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from evenkeel.server.websocket import WebSocket
 
 MOST_SESSIONS = 128
+_LARGEST_PORT = 65535
 _TRUE, _FALSE = ("1", "true"), ("", "0", "false")
 FLAGS = (*_TRUE, *_FALSE)
 
@@ -29,6 +30,37 @@ class SessionHandlers:
         container = request.parameters.get("container", "")
         wanted = _streams(request)
         return await self._session(lambda: self._front.open_exec(key, container, request.command, wanted))
+
+    async def port_forward(self, request: Request) -> Upgrade:
+        key = self._key(request)
+        text = request.parameters.get("ports", "")
+        if not (text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= _LARGEST_PORT):
+            raise Refused(400, f'ports: "{text[:40]}" is not a port from 1 to {_LARGEST_PORT}')
+        port = int(text)
+        self._take_place()
+        connection, problem = None, ""
+        try:
+            connection = await self._front.open_port(key, port)
+        except SessionRefused as error:
+            problem = error.message
+        except BaseException:
+            self._open -= 1
+            raise
+
+        async def serve(socket: "WebSocket") -> None:
+            from evenkeel.server.port_relay import relay_port
+
+            try:
+                await relay_port(socket, connection, port, problem)
+            finally:
+                self._open -= 1
+
+        async def close() -> None:
+            self._open -= 1
+            if connection is not None:
+                connection.close()
+
+        return Upgrade(serve, close)
 
     async def _session(self, open_session: Callable[[], Awaitable[Session]]) -> Upgrade:
         self._take_place()
