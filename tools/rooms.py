@@ -1,15 +1,17 @@
 """Draws docs/rooms.svg: the rooms of `src/evenkeel`, top to bottom, and which room imports from which.
 
 The order of the rooms is that of import-linter's contract in pyproject.toml, the imports are read from the source. An
-import that pointed up would stand to the left of its room's own square, where the picture must be empty.
+import that pointed up would stand to the left of its room's own square, where the picture must be empty. It also looks
+for modules that import each other in a circle, which import-linter does not do inside a room.
 
-    python tools/rooms.py            says whether the picture is up to date (exit 1 if not)
+    python tools/rooms.py            says whether the picture is up to date and there is no circle (exit 1 if not)
     python tools/rooms.py --write    draws it
 """
 
 import ast
 import sys
 import tomllib
+from graphlib import CycleError, TopologicalSorter
 from html import escape
 from pathlib import Path
 
@@ -24,6 +26,11 @@ def main() -> int:
     if "--write" in sys.argv:
         PICTURE.write_text(picture)
         return 0
+    try:
+        TopologicalSorter(module_imports()).prepare()
+    except CycleError as error:
+        print(f"modules import each other in a circle: {' -> '.join(reversed(error.args[1]))}")
+        return 1
     if not PICTURE.exists() or PICTURE.read_text() != picture:
         print("docs/rooms.svg is not up to date: run `make docs`")
         return 1
@@ -45,6 +52,27 @@ def imports() -> set[tuple[str, str]]:
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("evenkeel."):
                 found.add((room, (node.module or "").split(".")[1]))
     return {(room, other) for room, other in found if room != other}
+
+
+def module_imports() -> dict[str, set[str]]:
+    """Each module with the modules that it imports, also late and for types only."""
+    paths = {_module(path): path for path in SOURCE.rglob("*.py")}
+    found: dict[str, set[str]] = {}
+    for module, path in paths.items():
+        names = {
+            name
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.ImportFrom) and node.module
+            for alias in node.names
+            for name in [f"{node.module}.{alias.name}"]
+        }
+        modules = {name if name in paths else name.rpartition(".")[0] for name in names}
+        found[module] = modules & paths.keys() - {module}
+    return found
+
+
+def _module(path: Path) -> str:
+    return ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__")
 
 
 def draw(rooms: list[str], found: set[tuple[str, str]]) -> str:
