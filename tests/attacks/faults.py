@@ -1,0 +1,226 @@
+"""Storms of faults: what an agent stands on is killed, stopped, filled or taken away at random, under a load of pods
+that changes all the time.
+
+A storm is made from a seed alone. After each fault everything must become as it should be, and at the end nothing may
+be left."""
+
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from evenkeel.cli.client import AgentRefused, NoAgent
+from tests.attacks.hostile import not_ready
+from tests.kernel.agents import READY_SECONDS, Up
+from tests.kernel.crashes import Story, Wanted
+from tests.kernel.small_disk import fill
+from tests.kernel.waiting import eventually
+
+MOST_PODS = 6
+SHORT_SECONDS = 1.0  # a process that is stopped so long is not taken for hung
+LONG_SECONDS = 20.0  # a supervisor that is stopped so long is replaced
+
+
+class Load(Story):
+    """Pods that run on. How one of them ended nobody could say, if its parent was killed."""
+
+    def _add(self) -> None:
+        self._count += 1
+        name = f"p{self._count}"
+        kind = self.random.choice(["service", "burstable", "init"])
+        self._put(Wanted(name, self._manifest(name, kind, None), None, in_file=self.random.random() < 0.3))
+
+    def _remove(self) -> None:
+        before = dict(self.wanted)
+        try:
+            super()._remove()
+        except (AgentRefused, NoAgent):  # on a full disk nothing is deleted
+            self.wanted = before
+
+    def _put(self, one: Wanted) -> None:
+        """What is refused is not wanted; what was there before it is."""
+        before = self.wanted.get(one.name)
+        try:
+            super()._put(one)
+        except (AgentRefused, NoAgent):
+            self.wanted.pop(one.name)
+            if before is not None:
+                self.wanted[one.name] = before
+
+    def _unsettled(self) -> list[str]:
+        """A pod that is being replaced runs still, as its last manifest had it."""
+        wrong = super()._unsettled()
+        for pod in self.up.client.pods():
+            name, metadata = pod["metadata"]["name"], pod["metadata"]
+            wanted = self.wanted.get(name)
+            if wanted is None or metadata.get("deletionTimestamp"):
+                wrong.append(f"{name} is leaving")
+                continue
+            (wanted_main,), (main,) = wanted.manifest["spec"]["containers"], pod["spec"]["containers"]
+            if wanted_main.get("env") != main.get("env"):
+                wrong.append(f"{name} is not as it was changed to be")
+        return wrong
+
+
+class FaultStorm:
+    """`place` is a small filesystem of its own with the agent's state, if there is one."""
+
+    def __init__(self, agent: Up, directory: Path, seed: int, place: Path | None = None) -> None:
+        self.agent = agent
+        self.random = random.Random(seed)
+        self.load = Load(agent, directory, seed, MOST_PODS)
+        self._place = place
+        self.is_patient = bool(os.environ.get("EVENKEEL_FAULTS"))  # `make soak` has the time for long stops
+
+    def faults(self) -> list[Callable[[], None]]:
+        found = [self._kill_agent, self._kill_guard, self._stop_agent, self._stop_guard]
+        if self.agent.containerd is None:
+            found += [self._kill_keeper, self._kill_keeper_and_agent, self._stop_keeper]
+        else:
+            found += [self._kill_containerd, self._stop_containerd]
+        return found
+
+    def faults_of_the_disk(self) -> list[Callable[[], None]]:
+        return [self._fill_disk, self._take_disk_away]
+
+    def run(self, faults: list[Callable[[], None]], rounds: int) -> None:
+        """Each fault once, in any order, and then any of them."""
+        order = self.random.sample(faults, len(faults))
+        for number in range(rounds):
+            fault = order[number] if number < len(order) else self.random.choice(faults)
+            print(f"  fault {number}: {fault.__name__.strip('_').replace('_', ' ')}")
+            for _ in range(self.random.randint(1, 3)):
+                self.load.step()
+            fault()
+            self.load.step()
+            self.check()
+        self.load.end()
+        self._check_nothing_left()
+
+    def check(self) -> None:
+        eventually(lambda: not not_ready(self.agent), within_seconds=READY_SECONDS)
+        self.load.settle()
+        self.load.check()
+        assert not self._frozen(), "something is frozen"
+
+    def _check_nothing_left(self) -> None:
+        state = self.agent.state
+        eventually(lambda: not list((state / "copies").glob("*")))
+        mounts = Path("/proc/self/mountinfo").read_text()
+        assert f"{os.path.realpath(state)}/" not in mounts
+
+    def _frozen(self) -> list[str]:
+        tops = self.agent.root.paths()
+        files = (
+            file for top in tops for file in top.rglob("*") if file.name in ("freezer.state", "cgroup.freeze")
+        )
+        found = []
+        for file in files:
+            with suppress(OSError):
+                if file.read_text().strip() in ("FROZEN", "FREEZING", "1"):
+                    found.append(str(file))
+        return found
+
+    # Processes
+
+    def _restart(self) -> None:
+        if not self.agent.is_running:
+            self.agent.start()
+
+    def _kill_agent(self) -> None:
+        self.agent.kill()
+        self._restart()
+
+    def _kill_keeper(self) -> None:
+        _signal(self.agent.keeper_pid(), signal.SIGKILL)
+
+    def _kill_keeper_and_agent(self) -> None:
+        keeper = self.agent.keeper_pid()
+        self.agent.kill()
+        _signal(keeper, signal.SIGKILL)
+        self._restart()
+
+    def _kill_guard(self) -> None:
+        _signal(self.agent.guard_pid(), signal.SIGKILL)
+
+    def _kill_containerd(self) -> None:
+        assert self.agent.containerd is not None
+        self.agent.containerd.kill()
+        self.load.step()
+        self.agent.containerd.start()
+
+    def _stop_agent(self) -> None:
+        self._stopped(self.agent.pid, SHORT_SECONDS)
+
+    def _stop_guard(self) -> None:
+        self._stopped(self.agent.guard_pid(), SHORT_SECONDS)
+
+    def _stop_keeper(self) -> None:
+        is_long = self.is_patient and self.random.random() < 0.3
+        self._stopped(self.agent.keeper_pid(), LONG_SECONDS if is_long else SHORT_SECONDS)
+
+    def _stop_containerd(self) -> None:
+        assert self.agent.containerd is not None
+        self.agent.containerd.pause()
+        try:
+            time.sleep(self.random.random() * SHORT_SECONDS)  # how long it hangs is part of the story
+        finally:
+            self.agent.containerd.resume()
+
+    def _stopped(self, pid: int | None, most_seconds: float) -> None:
+        if pid is None:
+            return
+        _signal(pid, signal.SIGSTOP)
+        try:
+            if pid != self.agent.pid:
+                self.load.step()
+            time.sleep(self.random.random() * most_seconds)
+        finally:
+            _signal(pid, signal.SIGCONT)
+
+    # The disk
+
+    def _fill_disk(self) -> None:
+        assert self._place is not None
+        filler = fill(self._place)
+        try:
+            for _ in range(3):
+                self.load.step()
+            if self.random.random() < 0.5:
+                self.agent.kill()
+        finally:
+            filler.unlink()
+        self._restart()
+
+    def _take_disk_away(self) -> None:
+        """The agent notices. Where the disk is back, an agent that is started there knows everything."""
+        assert self._place is not None
+        device = _device(self._place)
+        _run("umount", "--lazy", str(self._place))
+        try:
+            eventually(lambda: "state directory" in self.agent.log.read_text(), within_seconds=READY_SECONDS)
+        finally:
+            self.agent.kill()
+            _run("mount", device, str(self._place))
+        self._restart()
+
+
+def _signal(pid: int | None, number: int) -> None:
+    if pid is not None:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
+
+
+def _device(place: Path) -> str:
+    found: Any = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    return next(device for device, point, *_ in found if point == str(place))
