@@ -21,10 +21,16 @@ from evenkeel.runtime.security import (
     GRANTABLE_CAPABILITIES,
     Privileges,
     privileges,
-    refusal,
+)
+from evenkeel.runtime.security import (
+    refusal as security_refusal,
 )
 
 UNCONFINED = SeccompProfile("Unconfined")
+
+
+def refusal(one: Pod) -> str:
+    return security_refusal(one, has_own_network=False)
 
 
 def pod(security: SecurityContext | None = None, **spec: object) -> Pod:
@@ -104,6 +110,14 @@ def test_root_is_not_without_a_filter(security):
         (
             "spec.securityContext.sysctls: a.b",
             pod(security_context=PodSecurityContext(sysctls=(Sysctl("a.b", "1"),))),
+        ),
+        (
+            "spec.securityContext.sysctls: net.ipv4.tcp_rmem needs a network of the pod's own",
+            pod(security_context=PodSecurityContext(sysctls=(Sysctl("net.ipv4.tcp_rmem", "1 2 3"),))),
+        ),
+        (
+            "spec.securityContext.sysctls: kernel.shm_rmid_forced has no value",
+            pod(security_context=PodSecurityContext(sysctls=(Sysctl("kernel.shm_rmid_forced", ""),))),
         ),
         ("securityContext.privileged", pod(SecurityContext(privileged=True))),
         ("securityContext.procMount: Unmasked", pod(SecurityContext(proc_mount="Unmasked"))),

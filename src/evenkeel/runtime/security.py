@@ -18,6 +18,14 @@ GRANTABLE_CAPABILITIES = frozenset(map(str.upper, syscalls.GRANTABLE_CAPABILITIE
 _KNOWN_CAPABILITIES = frozenset(map(str.upper, syscalls.CAPABILITIES))
 _ALL = "ALL"
 _UNCONFINED, _RUNTIME_DEFAULT = "Unconfined", "RuntimeDefault"
+# The sysctls that Kubernetes calls safe: each belongs to a namespace of the pod, and reaches nothing else.
+NETWORK_SYSCTL = "net."
+SAFE_SYSCTLS = frozenset(
+    ("kernel.shm_rmid_forced", "net.ipv4.ip_local_port_range", "net.ipv4.ip_local_reserved_ports",
+     "net.ipv4.ip_unprivileged_port_start", "net.ipv4.ping_group_range", "net.ipv4.tcp_fin_timeout",
+     "net.ipv4.tcp_keepalive_intvl", "net.ipv4.tcp_keepalive_probes", "net.ipv4.tcp_keepalive_time",
+     "net.ipv4.tcp_rmem", "net.ipv4.tcp_syncookies", "net.ipv4.tcp_wmem")
+)  # fmt: skip
 
 
 class Privileges(NamedTuple):
@@ -43,12 +51,21 @@ def privileges(pod: Pod, container: Container) -> Privileges:
     )
 
 
-def refusal(pod: Pod) -> str:
-    """Returns the first request that cannot be granted, with its field; empty if there is none."""
-    return next(_problems(pod), "")
+def sysctls(pod: Pod) -> dict[str, str]:
+    """Returns the kernel settings of a pod that is not refused. A name may have slashes, as in /proc/sys."""
+    context = pod.spec.security_context
+    return {} if context is None else {one.name.replace("/", "."): one.value for one in context.sysctls}
 
 
-def _problems(pod: Pod) -> Iterator[str]:
+def refusal(pod: Pod, *, has_own_network: bool) -> str:
+    """Returns the first request that cannot be granted, with its field; empty if there is none.
+
+    `has_own_network` is False for a pod that uses the host's network.
+    """
+    return next(_problems(pod, has_own_network=has_own_network), "")
+
+
+def _problems(pod: Pod, *, has_own_network: bool) -> Iterator[str]:
     spec = pod.spec
     if spec.runtime_class_name:
         yield (
@@ -64,11 +81,21 @@ def _problems(pod: Pod) -> Iterator[str]:
             yield f"spec.{field}: true cannot be had: each container has a namespace of its own; leave it out"
     of_pod = spec.security_context
     if of_pod is not None:
-        if of_pod.sysctls:
-            yield f"spec.securityContext.sysctls: {of_pod.sysctls[0].name} cannot be set for a pod; leave it out"
+        yield from _sysctl_problems(pod, has_own_network=has_own_network)
         yield from _modules(of_pod, "spec.securityContext")
     for field, container in spec.container_fields:
         yield from _container_problems(pod, container, f"{field}.securityContext")
+
+
+def _sysctl_problems(pod: Pod, *, has_own_network: bool) -> Iterator[str]:
+    field = "spec.securityContext.sysctls"
+    for name, value in sysctls(pod).items():
+        if name not in SAFE_SYSCTLS:
+            yield f"{field}: {name[:80]} cannot be set: it would reach beyond the pod; leave it out"
+        elif name.startswith(NETWORK_SYSCTL) and not has_own_network:
+            yield f"{field}: {name} needs a network of the pod's own: write hostNetwork: false, or leave it out"
+        elif not value or not value.isprintable():
+            yield f"{field}: {name} has no value that the kernel could take: write a number"
 
 
 def _container_problems(pod: Pod, container: Container, field: str) -> Iterator[str]:

@@ -65,7 +65,7 @@ def refusal(pod: Pod) -> Refusal | None:
             "spec.securityContext.supplementalGroupsPolicy: Strict cannot be had from a container runtime, which may "
             "add the groups of the image: write Merge, or leave it out",
         )
-    wrong = volumes.refusal(pod) or security.refusal(pod)
+    wrong = volumes.refusal(pod) or security.refusal(pod, has_own_network=not pod.spec.host_network)
     return Refusal(_REASON, wrong) if wrong else None
 
 
@@ -98,6 +98,8 @@ def sandbox_config(
             security_context=pb.LinuxSandboxSecurityContext(
                 namespace_options=_namespaces(has_own_network=has_own_network)
             ),
+            # Without a network of the pod's own, the runtime refuses those of the network.
+            sysctls=security.sysctls(pod),
             # D4: the settings of the infrastructure. The runtime may ignore them: the agent writes them.
             overhead=resources(launch.planned.version, launch.planned.infrastructure.settings),
         ),

@@ -206,6 +206,7 @@ def plan_of(
         has_image_groups=merges_groups(pod) and bool(image_directory),
         must_not_be_root=who.must_not_be_root,
         stop_signal=config.stop_signal,
+        sysctls=tuple(security.sysctls(pod).items()),
     )
 
 

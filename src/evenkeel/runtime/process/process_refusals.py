@@ -73,7 +73,7 @@ def refusal(pod: Pod, powers: Powers) -> Refusal | None:
         )
     wrong = (
         volumes.refusal(pod, is_root=powers.is_root)
-        or security.refusal(pod)
+        or security.refusal(pod, has_own_network=has_own_network(pod))
         or _filter(pod, powers)
         or _network(pod, powers)
     )

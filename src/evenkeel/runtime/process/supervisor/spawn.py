@@ -74,6 +74,7 @@ class Plan(NamedTuple):
     has_image_groups: bool = False  # the user's groups in the image's /etc/group are added to `groups`
     must_not_be_root: bool = False  # securityContext.runAsNonRoot
     stop_signal: int = signal.SIGTERM  # the signal that asks the container to end
+    sysctls: tuple[tuple[str, str], ...] = ()  # settings of the pod's namespaces, by name with dots
     private: str = ""  # the path of a file in memory that has the fields `PRIVATE`
 
 
@@ -114,7 +115,8 @@ def plan_from(value: dict[str, Any]) -> Plan:
     }
     for name in ("argv", "procs", "log_limits", "groups"):
         fields[name] = tuple(fields.get(name, ()))
-    fields["env"] = tuple((str(name), str(text)) for name, text in fields["env"])
+    for name in ("env", "sysctls"):
+        fields[name] = tuple((str(key), str(text)) for key, text in fields.get(name, ()))
     return Plan(**fields)
 
 
@@ -179,6 +181,7 @@ def _become(
             os.fchown(number, plan.uid, -1)  # so that the program may open /dev/stdout again
     if plan.network:
         _enter_network(plan.network)
+    _set_sysctls(plan, origin)
     if origin.namespaces:
         syscalls.unshare(syscalls.CLONE_NEWCGROUP)
         log = rootfs.enter(rootfs.from_json(plan.filesystem), has_pid_namespace=True)
@@ -188,6 +191,20 @@ def _become(
     syscalls.close_on_exec_from(3)
     if os.read(orders, 1):
         execute(program, say)
+
+
+def _set_sysctls(plan: Plan, origin: Origin) -> None:
+    """Writes the settings of our namespaces. In the host's namespaces they would be the host's, so none is written."""
+    for name, value in plan.sysctls:
+        is_ours = plan.network if name.startswith("net.") else origin.namespaces & syscalls.CLONE_NEWIPC
+        if not is_ours:
+            raise EvenkeelError(f"sysctl {name} cannot be set: the pod has no namespace of its own for it")
+        try:
+            _write(f"/proc/sys/{name.replace('.', '/')}", value)
+        except OSError as error:
+            raise EvenkeelError(
+                f"sysctl {name} cannot be set to {value!r}: {reason(error)}", hint="look for it in sysctls"
+            ) from None
 
 
 def _enter_network(path: str) -> None:
