@@ -4,7 +4,6 @@ The runtime has the images and talks to the registries. Policies, credentials an
 image are ours, as they are kubelet's.
 """
 
-import asyncio
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
@@ -17,7 +16,7 @@ from evenkeel.runtime.images import references
 from evenkeel.runtime.images.access import FOR_ALL, Credentials, ImageAccess, first_access
 from evenkeel.runtime.images.credentials import Credential, all_matching, pod_keyrings
 from evenkeel.runtime.images.host_credentials import HostCredentials
-from evenkeel.runtime.images.pull_settings import PullSettings, PullTurns, pulled_text
+from evenkeel.runtime.images.pull_settings import AwaitedPulls, PullSettings, PullTurns, pulled_text
 from evenkeel.runtime.images.references import ImageReference, InvalidReference
 from evenkeel.runtime.interface import Attempt, Image, ImageNoted, Launch, NoImage, StartFailed
 from evenkeel.runtime.paths import read_json, write_json
@@ -47,7 +46,7 @@ class ImagePulls:
         self._record = record
         self._in_thread = in_thread
         self._access: dict[str, ImageAccess] = _read_access(state_directory)
-        self._waiting: dict[Attempt, asyncio.Task[pb.Image]] = {}
+        self._awaited: AwaitedPulls[pb.Image] = AwaitedPulls()
 
     async def ensure(self, launch: Launch) -> pb.Image:
         """Returns the image of the container, and pulls it if the policy says so.
@@ -78,25 +77,12 @@ class ImagePulls:
             )
         if not launch.is_wanted:
             raise NoImage(f"image {container.image} is not needed any more", "ErrImagePull")
-        task = asyncio.ensure_future(
-            self._pulled(attempt, spec, reference, of_pod, policy, is_there=image is not None)
-        )
-        self._waiting[attempt] = task
-        try:
-            return await task
-        except asyncio.CancelledError:
-            current = asyncio.current_task()
-            if current is not None and current.cancelling():
-                raise
-            raise NoImage(f"image {container.image} is not needed any more", "ErrImagePull") from None
-        finally:
-            task.cancel()
-            self._waiting.pop(attempt, None)
+        pull = self._pulled(attempt, spec, reference, of_pod, policy, is_there=image is not None)
+        return await self._awaited.wait(attempt, container.image, pull)
 
     def give_up(self, attempt: Attempt) -> None:
         """The attempt will not be started: `ensure` raises NoImage."""
-        if (task := self._waiting.get(attempt)) is not None:
-            task.cancel()
+        self._awaited.give_up(attempt)
 
     async def _pulled(
         self,

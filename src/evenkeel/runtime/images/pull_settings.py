@@ -1,14 +1,18 @@
-"""How many images are pulled at once and per second, by the settings of kubelet, and how long a pull took."""
+"""How images are pulled: how many at once and per second, by the settings of kubelet; the starts that wait for them;
+and how long a pull took."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
-from typing import NamedTuple
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.policy.lifecycle.restarts import backoff_text
+from evenkeel.runtime.interface import Attempt, NoImage
 
 NEVER_VERIFY = "NeverVerify"
+
+_Image = TypeVar("_Image")
 
 
 class PullSettings(NamedTuple):
@@ -42,6 +46,35 @@ class PullTurns:
         async with self._room or contextlib.nullcontext():
             await self._rate.wait()
             yield
+
+
+class AwaitedPulls(Generic[_Image]):
+    """The pulls that starts of containers wait for. Each can be given up."""
+
+    def __init__(self) -> None:
+        self._pulls: dict[Attempt, asyncio.Task[_Image]] = {}
+
+    @property
+    def attempts(self) -> frozenset[Attempt]:
+        return frozenset(self._pulls)
+
+    async def wait(self, attempt: Attempt, image: str, pull: Coroutine[Any, Any, _Image]) -> _Image:
+        """Returns what `pull` returns. Raises NoImage if it is given up."""
+        task = self._pulls[attempt] = asyncio.ensure_future(pull)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            current = asyncio.current_task()
+            if current is not None and current.cancelling():
+                raise
+            raise NoImage(f"image {image} is not needed any more", "ErrImagePull") from None
+        finally:
+            task.cancel()
+            self._pulls.pop(attempt, None)
+
+    def give_up(self, attempt: Attempt) -> None:
+        if (task := self._pulls.get(attempt)) is not None:
+            task.cancel()
 
 
 def pulled_text(image: str, took_seconds: float, whole_seconds: float, size_bytes: int) -> str:

@@ -16,7 +16,7 @@ from evenkeel.runtime.images import references
 from evenkeel.runtime.images.access import Credentials, first_access
 from evenkeel.runtime.images.credentials import Credential, Keyring, all_matching
 from evenkeel.runtime.images.host_credentials import HostCredentials
-from evenkeel.runtime.images.pull_settings import PullSettings, PullTurns, pulled_text
+from evenkeel.runtime.images.pull_settings import AwaitedPulls, PullSettings, PullTurns, pulled_text
 from evenkeel.runtime.images.references import ImageReference, InvalidReference
 from evenkeel.runtime.interface import Attempt, ImageNoted, NoImage, Pull
 from evenkeel.runtime.process.image_store import ImageStore, StoredImage
@@ -57,12 +57,12 @@ class Pulls:
         self._turns = PullTurns(settings)
         self._verifies = settings.verifies_access
         self._running: dict[tuple[str, Credentials], _Running] = {}
-        self._waiting: dict[Attempt, asyncio.Task[StoredImage]] = {}
+        self._awaited: AwaitedPulls[StoredImage] = AwaitedPulls()
 
     @property
     def awaited(self) -> frozenset[Attempt]:
         """The attempts whose image is being pulled now."""
-        return frozenset(self._waiting)
+        return self._awaited.attempts
 
     def present(
         self, attempt: Attempt, container: Container, keyrings: Sequence[Keyring]
@@ -99,23 +99,12 @@ class Pulls:
                 "ErrImageNeverPull",
                 hint="take another policy",
             )
-        task = asyncio.ensure_future(self._pulled(attempt, container, image, of_pod))
-        self._waiting[attempt] = task
-        try:
-            return await task
-        except asyncio.CancelledError:
-            current = asyncio.current_task()
-            if current is not None and current.cancelling():
-                raise
-            raise NoImage(f"image {container.image} is no longer needed", "ErrImagePull") from None
-        finally:
-            task.cancel()
-            self._waiting.pop(attempt, None)
+        pull = self._pulled(attempt, container, image, of_pod)
+        return await self._awaited.wait(attempt, container.image, pull)
 
     def give_up(self, attempt: Attempt) -> None:
         """The attempt will not be started: `ensure` raises NoImage."""
-        if (task := self._waiting.get(attempt)) is not None:
-            task.cancel()
+        self._awaited.give_up(attempt)
 
     def under_way(self) -> tuple[Pull, ...]:
         now = self._clock()
