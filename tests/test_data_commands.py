@@ -87,3 +87,23 @@ def test_objects_are_deleted_by_name_or_with_their_file(cli, tmp_path):
     assert (code, out) == (1, 'configmap "app" deleted\n')
     assert "there is no Secret" in err
     assert cli("delete", "secret", "db", "--ignore-not-found")[0] == 0
+
+
+def test_describe_says_which_objects_the_volumes_of_a_pod_have(cli, tmp_path):
+    (tmp_path / "pod.yaml").write_text("""\
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  containers: [{name: main, image: host, command: [x]}]
+  volumes:
+  - {name: a, configMap: {name: app, optional: true}}
+  - {name: b, secret: {secretName: db}}
+  - {name: c, downwardAPI: {items: [{path: n, fieldRef: {fieldPath: metadata.name}}]}}
+  - {name: d, projected: {sources: [{secret: {name: db}}, {configMap: {name: app}}]}}
+  - {name: e, emptyDir: {}}
+""")
+    assert cli("apply", "-f", str(tmp_path / "pod.yaml"))[0] == 0
+    shown = cli("describe", "pod", "web")[1]
+    assert "  a: configMap app (optional)\n  b: secret db\n  c: downwardAPI\n" in shown
+    assert "  d: projected secret db, configMap app\n  e: emptyDir on disk\n" in shown

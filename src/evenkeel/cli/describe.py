@@ -227,14 +227,29 @@ def _volumes(volumes: Iterable[Json]) -> Lines:
     if listed := list(volumes):
         yield "Volumes:"
     for volume in listed:
-        if "hostPath" in volume:
-            what = f"hostPath {volume['hostPath'].get('path', '')}"
-        else:
-            source = volume.get("emptyDir", {})
-            bound = source.get("sizeLimit")
-            size = f", at most {bytes_text(Quantity(bound).value)}" if bound is not None else ""
-            what = f"emptyDir {'in memory' if source.get('medium') == 'Memory' else 'on disk'}{size}"
-        yield printable(f"  {volume['name']}: {what}")
+        yield printable(f"  {volume['name']}: {_source(volume)}")
+
+
+def _source(volume: Json) -> str:
+    if "hostPath" in volume:
+        return f"hostPath {volume['hostPath'].get('path', '')}"
+    if "projected" in volume:
+        return f"projected {', '.join(map(_data_source, volume['projected'].get('sources', ())))}"
+    if not {"configMap", "secret", "downwardAPI"}.isdisjoint(volume):
+        return _data_source(volume)
+    source = volume.get("emptyDir", {})
+    bound = source.get("sizeLimit")
+    size = f", at most {bytes_text(Quantity(bound).value)}" if bound is not None else ""
+    return f"emptyDir {'in memory' if source.get('medium') == 'Memory' else 'on disk'}{size}"
+
+
+def _data_source(source: Json) -> str:
+    """A configMap, secret or downwardAPI by its name; of a Secret that is all there is to see."""
+    for kind in ("configMap", "secret"):
+        if kind in source:
+            name = source[kind].get("name") or source[kind].get("secretName", "")
+            return f"{kind} {name}{' (optional)' if source[kind].get('optional') else ''}"
+    return "downwardAPI"
 
 
 def _event_lines(events: list[Json]) -> Lines:

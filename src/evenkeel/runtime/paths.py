@@ -3,7 +3,7 @@
 Every name from outside is checked here before it becomes part of a path: the UID of a pod, or the name of a container
 or volume, can never lead out of its directory.
 
-    pods/<uid>/volumes/<volume>/                      emptyDir volumes on disk
+    pods/<uid>/volumes/<volume>/                      volumes on disk
     pods/<uid>/<container>.<attempt>/                 files of one attempt: its status, its termination log
     memory/<uid>/.termination-logs/<container>.<attempt>    of containers of a container runtime
     memory/<uid>/<volume>/                            volumes in memory, mounted there
