@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from evenkeel.agent.front import Applied
 from evenkeel.agent.observe.history import Advice
@@ -21,6 +22,7 @@ from evenkeel.api.pod import (
     Pod,
     PodStatus,
 )
+from evenkeel.api.workloads import Workload, key_of, kind_of
 from evenkeel.cgroup.driver import Statistics
 from evenkeel.errors import EvenkeelError
 from evenkeel.journal.records import NORMAL, Event
@@ -41,6 +43,7 @@ class FakeFront:
         self.config = defaulted(config)
         self.held: dict[str, Pod] = {}
         self.data: dict[DataKey, DataObject] = {}
+        self.made: dict[str, Workload] = {}
         self.told: list[Event] = []
         self.deleted: list[tuple[str, float | None]] = []
         self.sources: list[str] = []
@@ -76,7 +79,21 @@ class FakeFront:
     def pod(self, key):
         return self.held.get(key)
 
-    async def apply(self, pods, source="api", objects=()):
+    def workloads(self):
+        return tuple(self.made.values())
+
+    def workload(self, key):
+        return self.made.get(key)
+
+    async def scale(self, key, replicas):
+        workload: Any = self.made[key]
+        self.made[key] = workload._replace(spec=workload.spec._replace(replicas=replicas))
+        return True
+
+    async def delete_workload(self, key, grace_seconds=None):
+        return self.made.pop(key, None) is not None
+
+    async def apply(self, pods, source="api", objects=(), *, workloads=()):
         self.sources.append(source)
         for pod in pods:
             if pod.key in self.from_files:
@@ -87,6 +104,11 @@ class FakeFront:
             outcome = "created" if known is None else "unchanged" if known.spec == pod.spec else "configured"
             outcomes.append(Applied(pod.key, outcome))
             self.put(running(pod))
+        for workload in workloads:
+            name = f"{workload.metadata.namespace}/{workload.metadata.name}"
+            outcome = "configured" if key_of(workload) in self.made else "created"
+            self.made[key_of(workload)] = workload
+            outcomes.append(Applied(name, outcome, kind_of(workload)))
         applied = [Applied(f"{one.key.namespace}/{one.key.name}", "created", one.kind) for one in objects]
         self.data.update((one.key, one) for one in objects)
         return (*applied, *outcomes)

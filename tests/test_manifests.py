@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 from evenkeel.api import manifests
 from evenkeel.api.config import Profile
-from evenkeel.api.manifests import MAX_REPLICAS, read_manifests, stable_uid
+from evenkeel.api.defaults import stable_uid
+from evenkeel.api.manifests import read_manifests
 from evenkeel.api.problems import line_of
+from evenkeel.api.validation.workload_rules import MAX_REPLICAS
 from evenkeel.api.yaml_text import Document
 from evenkeel.errors import InvalidInput
 from tests.strategies import plain_values
@@ -31,6 +33,8 @@ spec:
 """
 SPEC = {"containers": [{"name": "a", "image": "host"}]}
 TEMPLATE = {"metadata": {"labels": {"app": "a"}}, "spec": SPEC}
+BATCH = {"metadata": {"labels": {"app": "a"}}, "spec": {**SPEC, "restartPolicy": "Never"}}
+SELECTOR = {"matchLabels": {"app": "a"}}
 
 
 def read(text, profile=Profile.DOCUMENTS):
@@ -255,21 +259,26 @@ def test_kinds_that_are_nothing_to_a_node_are_passed_over(version, kind):
 @pytest.mark.parametrize(
     "version, kind, spec",
     [
-        ("apps/v1", "Deployment", {"template": TEMPLATE, "selector": {}}),
-        ("apps/v1", "ReplicaSet", {"template": TEMPLATE, "selector": {}}),
-        ("apps/v1", "StatefulSet", {"template": TEMPLATE, "selector": {}, "serviceName": "x"}),
+        ("apps/v1", "Deployment", {"template": TEMPLATE, "selector": SELECTOR}),
+        ("apps/v1", "ReplicaSet", {"template": TEMPLATE, "selector": SELECTOR}),
+        ("apps/v1", "StatefulSet", {"template": TEMPLATE, "selector": SELECTOR, "serviceName": "x"}),
         ("v1", "ReplicationController", {"template": TEMPLATE}),
-        ("apps/v1", "DaemonSet", {"template": TEMPLATE, "selector": {}}),
-        ("batch/v1", "Job", {"template": TEMPLATE}),
-        ("batch/v1", "CronJob", {"schedule": "* * * * *", "jobTemplate": {"spec": {"template": TEMPLATE}}}),
+        ("apps/v1", "DaemonSet", {"template": TEMPLATE, "selector": SELECTOR}),
+        ("batch/v1", "Job", {"template": BATCH}),
+        ("batch/v1", "CronJob", {"schedule": "* * * * *", "jobTemplate": {"spec": {"template": BATCH}}}),
     ],
 )
-def test_an_object_with_a_pod_template_is_read_as_its_pod(version, kind, spec):
-    (pod,) = read_objects(of_kind(kind, version, spec, "work", namespace="mine")).or_raise().pods
-    assert pod.key == "mine/work"
-    assert pod.metadata.labels == {"app": "a"}
-    assert pod.metadata.uid == stable_uid("mine", "work")
+def test_an_object_with_a_pod_template_is_a_workload_and_stands_for_its_pod(version, kind, spec):
+    reading = read_objects(of_kind(kind, version, spec, "work", namespace="mine")).or_raise()
+    assert reading.pods == ()
+    ((workload, origin, _),) = reading.workloads
+    assert (type(workload).__name__, workload.metadata.name, origin.line) == (kind, "work", 1)
+    (pod,) = reading.with_every_pod(Profile.DOCUMENTS).pods
+    assert pod.key.startswith("mine/work-")
+    assert pod.metadata.labels["app"] == "a"
+    assert pod.metadata.uid == stable_uid("mine", pod.metadata.name)
     assert pod.spec.containers[0].name == "a"
+    assert pod.metadata.owner_references[0].kind == ("Job" if kind == "CronJob" else kind)
 
 
 def test_a_pod_template_by_itself_is_read_too():
@@ -279,30 +288,43 @@ def test_a_pod_template_by_itself_is_read_too():
     assert pod.key == "default/t"
 
 
-@pytest.mark.parametrize("kind, field", [("Deployment", "replicas"), ("Job", "parallelism")])
-@pytest.mark.parametrize("count, names", [(0, []), (1, ["w"]), (3, ["w-0", "w-1", "w-2"]), (None, ["w"])])
-def test_replicas_are_as_many_pods(kind, field, count, names):
-    version = "batch/v1" if kind == "Job" else "apps/v1"
-    reading = read_objects(of_kind(kind, version, {"template": TEMPLATE, field: count})).or_raise()
-    assert [pod.metadata.name for pod in reading.pods] == names
-    assert len({pod.metadata.uid for pod in reading.pods}) == len(names)
-    assert len(reading.origins) == len(names)
+def a_deployment(name="w", **spec):
+    return of_kind("Deployment", "apps/v1", {"template": TEMPLATE, "selector": SELECTOR, **spec}, name)
+
+
+def a_job(name="w", **spec):
+    return of_kind("Job", "batch/v1", {"template": BATCH, **spec}, name)
+
+
+@pytest.mark.parametrize("make, field", [(a_deployment, "replicas"), (a_job, "parallelism")])
+@pytest.mark.parametrize("count, pods", [(0, 0), (1, 1), (3, 3), (None, 1)])
+def test_replicas_are_as_many_pods(make, field, count, pods):
+    reading = read_objects(make(**{field: count})).or_raise().with_every_pod(Profile.DOCUMENTS)
+    assert len({pod.metadata.name for pod in reading.pods}) == pods
+    assert len({pod.metadata.uid for pod in reading.pods}) == pods
+    assert len(reading.origins) == pods
+
+
+def test_the_pods_of_workloads_stand_between_those_that_were_written():
+    first = read_objects(a_pod("a"), a_deployment("w"), a_pod("b"))
+    second = read_objects(a_deployment("v"), a_pod("c"))
+    names = [pod.metadata.name[0] for pod in (first + second).with_every_pod(Profile.DOCUMENTS).pods]
+    assert names == ["a", "w", "b", "v", "c"]
 
 
 @pytest.mark.parametrize("count", [-1, MAX_REPLICAS + 1, 10**30, "3", 1.5, 2.0, True, []])
 def test_a_wrong_number_of_replicas_is_reported_once(count):
-    reading = read_objects(of_kind("Deployment", "apps/v1", {"template": TEMPLATE, "replicas": count}))
+    reading = read_objects(a_deployment(replicas=count))
     (problem,) = reading.problems
     assert problem.field == "spec.replicas"
-    assert "whole number" in problem.message
-    assert not reading.pods
+    assert "number" in problem.message
+    assert not reading.workloads
 
 
 def test_one_text_can_ask_for_so_many_pods_and_no_more(monkeypatch):
     monkeypatch.setattr(manifests, "MAX_PODS", 5)
-    many = of_kind("Deployment", "apps/v1", {"template": TEMPLATE, "replicas": 4})
-    reading = read_objects(many, {**many, "metadata": {"name": "v"}})
-    assert len(reading.pods) == 5
+    reading = read_objects(a_deployment(replicas=4), a_deployment("v", replicas=4))
+    assert len(reading.workloads) == 1
     (problem,) = reading.problems
     assert problem.source == "f.yaml#2"
     assert "more than 5 pods" in problem.message
@@ -320,6 +342,7 @@ def test_errors_in_a_template_are_reported_with_their_line():
             name: Web
           spec:
             replica: 3
+            selector: {matchLabels: {app: "not ok"}}
             template:
               metadata:
                 labels: {app: "not ok"}
@@ -331,8 +354,9 @@ def test_errors_in_a_template_are_reported_with_their_line():
     assert [(problem.line, problem.field) for problem in reading.problems] == [
         (7, "items[0].metadata.name"),
         (9, "items[0].spec.replica"),
-        (12, "items[0].spec.template.metadata.labels"),
-        (15, "items[0].spec.template.spec.containers[0].image"),
+        (10, "items[0].spec.selector.matchLabels"),
+        (13, "items[0].spec.template.metadata.labels"),
+        (16, "items[0].spec.template.spec.containers[0].image"),
     ]
 
 
@@ -345,12 +369,16 @@ def test_errors_in_a_template_are_reported_with_their_line():
         ({"spec": {}}, ["spec.template"]),
         ({"spec": {"replica": 1}}, ["spec.replica", "spec.template"]),
         ({"spec": 5}, ["spec"]),
-        ({"spec": {"template": 5}}, ["spec.template"]),
-        ({"spec": {"template": {}}}, ["spec.template.spec.containers"]),
+        ({"spec": {"template": 5, "selector": SELECTOR}}, ["spec.template"]),
+        (
+            {"spec": {"template": {"metadata": {"labels": {"app": "a"}}}, "selector": SELECTOR}},
+            ["spec.template.spec.containers"],
+        ),
+        ({"spec": {"template": TEMPLATE}}, ["spec.selector"]),
     ],
 )
 def test_each_error_of_a_workload_is_reported_once(change, fields):
-    reading = read_objects({**of_kind("Deployment", "apps/v1", {"template": TEMPLATE}), **change})
+    reading = read_objects({**a_deployment(), **change})
     assert [problem.field for problem in reading.problems] == fields
 
 
@@ -367,11 +395,9 @@ def test_lists_hold_objects_of_any_kind_and_of_one():
     node = {"metadata": {"name": "n"}, "status": {"capacity": {"cpu": "1", "memory": "1Gi"}}}
     reading = read_objects({"apiVersion": "v1", "kind": "NodeList", "items": [node]}).or_raise()
     assert reading.nodes[0].metadata.name == "n"
-    work = {"metadata": {"name": "w"}, "spec": {"template": TEMPLATE, "selector": {}}}
-    (pod,) = (
-        read_objects({"apiVersion": "apps/v1", "kind": "DeploymentList", "items": [work]}).or_raise().pods
-    )
-    assert pod.metadata.name == "w"
+    work = {"metadata": {"name": "w"}, "spec": {"template": TEMPLATE, "selector": SELECTOR}}
+    reading = read_objects({"apiVersion": "apps/v1", "kind": "DeploymentList", "items": [work]}).or_raise()
+    assert reading.workloads[0].workload.metadata.name == "w"
 
 
 def test_lists_may_hold_lists():
@@ -414,8 +440,15 @@ def test_two_pods_of_one_uid_are_refused():
     assert "u stands twice, first at f.yaml:1" in problem.message
 
 
-def test_replicas_meet_a_pod_of_the_same_name():
-    work = of_kind("Deployment", "apps/v1", {"template": TEMPLATE, "replicas": 2}, "p")
+def test_two_workloads_of_one_kind_and_name_are_refused_and_of_two_kinds_are_not():
+    (problem,) = read_objects(a_deployment(), a_deployment()).without_duplicates().problems
+    assert "Deployment/default/w stands twice" in problem.message
+    reading = read_objects(a_deployment(), a_job(), a_pod("w")).without_duplicates().or_raise()
+    assert len({pod.key for pod in reading.with_every_pod(Profile.DOCUMENTS).pods}) == 3
+
+
+def test_an_ordinal_meets_a_pod_of_the_same_name():
+    work = of_kind("StatefulSet", "apps/v1", {"template": TEMPLATE, "selector": SELECTOR, "replicas": 2}, "p")
     (problem,) = read_objects(work, a_pod("p-1")).without_duplicates().problems
     assert "default/p-1 stands twice" in problem.message
 
@@ -440,10 +473,16 @@ def test_a_name_to_be_generated_is_generated_and_stays_while_the_text_does():
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {"generateName": "job-"},
-        "spec": {"template": TEMPLATE},
+        "spec": {"template": BATCH},
     }
-    once = [each.metadata.name for each in read_objects(pod, pod, job).without_duplicates().or_raise().pods]
-    assert once == [each.metadata.name for each in read_objects(pod, pod, job).pods]
+
+    def names():
+        reading = read_objects(pod, pod, job).without_duplicates().or_raise()
+        objects = (*reading.pods, reading.workloads[0].workload)
+        return [each.metadata.name for each in objects]
+
+    once = names()
+    assert once == names()
     assert len(set(once)) == 3
     assert [name.rpartition("-")[0] for name in once] == ["batch", "batch", "job"]
 

@@ -7,10 +7,12 @@ import pytest
 
 from evenkeel.api.data_objects import CONFIG_MAP, SECRET, DataObject
 from evenkeel.api.pod import ObjectMeta
+from evenkeel.api.workloads import key_of
 from tests.fake_front import FakeFront, running, served
 from tests.models.agents import pods_of
 from tests.models.http_client import Http, ask
 from tests.models.manifests import PODS
+from tests.models.workload_world import workload
 
 _ENDLESS = ("/watch", "/view/watch", "/events")  # streams
 
@@ -24,6 +26,10 @@ def agent(tmp_path):
         for kind in (CONFIG_MAP, SECRET):
             one = DataObject(kind, ObjectMeta("web", namespace="default"), {"key": b"value"}, type="Opaque")
             front.data[one.key] = one
+        for kind in ("Deployment", "ReplicationController"):
+            more = {"selector": {"app": "a"}} if kind == "ReplicationController" else {}
+            made = workload(kind, {"replicas": 2, **more}, "web")
+            front.made[key_of(made)] = made
         agent.call(front.tell, "Evicted", "it used too much", pod="default/web")
         yield agent
 
@@ -45,6 +51,7 @@ def test_every_address_is_described_and_answers(agent):
     } <= paths.keys()
     for path in paths:
         target = path.replace("{namespace}", "default").replace("{name}", "web").replace("{file}", "main.js")
+        target = target.replace("{group}", "apps").replace("{workloads}", "deployments")
         if "101" in paths[path].get("get", {}).get("responses", ()):
             assert ask(agent, "GET", target)[0] == 400, target  # it takes a WebSocket
         elif "get" in paths[path] and path not in _ENDLESS and not path.startswith("/why"):

@@ -168,10 +168,10 @@ WRONG = {
 
 
 def many_pods():
-    template = "{metadata: {}, spec: {containers: [{name: c, image: host}]}}"
+    template = "{metadata: {labels: {a: b}}, spec: {containers: [{name: c, image: host}]}}"
     return "---\n".join(
         f"{{apiVersion: apps/v1, kind: Deployment, metadata: {{name: d{number}}},"
-        f" spec: {{replicas: 1000, selector: {{}}, template: {template}}}}}\n"
+        f" spec: {{replicas: 1000, selector: {{matchLabels: {{a: b}}}}, template: {template}}}}}\n"
         for number in range(2)
     )
 
@@ -215,7 +215,7 @@ def test_what_a_former_agent_read_stays_while_the_file_is_wrong(tmp_path):
     path.write_text(manifest("a"))
     (file,) = scanned(path).files
     path.write_text("{")
-    before = {file.path: file.pods, f"{tmp_path}/gone.yaml": file.pods}
+    before = {file.path: file, f"{tmp_path}/gone.yaml": file._replace(path=f"{tmp_path}/gone.yaml")}
     assert scanned(tmp_path, before=before).files[0].pods == file.pods
     assert len(scanned(tmp_path, before=before).files) == 1
 

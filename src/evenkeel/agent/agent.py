@@ -32,10 +32,12 @@ from evenkeel.agent.pod_store import ADDED, PodChange, PodStore
 from evenkeel.agent.prober import Prober
 from evenkeel.agent.sources.pod_files import PodFiles
 from evenkeel.agent.step_requests import Exited, StepRequests
+from evenkeel.agent.workloads import Workloads
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.api.data_objects import DataKey, DataObject
 from evenkeel.api.node import Node
 from evenkeel.api.pod import Pod
+from evenkeel.api.workloads import Workload
 from evenkeel.cgroup.tree import Kind, Version
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.node_figures import boot_id
@@ -91,6 +93,7 @@ class Agent:
         pod_store: PodStore,
         desired_pods: DesiredPods,
         data: DataStore,
+        workloads: Workloads,
         files: PodFiles | None,
         cgroups: NodeCgroups,
         pod_cgroups: PodCgroups,
@@ -118,6 +121,7 @@ class Agent:
         self._pod_store = pod_store
         self._desired_pods = desired_pods
         self._data = data
+        self._workloads = workloads
         self._files = files
         self._pod_cgroups = pod_cgroups
         self._adoption = adoption
@@ -141,7 +145,9 @@ class Agent:
         await self._runtime.open()
         records = await self._runtime.containers()
         if self._files is not None:
-            self._desired_pods.files_are(await self._files.scan(), _states_shown_by(records))
+            found = await self._files.scan()
+            self._desired_pods.files_are(found, _states_shown_by(records))
+            self._workloads.files_are(found)
         self.watches.memory.take_up()
         self._history.take_up()
         await self._adoption.adopt(records)
@@ -288,6 +294,7 @@ class Agent:
             while True:
                 try:
                     self._desired_pods.files_are(found)
+                    self._workloads.files_are(found)
                     break
                 except JournalError as error:
                     log.error("%s", error)  # noqa: TRY400 the message is enough
@@ -313,11 +320,18 @@ class Agent:
         return self._pod_store.shown_by_key(key)
 
     async def apply(
-        self, pods: Sequence[Pod], source: str = "api", objects: Sequence[DataObject] = ()
+        self,
+        pods: Sequence[Pod],
+        source: str = "api",
+        objects: Sequence[DataObject] = (),
+        *,
+        workloads: Sequence[Workload] = (),
     ) -> tuple[Applied, ...]:
+        self._workloads.check(workloads)
         before = self._data.apply(objects)
         try:
-            applied = self._desired_pods.apply(pods, source)
+            with self._workloads.all_or_nothing():
+                applied = self._desired_pods.apply(pods, source) + self._workloads.apply(workloads)
         except BaseException:
             self._data.put_back(before)
             raise
@@ -331,6 +345,18 @@ class Agent:
 
     async def delete_data(self, key: DataKey) -> bool:
         return self._data.delete(key)
+
+    def workloads(self) -> tuple[Workload, ...]:
+        return self._workloads.shown()
+
+    def workload(self, key: str) -> Workload | None:
+        return self._workloads.get(key)
+
+    async def scale(self, key: str, replicas: int) -> bool:
+        return self._workloads.scale(key, replicas)
+
+    async def delete_workload(self, key: str, grace_seconds: float | None = None) -> bool:
+        return self._workloads.delete(key, grace_seconds)
 
     async def delete(self, key: str, grace_seconds: float | None = None) -> bool:
         record = self._pod_store.by_key(key)

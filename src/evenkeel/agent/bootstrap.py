@@ -42,11 +42,14 @@ from evenkeel.agent.pod_store import PodStatuses, PodStore
 from evenkeel.agent.pod_updates import Evictions, PodUpdates
 from evenkeel.agent.pod_worker import PodWorker
 from evenkeel.agent.prober import Prober
-from evenkeel.agent.sources.pod_files import PodFiles
+from evenkeel.agent.sources.pod_files import PodFile, PodFiles
 from evenkeel.agent.step_requests import StepRequests
 from evenkeel.agent.volume_updates import VolumeUpdates
+from evenkeel.agent.workload_store import WorkloadStore
+from evenkeel.agent.workloads import Workloads, machine_zone
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.api.pod import Pod
+from evenkeel.api.workloads import Workload
 from evenkeel.cgroup.driver import CgroupError, Driver
 from evenkeel.cgroup.drivers.detect import detect, driver_for
 from evenkeel.errors import EvenkeelError
@@ -185,6 +188,10 @@ def assemble(
     desired_pods = DesiredPods(
         node.profile, journal, pods, admission, resizes, data, worker, events, steps, clock
     )
+    workload_store = WorkloadStore(journal, journal.workloads())
+    workloads = Workloads(
+        node.profile, workload_store, pods, desired_pods, events, steps, clock, machine_zone
+    )
 
     # Pressure watches
     intents = Intents(os.path.dirname(journal.path))
@@ -210,11 +217,11 @@ def assemble(
 
     # The loop and its observers. The order of the observers matters. `memory` is informed of an exit before the record
     # is updated. On v1, `kernel_events` must listen in a new cgroup before any other observer handles the new tree.
-    # `desired_pods` is last: it may replace a removed pod by a new one. By then, all other observers have forgotten the
-    # removed pod.
+    # `desired_pods` and `workloads` are last: they may replace a removed pod by a new one. By then, all other observers
+    # have forgotten the removed pod.
     copies = PodCopies(StatePaths(os.path.dirname(journal.path)), journal)
     volume_updates = VolumeUpdates(runtime, data, worker.spawn, events, steps)
-    observers = (kernel_events, memory, disk, stalls, prober, copies, volume_updates, desired_pods)
+    observers = (kernel_events, memory, disk, stalls, prober, copies, volume_updates, desired_pods, workloads)
     pod_cgroups = PodCgroups(node, journal, cgroups, pods, events, worker, steps, observers)
     updates = PodUpdates(settings, pods, oom_kills, events, steps, observers, clock)
     pod_loop = PodLoop(
@@ -231,6 +238,7 @@ def assemble(
         events,
         worker,
         updates,
+        workloads,
         steps,
         observers,
         clock,
@@ -252,6 +260,7 @@ def assemble(
         pod_store=pods,
         desired_pods=desired_pods,
         data=data,
+        workloads=workloads,
         files=files,
         cgroups=cgroups,
         pod_cgroups=pod_cgroups,
@@ -322,8 +331,16 @@ def _entered(config: KubeletConfiguration, driver: Driver, journal: Journal) -> 
 def _files(node: NodeView, paths: Sequence[str], journal: Journal) -> PodFiles:
     """The pods of the manifest files. While a file cannot be read, the pods that a former agent read from it are
     kept."""
-    before: dict[str, list[Pod]] = {}
+    pods: dict[str, list[Pod]] = {}
     for record in journal.pods():
         if record.source.startswith(FILE):
-            before.setdefault(record.source.removeprefix(FILE), []).append(record.pod)
+            pods.setdefault(record.source.removeprefix(FILE), []).append(record.pod)
+    workloads: dict[str, list[Workload]] = {}
+    for one in journal.workloads():
+        if one.source.startswith(FILE):
+            workloads.setdefault(one.source.removeprefix(FILE), []).append(one.workload)
+    before = {
+        path: PodFile(path, tuple(pods.get(path, ())), workloads=tuple(workloads.get(path, ())))
+        for path in (*pods, *workloads)
+    }
     return PodFiles(paths, node.profile, before)

@@ -21,7 +21,7 @@ from evenkeel.api.decode import Findings, decode
 from evenkeel.api.encode import encode
 from evenkeel.api.pod import Pod, PodStatus
 from evenkeel.errors import EvenkeelError
-from evenkeel.journal.records import NORMAL, WARNING, PodRecord
+from evenkeel.journal.records import NORMAL, WARNING, WORKLOAD, PodRecord
 from evenkeel.journal.store import Journal, JournalError
 from evenkeel.policy.lifecycle import changes
 from evenkeel.policy.lifecycle.actions import Stop
@@ -63,6 +63,7 @@ class DesiredPods(PodObserver):
         self._clock = clock
         self._problems: set[str] = set()  # problems of files, each recorded once
         self._in_files: dict[str, tuple[Pod, str]] = {}  # by namespace/name
+        self._is_committing = False
 
     # Files
 
@@ -71,7 +72,7 @@ class DesiredPods(PodObserver):
         journal does not have."""
         self._record_problems(found)
         for note in self._data.files_are((one, file.path) for file in found.files for one in file.objects):
-            self._complain(note)
+            self.complain(note)
         self._in_files = {pod.key: (pod, FILE + file.path) for file in found.files for pod in file.pods}
         for pod, source in self._in_files.values():
             record = self._pod_store.by_key(pod.key)
@@ -85,9 +86,9 @@ class DesiredPods(PodObserver):
                     self._pod_store.put(record)
                 self._change(record, pod)
             else:
-                self._complain(
-                    f"{source}: pod {pod.key} was handed in over the socket; delete that one first"
-                )
+                is_made = record.source.startswith(WORKLOAD)
+                whose = "belongs to a workload" if is_made else "was handed in over the socket"
+                self.complain(f"{source}: pod {pod.key} {whose}; delete that one first")
         for record in self._pod_store:
             if record.source.startswith(FILE) and record.pod.key not in self._in_files:
                 self.delete(record, None)
@@ -96,7 +97,7 @@ class DesiredPods(PodObserver):
     def _take(self, pod: Pod, source: str, lost: Callable[[Pod], PodState | None] | None) -> None:
         other = self._pod_store.get(pod.metadata.uid)
         if other is not None:
-            self._complain(f"{source}: pod {pod.key} has the uid of {other.pod.key}")
+            self.complain(f"{source}: pod {pod.key} has the uid of {other.pod.key}")
             return
         record = self._pod_store.add(pod, source, self._clock())
         found = lost(pod) if lost is not None else None
@@ -111,7 +112,7 @@ class DesiredPods(PodObserver):
             log.warning("%s", problem)
         self._problems = problems | set(found.notes)
 
-    def _complain(self, message: str) -> None:
+    def complain(self, message: str) -> None:
         if message not in self._problems:
             self._problems.add(message)
             self._event_recorder.record(WARNING, "ManifestProblem", message)
@@ -129,6 +130,9 @@ class DesiredPods(PodObserver):
                     f"pod {pod.key} stands in {record.source.removeprefix(FILE)}",
                     hint="change it there; it follows the file",
                 )
+            if record is not None and record.source.startswith(WORKLOAD):
+                kind, _, name = record.source.removeprefix(WORKLOAD).split("/")
+                raise EvenkeelError(f"pod {pod.key} belongs to {kind} {name}", hint=f"change that {kind}")
             if same_uid is not None and same_uid.pod.key != pod.key:
                 raise EvenkeelError(
                     f"metadata.uid of pod {pod.key} is that of {same_uid.pod.key}", hint="leave it out"
@@ -136,7 +140,7 @@ class DesiredPods(PodObserver):
         applied = []
         for pod in pods:
             self._steps.want_step(pod.metadata.uid)
-        with self._all_or_nothing():  # accepted pods are not lost, refused pods are not kept
+        with self.all_or_nothing():  # accepted pods are not lost, refused pods are not kept
             for pod in pods:
                 record = self._pod_store.by_key(pod.key)
                 if record is None:
@@ -157,7 +161,7 @@ class DesiredPods(PodObserver):
         over = [
             record
             for record in self._pod_store
-            if not record.source.startswith(FILE)
+            if not record.source.startswith((FILE, WORKLOAD))
             and record.state.verdict is not None
             and record.state.deleted_at is None
             and not record.state.is_alive
@@ -167,7 +171,7 @@ class DesiredPods(PodObserver):
 
     def delete(self, record: PodRecord, given_seconds: float | None) -> None:
         uid = record.pod.metadata.uid
-        with self._all_or_nothing():
+        with self.all_or_nothing():
             if record.state.deleted_at is None:
                 self._event_recorder.record(NORMAL, "Deleted", "the pod is to end", record.pod)
             self._journal.set_value(SUCCESSOR + uid, None)
@@ -177,9 +181,21 @@ class DesiredPods(PodObserver):
         self._steps.want_step(uid)
 
     @contextmanager
-    def _all_or_nothing(self) -> Iterator[None]:
+    def all_or_nothing(self) -> Iterator[None]:
         """Commits all changes within it to disk. If that fails, it raises JournalError, and undoes all changes on disk
-        and in memory."""
+        and in memory. Inside of another one it does nothing: the outer one commits."""
+        if self._is_committing:
+            yield
+            return
+        self._is_committing = True
+        try:
+            with self._committed():
+                yield
+        finally:
+            self._is_committing = False
+
+    @contextmanager
+    def _committed(self) -> Iterator[None]:
         pods, events, resizes = self._pod_store.mark(), self._event_recorder.mark(), self._resizes.mark()
         try:
             with self._journal.transaction():

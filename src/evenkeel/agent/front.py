@@ -9,6 +9,7 @@ from evenkeel.api.config import KubeletConfiguration
 from evenkeel.api.data_objects import DataKey, DataObject
 from evenkeel.api.node import Node
 from evenkeel.api.pod import Pod
+from evenkeel.api.workloads import Workload
 from evenkeel.journal.records import Event
 from evenkeel.runtime.sessions import Session, Streams
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Applied(NamedTuple):
-    """The outcome for one applied pod or object: created, configured (changed) or unchanged."""
+    """The outcome for one applied pod, workload or object: created, configured (changed) or unchanged."""
 
     pod: str  # namespace/name
     outcome: str
@@ -44,9 +45,14 @@ class Front(Protocol):
         ...
 
     async def apply(
-        self, pods: Sequence[Pod], source: str = "api", objects: Sequence[DataObject] = ()
+        self,
+        pods: Sequence[Pod],
+        source: str = "api",
+        objects: Sequence[DataObject] = (),
+        *,
+        workloads: Sequence[Workload] = (),
     ) -> tuple[Applied, ...]:
-        """Applies pods, ConfigMaps and Secrets that were read and validated: all of them, or none with an
+        """Applies pods, workloads, ConfigMaps and Secrets that were read and validated: all of them, or none with an
         EvenkeelError. The API cannot change one of another source (a file). The error then names the file."""
         ...
 
@@ -58,6 +64,23 @@ class Front(Protocol):
 
     async def delete_data(self, key: DataKey) -> bool:
         """Deletes an applied ConfigMap or Secret; False if there is none."""
+        ...
+
+    def workloads(self) -> tuple[Workload, ...]:
+        """All workloads with their statuses, in order of arrival."""
+        ...
+
+    def workload(self, key: str) -> Workload | None:
+        """The workload with this key (KIND/namespace/name)."""
+        ...
+
+    async def scale(self, key: str, replicas: int) -> bool:
+        """Changes the number of replicas of an applied workload; False if there is none. Raises EvenkeelError for a
+        kind without replicas, and for a workload of a file."""
+        ...
+
+    async def delete_workload(self, key: str, grace_seconds: float | None = None) -> bool:
+        """Deletes an applied workload and its pods; False if there is none."""
         ...
 
     async def delete(self, key: str, grace_seconds: float | None = None) -> bool:

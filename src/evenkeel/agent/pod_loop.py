@@ -19,6 +19,7 @@ from evenkeel.agent.pod_store import PodStore
 from evenkeel.agent.pod_updates import PodUpdates
 from evenkeel.agent.pod_worker import PodWorker
 from evenkeel.agent.step_requests import NotStarted, Removed, StepRequests
+from evenkeel.agent.workloads import Workloads
 from evenkeel.cgroup.plan import INFRASTRUCTURE
 from evenkeel.journal.records import NORMAL, WARNING, PodRecord
 from evenkeel.journal.store import JournalError
@@ -59,6 +60,7 @@ class PodLoop:
         event_recorder: EventRecorder,
         worker: PodWorker,
         updates: PodUpdates,
+        workloads: Workloads,
         steps: StepRequests,
         observers: tuple[PodObserver, ...],
         clock: Callable[[], float],
@@ -76,6 +78,7 @@ class PodLoop:
         self._event_recorder = event_recorder
         self._worker = worker
         self._updates = updates
+        self._workloads = workloads
         self._steps = steps
         self._observers = observers
         self._clock = clock
@@ -131,6 +134,8 @@ class PodLoop:
         records.sort(key=lambda record: record.order)
         for record in records:
             self._decide(record, now)
+        if self._closing_since is None:
+            self._workloads.follow(records, now)
         if not self._commit():
             self._steps.put_back(record.uid for record in records)
             return
@@ -175,7 +180,10 @@ class PodLoop:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        wake_at = [*self._wake_at.values(), *filter(None, [self._oom_kills.wake_at])]
+        wake_at = [
+            *self._wake_at.values(),
+            *filter(None, [self._oom_kills.wake_at, self._workloads.wake_at]),
+        ]
         if wake_at:
             wait = max(min(wake_at) - now, 0.0)
             self._timer = asyncio.get_running_loop().call_later(wait, self._steps.want_step)

@@ -51,6 +51,19 @@ def default_pod(pod: Pod, profile: Profile, *, static: bool = False) -> Pod:
     return pod._replace(metadata=metadata, spec=spec)
 
 
+def stable_uid(namespace: str, name: str) -> str:
+    """A UID for a pod that has none. The same name has the same UID, so that a plan can be compared with the last one.
+
+    It is FNV-1a with 128 bits. It protects no secret, and two pods with one UID are refused anyway. The import of a
+    cryptographic hash would take a tenth of the time of a short command.
+    """
+    digest = 0x6C62272E07BB014262B821756295C58D
+    for byte in f"{namespace}/{name}".encode():
+        digest = ((digest ^ byte) * 0x0000000001000000000000000000013B) & (2**128 - 1)
+    text = f"{digest:032x}"
+    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+
+
 def default_resources(spec: PodSpec, profile: Profile, *, static: bool = False) -> PodSpec:
     """The defaults of requests and limits only."""
     spec = spec._replace(

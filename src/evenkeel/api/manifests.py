@@ -1,33 +1,34 @@
-"""Manifests: the pods, ConfigMaps, Secrets and nodes in a YAML text, also inside of lists and workloads.
+"""Manifests: the pods, workloads, ConfigMaps, Secrets and nodes in a YAML text, also inside of lists.
 
-A text has any number of documents. A `List` contains objects. A Deployment and similar kinds contain a pod template,
-which is read as the pods it stands for. All problems are reported, with source, document, line and field path.
+A text has any number of documents. A `List` contains objects. A Deployment and similar kinds (workloads) contain a pod
+template. All problems are reported, with source, document, line and field path.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from evenkeel.api import yaml_text
 from evenkeel.api.config import Profile
 from evenkeel.api.data_objects import DATA_KINDS, DataObject, read_object
 from evenkeel.api.decode import UNKNOWN_FIELD, Findings, decode, seen, unknown_below
-from evenkeel.api.defaults import default_pod
+from evenkeel.api.defaults import DEFAULT_NAMESPACE, default_pod, stable_uid
 from evenkeel.api.node import Node
 from evenkeel.api.pod import ObjectMeta, Pod, PodTemplateSpec
 from evenkeel.api.problems import Misshapen, join, line_of, without_indices
 from evenkeel.api.validation import validate_data, validate_pod, warnings
 from evenkeel.errors import NODE_RULE, InvalidInput, Problem
 
-# Each kind with the path of its pod template, and the field with the number of pods.
-_TEMPLATES: Mapping[str, tuple[tuple[str, ...], str]] = {
-    "Deployment": (("spec", "template"), "replicas"),
-    "ReplicaSet": (("spec", "template"), "replicas"),
-    "StatefulSet": (("spec", "template"), "replicas"),
-    "ReplicationController": (("spec", "template"), "replicas"),
-    "DaemonSet": (("spec", "template"), ""),
-    "Job": (("spec", "template"), "parallelism"),
-    "CronJob": (("spec", "jobTemplate", "spec", "template"), ""),
-    "PodTemplate": (("template",), ""),
+if TYPE_CHECKING:
+    from evenkeel.api.workloads import Workload
+
+# Each kind with the path of its pod template.
+_TEMPLATES: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(
+        ("Deployment", "ReplicaSet", "StatefulSet", "ReplicationController", "DaemonSet", "Job"),
+        ("spec", "template"),
+    ),
+    "CronJob": ("spec", "jobTemplate", "spec", "template"),
+    "PodTemplate": ("template",),
 }
 _LISTS = {"List", *(f"{kind}List" for kind in ("Pod", "Node", *DATA_KINDS, *_TEMPLATES))}
 _KINDS = {"Pod", "Node", *DATA_KINDS, *_TEMPLATES, *_LISTS}
@@ -38,13 +39,18 @@ _OTHER_KINDS = {
     "RoleBinding", "RuntimeClass", "Service", "ServiceAccount", "StorageClass",
 }  # fmt: skip
 _GROUPS = {"", "apps", "batch"}
-MAX_REPLICAS = 1000
 MAX_PODS = 100_000  # in one text, because a few lines can ask for any number of pods
+
+
+class WrittenWorkload(NamedTuple):
+    workload: "Workload"
+    origin: Problem  # its source and line
+    place: int  # how many pods were written before it
 
 
 class Reading(NamedTuple):
     """The content of a text. `problems` are errors; `warnings` say what will not be as written. `origins` has the
-    source and line of each of `pods`."""
+    source and line of each of `pods`. The pods of workloads are not among `pods`."""
 
     pods: tuple[Pod, ...]
     origins: tuple[Problem, ...]
@@ -53,10 +59,12 @@ class Reading(NamedTuple):
     warnings: tuple[Problem, ...]
     objects: tuple[DataObject, ...] = ()  # ConfigMaps and Secrets
     object_origins: tuple[Problem, ...] = ()
+    workloads: tuple[WrittenWorkload, ...] = ()
 
     def __add__(self, other: object) -> "Reading":
         if not isinstance(other, Reading):
             return NotImplemented
+        before = len(self.pods)
         return Reading(
             self.pods + other.pods,
             self.origins + other.origins,
@@ -65,14 +73,32 @@ class Reading(NamedTuple):
             self.warnings + other.warnings,
             self.objects + other.objects,
             self.object_origins + other.object_origins,
+            self.workloads + tuple(one._replace(place=one.place + before) for one in other.workloads),
         )
 
+    def with_every_pod(self, profile: Profile) -> "Reading":
+        """The reading with the pods that its workloads have when all is well, in the order of the text. For commands
+        that reckon with pods and do not run them."""
+        if not self.workloads:
+            return self
+        from evenkeel.api.workload_pods import pods_when_well
+
+        pods, origins, start = [], [], 0
+        for workload, origin, place in self.workloads:
+            made = tuple(pods_when_well(workload, profile))
+            pods += [*self.pods[start:place], *made]
+            origins += [*self.origins[start:place], *(origin for _ in made)]
+            start = place
+        pods += self.pods[start:]
+        origins += self.origins[start:]
+        return self._replace(pods=tuple(pods), origins=tuple(origins), workloads=())
+
     def without_duplicates(self) -> "Reading":
-        """The reading with a problem for each pod or object that has the name (or UID) of another."""
+        """The reading with a problem for each pod, workload or object that has the name (or UID) of another."""
         seen: dict[str, Problem] = {}
         found: list[Problem] = []
-        for pod, origin in zip(self.pods, self.origins, strict=True):
-            for field, value in (("metadata.name", pod.key), ("metadata.uid", pod.metadata.uid)):
+        for fields, origin in self._identities():
+            for field, value in fields:
                 first = seen.setdefault(f"{field} {value}", origin)
                 if first is not origin:
                     message = (
@@ -91,6 +117,18 @@ class Reading(NamedTuple):
                 )
         return self._replace(problems=(*self.problems, *found))
 
+    def _identities(self) -> Iterator[tuple[list[tuple[str, str]], Problem]]:
+        """The fields by which each pod and each workload is known, and its origin."""
+        for workload, origin, _ in self.workloads:
+            from evenkeel.api.workload_pods import fixed_names
+            from evenkeel.api.workloads import key_of
+
+            namespace = workload.metadata.namespace
+            names = [key_of(workload), *(f"{namespace}/{name}" for name in fixed_names(workload))]
+            yield [("metadata.name", name) for name in names], origin
+        for pod, origin in zip(self.pods, self.origins, strict=True):
+            yield [("metadata.name", pod.key), ("metadata.uid", pod.metadata.uid)], origin
+
     def or_raise(self) -> "Reading":
         """The reading itself; raises `InvalidInput` if it has problems."""
         if self.problems:
@@ -104,8 +142,8 @@ NOTHING_READ = Reading((), (), (), (), ())
 def read_manifests(
     text: str, source: str, profile: Profile = Profile.DOCUMENTS, *, is_to_run: bool = True
 ) -> Reading:
-    """Every pod, object and node in `text`, defaulted and validated. If the pods are not to run on this machine, what
-    it cannot honour of them is a warning and no problem."""
+    """Every pod, workload, object and node in `text`, validated. Pods have their defaults. If the pods are not to run
+    on this machine, what it cannot honour of them is a warning and no problem."""
     reader = _Reader(source, profile, is_to_run=is_to_run)
     problems: list[Problem] = []
     for number, document in enumerate(yaml_text.documents(text, problems), start=1):
@@ -119,21 +157,15 @@ def read_manifests(
         tuple(reader.warnings),
         tuple(reader.data),
         tuple(reader.data_origins),
+        tuple(reader.workloads),
     )
-
-
-class _Owner(NamedTuple):
-    """What holds a pod template."""
-
-    metadata: ObjectMeta
-    path: str
-    findings: Findings
 
 
 class _Reader:
     def __init__(self, source: str, profile: Profile, *, is_to_run: bool) -> None:
         self.pods: list[Pod] = []
         self.origins: list[Problem] = []
+        self.workloads: list[WrittenWorkload] = []
         self.nodes: list[Node] = []
         self.data: list[DataObject] = []
         self.data_origins: list[Problem] = []
@@ -143,18 +175,24 @@ class _Reader:
         self._profile = profile
         self._is_to_run = is_to_run
         self._number = 0  # of the document
+        self._count = 0  # of pods, those of workloads included
 
     def document(self, document: yaml_text.Document, number: int) -> None:
         found = Findings()
         notes: list[Problem] = []
         self._number = number
         known = len(self.data_origins)
-        for pod, path in self._objects(document.value, "", found, notes):
-            if len(self.pods) == MAX_PODS:
+        for one, count, path in self._objects(document.value, "", found, notes):
+            self._count += count
+            if self._count > MAX_PODS:
                 found.problems.append(Problem(path, f"holds more than {MAX_PODS} pods, with all before it"))
                 break
-            self.pods.append(pod)
-            self.origins.append(self._located(Problem(path, ""), document, number))
+            origin = self._located(Problem(path, ""), document, number)
+            if isinstance(one, Pod):
+                self.pods.append(one)
+                self.origins.append(origin)
+            else:
+                self.workloads.append(WrittenWorkload(one, origin, len(self.pods)))
         self.data_origins[known:] = [
             self._located(origin, document, number) for origin in self.data_origins[known:]
         ]
@@ -167,7 +205,8 @@ class _Reader:
 
     def _objects(
         self, value: object, path: str, found: Findings, notes: list[Problem]
-    ) -> Iterator[tuple[Pod, str]]:
+    ) -> "Iterator[tuple[Pod | Workload, int, str]]":
+        """Each object, the number of its pods, and its path."""
         if not isinstance(value, Mapping):
             found.wrong_shape(path, f"must be an object with apiVersion and kind, not {seen(value)}")
             return
@@ -177,9 +216,11 @@ class _Reader:
         elif kind in _TEMPLATES:
             yield from self._template(value, kind, path, found, notes)
         elif kind == "Pod":
-            pod = self._pod(_without_type(value), path, found, notes)
+            of_pod = Findings()
+            written = decode(Pod, _without_type(value), of_pod, path)
+            pod = self._pod(written, path, path, of_pod, found, notes)
             if pod is not None:
-                yield pod, path
+                yield pod._replace(metadata=_with_uid(pod.metadata)), 1, path
         elif kind == "Node":
             of_node = Findings()
             node = decode(Node, _without_type(value), of_node, path)
@@ -200,7 +241,7 @@ class _Reader:
 
     def _items(
         self, value: Mapping[str, object], kind: str, path: str, found: Findings, notes: list[Problem]
-    ) -> Iterator[tuple[Pod, str]]:
+    ) -> "Iterator[tuple[Pod | Workload, int, str]]":
         unknown_below("V1List", {name: value[name] for name in value if name != "items"}, path, found)
         items = value.get("items")
         if not isinstance(items, list):
@@ -214,52 +255,57 @@ class _Reader:
 
     def _template(
         self, value: Mapping[str, object], kind: str, path: str, found: Findings, notes: list[Problem]
-    ) -> Iterator[tuple[Pod, str]]:
-        where, count_field = _TEMPLATES[kind]
-        template: object = value
-        for name in where:
-            template = template.get(name) if isinstance(template, Mapping) else None
+    ) -> "Iterator[tuple[Pod | Workload, int, str]]":
+        """An object with a pod template. Only workloads import their types: other texts do not pay for them."""
+        from evenkeel.api.validation.workload_rules import validate_workload
+        from evenkeel.api.workloads import KINDS, replicas_of, template_of
+
+        of_object = Findings()
+        where = _TEMPLATES[kind]
         here = join(path, ".".join(where))
-        of_owner = Findings()
-        unknown_below(f"V1{kind}", _without(_without_type(value), where), path, of_owner)
-        meta = decode(ObjectMeta, value.get("metadata") or {}, Findings())
-        owner = _Owner(self._named(meta, path), path, of_owner)
-        if template is None:
+        fields = {name: item for name, item in _without_type(value).items() if name != "status"}
+        inner: object = fields
+        for name in where:
+            inner = inner.get(name) if isinstance(inner, Mapping) else None
+        if kind == "PodTemplate":
+            meta = decode(ObjectMeta, value.get("metadata") or {}, Findings())
+            unknown_below("V1PodTemplate", _without(fields, where), path, of_object)
+            template = decode(PodTemplateSpec, inner or {}, of_object, here)
+        else:
+            workload = decode(KINDS[kind].type, fields, of_object, path)
+            meta, template = workload.metadata, template_of(workload)
+        meta = self._named(meta, path)
+        meta = meta._replace(namespace=meta.namespace or DEFAULT_NAMESPACE)
+        if inner is None:
             missing = Problem(here, f"a {kind} needs a pod template", "FieldValueRequired")
-            _add_problems([missing], of_owner)
-            found.problems += of_owner.problems
+            _add_problems([missing], of_object)
+            found.problems += of_object.problems
             return
-        count = _count(value, count_field, path, of_owner) if count_field else 1
-        pod = self._pod(template, here, found, notes, owner)
+        own = template.metadata._replace(name=meta.name, namespace=meta.namespace, uid="", generate_name="")
+        if kind != "PodTemplate":
+            workload = workload._replace(metadata=meta)
+            rules = [one._replace(field=join(path, one.field)) for one in validate_workload(workload)]
+            _add_problems((one for one in rules if one.kind != NODE_RULE), of_object)
+            of_object.refused += [one for one in rules if one.kind == NODE_RULE]
+        pod = self._pod(Pod(own, template.spec), here, path, of_object, found, notes)
         if pod is None:
             return
-        for index in range(count):
-            name = f"{pod.metadata.name}-{index}" if count > 1 else pod.metadata.name
-            yield pod._replace(metadata=_with_uid(pod.metadata._replace(name=name, uid=""))), path
+        if kind == "PodTemplate":
+            yield pod._replace(metadata=_with_uid(pod.metadata)), 1, path
+        else:
+            yield workload, max(replicas_of(workload), 1), path
 
     def _pod(
-        self,
-        value: object,
-        path: str,
-        found: Findings,
-        notes: list[Problem],
-        owner: "_Owner | None" = None,
+        self, pod: Pod, path: str, named_at: str, of_pod: Findings, found: Findings, notes: list[Problem]
     ) -> Pod | None:
-        of_pod = Findings()
-        if owner is None:
-            pod = decode(Pod, value, of_pod, path)
-            pod = pod._replace(metadata=self._named(pod.metadata, path))
-        else:
-            template = decode(PodTemplateSpec, value, of_pod, path)
-            of_pod.problems[:0] = owner.findings.problems
-            meta = template.metadata._replace(name=owner.metadata.name, namespace=owner.metadata.namespace)
-            pod = Pod(metadata=meta, spec=template.spec)
+        """The pod with its defaults; None if it or the object around it has a problem. `named_at` is the path of the
+        object that gives the pod its name and namespace."""
+        pod = pod._replace(metadata=self._named(pod.metadata, path))
         pod = default_pod(pod, self._profile)
 
         def placed(problem: Problem) -> Problem:
-            # A pod gets its name and namespace from the object that contains its template.
-            of_owner = owner is not None and problem.field in ("metadata.name", "metadata.namespace")
-            return problem._replace(field=join(owner.path if owner and of_owner else path, problem.field))
+            is_name = problem.field in ("metadata.name", "metadata.namespace")
+            return problem._replace(field=join(named_at if is_name else path, problem.field))
 
         refused = [problem.field for problem in of_pod.refused]
         problems = map(placed, validate_pod(pod, self._profile))
@@ -272,7 +318,7 @@ class _Reader:
             return None
         notes += of_pod.refused
         notes += map(placed, warnings(pod))
-        return pod._replace(metadata=_with_uid(pod.metadata))
+        return pod
 
     def _named(self, meta: ObjectMeta, path: str) -> ObjectMeta:
         """The name for `generateName`. It stays the same as long as the text does."""
@@ -289,19 +335,6 @@ class _Reader:
     def _located(self, problem: Problem, document: yaml_text.Document, number: int) -> Problem:
         source = f"{self._source}#{number}" if number > 1 else self._source
         return problem._replace(source=source, line=line_of(document, problem.field))
-
-
-def stable_uid(namespace: str, name: str) -> str:
-    """A UID for a pod that has none. The same name has the same UID, so that a plan can be compared with the last one.
-
-    It is FNV-1a with 128 bits. It protects no secret, and two pods with one UID are refused anyway. The import of a
-    cryptographic hash would take a tenth of the time of a short command.
-    """
-    digest = 0x6C62272E07BB014262B821756295C58D
-    for byte in f"{namespace}/{name}".encode():
-        digest = ((digest ^ byte) * 0x0000000001000000000000000000013B) & (2**128 - 1)
-    text = f"{digest:032x}"
-    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
 
 
 def _with_uid(meta: ObjectMeta) -> ObjectMeta:
@@ -352,18 +385,6 @@ def _add_problems(more: Iterable[Problem], findings: Findings) -> None:
 def _follows(problem: Problem, refused: Sequence[str]) -> bool:
     """Whether the problem is only that a refused field inside of it was not read."""
     return problem.kind == NODE_RULE and any(field.startswith(f"{problem.field}.") for field in refused)
-
-
-def _count(value: Mapping[str, object], field: str, path: str, found: Findings) -> int:
-    spec = value.get("spec")
-    count = spec.get(field) if isinstance(spec, Mapping) else None
-    if count is None:
-        return 1
-    if isinstance(count, int) and not isinstance(count, bool) and 0 <= count <= MAX_REPLICAS:
-        return count
-    message = f"must be a whole number from 0 to {MAX_REPLICAS}, not {seen(count)}"
-    _add_problems([Problem(join(path, f"spec.{field}"), message)], found)
-    return 0
 
 
 def _without_type(value: Mapping[str, object]) -> Mapping[str, object]:

@@ -105,6 +105,15 @@ class PodStatus(NamedTuple):
 NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
 
+class OwnerReference(NamedTuple):
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool | None = None
+    block_owner_deletion: bool | None = None
+
+
 class ObjectMeta(NamedTuple):
     name: str = ""
     generate_name: str = ""
@@ -112,6 +121,8 @@ class ObjectMeta(NamedTuple):
     uid: str = ""
     labels: Mapping[str, str] = NO_LABELS
     annotations: Mapping[str, str] = NO_LABELS
+    owner_references: tuple[OwnerReference, ...] = ()
+    generation: int | None = None
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
 

@@ -35,7 +35,7 @@ FIELDS: Mapping[str, Mapping[str, Verdict]] = {
     "V1Pod": dict.fromkeys(("apiVersion", "kind"), NO_MEANING),
     "V1ObjectMeta": dict.fromkeys(
         (
-            "deletionGracePeriodSeconds", "finalizers", "generation", "managedFields", "ownerReferences",
+            "deletionGracePeriodSeconds", "finalizers", "managedFields",
             "resourceVersion", "selfLink",
         ),
         NO_MEANING,

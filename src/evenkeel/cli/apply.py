@@ -1,5 +1,5 @@
-"""`evenkeel apply`: hands pods, ConfigMaps and Secrets to the agent, which starts new pods and changes those that
-differ."""
+"""`evenkeel apply`: hands pods, workloads, ConfigMaps and Secrets to the agent, which starts new pods and changes those
+that differ."""
 
 import argparse
 import os
@@ -18,6 +18,7 @@ from evenkeel.errors import EvenkeelError
 USAGE = "-f FILE… [--state-dir PATH]"
 EXAMPLES = """examples:
   evenkeel apply -f pod.yaml                       pod/web created
+  evenkeel apply -f deployment.yaml                deployment.apps/web configured: its pods are replaced
   evenkeel apply -f manifests/ -f extra.json       all of them; with a mistake in one of them, none
   kustomize build . | evenkeel apply -f -
 """
@@ -34,19 +35,40 @@ def run(args: argparse.Namespace) -> int:
     reading = read_all(args.filename, profile_of(client)).or_raise()
     for warning in reading.warnings:
         print(f"warning: {warning}", file=sys.stderr)
-    if not reading.pods and not reading.objects:
-        raise EvenkeelError(f"{', '.join(args.filename)}: there is no pod, ConfigMap or Secret in it")
-    items = [manifest_of(one) for one in reading.objects] + [
-        {"apiVersion": "v1", "kind": "Pod", **pod}
-        for pod in map(encode, _with_images(reading))
-        if isinstance(pod, dict)
-    ]
+    if not reading.pods and not reading.objects and not reading.workloads:
+        names = ", ".join(args.filename)
+        raise EvenkeelError(f"{names}: there is no pod, workload, ConfigMap or Secret in it")
+    items = (
+        [manifest_of(one) for one in reading.objects]
+        + [
+            {"apiVersion": "v1", "kind": "Pod", **pod}
+            for pod in map(encode, _with_images(reading))
+            if isinstance(pod, dict)
+        ]
+        + list(_workloads(reading))
+    )
     answer = client.apply({"apiVersion": "v1", "kind": "List", "items": items})
     for applied in answer["objects"]:
-        print(f"{applied['kind'].lower()}/{applied['name'].partition('/')[2]} {applied['outcome']}")
+        print(f"{_full_name(applied['kind'])}/{applied['name'].partition('/')[2]} {applied['outcome']}")
     for applied in answer["pods"]:
         print(f"pod/{applied['pod'].partition('/')[2]} {applied['outcome']}")
     return 0
+
+
+def _full_name(kind: str) -> str:
+    """`deployment.apps`, as kubectl prints it."""
+    from evenkeel.api.workloads import KINDS
+
+    known = KINDS.get(kind)
+    return f"{kind.lower()}.{known.group}" if known is not None and known.group else kind.lower()
+
+
+def _workloads(reading: Reading) -> Iterator[dict[str, object]]:
+    from evenkeel.api.workloads import workload_object
+    from evenkeel.runtime.process.process_images import workload_with_absolute_images
+
+    for workload, origin, _ in reading.workloads:
+        yield workload_object(workload_with_absolute_images(workload, _directory(origin.source)))
 
 
 def _with_images(reading: Reading) -> Iterator[Pod]:
@@ -54,10 +76,15 @@ def _with_images(reading: Reading) -> Iterator[Pod]:
     from evenkeel.runtime.process.process_images import with_absolute_images
 
     for pod, origin in zip(reading.pods, reading.origins, strict=True):
-        is_file = os.path.exists(origin.source)
-        yield with_absolute_images(
-            pod, os.path.dirname(os.path.abspath(origin.source)) if is_file else os.getcwd()
-        )
+        yield with_absolute_images(pod, _directory(origin.source))
+
+
+def _directory(source: str) -> str:
+    """The directory of a manifest: `web.yaml`, or `web.yaml#2` for its second document."""
+    for path in (source, source.rpartition("#")[0]):
+        if path and os.path.exists(path):
+            return os.path.dirname(os.path.abspath(path))
+    return os.getcwd()
 
 
 def profile_of(client: Client) -> Profile:

@@ -9,10 +9,13 @@ import json
 import os
 import socket
 from collections.abc import Iterator, Sequence
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from evenkeel.errors import EvenkeelError, InvalidInput, Problem, reason
 from evenkeel.server.listen import SOCKET_NAME, connect
+
+if TYPE_CHECKING:
+    from evenkeel.api.workloads import Workload
 
 ROOT_STATE_DIRECTORY = "/var/lib/evenkeel"
 VARIABLE = "EVENKEEL_STATE_DIR"
@@ -95,6 +98,25 @@ class Client:
 
     def delete_data(self, kind: str, namespace: str, name: str) -> None:
         self._answer("DELETE", f"/{kind}/{quoted(namespace)}/{quoted(name)}", {})
+
+    def workloads(self, plural: str, namespace: str = "") -> list[Json]:
+        """The workloads of a kind in one namespace, or all of them."""
+        items: list[Json] = self.get(_workload_path(plural, namespace))["items"]
+        return items
+
+    def workload(self, plural: str, namespace: str, name: str) -> Json:
+        found: Json = self.get(_workload_path(plural, namespace, name))
+        return found
+
+    def delete_workload(
+        self, plural: str, namespace: str, name: str, grace_seconds: float | None = None
+    ) -> None:
+        parameters = {} if grace_seconds is None else {"gracePeriodSeconds": f"{grace_seconds:g}"}
+        self._answer("DELETE", _workload_path(plural, namespace, name), parameters)
+
+    def scale(self, plural: str, namespace: str, name: str, replicas: int) -> None:
+        body = json.dumps({"spec": {"replicas": replicas}}).encode()
+        self._answer("PUT", f"{_workload_path(plural, namespace, name)}/scale", {}, body)
 
     def lines(self, path: str, **parameters: str) -> Iterator[Any]:
         """The values of an answer with one JSON value a line, as they come. The request is made now."""
@@ -194,6 +216,15 @@ class Client:
             )
 
 
+def _workload_path(plural: str, namespace: str = "", name: str = "") -> str:
+    from evenkeel.api.workloads import KINDS
+
+    group = next(kind.group for kind in KINDS.values() if kind.plural == plural)
+    root = f"/apis/{group}/v1" if group else "/api/v1"
+    words = (f"namespaces/{quoted(namespace)}" if namespace else "", plural, quoted(name))
+    return "/".join((root, *filter(None, words)))
+
+
 def client_from(args: argparse.Namespace) -> Client:
     return Client(args.state_dir)
 
@@ -257,15 +288,43 @@ def named(words: Sequence[str], default: str = "") -> tuple[str, list[str]]:
         if len(set(kinds)) > 1:
             raise EvenkeelError(f"{' '.join(words)[:100]}: all names must be of one kind, each as KIND/NAME")
         return _kind(kinds[0]), list(names)
-    if default and (first not in _KINDS or not rest):
+    if default and (not rest or not _known_kind(first)):
         return default, list(words)
     return _kind(first), rest
 
 
 def _kind(word: str) -> str:
-    kind = _KINDS.get(word.lower())
-    if kind is None:
+    kind = _known_kind(word)
+    if not kind:
         raise EvenkeelError(
-            f'there is no kind "{word[:40]}"', hint="there are pods, configmaps, secrets, node and events"
+            f'there is no kind "{word[:40]}"',
+            hint="there are pods, deployments, replicasets, statefulsets, daemonsets, jobs, cronjobs, configmaps, "
+            "secrets, node and events",
         )
     return kind
+
+
+def _known_kind(word: str) -> str:
+    """The plural of the kind that `word` names; empty if there is none."""
+    word = word.lower()
+    if word in _KINDS:
+        return _KINDS[word]
+    from evenkeel.api.workloads import KINDS
+
+    for name, kind in KINDS.items():
+        if word in (kind.plural, name.lower(), kind.short):
+            return kind.plural
+    return ""
+
+
+def plural_of(workload: "Workload") -> str:
+    from evenkeel.api.workloads import KINDS, kind_of
+
+    return KINDS[kind_of(workload)].plural
+
+
+def is_workload_kind(kind: str) -> bool:
+    """Whether `kind`, a plural that `named` has returned, makes pods."""
+    from evenkeel.api.workloads import KINDS
+
+    return any(one.plural == kind for one in KINDS.values())

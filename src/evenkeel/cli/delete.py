@@ -1,4 +1,4 @@
-"""`evenkeel delete`: ends pods and waits until they are gone; removes ConfigMaps and Secrets."""
+"""`evenkeel delete`: ends pods and workloads and waits until their pods are gone; removes ConfigMaps and Secrets."""
 
 import argparse
 import sys
@@ -15,20 +15,23 @@ from evenkeel.cli.client import (
     add_state_flag,
     client_from,
     grace_seconds,
+    is_workload_kind,
     named,
+    plural_of,
 )
 from evenkeel.errors import EvenkeelError
 
-USAGE = "NAME… | pod|configmap|secret NAME… | -f FILE… | --all [-n NS] [--grace-period SECONDS] [--now] [--wait=false]"
+USAGE = "NAME… | KIND NAME… | -f FILE… | --all [-n NS] [--grace-period SECONDS] [--now] [--wait=false]"
 EXAMPLES = """examples:
   evenkeel delete web batch-0                  these two, and wait until they are gone
-  evenkeel delete -f pod.yaml                  the pods, ConfigMaps and Secrets of a file
+  evenkeel delete -f pod.yaml                  everything that a file has
+  evenkeel delete deployment web               a workload and its pods
   evenkeel delete secret database              pods that have it keep what they have, and cannot start anew
   evenkeel delete pod web --grace-period 5     SIGTERM, and after 5 seconds SIGKILL
   evenkeel delete web --now --wait=false       SIGKILL after a second; do not wait
   evenkeel delete --all -n batch               every pod of a namespace
 
-A pod from a file in the agent's directory comes back unless the file is removed.
+A pod from a file in the agent's directory comes back unless the file is removed. So does a pod of a workload.
 """
 
 
@@ -74,8 +77,8 @@ def run(args: argparse.Namespace) -> int:
         failures = False
     grace = 1.0 if args.now else args.grace_period
     deletion = _Deletion(client, grace, waits=args.wait == "true", ignores_missing=args.ignore_not_found)
-    for namespace, name in list(_wanted(args, client)):
-        deletion.ask(namespace, name)
+    for kind, namespace, name in list(_wanted(args, client)):
+        deletion.ask(kind, namespace, name)
     deletion.wait()
     for message in deletion.failures:
         print(f"evenkeel: {message}", file=sys.stderr)
@@ -112,7 +115,7 @@ def _delete_data(client: Client, data: list[tuple[str, str, str]], *, ignores_mi
 
 
 class _Deletion:
-    """Deletes pods one by one, then waits for all of them."""
+    """Deletes pods and workloads one by one, then waits for all pods."""
 
     def __init__(self, client: Client, grace: float | None, *, waits: bool, ignores_missing: bool) -> None:
         self.failures: list[str] = []
@@ -123,15 +126,22 @@ class _Deletion:
         # The watch begins before the first deletion, so that no end is missed.
         self._changes: Iterator[Any] | None = client.lines("/watch") if waits else None
 
-    def ask(self, namespace: str, name: str) -> None:
+    def ask(self, kind: str, namespace: str, name: str) -> None:
+        pods = [name]
         try:
-            self._client.delete(namespace, name, self._grace)
+            if kind == PODS:
+                self._client.delete(namespace, name, self._grace)
+            else:
+                from evenkeel.cli.workload_text import pods_owned
+
+                pods = pods_owned(self._client, kind, namespace, name)
+                self._client.delete_workload(kind, namespace, name, self._grace)
         except AgentRefused as refusal:
             if not (refusal.is_not_found and self._ignores_missing):
                 self.failures.append(str(refusal))
             return
-        self._asked[f"{namespace}/{name}"] = name
-        print(f'pod "{name}" deleted', flush=True)
+        self._asked.update((f"{namespace}/{pod}", pod) for pod in pods)
+        print(f'{kind.removesuffix("s")} "{name}" deleted', flush=True)
 
     def wait(self) -> None:
         if self._changes is None:
@@ -148,19 +158,23 @@ class _Deletion:
             raise EvenkeelError(f"the agent ended before these pods: {', '.join(sorted(left))}")
 
 
-def _wanted(args: argparse.Namespace, client: Client) -> Iterator[tuple[str, str]]:
+def _wanted(args: argparse.Namespace, client: Client) -> Iterator[tuple[str, str, str]]:
+    """Kind (a plural), namespace and name."""
     if args.all:
         for pod in client.pods(args.namespace):
-            yield args.namespace, pod["metadata"]["name"]
+            yield PODS, args.namespace, pod["metadata"]["name"]
     elif args.filename:
         from evenkeel.cli.apply import profile_of
         from evenkeel.cli.inputs import read_all
 
-        for read in read_all(args.filename, profile_of(client), is_to_run=False).or_raise().pods:
-            yield read.metadata.namespace, read.metadata.name
+        reading = read_all(args.filename, profile_of(client), is_to_run=False).or_raise()
+        for read in reading.pods:
+            yield PODS, read.metadata.namespace, read.metadata.name
+        for workload, _, _ in reading.workloads:
+            yield plural_of(workload), workload.metadata.namespace, workload.metadata.name
     else:
         kind, names = named(args.pods, default=PODS)
-        if kind != PODS or not names:
-            raise EvenkeelError("only pods, configmaps and secrets can be deleted: name them")
+        if not names or (kind != PODS and not is_workload_kind(kind)):
+            raise EvenkeelError("only pods, workloads, configmaps and secrets can be deleted: name them")
         for name in names:
-            yield args.namespace, name
+            yield kind, args.namespace, name

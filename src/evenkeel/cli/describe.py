@@ -16,6 +16,7 @@ from evenkeel.cli.client import (
     add_namespace_flag,
     add_state_flag,
     client_from,
+    is_workload_kind,
     named,
 )
 from evenkeel.cli.events import message_of
@@ -26,10 +27,11 @@ from evenkeel.policy.amounts import bytes_text, resource_text
 from evenkeel.policy.pod_resources import pod_limits, pod_requests
 from evenkeel.quantity import Quantity
 
-USAGE = "pod NAME…|configmap NAME…|secret NAME…|node [-n NS] [--state-dir PATH]"
+USAGE = "pod NAME…|deployment NAME…|…|configmap NAME…|secret NAME…|node [-n NS] [--state-dir PATH]"
 EXAMPLES = """examples:
   evenkeel describe pod web           its containers, resources asked for and applied, and events
   evenkeel describe web               the same
+  evenkeel describe deployment web    its replicas, conditions and events; also job, cronjob, statefulset …
   evenkeel describe node              its capacity, the requests of its pods, and its conditions
 """
 Json = dict[str, Any]
@@ -56,8 +58,14 @@ def run(args: argparse.Namespace) -> int:
         from evenkeel.cli.data_text import describe_data
 
         return describe_data(client, kind, names, args.namespace)
+    if is_workload_kind(kind):
+        from evenkeel.cli.workload_text import describe_workloads
+
+        return describe_workloads(client, kind, names, args.namespace)
     if kind != PODS:
-        raise EvenkeelError("describe shows pods and the node", hint="evenkeel events shows events")
+        raise EvenkeelError(
+            "describe shows pods, workloads and the node", hint="evenkeel events shows events"
+        )
     if words in (["pods"], ["pod"], ["po"]):
         names = [pod["metadata"]["name"] for pod in client.pods(args.namespace)]
     failures = 0

@@ -1,4 +1,4 @@
-"""`evenkeel get`: pods, ConfigMaps, Secrets, the node or events, as a table or for a program."""
+"""`evenkeel get`: pods, workloads, ConfigMaps, Secrets, the node or events, as a table or for a program."""
 
 import argparse
 import sys
@@ -15,19 +15,21 @@ from evenkeel.cli.client import (
     add_namespace_flag,
     add_state_flag,
     client_from,
+    is_workload_kind,
     named,
 )
 from evenkeel.cli.output import STRUCTURED, Table, age_of, print_structured
 from evenkeel.cli.pod_text import summary
 from evenkeel.errors import EvenkeelError
 
-USAGE = "pods|pod NAME…|configmaps|secrets|node|events [-n NS|-A] [-o wide|name|json|yaml] [-w]"
+USAGE = "pods|pod NAME…|deployments|jobs|…|configmaps|secrets|node|events [-n NS|-A] [-o wide|name|json|yaml] [-w]"
 EXAMPLES = """examples:
   evenkeel get pods                      the pods of namespace default, with their status
   evenkeel get pods -A -o wide           all pods, with class, requests and reasons
   evenkeel get pod web -o yaml           everything about one pod
   evenkeel get pods -w                   and every change, until Ctrl-C
   evenkeel get secrets                   names, types and numbers of keys; -o yaml shows the values, too
+  evenkeel get deployments               replicas that are ready, updated and available; also rs, sts, ds, jobs, cj
   evenkeel get node                      the capacity of the node, and what pods may use of it
   evenkeel get events                    the events of namespace default and of the node
 """
@@ -36,7 +38,9 @@ Json = dict[str, Any]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "kind", metavar="KIND", help="pods, configmaps, secrets, node or events; also pod/NAME"
+        "kind",
+        metavar="KIND",
+        help="pods, deployments, jobs, …, configmaps, secrets, node or events; also pod/NAME",
     )
     parser.add_argument("pods", nargs="*", metavar="NAME", help="only these pods")
     add_namespace_flag(parser)
@@ -71,6 +75,10 @@ def run(args: argparse.Namespace) -> int:
         if args.watch or args.output == "wide":
             raise EvenkeelError(f"get {kind} takes -o name, -o json or -o yaml, and no -w")
         return show_data(client, kind, names, "" if args.all_namespaces else args.namespace, args.output)
+    if is_workload_kind(kind):
+        from evenkeel.cli.workload_text import show_workloads
+
+        return show_workloads(client, kind, names, args)
     return _get_pods(client, names, args)
 
 

@@ -51,8 +51,9 @@ def read_all(paths: list[str], profile: Profile, *, is_to_run: bool = True) -> R
 
 
 def manifests_from(args: argparse.Namespace, profile: Profile) -> Reading:
-    """The manifests of `-f`. Raises an error if one has a problem. Warnings go to standard error."""
-    reading = read_all(args.filename, profile, is_to_run=False).or_raise()
+    """The manifests of `-f`, with the pods of their workloads. Raises an error if one has a problem. Warnings go to
+    standard error."""
+    reading = read_all(args.filename, profile, is_to_run=False).or_raise().with_every_pod(profile)
     for warning in reading.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     return reading

@@ -73,6 +73,7 @@ def run(args: argparse.Namespace) -> int:
     scoring = Scoring(Strategy(args.strategy), args.weights, args.shape)
     files, sizes = _files_and_sizes(args.nodes)
     reading = read_all([*args.filename, *files], config.rulebook, is_to_run=False).or_raise()
+    reading = reading.with_every_pod(config.rulebook)
     nodes = simulated_nodes(reading.nodes, sizes, config)
     if not nodes:
         words = "there are no nodes: give a file with Node objects, or a size such as --nodes 5x32Gi,8cpu"

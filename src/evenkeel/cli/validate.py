@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     config = config_from(args)
-    reading = read_all(args.filename, config.rulebook)
+    reading = read_all(args.filename, config.rulebook).with_every_pod(config.rulebook)
     result = Validation(
         not reading.problems,
         len(reading.pods),

@@ -6,14 +6,18 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from evenkeel.api.pod import Pod
+from evenkeel.api.workloads import Workload, key_of
 from evenkeel.policy.lifecycle.pod_state import PodState
+from evenkeel.policy.workloads.decision import Progress
 
 NORMAL, WARNING = "Normal", "Warning"
+WORKLOAD = "workload:"  # prefix of the source of a workload's pod, before the workload's key
+_JOB = f"{WORKLOAD}Job/"
 
 
 class PodRecord(NamedTuple):
     """A pod that the agent knows. `order` is the order of first arrival. After a restart pods are admitted in this
-    order. `source` is `file:PATH`, `api` or `run`."""
+    order. `source` is `file:PATH`, `api`, `run` or `workload:KEY`."""
 
     pod: Pod
     source: str
@@ -32,9 +36,27 @@ class PodRecord(NamedTuple):
         return self.is_admitted and (self.state.verdict is None or self.state.is_alive)
 
     @property
+    def is_of_job(self) -> bool:
+        """Whether it belongs to a Job, which makes a new pod after an eviction."""
+        return self.source.startswith(_JOB)
+
+    @property
     def is_waiting(self) -> bool:
         """Whether the pod waits for admission."""
         return not self.is_admitted and self.state.deleted_at is None
+
+
+class WorkloadRecord(NamedTuple):
+    """A workload that the agent knows. `source` is `file:PATH`, `api`, or `workload:KEY` for a Job of a CronJob."""
+
+    workload: Workload
+    source: str
+    order: int
+    progress: Progress
+
+    @property
+    def key(self) -> str:
+        return key_of(self.workload)
 
 
 class Event(NamedTuple):

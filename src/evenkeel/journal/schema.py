@@ -38,9 +38,15 @@ STEPS: tuple[tuple[str, ...], ...] = (
             content BLOB NOT NULL)""",
         "CREATE TABLE reserve (space BLOB)",
     ),
+    (
+        # Workloads: what was applied or read from a file, and what the pods that exist do not show of their progress.
+        """CREATE TABLE workloads (
+            key TEXT PRIMARY KEY NOT NULL, "order" INTEGER NOT NULL, kind TEXT NOT NULL, source NOT NULL,
+            workload TEXT NOT NULL, progress TEXT NOT NULL)""",
+    ),
 )
 VERSION = len(STEPS)
-_TABLES = {"pods", "lives", "pods_aside", "happenings", "values", "decisions"}
+_TABLES = {"pods", "lives", "pods_aside", "happenings", "values", "decisions"}  # since the first version
 
 
 def open_for_writing(path: str) -> sqlite3.Connection:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, Self
 
 from evenkeel.api.pod import Pod
+from evenkeel.api.workloads import KINDS, kind_of
 from evenkeel.journal import faults, schema
 from evenkeel.journal.codec import (
     Unreadable,
@@ -24,9 +25,17 @@ from evenkeel.journal.codec import (
     unpacked,
 )
 from evenkeel.journal.faults import SQLITE_FAULTS, JournalError
-from evenkeel.journal.records import DecisionRetention, Event, EventRetention, PodRecord, Repeats
+from evenkeel.journal.records import (
+    DecisionRetention,
+    Event,
+    EventRetention,
+    PodRecord,
+    Repeats,
+    WorkloadRecord,
+)
 from evenkeel.journal.transactions import Transactions
 from evenkeel.policy.lifecycle.pod_state import PodState
+from evenkeel.policy.workloads.decision import Progress
 
 __all__ = ["Decision", "Journal", "JournalError"]
 
@@ -159,6 +168,41 @@ class Journal:
                 continue
             found.append(record)
             self._last[uid] = _Written(record, str(pod_text), str(state_text))
+        return tuple(found)
+
+    def save_workload(self, record: WorkloadRecord) -> None:
+        self._transactions.write(
+            'INSERT INTO workloads (key, "order", kind, source, workload, progress) VALUES (?1, ?2, ?3, ?4, ?5, ?6)'
+            ' ON CONFLICT (key) DO UPDATE SET "order" = ?2, source = ?4, workload = ?5, progress = ?6',
+            (
+                record.key,
+                record.order,
+                kind_of(record.workload),
+                storable(record.source),
+                sealed(to_text(record.workload)),
+                sealed(to_text(record.progress)),
+            ),
+        )
+
+    def remove_workload(self, key: str) -> None:
+        self._transactions.write("DELETE FROM workloads WHERE key = ?", (key,))
+
+    def workloads(self) -> tuple[WorkloadRecord, ...]:
+        """All workloads, sorted by `order`. One that cannot be read is left out, with a sentence in `notes`."""
+        found: list[WorkloadRecord] = []
+        rows = self._transactions.rows(
+            'SELECT key, "order", kind, source, workload, progress FROM workloads ORDER BY "order", key'
+        )
+        for key, order, kind, source, text, progress in rows:
+            try:
+                workload = from_text(KINDS[kind].type, opened(text))
+                record = WorkloadRecord(
+                    workload, stored(source), int(order), from_text(Progress, opened(progress))
+                )
+            except (Unreadable, ValueError, TypeError, KeyError) as error:
+                self.notes += (f"the journal {self.path}: the workload {key} cannot be read: {error}",)
+                continue
+            found.append(record)
         return tuple(found)
 
     def record_event(self, event: Event) -> Event:

@@ -113,14 +113,14 @@ class Handlers:
             raise Refused(400, f'source: "{source[:40]}" is not one of {", ".join(SOURCES)}')
         reading = await self._read(request.body)
         problems = reading.problems
-        if not problems and not reading.pods and not reading.objects:
-            problems = (
-                Problem("", "holds no pod, ConfigMap or Secret", "FieldValueRequired", "the request"),
-            )
+        if not problems and not (reading.pods or reading.objects or reading.workloads):
+            words = "holds no pod, workload, ConfigMap or Secret"
+            problems = (Problem("", words, "FieldValueRequired", "the request"),)
         if problems:
             raise _invalid(problems)
+        workloads = [one.workload for one in reading.workloads]
         try:
-            applied = await self._front.apply(reading.pods, source, reading.objects)
+            applied = await self._front.apply(reading.pods, source, reading.objects, workloads=workloads)
         except InvalidInput as error:
             raise _invalid(error.problems) from None
         except EvenkeelError as error:
@@ -148,9 +148,9 @@ class Handlers:
             )
 
     async def delete(self, request: Request) -> Answer:
-        grace_seconds = _grace(request)
+        grace = grace_seconds(request)
         try:
-            exists = await self._front.delete(_key(request), grace_seconds)
+            exists = await self._front.delete(_key(request), grace)
         except EvenkeelError as error:  # a file holds the pod
             raise Refused(409, error.message, hint=error.hint) from None
         if not exists:
@@ -375,7 +375,7 @@ def _invalid(problems: Iterable[Problem]) -> Refused:
     return Refused(422, what, more={"problems": encode(listed)})
 
 
-def _grace(request: Request) -> float | None:
+def grace_seconds(request: Request) -> float | None:
     text = request.parameters.get("gracePeriodSeconds")
     if text is None:
         return None

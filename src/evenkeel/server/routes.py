@@ -12,6 +12,7 @@ from evenkeel.server.handlers import FOLLOW, MOST_EVENTS, PLAIN_TEXT, SOURCES, H
 from evenkeel.server.http import EVENT_STREAM, JSON, LINES, Answer, Refused, Request, Route, to_json
 from evenkeel.server.schemas import SCHEMAS, Schema
 from evenkeel.server.session_handlers import FLAGS, SessionHandlers
+from evenkeel.server.workload_handlers import WorkloadHandlers
 
 TEXT: Schema = {"type": "string"}
 _SECONDS: Schema = {"type": "number", "minimum": 0, "maximum": 2**31}
@@ -37,6 +38,7 @@ class Entry(NamedTuple):
     content: tuple[str, ...] = (JSON,)
     status: int = 200
     refusals: tuple[int, ...] = ()
+    takes: str = ""  # the schema of a body that is no manifest
 
     def matches(self, path: tuple[str, ...]) -> bool:
         return len(self.path) == len(path) and all(
@@ -45,9 +47,9 @@ class Entry(NamedTuple):
 
 
 class RouteTable:
-    def __init__(self, handlers: Handlers, sessions: SessionHandlers) -> None:
+    def __init__(self, handlers: Handlers, sessions: SessionHandlers, workloads: WorkloadHandlers) -> None:
         own = Entry("GET", ("openapi.json",), Route(self._openapi), "This description.", "Description")
-        self._entries = (*_entries(handlers), *_session_entries(sessions), own)
+        self._entries = (*_entries(handlers, workloads), *_session_entries(sessions), own)
         self._description = to_json(description(self._entries, __version__))
 
     def find(self, request: Request) -> Route:
@@ -76,7 +78,41 @@ def _check_parameters(request: Request, entry: Entry) -> None:
             raise Refused(400, f'there is no parameter "{name[:40]}" here', hint=f"there are: {allowed}")
 
 
-def _entries(here: Handlers) -> tuple[Entry, ...]:
+def workload_entries(here: WorkloadHandlers) -> Iterator[Entry]:
+    """Kubernetes' addresses of the kinds that make pods."""
+    grace = Parameter("gracePeriodSeconds", "seconds until the processes of its pods are killed", _SECONDS)
+    for root, word in ((("apis", "{group}", "v1"), "{workloads}"), (("api", "v1"), "replicationcontrollers")):
+        every, some = (*root, word), (*root, "namespaces", "{namespace}", word)
+        one = (*some, "{name}")
+        yield Entry(
+            "GET", every, Route(here.listed), "All workloads of a kind.", "WorkloadList", refusals=(404,)
+        )
+        yield Entry("GET", some, Route(here.listed), "Those of a namespace.", "WorkloadList", refusals=(404,))
+        yield Entry("GET", one, Route(here.one), "A workload.", "Workload", refusals=(404,))
+        yield Entry(
+            "DELETE",
+            one,
+            Route(here.delete),
+            "Deletes a workload and its pods.",
+            "DeletedObject",
+            (grace,),
+            status=202,
+            refusals=(404, 409),
+        )
+        scale = (*one, "scale")
+        yield Entry("GET", scale, Route(here.scale), "Its number of replicas.", "Scale", refusals=(404, 409))
+        yield Entry(
+            "PUT",
+            scale,
+            Route(here.set_scale, takes_body=True),
+            "Changes its number of replicas.",
+            "Scale",
+            refusals=(404, 409, 413, 422),
+            takes="Scale",
+        )
+
+
+def _entries(here: Handlers, workloads: WorkloadHandlers) -> tuple[Entry, ...]:
     pod = ("{namespace}", "{name}")
     return (
         Entry("GET", ("healthz",), Route(here.healthz), "Whether the agent answers.", content=(PLAIN_TEXT,)),
@@ -100,7 +136,7 @@ def _entries(here: Handlers) -> tuple[Entry, ...]:
             "POST",
             ("pods",),
             Route(here.apply, takes_body=True),
-            "Takes pods to run, ConfigMaps and Secrets.",
+            "Takes pods and workloads to run, ConfigMaps and Secrets.",
             "Applied",
             (
                 Parameter(
@@ -121,6 +157,7 @@ def _entries(here: Handlers) -> tuple[Entry, ...]:
             refusals=(404, 409),
         ),
         *(entry for kind in ("ConfigMap", "Secret") for entry in _data_entries(here, kind)),
+        *workload_entries(workloads),
         Entry(
             "GET",
             ("watch",),
@@ -326,7 +363,10 @@ def _operation(entry: Entry) -> Schema:
         "parameters": parameters,
         "responses": answers,
     }
-    if entry.route.takes_body:
+    if entry.takes:
+        body: Schema = {"$ref": f"#/components/schemas/{entry.takes}"}
+        operation["requestBody"] = {"required": True, "content": {JSON: {"schema": body}}}
+    elif entry.route.takes_body:
         pod_list: Schema = {"$ref": "#/components/schemas/PodList"}
         operation["requestBody"] = {
             "required": True,

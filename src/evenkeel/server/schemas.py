@@ -91,6 +91,27 @@ SCHEMAS: Schema = {
     "ConfigMapList": _kubernetes("ConfigMapList", {"metadata": _ANY, "items": listed(_ref("ConfigMap"))}),
     "Secret": _kubernetes("Secret", {"metadata": _object({"name": _TEXT}), "type": _TEXT}),
     "SecretList": _kubernetes("SecretList", {"metadata": _ANY, "items": listed(_ref("Secret"))}),
+    "Workload": _object(
+        {
+            "apiVersion": _TEXT,
+            "kind": _TEXT,
+            "metadata": _object({"name": _TEXT, "namespace": _TEXT}),
+            "spec": _ANY,
+            "status": _ANY,
+        }
+    ),
+    "WorkloadList": _object(
+        {"apiVersion": _TEXT, "kind": _TEXT, "metadata": _ANY, "items": listed(_ref("Workload"))}
+    ),
+    "Scale": _object(
+        {
+            "apiVersion": _TEXT,
+            "kind": _TEXT,
+            "metadata": _object({"name": _TEXT, "namespace": _TEXT}),
+            "spec": _object({}, {"replicas": _WHOLE}),
+            "status": _object({"replicas": _WHOLE}),
+        }
+    ),
     "DeletedObject": _object({"kind": _TEXT, "name": _TEXT, "outcome": _TEXT}),
     "Deleted": _object({"pod": _TEXT, "outcome": _TEXT}),
     "Happening": _object(

@@ -19,9 +19,10 @@ from evenkeel.api.config import Profile
 from evenkeel.api.data_objects import DataObject
 from evenkeel.api.manifests import read_manifests
 from evenkeel.api.pod import Pod
+from evenkeel.api.workloads import Workload, replicas_of
 from evenkeel.errors import EvenkeelError, Problem, reason
 from evenkeel.host.files import decoded
-from evenkeel.runtime.process.process_images import with_absolute_images
+from evenkeel.runtime.process.process_images import with_absolute_images, workload_with_absolute_images
 
 MAX_BYTES = 4 * 1024 * 1024
 _LARGE_BYTES = 256 * 1024
@@ -37,13 +38,15 @@ _TICK_SECONDS = 0.05
 
 
 class PodFile(NamedTuple):
-    """One manifest file. If it has `problems`, `pods` and `objects` are those of its last version without problems."""
+    """One manifest file. If it has `problems`, `pods`, `objects` and `workloads` are those of its last version without
+    problems."""
 
     path: str  # absolute
     pods: tuple[Pod, ...] = ()
     problems: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     objects: tuple[DataObject, ...] = ()  # ConfigMaps and Secrets
+    workloads: tuple[Workload, ...] = ()
 
 
 class FileState(NamedTuple):
@@ -121,14 +124,16 @@ def _parsed(last: PodFile, content: bytes, profile: Profile) -> PodFile:
         return last._replace(problems=(str(error),), warnings=())
     except (RecursionError, MemoryError):
         return _with_problem(last, "is too complex to be read")
-    if len(reading.pods) > MAX_PODS:
-        return _with_problem(last, f"holds {len(reading.pods)} pods, and one file may hold {MAX_PODS}")
+    count = len(reading.pods) + sum(replicas_of(one.workload) for one in reading.workloads)
+    if count > MAX_PODS:
+        return _with_problem(last, f"holds {count} pods, and one file may hold {MAX_PODS}")
     warnings = _some(reading.warnings)
     if reading.problems:
         return last._replace(problems=_some(reading.problems), warnings=warnings)
     directory = os.path.dirname(path)
     pods = tuple(with_absolute_images(pod, directory) for pod in reading.pods)
-    return PodFile(path, pods, (), warnings, reading.objects)
+    workloads = tuple(workload_with_absolute_images(one.workload, directory) for one in reading.workloads)
+    return PodFile(path, pods, (), warnings, reading.objects, workloads)
 
 
 def _give_back_memory() -> None:

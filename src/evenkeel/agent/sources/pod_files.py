@@ -17,6 +17,7 @@ from evenkeel.agent.sources.manifest_file import FileState, PodFile, is_gone, re
 from evenkeel.api.config import Profile
 from evenkeel.api.data_objects import DataObject
 from evenkeel.api.pod import Pod
+from evenkeel.api.workloads import Workload, key_of
 from evenkeel.errors import reason
 from evenkeel.host.files import is_manifest_name
 
@@ -39,17 +40,17 @@ class FileSet(NamedTuple):
 
 class PodFiles:
     """`async for files in PodFiles(…)` yields all files at first, and all files again after each change. `before` comes
-    from the journal: by absolute path, the pods that a former agent last read from each file."""
+    from the journal: by absolute path, what a former agent last read from each file."""
 
     def __init__(
         self,
         paths: Sequence[str],
         profile: Profile = Profile.DOCUMENTS,
-        before: Mapping[str, Sequence[Pod]] = MappingProxyType({}),
+        before: Mapping[str, PodFile] = MappingProxyType({}),
     ) -> None:
         self._paths = tuple(dict.fromkeys(os.path.abspath(path) for path in paths))
         self._profile = profile
-        self._states = {path: FileState(PodFile(path, tuple(pods))) for path, pods in before.items()}
+        self._states = {path: FileState(file) for path, file in before.items()}
         self._watch: FileWatch | None = None
         self._is_closed = False
         self._one_at_a_time = asyncio.Lock()
@@ -185,7 +186,7 @@ def _list(path: str) -> _Listing:
 
 
 def _without_duplicates(files: Iterable[PodFile]) -> Iterable[PodFile]:
-    """If a pod or an object is in two files, the first file keeps it. The second file gets a problem."""
+    """If a pod, workload or object is in two files, the first file keeps it. The second file gets a problem."""
     owners: dict[str, str] = {}
     for file in files:
         kept: list[Pod] = []
@@ -207,8 +208,21 @@ def _without_duplicates(files: Iterable[PodFile]) -> Iterable[PodFile]:
                 problems.append(
                     sentence(file.path, f"pod {pod.key} stands in {owner} too: that one is taken")
                 )
+        workloads: list[Workload] = []
+        for workload in file.workloads:
+            first = owners.setdefault(key_of(workload), file.path)
+            if first == file.path:
+                workloads.append(workload)
+            else:
+                words = key_of(workload).replace("/", " ", 1)
+                problems.append(sentence(file.path, f"{words} stands in {first} too: that one is taken"))
         yield (
-            file._replace(pods=tuple(kept), objects=tuple(objects), problems=(*file.problems, *problems))
+            file._replace(
+                pods=tuple(kept),
+                objects=tuple(objects),
+                workloads=tuple(workloads),
+                problems=(*file.problems, *problems),
+            )
             if problems
             else file
         )

@@ -12,6 +12,7 @@ from typing import IO
 
 from evenkeel.api.container import Container
 from evenkeel.api.pod import Pod
+from evenkeel.api.workloads import Workload, template_of, with_template
 from evenkeel.runtime.paths import StatePaths, attempts_of, every_attempt, read_json
 from evenkeel.runtime.process.archives import ImageRefused, unpack
 from evenkeel.runtime.process.image_store import REFERENCES, STAGING
@@ -70,6 +71,13 @@ def with_absolute_images(pod: Pod, manifest_directory: str) -> Pod:
             containers=absolute(spec.containers), init_containers=absolute(spec.init_containers)
         )
     )
+
+
+def workload_with_absolute_images(workload: Workload, manifest_directory: str) -> Workload:
+    """The same for the pod template of a workload."""
+    template = template_of(workload)
+    spec = with_absolute_images(Pod(spec=template.spec), manifest_directory).spec
+    return with_template(workload, template._replace(spec=spec))
 
 
 class Images:

@@ -1,0 +1,312 @@
+"""Rules for workloads, as in Kubernetes, beside the rules for their pods. And what one node cannot do."""
+
+import re
+from collections.abc import Mapping
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from evenkeel.api.pod import ObjectMeta
+from evenkeel.api.problems import Problems, forbidden, invalid, not_supported, required, shown, unusable
+from evenkeel.api.validation.name_rules import dns_label, dns_subdomain, label_value, qualified_name
+from evenkeel.api.workloads import (
+    ALLOW,
+    COUNT,
+    FAIL_INDEX,
+    FAIL_JOB,
+    FORBID,
+    IGNORE,
+    INDEXED,
+    NON_INDEXED,
+    ON_DELETE,
+    ORDERED_READY,
+    PARALLEL,
+    RECREATE,
+    REPLACE,
+    ROLLING_UPDATE,
+    CronJob,
+    DaemonSet,
+    Deployment,
+    Job,
+    JobSpec,
+    LabelSelector,
+    PodFailurePolicyRule,
+    ReplicationController,
+    StatefulSet,
+    Workload,
+    template_of,
+)
+from evenkeel.errors import EvenkeelError
+
+MAX_REPLICAS = 1000
+MAX_COMPLETIONS = 100_000
+MAX_INDEXES = 10_000
+_LONGEST_CRON_JOB = 52  # its Jobs have eleven characters more
+_PERCENT = re.compile(r"[0-9]{1,3}%", re.ASCII).fullmatch
+_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
+
+
+def validate_workload(workload: Workload) -> Problems:
+    """Every problem of `workload` itself; those of its pod template are found elsewhere."""
+    if isinstance(workload, CronJob):
+        yield from _cron_job(workload)
+        return
+    if isinstance(workload, Job):
+        yield from _job(workload.spec, "spec")
+        if workload.spec.completion_mode == INDEXED:
+            yield from _host_name(workload.metadata)
+        return
+    yield from _number(getattr(workload.spec, "replicas", None), "spec.replicas", MAX_REPLICAS)
+    yield from _number(workload.spec.min_ready_seconds, "spec.minReadySeconds")
+    yield from _selector(workload)
+    yield from _always_restarted(workload)
+    if isinstance(workload, Deployment):
+        yield from _deployment(workload)
+    elif isinstance(workload, DaemonSet):
+        yield from _daemon_set(workload)
+    elif isinstance(workload, StatefulSet):
+        yield from _stateful_set(workload)
+
+
+def _number(value: int | None, field: str, most: int = 2**31 - 1) -> Problems:
+    if value is not None and not 0 <= value <= most:
+        yield invalid(field, f"must be a whole number from 0 to {most}, not {value}")
+
+
+def _one_of(value: str, field: str, known: tuple[str, ...]) -> Problems:
+    if value and value not in known:
+        yield not_supported(field, value, known)
+
+
+# Selectors
+
+
+def _selector(workload: Workload) -> Problems:
+    labels = template_of(workload).metadata.labels
+    written = workload.spec.selector if not isinstance(workload, CronJob) else None
+    if isinstance(workload, ReplicationController):
+        selector = LabelSelector(workload.spec.selector)
+        if not workload.spec.selector:
+            return  # the labels of the template stand for it
+    elif not isinstance(written, LabelSelector):
+        yield required("spec.selector", f"is missing: write matchLabels: {_some(labels)}, as in the template")
+        return
+    else:
+        selector = written
+    if not selector.match_labels and not selector.match_expressions:
+        yield invalid("spec.selector", f"is empty: write matchLabels: {_some(labels)}, as in the template")
+        return
+    problems = list(_requirements(selector))
+    yield from problems
+    if not problems and not selector.matches(labels):
+        message = f"must have the labels that spec.selector selects, {_some(selector.match_labels)}"
+        yield invalid("spec.template.metadata.labels", message)
+
+
+def _requirements(selector: LabelSelector) -> Problems:
+    for key, value in selector.match_labels.items():
+        if wrong := qualified_name(key):
+            yield invalid("spec.selector.matchLabels", f"{shown(key)} {wrong}")
+        if wrong := label_value(value):
+            yield invalid("spec.selector.matchLabels", f"{shown(value)} of {shown(key)} {wrong}")
+    for place, one in enumerate(selector.match_expressions):
+        here = f"spec.selector.matchExpressions[{place}]"
+        if one.operator not in _OPERATORS:
+            yield not_supported(f"{here}.operator", one.operator, _OPERATORS)
+        elif one.operator in ("In", "NotIn") and not one.values:
+            yield required(f"{here}.values", f"{one.operator} needs at least one value")
+        elif one.operator in ("Exists", "DoesNotExist") and one.values:
+            yield forbidden(f"{here}.values", f"{one.operator} takes no values")
+        if wrong := qualified_name(one.key):
+            yield invalid(f"{here}.key", f"{shown(one.key)} {wrong}")
+
+
+def _some(labels: Mapping[str, str]) -> str:
+    return (
+        "{" + ", ".join(f"{key}: {value}" for key, value in list(labels.items())[:3]) + "}"
+        if labels
+        else "{app: NAME}"
+    )
+
+
+# Deployment, DaemonSet and StatefulSet
+
+
+def _always_restarted(workload: Workload) -> Problems:
+    spec = template_of(workload).spec
+    if spec.restart_policy not in ("", "Always"):
+        yield not_supported("spec.template.spec.restartPolicy", spec.restart_policy, ("Always",))
+    if spec.active_deadline_seconds is not None:
+        yield forbidden("spec.template.spec.activeDeadlineSeconds", "is only for pods that end: leave it out")
+
+
+def _deployment(workload: Deployment) -> Problems:
+    strategy, rolling = workload.spec.strategy, workload.spec.strategy.rolling_update
+    yield from _one_of(strategy.type, "spec.strategy.type", (RECREATE, ROLLING_UPDATE))
+    if strategy.type == RECREATE and rolling is not None:
+        yield forbidden("spec.strategy.rollingUpdate", "is only for type RollingUpdate: leave it out")
+    yield from _bounds(rolling, "spec.strategy.rollingUpdate")
+    deadline, ready = workload.spec.progress_deadline_seconds, workload.spec.min_ready_seconds
+    yield from _number(deadline, "spec.progressDeadlineSeconds")
+    yield from _number(workload.spec.revision_history_limit, "spec.revisionHistoryLimit")
+    if deadline is not None and deadline <= ready:
+        yield invalid("spec.progressDeadlineSeconds", f"must be greater than minReadySeconds, {ready}")
+
+
+def _daemon_set(workload: DaemonSet) -> Problems:
+    strategy = workload.spec.update_strategy
+    yield from _one_of(strategy.type, "spec.updateStrategy.type", (ROLLING_UPDATE, ON_DELETE))
+    yield from _bounds(strategy.rolling_update, "spec.updateStrategy.rollingUpdate")
+
+
+def _bounds(rolling: object, path: str) -> Problems:
+    amounts = {}
+    for field, name in (("maxUnavailable", "max_unavailable"), ("maxSurge", "max_surge")):
+        amount = getattr(rolling, name, None)
+        amounts[field] = amount
+        if isinstance(amount, str) and not _PERCENT(amount):
+            yield invalid(
+                f"{path}.{field}", f"{shown(amount)} must be a whole number or a percentage such as 25%"
+            )
+        elif isinstance(amount, int) and amount < 0:
+            yield invalid(f"{path}.{field}", f"must be 0 or more, not {amount}")
+    if amounts["maxUnavailable"] in (0, "0%") and amounts["maxSurge"] in (0, "0%"):
+        yield invalid(f"{path}.maxUnavailable", "may not be 0 while maxSurge is 0: no pod could be replaced")
+
+
+def _host_name(metadata: ObjectMeta) -> Problems:
+    if metadata.name and dns_label(metadata.name) and not dns_subdomain(metadata.name):
+        message = "must be a host name, for its pods are called after it: at most 63 characters, and no ."
+        yield invalid("metadata.name", f"{shown(metadata.name)} {message}")
+
+
+def _stateful_set(workload: StatefulSet) -> Problems:
+    spec = workload.spec
+    yield from _host_name(workload.metadata)
+    yield from _one_of(spec.pod_management_policy, "spec.podManagementPolicy", (ORDERED_READY, PARALLEL))
+    yield from _one_of(spec.update_strategy.type, "spec.updateStrategy.type", (ROLLING_UPDATE, ON_DELETE))
+    rolling = spec.update_strategy.rolling_update
+    if rolling is not None:
+        yield from _number(rolling.partition, "spec.updateStrategy.rollingUpdate.partition")
+    yield from _number(spec.ordinals.start, "spec.ordinals.start")
+    if spec.volume_claim_templates:
+        yield unusable(
+            "spec.volumeClaimTemplates",
+            "this node has no storage classes: write a volume with hostPath in spec.template.spec.volumes instead",
+        )
+
+
+# Job and CronJob
+
+
+def _job(spec: JobSpec, path: str) -> Problems:
+    for name, value, most in (
+        ("parallelism", spec.parallelism, MAX_REPLICAS),
+        ("completions", spec.completions, MAX_COMPLETIONS),
+        ("backoffLimit", spec.backoff_limit, 2**31 - 1),
+        ("backoffLimitPerIndex", spec.backoff_limit_per_index, 2**31 - 1),
+        ("maxFailedIndexes", spec.max_failed_indexes, MAX_COMPLETIONS),
+        ("activeDeadlineSeconds", spec.active_deadline_seconds, 2**31 - 1),
+        ("ttlSecondsAfterFinished", spec.ttl_seconds_after_finished, 2**31 - 1),
+    ):
+        yield from _number(value, f"{path}.{name}", most)
+    policy = spec.template.spec.restart_policy
+    if policy not in ("Never", "OnFailure"):
+        yield not_supported(f"{path}.template.spec.restartPolicy", policy or "Always", ("Never", "OnFailure"))
+    yield from _one_of(spec.completion_mode, f"{path}.completionMode", (NON_INDEXED, INDEXED))
+    if spec.completion_mode == INDEXED and spec.completions is None:
+        yield required(f"{path}.completions", "completionMode Indexed needs the number of indexes")
+    elif spec.completion_mode == INDEXED and spec.completions is not None and spec.completions > MAX_INDEXES:
+        yield unusable(f"{path}.completions", f"must be at most {MAX_INDEXES} with completionMode Indexed")
+    if spec.completion_mode != INDEXED:
+        for name, value in (
+            ("backoffLimitPerIndex", spec.backoff_limit_per_index),
+            ("maxFailedIndexes", spec.max_failed_indexes),
+        ):
+            if value is not None:
+                yield invalid(f"{path}.{name}", "needs completionMode: Indexed")
+    if spec.backoff_limit_per_index is not None and policy == "OnFailure":
+        yield invalid(f"{path}.template.spec.restartPolicy", "must be Never with backoffLimitPerIndex")
+    yield from _one_of(
+        spec.pod_replacement_policy, f"{path}.podReplacementPolicy", ("Failed", "TerminatingOrFailed")
+    )
+    yield from _not_here(spec, path)
+    rules = spec.pod_failure_policy.rules if spec.pod_failure_policy is not None else ()
+    if rules and policy != "Never":
+        yield invalid(f"{path}.template.spec.restartPolicy", "must be Never with podFailurePolicy")
+    for place, rule in enumerate(rules):
+        yield from _rule(rule, spec, f"{path}.podFailurePolicy.rules[{place}]")
+
+
+def _not_here(spec: JobSpec, path: str) -> Problems:
+    if spec.success_policy is not None:
+        yield unusable(f"{path}.successPolicy", "is not supported on this node: every index must succeed")
+    if spec.selector is not None or spec.manual_selector:
+        yield forbidden(
+            f"{path}.selector", "the node makes the selector of a Job: leave selector and manualSelector out"
+        )
+    if spec.managed_by not in ("", "kubernetes.io/job-controller"):
+        yield unusable(
+            f"{path}.managedBy", f"{shown(spec.managed_by)} does not run on this node: leave it out"
+        )
+
+
+def _rule(rule: PodFailurePolicyRule, spec: JobSpec, path: str) -> Problems:
+    yield from _one_of(rule.action or "nothing", f"{path}.action", (FAIL_JOB, FAIL_INDEX, IGNORE, COUNT))
+    if rule.action == FAIL_INDEX and spec.backoff_limit_per_index is None:
+        yield invalid(f"{path}.action", "FailIndex needs backoffLimitPerIndex")
+    codes = rule.on_exit_codes
+    if (codes is None) == (not rule.on_pod_conditions):
+        yield invalid(path, "needs one of onExitCodes and onPodConditions")
+    if codes is None:
+        return
+    yield from _one_of(codes.operator or "nothing", f"{path}.onExitCodes.operator", ("In", "NotIn"))
+    if not codes.values:
+        yield required(f"{path}.onExitCodes.values", "needs at least one exit code")
+    if codes.operator == "In" and 0 in codes.values:
+        yield invalid(
+            f"{path}.onExitCodes.values", "may not have 0: a container that ends with 0 has not failed"
+        )
+    names = {one.name for one in spec.template.spec.every_container}
+    if codes.container_name and codes.container_name not in names:
+        yield invalid(
+            f"{path}.onExitCodes.containerName",
+            f"{shown(codes.container_name)} is no container of the template",
+        )
+
+
+def _cron_job(workload: CronJob) -> Problems:
+    from evenkeel.api.cron_schedule import parse_schedule
+
+    spec = workload.spec
+    yield from _cron_name(workload.metadata)
+    if not spec.schedule:
+        yield required("spec.schedule", 'is missing: write five fields, such as "30 4 * * 1-5"')
+    else:
+        try:
+            parse_schedule(spec.schedule)
+        except EvenkeelError as error:
+            yield invalid("spec.schedule", str(error))
+    if spec.time_zone is not None and (wrong := zone_problem(spec.time_zone)):
+        yield invalid("spec.timeZone", wrong)
+    yield from _one_of(spec.concurrency_policy, "spec.concurrencyPolicy", (ALLOW, FORBID, REPLACE))
+    yield from _number(spec.starting_deadline_seconds, "spec.startingDeadlineSeconds")
+    yield from _number(spec.successful_jobs_history_limit, "spec.successfulJobsHistoryLimit", MAX_REPLICAS)
+    yield from _number(spec.failed_jobs_history_limit, "spec.failedJobsHistoryLimit", MAX_REPLICAS)
+    yield from _job(spec.job_template.spec, "spec.jobTemplate.spec")
+
+
+def _cron_name(metadata: ObjectMeta) -> Problems:
+    if len(metadata.name) > _LONGEST_CRON_JOB:
+        yield invalid(
+            "metadata.name", f"must be at most {_LONGEST_CRON_JOB} characters, not {len(metadata.name)}"
+        )
+
+
+def zone_problem(name: str) -> str:
+    """What is wrong with the name of a time zone; empty if nothing is."""
+    if not name or name.lower() == "local":
+        return f"{shown(name)} is no time zone: write one such as Europe/Berlin, or leave it out for the machine's"
+    try:
+        ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return f"{shown(name)} is no time zone that this machine knows: write one such as Europe/Berlin or Etc/UTC"
+    return ""

@@ -1,0 +1,283 @@
+"""Workloads as tables and as text, with kubectl's columns. It reads the agent's JSON without decoding it."""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from evenkeel.api.workloads import KINDS
+from evenkeel.cli.client import AgentRefused, Client
+from evenkeel.cli.events import message_of
+from evenkeel.cli.output import NONE, STRUCTURED, Table, age, age_of, print_structured, printable, seconds_of
+
+Json = dict[str, Any]
+Columns = tuple[tuple[str, Callable[[Json], str]], ...]
+_EVENTS = 1000  # so many of the latest are searched for those of a workload
+
+
+def show_workloads(client: Client, kind: str, names: Sequence[str], args: argparse.Namespace) -> int:
+    """`get KIND`. With `-w`, a workload is printed again whenever it has changed."""
+    namespace = "" if args.all_namespaces else args.namespace
+    changes = client.lines("/watch") if args.watch else iter(())
+    found, failures = _found(client, kind, namespace, names)
+    if args.output in STRUCTURED and not args.watch:
+        if len(names) == 1 and found:
+            print_structured(found[0], args.output)
+        elif not failures:
+            print_structured({"apiVersion": "v1", "kind": "List", "items": found}, args.output)
+    else:
+        show = _printer(kind, args)
+        show(found)
+        if not found and not failures and args.output is None and not args.watch:
+            print(f"no {kind}{f' in namespace {namespace}' if namespace else ''}", file=sys.stderr)
+        shown = {one["metadata"]["uid"]: one for one in found}
+        for _ in changes:
+            again, _failures = _found(client, kind, namespace, names)
+            show([one for one in again if shown.get(one["metadata"]["uid"]) != one])
+            shown = {one["metadata"]["uid"]: one for one in again}
+    for message in failures:
+        print(f"evenkeel: {message}", file=sys.stderr)
+    return int(bool(failures))
+
+
+def _found(client: Client, kind: str, namespace: str, names: Sequence[str]) -> tuple[list[Json], list[str]]:
+    if not names:
+        return client.workloads(kind, namespace), []
+    found, failures = [], []
+    for name in names:
+        try:
+            found.append(client.workload(kind, namespace, name))
+        except AgentRefused as refusal:
+            failures.append(str(refusal))
+    return found, failures
+
+
+def _printer(kind: str, args: argparse.Namespace) -> Callable[[Sequence[Json]], None]:
+    if args.output in ("name", *STRUCTURED):
+
+        def show(found: Sequence[Json]) -> None:
+            for one in found:
+                if args.output == "name":
+                    print(full_name(one), flush=True)
+                else:
+                    print_structured(one, args.output)
+
+        return show
+    columns = _COLUMNS[kind]
+    if args.all_namespaces:
+        columns = (("NAMESPACE", lambda one: one["metadata"].get("namespace", "")), *columns)
+    if args.output == "wide":
+        columns = (*columns, *_WIDE)
+    table = Table([head for head, _ in columns])
+    return lambda found: table.print_rows([[cell(one) for _, cell in columns] for one in found])
+
+
+def full_name(one: Json) -> str:
+    """`deployment.apps/web`"""
+    group = KINDS[one["kind"]].group
+    return f"{one['kind'].lower()}{f'.{group}' if group else ''}/{one['metadata']['name']}"
+
+
+# Cells
+
+
+def _status(field: str) -> Callable[[Json], str]:
+    return lambda one: str(one.get("status", {}).get(field, 0))
+
+
+def _name(one: Json) -> str:
+    return str(one["metadata"]["name"])
+
+
+def _age(one: Json) -> str:
+    return age_of(one["metadata"].get("creationTimestamp"))
+
+
+def _wanted(one: Json) -> int:
+    return int(one["spec"].get("replicas", 1))
+
+
+def _ready(one: Json) -> str:
+    return f"{one.get('status', {}).get('readyReplicas', 0)}/{_wanted(one)}"
+
+
+def _template(one: Json) -> Json:
+    spec = one["spec"]
+    inner: Json = spec.get("jobTemplate", {}).get("spec", spec).get("template", {}).get("spec", {})
+    return inner
+
+
+def _job_status(one: Json) -> str:
+    for condition in one.get("status", {}).get("conditions", ()):
+        if condition["type"] in ("Complete", "Failed", "Suspended") and condition["status"] == "True":
+            return str(condition["type"])
+    return "Running"
+
+
+def _completions(one: Json) -> str:
+    spec, succeeded = one["spec"], one.get("status", {}).get("succeeded", 0)
+    if "completions" in spec:
+        return f"{succeeded}/{spec['completions']}"
+    parallelism = spec.get("parallelism", 1)
+    return f"{succeeded}/1 of {parallelism}" if parallelism > 1 else f"{succeeded}/1"
+
+
+def _duration(one: Json) -> str:
+    status = one.get("status", {})
+    if not status.get("startTime"):
+        return ""
+    end = status.get("completionTime")
+    return age_of(status["startTime"], seconds_of(end) if end else None)
+
+
+def _active(one: Json) -> str:
+    return str(len(one.get("status", {}).get("active", ())))
+
+
+def _last_schedule(one: Json) -> str:
+    last = one.get("status", {}).get("lastScheduleTime")
+    return age_of(last) if last else NONE
+
+
+def _selector(one: Json) -> str:
+    selector = one["spec"].get("selector", {})
+    labels = selector.get("matchLabels", selector)
+    return ",".join(f"{key}={value}" for key, value in labels.items() if isinstance(value, str)) or NONE
+
+
+_NAME, _AGE = ("NAME", _name), ("AGE", _age)
+_REPLICA_SET: Columns = (
+    _NAME,
+    ("DESIRED", lambda one: str(_wanted(one))),
+    ("CURRENT", _status("replicas")),
+    ("READY", _status("readyReplicas")),
+    _AGE,
+)
+_COLUMNS: Mapping[str, Columns] = {
+    "deployments": (
+        _NAME,
+        ("READY", _ready),
+        ("UP-TO-DATE", _status("updatedReplicas")),
+        ("AVAILABLE", _status("availableReplicas")),
+        _AGE,
+    ),
+    "replicasets": _REPLICA_SET,
+    "replicationcontrollers": _REPLICA_SET,
+    "statefulsets": (_NAME, ("READY", _ready), _AGE),
+    "daemonsets": (
+        _NAME,
+        ("DESIRED", _status("desiredNumberScheduled")),
+        ("CURRENT", _status("currentNumberScheduled")),
+        ("READY", _status("numberReady")),
+        ("UP-TO-DATE", _status("updatedNumberScheduled")),
+        ("AVAILABLE", _status("numberAvailable")),
+        _AGE,
+    ),
+    "jobs": (_NAME, ("STATUS", _job_status), ("COMPLETIONS", _completions), ("DURATION", _duration), _AGE),
+    "cronjobs": (
+        _NAME,
+        ("SCHEDULE", lambda one: str(one["spec"].get("schedule", ""))),
+        ("TIMEZONE", lambda one: str(one["spec"].get("timeZone", NONE))),
+        ("SUSPEND", lambda one: str(one["spec"].get("suspend", False))),
+        ("ACTIVE", _active),
+        ("LAST SCHEDULE", _last_schedule),
+        _AGE,
+    ),
+}
+_WIDE: Columns = (
+    ("CONTAINERS", lambda one: ",".join(each["name"] for each in _template(one).get("containers", ()))),
+    ("IMAGES", lambda one: ",".join(each.get("image", "") for each in _template(one).get("containers", ()))),
+    ("SELECTOR", _selector),
+)
+
+
+# Describe
+
+
+def describe_workloads(client: Client, kind: str, names: Sequence[str], namespace: str) -> int:
+    found, failures = _found(client, kind, namespace, names)
+    events = list(client.lines("/events", most=str(_EVENTS))) if found else []
+    pods = client.pods(namespace) if found else []
+    for number, one in enumerate(found):
+        print("\n\n" if number else "", end="")
+        print("\n".join(map(printable, _described(one, pods, events))))
+    for message in failures:
+        print(f"evenkeel: {message}", file=sys.stderr)
+    return int(bool(failures))
+
+
+def _described(one: Json, pods: list[Json], events: list[Json]) -> Iterator[str]:
+    kind, meta, spec, status = one["kind"], one["metadata"], one["spec"], one.get("status", {})
+    fields = {
+        "Name": meta["name"],
+        "Namespace": meta.get("namespace", ""),
+        "Created": meta.get("creationTimestamp", ""),
+        "Labels": _pairs(meta.get("labels", {})),
+        "Annotations": _pairs(meta.get("annotations", {})),
+        "Selector": _selector(one) if "selector" in spec else "",
+        **{_title(name): _text(value) for name, value in spec.items() if not isinstance(value, dict | list)},
+        "Strategy": spec.get("strategy", spec.get("updateStrategy", {})).get("type", ""),
+        "Containers": ", ".join(
+            f"{each['name']} ({each.get('image', '')})" for each in _template(one).get("containers", ())
+        ),
+    }
+    for name, value in fields.items():
+        if value:
+            yield f"{name + ':':<26}{value}"
+    yield "Status:"
+    for name, value in status.items():
+        if not isinstance(value, dict | list):
+            yield f"  {_title(name) + ':':<24}{_text(value)}"
+    for each in status.get("active", ()) if kind == "CronJob" else ():
+        yield f"  Active Job:             {each['name']}"
+    if conditions := status.get("conditions"):
+        yield "Conditions:"
+        for each in conditions:
+            words = " ".join(filter(None, (each.get("reason", ""), each.get("message", ""))))
+            yield f"  {each['type']:<20}{each['status']:<8}{words}"
+    own = [pod for pod in pods if _is_owned(pod, kind, meta["name"])]
+    if own:
+        yield "Pods:"
+        for pod in own:
+            yield f"  {pod['metadata']['name']:<44}{pod.get('status', {}).get('phase', '')}"
+    words = f"{kind} {meta.get('namespace', '')}/{meta['name']}: "
+    rows = [event for event in events if event.get("message", "").startswith(words)]
+    yield "Events:" if rows else f"Events:                   {NONE}"
+    for event in rows:
+        text = message_of({**event, "message": event["message"].removeprefix(words)})
+        yield f"  {event.get('type', ''):<9}{event.get('reason', ''):<20}{age(event.get('at', 0.0)):<8}{text}"
+
+
+def _is_owned(pod: Json, kind: str, name: str) -> bool:
+    owners = pod["metadata"].get("ownerReferences", ())
+    return any((owner.get("kind"), owner.get("name")) == (kind, name) for owner in owners)
+
+
+def pods_owned(client: Client, kind: str, namespace: str, name: str) -> list[str]:
+    """The names of the pods that belong to a workload of the `kind`, a plural; for a CronJob, those of its Jobs."""
+    singular = next(one for one, known in KINDS.items() if known.plural == kind)
+    owners = [(singular, name)]
+    if kind == "cronjobs":
+        owners = [
+            ("Job", job["metadata"]["name"])
+            for job in client.workloads("jobs", namespace)
+            if _is_owned(job, singular, name)
+        ]
+    return [
+        pod["metadata"]["name"]
+        for pod in client.pods(namespace)
+        if any(_is_owned(pod, *owner) for owner in owners)
+    ]
+
+
+def _pairs(labels: Mapping[str, str]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in labels.items()) or NONE
+
+
+def _title(name: str) -> str:
+    """`readyReplicas` as `Ready Replicas`."""
+    return "".join(f" {letter}" if letter.isupper() else letter for letter in name).strip().capitalize()
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,117 @@
+"""What a decision about a workload is made of, beside its pods, and what comes out of it.
+
+`Progress` is what the pods that exist do not show: what a Job has done already, when a CronJob ran last. It is written
+to the journal together with the pods that a decision adds, so that nothing is counted or run twice after a crash.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from evenkeel.api.config import Profile
+from evenkeel.api.pod import Pod, PodTemplateSpec
+from evenkeel.api.workloads import Condition, Job, Workload
+from evenkeel.policy.lifecycle.pod_status import timestamp
+from evenkeel.policy.workloads.pod_facts import PodFacts
+
+NORMAL, WARNING = "Normal", "Warning"
+
+
+class RollProgress(NamedTuple):
+    """Of a Deployment: when its rollout last came forward."""
+
+    at: float = 0.0
+    updated: int = 0
+    available: int = 0
+    revision: str = ""
+
+
+class JobProgress(NamedTuple):
+    started_at: float = 0.0  # 0: not started, or suspended
+    finished_at: float = 0.0
+    outcome: str = ""  # Complete or Failed, once it is over
+    reason: str = ""
+    message: str = ""
+    is_failing: bool = False  # it has failed, and its last pods are being ended
+    attempts: int = 0  # pods made so far; numbers their names
+    succeeded: int = 0
+    failed: int = 0
+    completed_indexes: str = ""  # such as 0-2,5: a list of all would be long
+    failed_indexes: str = ""
+    failures_of: Mapping[str, int] = MappingProxyType({})  # by index, where each has a back-off of its own
+    failed_at: Mapping[str, float] = MappingProxyType({})  # the last failure; "" without indexes
+    failures_in_a_row: int = 0
+    disruptions_in_a_row: int = 0
+    disrupted_at: float = 0.0
+    counted: tuple[str, ...] = ()  # names of ended pods that are counted already and still there
+
+
+class CronProgress(NamedTuple):
+    last_schedule_at: float = 0.0
+    last_success_at: float = 0.0
+    blocked_at: float = 0.0  # the time that waits because a Job still runs
+
+
+class Progress(NamedTuple):
+    created_at: float = 0.0
+    conditions: tuple[Condition, ...] = ()
+    roll: RollProgress = RollProgress()
+    stable: PodTemplateSpec | None = None  # of a StatefulSet: the template before the present update
+    job: JobProgress = JobProgress()
+    cron: CronProgress = CronProgress()
+
+
+class JobFacts(NamedTuple):
+    """A Job of a CronJob."""
+
+    job: Job
+    progress: JobProgress
+    created_at: float
+
+
+class Situation(NamedTuple):
+    """Everything that a decision is a function of."""
+
+    workload: Workload
+    progress: Progress
+    pods: tuple[PodFacts, ...]
+    now: float
+    profile: Profile
+    jobs: tuple[JobFacts, ...] = ()
+
+
+class Happening(NamedTuple):
+    type: str
+    reason: str
+    message: str
+
+
+class Decision(NamedTuple):
+    """`workload` has its new status. `delete` and `delete_jobs` are names."""
+
+    workload: Workload
+    progress: Progress
+    create: tuple[Pod, ...] = ()
+    delete: tuple[str, ...] = ()
+    create_jobs: tuple[Job, ...] = ()
+    delete_jobs: tuple[str, ...] = ()
+    is_over: bool = False  # the workload itself is to be deleted, with its pods
+    wake_at: float | None = None
+    happenings: tuple[Happening, ...] = ()
+
+
+def condition(
+    before: tuple[Condition, ...], kind: str, *, is_true: bool, reason: str, message: str, now: float
+) -> Condition:
+    """The condition as it is now. It keeps its times if it has not changed."""
+    status = "True" if is_true else "False"
+    known = next((one for one in before if one.type == kind), None)
+    if known is not None and (known.status, known.reason, known.message) == (status, reason, message):
+        return known
+    since = known.last_transition_time if known is not None and known.status == status else timestamp(now)
+    return Condition(kind, status, reason, message, since, timestamp(now))
+
+
+def earliest(times: "list[float] | tuple[float, ...]", now: float) -> float | None:
+    """The first of `times` that is still to come."""
+    return min((at for at in times if at > now), default=None)
