@@ -18,7 +18,7 @@ from tests.machines.parts import Part
 MACHINES = ("host", "v1", "v2", "systemd")
 MACHINE_FAILED = 125
 CONSOLE_LINES = 60
-# The whole is to take less than 25 minutes: what took longest is said each time.
+# `make test` is to take less than 20 minutes: what took longest is said each time.
 TOLD_OF_TIMES = ("--durations=25", "--durations-min=3")
 QUIET = ("-p", "no:cacheprovider")
 REPORTING = ("-p", "tests.machines.reports")
