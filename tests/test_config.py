@@ -499,3 +499,16 @@ def test_no_document_whatsoever_is_answered_with_anything_but_sentences(document
     else:
         found = [str(problem) for problem in (*validate_config(config), *startup_problems(config))]
     assert all(found)
+
+
+def test_settings_for_images_have_kubelets_rules():
+    assert "must be less than" in next(iter(problems_of(image_gc_low_threshold_percent=85).values()))
+    assert set(problems_of(image_gc_high_threshold_percent=101)) == {"imageGCHighThresholdPercent"}
+    assert set(problems_of(registry_pull_qps=-1)) == {"registryPullQPS"}
+    assert set(problems_of(max_parallel_image_pulls=0)) == {"maxParallelImagePulls"}
+    assert "--serialize-image-pulls=false" in next(iter(problems_of(max_parallel_image_pulls=2).values()))
+    assert problems_of(max_parallel_image_pulls=2, serialize_image_pulls=False) == {}
+    assert "must be longer than" in next(iter(problems_of(image_maximum_gc_age=Duration(1)).values()))
+    assert "imagePullCredentialsVerificationPolicy" in problems_of(
+        image_pull_credentials_verification_policy="AlwaysVerify"
+    )

@@ -6,8 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from evenkeel.api.data_objects import SECRET, DataObject
+from evenkeel.api.pod import LocalObjectReference, ObjectMeta, Pod, PodSpec
 from evenkeel.runtime.images.access import FOR_ALL, Credentials, first_access
-from evenkeel.runtime.images.credentials import Credential, Keyring, auth_file, keyring, matches, of_helper
+from evenkeel.runtime.images.credentials import (
+    Credential,
+    Keyring,
+    auth_file,
+    keyring,
+    matches,
+    of_helper,
+    pod_keyrings,
+)
 from evenkeel.runtime.images.host_credentials import HostCredentials
 from evenkeel.runtime.images.references import parse
 
@@ -130,3 +140,32 @@ def test_what_a_pods_own_password_pulled_is_for_pods_with_an_accepted_password()
     assert both.with_accepted(None, Credentials()) == FOR_ALL
     assert first_access(mine, Credentials((), (mine,))) == FOR_ALL
     assert FOR_ALL.with_accepted(mine, Credentials((mine,))).allows(())
+
+
+def pull_secret(name: str, type_: str, key: str, text: str) -> tuple[tuple[str, str], DataObject]:
+    return (SECRET, name), DataObject(SECRET, ObjectMeta(name=name), {key: text.encode()}, type=type_)
+
+
+def test_secrets_of_both_types_are_read_and_others_are_passed_over() -> None:
+    entry = {"registry.example": {"auth": pair("me", "1")}}
+    data = dict(
+        (
+            pull_secret(
+                "new",
+                "kubernetes.io/dockerconfigjson",
+                ".dockerconfigjson",
+                json.dumps(
+                    {"auths": entry, "credHelpers": {"registry.example": "evil"}, "credsStore": "evil"}
+                ),
+            ),
+            pull_secret("old", "kubernetes.io/dockercfg", ".dockercfg", json.dumps(entry)),
+            pull_secret("opaque", "Opaque", ".dockerconfigjson", json.dumps({"auths": entry})),
+            pull_secret("damaged", "kubernetes.io/dockerconfigjson", ".dockerconfigjson", "{"),
+        )
+    )
+    names = ("missing", "new", "old", "opaque", "damaged")
+    pod = Pod(spec=PodSpec(image_pull_secrets=tuple(LocalObjectReference(name) for name in names)))
+    rings = pod_keyrings(pod, data)
+    image = parse("registry.example/app")
+    assert [ring.matching(image) for ring in rings] == [(Credential("me", "1"),)] * 2
+    assert all(ring.helper(image) == ("", "") for ring in rings)  # a Secret starts no program
