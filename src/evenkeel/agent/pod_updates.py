@@ -110,7 +110,9 @@ class PodUpdates:
         if record is None:
             return
         name, message, now = outcome.attempt.container, outcome.message, self._clock()
-        if outcome.no_image:
+        if outcome.no_image == changes.CONFIG_ERROR:
+            state = changes.without_data(changes.not_started(record.state, name), name, message)
+        elif outcome.no_image:
             state = changes.no_image(record.state, name, outcome.no_image, message, now, self._settings)
         else:
             if record.state.verdict is not None:

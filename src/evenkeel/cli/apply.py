@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         + list(_workloads(reading))
     )
     answer = client.apply({"apiVersion": "v1", "kind": "List", "items": items})
-    for applied in answer["objects"]:
+    for applied in answer.get("objects", ()):
         print(f"{_full_name(applied['kind'])}/{applied['name'].partition('/')[2]} {applied['outcome']}")
     for applied in answer["pods"]:
         print(f"pod/{applied['pod'].partition('/')[2]} {applied['outcome']}")
