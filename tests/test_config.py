@@ -10,8 +10,8 @@ from evenkeel.api.config import (
     KubeletConfiguration,
     Profile,
     defaulted,
-    read_config,
 )
+from evenkeel.api.config_file import read_config
 from evenkeel.api.config_validation import config_warnings, start_problems, validate_config
 from evenkeel.api.scalars import Duration, format_cpuset, parse_cpuset
 from evenkeel.errors import EvenkeelError, InvalidInput

@@ -2,7 +2,8 @@
 
 import pytest
 
-from evenkeel.api.config import CrashLoopBackOffConfig, KubeletConfiguration, Profile, read_config
+from evenkeel.api.config import CrashLoopBackOffConfig, KubeletConfiguration, Profile
+from evenkeel.api.config_file import read_config
 from evenkeel.api.config_validation import validate_config
 from evenkeel.api.container import ExecAction, Probe
 from evenkeel.api.scalars import Duration

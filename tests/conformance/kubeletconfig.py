@@ -3,7 +3,8 @@
 import json
 from typing import Any
 
-from evenkeel.api.config import KubeletConfiguration, Profile, defaulted, read_config
+from evenkeel.api.config import KubeletConfiguration, Profile, defaulted
+from evenkeel.api.config_file import read_config
 from evenkeel.api.config_validation import validate_config
 from evenkeel.errors import EvenkeelError
 from evenkeel.policy.allocatable import startup_problems

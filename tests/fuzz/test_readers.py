@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from evenkeel.api.config import Profile, read_config
+from evenkeel.api.config import Profile
+from evenkeel.api.config_file import read_config
 from evenkeel.api.config_validation import config_warnings, start_problems, validate_config
 from evenkeel.api.manifests import read_manifests
 from evenkeel.cgroup.drivers.mounts import parse_mountinfo

@@ -23,7 +23,7 @@ from evenkeel.host.files import read_text
 from evenkeel.policy.eviction.thresholds import parse_flag
 
 if TYPE_CHECKING:
-    from evenkeel.api.config import ConfigFile
+    from evenkeel.api.config_file import ConfigFile
 
 _DEST = "config_"
 _ALIASES = {"container_runtime_endpoint": ("--runtime-endpoint",)}
@@ -102,7 +102,7 @@ def _checked(args: argparse.Namespace, changes: dict[str, object], problems: lis
 
 
 def _file(args: argparse.Namespace, problems: list[Problem]) -> "ConfigFile":
-    from evenkeel.api.config import ConfigFile, read_config
+    from evenkeel.api.config_file import ConfigFile, read_config
 
     path = getattr(args, "config", None)
     if path is None:
