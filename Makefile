@@ -75,6 +75,8 @@ soak: setup root ## hours of it: the agent killed under 500 pods (SEED=n replays
 	EVENKEEL_CRASH_PODS=500 EVENKEEL_CRASHES=60 EVENKEEL_SEED=$(SEED) \
 	  $(BIN)/python -m tests.machines test host --time-limit 14400 -- tests/kernel/test_crashes.py -s
 	EVENKEEL_STORMS=300 $(BIN)/python -m tests.machines test host --time-limit 14400 -- tests/kernel/test_storms.py -s
+	EVENKEEL_KILLS=1000 EVENKEEL_SEED=$(SEED) \
+	  $(BIN)/python -m tests.machines test host --time-limit 14400 -- tests/kernel/test_watch.py -k any_moment
 	EVENKEEL_FAULTS=200 EVENKEEL_SEED=$(SEED) \
 	  $(BIN)/python -m tests.machines test host --time-limit 14400 -- tests/attacks/test_fault_storms.py -s
 	EVENKEEL_FUZZ_SECONDS=1800 EVENKEEL_SEED=$(SEED) $(BIN)/pytest tests/fuzz

@@ -39,11 +39,11 @@ def figures() -> Iterator[Figure]:
             until(lambda: _running(client) == IDLE_PODS - 10)
             alone, watched, relayed = [], [], []
             for number in range(0, 3 * ROUNDS, 3):
-                alone.append(evicted(client, state, root, program, number)[0])
+                alone.append(evicted(client, state, root, program, number).sent)
                 with readers(state):
-                    watched.append(evicted(client, state, root, program, number + 1)[0])
+                    watched.append(evicted(client, state, root, program, number + 1).sent)
                 with relay(state, directory), readers(directory):
-                    relayed.append(evicted(client, state, root, program, number + 2)[0])
+                    relayed.append(evicted(client, state, root, program, number + 2).sent)
         name = "kill sent among a thousand readers and slow clients"
         for percent, title in ((50, "median"), (99, "p99")):
             yield figure(f"{name}, {title}", watched, alone, percent, ratio_at_most(2))

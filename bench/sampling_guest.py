@@ -17,15 +17,17 @@ from tests.kernel.waiting import eventually
 from tests.machines.programs import programs
 
 from bench.bench_eviction import (
+    GUARD,
+    WATCH,
+    below,
     cgroup,
-    guard_of,
     is_under_pressure,
     kill_sent,
+    named,
     pod,
     root_of,
     run_seconds,
     running,
-    watching_thread,
 )
 from bench.bench_sampling import (
     AGENT,
@@ -130,18 +132,18 @@ def line_bytes(pods: Cgroup) -> int:
 
 
 def cost(pods: Cgroup, pid: int, reference: str, seconds: float) -> Cost:
-    thread, guard = watching_thread(pid), guard_of(pid)
-    began, ran, waited = time.monotonic(), run_seconds(thread) + run_seconds(guard), waits(thread)
+    watch, guard = (named(below(pid), name) for name in (WATCH, GUARD))
+    began, ran, waited = time.monotonic(), run_seconds(watch) + run_seconds(guard), waits(watch)
     time.sleep(seconds)
-    looks, ran = waits(thread) - waited, run_seconds(thread) + run_seconds(guard) - ran
+    looks, ran = waits(watch) - waited, run_seconds(watch) + run_seconds(guard) - ran
     took = time.monotonic() - began
     command = [reference, "looks", pods.paths()[0], looks, int(took * 1e9)]
     said = subprocess.run(list(map(str, command)), check=True, capture_output=True, text=True).stdout
     return Cost(headroom_bytes(pods) // MIB, looks, took, ran, numbers(said)["took"] / 1e9)
 
 
-def waits(thread: Path) -> int:
-    return voluntary_switches((thread / "status").read_text())
+def waits(pid: int) -> int:
+    return voluntary_switches(Path(f"/proc/{pid}/status").read_text())
 
 
 # How close it comes
@@ -167,7 +169,8 @@ def stopped(client: Client, pods: Cgroup, reference: str, kind: Kind, number: in
     ended = client.pod("default", name)["status"]["containerStatuses"][0]["state"]["terminated"]["reason"]
     sent = None
     if ended != "OOMKilled":
-        sent = eventually(lambda: kill_sent(STATE, name), within_seconds=PATIENCE_SECONDS) * 1e9
+        _, sent_seconds = eventually(lambda: kill_sent(STATE, name), within_seconds=PATIENCE_SECONDS)
+        sent = sent_seconds * 1e9
     end(client, name)
     return crossing_of(AGENT, kind, seen, sent, line=line, limit=limit)
 

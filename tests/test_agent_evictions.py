@@ -25,12 +25,12 @@ def test_an_intent_from_before_the_pod_came_back_is_not_carried_out(place):
             await agent.apply(pods_of(PODS))
             await until(lambda: phase(agent, "web") == "Running")
             uid = agent.pod("default/web").metadata.uid
-        noted = Intents(place.directory)
+        noted = Intents(place.directory, print)
         noted.write(Intent(uid, "long ago", place.now - 1))
         noted.close()
         async with place.agent() as agent:
             assert phase(agent, "web") == "Running"
-        assert not Intents(place.directory).found
+        assert not Intents(place.directory, print).found
 
     asyncio.run(story())
 

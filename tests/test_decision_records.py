@@ -12,7 +12,8 @@ from evenkeel.journal.store import Journal, JournalError
 from evenkeel.policy.eviction.decide import Settings, State, decide
 from evenkeel.policy.eviction.snapshot import MemoryFigures, NodeFigures, PodFigures, PodSnapshot, Snapshot
 from evenkeel.policy.eviction.thresholds import parse_thresholds
-from evenkeel.pressure.decision_records import Step, eviction_given, eviction_said, replayed_eviction
+from evenkeel.pressure.decision_records import eviction_given, eviction_said, replayed_eviction
+from evenkeel.pressure.eviction_steps import Step
 from tests.models.agents import Place, pods_of, until
 from tests.models.memory_files import (
     MIB,

@@ -13,7 +13,7 @@ from evenkeel.policy.eviction.thresholds import parse_thresholds
 from evenkeel.policy.eviction.usage import Resource, usage
 from evenkeel.pressure.disk.disk_readings import DiskTargets, NodeReading, Storage, nearest_limit
 from evenkeel.pressure.disk.garbage_collection import Collected, Collector, GarbageCollection, PendingDisk
-from evenkeel.pressure.protocol import PodTarget
+from evenkeel.pressure.targets import PodTarget
 from evenkeel.runtime import base_runtime
 from evenkeel.runtime.interface import Directories
 from evenkeel.runtime.paths import StatePaths

@@ -1,22 +1,22 @@
 """The guard, with files in a directory in place of cgroups. On real kernels: tests/kernel/test_relief.py."""
 
-import asyncio
 import os
 import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from evenkeel.cgroup.drivers.processes import is_dead
-from evenkeel.pressure.guard import NAME, Held, free_line, hear, hold_line, let_go
-from evenkeel.pressure.guard_client import GuardClient
+from evenkeel.pressure.memory.cgroup_writes import FreezeFile
 from evenkeel.pressure.memory.freezer import Freezer
-from tests.models.agents import until
-from tests.models.kernel import CountingKernel
+from evenkeel.pressure.memory.kernel_triggers import KernelTriggers
+from evenkeel.pressure.watch.guard import NAME, Held, free_line, hear, hold_line, let_go
+from evenkeel.pressure.watch.guard_client import GuardClient
 
 
 def frozen(directory: Path, *names: str) -> list[Path]:
@@ -32,6 +32,22 @@ def said(files: list[Path]) -> list[str]:
 
 def not_noted(text: str) -> None:
     raise AssertionError(text)
+
+
+@pytest.fixture
+def triggers() -> Iterator[KernelTriggers]:
+    made = KernelTriggers()
+    yield made
+    made.close()
+
+
+def until(triggers: KernelTriggers, guard: GuardClient, condition: Callable[[], bool]) -> None:
+    """Takes the turns of the watch until the condition holds."""
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        triggers.wait(0.01)
+        guard.start_if_due(time.monotonic())
 
 
 def test_what_comes_in_pieces_is_taken_up_when_it_is_whole():
@@ -65,71 +81,61 @@ def test_only_files_that_are_there_are_written_and_no_link_is_followed(tmp_path)
     assert not gone.exists()
 
 
-def test_at_the_end_whoever_is_held_is_let_go_and_whoever_was_freed_is_left_alone(tmp_path):
+def test_at_the_end_whoever_is_held_is_let_go_and_whoever_was_freed_is_left_alone(tmp_path, triggers):
     files = frozen(tmp_path, "held", "freed", "again")
-
-    async def story() -> None:
-        guard = GuardClient(not_noted)
-        guard.start()
-        pid = guard.pid
-        assert pid is not None
-        for file in files:
-            guard.hold({str(file): "0"})
-        for file in files[1:]:
-            guard.free([str(file)])
-        guard.hold({str(files[2]): "0"})
-        guard.hold({str(tmp_path / "gone"): "0"})
-        assert said(files) == ["1", "1", "1"]
-        guard.close()
-        assert guard.pid is None
-        assert is_dead(pid)
-        guard.free([str(files[0])])  # too late, and nothing comes of it
-
-    asyncio.run(story())
+    guard = GuardClient(triggers, not_noted)
+    guard.start()
+    pid = guard.pid
+    assert pid is not None
+    for file in files:
+        guard.hold({str(file): "0"})
+    for file in files[1:]:
+        guard.free([str(file)])
+    guard.hold({str(files[2]): "0"})
+    guard.hold({str(tmp_path / "gone"): "0"})
+    assert said(files) == ["1", "1", "1"]
+    guard.close()
+    assert guard.pid is None
+    assert is_dead(pid)
+    guard.free([str(files[0])])  # too late, and nothing comes of it
     assert said(files) == ["0", "1", "0"]
 
 
-def test_of_many_that_are_told_at_once_none_is_lost(tmp_path):
+def test_of_many_that_are_told_at_once_none_is_lost(tmp_path, triggers):
     files = frozen(tmp_path, *(f"{number}{'x' * 100}" for number in range(200)))
-
-    async def story() -> None:
-        guard = GuardClient(not_noted)
-        guard.start()
-        guard.hold({str(file): "0" for file in files})
-        guard.free(map(str, files[:100]))
-        guard.close()
-
-    asyncio.run(story())
+    guard = GuardClient(triggers, not_noted)
+    guard.start()
+    guard.hold({str(file): "0" for file in files})
+    guard.free(map(str, files[:100]))
+    guard.close()
     assert said(files) == ["1"] * 100 + ["0"] * 100
 
 
-AGENT = """
-import asyncio, subprocess, sys
-from evenkeel.pressure.guard_client import GuardClient
+WATCH = """
+import subprocess, sys, time
+from evenkeel.pressure.memory.kernel_triggers import KernelTriggers
+from evenkeel.pressure.watch.guard_client import GuardClient
 
-async def live():
-    guard = GuardClient(print)
-    guard.start()
-    child = subprocess.Popen(["sleep", "1000"], close_fds=False, stdout=subprocess.DEVNULL)
-    guard.hold({sys.argv[1]: "0"})
-    print(guard.pid, child.pid, flush=True)
-    await asyncio.sleep(1000)
-
-asyncio.run(live())
+guard = GuardClient(KernelTriggers(), print)
+guard.start()
+child = subprocess.Popen(["sleep", "1000"], close_fds=False, stdout=subprocess.DEVNULL)
+guard.hold({sys.argv[1]: "0"})
+print(guard.pid, child.pid, flush=True)
+time.sleep(1000)
 """
 
 
-def test_when_the_agent_is_killed_its_guard_lets_go_and_ends_whoever_else_lives_on(tmp_path):
+def test_when_the_watch_is_killed_its_guard_lets_go_and_ends_whoever_else_lives_on(tmp_path):
     (file,) = frozen(tmp_path, "held")
-    command = [sys.executable, "-c", AGENT, str(file)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as agent:
-        assert agent.stdout is not None
-        pid, child = map(int, agent.stdout.readline().split())
+    command = [sys.executable, "-c", WATCH, str(file)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watch:
+        assert watch.stdout is not None
+        pid, child = map(int, watch.stdout.readline().split())
         ends = os.pidfd_open(pid)
         try:
-            assert os.getsid(pid) == pid  # a Ctrl-C at the agent's terminal is not for it
+            assert os.getsid(pid) == pid  # a Ctrl-C at a terminal is not for it
             assert said([file]) == ["1"]
-            agent.kill()
+            watch.kill()
             poll = select.poll()
             poll.register(ends, select.POLLIN)
             assert poll.poll(30_000)
@@ -138,110 +144,94 @@ def test_when_the_agent_is_killed_its_guard_lets_go_and_ends_whoever_else_lives_
         finally:
             os.close(ends)
             os.kill(child, signal.SIGKILL)
-            agent.kill()
+            watch.kill()
 
 
-def test_a_guard_that_is_killed_is_followed_by_one_that_knows_who_is_held(tmp_path):
+def test_a_guard_that_is_killed_is_followed_by_one_that_knows_who_is_held(tmp_path, triggers):
     files = frozen(tmp_path, "held", "freed", "later")
     notes: list[str] = []
-
-    async def story() -> None:
-        guard = GuardClient(notes.append)
-        guard.start()
-        first = guard.pid
-        assert first is not None
-        for file in files[:2]:
-            guard.hold({str(file): "0"})
-        os.kill(first, signal.SIGKILL)
-        guard.free([str(files[1])])
-        await until(lambda: guard.pid not in (None, first))
-        assert said(files) == ["1", "1", "1"]
-        guard.hold({str(files[2]): "0"})
-        # The next one has to wait for its turn: nothing is started again and again.
-        second = guard.pid
-        assert second is not None
-        os.kill(second, signal.SIGKILL)
-        await until(lambda: guard.pid is None)
-        await until(lambda: guard.pid not in (None, second))
-        guard.close()
-
-    asyncio.run(story())
-    assert said(files) == ["0", "1", "0"]
-    assert set(notes) == {"the guard ended before the agent did: another one is started"}
-
-
-def test_it_is_named_and_does_not_end_before_the_agent_when_others_are_asked_to(tmp_path):
-    (file,) = frozen(tmp_path, "held")
-
-    async def story() -> None:
-        guard = GuardClient(not_noted)
-        guard.start()
-        pid = guard.pid
-        assert pid is not None
-        await until(
-            lambda: Path(f"/proc/{pid}/comm").read_text().strip() == NAME
-        )  # signals are seen to before
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            os.kill(pid, number)
+    guard = GuardClient(triggers, notes.append)
+    guard.start()
+    first = guard.pid
+    assert first is not None
+    for file in files[:2]:
         guard.hold({str(file): "0"})
-        guard.close()
+    os.kill(first, signal.SIGKILL)
+    guard.free([str(files[1])])
+    until(triggers, guard, lambda: guard.pid not in (None, first))
+    assert said(files) == ["1", "1", "1"]
+    guard.hold({str(files[2]): "0"})
+    # The next one has to wait for its turn: nothing is started again and again.
+    second = guard.pid
+    assert second is not None
+    os.kill(second, signal.SIGKILL)
+    until(triggers, guard, lambda: guard.pid is None)
+    until(triggers, guard, lambda: guard.pid not in (None, second))
+    guard.close()
+    assert said(files) == ["0", "1", "0"]
+    assert set(notes) == {"the guard ended before the watch over memory did: another one is started"}
 
-    asyncio.run(story())
+
+def test_it_is_named_and_does_not_end_before_the_watch_when_others_are_asked_to(tmp_path, triggers):
+    (file,) = frozen(tmp_path, "held")
+    guard = GuardClient(triggers, not_noted)
+    guard.start()
+    pid = guard.pid
+    assert pid is not None
+    # signals are seen to before
+    until(triggers, guard, lambda: Path(f"/proc/{pid}/comm").read_text().strip() == NAME)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        os.kill(pid, number)
+    guard.hold({str(file): "0"})
+    guard.close()
     assert said([file]) == ["0"]
 
 
-def test_nobody_waits_for_a_guard_that_does_not_listen(tmp_path):
+def test_nobody_waits_for_a_guard_that_does_not_listen(tmp_path, triggers):
     (file,) = frozen(tmp_path, "held")
     notes: list[str] = []
-
-    async def story() -> None:
-        guard = GuardClient(notes.append)
-        guard.start()
-        pid = guard.pid
-        assert pid is not None
-        os.kill(pid, signal.SIGSTOP)
-        guard.hold({str(file): "0"})
-        for number in range(5_000):
-            guard.hold({f"{tmp_path}/none{number}": "0"})
-        assert len(notes) == 1
-        assert "does not come to its turn" in notes[0]
-        os.kill(pid, signal.SIGCONT)
-        guard.close()
-
-    asyncio.run(story())
+    guard = GuardClient(triggers, notes.append)
+    guard.start()
+    pid = guard.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    guard.hold({str(file): "0"})
+    for number in range(5_000):
+        guard.hold({f"{tmp_path}/none{number}": "0"})
+    assert len(notes) == 1
+    assert "does not come to its turn" in notes[0]
+    os.kill(pid, signal.SIGCONT)
+    guard.close()
     assert said([file]) == ["0"]
 
 
-class Ordered(CountingKernel):
-    """What the kernel and the guard are told, in order."""
+class Ordered:
+    """What the guard is told, with what is in the files at that moment."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.done: list[tuple[str, str]] = []
-
-    def send_freeze(self, path: str, *, frozen: bool) -> None:
-        self.done.append(("freeze" if frozen else "thaw", path))
+    def __init__(self, *files: Path) -> None:
+        self.files = files
+        self.done: list[tuple[str, list[str]]] = []
 
     def hold(self, lets_go: Mapping[str, str]) -> None:
-        self.done += [(f"hold {value}", file) for file, value in lets_go.items()]
+        words = ", ".join(f"{Path(file).name} {value}" for file, value in lets_go.items())
+        self.done.append((f"hold {words}", said(list(self.files))))
 
     def free(self, files: Iterable[str]) -> None:
-        self.done += [("free", file) for file in files]
+        self.done.append((f"free {', '.join(Path(file).name for file in files)}", said(list(self.files))))
 
 
-def test_the_guard_knows_before_a_pod_is_frozen_and_until_it_is_thawed():
-    kernel = Ordered()
-    freezer = Freezer(kernel)
-    freezer.freeze(kernel, ["/a", "/b"], 0.0)
-    freezer.thaw_one(kernel, "/a")
-    freezer.thaw_all(kernel, 0.5)
-    assert kernel.done == [
-        ("hold 0", "/a/cgroup.freeze"),
-        ("hold 0", "/b/cgroup.freeze"),
-        ("freeze", "/a"),
-        ("freeze", "/b"),
-        ("thaw", "/a"),
-        ("free", "/a/cgroup.freeze"),
-        ("thaw", "/b"),
-        ("free", "/b/cgroup.freeze"),
+def test_the_guard_knows_before_a_pod_is_frozen_and_until_it_is_thawed(tmp_path):
+    files = [tmp_path / name for name in "ab"]
+    for file in files:
+        file.write_text("0")
+    guard = Ordered(*files)
+    freezer = Freezer(guard)
+    freezer.freeze({file.name: FreezeFile(str(file), b"1", b"0") for file in files}, 0.0)
+    assert said(files) == ["1", "1"]
+    freezer.thaw_one("a")
+    freezer.thaw_all(0.5)
+    assert guard.done == [
+        ("hold a 0, b 0", ["0", "0"]),
+        ("free a", ["0", "1"]),
+        ("free b", ["0", "0"]),
     ]

@@ -10,12 +10,13 @@ from evenkeel.api.pod import Pod
 from evenkeel.cgroup.tree import Version
 from evenkeel.policy.eviction.headroom import is_loose, is_tight, must_be_held
 from evenkeel.policy.eviction.thresholds import Signal, parse_thresholds
+from evenkeel.pressure.memory.byte_thresholds import byte_thresholds
+from evenkeel.pressure.memory.cgroup_writes import FreezeFile
 from evenkeel.pressure.memory.freezer import Freezer
 from evenkeel.pressure.memory.mitigation import Mitigation
 from evenkeel.pressure.memory.pending_memory import PendingMemory
-from evenkeel.pressure.memory.sampling import MemorySampler, byte_thresholds
+from evenkeel.pressure.memory.sampling import MemorySampler
 from tests.models.agents import Place, pods_of, until
-from tests.models.kernel import CountingKernel, FreezingKernel
 from tests.models.memory_files import (
     MIB,
     PODS,
@@ -41,23 +42,30 @@ def test_pods_above_their_request_are_frozen_when_half_of_the_reserve_is_gone_an
     assert not must_be_held(10 * MIB, 10 * MIB, 0)
 
 
-def test_no_pod_is_frozen_for_longer_than_a_second_nor_again_at_once():
-    kernel, freezer = FreezingKernel(), Freezer()
+def test_no_pod_is_frozen_for_longer_than_a_second_nor_again_at_once(tmp_path):
+    files = {name: FreezeFile(str(tmp_path / name), b"1", b"0") for name in ("a", "b", "gone")}
+    for name in "ab":
+        (tmp_path / name).write_text("0")
+
+    def frozen() -> set[str]:
+        return {name for name in "ab" if (tmp_path / name).read_text() == "1"}
+
+    freezer = Freezer(IgnoredReports())
     assert freezer.can_freeze(10.0)
-    freezer.freeze(kernel, ["/a", "/gone"], 10.0)
-    freezer.freeze(kernel, ["/b"], 10.5)
-    assert kernel.frozen == {"/a", "/b"}
-    freezer.thaw_one(kernel, "/a")
-    assert kernel.frozen == {"/b"}
+    freezer.freeze({name: files[name] for name in ("a", "gone")}, 10.0)
+    freezer.freeze({"b": files["b"]}, 10.5)
+    assert frozen() == {"a", "b"}
+    freezer.thaw_one("a")
+    assert frozen() == {"b"}
     assert freezer.can_freeze(10.9)
     assert not freezer.can_freeze(11.0)
-    freezer.thaw_all(kernel, 11.0)
-    assert not kernel.frozen
+    freezer.thaw_all(11.0)
+    assert not frozen()
     assert not freezer.is_freezing
     assert not freezer.can_freeze(11.5)
     assert freezer.can_freeze(12.0)
-    freezer.freeze(kernel, ["/a"], 12.0)
-    freezer.thaw_all(kernel, 12.1)
+    freezer.freeze({"a": files["a"]}, 12.0)
+    freezer.thaw_all(12.1)
     assert freezer.can_freeze(12.1)
 
 
@@ -65,31 +73,37 @@ class ShortNode:
     """A node whose pods, with so many MiB each, have left 10 of the 100 that are to be."""
 
     def __init__(self, directory: Path, reports: IgnoredReports, *pods: tuple[Pod, int]) -> None:
-        self.targets = targets_in(directory, 400, *((pod, 0) for pod, _ in pods))
+        targets = targets_in(directory, 400, *((pod, 0) for pod, _ in pods))
+        self.targets = targets._replace(pods=tuple(one._replace(high="max") for one in targets.pods))
         self.sampler = MemorySampler(Profile.DOCUMENTS)
         self.pending = PendingMemory(Profile.DOCUMENTS, lambda *_: None)
         write_v2_memory(directory / "root", 390)
         for pod, mib in pods:
-            write_v2_memory(directory / pod.metadata.uid, mib)
+            place = write_v2_memory(directory / pod.metadata.uid, mib)
+            (place / "cgroup.freeze").write_text("0")
+            (place / "memory.high").write_text("max")
         self.sampler.follow(self.targets)
         self.sample = self.sampler.sample(1.0)
         thresholds = parse_thresholds(hard={"memory.available": "100Mi"}, enforce_node_allocatable=("pods",))
         own = (one for one in thresholds if one.signal is Signal.ALLOCATABLE_MEMORY_AVAILABLE)
-        self.mitigation = Mitigation(self.sampler, self.pending, CountingKernel, reports)
+        self.mitigation = Mitigation(self.sampler, self.pending, reports, IgnoredReports())
         self.mitigation.follow(self.targets, byte_thresholds(own, self.sample))
 
 
 @pytest.mark.req("A15")
 def test_no_pod_is_frozen_where_no_pod_is_evicted(tmp_path):
     batch, web = pods_of(PODS)
-    kernel, short = FreezingKernel(), ShortNode(tmp_path, IgnoredReports(), (batch, 200), (web, 190))
+    short = ShortNode(tmp_path, IgnoredReports(), (batch, 200), (web, 190))
     mitigation, sample = short.mitigation, short.sample
     assert mitigation.is_tight(sample)
-    mitigation.freeze(kernel, sample, 1.0)
-    assert not kernel.frozen
+    mitigation.freeze(sample, 1.0)
+    assert (tmp_path / "u-web" / "cgroup.freeze").read_text() == "0"
     short.pending.killed(short.targets.pods[0], Version.V2, 1.0)
-    mitigation.freeze(kernel, sample, 1.1)
-    assert kernel.frozen == {"/k/u-web"}
+    mitigation.freeze(sample, 1.1)
+    assert (tmp_path / "u-web" / "cgroup.freeze").read_text() == "1"
+    assert (tmp_path / "u-batch" / "cgroup.freeze").read_text() == "0"  # it is on its way out
+    mitigation.end(1.2)
+    assert (tmp_path / "u-web" / "cgroup.freeze").read_text() == "0"
     short.sampler.close()
 
 
@@ -111,11 +125,12 @@ def test_a_pod_hardly_above_its_request_is_throttled_only_when_it_has_grown(tmp_
     mitigation.throttle(sample, 1.0)
     assert reports.told == []  # nobody goes
     short.pending.asked("u-batch", 1.0, 600)
-    mitigation.evicted(CountingKernel(), "/k/u-batch", 1.0)
+    mitigation.evicted("/k/u-batch", 1.0)
     mitigation.throttle(sample, 1.01)
     assert reports.told == []  # most are gone by then
     mitigation.throttle(sample, 1.2)
     assert reports.told == [{"u-web": 190 * MIB}]
+    assert (tmp_path / "u-web" / "memory.high").read_text() == str(190 * MIB)
     write_v2_memory(tmp_path / "u-web", 191)
     write_v2_memory(tmp_path / "u-tiny", 9)
     mitigation.throttle(sample, 1.21)
@@ -127,6 +142,7 @@ def test_a_pod_hardly_above_its_request_is_throttled_only_when_it_has_grown(tmp_
     write_v2_memory(tmp_path / "root", 200)
     mitigation.throttle(short.sampler.sample(1.7), 1.7)
     assert reports.told[2:] == [{}]
+    assert [(tmp_path / name / "memory.high").read_text()[:3] for name in ("u-web", "u-tiny")] == ["max"] * 2
     short.sampler.close()
 
 

@@ -19,7 +19,8 @@ from evenkeel.policy.eviction.thresholds import parse_thresholds
 from evenkeel.policy.lifecycle.pod_state import ContainerRecord, Ended, PodState, TerminalStatus
 from evenkeel.policy.memory_stall import StallSample, stall
 from evenkeel.pressure import decision_records
-from evenkeel.pressure.decision_records import EVICTION_KIND, Step, eviction_given, eviction_said
+from evenkeel.pressure.decision_records import EVICTION_KIND, eviction_given, eviction_said
+from evenkeel.pressure.eviction_steps import Step
 from tests.eviction_pods import best_effort, burstable, guaranteed, node
 from tests.fake_front import FakeFront, served
 from tests.models.agents import pods_of

@@ -22,7 +22,8 @@ from evenkeel.cgroup.drivers.processes import is_dead
 from evenkeel.cli.client import Client, NoAgent
 from evenkeel.journal.store import Journal
 from evenkeel.pressure.decision_records import made_again
-from evenkeel.pressure.guard import NAME as GUARD
+from evenkeel.pressure.watch.guard import NAME as GUARD
+from evenkeel.pressure.watch.process import NAME as WATCH
 from tests.kernel.cgroups import Cgroup, named_hierarchies
 from tests.kernel.forked import Forked
 from tests.kernel.live_tree import children, processes_in
@@ -203,27 +204,32 @@ class Up:
 
     def keeper_pid(self) -> int | None:
         """The state directory is among its arguments, and among those of its children that are to be containers."""
-        state = os.fsencode(os.path.realpath(self.state))
-        found = {}
-        for path in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                if state in (path / "cmdline").read_bytes().split(b"\0") and int(path.name) != self.pid:
-                    found[int(path.name)] = parent_of(int(path.name))
+        found = {pid: parent_of(pid) for pid, name in self._processes() if name != WATCH}
         return next((pid for pid, parent in found.items() if parent not in found), None)
 
+    def watch_pid(self, *, other_than: int | None = None) -> int | None:
+        """The process that watches memory, once it listens."""
+        pids = [pid for pid, name in self._processes() if name == WATCH and pid != other_than]
+        return pids[0] if pids and (self.state / "watch.sock").exists() else None
+
     def guard_pid(self, *, killed: int = 0) -> int | None:
-        """The agent's child that lets go of pods when the agent is gone; it is so called when it listens. One that was
-        killed has its name until the agent has taken note."""
+        """The watch's child that lets go of pods when the watch is gone; it is so called when it listens. One that was
+        killed has its name until the watch has taken note."""
+        watch = self.watch_pid()
         for path in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 pid = int(path.name)
-                if (
-                    pid != killed
-                    and (path / "comm").read_text().strip() == GUARD
-                    and parent_of(pid) == self.pid
-                ):
+                if pid != killed and (path / "comm").read_text().strip() == GUARD and parent_of(pid) == watch:
                     return pid
         return None
+
+    def _processes(self) -> Iterator[tuple[int, str]]:
+        """The processes beside the agent that have its state directory among their arguments, with their names."""
+        state = os.fsencode(os.path.realpath(self.state))
+        for path in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if state in (path / "cmdline").read_bytes().split(b"\0") and int(path.name) != self.pid:
+                    yield int(path.name), (path / "comm").read_text().strip()
 
     def close(self) -> None:
         """Ends the agent and everything it started, whatever the test left."""

@@ -105,13 +105,13 @@ def test_an_eviction_that_was_noted_is_known_after_the_agent_was_killed(up: Make
     agent.await_phase("victim", "Running")
     uid = agent.pod("victim")["metadata"]["uid"]
     agent.kill()
-    noted = Intents(str(agent.state))
+    noted = Intents(str(agent.state), print)
     assert noted.write(Intent(uid, "for the test", time.time()))
     noted.close()
     agent.start()
     status = agent.await_phase("victim", "Failed")
     assert (status["reason"], status["message"]) == ("Evicted", "for the test")
-    noted = Intents(str(agent.state))
+    noted = Intents(str(agent.state), print)
     assert not noted.found
     noted.close()
 

@@ -1,6 +1,8 @@
 """What helps without ending anybody, on a real kernel: taking memory back, standing still, being throttled; and that
-nobody is left in it, whatever became of the agent."""
+nobody is left in it, whatever became of the agent and the watch."""
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,10 +11,13 @@ from pathlib import Path
 import pytest
 
 from evenkeel.api.config import KubeletConfiguration
+from evenkeel.api.pod import Pod
 from evenkeel.cgroup.driver import Driver
 from evenkeel.cgroup.drivers.detect import detect, driver_for
+from evenkeel.pressure.memory.cgroup_writes import freeze_file, reclaim_write, send_kill
 from evenkeel.pressure.memory.freezer import Freezer
 from evenkeel.pressure.memory.mitigation import Reclaimer
+from evenkeel.pressure.targets import PodTarget, WatchTargets
 from tests.kernel.agents import MIB, MakeUp, Up, is_alive, pod, up
 from tests.kernel.cgroups import Cgroup
 from tests.kernel.evictions import events, grow, reasons
@@ -20,6 +25,7 @@ from tests.kernel.live_tree import content
 from tests.kernel.planned import memory_bytes
 from tests.kernel.processes import Spawn
 from tests.kernel.waiting import eventually
+from tests.models.memory_files import IgnoredReports
 
 __all__ = ["up"]
 
@@ -27,6 +33,22 @@ __all__ = ["up"]
 def making_drivers(root: Cgroup) -> Callable[[], Driver]:
     name = root.paths()[0].name.removesuffix(".slice")
     return lambda: driver_for(detect(), KubeletConfiguration(cgroup_root=f"/{name}"))
+
+
+def targets_at(root: Cgroup, *places: Cgroup) -> WatchTargets:
+    """The cgroups of pods as the watch gets them."""
+    driver = making_drivers(root)()
+    try:
+        top = root.path_in_hierarchy(root)
+        files = driver.files(top)
+        mounts = [files.get(key, "").removesuffix(top) for key in ("unified", "freezer")]
+        pods = []
+        for place in places:
+            path = place.path_in_hierarchy(root)
+            pods.append(PodTarget(path, Pod(), path, driver.files(path)["memory"], ()))
+        return WatchTargets(driver.version, top, files["memory"], 0, tuple(pods), *mounts)
+    finally:
+        driver.close()
 
 
 def below(root: Cgroup, *names: str) -> Cgroup:
@@ -49,13 +71,11 @@ def test_cache_is_taken_back_from_a_pod_and_its_processes_live_on(
     holder = spawn("memory", cgroup=inside)
     holder.ask(f"allocate {16 * MIB}")
     assert memory_bytes(place) > 80 * MIB
-    make_driver = making_drivers(cgroup_root)
-    hands = Reclaimer(make_driver)
+    targets = targets_at(cgroup_root, place)
+    hands = Reclaimer()
     hands.start()
     try:
-        with_driver = make_driver()
-        hands.reclaim(with_driver.version, {place.path_in_hierarchy(cgroup_root): 60 * MIB})
-        with_driver.close()
+        hands.reclaim([reclaim_write(targets.version, targets.pods[0], 60 * MIB)])
         eventually(lambda: memory_bytes(place) < 32 * MIB)
     finally:
         hands.stop()
@@ -77,9 +97,12 @@ def test_who_stands_still_uses_no_more_can_be_killed_and_goes_on_when_it_is_over
     for inside in pods:
         eventually(lambda inside=inside: memory_bytes(inside) > 4 * MIB)
     driver = making_drivers(cgroup_root)()
-    freezer = Freezer()
+    places = [Cgroup({key: path.parent for key, path in inside.directories.items()}) for inside in pods]
+    targets = targets_at(cgroup_root, *places)
+    files = {target.path: freeze_file(targets, target) for target in targets.pods}
+    freezer = Freezer(IgnoredReports())
     try:
-        freezer.freeze(driver, paths, 0.0)
+        freezer.freeze(files, 0.0)
         for path in paths:
             driver.freeze(path, frozen=True)  # waits until it is so
         held = [memory_bytes(inside) for inside in pods]
@@ -87,15 +110,15 @@ def test_who_stands_still_uses_no_more_can_be_killed_and_goes_on_when_it_is_over
         assert not freezer.can_freeze(2.0)
         # It may be less: the kernel charges some pages ahead, and gives them back when the processor is another's.
         assert all(memory_bytes(inside) <= before for inside, before in zip(pods, held, strict=True))
-        driver.send_kill(paths[0])
-        freezer.thaw_one(driver, paths[0])
+        send_kill(targets, targets.pods[0])
+        freezer.thaw_one(paths[0])
         assert growing[0].wait() == -9
         assert memory_bytes(pods[1]) <= held[1]
-        freezer.thaw_all(driver, 0.5)
+        freezer.thaw_all(0.5)
         assert not freezer.is_freezing
         eventually(lambda: memory_bytes(pods[1]) > held[1])
     finally:
-        freezer.thaw_all(driver, 0.5)
+        freezer.thaw_all(0.5)
         driver.close()
 
 
@@ -120,36 +143,36 @@ def test_a_pod_that_stood_still_when_the_agent_was_killed_goes_on_when_it_starts
 
 
 HOLDING = """
-import asyncio, sys
+import sys, time
+from evenkeel.pressure.memory.cgroup_writes import FreezeFile
 from evenkeel.pressure.memory.freezer import Freezer
-from evenkeel.pressure.guard_client import GuardClient
-from evenkeel.api.config import KubeletConfiguration
-from evenkeel.cgroup.drivers.detect import detect, driver_for
+from evenkeel.pressure.memory.kernel_triggers import KernelTriggers
+from evenkeel.pressure.watch.guard_client import GuardClient
 
-async def hold(root, path):
-    guard = GuardClient(print)
-    guard.start()
-    Freezer(guard).freeze(driver_for(detect(), KubeletConfiguration(cgroup_root=root)), [path], 0.0)
-    print(guard.pid, flush=True)
-    await asyncio.Event().wait()
-
-asyncio.run(hold(*sys.argv[1:]))
+file, frozen, thawed = sys.argv[1:]
+guard = GuardClient(KernelTriggers(), print)
+guard.start()
+Freezer(guard).freeze({"it": FreezeFile(file, frozen.encode(), thawed.encode())}, 0.0)
+print(guard.pid, flush=True)
+time.sleep(1000)
 """
 
 
 @pytest.mark.cgroup("v1", "v2")
 @pytest.mark.req("A15")
-def test_a_pod_that_stands_still_when_the_agent_is_killed_goes_on_without_any_agent(
+def test_a_pod_that_stands_still_when_the_watch_is_killed_goes_on_without_any_agent(
     cgroup_root: Cgroup, spawn: Spawn
 ):
     place = below(cgroup_root, "kubepods", "besteffort", "podx")
     program = spawn("memory", cgroup=place.child("main"))
-    names = (f"/{cgroup_root.paths()[0].name.removesuffix('.slice')}", place.path_in_hierarchy(cgroup_root))
-    with subprocess.Popen([sys.executable, "-c", HOLDING, *names], stdout=subprocess.PIPE) as agent:
-        assert agent.stdout is not None
-        guard = int(agent.stdout.readline())
+    targets = targets_at(cgroup_root, place)
+    file, frozen, thawed = freeze_file(targets, targets.pods[0])
+    command = [sys.executable, "-c", HOLDING, file, frozen.decode(), thawed.decode()]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as watch:
+        assert watch.stdout is not None
+        guard = int(watch.stdout.readline())
         assert is_frozen(place)
-        agent.kill()
+        watch.kill()
     eventually(lambda: not is_alive(guard))
     assert not is_frozen(place)
     assert program.ask(f"allocate {MIB}") == f"allocated {MIB}"
@@ -198,8 +221,15 @@ def test_pods_above_their_request_are_throttled_while_one_goes_and_let_go_by_the
     drift = [one["message"] for one in events(agent) if one["reason"] == "DriftRepaired"]
     assert not [message for message in drift if "memory.high" in message]
 
-    guard = eventually(agent.guard_pid)
+    # The agent is killed, and the next one hears from the watch that the pod is throttled.
     agent.kill()
+    agent.start()
+    assert int(place.read("memory.high")) == high
+    # All three are killed, and the guard is too late for nobody.
+    guard, watch = eventually(agent.guard_pid), agent.watch_pid()
+    assert watch is not None
+    agent.kill()
+    os.kill(watch, signal.SIGKILL)
     eventually(lambda: place.read("memory.high").strip() == "max")  # by the guard
     eventually(lambda: not is_alive(guard))
     place.write("memory.high", high)  # as if that had been killed as well

@@ -68,22 +68,26 @@ def test_the_agent_and_the_keeper_are_beside_the_pods_and_leave_nothing(up: Make
 
 @pytest.mark.cgroup("host")
 @pytest.mark.processes_only("nothing runs")
-def test_the_guard_is_beside_the_agent_with_its_score_is_replaced_and_ends_with_it(up: MakeUp):
+def test_watch_and_guard_are_beside_the_agent_with_its_score_are_replaced_and_end_with_the_pods(up: MakeUp):
     agent = up("--eviction-hard=memory.available<8Mi")
     agent.start()
     guard = eventually(agent.guard_pid)
+    watch = agent.watch_pid()
+    assert watch is not None
     assert all(guard in inside for inside in members(own(agent)))
-    scores = [Path(f"/proc/{pid}/oom_score_adj").read_text() for pid in (agent.pid, guard)]
-    assert scores[0] == scores[1]
+    assert any(watch in inside for inside in members(own(agent)))
+    scores = {Path(f"/proc/{pid}/oom_score_adj").read_text() for pid in (agent.pid, watch, guard)}
+    assert len(scores) == 1
     os.kill(guard, signal.SIGKILL)
     after = eventually(lambda: agent.guard_pid(killed=guard))
     assert any(after in inside for inside in members(own(agent)))
 
-    agent.kill()
-    eventually(lambda: not is_alive(after))
-    agent.start()
+    os.kill(watch, signal.SIGKILL)
+    other = eventually(lambda: agent.watch_pid(other_than=watch))
+    eventually(lambda: not is_alive(after))  # with its watch
     last = eventually(agent.guard_pid)
     assert agent.stop() == 0
+    assert not is_alive(other)
     assert not is_alive(last)
     assert not [path for path in own(agent).paths() if path.exists()]
 

@@ -1,7 +1,10 @@
 """Storms on a real kernel: nobody within his request is harmed, nobody goes in vain, and all of it can be told."""
 
 import os
+import random
+import signal
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -15,7 +18,8 @@ from evenkeel.policy.eviction.thresholds import threshold_amount
 from evenkeel.policy.eviction.usage import Resource, usage
 from evenkeel.policy.pod_resources import eviction_request
 from evenkeel.policy.qos import QoSClass, pod_class
-from evenkeel.pressure.decision_records import EVICTION_KIND, Step, replayed_eviction
+from evenkeel.pressure.decision_records import EVICTION_KIND, replayed_eviction
+from evenkeel.pressure.eviction_steps import Step
 from tests.kernel.agents import MIB, MakeUp, Up, up
 from tests.kernel.planned import memory_bytes
 from tests.kernel.storms import NODE_MIB, THRESHOLD_MIB, Storm, seeds, storm
@@ -36,23 +40,58 @@ KERNEL_CLOCK_SECONDS = 0.5  # that of its log may be behind; calm between two st
 
 @pytest.mark.req("A5", "A15", "A20", "B8", "E1", "E2", "E12", "E14")
 def test_storms(up: MakeUp):
+    agent = started(up)
+    ride_out_all(agent, 1 if agent.containerd else 3 if IS_GUEST else 10, lambda _: None)
+
+
+@pytest.mark.processes_only("the kind of containers does not matter here")
+@pytest.mark.req("A5", "A15", "A20", "E1", "E2", "E14")
+def test_storms_in_which_the_agent_is_killed_or_stopped(up: MakeUp):
+    """At a random moment of each: the process that watches memory goes on alone."""
+    agent = started(up)
+    ride_out_all(agent, 2 if IS_GUEST else 6, lambda weather: without_agent(agent, weather))
+
+
+def started(up: MakeUp) -> Up:
     agent = up(
         f"--eviction-hard=memory.available<{THRESHOLD_MIB}Mi",
         "--eviction-pressure-transition-period=500ms",
         node=f"{NODE_MIB}Mi,2cpu",
     )
     agent.start()
+    return agent
+
+
+def ride_out_all(agent: Up, default: int, meanwhile: Callable[[Storm], None]) -> None:
     last = 0
-    for seed in seeds(1 if agent.containerd else 3 if IS_GUEST else 10):
+    for seed in seeds(default):
         weather = storm(seed)
         print(weather, flush=True)
         try:
-            last = ride_out(agent, weather, last)
+            last = ride_out(agent, weather, last, meanwhile)
         except AssertionError as error:
             raise AssertionError(f"{weather}: {error}\n{agent.log.read_text()[-3000:]}") from error
 
 
-def ride_out(agent: Up, weather: Storm, last: int) -> int:
+def without_agent(agent: Up, weather: Storm) -> None:
+    """The agent is away for a while. The moment, the way and the length follow from the storm's seed."""
+    chance = random.Random(weather.seed)
+    time.sleep(chance.uniform(0.0, 2.0))  # the moment is part of the story
+    watch = agent.watch_pid()
+    if chance.random() < 0.5:
+        print("  the agent is killed", flush=True)
+        agent.kill()
+        time.sleep(chance.uniform(0.0, 1.5))
+        agent.start()
+    else:
+        print("  the agent is stopped", flush=True)
+        os.kill(agent.pid, signal.SIGSTOP)
+        time.sleep(chance.uniform(0.2, 2.0))
+        os.kill(agent.pid, signal.SIGCONT)
+    assert agent.watch_pid() == watch
+
+
+def ride_out(agent: Up, weather: Storm, last: int, meanwhile: Callable[[Storm], None]) -> int:
     """One storm from its first pod to the last one's removal; the number of the last decision."""
     began_at = time.monotonic()
     agent.apply(*weather.quiet)
@@ -60,9 +99,11 @@ def ride_out(agent: Up, weather: Storm, last: int) -> int:
         agent.await_phase(name(one), "Running")
     eventually(lambda: memory_bytes(agent.cgroup()) >= weather.quiet_bytes)
     agent.apply(*weather.loads)
+    meanwhile(weather)
     await_calm(agent, weather)
     steps = decisions(agent, last)
     check_quiet(agent, weather)
+    check_once(steps)
     for record, step in steps:
         check_step(record, step)
     check_last(agent, weather, steps)
@@ -102,6 +143,18 @@ def check_quiet(agent: Up, weather: Storm) -> None:
         status = agent.status(name(one))
         assert status["phase"] == "Running", f"{name(one)} kept to its request and is {status}"
         assert not status["containerStatuses"][0].get("restartCount"), f"{name(one)} was started again"
+
+
+def check_once(steps: list[tuple[Recorded, Step]]) -> None:
+    victims = [
+        eviction.pod.metadata.uid
+        for record, step in steps
+        for eviction in step.decision.evictions
+        if isinstance(record.decision, dict)
+        and record.decision["isDone"]
+        and not record.decision.get("byKernel")
+    ]
+    assert len(victims) == len(set(victims)), "an eviction is recorded twice"
 
 
 def check_step(record: Recorded, step: Step) -> None:

@@ -96,16 +96,3 @@ class CountingKernel(Kernel):
         if path in self.gone:
             raise CgroupError(f"there is no cgroup {path}", path=path, reason="ENOENT")
         return super().statistics(path)._replace(oom_kills=self.oom_kills.get(path, 0))
-
-
-class FreezingKernel(CountingKernel):
-    """Keeps the paths of frozen cgroups. A path that ends in "gone" cannot be frozen."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.frozen: set[str] = set()
-
-    def send_freeze(self, path: str, *, frozen: bool) -> None:
-        if frozen and path.endswith("gone"):
-            raise CgroupError("gone", path=path, reason="ENODEV")
-        (self.frozen.add if frozen else self.frozen.discard)(path)

@@ -148,7 +148,7 @@ class Agent:
             found = await self._files.scan()
             self._desired_pods.files_are(found, _states_shown_by(records))
             self._workloads.files_are(found)
-        self.watches.memory.take_up()
+        await self.watches.memory.take_up()
         self._history.take_up()
         await self._adoption.adopt(records)
         for record in self._pod_store:
@@ -158,7 +158,7 @@ class Agent:
         self.watches.stalls.take_up()
         self.watches.cpu.take_up()
         self.pod_loop.first_pass()
-        self.watches.memory.open()
+        await self.watches.memory.open()
         self.watches.disk.open()
         loops = [
             self.pod_loop.run(),
@@ -180,7 +180,8 @@ class Agent:
 
     async def close(self, *, stop_pods: bool = False) -> None:
         """Ends the agent. The pods continue to run, unless `stop_pods` stops them first."""
-        self.watches.memory.close()
+        if not stop_pods:
+            await self.watches.memory.close(end=False)
         await self._snapshots.close()
         await self._sweeper.close()
         await self.watches.disk.close()
@@ -218,6 +219,7 @@ class Agent:
         self.pod_loop.stop_all()
         while not self.pod_loop.is_at_rest():
             await self.pod_loop.stepped()
+        await self.watches.memory.close(end=True)
         self.pod_loop.begin_anew()
         for uid in await self._runtime.pods():
             try:

@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from functools import partial
 
 from evenkeel.agent.admission import FILE, Admission, DeferredResizes
 from evenkeel.agent.adoption import Adoption
@@ -64,12 +63,8 @@ from evenkeel.pressure.disk import disk_pressure
 from evenkeel.pressure.disk.disk_pressure import DiskPressure
 from evenkeel.pressure.eviction_backoff import EvictionBackoff
 from evenkeel.pressure.eviction_recorder import EvictionRecorder, NodeConditions
-from evenkeel.pressure.guard_client import GuardClient
 from evenkeel.pressure.intents import Intents
-from evenkeel.pressure.memory import memory_pressure
 from evenkeel.pressure.memory.memory_pressure import MemoryPressure
-from evenkeel.pressure.memory.memory_reports import MemoryReports
-from evenkeel.pressure.memory.throttle import Throttle
 from evenkeel.pressure.memory_stalls import MemoryStalls
 from evenkeel.pressure.watch_thread import LoopCalls
 from evenkeel.runtime.interface import Runtime
@@ -194,17 +189,13 @@ def assemble(
     )
 
     # Pressure watches
-    intents = Intents(os.path.dirname(journal.path))
+    intents = Intents(os.path.dirname(journal.path), log.warning)
     conditions = NodeConditions(events, steps, evicted_or_relieved)
-    memory_recorder, disk_recorder = (
-        EvictionRecorder(source, journal, intents, pods, evictions, conditions, events, steps)
-        for source in (memory_pressure.SOURCE, disk_pressure.SOURCE)
-    )
-    guard = GuardClient(partial(calls.call, memory_recorder.noted))
-    throttle = Throttle(guard, journal, cgroups, pods, events, steps)
-    reports = MemoryReports(calls, pods, events, steps, memory_recorder, throttle)
     memory = MemoryPressure(
-        node, make_driver, intents, pods, memory_recorder, guard, throttle, reports, clock
+        node, make_driver, journal, intents, cgroups, pods, evictions, conditions, events, steps
+    )
+    disk_recorder = EvictionRecorder(
+        disk_pressure.SOURCE, journal, intents.taken_up, pods, evictions, conditions, events, steps
     )
     disk = DiskPressure(node, runtime, make_driver, intents, pods, disk_recorder, calls, clock)
     cpu = CpuPressure(node, journal, cgroups, pods, evictions, conditions, events, steps, clock)

@@ -5,6 +5,7 @@ many times a second through descriptors that stay open (E1): a decision under pr
 and they cost one read for the machine and two for a cgroup.
 """
 
+import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -14,10 +15,9 @@ from evenkeel.cgroup.driver import Statistics
 from evenkeel.cgroup.statistics import MOST_BYTES, Layout, droppable
 from evenkeel.cgroup.tree import Version
 from evenkeel.errors import EvenkeelError
-from evenkeel.host import gil_held_io
-from evenkeel.host.capacity import meminfo_bytes
 from evenkeel.policy.eviction.snapshot import MemoryFigures
 
+NUMBER_BYTES = 64
 _USAGE_FILE = {Version.V1: "memory.usage_in_bytes", Version.V2: "memory.current"}
 _NAMES = (
     b"inactive_file",
@@ -55,15 +55,15 @@ class CgroupMemory:
         """Raises OSError if there is no such cgroup."""
         self.directory = directory
         self._layout = _LAYOUT[version]
-        self._usage = gil_held_io.open_to_read(f"{directory}/{_USAGE_FILE[version]}")
+        self.usage_descriptor = _opened(f"{directory}/{_USAGE_FILE[version]}")
         try:
-            self._stat = gil_held_io.open_to_read(f"{directory}/memory.stat")
+            self._stat = _opened(f"{directory}/memory.stat")
         except BaseException:
-            gil_held_io.close(self._usage)
+            os.close(self.usage_descriptor)
             raise
 
     def usage_bytes(self) -> int:
-        return gil_held_io.number(self._usage)
+        return int(os.pread(self.usage_descriptor, NUMBER_BYTES, 0))
 
     def read(self) -> Reading:
         """Raises OSError with ENODEV once the cgroup is gone."""
@@ -71,7 +71,7 @@ class CgroupMemory:
 
     def raw(self) -> tuple[bytes, bytes]:
         """The input of `parsed`: reading now and parsing later."""
-        return gil_held_io.pread(self._usage, 64), gil_held_io.pread(self._stat, MOST_BYTES)
+        return os.pread(self.usage_descriptor, NUMBER_BYTES, 0), os.pread(self._stat, MOST_BYTES, 0)
 
     def parsed(self, raw: tuple[bytes, bytes]) -> Reading:
         usage, stat = raw
@@ -81,8 +81,8 @@ class CgroupMemory:
         return Reading(int(usage), inactive, can_drop, reclaimable, shmem)
 
     def close(self) -> None:
-        gil_held_io.close(self._usage)
-        gil_held_io.close(self._stat)
+        os.close(self.usage_descriptor)
+        os.close(self._stat)
 
 
 class NodeMemory:
@@ -91,11 +91,11 @@ class NodeMemory:
     def __init__(self, profile: Profile, path: str = "/proc/meminfo") -> None:
         self._profile = profile
         self._path = path
-        self._file = gil_held_io.open_to_read(path)
+        self._file = _opened(path)
 
     def read(self) -> MemoryFigures:
         """The same figures as `node_memory`, from the few lines that are needed."""
-        text = gil_held_io.pread(self._file, MOST_BYTES)
+        text = os.pread(self._file, MOST_BYTES, 0)
         total = self._bytes(text, b"MemTotal:")
         if self._profile is Profile.KUBERNETES:
             available = self._bytes(text, b"MemFree:") + self._bytes(text, b"Inactive(file):")
@@ -111,7 +111,7 @@ class NodeMemory:
         return int(text[start + len(name) : text.index(b"\n", start)].split()[0]) * 1024
 
     def close(self) -> None:
-        gil_held_io.close(self._file)
+        os.close(self._file)
 
 
 def node_memory(
@@ -126,6 +126,8 @@ def node_memory(
     `protected_bytes` is file cache that memory.min keeps from being dropped. The estimate of the kernel counts it as
     available. On cgroup v1 kubelet uses the working set of the root cgroup instead (`root_working_set_bytes`).
     """
+    from evenkeel.host.capacity import meminfo_bytes
+
     total = meminfo_bytes(meminfo, "MemTotal")
     if profile == Profile.DOCUMENTS:
         return _figures(total, total - meminfo_bytes(meminfo, "MemAvailable") + protected_bytes)
@@ -154,6 +156,10 @@ def protected_cache_bytes(statistics: Statistics, min_bytes: int) -> int:
     not above its memory.min, however droppable its pages are."""
     reclaimable = max(statistics.memory_usage_bytes - min_bytes, 0)
     return max(statistics.memory_droppable_bytes - reclaimable, 0)
+
+
+def _opened(path: str) -> int:
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
 
 def _figures(total: int, working_set: int) -> MemoryFigures:

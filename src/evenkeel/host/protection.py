@@ -1,11 +1,10 @@
-"""Keeps the agent working while the machine is short of memory and CPU.
+"""Keeps the agent and its processes working while the machine is short of memory and CPU.
 
-The agent's memory is locked, its watch threads have real-time priority, and garbage collection is rare. `small_command`
-is for a helper process that starts fast and needs little memory.
+Their memory is locked, and the watch over memory has real-time priority. `small_command` is for a process that starts
+fast and needs little memory.
 """
 
 import ctypes
-import gc
 import os
 import sys
 import threading
@@ -14,30 +13,37 @@ import evenkeel
 from evenkeel.cgroup.drivers.mounts import parse_mountinfo
 from evenkeel.errors import reason
 
-_SOON = -15  # a nice value
-_BEFORE_OTHERS, _BEFORE_ALL = 1, 2  # real-time priorities, above all ordinary threads
+_LOWEST_SCORE = -999
+_BEFORE_OTHERS = 2  # a real-time priority, above all ordinary threads
 _MCL_CURRENT, _MCL_FUTURE, _MCL_ONFAULT = 1, 2, 4
-# Number of new objects before Python collects garbage. A collection stops all threads. Most objects are freed without
-# one.
-_GC_THRESHOLD = 10_000
-_GC_THRESHOLD_IN_HASTE = 100_000
 
 
-def lock_memory() -> str:
+def lock_memory(what: str) -> str:
     """Locks all present and future pages of this process, so that it never waits for its own memory under pressure.
-    Returns a sentence if that is not allowed, else ""."""
+    `what` is the memory of this process in words. Returns a sentence if that is not allowed, else ""."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mlockall(_MCL_CURRENT | _MCL_FUTURE | _MCL_ONFAULT) == 0:
         return ""
     why = os.strerror(ctypes.get_errno()).lower()
-    return f"the agent's memory is not locked, so it may have to wait for its own pages under pressure: {why}"
+    return f"{what} is not locked, so it may have to wait for its own pages under pressure: {why}"
 
 
-def collect_garbage_rarely() -> None:
-    """Makes garbage collection rare, because it stops all threads. Objects that exist now are excluded from it."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(_GC_THRESHOLD)
+def name_process(name: str) -> None:
+    """Sets the name of this process for `top`. The kernel keeps 15 characters."""
+    try:
+        with open("/proc/self/comm", "w", encoding="ascii") as file:
+            file.write(name[:15])
+    except OSError:
+        pass  # the process works without a name
+
+
+def take_lowest_oom_score() -> None:
+    """Lets the kernel's OOM killer choose any other process first, if that is allowed."""
+    try:
+        with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+            file.write(str(_LOWEST_SCORE))
+    except OSError:
+        pass  # the score of the process that started this one remains
 
 
 def name_thread(name: str) -> None:
@@ -53,41 +59,13 @@ def run_before_others() -> str:
     """Lets the calling thread run before all ordinary threads. Processes that it starts do not inherit this. Returns a
     sentence if that is not allowed, else ""."""
     own = threading.get_native_id()
-    why = _let_be_first(own, _BEFORE_ALL)
+    why = _let_be_first(own, _BEFORE_OTHERS)
     if why:
         try:
             os.setpriority(os.PRIO_PROCESS, own, -20)
         except OSError:
             return f"the watch over memory waits for its turn like any process: {why}"
     return ""
-
-
-class Haste:
-    """Between `hurry` and `calm`, all threads of this process run before those of other processes. The calling thread
-    runs before the other threads of this process. Only the thread that holds the GIL runs. If it waited for a CPU, all
-    other threads would wait too. Garbage collection is rare during this time. For use by one thread."""
-
-    def __init__(self) -> None:
-        self._hurried: set[int] = set()
-        self.is_on = False
-
-    def hurry(self) -> None:
-        self.is_on = True
-        gc.set_threshold(_GC_THRESHOLD_IN_HASTE)
-        own = threading.get_native_id()
-        for thread in map(int, os.listdir("/proc/self/task")):
-            if thread != own and thread not in self._hurried and not _set_first(thread, _BEFORE_OTHERS):
-                self._hurried.add(thread)
-
-    def calm(self) -> None:
-        self.is_on = False
-        gc.set_threshold(_GC_THRESHOLD)
-        for thread in self._hurried:
-            try:
-                os.sched_setscheduler(thread, os.SCHED_OTHER | os.SCHED_RESET_ON_FORK, os.sched_param(0))
-            except OSError:
-                continue  # the thread has ended
-        self._hurried.clear()
 
 
 def _let_be_first(thread: int, priority: int) -> str:
@@ -117,19 +95,6 @@ def _leave_cpu_cgroup(thread: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def run_soon() -> str:
-    """Lets the calling thread run soon, because a real-time thread may wait for a lock that it holds. Processes that it
-    starts do not inherit this. Returns a sentence if that is not allowed, else ""."""
-    own = threading.get_native_id()
-    _let_be_first(own, _BEFORE_OTHERS)  # moves the thread to a cgroup in which `Haste` can raise its priority
-    try:
-        os.sched_setscheduler(own, os.SCHED_OTHER | os.SCHED_RESET_ON_FORK, os.sched_param(0))
-        os.setpriority(os.PRIO_PROCESS, own, _SOON)
-    except OSError as error:
-        return f"the agent waits for its turn like any process: {reason(error)}"
-    return ""
 
 
 _PROGRAM = "import sys; sys.path.insert(0, sys.argv.pop(1)); from {} import entry; entry()"

@@ -5,35 +5,28 @@ So its result can be checked at any time, and can also be computed for other thr
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from evenkeel.api.config import Profile
 from evenkeel.errors import EvenkeelError
 from evenkeel.journal.codec import Unreadable, from_text, plain_of, plain_text, to_text
 from evenkeel.journal.store import Decision as Recorded
 from evenkeel.journal.store import Journal
 from evenkeel.policy.cpu_shortage import CpuDecision, CpuSettings, CpuState, CpuWindow, decide_cpu
-from evenkeel.policy.eviction.conditions import Pressure
-from evenkeel.policy.eviction.decide import Decision, Settings, State, decide
+from evenkeel.policy.eviction.decide import Decision, decide
 from evenkeel.policy.eviction.message import in_todays_words
-from evenkeel.policy.eviction.rank import Order
 from evenkeel.policy.eviction.snapshot import Snapshot
-from evenkeel.policy.eviction.thresholds import Signal, Threshold, ThresholdValue
 from evenkeel.policy.memory_stall import Stall, StallSample, stall
-from evenkeel.quantity import Quantity
+from evenkeel.pressure.eviction_steps import (
+    Step,
+    settings_from_plain,
+    settings_plain,
+    state_from,
+    state_plain,
+    threshold_from,
+    threshold_plain,
+)
 
 EVICTION_KIND = "eviction"
-
-
-class Step(NamedTuple):
-    """One call of `decide`, with its input and its result."""
-
-    state: State
-    snapshot: Snapshot
-    thresholds: tuple[Threshold, ...]
-    settings: Settings
-    decision: Decision
-    is_done: bool = True  # False: another pod was asked to end before, and its grace period is not over
 
 
 def eviction_given(step: Step) -> dict[str, object]:
@@ -41,8 +34,8 @@ def eviction_given(step: Step) -> dict[str, object]:
     return {
         "state": state_plain(step.state),
         "snapshot": plain_of(to_text(step.snapshot)),
-        "thresholds": [_threshold_plain(threshold) for threshold in step.thresholds],
-        "settings": dict(step.settings._asdict()),
+        "thresholds": [threshold_plain(threshold) for threshold in step.thresholds],
+        "settings": settings_plain(step.settings),
     }
 
 
@@ -73,69 +66,12 @@ def replayed_eviction(record: Recorded) -> tuple[Step, dict[str, object]]:
     state = state_from(content.get("state"))
     snapshot = from_text(Snapshot, plain_text(content.get("snapshot")))
     try:
-        thresholds = tuple(map(_threshold, content["thresholds"]))
-        settings = _settings(content["settings"])
+        thresholds = tuple(map(threshold_from, content["thresholds"]))
+        settings = settings_from_plain(content["settings"])
     except (KeyError, ValueError, TypeError, EvenkeelError) as error:
         raise Unreadable(f"decision {record.number}: {error}") from None
     _, decision = decide(state, snapshot, thresholds, settings)
     return Step(state, snapshot, thresholds, settings, decision), eviction_said(decision)
-
-
-# The state between two steps. It also survives restarts.
-
-
-def state_plain(state: State) -> dict[str, object]:
-    return {
-        "firstCrossed": [[_threshold_plain(one), at] for one, at in state.first_crossed.items()],
-        "unresolved": [_threshold_plain(one) for one in state.unresolved],
-        "pressureSeen": {str(pressure): at for pressure, at in state.pressure_seen.items()},
-        "signalsSeen": {str(signal): at for signal, at in state.signals_seen.items()},
-        "conditions": [str(condition) for condition in state.conditions],
-    }
-
-
-def state_from(plain: object) -> State:
-    """Raises Unreadable."""
-    if not isinstance(plain, dict):
-        return State()
-    try:
-        return State(
-            {_threshold(one): float(at) for one, at in plain["firstCrossed"]},
-            tuple(map(_threshold, plain["unresolved"])),
-            {Pressure(name): float(at) for name, at in plain["pressureSeen"].items()},
-            {Signal(name): float(at) for name, at in plain["signalsSeen"].items()},
-            tuple(map(Pressure, plain["conditions"])),
-        )
-    except (KeyError, ValueError, TypeError, AttributeError, EvenkeelError) as error:
-        raise Unreadable(f"it is no state of evictions: {error}") from None
-
-
-def _threshold_plain(threshold: Threshold) -> list[object]:
-    value, least = threshold.value, threshold.min_reclaim
-    return [
-        str(threshold.signal),
-        _value_plain(value),
-        threshold.grace_period_seconds,
-        None if least is None else _value_plain(least),
-    ]
-
-
-def _threshold(plain: Any) -> Threshold:  # noqa: ANN401
-    signal, value, grace, least = plain
-    return Threshold(Signal(signal), _value(value), float(grace), None if least is None else _value(least))
-
-
-def _value_plain(value: ThresholdValue) -> list[object]:
-    return [None if value.quantity is None else str(value.quantity), value.percentage]
-
-
-def _value(plain: Any) -> ThresholdValue:  # noqa: ANN401
-    quantity, percentage = plain
-    return ThresholdValue(None if quantity is None else Quantity.parse(quantity), float(percentage))
-
-
-def _settings(plain: Any) -> Settings:  # noqa: ANN401
-    return Settings(**{**plain, "profile": Profile(plain["profile"]), "order": Order(plain["order"])})
 
 
 CPU_KIND = "cpu"  # kind of these decisions in the journal

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from evenkeel.host.node_figures import boot_id
 from evenkeel.journal.codec import Unreadable, plain_of, to_text
@@ -12,15 +12,8 @@ from evenkeel.policy.eviction.conditions import Pressure
 from evenkeel.policy.eviction.decide import EVICTED, Eviction, State, of_thresholds
 from evenkeel.policy.eviction.thresholds import Threshold
 from evenkeel.policy.lifecycle.pod_state import TerminalStatus
-from evenkeel.pressure.decision_records import (
-    EVICTION_KIND,
-    Step,
-    eviction_given,
-    eviction_said,
-    state_from,
-    state_plain,
-)
-from evenkeel.pressure.intents import Intents
+from evenkeel.pressure.decision_records import EVICTION_KIND, eviction_given, eviction_said
+from evenkeel.pressure.eviction_steps import Step, state_from, state_plain
 from evenkeel.pressure.protocol import Events, Evictions, PodRecords, Steps
 
 
@@ -62,13 +55,14 @@ log = logging.getLogger(__name__)
 
 
 class EvictionRecorder:
-    """For one watch, in the agent's loop only. `source` is the name of the watch, also in the journal."""
+    """For one watch, in the agent's loop only. `source` is the name of the watch, also in the journal. `taken_up` gets
+    the UID of each pod whose eviction is in the journal: its intent is no longer needed."""
 
     def __init__(
         self,
         source: str,
         journal: Journal,
-        intents: Intents,
+        taken_up: Callable[[str], None],
         pods: PodRecords,
         evictions: Evictions,
         conditions: NodeConditions,
@@ -78,7 +72,7 @@ class EvictionRecorder:
         self._source = source
         self._key = f"evictionState:{source}"
         self._journal = journal
-        self._intents = intents
+        self.taken_up = taken_up
         self._pods = pods
         self._evictions = evictions
         self._conditions = conditions
@@ -108,7 +102,7 @@ class EvictionRecorder:
         except JournalError as error:
             log.error("%s", error)  # noqa: TRY400 - the next step tries again
         else:
-            self._intents.taken_up(uid)
+            self.taken_up(uid)
 
     def stepped(self, step: Step, after: State, more: Mapping[str, object]) -> None:
         """Records a decision that changed something, after it was carried out."""

@@ -8,10 +8,12 @@ from evenkeel.policy.eviction.decide import Decision, State, settings_from
 from evenkeel.policy.eviction.snapshot import ContainerFigures, PodFigures, PodSnapshot, Snapshot
 from evenkeel.policy.eviction.thresholds import config_thresholds
 from evenkeel.policy.node_view import NodeView
-from evenkeel.pressure.decision_records import Step, eviction_given
+from evenkeel.pressure.decision_records import eviction_given
 from evenkeel.pressure.disk.disk_watch import Measured
+from evenkeel.pressure.eviction_steps import Step
 from evenkeel.pressure.memory.sampling import MemorySampler
-from evenkeel.pressure.protocol import PodRecords, watch_targets
+from evenkeel.pressure.protocol import PodRecords
+from evenkeel.pressure.targets import watch_targets
 
 
 def live_snapshot(

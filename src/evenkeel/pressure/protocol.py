@@ -1,7 +1,4 @@
-"""The interface between the agent and its pressure watches.
-
-Targets are the pods that a watch may evict, with the paths of their figures. The agent gives a new set whenever its
-cgroup tree has changed.
+"""The interface between the agent and its pressure watches, as far as it is calls in the agent's loop.
 
 `pressure` never imports `agent`. The agent's classes implement these protocols and are passed to constructors, so a
 test can pass other objects.
@@ -9,17 +6,14 @@ test can pass other objects.
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from evenkeel.api.pod import Pod
-from evenkeel.api.resources import MEMORY
 from evenkeel.cgroup.driver import Driver, Statistics
 from evenkeel.cgroup.overrides import Wanted
-from evenkeel.cgroup.tree import Cgroup, Kind, Setting, Tree, Version
+from evenkeel.cgroup.tree import Cgroup, Setting, Tree
 from evenkeel.journal.records import PodRecord
-from evenkeel.policy.eviction.thresholds import Signal
 from evenkeel.policy.lifecycle.pod_state import PodState, TerminalStatus
-from evenkeel.policy.pod_resources import eviction_request
 
 NO_FIGURES: Mapping[str, object] = MappingProxyType({})
 
@@ -65,6 +59,10 @@ class Events(Protocol):
         ...
 
     def decided(self, kind: str, snapshot: object, decision: object) -> None: ...
+    def commit(self) -> None:
+        """Writes the events that were recorded to the journal. Raises JournalError."""
+        ...
+
     def count_eviction(self, cause: str) -> None: ...
     def observe_decision(self, seconds: float) -> None:
         """Records the time from the figures that crossed a threshold to the kill."""
@@ -133,63 +131,3 @@ class PodObserver:
 
     def cgroups_changed(self, tree: Tree) -> None:
         """The node's cgroups have changed to this tree."""
-
-
-# all other signals belong to the disk watch
-MEMORY_SIGNALS = (Signal.MEMORY_AVAILABLE, Signal.ALLOCATABLE_MEMORY_AVAILABLE)
-
-
-class PodTarget(NamedTuple):
-    uid: str
-    pod: Pod
-    path: str  # of its cgroup, as planned
-    directory: str  # of its memory files
-    containers: tuple[tuple[str, str], ...]  # name and directory
-    min_bytes: int = 0  # memory.min
-    request_bytes: int = 0
-    # Class and priority. Within one group, the usage above the request decides the rank.
-    group: tuple[str, int] = ("", 0)
-
-
-class WatchTargets(NamedTuple):
-    version: Version = Version.V2
-    path: str = ""  # of the pods' cgroup; empty if there is none
-    directory: str = ""
-    limit_bytes: int = 0
-    pods: tuple[PodTarget, ...] = ()
-
-
-def watch_targets(tree: Tree, records: PodRecords, driver: Driver, limit_bytes: int | None) -> WatchTargets:
-    root = next((cgroup for cgroup in tree.cgroups if cgroup.kind == Kind.ROOT), None)
-    directory = driver.files(root.path).get("memory", "") if root is not None else ""
-    if root is None or not directory:
-        return WatchTargets(tree.version)
-    top = directory.removesuffix(root.path)
-    containers: dict[str, list[tuple[str, str]]] = {}
-    for cgroup in tree.cgroups:
-        if cgroup.kind == Kind.CONTAINER:
-            containers.setdefault(cgroup.pod, []).append((cgroup.container, top + cgroup.path))
-    pods = []
-    for cgroup in tree.cgroups:
-        record = records.by_key(cgroup.pod) if cgroup.kind == Kind.POD else None
-        if record is not None:
-            parts = tuple(containers.get(cgroup.pod, ()))
-            request = eviction_request(record.pod, MEMORY).value
-            pods.append(
-                PodTarget(
-                    record.pod.metadata.uid,
-                    record.pod,
-                    cgroup.path,
-                    top + cgroup.path,
-                    parts,
-                    _min_bytes(cgroup),
-                    request,
-                    (cgroup.qos, record.pod.spec.priority or 0),
-                )
-            )
-    return WatchTargets(tree.version, root.path, directory, limit_bytes or 0, tuple(pods))
-
-
-def _min_bytes(cgroup: Cgroup) -> int:
-    value = cgroup.value("memory.min")
-    return int(value) if value is not None and value.isdecimal() else 0

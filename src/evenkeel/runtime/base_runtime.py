@@ -17,7 +17,6 @@ from evenkeel.api.data_objects import NO_DATA, PodData
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.driver import Driver
 from evenkeel.errors import EvenkeelError
-from evenkeel.host.protection import run_soon
 from evenkeel.quantity import Quantity
 from evenkeel.runtime import memory_mounts, volumes
 from evenkeel.runtime.interface import Attempt, Directories, Launch, Record, RuntimeEvent, StartFailed
@@ -109,7 +108,7 @@ class BaseRuntime(ABC):
         )
         machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         self._allocatable_memory_bytes = allocatable_memory_bytes or machine
-        self._threads = ThreadPoolExecutor(threads, "evenkeel-runtime", initializer=run_soon)
+        self._threads = ThreadPoolExecutor(threads, "evenkeel-runtime")
         self._events: asyncio.Queue[RuntimeEvent] = asyncio.Queue()
         self._starting: dict[Attempt, asyncio.Task[Record]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()

@@ -21,7 +21,8 @@ from evenkeel.policy.eviction.snapshot import active
 from evenkeel.policy.eviction.usage import Resource
 from evenkeel.policy.lifecycle.pod_status import PENDING, pod_phase
 from evenkeel.pressure import decision_records
-from evenkeel.pressure.decision_records import EVICTION_KIND, CpuStep, Step, replayed_eviction
+from evenkeel.pressure.decision_records import EVICTION_KIND, CpuStep, replayed_eviction
+from evenkeel.pressure.eviction_steps import Step
 
 # Longest time between a decision and its event. The machine may be slow.
 _SAME_MOMENT_SECONDS = 30.0

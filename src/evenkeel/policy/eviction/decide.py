@@ -73,9 +73,15 @@ class Eviction(NamedTuple):
 
     pod: Pod
     grace_period_seconds: int
-    message: str
     shortage: Shortage | None = None
     limit: LimitExceeded | None = None
+
+    @property
+    def message(self) -> str:
+        """Why, in sentences. They are written when they are asked for: under memory pressure there is no time."""
+        if self.shortage is not None:
+            return shortage_message(self.shortage)
+        return limit_message(self.pod.key, self.limit) if self.limit is not None else ""
 
     @property
     def is_disruption(self) -> bool:
@@ -185,7 +191,7 @@ def victim(
         need,
     )
     grace = _grace_seconds(chosen, threshold, settings)
-    return Eviction(chosen.pod, grace, shortage_message(reason), shortage=reason)
+    return Eviction(chosen.pod, grace, shortage=reason)
 
 
 def ranking(
@@ -254,8 +260,7 @@ def _over_limit(snapshot: Snapshot, profile: Profile) -> tuple[Eviction, ...]:
         # A limit applies to every pod. Kubelet makes an exception for critical pods.
         if exceeded is None or (profile is Profile.KUBERNETES and is_critical(seen.pod, profile)):
             continue
-        message = limit_message(seen.pod.key, exceeded)
-        found.append(Eviction(seen.pod, _LIMIT_GRACE_SECONDS, message, limit=exceeded))
+        found.append(Eviction(seen.pod, _LIMIT_GRACE_SECONDS, limit=exceeded))
     return tuple(found)
 
 

@@ -14,6 +14,7 @@ first.
 
 from collections.abc import Callable, Collection, Iterable
 from enum import StrEnum
+from operator import itemgetter
 from typing import NamedTuple
 
 from evenkeel.api.config import Profile
@@ -68,6 +69,7 @@ class Ranked(NamedTuple):
 
 
 Age = tuple[tuple[int, ...], str, str]
+Place = tuple[tuple[object, ...], Ranked]  # what the ranking compares, and the pod
 
 
 def rank(
@@ -82,24 +84,49 @@ def rank(
 ) -> tuple[Ranked, ...]:
     """All of `pods`, the first victim first. `spared` marks the pods that are not evicted at all."""
     order = order or default_order(profile)
-    is_kubernetes = profile is Profile.KUBERNETES
-    traits_of = (TraitCache() if traits is None else traits).reader(resource, profile)
-    ranked = []
+    cache = TraitCache() if traits is None else traits
+    known = cache.places((resource, frozenset(on_disk), profile, order, need))
+    places = []
     for seen in pods:  # hundreds of pods, at the moment when time is short
-        _, qos, request, critical, priority, age = traits_of(seen.pod)
-        used = usage(seen, resource, on_disk)
-        over = (used or 0) * NANOS - request.nanos
-        spared = (Spared.CRITICAL if critical else None) if is_kubernetes else _spared(used, over > 0, need)
-        ranked.append(Ranked(seen, qos, used, request, over, over > 0, critical, spared, priority, age))
-    if is_kubernetes and resource is Resource.INODES:
+        place = known.get(id(seen.pod))
+        if place is None or place[1].seen is not seen:
+            one = _ranked(seen, resource, on_disk, profile, need, cache)
+            place = known[id(seen.pod)] = (_sort_key(one, resource, profile, order), one)
+        places.append(place)
+    places.sort(key=_first)
+    return tuple(one for _, one in places)
+
+
+_first = itemgetter(0)
+
+
+def _ranked(
+    seen: PodSnapshot,
+    resource: Resource,
+    on_disk: Collection[DiskPart],
+    profile: Profile,
+    need: Need,
+    cache: "TraitCache",
+) -> Ranked:
+    _, qos, request, critical, priority, age = cache.reader(resource, profile)(seen.pod)
+    used = usage(seen, resource, on_disk)
+    over = (used or 0) * NANOS - request.nanos
+    if profile is not Profile.KUBERNETES:
+        spared = _spared(used, over > 0, need)
+        return Ranked(seen, qos, used, request, over, over > 0, critical, spared, priority, age)
+    is_above = over > 0
+    if resource is Resource.INODES:
         # Kubelet compares inodes with the request for bytes here, and only here.
-        ranked = [one._replace(over=_over_bytes(one, profile)) for one in ranked]
-    key = _priority_key if order is Order.PRIORITY else _class_key
-    if is_kubernetes:
-        ranked.sort(key=lambda one: (*key(one, resource), one.age))
-    else:
-        ranked.sort(key=lambda one: (one.spared is not None, one.critical, *key(one, resource), one.age))
-    return tuple(ranked)
+        over = (used or 0) * NANOS - _request(seen.pod, Resource.STORAGE, profile).nanos
+    spared = Spared.CRITICAL if critical else None
+    return Ranked(seen, qos, used, request, over, is_above, critical, spared, priority, age)
+
+
+def _sort_key(one: Ranked, resource: Resource, profile: Profile, order: Order) -> tuple[object, ...]:
+    key = (_priority_key if order is Order.PRIORITY else _class_key)(one, resource)
+    if profile is Profile.KUBERNETES:
+        return (*key, one.age)
+    return (one.spared is not None, one.critical, *key, one.age)
 
 
 def default_order(profile: Profile) -> Order:
@@ -149,6 +176,9 @@ class TraitCache:
     def __init__(self) -> None:
         # By the pod's identity: to compare whole pods would take longer than to compute the traits.
         self._known: dict[tuple[Resource, Profile], dict[int, PodTraits]] = {}
+        # Where a pod stood when it was last ranked, for each way of ranking. It stands there again while its figures
+        # are the same object: only the pods that have moved are looked at.
+        self._places: dict[object, dict[int, Place]] = {}
 
     def reader(self, resource: Resource, profile: Profile) -> Callable[[Pod], PodTraits]:
         """A function that returns the traits of one pod."""
@@ -169,12 +199,19 @@ class TraitCache:
 
         return traits_of
 
+    def places(self, way: object) -> "dict[int, Place]":
+        """The places of pods in a ranking of this way, by the pod's identity."""
+        return self._places.setdefault(way, {})
+
     def keep_only(self, pods: Iterable[Pod]) -> None:
         """Forget every pod that is not one of `pods`."""
         current = {id(pod) for pod in pods}
         for known in self._known.values():
             for identity in known.keys() - current:
                 del known[identity]
+        for places in self._places.values():
+            for identity in places.keys() - current:
+                del places[identity]
 
     def __len__(self) -> int:
         return sum(map(len, self._known.values()))
@@ -188,10 +225,6 @@ def _spared(used: int | None, is_above: bool, need: Need) -> Spared | None:  # n
     if used <= 0:
         return Spared.NO_USAGE
     return Spared.WITHIN_REQUEST if need is Need.PODS else None
-
-
-def _over_bytes(one: Ranked, profile: Profile) -> int:
-    return (one.usage or 0) * NANOS - _request(one.pod, Resource.STORAGE, profile).nanos
 
 
 def _age(pod: Pod) -> Age:

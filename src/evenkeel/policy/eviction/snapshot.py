@@ -87,6 +87,8 @@ class Snapshot(NamedTuple):
 
 def active(snapshot: Snapshot) -> Snapshot:
     """`snapshot` without the pods that have ended. Their eviction would free nothing."""
-    return snapshot._replace(
-        pods=tuple(seen for seen in snapshot.pods if seen.pod.status.phase not in ("Succeeded", "Failed"))
-    )
+    pods = tuple(seen for seen in snapshot.pods if seen.pod.status.phase not in _ENDED)
+    return snapshot if len(pods) == len(snapshot.pods) else snapshot._replace(pods=pods)
+
+
+_ENDED = ("Succeeded", "Failed")

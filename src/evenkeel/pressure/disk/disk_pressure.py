@@ -11,13 +11,14 @@ from evenkeel.policy.eviction.message import readable
 from evenkeel.policy.eviction.thresholds import config_thresholds
 from evenkeel.policy.eviction.usage import Resource
 from evenkeel.policy.node_view import NodeView
-from evenkeel.pressure.decision_records import Step
 from evenkeel.pressure.disk.disk_readings import DiskTargets
 from evenkeel.pressure.disk.disk_watch import DiskWatch, Measured
 from evenkeel.pressure.disk.garbage_collection import Collected, Collector
 from evenkeel.pressure.eviction_recorder import EvictionRecorder
+from evenkeel.pressure.eviction_steps import Step
 from evenkeel.pressure.intents import Intents
-from evenkeel.pressure.protocol import MEMORY_SIGNALS, PodObserver, PodRecords, watch_targets
+from evenkeel.pressure.protocol import PodObserver, PodRecords
+from evenkeel.pressure.targets import MEMORY_SIGNALS, watch_targets
 from evenkeel.pressure.watch_thread import LoopCalls
 from evenkeel.runtime.interface import Runtime
 

@@ -27,7 +27,7 @@ from evenkeel.policy.eviction.snapshot import (
     VolumeFigures,
 )
 from evenkeel.policy.pod_resources import pod_limits
-from evenkeel.pressure.protocol import PodTarget
+from evenkeel.pressure.targets import PodTarget
 from evenkeel.runtime.interface import Directories
 
 _SLICE_ENTRIES = 512  # takes some milliseconds

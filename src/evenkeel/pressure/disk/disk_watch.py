@@ -17,14 +17,12 @@ from typing import NamedTuple, Protocol
 
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.driver import CgroupError, Driver
-from evenkeel.host.protection import run_soon
 from evenkeel.policy.eviction.conditions import observations, thresholds_met, with_containerfs
 from evenkeel.policy.eviction.decide import Decision, Eviction, Settings, State, decide
 from evenkeel.policy.eviction.headroom import MOST_SECONDS, disk_polling_seconds
 from evenkeel.policy.eviction.snapshot import NodeFigures, PodFigures, PodSnapshot, Snapshot
 from evenkeel.policy.eviction.thresholds import Threshold
 from evenkeel.policy.eviction.usage import Resource, limit_exceeded, resource_of
-from evenkeel.pressure.decision_records import Step
 from evenkeel.pressure.disk.disk_readings import DiskTargets, NodeReading, Storage
 from evenkeel.pressure.disk.garbage_collection import (
     Collected,
@@ -33,8 +31,9 @@ from evenkeel.pressure.disk.garbage_collection import (
     PendingDisk,
     is_disk,
 )
+from evenkeel.pressure.eviction_steps import Step
 from evenkeel.pressure.intents import Intent, Intents
-from evenkeel.pressure.protocol import PodTarget
+from evenkeel.pressure.targets import PodTarget
 from evenkeel.pressure.watch_thread import Latest, Stopped, WatchThread
 from evenkeel.runtime.interface import Directories
 
@@ -140,7 +139,6 @@ class DiskWatch:
     # The thread
 
     def _begin(self) -> Iterable[str]:
-        run_soon()  # the memory watch may have to wait for a lock that this thread holds
         return ()
 
     def _end(self, _: Driver) -> None:

@@ -1,27 +1,27 @@
-"""Carries out an eviction for memory: writes the intent, kills the pod, and reports.
+"""Carries out an eviction for memory: writes the intent, and kills the pod.
 
-The order matters. The agent may be killed at any moment, so everything that must not be lost is written before the
-kill. All other work comes after the kill, because the kill must not wait.
+The order matters. The watch and the agent may be killed at any moment, so everything that must not be lost is written
+before the kill. All other work comes after the kill, because the kill must not wait.
 """
 
 import queue
 import threading
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
-from evenkeel.cgroup.driver import CgroupError, Driver
 from evenkeel.host.dying import Dying, pids_of
 from evenkeel.host.protection import name_thread, run_before_others
 from evenkeel.policy.eviction.decide import Eviction
-from evenkeel.policy.eviction.message import shortage_message
 from evenkeel.policy.eviction.usage import Resource, usage_by_part
-from evenkeel.pressure.decision_records import Step
+from evenkeel.pressure.eviction_steps import Step
 from evenkeel.pressure.intents import Intent, Intents
-from evenkeel.pressure.memory.memory_reports import Evicting, MemoryWatchSink, UnrecordedEvictions
+from evenkeel.pressure.memory.cgroup_writes import send_kill
+from evenkeel.pressure.memory.memory_sink import Evicted
 from evenkeel.pressure.memory.mitigation import Mitigation
 from evenkeel.pressure.memory.pending_memory import PendingMemory
 from evenkeel.pressure.memory.sampling import MemorySampler
-from evenkeel.pressure.protocol import PodTarget, WatchTargets
+from evenkeel.pressure.targets import PodTarget, WatchTargets
 
 
 class Reaper:
@@ -53,78 +53,92 @@ class Reaper:
                 dying.close()
 
 
-class Evictor:
-    """For the watch's thread; `start` and `stop` are for the agent's loop."""
+class Carried(NamedTuple):
+    """How an eviction was carried out. `sent_at` is None if the pod is only asked to end, by the agent."""
 
+    step: Step
+    evicted: Evicted
+    sent_at: float | None
+
+
+class Evictor:
     def __init__(
         self,
         sampler: MemorySampler,
         pending: PendingMemory,
         mitigation: Mitigation,
         intents: Intents,
-        reports: MemoryWatchSink,
-        unrecorded: UnrecordedEvictions,
         clock: Callable[[], float],
     ) -> None:
-        self._unrecorded = unrecorded
         self._sampler = sampler
         self._pending = pending
         self._mitigation = mitigation
         self._intents = intents
-        self._reports = reports
         self._clock = clock
         self._reaper = Reaper()
         self._targets = WatchTargets()
         self._target_of: dict[str, PodTarget] = {}
+        self._prepared: tuple[str, Dying] | None = (
+            None  # the UID of the pod that would be evicted, its processes
+        )
 
     def start(self) -> None:
         self._reaper.start()
 
     def stop(self) -> None:
         self._reaper.stop()
+        self._forget_prepared()
 
     def follow(self, targets: WatchTargets) -> None:
         self._targets = targets
         self._target_of = {target.uid: target for target in targets.pods}
+        self._forget_prepared()
 
-    def evict(self, step: Step, victim: Eviction, driver: Driver, now: float) -> tuple[Step, float | None]:
-        """Evicts the victim. Returns the step with the figures of the victim's containers (E14), and the time of the
-        kill. The time is None if the pod was asked to end in its grace period."""
+    def prepare(self, uid: str) -> None:
+        """This pod would be evicted now: opens what its eviction needs. It is not touched."""
+        target = self._target_of[uid]
+        self._forget_prepared()
+        self._prepared = (uid, Dying(_pids(target)))
+        self._sampler.prepare(target)
+
+    def _forget_prepared(self) -> None:
+        if self._prepared is not None:
+            self._prepared[1].close()
+            self._prepared = None
+
+    def evict(self, step: Step, victim: Eviction, now: float, *, is_agent_there: bool) -> Carried:
+        """Evicts the victim. A pod gets its grace period only from an agent: without one it is killed at once. The step
+        is returned with the figures of the victim's containers (E14)."""
         target = self._target_of[victim.pod.metadata.uid]
         step, victim = self._with_parts(step, victim, target)
-        if victim.grace_period_seconds > 0:
-            self._ask(victim, target, driver, now)
-            return step, None
-        return step, self._kill(victim, target, driver)
-
-    def _ask(self, victim: Eviction, target: PodTarget, driver: Driver, now: float) -> None:
-        evicting = Evicting(target.uid, victim, self._clock())
-        self._unrecorded.add(evicting)
-        self._reports.evicting(evicting)
-        self._pending.asked(target.uid, now, victim.grace_period_seconds)
-        self._mitigation.evicted(driver, target.path, now)
-
-    def _kill(self, victim: Eviction, target: PodTarget, driver: Driver) -> float:
+        if victim.grace_period_seconds > 0 and is_agent_there:
+            self._pending.asked(target.uid, now, victim.grace_period_seconds)
+            self._mitigation.evicted(target.path, now)
+            return Carried(step, Evicted(self._clock(), victim.grace_period_seconds), None)
         at = self._clock()
+        return Carried(step, Evicted(at, 0), self._kill(victim, target, at))
+
+    def _kill(self, victim: Eviction, target: PodTarget, at: float) -> float:
+        # The agent reads the intent when it hears of the end of the pod, which may be before our report.
         self._intents.write(Intent(target.uid, victim.message, at))
-        dying = Dying(_pids(target))
-        # The loop must find this entry before it handles the end of the pod. The loop is woken later: now it would
-        # delay the kill.
-        evicting = Evicting(target.uid, victim, at)
-        self._unrecorded.add(evicting)
+        dying = self._dying(target)
         is_sent = dying.kill(_pids(target))
         sent_at = time.monotonic()
-        try:
-            driver.send_kill(target.path)  # also kills processes that were started in the meantime
-        except CgroupError as error:
-            self._reports.noted(str(error))
+        send_kill(self._targets, target)  # also kills processes that were started in the meantime
         if not is_sent:
             sent_at = time.monotonic()
-        self._mitigation.evicted(driver, target.path, sent_at)
-        self._reports.evicting(evicting)
+        self._mitigation.evicted(target.path, sent_at)
         self._reaper.release(dying)
         self._pending.killed(target, self._targets.version, sent_at)
         return sent_at
+
+    def _dying(self, target: PodTarget) -> Dying:
+        prepared, self._prepared = self._prepared, None
+        if prepared is not None and prepared[0] == target.uid:
+            return prepared[1]
+        if prepared is not None:
+            prepared[1].close()
+        return Dying(_pids(target))
 
     def _with_parts(self, step: Step, victim: Eviction, target: PodTarget) -> tuple[Step, Eviction]:
         pods = list(step.snapshot.pods)
@@ -132,7 +146,7 @@ class Evictor:
         pods[place] = self._sampler.with_parts(pods[place], target)
         if victim.shortage is not None:
             reason = victim.shortage._replace(parts=usage_by_part(pods[place], Resource.MEMORY))
-            victim = victim._replace(shortage=reason, message=shortage_message(reason))
+            victim = victim._replace(shortage=reason)
         snapshot = step.snapshot._replace(pods=tuple(pods))
         decision = step.decision._replace(victim=victim)
         return step._replace(snapshot=snapshot, decision=decision), victim

@@ -1,35 +1,42 @@
 """Freezes pods above their request while killed pods free their memory and almost none is left.
 
 Otherwise these pods could use up the rest, and the kernel's OOM killer would act. The kernel freezes a pod by its
-cgroup. A pod is frozen for at most a second. A frozen pod that is evicted is thawed, so that it can end. If the agent
-is killed in that second, its guard thaws the pods (`pressure.guard`). If the guard was killed too, the next agent thaws
-them when it starts (`thaw`).
+cgroup. A pod is frozen for at most a second. A frozen pod that is evicted is thawed, so that it can end. If the watch
+is killed in that second, its guard thaws the pods (`pressure.watch.guard`). If the guard was killed too, the next agent
+thaws them when it starts.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Protocol
 
-from evenkeel.cgroup.driver import CgroupError, Driver
 from evenkeel.policy.eviction.headroom import is_loose, is_tight
-from evenkeel.pressure.guard_client import GuardClient
-from evenkeel.pressure.memory.memory_reports import MemoryWatchSink
+from evenkeel.pressure.memory.byte_thresholds import ByteThreshold, left_without_pending
+from evenkeel.pressure.memory.cgroup_writes import FreezeFile, freeze_file, write_file
+from evenkeel.pressure.memory.memory_sink import MemoryWatchSink
 from evenkeel.pressure.memory.pending_memory import PendingMemory
-from evenkeel.pressure.memory.sampling import (
-    ByteThreshold,
-    MemorySample,
-    MemorySampler,
-    left_without_pending,
-)
+from evenkeel.pressure.memory.sampling import MemorySample, MemorySampler
+from evenkeel.pressure.targets import WatchTargets
 
 _MOST_SECONDS = 1.0
 _PAUSE_SECONDS = 1.0  # after pods were frozen for the full time, before any pod is frozen again
 
 
-class Freezer:
-    """Freezes and thaws cgroups, and informs the guard. For one thread."""
+class Holder(Protocol):
+    """Releases pods if this process is killed (`pressure.watch.guard_client`)."""
 
-    def __init__(self, guard: GuardClient | None = None) -> None:
+    def hold(self, lets_go: Mapping[str, str]) -> None:
+        """By file: the value to write if this process ends before `free`."""
+        ...
+
+    def free(self, files: Iterable[str]) -> None: ...
+
+
+class Freezer:
+    """Freezes and thaws cgroups, and informs the guard. `freeze` gets files by the paths of their cgroups."""
+
+    def __init__(self, guard: Holder) -> None:
         self._guard = guard
-        self._frozen: set[str] = set()  # paths of cgroups, as planned
+        self._frozen: dict[str, FreezeFile] = {}
         self._since: float | None = None
         self._not_before = 0.0
 
@@ -47,40 +54,37 @@ class Freezer:
             return now >= self._not_before
         return now - self._since < _MOST_SECONDS
 
-    def freeze(self, driver: Driver, paths: Iterable[str], now: float) -> None:
+    def freeze(self, files: Mapping[str, FreezeFile], now: float) -> None:
         if self._since is None:
             self._since = now
-        wanted = [path for path in paths if path not in self._frozen]
-        self._frozen.update(wanted)
-        if self._guard is not None:  # before the freeze: the agent may be killed at any moment
-            self._guard.hold(_thawing(driver, wanted))
-        for path in wanted:
-            _freeze(driver, path, frozen=True)
+        wanted = {path: file for path, file in files.items() if path not in self._frozen}
+        self._frozen |= wanted
+        # before the freeze: this process may be killed at any moment
+        self._guard.hold({one.file: one.thawed.decode() for one in wanted.values()})
+        for one in wanted.values():
+            _write(one.file, one.frozen)
 
-    def thaw_one(self, driver: Driver, path: str) -> None:
+    def thaw_one(self, path: str) -> None:
         """Thaws this pod, because it was evicted."""
-        if path in self._frozen:
-            self._frozen.discard(path)
-            _freeze(driver, path, frozen=False)
-            self._release(driver, (path,))
+        one = self._frozen.pop(path, None)
+        if one is not None:
+            _write(one.file, one.thawed)
+            self._guard.free((one.file,))
 
-    def thaw_all(self, driver: Driver, now: float) -> None:
+    def thaw_all(self, now: float) -> None:
         if self._since is None:
             return
         if now - self._since >= _MOST_SECONDS:
             self._not_before = now + _PAUSE_SECONDS
         self._since = None
-        thaw(driver, self._frozen)
-        self._release(driver, self._frozen)
+        for one in self._frozen.values():
+            _write(one.file, one.thawed)
+        self._guard.free([one.file for one in self._frozen.values()])
         self._frozen.clear()
-
-    def _release(self, driver: Driver, paths: Iterable[str]) -> None:
-        if self._guard is not None:
-            self._guard.free(_thawing(driver, paths))
 
 
 class Freezing:
-    """Decides when to freeze pods, and which. For the thread of the memory watch."""
+    """Decides when to freeze pods, and which."""
 
     def __init__(
         self,
@@ -95,7 +99,7 @@ class Freezing:
         self._reports = reports
 
     def update(
-        self, driver: Driver, levels: tuple[ByteThreshold, ...], sample: MemorySample, now: float
+        self, targets: WatchTargets, levels: tuple[ByteThreshold, ...], sample: MemorySample, now: float
     ) -> None:
         """Freezes pods while killed pods free their memory. Thaws them when enough memory is free, or after the longest
         allowed time. If no pod was killed, there is nothing to wait for, and no pod is frozen."""
@@ -104,14 +108,15 @@ class Freezing:
             return
         left = left_without_pending(levels, sample)
         if not freezer.can_freeze(now) or all(is_loose(one, level.due_bytes) for one, level in left):
-            freezer.thaw_all(driver, now)
+            freezer.thaw_all(now)
             return
         reserve = min(level.due_bytes for _, level in left)
         grown = self._sampler.above_request(reserve, self._pending.uids())
         frozen = freezer.frozen
         wanted = [target for target, _ in grown if target.path not in frozen]
         if wanted or not freezer.is_freezing:
-            freezer.freeze(driver, (target.path for target in wanted), now)
+            files = {target.path: file for target in wanted if (file := freeze_file(targets, target))}
+            freezer.freeze(files, now)
             self._reports.freezing(tuple(target.uid for target in wanted))
 
 
@@ -120,21 +125,8 @@ def is_tight_at(levels: tuple[ByteThreshold, ...], sample: MemorySample) -> bool
     return any(is_tight(left, level.due_bytes) for left, level in left_without_pending(levels, sample))
 
 
-def thaw(driver: Driver, paths: Iterable[str]) -> None:
-    for path in paths:
-        _freeze(driver, path, frozen=False)
-
-
-def _thawing(driver: Driver, paths: Iterable[str]) -> dict[str, str]:
-    """By file: the value that thaws the cgroup."""
+def _write(file: str, value: bytes) -> None:
     try:
-        return dict(driver.thaw_write(path) for path in paths)
-    except CgroupError:
-        return {}  # the machine cannot freeze cgroups
-
-
-def _freeze(driver: Driver, path: str, *, frozen: bool) -> None:
-    try:
-        driver.send_freeze(path, frozen=frozen)
-    except CgroupError:
+        write_file(file, value)
+    except OSError:
         pass  # the cgroup is gone, or the machine cannot freeze: only the kernel's OOM killer remains

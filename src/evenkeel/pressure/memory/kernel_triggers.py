@@ -1,12 +1,11 @@
-"""Kernel triggers: kernel events (E1), or calls of the agent's loop, that wake the memory watch early.
+"""Kernel triggers: kernel events (E1), or other descriptors of the watch's process, that wake the memory watch early.
 
 On cgroup v1 the kernel reports when the usage of the pods' cgroup crosses a threshold. On v2 it reports when the cgroup
 reaches its limit. On both it reports when tasks stall for memory.
 """
 
-import os
 import select
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from evenkeel.cgroup.tree import Version
 from evenkeel.host.event_types import subscription_refusal
@@ -17,20 +16,17 @@ from evenkeel.host.memory_notifications import (
     parse_counters,
 )
 from evenkeel.host.psi import ArmedTrigger, Kind, Resource, Trigger, cgroup_file, node_file
-from evenkeel.pressure.protocol import WatchTargets
+from evenkeel.pressure.targets import WatchTargets
 
 # Tasks stalled for memory for this long within such a window. The watch then samples at once, before the planned time.
 STALL = Trigger(Resource.MEMORY, Kind.SOME, 20_000, 500_000)
 
 
 class KernelTriggers:
-    """For one thread; `wake` may be called from any thread."""
-
     def __init__(self) -> None:
         self.notes: list[str] = []  # events that the kernel does not report, and why
         self._epoll = select.epoll()
-        self._ours = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._epoll.register(self._ours, select.EPOLLIN)
+        self._others: dict[int, Callable[[], None]] = {}  # by descriptor: what to call when it is ready
         self._usage: dict[int, UsageThreshold] = {}  # by descriptor
         self._stalls: dict[int, ArmedTrigger] = {}
         self._events: MemoryEventsWatch | None = None
@@ -43,8 +39,20 @@ class KernelTriggers:
         self._add_stall(node_file(Resource.MEMORY))
         self._of_node = set(self._stalls)
 
-    def wake(self) -> None:
-        os.eventfd_write(self._ours, 1)
+    def call_when_ready(
+        self, descriptor: int, call: Callable[[], None], events: int = select.EPOLLIN
+    ) -> None:
+        """Waits for this descriptor too. If it is known already, `call` and `events` replace the former."""
+        if descriptor in self._others:
+            self._epoll.modify(descriptor, events)
+        else:
+            self._epoll.register(descriptor, events)
+        self._others[descriptor] = call
+
+    def forget(self, descriptor: int) -> None:
+        """Waits for it no longer. Call this before it is closed."""
+        if self._others.pop(descriptor, None) is not None:
+            self._epoll.unregister(descriptor)
 
     def follow(self, targets: WatchTargets, levels: Sequence[int]) -> bool:
         """Listens to the pods' cgroup. On v1 it also listens for the usage crossing one of `levels`. Returns whether
@@ -89,13 +97,10 @@ class KernelTriggers:
             trigger.close()
         self._stalls.clear()
         self._epoll.close()
-        os.close(self._ours)
 
     def _take(self, descriptor: int) -> None:
         """Consumes the event, so that it does not wake the thread again."""
-        if descriptor == self._ours:
-            os.eventfd_read(self._ours)
-        elif descriptor in self._usage:
+        if descriptor in self._usage:
             # edge-triggered: it wakes the thread only once, so no time is spent on reading it
             self._is_crossing = True
         elif descriptor in self._stalls:
@@ -104,7 +109,9 @@ class KernelTriggers:
                 self._stalls.pop(descriptor).close()
         elif self._oom is not None and descriptor == self._oom.fileno():
             self._is_oom |= any(True for _ in self._oom.ready())
-        elif self._events is not None:
+        elif descriptor in self._others:  # an earlier call may have removed it
+            self._others[descriptor]()
+        elif self._events is not None and descriptor == self._events.fileno():
             for _ in self._events.ready():
                 pass
             before, self._ooms = self._ooms, self._count_ooms()

@@ -1,136 +1,189 @@
-"""Memory pressure in the agent's loop: starts the memory watch, gives it targets, and records its actions.
+"""Memory pressure in the agent's loop: gives `evenkeel-watch` its settings and targets, and records what it did.
 
-It does nothing if no memory threshold is configured.
+Without a memory threshold there is no watch; one that is still there is asked to end.
 """
 
-import asyncio
 import os
-import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
-from evenkeel.cgroup.driver import Driver
+from evenkeel.cgroup.driver import CgroupError, Driver
 from evenkeel.cgroup.tree import Kind, Tree
-from evenkeel.host.protection import collect_garbage_rarely, lock_memory, run_soon
+from evenkeel.host.protection import lock_memory
+from evenkeel.journal.codec import to_text
+from evenkeel.journal.store import Journal
 from evenkeel.policy.eviction.decide import settings_from
 from evenkeel.policy.eviction.thresholds import config_thresholds
 from evenkeel.policy.node_view import NodeView
-from evenkeel.pressure.eviction_recorder import EvictionRecorder
-from evenkeel.pressure.guard_client import GuardClient
-from evenkeel.pressure.intents import Intents
-from evenkeel.pressure.memory.freezer import thaw
+from evenkeel.pressure.eviction_recorder import EvictionRecorder, NodeConditions
+from evenkeel.pressure.eviction_steps import state_plain
+from evenkeel.pressure.intents import Intents, OthersIntents
 from evenkeel.pressure.memory.memory_reports import MemoryReports
-from evenkeel.pressure.memory.memory_watch import SWITCH_SECONDS, MemoryWatch
+from evenkeel.pressure.memory.memory_watch import WatchSettings
 from evenkeel.pressure.memory.throttle import Throttle
-from evenkeel.pressure.protocol import MEMORY_SIGNALS, PodObserver, PodRecords, watch_targets
+from evenkeel.pressure.protocol import Cgroups, Events, Evictions, PodObserver, PodRecords, Steps
+from evenkeel.pressure.targets import MEMORY_SIGNALS, WatchTargets, watch_targets
+from evenkeel.pressure.watch.connection import Connection
+from evenkeel.pressure.watch.link import WatchLink
+from evenkeel.pressure.watch.messages import INTENTS_NAME, Message, settings_message, targets_plain
 
 SOURCE = "memory"
-_THREADS = 4
+
+
+class PodTexts:
+    """The pods as texts, each with a key. A pod is encoded once, and sent once in each connection."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, tuple[object, str, str]] = {}  # by UID: pod, key, text
+        self._count = 0
+        self._sent: set[str] = set()
+
+    def of(self, targets: WatchTargets) -> tuple[dict[str, str], dict[str, str]]:
+        """The key of each target by UID, and the texts that the watch does not know yet by their keys."""
+        current = {}
+        for target in targets.pods:
+            known = self._of.get(target.uid)
+            if known is None or (known[0] is not target.pod and known[0] != target.pod):
+                self._count += 1
+                known = (target.pod, f"{os.getpid()}.{self._count}", to_text(target.pod))
+            current[target.uid] = known
+        self._of = current
+        new = {key: text for _, key, text in current.values() if key not in self._sent}
+        self._sent = {key for _, key, _ in current.values()}
+        return {uid: key for uid, (_, key, _) in current.items()}, new
+
+    def forget_sent(self) -> None:
+        """A new watch knows no pod."""
+        self._sent.clear()
 
 
 class MemoryPressure(PodObserver):
-    """For the agent's loop. `throttle` and `recorder` are the same objects that `reports` uses."""
+    """For the agent's loop."""
 
     def __init__(
         self,
         node: NodeView,
         make_driver: Callable[[], Driver],
+        journal: Journal,
         intents: Intents,
+        cgroups: Cgroups,
         pods: PodRecords,
-        recorder: EvictionRecorder,
-        guard: GuardClient,
-        throttle: Throttle,
-        reports: MemoryReports,
-        clock: Callable[[], float],
+        evictions: Evictions,
+        conditions: NodeConditions,
+        events: Events,
+        steps: Steps,
     ) -> None:
         self._node = node
         self._make_driver = make_driver
         self._intents = intents
+        self._cgroups = cgroups
         self._pods = pods
-        self.recorder = recorder
-        self._guard = guard
-        self.throttle = throttle
-        self._reports = reports
-        self._clock = clock
+        self._conditions = conditions
         self._driver: Driver | None = None  # finds the files of cgroups
-        self._thresholds = tuple(
-            one for one in config_thresholds(node.config) if one.signal in MEMORY_SIGNALS
+        self._directory = os.path.dirname(journal.path)
+        thresholds = tuple(one for one in config_thresholds(node.config) if one.signal in MEMORY_SIGNALS)
+        settings = settings_from(node.config)._replace(local_storage_capacity_isolation=False)
+        self._given = WatchSettings(thresholds, settings, os.cpu_count() or 1)
+        self.recorder = EvictionRecorder(
+            SOURCE, journal, self._taken_up, pods, evictions, conditions, events, steps
         )
-        self._settings = settings_from(node.config)._replace(local_storage_capacity_isolation=False)
-        self._watch: MemoryWatch | None = None
+        self.throttle = Throttle(journal, cgroups, pods, events, steps)
+        self._reports = MemoryReports(journal, pods, events, steps, self.recorder, self.throttle, self._heard)
+        self._link = WatchLink(self._directory, self._introduce, self._reports.take, self.recorder.noted)
+        self._watch_intents = OthersIntents(self._directory, INTENTS_NAME)
+        self._texts = PodTexts()
         self._tree: Tree | None = None
+        self._hello: Message | None = None  # of the watch that was found
+        self._taken: set[str] = set()  # while this agent starts: pods whose intent is no longer needed
 
-    def take_up(self) -> None:
-        """Call this first. Records the evictions that the watch of a former agent had decided and that were not
-        recorded."""
+    async def take_up(self) -> None:
+        """Call this first. Records what the watch did while no agent was there, and the evictions of which only the
+        intent is known."""
         self.throttle.take_up()
-        for uid, message, at in self._intents.found:
-            record = self._pods.get(uid)
-            # Otherwise the former agent had recorded it, or the intent is older than the pod's return.
-            if record is not None and record.state.verdict is None and record.state.accepted_at <= at:
-                self.recorder.evict(uid, message, at)
-            else:
-                self._intents.taken_up(uid)
+        for intent in self._intents.found:
+            self._reports.take_intent(intent)
+        self._hello = await self._link.find()
+        if self._hello is None:
+            left = self._watch_intents.all()
+            for intent in left:
+                self._reports.take_intent(intent)
+            if self._taken.issuperset(intent.uid for intent in left):
+                self._watch_intents.remove()
 
-    def open(self) -> None:
+    async def open(self) -> None:
+        """Starts the watch, or goes on with the one that was found."""
         self._driver = self._make_driver()
-        if self._tree is not None:  # thaws pods that were frozen when a former agent was killed
-            inside = (Kind.POD, Kind.CONTAINER)
-            thaw(self._driver, (one.path for one in self._tree.cgroups if one.kind in inside))
-        if not self._thresholds:
+        if self._hello is None:
+            self._thaw(self._driver)
+        if not self._given.thresholds:
+            await self._link.close(end=True)
             return
-        state = self.recorder.state_before(self._thresholds)
-        self._guard.start()  # before a thread has to leave the agent's cgroup to run soon (v1)
-        for note in (lock_memory(), run_soon()):
-            if note:
-                self.recorder.noted(note)
-        sys.setswitchinterval(SWITCH_SECONDS)
-        # Threads that work for the loop also hold the GIL, so they need the same priority.
-        threads = ThreadPoolExecutor(_THREADS, "evenkeel", initializer=run_soon)
-        asyncio.get_running_loop().set_default_executor(threads)
-        collect_garbage_rarely()
-        self._watch = MemoryWatch(
-            self._thresholds,
-            self._settings,
-            state,
-            os.cpu_count() or 1,
-            self._make_driver,
-            self._intents,
-            self._reports,
-            self._reports.unrecorded,
-            self._clock,
-            self._guard,
-        )
-        if self._tree is not None:
-            self.cgroups_changed(self._tree)
-        self._watch.start()
+        if note := lock_memory("the agent's memory"):
+            self.recorder.noted(note)
+        self._link.open()
+        throttled = self._hello.get("throttled") if self._hello is not None else None
+        if throttled:
+            self.throttle.set(throttled)
 
-    def close(self) -> None:
-        if self._watch is not None:
-            self._watch.stop()
-            self._watch = None
-            for uid in self._reports.unrecorded.uids():
-                self._reports.record_eviction(uid)
-        self.throttle.set({})
-        self._guard.close()
+    async def close(self, *, end: bool) -> None:
+        """Leaves the watch to itself. With `end`, it ends: no pod is left."""
+        await self._link.close(end=end)
+        self._watch_intents.close()
         if self._driver is not None:
             self._driver.close()
 
     # Calls from the agent
 
     def exited(self, uid: str) -> None:
-        """If the watch killed the pod, the eviction is recorded first. Then the restart policy does not apply."""
-        self._reports.record_eviction(uid)
+        """If the watch killed the pod, the eviction is recorded first. Then the restart policy does not apply. The
+        intent is on disk before the kill; the report may come later."""
+        self._link.receive()
+        intent = self._watch_intents.find(uid) if self._given.thresholds else None
+        if intent is not None:
+            self._reports.take_intent(intent)
 
     def emptied(self, uid: str) -> None:
-        if self._watch is not None:
-            self._watch.emptied(uid)
+        self._link.send({"do": "emptied", "uid": uid})
 
     def cleaned(self, uid: str) -> None:
         self.emptied(uid)
 
     def cgroups_changed(self, tree: Tree) -> None:
         self._tree = tree
-        if self._watch is not None and self._driver is not None:
-            limit = self._node.pods_limits.memory_bytes
-            self._watch.follow(watch_targets(tree, self._pods, self._driver, limit))
+        # Before `open`, a watch that was found keeps the targets that it has.
+        if self._driver is not None:
+            self._link.change(self._targets_message)
+
+    # The watch
+
+    def _introduce(self, connection: Connection) -> None:
+        state = self.recorder.state_before(self._given.thresholds)
+        connection.send({"do": "settings", **settings_message(self._given), "state": state_plain(state)})
+        self._texts.forget_sent()
+        connection.send(self._targets_message())
+
+    def _targets_message(self) -> Message:
+        assert self._driver is not None
+        targets = WatchTargets()
+        tree = self._cgroups.planned or self._tree
+        if tree is not None:
+            targets = watch_targets(tree, self._pods, self._driver, self._node.pods_limits.memory_bytes)
+        key_of, texts = self._texts.of(targets)
+        self._reports.follow({key_of[target.uid]: target.pod for target in targets.pods})
+        return {"do": "targets", "targets": targets_plain(targets, key_of), "texts": texts}
+
+    def _heard(self, number: int) -> None:
+        self._link.send({"do": "heard", "number": number})
+
+    def _taken_up(self, uid: str) -> None:
+        self._taken.add(uid)
+        self._intents.taken_up(uid)
+        self._link.send({"do": "taken", "uid": uid})
+
+    def _thaw(self, driver: Driver) -> None:
+        """Thaws pods that were frozen when a former watch and its guard were killed."""
+        for one in self._tree.cgroups if self._tree is not None else ():
+            if one.kind in (Kind.POD, Kind.CONTAINER):
+                try:
+                    driver.send_freeze(one.path, frozen=False)
+                except CgroupError:
+                    continue  # the cgroup is gone, or the machine cannot freeze

@@ -1,147 +1,153 @@
-"""Reports of the memory watch: values and calls that pass from its thread to the agent's loop.
+"""Records the reports of the memory watch: in the pods' records, as events, and as decisions in the journal.
 
-The watch must not wait for the loop, which may be busy or short of memory itself. So the watch hands over a report, and
-the loop records it later.
+A report is acknowledged when it is in the journal. The agent may be killed between the two. So the next agent may get
+a report a second time, and records the decision and the eviction in it only once.
 """
 
-from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+import logging
+import time
+from collections.abc import Callable
 
+from evenkeel.api.pod import Pod
 from evenkeel.journal.records import NORMAL, WARNING
-from evenkeel.policy.eviction.decide import Eviction, State
+from evenkeel.journal.store import Journal, JournalError
+from evenkeel.policy.eviction.decide import decide
 from evenkeel.policy.eviction.message import readable
 from evenkeel.policy.eviction.usage import Resource
-from evenkeel.pressure.decision_records import Step
+from evenkeel.pressure.decision_records import EVICTION_KIND
 from evenkeel.pressure.eviction_recorder import EvictionRecorder
+from evenkeel.pressure.intents import Intent
+from evenkeel.pressure.memory.memory_sink import Evicted, Timing
 from evenkeel.pressure.memory.throttle import Throttle
-from evenkeel.pressure.protocol import Events, PodRecords, PodTarget, Steps
-from evenkeel.pressure.watch_thread import LoopCalls
+from evenkeel.pressure.protocol import Events, PodRecords, Steps
+from evenkeel.pressure.watch.messages import (
+    BadMessage,
+    Message,
+    number_of,
+    pod_from,
+    step_from,
+    text_of,
+    texts_of,
+)
 
+log = logging.getLogger(__name__)
 
-class Evicting(NamedTuple):
-    """An eviction by the memory watch."""
-
-    uid: str
-    eviction: Eviction
-    at: float  # seconds since the epoch
-
-
-class Timing(NamedTuple):
-    """The times at which a decision was made and carried out, by CLOCK_MONOTONIC."""
-
-    began_at: float
-    sent_at: float | None = None  # when the kill was sent
-    # The kernel's OOM killer acted at this moment. The decision is to be compared with the kernel's choice (E12).
-    is_kernels: bool = False
-
-    @property
-    def plain(self) -> dict[str, object]:
-        """The value for the journal."""
-        if self.is_kernels:
-            return {"beganAt": self.began_at, "byKernel": True}
-        if self.sent_at is None:
-            return {"beganAt": self.began_at}
-        took = self.sent_at - self.began_at
-        return {"beganAt": self.began_at, "killSentAt": self.sent_at, "tookSeconds": took}
-
-
-class MemoryWatchSink(Protocol):
-    """Called in the watch's thread. A call must return at once."""
-
-    def evicting(self, evicting: Evicting) -> None: ...
-    def stepped(self, step: Step, after: State, timing: Timing) -> None:
-        """A decision that changed something, after it was carried out."""
-        ...
-
-    def back(self, target: PodTarget, held_bytes: int, took_seconds: float) -> None:
-        """The memory of a killed pod is free."""
-        ...
-
-    def reclaiming(self, expected_bytes: int, short_bytes: int) -> None: ...
-    def throttling(self, most_bytes: Mapping[str, int]) -> None:
-        """By UID: these pods are throttled to the given bytes. No other pod is throttled."""
-        ...
-
-    def freezing(self, uids: tuple[str, ...]) -> None:
-        """These pods are frozen until memory is free again."""
-        ...
-
-    def noted(self, text: str) -> None:
-        """A problem that makes the watch less effective."""
-        ...
-
-
-class UnrecordedEvictions:
-    """Evictions that the watch has begun and the agent's loop has not recorded yet. For any thread: each method is one
-    operation on a dict."""
-
-    def __init__(self) -> None:
-        self._of: dict[str, Evicting] = {}  # by UID
-
-    def add(self, evicting: Evicting) -> None:
-        self._of[evicting.uid] = evicting
-
-    def take(self, uid: str) -> Evicting | None:
-        """Removes and returns the eviction. Only this caller records it."""
-        return self._of.pop(uid, None)
-
-    def uids(self) -> tuple[str, ...]:
-        return tuple(self._of)
+_UNDER_WAY_SECONDS = 60.0
+_RECENT = 1000  # decisions among which a repeated one is looked for: more than a watch keeps reports
 
 
 class MemoryReports:
-    """The sink of the memory watch. It hands every report to the loop, which records it."""
+    """For the agent's loop. `heard` gets the number of each report that is in the journal."""
 
     def __init__(
         self,
-        calls: LoopCalls,
+        journal: Journal,
         pods: PodRecords,
         events: Events,
         steps: Steps,
         recorder: EvictionRecorder,
         throttle: Throttle,
+        heard: Callable[[int], None],
     ) -> None:
-        self.unrecorded = UnrecordedEvictions()
-        self._calls = calls
+        self._journal = journal
         self._pods = pods
         self._events = events
         self._steps = steps
         self._recorder = recorder
         self._throttle = throttle
+        self._heard = heard
+        self._pod_of: dict[str, Pod] = {}  # by the key of its text
+        self._current: set[str] = set()  # keys of the present targets
+        self._until: dict[str, float] = {}  # when former keys are forgotten
+        self._recorded: set[float] | None = None  # when the steps began that the journal has already
 
-    # In the watch's thread
+    def follow(self, pods: dict[str, Pod]) -> None:
+        """The pods of the present targets, by the keys of their texts. Reports that are under way may still refer to
+        former ones."""
+        now = time.monotonic()
+        for key in self._current.difference(pods):
+            self._until[key] = now + _UNDER_WAY_SECONDS
+        self._current = set(pods)
+        self._know(pods)
+        for key in [key for key, until in self._until.items() if until < now]:
+            del self._until[key]
+            if key not in self._current:
+                self._pod_of.pop(key, None)
 
-    def evicting(self, evicting: Evicting) -> None:
-        self._calls.call(self.record_eviction, evicting.uid)
+    def _know(self, pods: dict[str, Pod]) -> None:
+        self._pod_of.update(pods)
 
-    def stepped(self, step: Step, after: State, timing: Timing) -> None:
-        self._calls.call(self._recorder.stepped, step, after, timing.plain)
+    def take(self, message: Message) -> None:
+        try:
+            event = message.get("event")
+            if event == "texts":
+                self._know({key: pod_from(text) for key, text in texts_of(message).items()})
+            elif event == "found":
+                self.take_intent(
+                    Intent(text_of(message, "uid"), text_of(message, "message"), float(message["at"]))
+                )
+            elif event == "report":
+                self._record(message)
+        except (BadMessage, KeyError, ValueError, TypeError) as error:
+            log.warning("a report of the watch over memory cannot be read: %s", error)
 
-    def back(self, target: PodTarget, held_bytes: int, took_seconds: float) -> None:
-        self._calls.call(self._back, target, held_bytes, took_seconds)
+    def take_intent(self, intent: Intent) -> None:
+        """An eviction of which only the intent is known."""
+        record = self._pods.get(intent.uid)
+        # Otherwise it is recorded already, or the intent is older than the pod's return.
+        if record is not None and record.state.verdict is None and record.state.accepted_at <= intent.at:
+            self._recorder.evict(intent.uid, intent.message, intent.at)
+        else:
+            self._recorder.taken_up(intent.uid)
 
-    def reclaiming(self, expected_bytes: int, short_bytes: int) -> None:
-        self._calls.call(self._reclaiming, expected_bytes, short_bytes)
+    def _record(self, message: Message) -> None:
+        number, kind = number_of(message, "number"), text_of(message, "kind")
+        try:
+            if kind == "stepped":
+                self._stepped(message)
+            elif kind == "back":
+                self._back(text_of(message, "uid"), number_of(message, "bytes"), float(message["seconds"]))
+            elif kind == "reclaiming":
+                self._reclaiming(number_of(message, "expected"), number_of(message, "short"))
+            elif kind == "throttling":
+                self._throttle.set({str(uid): int(most) for uid, most in message["most"].items()})
+            elif kind == "freezing":
+                self._freezing(tuple(map(str, message["uids"])))
+            elif kind == "noted":
+                self._recorder.noted(text_of(message, "text"))
+            self._events.commit()
+        except JournalError as error:
+            log.error("%s", error)  # noqa: TRY400 it is recorded with the next step, or by the next agent
+            return
+        self._heard(number)
 
-    def throttling(self, most_bytes: Mapping[str, int]) -> None:
-        self._calls.call(self._throttle.set, most_bytes)
+    def _stepped(self, message: Message) -> None:
+        timing = Timing(*message["timing"])
+        if self._is_recorded(timing):
+            return
+        step = step_from(message["step"], self._pod_of)
+        evicted = Evicted(*message["evicted"]) if message.get("evicted") is not None else None
+        if evicted is not None and (victim := step.decision.victim) is not None:
+            uid, grace = victim.pod.metadata.uid, evicted.grace_seconds
+            record = self._pods.get(uid)
+            if record is not None and record.state.accepted_at <= evicted.at:
+                self._recorder.evicting(uid, victim._replace(grace_period_seconds=grace), evicted.at)
+        after, _ = decide(step.state, step.snapshot, step.thresholds, step.settings)
+        self._recorder.stepped(step, after, timing.plain)
 
-    def freezing(self, uids: tuple[str, ...]) -> None:
-        self._calls.call(self._freezing, uids)
+    def _is_recorded(self, timing: Timing) -> bool:
+        """Whether the journal has this decision. Only a report from before this agent can be a repetition."""
+        if self._recorded is None:
+            recent = list(self._journal.decisions(EVICTION_KIND))[-_RECENT:]
+            self._recorded = {
+                one.decision["beganAt"]
+                for one in recent
+                if isinstance(one.decision, dict) and isinstance(one.decision.get("beganAt"), float)
+            }
+        return timing.began_at in self._recorded
 
-    def noted(self, text: str) -> None:
-        self._calls.call(self._recorder.noted, text)
-
-    # In the loop
-
-    def record_eviction(self, uid: str) -> None:
-        """Records the eviction of this pod, if one is not recorded yet."""
-        evicting = self.unrecorded.take(uid)
-        if evicting is not None:
-            self._recorder.evicting(evicting.uid, evicting.eviction, evicting.at)
-
-    def _back(self, target: PodTarget, held_bytes: int, took_seconds: float) -> None:
-        record = self._pods.get(target.uid)
+    def _back(self, uid: str, held_bytes: int, took_seconds: float) -> None:
+        record = self._pods.get(uid)
         message = f"{readable(held_bytes, Resource.MEMORY)} came back within {took_seconds * 1000:.0f} ms"
         figures = {"bytes": held_bytes, "seconds": took_seconds}
         pod = record.pod if record is not None else None

@@ -4,39 +4,27 @@ Before a pod is evicted, the kernel reclaims the memory that it can. During an e
 no memory is left (`freezer`), and throttled if the eviction takes long. Pods within their request are not touched.
 """
 
-import logging
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable
 
-from evenkeel.cgroup.driver import CgroupError, Driver
-from evenkeel.cgroup.tree import Version
-from evenkeel.host.protection import run_soon
+from evenkeel.host.protection import name_thread
 from evenkeel.policy.eviction.headroom import Trend, is_reclaim_enough
-from evenkeel.pressure.guard_client import GuardClient
-from evenkeel.pressure.memory.freezer import Freezer, Freezing, is_tight_at
-from evenkeel.pressure.memory.memory_reports import MemoryWatchSink
+from evenkeel.pressure.memory.byte_thresholds import ByteThreshold
+from evenkeel.pressure.memory.cgroup_writes import reclaim_write, write_file
+from evenkeel.pressure.memory.freezer import Freezer, Freezing, Holder, is_tight_at
+from evenkeel.pressure.memory.memory_sink import MemoryWatchSink
 from evenkeel.pressure.memory.pending_memory import PendingMemory
-from evenkeel.pressure.memory.sampling import (
-    ByteThreshold,
-    MemorySample,
-    MemorySampler,
-    is_short_without_pending,
-)
-from evenkeel.pressure.protocol import WatchTargets
-
-log = logging.getLogger(__name__)
-
-_RECLAIM, _EMPTY = "memory.reclaim", "memory.force_empty"
+from evenkeel.pressure.memory.sampling import MemorySample, MemorySampler
+from evenkeel.pressure.memory.throttling import Throttling
+from evenkeel.pressure.targets import WatchTargets
 
 
 class Reclaimer:
-    """Makes the kernel reclaim memory of cgroups. This takes long, so it has a thread of its own. `reclaim` is for one
-    other thread. Paths are planned cgroup paths."""
+    """Makes the kernel reclaim memory of cgroups. This takes long, so it has a thread of its own."""
 
-    def __init__(self, make_driver: Callable[[], Driver]) -> None:
-        self._make_driver = make_driver
-        self._work: queue.SimpleQueue[tuple[str, Mapping[str, int]] | None] = queue.SimpleQueue()
+    def __init__(self) -> None:
+        self._work: queue.SimpleQueue[Iterable[tuple[str, bytes]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="evenkeel-reclaim", daemon=True)
 
     def start(self) -> None:
@@ -46,56 +34,35 @@ class Reclaimer:
         self._work.put(None)
         self._thread.join(timeout=2.0)
 
-    def reclaim(self, version: Version, bytes_of: Mapping[str, int]) -> None:
-        """Reclaims up to this many bytes from each cgroup. No process is killed."""
-        self._work.put((_RECLAIM if version == Version.V2 else _EMPTY, bytes_of))
+    def reclaim(self, writes: Iterable[tuple[str, bytes]]) -> None:
+        """Reclaims memory by these writes (`reclaim_write`). No process is killed."""
+        self._work.put(writes)
 
     def _run(self) -> None:
-        run_soon()
-        driver = self._make_driver()
-        try:
-            while (work := self._work.get()) is not None:
-                file, bytes_of = work
-                for path, amount in bytes_of.items():
-                    self._write(driver, path, file, amount)
-        finally:
-            driver.close()
-
-    def _write(self, driver: Driver, path: str, file: str, amount: int) -> None:
-        value = "0" if file == _EMPTY else str(amount)
-        try:
-            driver.write(path, file, value)
-        except CgroupError as error:
-            # The cgroup had less memory to reclaim than requested, or it is gone. Both are fine.
-            if error.reason not in ("EAGAIN", "ENOENT", "ENODEV", "EBUSY"):
-                log.warning("%s", error)
+        name_thread("evenkeel-reclaim")
+        while (writes := self._work.get()) is not None:
+            for file, value in writes:
+                try:
+                    write_file(file, value)
+                except OSError:
+                    continue  # the cgroup had less memory to reclaim than requested, or it is gone
 
 
 _RECLAIM_SECONDS = 1.0  # without progress, before a pod has to be evicted
 _MOST_RECLAIM_SECONDS = 3.0
 _RECLAIM_AGAIN_SECONDS = 5.0  # before the next attempt, after one did not help
-# The pause between the eviction of a pod and the throttling of others: most evicted pods have ended by then. Also the
-# pause before pods that grew in the meantime are throttled.
-_THROTTLE_SECONDS = 0.05
 
 
 class Mitigation:
-    """For the thread of the memory watch; `start` and `stop` are for the agent's loop."""
-
     def __init__(
-        self,
-        sampler: MemorySampler,
-        pending: PendingMemory,
-        make_driver: Callable[[], Driver],
-        reports: MemoryWatchSink,
-        guard: GuardClient | None = None,
+        self, sampler: MemorySampler, pending: PendingMemory, reports: MemoryWatchSink, guard: Holder
     ) -> None:
         self._sampler = sampler
         self._pending = pending
         self._reports = reports
         self._targets = WatchTargets()
         self._levels: tuple[ByteThreshold, ...] = ()
-        self._reclaimer = Reclaimer(make_driver)
+        self._reclaimer = Reclaimer()
         self._reclaiming_since: float | None = None
         self._no_reclaim_before = 0.0
         self._trend = Trend()  # of the memory that the pods use and cannot give back at once
@@ -103,8 +70,7 @@ class Mitigation:
         self._progress_at = 0.0  # when that last increased
         self._freezer = Freezer(guard)
         self._freezing = Freezing(self._freezer, sampler, pending, reports)
-        self._throttled: dict[str, int] = {}  # by UID: the limit in bytes
-        self._no_throttle_before = 0.0
+        self._throttling = Throttling(sampler, pending, reports, guard)
 
     def start(self) -> None:
         self._reclaimer.start()
@@ -112,17 +78,23 @@ class Mitigation:
     def stop(self) -> None:
         self._reclaimer.stop()
 
-    def end(self, driver: Driver, now: float) -> None:
-        """Thaws all pods, so that none stays frozen."""
-        self._freezer.thaw_all(driver, now)
+    def end(self, now: float) -> None:
+        """Releases all pods, so that none stays frozen or throttled."""
+        self._freezer.thaw_all(now)
+        self._throttling.release_all()
 
     def follow(self, targets: WatchTargets, levels: tuple[ByteThreshold, ...]) -> None:
         self._targets, self._levels = targets, levels
+        self._throttling.follow(targets)
 
-    def evicted(self, driver: Driver, path: str, now: float) -> None:
+    def evicted(self, path: str, now: float) -> None:
         """Thaws this pod, so that it can end."""
-        self._no_throttle_before = now + _THROTTLE_SECONDS
-        self._freezer.thaw_one(driver, path)
+        self._throttling.wait_from(now)
+        self._freezer.thaw_one(path)
+
+    @property
+    def throttled(self) -> dict[str, int]:
+        return self._throttling.throttled
 
     # Reclaiming
 
@@ -157,16 +129,17 @@ class Mitigation:
 
     def _reclaim(self, short_bytes: int, now: float) -> bool:
         self._sampler.snapshot(now)
-        wanted = {
-            target.path: reading.reclaimable_bytes
+        wanted = [
+            (target, reading.reclaimable_bytes)
             for target in self._targets.pods
             if (reading := self._sampler.readings.get(target.uid)) is not None
             and reading.usage_bytes > target.request_bytes
             and reading.reclaimable_bytes
-        }
+        ]
         if wanted:
-            self._reclaimer.reclaim(self._targets.version, wanted)
-            self._reports.reclaiming(sum(wanted.values()), short_bytes)
+            version = self._targets.version
+            self._reclaimer.reclaim([reclaim_write(version, target, amount) for target, amount in wanted])
+            self._reports.reclaiming(sum(amount for _, amount in wanted), short_bytes)
         return bool(wanted)
 
     # Freezing
@@ -181,29 +154,12 @@ class Mitigation:
     def is_tight(self, sample: MemorySample) -> bool:
         return is_tight_at(self._levels, sample)
 
-    def freeze(self, driver: Driver, sample: MemorySample, now: float) -> None:
+    def freeze(self, sample: MemorySample, now: float) -> None:
         """Freezes or thaws pods, as the sample requires."""
-        self._freezing.update(driver, self._levels, sample, now)
+        self._freezing.update(self._targets, self._levels, sample, now)
 
     # Throttling
 
     def throttle(self, sample: MemorySample, now: float) -> None:
-        """Throttles pods while a pod is being evicted for memory and memory is still short. Cgroup v2 only: there the
-        kernel slows down a pod that exceeds its memory.high."""
-        is_any = self._pending.is_any(now)
-        if self._targets.version != Version.V2 or not (self._throttled or is_any):
-            return
-        if not is_any or not is_short_without_pending(self._levels, sample):
-            if self._throttled:
-                self._throttled = {}
-                self._reports.throttling({})
-            return
-        if now < self._no_throttle_before:
-            return
-        self._no_throttle_before = now + _THROTTLE_SECONDS
-        reserve = min(level.due_bytes for level in self._levels)
-        grown = self._sampler.above_request(reserve, self._pending.uids())
-        more = {target.uid: usage for target, usage in grown if target.uid not in self._throttled}
-        if more:
-            self._throttled = self._throttled | more
-            self._reports.throttling(self._throttled)
+        """Throttles pods, or releases them, as the sample requires."""
+        self._throttling.update(self._levels, sample, now)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from evenkeel.api.config import Profile
 from evenkeel.cgroup.tree import Version
 from evenkeel.host.memory_figures import CgroupMemory
-from evenkeel.pressure.protocol import PodTarget
+from evenkeel.pressure.targets import PodTarget
 
 _STUCK_SECONDS = 1.0  # without any memory being freed: then it no longer counts as available
 # Time for the agent's loop to empty volumes in memory. Their memory is not freed before that.

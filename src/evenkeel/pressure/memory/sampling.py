@@ -1,16 +1,17 @@
-"""Memory sampling: cheap samples of the node, snapshots of every pod for a decision, and thresholds in bytes.
+"""Memory sampling: cheap samples of the node, and snapshots of every pod for a decision.
 
 A sample reads two files of the pods' cgroup and one of the machine. Memory of killed pods counts as available (E2): it
 will be free in a moment, so no other pod has to be evicted for it.
 """
 
 import errno
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Sequence
+from os import pread
 from typing import NamedTuple
 
 from evenkeel.api.config import Profile
 from evenkeel.api.scalars import Amount
-from evenkeel.host.memory_figures import CgroupMemory, NodeMemory, Reading
+from evenkeel.host.memory_figures import NUMBER_BYTES, CgroupMemory, NodeMemory, Reading
 from evenkeel.policy.eviction.headroom import must_be_held
 from evenkeel.policy.eviction.snapshot import (
     ContainerFigures,
@@ -20,8 +21,7 @@ from evenkeel.policy.eviction.snapshot import (
     PodSnapshot,
     Snapshot,
 )
-from evenkeel.policy.eviction.thresholds import Signal, Threshold, threshold_amount
-from evenkeel.pressure.protocol import PodTarget, WatchTargets
+from evenkeel.pressure.targets import PodTarget, WatchTargets
 
 _NOTHING = Reading(0, 0, 0, 0)
 _UNKNOWN = PodFigures()
@@ -46,6 +46,14 @@ class MemorySampler:
         self._root: CgroupMemory | None = None
         self._pods: dict[str, CgroupMemory] = {}  # by UID
         self.readings: dict[str, Reading] = {}  # by UID, from the last snapshot
+        # For each target: its usage in the last snapshot, and the snapshot.
+        self._seen: list[tuple[int | None, PodSnapshot | None]] = []
+        self._usage_descriptors: list[int] | None = None  # of all targets, if all are open
+        self._now: tuple[float, Reading, MemoryFigures] | None = (
+            None  # what the last sample has read, and when
+        )
+        self._parts: list[tuple[str, CgroupMemory]] = []  # of the containers of one pod
+        self._parts_uid = ""
         self._has_protected = False  # whether memory.min protects any pod
         self._protected_bytes = 0  # cache that memory.min protected when all pods were last read
         self._droppable_then = 0
@@ -59,9 +67,16 @@ class MemorySampler:
         current = {target.uid: target.directory for target in targets.pods}
         for uid in [uid for uid, file in self._pods.items() if current.get(uid) != file.directory]:
             self._pods.pop(uid).close()
+        self._usage_descriptors = None
+        seen = {target.uid: (target.pod, one) for target, one in zip(before.pods, self._seen, strict=True)}
+        self._seen = []
+        for target in targets.pods:
+            pod, one = seen.get(target.uid, (None, (None, None)))
+            self._seen.append(one if pod is target.pod else (None, None))
 
     def close(self) -> None:
         self._close_root()
+        self._close_parts()
         for file in self._pods.values():
             file.close()
         self._pods.clear()
@@ -70,6 +85,7 @@ class MemorySampler:
     def sample(self, now: float, pending_bytes: int = 0) -> MemorySample:
         """Samples the node now. `pending_bytes` count as available."""
         root = self._root_reading()
+        self._now = (now, root, self._node.read())
         protected = 0
         if self._has_protected:
             # Newer cache may belong to a protected pod. So it counts as protected until all pods are read again.
@@ -84,10 +100,14 @@ class MemorySampler:
         Reading a pod's usage is fast. Reading how much of it is cache takes longer. So the cache is read only where it
         matters: for the pods that may be first in rank, and for all pods if memory.min may protect cache. The other
         pods may use less than the snapshot says.
+
+        The node's own figures are those of the sample that was taken at `now`, if there is one: it has led here.
         """
-        root = self._root_reading()
+        if self._now is None or self._now[0] != now:
+            self._now = (now, self._root_reading(), self._node.read())
+        root = self._now[1]
         is_exact = self._has_protected and root.droppable_bytes > self._droppable_then
-        usages = self.usages()
+        usages = self._usages()
         if is_exact:
             self.readings = {target.uid: self.pod(target) or _NOTHING for target in self._targets.pods}
             self._protected_bytes = sum(
@@ -102,50 +122,70 @@ class MemorySampler:
                 for target in self._targets.pods:
                     if target.uid not in leaving_out and (reading := self.pod(target)) is not None:
                         self.readings[target.uid] = reading
-        exact, profile = self.readings, self._profile
-        pods = []
-        for target in self._targets.pods:
-            uid = target.uid
-            if uid in leaving_out:
-                continue
-            used = usages[uid]
-            if used is not None and uid in exact:
-                used = exact[uid].working_set_bytes(profile)
-            pods.append(PodSnapshot(target.pod, _UNKNOWN if used is None else PodFigures(Amount(used))))
+        pods = self._pod_snapshots(usages, leaving_out)
         protected = self._protected_bytes if self._has_protected else 0
         sample = self._sampled(now, root, protected, pending_bytes)
         node = NodeFigures(memory=sample.node, pods_cgroup_memory=sample.pods)
-        return sample, Snapshot(now, node, tuple(pods))
+        return sample, Snapshot(now, node, pods)
 
-    def usages(self) -> dict[str, int | None]:
-        """The usage of every pod by UID, cache included. None for a pod whose cgroup does not exist."""
-        usages: dict[str, int | None] = {}
-        files = self._pods
-        for target in self._targets.pods:
-            uid = target.uid
+    def _pod_snapshots(
+        self, usages: Sequence[int | None], leaving_out: Collection[str]
+    ) -> tuple[PodSnapshot, ...]:
+        """A pod whose figures have not changed has the same object as last time. Then it need not be ranked again."""
+        exact, before, pods = self.readings, self._seen, []
+        for number, target in enumerate(self._targets.pods):
+            if leaving_out and target.uid in leaving_out:
+                continue
+            used = usages[number]
+            if used is not None and target.uid in exact:
+                used = exact[target.uid].working_set_bytes(self._profile)
+            known, seen = before[number]
+            if seen is None or known != used:
+                figures = _UNKNOWN if used is None else PodFigures(Amount(used))
+                seen = PodSnapshot(target.pod, figures)
+                before[number] = (used, seen)
+            pods.append(seen)
+        return tuple(pods)
+
+    def _usages(self) -> Sequence[int | None]:
+        """The usage of every target, cache included. None for a pod whose cgroup does not exist."""
+        descriptors = self._usage_descriptors
+        if descriptors is not None:
             try:
-                usages[uid] = files[uid].usage_bytes()
-            except (KeyError, OSError):
-                usages[uid] = self._usage_bytes(target)
+                return [int(pread(descriptor, NUMBER_BYTES, 0)) for descriptor in descriptors]
+            except OSError:
+                self._usage_descriptors = None  # a cgroup is gone
+        usages = [self._usage_bytes(target) for target in self._targets.pods]
+        if None not in usages:
+            self._usage_descriptors = [
+                self._pods[target.uid].usage_descriptor for target in self._targets.pods
+            ]
         return usages
 
     def _first_in_rank(
-        self, usages: Mapping[str, int | None], leaving_out: Collection[str]
+        self, usages: Sequence[int | None], leaving_out: Collection[str]
     ) -> dict[str, Reading]:
         """Reads, in each class, the pods with the highest usage above their request. It stops when no other pod can be
         higher, even with its cache. The ranking compares the class first, or the priority."""
-        groups: dict[object, list[tuple[int, PodTarget]]] = {}
-        for target in self._targets.pods:
-            used = usages[target.uid]
-            if used is not None and used > target.request_bytes and target.uid not in leaving_out:
-                groups.setdefault(target.group, []).append((used - target.request_bytes, target))
+        groups: dict[object, list[tuple[int, int]]] = {}
+        targets = self._targets.pods
+        for number, target in enumerate(targets):
+            used = usages[number]
+            if used is not None and (over := used - target.request_bytes) > 0:
+                if leaving_out and target.uid in leaving_out:
+                    continue
+                group = groups.get(target.group)
+                if group is None:
+                    group = groups[target.group] = []
+                group.append((over, number))
         readings = {}
         for group in groups.values():
-            group.sort(key=lambda one: -one[0])
+            group.sort(reverse=True)
             exact: list[int] = []
-            for over, target in group:
+            for over, number in group:
                 if len(exact) >= _EXACT and sorted(exact)[-_EXACT] >= over:
                     break
+                target = targets[number]
                 reading = self.pod(target)
                 if reading is not None:
                     readings[target.uid] = reading
@@ -154,12 +194,10 @@ class MemorySampler:
 
     def above_request(self, reserve_bytes: int, leaving_out: Collection[str]) -> list[tuple[PodTarget, int]]:
         """The pods that have to be frozen or throttled, with their usage."""
-        usages = self.usages()
         return [
-            (target, usage)
-            for target in self._targets.pods
-            if target.uid not in leaving_out
-            and must_be_held(usage := usages[target.uid] or 0, target.request_bytes, reserve_bytes)
+            (target, used or 0)
+            for target, used in zip(self._targets.pods, self._usages(), strict=True)
+            if target.uid not in leaving_out and must_be_held(used or 0, target.request_bytes, reserve_bytes)
         ]
 
     def _usage_bytes(self, target: PodTarget) -> int | None:
@@ -183,30 +221,45 @@ class MemorySampler:
         return file
 
     def _forget(self, target: PodTarget) -> None:
+        self._usage_descriptors = None
         if file := self._pods.pop(target.uid, None):
             file.close()
+
+    def prepare(self, target: PodTarget) -> None:
+        """Opens the files for `with_parts` of this pod, and closes those of another one."""
+        self._close_parts()
+        self._parts_uid = target.uid
+        for name, directory in target.containers:
+            try:
+                self._parts.append((name, CgroupMemory(directory, self._targets.version)))
+            except OSError:
+                continue  # the container has ended
 
     def with_parts(self, seen: PodSnapshot, target: PodTarget) -> PodSnapshot:
         """The pod's snapshot, with the figures of each container added."""
         if seen.stats is None:
             return seen
+        if self._parts_uid != target.uid:
+            self.prepare(target)
         parts = []
-        for name, directory in target.containers:
-            try:
-                file = CgroupMemory(directory, self._targets.version)
-            except OSError:
-                continue
+        for name, file in self._parts:
             try:
                 used = file.read().working_set_bytes(self._profile)
-                parts.append(ContainerFigures(name, memory_working_set_bytes=Amount(used)))
             except OSError:
-                pass
-            finally:
-                file.close()
+                continue
+            parts.append(ContainerFigures(name, memory_working_set_bytes=Amount(used)))
+        self._close_parts()
         return seen._replace(stats=seen.stats._replace(containers=tuple(parts)))
 
+    def _close_parts(self) -> None:
+        for _, file in self._parts:
+            file.close()
+        self._parts.clear()
+        self._parts_uid = ""
+
     def _sampled(self, now: float, root: Reading, protected: int, pending_bytes: int) -> MemorySample:
-        node = _with(self._node.read(), pending_bytes - protected)
+        assert self._now is not None
+        node = _with(self._now[2], pending_bytes - protected)
         if not self._targets.limit_bytes or self._root is None:
             return MemorySample(now, node, None, root, pending_bytes)
         used = root.working_set_bytes(self._profile)
@@ -257,65 +310,3 @@ def _with(figures: MemoryFigures, more_bytes: int) -> MemoryFigures:
         return figures
     total = (figures.available_bytes or 0) + (figures.working_set_bytes or 0)
     return _figures(total, (figures.working_set_bytes or 0) - more_bytes)
-
-
-class ByteThreshold(NamedTuple):
-    threshold: Threshold
-    due_bytes: int  # the threshold is crossed below this
-    over_bytes: int  # once crossed, it stays crossed below this: it includes the minimum reclaim
-
-    def available(self, sample: MemorySample) -> int | None:
-        figures = _of(self.threshold.signal, sample)
-        return None if figures is None else figures.available_bytes
-
-
-def byte_thresholds(thresholds: Iterable[Threshold], sample: MemorySample) -> tuple[ByteThreshold, ...]:
-    """The thresholds whose signal can be measured here. A percentage refers to the capacity, which does not change."""
-    levels = []
-    for threshold in thresholds:
-        figures = _of(threshold.signal, sample)
-        if figures is not None:
-            capacity = (figures.available_bytes or 0) + (figures.working_set_bytes or 0)
-            due = threshold_amount(threshold.value, capacity)
-            least = threshold.min_reclaim
-            over = due + (threshold_amount(least, capacity) if least is not None else 0)
-            levels.append(ByteThreshold(threshold, due, over))
-    return tuple(levels)
-
-
-def levels_crossed(
-    levels: Iterable[ByteThreshold], sample: MemorySample, unresolved: Collection[Threshold]
-) -> tuple[Threshold, ...]:
-    """The thresholds that are crossed. An `unresolved` threshold stays crossed until its minimum reclaim is free
-    too."""
-    found = []
-    for level in levels:
-        available = level.available(sample)
-        due = level.over_bytes if unresolved and level.threshold in unresolved else level.due_bytes
-        if available is not None and available < due:
-            found.append(level.threshold)
-    return tuple(found)
-
-
-def left_without_pending(
-    levels: Iterable[ByteThreshold], sample: MemorySample
-) -> list[tuple[int, ByteThreshold]]:
-    """The bytes left for each hard threshold, without the memory that is still being freed."""
-    return [
-        (available - sample.pending_bytes, level)
-        for level in levels
-        if level.threshold.hard and (available := level.available(sample)) is not None
-    ]
-
-
-def is_short_without_pending(levels: Iterable[ByteThreshold], sample: MemorySample) -> bool:
-    """Whether a threshold is crossed if memory that is still being freed does not count."""
-    return any(
-        available - sample.pending_bytes < level.over_bytes
-        for level in levels
-        if (available := level.available(sample)) is not None
-    )
-
-
-def _of(signal: Signal, sample: MemorySample) -> MemoryFigures | None:
-    return sample.node if signal is Signal.MEMORY_AVAILABLE else sample.pods

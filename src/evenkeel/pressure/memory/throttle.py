@@ -1,19 +1,16 @@
-"""Throttles pods above their requests for a while (A15; cgroup v2): sets `memory.high` to their current usage.
+"""The agent's view of throttled pods: their memory.high is part of the plan while it lasts, so it is no drift.
 
-The kernel slows down a pod that exceeds its memory.high. The setting is part of the plan while it lasts, so it does not
-count as drift. If the agent is killed, its guard writes the planned value back. The throttled paths are written
-to the journal first, so the next agent can do it if the guard could not.
+The memory watch throttles pods, and releases them (`pressure.memory.throttling`). The throttled paths are written to
+the journal, so that the next agent can write the planned values back if neither the watch nor its guard could.
 """
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
-from evenkeel.cgroup.kernel_files import default_value
 from evenkeel.cgroup.tree import Setting
 from evenkeel.journal.records import NORMAL, WARNING
 from evenkeel.journal.store import Journal, JournalError
 from evenkeel.policy.amounts import bytes_text
-from evenkeel.pressure.guard_client import GuardClient
 from evenkeel.pressure.protocol import Cgroups, Events, PodRecords, Steps
 
 log = logging.getLogger(__name__)
@@ -29,20 +26,17 @@ class Throttle:
 
     def __init__(
         self,
-        guard: GuardClient,
         journal: Journal,
         cgroups: Cgroups,
         pods: PodRecords,
         events: Events,
         steps: Steps,
     ) -> None:
-        self._guard = guard
         self._journal = journal
         self._cgroups = cgroups
         self._pods = pods
         self._events = events
         self._steps = steps
-        self._guarded: frozenset[str] = frozenset()  # files that the guard restores
         self._uids: frozenset[str] = frozenset()
 
     def take_up(self) -> None:
@@ -52,7 +46,7 @@ class Throttle:
             self._cgroups.was_overridden(path, Setting(_HIGH, "", "A15", _REASON))
 
     def set(self, most_bytes: Mapping[str, int]) -> None:
-        """Throttles these pods to the given bytes, by UID. All other pods are no longer throttled."""
+        """These pods are throttled to the given bytes, by UID. All other pods are no longer throttled."""
         if not most_bytes and not self._uids:
             return
         wanted = {}
@@ -77,23 +71,9 @@ class Throttle:
         try:
             if wanted:
                 self._journal.set_value(_KEPT, list(wanted))
-            guarded = self._lets_go(wanted)
-            self._guard.hold(guarded)
             self._cgroups.override(SOURCE, wanted)
-            self._guard.free(self._guarded.difference(guarded))
-            self._guarded = frozenset(guarded)
             if not wanted:
                 self._journal.set_value(_KEPT, None)
         except JournalError as error:
             log.error("%s", error)  # noqa: TRY400
         self._steps.want_step()
-
-    def _lets_go(self, paths: Collection[str]) -> Mapping[str, str]:
-        """By file: the value to restore when the throttling of these cgroups is over."""
-        tree = self._cgroups.planned
-        if tree is None or not paths:
-            return {}
-        default = default_value(_HIGH, tree.version) or ""
-        planned = {one.path: one.value(_HIGH) or default for one in tree.cgroups if one.path in paths}
-        places = {path: self._cgroups.driver.files(path).get("memory") for path in planned}
-        return {f"{place}/{_HIGH}": planned[path] for path, place in places.items() if place is not None}

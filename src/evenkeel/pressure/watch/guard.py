@@ -1,9 +1,9 @@
-"""The guard: a tiny process that outlives the agent. It releases the pods that the agent left frozen or throttled.
+"""The guard: a tiny process that outlives the watch. It releases the pods that the watch left frozen or throttled.
 
     python -I -S -c … DESCRIPTOR
 
-The agent writes to the guard through a pipe. Each line names a cgroup file, and the value that ends the freeze or the
-throttling. Only the agent has the other end of the pipe. While the agent runs, the guard only reads. When the agent
+The watch writes to the guard through a pipe. Each line names a cgroup file, and the value that ends the freeze or the
+throttling. Only the watch has the other end of the pipe. While the watch runs, the guard only reads. When the watch
 ends for any reason, the kernel closes the pipe. The guard then writes the remaining values, and ends too.
 
 The guard runs all the time, so it must cost almost nothing. It has one thread and almost no imports (`typing` alone
@@ -24,7 +24,7 @@ Held = dict[bytes, bytes]  # by file: the value to write to it
 
 
 def hold_line(file: str, lets_go: str) -> bytes:
-    """Asks the guard to write `lets_go` to `file` when the agent ends, unless `free_line` is sent before."""
+    """Asks the guard to write `lets_go` to `file` when the watch ends, unless `free_line` is sent before."""
     return _line(_HOLD, os.fsencode(file), lets_go.encode())
 
 
@@ -52,8 +52,8 @@ def hear(said: bytes, held: Held) -> bytes:
 
 
 def let_go(held: Held) -> None:
-    """Writes the value of each file. A cgroup that no longer exists is skipped. A new agent may have frozen the same
-    cgroup at this moment. Then that pod runs for up to a second longer, as it would without an agent."""
+    """Writes the value of each file. A cgroup that no longer exists is skipped. A new watch may have frozen the same
+    cgroup at this moment. Then that pod runs for up to a second longer, as it would without a watch."""
     for file, value in held.items():
         try:
             descriptor = os.open(file, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -69,7 +69,7 @@ def let_go(held: Held) -> None:
 
 def main(descriptor: int) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # the guard must not end before the agent
+        signal.signal(number, signal.SIG_IGN)  # the guard must not end before the watch
     try:
         with open("/proc/self/comm", "wb") as file:
             file.write(NAME.encode())

@@ -1,0 +1,230 @@
+"""The agent's side of the watch's socket, on asyncio: a connection to a watch that runs, or to one that is started."""
+
+import asyncio
+import os
+import signal
+import socket
+import struct
+import subprocess
+from collections.abc import Callable
+from contextlib import suppress
+
+from evenkeel.errors import EvenkeelError, reason
+from evenkeel.host.protection import small_command
+from evenkeel.pressure.watch.messages import SOCKET_NAME, BadMessage, Frames, Message, frame
+
+_CREDENTIALS = struct.Struct("3i")
+_READ_BYTES = 1 << 18
+_END_SECONDS = 10.0
+
+
+class WatchLost(EvenkeelError):
+    def __init__(self) -> None:
+        super().__init__("the watch over memory went away")
+
+
+class Connection:
+    """One connection to a watch. `on_message` gets all messages after `ready`; before, they are kept in `backlog`."""
+
+    def __init__(self, client: socket.socket, pid: int, on_message: Callable[[Message], None]) -> None:
+        client.setblocking(False)
+        self.pid = pid
+        self.backlog: list[Message] = []
+        self.on_lost: Callable[[], None] = lambda: None
+        self._on_message = on_message
+        self._socket = client
+        self._loop = asyncio.get_running_loop()
+        self._frames = Frames()
+        self._waiting = bytearray()
+        self._hello: asyncio.Future[Message] = self._loop.create_future()
+        self._ready: asyncio.Future[None] = self._loop.create_future()
+        self._pong: asyncio.Future[None] | None = None
+        self._pidfd = -1
+        with suppress(OSError):
+            self._pidfd = os.pidfd_open(pid)
+        self.is_open = True
+        self._loop.add_reader(client.fileno(), self.receive)
+
+    async def hello(self, seconds: float) -> Message:
+        """The first message. Raises WatchLost."""
+        try:
+            return await asyncio.wait_for(asyncio.shield(self._hello), seconds)
+        except TimeoutError:
+            raise WatchLost from None
+
+    async def ready(self, seconds: float) -> None:
+        """Waits until the watch has said all that happened before. Raises WatchLost."""
+        try:
+            await asyncio.wait_for(asyncio.shield(self._ready), seconds)
+        except TimeoutError:
+            raise WatchLost from None
+
+    async def ping(self, seconds: float) -> None:
+        """Raises WatchLost if there is no answer."""
+        self._pong = self._loop.create_future()
+        self.send({"do": "ping"})
+        try:
+            await asyncio.wait_for(self._pong, seconds)
+        except TimeoutError:
+            raise WatchLost from None
+
+    def send(self, message: Message) -> None:
+        """Never waits."""
+        if self.is_open:
+            self._waiting += frame(message)
+            self._flush()
+
+    async def end(self) -> None:
+        """Asks the watch to end, and returns when it is gone. Kills it if it does not end."""
+        self.on_lost = lambda: None
+        self.send({"do": "end"})
+        if not await self._is_gone(_END_SECONDS):
+            await self.kill()
+        self.close()
+
+    async def kill(self) -> None:
+        """Kills the watch, and returns when it is gone. `on_lost` is not called."""
+        self.on_lost = lambda: None
+        if self._pidfd >= 0:
+            with suppress(OSError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            await self._is_gone(_END_SECONDS)
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connection. `on_lost` is not called."""
+        if self.is_open:
+            self.is_open = False
+            self._loop.remove_reader(self._socket.fileno())
+            self._loop.remove_writer(self._socket.fileno())
+            self._socket.close()
+            if self._pidfd >= 0:
+                os.close(self._pidfd)
+                self._pidfd = -1
+            for one in (self._hello, self._ready, self._pong):
+                if one is not None and not one.done():
+                    one.set_exception(WatchLost())
+                    one.exception()  # the caller may have stopped waiting
+
+    def receive(self) -> None:
+        """Takes everything that has arrived."""
+        while self.is_open:
+            try:
+                data = self._socket.recv(_READ_BYTES)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            try:
+                messages = self._frames.take(data) if data else []
+            except BadMessage:
+                data = b""
+            if not data:
+                self.close()
+                self.on_lost()
+                return
+            for message in messages:
+                self._take(message)
+
+    def _take(self, message: Message) -> None:
+        event = message.get("event")
+        if event in ("hello", "busy"):
+            if not self._hello.done():
+                self._hello.set_result(message)
+        elif event == "ready":
+            if not self._ready.done():
+                self._ready.set_result(None)
+        elif event == "pong":
+            if self._pong is not None and not self._pong.done():
+                self._pong.set_result(None)
+        elif self._ready.done():
+            self._on_message(message)
+        else:
+            self.backlog.append(message)
+
+    def _flush(self) -> None:
+        while self._waiting and self.is_open:
+            try:
+                sent = self._socket.send(self._waiting)
+            except BlockingIOError:
+                self._loop.add_writer(self._socket.fileno(), self._flush)
+                return
+            except OSError:
+                return  # the next read reports the loss
+            del self._waiting[:sent]
+        if self.is_open:
+            self._loop.remove_writer(self._socket.fileno())
+
+    async def _is_gone(self, seconds: float) -> bool:
+        if self._pidfd < 0:
+            return True
+        descriptor = os.dup(self._pidfd)  # the connection may be closed meanwhile
+        gone = asyncio.Event()
+        self._loop.add_reader(descriptor, gone.set)
+        try:
+            await asyncio.wait_for(gone.wait(), seconds)
+        except TimeoutError:
+            return False
+        finally:
+            self._loop.remove_reader(descriptor)
+            os.close(descriptor)
+        return True
+
+
+def existing(state: str) -> tuple[socket.socket, int] | None:
+    """Connects to the watch that runs. Returns the connection and its process number; None if none runs."""
+    try:
+        directory = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        client.connect(f"/proc/self/fd/{directory}/{SOCKET_NAME}")
+    except OSError:
+        client.close()
+        return None
+    finally:
+        os.close(directory)
+    credentials = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return client, _CREDENTIALS.unpack(credentials)[0]  # the number of the listening process
+
+
+def started(state: str, former: int) -> tuple[socket.socket, int]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    number = theirs.fileno()
+    command = small_command("evenkeel.pressure.watch.process", state, str(number), str(former))
+    try:
+        process = subprocess.Popen(  # noqa: S603 no part of the command comes from outside
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            env={},
+            pass_fds=(number,),
+            start_new_session=True,
+        )
+    except OSError as error:
+        ours.close()
+        raise EvenkeelError(f"the watch over memory cannot be started: {reason(error)}") from None
+    finally:
+        theirs.close()
+    process.returncode = 0  # it outlives us; its end is noticed below
+    _reap_later(process.pid)
+    return ours, process.pid
+
+
+def _reap_later(pid: int) -> None:
+    try:
+        descriptor = os.pidfd_open(pid)
+    except OSError:
+        return
+    loop = asyncio.get_running_loop()
+
+    def ended() -> None:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+        with suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+
+    loop.add_reader(descriptor, ended)

@@ -1,0 +1,182 @@
+"""The agent's link to `evenkeel-watch`: it finds or starts one, notices that it ended or hangs, and replaces it.
+
+A watch of another version is replaced without a gap: the new one gets settings and targets first, and then the former
+one is asked to end. The new one takes over at that moment.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+
+import evenkeel
+from evenkeel.errors import EvenkeelError
+from evenkeel.pressure.watch.connection import Connection, WatchLost, existing, started
+from evenkeel.pressure.watch.messages import PROTOCOL, Message
+
+_HELLO_SECONDS = 15.0  # for a watch that runs
+_STARTED_SECONDS = 60.0  # for a watch that was just started, on a busy machine
+_PING_SECONDS = 3.0
+_HUNG_SECONDS = (
+    15.0  # without an answer: then another watch is started. A watch has no task that takes so long
+)
+# The pauses grow: a watch that ends at once must not be started too often.
+_PAUSES_SECONDS = (0.0, 0.02, 0.1, 0.5, 1.0, 2.0, 4.0)
+
+
+class WatchLink:
+    """`introduce` gives a watch its settings and targets. `take` gets its messages. `on_news` gets losses and
+    replacements, as sentences."""
+
+    def __init__(
+        self,
+        state: str,
+        introduce: Callable[[Connection], None],
+        take: Callable[[Message], None],
+        on_news: Callable[[str], None],
+    ) -> None:
+        self._state = state
+        self._introduce = introduce
+        self._take = take
+        self._on_news = on_news
+        self._is_closed = False
+        self._version: tuple[object, object] = (None, None)  # protocol and release of the watch
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._starting: asyncio.Task[None] | None = None
+        self.connection: Connection | None = None
+        self._next: Connection | None = None  # knows its targets, and does not watch yet
+
+    async def find(self) -> Message | None:
+        """Connects to the watch that runs, if there is one. Returns its first message. What it has to say follows."""
+        found = existing(self._state)
+        if found is None:
+            return None
+        connection = Connection(*found, self._take)
+        try:
+            hello = await connection.hello(_HELLO_SECONDS)
+            if hello.get("protocol") == PROTOCOL:
+                await connection.ready(_HELLO_SECONDS)
+        except WatchLost:
+            await connection.kill()  # it hangs; its guard releases what it holds
+            return None
+        self._use(connection, hello)
+        return hello
+
+    def open(self) -> None:
+        """Introduces the agent to the watch that was found. If there is none, or one of another version, it starts
+        one, and does not wait for it."""
+        former = self.connection if self.connection is not None and self.connection.is_open else None
+        if former is None or self._version != (PROTOCOL, evenkeel.__version__):
+            self._starting = self._keep(self._start_until_there(former))
+        else:
+            self._introduce(former)
+            self._attend(former)
+
+    def send(self, message: Message) -> None:
+        if self.connection is not None:
+            self.connection.send(message)
+
+    def change(self, make: Callable[[], Message]) -> None:
+        """Sends the message, which changes what `introduce` has said, if there is a watch to which it was said."""
+        connection = self._next or self.connection
+        if connection is not None:
+            connection.send(make())
+
+    def receive(self) -> None:
+        """Takes everything that the watch has sent."""
+        if self.connection is not None and self.connection.is_open:
+            self.connection.receive()
+
+    async def close(self, *, end: bool) -> None:
+        """Leaves the watch alone, or asks it to end."""
+        if end and self._starting is not None:
+            await asyncio.wait({self._starting}, timeout=_STARTED_SECONDS)
+        self._is_closed = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self.connection is not None:
+            if end:
+                await self.connection.end()
+            self.connection.close()
+
+    async def _start(self, former: Connection | None) -> None:
+        for pause in _PAUSES_SECONDS:
+            await asyncio.sleep(pause)
+            replaced = former if former is not None and former.is_open else None
+            connection = Connection(*started(self._state, replaced.pid if replaced else 0), self._take)
+            try:
+                hello = await self._installed(connection, replaced)
+            except WatchLost:
+                await connection.kill()
+                continue
+            finally:
+                self._next = None
+            self._use(connection, hello)
+            self._attend(connection)
+            return
+        raise EvenkeelError(
+            f"the watch over memory cannot be started for {self._state}",
+            hint=f"{self._state}/watch.log may say why",
+        )
+
+    async def _installed(self, connection: Connection, former: Connection | None) -> Message:
+        """Introduces the agent to a new watch, and lets it take the place of the former one. Returns its first message.
+        Raises WatchLost."""
+        hello = await connection.hello(_STARTED_SECONDS)
+        if hello.get("event") != "hello":
+            raise WatchLost  # another one is about to end
+        self._introduce(connection)
+        self._next = connection
+        if former is not None:
+            await connection.ping(_STARTED_SECONDS)  # by then it has its targets
+            await former.end()
+        await connection.ready(_STARTED_SECONDS)
+        return hello
+
+    def _use(self, connection: Connection, hello: Message) -> None:
+        self.connection = connection
+        self._version = (hello.get("protocol"), hello.get("version"))
+        backlog, connection.backlog = connection.backlog, []
+        for message in backlog if hello.get("protocol") == PROTOCOL else ():
+            self._take(message)
+
+    def _attend(self, connection: Connection) -> None:
+        """Replaces the watch from now on if it ends or hangs."""
+        connection.on_lost = self._lost
+        if connection.is_open:
+            self._keep(self._ping(connection))
+        else:
+            self._lost()
+
+    async def _ping(self, connection: Connection) -> None:
+        while connection.is_open:
+            await asyncio.sleep(_PING_SECONDS)
+            try:
+                await connection.ping(_HUNG_SECONDS)
+            except WatchLost:
+                if connection.is_open:
+                    self._on_news(f"the watch over memory, process {connection.pid}, hangs and is replaced")
+                    await connection.kill()
+                    self._lost()
+                return
+
+    def _lost(self) -> None:
+        if not self._is_closed:
+            self.connection = None
+            self._on_news("the watch over memory ended: another one is started")
+            self._starting = self._keep(self._start_until_there(None))
+
+    async def _start_until_there(self, former: Connection | None) -> None:
+        while not self._is_closed:
+            try:
+                await self._start(former)
+            except (EvenkeelError, OSError) as error:
+                self._on_news(str(error))
+                await asyncio.sleep(_PAUSES_SECONDS[-1])
+            else:
+                return
+
+    def _keep(self, work: Coroutine[None, None, None]) -> "asyncio.Task[None]":
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task

@@ -1,0 +1,158 @@
+"""The watch's side of its socket. It serves one client at a time, the newest, and waits for none.
+
+What a client does not read stays in a buffer of bounded size. A client whose buffer is full is disconnected: it will
+connect again, and hear everything that it has not acknowledged.
+"""
+
+import os
+import select
+import socket
+import struct
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+from evenkeel.pressure.memory.kernel_triggers import KernelTriggers
+from evenkeel.pressure.watch.messages import SOCKET_NAME, BadMessage, Frames, Message, frame
+
+_MOST_WAITING_BYTES = 4 << 20
+_READ_BYTES = 1 << 18
+_CREDENTIALS = struct.Struct("3i")
+
+
+class Listener:
+    """`greeting` is said to each new client. `on_message` gets each message; it may raise BadMessage, which ends the
+    connection. `on_change` is called when a client comes or goes."""
+
+    def __init__(
+        self,
+        triggers: KernelTriggers,
+        directory: int,
+        greeting: Callable[[], list[Message]],
+        on_message: Callable[[Message], None],
+        on_change: Callable[[], None],
+    ) -> None:
+        self._triggers = triggers
+        self._directory = directory
+        self._greeting = greeting
+        self._on_message = on_message
+        self._on_change = on_change
+        self._listening: socket.socket | None = None
+        self._client: socket.socket | None = None
+        self._frames = Frames()
+        self._waiting = bytearray()
+
+    @property
+    def is_connected(self) -> bool:
+        return self._client is not None
+
+    def listen(self) -> None:
+        """Only the watch that holds the lock listens."""
+        self._listening = _bound(self._directory)
+        self._triggers.call_when_ready(self._listening.fileno(), self._accept)
+
+    def connect(self, descriptor: int) -> None:
+        """Serves this connection from now on."""
+        self._serve(socket.socket(fileno=descriptor))
+
+    def say(self, messages: Iterable[Message]) -> None:
+        if self._client is not None:
+            for message in messages:
+                self._waiting += frame(message)
+            self._flush()
+
+    def send(self, message: Message) -> None:
+        """Sends the message if a client is there and reads. Never waits."""
+        self.say((message,))
+
+    def close(self) -> None:
+        """Says what is left to say, as far as the client reads, and removes the socket."""
+        if self._client is not None:
+            self._flush()
+        self._disconnect()
+        if self._listening is not None:
+            with suppress(OSError):
+                os.unlink(SOCKET_NAME, dir_fd=self._directory)
+            self._triggers.forget(self._listening.fileno())
+            self._listening.close()
+            self._listening = None
+
+    def _serve(self, client: socket.socket) -> None:
+        self._disconnect()
+        client.setblocking(False)
+        with suppress(OSError):  # a longer buffer than others may have
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MOST_WAITING_BYTES)
+        self._client, self._frames = client, Frames()
+        self._waiting.clear()
+        self._triggers.call_when_ready(client.fileno(), self._ready)
+        self._on_change()
+        self.say(self._greeting())
+
+    def _accept(self) -> None:
+        assert self._listening is not None
+        try:
+            client, _ = self._listening.accept()
+        except OSError:
+            return  # the client went away again; or no descriptor is free, and the next turn tries once more
+        credentials = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        if _CREDENTIALS.unpack(credentials)[1] not in (0, os.geteuid()):
+            client.close()
+            return
+        self._serve(client)
+
+    def _ready(self) -> None:
+        if self._waiting:
+            self._flush()
+        client = self._client
+        if client is None:
+            return
+        try:
+            data = client.recv(_READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._disconnect()
+            return
+        try:
+            for message in self._frames.take(data):
+                self._on_message(message)
+        except BadMessage:
+            self._disconnect()
+
+    def _flush(self) -> None:
+        client = self._client
+        assert client is not None
+        while self._waiting:
+            try:
+                sent = client.send(self._waiting)
+            except BlockingIOError:
+                break
+            except OSError:
+                self._disconnect()
+                return
+            del self._waiting[:sent]
+        if len(self._waiting) > _MOST_WAITING_BYTES:
+            self._disconnect()
+            return
+        events = select.EPOLLIN | (select.EPOLLOUT if self._waiting else 0)
+        self._triggers.call_when_ready(client.fileno(), self._ready, events)
+
+    def _disconnect(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            self._triggers.forget(client.fileno())
+            client.close()
+            self._waiting.clear()
+            self._on_change()
+
+
+def _bound(directory: int) -> socket.socket:
+    """Makes a socket in the state directory. The path may be too long for a socket's address, so it goes through
+    /proc."""
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    with suppress(FileNotFoundError):
+        os.unlink(SOCKET_NAME, dir_fd=directory)
+    listening.bind(f"/proc/self/fd/{directory}/{SOCKET_NAME}")  # the umask keeps others out
+    listening.listen(8)
+    return listening

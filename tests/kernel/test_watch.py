@@ -1,0 +1,144 @@
+"""The process that watches memory, on a real kernel: it goes on when the agent is killed or stopped, what it did is
+recorded once, and whatever is killed, nobody is left frozen and nobody goes twice."""
+
+import os
+import random
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from evenkeel.journal.store import Journal
+from evenkeel.pressure.decision_records import EVICTION_KIND
+from evenkeel.pressure.watch.messages import LOCK_NAME
+from tests.kernel.agents import MIB, MakeUp, Up, is_alive, pod, processes_of, up, with_host_path
+from tests.kernel.planned import oom_kills
+from tests.kernel.waiting import eventually
+from tests.machines.programs import programs
+
+__all__ = ["up"]
+
+pytestmark = pytest.mark.cgroup("v1", "v2")
+
+IS_HOST = os.environ.get("EVENKEEL_MACHINE") == "host"
+FLAGS = (
+    "--eviction-hard=memory.available<48Mi",
+    "--eviction-pressure-transition-period=1s",
+    # Alone on the node a pod would wait at its memory.high before the threshold is reached (v2).
+    "--memory-throttling-factor=1",
+)
+RATE_MIB = 200 if IS_HOST else 32
+KILLS = int(os.environ.get("EVENKEEL_KILLS", "24" if IS_HOST else "3"))
+
+
+def eater(name: str, directory: Path) -> dict:
+    """A pod that begins to use memory, more than there is, when the file of its name is there."""
+    grow = f"exec {programs() / 'grow'} anon {1024 * MIB} {RATE_MIB * MIB}"
+    script = f"until [ -e {directory}/{name} ]; do sleep 0.05; done; {grow}"
+    made = pod(name, ["sh", "-c", script], restartPolicy="Never")
+    return with_host_path(made, directory)
+
+
+def evictions(agent: Up) -> list[str]:
+    """Each eviction in the journal's decisions."""
+    with Journal.read(str(agent.state / "journal.db")) as journal:
+        records = [one.decision for one in journal.decisions(EVICTION_KIND)]
+    return [one["pod"] for record in records if record["isDone"] for one in record["evictions"]]
+
+
+def events_of(agent: Up, name: str) -> list[str]:
+    return [one["reason"] for one in agent.client.lines("/events", most="1000", pod=f"default/{name}")]
+
+
+def is_empty(agent: Up, name: str) -> Callable[[], bool]:
+    """Whether the pod has no process any more; the question needs no agent."""
+    pids = processes_of(agent.container(name))
+    assert pids
+    return lambda: not any(map(is_alive, pids))
+
+
+@pytest.mark.req("A15", "A20", "E1", "E14")
+def test_evictions_go_on_while_the_agent_is_dead_or_stopped_and_are_recorded_once(up: MakeUp, tmp_path: Path):
+    agent = up(*FLAGS)
+    agent.start()
+    agent.apply(*(eater(name, tmp_path) for name in ("first", "second")))
+    for name in ("first", "second"):
+        agent.await_phase(name, "Running")
+    watch = eventually(agent.watch_pid)
+
+    is_gone = is_empty(agent, "first")
+    agent.kill()
+    (tmp_path / "first").touch()
+    eventually(is_gone)
+    assert is_alive(watch)
+    agent.start()
+    status = agent.await_phase("first", "Failed")
+    assert status["reason"] == "Evicted"
+    assert "allocatableMemory.available" in status["message"]
+    assert eventually(lambda: evictions(agent)) == ["default/first"]
+    assert agent.watch_pid() == watch
+    eventually(lambda: "Evicted" in events_of(agent, "first"))
+    assert "default/first" in agent.cli("why", "first")
+
+    is_gone = is_empty(agent, "second")
+    os.kill(agent.pid, signal.SIGSTOP)
+    try:
+        (tmp_path / "second").touch()
+        eventually(is_gone)
+    finally:
+        os.kill(agent.pid, signal.SIGCONT)
+    assert agent.await_phase("second", "Failed")["reason"] == "Evicted"
+    assert eventually(lambda: evictions(agent)[1:]) == ["default/second"]
+    # A restart finds nothing more to record.
+    agent.kill()
+    agent.start()
+    assert evictions(agent) == ["default/first", "default/second"]
+    for name in ("first", "second"):
+        assert events_of(agent, name).count("Evicted") == 1
+    assert oom_kills(agent.cgroup()) == 0
+    assert (agent.state / LOCK_NAME).exists()
+
+
+@pytest.mark.processes_only("the kind of containers does not matter here")
+@pytest.mark.req("A15", "E1", "E2")
+def test_watch_and_agent_may_be_killed_at_any_moment(up: MakeUp, tmp_path: Path):
+    """Nobody within its request is harmed, nobody goes twice, nobody stays frozen, and the watch is back."""
+    seed = int(os.environ.get("EVENKEEL_SEED") or "1")
+    chance = random.Random(seed)
+    agent = up(*FLAGS)
+    agent.start()
+    within = pod(
+        "within",
+        [str(programs() / "grow"), "anon", str(96 * MIB), "0"],
+        container={"resources": {"requests": {"memory": "128Mi"}}},
+    )
+    agent.apply(within)
+    agent.await_phase("within", "Running")
+    for number in range(KILLS):
+        name = f"eater{number}"
+        agent.apply(eater(name, tmp_path))
+        agent.await_phase(name, "Running")
+        watch = eventually(agent.watch_pid)
+        is_gone = is_empty(agent, name)
+        (tmp_path / name).touch()
+        # The kill comes around the eviction: the pod needs about a second to get there.
+        is_gone_by_then = chance.random() < 0.5 and bool(eventually(is_gone))
+        whom = chance.choice(("watch", "agent", "both"))
+        if not is_gone_by_then:
+            signal.sigtimedwait((), chance.uniform(0.0, 1.2))
+        if whom != "agent" and is_alive(watch):
+            os.kill(watch, signal.SIGKILL)
+        if whom != "watch":
+            agent.kill()
+            agent.start()
+        eventually(agent.watch_pid)
+        eventually(is_gone)
+        status = agent.await_phase(name, "Failed")
+        assert status["reason"] == "Evicted", (seed, number, whom, status)
+        agent.client.delete("default", name, grace_seconds=0)
+        agent.await_gone(name)
+        assert agent.phase("within") == "Running"
+    assert len(evictions(agent)) == len(set(evictions(agent)))
+    assert not agent.status("within")["containerStatuses"][0].get("restartCount")
+    assert oom_kills(agent.cgroup()) == 0

@@ -1,0 +1,257 @@
+"""`evenkeel-watch` as a real process, with files in a directory in place of cgroups. On real kernels:
+tests/kernel/test_watch.py."""
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+
+import pytest
+
+import evenkeel
+from evenkeel.api.pod import Pod
+from evenkeel.cgroup.drivers.processes import is_dead
+from evenkeel.journal.codec import to_text
+from evenkeel.policy.eviction.decide import Settings
+from evenkeel.policy.eviction.thresholds import Signal, parse_thresholds
+from evenkeel.pressure.intents import OthersIntents
+from evenkeel.pressure.memory.memory_watch import WatchSettings
+from evenkeel.pressure.targets import WatchTargets
+from evenkeel.pressure.watch.connection import Connection
+from evenkeel.pressure.watch.link import WatchLink
+from evenkeel.pressure.watch.messages import (
+    INTENTS_NAME,
+    LOCK_NAME,
+    Message,
+    settings_message,
+    step_from,
+    targets_plain,
+)
+from tests.models.agents import pods_of, until
+from tests.models.memory_files import PODS, targets_in, write_v2_memory
+
+GIVEN = WatchSettings(
+    tuple(
+        one
+        for one in parse_thresholds(hard={"memory.available": "100Mi"}, enforce_node_allocatable=("pods",))
+        if one.signal is Signal.ALLOCATABLE_MEMORY_AVAILABLE
+    ),
+    Settings(local_storage_capacity_isolation=False, pressure_transition_period_seconds=0.05),
+    2,
+)
+
+
+class Node:
+    """Pods `batch` and `web` in files, the process of `batch`, and what an agent hears of the watch."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.state = directory / "state"
+        self.state.mkdir()
+        self.heard: list[Message] = []
+        self.news: list[str] = []
+        self.process = subprocess.Popen(["sleep", "1000"])
+        self.batch, self.web = pods_of(PODS)
+        self.use(batch_mib=10, root_mib=100)
+        write_v2_memory(directory / "u-web", 60)
+        main = write_v2_memory(directory / "u-batch" / "main", 10)
+        (main / "cgroup.procs").write_text(f"{self.process.pid}\n")
+        for name in ("u-batch", "u-web"):
+            (directory / name / "cgroup.freeze").write_text("0")
+            (directory / name / "memory.high").write_text("max")
+
+    def use(self, *, batch_mib: int, root_mib: int) -> None:
+        write_v2_memory(self.directory / "u-batch", batch_mib)
+        write_v2_memory(self.directory / "root", root_mib)
+
+    def targets(self) -> WatchTargets:
+        targets = targets_in(self.directory, 1000, (self.batch, 0), (self.web, 0))
+        batch, web = targets.pods
+        containers = (("main", str(self.directory / "u-batch" / "main")),)
+        batch = batch._replace(containers=containers, group=("BestEffort", 0), high="max")
+        web = web._replace(request_bytes=64 << 20, group=("Burstable", 0), high="max")
+        return targets._replace(pods=(batch, web))
+
+    @property
+    def pods(self) -> dict[str, Pod]:
+        return {"1.1": self.batch, "1.2": self.web}
+
+    def link(self) -> WatchLink:
+        return WatchLink(str(self.state), self.introduce, self.heard.append, self.news.append)
+
+    def introduce(self, connection: Connection) -> None:
+        connection.send({"do": "settings", **settings_message(GIVEN), "state": None})
+        targets = targets_plain(self.targets(), {"u-batch": "1.1", "u-web": "1.2"})
+        texts = {key: to_text(pod) for key, pod in self.pods.items()}
+        connection.send({"do": "targets", "targets": targets, "texts": texts})
+
+    def evicted(self) -> list[Message]:
+        return [one for one in self.heard if one.get("kind") == "stepped" and one["evicted"]]
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    made = Node(tmp_path)
+    yield made
+    made.close()
+
+
+def run(story: Coroutine[None, None, None]) -> None:
+    asyncio.run(asyncio.wait_for(story, 60))
+
+
+async def there(link: WatchLink, other_than: int = 0) -> int:
+    await until(lambda: link.connection is not None and link.connection.pid != other_than)
+    assert link.connection is not None
+    return link.connection.pid
+
+
+def ends(process: "subprocess.Popen[bytes]") -> Callable[[], bool]:
+    return lambda: process.poll() is not None
+
+
+@pytest.mark.req("A15", "E1", "E14")
+def test_it_evicts_and_reports_and_the_report_leads_to_the_same_decision(node):
+    async def story() -> None:
+        link = node.link()
+        link.open()
+        await there(link)
+        node.use(batch_mib=850, root_mib=950)
+        await until(ends(node.process))
+        await until(lambda: bool(node.evicted()))
+        (report,) = node.evicted()
+        step = step_from(report["step"], node.pods)
+        assert step.decision.victim is not None
+        assert step.decision.victim.pod == node.batch
+        assert [one.name for one in step.snapshot.pods[0].stats.containers] == ["main"]
+        intent = OthersIntents(str(node.state), INTENTS_NAME).find("u-batch")
+        assert intent is not None
+        assert intent.message == step.decision.victim.message
+        link.send({"do": "taken", "uid": "u-batch"})
+        intents = OthersIntents(str(node.state), INTENTS_NAME)
+        await until(lambda: intents.find("u-batch") is None)
+        await link.close(end=True)
+
+    run(story())
+    assert node.process.returncode == -signal.SIGKILL
+
+
+@pytest.mark.req("E1", "E14")
+def test_it_evicts_without_an_agent_and_the_next_one_hears_of_it_until_it_has_noted_it(node):
+    async def story() -> None:
+        link = node.link()
+        link.open()
+        pid = await there(link)
+        await link.close(end=False)
+        node.use(batch_mib=850, root_mib=950)
+        await until(ends(node.process))
+        for _ in range(2):  # the first agent is killed before it has noted it
+            node.heard.clear()
+            link = node.link()
+            hello = await link.find()
+            assert hello is not None
+            assert hello["pid"] == pid
+            (report,) = node.evicted()
+            (texts,) = [one["texts"] for one in node.heard if one["event"] == "texts"]
+            assert set(texts) == {"1.1", "1.2"}
+            await link.close(end=False)
+        link = node.link()
+        await link.find()
+        link.send({"do": "heard", "number": report["number"]})
+        await link.close(end=False)
+        node.heard.clear()
+        link = node.link()
+        await link.find()
+        assert not node.evicted()
+        await link.close(end=True)
+        assert is_dead(pid)
+
+    run(story())
+
+
+@pytest.mark.req("E1", "E2")
+def test_a_watch_that_is_killed_is_followed_by_one_that_knows_who_was_killed(node):
+    async def story() -> None:
+        link = node.link()
+        link.open()
+        first = await there(link)
+        node.use(batch_mib=850, root_mib=950)
+        await until(ends(node.process))
+        os.kill(first, signal.SIGKILL)
+        second = await there(link, other_than=first)
+        assert [one["uid"] for one in node.heard if one["event"] == "found"] == ["u-batch"]
+        assert node.news == ["the watch over memory ended: another one is started"]
+        # Its memory is not back yet, and it is no candidate a second time.
+        assert link.connection is not None
+        await link.connection.ping(30)
+        assert len(node.evicted()) <= 1
+        await link.close(end=True)
+        assert is_dead(second)
+
+    run(story())
+
+
+def test_a_watch_that_hangs_is_replaced(node, monkeypatch):
+    monkeypatch.setattr("evenkeel.pressure.watch.link._PING_SECONDS", 0.05)
+    monkeypatch.setattr("evenkeel.pressure.watch.link._HUNG_SECONDS", 5.0)
+
+    async def story() -> None:
+        link = node.link()
+        link.open()
+        first = await there(link)
+        os.kill(first, signal.SIGSTOP)
+        await there(link, other_than=first)
+        assert is_dead(first)
+        assert "hangs and is replaced" in node.news[0]
+        await link.close(end=True)
+
+    run(story())
+
+
+def test_one_of_another_version_is_replaced_by_one_that_has_its_targets_before(node, monkeypatch):
+    async def story() -> None:
+        link = node.link()
+        link.open()
+        first = await there(link)
+        await link.close(end=False)
+        monkeypatch.setattr(evenkeel, "__version__", "another")
+        was_there: list[bool] = []
+
+        def introduce(connection: Connection) -> None:
+            was_there.append(not is_dead(first))
+            node.introduce(connection)
+
+        link = WatchLink(str(node.state), introduce, node.heard.append, node.news.append)
+        assert await link.find() is not None
+        link.open()
+        second = await there(link, other_than=first)
+        assert was_there == [True]
+        assert is_dead(first)
+        node.use(batch_mib=850, root_mib=950)
+        await until(ends(node.process))
+        await link.close(end=True)
+        assert is_dead(second)
+
+    run(story())
+
+
+def test_there_is_one_for_a_state_directory_and_it_goes_with_it(node):
+    async def story() -> None:
+        link = node.link()
+        link.open()
+        first = await there(link)
+        await link.close(end=False)
+        link = node.link()
+        assert await link.find() is not None
+        assert await there(link) == first
+        await link.close(end=False)
+        (node.state / LOCK_NAME).unlink()
+        await until(lambda: is_dead(first))
+
+    run(story())
