@@ -173,3 +173,14 @@ def test_a_refusal_is_a_sentence_before_the_websocket(agent, front):
         session(agent, "true", stdin="maybe")
     with pytest.raises(EvenkeelError, match="the command is longer than"):
         session(agent, "x" * 20_000)
+
+
+def test_a_command_that_has_ended_before_the_client_sends_anything_is_heard_to_its_end(agent, front):
+    remote = Remote(Client(agent.state_dir), EXEC, [("command", "echo"), ("command", "said")])
+    assert front.sessions[0].closed.wait(60)  # the agent has sent everything
+    agent.call(lambda: None)
+    remote.send(RESIZE, size_message(100, 30))
+    printed = []
+    assert relay(remote, -1, Sinks({STDOUT: printed.append})) == SessionEnd()
+    assert b"".join(printed) == b"said\n"
+    remote.close()

@@ -9,10 +9,12 @@ import pytest
 
 from tests.attacks.hostile import PATIENCE_SECONDS, await_said, hostile, outside, program, said
 from tests.kernel.agents import MakeUp, Up, first_of
+from tests.kernel.sessions import at_terminal, done
 from tests.kernel.waiting import eventually
 
 pytestmark = pytest.mark.cgroup("v1", "v2")
 PROBES = 30
+EXECS = 3
 
 
 def probing() -> dict[str, Any]:
@@ -48,6 +50,21 @@ def test_what_enters_a_container_for_a_probe_or_a_hook_brings_nothing_of_the_hos
     for name in names:
         assert agent.phase(name) == "Running"
         assert said(agent, name) == ["looking"]
+
+
+@pytest.mark.processes_only("what enters there is runc's")
+def test_what_enters_a_container_for_exec_brings_nothing_of_the_host(up: MakeUp, tmp_path: Path):
+    marker = outside(tmp_path / "outside")
+    agent = up()
+    agent.start()
+    agent.apply(hostile(agent, "spy", "spy", str(marker)))
+    await_said(agent, "spy", "looking")
+    for _ in range(EXECS):
+        assert done(agent, "exec", "-i", "spy", "--", "sh", "-c", "cat", said=b"x").stdout == b"x"
+        with at_terminal(agent, "exec", "-it", "spy", "--", "sh", "-c", "echo shown") as terminal:
+            terminal.await_shown("shown")
+            assert terminal.exit_code() == 0
+    assert said(agent, "spy") == ["looking"]
 
 
 def test_a_program_of_the_host_is_not_to_be_had_by_executing_what_enters(up: MakeUp):

@@ -57,7 +57,8 @@ class Remote:
         self._wire = WSConnection(ConnectionType.CLIENT)
         self._socket = client.connected()
         self._waiting = b""
-        self.is_closed = False
+        self.is_closed = False  # the agent has said that this was the end
+        self._may_send = True
         self._channel = -1
         self._connect(target)
         self._socket.setblocking(False)
@@ -71,7 +72,7 @@ class Remote:
         return not self._waiting
 
     def send(self, channel: int, data: bytes) -> None:
-        if not self.is_closed:
+        if self._may_send and not self.is_closed:
             self._send(self._wire.send(BytesMessage(data=bytes((channel,)) + data)))
 
     def flush(self) -> None:
@@ -81,7 +82,8 @@ class Remote:
             except BlockingIOError:
                 return
             except OSError:
-                self._waiting, self.is_closed = b"", True  # the next read says that the agent is gone
+                # The agent takes no more. What it has sent before is still to be read.
+                self._waiting, self._may_send = b"", False
 
     def receive(self) -> list[Part] | None:
         """What the agent has sent by now; None at the end."""
