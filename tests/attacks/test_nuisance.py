@@ -1,0 +1,85 @@
+"""Pods that do nothing forbidden, and too much of it: they cost themselves, and nobody else.
+
+And a working directory that is chosen to lead out (CVE-2024-21626)."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.attacks.hostile import PATIENCE_SECONDS, hostile, is_refused, not_ready, said
+from tests.kernel.agents import MIB, MakeUp, Up, is_alive, pod, processes_of
+from tests.kernel.waiting import eventually
+
+pytestmark = pytest.mark.cgroup("v1", "v2")
+
+LOG_MIB, LOG_FILES = 1, 2
+SLEEP = ["sleep", "100000"]
+
+
+def probe(*command: str) -> dict[str, Any]:
+    said = {
+        "exec": {"command": list(command)},
+        "periodSeconds": 1,
+        "timeoutSeconds": 1,
+        "failureThreshold": 1000,
+    }
+    return {"readinessProbe": said}
+
+
+def failed_probes(agent: Up, name: str) -> int:
+    told = [one for one in agent.client.lines("/events") if one.get("pod") == f"default/{name}"]
+    return sum(one["times"] for one in told if one["reason"] == "Unhealthy")
+
+
+def test_pods_that_say_fork_and_probe_without_end_keep_nobody_else_waiting(up: MakeUp):
+    agent = up(f"--container-log-max-size={LOG_MIB}Mi", f"--container-log-max-files={LOG_FILES}")
+    agent.start()
+    forks = "(setsid sleep 100000 &); sleep 100000"  # what the probe leaves behind is the container's own
+    # A container runtime writes what it is given, until the log is rotated: that is its own to bear.
+    names = ["endless", "forks", *(["floods"] if agent.containerd is None else [])]
+    if "floods" in names:
+        agent.apply(pod("floods", ["yes", "x" * 200]))
+    agent.apply(
+        pod("endless", SLEEP, container=probe("yes")),
+        pod("forks", SLEEP, container=probe("sh", "-c", forks)),
+    )
+    for name in names:
+        agent.await_phase(name, "Running")
+    eventually(
+        lambda: all(failed_probes(agent, name) >= 2 for name in ("endless", "forks")),
+        within_seconds=PATIENCE_SECONDS,
+    )
+    agent.apply(pod("calm", SLEEP))
+    agent.await_phase("calm", "Running")
+    assert not not_ready(agent)
+    logs = [path.stat().st_size for path in (agent.state / "logs").glob("default_floods_*/*/*")]
+    assert sum(logs) <= (LOG_FILES + 1) * LOG_MIB * MIB
+    left = [pid for name in names for pid in processes_of(agent.container(name))]
+    for name in (*names, "calm"):
+        agent.client.delete("default", name, 0)
+    for name in (*names, "calm"):
+        agent.await_gone(name)
+    assert left
+    assert not any(map(is_alive, left))
+
+
+def test_a_working_directory_among_our_descriptors_leads_nowhere(up: MakeUp):
+    agent = up()
+    agent.start()
+    places = [f"/proc/self/fd/{number}" for number in range(3, 13)] + ["/proc/1/cwd", "/proc/self/root"]
+    script = "stat -c 'top %d:%i' ../../../../../../../..; stat -c 'own %d:%i' /; exec sleep 100000"
+    names = {f"leads-{number}": place for number, place in enumerate(places)}
+    for name, place in names.items():
+        agent.apply(
+            hostile(agent, name, "sh", "-c", script, container={"workingDir": place}, restartPolicy="Never")
+        )
+    status = Path("/").stat()
+    for name, place in names.items():
+        eventually(
+            lambda: is_refused(agent, name) or len(said(agent, name)) >= 2,  # noqa: B023 called here
+            within_seconds=PATIENCE_SECONDS,
+        )
+        lines = dict(line.split() for line in said(agent, name))
+        assert lines.get("top") != f"{status.st_dev}:{status.st_ino}", place
+        assert lines.get("top") == lines.get("own"), place
