@@ -201,12 +201,14 @@ class FaultStorm:
         """The agent notices. Where the disk is back, an agent that is started there knows everything."""
         assert self._place is not None
         device = _device(self._place)
+        held = os.open(device, os.O_RDONLY | os.O_CLOEXEC)  # else it is gone with the last that uses it
         _run("umount", "--lazy", str(self._place))
         try:
             eventually(lambda: "state directory" in self.agent.log.read_text(), within_seconds=READY_SECONDS)
         finally:
             self.agent.kill()
             _run("mount", device, str(self._place))
+            os.close(held)
         self._restart()
 
 

@@ -11,7 +11,7 @@ from tests.attacks.hostile import PATIENCE_SECONDS, hostile, is_refused, not_rea
 from tests.kernel.agents import MIB, MakeUp, Up, is_alive, pod, processes_of
 from tests.kernel.waiting import eventually
 
-pytestmark = pytest.mark.cgroup("v1", "v2")
+pytestmark = [pytest.mark.cgroup("v1", "v2"), pytest.mark.long]
 
 LOG_MIB, LOG_FILES = 1, 2
 SLEEP = ["sleep", "100000"]

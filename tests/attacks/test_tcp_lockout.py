@@ -11,7 +11,7 @@ from tests.attacks.hostile import PATIENCE_SECONDS, await_said, hostile, not_rea
 from tests.certificates import make_certificate, private
 from tests.kernel.agents import MakeUp
 
-pytestmark = pytest.mark.cgroup("v1", "v2")
+pytestmark = [pytest.mark.cgroup("v1", "v2"), pytest.mark.long]
 
 TOKEN = "t" * 32
 CONNECTIONS, PODS = 100, 3  # more than the agent has places for, from several sides
