@@ -2,7 +2,16 @@
 
 import pytest
 
-from evenkeel.api.pod import HostAlias, Pod, PodDNSConfig, PodDNSConfigOption, PodSpec
+from evenkeel.api.pod import (
+    HostAlias,
+    ObjectMeta,
+    Pod,
+    PodDNSConfig,
+    PodDNSConfigOption,
+    PodIP,
+    PodSpec,
+    PodStatus,
+)
 from evenkeel.runtime.network_files import hosts_text, own_files, resolv_conf_text
 
 HOST = """\
@@ -49,3 +58,24 @@ def test_dns_config_is_added_to_the_machines_settings():
 def test_with_policy_none_nothing_of_the_machine_is_left(text):
     config = PodDNSConfig(("10.0.0.9",))
     assert resolv_conf_text(pod(dns_policy="None", dns_config=config), text) == "nameserver 10.0.0.9\n"
+
+
+def test_a_pod_with_its_own_network_knows_its_own_name_and_nothing_of_the_machines():
+    status = PodStatus(
+        host_ip="192.0.2.7", pod_ip="10.89.0.2", pod_ips=(PodIP("10.89.0.2"), PodIP("fd00::2"))
+    )
+    one = Pod(
+        metadata=ObjectMeta(name="web"),
+        spec=PodSpec(host_aliases=(HostAlias("10.1.2.3", ("db",)),)),
+        status=status,
+    )
+    assert own_files(one) == ("hosts",)
+    lines = hosts_text(one, "10.9.9.9 machine").splitlines()
+    assert lines[0] == "127.0.0.1\tlocalhost"
+    assert {"10.89.0.2\tweb", "fd00::2\tweb", "10.1.2.3\tdb"} <= {*lines}
+    assert not [line for line in lines if "machine" in line]
+
+
+def test_a_pod_with_the_machines_network_has_the_machines_hosts():
+    status = PodStatus(host_ip="192.0.2.7", pod_ip="192.0.2.7", pod_ips=(PodIP("192.0.2.7"),))
+    assert own_files(Pod(status=status)) == ()

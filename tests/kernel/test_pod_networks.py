@@ -166,10 +166,15 @@ def test_the_containers_of_a_pod_share_its_network_and_see_nothing_of_the_hosts(
     agent: Up, network: OwnNetwork
 ):
     asked = server("two")
-    look = f"until {fetching('127.0.0.1', PORT)}; do :; done; ls /sys/class/net; sleep 600"
-    beside = {"name": "beside", "image": "host", "command": ["/bin/sh", "-c", look]}
+    look = f"until {fetching('127.0.0.1', PORT)}; do :; done; ls /sys/class/net; cat /etc/hosts; echo $IP; sleep 600"
+    address = {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+    beside = {"name": "beside", "image": "host", "command": ["/bin/sh", "-c", look], "env": [address]}
     asked["spec"]["containers"].append(beside)
     agent.apply(asked)
     agent.await_phase("two", "Running")
-    eventually(lambda: "hello" in agent.cli("logs", "two", "-c", "beside"))
-    assert not network.interfaces() - {"lo"} & {*agent.cli("logs", "two", "-c", "beside").split()}
+    own = agent.status("two")["podIP"]
+    eventually(lambda: last_line(agent.cli("logs", "two", "-c", "beside")) == own)
+    seen = agent.cli("logs", "two", "-c", "beside")
+    assert "hello" in seen.splitlines()
+    assert f"{own}\ttwo" in seen.splitlines()
+    assert not network.interfaces() - {"lo"} & {*seen.split()}

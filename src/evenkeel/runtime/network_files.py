@@ -1,4 +1,5 @@
-"""The files /etc/hosts and /etc/resolv.conf of a pod that asks for its own: hostAliases, dnsPolicy and dnsConfig. Pure.
+"""The files /etc/hosts and /etc/resolv.conf of a pod that asks for its own: hostAliases, dnsPolicy and
+dnsConfig, or a network of its own. Pure.
 
 Other pods have the machine's. Without a cluster there is no cluster DNS: `ClusterFirst` is then the same as `Default`,
 as in kubelet.
@@ -7,6 +8,13 @@ as in kubelet.
 from evenkeel.api.pod import Pod, PodDNSConfig
 
 HOSTS, RESOLV_CONF = "hosts", "resolv.conf"
+_OWN_HOSTS = """\
+127.0.0.1\tlocalhost
+::1\tlocalhost ip6-localhost ip6-loopback
+fe00::0\tip6-localnet
+ff02::1\tip6-allnodes
+ff02::2\tip6-allrouters
+"""
 _NONE = "None"  # a dnsPolicy: nothing of the machine's
 _MOST_NAMESERVERS, _MOST_SEARCHES = 3, 32  # what the C library reads, and what kubelet writes
 
@@ -15,7 +23,7 @@ def own_files(pod: Pod) -> tuple[str, ...]:
     """Returns the names in /etc of the files that the pod has for itself."""
     spec = pod.spec
     names = []
-    if spec.host_aliases:
+    if spec.host_aliases or _has_own_address(pod):
         names.append(HOSTS)
     if spec.dns_config is not None or spec.dns_policy == _NONE:
         names.append(RESOLV_CONF)
@@ -28,10 +36,20 @@ def file_text(name: str, pod: Pod, of_host: str) -> str:
 
 
 def hosts_text(pod: Pod, of_host: str) -> str:
-    """Returns the machine's file and the pod's own lines, each with an address and its names."""
+    """Returns the machine's file and the pod's own lines, each with an address and its names. A pod with a network of
+    its own has its own name there, and nothing of the machine's."""
+    if _has_own_address(pod):
+        names = f"{pod.spec.hostname or pod.metadata.name}"
+        of_host = _OWN_HOSTS + "".join(f"{one.ip}\t{names}\n" for one in pod.status.pod_ips)
+    if not pod.spec.host_aliases:
+        return of_host
     lines = ("\t".join((alias.ip, *alias.hostnames)) for alias in pod.spec.host_aliases)
     before = of_host if of_host.endswith("\n") or not of_host else f"{of_host}\n"
     return f"{before}\n# Entries added by hostAliases.\n" + "".join(f"{line}\n" for line in lines)
+
+
+def _has_own_address(pod: Pod) -> bool:
+    return pod.status.pod_ip not in ("", pod.status.host_ip)
 
 
 def resolv_conf_text(pod: Pod, of_host: str) -> str:

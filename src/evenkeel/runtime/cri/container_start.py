@@ -9,7 +9,6 @@ import os
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from evenkeel.api.pod import Pod
 from evenkeel.cgroup.tree import Naming
 from evenkeel.errors import EvenkeelError, reason
 from evenkeel.host.node_figures import host_address
@@ -30,7 +29,7 @@ from evenkeel.runtime.environment import (
 )
 from evenkeel.runtime.interface import Attempt, Launch, StartFailed
 from evenkeel.runtime.memory_mounts import VolumeRefused
-from evenkeel.runtime.network_files import file_text, own_files
+from evenkeel.runtime.network_files import HOSTS, file_text, own_files
 from evenkeel.runtime.paths import StatePaths
 
 A = TypeVar("A")
@@ -134,14 +133,17 @@ class Starts:
         wrong = root_refusal(launch, image)
         if wrong:
             raise StartFailed(wrong)
-        self._make_files(launch.attempt, launch.pod)
+        # A pod's own address, which is in its hosts, is known when the sandbox is there.
+        waits = self._sandboxes.may_have_own_network(launch.pod)
+        self._make_files(launch, *(name for name in NETWORK_FILES.values() if not (waits and name == HOSTS)))
 
     async def _config(self, launch: Launch) -> pb.ContainerConfig:
         """Describes the container. A pod has its address once its sandbox is there."""
-        if wants_addresses(launch.container):
+        if wants_addresses(launch.container) or self._sandboxes.may_have_own_network(launch.pod):
             await self._sandboxes.located(launch.attempt.uid)
             own = self._sandboxes.addresses(launch.pod)
             launch = launch._replace(pod=with_addresses(launch.pod, host_address(), own))
+        self._make_files(launch, HOSTS)
         try:
             if parts := sub_paths(launch.pod, launch.container, launch.data):
                 await asyncio.to_thread(
@@ -196,16 +198,17 @@ class Starts:
         )
         return list(answer.containers)
 
-    def _make_files(self, attempt: Attempt, pod: Pod) -> None:
-        """Makes the files of the attempt that `container_config` mounts into the container."""
+    def _make_files(self, launch: Launch, *names: str) -> None:
+        """Makes the termination log, and files of the attempt that `container_config` mounts into the container."""
+        attempt, pod = launch.attempt, launch.pod
         directory = self._paths.attempt(*attempt)
         try:
             os.makedirs(directory, 0o700, exist_ok=True)
             os.makedirs(self._paths.termination_logs(attempt.uid), 0o700, exist_ok=True)
             _make_file(self._paths.termination_log(*attempt), b"", 0o666)  # the container may run as any user
             own = own_files(pod)
-            for path, name in NETWORK_FILES.items():
-                content = _content(path)
+            for name in names:
+                content = _content(f"/etc/{name}")
                 if name in own:
                     content = file_text(name, pod, content.decode(errors="replace")).encode()
                 _make_file(f"{directory}/{name}", content, 0o644)

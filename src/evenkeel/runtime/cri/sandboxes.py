@@ -91,11 +91,15 @@ class Sandboxes:
             return None
         return sandbox.addresses if sandbox is not None else ()
 
+    def may_have_own_network(self, pod: Pod) -> bool:
+        return pod.spec.host_network is False or (pod.spec.host_network is None and self._link.has_network)
+
     async def located(self, uid: str) -> None:
         """Returns when the cgroup of the pod's sandbox is known, or cannot be found out now."""
-        locating = self._locating.pop(uid, None)
+        locating = self._locating.get(uid)
         if locating is not None:
             await asyncio.wait([locating])
+            self._locating.pop(uid, None)
 
     def removals_of_left(
         self, inhabited: frozenset[str], starting: frozenset[str]

@@ -69,6 +69,7 @@ class PodNetworks:
         self._cidr = _checked_subnet(cidr)
         self._plugin_directories = tuple(plugin_directories)
         self._lock = threading.Lock()
+        self._of_pod: dict[str, threading.Lock] = {}  # the containers of a pod are started at once
         self._addresses: dict[str, tuple[str, ...]] = {}
 
     @property
@@ -103,13 +104,19 @@ class PodNetworks:
 
     def join(self, pod: Pod) -> None:
         """Gives the pod its network. May be repeated. Raises NetworkRefused; then nothing of it is left."""
+        with self._lock:
+            of_pod = self._of_pod.setdefault(pod.metadata.uid, threading.Lock())
+        with of_pod:
+            self._join(pod)
+
+    def _join(self, pod: Pod) -> None:
         uid = pod.metadata.uid
         before = self._read(uid)
         if before is not None and before.result is not None and os.path.ismount(before.namespace):
             self._addresses[uid] = _addresses(before.result)
             return
         if before is not None:  # an agent was killed while it made the network, or the machine was rebooted
-            self.leave(uid)
+            self._leave(uid)
         namespace = self.namespace(uid)
         try:
             with self._lock:  # `leave` must not remove the bridge from now on
@@ -121,13 +128,18 @@ class PodNetworks:
             result = self._call("ADD", uid, joined)
             write_json(self._paths.pod(uid), _RECORD, joined._replace(result=result)._asdict())
         except (OSError, NetworkRefused) as error:
-            self.leave(uid)
+            self._leave(uid)
             why = error.message if isinstance(error, NetworkRefused) else reason(error)
             raise NetworkRefused(f"the pod's network cannot be made: {why}") from None
         self._addresses[uid] = _addresses(result)
 
     def leave(self, uid: str) -> None:
         """Takes the pod out of its network and removes its namespace. May be repeated."""
+        self._leave(uid)
+        with self._lock:
+            self._of_pod.pop(uid, None)
+
+    def _leave(self, uid: str) -> None:
         self._addresses.pop(uid, None)
         joined = self._read(uid)
         if joined is None:

@@ -201,7 +201,7 @@ class ProcessRuntime(BaseRuntime):
         if self._around is None or self._mounts.have_changed():
             self._around = surroundings(self._paths)
         image_directory, stored = await self._image(launch)
-        if wants_addresses(launch.container):
+        if wants_addresses(launch.container) or has_own_network(launch.pod):
             own = self.addresses(launch.pod)
             launch = launch._replace(pod=with_addresses(launch.pod, host_address(), own))
         plan = plan_of(
