@@ -257,6 +257,17 @@ def test_kinds_that_are_nothing_to_a_node_are_passed_over(version, kind):
 
 
 @pytest.mark.parametrize(
+    "version, kind",
+    [("networking.k8s.io/v1", "NetworkPolicy"), ("v1", "LimitRange"), ("v1", "ResourceQuota")],
+)
+def test_kinds_that_restrict_pods_are_refused(version, kind):
+    reading = read_objects(a_pod(), {"apiVersion": version, "kind": kind})
+    (problem,) = reading.problems
+    assert str(problem).startswith(f"f.yaml#2:3: kind: {kind} cannot be honoured here: ")
+    assert "take it out" in str(problem)
+
+
+@pytest.mark.parametrize(
     "version, kind, spec",
     [
         ("apps/v1", "Deployment", {"template": TEMPLATE, "selector": SELECTOR}),

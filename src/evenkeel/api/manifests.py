@@ -38,6 +38,12 @@ _OTHER_KINDS = {
     "PersistentVolume", "PersistentVolumeClaim", "PodDisruptionBudget", "PriorityClass", "ResourceQuota", "Role",
     "RoleBinding", "RuntimeClass", "Service", "ServiceAccount", "StorageClass",
 }  # fmt: skip
+# Kinds that restrict pods. Pods that run without them may do more than their author wants.
+_REFUSED_KINDS = {
+    "NetworkPolicy": "nothing on this node keeps pods from reaching each other; take it out if you do not rely on it",
+    "LimitRange": "write the requests and limits into the pods, and take it out",
+    "ResourceQuota": "pods share what the node allocates, whatever their namespace; take it out",
+}
 _GROUPS = {"", "apps", "batch"}
 MAX_PODS = 100_000  # in one text, because a few lines can ask for any number of pods
 
@@ -236,6 +242,9 @@ class _Reader:
             if one is not None and not problems:
                 self.data.append(one)
                 self.data_origins.append(Problem(path, ""))
+        elif kind in _REFUSED_KINDS:
+            one = Problem(join(path, "kind"), f"{kind} cannot be honoured here: {_REFUSED_KINDS[kind]}")
+            (found.problems if self._is_to_run else notes).append(one)
         elif kind:
             notes.append(Problem(join(path, "kind"), f"{kind} is nothing to a node: passed over"))
 
