@@ -175,6 +175,26 @@ def test_it_evicts_without_an_agent_and_the_next_one_hears_of_it_until_it_has_no
     run(story())
 
 
+@pytest.mark.req("E14")
+def test_an_agent_that_has_just_connected_is_told_the_pods_of_a_report_that_it_does_not_know(node):
+    async def story() -> None:
+        link = node.link()
+        link.open()
+        await there(link)
+        await link.close(end=False)
+        link = node.link()
+        assert await link.find() is not None
+        assert not [one for one in node.heard if one["event"] == "texts"]
+        node.use(batch_mib=850, root_mib=950)  # before the new agent has given it targets
+        await until(ends(node.process))
+        await until(lambda: bool(node.evicted()))
+        events = [one["event"] for one in node.heard if one["event"] == "texts" or one in node.evicted()]
+        assert events[:2] == ["texts", "report"]
+        await link.close(end=True)
+
+    run(story())
+
+
 @pytest.mark.req("E1", "E2")
 def test_a_watch_that_is_killed_is_followed_by_one_that_knows_who_was_killed(node):
     async def story() -> None:

@@ -27,9 +27,10 @@ class Waiting(NamedTuple):
 
 
 class Outbox:
-    """The sink of the memory watch. `send` sends a message to the agent, if there is one."""
+    """The sink of the memory watch. `send` sends a message to the agent, if there is one, with the texts of these keys
+    that the agent does not know."""
 
-    def __init__(self, send: Callable[[Message], None]) -> None:
+    def __init__(self, send: Callable[[Message, frozenset[str]], None]) -> None:
         self._send = send
         self._waiting: deque[Waiting] = deque()
         self._last = 0
@@ -93,7 +94,7 @@ class Outbox:
         self._waiting.append(Waiting(self._last, time.monotonic(), message, keys, is_eviction))
         if len(self._waiting) > _MOST_WAITING:
             self._drop_one()
-        self._send(message)
+        self._send(message, keys)
 
     def _drop_one(self) -> None:
         """Drops the oldest report that is no eviction; the pods bound the number of evictions."""

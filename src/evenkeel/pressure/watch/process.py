@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from typing import NoReturn
 
@@ -64,7 +65,7 @@ class WatchProcess:
         self._lock = lock
         self._triggers = KernelTriggers()
         self._listener = Listener(self._triggers, directory, self._greeting, self._take, self._client_changed)
-        self._outbox = Outbox(self._listener.send)
+        self._outbox = Outbox(self._report)
         self._guard = GuardClient(self._triggers, self._outbox.noted)
         self._intents: Intents | None = None
         self._given: WatchSettings | None = None
@@ -72,6 +73,7 @@ class WatchProcess:
         self._targets: WatchTargets | None = None
         self._pods: dict[str, Pod] = {}  # by key
         self._texts: dict[str, str] = {}  # by key, as the agent sent them
+        self._known: set[str] = set()  # keys of the texts that the connected agent has sent or was sent
         self._watch: MemoryWatch | None = None
         self._former = -1  # pidfd of the watch that is to be replaced
         self._killed: set[str] = set()  # pods that were killed under former settings
@@ -186,16 +188,26 @@ class WatchProcess:
         found = [
             {"event": "found", **intent._asdict()} for intent in self._intents.found if self._watch is None
         ]
-        texts = {key: self._texts[key] for key in keys}
         return [
             *found,
-            *([{"event": "texts", "texts": texts}] if texts else ()),
+            *self._unknown(keys),
             *(one.message for one in waiting),
             {"event": "ready"},
         ]
 
     def _client_changed(self) -> None:
         self._outbox.is_connected = self._listener.is_connected
+        self._known.clear()
+
+    def _report(self, message: Message, keys: frozenset[str]) -> None:
+        """Sends a report. An agent that has just connected does not know the pods of the agent before it."""
+        self._listener.say([*self._unknown(keys), message])
+
+    def _unknown(self, keys: AbstractSet[str]) -> list[Message]:
+        """The texts of these keys that the connected agent does not know yet."""
+        texts = {key: self._texts[key] for key in keys - self._known}
+        self._known |= texts.keys()
+        return [{"event": "texts", "texts": texts}] if texts else []
 
     def _take(self, message: Message) -> None:
         """Raises BadMessage."""
@@ -239,11 +251,13 @@ class WatchProcess:
         self._targets, key_of = targets_from(message.get("targets"), {**self._pods, **pods})
         self._pods |= pods
         self._texts |= texts
+        self._known |= texts.keys()
         # A pod may be a target no longer, and still be in this watch's own reports about it.
         self._outbox.key_of = key_of
         needed = self._outbox.keys
         for key in [key for key in self._texts if key not in needed]:
             del self._texts[key], self._pods[key]
+        self._known &= self._texts.keys()
         if self._watch is not None:
             self._watch.follow(self._targets)
         else:
