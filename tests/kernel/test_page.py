@@ -136,7 +136,7 @@ def test_what_pods_say_is_text_and_nothing_else(up: MakeUp, chromium: Any):
         assert page.evaluate("typeof hacked") == "undefined"
         # An address that somebody else wrote is text, too.
         page.goto(f"{page.url.partition('#')[0]}#pod/%3Cimg%20src%3Dx%3E/{'%22%3E' * 3}")
-        page.get_by_role("dialog", name="<img src=x>").get_by_text("has no story").wait_for()
+        page.get_by_role("dialog", name="<img src=x>").get_by_text("has no history").wait_for()
         assert page.locator("dialog img").count() == 0
         page.complaints[:] = [one for one in page.complaints if "404" not in one]  # there is no such pod
 
