@@ -243,8 +243,8 @@ class _Reader:
                 self.data.append(one)
                 self.data_origins.append(Problem(path, ""))
         elif kind in _REFUSED_KINDS:
-            one = Problem(join(path, "kind"), f"{kind} cannot be honoured here: {_REFUSED_KINDS[kind]}")
-            (found.problems if self._is_to_run else notes).append(one)
+            refused = Problem(join(path, "kind"), f"{kind} cannot be honoured here: {_REFUSED_KINDS[kind]}")
+            (found.problems if self._is_to_run else notes).append(refused)
         elif kind:
             notes.append(Problem(join(path, "kind"), f"{kind} is nothing to a node: passed over"))
 
