@@ -19,15 +19,12 @@ from evenkeel.cgroup.driver import CgroupError, Driver
 from evenkeel.cgroup.drivers.processes import replace_placeholder
 from evenkeel.cgroup.tree import Naming, Setting
 from evenkeel.errors import EvenkeelError, reason
-from evenkeel.host.disk_usage import Usage, usage_below
+from evenkeel.host.disk_usage import Usage
 from evenkeel.host.node_figures import host_address
 from evenkeel.policy.admission import Refusal
 from evenkeel.runtime import base_runtime, memory_mounts, syscalls, volumes
 from evenkeel.runtime.base_runtime import BaseRuntime
 from evenkeel.runtime.environment import wants_addresses, with_addresses
-from evenkeel.runtime.images.credentials import pod_keyrings
-from evenkeel.runtime.images.host_credentials import HostCredentials
-from evenkeel.runtime.images.pull_settings import pull_settings
 from evenkeel.runtime.interface import (
     Attempt,
     Directories,
@@ -36,7 +33,6 @@ from evenkeel.runtime.interface import (
     Exited,
     Image,
     Launch,
-    NoImage,
     Placed,
     Pull,
     Readiness,
@@ -48,15 +44,12 @@ from evenkeel.runtime.network_files import own_files
 from evenkeel.runtime.paths import every_attempt, make_directory, read_json, write_json
 from evenkeel.runtime.process import process_images, process_refusals, supervisor_link, supervisor_protocol
 from evenkeel.runtime.process.attempt_table import AttemptTable, listed, listed_on_disk
+from evenkeel.runtime.process.container_images import ContainerImages
 from evenkeel.runtime.process.image_config import NO_CONFIG
-from evenkeel.runtime.process.image_store import ImageStore, StoredImage, list_images
 from evenkeel.runtime.process.launch import Surroundings, entrances, plan_of, surroundings
 from evenkeel.runtime.process.pod_networks import PodNetworks
-from evenkeel.runtime.process.process_images import Images
 from evenkeel.runtime.process.process_refusals import has_own_network
 from evenkeel.runtime.process.process_sessions import ProcessSessions
-from evenkeel.runtime.process.pulls import Pulls
-from evenkeel.runtime.process.skopeo import Skopeo
 from evenkeel.runtime.process.supervisor import spawn
 from evenkeel.runtime.process.supervisor_connection import (
     SupervisorConnection,
@@ -90,16 +83,8 @@ class ProcessRuntime(BaseRuntime):
         self._powers = process_refusals.Powers(
             os.geteuid(), os.getegid(), no_network=self._networks.refusal()
         )
-        self._images = Images(self._paths)
-        self._store = ImageStore(self._paths)
-        self._pulls = Pulls(
-            self._store,
-            Skopeo(),
-            HostCredentials(),
-            pull_settings(config),
-            self._events.put_nowait,
-            self._in_thread,
-            time.time,
+        self._images = ContainerImages(
+            self._paths, config, self._events.put_nowait, self._in_thread, self._starting.keys
         )
         self._around: Surroundings | None = None
         self._mounts = MountWatch()
@@ -109,8 +94,6 @@ class ProcessRuntime(BaseRuntime):
         self._known = AttemptTable()
         self._sessions = ProcessSessions(self._link.current, self._known)
         self._early: dict[Attempt, ExitFile] = {}  # exits that arrived before the start was recorded
-        # The task that removes unused images, while it runs.
-        self._collecting: asyncio.Task[None] | None = None
 
     def refusal(self, pod: Pod) -> Refusal | None:
         return process_refusals.refusal(pod, self._powers)
@@ -120,11 +103,11 @@ class ProcessRuntime(BaseRuntime):
         syscalls.set_child_subreaper()
         self._driver = self._make_driver()
         await self._in_thread(self._networks.take_up)
-        await self._in_thread(self._store.open)
+        await self._images.open()
         await self._link.open()
 
     async def close(self) -> None:
-        await self._pulls.close()
+        await self._images.close()
         await self._link.close()
         await self._end_tasks()
         self._end_threads()
@@ -200,7 +183,7 @@ class ProcessRuntime(BaseRuntime):
         assert self._driver is not None
         if self._around is None or self._mounts.have_changed():
             self._around = surroundings(self._paths)
-        image_directory, stored = await self._image(launch)
+        image_directory, stored = await self._images.root_of(launch)
         if wants_addresses(launch.container) or has_own_network(launch.pod):
             own = self.addresses(launch.pod)
             launch = launch._replace(pod=with_addresses(launch.pod, host_address(), own))
@@ -229,30 +212,8 @@ class ProcessRuntime(BaseRuntime):
         write_json(directory, supervisor_protocol.LAUNCH, written)
         return "" if stored is None else stored.repository_digest
 
-    async def _image(self, launch: Launch) -> tuple[str, StoredImage | None]:
-        """Returns the root filesystem, and the image if it is one of a registry. Raises EvenkeelError."""
-        image = launch.container.image
-        while process_images.is_of_registry(image):
-            keyrings = pod_keyrings(launch.pod, launch.data)
-            stored = self._pulls.present(launch.attempt, launch.container, keyrings)
-            if stored is None and not launch.is_wanted:
-                raise NoImage(f"image {image} is not needed any more", "ErrImagePull")
-            if stored is None:
-                stored = await self._pulls.ensure(launch.attempt, launch.container, keyrings)
-            directory = self._store.directory(stored)
-            if self._collecting is None:
-                return directory, stored
-            await asyncio.wait([self._collecting])  # it may remove the image: then it is pulled again
-            if self._store.find(stored.reference) == stored:
-                return directory, stored
-        if self._collecting is not None:
-            await asyncio.wait([self._collecting])
-        if self._images.is_ready(image):
-            return self._images.directory(image), None
-        return await self._in_thread(partial(self._images.directory, image)), None
-
     def give_up(self, attempt: Attempt) -> None:
-        self._pulls.give_up(attempt)
+        self._images.give_up(attempt)
 
     def _start_ended(self, attempt: Attempt) -> None:
         """Reports an exit that followed the start at once. The caller of `start` gets its answer before the event."""
@@ -366,47 +327,22 @@ class ProcessRuntime(BaseRuntime):
         return self._paths.images
 
     async def images_usage(self) -> Usage | None:
-        return await self._in_thread(partial(usage_below, self._paths.images))
+        return await self._images.usage()
 
     def directories(self, pod: Pod) -> Directories:
         return base_runtime.directories_of(pod, process_images.layers_of(pod, self._paths), self._paths)
 
     async def images(self) -> tuple[Image, ...]:
-        return await self._in_thread(self._list_images)
-
-    def _list_images(self) -> tuple[Image, ...]:
-        used = process_images.images_in_use(self._paths)
-        return list_images(self._store, self._paths, used)
+        return await self._images.listed()
 
     def pulls(self) -> tuple[Pull, ...]:
-        return self._pulls.under_way()
+        return self._images.pulls()
 
     async def remove_image(self, id_: str) -> None:
-        if self._starting.keys() - self._pulls.awaited or self._collecting is not None:
-            raise EvenkeelError("a container is being started, and may need it", hint="try again")
-        self._collecting = asyncio.ensure_future(self._in_thread(partial(self._remove_image, id_)))
-        try:
-            await asyncio.wait([self._collecting])
-            self._collecting.result()
-        finally:
-            self._collecting = None
-
-    def _remove_image(self, id_: str) -> None:
-        if self._paths.image(id_) not in process_images.images_in_use(self._paths):
-            self._store.remove(id_)
+        await self._images.remove(id_)
 
     async def remove_unused_images(self) -> None:
-        if self._starting.keys() - self._pulls.awaited or self._collecting is not None:
-            return  # a container that is being started may use an image and not have recorded it yet
-        self._collecting = asyncio.ensure_future(self._in_thread(self._remove_unused_images))
-        try:
-            await asyncio.wait([self._collecting])
-            self._collecting.result()
-        finally:
-            self._collecting = None
-
-    def _remove_unused_images(self) -> None:
-        self._store.remove_unused(process_images.images_in_use(self._paths), self._images.remove_unused)
+        await self._images.remove_unused()
 
     # The supervisor
 
