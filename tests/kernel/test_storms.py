@@ -59,6 +59,7 @@ def started(up: MakeUp) -> Up:
         node=f"{NODE_MIB}Mi,2cpu",
     )
     agent.start()
+    eventually(agent.watch_pid)  # the agent does not wait for it, and an emulated machine takes seconds
     return agent
 
 
