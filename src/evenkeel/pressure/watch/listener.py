@@ -40,6 +40,7 @@ class Listener:
         self._client: socket.socket | None = None
         self._frames = Frames()
         self._waiting = bytearray()
+        self._is_gone = False  # the client has closed its end. What it said before is still read
 
     @property
     def is_connected(self) -> bool:
@@ -55,7 +56,7 @@ class Listener:
         self._serve(socket.socket(fileno=descriptor))
 
     def say(self, messages: Iterable[Message]) -> None:
-        if self._client is not None:
+        if self._client is not None and not self._is_gone:
             for message in messages:
                 self._waiting += frame(message)
             self._flush()
@@ -81,7 +82,7 @@ class Listener:
         client.setblocking(False)
         with suppress(OSError):  # a longer buffer than others may have
             client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MOST_WAITING_BYTES)
-        self._client, self._frames = client, Frames()
+        self._client, self._frames, self._is_gone = client, Frames(), False
         self._waiting.clear()
         self._triggers.call_when_ready(client.fileno(), self._ready)
         self._on_change()
@@ -129,8 +130,10 @@ class Listener:
             except BlockingIOError:
                 break
             except OSError:
-                self._disconnect()
-                return
+                # An agent that is killed may have given its targets just before. They are read, up to the end.
+                self._is_gone = True
+                self._waiting.clear()
+                break
             del self._waiting[:sent]
         if len(self._waiting) > _MOST_WAITING_BYTES:
             self._disconnect()
