@@ -406,6 +406,28 @@ def test_a_pod_that_the_journal_has_lost_is_recovered_from_its_copy(place):
     assert len(place.runtime.starts) == 1
 
 
+def test_a_removed_pod_does_not_come_back_from_a_copy_that_was_left(place):
+    """The agent was killed after the journal had forgotten the pod, and before its copy was removed."""
+    copies, kept = Path(place.directory, "copies"), Path(place.directory, "kept")
+
+    async def second(agent: Agent) -> None:
+        shutil.copytree(copies, kept)
+        await agent.delete("default/web", 0)
+        await until(lambda: not agent.pods())
+
+    async def third(agent: Agent) -> None:
+        assert agent.pods() == ()
+        await until(lambda: not [*copies.iterdir()])  # it is removed a moment later
+
+    drive(place, web_runs)
+    drive(place, second)
+    shutil.rmtree(copies)
+    kept.rename(copies)
+    assert [*copies.iterdir()]
+    drive(place, third)
+    assert len(place.runtime.starts) == 1
+
+
 def test_accepted_pods_that_do_not_run_are_recovered_without_their_journal(place):
     """One waits for room, and one for its back-off."""
 

@@ -84,12 +84,18 @@ class Adoption:
         self._copies.flush()
 
     def _recover(self, records: Mapping[Attempt, Record]) -> None:
-        """Recovers pods that the journal has lost, from their copies. Raises EvenkeelError if the journal is new and a
-        running pod has no copy: a new journal must not end running pods."""
+        """Recovers pods that the journal has lost, from their copies: all of them if it is new, otherwise those whose
+        rows cannot be read, and those that run. Raises EvenkeelError if the journal is new and a running pod has no
+        copy: a new journal must not end running pods."""
         uids = {pod.uid for pod in self._pod_store}
         running = {record.attempt.uid for record in strays(uids, records)}
+        is_new = self._journal.value(BOOT) is None
         unknown = []
         for uid in sorted((running | self._copies.uids()) - uids):
+            if uid not in running and not is_new and uid not in self._journal.set_aside:
+                # The journal has forgotten the pod because it was removed, and an agent was killed before the copy was.
+                self._copies.drop(uid)
+                continue
             copy = self._copies.read(uid)
             if copy is not None and self._pod_store.by_key(copy.pod.key) is None:
                 if copy.source.startswith(FILE):  # a file's pod is not recovered: it ends if no file has it
@@ -103,7 +109,7 @@ class Adoption:
                     message = f"pod {uid} was accepted, and neither the journal nor its copy can be read"
                     self._event_recorder.record(WARNING, "Lost", f"{message}: hand it in again")
                 self._copies.drop(uid)
-        if unknown and self._journal.value(BOOT) is None:
+        if unknown and is_new:
             raise EvenkeelError(
                 f"the journal {self._journal.path} is new, and containers run that it does not know, of pod"
                 f" {', '.join(unknown[:3])}{' and others' if len(unknown) > 3 else ''}",

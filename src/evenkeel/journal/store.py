@@ -65,6 +65,7 @@ class Journal:
     def __init__(self, path: str, connection: sqlite3.Connection, *, is_writable: bool) -> None:
         """Use `open` or `read`."""
         self.path = path
+        self.set_aside: frozenset[str] = frozenset()  # UIDs of pods whose rows could not be read
         self.notes: tuple[str, ...] = ()  # a sentence for each problem, such as a row that cannot be read
         self._connection = connection
         self._is_writable = is_writable
@@ -332,6 +333,7 @@ class Journal:
         )
 
     def _set_aside(self, uid: str, why: str) -> None:
+        self.set_aside |= {str(uid)}
         self.notes += (f"the journal {self.path}: the pod {uid} cannot be read and is set aside: {why}",)
         if not self._is_writable:
             return
