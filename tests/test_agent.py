@@ -5,6 +5,7 @@ The same on real kernels: tests/kernel/test_agent.py."""
 import asyncio
 import json
 import shutil
+import sqlite3
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -390,6 +391,22 @@ def test_a_journal_that_is_new_is_no_reason_to_stop_what_runs(place):
     lose_copies(place)
     with pytest.raises(EvenkeelError, match="is new, and containers run that it does not know, of pod u-web"):
         drive(place, second)
+    assert place.runtime.running()
+
+
+def test_a_damaged_row_is_no_reason_to_stop_what_runs(place):
+    async def second(agent: Agent) -> None:
+        raise AssertionError("it has started")
+
+    drive(place, web_runs)
+    journal = sqlite3.connect(Path(place.directory, "journal.db"))
+    with journal:
+        journal.execute("UPDATE pods SET pod = replace(pod, 'server', 'serves')")
+    journal.close()
+    lose_copies(place)
+    for _ in range(2):  # the row is set aside by the first
+        with pytest.raises(EvenkeelError, match="is damaged, and containers run of pod u-web"):
+            drive(place, second)
     assert place.runtime.running()
 
 

@@ -85,8 +85,8 @@ class Adoption:
 
     def _recover(self, records: Mapping[Attempt, Record]) -> None:
         """Recovers pods that the journal has lost, from their copies: all of them if it is new, otherwise those whose
-        rows cannot be read, and those that run. Raises EvenkeelError if the journal is new and a running pod has no
-        copy: a new journal must not end running pods."""
+        rows cannot be read, and those that run. Raises EvenkeelError if the journal is new or damaged
+        and a running pod has no copy: such a journal must not end running pods."""
         uids = {pod.uid for pod in self._pod_store}
         running = {record.attempt.uid for record in strays(uids, records)}
         is_new = self._journal.value(BOOT) is None
@@ -109,6 +109,13 @@ class Adoption:
                     message = f"pod {uid} was accepted, and neither the journal nor its copy can be read"
                     self._event_recorder.record(WARNING, "Lost", f"{message}: hand it in again")
                 self._copies.drop(uid)
+        damaged = [] if is_new or not unknown else sorted({*unknown} & self._journal.ever_set_aside())
+        if damaged:
+            raise EvenkeelError(
+                f"the journal {self._journal.path} is damaged, and containers run of pod {damaged[0]}, which can be"
+                " read neither there nor in its copy",
+                hint="put back a copy of the journal, or end those containers first",
+            )
         if unknown and is_new:
             raise EvenkeelError(
                 f"the journal {self._journal.path} is new, and containers run that it does not know, of pod"

@@ -332,6 +332,11 @@ class Journal:
             (uid, is_admitted, sealed(text)),
         )
 
+    def ever_set_aside(self) -> frozenset[str]:
+        """The UIDs of all pods whose rows could not be read, now or by an agent before."""
+        rows = self._transactions.rows("SELECT uid FROM pods_aside", ())
+        return self.set_aside | {str(uid) for (uid,) in rows}
+
     def _set_aside(self, uid: str, why: str) -> None:
         self.set_aside |= {str(uid)}
         self.notes += (f"the journal {self.path}: the pod {uid} cannot be read and is set aside: {why}",)
