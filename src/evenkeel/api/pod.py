@@ -7,6 +7,7 @@ from typing import NamedTuple
 from evenkeel.api.container import (
     AppArmorProfile,
     Container,
+    ContainerPort,
     ObjectFieldSelector,
     ResourceFieldSelector,
     SeccompProfile,
@@ -100,6 +101,16 @@ class PodStatus(NamedTuple):
     container_statuses: tuple[ContainerStatus, ...] = ()
     allocated_resources: ResourceList = NO_RESOURCES
     resources: ResourceRequirements | None = None
+
+    def with_addresses(self, host: str, own: tuple[str, ...] | None) -> "PodStatus":
+        """`own` are the addresses of the pod's own network, as far as they are known; None: it uses the host's."""
+        found = (host,) if own is None else own
+        return self._replace(
+            host_ip=host,
+            host_ips=(HostIP(host),),
+            pod_ip=next(iter(found), ""),
+            pod_ips=tuple(map(PodIP, found)),
+        )
 
 
 NO_LABELS: Mapping[str, str] = MappingProxyType({})
@@ -318,6 +329,11 @@ class PodSpec(NamedTuple):
         for name, containers in (("initContainers", self.init_containers), ("containers", self.containers)):
             for index, container in enumerate(containers):
                 yield f"spec.{name}[{index}]", container
+
+    @property
+    def host_ports(self) -> Iterator[ContainerPort]:
+        """The ports of all containers that are opened on the host too."""
+        return (port for container in self.every_container for port in container.ports if port.host_port)
 
     @property
     def has_memory_volume(self) -> bool:

@@ -1,7 +1,7 @@
 """Admission: whether the node takes a pod (A6, B2). The requests of all admitted pods must stay within allocatable, and
 the node must not be under a pressure that refuses the pod."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from evenkeel.api.config import Profile
@@ -73,24 +73,18 @@ _EVERY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 nothing is opened here
 
 
 def take_ports(pod: Pod, ports: HostPorts) -> None:
-    for key, address in _host_ports(pod):
-        ports.setdefault(key, []).append((address, pod.key))
+    for port in pod.spec.host_ports:
+        ports.setdefault((port.protocol or "TCP", port.host_port), []).append((port.host_ip, pod.key))
 
 
 def refusal_of_ports(pod: Pod, ports: HostPorts) -> Refusal | None:
     """The rule of kubelet (NodePorts): a port of the host is one pod's."""
-    for (protocol, port), address in _host_ports(pod):
-        for taken, other in ports.get((protocol, port), ()):
+    for port in pod.spec.host_ports:
+        number, protocol, address = port.host_port, port.protocol or "TCP", port.host_ip
+        for taken, other in ports.get((protocol, number), ()):
             if taken == address or taken in _EVERY_ADDRESS or address in _EVERY_ADDRESS:
-                return Refusal("NodePorts", f"host port {port} ({protocol}) is taken by pod {other}")
+                return Refusal("NodePorts", f"host port {number} ({protocol}) is taken by pod {other}")
     return None
-
-
-def _host_ports(pod: Pod) -> Iterator[tuple[tuple[str, int], str]]:
-    for container in pod.spec.every_container:
-        for port in container.ports:
-            if port.host_port:
-                yield (port.protocol or "TCP", port.host_port), port.host_ip
 
 
 def refusal_of(

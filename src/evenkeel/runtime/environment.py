@@ -18,13 +18,14 @@ from evenkeel.api.data_objects import (
     PodData,
     variable_references,
 )
-from evenkeel.api.pod import HostIP, Pod, PodIP, PodStatus
+from evenkeel.api.pod import Pod, PodStatus
 from evenkeel.api.resources import CPU
 from evenkeel.api.validation.name_rules import environment_name
 from evenkeel.errors import EvenkeelError
 from evenkeel.quantity import Quantity
 
 _KEYED = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
+_LONGEST_HOSTNAME = 63
 _FIELDS = (
     "metadata.name, metadata.namespace, metadata.uid, metadata.labels['KEY'], metadata.annotations['KEY'], "
     "spec.nodeName, spec.serviceAccountName, status.hostIP and status.podIP"
@@ -176,6 +177,11 @@ def field_value(path: str, pod: Pod) -> str:
     return plain[path]
 
 
+def hostname(pod: Pod) -> str:
+    """The host name of the pod's containers."""
+    return (pod.spec.hostname or pod.metadata.name)[:_LONGEST_HOSTNAME].rstrip("-.")
+
+
 def wants_addresses(container: Container) -> bool:
     """Returns whether a variable of the container has an address of the pod or the host."""
     return any(
@@ -188,14 +194,7 @@ def wants_addresses(container: Container) -> bool:
 
 def with_addresses(pod: Pod, host: str, own: tuple[str, ...] | None) -> Pod:
     """Returns the pod with addresses in its status. `own` are those of its own network; None: it uses the host's."""
-    found = (host,) if own is None else own
-    status = PodStatus(
-        host_ip=host,
-        host_ips=(HostIP(host),),
-        pod_ip=next(iter(found), ""),
-        pod_ips=tuple(map(PodIP, found)),
-    )
-    return pod._replace(status=status)
+    return pod._replace(status=PodStatus().with_addresses(host, own))
 
 
 def amount_of(selector: ResourceFieldSelector, pod: Pod, container: Container) -> str:

@@ -6,6 +6,7 @@ as in kubelet.
 """
 
 from evenkeel.api.pod import Pod, PodDNSConfig
+from evenkeel.runtime.environment import hostname
 
 HOSTS, RESOLV_CONF = "hosts", "resolv.conf"
 _OWN_HOSTS = """\
@@ -39,8 +40,7 @@ def hosts_text(pod: Pod, of_host: str) -> str:
     """Returns the machine's file and the pod's own lines, each with an address and its names. A pod with a network of
     its own has its own name there, and nothing of the machine's."""
     if _has_own_address(pod):
-        names = f"{pod.spec.hostname or pod.metadata.name}"
-        of_host = _OWN_HOSTS + "".join(f"{one.ip}\t{names}\n" for one in pod.status.pod_ips)
+        of_host = _OWN_HOSTS + "".join(f"{one.ip}\t{hostname(pod)}\n" for one in pod.status.pod_ips)
     if not pod.spec.host_aliases:
         return of_host
     lines = ("\t".join((alias.ip, *alias.hostnames)) for alias in pod.spec.host_aliases)

@@ -13,10 +13,8 @@ from evenkeel.api.pod import (
     ContainerStateTerminated,
     ContainerStateWaiting,
     ContainerStatus,
-    HostIP,
     Pod,
     PodCondition,
-    PodIP,
     PodStatus,
 )
 from evenkeel.api.resources import CPU, MEMORY
@@ -77,11 +75,7 @@ def with_addresses(status: PodStatus, host: str, own: tuple[str, ...] | None) ->
     it uses the host's. An ended pod has no address any more."""
     if not status.start_time or not host:
         return status
-    status = status._replace(host_ip=host, host_ips=(HostIP(host),))
-    found = (host,) if own is None else own
-    if status.phase in (SUCCEEDED, FAILED) or not found:
-        return status
-    return status._replace(pod_ip=found[0], pod_ips=tuple(map(PodIP, found)))
+    return status.with_addresses(host, () if status.phase in (SUCCEEDED, FAILED) else own)
 
 
 def with_pending_resize(status: PodStatus, pending: Refusal | None, now: float) -> PodStatus:

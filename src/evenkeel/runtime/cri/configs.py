@@ -15,7 +15,7 @@ from evenkeel.cgroup.tree import Naming, Setting, Version
 from evenkeel.policy.admission import Refusal
 from evenkeel.runtime import environment, security, volumes
 from evenkeel.runtime.cri import cri_pb2 as pb
-from evenkeel.runtime.environment import declared, expanded, groups, identity
+from evenkeel.runtime.environment import declared, expanded, groups, hostname, identity
 from evenkeel.runtime.interface import Attempt, Launch
 from evenkeel.runtime.paths import StatePaths
 
@@ -37,7 +37,6 @@ UID = "io.kubernetes.pod.uid"  # kubelet's labels, which crictl shows
 _NAME, _NAMESPACE = "io.kubernetes.pod.name", "io.kubernetes.pod.namespace"
 CONTAINER = "io.kubernetes.container.name"
 _MESSAGE_PATH = "/dev/termination-log"  # the default of Kubernetes
-_LONGEST_HOSTNAME = 63
 # Path in the container: name of the copy in the attempt's directory.
 NETWORK_FILES = {"/etc/hosts": "hosts", "/etc/resolv.conf": "resolv.conf", "/etc/hostname": "hostname"}
 # The default masked and protected paths of container runtimes. Our list replaces theirs, so it has to contain them.
@@ -176,10 +175,6 @@ def _number(value: str) -> int:
     return _NO_LIMIT if value == "max" else int(value)
 
 
-def hostname(pod: Pod) -> str:
-    return (pod.spec.hostname or pod.metadata.name)[:_LONGEST_HOSTNAME].rstrip("-.")
-
-
 def _labels(pod: Pod, paths: StatePaths) -> dict[str, str]:
     metadata = pod.metadata
     return {
@@ -203,9 +198,7 @@ def _port_mappings(pod: Pod) -> list[pb.PortMapping]:
             host_port=port.host_port,
             host_ip=port.host_ip,
         )
-        for container in pod.spec.every_container
-        for port in container.ports
-        if port.host_port
+        for port in pod.spec.host_ports
     ]
 
 

@@ -10,7 +10,15 @@ from evenkeel.api.pod import Pod
 from evenkeel.cgroup.drivers.v1 import UNIFIED
 from evenkeel.cgroup.tree import Version
 from evenkeel.runtime import security, syscalls, volumes
-from evenkeel.runtime.environment import arguments, environment, groups, identity, merges_groups, sub_paths
+from evenkeel.runtime.environment import (
+    arguments,
+    environment,
+    groups,
+    hostname,
+    identity,
+    merges_groups,
+    sub_paths,
+)
 from evenkeel.runtime.interface import Launch, StartFailed
 from evenkeel.runtime.log_relay import LogLimits
 from evenkeel.runtime.network_files import own_files
@@ -138,7 +146,6 @@ def _is_directory(path: str) -> bool:
         return False
 
 
-_LONGEST_HOSTNAME = 63
 _HOST_INTERFACES = (
     "/sys/class/net",
     "/sys/devices/virtual/net",
@@ -169,7 +176,7 @@ def plan_of(
             "command is missing, and the image has no program of its own: write the program and its arguments"
         )
     metadata = pod.metadata
-    hostname = (pod.spec.hostname or metadata.name)[:_LONGEST_HOSTNAME].rstrip("-.")
+    own_name = hostname(pod)
     who, allowed = identity(pod, container), security.privileges(pod, container)
     spec = filesystem_spec(
         pod,
@@ -185,7 +192,7 @@ def plan_of(
         spec = spec._replace(masked=(*spec.masked, *_HOST_INTERFACES))
     return Plan(
         argv=argv,
-        env=tuple(environment(pod, container, hostname, launch.data, config.env).items()),
+        env=tuple(environment(pod, container, own_name, launch.data, config.env).items()),
         cgroup=launch.cgroup,
         procs=procs,
         log=paths.log(metadata.namespace, metadata.name, attempt.uid, attempt.container, attempt.number),
@@ -195,7 +202,7 @@ def plan_of(
         uid=who.uid,
         gid=who.gid,
         groups=groups(pod),
-        hostname=hostname,
+        hostname=own_name,
         oom_score_adj=launch.oom_score_adj or 0,  # never the supervisor's own score
         message_policy=container.termination_message_policy,
         capabilities=syscalls.mask(*(name.lower() for name in allowed.capabilities)),

@@ -23,8 +23,9 @@ from typing import Any, NamedTuple
 
 from evenkeel.api.pod import Pod
 from evenkeel.errors import EvenkeelError, reason
+from evenkeel.host.files import read_text
 from evenkeel.runtime import memory_mounts, syscalls
-from evenkeel.runtime.paths import StatePaths, make_directory, read_json, write_json
+from evenkeel.runtime.paths import StatePaths, make_directory, names_in, read_json, write_json
 
 PLUGIN_DIRECTORIES = ("/usr/lib/cni", "/opt/cni/bin", "/usr/libexec/cni")
 PLUGINS = ("bridge", "host-local", "portmap")
@@ -97,7 +98,7 @@ class PodNetworks:
 
     def take_up(self) -> None:
         """Reads the networks that a former agent has made."""
-        for uid in _names(self._paths.pods):
+        for uid in names_in(self._paths.pods):
             joined = self._read(uid)
             if joined is not None and joined.result is not None:
                 self._addresses[uid] = _addresses(joined.result)
@@ -127,9 +128,9 @@ class PodNetworks:
             _make_namespace(namespace)
             result = self._call("ADD", uid, joined)
             write_json(self._paths.pod(uid), _RECORD, joined._replace(result=result)._asdict())
-        except (OSError, NetworkRefused) as error:
+        except (OSError, EvenkeelError) as error:
             self._leave(uid)
-            why = error.message if isinstance(error, NetworkRefused) else reason(error)
+            why = error.message if isinstance(error, EvenkeelError) else reason(error)
             raise NetworkRefused(f"the pod's network cannot be made: {why}") from None
         self._addresses[uid] = _addresses(result)
 
@@ -152,7 +153,7 @@ class PodNetworks:
             with suppress(FileNotFoundError):
                 os.unlink(path)
         with self._lock:
-            if not any(self._read(other) for other in _names(self._paths.pods)):
+            if not any(self._read(other) for other in names_in(self._paths.pods)):
                 _remove_bridge(self.bridge)
 
     # The plugins
@@ -183,7 +184,7 @@ class PodNetworks:
         kept = read_json(self._directory, _SUBNET)
         if kept is not None:
             return ipaddress.IPv4Network(str(kept.get("subnet")))
-        used = [*_routes(_read_text("/proc/net/route"))]
+        used = [*_routes(read_text("/proc/net/route"))]
         free = next((one for one in _CANDIDATES if not any(one.overlaps(other) for other in used)), None)
         if free is None:
             raise NetworkRefused(
@@ -303,9 +304,7 @@ def _ports(pod: Pod) -> list[dict[str, Any]]:
             "protocol": (port.protocol or "TCP").lower(),
             **({"hostIP": port.host_ip} if port.host_ip else {}),
         }
-        for container in pod.spec.every_container
-        for port in container.ports
-        if port.host_port
+        for port in pod.spec.host_ports
     ]
 
 
@@ -329,18 +328,3 @@ def _parsed(answer: bytes) -> dict[str, Any]:
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}
-
-
-def _read_text(path: str) -> str:
-    try:
-        with open(path, encoding="ascii") as file:
-            return file.read()
-    except OSError:
-        return ""
-
-
-def _names(directory: str) -> list[str]:
-    try:
-        return os.listdir(directory)
-    except OSError:
-        return []
