@@ -4,16 +4,15 @@ import asyncio
 import os
 import signal
 import socket
-import struct
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
 
 from evenkeel.errors import EvenkeelError, reason
+from evenkeel.host.helper_process import connected_to, is_gone, reap_later
 from evenkeel.host.protection import small_command
 from evenkeel.pressure.watch.messages import SOCKET_NAME, BadMessage, Frames, Message, frame
 
-_CREDENTIALS = struct.Struct("3i")
 _READ_BYTES = 1 << 18
 _END_SECONDS = 10.0
 
@@ -156,37 +155,15 @@ class Connection:
             self._loop.remove_writer(self._socket.fileno())
 
     async def _is_gone(self, seconds: float) -> bool:
-        if self._pidfd < 0:
-            return True
-        descriptor = os.dup(self._pidfd)  # the connection may be closed meanwhile
-        gone = asyncio.Event()
-        self._loop.add_reader(descriptor, gone.set)
-        try:
-            await asyncio.wait_for(gone.wait(), seconds)
-        except TimeoutError:
-            return False
-        finally:
-            self._loop.remove_reader(descriptor)
-            os.close(descriptor)
-        return True
+        return self._pidfd < 0 or await is_gone(self._pidfd, seconds)
 
 
 def existing(state: str) -> tuple[socket.socket, int] | None:
     """Connects to the watch that runs. Returns the connection and its process number; None if none runs."""
     try:
-        directory = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        return connected_to(state, SOCKET_NAME, socket.SOCK_STREAM)
     except OSError:
         return None
-    client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        client.connect(f"/proc/self/fd/{directory}/{SOCKET_NAME}")
-    except OSError:
-        client.close()
-        return None
-    finally:
-        os.close(directory)
-    credentials = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return client, _CREDENTIALS.unpack(credentials)[0]  # the number of the listening process
 
 
 def started(state: str, former: int) -> tuple[socket.socket, int]:
@@ -210,21 +187,5 @@ def started(state: str, former: int) -> tuple[socket.socket, int]:
     finally:
         theirs.close()
     process.returncode = 0  # it outlives us; its end is noticed below
-    _reap_later(process.pid)
+    reap_later(process.pid)
     return ours, process.pid
-
-
-def _reap_later(pid: int) -> None:
-    try:
-        descriptor = os.pidfd_open(pid)
-    except OSError:
-        return
-    loop = asyncio.get_running_loop()
-
-    def ended() -> None:
-        loop.remove_reader(descriptor)
-        os.close(descriptor)
-        with suppress(ChildProcessError):
-            os.waitpid(pid, os.WNOHANG)
-
-    loop.add_reader(descriptor, ended)

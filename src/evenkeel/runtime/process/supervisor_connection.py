@@ -5,13 +5,12 @@ import fcntl
 import os
 import signal
 import socket
-import struct
 import subprocess
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 
 from evenkeel.errors import EvenkeelError, reason
+from evenkeel.host.helper_process import connected_to, is_gone, reap_later
 from evenkeel.host.protection import small_command
 from evenkeel.runtime import syscalls
 from evenkeel.runtime.process.supervisor_protocol import (
@@ -26,7 +25,6 @@ from evenkeel.runtime.process.supervisor_protocol import (
 from evenkeel.runtime.procfs import start_ticks
 
 DESCRIPTORS = "descriptors"  # in an answer: the descriptors that came with it; whoever gets it closes them
-_CREDENTIALS = struct.Struct("3i")
 _HELLO_SECONDS = 15.0  # for a supervisor that runs
 _STARTED_SECONDS = 60.0  # for a supervisor that was just started, on a busy machine
 _GONE_SECONDS = 5.0  # after the kill: if it is still there, it waits for a device and holds its lock
@@ -203,7 +201,7 @@ async def connected(
     A supervisor that hangs, or that has an older version, is killed first. The next supervisor adopts its containers.
     """
     for pause in _TRY_AGAIN_SECONDS:
-        existing = _existing(state)
+        existing = connected_to(state, SOCKET_NAME, socket.SOCK_SEQPACKET)
         client, pid = existing or _started(state)
         connection = SupervisorConnection(client, pid, on_event)
         try:
@@ -244,33 +242,14 @@ async def _killed(pid: int, ticks: int | None) -> None:
         descriptor = os.pidfd_open(pid)
     except OSError:
         return
-    gone = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    loop.add_reader(descriptor, gone.set)
     try:
         if ticks is not None and start_ticks(pid) == ticks:
             signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-            await asyncio.wait_for(gone.wait(), _GONE_SECONDS)
-    except (OSError, TimeoutError):
-        pass
-    finally:
-        loop.remove_reader(descriptor)
-        os.close(descriptor)
-
-
-def _existing(state: str) -> tuple[socket.socket, int] | None:
-    """Connects to the supervisor that runs. Returns the connection and its process number; None if none runs."""
-    directory = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    try:
-        client.connect(f"/proc/self/fd/{directory}/{SOCKET_NAME}")
+            await is_gone(descriptor, _GONE_SECONDS)
     except OSError:
-        client.close()
-        return None
+        pass  # it has ended
     finally:
-        os.close(directory)
-    credentials = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return client, _CREDENTIALS.unpack(credentials)[0]  # the number of the listening process
+        os.close(descriptor)
 
 
 def _started(state: str) -> tuple[socket.socket, int]:
@@ -296,7 +275,7 @@ def _started(state: str) -> tuple[socket.socket, int]:
         if program >= 0:
             os.close(program)
     process.returncode = 0  # it outlives us; its end is noticed below
-    _wait_for(process.pid)
+    reap_later(process.pid)
     return ours, process.pid
 
 
@@ -325,20 +304,3 @@ def sealed_program(path: str) -> int:
         every_seal = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
         fcntl.fcntl(program, fcntl.F_ADD_SEALS, every_seal)
     return program
-
-
-def _wait_for(pid: int) -> None:
-    """Reaps our child when it ends."""
-    try:
-        descriptor = os.pidfd_open(pid)
-    except OSError:
-        return
-    loop = asyncio.get_running_loop()
-
-    def ended() -> None:
-        loop.remove_reader(descriptor)
-        os.close(descriptor)
-        with suppress(ChildProcessError):
-            os.waitpid(pid, os.WNOHANG)
-
-    loop.add_reader(descriptor, ended)
