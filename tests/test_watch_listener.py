@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from evenkeel.pressure.memory.kernel_triggers import KernelTriggers
-from evenkeel.pressure.watch.listener import Listener
 from evenkeel.pressure.watch.messages import Message, frame
+from evenkeel.pressure.watch.watch_listener import Listener
 
 TARGETS: Message = {"do": "targets"}
 

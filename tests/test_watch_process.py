@@ -19,8 +19,6 @@ from evenkeel.policy.eviction.thresholds import Signal, parse_thresholds
 from evenkeel.pressure.intents import OthersIntents
 from evenkeel.pressure.memory.memory_watch import WatchSettings
 from evenkeel.pressure.targets import WatchTargets
-from evenkeel.pressure.watch.connection import Connection
-from evenkeel.pressure.watch.link import WatchLink
 from evenkeel.pressure.watch.messages import (
     INTENTS_NAME,
     LOCK_NAME,
@@ -29,6 +27,8 @@ from evenkeel.pressure.watch.messages import (
     step_from,
     targets_plain,
 )
+from evenkeel.pressure.watch.watch_connection import WatchConnection
+from evenkeel.pressure.watch.watch_link import WatchLink
 from tests.models.agents import pods_of, until
 from tests.models.memory_files import PODS, targets_in, write_v2_memory
 
@@ -81,7 +81,7 @@ class Node:
     def link(self) -> WatchLink:
         return WatchLink(str(self.state), self.introduce, self.heard.append, self.news.append)
 
-    def introduce(self, connection: Connection) -> None:
+    def introduce(self, connection: WatchConnection) -> None:
         connection.send({"do": "settings", **settings_message(GIVEN), "state": None})
         targets = targets_plain(self.targets(), {"u-batch": "1.1", "u-web": "1.2"})
         texts = {key: to_text(pod) for key, pod in self.pods.items()}
@@ -218,8 +218,8 @@ def test_a_watch_that_is_killed_is_followed_by_one_that_knows_who_was_killed(nod
 
 
 def test_a_watch_that_hangs_is_replaced(node, monkeypatch):
-    monkeypatch.setattr("evenkeel.pressure.watch.link._PING_SECONDS", 0.05)
-    monkeypatch.setattr("evenkeel.pressure.watch.link._HUNG_SECONDS", 5.0)
+    monkeypatch.setattr("evenkeel.pressure.watch.watch_link._PING_SECONDS", 0.05)
+    monkeypatch.setattr("evenkeel.pressure.watch.watch_link._HUNG_SECONDS", 5.0)
 
     async def story() -> None:
         link = node.link()
@@ -243,7 +243,7 @@ def test_one_of_another_version_is_replaced_by_one_that_has_its_targets_before(n
         monkeypatch.setattr(evenkeel, "__version__", "another")
         was_there: list[bool] = []
 
-        def introduce(connection: Connection) -> None:
+        def introduce(connection: WatchConnection) -> None:
             was_there.append(not is_dead(first))
             node.introduce(connection)
 

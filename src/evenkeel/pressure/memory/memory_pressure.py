@@ -22,9 +22,9 @@ from evenkeel.pressure.memory.memory_watch import WatchSettings
 from evenkeel.pressure.memory.throttle import Throttle
 from evenkeel.pressure.protocol import Cgroups, Events, Evictions, PodObserver, PodRecords, Steps
 from evenkeel.pressure.targets import MEMORY_SIGNALS, WatchTargets, watch_targets
-from evenkeel.pressure.watch.connection import Connection
-from evenkeel.pressure.watch.link import WatchLink
 from evenkeel.pressure.watch.messages import INTENTS_NAME, Message, settings_message, targets_plain
+from evenkeel.pressure.watch.watch_connection import WatchConnection
+from evenkeel.pressure.watch.watch_link import WatchLink
 
 SOURCE = "memory"
 
@@ -155,7 +155,7 @@ class MemoryPressure(PodObserver):
 
     # The watch
 
-    def _introduce(self, connection: Connection) -> None:
+    def _introduce(self, connection: WatchConnection) -> None:
         state = self.recorder.state_before(self._given.thresholds)
         connection.send({"do": "settings", **settings_message(self._given), "state": state_plain(state)})
         self._texts.forget_sent()

@@ -31,7 +31,6 @@ from evenkeel.pressure.memory.kernel_triggers import KernelTriggers
 from evenkeel.pressure.memory.memory_watch import MemoryWatch, WatchSettings
 from evenkeel.pressure.targets import WatchTargets
 from evenkeel.pressure.watch.guard_client import GuardClient
-from evenkeel.pressure.watch.listener import Listener
 from evenkeel.pressure.watch.messages import (
     INTENTS_NAME,
     LOCK_NAME,
@@ -47,6 +46,7 @@ from evenkeel.pressure.watch.messages import (
     texts_of,
 )
 from evenkeel.pressure.watch.outbox import Outbox
+from evenkeel.pressure.watch.watch_listener import Listener
 
 NAME = "evenkeel-watch"  # the name in top and /proc
 INTENT_SLOTS = 256  # more than a node has pods, by default

@@ -9,8 +9,8 @@ from collections.abc import Callable, Coroutine
 
 import evenkeel
 from evenkeel.errors import EvenkeelError
-from evenkeel.pressure.watch.connection import Connection, WatchLost, existing, started
 from evenkeel.pressure.watch.messages import PROTOCOL, Message
+from evenkeel.pressure.watch.watch_connection import WatchConnection, WatchLost, existing, started
 
 _HELLO_SECONDS = 15.0  # for a watch that runs
 _STARTED_SECONDS = 60.0  # for a watch that was just started, on a busy machine
@@ -29,7 +29,7 @@ class WatchLink:
     def __init__(
         self,
         state: str,
-        introduce: Callable[[Connection], None],
+        introduce: Callable[[WatchConnection], None],
         take: Callable[[Message], None],
         on_news: Callable[[str], None],
     ) -> None:
@@ -41,15 +41,15 @@ class WatchLink:
         self._version: tuple[object, object] = (None, None)  # protocol and release of the watch
         self._tasks: set[asyncio.Task[None]] = set()
         self._starting: asyncio.Task[None] | None = None
-        self.connection: Connection | None = None
-        self._next: Connection | None = None  # knows its targets, and does not watch yet
+        self.connection: WatchConnection | None = None
+        self._next: WatchConnection | None = None  # knows its targets, and does not watch yet
 
     async def find(self) -> Message | None:
         """Connects to the watch that runs, if there is one. Returns its first message. What it has to say follows."""
         found = existing(self._state)
         if found is None:
             return None
-        connection = Connection(*found, self._take)
+        connection = WatchConnection(*found, self._take)
         try:
             hello = await connection.hello(_HELLO_SECONDS)
             if hello.get("protocol") == PROTOCOL:
@@ -98,11 +98,11 @@ class WatchLink:
                 await self.connection.end()
             self.connection.close()
 
-    async def _start(self, former: Connection | None) -> None:
+    async def _start(self, former: WatchConnection | None) -> None:
         for pause in _PAUSES_SECONDS:
             await asyncio.sleep(pause)
             replaced = former if former is not None and former.is_open else None
-            connection = Connection(*started(self._state, replaced.pid if replaced else 0), self._take)
+            connection = WatchConnection(*started(self._state, replaced.pid if replaced else 0), self._take)
             try:
                 hello = await self._installed(connection, replaced)
             except WatchLost:
@@ -118,7 +118,7 @@ class WatchLink:
             hint=f"{self._state}/watch.log may say why",
         )
 
-    async def _installed(self, connection: Connection, former: Connection | None) -> Message:
+    async def _installed(self, connection: WatchConnection, former: WatchConnection | None) -> Message:
         """Introduces the agent to a new watch, and lets it take the place of the former one. Returns its first message.
         Raises WatchLost."""
         hello = await connection.hello(_STARTED_SECONDS)
@@ -132,14 +132,14 @@ class WatchLink:
         await connection.ready(_STARTED_SECONDS)
         return hello
 
-    def _use(self, connection: Connection, hello: Message) -> None:
+    def _use(self, connection: WatchConnection, hello: Message) -> None:
         self.connection = connection
         self._version = (hello.get("protocol"), hello.get("version"))
         backlog, connection.backlog = connection.backlog, []
         for message in backlog if hello.get("protocol") == PROTOCOL else ():
             self._take(message)
 
-    def _attend(self, connection: Connection) -> None:
+    def _attend(self, connection: WatchConnection) -> None:
         """Replaces the watch from now on if it ends or hangs."""
         connection.on_lost = self._lost
         if connection.is_open:
@@ -147,7 +147,7 @@ class WatchLink:
         else:
             self._lost()
 
-    async def _ping(self, connection: Connection) -> None:
+    async def _ping(self, connection: WatchConnection) -> None:
         while connection.is_open:
             await asyncio.sleep(_PING_SECONDS)
             try:
@@ -165,7 +165,7 @@ class WatchLink:
             self._on_news("the watch over memory ended: another one is started")
             self._starting = self._keep(self._start_until_there(None))
 
-    async def _start_until_there(self, former: Connection | None) -> None:
+    async def _start_until_there(self, former: WatchConnection | None) -> None:
         while not self._is_closed:
             try:
                 await self._start(former)

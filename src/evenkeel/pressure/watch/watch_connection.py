@@ -22,7 +22,7 @@ class WatchLost(EvenkeelError):
         super().__init__("the watch over memory went away")
 
 
-class Connection:
+class WatchConnection:
     """One connection to a watch. `on_message` gets all messages after `ready`; before, they are kept in `backlog`."""
 
     def __init__(self, client: socket.socket, pid: int, on_message: Callable[[Message], None]) -> None:
