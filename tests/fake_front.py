@@ -1,9 +1,10 @@
 """An agent's front that runs nothing: pods are as a test says. Served on a real socket, in a thread of its own."""
 
 import asyncio
+import io
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
 
 from evenkeel.agent.front import Applied
@@ -24,6 +25,7 @@ from evenkeel.api.pod import (
 )
 from evenkeel.api.workloads import Workload, key_of, kind_of
 from evenkeel.cgroup.driver import Statistics
+from evenkeel.cli.main import main
 from evenkeel.errors import EvenkeelError
 from evenkeel.journal.records import NORMAL, Event
 from evenkeel.quantity import Quantity
@@ -270,3 +272,14 @@ def served(front, state_dir, **options) -> Iterator[Served]:
         loop.call_soon_threadsafe(loop.stop)
         thread.join(30)
         loop.close()
+
+
+def run_command(command, *arguments, state_dir):
+    """What the command line answers: its exit code, and what it said on both streams."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            code = main([command, "--state-dir", str(state_dir), *arguments])
+        except SystemExit as end:  # argparse's own
+            code = end.code
+    return code, out.getvalue(), err.getvalue()

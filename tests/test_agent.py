@@ -20,7 +20,7 @@ from evenkeel.errors import EvenkeelError
 from evenkeel.journal.store import Journal, JournalError
 from evenkeel.policy.amounts import shares, weight_keeping_ratio
 from evenkeel.runtime.interface import Attempt, Launch, NoImage, Readiness, Record, StartFailed
-from tests.models.agents import Place, pods_of, until
+from tests.models.agents import Place, drive, pods_of, until
 
 WEB = """
 apiVersion: v1
@@ -49,19 +49,6 @@ def requesting(name: str, cpu: str, **spec: object) -> str:
         "resources": {"requests": {"cpu": cpu}},
     }
     return pod(name, containers=[container], **spec)
-
-
-@pytest.fixture
-def place(tmp_path) -> Place:
-    return Place(str(tmp_path))
-
-
-def drive(place: Place, story: Callable[[Agent], Awaitable[None]], *paths: str) -> None:
-    async def main() -> None:
-        async with place.agent(*paths) as agent:
-            await story(agent)
-
-    asyncio.run(main())
 
 
 def phase(agent: Agent, name: str) -> str:

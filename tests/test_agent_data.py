@@ -3,7 +3,6 @@
 import asyncio
 import json
 import stat
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from evenkeel.errors import EvenkeelError, InvalidInput
 from evenkeel.journal.store import Journal
 from evenkeel.runtime.environment import declared
 from evenkeel.runtime.interface import Launch
-from tests.models.agents import Place, until
+from tests.models.agents import drive, until
 
 PASSWORD = "kept-from-everybody"
 
@@ -54,19 +53,6 @@ def pod(name: str = "web") -> dict[str, object]:
         "metadata": {"name": name},
         "spec": {"containers": [container]},
     }
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(str(tmp_path))
-
-
-def drive(place: Place, story: Callable[[Agent], Awaitable[None]], *paths: str) -> None:
-    async def main() -> None:
-        async with place.agent(*paths) as agent:
-            await story(agent)
-
-    asyncio.run(main())
 
 
 async def apply(agent: Agent, *manifests: dict[str, object]) -> list[str]:

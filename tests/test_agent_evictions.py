@@ -14,11 +14,6 @@ from tests.models.memory_files import (
 )
 
 
-@pytest.fixture
-def place(tmp_path) -> Place:
-    return Place(str(tmp_path))
-
-
 def test_an_intent_from_before_the_pod_came_back_is_not_carried_out(place):
     async def story() -> None:
         async with place.agent() as agent:

@@ -2,9 +2,7 @@
 
 The same on real kernels: tests/kernel/test_workloads.py."""
 
-import asyncio
 import json
-from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -12,7 +10,7 @@ from evenkeel.agent.agent import Agent
 from evenkeel.api.manifests import read_manifests
 from evenkeel.errors import EvenkeelError
 from evenkeel.journal.store import Journal, JournalError
-from tests.models.agents import Place, until
+from tests.models.agents import Place, drive, until
 
 CONTAINER = {"name": "main", "image": "host", "command": ["x"]}
 
@@ -36,19 +34,6 @@ async def apply(agent: Agent, *texts: str) -> list[tuple[str, str]]:
     reading = read_manifests("\n---\n".join(texts), "test").without_duplicates().or_raise()
     workloads = [one.workload for one in reading.workloads]
     return [(one.kind, one.outcome) for one in await agent.apply(reading.pods, workloads=workloads)]
-
-
-@pytest.fixture
-def place(tmp_path) -> Place:
-    return Place(str(tmp_path))
-
-
-def drive(place: Place, story: Callable[[Agent], Awaitable[None]], *paths: str) -> None:
-    async def main() -> None:
-        async with place.agent(*paths) as agent:
-            await story(agent)
-
-    asyncio.run(main())
 
 
 def names(agent: Agent, phase: str = "Running") -> set[str]:

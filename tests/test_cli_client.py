@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -28,7 +28,7 @@ from evenkeel.cli.client import default_state_directory
 from evenkeel.cli.main import main
 from evenkeel.journal.records import WARNING
 from evenkeel.quantity import Quantity
-from tests.fake_front import BORN, FakeFront, served
+from tests.fake_front import BORN, FakeFront, run_command, served
 
 POD = """\
 apiVersion: v1
@@ -46,35 +46,6 @@ spec:
   volumes:
   - {name: scratch, emptyDir: {medium: Memory, sizeLimit: 1Mi}}
 """
-
-
-@pytest.fixture
-def front():
-    return FakeFront()
-
-
-@pytest.fixture
-def agent(front, tmp_path):
-    state_dir = tmp_path / "state"
-    state_dir.mkdir()
-    with served(front, state_dir) as agent:
-        yield agent
-
-
-@pytest.fixture
-def cli(agent):
-    return lambda *arguments: run(*arguments, state_dir=agent.state_dir)
-
-
-def run(command, *arguments, state_dir):
-    """What the command line answers: its exit code, and what it said on both streams."""
-    out, err = io.StringIO(), io.StringIO()
-    with redirect_stdout(out), redirect_stderr(err):
-        try:
-            code = main([command, "--state-dir", str(state_dir), *arguments])
-        except SystemExit as end:  # argparse's own
-            code = end.code
-    return code, out.getvalue(), err.getvalue()
 
 
 @pytest.fixture
@@ -134,7 +105,7 @@ def wait_for(condition):
     ],
 )
 def test_without_an_agent_it_says_how_to_start_one(tmp_path, words):
-    code, out, err = run(*words, state_dir=tmp_path)
+    code, out, err = run_command(*words, state_dir=tmp_path)
     assert (code, out) == (1, "")
     assert err == f"evenkeel: no agent listens at {tmp_path}/agent.sock (start one with: evenkeel up)\n"
 
@@ -154,7 +125,7 @@ def test_an_agent_that_dies_in_the_middle_is_reported(tmp_path):
 
         thread = threading.Thread(target=hang_up)
         thread.start()
-        told = [run("get", "node", state_dir=tmp_path) for _ in range(3)]
+        told = [run_command("get", "node", state_dir=tmp_path) for _ in range(3)]
         thread.join()
     for code, out, err in told:
         assert (code, out) == (1, "")
@@ -222,11 +193,11 @@ def test_manifests_are_read_by_the_agents_rules(tmp_path, manifest):
     front = FakeFront(KubeletConfiguration(profile="kubernetes"))
     pod_level = manifest("web", **{"spec:": "spec:\n  resources: {requests: {memory: 1Gi}}"})
     with served(front, tmp_path):
-        assert run("apply", "-f", pod_level, state_dir=tmp_path)[0] == 0
+        assert run_command("apply", "-f", pod_level, state_dir=tmp_path)[0] == 0
         assert str(front.held["default/web"].spec.resources.requests["memory"]) == "1Gi"
     documents = FakeFront()
     with served(documents, tmp_path):
-        code, _, err = run("apply", "-f", pod_level, state_dir=tmp_path)
+        code, _, err = run_command("apply", "-f", pod_level, state_dir=tmp_path)
     assert code == 1
     assert "spec.resources.requests" in err
 
@@ -265,8 +236,8 @@ def test_the_grace_period_of_a_deletion(cli, pods, agent, flags, grace):
 def test_delete_waits_until_nothing_is_left_unless_it_may_not_wait(tmp_path, manifest):
     front = FakeFront(ends_at_once=False)
     with served(front, tmp_path) as agent:
-        run("apply", "-f", manifest("web", "batch"), state_dir=tmp_path)
-        assert run("delete", "web", "--wait=false", state_dir=tmp_path)[0] == 0
+        run_command("apply", "-f", manifest("web", "batch"), state_dir=tmp_path)
+        assert run_command("delete", "web", "--wait=false", state_dir=tmp_path)[0] == 0
         assert "default/web" in front.held
 
         def end_them():
@@ -275,7 +246,7 @@ def test_delete_waits_until_nothing_is_left_unless_it_may_not_wait(tmp_path, man
             agent.call(front.remove, "default/web")
 
         ending = later(end_them)
-        assert run("delete", "web", "batch", state_dir=tmp_path)[0] == 0
+        assert run_command("delete", "web", "batch", state_dir=tmp_path)[0] == 0
         assert front.held == {}
         ending.join()
 
@@ -283,14 +254,14 @@ def test_delete_waits_until_nothing_is_left_unless_it_may_not_wait(tmp_path, man
 def test_an_agent_that_ends_while_delete_waits_is_reported(tmp_path, manifest):
     front = FakeFront(ends_at_once=False)
     with served(front, tmp_path) as agent:
-        run("apply", "-f", manifest("web"), state_dir=tmp_path)
+        run_command("apply", "-f", manifest("web"), state_dir=tmp_path)
 
         def end():
             wait_for(lambda: front.deleted)
             agent.end()
 
         ending = later(end)
-        code, _, err = run("delete", "web", state_dir=tmp_path)
+        code, _, err = run_command("delete", "web", state_dir=tmp_path)
         ending.join()
     assert (code, err) == (1, "evenkeel: the agent ended before these pods: default/web\n")
 
@@ -868,7 +839,7 @@ def test_an_interrupt_stops_the_command_and_its_last_words_are_heard(tmp_path):
             os.kill(os.getpid(), signal.SIGINT)
 
         interrupting = later(interrupt)
-        code, out, _ = run("run", "--", "sleep", "100", state_dir=tmp_path)
+        code, out, _ = run_command("run", "--", "sleep", "100", state_dir=tmp_path)
         interrupting.join()
     assert (code, out) == (143, "hello\ngoodbye\n")
     assert [grace for _, grace in front.deleted] == [None]
@@ -892,7 +863,7 @@ def test_run_outlives_the_agent(tmp_path):
     living = threading.Thread(target=live)
     living.start()
     wait_for((tmp_path / "agent.sock").exists)
-    code, out, err = run("run", "--", "true", state_dir=tmp_path)
+    code, out, err = run_command("run", "--", "true", state_dir=tmp_path)
     done.set()
     living.join()
     assert (code, out) == (0, "before\nmeanwhile\n")

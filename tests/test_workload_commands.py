@@ -1,8 +1,6 @@
 """The commands and addresses for workloads, against a front that is served on a real socket."""
 
-import io
 import json
-from contextlib import redirect_stderr, redirect_stdout
 
 import pytest
 
@@ -17,10 +15,9 @@ from evenkeel.api.workloads import (
     StatefulSetStatus,
     key_of,
 )
-from evenkeel.cli.main import main
 from evenkeel.cli.rollout import progress
 from evenkeel.errors import EvenkeelError
-from tests.fake_front import BORN, FakeFront, running, served
+from tests.fake_front import BORN, running
 from tests.models.http_client import ask
 from tests.models.workload_world import workload
 
@@ -46,30 +43,6 @@ spec:
       restartPolicy: Never
       containers: [{name: server, image: host}]
 """
-
-
-@pytest.fixture
-def front():
-    return FakeFront()
-
-
-@pytest.fixture
-def agent(front, tmp_path):
-    state_dir = tmp_path / "state"
-    state_dir.mkdir()
-    with served(front, state_dir) as agent:
-        yield agent
-
-
-@pytest.fixture
-def cli(agent):
-    def run(command, *arguments):
-        out, err = io.StringIO(), io.StringIO()
-        with redirect_stdout(out), redirect_stderr(err):
-            code = main([command, "--state-dir", str(agent.state_dir), *arguments])
-        return code, out.getvalue(), err.getvalue()
-
-    return run
 
 
 def put(front, kind, spec=None, name="web", **status):

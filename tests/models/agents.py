@@ -2,7 +2,7 @@
 outlive the agent, as the real ones do."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from evenkeel.agent.agent import Agent
@@ -220,3 +220,13 @@ async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     while not condition():
         assert asyncio.get_running_loop().time() < deadline, "it did not come to pass"
         await asyncio.sleep(0.001)
+
+
+def drive(place: Place, story: Callable[[Agent], Awaitable[None]], *paths: str) -> None:
+    """Runs the story with an agent of its own."""
+
+    async def main() -> None:
+        async with place.agent(*paths) as agent:
+            await story(agent)
+
+    asyncio.run(main())
