@@ -885,8 +885,8 @@ def test_of_pods_that_are_over_the_latest_are_kept(place, monkeypatch):
 
 
 def test_the_journal_is_kept_short_and_its_loss_is_told_once(place, monkeypatch, caplog):
-    monkeypatch.setattr("evenkeel.agent.agent._CHECKPOINT_SECONDS", 0.001)
-    monkeypatch.setattr("evenkeel.agent.agent._PLACE_SECONDS", 0.001)
+    monkeypatch.setattr("evenkeel.agent.background_loops._CHECKPOINT_SECONDS", 0.001)
+    monkeypatch.setattr("evenkeel.agent.background_loops._PLACE_SECONDS", 0.001)
     calls = []
     checkpoint = Journal.checkpoint
 

@@ -1,4 +1,4 @@
-"""The running agent: opens and closes its parts, runs their loops, and answers clients (`Front`).
+"""The running agent: opens and closes its parts, runs the loops, and answers clients (`Front`).
 
 `agent.bootstrap` constructs the parts and connects them.
 """
@@ -6,12 +6,12 @@
 import asyncio
 import logging
 import socket
-import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from evenkeel.agent.admission import FILE
 from evenkeel.agent.adoption import BOOT, Adoption, state_from_containers
+from evenkeel.agent.background_loops import BackgroundLoops
 from evenkeel.agent.container_access import ContainerAccess
 from evenkeel.agent.data_store import DataStore
 from evenkeel.agent.desired_pods import CONFIGURED, CREATED, UNCHANGED, DesiredPods
@@ -21,7 +21,6 @@ from evenkeel.agent.node.image_collection import ImageCollection
 from evenkeel.agent.node.node_cgroups import NodeCgroups
 from evenkeel.agent.node.oom_kills import KernelEvents
 from evenkeel.agent.node.own_cgroup import OwnCgroup
-from evenkeel.agent.node.process_audit import ProcessAudit
 from evenkeel.agent.observe.history import Advice, History
 from evenkeel.agent.observe.node_snapshot import NodeSnapshot, NodeSnapshots, NodeUsage, node_usage
 from evenkeel.agent.observe.pod_history import PodHistories, PodHistory
@@ -31,7 +30,7 @@ from evenkeel.agent.pod_loop import PodLoop
 from evenkeel.agent.pod_store import ADDED, PodChange, PodStore
 from evenkeel.agent.prober import Prober
 from evenkeel.agent.sources.pod_files import PodFiles
-from evenkeel.agent.step_requests import Exited, StepRequests
+from evenkeel.agent.step_requests import StepRequests
 from evenkeel.agent.workloads import Workloads
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.api.data_objects import DataKey, DataObject
@@ -41,7 +40,7 @@ from evenkeel.api.workloads import Workload
 from evenkeel.cgroup.tree import Kind, Version
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.node_figures import boot_id
-from evenkeel.journal.records import NORMAL, WARNING, Event
+from evenkeel.journal.records import Event
 from evenkeel.journal.store import Journal, JournalError
 from evenkeel.policy.lifecycle.pod_state import PodState
 from evenkeel.policy.node_view import NodeView
@@ -58,12 +57,6 @@ from evenkeel.runtime.interface import Attempt, Readiness, Record, Runtime
 from evenkeel.runtime.sessions import Session, Streams
 
 log = logging.getLogger(__name__)
-
-_HEAL_SECONDS = 10.0
-_LIMITS_SECONDS = 1.0
-_CHECKPOINT_SECONDS = 60.0
-_PLACE_SECONDS = 1.0  # between checks that the journal's file is still in place
-_FILES_RETRY_SECONDS = 5.0  # after a failed write to the journal
 
 
 class Watches(NamedTuple):
@@ -100,7 +93,7 @@ class Agent:
         pod_loop: PodLoop,
         adoption: Adoption,
         kernel_events: KernelEvents,
-        process_audit: ProcessAudit,
+        background_loops: BackgroundLoops,
         image_collection: ImageCollection,
         prober: Prober,
         watches: Watches,
@@ -126,7 +119,7 @@ class Agent:
         self._pod_cgroups = pod_cgroups
         self._adoption = adoption
         self._kernel_events = kernel_events
-        self._process_audit = process_audit
+        self._background_loops = background_loops
         self._image_collection = image_collection
         self._prober = prober
         self._sweeper = sweeper
@@ -134,7 +127,6 @@ class Agent:
         self._snapshots = snapshots
         self._own_cgroup = own_cgroup
         self._tasks: list[asyncio.Task[None]] = []
-        self._journal_fault = ""
         self._histories = PodHistories(journal.path)
         self._access = ContainerAccess(runtime, pod_store)
 
@@ -163,9 +155,7 @@ class Agent:
         loops = [
             self.pod_loop.run(),
             self._kernel_events.run(),
-            self._listen(),
-            self._heal(),
-            self._checkpoint(),
+            *self._background_loops.all(),
             self._image_collection.run(),
             self.watches.backoff.run(),
             self._history.run(self._sweeper),
@@ -174,8 +164,6 @@ class Agent:
             loops.append(self.watches.stalls.run())
         if self.watches.cpu.is_on:
             loops.append(self.watches.cpu.run())
-        if self._files is not None:
-            loops.append(self._read_files(self._files))
         self._tasks = [asyncio.create_task(loop) for loop in loops]
 
     async def close(self, *, stop_pods: bool = False) -> None:
@@ -237,70 +225,6 @@ class Agent:
             self.pod_loop.begin_anew()
         if before != now:
             self._journal.set_value(BOOT, now)
-
-    # The loops
-
-    async def _listen(self) -> None:
-        async for event in self._runtime.events():
-            if isinstance(event, interface.Exited):
-                self.steps.report(Exited(event.attempt, event.exit))
-            elif isinstance(event, interface.ImageNoted):
-                self._note_image(event)
-            else:
-                type_, reason = (NORMAL, "RuntimeBack") if event.is_back else (WARNING, "RuntimeLost")
-                self._event_recorder.record(type_, reason, event.why)
-                await self._adoption.adopt(await self._runtime.containers())
-
-    def _note_image(self, event: interface.ImageNoted) -> None:
-        record = self._pod_store.of_attempt(event.attempt)
-        if record is not None:
-            self._event_recorder.record(
-                NORMAL, event.reason, event.message, record.pod, event.attempt.container
-            )
-            self.steps.want_step()  # the step commits the event
-
-    async def _heal(self) -> None:
-        due = time.monotonic() + _HEAL_SECONDS
-        while True:
-            await asyncio.sleep(_LIMITS_SECONDS)
-            self.cgroups.heal_limits()
-            if time.monotonic() >= due:
-                due = time.monotonic() + _HEAL_SECONDS
-                self.cgroups.heal()
-                await self._process_audit.look()
-            if self._event_recorder.mark():
-                self.steps.want_step()  # the step commits the events
-
-    async def _checkpoint(self) -> None:
-        """Makes checkpoints, for the journal's write-ahead log would grow without them. A thread does it, because it
-        waits for the disk. A removed journal is reported at once. A damaged one is reported when the damage is
-        found."""
-        due = time.monotonic() + _CHECKPOINT_SECONDS
-        while True:
-            await asyncio.sleep(_PLACE_SECONDS)
-            try:
-                self._journal.check_place()
-                if time.monotonic() < due:
-                    continue
-                due = time.monotonic() + _CHECKPOINT_SECONDS
-                await asyncio.to_thread(self._journal.checkpoint)
-            except JournalError as error:
-                if str(error) != self._journal_fault:
-                    log.error("%s", error)  # noqa: TRY400 the message is enough
-                self._journal_fault = str(error)
-            else:
-                self._journal_fault = ""
-
-    async def _read_files(self, files: PodFiles) -> None:
-        async for found in files:
-            while True:
-                try:
-                    self._desired_pods.files_are(found)
-                    self._workloads.files_are(found)
-                    break
-                except JournalError as error:
-                    log.error("%s", error)  # noqa: TRY400 the message is enough
-                    await asyncio.sleep(_FILES_RETRY_SECONDS)
 
     # Front: the interface for clients
 
@@ -396,7 +320,7 @@ class Agent:
         runtime = self._runtime.readiness
         return (
             self.pod_loop.journal_fails
-            or self._journal_fault
+            or self._background_loops.journal_fault
             or ("" if runtime.is_ready else runtime.message)
         )
 

@@ -14,6 +14,7 @@ from contextlib import closing
 from evenkeel.agent.admission import FILE, Admission, DeferredResizes
 from evenkeel.agent.adoption import Adoption
 from evenkeel.agent.agent import Agent, Watches
+from evenkeel.agent.background_loops import BackgroundLoops
 from evenkeel.agent.data_store import DataStore
 from evenkeel.agent.desired_pods import DesiredPods
 from evenkeel.agent.event_recorder import EventRecorder
@@ -235,6 +236,20 @@ def assemble(
         clock,
     )
     adoption = Adoption(runtime, journal, pods, copies, events, steps, pod_loop, clock)
+    process_audit = ProcessAudit(make_driver, cgroups, pods, events, steps)
+    background_loops = BackgroundLoops(
+        runtime,
+        journal,
+        cgroups,
+        process_audit,
+        pods,
+        desired_pods,
+        workloads,
+        files,
+        adoption,
+        events,
+        steps,
+    )
 
     # Observation for clients
     sweeper = Sweeper(node, make_driver, lambda: cgroups.tree, runtime, clock, runtime.daemon)
@@ -258,7 +273,7 @@ def assemble(
         pod_loop=pod_loop,
         adoption=adoption,
         kernel_events=kernel_events,
-        process_audit=ProcessAudit(make_driver, cgroups, pods, events, steps),
+        background_loops=background_loops,
         image_collection=ImageCollection(
             runtime, lambda: room_at(runtime.images_path), garbage_settings(node.config), events, steps, clock
         ),
