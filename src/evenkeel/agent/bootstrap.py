@@ -18,6 +18,7 @@ from evenkeel.agent.background_loops import BackgroundLoops
 from evenkeel.agent.data_store import DataStore
 from evenkeel.agent.desired_pods import DesiredPods
 from evenkeel.agent.event_recorder import EventRecorder
+from evenkeel.agent.launches import Launches
 from evenkeel.agent.node.daemons import OTHERS, own_path
 from evenkeel.agent.node.image_collection import ImageCollection, room_at
 from evenkeel.agent.node.node_cgroups import NodeCgroups
@@ -223,10 +224,9 @@ def assemble(
         admission,
         conditions,
         pods,
-        cgroups,
         oom_kills,
         pod_cgroups,
-        data,
+        Launches(cgroups, data, events),
         events,
         worker,
         updates,

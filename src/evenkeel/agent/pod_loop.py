@@ -7,12 +7,11 @@ killed, and finishes it. Work that takes time runs beside the loop (`PodWorker`)
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from evenkeel.agent.admission import Admission
-from evenkeel.agent.data_store import DataStore
 from evenkeel.agent.event_recorder import EventRecorder
-from evenkeel.agent.node.node_cgroups import NodeCgroups
+from evenkeel.agent.launches import Launches
 from evenkeel.agent.node.oom_kills import OomKills
 from evenkeel.agent.pod_cgroups import PodCgroups
 from evenkeel.agent.pod_store import PodStore
@@ -20,7 +19,6 @@ from evenkeel.agent.pod_updates import PodUpdates
 from evenkeel.agent.pod_worker import PodWorker
 from evenkeel.agent.step_requests import NotStarted, Removed, StepRequests
 from evenkeel.agent.workloads import Workloads
-from evenkeel.cgroup.plan import INFRASTRUCTURE
 from evenkeel.journal.records import NORMAL, WARNING, PodRecord
 from evenkeel.journal.store import JournalError
 from evenkeel.policy.lifecycle import changes
@@ -31,9 +29,7 @@ from evenkeel.policy.provision import PlannedPod
 from evenkeel.policy.qos import pod_class
 from evenkeel.pressure.eviction_recorder import NodeConditions
 from evenkeel.pressure.protocol import PodObserver
-from evenkeel.runtime.environment import missing_data
-from evenkeel.runtime.interface import Attempt, Launch, Planned, Runtime
-from evenkeel.runtime.volume_content import missing_files
+from evenkeel.runtime.interface import Attempt, Runtime
 
 log = logging.getLogger(__name__)
 
@@ -53,10 +49,9 @@ class PodLoop:
         admission: Admission,
         conditions: NodeConditions,
         pod_store: PodStore,
-        cgroups: NodeCgroups,
         oom_kills: OomKills,
         pod_cgroups: PodCgroups,
-        data: DataStore,
+        launches: Launches,
         event_recorder: EventRecorder,
         worker: PodWorker,
         updates: PodUpdates,
@@ -71,10 +66,9 @@ class PodLoop:
         self._admission = admission
         self._conditions = conditions
         self._pod_store = pod_store
-        self._cgroups = cgroups
         self._oom_kills = oom_kills
         self._pod_cgroups = pod_cgroups
-        self._data = data
+        self._launches = launches
         self._event_recorder = event_recorder
         self._worker = worker
         self._updates = updates
@@ -88,7 +82,6 @@ class PodLoop:
         self._closing_since: float | None = None  # from then on containers are stopped, and none is started
         self._stepped = asyncio.Event()
         self._journal_fails = ""
-        self._without_files: dict[str, str] = {}  # by UID: what the pod's volumes wait for
 
     @property
     def journal_fails(self) -> str:
@@ -232,10 +225,11 @@ class PodLoop:
             state = state._replace(verdict=todo.verdict)
             if state.deleted_at is None:
                 self._event_recorder.verdict(record.pod, todo.verdict)
-        may_start = self._closing_since is None and not (todo.start and self._waits_for_files(record))
+        may_start = self._closing_since is None and not (todo.start and self._launches.wait_for_files(record))
         for name in todo.start if may_start else ():
-            if missing := self._missing(record, name):
-                state = self._waiting_for_data(record, state, name, missing)
+            waiting = self._launches.waiting_for_data(record, state, name)
+            if waiting is not None:
+                state = waiting
                 continue
             state = changes.asked_to_start(state, name)
             counted = self._oom_kills.begins(record, Attempt(uid, name, state.container(name).attempt))
@@ -258,30 +252,8 @@ class PodLoop:
             planned = PlannedPod(record.pod, todo.init_container, placed=self._runtime.placed(uid))
             self._pod_cgroups.put(uid, record.order, planned)
 
-    def _waits_for_files(self, record: PodRecord) -> bool:
-        """Whether a volume lacks a ConfigMap or Secret. As in kubelet, then no container of the pod starts."""
-        missing = missing_files(record.pod, self._data.of_pod(record.pod))
-        if missing and self._without_files.get(record.uid) != missing:
-            self._event_recorder.record(WARNING, "FailedMount", missing, record.pod)
-            self._without_files[record.uid] = missing
-        elif not missing:
-            self._without_files.pop(record.uid, None)
-        return bool(missing)
-
-    def _missing(self, record: PodRecord, name: str) -> str:
-        """What the container waits for: a ConfigMap or Secret, or a key of one; empty if nothing is missing."""
-        container = next(each for each in record.pod.spec.every_container if each.name == name)
-        data = self._data.of_pod(record.pod)
-        return missing_data(record.pod, container, data)
-
-    def _waiting_for_data(self, record: PodRecord, state: PodState, name: str, missing: str) -> PodState:
-        if state.container(name).held_up_message != missing:
-            message = f"cannot start container {name}: {missing}"
-            self._event_recorder.record(WARNING, "Failed", message, record.pod, name)
-        return changes.without_data(state, name, missing)
-
     def _forget_decision(self, uid: str) -> None:
-        self._without_files.pop(uid, None)
+        self._launches.forget(uid)
         self._actions.pop(uid, None)
         self._wake_at.pop(uid, None)
         self._pod_cgroups.drop(uid)
@@ -299,8 +271,11 @@ class PodLoop:
             for name, state in record.state.containers.items():
                 if state.is_asked_for:
                     self._runtime.give_up(Attempt(uid, name, state.attempt))
-        for launch in self._launches(record):
-            self._worker.start(launch)
+        for launch in self._launches.of_pod(record, is_wanted=not self._is_ending(record)):
+            if isinstance(launch, NotStarted):
+                self._updates.not_started(launch)
+            else:
+                self._worker.start(launch)
         for stop in todo.stop if todo is not None else ():
             number = record.state.container(stop.container).attempt
             container = next(each for each in record.pod.spec.every_container if each.name == stop.container)
@@ -310,35 +285,6 @@ class PodLoop:
             self._worker.remove(uid)
         elif is_over and record.is_admitted and not record.state.is_alive:
             self._worker.clean(uid)
-
-    def _launches(self, record: PodRecord) -> Iterator[Launch]:
-        for container in record.pod.spec.every_container:
-            state = record.state.container(container.name)
-            if not state.is_asked_for:
-                continue
-            attempt = Attempt(record.uid, container.name, state.attempt)
-            cgroup = self._cgroups.of_container(record.pod.key, container.name)
-            if cgroup is None:
-                self._updates.not_started(NotStarted(attempt, "its cgroup is not in the plan"))
-                continue
-            if cgroup.path in self._cgroups.killing:
-                continue  # the previous attempt is still being killed in this cgroup; a step follows
-            # It may have been removed since the start was decided.
-            data = self._data.of_pod(record.pod)
-            missing = missing_files(record.pod, data) or missing_data(record.pod, container, data)
-            if missing:
-                self._updates.not_started(NotStarted(attempt, missing, changes.CONFIG_ERROR))
-                continue
-            pod = self._cgroups.of_container(record.pod.key, "")
-            infrastructure = self._cgroups.of_container(record.pod.key, INFRASTRUCTURE)
-            assert pod is not None
-            assert infrastructure is not None
-            if not self._cgroups.is_there(cgroup if cgroup.is_ours_to_make else pod):
-                self._cgroups.heal()
-            score = int(cgroup.oom_score_adj.value) if cgroup.oom_score_adj is not None else None
-            planned = Planned(self._cgroups.driver.version, cgroup, pod, infrastructure)
-            is_wanted = not self._is_ending(record)
-            yield Launch(attempt, record.pod, container, cgroup.path, score, planned, data, is_wanted)
 
     def _is_ending(self, record: PodRecord) -> bool:
         state = record.state
