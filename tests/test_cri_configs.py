@@ -8,7 +8,7 @@ from evenkeel.api.container import SecurityContext
 from evenkeel.api.manifests import read_manifests
 from evenkeel.cgroup.tree import Naming
 from evenkeel.errors import EvenkeelError
-from evenkeel.runtime.cri.configs import attempt_of, container_config, refusal, sandbox_config
+from evenkeel.runtime.cri.configs import attempt_of, container_config, paths_to_state, refusal, sandbox_config
 from evenkeel.runtime.cri.cri_connection import chosen, require_libraries, socket_path
 from evenkeel.runtime.paths import StatePaths
 from tests.test_cri_client import launch
@@ -81,13 +81,14 @@ def test_a_container_has_no_raw_sockets():
 
 
 def test_a_directory_of_the_host_does_not_show_the_agents_state():
-    context = container_config(launch(1, POD), PATHS).linux.security_context
-    assert "/host/lib/evenkeel" in context.masked_paths
-    assert "/proc/kcore" in context.masked_paths
+    asked = launch(1, POD)
+    ways = ("/var/lib/evenkeel", "/var/mnt/other", "/srv/alias")
+    hidden = paths_to_state(asked.container, {0: "/var"}, ways)
+    assert hidden == ("/host/lib/evenkeel", "/host/mnt/other")
+    assert paths_to_state(asked.container, {0: "/var/lib"}, ways) == ("/host/evenkeel",)
+    context = container_config(asked, PATHS, hidden=hidden).linux.security_context
+    assert {*hidden, "/proc/kcore", "/proc/keys"} <= set(context.masked_paths)
     assert "/proc/sys" in context.readonly_paths
-    without = POD.replace("hostPath: {path: /var}", "emptyDir: {}")
-    context = container_config(launch(1, without), PATHS).linux.security_context
-    assert "/proc/keys" in context.masked_paths
 
 
 @pytest.mark.req("A24")
@@ -111,7 +112,7 @@ def test_directories_of_this_machine_are_no_images(image):
 def test_a_part_of_a_volume_is_taken_from_where_the_agent_has_mounted_it():
     asked = launch(3, POD.replace("mountPath: /own", "mountPath: /own, subPath: a"))
     assert refusal(asked.pod) is None
-    mounts = {one.container_path: one.host_path for one in container_config(asked, PATHS).mounts}
+    mounts = {one.container_path: one.host_path for one in container_config(asked, PATHS, bound=[1]).mounts}
     uid = asked.pod.metadata.uid
     assert mounts["/own"] == f"{PATHS.root}/memory/{uid}/.subpaths/{asked.attempt.container}.3.1"
 

@@ -24,7 +24,7 @@ from evenkeel.runtime.paths import StatePaths, make_directory
 from evenkeel.runtime.process.launch import Surroundings, filesystem_spec
 from evenkeel.runtime.process.supervisor.rootfs import Mount
 from evenkeel.runtime.tree_removal import remove_tree
-from evenkeel.runtime.volumes import VolumeRefused, memory_volume_bytes, prepare, refusal
+from evenkeel.runtime.volumes import memory_volume_bytes, prepare, refusal
 
 UID = "0c9c9b6e-4f4a-4d8e-9d43-0f7f2b6c1a11"
 MI = 1 << 20
@@ -124,54 +124,6 @@ def test_preparing_again_leaves_what_is_in_a_volume(paths: StatePaths) -> None:
     kept.write_text("text")
     prepare(pod(empty_dir()), paths, allocatable_memory_bytes=0)
     assert kept.read_text() == "text"
-
-
-@pytest.mark.parametrize("kind", [None, "", "DirectoryOrCreate"])
-def test_a_missing_directory_of_the_host_is_made_where_its_type_allows(
-    kind: str | None, paths: StatePaths, tmp_path: Path
-) -> None:
-    prepare(pod(host_path(tmp_path / "a/b", kind)), paths, allocatable_memory_bytes=0)
-    assert (tmp_path / "a/b").is_dir()
-
-
-def test_a_missing_file_of_the_host_is_made_where_its_type_says_so(paths: StatePaths, tmp_path: Path) -> None:
-    prepare(pod(host_path(tmp_path / "f", "FileOrCreate")), paths, allocatable_memory_bytes=0)
-    assert (tmp_path / "f").read_bytes() == b""
-
-
-@pytest.mark.parametrize("kind", ["Directory", "File", "Socket"])
-def test_a_missing_path_of_the_host_is_refused_where_its_type_wants_it(
-    kind: str, paths: StatePaths, tmp_path: Path
-) -> None:
-    with pytest.raises(VolumeRefused, match=r'volume "v": hostPath .* is not there'):
-        prepare(pod(host_path(tmp_path / "missing", kind)), paths, allocatable_memory_bytes=0)
-    assert not (tmp_path / "missing").exists()
-
-
-@pytest.mark.parametrize(
-    "kind, said",
-    [("Directory", "no directory"), ("DirectoryOrCreate", "no directory"), ("Socket", "no socket")],
-)
-def test_a_file_is_not_what_other_types_want(kind: str, said: str, paths: StatePaths, tmp_path: Path) -> None:
-    (tmp_path / "f").write_text("")
-    with pytest.raises(VolumeRefused, match=said):
-        prepare(pod(host_path(tmp_path / "f", kind)), paths, allocatable_memory_bytes=0)
-
-
-@pytest.mark.parametrize("kind", ["File", "FileOrCreate"])
-def test_a_directory_is_no_file(kind: str, paths: StatePaths, tmp_path: Path) -> None:
-    with pytest.raises(VolumeRefused, match="no file"):
-        prepare(pod(host_path(tmp_path, kind)), paths, allocatable_memory_bytes=0)
-
-
-@pytest.mark.parametrize("way", ["state", "state/pods", "state/new/directory", "link", "link/pods"])
-def test_the_state_directory_is_no_volume_whatever_way_leads_there(
-    way: str, paths: StatePaths, tmp_path: Path
-) -> None:
-    (tmp_path / "link").symlink_to("state")
-    with pytest.raises(VolumeRefused, match="the agent's state directory"):
-        prepare(pod(host_path(tmp_path / way)), paths, allocatable_memory_bytes=0)
-    assert not (tmp_path / "state/new").exists()
 
 
 def test_a_uid_that_leads_elsewhere_prepares_nothing(paths: StatePaths, tmp_path: Path) -> None:

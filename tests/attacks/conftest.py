@@ -1,16 +1,24 @@
-"""The fixtures and the choice of machines are those of tests/kernel."""
+"""The fixtures and the choice of machines are those of tests/kernel. An agent that attacks leave alone is shared by the
+tests of a module."""
 
-from tests.kernel.agents import up
+from collections.abc import Iterator
+
+import pytest
+
+from tests.kernel.agents import READY_SECONDS, RUNTIMES, Up, up
+from tests.kernel.cgroups import Cgroup
 from tests.kernel.conftest import (
     _nothing_left,
     cgroup_root,
     containerd,
+    new_cgroup_root,
     pytest_collection_modifyitems,
     pytest_configure,
     pytest_report_header,
     spawn,
 )
 from tests.kernel.small_disk import small
+from tests.kernel.waiting import eventually
 
 __all__ = [
     "_nothing_left",
@@ -23,3 +31,33 @@ __all__ = [
     "spawn",
     "up",
 ]
+
+
+@pytest.fixture(scope="module")
+def shared_root() -> Iterator[Cgroup]:
+    yield from new_cgroup_root()
+
+
+@pytest.fixture(scope="module", params=RUNTIMES)
+def shared_agent(
+    request: pytest.FixtureRequest, shared_root: Cgroup, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Up]:
+    """A module may have FLAGS for it."""
+    runtime = request.getfixturevalue("containerd") if request.param == "cri" else None
+    flags = getattr(request.module, "FLAGS", ())
+    made = Up(shared_root, tmp_path_factory.mktemp("shared"), *flags, containerd=runtime)
+    made.start()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture
+def agent(shared_agent: Up) -> Iterator[Up]:
+    """Runs already, and for the tests after this one too. The pods of a test are gone after it."""
+    yield shared_agent
+    names = [one["metadata"]["name"] for one in shared_agent.client.pods()]
+    for name in names:
+        shared_agent.client.delete("default", name, 0)
+    eventually(lambda: not shared_agent.client.pods(), within_seconds=READY_SECONDS)

@@ -38,7 +38,8 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", f"cgroup(need, …): needs one of {', '.join(NEEDS)} (tests/kernel only)"
     )
     config.addinivalue_line(
-        "markers", "agent: starts an agent; every test with the fixture `up` has it (tests/kernel only)"
+        "markers",
+        "agent: has an agent; every test with the fixture `up` or `agent` has it (tests/kernel only)",
     )
     config.addinivalue_line(
         "markers", "long: takes many minutes where the machine is emulated (tests/kernel only)"
@@ -59,7 +60,7 @@ def pytest_report_header() -> str:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     here = [item for item in items if not PLACES.isdisjoint(item.path.parents)]
     for item in here:
-        if "up" in getattr(item, "fixturenames", ()):
+        if not {"up", "shared_agent"}.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker("agent")
         unknown = needs(item) - set(NEEDS)
         if unknown:
@@ -88,7 +89,9 @@ def is_too_long(item: pytest.Item) -> bool:
 def is_unfit_for_containers(item: pytest.Item) -> bool:
     """The variant of a test with containers, where it makes no sense; or where all of them would take too long."""
     callspec = getattr(item, "callspec", None)
-    if callspec is None or "cri" not in (callspec.params.get("up"), callspec.params.get("demos")):
+    if callspec is None or "cri" not in [
+        callspec.params.get(name) for name in ("up", "demos", "shared_agent")
+    ]:
         return False
     is_wanted = MACHINE == "host" or bool(os.environ.get("EVENKEEL_LONG"))
     if not is_wanted and item.get_closest_marker("emulated_containers") is None:
@@ -115,6 +118,11 @@ def offered() -> set[str]:
 @pytest.fixture
 def cgroup_root() -> Iterator[Cgroup]:
     """A new cgroup in every hierarchy, with a bound on memory and processes; all in it is gone after the test."""
+    yield from new_cgroup_root()
+
+
+def new_cgroup_root() -> Iterator[Cgroup]:
+    """The same for a fixture of any scope."""
     name = f"{PREFIX}x{secrets.token_hex(3)}"
     if "systemd" in offered():
         yield from _slice_root(f"{name}.slice")

@@ -2,7 +2,7 @@
 outlive the agent, as the real ones do."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 
 from evenkeel.agent.agent import Agent
@@ -136,6 +136,8 @@ class TableRuntime:
 
     async def remove(self, uid: str) -> None:
         self.removed.append(uid)
+
+    def take_note(self, pods: Iterable[Pod]) -> None: ...
 
     async def remove_logs(self, uid: str) -> None:
         self.removed_logs.append(uid)

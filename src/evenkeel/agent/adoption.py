@@ -51,6 +51,7 @@ class Adoption:
         """Updates the pods' records from `records`, the runtime's. Containers that belong to no pod are stopped and
         removed."""
         self._recover(records)
+        self._runtime.take_note(record.pod for record in self._pod_store)
         self._pod_loop.take_outcomes()  # else a start could be reported twice
         for pod in self._pod_store:
             for found in begun(pod, records):

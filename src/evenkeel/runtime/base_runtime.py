@@ -19,6 +19,7 @@ from evenkeel.cgroup.driver import Driver
 from evenkeel.errors import EvenkeelError
 from evenkeel.quantity import Quantity
 from evenkeel.runtime import memory_mounts, volumes
+from evenkeel.runtime.host_paths import HostPaths
 from evenkeel.runtime.interface import Attempt, Directories, Launch, Record, RuntimeEvent, StartFailed
 from evenkeel.runtime.log_relay import LogLimits
 from evenkeel.runtime.paths import StatePaths, state_paths
@@ -101,6 +102,7 @@ class BaseRuntime(ABC):
         allocatable_memory_bytes: int | None,
     ) -> None:
         self._paths = state_paths(state_directory)
+        self._host_paths = HostPaths(self._paths.root)
         self._make_driver = make_driver
         self._limits = LogLimits(
             max_bytes=Quantity.parse(config.container_log_max_size).value,
@@ -117,8 +119,12 @@ class BaseRuntime(ABC):
         while True:
             yield await self._events.get()
 
+    def take_note(self, pods: Iterable[Pod]) -> None:
+        self._host_paths.take_note(pods)
+
     async def prepare(self, pod: Pod, data: PodData = NO_DATA) -> None:
         try:
+            await self._host_paths.prepared(pod)
             await self._in_thread(partial(self._make_volumes, pod, data))
         except EvenkeelError as error:
             raise StartFailed(error.message, hint=error.hint) from None

@@ -5,7 +5,7 @@ attempt at most once. It keeps the exit of an attempt until the agent has stored
 after a restart of the agent, `containers` returns every attempt that was started and not forgotten.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from evenkeel.api.container import Container
@@ -190,6 +190,10 @@ class Runtime(Protocol):
 
     async def containers(self) -> Mapping[Attempt, Record]:
         """Returns every attempt that runs, or that has ended and is not forgotten."""
+        ...
+
+    def take_note(self, pods: Iterable[Pod]) -> None:
+        """Tells the runtime of pods that may run already, before anything of them or of others is prepared."""
         ...
 
     async def prepare(self, pod: Pod, data: PodData = NO_DATA) -> None:

@@ -20,23 +20,10 @@ class SubPathRefused(EvenkeelError):
 def open_sub_path(volume: int, sub_path: str, *, must_exist: bool = False) -> int:
     """Returns a descriptor of the subPath. Missing directories are made, with the volume's permissions, unless it must
     exist. Raises SubPathRefused."""
-    names = [name for name in sub_path.split("/") if name not in ("", ".")]
     mode = os.fstat(volume).st_mode & 0o7777
-    parent = os.dup(volume)
     try:
-        for count, name in enumerate(names, 1):
-            path = "/".join(names[:count])
-            try:
-                found = _open_beneath(volume, path)
-            except FileNotFoundError:
-                if must_exist:
-                    raise
-                os.mkdir(name, mode, dir_fd=parent)
-                found = _open_beneath(volume, path)
-            os.close(parent)
-            parent = found
+        return open_below(volume, sub_path) if must_exist else made_below(volume, sub_path, mode)
     except OSError as error:
-        os.close(parent)
         if error.errno == errno.EXDEV:
             problem = "leads out of the volume"
         elif must_exist and error.errno == errno.ENOENT:
@@ -44,10 +31,31 @@ def open_sub_path(volume: int, sub_path: str, *, must_exist: bool = False) -> in
         else:
             problem = f"cannot be opened: {reason(error)}"
         raise SubPathRefused(f"subPath {sub_path} {problem}") from None
+
+
+def made_below(directory: int, path: str, mode: int) -> int:
+    """Returns a descriptor of `path` below the directory. Missing directories are made. Raises OSError, with EXDEV if
+    the path leads out."""
+    names = [name for name in path.split("/") if name not in ("", ".")]
+    parent = os.dup(directory)
+    try:
+        for count, name in enumerate(names, 1):
+            part = "/".join(names[:count])
+            try:
+                found = open_below(directory, part)
+            except FileNotFoundError:
+                os.mkdir(name, mode, dir_fd=parent)
+                found = open_below(directory, part)
+            os.close(parent)
+            parent = found
+    except OSError:
+        os.close(parent)
+        raise
     return parent
 
 
-def _open_beneath(directory: int, path: str) -> int:
+def open_below(directory: int, path: str) -> int:
+    """Returns a descriptor of `path` below the directory. Raises OSError, with EXDEV if it leads out."""
     resolve = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_MAGICLINKS
     for _ in range(_TRIES):
         try:

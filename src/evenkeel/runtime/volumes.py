@@ -5,10 +5,9 @@ All functions block, except `refusal`, `memory_volume_bytes` and `source_path`, 
 
 import os
 import stat
-from collections.abc import Iterator
 
 from evenkeel.api.data_objects import NO_DATA, PodData
-from evenkeel.api.pod import IN_MEMORY, HostPathVolumeSource, Pod, Volume
+from evenkeel.api.pod import IN_MEMORY, Pod, Volume
 from evenkeel.api.resources import MEMORY
 from evenkeel.errors import reason
 from evenkeel.host.files import write_own
@@ -36,11 +35,7 @@ __all__ = (
 _VOLUME_MODE = 0o777  # any user that a container runs as may write there
 _MOST_NETWORK_CHARACTERS = 1 << 20
 _DATA_MODE = 0o755  # of volumes whose files the agent writes
-_DIRECTORY_MODE, _FILE_MODE = 0o755, 0o644  # of directories and files that a hostPath volume makes
-_KINDS = {"Directory": stat.S_ISDIR, "DirectoryOrCreate": stat.S_ISDIR, "File": stat.S_ISREG,
-          "FileOrCreate": stat.S_ISREG, "Socket": stat.S_ISSOCK}  # fmt: skip
-_WORDS = {"Directory": "directory", "DirectoryOrCreate": "directory", "File": "file", "FileOrCreate": "file",
-          "Socket": "socket"}  # fmt: skip
+_FILE_MODE = 0o644
 _DEVICES = ("CharDevice", "BlockDevice")
 
 
@@ -54,15 +49,13 @@ def refusal(pod: Pod, *, is_root: bool = True) -> str:
 
 
 def prepare(pod: Pod, paths: StatePaths, *, allocatable_memory_bytes: int, data: PodData = NO_DATA) -> None:
-    """Makes the volumes of the pod. Existing volumes are not changed, except that those with data are brought up to
-    date. Raises VolumeRefused."""
+    """Makes the volumes of the pod, except hostPath volumes (`host_paths`). Existing volumes are not changed, except
+    that those with data are brought up to date. Raises VolumeRefused."""
     uid = pod.metadata.uid
     group = pod.spec.security_context.fs_group if pod.spec.security_context else None
     for volume in pod.spec.volumes:
         try:
-            if volume.host_path is not None:
-                _check_host_path(volume.host_path, paths)
-            elif volume.is_in_memory:
+            if volume.is_in_memory:
                 size = memory_volume_bytes(pod, volume, allocatable_memory_bytes)
                 mount_in_memory(uid, volume.name, size, group, paths, _VOLUME_MODE)
             elif volume.has_data:
@@ -186,43 +179,6 @@ def _make_empty_dir(path: str, group: int | None) -> None:
         os.chown(path, -1, group)
     # Files that are made in it later belong to the group too.
     os.chmod(path, _VOLUME_MODE | (stat.S_ISGID if group is not None else 0))
-
-
-def _check_host_path(source: HostPathVolumeSource, paths: StatePaths) -> None:
-    path = source.path
-    for place in _upwards(os.path.realpath(path)):
-        if _is_same(place, paths.root):
-            raise VolumeRefused(f"hostPath {path} lies in the agent's state directory, which is no pod's")
-    wanted = source.type or ""
-    if not os.path.exists(path):
-        if wanted in ("", "DirectoryOrCreate"):
-            os.makedirs(path, _DIRECTORY_MODE, exist_ok=True)
-        elif wanted == "FileOrCreate":
-            os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, _FILE_MODE))
-        else:
-            raise VolumeRefused(
-                f"hostPath {path} is not there, and type {wanted} says it must be; make it, or write {wanted}OrCreate"
-                if wanted != "Socket"
-                else f"hostPath {path} is not there; start what listens there first"
-            )
-    is_right = _KINDS.get(wanted)
-    if is_right and not is_right(os.stat(path).st_mode):
-        raise VolumeRefused(f"hostPath {path} is no {_WORDS[wanted]}, as type {wanted} says it must be")
-
-
-def _upwards(path: str) -> Iterator[str]:
-    while True:
-        yield path
-        if path == "/":
-            return
-        path = os.path.dirname(path)
-
-
-def _is_same(path: str, other: str) -> bool:
-    try:
-        return os.path.samefile(path, other)
-    except OSError:
-        return False
 
 
 def _remove(path: str) -> None:

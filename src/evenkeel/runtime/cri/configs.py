@@ -1,12 +1,11 @@
 """Converts a pod into CRI messages: the sandbox, the container and its resources. It also refuses unsupported pods.
 
 Sandboxes and containers carry labels. After a restart of the agent or of the runtime, they are found by these labels.
-The module does no I/O, except that it resolves symbolic links of hostPath volumes.
+The module does no I/O.
 """
 
-import os
 import posixpath
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from evenkeel.api.container import Container
 from evenkeel.api.pod import Pod
@@ -106,9 +105,17 @@ def sandbox_config(
 
 
 def container_config(
-    launch: Launch, paths: StatePaths, has: Callable[[str], bool] = lambda _: True
+    launch: Launch,
+    paths: StatePaths,
+    has: Callable[[str], bool] = lambda _: True,
+    bound: Collection[int] = (),
+    hidden: Sequence[str] = (),
 ) -> pb.ContainerConfig:
-    """Describes a container, with the host's network. `has` returns whether this kernel has a file of the plan."""
+    """Describes a container, with the host's network. `has` returns whether this kernel has a file of the plan.
+
+    `bound` are the indices of mounts that the agent has mounted already (`paths.sub_path`). `hidden` are paths in the
+    container that lead to the state directory.
+    """
     assert launch.planned is not None
     pod, container, attempt = launch.pod, launch.container, launch.attempt
     known = declared(pod, container, launch.data)
@@ -121,7 +128,7 @@ def container_config(
         envs=[
             pb.KeyValue(key=key, value=value) for key, value in {"HOSTNAME": hostname(pod), **known}.items()
         ],
-        mounts=_mounts(pod, container, attempt, paths),
+        mounts=_mounts(pod, container, attempt, paths, bound),
         labels={**_labels(pod, paths), CONTAINER: container.name, ATTEMPT: str(attempt.number)},
         annotations={MESSAGE_POLICY: container.termination_message_policy},
         log_path=f"{container.name}/{attempt.number}.log",
@@ -132,8 +139,26 @@ def container_config(
                 launch.oom_score_adj,
                 has,
             ),
-            security_context=_security(pod, container, paths),
+            security_context=_security(pod, container, hidden),
         ),
+    )
+
+
+def paths_to_state(container: Container, sources: Mapping[int, str], ways: Iterable[str]) -> tuple[str, ...]:
+    """Lists the paths at which the container would see the agent's state directory.
+
+    `sources` are the real paths of its hostPath volumes, by the index of the mount. `ways` are all paths of the host
+    that lead to the state directory.
+    """
+    return tuple(
+        posixpath.normpath(
+            posixpath.join(
+                f"/{container.volume_mounts[index].mount_path.lstrip('/')}", posixpath.relpath(way, source)
+            )
+        )
+        for index, source in sources.items()
+        for way in ways
+        if is_within(way, source)
     )
 
 
@@ -202,7 +227,9 @@ def _port_mappings(pod: Pod) -> list[pb.PortMapping]:
     ]
 
 
-def _mounts(pod: Pod, container: Container, attempt: Attempt, paths: StatePaths) -> list[pb.Mount]:
+def _mounts(
+    pod: Pod, container: Container, attempt: Attempt, paths: StatePaths, bound: Collection[int]
+) -> list[pb.Mount]:
     """Lists the mounts: the volumes, the termination log, and copies of the host's network files.
 
     Without these copies, runtimes mount the host's own file (CRI-O: /etc/hosts), or copies in a directory of theirs.
@@ -216,9 +243,9 @@ def _mounts(pod: Pod, container: Container, attempt: Attempt, paths: StatePaths)
     mounts = [
         pb.Mount(
             container_path=posixpath.normpath(f"/{mount.mount_path.lstrip('/')}"),
-            # A runtime would follow symlinks of the container in a subPath, so the agent has mounted it elsewhere.
+            # A runtime would follow symlinks of a container, so the agent has mounted it elsewhere.
             host_path=paths.sub_path(*attempt, index)
-            if mount.sub_path or mount.sub_path_expr
+            if index in bound
             else volumes.source_path(pod, by_name[mount.name], paths),
             readonly=mount.read_only or by_name[mount.name].has_data,
         )
@@ -239,24 +266,11 @@ def _mounts(pod: Pod, container: Container, attempt: Attempt, paths: StatePaths)
     return mounts
 
 
-def _paths_to_state(pod: Pod, container: Container, paths: StatePaths) -> list[str]:
-    """Lists the paths at which hostPath volumes would show the agent's state directory. They are masked."""
-    sources = {volume.name: volume.host_path.path for volume in pod.spec.volumes if volume.host_path}
-    found = []
-    for mount in container.volume_mounts:
-        source = os.path.realpath(sources.get(mount.name, ""))
-        if mount.name in sources and is_within(paths.root, source):
-            below = posixpath.relpath(paths.root, source)
-            found.append(posixpath.normpath(posixpath.join(f"/{mount.mount_path.lstrip('/')}", below)))
-    return found
-
-
-def _security(pod: Pod, container: Container, paths: StatePaths) -> pb.LinuxContainerSecurityContext:
+def _security(pod: Pod, container: Container, hidden: Sequence[str]) -> pb.LinuxContainerSecurityContext:
     user = identity(pod, container)
     asked = container.security_context
     allowed = security.privileges(pod, container)
     profile = pb.SecurityProfile.RuntimeDefault if allowed.is_filtered else pb.SecurityProfile.Unconfined
-    hidden = _paths_to_state(pod, container, paths)
     context = pb.LinuxContainerSecurityContext(
         namespace_options=_namespaces(),
         # All capabilities are given by name, because the default set differs between runtimes.

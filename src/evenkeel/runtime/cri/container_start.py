@@ -13,10 +13,18 @@ from evenkeel.cgroup.tree import Naming
 from evenkeel.errors import EvenkeelError, reason
 from evenkeel.host.node_figures import host_address
 from evenkeel.runtime.cri import cri_pb2 as pb
-from evenkeel.runtime.cri.configs import ATTEMPT, CONTAINER, NETWORK_FILES, STATE, UID, container_config
+from evenkeel.runtime.cri.configs import (
+    ATTEMPT,
+    CONTAINER,
+    NETWORK_FILES,
+    STATE,
+    UID,
+    container_config,
+    paths_to_state,
+)
 from evenkeel.runtime.cri.container_calls import is_removed, removed
 from evenkeel.runtime.cri.cri_connection import CallFailed, Connection, RuntimeAway
-from evenkeel.runtime.cri.host_mounts import bind_sub_paths
+from evenkeel.runtime.cri.host_mounts import bind_parts
 from evenkeel.runtime.cri.image_pulls import ImagePulls
 from evenkeel.runtime.cri.sandboxes import Sandboxes
 from evenkeel.runtime.environment import (
@@ -27,10 +35,12 @@ from evenkeel.runtime.environment import (
     wants_addresses,
     with_addresses,
 )
+from evenkeel.runtime.host_paths import HostPaths
 from evenkeel.runtime.interface import Attempt, Launch, StartFailed
 from evenkeel.runtime.memory_mounts import VolumeRefused
 from evenkeel.runtime.network_files import HOSTS, file_text, own_files
 from evenkeel.runtime.paths import StatePaths
+from evenkeel.runtime.procfs import is_below, other_ways, read_mounts
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -61,6 +71,7 @@ class Starts:
         naming: Naming,
         has: Callable[[str], bool],
         available: Callable[[], Awaitable[None]],
+        host_paths: HostPaths,
     ) -> None:
         self._connection = connection
         self._paths = paths
@@ -69,6 +80,7 @@ class Starts:
         self._naming = naming
         self._has = has
         self._available = available
+        self._host_paths = host_paths
 
     async def start(self, launch: Launch) -> str:
         """Returns the ID of the container, which runs or has run. Raises StartFailed."""
@@ -145,13 +157,36 @@ class Starts:
             launch = launch._replace(pod=with_addresses(launch.pod, host_address(), own))
         self._make_files(launch, HOSTS)
         try:
-            if parts := sub_paths(launch.pod, launch.container, launch.data):
-                await asyncio.to_thread(
-                    bind_sub_paths, launch.pod, launch.container, launch.attempt.number, parts, self._paths
-                )
-            return container_config(launch, self._paths, self._has)
+            bound, hidden = await self._volumes(launch)
+            return container_config(launch, self._paths, self._has, bound, hidden)
         except (NoValue, DataMissing, VolumeRefused) as error:
             raise StartFailed(error.message, hint=error.hint) from None
+
+    async def _volumes(self, launch: Launch) -> tuple[frozenset[int], tuple[str, ...]]:
+        """Mounts the parts of volumes that are not left to the runtime. Returns the indices of their mounts, and the
+        paths in the container that lead to the state directory."""
+        container, places = launch.container, self._host_paths.places(launch.attempt.uid)
+        parts = sub_paths(launch.pod, container, launch.data)
+        real = {}
+        for index, mount in enumerate(container.volume_mounts):
+            if mount.name in places:
+                real[index] = places[mount.name].base
+                if places[mount.name].below:
+                    parts.setdefault(index, "")
+        ways = (self._paths.root, *other_ways(self._paths.root, read_mounts())) if real else ()
+        if parts:
+            number = launch.attempt.number
+            bound = await asyncio.to_thread(
+                bind_parts, launch.pod, container, number, parts, places, self._paths
+            )
+            real.update((index, path) for index, path in bound.items() if index in real)
+        for index, path in real.items():
+            if any(is_below(path, way) for way in ways):
+                mount = container.volume_mounts[index]
+                raise VolumeRefused(
+                    f"container {container.name}: volumeMount {mount.mount_path} leads to the agent's state directory"
+                )
+        return frozenset(parts), paths_to_state(container, real, ways)
 
     async def _started_before(self, attempt: Attempt) -> str:
         """Returns the ID of the attempt's container if it was started before, else "".

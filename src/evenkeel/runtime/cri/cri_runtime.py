@@ -120,6 +120,7 @@ class CriRuntime(BaseRuntime):
             self._driver.naming,
             self._has,
             self._link.available,
+            self._host_paths,
         )
         self._sessions = CriSessions(self._connection, self._paths, self._directory, self._run_task)
         for container in container_table.every_container(self._paths):
@@ -246,6 +247,7 @@ class CriRuntime(BaseRuntime):
         for container in [container for container in self._table if container.attempt.uid == uid]:
             await self.forget(container.attempt)
         await self._sandboxes.remove(uid)
+        self._host_paths.forget(uid)
         await self._in_thread(partial(volumes.remove, uid, self._paths))
 
     async def pods(self) -> frozenset[str]:

@@ -13,6 +13,7 @@ from evenkeel.api.container import Container
 from evenkeel.api.pod import Pod
 from evenkeel.errors import reason
 from evenkeel.runtime import syscalls
+from evenkeel.runtime.host_paths import HostPlace, open_place
 from evenkeel.runtime.memory_mounts import FLAGS, MEMORY_LOCK, VolumeRefused, mount_memory_root
 from evenkeel.runtime.paths import StatePaths, make_directory, names_in
 from evenkeel.runtime.sub_paths import SubPathRefused, open_sub_path
@@ -21,16 +22,23 @@ from evenkeel.runtime.volumes import source_path
 _TERMINATION_LOG_BYTES = 16 << 10  # of each container; Kubernetes reads 4 KiB of it
 
 
-def bind_sub_paths(
-    pod: Pod, container: Container, attempt: int, sub_paths: Mapping[int, str], paths: StatePaths
-) -> None:
+def bind_parts(
+    pod: Pod,
+    container: Container,
+    attempt: int,
+    sub_paths: Mapping[int, str],
+    places: Mapping[str, HostPlace],
+    paths: StatePaths,
+) -> dict[int, str]:
     """Mounts the parts of volumes that the container's subPaths name, by the index of its mount, where a container
-    runtime finds them (`paths.sub_path`). Raises VolumeRefused.
+    runtime finds them (`paths.sub_path`). `places` are those of hostPath volumes. Returns the paths of the host that
+    were mounted, without symlinks. Raises VolumeRefused.
 
     A runtime would follow symlinks in the volume. What is mounted here was opened without leaving the volume.
     """
     uid = pod.metadata.uid
     by_name = {volume.name: volume for volume in pod.spec.volumes}
+    mounted = {}
     with MEMORY_LOCK:
         try:
             mount_memory_root(paths)
@@ -38,14 +46,16 @@ def bind_sub_paths(
             for index, sub_path in sub_paths.items():
                 mount = container.volume_mounts[index]
                 volume = by_name[mount.name]
-                _bind(source_path(pod, volume, paths), sub_path, paths.sub_path(uid, container.name, attempt, index),
-                      must_exist=volume.has_data)  # fmt: skip
+                place = places.get(mount.name, HostPlace(source_path(pod, volume, paths)))
+                point = paths.sub_path(uid, container.name, attempt, index)
+                mounted[index] = _bind(place, sub_path, point, must_exist=volume.has_data)
         except SubPathRefused as error:
             raise VolumeRefused(f"container {container.name}: {error.message}") from None
         except OSError as error:
             raise VolumeRefused(
-                f"container {container.name}: a subPath cannot be mounted: {reason(error)}"
+                f"container {container.name}: a part of a volume cannot be mounted: {reason(error)}"
             ) from None
+    return mounted
 
 
 def mount_termination_logs(pod: Pod, paths: StatePaths) -> None:
@@ -72,13 +82,14 @@ def remove_termination_log(uid: str, container: str, number: int, paths: StatePa
         os.unlink(paths.termination_log(uid, container, number))
 
 
-def _bind(source: str, sub_path: str, point: str, *, must_exist: bool) -> None:
-    volume = os.open(source, os.O_PATH | os.O_CLOEXEC)
+def _bind(place: HostPlace, sub_path: str, point: str, *, must_exist: bool) -> str:
+    volume = open_place(place)
     try:
         found = open_sub_path(volume, sub_path, must_exist=must_exist)
     finally:
         os.close(volume)
     try:
+        real = os.readlink(f"/proc/self/fd/{found}")
         make_directory(os.path.dirname(point))
         if stat.S_ISDIR(os.fstat(found).st_mode):
             make_directory(point)
@@ -93,6 +104,7 @@ def _bind(source: str, sub_path: str, point: str, *, must_exist: bool) -> None:
         syscalls.move_mount(tree, syscalls.AT_FDCWD, point)
     finally:
         os.close(tree)
+    return real
 
 
 def _unmount(uid: str, container: str, paths: StatePaths) -> None:

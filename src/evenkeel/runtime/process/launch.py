@@ -19,6 +19,7 @@ from evenkeel.runtime.environment import (
     merges_groups,
     sub_paths,
 )
+from evenkeel.runtime.host_paths import NO_PLACES, HostPlace
 from evenkeel.runtime.interface import Launch, StartFailed
 from evenkeel.runtime.log_relay import LogLimits
 from evenkeel.runtime.network_files import own_files
@@ -89,18 +90,23 @@ def filesystem_spec(
     around: Surroundings,
     procs: Sequence[str] = (),
     data: PodData = NO_DATA,
+    places: Mapping[str, HostPlace] = NO_PLACES,
 ) -> FilesystemSpec:
-    """Describes the container's filesystem. The volumes are where `volumes.prepare` puts them. Pure."""
+    """Describes the container's filesystem. The volumes are where `volumes.prepare` puts them. `places` are those of
+    hostPath volumes. Pure."""
     by_name = {volume.name: volume for volume in pod.spec.volumes}
     parts = sub_paths(pod, container, data)
     mounts = tuple(
         Mount(
-            source=volumes.source_path(pod, by_name[mount.name], paths),
+            source=places[mount.name].base
+            if mount.name in places
+            else volumes.source_path(pod, by_name[mount.name], paths),
             target=os.path.normpath(f"/{mount.mount_path.lstrip('/')}"),
             sub_path=parts.get(index, ""),
             is_read_only=mount.read_only or by_name[mount.name].has_data,
             is_ours=by_name[mount.name].host_path is None,
             has_data=by_name[mount.name].has_data,
+            below=places[mount.name].below if mount.name in places else "",
         )
         for index, mount in enumerate(container.volume_mounts)
     )
@@ -161,6 +167,7 @@ def plan_of(
     image_directory: str,
     around: Surroundings,
     limits: LogLimits,
+    places: Mapping[str, HostPlace] = NO_PLACES,
     network: str = "",
     config: ImageConfig = NO_CONFIG,
 ) -> Plan:
@@ -187,6 +194,7 @@ def plan_of(
         around=around,
         procs=procs,
         data=launch.data,
+        places=places,
     )
     if network:
         spec = spec._replace(masked=(*spec.masked, *_HOST_INTERFACES))

@@ -195,6 +195,7 @@ class ProcessRuntime(BaseRuntime):
             image_directory=image_directory,
             around=self._around,
             limits=self._limits,
+            places=self._host_paths.places(launch.attempt.uid),
             network=self._networks.namespace(launch.attempt.uid) if has_own_network(launch.pod) else "",
             config=NO_CONFIG if stored is None else stored.config,
         )
@@ -308,6 +309,7 @@ class ProcessRuntime(BaseRuntime):
     async def remove(self, uid: str) -> None:
         for attempt in [attempt for attempt in self._known.records if attempt.uid == uid]:
             await self.forget(attempt)
+        self._host_paths.forget(uid)
         await self._in_thread(partial(self._remove_pod, uid))
 
     def _remove_pod(self, uid: str) -> None:

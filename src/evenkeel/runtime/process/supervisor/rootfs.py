@@ -37,7 +37,7 @@ from evenkeel.runtime.process.supervisor.mount_points import (
     MountPoints,
     change_root,
 )
-from evenkeel.runtime.sub_paths import SubPathRefused, open_sub_path
+from evenkeel.runtime.sub_paths import SubPathRefused, open_below, open_sub_path
 
 __all__ = ("FilesystemRefused", "FilesystemSpec", "Mount", "as_json", "enter", "from_json")
 
@@ -62,6 +62,8 @@ class Mount(NamedTuple):
     is_read_only: bool = False
     is_ours: bool = True  # an emptyDir or data, not the host's own files
     has_data: bool = False  # the agent writes its files: a sub_path must be one of them
+    # Below the source, never outside it: the volume, in a directory of the host that a pod may write to.
+    below: str = ""
 
 
 class FilesystemSpec(NamedTuple):
@@ -316,6 +318,8 @@ def _volume(mount: Mount) -> int:
         raise FilesystemRefused(
             f"volumeMount {mount.target}: {mount.source} cannot be opened: {reason(error)}"
         ) from None
+    if mount.below:
+        source = _below(source, mount)
     if mount.sub_path:
         volume = source
         try:
@@ -330,3 +334,15 @@ def _volume(mount: Mount) -> int:
         flags = syscalls.AT_RECURSIVE | syscalls.AT_EMPTY_PATH
         syscalls.mount_setattr("", add=syscalls.MOUNT_ATTR_RDONLY, flags=flags, dir_fd=tree)
     return tree
+
+
+def _below(directory: int, mount: Mount) -> int:
+    try:
+        return open_below(directory, mount.below)
+    except OSError as error:
+        raise FilesystemRefused(
+            f"volumeMount {mount.target}: {mount.below} cannot be opened within {mount.source}, where pods may write: "
+            f"{reason(error)}"
+        ) from None
+    finally:
+        os.close(directory)

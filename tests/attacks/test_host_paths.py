@@ -1,0 +1,114 @@
+"""A hostPath volume shows what it names, whatever pods have made of the directories around it; and never the agent's
+state."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.attacks.hostile import PATIENCE_SECONDS, await_said, hostile, is_refused, outside, said
+from tests.attacks.silent_fuse import silent_fuse
+from tests.kernel.agents import Up, pod, with_host_path
+from tests.kernel.waiting import eventually
+
+pytestmark = pytest.mark.cgroup("v1", "v2")
+
+SLEEP = ["sleep", "100000"]
+HUNG_PODS = 20  # more than the agent has threads
+# Links that a pod makes in a directory that it may write to, and that are named as volumes afterwards.
+LINKS = ("absolute", "relative", "nested/link", "to-root")
+
+
+def looking(agent: Up, name: str, path: str | Path, **mount: Any) -> dict[str, Any]:
+    """A pod that says which files it finds in a hostPath volume, a few levels deep."""
+    script = (
+        "find /mnt -maxdepth 6 -name marker -o -maxdepth 6 -name journal.db; echo done; exec sleep 100000"
+    )
+    volumes = [{"name": "v", "hostPath": {"path": str(path)}}]
+    container = {"volumeMounts": [{"name": "v", "mountPath": "/mnt", **mount}]}
+    return hostile(agent, name, "sh", "-c", script, container=container, volumes=volumes)
+
+
+def test_a_symlink_that_a_pod_made_takes_no_volume_elsewhere(agent: Up, tmp_path: Path):
+    marker = outside(tmp_path / "outside")
+    shared = tmp_path / "shared"
+    (shared / "own").mkdir(parents=True)
+    script = (
+        f"cd {shared}; mkdir nested; ln -s {marker.parent} absolute; ln -s ../outside relative; "
+        "ln -s ../../outside nested/link; ln -s / to-root; ln -s own inside; echo x > own/marker; "
+        "echo done; exec sleep 100000"
+    )
+    agent.apply(with_host_path(hostile(agent, "links", "sh", "-c", script), shared))
+    await_said(agent, "links")
+    for number, link in enumerate(LINKS):
+        agent.apply(looking(agent, f"follows-{number}", shared / link))
+        agent.apply(looking(agent, f"makes-{number}", shared / link / "made"))
+    agent.apply(looking(agent, "inside", shared / "inside"))
+    for number in range(len(LINKS)):
+        for name in (f"follows-{number}", f"makes-{number}"):
+            eventually(lambda: is_refused(agent, name), within_seconds=PATIENCE_SECONDS)  # noqa: B023 called here
+            assert said(agent, name) == []
+    assert not (marker.parent / "made").exists()
+    assert await_said(agent, "inside") == ["/mnt/marker", "done"]
+
+
+def test_the_agents_state_is_in_no_volume_whatever_way_leads_there(agent: Up, tmp_path: Path):
+    top = agent.state.parent
+    for name in ("alias", "part"):
+        (top / name).mkdir(exist_ok=True)
+    (top / "way").symlink_to(".")
+    (top / "marker").write_text("x")
+    with mounted(agent.state, top / "alias"), mounted(agent.state / "pods", top / "part"):
+        agent.apply(
+            looking(agent, "above", top),
+            looking(agent, "higher", top.parent, subPath=top.name),
+            looking(agent, "linked", top.parent, subPath=f"{top.name}/way"),
+            looking(agent, "straight", agent.state),
+            looking(agent, "alias", top / "alias"),
+            looking(agent, "part", top / "part"),
+            looking(agent, "inner", top, subPath="state/pods"),
+            looking(agent, "inner-alias", top, subPath="alias"),
+        )
+        for name in ("above", "higher", "linked"):
+            assert [line for line in await_said(agent, name) if "journal" in line] == []
+            assert "/mnt/marker" in said(agent, name)
+        for name in ("straight", "alias", "part", "inner", "inner-alias"):
+            eventually(
+                lambda: is_refused(agent, name) or "done" in said(agent, name),  # noqa: B023 called here
+                within_seconds=PATIENCE_SECONDS,
+            )
+            assert [line for line in said(agent, name) if line != "done"] == []
+        for one in agent.client.pods():
+            agent.client.delete("default", one["metadata"]["name"], 0)
+        eventually(lambda: not agent.client.pods(), within_seconds=PATIENCE_SECONDS)
+
+
+@contextmanager
+def mounted(source: Path, point: Path) -> Iterator[None]:
+    subprocess.run(["mount", "--bind", source, point], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", point], check=True)
+
+
+@pytest.mark.long
+@pytest.mark.processes_only("volumes are examined in the same way with either")
+def test_a_filesystem_that_does_not_answer_keeps_nobody_else_waiting(agent: Up, tmp_path: Path):
+    (tmp_path / "answers").mkdir()
+    with silent_fuse(tmp_path / "silent") as asked:
+        names = [f"hung-{number}" for number in range(HUNG_PODS)]
+        for name in names:
+            agent.apply(with_host_path(pod(name, SLEEP), tmp_path / "silent/file"))
+        assert asked.wait(PATIENCE_SECONDS)
+        agent.apply(with_host_path(pod("beside", SLEEP), tmp_path / "answers"))
+        agent.await_phase("beside", "Running")
+        agent.client.delete("default", "beside", 0)
+        agent.await_gone("beside")
+        for name in names:
+            agent.client.delete("default", name, 0)
+        for name in names:
+            agent.await_gone(name)
