@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from evenkeel.errors import EvenkeelError, reason
 from evenkeel.runtime import syscalls
+from evenkeel.runtime.process.seccomp_ranges import shortened
 
 if TYPE_CHECKING:  # the supervisor imports little
     from evenkeel.host.checks import Check
@@ -254,7 +255,7 @@ def _compiled(library: ctypes.CDLL, context: ctypes.c_void_p) -> Filter:
     exported = os.memfd_create("filter", os.MFD_CLOEXEC)
     try:
         _checked(library.seccomp_export_bpf(context, ctypes.c_int(exported)), "export")
-        return Filter(os.pread(exported, os.fstat(exported).st_size, 0))
+        return Filter(shortened(os.pread(exported, os.fstat(exported).st_size, 0)))
     finally:
         os.close(exported)
 
