@@ -19,6 +19,7 @@ CLONE_NEWIPC = 0x0800_0000
 CLONE_NEWUSER = 0x1000_0000
 CLONE_NEWPID = 0x2000_0000
 CLONE_NEWNET = 0x4000_0000
+_CLONE_CLEAR_SIGHAND = 0x1_0000_0000
 _CLONE_INTO_CGROUP = 0x2_0000_0000
 
 # mount(2)
@@ -152,12 +153,15 @@ def clone(flags: int, number_at: int = 0) -> int:
     return _checked(_libc.syscall(ctypes.c_long(number), *arguments))
 
 
-def clone_into(cgroup: int, flags: int = 0) -> int:
-    """Forks as `clone` does, directly into a cgroup (v2). `cgroup` is a descriptor of its directory. Linux 5.7."""
+def clone_clean(flags: int = 0, cgroup: int = -1) -> int:
+    """Forks as `clone` does. In the child, no signal has a handler; ignored signals stay ignored. Linux 5.5.
+
+    With `cgroup`, a descriptor of the directory of a cgroup (v2), the child is in this cgroup from the beginning.
+    Linux 5.7.
+    """
+    flags |= _CLONE_CLEAR_SIGHAND | (_CLONE_INTO_CGROUP if cgroup >= 0 else 0)
     # The fields at 0: descriptors and addresses for numbers, a stack, thread-local storage, a chosen number.
-    arguments = (ctypes.c_uint64 * 11)(
-        flags | _CLONE_INTO_CGROUP, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, cgroup
-    )
+    arguments = (ctypes.c_uint64 * 11)(flags, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, max(cgroup, 0))
     size = ctypes.c_size_t(ctypes.sizeof(arguments))
     return _checked(_libc.syscall(ctypes.c_long(_SYS_CLONE3), arguments, size))
 

@@ -6,7 +6,9 @@ cgroups wait behind it. There are two ways around that. With cgroup v2 a child c
 thread may move itself alone, through `tasks`; a child that was just forked has only one thread.
 """
 
+import errno
 import os
+import signal
 
 from evenkeel.errors import EvenkeelError, reason
 from evenkeel.runtime import syscalls
@@ -18,8 +20,8 @@ OF_PROCESSES, OF_THREADS = "cgroup.procs", "tasks"
 def clone_into(files: tuple[str, ...], namespaces: int = 0) -> tuple[int, tuple[str, ...]]:
     """Forks a child into new namespaces. If it raises OSError, there is no child.
 
-    Returns the child's number (0 in the child), and those of `files` (one per hierarchy) through which the child
-    still has to enter.
+    No signal has a handler in the child. Returns the child's number (0 in the child), and those of `files` (one per
+    hierarchy) through which the child still has to enter.
     """
     unified = next((path for path in files if os.path.basename(path) == OF_PROCESSES), "")
     if unified:
@@ -27,14 +29,30 @@ def clone_into(files: tuple[str, ...], namespaces: int = 0) -> tuple[int, tuple[
         try:
             directory = os.open(os.path.dirname(unified), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                return syscalls.clone_into(directory, namespaces), left
+                return syscalls.clone_clean(namespaces, directory), left
             finally:
                 os.close(directory)
         except OSError:
             # The kernel is old; or the cgroup has reached its limit of processes, which applies only to new
             # processes. Any other problem with the cgroup shows when it is entered.
             pass
-    return syscalls.clone(namespaces) if namespaces else os.fork(), files
+    try:
+        return syscalls.clone_clean(namespaces), files
+    except OSError as error:
+        if error.errno not in (errno.ENOSYS, errno.EINVAL):
+            raise
+    # The kernel is old, or a filter around us does not know clone3.
+    pid = syscalls.clone(namespaces) if namespaces else os.fork()
+    if pid == 0:
+        _clear_handlers()
+    return pid, files
+
+
+def _clear_handlers() -> None:
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
 
 
 def enter(files: tuple[str, ...], cgroup: str) -> None:

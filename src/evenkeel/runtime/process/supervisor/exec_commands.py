@@ -210,7 +210,6 @@ def be_first(
 
     def act() -> None:
         plan, process = kept.plan, kept.process
-        spawn.be_a_plain_process()
         cgroup_entry.enter(entrances, plan.cgroup)
         spawn.take_oom_score(plan.oom_score_adj)
         number_at = report.number_at()

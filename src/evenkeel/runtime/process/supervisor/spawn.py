@@ -131,7 +131,6 @@ def be_container(
     """
 
     def stand_alone() -> None:
-        be_a_plain_process()
         ours, ours_to_say = keep_only(orders, report)
         say = partial(_say, ours_to_say)
         guarded(partial(_become, plan, directory, entrances, origin, ours, ours_to_say), say)
@@ -149,6 +148,7 @@ def _say(report: int, line: bytes) -> None:
 
 def guarded(act: Callable[[], None], say: Say) -> NoReturn:
     """Runs `act` and ends the process. In no case does this process return to the supervisor's loop."""
+    gc.disable()  # a collection would touch, and so copy, all memory of the supervisor
     try:
         act()
     except NoProgram as error:
@@ -224,15 +224,6 @@ def _hand_over(report: int, log: int) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, os.dup(report)) as connection:
             socket.send_fds(connection, [b"\n"], [log])
         os.close(log)
-
-
-def be_a_plain_process() -> None:
-    """Drops the supervisor's signal handling: ignored signals, and the wakeup descriptor."""
-    gc.disable()
-    signal.set_wakeup_fd(-1)
-    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP, signal.SIGINT, signal.SIGCHLD):
-        signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def limit_programs(capabilities: int, *, among: int = -1) -> None:

@@ -57,7 +57,7 @@ class Supervisor:
         self._sessions = ExecSessions(self._loop, origin)
         self._wake, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGCHLD, _do_nothing)
         self._loop.watch(self._wake, self._children)
         hello = {"has_namespaces": origin.namespaces != 0, "no_filter": filter_problem()}
         self.listener = Listener(self._loop, directory, hello, self._heard, self._client_gone)
@@ -165,6 +165,10 @@ class Supervisor:
             pass
 
 
+def _do_nothing(*_: object) -> None:
+    """Handles a signal that is to have no effect. An ignored signal would be ignored in containers too."""
+
+
 def usable_namespaces() -> int:
     """Returns the kinds of namespaces that containers get: all, or none if the kernel refuses.
 
@@ -232,7 +236,7 @@ def _stand_apart(connection: int) -> socket.socket | None:
     for number in _SIGNALS_OF_THE_C_LIBRARY:
         syscalls.stop_ignoring(number)
     for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
+        signal.signal(number, _do_nothing)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each container needs three descriptors
