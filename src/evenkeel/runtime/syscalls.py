@@ -19,6 +19,7 @@ CLONE_NEWIPC = 0x0800_0000
 CLONE_NEWUSER = 0x1000_0000
 CLONE_NEWPID = 0x2000_0000
 CLONE_NEWNET = 0x4000_0000
+_SIGCHLD = int(signal.SIGCHLD)
 _CLONE_CLEAR_SIGHAND = 0x1_0000_0000
 _CLONE_INTO_CGROUP = 0x2_0000_0000
 
@@ -96,6 +97,7 @@ _KEYCTL_JOIN_SESSION_KEYRING = 1
 _SECCOMP_SET_MODE_FILTER = 1
 _SECCOMP_FILTER_FLAG_SPEC_ALLOW = 4  # without it, older kernels would slow the whole program down
 _CAPABILITY_VERSION_3 = 0x2008_0522
+_SOL_SOCKET, _SCM_RIGHTS = 1, 1  # on all architectures that are named below
 
 # From 424 on, a call has the same number on every architecture. clone is older.
 _SYS_OPEN_TREE = 428
@@ -109,34 +111,66 @@ _SYS_SECCOMP = {"x86_64": 317, "aarch64": 277, "riscv64": 277, "ppc64le": 358, "
 _SYS_KEYCTL = {"x86_64": 250, "aarch64": 219, "riscv64": 219, "ppc64le": 271, "armv7l": 311, "i686": 288}
 _SYS_CLONE = {"x86_64": 56, "aarch64": 220, "riscv64": 220, "ppc64le": 120, "armv7l": 120, "i686": 120}
 
+_MACHINE = os.uname().machine
+
 # PyDLL: the interpreter keeps its lock during a call. A fork would see only a copy of the lock.
 _libc = ctypes.PyDLL(None, use_errno=True)
-_libc.syscall.restype = ctypes.c_long
-# Looked up once, here. Otherwise each child would look them up again.
-for _name in (
-    "capget",
-    "capset",
-    "mount",
-    "pivot_root",
-    "prctl",
-    "sethostname",
-    "setns",
-    "syscall",
-    "unshare",
-):
-    getattr(_libc, _name)
-_libc.prctl.argtypes = (ctypes.c_int, *(4 * [ctypes.c_ulong]))
 # For calls that may take the kernel a while: other threads run meanwhile.
 _patient_libc = ctypes.CDLL(None, use_errno=True)
 
 
+def _function(name: str, *types: type) -> "ctypes._NamedFuncPointer":
+    """Looks a function of the C library up, with the types of its arguments. It is done once, here: a child of the
+    supervisor would do it again, in memory that is copied for it."""
+    function = _libc[name]
+    function.argtypes = types
+    return function
+
+
+def _call(*types: type) -> "ctypes._NamedFuncPointer":
+    """A system call by its number. `types` are those of its arguments."""
+    function = _function("syscall", ctypes.c_long, *types)
+    function.restype = ctypes.c_long
+    return function
+
+
+_Sizes2, _Sizes7 = ctypes.c_size_t * 2, ctypes.c_size_t * 7
+_Words4, _Words11 = ctypes.c_uint64 * 4, ctypes.c_uint64 * 11
+_CapabilityHeader, _CapabilitySets = ctypes.c_uint32 * 2, ctypes.c_uint32 * 6
+
+_int, _unsigned, _long, _size = ctypes.c_int, ctypes.c_uint, ctypes.c_ulong, ctypes.c_size_t
+_text, _address = ctypes.c_char_p, ctypes.c_void_p
+
+_umount2 = _patient_libc.umount2
+_umount2.argtypes = (_text, _int)
+_unshare = _function("unshare", _int)
+_setns = _function("setns", _int, _int)
+_mount = _function("mount", _text, _text, _text, _long, _text)
+_pivot_root = _function("pivot_root", _text, _text)
+_sethostname = _function("sethostname", _text, _size)
+_prctl_of_libc = _function("prctl", _int, *4 * [_long])
+_capget = _function("capget", _address, _address)
+_capset = _function("capset", _address, _address)
+_sendmsg = _function("sendmsg", _int, _address, _int)
+_clone = _call(_long, _long, _long, _long, _long)
+_clone3 = _call(_address, _size)
+_mount_setattr = _call(_int, _text, _unsigned, _address, _size)
+_open_tree = _call(_int, _text, _unsigned)
+_move_mount = _call(_int, _text, _int, _text, _unsigned)
+_openat2 = _call(_int, _text, _address, _size)
+_seccomp = _call(_unsigned, _unsigned, _address)
+_keyctl = _call(_int, _address)
+_rt_sigaction = _call(_int, _address, _address, _size)
+_close_range = _call(_unsigned, _unsigned, _unsigned)
+
+
 def unshare(flags: int) -> None:
-    _checked(_libc.unshare(ctypes.c_int(flags)))
+    _checked(_unshare(flags))
 
 
 def setns(descriptor: int, kinds: int) -> None:
     """Enters the namespace behind a descriptor of /proc/PID/ns/…, or the namespaces of the given kinds of a pidfd."""
-    _checked(_libc.setns(ctypes.c_int(descriptor), ctypes.c_int(kinds)))
+    _checked(_setns(descriptor, kinds))
 
 
 def clone(flags: int, number_at: int = 0) -> int:
@@ -149,8 +183,7 @@ def clone(flags: int, number_at: int = 0) -> int:
     number = _number_of(_SYS_CLONE)
     if number_at:
         flags |= _CLONE_PARENT_SETTID
-    arguments = map(ctypes.c_ulong, (flags | signal.SIGCHLD, 0, number_at, 0, 0))
-    return _checked(_libc.syscall(ctypes.c_long(number), *arguments))
+    return _checked(_clone(number, flags | _SIGCHLD, 0, number_at, 0, 0))
 
 
 def clone_clean(flags: int = 0, cgroup: int = -1) -> int:
@@ -161,24 +194,21 @@ def clone_clean(flags: int = 0, cgroup: int = -1) -> int:
     """
     flags |= _CLONE_CLEAR_SIGHAND | (_CLONE_INTO_CGROUP if cgroup >= 0 else 0)
     # The fields at 0: descriptors and addresses for numbers, a stack, thread-local storage, a chosen number.
-    arguments = (ctypes.c_uint64 * 11)(flags, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, max(cgroup, 0))
-    size = ctypes.c_size_t(ctypes.sizeof(arguments))
-    return _checked(_libc.syscall(ctypes.c_long(_SYS_CLONE3), arguments, size))
+    arguments = _Words11(flags, 0, 0, 0, _SIGCHLD, 0, 0, 0, 0, 0, max(cgroup, 0))
+    return _checked(_clone3(_SYS_CLONE3, arguments, ctypes.sizeof(arguments)))
 
 
 def mount(source: str | None, target: str, kind: str | None = None, flags: int = 0, data: str = "") -> None:
-    made = _libc.mount(
-        _path(source), os.fsencode(target), _path(kind), ctypes.c_ulong(flags), os.fsencode(data) or None
-    )
+    made = _mount(_path(source), os.fsencode(target), _path(kind), flags, os.fsencode(data) or None)
     _checked(made, target)
 
 
 def umount(target: str, flags: int = 0) -> None:
-    _checked(_patient_libc.umount2(os.fsencode(target), ctypes.c_int(flags)), target)
+    _checked(_umount2(os.fsencode(target), flags), target)
 
 
 def pivot_root(new_root: str, put_old: str) -> None:
-    _checked(_libc.pivot_root(os.fsencode(new_root), os.fsencode(put_old)), new_root)
+    _checked(_pivot_root(os.fsencode(new_root), os.fsencode(put_old)), new_root)
 
 
 def mount_setattr(
@@ -191,44 +221,23 @@ def mount_setattr(
     dir_fd: int = AT_FDCWD,
 ) -> None:
     """Sets MOUNT_ATTR_… of a mount and (AT_RECURSIVE) of all mounts below it. Linux 5.12; before, ENOSYS."""
-    attributes = (ctypes.c_uint64 * 4)(add, clear, propagation, 0)
-    _checked(
-        _libc.syscall(
-            ctypes.c_long(_SYS_MOUNT_SETATTR),
-            ctypes.c_int(dir_fd),
-            os.fsencode(path),
-            ctypes.c_uint(flags),
-            attributes,
-            ctypes.c_size_t(ctypes.sizeof(attributes)),
-        ),
-        path,
+    attributes = _Words4(add, clear, propagation, 0)
+    done = _mount_setattr(
+        _SYS_MOUNT_SETATTR, dir_fd, os.fsencode(path), flags, attributes, ctypes.sizeof(attributes)
     )
+    _checked(done, path)
 
 
 def open_tree(path: str, flags: int = OPEN_TREE_CLONE, dir_fd: int = AT_FDCWD) -> int:
     """Opens a mount, or with OPEN_TREE_CLONE a copy that is not attached yet (`move_mount`). Linux 5.2."""
-    return _checked(
-        _libc.syscall(
-            ctypes.c_long(_SYS_OPEN_TREE),
-            ctypes.c_int(dir_fd),
-            os.fsencode(path),
-            ctypes.c_uint(flags | OPEN_TREE_CLOEXEC),
-        ),
-        path,
-    )
+    opened = _open_tree(_SYS_OPEN_TREE, dir_fd, os.fsencode(path), flags | OPEN_TREE_CLOEXEC)
+    return _checked(opened, path)
 
 
 def move_mount(from_fd: int, to_fd: int, to_path: str = "") -> None:
     """Attaches a mount of `open_tree` at the descriptor `to_fd`, or at `to_path` relative to it. Linux 5.2."""
     flags = MOVE_MOUNT_F_EMPTY_PATH | (0 if to_path else MOVE_MOUNT_T_EMPTY_PATH)
-    moved = _libc.syscall(
-        ctypes.c_long(_SYS_MOVE_MOUNT),
-        ctypes.c_int(from_fd),
-        b"",
-        ctypes.c_int(to_fd),
-        os.fsencode(to_path),
-        ctypes.c_uint(flags),
-    )
+    moved = _move_mount(_SYS_MOVE_MOUNT, from_fd, b"", to_fd, os.fsencode(to_path), flags)
     _checked(moved, to_path)
 
 
@@ -238,21 +247,32 @@ def open_within(directory: int, path: str, flags: int, resolve: int, mode: int =
     The call fails with EAGAIN if a path changes meanwhile. The caller then tries again.
     """
     how = (ctypes.c_uint64 * 3)(flags | os.O_CLOEXEC, mode, resolve)
-    return _checked(
-        _libc.syscall(
-            ctypes.c_long(_SYS_OPENAT2),
-            ctypes.c_int(directory),
-            os.fsencode(path),
-            how,
-            ctypes.c_size_t(ctypes.sizeof(how)),
-        ),
-        path,
+    return _checked(_openat2(_SYS_OPENAT2, directory, os.fsencode(path), how, ctypes.sizeof(how)), path)
+
+
+class _PassedDescriptor(ctypes.Structure):  # a control message
+    _fields_ = (
+        ("length", ctypes.c_size_t),
+        ("level", ctypes.c_int),
+        ("kind", ctypes.c_int),
+        ("descriptor", ctypes.c_int),
     )
+
+
+def send_descriptor(connection: int, descriptor: int) -> None:
+    """Sends a descriptor, with a line feed, through a Unix socket. It does less than `socket.send_fds`."""
+    content = ctypes.c_char(b"\n")
+    vector = _Sizes2(ctypes.addressof(content), 1)
+    length = _PassedDescriptor.descriptor.offset + _PassedDescriptor.descriptor.size
+    control = _PassedDescriptor(length, _SOL_SOCKET, _SCM_RIGHTS, descriptor)
+    # `struct msghdr`: no address, one buffer, one control message, no flags.
+    message = _Sizes7(0, 0, ctypes.addressof(vector), 1, ctypes.addressof(control), ctypes.sizeof(control), 0)
+    _checked(_sendmsg(connection, message, 0))
 
 
 def set_hostname(name: str) -> None:
     encoded = os.fsencode(name)
-    _checked(_libc.sethostname(encoded, ctypes.c_size_t(len(encoded))))
+    _checked(_sethostname(encoded, len(encoded)))
 
 
 def set_child_subreaper() -> None:
@@ -289,11 +309,11 @@ def install_filter(instructions: bytes, count: int) -> None:
     """
     program = _FilterProgram(count, instructions)
     _checked(
-        _libc.syscall(
-            ctypes.c_long(_number_of(_SYS_SECCOMP)),
-            ctypes.c_uint(_SECCOMP_SET_MODE_FILTER),
-            ctypes.c_uint(_SECCOMP_FILTER_FLAG_SPEC_ALLOW),
-            ctypes.byref(program),
+        _seccomp(
+            _number_of(_SYS_SECCOMP),
+            _SECCOMP_SET_MODE_FILTER,
+            _SECCOMP_FILTER_FLAG_SPEC_ALLOW,
+            ctypes.addressof(program),
         )
     )
 
@@ -304,9 +324,7 @@ def join_new_session_keyring() -> None:
     It has no effect on a kernel without keys.
     """
     try:
-        number = _number_of(_SYS_KEYCTL)
-        arguments = (ctypes.c_long(number), ctypes.c_int(_KEYCTL_JOIN_SESSION_KEYRING), None)
-        _checked(_libc.syscall(*arguments))
+        _checked(_keyctl(_number_of(_SYS_KEYCTL), _KEYCTL_JOIN_SESSION_KEYRING, None))
     except OSError as error:
         if error.errno != errno.ENOSYS:
             raise
@@ -321,14 +339,14 @@ def drop_bounding_capabilities(dropped: int) -> None:
 
 def limit_capabilities(kept: int) -> None:
     """Drops all capabilities of this process outside the mask `kept`. None are inherited."""
-    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
-    sets = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable: low words, then high words
-    _checked(_libc.capget(header, sets))
+    header = _CapabilityHeader(_CAPABILITY_VERSION_3, 0)
+    sets = _CapabilitySets()  # effective, permitted, inheritable: low words, then high words
+    _checked(_capget(header, sets))
     for half in (0, 1):
         for which in (0, 1):
             sets[3 * half + which] &= kept >> 32 * half & 0xFFFF_FFFF
         sets[3 * half + 2] = 0
-    _checked(_libc.capset(header, sets))
+    _checked(_capset(header, sets))
     try:
         _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
     except OSError as error:
@@ -342,11 +360,11 @@ def stop_ignoring(number: int) -> None:
     The C library does not let a program set these two, and a parent may have left them ignored. Does nothing on an
     architecture whose call number is not known here.
     """
-    call = _SYS_RT_SIGACTION.get(os.uname().machine)
+    call = _SYS_RT_SIGACTION.get(_MACHINE)
     if call is not None:
         # SIG_DFL, no flags, an empty mask; large enough for every architecture.
         default = (ctypes.c_ulong * 8)()
-        _checked(_libc.syscall(ctypes.c_long(call), ctypes.c_int(number), default, None, ctypes.c_size_t(8)))
+        _checked(_rt_sigaction(call, number, default, None, 8))
 
 
 def close_from(first: int) -> None:
@@ -356,12 +374,7 @@ def close_from(first: int) -> None:
 
 def close_on_exec_from(first: int) -> None:
     """Closes every descriptor from `first` on at the next exec."""
-    result = _libc.syscall(
-        ctypes.c_long(_SYS_CLOSE_RANGE),
-        ctypes.c_uint(first),
-        ctypes.c_uint(0xFFFF_FFFF),
-        ctypes.c_uint(CLOSE_RANGE_CLOEXEC),
-    )
+    result = _close_range(_SYS_CLOSE_RANGE, first, 0xFFFF_FFFF, CLOSE_RANGE_CLOEXEC)
     if result < 0:  # before Linux 5.11
         for name in os.listdir("/proc/self/fd"):
             if int(name) >= first:
@@ -388,11 +401,11 @@ def _drop_from_bounding_set(capability: int) -> bool:
 
 
 def _prctl(option: int, *arguments: int) -> None:
-    _checked(_libc.prctl(option, *(*arguments, 0, 0, 0, 0)[:4]))
+    _checked(_prctl_of_libc(option, *(*arguments, 0, 0, 0, 0)[:4]))
 
 
 def _number_of(call: dict[str, int]) -> int:
-    number = call.get(os.uname().machine)
+    number = call.get(_MACHINE)
     if number is None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
     return number

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from evenkeel.errors import EvenkeelError, reason
 
+_USUAL_BYTES = 16 << 10
 _MOST_BYTES = 1 << 20
 _NO_NUMBER = 0xFFFF_FFFF  # (uid_t) -1
 _MOST_GROUPS = 1024
@@ -102,7 +103,10 @@ def passwd(path: str = "/etc/passwd") -> str:
     except OSError:
         return ""
     try:
-        return os.read(descriptor, _MOST_BYTES).decode("utf-8", "surrogateescape")
+        read = os.read(descriptor, _USUAL_BYTES)
+        if len(read) == _USUAL_BYTES:
+            read += os.read(descriptor, _MOST_BYTES)
+        return read.decode("utf-8", "surrogateescape")
     except OSError:
         return ""
     finally:

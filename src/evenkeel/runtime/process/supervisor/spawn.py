@@ -11,7 +11,6 @@ import json
 import os
 import resource
 import signal
-import socket
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -121,11 +120,17 @@ def plan_from(value: dict[str, Any]) -> Plan:
 
 
 def be_container(
-    plan: Plan, directory: str, entrances: tuple[str, ...], origin: Origin, orders: int, report: int
+    plan: Plan,
+    spec: rootfs.FilesystemSpec,
+    directory: str,
+    entrances: tuple[str, ...],
+    origin: Origin,
+    orders: int,
+    report: int,
 ) -> NoReturn:
     """Runs a child up to its program. Never returns, never raises.
 
-    `directory` is the attempt's. `entrances` are the files through which it has still to enter its cgroup. `orders`
+    `spec` is the plan's filesystem. `directory` is the attempt's. `entrances` are the files through which it has still to enter its cgroup. `orders`
     carries the order to execute the program; if it is closed instead, the child ends. `report` takes notes and
     errors.
     """
@@ -133,7 +138,7 @@ def be_container(
     def stand_alone() -> None:
         ours, ours_to_say = keep_only(orders, report)
         say = partial(_say, ours_to_say)
-        guarded(partial(_become, plan, directory, entrances, origin, ours, ours_to_say), say)
+        guarded(partial(_become, plan, spec, directory, entrances, origin, ours, ours_to_say), say)
 
     guarded(stand_alone, partial(_say, report))
 
@@ -164,7 +169,13 @@ def guarded(act: Callable[[], None], say: Say) -> NoReturn:
 
 
 def _become(
-    plan: Plan, directory: str, entrances: tuple[str, ...], origin: Origin, orders: int, report: int
+    plan: Plan,
+    spec: rootfs.FilesystemSpec,
+    directory: str,
+    entrances: tuple[str, ...],
+    origin: Origin,
+    orders: int,
+    report: int,
 ) -> None:
     say = partial(_say, report)
     os.setsid()
@@ -184,7 +195,7 @@ def _become(
     _set_sysctls(plan, origin)
     if origin.namespaces:
         syscalls.unshare(syscalls.CLONE_NEWCGROUP)
-        log = rootfs.enter(rootfs.from_json(plan.filesystem), has_pid_namespace=True)
+        log = rootfs.enter(spec, has_pid_namespace=True)
         syscalls.set_hostname(plan.hostname)
         _hand_over(report, log)
     program = settle(plan, origin)
@@ -221,8 +232,7 @@ def _hand_over(report: int, log: int) -> None:
     gone.
     """
     if log >= 0:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, os.dup(report)) as connection:
-            socket.send_fds(connection, [b"\n"], [log])
+        syscalls.send_descriptor(report, log)
         os.close(log)
 
 

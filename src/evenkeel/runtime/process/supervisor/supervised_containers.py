@@ -19,7 +19,7 @@ from evenkeel.errors import reason
 from evenkeel.runtime import syscalls
 from evenkeel.runtime.paths import AttemptKey, StatePaths, read_json
 from evenkeel.runtime.process import supervisor_protocol
-from evenkeel.runtime.process.supervisor import cgroup_entry, spawn
+from evenkeel.runtime.process.supervisor import cgroup_entry, rootfs, spawn
 from evenkeel.runtime.process.supervisor.attempt import STREAMS, Answer, SupervisedContainer
 from evenkeel.runtime.process.supervisor.event_loop import Descriptors, Loop
 from evenkeel.runtime.process.supervisor_protocol import Message, ProcessFile
@@ -70,11 +70,12 @@ class SupervisedContainers:
             return
         try:
             plan = spawn.read_plan(directory)
+            spec = rootfs.from_json(plan.filesystem)
         except (KeyError, TypeError, ValueError):
             answer(error=f"there is nothing to start in {directory}")
             return
         try:
-            kept = self._spawn(key, directory, plan)
+            kept = self._spawn(key, directory, plan, spec)
         except OSError as error:
             answer(**_refused(error))
             return
@@ -165,7 +166,9 @@ class SupervisedContainers:
                 self._end(kept, None)
         self._after_setup.clear()
 
-    def _spawn(self, key: AttemptKey, directory: str, plan: spawn.Plan) -> SupervisedContainer:
+    def _spawn(
+        self, key: AttemptKey, directory: str, plan: spawn.Plan, spec: rootfs.FilesystemSpec
+    ) -> SupervisedContainer:
         """Starts the child. If it raises OSError, there is no child."""
         with Descriptors() as opened:
             streams = [opened.fifo(f"{directory}/{name}") for name in STREAMS]
@@ -173,7 +176,7 @@ class SupervisedContainers:
             report, report_end = (opened.add(end.detach()) for end in socket.socketpair())
             pid, entrances = cgroup_entry.clone_into(plan.procs, self._origin.namespaces)
             if pid == 0:
-                spawn.be_container(plan, directory, entrances, self._origin, orders_end, report_end)
+                spawn.be_container(plan, spec, directory, entrances, self._origin, orders_end, report_end)
             # The child is not recorded yet. If it gets no order (also because the supervisor is killed now), it ends.
             has_pid_namespace = bool(self._origin.namespaces & syscalls.CLONE_NEWPID)
             ticks = start_ticks(pid) or 0
