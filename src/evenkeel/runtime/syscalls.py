@@ -203,8 +203,10 @@ def mount(source: str | None, target: str, kind: str | None = None, flags: int =
     _checked(made, target)
 
 
-def umount(target: str, flags: int = 0) -> None:
-    _checked(_umount2(os.fsencode(target), flags), target)
+def umount(target: str, flags: int = 0, tolerated: tuple[int, ...] = ()) -> None:
+    """`tolerated` are the errors that are not raised."""
+    if _umount2(os.fsencode(target), flags) < 0 and ctypes.get_errno() not in tolerated:
+        _checked(-1, target)
 
 
 def pivot_root(new_root: str, put_old: str) -> None:
@@ -268,6 +270,13 @@ def send_descriptor(connection: int, descriptor: int) -> None:
     # `struct msghdr`: no address, one buffer, one control message, no flags.
     message = _Sizes7(0, 0, ctypes.addressof(vector), 1, ctypes.addressof(control), ctypes.sizeof(control), 0)
     _checked(_sendmsg(connection, message, 0))
+
+
+def trim_memory() -> None:
+    """Gives memory back that the C library keeps for later, if it can do that."""
+    trim = getattr(_libc, "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def set_hostname(name: str) -> None:

@@ -57,11 +57,11 @@ def mount_proc(names: tuple[str, ...], *, is_fresh: bool) -> None:
         syscalls.mount("proc", "/proc", "proc", SAFE)
     for name in names:
         path = f"/proc/{name}"
-        try:
+        with suppress(FileNotFoundError):  # this kernel does not have it
             syscalls.mount(path, path, flags=syscalls.MS_BIND | syscalls.MS_REC)
-        except FileNotFoundError:
-            continue  # this kernel does not have it
-        syscalls.mount_setattr(path, add=syscalls.MOUNT_ATTR_RDONLY)
+    # All mounts in it, and then not /proc itself.
+    syscalls.mount_setattr("/proc", add=syscalls.MOUNT_ATTR_RDONLY)
+    syscalls.mount_setattr("/proc", clear=syscalls.MOUNT_ATTR_RDONLY, flags=0)
 
 
 def mount_cgroups(trees: Mapping[str, int]) -> None:

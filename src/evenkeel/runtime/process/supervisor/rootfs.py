@@ -196,16 +196,9 @@ def _let_go_of_memory(state_directory: str) -> None:
 
     Their memory would not be freed as long as they are mounted here too.
     """
-    path = f"{state_directory}/{MEMORY}"
-    if not os.path.ismount(path):
-        return
-    try:
-        syscalls.umount(path, syscalls.MNT_DETACH | syscalls.UMOUNT_NOFOLLOW)
-    except OSError as error:
-        # The mount is gone meanwhile; or (EINVAL too) it belongs to the parent of the user namespace and cannot be
-        # unmounted.
-        if error.errno not in (errno.EINVAL, errno.ENOENT, errno.EACCES):
-            raise
+    # EINVAL also if it belongs to the parent of the user namespace and cannot be unmounted.
+    none = (errno.EINVAL, errno.ENOENT, errno.EACCES)
+    syscalls.umount(f"{state_directory}/{MEMORY}", syscalls.MNT_DETACH | syscalls.UMOUNT_NOFOLLOW, none)
 
 
 def _names_in_run() -> dict[str, bytes]:

@@ -130,9 +130,9 @@ def be_container(
 ) -> NoReturn:
     """Runs a child up to its program. Never returns, never raises.
 
-    `spec` is the plan's filesystem. `directory` is the attempt's. `entrances` are the files through which it has still to enter its cgroup. `orders`
-    carries the order to execute the program; if it is closed instead, the child ends. `report` takes notes and
-    errors.
+    `spec` is the plan's filesystem. `directory` is the attempt's. `entrances` are the files through which it has
+    still to enter its cgroup. `orders` carries the order to execute the program; if it is closed instead, the child
+    ends. `report` takes notes and errors.
     """
 
     def stand_alone() -> None:

@@ -15,7 +15,6 @@ import signal
 import socket
 import sys
 import time
-import traceback
 from contextlib import suppress
 from typing import NoReturn
 
@@ -157,10 +156,16 @@ class Supervisor:
 
     def _mistake(self, error: BaseException) -> None:
         """Writes a programming error to the log. No container may suffer from it."""
+        lines = [f"{time.time():.3f} {error!r}"]
+        step = error.__traceback__
+        while step is not None:  # the module `traceback` has much that no container needs
+            code = step.tb_frame.f_code
+            lines.append(f"  {code.co_filename}:{step.tb_lineno} {code.co_qualname}")
+            step = step.tb_next
         try:
             with open(f"{self._state}/keeper.log", "a", encoding="utf-8", errors="replace") as file:
                 if file.tell() < _LOG_BYTES:
-                    file.write(f"{time.time():.3f} {''.join(traceback.format_exception(error))}")
+                    file.write("\n".join((*lines, "")))
         except OSError:
             pass
 
@@ -208,6 +213,7 @@ def main(state: str, connection: int) -> int:
         default_filter()  # it takes a while, so it is done once, and after the client got our first message
     gc.collect()
     gc.freeze()
+    syscalls.trim_memory()  # each start copies the table of our pages
     supervisor.run()
     return 0
 
