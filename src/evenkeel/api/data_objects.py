@@ -12,11 +12,14 @@ from typing import NamedTuple, TypeVar
 from evenkeel.api.container import Container
 from evenkeel.api.decode import Findings, decode
 from evenkeel.api.encode import encode
-from evenkeel.api.pod import NO_LABELS, ObjectMeta, Pod, Volume
+from evenkeel.api.pod import NO_LABELS, ObjectMeta, Pod, ServiceAccountTokenProjection, Volume
 from evenkeel.api.problems import Problems, invalid, join
 
 CONFIG_MAP, SECRET = "ConfigMap", "Secret"
 DATA_KINDS = (CONFIG_MAP, SECRET)
+# A token of a service account, bound to one pod. It is no object of an API: the node requests it, and keeps it as one.
+TOKEN = "ServiceAccountToken"  # noqa: S105 a kind
+TOKEN_KEY = "token"  # noqa: S105 a key
 OPAQUE = "Opaque"
 _NO_CONTENT: Mapping[str, bytes] = MappingProxyType({})
 
@@ -69,7 +72,21 @@ def references(pod: Pod) -> frozenset[tuple[str, str]]:
     variables = (one for each in pod.spec.every_container for one in variable_references(each))
     files = (one for volume in pod.spec.volumes for one in volume_references(volume))
     passwords = ((SECRET, each.name) for each in pod.spec.image_pull_secrets)
-    return frozenset((*variables, *files, *passwords))
+    tokens = ((TOKEN, token_name(pod, each)) for each in pod_tokens(pod))
+    return frozenset((*variables, *files, *passwords, *tokens))
+
+
+def pod_tokens(pod: Pod) -> Iterator[ServiceAccountTokenProjection]:
+    """Each token of its service account that the pod has in a volume."""
+    for volume in pod.spec.volumes:
+        for source in volume.projected.sources if volume.projected is not None else ():
+            if source.service_account_token is not None:
+                yield source.service_account_token
+
+
+def token_name(pod: Pod, token: ServiceAccountTokenProjection) -> str:
+    """The name of a token: it is the pod's own, so that no other pod can name it."""
+    return f"{pod.metadata.uid}/{token.expiration_seconds or 0}/{token.audience}"
 
 
 def volume_references(volume: Volume) -> Iterator[tuple[str, str]]:

@@ -15,7 +15,7 @@ from evenkeel.api.defaults import DEFAULT_NAMESPACE, default_pod, stable_uid
 from evenkeel.api.node import Node
 from evenkeel.api.pod import ObjectMeta, Pod, PodTemplateSpec
 from evenkeel.api.problems import Misshapen, join, line_of, without_indices
-from evenkeel.api.validation import validate_data, validate_pod, warnings
+from evenkeel.api.validation import cluster_only_problems, validate_data, validate_pod, warnings
 from evenkeel.errors import NODE_RULE, InvalidInput, Problem
 
 if TYPE_CHECKING:
@@ -316,6 +316,7 @@ class _Reader:
             is_name = problem.field in ("metadata.name", "metadata.namespace")
             return problem._replace(field=join(named_at if is_name else path, problem.field))
 
+        of_pod.refused += map(placed, cluster_only_problems(pod))
         refused = [problem.field for problem in of_pod.refused]
         problems = map(placed, validate_pod(pod, self._profile))
         _add_problems((problem for problem in problems if not _follows(problem, refused)), of_pod)

@@ -207,10 +207,19 @@ class DownwardAPIProjection(NamedTuple):
     items: tuple[DownwardAPIVolumeFile, ...] = ()
 
 
+class ServiceAccountTokenProjection(NamedTuple):
+    """A token of the pod's service account. Only a cluster has them."""
+
+    audience: str = ""
+    expiration_seconds: int | None = None
+    path: str = ""
+
+
 class VolumeProjection(NamedTuple):
     config_map: ConfigMapProjection | None = None
     secret: SecretProjection | None = None
     downward_api: DownwardAPIProjection | None = None
+    service_account_token: ServiceAccountTokenProjection | None = None
 
 
 class ProjectedVolumeSource(NamedTuple):
@@ -240,7 +249,9 @@ class Volume(NamedTuple):
     @property
     def has_secrets(self) -> bool:
         of_projected = self.projected.sources if self.projected is not None else ()
-        return self.secret is not None or any(source.secret is not None for source in of_projected)
+        return self.secret is not None or any(
+            (source.secret or source.service_account_token) is not None for source in of_projected
+        )
 
 
 class Sysctl(NamedTuple):

@@ -20,7 +20,8 @@ NO_MEANING = Verdict()
 _STORAGE = Verdict(
     "it is storage of a cluster or of a cloud; write hostPath with a directory of this machine, or emptyDir: {}"
 )
-_CLUSTER = Verdict("it comes from a cluster, and this node is in none; write a secret or configMap source")
+CLUSTER_ONLY = "it comes from a cluster, and this node is in none; write a secret or configMap source"
+_CLUSTER = Verdict(CLUSTER_ONLY)
 _USER = Verdict("files belong to root here; write fsGroup in the pod's securityContext")
 _STORAGES = (
     "awsElasticBlockStore", "azureDisk", "azureFile", "cephfs", "cinder", "csi", "ephemeral", "fc", "flexVolume",
@@ -81,7 +82,7 @@ FIELDS: Mapping[str, Mapping[str, Verdict]] = {
         "mountPropagation": Verdict("mounts of the host and of the pod stay apart; write None", ("None",)),
         "recursiveReadOnly": Verdict("write Disabled, or readOnly: true alone", ("Disabled", "IfPossible")),
     },
-    "V1VolumeProjection": dict.fromkeys(("clusterTrustBundle", "podCertificate", "serviceAccountToken"), _CLUSTER),
+    "V1VolumeProjection": dict.fromkeys(("clusterTrustBundle", "podCertificate"), _CLUSTER),
     "V1EmptyDirVolumeSource": {"mode": Verdict("every user may write to an emptyDir; leave it out")},
     "V1KeyToPath": {"user": _USER},
     "V1DownwardAPIVolumeFile": {"user": _USER},
@@ -89,6 +90,7 @@ FIELDS: Mapping[str, Mapping[str, Verdict]] = {
     "V1DownwardAPIVolumeSource": {"defaultUser": _USER},
     "V1ProjectedVolumeSource": {"defaultUser": _USER},
     "V1SecretVolumeSource": {"defaultUser": _USER},
+    "V1ServiceAccountTokenProjection": {"user": _USER},
 }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from evenkeel.api.container import Container
-from evenkeel.api.data_objects import CONFIG_MAP, SECRET, PodData
+from evenkeel.api.data_objects import CONFIG_MAP, SECRET, TOKEN, TOKEN_KEY, PodData, token_name
 from evenkeel.api.defaults import DEFAULT_FILE_MODE
 from evenkeel.api.pod import DownwardAPIVolumeFile, KeyToPath, Pod, Volume
 from evenkeel.runtime.environment import DataMissing, NoValue, amount_of, field_value, object_of
@@ -86,6 +86,11 @@ def _files(pod: Pod, volume: Volume, data: PodData) -> Iterator[VolumeFile]:
                     yield from _of_object(kind, one.name, one.items, mode, pod, data, is_optional=is_optional)
             if source.downward_api is not None:
                 yield from _of_pod(source.downward_api.items, mode, pod)
+            if (token := source.service_account_token) is not None:
+                found = data.get((TOKEN, token_name(pod, token)))
+                if found is None:
+                    raise DataMissing("the cluster has not issued the token of the pod's service account yet")
+                yield VolumeFile(token.path, found.content[TOKEN_KEY], mode)
 
 
 def _mode(default: int | None) -> int:

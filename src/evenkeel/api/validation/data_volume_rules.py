@@ -7,13 +7,16 @@ from evenkeel.api.pod import (
     DownwardAPIVolumeFile,
     DownwardAPIVolumeSource,
     KeyToPath,
+    Pod,
     ProjectedVolumeSource,
     SecretVolumeSource,
     VolumeProjection,
 )
+from evenkeel.api.pod_fields import CLUSTER_ONLY
 from evenkeel.api.problems import Problems, invalid, required, shown, unusable
 from evenkeel.api.validation.env_rules import amount_problems, field_problems
 from evenkeel.api.validation.name_rules import dns_subdomain, plain_text
+from evenkeel.errors import NODE_RULE, Problem
 
 _GREATEST_MODE = 0o777
 _MAPS = ("metadata.annotations", "metadata.labels")
@@ -51,7 +54,8 @@ def projected_problems(source: ProjectedVolumeSource, path: str) -> Problems:
 
 def _projection(source: VolumeProjection, path: str) -> Problems:
     config_map, secret, downward = source.config_map, source.secret, source.downward_api
-    given = [one for one in (config_map, secret, downward) if one is not None]
+    token = source.service_account_token
+    given = [one for one in (config_map, secret, downward, token) if one is not None]
     if not given:  # it may have a source that comes from a cluster, which is refused
         yield unusable(path, "must hold one of configMap, secret and downwardAPI")
     elif len(given) > 1:
@@ -64,6 +68,17 @@ def _projection(source: VolumeProjection, path: str) -> Problems:
         yield from _items(secret.items, f"{path}.secret.items")
     if downward is not None:
         yield from _fields(downward.items, f"{path}.downwardAPI")
+    if token is not None:
+        yield from _place(token.path, f"{path}.serviceAccountToken.path")
+
+
+def cluster_only_problems(pod: Pod) -> Problems:
+    """What a pod of a manifest must not have, because only a cluster can give it."""
+    for index, volume in enumerate(pod.spec.volumes):
+        for number, source in enumerate(volume.projected.sources if volume.projected is not None else ()):
+            if source.service_account_token is not None:
+                field = f"spec.volumes[{index}].projected.sources[{number}].serviceAccountToken"
+                yield Problem(field, f"cannot be had here: {CLUSTER_ONLY}", NODE_RULE)
 
 
 def _paths(source: VolumeProjection) -> Iterable[str]:
@@ -72,6 +87,8 @@ def _paths(source: VolumeProjection) -> Iterable[str]:
             yield from (item.path for item in of_keys.items)
     if source.downward_api is not None:
         yield from (item.path for item in source.downward_api.items)
+    if source.service_account_token is not None:
+        yield source.service_account_token.path
 
 
 def _items(items: tuple[KeyToPath, ...], path: str) -> Problems:
