@@ -12,6 +12,7 @@ from typing import NamedTuple
 from evenkeel.agent.admission import FILE
 from evenkeel.agent.adoption import BOOT, Adoption, state_from_containers
 from evenkeel.agent.background_loops import BackgroundLoops
+from evenkeel.agent.cluster_pods import ClusterPods
 from evenkeel.agent.container_access import ContainerAccess
 from evenkeel.agent.data_store import DataStore
 from evenkeel.agent.desired_pods import CONFIGURED, CREATED, UNCHANGED, DesiredPods
@@ -40,7 +41,7 @@ from evenkeel.api.workloads import Workload
 from evenkeel.cgroup.tree import Kind, Version
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.node_figures import boot_id
-from evenkeel.journal.records import Event
+from evenkeel.journal.records import CLUSTER, Event
 from evenkeel.journal.store import Journal, JournalError
 from evenkeel.policy.lifecycle.pod_state import PodState
 from evenkeel.policy.node_view import NodeView
@@ -87,6 +88,7 @@ class Agent:
         desired_pods: DesiredPods,
         data: DataStore,
         workloads: Workloads,
+        cluster_pods: ClusterPods,
         files: PodFiles | None,
         cgroups: NodeCgroups,
         pod_cgroups: PodCgroups,
@@ -106,6 +108,8 @@ class Agent:
         self.cgroups = cgroups
         self.pod_loop = pod_loop
         self.watches = watches
+        self.cluster_pods = cluster_pods
+        self.data = data
         self._view = view
         self._runtime = runtime
         self._journal = journal
@@ -113,7 +117,6 @@ class Agent:
         self._event_recorder = event_recorder
         self._pod_store = pod_store
         self._desired_pods = desired_pods
-        self._data = data
         self._workloads = workloads
         self._files = files
         self._pod_cgroups = pod_cgroups
@@ -254,23 +257,23 @@ class Agent:
         workloads: Sequence[Workload] = (),
     ) -> tuple[Applied, ...]:
         self._workloads.check(workloads)
-        before = self._data.apply(objects)
+        before = self.data.apply(objects)
         try:
             with self._workloads.all_or_nothing():
                 applied = self._desired_pods.apply(pods, source) + self._workloads.apply(workloads)
         except BaseException:
-            self._data.put_back(before)
+            self.data.put_back(before)
             raise
-        return (*(_applied(self._data.get(key), key, one) for key, one in before.items()), *applied)
+        return (*(_applied(self.data.get(key), key, one) for key, one in before.items()), *applied)
 
     def data_objects(self, kind: str) -> tuple[DataObject, ...]:
-        return self._data.listed(kind)
+        return self.data.listed(kind)
 
     def data_object(self, key: DataKey) -> DataObject | None:
-        return self._data.get(key)
+        return self.data.get(key)
 
     async def delete_data(self, key: DataKey) -> bool:
-        return self._data.delete(key)
+        return self.data.delete(key)
 
     def workloads(self) -> tuple[Workload, ...]:
         return self._workloads.shown()
@@ -294,6 +297,8 @@ class Agent:
                 f"pod {key} stands in {path}",
                 hint="take it out of that file, or remove the file: it ends then",
             )
+        if record.source == CLUSTER and self.cluster_pods.is_joined:
+            raise EvenkeelError(f"pod {key} belongs to the cluster", hint="delete it with kubectl")
         self._desired_pods.delete(record, grace_seconds)
         return True
 

@@ -15,6 +15,8 @@ from evenkeel.agent.admission import FILE, Admission, DeferredResizes
 from evenkeel.agent.adoption import Adoption
 from evenkeel.agent.agent import Agent, Watches
 from evenkeel.agent.background_loops import BackgroundLoops
+from evenkeel.agent.cluster_data import ClusterDataCopies
+from evenkeel.agent.cluster_pods import ClusterPods
 from evenkeel.agent.data_store import DataStore
 from evenkeel.agent.desired_pods import DesiredPods
 from evenkeel.agent.event_recorder import EventRecorder
@@ -185,6 +187,7 @@ def assemble(
     desired_pods = DesiredPods(
         node.profile, journal, pods, admission, resizes, data, worker, events, steps, clock
     )
+    cluster_pods = ClusterPods(pods, desired_pods, events, steps, clock)
     workload_store = WorkloadStore(journal, journal.workloads())
     workloads = Workloads(
         node.profile, workload_store, pods, desired_pods, events, steps, clock, machine_zone
@@ -210,11 +213,14 @@ def assemble(
 
     # The loop and its observers. The order of the observers matters. `memory` is informed of an exit before the record
     # is updated. On v1, `kernel_events` must listen in a new cgroup before any other observer handles the new tree.
-    # `desired_pods` and `workloads` are last: they may replace a removed pod by a new one. By then, all other observers
-    # have forgotten the removed pod.
+    # `desired_pods`, `workloads` and `cluster_pods` are last: they may replace a removed pod by a new one. By then, all
+    # other observers have forgotten the removed pod.
     copies = PodCopies(StatePaths(os.path.dirname(journal.path)), journal)
     volume_updates = VolumeUpdates(runtime, data, worker.spawn, events, steps)
-    observers = (kernel_events, memory, disk, stalls, prober, copies, volume_updates, desired_pods, workloads)
+    cluster_data = ClusterDataCopies(StatePaths(os.path.dirname(journal.path)), data, worker.spawn)
+    cluster_data.take_up(pods)
+    watching = (kernel_events, memory, disk, stalls, prober, copies, volume_updates, cluster_data)
+    observers = (*watching, desired_pods, workloads, cluster_pods)
     pod_cgroups = PodCgroups(node, journal, cgroups, pods, events, worker, steps, observers)
     updates = PodUpdates(settings, pods, oom_kills, events, steps, observers, clock)
     pod_loop = PodLoop(
@@ -267,6 +273,7 @@ def assemble(
         desired_pods=desired_pods,
         data=data,
         workloads=workloads,
+        cluster_pods=cluster_pods,
         files=files,
         cgroups=cgroups,
         pod_cgroups=pod_cgroups,

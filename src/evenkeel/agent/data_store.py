@@ -1,7 +1,9 @@
-"""ConfigMaps and Secrets: those of files, and those that were applied over the socket.
+"""ConfigMaps and Secrets: those of files, those that were applied over the socket, and those of a cluster.
 
 An applied object is on disk, readable by its owner only, before its client has an answer. Objects of files stay in
-their files. When an object changes, the pods that refer to it get a step: one that waits for it starts.
+their files, and those of a cluster in memory. When an object changes, the pods that refer to it get a step: one that
+waits for it starts. The pods of a cluster get objects of the cluster only, and other pods none of them: a name may be
+taken in both, and a user who may read one need not be allowed to read the other.
 """
 
 import json
@@ -27,6 +29,7 @@ from evenkeel.api.decode import Findings
 from evenkeel.api.pod import Pod
 from evenkeel.errors import EvenkeelError, InvalidInput, reason
 from evenkeel.host.files import write_own
+from evenkeel.journal.records import CLUSTER
 from evenkeel.policy.lifecycle.pod_status import timestamp
 
 log = logging.getLogger(__name__)
@@ -46,6 +49,7 @@ class DataStore:
         self._steps = steps
         self._clock = clock
         self._objects: dict[DataKey, tuple[DataObject, str]] = {}  # with the source: api, or file:PATH
+        self._of_cluster: dict[DataKey, DataObject] = {}
         self._references: dict[str, tuple[Pod, frozenset[tuple[str, str]]]] = {}  # by the pod's UID
         self._read_applied()
 
@@ -65,7 +69,9 @@ class DataStore:
         if not names:
             return NO_DATA
         namespace = pod.metadata.namespace or "default"
-        found = ((name, self.get(DataKey(name[0], namespace, name[1]))) for name in names)
+        record = self._pod_store.get(pod.metadata.uid)
+        get = self._of_cluster.get if record is not None and record.source == CLUSTER else self.get
+        found = ((name, get(DataKey(name[0], namespace, name[1]))) for name in names)
         return {name: one for name, one in found if one is not None}
 
     def forget(self, uid: str) -> None:
@@ -103,6 +109,18 @@ class DataStore:
         self._objects.update(wanted)
         self._announce({*changed, *gone})
         return notes
+
+    # A cluster
+
+    def cluster_has(self, key: DataKey, one: DataObject | None) -> None:
+        """Keeps an object of the cluster for the pods that refer to it; None if the cluster does not have it."""
+        if one == self._of_cluster.get(key):
+            return
+        if one is None:
+            del self._of_cluster[key]
+        else:
+            self._of_cluster[key] = one
+        self._announce({key})
 
     # The socket
 

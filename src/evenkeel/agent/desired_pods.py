@@ -17,11 +17,12 @@ from evenkeel.agent.pod_worker import PodWorker
 from evenkeel.agent.sources.pod_files import FileSet
 from evenkeel.agent.step_requests import StepRequests
 from evenkeel.api.config import Profile
+from evenkeel.api.container import Container
 from evenkeel.api.decode import Findings, decode
 from evenkeel.api.encode import encode
 from evenkeel.api.pod import Pod, PodStatus
 from evenkeel.errors import EvenkeelError
-from evenkeel.journal.records import NORMAL, WARNING, WORKLOAD, PodRecord
+from evenkeel.journal.records import CLUSTER, NORMAL, WARNING, WORKLOAD, PodRecord
 from evenkeel.journal.store import Journal, JournalError
 from evenkeel.policy.lifecycle import changes
 from evenkeel.policy.lifecycle.actions import Stop
@@ -86,9 +87,7 @@ class DesiredPods(PodObserver):
                     self._pod_store.put(record)
                 self._change(record, pod)
             else:
-                is_made = record.source.startswith(WORKLOAD)
-                whose = "belongs to a workload" if is_made else "was handed in over the socket"
-                self.complain(f"{source}: pod {pod.key} {whose}; delete that one first")
+                self.complain(f"{source}: pod {pod.key} {_owner(record)}; delete that one first")
         for record in self._pod_store:
             if record.source.startswith(FILE) and record.pod.key not in self._in_files:
                 self.delete(record, None)
@@ -133,6 +132,8 @@ class DesiredPods(PodObserver):
             if record is not None and record.source.startswith(WORKLOAD):
                 kind, _, name = record.source.removeprefix(WORKLOAD).split("/")
                 raise EvenkeelError(f"pod {pod.key} belongs to {kind} {name}", hint=f"change that {kind}")
+            if record is not None and record.source == CLUSTER:
+                raise EvenkeelError(f"pod {pod.key} belongs to the cluster", hint="change it with kubectl")
             if same_uid is not None and same_uid.pod.key != pod.key:
                 raise EvenkeelError(
                     f"metadata.uid of pod {pod.key} is that of {same_uid.pod.key}", hint="leave it out"
@@ -161,13 +162,40 @@ class DesiredPods(PodObserver):
         over = [
             record
             for record in self._pod_store
-            if not record.source.startswith((FILE, WORKLOAD))
+            if not record.source.startswith((FILE, WORKLOAD, CLUSTER))
             and record.state.verdict is not None
             and record.state.deleted_at is None
             and not record.state.is_alive
         ]
         for record in over[:-_MOST_OVER]:
             self.delete(record, 0)
+
+    # A cluster
+
+    def update(self, record: PodRecord, pod: Pod) -> None:
+        """Brings a cluster's pod to its present specification. Its API server allows only changes that need no new
+        pod: amounts, images, labels and a few numbers."""
+        since = record.pod.metadata.creation_timestamp
+        pod = pod._replace(metadata=pod.metadata._replace(creation_timestamp=since), status=PodStatus())
+        if pod == record.pod:
+            self._not_deferred(record.uid)
+            return
+        record = self._with_other_images(record, _with_amounts_of(record.pod, pod))
+        self._pod_store.put(record)
+        if record.takes_room and pod != record.pod:
+            self._resize(record, pod, resize(record.pod, pod, self._profile).restart)
+        else:
+            self._not_deferred(record.uid)
+        self._steps.want_step(record.uid)
+
+    def _with_other_images(self, record: PodRecord, pod: Pod) -> PodRecord:
+        """The record with `pod`. A container that runs another image is stopped, and starts again with the new one."""
+        state = record.state
+        for old, new in zip(record.pod.spec.every_container, pod.spec.every_container, strict=True):
+            if old.image != new.image and state.container(new.name).is_running:
+                stop = Stop(new.name, "its image has changed", grace_seconds(pod), AS_RESTART)
+                state = changes.asked_to_stop(state, stop, self._clock())
+        return record._replace(pod=pod, state=state)
 
     def delete(self, record: PodRecord, given_seconds: float | None) -> None:
         uid = record.pod.metadata.uid
@@ -299,3 +327,26 @@ class DesiredPods(PodObserver):
                 self._steps.want_step(pod.metadata.uid)
         # The successor stays in the journal until a pod with this UID is deleted or replaced again. It is not read
         # before that.
+
+
+def _owner(record: PodRecord) -> str:
+    if record.source == CLUSTER:
+        return "belongs to the cluster"
+    is_made = record.source.startswith(WORKLOAD)
+    return "belongs to a workload" if is_made else "was handed in over the socket"
+
+
+def _with_amounts_of(before: Pod, after: Pod) -> Pod:
+    """`after` with the requests and limits of `before`."""
+
+    def kept(old: Sequence[Container], new: Sequence[Container]) -> tuple[Container, ...]:
+        amounts = {each.name: each.resources for each in old}
+        return tuple(each._replace(resources=amounts.get(each.name, each.resources)) for each in new)
+
+    return after._replace(
+        spec=after.spec._replace(
+            containers=kept(before.spec.containers, after.spec.containers),
+            init_containers=kept(before.spec.init_containers, after.spec.init_containers),
+            resources=before.spec.resources,
+        )
+    )

@@ -12,9 +12,10 @@ from evenkeel.agent.event_recorder import EventRecorder
 from evenkeel.agent.step_requests import StepRequests
 from evenkeel.api.data_objects import PodData
 from evenkeel.api.pod import Pod
-from evenkeel.journal.records import WARNING, PodRecord
+from evenkeel.journal.records import CLUSTER, WARNING, PodRecord
 from evenkeel.pressure.protocol import PodObserver
 from evenkeel.runtime.interface import Runtime, StartFailed
+from evenkeel.runtime.volume_content import missing_files
 
 Spawn = Callable[[Coroutine[Any, Any, None]], object]
 
@@ -44,6 +45,8 @@ class VolumeUpdates(PodObserver):
             self._written.pop(uid, None)  # the next start writes them
             return
         now = record.pod, self._data.of_pod(record.pod)
+        if record.source == CLUSTER and missing_files(*now):
+            return  # the API server is away: the files stay as they are
         if self._written.get(uid) != now:
             self._written[uid] = now
             self._spawn(self._write(*now))

@@ -11,13 +11,14 @@ from evenkeel.policy.lifecycle.pod_state import PodState
 from evenkeel.policy.workloads.decision import Progress
 
 NORMAL, WARNING = "Normal", "Warning"
+CLUSTER = "cluster"  # the source of a pod that the API server of a cluster gave to this node
 WORKLOAD = "workload:"  # prefix of the source of a workload's pod, before the workload's key
 _JOB = f"{WORKLOAD}Job/"
 
 
 class PodRecord(NamedTuple):
     """A pod that the agent knows. `order` is the order of first arrival. After a restart pods are admitted in this
-    order. `source` is `file:PATH`, `api`, `run` or `workload:KEY`."""
+    order. `source` is `file:PATH`, `api`, `run`, `workload:KEY` or `cluster`."""
 
     pod: Pod
     source: str
@@ -36,14 +37,16 @@ class PodRecord(NamedTuple):
         return self.is_admitted and (self.state.verdict is None or self.state.is_alive)
 
     @property
-    def is_of_job(self) -> bool:
-        """Whether it belongs to a Job, which makes a new pod after an eviction."""
-        return self.source.startswith(_JOB)
+    def is_replaced_by_owner(self) -> bool:
+        """Whether its owner makes a new pod after an eviction: a Job, or a controller of a cluster. The pod itself does
+        not come back."""
+        return self.source == CLUSTER or self.source.startswith(_JOB)
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the pod waits for admission."""
-        return not self.is_admitted and self.state.deleted_at is None
+        """Whether the pod waits for admission. A cluster's pod that was refused does not: its owner makes another."""
+        is_refused = self.source == CLUSTER and self.state.verdict is not None
+        return not self.is_admitted and self.state.deleted_at is None and not is_refused
 
 
 class WorkloadRecord(NamedTuple):

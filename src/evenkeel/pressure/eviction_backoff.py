@@ -143,7 +143,7 @@ def comes_back(record: PodRecord) -> bool:
         and record.state.deleted_at is None
         and record.is_admitted
         and record.pod.spec.restart_policy != "Never"
-        and not record.is_of_job
+        and not record.is_replaced_by_owner
     )
 
 

@@ -9,6 +9,7 @@ or volume, can never lead out of its directory.
     memory/<uid>/<volume>/                            volumes in memory, mounted there
     memory/<uid>/.subpaths/<container>.<attempt>.<n>  parts of volumes for a container runtime, mounted there
     memory/<uid>/.private/<container>.<attempt>       arguments and variables of an attempt that has a Secret's values
+    memory/<uid>/.private/cluster-data                what a pod of a cluster has of ConfigMaps, Secrets and tokens
     objects/<kind>_<namespace>_<name>.json            ConfigMaps and Secrets that were applied
     logs/<namespace>_<pod>_<uid>/<container>/<attempt>.log
     images/<sha256>/                                  root filesystems, unpacked
@@ -96,6 +97,10 @@ class StatePaths(NamedTuple):
     def private(self, uid: str, container: str, number: int) -> str:
         """The file of an attempt that must not be on disk, in a directory in memory."""
         return f"{self.pod_memory(uid)}/.private/{checked(container, 'container name')}.{int(number)}"
+
+    def cluster_data(self, uid: str) -> str:
+        """The file with the pod's data of a cluster. No attempt's file has this name: it has no dot."""
+        return f"{self.pod_memory(uid)}/.private/cluster-data"
 
     def sub_path(self, uid: str, container: str, number: int, index: int) -> str:
         """Where the part of a volume is mounted that the mount `index` of the container has."""

@@ -1,0 +1,102 @@
+"""The pods that a cluster's API server gave to this node. The room `kube` brings them here.
+
+Such a pod is known by its UID. It is never replaced by another one in place, and it leaves only when the API server
+says so. What is known of it is in the journal: without the API server it goes on.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+
+from evenkeel.agent.desired_pods import DesiredPods
+from evenkeel.agent.event_recorder import EventRecorder
+from evenkeel.agent.pod_store import PodStore
+from evenkeel.agent.step_requests import StepRequests
+from evenkeel.api.pod import Pod
+from evenkeel.journal.records import CLUSTER, NORMAL, PodRecord
+from evenkeel.policy.lifecycle import changes
+from evenkeel.pressure.protocol import PodObserver
+
+log = logging.getLogger(__name__)
+
+
+class ClusterPods(PodObserver):
+    """For the agent's event loop."""
+
+    def __init__(
+        self,
+        pod_store: PodStore,
+        desired_pods: DesiredPods,
+        event_recorder: EventRecorder,
+        steps: StepRequests,
+        clock: Callable[[], float],
+    ) -> None:
+        self.is_joined = (
+            False  # this machine is a node of a cluster now, so its pods are the cluster's to delete
+        )
+        self._pod_store = pod_store
+        self._desired_pods = desired_pods
+        self._event_recorder = event_recorder
+        self._steps = steps
+        self._clock = clock
+        self._waiting: dict[
+            str, Pod
+        ] = {}  # by namespace/name: it waits until the other pod of its name is gone
+
+    def __iter__(self) -> Iterator[PodRecord]:
+        return (record for record in self._pod_store if record.source == CLUSTER)
+
+    def get(self, uid: str) -> PodRecord | None:
+        record = self._pod_store.get(uid)
+        return record if record is not None and record.source == CLUSTER else None
+
+    def shown(self, uid: str) -> Pod | None:
+        """The pod with its status, as it was last committed."""
+        record = self.get(uid)
+        pod = self._pod_store.shown_by_key(record.pod.key) if record is not None else None
+        return pod if pod is not None and pod.metadata.uid == uid else None
+
+    def put(self, pod: Pod) -> None:
+        """Runs the pod, or brings it to its present specification."""
+        uid = pod.metadata.uid
+        record = self.get(uid)
+        if record is not None:
+            if record.state.deleted_at is None and _names(record.pod) == _names(pod):
+                self._desired_pods.update(record, pod)
+            return
+        if (other := self._pod_store.by_key(pod.key)) is not None:
+            if other.source != CLUSTER and self._waiting.get(pod.key) != pod:
+                log.warning(
+                    "cluster: pod %s waits: a pod of that name was handed in on this machine", pod.key
+                )
+            self._waiting[pod.key] = pod
+            return
+        self._add(pod)
+
+    def end(self, uid: str, grace_seconds: float) -> None:
+        """Ends the pod within this time, or sooner if that was said before."""
+        for key, pod in tuple(self._waiting.items()):
+            if pod.metadata.uid == uid:
+                del self._waiting[key]
+        record = self.get(uid)
+        if record is None:
+            return
+        if record.state.deleted_at is None:
+            self._event_recorder.record(NORMAL, "Deleted", "the cluster has deleted the pod", record.pod)
+        state = changes.deleted(record.pod, record.state, self._clock(), grace_seconds)
+        self._pod_store.put_state(uid, state)
+        self._steps.want_step(uid)
+
+    def gone(self, record: PodRecord) -> None:
+        waiting = self._waiting.get(record.pod.key)
+        if waiting is not None and self._pod_store.by_key(record.pod.key) is None:
+            del self._waiting[record.pod.key]
+            self._add(waiting)
+
+    def _add(self, pod: Pod) -> None:
+        self._pod_store.add(pod, CLUSTER, self._clock())
+        self._steps.want_step(pod.metadata.uid)
+        self._steps.room_appeared()
+
+
+def _names(pod: Pod) -> list[str]:
+    return [each.name for each in pod.spec.every_container]
