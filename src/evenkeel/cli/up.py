@@ -26,6 +26,8 @@ from evenkeel.runtime.interface import Readiness
 from evenkeel.server.app import serve
 
 if TYPE_CHECKING:
+    from evenkeel.agent.agent import Agent
+    from evenkeel.kube.cluster import Cluster, ClusterMember
     from evenkeel.server.tcp import TcpEndpoint
 
 log = logging.getLogger("evenkeel")
@@ -42,6 +44,7 @@ EXAMPLES = """examples:
                                              answer over TCP, too: metrics for Prometheus, the Summary API
   evenkeel up --runtime-endpoint unix:///run/containerd/containerd.sock pods/
                                              run them as containers of containerd
+  evenkeel up --kubeconfig node.kubeconfig   be a node of a Kubernetes cluster
 
 When the agent ends, its pods run on. The next `evenkeel up` takes them over.
 """
@@ -61,8 +64,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--node", metavar="NODE", help="how much of this machine to use (32Gi,8cpu); default: all of it"
     )
     add_state_flag(parser)
+    _add_cluster_flags(parser)
     _add_listen_flags(parser)
     add_config_flags(parser)
+
+
+def _add_cluster_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "cluster", "This machine as a node of a Kubernetes cluster (docs/cluster.md)."
+    )
+    group.add_argument(
+        "--kubeconfig", metavar="FILE", default="", help="take pods from this cluster, and report to it"
+    )
+    group.add_argument(
+        "--hostname-override", metavar="NAME", default="", help="the node's name (default: this machine's)"
+    )
+    group.add_argument(
+        "--node-ip",
+        metavar="ADDRESS",
+        default="",
+        help="the node's address (default: that from which it reaches others)",
+    )
+    group.add_argument(
+        "--node-labels", metavar="NAME=VALUE,…", default="", help="labels of the node, beside the usual ones"
+    )
+
+
+def _cluster_from(args: argparse.Namespace) -> "Cluster | None":
+    if not args.kubeconfig:
+        for flag in ("hostname_override", "node_ip", "node_labels"):
+            if getattr(args, flag):
+                raise EvenkeelError(f"--{flag.replace('_', '-')} needs --kubeconfig")
+        return None
+    from evenkeel.kube.cluster import ClusterFlags, cluster_from
+
+    return cluster_from(ClusterFlags(args.kubeconfig, args.hostname_override, args.node_ip, args.node_labels))
 
 
 def _add_listen_flags(parser: argparse.ArgumentParser) -> None:
@@ -121,7 +157,7 @@ def run(args: argparse.Namespace) -> int:
     for excess in beyond_machine(capacity, machine_capacity()):
         log.warning("--node: %s; requests beyond that cannot be kept", excess)
     node = node_view(capacity, config)
-    return asyncio.run(_up(args, node, _endpoint_from(args)))
+    return asyncio.run(_up(args, node, _endpoint_from(args), _cluster_from(args)))
 
 
 def beyond_machine(given: NodeCapacity, machine: NodeCapacity) -> Iterator[str]:
@@ -145,7 +181,9 @@ def _with_storage(capacity: NodeCapacity, args: argparse.Namespace) -> NodeCapac
     return capacity._replace(ephemeral_storage_bytes=min(given, room))
 
 
-async def _up(args: argparse.Namespace, node: NodeView, endpoint: "TcpEndpoint | None") -> int:
+async def _up(
+    args: argparse.Namespace, node: NodeView, endpoint: "TcpEndpoint | None", cluster: "Cluster | None"
+) -> int:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -161,13 +199,16 @@ async def _up(args: argparse.Namespace, node: NodeView, endpoint: "TcpEndpoint |
         view = view_of(agent, began_at)
         log_above(view)
         showing = asyncio.create_task(view.run())
-        failing = asyncio.create_task(agent.failed())
+        member = _joined(cluster, agent, node)
+        failing = asyncio.create_task(_failed(agent, member))
         stopping = asyncio.create_task(stop.wait())
         notify("READY=1")
         watching = asyncio.create_task(feed_watchdog())
         await asyncio.wait({failing, stopping}, return_when=asyncio.FIRST_COMPLETED)
         notify("STOPPING=1")
         watching.cancel()
+        if member is not None:
+            await member.close()
         is_stopping_pods = args.stop_pods and stopping.done()
         if is_stopping_pods:
             log.info("stopping the pods")
@@ -185,6 +226,27 @@ async def _up(args: argparse.Namespace, node: NodeView, endpoint: "TcpEndpoint |
     if not is_stopping_pods:
         log.info("the pods run on; `evenkeel up` takes them over again")
     return 0
+
+
+def _joined(cluster: "Cluster | None", agent: "Agent", node: NodeView) -> "ClusterMember | None":
+    if cluster is None:
+        return None
+    from evenkeel.kube.cluster import ClusterMember
+
+    member = ClusterMember(cluster, agent, node)
+    member.start()
+    return member
+
+
+async def _failed(agent: "Agent", member: "ClusterMember | None") -> BaseException | None:
+    """Waits until a loop of the agent, or of the node in its cluster, ends by an error. Returns the error."""
+    loops = {asyncio.create_task(one.failed()) for one in (agent, member) if one is not None}
+    try:
+        done, _ = await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED)
+        return next((task.result() for task in done), None)
+    finally:
+        for task in loops:
+            task.cancel()
 
 
 def _log_start(node: NodeView, state_directory: str, runtime: Readiness) -> None:

@@ -1,0 +1,154 @@
+"""Makes this machine a node of a cluster: constructs the parts of this room around a running agent, and runs them.
+
+The agent does not know this room. Without it, or without the API server, the agent goes on.
+"""
+
+import asyncio
+import os
+import re
+from collections.abc import Coroutine, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from evenkeel import __version__
+from evenkeel.errors import EvenkeelError
+from evenkeel.host.node_figures import host_address
+from evenkeel.kube.client import Client, path_of
+from evenkeel.kube.credentials import Credentials
+from evenkeel.kube.events import EventPublisher
+from evenkeel.kube.kubeconfig import read_kubeconfig
+from evenkeel.kube.node import ClusterNode
+from evenkeel.kube.node_object import NodeIdentity
+from evenkeel.kube.pod_data import PodData
+from evenkeel.kube.pod_sync import PodSync
+from evenkeel.kube.services import Services
+from evenkeel.kube.watch import Watch
+from evenkeel.policy.node_view import NodeView
+
+if TYPE_CHECKING:
+    from evenkeel.agent.agent import Agent
+
+_NODE_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_LONGEST_NAME = 253
+
+
+class ClusterFlags(NamedTuple):
+    """The flags as they were typed; empty if they were not."""
+
+    kubeconfig: str
+    hostname_override: str = ""
+    node_ip: str = ""
+    node_labels: str = ""
+
+
+class Cluster(NamedTuple):
+    """What the flags say, checked."""
+
+    credentials: Credentials
+    node_name: str
+    node_ip: str
+    labels: Mapping[str, str]
+
+
+def cluster_from(flags: ClusterFlags) -> Cluster:
+    """Raises EvenkeelError, with the flag and what would be right."""
+    name = (flags.hostname_override or os.uname().nodename).lower()
+    if len(name) > _LONGEST_NAME or not _NODE_NAME.fullmatch(name):
+        raise EvenkeelError(
+            f'--hostname-override: "{name[:80]}" is no name of a node: small letters, digits, - and . between them'
+        )
+    credentials = Credentials(read_kubeconfig(flags.kubeconfig))
+    return Cluster(credentials, name, _address(flags.node_ip), _labels(flags.node_labels))
+
+
+class ClusterMember:
+    """This machine as a node, between `start` and `close`."""
+
+    def __init__(self, cluster: Cluster, agent: "Agent", node: NodeView) -> None:
+        runtime = "containerd" if node.config.container_runtime_endpoint else "evenkeel"
+        identity = NodeIdentity(
+            cluster.node_name,
+            cluster.node_name,
+            cluster.node_ip,
+            0,
+            f"{runtime}://{__version__}",
+            cluster.labels,
+        )
+        # The lease has a client of its own, so that it never waits for other requests.
+        self._agent = agent
+        self._clients = Client(cluster.credentials), Client(cluster.credentials)
+        client, lease_client = self._clients
+        self._node = ClusterNode(client, lease_client, identity, agent)
+        self._events = EventPublisher(client, cluster.node_name, agent.cluster_pods, agent)
+        self._services = Services()
+        self._data = PodData(client, agent.cluster_pods, agent, agent.data)
+        self._pods = PodSync(
+            client,
+            agent.cluster_pods,
+            agent,
+            self._services,
+            self._data,
+            node.profile,
+            (cluster.node_ip, host_address()),
+            self._events.refused,
+        )
+        mine = {"fieldSelector": f"spec.nodeName={cluster.node_name}"}
+        self._pod_watch = Watch(client, path_of("api", "v1", "pods"), self._pods, "pods", mine)
+        self._service_watch = Watch(client, path_of("api", "v1", "services"), self._services, "services")
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        self._agent.cluster_pods.is_joined = True
+        loops: tuple[Coroutine[object, object, None], ...] = (
+            self._node.register(),
+            self._node.run_lease(),
+            self._node.run_status(),
+            self._service_watch.run(),
+            self._watch_pods(),
+            self._pods.follow_agent(),
+            self._pods.deliver(),
+            self._data.run(),
+            self._events.run(),
+            self._events.run_refusals(),
+        )
+        self._tasks = [asyncio.create_task(loop) for loop in loops]
+
+    async def failed(self) -> BaseException | None:
+        """Waits until one of the loops ends by an error, which should not happen. Returns the error."""
+        done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
+        return next((task.exception() for task in done if not task.cancelled() and task.exception()), None)
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for client in self._clients:
+            await client.close()
+
+    async def _watch_pods(self) -> None:
+        """Pods are watched when the API server knows the node, and the addresses of Services are known."""
+        await self._node.is_registered.wait()
+        await self._service_watch.has_listed.wait()
+        await self._pod_watch.run()
+
+
+def _address(text: str) -> str:
+    import ipaddress
+
+    try:
+        return str(ipaddress.ip_address(text)) if text else host_address()
+    except ValueError:
+        raise EvenkeelError(
+            f'--node-ip: "{text[:60]}" is no address; write one of this machine, which the API server can reach'
+        ) from None
+
+
+def _labels(text: str) -> Mapping[str, str]:
+    from evenkeel.api.validation.name_rules import label_value, qualified_name
+
+    found: dict[str, str] = {}
+    for part in filter(None, text.split(",")):
+        name, equals, value = part.partition("=")
+        if not equals or qualified_name(name) or label_value(value):
+            raise EvenkeelError(f'--node-labels: "{part[:80]}" is no label; write disk=ssd,rack=7')
+        found[name] = value
+    return found

@@ -1,0 +1,204 @@
+"""Pods between the API server's JSON and the agent: a specification to run, and a status to report.
+
+The API server has validated the specification. It is validated once more, because names become paths here, and because
+this node does not honour everything.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from evenkeel.api.config import Profile
+from evenkeel.api.container import Container, EnvVar
+from evenkeel.api.decode import Findings, decode
+from evenkeel.api.defaults import default_pod
+from evenkeel.api.encode import encode
+from evenkeel.api.pod import Pod, PodStatus
+from evenkeel.api.validation import validate_pod
+from evenkeel.kube.client import Json
+
+FAILED, SUCCEEDED, PENDING = "Failed", "Succeeded", "Pending"
+TERMINAL = (FAILED, SUCCEEDED)
+MIRROR = "kubernetes.io/config.mirror"
+_NOT_HONOURED = "NotHonoured"
+_REJECTED = "Pod was rejected: "
+# What the status of a container has here, and Kubernetes does not know.
+_OURS = ("memoryQosClass", "cpuQosClass")
+# Fields that the node owns, beside the conditions. They are replaced as a whole.
+_OWNED = (
+    "phase", "reason", "message", "hostIP", "hostIPs", "podIP", "startTime", "initContainerStatuses",
+    "containerStatuses", "observedGeneration",
+)  # fmt: skip
+
+
+class NotHonoured(NamedTuple):
+    """A pod that this node cannot run as it is written."""
+
+    message: str
+
+
+def read_pod(value: Json, profile: Profile, service_env: Sequence[EnvVar]) -> Pod | NotHonoured:
+    """`service_env` are the variables with the addresses of Services. A container's own variables override them."""
+    findings = Findings()
+    written = {"metadata": value.get("metadata"), "spec": value.get("spec")}
+    pod = default_pod(decode(Pod, written, findings), profile)
+    problems = [*findings.problems, *findings.refused, *validate_pod(pod, profile)]
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        return NotHonoured(f"{problems[0]}{more}")
+
+    def with_services(containers: tuple[Container, ...]) -> tuple[Container, ...]:
+        return tuple(each._replace(env=(*service_env, *each.env)) for each in containers)
+
+    if service_env:
+        spec = pod.spec._replace(
+            containers=with_services(pod.spec.containers),
+            init_containers=with_services(pod.spec.init_containers),
+        )
+        pod = pod._replace(spec=spec)
+    return pod._replace(status=PodStatus())
+
+
+def uid_of(value: Json) -> str:
+    return str(value["metadata"].get("uid") or "")
+
+
+def grace_of(value: Json) -> float:
+    """The seconds that the deletion of the pod gives it, at least one."""
+    given = value["metadata"].get("deletionGracePeriodSeconds")
+    return max(float(given), 1.0) if isinstance(given, int | float) else 1.0
+
+
+def is_deleted(value: Json) -> bool:
+    return bool(value["metadata"].get("deletionTimestamp"))
+
+
+def phase_of(value: Json) -> str:
+    return str((value.get("status") or {}).get("phase") or "")
+
+
+def is_mirror(value: Json) -> bool:
+    return MIRROR in (value["metadata"].get("annotations") or {})
+
+
+def wanted_status(pod: Pod, value: Json, node_address: str, agent_address: str) -> Json:
+    """The status to report of a pod that the agent has. `value` is the pod as the API server has it. `agent_address` is
+    how the agent knows this machine."""
+    status = encode(pod.status)
+    assert isinstance(status, dict)
+    status.pop("qosClass", None)  # the API server writes it
+    generation = pod.metadata.generation
+    if status.get("hostIP"):
+        status["hostIP"], status["hostIPs"] = node_address, [{"ip": node_address}]
+    if status.get("podIP") == agent_address:
+        status["podIP"], status["podIPs"] = node_address, [{"ip": node_address}]
+    for field in ("initContainerStatuses", "containerStatuses"):
+        for one in status.get(field) or ():
+            for ours in _OURS:
+                one.pop(ours, None)
+            if "running" in one["state"]:
+                one.setdefault("resources", {})  # without it the API server refuses to resize the pod
+    if "containerStatuses" in status:
+        status["containerStatuses"].sort(key=lambda one: one["name"])
+    if status.get("phase") == FAILED and "startTime" not in status and status.get("reason"):
+        status["message"] = _REJECTED + status.get("message", "")
+    _apply_gates(status, value)
+    if generation:
+        status["observedGeneration"] = generation
+        for condition in status.get("conditions") or ():
+            condition["observedGeneration"] = generation
+    return status
+
+
+def _apply_gates(status: Json, value: Json) -> None:
+    """A pod with readiness gates is ready only if each of them is a condition that is true. Others set those."""
+    known = {one.get("type"): one for one in (value.get("status") or {}).get("conditions") or ()}
+    closed = []
+    for gate in value["spec"].get("readinessGates") or ():
+        name = gate["conditionType"]
+        if name not in known:
+            closed.append(f'corresponding condition of pod readiness gate "{name}" does not exist.')
+        elif known[name].get("status") != "True":
+            closed.append(
+                f'the status of pod readiness gate "{name}" is not "True", but {known[name].get("status")}'
+            )
+    for one in status.get("conditions") or ():
+        if one["type"] != "Ready":
+            continue
+        if closed and one["status"] == "True":
+            one |= {"status": "False", "reason": "ReadinessGatesNotReady", "message": ", ".join(closed)}
+        before = known.get("Ready", {})
+        if value["spec"].get("readinessGates") and before.get("status") == one["status"]:
+            one["lastTransitionTime"] = before.get("lastTransitionTime") or one["lastTransitionTime"]
+
+
+def not_honoured_status(value: Json, message: str) -> Json:
+    """The status of a pod that this node cannot run. It stays pending: a controller that saw it fail would make another
+    one at once, and so on."""
+    status: Json = {"phase": PENDING, "reason": _NOT_HONOURED, "message": message}
+    if generation := value["metadata"].get("generation"):
+        status["observedGeneration"] = generation
+    return status
+
+
+def ended_status(before: Json) -> Json:
+    """The status of a pod of which nothing is left here, and nothing is known but what the API server has."""
+    status: Json = {name: before[name] for name in _OWNED if name in before}
+    if before.get("phase") not in TERMINAL:
+        status["phase"] = FAILED
+    for field in ("initContainerStatuses", "containerStatuses"):
+        if field in before:
+            status[field] = [_ended_container(one) for one in before[field]]
+    status["conditions"] = [
+        {**one, "status": "False", "reason": "PodFailed" if status["phase"] == FAILED else "PodCompleted"}
+        for one in before.get("conditions") or ()
+        if one.get("type") in ("Ready", "ContainersReady") and one.get("status") != "False"
+    ]
+    return status
+
+
+def _ended_container(one: Json) -> Json:
+    if "terminated" in (one.get("state") or {}):
+        return one
+    lost = {
+        "exitCode": 137,
+        "reason": "ContainerStatusUnknown",
+        "message": "the container could not be located when the pod was ended",
+    }
+    return {**one, "ready": False, "started": False, "state": {"terminated": lost}}
+
+
+def status_patch(uid: str, wanted: Json, before: Json) -> Json | None:
+    """A strategic-merge patch from `before`, the status that the API server has; None if nothing is to be changed. Its
+    UID is a precondition. Conditions of others stay as they are."""
+    changed: Json = {}
+    for field in _OWNED:
+        if _plain(wanted.get(field)) != _plain(before.get(field)):
+            changed[field] = wanted.get(field)
+    if wanted.get("podIPs") != before.get("podIPs"):
+        changed["podIPs"] = [{"$patch": "replace"}, *(wanted.get("podIPs") or ())]
+    known = {one.get("type"): one for one in before.get("conditions") or ()}
+    conditions = [
+        {**dict.fromkeys(known.get(one["type"], {}).keys() & {"reason", "message"}), **one}
+        for one in wanted.get("conditions") or ()
+        if _plain(one) != _plain(known.get(one["type"]))
+    ]
+    gone = [
+        {"$patch": "delete", "type": name}
+        for name in _TEMPORARY
+        if name in known and all(one["type"] != name for one in wanted.get("conditions") or ())
+    ]
+    if conditions or gone:
+        changed["conditions"] = [*conditions, *gone]
+    return {"metadata": {"uid": uid}, "status": changed} if changed else None
+
+
+_TEMPORARY = ("PodResizePending", "PodResizeInProgress")  # conditions of ours that are taken away again
+
+
+def _plain(value: object) -> object:
+    """The value without what is empty: the API server writes some of it, and leaves some of it out."""
+    if isinstance(value, Mapping):
+        found = {name: _plain(item) for name, item in value.items()}
+        empty: tuple[object, ...] = (None, "", {}, [])
+        return {name: item for name, item in found.items() if name == "resources" or item not in empty}
+    return [_plain(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,274 @@
+"""Pods between the API server and the agent: what is to run, and what has become of it.
+
+The API server is asked what should run, and the agent is the truth about what does. Of each pod only the newest status
+is delivered. Without the API server, statuses wait and pods go on. A pod that was deleted leaves the API server when
+nothing of it is left on this machine.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Protocol
+
+from evenkeel.agent.cluster_pods import ClusterPods
+from evenkeel.agent.pod_store import DELETED as LEFT
+from evenkeel.agent.pod_store import PodChange
+from evenkeel.api.config import Profile
+from evenkeel.api.container import EnvVar
+from evenkeel.api.pod import Pod
+from evenkeel.errors import EvenkeelError
+from evenkeel.kube.client import CONFLICT, NOT_FOUND, ApiError, Backoff, Client, Json, path_of
+from evenkeel.kube.pod_object import (
+    TERMINAL,
+    NotHonoured,
+    ended_status,
+    grace_of,
+    is_deleted,
+    is_mirror,
+    not_honoured_status,
+    phase_of,
+    read_pod,
+    status_patch,
+    uid_of,
+    wanted_status,
+)
+from evenkeel.kube.watch import DELETED
+
+log = logging.getLogger(__name__)
+
+_WORKERS = 4
+_BACKOFF_SECONDS = (0.5, 30.0)
+_GONE_GRACE_SECONDS = 1.0  # of a pod that the API server does not have any more
+
+
+class PodChanges(Protocol):
+    def watch(self) -> AsyncIterator[PodChange]: ...
+
+
+class FirstData(Protocol):
+    async def first(self, pod: Pod) -> None: ...
+    def forget(self, uid: str) -> None: ...
+
+
+class ServiceVariables(Protocol):
+    def env(self, namespace: str, *, with_links: bool) -> tuple[EnvVar, ...]: ...
+
+
+class PodSync:
+    """A handler of the watch of pods. For the agent's event loop."""
+
+    def __init__(
+        self,
+        client: Client,
+        pods: ClusterPods,
+        changes: PodChanges,
+        services: ServiceVariables,
+        data: FirstData,
+        profile: Profile,
+        addresses: tuple[str, str],
+        on_refusal: Callable[[Json, str], None],
+    ) -> None:
+        """`addresses` are the node's and how the agent knows this machine. `on_refusal` hears of a pod that this node
+        cannot run, and why."""
+        self._client = client
+        self._pods = pods
+        self._changes = changes
+        self._services = services
+        self._data = data
+        self._profile = profile
+        self._addresses = addresses
+        self._on_refusal = on_refusal
+        self._objects: dict[str, Json] = {}  # by UID: the pods as the API server has them
+        self._refused: dict[str, str] = {}  # by UID: why this node cannot run the pod
+        self._last: dict[str, Pod] = {}  # by UID: the last status of a pod that has left the agent
+        self._starting: dict[str, Pod] = {}  # by UID: pods that wait for their data, at their newest
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._due: asyncio.Queue[str] = asyncio.Queue()
+        self._queued: set[str] = set()
+        self._busy: set[str] = set()
+        self._backoffs: dict[str, Backoff] = {}
+        self._failure = ""
+
+    # From the API server
+
+    def listed(self, objects: list[Json]) -> None:
+        found = {uid_of(one): one for one in objects}
+        for uid in self._objects.keys() - found.keys():
+            self._forget(uid)
+        for record in self._pods:
+            if record.uid not in found:
+                self._pods.end(record.uid, _GONE_GRACE_SECONDS)
+        for one in objects:
+            self._take(one)
+
+    def changed(self, type_: str, one: Json) -> None:
+        if type_ == DELETED:
+            self._forget(uid_of(one))
+            self._pods.end(uid_of(one), _GONE_GRACE_SECONDS)
+        else:
+            self._take(one)
+
+    def _take(self, one: Json) -> None:
+        uid = uid_of(one)
+        if is_mirror(one) or not uid:
+            return
+        before = self._objects.get(uid)
+        self._objects[uid] = one
+        if is_deleted(one):
+            self._pods.end(uid, grace_of(one))
+        elif (before is None or _is_other(before, one)) and (
+            self._pods.get(uid) is not None or phase_of(one) not in TERMINAL
+        ):
+            self._run(uid, one)
+        self._want(uid)
+
+    def _run(self, uid: str, one: Json) -> None:
+        namespace = str(one["metadata"].get("namespace") or "")
+        with_links = one["spec"].get("enableServiceLinks") is not False
+        pod = read_pod(one, self._profile, self._services.env(namespace, with_links=with_links))
+        if not isinstance(pod, NotHonoured):
+            self._refused.pop(uid, None)
+            if self._pods.get(uid) is not None:
+                self._pods.put(pod)
+            elif uid in self._starting:
+                self._starting[uid] = pod
+            else:
+                self._starting[uid] = pod
+                self._spawn(self._start(uid, pod))
+        elif self._refused.get(uid) != pod.message and self._pods.get(uid) is None:
+            self._refused[uid] = pod.message
+            self._on_refusal(one, pod.message)
+
+    def _spawn(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _start(self, uid: str, pod: Pod) -> None:
+        """Gives the pod to the agent when its data was asked for, unless it was deleted meanwhile."""
+        await self._data.first(pod)
+        pod = self._starting.pop(uid)
+        one = self._objects.get(uid)
+        if one is not None and not is_deleted(one):
+            self._pods.put(pod)
+        else:
+            self._data.forget(uid)
+
+    def _forget(self, uid: str) -> None:
+        self._objects.pop(uid, None)
+        self._refused.pop(uid, None)
+        self._last.pop(uid, None)
+        self._backoffs.pop(uid, None)
+
+    # To the API server
+
+    async def follow_agent(self) -> None:
+        """Hears of every change of a pod here, until it is cancelled."""
+        while True:
+            async for change in self._changes.watch():
+                uid = change.pod.metadata.uid
+                if uid in self._objects:
+                    if change.type == LEFT:
+                        self._last[uid] = change.pod
+                    self._want(uid)
+
+    async def deliver(self) -> None:
+        """Delivers statuses, until it is cancelled."""
+        try:
+            await asyncio.gather(*(self._work() for _ in range(_WORKERS)))
+        finally:
+            for task in self._tasks:
+                task.cancel()
+
+    def _want(self, uid: str) -> None:
+        if uid not in self._queued:
+            self._queued.add(uid)
+            if uid not in self._busy:
+                self._due.put_nowait(uid)
+
+    async def _work(self) -> None:
+        while True:
+            uid = await self._due.get()
+            self._queued.discard(uid)
+            self._busy.add(uid)
+            try:
+                await self._send(uid)
+                self._backoffs.pop(uid, None)
+            except EvenkeelError as error:
+                self._note(error)
+                backoff = self._backoffs.setdefault(uid, Backoff(*_BACKOFF_SECONDS))
+                asyncio.get_running_loop().call_later(backoff.next_seconds(), self._want, uid)
+            else:
+                self._note_well()
+            finally:
+                self._busy.discard(uid)
+                if uid in self._queued:
+                    self._due.put_nowait(uid)
+
+    async def _send(self, uid: str) -> None:
+        one = self._objects.get(uid)
+        if one is None:
+            return
+        try:
+            if self._pods.get(uid) is not None:
+                await self._send_status(uid, one)
+            elif is_deleted(one):
+                await self._remove(uid, one)
+            elif uid in self._refused and phase_of(one) not in TERMINAL:
+                await self._patch(uid, one, not_honoured_status(one, self._refused[uid]))
+        except ApiError as error:
+            if error.code not in (NOT_FOUND, CONFLICT):
+                raise
+            # The pod is gone, or another one has its name: the watch says so, too.
+
+    async def _send_status(self, uid: str, one: Json) -> None:
+        shown = self._pods.shown(uid)
+        if shown is None or not shown.status.phase:
+            return  # it is not committed yet: a change follows
+        # A pod that was ended is terminal for the API server only when nothing of it is left here.
+        await self._patch(uid, one, wanted_status(shown, one, *self._addresses))
+
+    async def _remove(self, uid: str, one: Json) -> None:
+        """Nothing of the pod is left here: its last status, and then it leaves the API server."""
+        last = self._last.get(uid)
+        status = one.get("status") or {}
+        wanted = wanted_status(last, one, *self._addresses) if last is not None else ended_status(status)
+        if wanted.get("phase") not in TERMINAL:
+            wanted = ended_status({**status, **wanted})
+        if phase_of(one) not in TERMINAL or last is not None:
+            one = await self._patch(uid, one, wanted)
+        body = {"gracePeriodSeconds": 0, "preconditions": {"uid": uid}}
+        await self._client.delete(_path(one), body)
+
+    async def _patch(self, uid: str, one: Json, wanted: Json) -> Json:
+        patch = status_patch(uid, wanted, one.get("status") or {})
+        if patch is None:
+            return one
+        after = await self._client.patch(f"{_path(one)}/status", patch)
+        if uid in self._objects:
+            after["metadata"].pop("managedFields", None)
+            # The watch may have said more meanwhile: only the status is taken.
+            self._objects[uid] = {**self._objects[uid], "status": after.get("status") or {}}
+        return after
+
+    def _note(self, error: EvenkeelError) -> None:
+        if error.message != self._failure:
+            self._failure = error.message
+            log.warning("cluster: the status of pods cannot be delivered: %s", error)
+
+    def _note_well(self) -> None:
+        if self._failure:
+            self._failure = ""
+            log.info("cluster: the status of pods is delivered again")
+
+
+def _path(one: Json) -> str:
+    metadata = one["metadata"]
+    return path_of("api", "v1", "namespaces", str(metadata["namespace"]), "pods", str(metadata["name"]))
+
+
+def _is_other(before: Json, after: Json) -> bool:
+    """Whether more than the status differs."""
+    old, new = before["metadata"], after["metadata"]
+    fields = ("labels", "annotations", "generation", "deletionTimestamp")
+    return before.get("spec") != after.get("spec") or any(old.get(one) != new.get(one) for one in fields)

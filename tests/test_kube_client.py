@@ -1,0 +1,228 @@
+"""Requests and watches when the API server answers late, wrongly or not at all."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from evenkeel.kube.client import ApiError, Client, path_of
+from evenkeel.kube.connection import Unreachable
+from evenkeel.kube.credentials import Credentials
+from evenkeel.kube.kubeconfig import read_kubeconfig
+from evenkeel.kube.watch import Watch
+from tests.certificates import make_certificate
+from tests.models.agents import until
+from tests.models.api_server import ApiServer, Asked, api_server, kubeconfig
+
+GONE = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"}
+
+
+def story(directory, answer, told: Callable[[ApiServer, Client], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with api_server(directory, answer) as (server, client):
+            await told(server, client)
+
+    asyncio.run(main())
+
+
+def bookmark(version: str, *, ends_list: bool = False) -> dict[str, object]:
+    annotations = {"k8s.io/initial-events-end": "true"} if ends_list else {}
+    return {
+        "type": "BOOKMARK",
+        "object": {"metadata": {"resourceVersion": version, "annotations": annotations}},
+    }
+
+
+def event(type_: str, name: str, version: str = "1") -> dict[str, object]:
+    metadata = {"name": name, "uid": name, "resourceVersion": version, "managedFields": [{"manager": "x"}]}
+    return {"type": type_, "object": {"metadata": metadata}}
+
+
+class Heard:
+    """A handler that notes what it hears."""
+
+    def __init__(self) -> None:
+        self.told: list[object] = []
+
+    def listed(self, objects) -> None:
+        self.told.append(sorted(one["metadata"]["name"] for one in objects))
+
+    def changed(self, type_, one) -> None:
+        assert "managedFields" not in one["metadata"]
+        self.told.append((type_, one["metadata"]["name"]))
+
+
+def test_words_of_a_path_are_quoted():
+    assert path_of("api", "v1", "pods", "../../nodes") == "/api/v1/pods/..%2F..%2Fnodes"
+
+
+def test_an_error_has_the_code_and_the_words_of_kubernetes(tmp_path):
+    async def refuse(asked: Asked) -> None:
+        await asked.answer(403, {"kind": "Status", "reason": "Forbidden", "message": "pods is forbidden"})
+
+    async def told(server: ApiServer, client: Client) -> None:
+        with pytest.raises(ApiError, match="pods is forbidden") as caught:
+            await client.get("/api/v1/pods")
+        assert (caught.value.code, caught.value.reason) == (403, "Forbidden")
+        assert server.asked[0].headers["authorization"] == "Bearer from-the-test"
+
+    story(tmp_path, refuse, told)
+
+
+def test_one_connection_serves_many_requests(tmp_path):
+    async def answer(asked: Asked) -> None:
+        await asked.answer(200, {})
+
+    async def told(server: ApiServer, client: Client) -> None:
+        for _ in range(5):
+            await client.get("/version")
+        assert server.connections == 1
+
+    story(tmp_path, answer, told)
+
+
+def test_a_request_is_repeated_after_the_time_that_the_server_asks_for(tmp_path):
+    async def answer(asked: Asked) -> None:
+        times.append(1)
+        if len(times) == 1:
+            await asked.answer(429, {"kind": "Status", "reason": "TooManyRequests"}, "Retry-After: 1")
+        else:
+            await asked.answer(200, {"ok": True})
+
+    times: list[int] = []
+
+    async def told(server: ApiServer, client: Client) -> None:
+        assert await client.get("/version") == {"ok": True}
+        assert len(server.asked) == 2
+
+    story(tmp_path, answer, told)
+
+
+def test_an_idle_connection_that_the_server_has_closed_is_replaced(tmp_path):
+    async def answer(asked: Asked) -> None:
+        if len(server_of) and len(server_of[0].asked) == 2:
+            asked.hang_up()
+        else:
+            await asked.answer(200, {"ok": True})
+
+    server_of: list[ApiServer] = []
+
+    async def told(server: ApiServer, client: Client) -> None:
+        server_of.append(server)
+        await client.get("/a")
+        assert await client.get("/b") == {"ok": True}
+        assert [one.target for one in server.asked] == ["/a", "/b", "/b"]
+
+    story(tmp_path, answer, told)
+
+
+@pytest.mark.parametrize("content", [b"no json", b"[]"])
+def test_an_answer_that_is_no_object_is_an_error(tmp_path, content):
+    async def answer(asked: Asked) -> None:
+        await asked.answer(200, content)
+
+    async def told(server: ApiServer, client: Client) -> None:
+        with pytest.raises(Unreachable):
+            await client.get("/version")
+
+    story(tmp_path, answer, told)
+
+
+def test_a_server_with_a_foreign_certificate_is_not_talked_to(tmp_path):
+    (tmp_path / "other").mkdir()
+    foreign = make_certificate(tmp_path / "other")[0]
+
+    async def answer(asked: Asked) -> None:
+        await asked.answer(200, {})
+
+    async def told(server: ApiServer, client: Client) -> None:
+        path = kubeconfig(tmp_path / "other", server.port, foreign, {"token": "from-the-test"})
+        with pytest.raises(Unreachable, match="certificate"):
+            await Client(Credentials(read_kubeconfig(str(path)))).get("/version")
+        assert not server.asked
+
+    story(tmp_path, answer, told)
+
+
+def watched(directory, answers, told_at_the_end: list[object], *, asked: list[str] | None = None) -> None:
+    """Runs a watch over these answers, one for each request; the last one stays open."""
+    left = list(answers)
+
+    async def answer(request: Asked) -> None:
+        if asked is not None:
+            asked.append(request.target)
+        if left:
+            await left.pop(0)(request)
+        else:
+            await asyncio.Event().wait()
+
+    async def told(server: ApiServer, client: Client) -> None:
+        heard = Heard()
+        task = asyncio.create_task(Watch(client, "/api/v1/pods", heard, "pods").run())
+        try:
+            await until(lambda: heard.told == told_at_the_end and not left)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    story(directory, answer, told)
+
+
+def test_a_list_is_complete_before_anybody_hears_of_it(tmp_path):
+    async def broken(asked: Asked) -> None:
+        await asked.stream(event("ADDED", "a"), is_whole=False)
+
+    async def whole(asked: Asked) -> None:
+        await asked.stream(event("ADDED", "a"), event("ADDED", "b"), bookmark("7", ends_list=True))
+
+    watched(tmp_path, [broken, whole], [["a", "b"]])
+
+
+def test_a_watch_goes_on_from_the_last_version_it_has_seen(tmp_path):
+    async def first(asked: Asked) -> None:
+        await asked.stream(bookmark("7", ends_list=True), event("ADDED", "a", "9"), bookmark("12"))
+
+    async def second(asked: Asked) -> None:
+        await asked.stream(event("DELETED", "a", "13"))
+
+    asked: list[str] = []
+    watched(tmp_path, [first, second], [[], ("ADDED", "a"), ("DELETED", "a")], asked=asked)
+    assert "sendInitialEvents=true" in asked[0]
+    assert "resourceVersion=12" in asked[1]
+    assert "sendInitialEvents" not in asked[1]
+
+
+def test_a_version_that_is_too_old_leads_to_a_new_list(tmp_path):
+    async def first(asked: Asked) -> None:
+        await asked.stream(event("ADDED", "a"), bookmark("7", ends_list=True))
+
+    async def expired(asked: Asked) -> None:
+        await asked.stream({"type": "ERROR", "object": GONE})
+
+    async def again(asked: Asked) -> None:
+        await asked.stream(event("ADDED", "b"), bookmark("20", ends_list=True))
+
+    asked: list[str] = []
+    watched(tmp_path, [first, expired, again], [["a"], ["b"]], asked=asked)
+    assert "sendInitialEvents=true" in asked[2]
+
+
+def test_a_server_without_streamed_lists_is_listed_in_pages(tmp_path):
+    async def unknown(asked: Asked) -> None:
+        await asked.answer(422, {"kind": "Status", "code": 422, "reason": "Invalid"})
+
+    async def page(asked: Asked) -> None:
+        one = {"metadata": {"name": "a", "uid": "a"}}
+        await asked.answer(200, {"metadata": {"continue": "more"}, "items": [one]})
+
+    async def last(asked: Asked) -> None:
+        one = {"metadata": {"name": "b", "uid": "b", "managedFields": []}}
+        await asked.answer(200, {"metadata": {"resourceVersion": "5"}, "items": [one]})
+
+    async def change(asked: Asked) -> None:
+        await asked.stream(event("MODIFIED", "a", "6"))
+
+    asked: list[str] = []
+    watched(tmp_path, [unknown, page, last, change], [["a", "b"], ("MODIFIED", "a")], asked=asked)
+    assert "continue=more" in asked[2]
+    assert "resourceVersion=5" in asked[3]
