@@ -260,7 +260,7 @@ def from_resource(name, **fields):
             "",
         ),  # which we do not honour
         ({"secretKeyRef": {"name": "s"}}, "Required", ".secretKeyRef.key"),
-        ({"configMapKeyRef": {"key": "k"}}, "Required", ".configMapKeyRef.name"),
+        ({"configMapKeyRef": {"key": "k"}}, "Invalid", ".configMapKeyRef.name"),
         ({"configMapKeyRef": {"name": "s", "key": "a/b"}}, "Invalid", ".configMapKeyRef.key"),
         ({**from_field("metadata.name"), **from_resource("limits.cpu")}, "Invalid", ""),
         (from_field(""), "Required", ".fieldRef.fieldPath"),
@@ -590,10 +590,13 @@ def test_restart_rules_need_a_restart_policy():
     "fields, field",
     [
         ({"hostAliases": [{"ip": "host", "hostnames": ["a"]}]}, "hostAliases[0].ip"),
-        ({"hostAliases": [{"ip": "10.0.0.1", "hostnames": ["a b"]}]}, "hostAliases[0].hostnames"),
+        ({"hostAliases": [{"ip": "10.0.0.1", "hostnames": ["a b"]}]}, "hostAliases[0].hostnames[0]"),
         ({"hostAliases": [{"ip": "10.0.0.1\n1.1.1.1 x", "hostnames": []}]}, "hostAliases[0].ip"),
         ({"dnsPolicy": "Other"}, "dnsPolicy"),
-        ({"dnsPolicy": "None"}, "dnsConfig.nameservers"),
+        ({"dnsPolicy": "None"}, "dnsConfig"),
+        ({"dnsPolicy": "None", "dnsConfig": {}}, "dnsConfig.nameservers"),
+        ({"hostAliases": [{"ip": "10.0.0.01", "hostnames": ["a"]}]}, "hostAliases[0].ip"),
+        ({"hostAliases": [{"ip": "::ffff:10.0.0.1", "hostnames": ["a"]}]}, "hostAliases[0].ip"),
         ({"dnsConfig": {"nameservers": ["a"]}}, "dnsConfig.nameservers[0]"),
         (
             {"dnsConfig": {"nameservers": ["1.1.1.1", "1.1.1.2", "1.1.1.3", "1.1.1.4"]}},

@@ -317,7 +317,7 @@ class PodSpec(NamedTuple):
     image_pull_secrets: tuple[LocalObjectReference, ...] = ()
     hostname: str = ""
     node_name: str = ""  # the node of the pod
-    runtime_class_name: str = ""
+    runtime_class_name: str | None = None
     host_network: bool | None = None  # None: what the runtime does by default
     host_pid: bool = False
     host_ipc: bool = False

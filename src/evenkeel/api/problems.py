@@ -39,6 +39,10 @@ def too_long(field: str, message: str) -> Problem:
     return Problem(field, message, "FieldValueTooLong")
 
 
+def too_many(field: str, seen: int, most: int) -> Problem:
+    return Problem(field, f"has {seen} items, and may have {most}", "FieldValueTooMany")
+
+
 def not_supported(field: str, seen: str, supported: Sequence[str]) -> Problem:
     return Problem(field, f"{shown(seen)} is not one of {one_of(supported)}", "FieldValueNotSupported")
 

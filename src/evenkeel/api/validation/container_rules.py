@@ -50,7 +50,7 @@ def container_problems(spec: PodSpec, volumes: frozenset[str]) -> Problems:
         yield from _ports(container.ports, f"{path}.ports", host_ports)
     for index, container in enumerate(spec.init_containers):
         path = f"spec.initContainers[{index}]"
-        yield from _container(container, path, spec, volumes, names)
+        yield from _container(container, path, spec, volumes, names, is_init=True)
         yield from _probes(container, path, allowed=container.is_sidecar)
         yield from hook_problems(
             container, path, spec.termination_grace_period_seconds, allowed=container.is_sidecar
@@ -64,7 +64,13 @@ def container_problems(spec: PodSpec, volumes: frozenset[str]) -> Problems:
 
 
 def _container(
-    container: Container, path: str, spec: PodSpec, volumes: frozenset[str], names: set[str]
+    container: Container,
+    path: str,
+    spec: PodSpec,
+    volumes: frozenset[str],
+    names: set[str],
+    *,
+    is_init: bool = False,
 ) -> Problems:
     if not container.name:
         yield required(f"{path}.name", "a container needs a name")
@@ -78,7 +84,7 @@ def _container(
         yield invalid(f"{path}.image", f"{shown(container.image)} has spaces at an end: leave them out")
     if container.restart_policy is not None and container.restart_policy not in RESTART_POLICIES:
         yield not_supported(f"{path}.restartPolicy", container.restart_policy, RESTART_POLICIES)
-    yield from restart_rule_problems(container, path)
+    yield from restart_rule_problems(container, path, is_init=is_init)
     yield from _choice(f"{path}.imagePullPolicy", container.image_pull_policy, _PULL_POLICIES)
     yield from _choice(
         f"{path}.terminationMessagePolicy", container.termination_message_policy, _MESSAGE_POLICIES

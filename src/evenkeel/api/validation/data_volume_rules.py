@@ -10,10 +10,11 @@ from evenkeel.api.pod import (
     Pod,
     ProjectedVolumeSource,
     SecretVolumeSource,
+    ServiceAccountTokenProjection,
     VolumeProjection,
 )
 from evenkeel.api.pod_fields import CLUSTER_ONLY
-from evenkeel.api.problems import Problems, invalid, required, shown, unusable
+from evenkeel.api.problems import Problems, forbidden, invalid, required, shown, unusable
 from evenkeel.api.validation.env_rules import amount_problems, field_problems
 from evenkeel.api.validation.name_rules import dns_subdomain, plain_text
 from evenkeel.errors import NODE_RULE, Problem
@@ -22,6 +23,7 @@ _GREATEST_MODE = 0o777
 _MAPS = ("metadata.annotations", "metadata.labels")
 _FIELDS = ("metadata.name", "metadata.namespace", "metadata.uid")
 _LONGEST_NAME_BYTES = 255
+_SHORTEST_TOKEN_SECONDS, _LONGEST_TOKEN_SECONDS = 600, 1 << 32
 
 
 def config_map_problems(source: ConfigMapVolumeSource, path: str) -> Problems:
@@ -47,9 +49,15 @@ def projected_problems(source: ProjectedVolumeSource, path: str) -> Problems:
     for index, each in enumerate(source.sources):
         here = f"{path}.sources[{index}]"
         yield from _projection(each, here)
+        if each.service_account_token is not None:
+            yield from _token(each.service_account_token, path, here)
         for place in _paths(each):
-            if place and taken.setdefault(place, here) != here:
-                yield invalid(here, f"{shown(place)} is a path of {taken[place]} too: a file has one source")
+            if place in taken:
+                yield invalid(
+                    path, f"{shown(place)} is a path of {taken[place]} and of {here}: a file has one"
+                )
+            elif place:
+                taken[place] = here
 
 
 def _projection(source: VolumeProjection, path: str) -> Problems:
@@ -59,7 +67,7 @@ def _projection(source: VolumeProjection, path: str) -> Problems:
     if not given:  # it may have a source that comes from a cluster, which is refused
         yield unusable(path, "must hold one of configMap, secret and downwardAPI")
     elif len(given) > 1:
-        yield invalid(path, "must hold one source, and holds more")
+        yield forbidden(path, "must hold one source, and holds more")
     if config_map is not None:
         yield from _object(config_map.name, f"{path}.configMap.name")
         yield from _items(config_map.items, f"{path}.configMap.items")
@@ -68,8 +76,16 @@ def _projection(source: VolumeProjection, path: str) -> Problems:
         yield from _items(secret.items, f"{path}.secret.items")
     if downward is not None:
         yield from _fields(downward.items, f"{path}.downwardAPI")
-    if token is not None:
-        yield from _place(token.path, f"{path}.serviceAccountToken.path")
+
+
+def _token(token: ServiceAccountTokenProjection, path: str, source: str) -> Problems:
+    yield from _place(token.path, f"{path}.path")  # the path that Kubernetes has for it
+    seconds = token.expiration_seconds
+    if seconds is not None and not _SHORTEST_TOKEN_SECONDS <= seconds <= _LONGEST_TOKEN_SECONDS:
+        yield invalid(
+            f"{source}.serviceAccountToken.expirationSeconds",
+            f"{seconds} must be from {_SHORTEST_TOKEN_SECONDS} to {_LONGEST_TOKEN_SECONDS}",
+        )
 
 
 def cluster_only_problems(pod: Pod) -> Problems:
@@ -101,21 +117,19 @@ def _items(items: tuple[KeyToPath, ...], path: str) -> Problems:
 
 
 def _fields(items: tuple[DownwardAPIVolumeFile, ...], path: str) -> Problems:
+    """The paths are those that Kubernetes has for them: of the volume, without the item."""
     for index, item in enumerate(items):
-        here = f"{path}.items[{index}]"
-        yield from _place(item.path, f"{here}.path")
-        yield from _mode(item.mode, f"{here}.mode")
+        yield from _place(item.path, f"{path}.path")
+        yield from _mode(item.mode, f"{path}.mode")
         field, amount = item.field_ref, item.resource_field_ref
-        if (field is None) == (amount is None):
-            yield invalid(here, "must hold one of fieldRef and resourceFieldRef")
-        if field is not None and field.field_path not in _MAPS:
-            yield from field_problems(field, f"{here}.fieldRef", _FIELDS)
-        if amount is not None:
-            if not amount.container_name:
-                yield required(
-                    f"{here}.resourceFieldRef.containerName", "name the container: a volume has none"
-                )
-            yield from amount_problems(amount, f"{here}.resourceFieldRef")
+        if field is not None:
+            yield from field_problems(field, f"{path}.fieldRef", _FIELDS, _MAPS)
+            if amount is not None:
+                yield invalid(path, f"must hold one of fieldRef and resourceFieldRef in item {index}")
+        elif amount is not None:
+            yield from amount_problems(amount, f"{path}.resourceFieldRef", has_container=False)
+        else:
+            yield required(path, f"write fieldRef or resourceFieldRef in item {index}")
 
 
 def _object(name: str, path: str) -> Problems:

@@ -58,11 +58,12 @@ def environment_sources(sources: tuple[EnvFromSource, ...], path: str) -> Proble
             yield invalid(f"{here}.prefix", f"{shown(source.prefix)} {wrong}")
         config_map, secret = source.config_map_ref, source.secret_ref
         if (config_map is None) == (secret is None):
-            yield invalid(here, "must hold one of configMapRef and secretRef")
+            # The path that Kubernetes has for it, without the index.
+            yield invalid(path, f"must hold one of configMapRef and secretRef in item {index}")
         if config_map is not None:
-            yield from _object_name(config_map.name, f"{here}.configMapRef")
+            yield from _object_name(config_map.name, f"{here}.configMapRef.name")
         if secret is not None:
-            yield from _object_name(secret.name, f"{here}.secretRef")
+            yield from _object_name(secret.name, f"{here}.secretRef.name")
 
 
 def _source(source: EnvVarSource, value: str, path: str) -> Problems:
@@ -88,7 +89,8 @@ def _source(source: EnvVarSource, value: str, path: str) -> Problems:
 
 
 def _key(selector: ConfigMapKeySelector | SecretKeySelector, path: str) -> Problems:
-    yield from _object_name(selector.name, path)
+    if wrong := dns_subdomain(selector.name):
+        yield invalid(f"{path}.name", f"{shown(selector.name)} {wrong}")
     if not selector.key:
         yield required(f"{path}.key", "name the key whose value the variable gets")
     elif wrong := data_key(selector.key):
@@ -97,13 +99,16 @@ def _key(selector: ConfigMapKeySelector | SecretKeySelector, path: str) -> Probl
 
 def _object_name(name: str, path: str) -> Problems:
     if not name:
-        yield required(f"{path}.name", "name the object")
+        yield required(path, "name the object")
     elif wrong := dns_subdomain(name):
-        yield unusable(f"{path}.name", f"{shown(name)} {wrong}")
+        yield invalid(path, f"{shown(name)} {wrong}")
 
 
-def field_problems(selector: ObjectFieldSelector, path: str, fields: tuple[str, ...]) -> Problems:
-    """The rules for a fieldRef. `fields` are the fields that it may name, beside single labels and annotations."""
+def field_problems(
+    selector: ObjectFieldSelector, path: str, fields: tuple[str, ...], maps: tuple[str, ...] = ()
+) -> Problems:
+    """The rules for a fieldRef. `fields` are the fields that it may name, beside single labels and annotations; `maps`
+    are those with many lines."""
     field = selector.field_path
     if not field:
         yield required(f"{path}.fieldPath", "name a field of the pod, such as metadata.name")
@@ -120,16 +125,18 @@ def field_problems(selector: ObjectFieldSelector, path: str, fields: tuple[str, 
             return
         if wrong := qualified_name(key):
             yield invalid(path, f"{shown(key)} {wrong}")
-    elif field in {*_FIELDS, *_OTHER_FIELDS} - {*fields}:
-        yield not_supported(f"{path}.fieldPath", field, fields)
-    elif field not in (*_FIELDS, "spec.host"):
+    elif field in {*_FIELDS, *_OTHER_FIELDS} - {*fields, *maps}:
+        yield not_supported(f"{path}.fieldPath", field, (*fields, *maps))
+    elif field not in (*_FIELDS, *maps, "spec.host"):
         yield invalid(f"{path}.fieldPath", f"{shown(field)} is no field that a variable can hold")
 
 
-def amount_problems(selector: ResourceFieldSelector, path: str) -> Problems:
-    """The rules for a resourceFieldRef."""
+def amount_problems(selector: ResourceFieldSelector, path: str, *, has_container: bool = True) -> Problems:
+    """The rules for a resourceFieldRef. A variable has a container; a volume has none, and names it."""
     name = selector.resource
-    if not name:
+    if not has_container and not selector.container_name:
+        yield required(f"{path}.containerName", "name the container: a volume has none")
+    elif not name:
         yield required(f"{path}.resource", "name a resource of the container, such as limits.memory")
     elif name not in _RESOURCES and not name.startswith(_HUGE):
         yield not_supported(f"{path}.resource", name, _RESOURCES)

@@ -7,12 +7,13 @@ from evenkeel.api.problems import (
     invalid,
     not_supported,
     required,
-    too_long,
+    too_many,
     unusable,
 )
-from evenkeel.api.validation.action_rules import command_problems, http_get_problems
+from evenkeel.api.validation.action_rules import command_problems, http_get_problems, port_problems
 
 _OPERATORS = ("In", "NotIn")
+_RESTART_ALL = "RestartAllContainers"
 _MOST_RULES = 20
 _MOST_CODES = 255
 
@@ -49,35 +50,40 @@ def _handler(handler: LifecycleHandler, path: str, grace_seconds: int | None) ->
         yield from command_problems(handler.exec, f"{path}.exec")
     elif given[:1] == ["httpGet"] and handler.http_get is not None:
         yield from http_get_problems(handler.http_get, f"{path}.httpGet")
-    elif given[:1] == ["tcpSocket"]:
+    elif given[:1] == ["tcpSocket"] and handler.tcp_socket is not None:
+        yield from port_problems(handler.tcp_socket.port, f"{path}.tcpSocket.port")
         yield unusable(
             f"{path}.tcpSocket",
             "a hook cannot open a connection, in Kubernetes neither: write exec or httpGet",
         )
     elif handler.sleep is not None:
-        seconds, most = handler.sleep.seconds, grace_seconds or 0
-        if not 0 <= seconds <= most:
+        seconds = handler.sleep.seconds
+        if grace_seconds is not None and not 0 <= seconds <= grace_seconds:
             yield invalid(
                 f"{path}.sleep",
-                f"{seconds} must be from 0 to terminationGracePeriodSeconds, which is {most}",
+                f"{seconds} must be from 0 to terminationGracePeriodSeconds, which is {grace_seconds}",
             )
 
 
-def restart_rule_problems(container: Container, path: str) -> Problems:
+def restart_rule_problems(container: Container, path: str, *, is_init: bool) -> Problems:
     rules = container.restart_policy_rules
     if rules and container.restart_policy is None:
         yield required(
             f"{path}.restartPolicy", "restartPolicyRules need it: write Always, OnFailure or Never"
         )
+        if is_init:
+            return
     if len(rules) > _MOST_RULES:
-        yield too_long(f"{path}.restartPolicyRules", f"has {len(rules)} rules, and may have {_MOST_RULES}")
+        yield too_many(f"{path}.restartPolicyRules", len(rules), _MOST_RULES)
     for index, rule in enumerate(rules):
         yield from _rule(rule, f"{path}.restartPolicyRules[{index}]")
 
 
 def _rule(rule: ContainerRestartRule, path: str) -> Problems:
-    if rule.action != "Restart":
-        yield not_supported(f"{path}.action", rule.action, ("Restart",))
+    if rule.action == _RESTART_ALL:
+        yield unusable(f"{path}.action", f"{_RESTART_ALL} cannot be had here: write Restart")
+    elif rule.action != "Restart":
+        yield not_supported(f"{path}.action", rule.action, ("Restart", _RESTART_ALL))
     codes = rule.exit_codes
     if codes is None:
         yield required(f"{path}.exitCodes", "name the exit codes after which the rule applies")
@@ -85,6 +91,4 @@ def _rule(rule: ContainerRestartRule, path: str) -> Problems:
     if codes.operator not in _OPERATORS:
         yield not_supported(f"{path}.exitCodes.operator", codes.operator, _OPERATORS)
     if len(codes.values) > _MOST_CODES:
-        yield too_long(
-            f"{path}.exitCodes.values", f"has {len(codes.values)} codes, and may have {_MOST_CODES}"
-        )
+        yield too_many(f"{path}.exitCodes.values", len(codes.values), _MOST_CODES)

@@ -1,15 +1,12 @@
-"""Rules for a whole pod: problems that make it invalid, and warnings about a valid one. And the rules for nodes."""
+"""Rules for a whole pod, and for nodes."""
 
 import re
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 from evenkeel.api.config import Profile
-from evenkeel.api.container import ContainerPort, EnvVar
 from evenkeel.api.node import Node, Taint
 from evenkeel.api.pod import ObjectMeta, Pod, PodSpec, Toleration
 from evenkeel.api.problems import Problems, invalid, not_supported, required, shown, too_long, unusable
-from evenkeel.api.resources import EPHEMERAL_STORAGE, MEMORY, ResourceList
 from evenkeel.api.validation.container_rules import RESTART_POLICIES, container_problems, pod_security
 from evenkeel.api.validation.name_rules import (
     dns_label,
@@ -23,7 +20,6 @@ from evenkeel.api.validation.name_rules import (
 from evenkeel.api.validation.network_rules import network_problems
 from evenkeel.api.validation.resource_rules import overhead, pod_level
 from evenkeel.api.validation.volume_rules import check_volumes
-from evenkeel.errors import Problem
 
 _GREATEST_INT32 = 2**31 - 1
 _LONGEST_ANNOTATIONS_BYTES = 256 * 1024
@@ -43,7 +39,7 @@ def validate_pod(pod: Pod, profile: Profile) -> Problems:
 def _metadata(metadata: ObjectMeta) -> Problems:
     if metadata.generate_name:
         yield from _name("metadata.generateName", metadata.generate_name, name_prefix)
-    if name := _full_name(metadata):
+    if name := full_name(metadata):
         yield from _name("metadata.name", name, dns_subdomain)
     else:
         yield required("metadata.name", "a pod needs a name")
@@ -60,7 +56,7 @@ def _metadata(metadata: ObjectMeta) -> Problems:
     yield from _annotations(metadata.annotations)
 
 
-def _full_name(metadata: ObjectMeta) -> str:
+def full_name(metadata: ObjectMeta) -> str:
     if metadata.generate_name and not metadata.name:
         return generated_name(metadata.generate_name)
     return metadata.name
@@ -120,6 +116,10 @@ def _spec(spec: PodSpec, profile: Profile) -> Problems:
         yield from _name("spec.nodeName", spec.node_name, dns_subdomain)
     if spec.hostname:
         yield from _name("spec.hostname", spec.hostname, dns_label)
+    if spec.service_account_name:
+        yield from _name("spec.serviceAccountName", spec.service_account_name, dns_subdomain)
+    if spec.runtime_class_name is not None:
+        yield from _name("spec.runtimeClassName", spec.runtime_class_name, dns_subdomain)
     yield from network_problems(spec)
     if spec.security_context is not None:
         yield from pod_security(spec.security_context, "spec.securityContext")
@@ -145,83 +145,6 @@ def _toleration(toleration: Toleration, path: str) -> Problems:
         yield invalid(f"{path}.operator", f"Exists takes no value, and {shown(toleration.value)} is there")
     if toleration.effect and toleration.effect not in _EFFECTS:
         yield not_supported(f"{path}.effect", toleration.effect, _EFFECTS)
-
-
-# Warnings
-
-WARNING = "Warning"
-
-
-def warnings(pod: Pod) -> Problems:
-    """What the author of a valid pod should know. The pod runs all the same."""
-    spec = pod.spec
-    if dns_label(_full_name(pod.metadata)):
-        yield Problem("metadata.name", "it becomes the pod's hostname: better have no . in it", WARNING)
-    yield from _fractions(spec.overhead, "spec.overhead")
-    for path, container in spec.container_fields:
-        yield from _fractions(container.resources.limits, f"{path}.resources.limits")
-        yield from _fractions(container.resources.requests, f"{path}.resources.requests")
-        yield from _hidden(container.env, f"{path}.env")
-    yield from _port_warnings(spec)
-
-
-def _fractions(resources: ResourceList, path: str) -> Problems:
-    for name in (MEMORY, EPHEMERAL_STORAGE):
-        amount = resources.get(name)
-        if amount is not None and amount.int64_milli % 1000:
-            yield Problem(
-                f"{path}[{name}]",
-                f"{amount} is not a whole number of bytes: m stands for thousandths",
-                WARNING,
-            )
-
-
-class _Port(NamedTuple):
-    field: str
-    port: ContainerPort
-
-
-def _port_warnings(spec: PodSpec) -> Problems:
-    """All containers of a pod share one address, so two of them cannot use the same port."""
-    ports = [
-        _Port(f"{path}.ports[{place}]", port)
-        for path, container in spec.container_fields
-        for place, port in enumerate(container.ports)
-    ]
-    named: dict[str, str] = {}
-    for place, (field, port) in enumerate(ports):
-        if port.host_ip and not port.host_port:
-            yield Problem(field, "has a hostIP and no hostPort: it is not opened on the host", WARNING)
-        for other in ports[:place]:
-            if (other.port.container_port, other.port.protocol) == (port.container_port, port.protocol):
-                yield from _shared_port(field, port, other)
-        if port.name in named:
-            yield Problem(field, f"is called {port.name} as {named[port.name]} is, which wins", WARNING)
-        elif port.name:
-            named[port.name] = field
-
-
-def _shared_port(field: str, port: ContainerPort, other: _Port) -> Problems:
-    host, of_other = (port.host_ip, port.host_port), (other.port.host_ip, other.port.host_port)
-    if host == of_other:
-        yield Problem(field, f"repeats {other.field}", WARNING)
-    elif not (port.host_port and other.port.host_port):
-        yield Problem(field, f"overlaps {other.field}", WARNING)
-    elif port.host_port == other.port.host_port and bool(port.host_ip) != bool(other.port.host_ip):
-        yield Problem(
-            field, f"may receive the traffic of {other.field}: give both a hostIP, or none", WARNING
-        )
-
-
-def _hidden(variables: tuple[EnvVar, ...], path: str) -> Problems:
-    seen: set[str] = set()
-    for index, variable in enumerate(variables):
-        reference = f"$({variable.name})"
-        if variable.name in seen and (
-            variable.value_from is not None or variable.value == reference or reference not in variable.value
-        ):
-            yield Problem(f"{path}[{index}]", f"hides an earlier value of {shown(variable.name)}", WARNING)
-        seen.add(variable.name)
 
 
 # Nodes

@@ -72,7 +72,9 @@ def _volume(volume: Volume, path: str, names: set[str]) -> Problems:
         given.append(("projected", projected_problems(volume.projected, f"{path}.projected")))
     for index, (name, problems) in enumerate(given):
         if index:
-            yield forbidden(f"{path}.{name}", f"a volume has one source, and {given[0][0]} is there already")
+            # The path that Kubernetes has for it is misspelt.
+            field = "downwarAPI" if name == "downwardAPI" else name
+            yield forbidden(f"{path}.{field}", f"a volume has one source, and {given[0][0]} is there already")
         else:
             yield from problems
 
@@ -101,8 +103,8 @@ def mount_problems(mounts: tuple[VolumeMount, ...], volumes: frozenset[str], pat
         elif plain_text(mount.sub_path):
             yield unusable(f"{here}.subPath", f"{shown(mount.sub_path)} {plain_text(mount.sub_path)}")
         if mount.sub_path_expr and mount.sub_path:
-            yield invalid(f"{path}.subPathExpr", "cannot be there together with subPath: take one out")
-        elif mount.sub_path_expr and (wrong := _not_below(mount.sub_path_expr)):
+            yield invalid(f"{here}.subPathExpr", "cannot be there together with subPath: take one out")
+        if mount.sub_path_expr and (wrong := _not_below(mount.sub_path_expr)):
             yield invalid(f"{path}.subPathExpr", f"{shown(mount.sub_path_expr)} of item {index} {wrong}")
         elif plain_text(mount.sub_path_expr):
             yield unusable(
