@@ -12,7 +12,7 @@ from evenkeel.api.manifests import read_manifests
 from evenkeel.api.pod import ObjectMeta, Pod
 from evenkeel.errors import EvenkeelError, InvalidInput
 from evenkeel.journal.records import CLUSTER
-from evenkeel.kube.node_object import NodeIdentity, node_status, with_times
+from evenkeel.kube.node_object import NodeIdentity, has_conditions, node_status, with_times
 from evenkeel.kube.node_object import status_patch as node_patch
 from evenkeel.kube.pod_object import (
     NotHonoured,
@@ -162,6 +162,9 @@ def test_a_condition_of_the_node_keeps_the_time_of_its_transition(place):
             }
         }
         assert [one["type"] for one in first["conditions"]][-1] == "Ready"
+        assert has_conditions(first, status)
+        unknown = {"conditions": [{**one, "status": "Unknown"} for one in first["conditions"]]}
+        assert not has_conditions(unknown, status)  # a controller has not heard of the node
         down = with_times(node_status(identity, {}, agent.node(), (), "the runtime is away"), first, 2000.0)
         assert down["conditions"][-1]["reason"] == "KubeletNotReady"
         assert down["conditions"][-1]["lastTransitionTime"] == "1970-01-01T00:33:20Z"

@@ -93,6 +93,8 @@ class ClusterMember:
         )
         mine = {"fieldSelector": f"spec.nodeName={cluster.node_name}"}
         self._pod_watch = Watch(client, path_of("api", "v1", "pods"), self._pods, "pods", mine)
+        own = {"fieldSelector": f"metadata.name={cluster.node_name}"}
+        self._node_watch = Watch(client, path_of("api", "v1", "nodes"), self._node, "the node", own)
         self._service_watch = Watch(client, path_of("api", "v1", "services"), self._services, "services")
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -103,6 +105,7 @@ class ClusterMember:
             self._node.run_lease(),
             self._node.run_status(),
             self._service_watch.run(),
+            self._watch_node(),
             self._watch_pods(),
             self._pods.follow_agent(),
             self._pods.deliver(),
@@ -123,6 +126,10 @@ class ClusterMember:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for client in self._clients:
             await client.close()
+
+    async def _watch_node(self) -> None:
+        await self._node.is_registered.wait()
+        await self._node_watch.run()
 
     async def _watch_pods(self) -> None:
         """Pods are watched when the API server knows the node, and the addresses of Services are known."""

@@ -1,7 +1,8 @@
 """The node in the cluster: its registration, its lease and its status.
 
-The lease says every ten seconds that the node is alive. The status is sent when something has changed, and every five
-minutes. Taints are left to the cluster's controllers.
+The lease says every ten seconds that the node is alive. The status is sent when something has changed here, when others
+have changed it, and every five minutes. A controller changes it when it has not heard of the node for too long. Taints
+are left to the cluster's controllers.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from evenkeel.errors import EvenkeelError
 from evenkeel.kube.client import CONFLICT, NOT_FOUND, ApiError, Backoff, Client, Json, path_of
 from evenkeel.kube.node_object import (
     NodeIdentity,
+    has_conditions,
     labels,
     node_info,
     node_status,
@@ -24,6 +26,7 @@ from evenkeel.kube.node_object import (
     status_patch,
     with_times,
 )
+from evenkeel.kube.watch import DELETED
 from evenkeel.runtime.interface import Image, Pull
 
 log = logging.getLogger(__name__)
@@ -51,7 +54,7 @@ class NodeFront(Protocol):
 
 
 class ClusterNode:
-    """For the agent's event loop."""
+    """For the agent's event loop. It is the handler of the watch of the node's own object."""
 
     def __init__(
         self,
@@ -75,6 +78,7 @@ class ClusterNode:
         self._sent: Json | None = None  # the last status that was sent, without times
         self._report_at = 0.0
         self._seen: Json = {}  # the status that the API server has
+        self._is_deleted = False
         self._failures: set[str] = set()
 
     async def register(self) -> None:
@@ -93,6 +97,18 @@ class ClusterNode:
         log.info("cluster: node %s is registered at %s", self._identity.name, self._client.server)
         self.is_registered.set()
 
+    def listed(self, objects: list[Json]) -> None:
+        if not objects:
+            self._is_deleted = True
+        for one in objects:
+            self.changed("", one)
+
+    def changed(self, type_: str, one: Json) -> None:
+        self._is_deleted = type_ == DELETED
+        if not self._is_deleted:
+            self.uid = str(one["metadata"]["uid"])
+            self._seen = one.get("status") or {}
+
     async def run_lease(self) -> None:
         """Renews the lease, until it is cancelled."""
         await self.is_registered.wait()
@@ -108,6 +124,9 @@ class ClusterNode:
         backoff = Backoff(1.0, 10.0)
         while True:
             try:
+                if self._is_deleted:
+                    self._is_deleted = False
+                    await self.register()
                 await self._report()
                 backoff.reset()
             except EvenkeelError as error:
@@ -143,10 +162,9 @@ class ClusterNode:
 
     async def _report(self) -> None:
         status = await self._status()
-        if status == self._sent and time.monotonic() < self._report_at:
+        is_there = status == self._sent and has_conditions(self._seen, status)
+        if is_there and time.monotonic() < self._report_at:
             return
-        if self._sent is None:
-            self._seen = (await self._client.get(self._path)).get("status") or {}
         patch = status_patch(with_times(status, self._seen, self._clock()), self._seen)
         node = await self._client.patch(f"{self._path}/status", patch)
         self._seen = node.get("status") or {}

@@ -111,6 +111,14 @@ def with_times(status: Json, before: Json, now: float) -> Json:
     return {**status, "conditions": timed}
 
 
+def has_conditions(before: Json, status: Json) -> bool:
+    """Whether `before`, the status that the API server has, has each condition as `status` has it."""
+    known = {
+        one.get("type"): (one.get("status"), one.get("reason")) for one in before.get("conditions") or ()
+    }
+    return all(known.get(one["type"]) == (one["status"], one["reason"]) for one in status["conditions"])
+
+
 def status_patch(status: Json, before: Json) -> Json:
     """A strategic-merge patch that makes `before` have what the node owns of `status`: with its times."""
     patch: Json = {"conditions": status["conditions"]}
