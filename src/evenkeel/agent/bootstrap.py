@@ -217,7 +217,8 @@ def assemble(
     # other observers have forgotten the removed pod.
     copies = PodCopies(StatePaths(os.path.dirname(journal.path)), journal)
     volume_updates = VolumeUpdates(runtime, data, worker.spawn, events, steps)
-    cluster_data = ClusterDataCopies(StatePaths(os.path.dirname(journal.path)), data, worker.spawn)
+    state = StatePaths(os.path.dirname(journal.path))
+    cluster_data = ClusterDataCopies(state, data, lambda: cluster_pods.is_joined, worker.spawn)
     cluster_data.take_up(pods)
     watching = (kernel_events, memory, disk, stalls, prober, copies, volume_updates, cluster_data)
     observers = (*watching, desired_pods, workloads, cluster_pods)

@@ -24,11 +24,15 @@ Spawn = Callable[[Coroutine[Any, Any, None]], object]
 
 
 class ClusterDataCopies(PodObserver):
-    """For the agent's event loop. `spawn` runs work beside the pod loop."""
+    """For the agent's event loop. `spawn` runs work beside the pod loop. New data comes only while this machine is a
+    node of a cluster (`is_joined`)."""
 
-    def __init__(self, paths: StatePaths, data: DataStore, spawn: Spawn) -> None:
+    def __init__(
+        self, paths: StatePaths, data: DataStore, is_joined: Callable[[], bool], spawn: Spawn
+    ) -> None:
         self._paths = paths
         self._data = data
+        self._is_joined = is_joined
         self._spawn = spawn
         self._written: dict[str, PodData] = {}  # by UID
 
@@ -41,7 +45,9 @@ class ClusterDataCopies(PodObserver):
                 self._written[record.uid] = self._data.of_pod(record.pod)
 
     def settled(self, uid: str, record: PodRecord | None) -> None:
-        if record is None or record.source != CLUSTER or record.state.deleted_at is not None:
+        if record is None or record.source != CLUSTER or not self._is_joined():
+            return
+        if record.state.deleted_at is not None:
             return
         if not any(container.is_running for container in record.state.containers.values()):
             return
