@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from evenkeel.cli.client import AgentRefused, Client, NoAgent
+from evenkeel.cli.output import printable
 from evenkeel.errors import EvenkeelError, reason
 from evenkeel.runtime.log_reading import LogLine, attempts, follow
 from evenkeel.runtime.paths import StatePaths, state_paths
@@ -147,7 +148,7 @@ class Attached:
                 self._client.delete(self._namespace, self._name, grace_seconds)
             except AgentRefused as refusal:
                 if not refusal.is_not_found:
-                    print(f"evenkeel: {refusal}", file=sys.stderr)
+                    print(printable(f"evenkeel: {refusal}"), file=sys.stderr)
             except NoAgent:
                 time.sleep(_RETRY_SECONDS)
                 continue
@@ -170,7 +171,7 @@ class Attached:
                     print("evenkeel: the agent does not answer; the pod runs on without it", file=sys.stderr)
                     is_reported = True
             except AgentRefused as refusal:
-                print(f"evenkeel: {refusal}", file=sys.stderr)
+                print(printable(f"evenkeel: {refusal}"), file=sys.stderr)
             time.sleep(_RETRY_SECONDS)
 
     def _take(self, pod: Json, *, is_deleted: bool) -> bool:

@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
         try:
             pod = client.pod(args.namespace, name)
         except AgentRefused as refusal:
-            print(f"evenkeel: {refusal}", file=sys.stderr)
+            print(printable(f"evenkeel: {refusal}"), file=sys.stderr)
             failures += 1
             continue
         print("\n\n" if number else "", end="")

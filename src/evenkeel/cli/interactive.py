@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from evenkeel.cli.client import Client
+from evenkeel.cli.output import printable
 from evenkeel.errors import EvenkeelError
 from evenkeel.runtime.sessions import SessionEnd
 
@@ -78,7 +79,7 @@ def exit_code(end: SessionEnd) -> int:
     """The exit code of the command. What kubectl says about it goes to standard error."""
     if end.exit_code:
         hint = f"; {end.hint}" if end.hint else ""
-        print(f"evenkeel: {end.problem}{hint}", file=sys.stderr)
+        print(printable(f"evenkeel: {end.problem}{hint}"), file=sys.stderr)
     return end.exit_code
 
 

@@ -92,7 +92,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int = import_module(_module(parsed.command)).run(parsed)
         sys.stdout.flush()
     except EvenkeelError as error:
-        print(f"evenkeel: {error}" if "\n" not in str(error) else str(error), file=sys.stderr)
+        from evenkeel.cli.output import printable_lines
+
+        text = printable_lines(str(error))  # it may quote what a container said
+        print(f"evenkeel: {text}" if "\n" not in text else text, file=sys.stderr)
         return 1
     except BrokenPipeError:
         # The reader (`| head`) is gone. What Python flushes at exit goes to /dev/null.

@@ -102,6 +102,11 @@ def printable(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
+def printable_lines(text: str) -> str:
+    """The same for text of several lines."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
 def age(then: float, now: float | None = None) -> str:
     """The age in at most two units, as in kubectl: 12s, 5m30s, 3h12m, 2d4h."""
     seconds = int((time.time() if now is None else now) - then)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from evenkeel.cli.client import Client, add_namespace_flag, add_state_flag, client_from
 from evenkeel.cli.interactive import pod_name
+from evenkeel.cli.output import printable
 from evenkeel.errors import EvenkeelError, reason
 
 USAGE = "POD [LOCAL:]REMOTE… [--address 127.0.0.1] [-n NS]"
@@ -120,16 +121,16 @@ def _forward(client: Client, namespace: str, name: str, connection: socket.socke
         try:
             remote = Remote(client, pod_path(namespace, name, "portforward"), [("ports", str(port))])
         except EvenkeelError as error:
-            print(f"evenkeel: port {port}: {error}", file=sys.stderr)
+            print(printable(f"evenkeel: port {port}: {error}"), file=sys.stderr)
             return
         try:
             write = {DATA: _without_port(connection.sendall), DATA_ERROR: _without_port(problem.extend)}
             sinks = Sinks(write, lambda _: shutdown_write(connection))
             relay(remote, connection.fileno(), sinks, has_status=False)
             if problem:
-                print(f"evenkeel: {problem.decode(errors='replace')}", file=sys.stderr)
+                print(printable(f"evenkeel: {problem.decode(errors='replace')}"), file=sys.stderr)
         except (EvenkeelError, OSError) as error:
-            print(f"evenkeel: port {port}: {error}", file=sys.stderr)
+            print(printable(f"evenkeel: port {port}: {error}"), file=sys.stderr)
         finally:
             remote.close()
 

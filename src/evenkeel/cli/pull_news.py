@@ -5,6 +5,7 @@ import threading
 from typing import Any
 
 from evenkeel.cli.client import AgentRefused, Client, NoAgent
+from evenkeel.cli.output import printable
 from evenkeel.policy.amounts import bytes_text
 from evenkeel.runtime.images.references import InvalidReference, parse
 
@@ -43,7 +44,7 @@ class PullNews:
                 if self._is_over.is_set() or event["reason"] in _LAST:
                     break
                 if event["reason"] in _SHOWN:
-                    self._print(f"evenkeel: {event['message']}\n")
+                    self._print(printable(f"evenkeel: {event['message']}") + "\n")
         except (NoAgent, AgentRefused):
             pass
         self._is_over.set()

@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 from evenkeel.cli.client import Client, add_namespace_flag, add_state_flag, client_from, grace_seconds
+from evenkeel.cli.output import printable
 from evenkeel.errors import EvenkeelError, InvalidInput, reason
 from evenkeel.quantity import Quantity
 
@@ -173,7 +174,7 @@ def _exit_code(pod: Json, name: str, *, was_stopped: bool) -> int:
 
 def _print_reason(name: str, state: Json) -> None:
     message = f": {state['message']}" if state.get("message") else ""
-    print(f"evenkeel: pod/{name}: {state['reason']}{message}", file=sys.stderr)
+    print(printable(f"evenkeel: pod/{name}: {state['reason']}{message}"), file=sys.stderr)
 
 
 def _here() -> str:

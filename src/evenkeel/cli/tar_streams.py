@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import IO
 
+from evenkeel.cli.output import printable
 from evenkeel.errors import EvenkeelError, reason
 
 _CHUNK_BYTES = 256 * 1024
@@ -116,7 +117,8 @@ def relative_path(member: str, name: str) -> str:
 
 
 def warn(message: str) -> None:
-    print(f"evenkeel: {message}", file=sys.stderr)
+    """Prints it. Names of files come from the container."""
+    print(printable(f"evenkeel: {message}"), file=sys.stderr)
 
 
 def _checked(member: tarfile.TarInfo, target: str) -> None:

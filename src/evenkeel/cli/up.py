@@ -15,6 +15,7 @@ from evenkeel.agent.bootstrap import start
 from evenkeel.cli.client import add_state_flag
 from evenkeel.cli.config_flags import add_config_flags, config_from
 from evenkeel.cli.inputs import node_from
+from evenkeel.cli.output import printable_lines
 from evenkeel.cli.up_view import log_above, view_of
 from evenkeel.errors import EvenkeelError, InvalidInput
 from evenkeel.host.capacity import filesystem, machine_capacity
@@ -144,8 +145,17 @@ def _endpoint_from(args: argparse.Namespace) -> "TcpEndpoint | None":
     )
 
 
+class PlainFormatter(logging.Formatter):
+    """Log lines may quote what a container said, and are read at a terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable_lines(super().format(record))
+
+
 def run(args: argparse.Namespace) -> int:
-    logging.basicConfig(format="%(levelname)s %(message)s", level=logging.INFO, stream=sys.stderr)
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr)
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(PlainFormatter("%(levelname)s %(message)s"))
     for path in args.paths:
         if not os.path.exists(path):
             raise EvenkeelError(f"there is no file or directory {path}")

@@ -12,7 +12,7 @@ from evenkeel.agent.front import Front
 from evenkeel.agent.observe.node_snapshot import NodeUsage
 from evenkeel.api.encode import encode
 from evenkeel.api.pod import Pod
-from evenkeel.cli.output import Paint, clipped, paint_for
+from evenkeel.cli.output import Paint, clipped, paint_for, printable
 from evenkeel.cli.pod_text import summary
 from evenkeel.journal.records import WARNING, Event
 from evenkeel.policy.amounts import bytes_text, cores_text
@@ -54,8 +54,8 @@ def log_above(view: "Table | Lines") -> None:
 def line_of(event: Event, paint: Paint) -> str:
     at = datetime.fromtimestamp(event.at).astimezone().strftime("%H:%M:%S")
     colour = "yellow" if event.type == WARNING else "green"
-    pod = f"{event.pod} " if event.pod else ""
-    return f"{paint('dim', at)} {paint(colour, event.reason)} {paint('bold', pod)}{event.message}"
+    pod = f"{printable(event.pod)} " if event.pod else ""
+    return f"{paint('dim', at)} {paint(colour, event.reason)} {paint('bold', pod)}{printable(event.message)}"
 
 
 class Lines:
