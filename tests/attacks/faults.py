@@ -9,19 +9,20 @@ import random
 import signal
 import subprocess
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from evenkeel.cli.client import AgentRefused, NoAgent
-from tests.attacks.hostile import not_ready
-from tests.kernel.agents import READY_SECONDS, Up
+from tests.attacks.hostile import hostile, not_ready
+from tests.kernel.agents import READY_SECONDS, Up, is_alive, processes_of
 from tests.kernel.crashes import Story, Wanted
 from tests.kernel.small_disk import fill
 from tests.kernel.waiting import eventually
 
 MOST_PODS = 6
+MOST_PROCESSES = 48  # of a pod (podPidsLimit)
 SHORT_SECONDS = 1.0  # a process that is stopped so long is not taken for hung
 LONG_SECONDS = 20.0  # a supervisor that is stopped so long is replaced
 
@@ -78,7 +79,15 @@ class FaultStorm:
         self.is_patient = bool(os.environ.get("EVENKEEL_FAULTS"))  # `make soak` has the time for long stops
 
     def faults(self) -> list[Callable[[], None]]:
-        found = [self._kill_agent, self._kill_guard, self._stop_agent, self._stop_guard]
+        found = [
+            self._kill_agent,
+            self._kill_watch,
+            self._kill_guard,
+            self._stop_agent,
+            self._stop_watch,
+            self._stop_guard,
+            self._fork_without_end,
+        ]
         if self.agent.containerd is None:
             found += [self._kill_keeper, self._kill_keeper_and_agent, self._stop_keeper]
         else:
@@ -86,7 +95,7 @@ class FaultStorm:
         return found
 
     def faults_of_the_disk(self) -> list[Callable[[], None]]:
-        return [self._fill_disk, self._take_disk_away]
+        return [self._fill_disk, self._make_disk_read_only, self._take_disk_away]
 
     def run(self, faults: list[Callable[[], None]], rounds: int) -> None:
         """Each fault once, in any order, and then any of them."""
@@ -145,6 +154,9 @@ class FaultStorm:
         _signal(keeper, signal.SIGKILL)
         self._restart()
 
+    def _kill_watch(self) -> None:
+        _signal(self.agent.watch_pid(), signal.SIGKILL)
+
     def _kill_guard(self) -> None:
         _signal(self.agent.guard_pid(), signal.SIGKILL)
 
@@ -157,12 +169,32 @@ class FaultStorm:
     def _stop_agent(self) -> None:
         self._stopped(self.agent.pid, SHORT_SECONDS)
 
+    def _stop_watch(self) -> None:
+        self._stopped(self.agent.watch_pid(), self._most_seconds())
+
     def _stop_guard(self) -> None:
         self._stopped(self.agent.guard_pid(), SHORT_SECONDS)
 
     def _stop_keeper(self) -> None:
-        is_long = self.is_patient and self.random.random() < 0.3
-        self._stopped(self.agent.keeper_pid(), LONG_SECONDS if is_long else SHORT_SECONDS)
+        self._stopped(self.agent.keeper_pid(), self._most_seconds())
+
+    def _most_seconds(self) -> float:
+        return LONG_SECONDS if self.is_patient and self.random.random() < 0.3 else SHORT_SECONDS
+
+    def _fork_without_end(self) -> None:
+        """A pod that makes processes as fast as it can. It is deleted while it does, and nothing of it is left."""
+        limits = {"resources": {"limits": {"cpu": "200m", "memory": "32Mi"}}}
+        self.agent.apply(
+            hostile(self.agent, "bomb", "bomb", container=limits, terminationGracePeriodSeconds=0)
+        )
+        self.agent.await_phase("bomb", "Running")
+        cgroup = self.agent.container("bomb")
+        pids = eventually(lambda: len(found := processes_of(cgroup)) >= MOST_PROCESSES // 2 and found)
+        self.load.step()
+        self.agent.client.delete("default", "bomb", 0)
+        self.agent.await_gone("bomb")
+        assert not any(path.exists() for path in cgroup.paths())
+        assert not any(map(is_alive, pids))
 
     def _stop_containerd(self) -> None:
         assert self.agent.containerd is not None
@@ -197,18 +229,40 @@ class FaultStorm:
             filler.unlink()
         self._restart()
 
+    def _make_disk_read_only(self) -> None:
+        """As the kernel does after an error of the disk. The agent says that it is not ready, and takes nothing more.
+        When the disk is mounted again, an agent that is started there knows everything."""
+        assert self._place is not None
+        device = _device(self._place)
+        if not device.startswith("/dev/loop"):
+            return  # in memory there are no such errors
+        _run("mount", "-o", "remount,errors=remount-ro", str(self._place))
+        with _held(device):
+            Path(f"/sys/fs/ext4/{device.removeprefix('/dev/')}/trigger_fs_error").write_text("1")
+            try:
+                assert not _can_write(self._place)
+                for _ in range(3):
+                    self.load.step()
+                eventually(lambda: not_ready(self.agent), within_seconds=READY_SECONDS)
+            finally:
+                self.agent.kill()
+                _run("umount", "--lazy", str(self._place))
+                _run("mount", device, str(self._place))
+        self._restart()
+
     def _take_disk_away(self) -> None:
         """The agent notices. Where the disk is back, an agent that is started there knows everything."""
         assert self._place is not None
         device = _device(self._place)
-        held = os.open(device, os.O_RDONLY | os.O_CLOEXEC)  # else it is gone with the last that uses it
-        _run("umount", "--lazy", str(self._place))
-        try:
-            eventually(lambda: "state directory" in self.agent.log.read_text(), within_seconds=READY_SECONDS)
-        finally:
-            self.agent.kill()
-            _run("mount", device, str(self._place))
-            os.close(held)
+        with _held(device):
+            _run("umount", "--lazy", str(self._place))
+            try:
+                eventually(
+                    lambda: "state directory" in self.agent.log.read_text(), within_seconds=READY_SECONDS
+                )
+            finally:
+                self.agent.kill()
+                _run("mount", device, str(self._place))
         self._restart()
 
 
@@ -221,6 +275,24 @@ def _signal(pid: int | None, number: int) -> None:
 def _run(*command: str) -> None:
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
+
+
+@contextmanager
+def _held(device: str) -> Iterator[None]:
+    """A loop device would be gone with the last that uses it."""
+    held = os.open(device, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield
+    finally:
+        os.close(held)
+
+
+def _can_write(place: Path) -> bool:
+    try:
+        (place / "written").touch()
+    except OSError:
+        return False
+    return True
 
 
 def _device(place: Path) -> str:

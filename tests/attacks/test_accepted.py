@@ -33,9 +33,7 @@ def is_accepted(agent: Up, one: dict[str, Any]) -> bool:
     return True
 
 
-def test_a_pod_posted_while_its_namesake_ends_runs_afterwards_or_is_refused(up: MakeUp):
-    agent = up()
-    agent.start()
+def test_a_pod_posted_while_its_namesake_ends_runs_afterwards_or_is_refused(agent: Up):
     other = {"env": [{"name": "NEW", "value": "1"}]}
     posted = {
         "same": deaf("same"),
@@ -90,9 +88,7 @@ def test_a_successor_that_was_accepted_survives_a_crash(up: MakeUp):
 
 
 @pytest.mark.long
-def test_a_successor_is_deleted_like_any_other(up: MakeUp):
-    agent = up()
-    agent.start()
+def test_a_successor_is_deleted_like_any_other(agent: Up):
     agent.apply(deaf("again"))
     agent.await_phase("again", "Running")
     agent.client.delete("default", "again")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.attacks.hostile import IMAGES, PATIENCE_SECONDS, await_said, hostile, said
-from tests.kernel.agents import MIB, MakeUp, Up, pod
+from tests.kernel.agents import MIB, Up, pod
 from tests.kernel.waiting import eventually
 
 pytestmark = pytest.mark.cgroup("v1", "v2")
@@ -56,9 +56,7 @@ def unbounded(agent: Up, places: dict[str, str]) -> dict[str, str]:
     return {place: what for place, what in outcomes.items() if what not in ("small", "Evicted")}
 
 
-def test_wherever_a_pod_in_an_image_writes_it_is_bounded_or_counted(up: MakeUp):
-    agent = up()
-    agent.start()
+def test_wherever_a_pod_in_an_image_writes_it_is_bounded_or_counted(agent: Up):
     places = {f"writes{number}": place for number, place in enumerate(PLACES)}
     words = {"words0": "/tmp/last-words", "words1": "/dev/last-words", "words2": "/new/last-words"}
     for name, place in places.items():
@@ -74,9 +72,7 @@ def test_wherever_a_pod_in_an_image_writes_it_is_bounded_or_counted(up: MakeUp):
 
 @pytest.mark.long
 @pytest.mark.processes_only("image: host is of processes")
-def test_wherever_a_pod_on_the_hosts_files_writes_it_is_bounded_or_counted(up: MakeUp):
-    agent = up()
-    agent.start()
+def test_wherever_a_pod_on_the_hosts_files_writes_it_is_bounded_or_counted(agent: Up):
     token = f"evenkeel-attack-{secrets.token_hex(4)}"
     made = [Path(place) / token for place in ("/dev", "/tmp", "/var/tmp")]
     places = {f"writes{number}": str(path) for number, path in enumerate(made)}
@@ -90,10 +86,8 @@ def test_wherever_a_pod_on_the_hosts_files_writes_it_is_bounded_or_counted(up: M
             path.unlink(missing_ok=True)
 
 
-def test_what_a_pod_writes_in_memory_is_charged_to_it_and_bounded(up: MakeUp):
+def test_what_a_pod_writes_in_memory_is_charged_to_it_and_bounded(agent: Up):
     """The filesystems that are the container's own and not on disk: what does not fit its limit ends it."""
-    agent = up()
-    agent.start()
     amounts = {"resources": {"limits": {"memory": "24Mi"}, "requests": {"memory": "1Mi"}}}
     names = {}
     for image in IMAGES:
@@ -119,9 +113,7 @@ def test_what_a_pod_writes_in_memory_is_charged_to_it_and_bounded(up: MakeUp):
 
 
 @pytest.mark.long
-def test_last_words_take_no_more_disk_than_they_may(up: MakeUp):
-    agent = up()
-    agent.start()
+def test_last_words_take_no_more_disk_than_they_may(agent: Up):
     agent.apply(filling(agent, "words", WRITTEN_MIB, "/dev/termination-log"))
     eventually(lambda: agent.phase("words") == "Failed" or "done" in said(agent, "words"))
     written = [
@@ -135,9 +127,7 @@ def test_last_words_take_no_more_disk_than_they_may(up: MakeUp):
     assert sum(path.stat().st_blocks * 512 for path in files) <= 2 * SMALL_BYTES
 
 
-def test_last_words_are_heard_and_each_attempt_has_its_own(up: MakeUp):
-    agent = up()
-    agent.start()
+def test_last_words_are_heard_and_each_attempt_has_its_own(agent: Up):
     script = "cat /dev/termination-log; echo last $(date +%N) > /dev/termination-log; exit 3"
     agent.apply(pod("speaks", ["sh", "-c", script]))
 

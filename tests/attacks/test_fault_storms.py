@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.attacks.faults import FaultStorm
+from tests.attacks.faults import MOST_PROCESSES, FaultStorm
 from tests.kernel.agents import MakeUp
 from tests.kernel.crashes import NODE
 from tests.kernel.small_disk import on
@@ -17,7 +17,12 @@ pytestmark = [pytest.mark.cgroup("v1", "v2"), pytest.mark.long]
 # The same ones each time, so that a failure is one of the code; `make soak` takes others.
 SEED = int(os.environ.get("EVENKEEL_SEED") or 1)
 FAULTS = int(os.environ.get("EVENKEEL_FAULTS") or 0)
-FLAGS = ("--max-pods", "100", "--eviction-hard=memory.available<16Mi")  # so that there is a guard
+FLAGS = (
+    "--max-pods",
+    "100",
+    f"--pod-max-pids={MOST_PROCESSES}",
+    "--eviction-hard=memory.available<16Mi",  # so that there is a watch with a guard
+)
 
 
 def test_whatever_is_killed_or_stopped_nothing_is_lost_doubled_or_stuck(up: MakeUp, tmp_path: Path):
@@ -28,7 +33,6 @@ def test_whatever_is_killed_or_stopped_nothing_is_lost_doubled_or_stuck(up: Make
 
 
 @pytest.mark.parametrize("small", [32], indirect=True)
-@pytest.mark.processes_only("the disk is the agent's, whatever it runs")
 def test_whatever_happens_to_its_disk_nothing_is_lost_doubled_or_stuck(
     small: Path, up: MakeUp, tmp_path: Path
 ):

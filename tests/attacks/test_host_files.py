@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.attacks.hostile import IMAGES, await_said, hostile, is_refused, run_to_the_end, said
-from tests.kernel.agents import MakeUp, pod
+from tests.kernel.agents import Up, pod
 from tests.kernel.waiting import eventually
 
 pytestmark = pytest.mark.cgroup("v1", "v2")
@@ -30,11 +30,9 @@ def writable_files_of_the_host(lines: list[str]) -> list[str]:
     return found
 
 
-def test_network_configuration_is_there_and_what_is_written_over_it_stays_in_its_pod(up: MakeUp):
+def test_network_configuration_is_there_and_what_is_written_over_it_stays_in_its_pod(agent: Up):
     """The files may be the pod's own to write: neither the host nor another pod reads what is written there. They are
     not written here, since they might be the host's after all."""
-    agent = up()
-    agent.start()
     agent.apply(hostile(agent, "names", "cat", "/etc/hosts", restartPolicy="Never"))
     options = {"one": {}, "other": {}, "sealed": READ_ONLY}
     for name, container in options.items():
@@ -51,9 +49,7 @@ def test_network_configuration_is_there_and_what_is_written_over_it_stays_in_its
 
 @pytest.mark.long
 @pytest.mark.processes_only("image: host is of processes")
-def test_by_default_a_pod_on_the_hosts_files_changes_none_of_them(up: MakeUp, tmp_path: Path):
-    agent = up()
-    agent.start()
+def test_by_default_a_pod_on_the_hosts_files_changes_none_of_them(agent: Up, tmp_path: Path):
     (tmp_path / "outside").mkdir()
     places = [*HOST_PLACES, str(tmp_path), str(tmp_path / "outside")]
     lines = run_to_the_end(agent, "reach", "reach", *places, image="host")
@@ -61,9 +57,7 @@ def test_by_default_a_pod_on_the_hosts_files_changes_none_of_them(up: MakeUp, tm
 
 
 @pytest.mark.processes_only("image: host is of processes")
-def test_what_a_pod_on_the_hosts_files_makes_there_is_not_on_the_host(up: MakeUp, tmp_path: Path):
-    agent = up()
-    agent.start()
+def test_what_a_pod_on_the_hosts_files_makes_there_is_not_on_the_host(agent: Up, tmp_path: Path):
     outside = tmp_path / "outside"
     outside.mkdir()
     token = f"evenkeel-attack-{secrets.token_hex(4)}"
@@ -80,9 +74,7 @@ def test_what_a_pod_on_the_hosts_files_makes_there_is_not_on_the_host(up: MakeUp
 
 @pytest.mark.long
 @pytest.mark.processes_only("image: host is of processes")
-def test_a_pod_on_the_hosts_files_starts_with_a_read_only_root(up: MakeUp):
-    agent = up()
-    agent.start()
+def test_a_pod_on_the_hosts_files_starts_with_a_read_only_root(agent: Up):
     places = (*HOST_PLACES, "/tmp", "/dev/shm")
     for name, user in (("root", {}), ("nobody", {"runAsUser": 65534})):
         security = {"securityContext": {"readOnlyRootFilesystem": True, **user}}
@@ -91,10 +83,8 @@ def test_a_pod_on_the_hosts_files_starts_with_a_read_only_root(up: MakeUp):
 
 
 @pytest.mark.long
-def test_volumes_are_still_written_to(up: MakeUp, tmp_path: Path):
+def test_volumes_are_still_written_to(agent: Up, tmp_path: Path):
     """The walls leave what a manifest asks for."""
-    agent = up()
-    agent.start()
     mounts = [{"name": "kept", "mountPath": "/mnt"}, {"name": "own", "mountPath": "/srv"}]
     script = "echo x > /mnt/x && echo y > /srv/y && echo done; exec sleep 1000"
     for image in IMAGES:
@@ -107,9 +97,7 @@ def test_volumes_are_still_written_to(up: MakeUp, tmp_path: Path):
 
 
 @pytest.mark.processes_only("with containers the image is the runtime's")
-def test_an_image_whose_network_configuration_is_a_dangling_symlink_starts(up: MakeUp, tmp_path: Path):
-    agent = up()
-    agent.start()
+def test_an_image_whose_network_configuration_is_a_dangling_symlink_starts(agent: Up, tmp_path: Path):
     dangling = ("../run/systemd/resolve/stub-resolv.conf", "/nowhere", "resolv.conf", "/proc/1/fd/99")
     pods = {}
     for name in ("resolv.conf", "hosts"):
@@ -125,9 +113,7 @@ def test_an_image_whose_network_configuration_is_a_dangling_symlink_starts(up: M
 
 @pytest.mark.long
 @pytest.mark.processes_only("with containers the image is the runtime's")
-def test_a_symlink_in_an_image_never_leads_what_is_made_for_it_to_the_host(up: MakeUp, tmp_path: Path):
-    agent = up()
-    agent.start()
+def test_a_symlink_in_an_image_never_leads_what_is_made_for_it_to_the_host(agent: Up, tmp_path: Path):
     outside = tmp_path / "outside"
     outside.mkdir()
     images = {}

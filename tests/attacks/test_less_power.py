@@ -8,7 +8,7 @@ import pytest
 from evenkeel.cli.client import AgentRefused
 from evenkeel.errors import InvalidInput
 from tests.attacks.hostile import IMAGES, PATIENCE_SECONDS, hostile, is_refused, run_to_the_end
-from tests.kernel.agents import MakeUp, Up, first_of
+from tests.kernel.agents import Up, first_of
 from tests.kernel.waiting import eventually
 
 pytestmark = pytest.mark.cgroup("v1", "v2")
@@ -38,9 +38,7 @@ def capability_sets(agent: Up, name: str) -> set[int]:
     return {int(status[field], 16) for field in ("CapPrm", "CapEff", "CapBnd", "CapInh", "CapAmb")}
 
 
-def test_who_drops_capabilities_does_not_have_them(up: MakeUp):
-    agent = up()
-    agent.start()
+def test_who_drops_capabilities_does_not_have_them(agent: Up):
     some = {"CHOWN": 0, "DAC_OVERRIDE": 1, "SETUID": 7, "NET_BIND_SERVICE": 10}
 
     def taken(name: str, image: str = "image", **capabilities: list[str]) -> bool:
@@ -60,9 +58,7 @@ def test_who_drops_capabilities_does_not_have_them(up: MakeUp):
         assert int(status_of(agent, "one")["CapBnd"], 16) == 1 << 10
 
 
-def test_who_asks_for_a_filter_has_one(up: MakeUp):
-    agent = up()
-    agent.start()
+def test_who_asks_for_a_filter_has_one(agent: Up):
     default = {"securityContext": {"seccompProfile": {"type": "RuntimeDefault"}}}
     absent = {"securityContext": {"seccompProfile": {"type": "Localhost", "localhostProfile": "none.json"}}}
     for name, options in (("container", {"container": default}), ("pod", default)):
@@ -87,9 +83,7 @@ NOT_HERE: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.processes_only("what a runtime for containers makes of them is its own")
-def test_a_wall_that_cannot_be_had_is_refused(up: MakeUp):
-    agent = up()
-    agent.start()
+def test_a_wall_that_cannot_be_had_is_refused(agent: Up):
     taken = [
         field
         for field, spec in NOT_HERE.items()
@@ -98,10 +92,8 @@ def test_a_wall_that_cannot_be_had_is_refused(up: MakeUp):
     assert taken == []
 
 
-def test_nobody_listens_to_what_others_say_on_the_network(up: MakeUp):
+def test_nobody_listens_to_what_others_say_on_the_network(agent: Up):
     """The network is the host's: a raw socket there reads the cookies of the dashboard."""
-    agent = up()
-    agent.start()
     for image in IMAGES:
         lines = run_to_the_end(agent, f"sniff-{image}", "sniff", image=image)[:-1]
         assert len(lines) == 5

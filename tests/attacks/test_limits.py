@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.attacks.hostile import IMAGES, PATIENCE_SECONDS, await_said, hostile, run_to_the_end, said
-from tests.kernel.agents import MIB, MakeUp, first_of
+from tests.kernel.agents import MIB, Up, first_of
 from tests.kernel.waiting import eventually
 
 pytestmark = pytest.mark.cgroup("v1", "v2")
@@ -21,9 +21,7 @@ REFUSED = ("unshare-user", "unshare-cgroup", "unshare-mount", "clone-user", "clo
 
 
 @pytest.mark.parametrize("user", [{}, {"runAsUser": 65534}], ids=["root", "nobody"])
-def test_a_pod_does_not_get_out_of_its_limits(up: MakeUp, user: dict):
-    agent = up()
-    agent.start()
+def test_a_pod_does_not_get_out_of_its_limits(agent: Up, user: dict):
     wanted = str(WANTED_MIB * MIB)
     for image in IMAGES:
         name = f"loosen-{image}"
@@ -42,9 +40,7 @@ def test_a_pod_does_not_get_out_of_its_limits(up: MakeUp, user: dict):
         assert main["state"]["terminated"]["reason"] == "OOMKilled"
 
 
-def test_what_a_container_has_no_business_with_is_refused_however_it_is_called(up: MakeUp):
-    agent = up()
-    agent.start()
+def test_what_a_container_has_no_business_with_is_refused_however_it_is_called(agent: Up):
     for image in IMAGES:
         name = f"calls-{image}"
         lines = [line.split() for line in run_to_the_end(agent, name, "calls", image=image)[:-1]]
@@ -61,9 +57,7 @@ def test_what_a_container_has_no_business_with_is_refused_however_it_is_called(u
 
 
 @pytest.mark.processes_only("which namespaces containers have is their runtime's own")
-def test_a_container_sees_its_own_cgroup_as_the_top(up: MakeUp):
-    agent = up()
-    agent.start()
+def test_a_container_sees_its_own_cgroup_as_the_top(agent: Up):
     agent.apply(hostile(agent, "top", "cat", "/proc/self/cgroup", restartPolicy="Never"))
     agent.await_phase("top", "Succeeded")
     lines = said(agent, "top")

@@ -24,9 +24,7 @@ def kernel_files(cgroup: Cgroup) -> set[str]:
     }
 
 
-def test_containers_named_like_kernel_files_run_and_leave_nothing(up: MakeUp):
-    agent = up()
-    agent.start()
+def test_containers_named_like_kernel_files_run_and_leave_nothing(agent: Up):
     names = sorted(name for name in kernel_files(agent.root) if name.isalnum() and name.islower())
     assert "tasks" in names
     others = [{"name": name, "image": "host", "command": SLEEP} for name in names]
@@ -44,9 +42,7 @@ def test_containers_named_like_kernel_files_run_and_leave_nothing(up: MakeUp):
 
 
 @pytest.mark.long
-def test_init_containers_named_like_kernel_files_run(up: MakeUp):
-    agent = up()
-    agent.start()
+def test_init_containers_named_like_kernel_files_run(agent: Up):
     init = [{"name": "tasks", "image": "host", "command": ["true"]}]
     agent.apply(pod("init", SLEEP, initContainers=init), pod("other", SLEEP))
     agent.await_phase("other", "Running")

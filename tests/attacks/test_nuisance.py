@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from tests.attacks.hostile import PATIENCE_SECONDS, hostile, is_refused, not_ready, said
-from tests.kernel.agents import MIB, MakeUp, Up, is_alive, pod, processes_of
+from tests.kernel.agents import MIB, Up, is_alive, pod, processes_of
 from tests.kernel.waiting import eventually
 
 pytestmark = [pytest.mark.cgroup("v1", "v2"), pytest.mark.long]
 
 LOG_MIB, LOG_FILES = 1, 2
+FLAGS = (f"--container-log-max-size={LOG_MIB}Mi", f"--container-log-max-files={LOG_FILES}")
 SLEEP = ["sleep", "100000"]
 
 
@@ -32,9 +33,7 @@ def failed_probes(agent: Up, name: str) -> int:
     return sum(one["times"] for one in told if one["reason"] == "Unhealthy")
 
 
-def test_pods_that_say_fork_and_probe_without_end_keep_nobody_else_waiting(up: MakeUp):
-    agent = up(f"--container-log-max-size={LOG_MIB}Mi", f"--container-log-max-files={LOG_FILES}")
-    agent.start()
+def test_pods_that_say_fork_and_probe_without_end_keep_nobody_else_waiting(agent: Up):
     forks = "(setsid sleep 100000 &); sleep 100000"  # what the probe leaves behind is the container's own
     # A container runtime writes what it is given, until the log is rotated: that is its own to bear.
     names = ["endless", "forks", *(["floods"] if agent.containerd is None else [])]
@@ -64,9 +63,7 @@ def test_pods_that_say_fork_and_probe_without_end_keep_nobody_else_waiting(up: M
     assert not any(map(is_alive, left))
 
 
-def test_a_working_directory_among_our_descriptors_leads_nowhere(up: MakeUp):
-    agent = up()
-    agent.start()
+def test_a_working_directory_among_our_descriptors_leads_nowhere(agent: Up):
     places = [f"/proc/self/fd/{number}" for number in range(3, 13)] + ["/proc/1/cwd", "/proc/self/root"]
     script = "stat -c 'top %d:%i' ../../../../../../../..; stat -c 'own %d:%i' /; exec sleep 100000"
     names = {f"leads-{number}": place for number, place in enumerate(places)}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.attacks.hostile import PATIENCE_SECONDS, await_said, hostile, outside, program, said
-from tests.kernel.agents import MakeUp, Up, first_of
+from tests.kernel.agents import Up, first_of
 from tests.kernel.sessions import at_terminal, done
 from tests.kernel.waiting import eventually
 
@@ -30,12 +30,10 @@ def probing() -> dict[str, Any]:
     }
 
 
-def test_what_enters_a_container_for_a_probe_or_a_hook_brings_nothing_of_the_host(up: MakeUp, tmp_path: Path):
+def test_what_enters_a_container_for_a_probe_or_a_hook_brings_nothing_of_the_host(agent: Up, tmp_path: Path):
     marker = outside(tmp_path / "outside")
     count = tmp_path / "count"
     count.mkdir()
-    agent = up()
-    agent.start()
     names = ["spy-0", "spy-1"]
     volumes = [{"name": "count", "hostPath": {"path": str(count)}}]
     for name in names:
@@ -53,10 +51,8 @@ def test_what_enters_a_container_for_a_probe_or_a_hook_brings_nothing_of_the_hos
 
 
 @pytest.mark.processes_only("what enters there is runc's")
-def test_what_enters_a_container_for_exec_brings_nothing_of_the_host(up: MakeUp, tmp_path: Path):
+def test_what_enters_a_container_for_exec_brings_nothing_of_the_host(agent: Up, tmp_path: Path):
     marker = outside(tmp_path / "outside")
-    agent = up()
-    agent.start()
     agent.apply(hostile(agent, "spy", "spy", str(marker)))
     await_said(agent, "spy", "looking")
     for _ in range(EXECS):
@@ -67,11 +63,9 @@ def test_what_enters_a_container_for_exec_brings_nothing_of_the_host(up: MakeUp,
     assert said(agent, "spy") == ["looking"]
 
 
-def test_a_program_of_the_host_is_not_to_be_had_by_executing_what_enters(up: MakeUp):
+def test_a_program_of_the_host_is_not_to_be_had_by_executing_what_enters(agent: Up):
     """The command, or a script's interpreter, is /proc/self/exe: who becomes it would run our program, and could then
     change it through its own /proc (CVE-2019-5736). `exe` is put where the host's program has its loader."""
-    agent = up()
-    agent.start()
     prepare = (
         f"mkdir -p /lib64; cp {program('exe')} /lib64/ld-linux-x86-64.so.2; "
         "printf '#!/proc/self/exe\\n' > /tmp/script; chmod +x /tmp/script; "

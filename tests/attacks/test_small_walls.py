@@ -19,9 +19,7 @@ def events(agent: Up, *words: str) -> list[str]:
     return [line for line in told if all(word in line for word in words)]
 
 
-def test_a_container_has_none_of_the_hosts_keys(up: MakeUp):
-    agent = up()
-    agent.start()
+def test_a_container_has_none_of_the_hosts_keys(agent: Up):
     for image in IMAGES:
         agent.apply(hostile(agent, f"keys-{image}", "cat", "/proc/keys", image=image, restartPolicy="Never"))
     for image in IMAGES:
@@ -29,10 +27,8 @@ def test_a_container_has_none_of_the_hosts_keys(up: MakeUp):
         assert [line for line in said(agent, f"keys-{image}") if "_ses" in line or "_uid" in line] == []
 
 
-def test_a_pod_that_lowers_its_oom_score_is_put_right(up: MakeUp):
+def test_a_pod_that_lowers_its_oom_score_is_put_right(agent: Up):
     """It may lower it to what it was set to last by one with more power; a child of another that was never raised."""
-    agent = up()
-    agent.start()
     script = "echo 0 > /proc/self/oom_score_adj; echo lowered; while :; do sleep 1; done"
     agent.apply(hostile(agent, "lowers", "sh", "-c", script))
     eventually(lambda: "lowered" in said(agent, "lowers"), within_seconds=READY_SECONDS)
@@ -45,9 +41,7 @@ def score(pid: int) -> int:
 
 
 @pytest.mark.long
-def test_an_oom_score_that_others_lowered_is_put_right(up: MakeUp):
-    agent = up()
-    agent.start()
+def test_an_oom_score_that_others_lowered_is_put_right(agent: Up):
     agent.apply(pod("lowered", SLEEP))
     agent.await_phase("lowered", "Running")
     pid = first_of(agent.container("lowered"))
@@ -57,9 +51,7 @@ def test_an_oom_score_that_others_lowered_is_put_right(up: MakeUp):
     eventually(lambda: score(pid) == planned, within_seconds=READY_SECONDS)
 
 
-def test_a_process_that_was_moved_out_of_its_pods_cgroup_is_noticed(up: MakeUp):
-    agent = up()
-    agent.start()
+def test_a_process_that_was_moved_out_of_its_pods_cgroup_is_noticed(agent: Up):
     agent.apply(pod("moved", SLEEP))
     agent.await_phase("moved", "Running")
     pid = first_of(agent.container("moved"))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.attacks.hostile import await_said, hostile, is_refused
-from tests.kernel.agents import MakeUp
+from tests.kernel.agents import Up
 from tests.kernel.waiting import eventually
 
 FORCED = Path("/proc/sys/kernel/shm_rmid_forced")
@@ -20,9 +20,7 @@ def sysctls(**settings: str) -> dict[str, object]:
 
 
 @pytest.mark.processes_only("with the runtime's network the refusals are the runtime's")
-def test_a_pods_sysctls_are_its_own_and_others_are_refused(up: MakeUp) -> None:
-    agent = up()
-    agent.start()
+def test_a_pods_sysctls_are_its_own_and_others_are_refused(agent: Up) -> None:
     before = FORCED.read_text(), PORTS.read_text()
     wanted = str(1 - int(before[0]))
     show = ["/bin/sh", "-c", f"cat {FORCED}; echo done"]
