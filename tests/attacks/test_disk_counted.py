@@ -86,6 +86,19 @@ def test_wherever_a_pod_on_the_hosts_files_writes_it_is_bounded_or_counted(agent
             path.unlink(missing_ok=True)
 
 
+def test_a_file_without_a_name_is_counted_however_it_is_held(agent: Up):
+    ways = ("open", "chroot", "crowd")
+    for way in ways:
+        agent.apply(
+            hostile(
+                agent, way, "nameless", str(WRITTEN_MIB * MIB), way, container=AMOUNTS, restartPolicy="Never"
+            )
+        )
+    for way in ways:
+        agent.await_phase(way, "Failed")
+        assert agent.status(way)["reason"] == "Evicted", way
+
+
 def test_what_a_pod_writes_in_memory_is_charged_to_it_and_bounded(agent: Up):
     """The filesystems that are the container's own and not on disk: what does not fit its limit ends it."""
     amounts = {"resources": {"limits": {"memory": "24Mi"}, "requests": {"memory": "1Mi"}}}

@@ -6,15 +6,22 @@ walk opens `..`, and checks that it is the directory it came from. Blocks are co
 and have few blocks.
 """
 
+import ctypes
 import os
 import stat
-from collections.abc import Collection, Iterable
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
+from functools import cache
 from typing import Any, NamedTuple
 
 _BLOCK_BYTES = 512  # the unit of st_blocks on every filesystem
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _MOST_REMEMBERED = 250_000  # directories to be entered, and files with several names: this bounds memory
-_MOST_DESCRIPTORS = 4096  # of one process that are read
+_MOST_DESCRIPTORS = 1 << 20  # of one container that are read
+_SLICE_DESCRIPTORS = 512
+_OVERLAY_MAGIC = 0x794C7630  # statfs(2)
+_STATFS_BYTES = 256  # more than the structure has
 
 
 class Usage(NamedTuple):
@@ -175,29 +182,61 @@ class _Level:
             self.descriptor = -1
 
 
-def unlinked_usage(pids: Iterable[int], devices: Collection[int], proc: str = "/proc") -> Usage:
-    """The disk space of deleted files that these processes have open, on the filesystems with these device numbers. No
-    walk finds them, and the space is free only when the processes end."""
+def unlinked_usage(
+    pids: Iterable[int],
+    devices: Collection[int],
+    proc: str = "/proc",
+    between: Callable[[], None] = lambda: None,
+) -> Usage:
+    """The disk space of deleted files that these processes have open, on the filesystems with these device numbers and
+    in writable layers (overlay). No walk finds them, and the space is free only when the processes end. A file that is
+    only mapped, or on its way through a socket, is not found. `between` is called now and then."""
     found: set[tuple[int, int]] = set()
-    used = 0
+    used = count = 0
+    counted = dict.fromkeys(devices, True)
+    counted.setdefault(os.stat("/").st_dev, False)
     for pid in pids:
         directory = f"{proc}/{pid}/fd"
         try:
-            names = os.listdir(directory)
+            entries = os.scandir(directory)
         except OSError:
             continue  # it has ended
-        for name in names[:_MOST_DESCRIPTORS]:
-            try:
-                seen = os.stat(f"{directory}/{name}")
-            except OSError:
-                continue
-            key = (seen.st_dev, seen.st_ino)
-            if (
-                not seen.st_nlink
-                and stat.S_ISREG(seen.st_mode)
-                and seen.st_dev in devices
-                and key not in found
-            ):
-                found.add(key)
-                used += seen.st_blocks * _BLOCK_BYTES
+        with entries:
+            for name in _names(entries):
+                count += 1
+                if count % _SLICE_DESCRIPTORS == 0:
+                    between()
+                if count > _MOST_DESCRIPTORS:
+                    return Usage(used, len(found))
+                try:
+                    seen = os.stat(f"{directory}/{name}")
+                except OSError:
+                    continue
+                key = (seen.st_dev, seen.st_ino)
+                if seen.st_nlink or not stat.S_ISREG(seen.st_mode) or key in found:
+                    continue
+                if seen.st_dev not in counted:
+                    counted[seen.st_dev] = _is_overlay(f"{directory}/{name}")
+                if counted[seen.st_dev]:
+                    found.add(key)
+                    used += seen.st_blocks * _BLOCK_BYTES
     return Usage(used, len(found))
+
+
+def _names(entries: Iterator["os.DirEntry[str]"]) -> Iterator[str]:
+    with suppress(OSError):  # the process has ended
+        for entry in entries:
+            yield entry.name
+
+
+def _is_overlay(path: str) -> bool:
+    """Whether the file is in an overlay. A container may have changed its root, so that does not tell."""
+    buffer = ctypes.create_string_buffer(_STATFS_BYTES)
+    if _libc().statfs(os.fsencode(path), buffer) != 0:
+        return False
+    return int.from_bytes(buffer.raw[: ctypes.sizeof(ctypes.c_long)], sys.byteorder) == _OVERLAY_MAGIC
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)

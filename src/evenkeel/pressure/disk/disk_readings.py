@@ -181,14 +181,7 @@ class Storage:
         pids = pids_of(directory)
         if not pids:
             return _NOTHING
-        devices = {self._device}
-        try:  # files in the writable layer have the device of the container's root
-            root = os.stat(f"/proc/{pids[0]}/root/").st_dev
-        except OSError:
-            return _NOTHING
-        if root != os.stat("/").st_dev:
-            devices.add(root)
-        return unlinked_usage(pids, devices)
+        return unlinked_usage(pids, {self._device}, between=self._between)
 
 
 def nearest_limit(pod: Pod) -> int | None:
