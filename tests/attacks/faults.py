@@ -30,6 +30,8 @@ LONG_SECONDS = 20.0  # a supervisor that is stopped so long is replaced
 class Load(Story):
     """Pods that run on. How one of them ended nobody could say, if its parent was killed."""
 
+    most_processes = MOST_PROCESSES
+
     def _add(self) -> None:
         self._count += 1
         name = f"p{self._count}"

@@ -57,7 +57,7 @@ def test_a_process_that_was_moved_out_of_its_pods_cgroup_is_noticed(agent: Up):
     pid = first_of(agent.container("moved"))
     directories = agent.root.directories
     elsewhere = directories.get("memory", agent.root.paths()[0]) / "elsewhere"
-    elsewhere.mkdir()
+    elsewhere.mkdir(exist_ok=True)
     (elsewhere / "cgroup.procs").write_text(str(pid))
     eventually(lambda: events(agent, "ProcessMoved", str(pid)), within_seconds=READY_SECONDS)
     agent.client.delete("default", "moved")

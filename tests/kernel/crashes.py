@@ -40,6 +40,8 @@ class Story:
     """Each container takes a lock of its own for as long as anything of it lives: a second one at the same time cannot,
     and says so in a file."""
 
+    most_processes = -1  # of a pod, if the agent was told (podPidsLimit)
+
     def __init__(self, up: Up, directory: Path, seed: int, most_pods: int) -> None:
         self.up = up
         self.random = random.Random(seed)
@@ -172,7 +174,9 @@ class Story:
 
     def _check_kernel(self, pods: list[dict[str, Any]]) -> None:
         root = f"/{self.up.root.paths()[0].name}"
-        config = KubeletConfiguration(cgroup_root=root, eviction_hard={}, max_pods=1000)
+        config = KubeletConfiguration(
+            cgroup_root=root, eviction_hard={}, max_pods=1000, pod_pids_limit=self.most_processes
+        )
         node = node_view(parse_node(NODE), config)
         driver = driver_for(detect(), config)
         try:
