@@ -97,7 +97,7 @@ class FaultStorm:
         return found
 
     def faults_of_the_disk(self) -> list[Callable[[], None]]:
-        return [self._fill_disk, self._make_disk_read_only, self._take_disk_away]
+        return [self._fill_disk, self._take_disk_away]
 
     def run(self, faults: list[Callable[[], None]], rounds: int) -> None:
         """Each fault once, in any order, and then any of them."""
@@ -231,27 +231,6 @@ class FaultStorm:
             filler.unlink()
         self._restart()
 
-    def _make_disk_read_only(self) -> None:
-        """As the kernel does after an error of the disk. The agent says that it is not ready, and takes nothing more.
-        When the disk is mounted again, an agent that is started there knows everything."""
-        assert self._place is not None
-        device = _device(self._place)
-        if not device.startswith("/dev/loop"):
-            return  # in memory there are no such errors
-        _run("mount", "-o", "remount,errors=remount-ro", str(self._place))
-        with _held(device):
-            Path(f"/sys/fs/ext4/{device.removeprefix('/dev/')}/trigger_fs_error").write_text("1")
-            try:
-                assert not _can_write(self._place)
-                for _ in range(3):
-                    self.load.step()
-                eventually(lambda: not_ready(self.agent), within_seconds=READY_SECONDS)
-            finally:
-                self.agent.kill()
-                _run("umount", "--lazy", str(self._place))
-                _run("mount", device, str(self._place))
-        self._restart()
-
     def _take_disk_away(self) -> None:
         """The agent notices. Where the disk is back, an agent that is started there knows everything."""
         assert self._place is not None
@@ -287,14 +266,6 @@ def _held(device: str) -> Iterator[None]:
         yield
     finally:
         os.close(held)
-
-
-def _can_write(place: Path) -> bool:
-    try:
-        (place / "written").touch()
-    except OSError:
-        return False
-    return True
 
 
 def _device(place: Path) -> str:

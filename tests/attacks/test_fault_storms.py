@@ -33,6 +33,7 @@ def test_whatever_is_killed_or_stopped_nothing_is_lost_doubled_or_stuck(up: Make
 
 
 @pytest.mark.parametrize("small", [32], indirect=True)
+@pytest.mark.processes_only("the disk is the agent's, whatever it runs")
 def test_whatever_happens_to_its_disk_nothing_is_lost_doubled_or_stuck(
     small: Path, up: MakeUp, tmp_path: Path
 ):

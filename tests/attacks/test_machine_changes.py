@@ -44,8 +44,11 @@ def kept_clock() -> Iterator[None]:
 
 def test_a_clock_that_jumps_starts_ends_and_delays_nothing(agent: Up):
     probe = {"exec": {"command": ["true"]}, "periodSeconds": 1, "failureThreshold": 3}
-    agent.apply(pod("stays", SLEEP, container={"livenessProbe": probe}), pod("fails", ["false"]))
-    agent.await_phase("stays", "Running")
+    agent.apply(
+        pod("stays", SLEEP), pod("probed", SLEEP, container={"livenessProbe": probe}), pod("fails", ["false"])
+    )
+    for name in ("stays", "probed"):
+        agent.await_phase(name, "Running")
     pid = first_of(agent.container("stays"))
     with kept_clock():
         for number, seconds in enumerate(JUMPS):
@@ -60,8 +63,8 @@ def test_a_clock_that_jumps_starts_ends_and_delays_nothing(agent: Up):
             if number < 2:  # its back-off is below a minute by then, whatever the clock says
                 eventually(lambda: restarts(agent, "fails") > before, within_seconds=READY_SECONDS)  # noqa: B023 called here
             eventually(lambda: not not_ready(agent), within_seconds=PATIENCE_SECONDS)
-        assert restarts(agent, "stays") == 0
         assert first_of(agent.container("stays")) == pid
+        assert [restarts(agent, name) for name in ("stays", "probed")] == [0, 0]
     assert agent.phase("stays") == "Running"
 
 
