@@ -132,7 +132,11 @@ def pod(**spec: Any) -> str:
             "spec.containers[0].lifecycle.stopSignal",
             "SIGTERM",
         ),
-        ({"container": {"tty": True}}, "spec.containers[0].tty", "true cannot be had here"),
+        (
+            {"container": {"volumeDevices": [{"name": "a", "devicePath": "/dev/a"}]}},
+            "spec.containers[0].volumeDevices",
+            "mount a volume instead",
+        ),
     ],
 )
 def test_what_would_make_another_pod_of_it_is_refused_with_a_hint(spec, field, words):

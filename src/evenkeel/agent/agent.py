@@ -314,6 +314,9 @@ class Agent:
     async def open_exec(self, key: str, container: str, command: tuple[str, ...], wanted: Streams) -> Session:
         return await self._access.open_exec(key, container, command, wanted)
 
+    async def open_attach(self, key: str, container: str, wanted: Streams) -> Session:
+        return await self._access.open_attach(key, container, wanted)
+
     async def open_port(self, key: str, port: int) -> socket.socket:
         return await self._access.open_port(key, port)
 

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterable
 
 from evenkeel.agent.pod_store import PodStore
+from evenkeel.api.container import Container
 from evenkeel.api.pod import ContainerStatus, Pod
 from evenkeel.runtime import pod_connections
 from evenkeel.runtime.interface import Attempt, Runtime
@@ -24,8 +25,18 @@ class ContainerAccess:
         problem = command_problem(command)
         if problem:
             raise SessionRefused(problem)
-        attempt = await self._running(key, container)
+        attempt, _ = await self._running(key, container)
         return await self._runtime.open_session(attempt, command, wanted)
+
+    async def open_attach(self, key: str, container: str, wanted: Streams) -> Session:
+        attempt, spec = await self._running(key, container)
+        if wanted.stdin and not spec.stdin:
+            raise SessionRefused(
+                f'container "{spec.name}" has no standard input',
+                hint="leave -i out, or write stdin: true in its manifest",
+            )
+        # A container has a terminal or not; its client cannot change that.
+        return await self._runtime.attach(attempt, spec, wanted._replace(terminal=spec.tty))
 
     async def open_port(self, key: str, port: int) -> socket.socket:
         pod = self._pod_store.shown_by_key(key)
@@ -35,16 +46,17 @@ class ContainerAccess:
                 return await pod_connections.connect(record.process, port)
         raise SessionRefused(f'no container of pod "{key}" runs')
 
-    async def _running(self, key: str, container: str) -> Attempt:
-        """Returns the attempt of the container that runs now. Raises SessionRefused."""
+    async def _running(self, key: str, container: str) -> tuple[Attempt, Container]:
+        """Returns the container and its attempt that runs now. Raises SessionRefused."""
         pod = self._pod_store.shown_by_key(key)
         if pod is None:
             raise SessionRefused(f'there is no pod "{key}"')
         name = chosen_container(pod, container)
         uid = pod.metadata.uid
+        spec = next(one for one in pod.spec.every_container if one.name == name)
         for attempt, record in (await self._runtime.containers()).items():
             if (attempt.uid, attempt.container) == (uid, name) and record.exit is None:
-                return attempt
+                return attempt, spec
         raise SessionRefused(
             f'container "{name}" of pod "{pod.metadata.name}" does not run{_why(pod, name)}',
             hint=f"evenkeel describe pod {pod.metadata.name} says more",

@@ -126,6 +126,11 @@ class Front(Protocol):
         SessionRefused."""
         ...
 
+    async def open_attach(self, key: str, container: str, wanted: Streams) -> Session:
+        """The streams of a running container itself; without a name, of the pod's first one. Raises
+        SessionRefused."""
+        ...
+
     async def open_port(self, key: str, port: int) -> socket.socket:
         """Connects to a port of the pod, in its own network. Raises SessionRefused."""
         ...

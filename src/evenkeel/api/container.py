@@ -208,6 +208,9 @@ class Container(NamedTuple):
     env_from: tuple[EnvFromSource, ...] = ()
     lifecycle: Lifecycle | None = None
     restart_policy_rules: tuple[ContainerRestartRule, ...] = ()
+    stdin: bool = False
+    stdin_once: bool = False  # the first client that leaves ends the standard input
+    tty: bool = False
 
     @property
     def pre_stop(self) -> LifecycleHandler | None:

@@ -58,9 +58,6 @@ FIELDS: Mapping[str, Mapping[str, Verdict]] = {
         "setHostnameAsFQDN": Verdict("a pod has no domain here; write hostname instead"),
     },
     "V1Container": {
-        "stdin": Verdict("a container of a manifest has no standard input here; leave it out"),
-        "stdinOnce": NO_MEANING,
-        "tty": Verdict("a container of a manifest has no terminal here; leave it out"),
         "volumeDevices": Verdict("containers get no block devices here; mount a volume instead"),
     },
     "V1Lifecycle": {"stopSignal": Verdict("a container is stopped with SIGTERM; leave it out")},

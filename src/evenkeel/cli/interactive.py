@@ -18,6 +18,7 @@ Json = dict[str, Any]
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
 _USUAL_SIZE = os.terminal_size((80, 24))
 _ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"  # an annotation
 
 
 def add_stream_flags(parser: argparse.ArgumentParser) -> None:
@@ -35,6 +36,15 @@ def pod_name(word: str) -> str:
     return word.removeprefix("pod/").removeprefix("pods/")
 
 
+def container_of(pod: Json, name: str) -> Json:
+    """The container of that name; without a name that of the annotation, or the first. Empty if there is none."""
+    spec = pod.get("spec", {})
+    annotations = pod.get("metadata", {}).get("annotations") or {}
+    every = [*spec.get("containers", ()), *spec.get("initContainers", ())]
+    wanted = name or annotations.get(DEFAULT_CONTAINER) or every[0]["name"]
+    return next((one for one in every if one["name"] == wanted), {})
+
+
 def has_terminal(*, is_wanted: bool) -> bool:
     """Whether the session gets a terminal: it is wanted, and our standard input is one."""
     if is_wanted and not os.isatty(_STDIN):
@@ -50,10 +60,12 @@ def interact(
     *,
     has_stdin: bool,
     is_terminal: bool,
+    redraws: bool = False,
 ) -> SessionEnd:
-    """Opens the session and relays until its end. Raises EvenkeelError if it cannot be opened or breaks off."""
+    """Opens the session and relays until its end. With `redraws`, a program that has been at the terminal for longer is
+    made to draw anew. Raises EvenkeelError if it cannot be opened or breaks off."""
     from evenkeel.cli.remote import Remote, Sinks, relay, write_all
-    from evenkeel.server.channels import STDERR, STDOUT
+    from evenkeel.server.channels import RESIZE, STDERR, STDOUT, size_message
 
     flags = {"stdin": has_stdin, "stdout": True, "stderr": not is_terminal, "tty": is_terminal}
     remote = Remote(
@@ -70,6 +82,9 @@ def interact(
         if not is_terminal:
             return relay(remote, source, sinks)
         with raw_mode():
+            if redraws:  # as kubectl does it: the size changes
+                columns, rows = window_size()
+                remote.send(RESIZE, size_message(columns + 1, rows + 1))
             return relay(remote, source, sinks, window_size)
     finally:
         remote.close()
@@ -105,7 +120,7 @@ def raw_mode() -> Iterator[None]:
     except termios.error as error:
         raise EvenkeelError(f"the terminal cannot be used: {error}") from None
     handlers = {number: signal.signal(number, _end) for number in _ENDING_SIGNALS}
-    tty.setraw(_STDIN)
+    tty.setraw(_STDIN, termios.TCSADRAIN)  # keys that were typed meanwhile are kept
     try:
         yield
     finally:

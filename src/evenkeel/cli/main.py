@@ -34,6 +34,7 @@ COMMANDS = {
     "rollout": "replace the pods of a workload one after another, or wait until they are replaced",
     "logs": "print the logs of a pod's containers; -f goes on with new lines",
     "exec": "execute a command in a running container; -it for a shell",
+    "attach": "print the output of a running container from now on; -it for its terminal",
     "cp": "copy files and directories to a container, or from one",
     "port-forward": "connect ports of this machine's loopback with ports of a pod",
     "run": "run one command as a pod, with a request and a limit",

@@ -35,6 +35,10 @@ _LONGEST_TARGET_BYTES = 15 * 1024  # the agent takes a head of 16 KiB
 _MOST_REFUSAL_BYTES = 64 * 1024
 
 
+class BrokenOff(EvenkeelError):
+    """The agent went away before the end of the session."""
+
+
 class Part(NamedTuple):
     channel: int
     data: bytes
@@ -172,7 +176,7 @@ def relay(
     """Relays until the session ends. `source` is a descriptor, -1 for none. `size` is that of our terminal. A session
     that `has_status` says how it ended.
 
-    Raises EvenkeelError if the agent goes away before the end.
+    Raises BrokenOff if the agent goes away before the end.
     """
     status = b""
     is_first = True  # something may have come together with the answer to the request
@@ -202,7 +206,7 @@ def relay(
                         if not has_status:
                             return SessionEnd()
                         if not status:
-                            raise EvenkeelError("the agent ended before the session did")
+                            raise BrokenOff("the agent ended before the session did")
                         return end_of(status)
                 elif descriptor == changes and size is not None:
                     with suppress(BlockingIOError):

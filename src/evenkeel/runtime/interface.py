@@ -240,6 +240,11 @@ class Runtime(Protocol):
         """Starts a command in the container and in its cgroup, and returns its streams. Raises SessionRefused."""
         ...
 
+    async def attach(self, attempt: Attempt, container: Container, wanted: Streams) -> Session:
+        """Returns the streams of the container itself, with its output from now on. `wanted.terminal` says whether it
+        has a terminal. Raises SessionRefused."""
+        ...
+
     async def forget(self, attempt: Attempt) -> None:
         """Removes everything of the attempt. The agent has stored its exit."""
         ...

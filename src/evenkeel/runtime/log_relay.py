@@ -38,14 +38,19 @@ class LogRelay:
         path: str,
         limits: LogLimits,
         *,
+        on_chunk: Callable[[bytes, bytes], None] = lambda _stream, _chunk: None,
         wall_clock_ns: Callable[[], int] = time.time_ns,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Takes over both descriptors, which must not block. It appends to the file.
+        """Takes over both descriptors, which must not block. It appends to the file. With a terminal there is one
+        stream, and `stderr` is -1. `on_chunk` gets the name of the stream and what was read.
 
         The file and its directory are made at the first write.
         """
-        self._streams = {stdout: _Stream(b"stdout"), stderr: _Stream(b"stderr")}
+        self._streams = {stdout: _Stream(b"stdout")}
+        if stderr >= 0:
+            self._streams[stderr] = _Stream(b"stderr")
+        self._on_chunk = on_chunk
         self._file = LogFile(path, limits.max_bytes, limits.max_files, clock)
         self._limits = limits
         self._wall_clock_ns = wall_clock_ns
@@ -93,6 +98,7 @@ class LogRelay:
         timestamp = self._timestamp()
         if chunk:
             entries = stream.entries(chunk, timestamp)
+            self._on_chunk(stream.name, chunk)
         else:
             entries = stream.last_entry(timestamp)
             del self._streams[descriptor]
@@ -125,15 +131,15 @@ class _Stream:
     """Makes entries of one stream; holds back the beginning of an incomplete line."""
 
     def __init__(self, name: bytes) -> None:
-        self._name = name
+        self.name = name
         self._held = b""
 
     def entries(self, chunk: bytes, timestamp: bytes) -> bytes:
         data = self._held + chunk if self._held else chunk
         end = data.rfind(b"\n")
         lines, rest = (data[:end], data[end + 1 :]) if end >= 0 else (None, data)
-        whole = b"%b %b F " % (timestamp, self._name)
-        part = b"%b %b P " % (timestamp, self._name)
+        whole = b"%b %b F " % (timestamp, self.name)
+        part = b"%b %b P " % (timestamp, self.name)
         entries = b"" if lines is None else _framed(lines, whole, part)
         while len(rest) > LONGEST_LINE_BYTES:
             entries += b"%b%b\n" % (part, rest[:LONGEST_LINE_BYTES])
@@ -143,7 +149,7 @@ class _Stream:
 
     def last_entry(self, timestamp: bytes) -> bytes:
         rest, self._held = self._held, b""
-        return b"%b %b P %b\n" % (timestamp, self._name, rest) if rest else b""
+        return b"%b %b P %b\n" % (timestamp, self.name, rest) if rest else b""
 
 
 def _framed(lines: bytes, whole: bytes, part: bytes) -> bytes:

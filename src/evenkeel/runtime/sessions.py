@@ -21,7 +21,8 @@ MOST_WORDS = 1024
 
 
 class Streams(NamedTuple):
-    """The streams that a client wants. With a terminal, stderr is part of stdout."""
+    """The streams that a client wants. With a terminal, stderr is part of stdout. Of a container's own streams
+    `terminal` says what they are, whatever the client wants."""
 
     stdin: bool = False
     stdout: bool = True
@@ -61,8 +62,42 @@ class Session(Protocol):
         ...
 
     async def close(self) -> None:
-        """Closes the streams. A command that still runs is hung up: SIGHUP, and after a short time SIGKILL."""
+        """Closes the streams. A command that still runs is hung up: SIGHUP, and after a short time SIGKILL. A container
+        runs on."""
         ...
+
+
+class BaseSession:
+    """The part of a session that is the same in every runtime: its streams, and its one end."""
+
+    def __init__(self, lag_seconds: float = 0.0) -> None:
+        self.stdin = self.stdout = self.stderr = -1
+        self.lag_seconds = lag_seconds
+        self._end: asyncio.Future[SessionEnd] = asyncio.get_running_loop().create_future()
+        self._is_closed = False
+
+    @property
+    def has_ended(self) -> bool:
+        return self._end.done()
+
+    def finished(self, end: SessionEnd) -> None:
+        if not self._end.done():
+            self._end.set_result(end)
+
+    async def ended(self) -> SessionEnd:
+        return await asyncio.shield(self._end)
+
+    async def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        for descriptor in {self.stdin, self.stdout, self.stderr} - {-1}:
+            os.close(descriptor)
+        self.stdin = self.stdout = self.stderr = -1
+        await self._let_go()
+
+    async def _let_go(self) -> None:
+        """Ends what the runtime still has of the session. Its streams are closed."""
 
 
 def command_problem(command: tuple[str, ...]) -> str:

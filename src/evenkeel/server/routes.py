@@ -300,6 +300,16 @@ def _session_entries(here: SessionHandlers) -> tuple[Entry, ...]:
         ),
         Entry(
             "GET",
+            (*pod, "attach"),
+            Route(here.attach, protocols=PROTOCOLS),
+            "Attaches to the streams of a container itself, over a WebSocket.",
+            parameters=(container, *streams),
+            content=(),
+            status=101,
+            refusals=(403, 404, 409),
+        ),
+        Entry(
+            "GET",
             (*pod, "portforward"),
             Route(here.port_forward, protocols=PROTOCOLS),
             "Connects to a port of a pod, over a WebSocket.",

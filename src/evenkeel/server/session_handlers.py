@@ -31,6 +31,12 @@ class SessionHandlers:
         wanted = _streams(request)
         return await self._session(lambda: self._front.open_exec(key, container, request.command, wanted))
 
+    async def attach(self, request: Request) -> Upgrade:
+        key = self._key(request)
+        container = request.parameters.get("container", "")
+        wanted = _streams(request)
+        return await self._session(lambda: self._front.open_attach(key, container, wanted))
+
     async def port_forward(self, request: Request) -> Upgrade:
         key = self._key(request)
         text = request.parameters.get("ports", "")

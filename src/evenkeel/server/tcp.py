@@ -113,7 +113,7 @@ class TokenCheck:
             raise Refused(
                 403,
                 "commands in pods and connections to them are not to be had over TCP",
-                hint="ask at the Unix socket on the node: evenkeel exec, cp, port-forward",
+                hint="ask at the Unix socket on the node: evenkeel exec, attach, cp, port-forward",
             )
         return route
 

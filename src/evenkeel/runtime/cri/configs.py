@@ -132,6 +132,9 @@ def container_config(
         labels={**_labels(pod, paths), CONTAINER: container.name, ATTEMPT: str(attempt.number)},
         annotations={MESSAGE_POLICY: container.termination_message_policy},
         log_path=f"{container.name}/{attempt.number}.log",
+        stdin=container.stdin,
+        stdin_once=container.stdin_once,
+        tty=container.tty,
         linux=pb.LinuxContainerConfig(
             resources=resources(
                 launch.planned.version,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from evenkeel.api.config import KubeletConfiguration
+from evenkeel.api.container import Container
 from evenkeel.api.data_objects import PodData
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.driver import CgroupError, Driver
@@ -34,6 +35,7 @@ from evenkeel.runtime.cri.configs import STATE, attempt_of
 from evenkeel.runtime.cri.container_calls import Forgotten, Updates
 from evenkeel.runtime.cri.container_start import Starts
 from evenkeel.runtime.cri.container_table import ContainerTable, CriContainer
+from evenkeel.runtime.cri.cri_attach import attached
 from evenkeel.runtime.cri.cri_connection import CallFailed, RuntimeAway
 from evenkeel.runtime.cri.cri_sessions import CriSessions
 from evenkeel.runtime.cri.cri_status import ContainerExits
@@ -231,6 +233,12 @@ class CriRuntime(BaseRuntime):
         if container is None or not container.runs:
             raise SessionRefused(f"container {attempt.container} does not run")
         return await self._sessions.open(container, command, wanted)
+
+    async def attach(self, attempt: Attempt, container: Container, wanted: Streams) -> Session:
+        found = self._table.get(attempt)
+        if found is None or not found.runs:
+            raise SessionRefused(f"container {attempt.container} does not run")
+        return await attached(self._connection, found.id, container, wanted)
 
     async def forget(self, attempt: Attempt) -> None:
         container = self._table.get(attempt)

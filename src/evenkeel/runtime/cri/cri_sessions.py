@@ -25,7 +25,15 @@ from evenkeel.runtime.cri import tasks_pb2 as tasks
 from evenkeel.runtime.cri.container_table import CriContainer
 from evenkeel.runtime.cri.cri_connection import CallFailed, Connection, RuntimeAway
 from evenkeel.runtime.paths import StatePaths, every_attempt, read_json, write_json
-from evenkeel.runtime.sessions import NOT_EXECUTABLE, NOT_FOUND, Session, SessionEnd, SessionRefused, Streams
+from evenkeel.runtime.sessions import (
+    NOT_EXECUTABLE,
+    NOT_FOUND,
+    BaseSession,
+    Session,
+    SessionEnd,
+    SessionRefused,
+    Streams,
+)
 
 _DIRECTORY = "exec"  # in the attempt's
 _KNOWN = "known"  # a file in the directory of a session
@@ -40,14 +48,13 @@ _LAG_SECONDS = 5.0
 _NOT_FOUND_WORDS = ("executable file not found", "no such file or directory")
 
 
-class CriSession:
+class CriSession(BaseSession):
     """A command. `cgroup` is the directory of the container's cgroup."""
 
     def __init__(
         self, connection: Connection, container: str, directory: str, cgroup: str, wanted: Streams
     ) -> None:
-        self.stdin = self.stdout = self.stderr = -1
-        self.lag_seconds = _LAG_SECONDS
+        super().__init__(_LAG_SECONDS)
         self._connection = connection
         self._container = container
         self._id = os.path.basename(directory)
@@ -55,9 +62,7 @@ class CriSession:
         self._cgroup = cgroup
         self._wanted = wanted
         self._pid = 0
-        self._end: asyncio.Future[SessionEnd] = asyncio.get_running_loop().create_future()
         self._closing_stdin: asyncio.Task[None] | None = None
-        self._is_closed = False
 
     async def start(self, process: dict[str, Any]) -> None:
         """Raises SessionRefused. A command that cannot be executed is an end of the session."""
@@ -81,14 +86,14 @@ class CriSession:
         except RuntimeAway:
             raise
         except CallFailed as error:
-            self._end.set_result(_not_executed(error.message))
+            self.finished(_not_executed(error.message))
             return
         self._pid = started.pid
         self._write_down()
 
     async def watch(self) -> None:
         """Waits for the end of the command, also across a restart of containerd."""
-        while not self._end.done():
+        while not self.has_ended:
             try:
                 ended = await self._connection.ask_containerd(
                     "Wait",
@@ -99,9 +104,9 @@ class CriSession:
             except RuntimeAway:
                 await asyncio.sleep(_AGAIN_SECONDS)
             except CallFailed as error:
-                self._end.set_result(SessionEnd(1, f"the end of the command is not known: {error.message}"))
+                self.finished(SessionEnd(1, f"the end of the command is not known: {error.message}"))
             else:
-                self._end.set_result(SessionEnd(ended.exit_status))
+                self.finished(SessionEnd(ended.exit_status))
 
     # Session
 
@@ -114,7 +119,7 @@ class CriSession:
             self._closing_stdin = asyncio.ensure_future(self._call("CloseIO", request))
 
     async def resize(self, columns: int, rows: int) -> None:
-        if self._wanted.terminal and not self._end.done():
+        if self._wanted.terminal and not self.has_ended:
             await self._call(
                 "ResizePty",
                 tasks.ResizePtyRequest(
@@ -122,17 +127,8 @@ class CriSession:
                 ),
             )
 
-    async def ended(self) -> SessionEnd:
-        return await asyncio.shield(self._end)
-
-    async def close(self) -> None:
-        if self._is_closed:
-            return
-        self._is_closed = True
-        for descriptor in {self.stdin, self.stdout, self.stderr} - {-1}:
-            os.close(descriptor)
-        self.stdin = self.stdout = self.stderr = -1
-        if not self._end.done() and self._pid:
+    async def _let_go(self) -> None:
+        if not self.has_ended and self._pid:
             await self._hang_up()
         if self._closing_stdin is not None:
             await asyncio.gather(self._closing_stdin, return_exceptions=True)
@@ -142,7 +138,7 @@ class CriSession:
         session_processes.signal_all(self._cgroup, self._pid, signal.SIGHUP)
         await asyncio.wait((self._end,), timeout=_HANG_UP_SECONDS)
         session_processes.kill_all(self._cgroup, self._pid)
-        if not self._end.done():
+        if not self.has_ended:
             await self._call(
                 "Kill",
                 tasks.KillRequest(container_id=self._container, exec_id=self._id, signal=signal.SIGKILL),

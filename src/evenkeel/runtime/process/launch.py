@@ -152,6 +152,7 @@ def _is_directory(path: str) -> bool:
         return False
 
 
+_OF_TERMINAL = {"TERM": "xterm"}  # as container runtimes set it
 _HOST_INTERFACES = (
     "/sys/class/net",
     "/sys/devices/virtual/net",
@@ -198,9 +199,10 @@ def plan_of(
     )
     if network:
         spec = spec._replace(masked=(*spec.masked, *_HOST_INTERFACES))
+    variables = environment(pod, container, own_name, launch.data, config.env)
     return Plan(
         argv=argv,
-        env=tuple(environment(pod, container, own_name, launch.data, config.env).items()),
+        env=tuple(((_OF_TERMINAL if container.tty else {}) | variables).items()),
         cgroup=launch.cgroup,
         procs=procs,
         log=paths.log(metadata.namespace, metadata.name, attempt.uid, attempt.container, attempt.number),
@@ -222,6 +224,9 @@ def plan_of(
         must_not_be_root=who.must_not_be_root,
         stop_signal=config.stop_signal,
         sysctls=tuple(security.sysctls(pod).items()),
+        stdin=container.stdin,
+        stdin_once=container.stdin and container.stdin_once,
+        terminal=container.tty,
     )
 
 

@@ -13,6 +13,7 @@ from contextlib import closing, suppress
 from functools import partial
 
 from evenkeel.api.config import KubeletConfiguration
+from evenkeel.api.container import Container
 from evenkeel.api.data_objects import NO_DATA, PodData, takes_secrets
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.driver import CgroupError, Driver
@@ -296,6 +297,9 @@ class ProcessRuntime(BaseRuntime):
 
     async def open_session(self, attempt: Attempt, command: tuple[str, ...], wanted: Streams) -> Session:
         return await self._sessions.open(attempt, command, wanted)
+
+    async def attach(self, attempt: Attempt, container: Container, wanted: Streams) -> Session:  # noqa: ARG002
+        return await self._sessions.attach(attempt, wanted)
 
     async def forget(self, attempt: Attempt) -> None:
         if self._known.runs(attempt):

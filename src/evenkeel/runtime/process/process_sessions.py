@@ -1,7 +1,8 @@
-"""Sessions of the process runtime: the supervisor starts the command and hands over its streams.
+"""Sessions of the process runtime: the supervisor hands over the streams of a command that it starts, or those of a
+container.
 
 If the supervisor is gone, the end of a command cannot be known any more. The command is then killed, as its parent is
-gone, and so are its children.
+gone, and so are its children. A container runs on, and its sessions end.
 """
 
 import asyncio
@@ -9,6 +10,8 @@ import itertools
 import os
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
+from typing import Protocol, TypeVar
 
 from evenkeel.runtime import session_processes
 from evenkeel.runtime.interface import Attempt
@@ -20,26 +23,43 @@ from evenkeel.runtime.process.supervisor_connection import (
     SupervisorRefused,
 )
 from evenkeel.runtime.process.supervisor_protocol import BadMessage, Message
-from evenkeel.runtime.sessions import Session, SessionEnd, SessionRefused, Streams, set_size
+from evenkeel.runtime.sessions import BaseSession, Session, SessionEnd, SessionRefused, Streams, set_size
 
 _ANSWER_SECONDS = 30.0
 # A terminal passes its last bytes on a moment after the command has ended.
 _TERMINAL_LAG_SECONDS = 1.0
 _LOST = SessionEnd(1, "the supervisor of containers went away before the command had ended", "try again")
+_LOST_CONTAINER = SessionEnd(
+    1, "the supervisor of containers went away; the container runs on", "attach to it again"
+)
+
+Ask = Callable[..., Awaitable[None]]  # asks the supervisor to do something with the session
 
 
-class ProcessSession:
-    """A command in a container. `hang_up` asks the supervisor to end it."""
+class _Opened(Protocol):
+    """A session as the supervisor's messages are about it."""
 
-    def __init__(self, cgroup: str, hang_up: Callable[[], Awaitable[None]]) -> None:
-        self.stdin = self.stdout = self.stderr = -1
-        self.lag_seconds = 0.0
+    def take(self, descriptors: list[int], wanted: Streams) -> None: ...
+
+    def began(self, pid: int) -> None: ...
+
+    def finished(self, end: SessionEnd) -> None: ...
+
+    def lost(self) -> None: ...
+
+
+S = TypeVar("S", "ProcessSession", "AttachedSession")
+
+
+class ProcessSession(BaseSession):
+    """A command in a container."""
+
+    def __init__(self, cgroup: str, ask: Ask) -> None:
+        super().__init__()
         self._is_terminal = False
         self._cgroup = cgroup
-        self._hang_up = hang_up
+        self._ask = ask
         self._pid = 0
-        self._end: asyncio.Future[SessionEnd] = asyncio.get_running_loop().create_future()
-        self._is_closed = False
 
     def take(self, descriptors: list[int], wanted: Streams) -> None:
         self._is_terminal = wanted.terminal
@@ -55,13 +75,9 @@ class ProcessSession:
     def began(self, pid: int) -> None:
         self._pid = pid
 
-    def finished(self, end: SessionEnd) -> None:
-        if not self._end.done():
-            self._end.set_result(end)
-
     def lost(self) -> None:
         """Kills the command: its parent is gone."""
-        if self._end.done():
+        if self.has_ended:
             return
         if self._pid:
             session_processes.kill_all(self._cgroup, self._pid)
@@ -79,18 +95,58 @@ class ProcessSession:
             with suppress(OSError):
                 set_size(self.stdout, columns, rows)
 
-    async def ended(self) -> SessionEnd:
-        return await asyncio.shield(self._end)
+    async def _let_go(self) -> None:
+        if not self.has_ended:
+            await self._ask("hang_up")
 
-    async def close(self) -> None:
-        if self._is_closed:
-            return
-        self._is_closed = True
-        for descriptor in {self.stdin, self.stdout, self.stderr} - {-1}:
-            os.close(descriptor)
-        self.stdin = self.stdout = self.stderr = -1
-        if not self._end.done():
-            await self._hang_up()
+
+class AttachedSession(BaseSession):
+    """A client at the streams of a container. `lost` and `close` leave the container alone."""
+
+    def __init__(self, ask: Ask) -> None:
+        super().__init__()
+        self._ask = ask
+        self._terminal = -1
+        self._ending_input: asyncio.Future[None] | None = None
+
+    def take(self, descriptors: list[int], wanted: Streams) -> None:
+        left = iter(descriptors)
+        if wanted.terminal:
+            self._terminal = next(left)
+        if wanted.stdin:
+            self.stdin = os.dup(self._terminal) if wanted.terminal else next(left)
+        if wanted.stdout:
+            self.stdout = next(left)
+        if wanted.stderr and not wanted.terminal:
+            self.stderr = next(left)
+
+    def began(self, pid: int) -> None:
+        """No process begins with it."""
+
+    def lost(self) -> None:
+        self.finished(_LOST_CONTAINER)
+
+    # Session
+
+    def close_stdin(self) -> None:
+        if self.stdin >= 0 and self._terminal < 0:
+            os.close(self.stdin)
+            self.stdin = -1
+            self._ending_input = asyncio.ensure_future(self._ask("end_input"))
+
+    async def resize(self, columns: int, rows: int) -> None:
+        if self._terminal >= 0:
+            with suppress(OSError):
+                set_size(self._terminal, columns, rows)
+
+    async def _let_go(self) -> None:
+        if self._terminal >= 0:
+            os.close(self._terminal)
+            self._terminal = -1
+        if self._ending_input is not None:
+            await asyncio.gather(self._ending_input, return_exceptions=True)
+        if not self.has_ended:
+            await self._ask("detach")
 
 
 class ProcessSessions:
@@ -102,28 +158,31 @@ class ProcessSessions:
         self._current = current
         self._attempts = attempts
         self._numbers = itertools.count(1)
-        self._open: dict[int, ProcessSession] = {}
+        self._open: dict[int, _Opened] = {}
 
     async def open(self, attempt: Attempt, command: tuple[str, ...], wanted: Streams) -> Session:
+        """Starts a command."""
         process = self._attempts.process(attempt)
         if process is None or not self._attempts.runs(attempt):
             raise SessionRefused(f"container {attempt.container} does not run")
+        cgroup = session_processes.directory_of(process.procs)
+        request = {"attempt": list(attempt), "command": list(command), **wanted._asdict()}
+        return await self._opened(partial(ProcessSession, cgroup), wanted, "open", request)
+
+    async def attach(self, attempt: Attempt, wanted: Streams) -> Session:
+        """Hands over the streams of the container itself."""
+        request = {"attempt": list(attempt), **wanted._asdict()}
+        return await self._opened(AttachedSession, wanted, "attach", request)
+
+    async def _opened(
+        self, make: Callable[[Ask], S], wanted: Streams, todo: str, request: dict[str, object]
+    ) -> S:
         number = next(self._numbers)
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
                 supervisor = await self._current()
-
-                async def hang_up() -> None:
-                    with suppress(SupervisorLost, SupervisorRefused, TimeoutError):
-                        async with asyncio.timeout(_ANSWER_SECONDS):
-                            await supervisor.ask("hang_up", session=number)
-
-                session = self._open[number] = ProcessSession(
-                    session_processes.directory_of(process.procs), hang_up
-                )
-                answer = await supervisor.ask(
-                    "open", attempt=list(attempt), session=number, command=list(command), **wanted._asdict()
-                )
+                session = self._open[number] = make(partial(_ask, supervisor, number))
+                answer = await supervisor.ask(todo, session=number, **request)
         except (SupervisorRefused, SupervisorLost, BadMessage, TimeoutError) as error:
             self._open.pop(number, None)
             raise _refusal(error) from None
@@ -151,6 +210,12 @@ class ProcessSessions:
         sessions, self._open = self._open, {}
         for session in sessions.values():
             session.lost()
+
+
+async def _ask(supervisor: SupervisorConnection, number: int, todo: str) -> None:
+    with suppress(SupervisorLost, SupervisorRefused, TimeoutError):
+        async with asyncio.timeout(_ANSWER_SECONDS):
+            await supervisor.ask(todo, session=number)
 
 
 def _refusal(error: Exception) -> SessionRefused:

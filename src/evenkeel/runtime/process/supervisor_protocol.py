@@ -11,6 +11,9 @@ request failed, the answer has `error` and `hint`. Other messages of the supervi
 | `execute` | attempt, `command`, `seconds` | `exit_code` (null: not in time), `output` |
 | `open` | attempt, `session`, `command`, `stdin`, `stdout`, `stderr`, `terminal` | descriptors of the streams |
 | `hang_up` | `session` | nothing; the session's processes are ended |
+| `attach` | attempt, `session`, `stdin`, `stdout`, `stderr` | descriptors of the container's own streams |
+| `end_input` | `session` | nothing; the client of `attach` sends no more |
+| `detach` | `session` | nothing; the client of `attach` has left |
 | `adopt` | attempt | nothing; relays its log and watches for its end from now on |
 | `finish` | attempt, `status` | nothing; `status` is waitpid's of an adopted container (null: not known) |
 | `forget` | attempt | nothing |
@@ -22,11 +25,12 @@ request failed, the answer has `error` and `hint`. Other messages of the supervi
 | `busy` | another supervisor has this state directory; this one ends |
 | `exited` | attempt, `exit` |
 | `began` | `session`, `pid` of its command |
-| `finished` | `session`, `exit_code`, or `error` and `hint` if the command could not be executed |
+| `finished` | `session`, `exit_code`, or `error` and `hint` if it could not be executed or `attach` broke off |
 | `ended` | attempt: an adopted container has ended; the client reports how with `finish`, if it is the parent |
 
 The number of a session is the client's. Its descriptors go with the packet of the answer (SCM_RIGHTS): those of stdin,
-stdout and stderr that were asked for, in this order, or one of the terminal.
+stdout and stderr that were asked for, in this order, or one of the terminal. With `attach`, a terminal comes first and
+is for the input and the size; the output is a pipe.
 
 An attempt is a list: the pod's UID, the container's name, the number. The plan of a start is in a file of the attempt's
 directory, so that no packet is longer than `MOST_BYTES`.
@@ -42,7 +46,7 @@ from typing import Any, NamedTuple
 from evenkeel.runtime.paths import AttemptKey, is_name, read_json, write_json
 from evenkeel.runtime.procfs import read_stat
 
-VERSION = 3
+VERSION = 4
 MOST_BYTES = 160 * 1024  # more than half of a socket's default buffer
 MOST_DESCRIPTORS = 3  # with one packet
 _DESCRIPTORS_SPACE = socket.CMSG_SPACE(MOST_DESCRIPTORS * array.array("i").itemsize)
@@ -122,9 +126,18 @@ def words_of(message: Message) -> tuple[str, ...]:
     return tuple(command)
 
 
+def session_of(message: Message) -> int:
+    """Returns the number of a session, which is the client's."""
+    number = message.get("session")
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise BadMessage("session must be a number")
+    return number
+
+
 LAUNCH = "launch"
 PROCESS = "process"
 EXIT = "exit"
+STDIN = "stdin"
 STDOUT = "stdout"
 STDERR = "stderr"
 

@@ -1,4 +1,8 @@
-"""One attempt of a container, as the supervisor keeps it: its process, its output, and how it ended."""
+"""One attempt of a container, as the supervisor keeps it: its process, its streams, and how it ended.
+
+The supervisor holds the writing side of the container's standard input, or the one side of its terminal. So they
+outlive the agent and its clients.
+"""
 
 import os
 import socket
@@ -6,8 +10,9 @@ import stat
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
+from evenkeel.errors import EvenkeelError
 from evenkeel.runtime import syscalls
 from evenkeel.runtime.log_reading import termination_message
 from evenkeel.runtime.log_relay import LogLimits, LogRelay
@@ -20,6 +25,21 @@ from evenkeel.runtime.process.supervisor_protocol import ExitFile, ProcessFile
 Answer = Callable[..., None]
 
 STREAMS = (supervisor_protocol.STDOUT, supervisor_protocol.STDERR)
+# Of a container whose input ends with its first client, the output before it is kept for that client: so many turns of
+# stdout and stderr, and so much of each.
+_MOST_UNSEEN_TURNS = 8
+_MOST_UNSEEN_BYTES = 32 << 10
+
+
+class Copy(Protocol):
+    """Takes the output for a client (`attachments`)."""
+
+    @property
+    def is_full(self) -> bool: ...
+
+    def take(self, stream: bytes, chunk: bytes) -> None: ...
+
+    def finish(self) -> None: ...
 
 
 class SupervisedContainer:
@@ -28,8 +48,9 @@ class SupervisedContainer:
     It is being set up (`answers` wait for that), it runs, or it has ended and its record is not yet written.
     """
 
-    __slots__ = ("answers", "directory", "ended", "failed", "is_reported", "key", "log", "overdue", "pidfd", "plan",
-                 "process", "relay", "report", "said", "status")  # fmt: skip
+    __slots__ = ("_copies", "_is_paused", "_unseen", "answers", "directory", "ended", "failed", "is_reported", "key",
+                 "log", "overdue", "pidfd", "plan", "process", "relay", "report", "said", "status", "stdin",
+                 "terminal")  # fmt: skip
 
     def __init__(self, key: AttemptKey, directory: str, plan: spawn.Plan, process: ProcessFile) -> None:
         self.key = key
@@ -47,6 +68,11 @@ class SupervisedContainer:
         self.status: int | None = None  # from waitpid, if it ended before its report was read
         self.is_reported = False  # the client knows that an adopted container has ended
         self.ended: ExitFile | None = None
+        self.stdin = -1  # the writing side of its standard input
+        self.terminal = -1  # our side of its terminal
+        self._copies: list[Copy] = []
+        self._is_paused = False  # its output is not read for a while
+        self._unseen: list[tuple[bytes, bytearray]] | None = [] if plan.stdin_once else None
 
     @property
     def is_adopted(self) -> bool:
@@ -66,21 +92,34 @@ class SupervisedContainer:
 
     def relay_output(self, loop: Loop, stdout: int, stderr: int) -> None:
         """Copies what the container writes to its log. The descriptors now belong to the relay."""
-        self.relay = LogRelay(stdout, stderr, self.plan.log, LogLimits(*self.plan.log_limits))
-        self._watch_output(loop)
+        self.relay = self._relay(stdout, stderr)
+        self.watch_output(loop)
+
+    def take_terminal(self, loop: Loop, terminal: int) -> None:
+        """Takes our side of the container's terminal over from the process that made it."""
+        self.terminal = terminal
+        os.set_blocking(terminal, False)
+        self.relay_output(loop, os.dup(terminal), -1)
 
     def relay_anew(self, loop: Loop) -> None:
-        """Relays the log of an adopted container again. Its FIFOs still exist, with the output written meanwhile."""
+        """Relays the log of an adopted container again. Its FIFOs still exist, with the output written meanwhile. A
+        terminal went with the supervisor that had it."""
+        if self.plan.stdin and not self.plan.terminal:
+            with suppress(OSError):  # its input has ended
+                self.stdin = os.open(
+                    f"{self.directory}/{supervisor_protocol.STDIN}",
+                    os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW,
+                )
         try:
             with Descriptors() as opened:
                 flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
                 streams = [opened.add(os.open(f"{self.directory}/{name}", flags)) for name in STREAMS]
-                limits = LogLimits(*self.plan.log_limits)
-                stdout, stderr = map(opened.keep, streams)
-                self.relay = LogRelay(stdout, stderr, self.plan.log, limits)
+                self.relay = self._relay(*streams)
+                for stream in streams:
+                    opened.keep(stream)
         except (OSError, TypeError):
             return  # it runs on without a log
-        self._watch_output(loop)
+        self.watch_output(loop)
 
     def stop_relay(self, loop: Loop) -> None:
         if self.relay is not None:
@@ -88,26 +127,100 @@ class SupervisedContainer:
                 loop.unwatch(descriptor)
             self.relay.finish()
             self.relay = None
+        for copy in list(self._copies):
+            copy.finish()
+        self._unseen = None
+        self._close_input()
 
     def unlink_streams(self) -> None:
-        for name in (supervisor_protocol.PROCESS, *STREAMS):
+        for name in (supervisor_protocol.PROCESS, supervisor_protocol.STDIN, *STREAMS):
             with suppress(OSError):
                 os.unlink(f"{self.directory}/{name}")
 
-    def _watch_output(self, loop: Loop) -> None:
-        if self.relay is not None:
+    def watch_output(self, loop: Loop) -> None:
+        """Reads on, unless the container is above its rate or a client must read first."""
+        if self.relay is not None and not self._is_paused and not self._is_held:
             for descriptor in self.relay.descriptors:
                 loop.watch(descriptor, partial(self._pump, loop, descriptor))
+
+    @property
+    def _is_held(self) -> bool:
+        return any(copy.is_full for copy in self._copies)
+
+    def _relay(self, stdout: int, stderr: int) -> LogRelay:
+        limits = LogLimits(*self.plan.log_limits)
+        return LogRelay(stdout, stderr, self.plan.log, limits, on_chunk=self._copy)
 
     def _pump(self, loop: Loop, descriptor: int) -> None:
         assert self.relay is not None
         before = self.relay.descriptors
         pause_seconds = self.relay.pump(descriptor)
         still = self.relay.descriptors
-        for one in before if pause_seconds > 0 else set(before).difference(still):
+        for one in before if pause_seconds > 0 or self._is_held else set(before).difference(still):
             loop.unwatch(one)
         if pause_seconds > 0:
-            loop.after(pause_seconds, partial(self._watch_output, loop))
+            self._is_paused = True
+            loop.after(pause_seconds, partial(self._resume, loop))
+
+    def _resume(self, loop: Loop) -> None:
+        self._is_paused = False
+        self.watch_output(loop)
+
+    # Its clients
+
+    def add_copy(self, copy: Copy, *, has_output: bool) -> None:
+        """From now on the copy gets the output. The first client of a container whose input ends with it gets all
+        output, as far as it is kept."""
+        self._copies.append(copy)
+        if has_output and self._unseen is not None:
+            for stream, chunk in self._unseen:
+                copy.take(stream, bytes(chunk))
+            self._unseen = None
+
+    def remove_copy(self, copy: Copy) -> None:
+        self._copies = [one for one in self._copies if one is not copy]
+
+    def input_streams(self, *, is_wanted: bool) -> list[int]:
+        """Returns new descriptors for a client: the terminal, or the standard input if it is wanted. Raises
+        EvenkeelError."""
+        if is_wanted and not self.plan.stdin:
+            raise EvenkeelError(
+                "the container has no standard input", hint="write stdin: true in its manifest"
+            )
+        if self.plan.terminal:
+            if self.terminal < 0:
+                raise EvenkeelError(
+                    "the container's terminal went with the supervisor that had it", hint="restart the pod"
+                )
+            return [os.dup(self.terminal)]
+        if is_wanted and self.stdin < 0:
+            raise EvenkeelError(
+                "the container's standard input has ended with its first client",
+                hint="stdinOnce: true in its manifest says so",
+            )
+        return [os.dup(self.stdin)] if is_wanted else []
+
+    def client_ended_input(self) -> None:
+        """A terminal has no end of input, as in container runtimes."""
+        if self.plan.stdin_once and not self.plan.terminal:
+            self._close_input()
+            with suppress(OSError):
+                os.unlink(f"{self.directory}/{supervisor_protocol.STDIN}")  # for the next supervisor
+
+    def _close_input(self) -> None:
+        for descriptor in {self.stdin, self.terminal} - {-1}:
+            os.close(descriptor)
+        self.stdin = self.terminal = -1
+
+    def _copy(self, stream: bytes, chunk: bytes) -> None:
+        for copy in self._copies:
+            copy.take(stream, chunk)
+        if self._unseen is not None:
+            if not self._unseen or self._unseen[-1][0] != stream:
+                self._unseen.append((stream, bytearray()))
+            self._unseen[-1][1].extend(chunk)
+            del self._unseen[:-_MOST_UNSEEN_TURNS]
+            del self._unseen[-1][1][:-_MOST_UNSEEN_BYTES]
 
     # Its termination message
 

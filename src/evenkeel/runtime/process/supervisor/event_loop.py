@@ -112,10 +112,10 @@ class Descriptors:
         read, write = os.pipe2(os.O_CLOEXEC)
         return self.add(read), self.add(write)
 
-    def fifo(self, path: str) -> int:
-        """Opens the reading end of a FIFO, without waiting."""
+    def fifo(self, path: str, mode: int = os.O_RDONLY) -> int:
+        """Makes a FIFO and opens it, without waiting. By default it is the reading end."""
         try:
             os.mkfifo(path, 0o600)
         except FileExistsError:
             pass
-        return self.add(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW))
+        return self.add(os.open(path, mode | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW))

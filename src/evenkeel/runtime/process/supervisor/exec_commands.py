@@ -15,7 +15,6 @@ import fcntl
 import mmap
 import os
 import signal
-import stat
 import sys
 import termios
 from contextlib import suppress
@@ -27,6 +26,7 @@ from evenkeel.runtime import syscalls
 from evenkeel.runtime.process.supervisor import cgroup_entry, spawn
 from evenkeel.runtime.process.supervisor.attempt import Answer, SupervisedContainer
 from evenkeel.runtime.process.supervisor.event_loop import Loop, Timer
+from evenkeel.runtime.process.supervisor.streams import give_to
 from evenkeel.runtime.procfs import start_ticks
 
 OUTPUT_BYTES = 10 << 10  # kubelet keeps as much of a probe's output
@@ -217,8 +217,7 @@ def be_first(
         nothing = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         for number, descriptor in enumerate(streams):
             os.dup2(nothing if descriptor < 0 else descriptor, number, inheritable=True)
-            if plan.uid is not None and os.geteuid() == 0 and (is_terminal or _is_pipe(number)):
-                os.fchown(number, plan.uid, -1)  # so that the command may open /dev/stdout again
+        give_to(plan.uid)
         # The supervisor's descriptors are closed here. Once inside, only the command's own descriptors are left.
         kept_open = spawn.keep_only(*(descriptor for descriptor, _ in namespaces))
         for descriptor, (_, kind) in zip(kept_open, namespaces, strict=True):
@@ -233,10 +232,6 @@ def be_first(
             spawn.execute(program, report.say)
 
     spawn.guarded(act, report.say)
-
-
-def _is_pipe(descriptor: int) -> bool:
-    return stat.S_ISFIFO(os.fstat(descriptor).st_mode)
 
 
 def _open_namespaces(pid: int, ticks: int) -> list[tuple[int, int]]:

@@ -19,7 +19,7 @@ from evenkeel.runtime.process.supervisor.event_loop import Descriptors, Loop, Ti
 from evenkeel.runtime.process.supervisor.exec_commands import SharedReport, be_first
 from evenkeel.runtime.process.supervisor.listener import Connection
 from evenkeel.runtime.process.supervisor.terminals import open_terminal
-from evenkeel.runtime.process.supervisor_protocol import BadMessage, Message, words_of
+from evenkeel.runtime.process.supervisor_protocol import Message, session_of, words_of
 
 _HANG_UP_SECONDS = 2.0  # from SIGHUP to SIGKILL
 _TERM = ("TERM", "xterm")  # as container runtimes set it
@@ -37,11 +37,8 @@ class Wanted(NamedTuple):
 
 
 def wanted_of(message: Message) -> Wanted:
-    number = message.get("session")
-    if not isinstance(number, int) or isinstance(number, bool):
-        raise BadMessage("session must be a number")
     flags = (message.get(name) is True for name in ("stdin", "stdout", "stderr", "terminal"))
-    return Wanted(number, words_of(message), *flags)
+    return Wanted(session_of(message), words_of(message), *flags)
 
 
 class _Session:

@@ -21,7 +21,7 @@ from evenkeel.runtime import syscalls
 from evenkeel.runtime.paths import read_json
 from evenkeel.runtime.process import supervisor_protocol
 from evenkeel.runtime.process.seccomp import Filter
-from evenkeel.runtime.process.supervisor import cgroup_entry, rootfs
+from evenkeel.runtime.process.supervisor import cgroup_entry, rootfs, streams
 from evenkeel.runtime.process.supervisor.program import (
     NoProgram,
     Program,
@@ -75,6 +75,9 @@ class Plan(NamedTuple):
     stop_signal: int = signal.SIGTERM  # the signal that asks the container to end
     sysctls: tuple[tuple[str, str], ...] = ()  # settings of the pod's namespaces, by name with dots
     private: str = ""  # the path of a file in memory that has the fields `PRIVATE`
+    stdin: bool = False
+    stdin_once: bool = False
+    terminal: bool = False
 
 
 PRIVATE = ("argv", "env")  # fields that may have values of Secrets
@@ -185,11 +188,9 @@ def _become(
     note = take_oom_score(plan.oom_score_adj)
     if note:
         _report(say, note=note)
-    for number, name in ((1, supervisor_protocol.STDOUT), (2, supervisor_protocol.STDERR)):
-        # It is open for reading too. So a write never fails for lack of a reader if the supervisor is gone.
-        os.dup2(os.open(f"{directory}/{name}", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW), number)
-        if plan.uid is not None and os.geteuid() == 0:
-            os.fchown(number, plan.uid, -1)  # so that the program may open /dev/stdout again
+    if not plan.terminal:
+        streams.take_pipes(directory, has_stdin=plan.stdin, stdin_ends=plan.stdin_once)
+        streams.give_to(plan.uid)  # here: the host's files are read-only inside
     if plan.network:
         _enter_network(plan.network)
     _set_sysctls(plan, origin)
@@ -197,7 +198,12 @@ def _become(
         syscalls.unshare(syscalls.CLONE_NEWCGROUP)
         log = rootfs.enter(spec, has_pid_namespace=True)
         syscalls.set_hostname(plan.hostname)
-        _hand_over(report, log)
+        if log >= 0:  # the supervisor reads it when the container and its files are gone
+            streams.hand_over(report, log)
+    if plan.terminal:
+        device = streams.IN_CONTAINER if origin.namespaces else streams.ON_HOST
+        streams.hand_over(report, streams.take_terminal(device))
+        streams.give_to(plan.uid)
     program = settle(plan, origin)
     syscalls.close_on_exec_from(3)
     if os.read(orders, 1):
@@ -225,15 +231,6 @@ def _enter_network(path: str) -> None:
     except OSError as error:
         raise EvenkeelError(f"the pod's network {path} cannot be entered: {reason(error)}") from None
     os.close(descriptor)
-
-
-def _hand_over(report: int, log: int) -> None:
-    """Sends the termination log's descriptor to the supervisor, which reads it when the container and its files are
-    gone.
-    """
-    if log >= 0:
-        syscalls.send_descriptor(report, log)
-        os.close(log)
 
 
 def limit_programs(capabilities: int, *, among: int = -1) -> None:
@@ -303,9 +300,8 @@ def settle(plan: Plan, origin: Origin) -> Program:
             "securityContext.runAsNonRoot is true, and the container would run as root",
             hint="set runAsUser to a number above 0",
         )
-    if plan.image_user and plan.uid is None and os.geteuid() == 0:
-        for stream in (1, 2):  # so that the program may open /dev/stdout again
-            os.fchown(stream, user.uid, -1)
+    if plan.image_user and plan.uid is None:
+        streams.give_to(user.uid)
     env = dict(plan.env)
     env.setdefault("HOME", user.home)
     enter_directory(plan.working_directory, is_made=bool(plan.filesystem.get("image")))

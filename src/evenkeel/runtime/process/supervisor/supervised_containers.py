@@ -171,7 +171,11 @@ class SupervisedContainers:
     ) -> SupervisedContainer:
         """Starts the child. If it raises OSError, there is no child."""
         with Descriptors() as opened:
-            streams = [opened.fifo(f"{directory}/{name}") for name in STREAMS]
+            has_pipes = not plan.terminal
+            streams = [opened.fifo(f"{directory}/{name}") for name in STREAMS if has_pipes]
+            stdin = -1
+            if plan.stdin and has_pipes:
+                stdin = opened.fifo(f"{directory}/{supervisor_protocol.STDIN}", os.O_RDWR)
             orders_end, orders = opened.pipe()
             report, report_end = (opened.add(end.detach()) for end in socket.socketpair())
             pid, entrances = cgroup_entry.clone_into(plan.procs, self._origin.namespaces)
@@ -188,7 +192,9 @@ class SupervisedContainers:
             except OSError:
                 kept.unlink_streams()
                 raise
-            kept.relay_output(self._loop, *map(opened.keep, streams))
+            if streams:
+                kept.relay_output(self._loop, *map(opened.keep, streams))
+            kept.stdin = opened.keep(stdin)
             kept.report = socket.socket(fileno=opened.keep(report))
             kept.report.setblocking(False)
         self._kept[key] = self._by_pid[pid] = kept
@@ -200,9 +206,12 @@ class SupervisedContainers:
         assert kept.report is not None
         try:
             while True:
-                part, logs, _, _ = socket.recv_fds(kept.report, 65536, 1, socket.MSG_CMSG_CLOEXEC)
-                if logs:
-                    (kept.log,) = logs
+                part, sent, _, _ = socket.recv_fds(kept.report, 65536, 1, socket.MSG_CMSG_CLOEXEC)
+                for descriptor in sent:
+                    if os.isatty(descriptor):
+                        kept.take_terminal(self._loop, descriptor)
+                    else:
+                        kept.log = descriptor
                 if not part:
                     break
                 kept.said = (kept.said + part)[: 1 << 20]

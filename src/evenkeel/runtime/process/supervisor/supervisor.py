@@ -22,7 +22,8 @@ from evenkeel.errors import EvenkeelError
 from evenkeel.runtime import syscalls
 from evenkeel.runtime.paths import AttemptKey, StatePaths
 from evenkeel.runtime.process.seccomp import default_filter, filter_problem
-from evenkeel.runtime.process.supervisor import spawn
+from evenkeel.runtime.process.supervisor import attachments, spawn
+from evenkeel.runtime.process.supervisor.attachments import Attachments
 from evenkeel.runtime.process.supervisor.attempt import Answer
 from evenkeel.runtime.process.supervisor.event_loop import Loop
 from evenkeel.runtime.process.supervisor.exec_commands import ExecCommands
@@ -35,6 +36,7 @@ from evenkeel.runtime.process.supervisor_protocol import (
     Message,
     attempt_of,
     encode,
+    session_of,
     words_of,
 )
 
@@ -54,6 +56,12 @@ class Supervisor:
         self._keeping = SupervisedContainers(self._loop, StatePaths(state), origin, self._tell)
         self._executing = ExecCommands(self._loop, origin)
         self._sessions = ExecSessions(self._loop, origin)
+        self._attachments = Attachments(self._loop)
+        self._of_session = {
+            "hang_up": self._sessions.hang_up,
+            "end_input": self._attachments.end_input,
+            "detach": self._attachments.detach,
+        }
         self._wake, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _do_nothing)
@@ -72,6 +80,7 @@ class Supervisor:
     def _client_gone(self) -> None:
         self._keeping.client_gone()
         self._sessions.client_gone()
+        self._attachments.client_gone()
 
     def _tell(self, event: Message) -> bool:
         self.listener.tell(event)
@@ -90,9 +99,9 @@ class Supervisor:
         if todo == "ping":
             answer()
             return
-        if todo == "hang_up":
-            session = message.get("session")
-            self._sessions.hang_up(session if isinstance(session, int) else 0, connection)
+        of_session = self._of_session.get(str(todo))
+        if of_session is not None:
+            of_session(session_of(message), connection)
             answer()
             return
         key = attempt_of(message)
@@ -100,7 +109,7 @@ class Supervisor:
             self._keeping.start(key, answer)
         elif todo == "execute":
             self._execute(key, message, answer)
-        elif todo == "open":
+        elif todo in ("open", "attach"):
             self._open(key, message, connection)
         else:
             self._do(todo, key, message)
@@ -130,12 +139,13 @@ class Supervisor:
             self._executing.execute(kept, command, min(max(seconds, 0.0), 86400.0), answer)
 
     def _open(self, key: AttemptKey, message: Message, connection: Connection) -> None:
-        wanted = wanted_of(message)
-        kept = self._keeping.running(key)
+        kept, request = self._keeping.running(key), message.get("id")
         if kept is None:
-            connection.send({"id": message.get("id"), "error": "the container does not run"})
+            connection.send({"id": request, "error": "the container does not run"})
+        elif message.get("do") == "attach":
+            self._attachments.open(kept, attachments.wanted_of(message), connection, request)
         else:
-            self._sessions.open(kept, wanted, connection, message.get("id"))
+            self._sessions.open(kept, wanted_of(message), connection, request)
 
     def _children(self) -> None:
         while True:
