@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -101,6 +102,8 @@ class Attached:
         self._container = container
         self._pod = client.pod(namespace, name)
         self._is_gone = False
+        self._changed = threading.Condition()
+        self._broken = ""
         self._paths = state_paths(client.state_dir)
         self._tasks: list[threading.Thread] = []
         threading.Thread(target=self._watch, daemon=True).start()
@@ -112,6 +115,8 @@ class Attached:
         directory = self._paths.container_logs(self._namespace, self._name, uid, self._container)
         printed = 0
         while True:
+            if self._broken:
+                raise EvenkeelError(self._broken)
             is_at_end = self.is_at_end
             attempt = next((number for number in attempts(directory) if number > printed), 0)
             if attempt:
@@ -123,6 +128,16 @@ class Attached:
                 return self._pod
             else:
                 time.sleep(_POLL_SECONDS)
+
+    def wait_for(self, is_reached: Callable[[Json], bool]) -> Json:
+        """Returns the pod when it is so, or when the pod has ended or is gone."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.is_at_end or is_reached(self._pod))
+            return self._pod
+
+    def break_off(self, why: str) -> None:
+        """`stream` raises EvenkeelError. For another thread."""
+        self._broken = why
 
     def ask_to_stop(self, grace_seconds: float | None) -> None:
         """Deletes the pod in a thread of its own, because this is called from a signal handler."""
@@ -140,7 +155,7 @@ class Attached:
         return self._is_gone or is_ended(self._pod)
 
     def _is_over(self, attempt: int) -> bool:
-        return self._is_gone or attempt_is_over(self._pod, self._container, attempt)
+        return bool(self._broken) or self._is_gone or attempt_is_over(self._pod, self._container, attempt)
 
     def _delete(self, grace_seconds: float | None) -> None:
         while True:
@@ -177,7 +192,9 @@ class Attached:
     def _take(self, pod: Json, *, is_deleted: bool) -> bool:
         """True if the pod is gone."""
         is_same = pod["metadata"]["uid"] == self._pod["metadata"]["uid"]
-        if is_same:
-            self._pod = pod
-        self._is_gone = is_deleted or not is_same  # another pod has that name now
+        with self._changed:
+            if is_same:
+                self._pod = pod
+            self._is_gone = is_deleted or not is_same  # another pod has that name now
+            self._changed.notify_all()
         return self._is_gone

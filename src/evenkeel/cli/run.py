@@ -1,24 +1,27 @@
-"""`evenkeel run`: one command as a pod. Unless detached, it prints the output and returns the exit code of the
-command."""
+"""`evenkeel run`: one command as a pod. Unless detached, it stays at the streams of the command (`run_session`) and
+returns its exit code."""
 
 import argparse
 import os
-import signal
-import sys
 from typing import Any
 
-from evenkeel.cli.client import Client, add_namespace_flag, add_state_flag, client_from, grace_seconds
-from evenkeel.cli.output import printable
+from evenkeel.cli.client import add_namespace_flag, add_state_flag, client_from, grace_seconds
+from evenkeel.cli.interactive import add_stream_flags, has_terminal
 from evenkeel.errors import EvenkeelError, InvalidInput, reason
 from evenkeel.quantity import Quantity
 
-USAGE = "[--cpu 500m] [--memory 1Gi] [--cpu-limit 2] [--memory-limit 2Gi] [--rm] [-d] [flags] -- COMMAND…"
+USAGE = "[-it] [--cpu 500m] [--memory 1Gi] [--cpu-limit 2] [--memory-limit 2Gi] [--rm] [-d] [flags] [NAME] -- COMMAND…"
 EXAMPLES = """examples:
   evenkeel run --memory 1Gi -- make -j4               prints its output; Ctrl-C stops it
   evenkeel run --rm --cpu 2 --cpu-limit 2 -- ./bench  and deletes the pod afterwards
   evenkeel run --image docker.io/library/alpine:3.20 -- cat /etc/os-release
+  evenkeel run -it --rm --image docker.io/library/alpine:3.20 try -- sh
+  zcat dump.sql.gz | evenkeel run -i --memory-limit 1Gi -- ./import
   evenkeel run -d --name worker --restart Always -- ./worker --queue mail
   evenkeel run --memory-limit 256Mi --env MODE=test -- python3 script.py
+
+Flags come before NAME. With -t every key goes to the command, Ctrl-C too; if your terminal is closed, the pod runs on
+unless --rm is given. Without -t, Ctrl-C stops the pod. The exit code is that of the command.
 
 Without a request the pod is BestEffort: it gets what is idle, and is evicted first when memory runs short.
 """
@@ -53,23 +56,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--grace-period", type=grace_seconds, metavar="SECONDS", help="from SIGTERM to SIGKILL (30)"
     )
+    add_stream_flags(parser)
     parser.add_argument("--rm", action="store_true", help="delete the pod after its end")
     parser.add_argument("-d", "--detach", action="store_true", help="do not wait for it")
     add_namespace_flag(parser)
     add_state_flag(parser)
-    parser.add_argument("command_line", nargs=argparse.REMAINDER, metavar="-- COMMAND…")
+    parser.add_argument("command_line", nargs=argparse.REMAINDER, metavar="[NAME] -- COMMAND…")
 
 
 def run(args: argparse.Namespace) -> int:
-    command = args.command_line[1:] if args.command_line[:1] == ["--"] else args.command_line
+    given, command = _split(args.command_line)
+    given = given or args.name
     image = _image(args.image)
     if not command and (image == "host" or image.startswith("/")):
         raise EvenkeelError("run needs a command", hint="evenkeel run -- COMMAND ARGUMENT…")
     if args.rm and args.detach:
         raise EvenkeelError("--rm and --detach contradict each other: --rm waits for the end of the pod")
+    if args.tty and not args.stdin:
+        raise EvenkeelError("-t needs -i: a terminal without standard input takes no keys", hint="write -it")
+    if not args.detach:
+        args.tty = has_terminal(is_wanted=args.tty)
     client = client_from(args)
-    name = args.name or _name(command[0] if command else image.rpartition("/")[2].partition(":")[0])
-    if args.name and client.pod_or_none(args.namespace, name) is not None:
+    name = given or _name(command[0] if command else image.rpartition("/")[2].partition(":")[0])
+    if given and client.pod_or_none(args.namespace, name) is not None:
         raise EvenkeelError(f"there is a pod {name} already", hint=f"evenkeel delete {name}")
     try:
         client.apply(_pod(args, name, command), source="run")
@@ -78,16 +87,32 @@ def run(args: argparse.Namespace) -> int:
     if args.detach:
         print(f"pod/{name} created")
         return 0
+    from evenkeel.cli.run_session import RunSession
+
+    session = RunSession(client, args.namespace, name, CONTAINER, removes=args.rm)
     if image == "host" or image.startswith("/"):
-        return _attached(client, args.namespace, name, removes=args.rm)
+        return session.run(has_stdin=args.stdin, is_terminal=args.tty)
     from evenkeel.cli.pull_news import PullNews
 
     news = PullNews(client, client.pod(args.namespace, name), image)
     news.start()
     try:
-        return _attached(client, args.namespace, name, removes=args.rm)
+        return session.run(has_stdin=args.stdin, is_terminal=args.tty)
     finally:
         news.stop()
+
+
+def _split(words: list[str]) -> tuple[str, list[str]]:
+    """Returns the name, if there is one, and the command. One word before `--` is the name, as with kubectl."""
+    if "--" not in words[:2]:
+        if "--" in words and words[1:2] and words[1].startswith("-"):
+            raise EvenkeelError(
+                f"{words[1]}: flags come before the name",
+                hint=f"evenkeel run {words[1]} … {words[0]} -- COMMAND…",
+            )
+        return "", words
+    at = words.index("--")
+    return "".join(words[:at]), words[at + 1 :]
 
 
 def _pod(args: argparse.Namespace, name: str, command: list[str]) -> Json:
@@ -108,6 +133,9 @@ def _pod(args: argparse.Namespace, name: str, command: list[str]) -> Json:
         "env": [_variable(text) for text in args.env],
         "resources": {kind: given for kind, given in resources.items() if given},
         **({"workingDir": workdir} if workdir else {}),
+        # As kubectl does it: the standard input of an attached run ends with its client.
+        **({"stdin": True, "stdinOnce": not args.detach} if args.stdin else {}),
+        **({"tty": True} if args.tty else {}),
     }
     spec: Json = {"restartPolicy": args.restart, "containers": [container]}
     if args.image == "host" and workdir != "/":  # of the host's files it writes to this directory
@@ -123,58 +151,6 @@ def _image(text: str) -> str:
     """A path is made absolute. What is no path and no file here is the name of an image in a registry."""
     is_path = text.startswith(("/", "./", "../")) or text in (".", "..") or os.path.exists(text)
     return os.path.abspath(text) if is_path and text != "host" else text
-
-
-def _attached(client: Client, namespace: str, name: str, *, removes: bool) -> int:
-    from evenkeel.cli.attached import Attached
-
-    attached = Attached(client, namespace, name, CONTAINER)
-    stops = 0
-
-    def stop(number: int, frame: object) -> None:  # noqa: ARG001
-        nonlocal stops
-        stops += 1
-        if stops > 2:
-            raise KeyboardInterrupt
-        attached.ask_to_stop(grace_seconds=None if stops == 1 else 0.0)
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        pod = attached.stream()
-    except BrokenPipeError:
-        # The reader (`| head`) is gone. In a pipe of its own the command would have ended.
-        if removes or not attached.is_at_end:
-            attached.ask_to_stop(grace_seconds=None)
-            attached.finish()
-        raise
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    if removes:
-        attached.ask_to_stop(grace_seconds=None)
-        attached.finish()
-    return _exit_code(pod, name, was_stopped=stops > 0)
-
-
-def _exit_code(pod: Json, name: str, *, was_stopped: bool) -> int:
-    from evenkeel.cli.attached import status_of
-
-    status = pod.get("status", {})
-    container = status_of(pod, CONTAINER)
-    ended = container.get("state", {}).get("terminated") or container.get("lastState", {}).get("terminated")
-    if status.get("reason"):
-        _print_reason(name, status)
-    elif ended and ended.get("reason") not in ("Completed", "Error", None) and not was_stopped:
-        _print_reason(name, ended)
-    if ended is None:
-        return 130 if was_stopped else 1
-    code: int = ended.get("exitCode", 0)
-    return code or (1 if status.get("reason") else 0)
-
-
-def _print_reason(name: str, state: Json) -> None:
-    message = f": {state['message']}" if state.get("message") else ""
-    print(printable(f"evenkeel: pod/{name}: {state['reason']}{message}"), file=sys.stderr)
 
 
 def _here() -> str:
