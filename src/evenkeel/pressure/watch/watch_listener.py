@@ -16,6 +16,7 @@ from evenkeel.pressure.watch.messages import SOCKET_NAME, BadMessage, Frames, Me
 
 _MOST_WAITING_BYTES = 4 << 20
 _READ_BYTES = 1 << 18
+_MOST_READS = 16  # of a client that is replaced: more than the kernel keeps for it by default
 _CREDENTIALS = struct.Struct("3i")
 
 
@@ -78,6 +79,7 @@ class Listener:
             self._listening = None
 
     def _serve(self, client: socket.socket) -> None:
+        self._hear_out()
         self._disconnect()
         client.setblocking(False)
         with suppress(OSError):  # a longer buffer than others may have
@@ -103,23 +105,36 @@ class Listener:
     def _ready(self) -> None:
         if self._waiting:
             self._flush()
+        self._read()
+
+    def _hear_out(self) -> None:
+        """Takes what the client has sent by now. An agent that ends acknowledges reports, and the next one may connect
+        before this is read. A client that goes on sending is not waited for."""
+        for _ in range(_MOST_READS):
+            if not self._read():
+                break
+
+    def _read(self) -> bool:
+        """Returns whether there was something to read."""
         client = self._client
         if client is None:
-            return
+            return False
         try:
             data = client.recv(_READ_BYTES)
         except BlockingIOError:
-            return
+            return False
         except OSError:
             data = b""
         if not data:
             self._disconnect()
-            return
+            return False
         try:
             for message in self._frames.take(data):
                 self._on_message(message)
         except BadMessage:
             self._disconnect()
+            return False
+        return True
 
     def _flush(self) -> None:
         client = self._client
