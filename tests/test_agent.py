@@ -936,3 +936,48 @@ def test_what_the_kernel_lacks_is_told_once_however_pods_come_and_go(place):
         ]
 
     drive(place, story)
+
+
+@pytest.mark.parametrize("seconds", [3600.0, -7200.0])
+def test_a_clock_that_is_set_neither_ends_nor_lengthens_a_back_off(place, seconds):
+    async def story(agent: Agent) -> None:
+        await agent.apply(pods_of(pod("fails")))
+        await until(lambda: place.runtime.running() == {"main"})
+        for number in range(2):  # the first restart is at once
+            place.runtime.end(place.runtime.starts[number], 1)
+            await until(lambda: bool(waits_for(agent, "fails")) or len(place.runtime.starts) > number + 1)  # noqa: B023 called here
+        await until(lambda: waits_for(agent, "fails") == "CrashLoopBackOff")
+        starts = len(place.runtime.starts)
+        place.set_clock(seconds)
+        agent.steps.want_step()
+        await agent.pod_loop.stepped()
+        assert waits_for(agent, "fails") == "CrashLoopBackOff"
+        assert len(place.runtime.starts) == starts
+        place.now += 11  # the first back-off is ten seconds
+        agent.steps.want_step()
+        await until(lambda: len(place.runtime.starts) == starts + 1)
+
+    drive(place, story)
+
+
+@pytest.mark.parametrize("seconds", [3600.0, -7200.0])
+def test_a_clock_that_is_set_does_not_change_how_long_a_pod_may_take_to_end(place, seconds):
+    async def story(agent: Agent) -> None:
+        await agent.apply(pods_of(WEB))
+        await until(lambda: place.runtime.running() == {"server"})
+        place.runtime.ignores_term = True
+        await agent.delete("default/web")
+        await until(lambda: bool(place.runtime.stopped))
+        place.set_clock(seconds)
+        agent.steps.want_step("u-web")
+        await agent.pod_loop.stepped()
+        assert all(0 <= grace <= 7 for _, grace in place.runtime.stopped)
+
+    drive(place, story)
+
+
+def waits_for(agent: Agent, name: str) -> str:
+    shown = agent.pod(f"default/{name}")
+    assert shown is not None
+    (status,) = shown.status.container_statuses
+    return status.state.waiting.reason if status.state.waiting else ""

@@ -188,9 +188,19 @@ class Place:
         self.kernel = CountingKernel()
         self.machine_oom_kills = 0
         self.now = 1_000_000.0
+        self._jump_seconds = 0.0
         self.runtime.clock = lambda: self.now
         self.config = config or KubeletConfiguration(eviction_hard={})
         self.node = node_view(NodeCapacity(4000, 8 * GIB), self.config)
+
+    def set_clock(self, seconds: float) -> None:
+        """Sets the machine's clock forward, or back: no time passes."""
+        self.now += seconds
+        self._jump_seconds += seconds
+
+    def _take_jump(self) -> float:
+        jump, self._jump_seconds = self._jump_seconds, 0.0
+        return jump
 
     @asynccontextmanager
     async def agent(self, *paths: str) -> AsyncIterator[Agent]:
@@ -204,6 +214,7 @@ class Place:
                 files,
                 clock=lambda: self.now,
                 machine_oom_kills=lambda: self.machine_oom_kills,
+                clock_jump=self._take_jump,
             )
             await agent.open()
             try:

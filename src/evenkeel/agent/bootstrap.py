@@ -57,7 +57,7 @@ from evenkeel.cgroup.driver import CgroupError, Driver
 from evenkeel.cgroup.drivers.detect import detect, driver_for
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.capacity import on_this_machine
-from evenkeel.host.node_figures import host_address, machine_oom_kills
+from evenkeel.host.node_figures import ClockJumps, host_address, machine_oom_kills
 from evenkeel.journal.store import Journal
 from evenkeel.policy.image_garbage import garbage_settings
 from evenkeel.policy.lifecycle.pod_state import settings_of
@@ -155,6 +155,7 @@ def assemble(
     own_cgroup: OwnCgroup | None = None,
     clock: Callable[[], float] = time.time,
     machine_oom_kills: Callable[[], int | None] = machine_oom_kills,
+    clock_jump: Callable[[], float] | None = None,
 ) -> Agent:
     """Constructs the whole agent. Each part is constructed once, after the parts that it needs. Call it in the event
     loop in which the agent will run.
@@ -241,6 +242,7 @@ def assemble(
         steps,
         observers,
         clock,
+        clock_jump or ClockJumps().take,
     )
     adoption = Adoption(runtime, journal, pods, copies, events, steps, pod_loop, clock)
     process_audit = ProcessAudit(make_driver, cgroups, pods, events, steps)

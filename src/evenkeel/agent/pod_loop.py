@@ -59,6 +59,7 @@ class PodLoop:
         steps: StepRequests,
         observers: tuple[PodObserver, ...],
         clock: Callable[[], float],
+        clock_jump: Callable[[], float],
     ) -> None:
         self._node = node
         self._settings = settings
@@ -76,6 +77,7 @@ class PodLoop:
         self._steps = steps
         self._observers = observers
         self._clock = clock
+        self._clock_jump = clock_jump
         self._actions: dict[str, Actions] = {}  # by UID: the last decision
         self._wake_at: dict[str, float] = {}  # by UID: when to look at the pod again
         self._timer: asyncio.TimerHandle | None = None
@@ -115,6 +117,7 @@ class PodLoop:
         self._steps.want_step()
 
     def step(self) -> None:
+        self._follow_clock()
         now = self._clock()
         self.take_outcomes()
         self._updates.take_late_exits(now)
@@ -138,6 +141,22 @@ class PodLoop:
         self._set_timer(now)
         self._stepped.set()
         self._stepped = asyncio.Event()
+
+    def _follow_clock(self) -> None:
+        """A clock that is set must neither end a grace period or a back-off, nor make it longer. The timer that brings
+        the next step does not depend on the clock."""
+        moved = self._clock_jump()
+        if not moved:
+            return
+        log.warning(
+            "the machine's clock was set %s by %.0f s", "forward" if moved > 0 else "back", abs(moved)
+        )
+        for record in self._pod_store:
+            self._pod_store.put_state(record.uid, changes.clock_moved(record.state, moved))
+            self._steps.want_step(record.uid)
+        self._wake_at = {uid: at + moved for uid, at in self._wake_at.items()}
+        if self._closing_since is not None:
+            self._closing_since += moved
 
     def take_outcomes(self) -> None:
         """Updates the records with the reported outcomes of containers, and of work beside the loop."""

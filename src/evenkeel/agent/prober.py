@@ -100,7 +100,9 @@ class Probes:
     ) -> None:
         state = first_state(kind, probe, started_at, self._clock(), self._first_jitter(probe))
         while not state.is_done:
-            await asyncio.sleep(max(state.next_at - self._clock(), 0.0))
+            # Never longer than it can be: the machine's clock may have been set back.
+            longest = max(probe.initial_delay_seconds, period_seconds(probe))
+            await asyncio.sleep(min(max(state.next_at - self._clock(), 0.0), longest))
             began_at = self._clock()
             answer = await self._ask(attempt, container, probe)
             before = state

@@ -5,6 +5,7 @@ Parsing is apart from reading. `Rates` turns CPU time of cgroups into CPU use.
 
 import os
 import socket
+import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from evenkeel.host.psi import PressureFigures, Resource, node_file, parse_pressu
 
 # Fields of the first line of /proc/stat: user, nice, system, irq, softirq and steal.
 _BUSY = (1, 2, 3, 6, 7, 8)
+_NOTABLE_SECONDS = 1.0
 _ELSEWHERE = ("192.0.2.1", 9)  # RFC 5737: an address that no machine has
 
 
@@ -27,6 +29,26 @@ def host_address() -> str:
             return str(unconnected.getsockname()[0])
         except OSError:
             return "127.0.0.1"
+
+
+class ClockJumps:
+    """Notices when the machine's clock was set."""
+
+    def __init__(self) -> None:
+        self._offset_seconds = self._offset()
+
+    def take(self) -> float:
+        """By how many seconds the clock was set forward since the last call, negative if back. A small correction is
+        not reported by itself: many of them are, together."""
+        moved = self._offset() - self._offset_seconds
+        if abs(moved) < _NOTABLE_SECONDS:
+            return 0.0
+        self._offset_seconds += moved
+        return moved
+
+    @staticmethod
+    def _offset() -> float:
+        return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Pressures(NamedTuple):

@@ -213,6 +213,30 @@ def hook_stop(pod: Pod, container: Container, message: str) -> Stop:
     return Stop(container.name, f"postStart hook failed: {message}", grace_seconds(pod), AS_FAILURE)
 
 
+def clock_moved(state: PodState, seconds: float) -> PodState:
+    """The machine's clock was set forward by so many seconds, or back: what is to happen later happens as much later
+    as before, and what has begun is as old as before."""
+    containers = {
+        name: record._replace(
+            started_at=_moved(record.started_at, seconds),
+            start_after=record.start_after + seconds if record.start_after else 0.0,
+            stop_by=_moved(record.stop_by, seconds),
+        )
+        for name, record in state.containers.items()
+    }
+    verdict = state.verdict
+    return state._replace(
+        accepted_at=state.accepted_at + seconds if state.accepted_at else 0.0,
+        containers=containers,
+        verdict=verdict._replace(at=verdict.at + seconds) if verdict is not None else None,
+        deleted_at=_moved(state.deleted_at, seconds),
+    )
+
+
+def _moved(at: float | None, seconds: float) -> float | None:
+    return None if at is None else at + seconds
+
+
 def deleted(pod: Pod, state: PodState, now: float, given_seconds: float | None = None) -> PodState:
     """The deletion of the pod was asked for. If it is asked for twice, the sooner end counts."""
     given = grace_seconds(pod) if given_seconds is None else given_seconds
