@@ -9,16 +9,14 @@ import os
 import platform
 import secrets
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.kernel import systemd
-from tests.kernel.cgroups import UNIFIED, Cgroup, hierarchies, named_hierarchies, removed, temporary
+from tests.kernel.cgroup_roots import bounded_root
+from tests.kernel.cgroups import Cgroup, hierarchies, named_hierarchies
 from tests.kernel.live_tree import children
 from tests.kernel.processes import Spawn, spawning
-from tests.kernel.waiting import eventually
 from tests.machines.containerd import Containerd
 from tests.machines.packages import require_containerd
 from tests.needing import needing
@@ -26,9 +24,6 @@ from tests.needing import needing
 NEEDS = ("v1", "v2", "systemd", "guest", "host")
 PLACES = {Path(__file__).parent, Path(__file__).parents[1] / "attacks"}  # of tests that need a real kernel
 MACHINE = os.environ.get("EVENKEEL_MACHINE", "")
-# Bounds of everything a test does, whatever else it sets: the host has other work.
-MEMORY_BYTES = 1 << 30
-PROCESSES = 512
 # Unique to this run; without '-', which would make a slice of that name a child of another.
 PREFIX = f"evenkeeltest{secrets.token_hex(3)}"
 
@@ -123,40 +118,8 @@ def cgroup_root() -> Iterator[Cgroup]:
 
 def new_cgroup_root() -> Iterator[Cgroup]:
     """The same for a fixture of any scope."""
-    name = f"{PREFIX}x{secrets.token_hex(3)}"
-    if "systemd" in offered():
-        yield from _slice_root(f"{name}.slice")
-        return
-    tops = Cgroup(hierarchies())
-    root = Cgroup({key: path / name for key, path in tops.directories.items()})
-    try:
-        with temporary(root):
-            # On a hybrid host what v2 hands on from its top is not ours to change; v1 has the controllers that matter.
-            tops.child(name, controllers=set(tops.directories) == {UNIFIED})
-            if root.has("memory.max"):
-                root.write("memory.max", MEMORY_BYTES)
-            else:
-                root.write("memory.limit_in_bytes", MEMORY_BYTES)
-            root.write("pids.max", PROCESSES)
-            yield root
-    finally:
-        for top in named_hierarchies():
-            eventually(partial(removed, top / name))
-
-
-def _slice_root(unit: str) -> Iterator[Cgroup]:
-    """Under systemd it is a slice: a cgroup made behind systemd's back may lose its controllers to it."""
-    root = Cgroup({UNIFIED: hierarchies()[UNIFIED] / unit})
-    # A controller reaches the slice where a property needs it.
-    properties = {"CPUWeight": 100, "IOWeight": 100, "MemoryMax": MEMORY_BYTES, "TasksMax": PROCESSES}
-    with temporary(root):
-        systemd.start_slice(unit, {name: ("t", str(value)) for name, value in properties.items()})
-        try:
-            # The last that systemd writes: until then it may still take away controllers that we hand on.
-            eventually(lambda: root.has("pids.max") and root.read("pids.max") == str(PROCESSES))
-            yield root
-        finally:
-            systemd.stop_unit(unit)
+    with bounded_root(f"{PREFIX}x{secrets.token_hex(3)}", is_slice="systemd" in offered()) as root:
+        yield root
 
 
 @pytest.fixture
