@@ -9,7 +9,7 @@ MACHINE ?= host
 SEED ?= $(shell od -An -N3 -tu4 /dev/urandom | tr -d ' ')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo explain root test lint format unit conformance kernel kernel-host kernel-host-alone kernel-host-containers kernel-host-pressure kernel-v1 kernel-v2 kernel-v2-agents kernel-v2-others kernel-v2-attacks kernel-v2-alone kernel-v2-long kernel-systemd bench docs clean soak stress
+.PHONY: help setup run demo explain root test lint format unit conformance kernel kernel-host kernel-host-alone kernel-host-containers kernel-host-pressure kernel-v1 kernel-v2 kernel-v2-agents kernel-v2-others kernel-v2-attacks kernel-v2-alone kernel-v2-long kernel-systemd kernel-cluster cluster bench docs clean soak stress
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,7 +58,7 @@ kernel: setup ## the tests that need a real kernel, on four of them at once (roo
 	@$(BIN)/python -m tests.machines all
 
 # What runs where is in tests/machines/parts.py.
-kernel-host kernel-host-alone kernel-host-containers kernel-host-pressure kernel-v1 kernel-v2-agents kernel-v2-others kernel-v2-attacks kernel-v2-alone kernel-v2-long kernel-systemd: setup
+kernel-host kernel-host-alone kernel-host-containers kernel-host-pressure kernel-v1 kernel-v2-agents kernel-v2-others kernel-v2-attacks kernel-v2-alone kernel-v2-long kernel-systemd kernel-cluster: setup
 	$(BIN)/python -m tests.machines part $(@:kernel-%=%)
 
 kernel-host: kernel-host-pressure kernel-host-containers ## on this machine's own cgroups
@@ -66,6 +66,11 @@ kernel-v1: ## in a virtual machine with controllers of cgroup v1 mounted togethe
 kernel-v2: kernel-v2-agents kernel-v2-others kernel-v2-attacks kernel-v2-alone ## in virtual machines with cgroup v2
 kernel-v2-long: ## crashes, storms and barrages there too, which takes most of an hour when emulated
 kernel-systemd: ## in a virtual machine with systemd
+
+kernel-cluster: ## with nodes of a real Kubernetes control plane on this machine, which `make kernel` leaves out
+
+cluster: setup root ## a Kubernetes control plane with three nodes on this machine, to try (root); Ctrl-C removes it
+	@$(BIN)/python -m tests.cluster up
 
 stress: setup root ## TESTS='tests/kernel/…' N=20 times on MACHINE=host, half of them beside load (SEED=n replays)
 	@$(if $(TESTS),,echo "no tests: make stress TESTS='tests/kernel/test_machine.py -k name' N=20 MACHINE=host"; exit 2)

@@ -1,6 +1,8 @@
 """`python -m tests.cluster up|build`: a cluster to try, and the programs that it is made of."""
 
 import argparse
+import contextlib
+import os
 import signal
 import sys
 import tempfile
@@ -8,8 +10,11 @@ from pathlib import Path
 
 from tests.cluster.binaries import control_plane_programs, kubelet
 from tests.cluster.control_plane import ControlPlane
+from tests.cluster.nodes import node
 from tests.machines import Unavailable
-from tests.machines.host import require_root
+from tests.machines.host import require_cgroups, require_root
+
+EXAMPLE = Path(__file__).parent / "greeter.yaml"
 
 
 def main(arguments: list[str]) -> int:
@@ -33,19 +38,39 @@ def _build(settings: argparse.Namespace) -> None:
 
 def _up(settings: argparse.Namespace) -> None:
     require_root()
-    with (
-        tempfile.TemporaryDirectory(prefix="evenkeel-cluster-") as temporary,
-        ControlPlane(Path(settings.directory or temporary, "plane")) as plane,
-    ):
+    with contextlib.ExitStack() as opened:
+        temporary = opened.enter_context(tempfile.TemporaryDirectory(prefix="evenkeel-cluster-"))
+        directory = Path(settings.directory or temporary)
+        print("starting a control plane", flush=True)
+        plane = opened.enter_context(ControlPlane(directory / "plane"))
         plane.bootstrap_kubeconfig()
-        for place in map(plane.place, settings.nodes):
-            flags = (
-                f"--hostname-override {place.name} --node-ip {place.address} --kubeconfig {place.kubeconfig}"
-            )
-            print(f"{' '.join(place.network.within)} evenkeel up {flags}")
-        print(f"export KUBECONFIG={plane.admin_kubeconfig}")
-        print(f"alias kubectl={plane.kubectl_program}", flush=True)
+        if settings.plane_only:
+            for place in map(plane.place, settings.nodes):
+                flags = f"--hostname-override {place.name} --node-ip {place.address}"
+                command = f"evenkeel up --kubeconfig {place.kubeconfig} {flags} --pod-cidr {place.pod_cidr}"
+                print(f"{' '.join(place.network.within)} {command}")
+        else:
+            require_cgroups()
+            for name in settings.nodes:
+                print(f"starting {name}", flush=True)
+                opened.enter_context(node(plane, name, directory / name)).start()
+        print(_invitation(plane), flush=True)
         signal.pause()
+
+
+def _invitation(plane: ControlPlane) -> str:
+    """Three commands to try."""
+    example = os.path.relpath(EXAMPLE)
+    return f"""
+In another terminal, as root:
+  export KUBECONFIG={plane.admin_kubeconfig} PATH={plane.kubectl_program.parent}:$PATH
+
+  kubectl get nodes -o wide
+  kubectl apply -f {example} && kubectl rollout status deployment/greeter
+  kubectl scale deployment/greeter --replicas=9 && kubectl get pods -o wide
+
+Ctrl-C here ends and removes everything.
+"""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -58,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     build.add_argument("--kubelet", action="store_true", help="the kubelet, too")
     build.set_defaults(action=_build)
 
-    up = actions.add_parser("up", help="a control plane, until Ctrl-C")
+    up = actions.add_parser("up", help="a control plane with nodes, until Ctrl-C")
     up.add_argument(
         "--plane-only",
         action="store_true",

@@ -1,52 +1,82 @@
-"""What the cluster's tests share: one control plane for all of a run."""
+"""What the cluster's tests share: one control plane with two nodes for all of a run."""
 
+import contextlib
 import os
 import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.cluster.binaries import control_plane_programs
 from tests.cluster.control_plane import PACKAGES, ControlPlane
+from tests.cluster.nodes import MakeNode, Node, node
+from tests.cluster.workspaces import Workspace
 from tests.machines.cache import CACHE
 from tests.machines.packages import require
 from tests.needing import needing
 
 LOGS = CACHE / "log" / "cluster"
+# A little less than Kubernetes' own 50: as long as a node's lease.
+NODE_MONITOR_GRACE_SECONDS = 40
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     here = any(Path(__file__).parent in item.path.parents for item in items)
     if here and not config.option.collectonly and os.environ.get("EVENKEEL_MACHINE") != "host":
         raise pytest.UsageError(
-            "these tests run through 'python -m tests.machines test host -- tests/cluster'"
+            "these tests run through 'make kernel-cluster' or 'python -m tests.machines test'"
         )
 
 
 @pytest.fixture(scope="session")
-def plane() -> Iterator[ControlPlane]:
-    """The logs of its programs stay in .cache/machines/log/cluster."""
+def directory() -> Iterator[Path]:
+    """Of everything; the logs in it stay in .cache/machines/log/cluster."""
+    with tempfile.TemporaryDirectory(prefix="evenkeel-cluster-") as temporary:
+        try:
+            yield Path(temporary)
+        finally:
+            shutil.rmtree(LOGS, ignore_errors=True)
+            LOGS.mkdir(parents=True)
+            for log in Path(temporary).glob("*/*.log"):
+                shutil.copy(log, LOGS / f"{log.parent.name}-{log.name}")
+
+
+@pytest.fixture(scope="session")
+def plane(directory: Path) -> Iterator[ControlPlane]:
     with needing():
         require(PACKAGES)
         control_plane_programs()
-    with tempfile.TemporaryDirectory(prefix="evenkeel-cluster-") as temporary:
-        directory = Path(temporary, "plane")
-        try:
-            with ControlPlane(directory) as one:
-                yield one
-        finally:
-            LOGS.mkdir(parents=True, exist_ok=True)
-            for log in directory.glob("*.log"):
-                shutil.copy(log, LOGS)
+    with ControlPlane(directory / "plane", node_monitor_grace_seconds=NODE_MONITOR_GRACE_SECONDS) as one:
+        yield one
+
+
+@pytest.fixture(scope="session")
+def make_node(plane: ControlPlane, directory: Path) -> MakeNode:
+    """Another one, for what is not to be done to the shared ones."""
+
+    def make(name: str, *flags: str, **options: Any) -> AbstractContextManager[Node]:
+        return node(plane, name, directory / name, *flags, **options)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def nodes(make_node: MakeNode) -> Iterator[list[Node]]:
+    """Those that all tests share: a test leaves them running and ready."""
+    with contextlib.ExitStack() as opened:
+        made = [opened.enter_context(make_node(name)) for name in ("node1", "node2")]
+        for one in made:
+            one.start()
+        yield made
 
 
 @pytest.fixture
-def namespace(plane: ControlPlane) -> Iterator[str]:
-    """A Kubernetes namespace of the test's own, ready for pods; what is left in it goes in its own time."""
-    name = f"test-{secrets.token_hex(3)}"
-    plane.make_namespace(name)
-    yield name
-    plane.kubectl("delete", "namespace", name, "--wait=false")
+def workspace(plane: ControlPlane) -> Iterator[Workspace]:
+    """A Kubernetes namespace of the test's own; its pods are gone after the test."""
+    with Workspace(plane, f"test-{secrets.token_hex(3)}") as one:
+        yield one

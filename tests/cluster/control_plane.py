@@ -128,8 +128,8 @@ class ControlPlane:
         self.close()
 
     def start_api_server(self) -> None:
-        """And the others that are not there, as a service manager would: a controller manager that was still beginning
-        when the API server went ends."""
+        """And the controllers anew: a controller manager that had just begun when the API server went has ended, and
+        others wait up to a minute before they look again."""
         self.api_server.start()
         self._await(self.api_server, API_PORT, "/readyz")
         others = (
@@ -137,8 +137,8 @@ class ControlPlane:
             (self.scheduler, SCHEDULER_PORT, "/readyz"),
         )
         for component, _, _ in others:
-            if not component.is_running:
-                component.start()
+            component.close()
+            component.start()
         for component, port, path in others:
             self._await(component, port, path)
         self._await_accounts("default")

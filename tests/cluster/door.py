@@ -19,6 +19,7 @@ class Door:
         self._inside = (host, port)
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listening.getsockname()[1]
+        self._passing: set[asyncio.Task[None]] = set()  # the loop itself keeps none alive
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name="door", daemon=True)
         self._thread.start()
@@ -41,6 +42,10 @@ class Door:
         self._loop.close()
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._passing.add(task)
+        task.add_done_callback(self._passing.discard)
         try:
             there_reader, there_writer = await asyncio.open_connection(*self._inside)
         except OSError:

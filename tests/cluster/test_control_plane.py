@@ -10,6 +10,7 @@ import pytest
 
 from tests.cluster.binaries import kubernetes_version
 from tests.cluster.control_plane import ControlPlane, Place
+from tests.cluster.workspaces import Workspace
 from tests.kernel.waiting import eventually
 
 
@@ -88,12 +89,16 @@ def test_a_node_with_the_bootstrap_token_gets_its_certificate(
     eventually(lambda: plane.get("csr", "newcomer")["status"].get("certificate"))
 
 
-def test_the_api_server_knows_after_a_restart_what_it_knew(plane: ControlPlane, namespace: str):
-    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "kept", "namespace": namespace}}
+def test_the_api_server_knows_after_a_restart_what_it_knew(plane: ControlPlane, workspace: Workspace):
+    config = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "kept", "namespace": workspace.name},
+    }
     plane.apply({**config, "data": {"key": "value"}})
     plane.stop_api_server()
     try:
         assert plane.try_kubectl("get", "nodes").returncode != 0
     finally:
         plane.start_api_server()
-    assert plane.get("configmap", "kept", f"--namespace={namespace}")["data"] == {"key": "value"}
+    assert plane.get("configmap", "kept", f"--namespace={workspace.name}")["data"] == {"key": "value"}

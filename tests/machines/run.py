@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from tests.cluster.binaries import control_plane_programs
 from tests.machines import Unavailable, host, virtual_machine
 from tests.machines.cache import CACHE
 from tests.machines.container_images import container_images
@@ -70,6 +71,8 @@ def _run_tests(request: Request, command: Sequence[str], tests: Sequence[str]) -
             return _run_in_guest(request, command, tests)
         host.require_cgroups()
         require((*PROGRAMS, *IMAGES))
+        if any(test.startswith("tests/cluster") for test in tests):
+            control_plane_programs()  # here, since pytest would keep the news of it to itself
         return run_command(request, command)
     except Unavailable as reason:
         print(f"kernel tests on {request.name}: skipped, {reason}", file=sys.stderr)

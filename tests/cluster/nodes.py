@@ -1,0 +1,69 @@
+"""Machines of a cluster, all on this host: each an agent in a network namespace, directory and cgroup of its own."""
+
+import contextlib
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from tests.cluster.control_plane import ControlPlane, Place
+from tests.kernel.agents import Up
+from tests.kernel.cgroup_roots import bounded_root, is_systemd_in_charge
+from tests.kernel.waiting import eventually
+
+READY_SECONDS = 120.0
+SIZE = "768Mi,2cpu"
+MakeNode = Callable[..., AbstractContextManager["Node"]]
+
+
+class Node:
+    """`agent` is started and killed as in other tests (tests/kernel/agents.py)."""
+
+    def __init__(self, plane: ControlPlane, place: Place, agent: Up) -> None:
+        self.name = place.name
+        self.place = place
+        self.agent = agent
+        self._plane = plane
+
+    def start(self) -> None:
+        """Back when the API server calls the node ready."""
+        self.agent.start()
+        self.await_ready()
+
+    def await_ready(self, status: str = "True") -> None:
+        try:
+            eventually(lambda: self.condition("Ready").get("status") == status, within_seconds=READY_SECONDS)
+        except AssertionError:
+            told = f"{self.name} is {self.condition('Ready')}\n{self.agent.log.read_text()[-3000:]}"
+            raise AssertionError(told) from None
+
+    def condition(self, kind: str) -> dict[str, Any]:
+        """What the API server has of it; empty if there is none."""
+        nodes = self._plane.get("nodes", f"--field-selector=metadata.name={self.name}")["items"]
+        conditions = nodes[0]["status"].get("conditions", ()) if nodes else ()
+        return next((one for one in conditions if one["type"] == kind), {})
+
+
+@contextlib.contextmanager
+def node(plane: ControlPlane, name: str, directory: Path, *flags: str, size: str = SIZE) -> Iterator[Node]:
+    """A node that is not started yet; its agent and its pods are gone at the end, and the API server forgets it."""
+    directory.mkdir(parents=True)
+    place = plane.place(name)
+    with bounded_root(f"evenkeeltest{secrets.token_hex(3)}", is_slice=is_systemd_in_charge()) as root:
+        agent = Up(
+            root,
+            directory,
+            *("--kubeconfig", str(place.kubeconfig)),
+            *("--hostname-override", name),
+            *("--node-ip", place.address),
+            *("--pod-cidr", place.pod_cidr),
+            *flags,
+            node=size,
+            within=place.network.within,
+        )
+        try:
+            yield Node(plane, place, agent)
+        finally:
+            agent.close()
+            plane.try_kubectl("delete", "node", name, "--ignore-not-found", "--wait=false")

@@ -1,0 +1,151 @@
+"""What breaks in a cluster: agents are killed, the API server goes, a node is cut off. No pod is lost or runs twice."""
+
+import os
+import random
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.nodes import MakeNode, Node
+from tests.cluster.workspaces import SLEEP, Workspace, deployment, is_ready, pod
+from tests.kernel.live_tree import cgroups_below, processes_in
+from tests.kernel.waiting import eventually
+
+KILLS = int(os.environ.get("EVENKEEL_KILLS", "8"))
+SEED = int(os.environ.get("EVENKEEL_SEED", "1"))
+TWICE = 99
+POD_CGROUP = re.compile(r"pod([0-9a-f]{8}-[0-9a-f-]{27})")
+
+
+@pytest.fixture
+def holding(tmp_path: Path) -> dict:
+    """More of a pod's spec: its container ends with `TWICE` if another one of the same pod lives."""
+    tmp_path.chmod(0o777)
+    return {
+        "volumes": [{"name": "locks", "hostPath": {"path": str(tmp_path)}}],
+        "container": {
+            "env": [{"name": "UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}],
+            "volumeMounts": [{"name": "locks", "mountPath": str(tmp_path)}],
+            "command": ["sh", "-c", f"exec flock -n -E {TWICE} {tmp_path}/$UID sleep infinity"],
+        },
+    }
+
+
+def pods_on(workspace: Workspace, node: Node) -> set[str]:
+    return {one["metadata"]["uid"] for one in workspace.pods() if one["spec"]["nodeName"] == node.name}
+
+
+def running_on(node: Node) -> set[str]:
+    """The numbers of the pods that have a cgroup there."""
+    names = (path.name for path in cgroups_below(node.agent.root.paths()[0]))
+    return {found[1] for name in names if (found := POD_CGROUP.fullmatch(name))}
+
+
+def test_an_agent_killed_at_any_moment_loses_and_doubles_nothing(
+    workspace: Workspace, nodes: list[Node], holding: dict
+):
+    chosen = random.Random(SEED)
+    workspace.apply(deployment("web", replicas=4, **holding))
+    for _ in range(KILLS):
+        workspace.kubectl("scale", "deployment/web", f"--replicas={chosen.randrange(0, 12)}")
+        if chosen.random() < 0.5:
+            workspace.kubectl("rollout", "restart", "deployment/web")
+        node = chosen.choice(nodes)
+        node.agent.kill()
+        node.agent.start()
+    workspace.kubectl("scale", "deployment/web", "--replicas=6")
+    workspace.until_rolled_out("web")
+    eventually(lambda: len(workspace.pods()) == 6, within_seconds=120)
+    for one in workspace.pods():
+        assert is_ready(one)
+        assert one["status"]["containerStatuses"][0]["restartCount"] == 0, one["status"]
+    for node in nodes:
+        eventually(lambda: running_on(node) == pods_on(workspace, node))  # noqa: B023 - asked at once
+
+
+def test_without_the_api_server_pods_go_on_and_it_learns_everything_afterwards(
+    plane: ControlPlane, workspace: Workspace, nodes: list[Node]
+):
+    node = nodes[0]
+    workspace.apply(
+        pod("stays", *SLEEP, nodeName=node.name),
+        pod("falls", *SLEEP, nodeName=node.name),
+    )
+    before = {name: workspace.until(name, is_ready) for name in ("stays", "falls")}
+
+    def locally(name: str) -> dict:
+        found = node.agent.client.pod_or_none(workspace.name, name) or {}
+        return found.get("status", {}).get("containerStatuses", [{}])[0]
+
+    plane.stop_api_server()
+    try:
+        fall(node, before["falls"])
+        eventually(lambda: locally("falls").get("restartCount") == 1)
+        node.agent.kill()
+        node.agent.start()
+        assert locally("stays")["restartCount"] == 0
+        fall(node, before["falls"])
+        eventually(lambda: locally("falls").get("restartCount") == 2)
+    finally:
+        plane.start_api_server()
+
+    workspace.until("falls", lambda one: one["status"]["containerStatuses"][0]["restartCount"] == 2)
+    stayed = workspace.until("stays", is_ready)
+    assert stayed["status"]["containerStatuses"] == before["stays"]["status"]["containerStatuses"]
+    node.await_ready()
+
+
+def fall(node: Node, one: dict) -> None:
+    """Ends the processes of a pod's container from outside."""
+    uid = one["metadata"]["uid"]
+    (container,) = [
+        path
+        for path in cgroups_below(node.agent.root.paths()[0])
+        if path.name == "main" and path.parent.name == f"pod{uid}"
+    ]
+    for pid in processes_in(container):
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_the_pods_of_a_node_that_is_cut_off_start_elsewhere_and_end_when_it_is_back(
+    workspace: Workspace, nodes: list[Node], make_node: MakeNode, holding: dict
+):
+    impatient = [
+        {
+            "key": f"node.kubernetes.io/{reason}",
+            "operator": "Exists",
+            "effect": "NoExecute",
+            "tolerationSeconds": 1,
+        }
+        for reason in ("unreachable", "not-ready")
+    ]
+    with make_node("node3") as third:
+        third.start()
+        workspace.apply(deployment("web", replicas=6, tolerations=impatient, **holding))
+        workspace.until_rolled_out("web")
+        cut_off = pods_on(workspace, third)
+        assert cut_off
+
+        third.place.network.run("ip", "link", "set", "eth0", "down")
+        third.await_ready("Unknown")
+        eventually(lambda: len(living(workspace, nodes)) == 6, within_seconds=120)
+        assert running_on(third) == cut_off  # nobody can tell it
+
+        third.place.network.run("ip", "link", "set", "eth0", "up")
+        third.place.network.run("ip", "route", "replace", "default", "via", "10.250.0.1")
+        third.await_ready()
+        eventually(
+            lambda: not cut_off & {one["metadata"]["uid"] for one in workspace.pods()}, within_seconds=120
+        )
+        eventually(lambda: not cut_off & running_on(third))
+        workspace.kubectl("delete", "deployment", "web")
+        workspace.until_gone()
+
+
+def living(workspace: Workspace, nodes: list[Node]) -> list[dict]:
+    """The pods that are ready on these nodes."""
+    names = {node.name for node in nodes}
+    return [one for one in workspace.pods() if one["spec"].get("nodeName") in names and is_ready(one)]

@@ -1,0 +1,57 @@
+"""Evenkeel as a node of a real cluster: what it says of itself, and what the controllers make of it."""
+
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.nodes import Node
+from tests.kernel.waiting import eventually
+
+
+def node_object(plane: ControlPlane, node: Node) -> dict:
+    return plane.get("node", node.name)
+
+
+def test_a_node_says_what_it_is_and_has(plane: ControlPlane, nodes: list[Node]):
+    seen = node_object(plane, nodes[0])
+    status = seen["status"]
+    assert seen["metadata"]["labels"]["kubernetes.io/hostname"] == nodes[0].name
+    assert {"type": "InternalIP", "address": nodes[0].place.address} in status["addresses"]
+    assert status["capacity"]["cpu"] == "2"
+    assert {"cpu", "memory", "pods", "ephemeral-storage"} <= status["allocatable"].keys()
+    states = {one["type"]: one["status"] for one in status["conditions"]}
+    assert states == {
+        "MemoryPressure": "False",
+        "DiskPressure": "False",
+        "PIDPressure": "False",
+        "Ready": "True",
+    }
+    version = status["nodeInfo"]["kubeletVersion"]
+    assert version.startswith("v1."), version
+
+
+def test_the_controllers_take_away_the_taint_of_a_new_node(plane: ControlPlane, nodes: list[Node]):
+    eventually(lambda: all(not node_object(plane, node)["spec"].get("taints") for node in nodes))
+
+
+def lease(plane: ControlPlane, node: Node) -> dict:
+    return plane.get("lease", node.name, "--namespace=kube-node-lease")
+
+
+def renewed(plane: ControlPlane, node: Node, before: str) -> str:
+    """When the lease was renewed, as soon as that is later than `before`."""
+
+    def later() -> str:
+        now = lease(plane, node)["spec"]["renewTime"]
+        return now if now > before else ""
+
+    return eventually(later)
+
+
+def test_a_node_renews_its_lease_and_keeps_its_object_as_it_is(plane: ControlPlane, nodes: list[Node]):
+    first = lease(plane, nodes[0])
+    assert first["spec"]["holderIdentity"] == nodes[0].name
+    assert first["metadata"]["ownerReferences"][0]["kind"] == "Node"
+
+    at, versions = first["spec"]["renewTime"], [node_object(plane, nodes[0])["metadata"]["resourceVersion"]]
+    for _ in range(2):
+        at = renewed(plane, nodes[0], at)
+        versions.append(node_object(plane, nodes[0])["metadata"]["resourceVersion"])
+    assert len(set(versions)) <= 2  # the regular report, every few minutes, may fall between
