@@ -144,6 +144,13 @@ def test_a_plugin_is_asked_once_until_its_token_expires(tmp_path, pair):
     assert (tmp_path / "runs").read_text() == "run\nrun\n"
 
 
+def test_a_plugin_may_print_piece_by_piece(tmp_path, pair):
+    printed = json.dumps(json.loads(credential(token="abc")), indent=1).splitlines()
+    steps = "; sleep 0.02; ".join(f"echo '{line}'" for line in printed)
+    credentials = Credentials(written(tmp_path, pair, plugin(tmp_path, steps)))
+    assert asyncio.run(credentials.identity()).token == "abc"
+
+
 @pytest.mark.parametrize(
     "text, said",
     [

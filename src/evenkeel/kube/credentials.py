@@ -21,6 +21,7 @@ _TOKEN_SECONDS = 60.0  # a token file is read again after that time
 _PLUGIN_SECONDS = 60.0
 _EARLY_SECONDS = 30.0  # a plugin's credentials are renewed before they expire
 _LARGEST_BYTES = 1 << 20
+_READ_BYTES = 1 << 16
 _EXEC_GROUP = "client.authentication.k8s.io"
 
 
@@ -125,7 +126,7 @@ class Credentials:
         try:
             async with asyncio.timeout(_PLUGIN_SECONDS):
                 assert process.stdout is not None
-                printed = await process.stdout.read(_LARGEST_BYTES)
+                printed = await _all_of(process.stdout)
                 code = await process.wait()
         except TimeoutError:
             raise EvenkeelError(f"{what}: it did not end within {_PLUGIN_SECONDS:.0f} s") from None
@@ -136,6 +137,14 @@ class Credentials:
         if code != 0:
             raise EvenkeelError(f"{what}: it ended with code {code}")
         return _read_answer(printed, what)
+
+
+async def _all_of(stream: asyncio.StreamReader) -> bytes:
+    """All that comes until its end; of too much only the beginning, which is no JSON then."""
+    printed = bytearray()
+    while part := await stream.read(_READ_BYTES):
+        printed += part[: _LARGEST_BYTES - len(printed)]
+    return bytes(printed)
 
 
 def _read_answer(printed: bytes, what: str) -> _PluginAnswer:
