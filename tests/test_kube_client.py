@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from evenkeel.kube.client import ApiError, Client, path_of
+from evenkeel.kube.client import ApiError, Backoff, Client, error_of, path_of
 from evenkeel.kube.connection import Unreachable
 from evenkeel.kube.credentials import Credentials
 from evenkeel.kube.kubeconfig import read_kubeconfig
@@ -116,7 +116,7 @@ def test_an_idle_connection_that_the_server_has_closed_is_replaced(tmp_path):
     story(tmp_path, answer, told)
 
 
-@pytest.mark.parametrize("content", [b"no json", b"[]"])
+@pytest.mark.parametrize("content", [b"no json", b"[]", b"[" * 100_000])
 def test_an_answer_that_is_no_object_is_an_error(tmp_path, content):
     async def answer(asked: Asked) -> None:
         await asked.answer(200, content)
@@ -126,6 +126,26 @@ def test_an_answer_that_is_no_object_is_an_error(tmp_path, content):
             await client.get("/version")
 
     story(tmp_path, answer, told)
+
+
+@pytest.mark.parametrize("seconds", ["1" + "0" * 400, "31"])
+def test_no_server_makes_the_node_wait_for_good(tmp_path, seconds):
+    async def answer(asked: Asked) -> None:
+        await asked.answer(500, {"kind": "Status"}, f"Retry-After: {seconds}")
+
+    async def told(server: ApiServer, client: Client) -> None:
+        with pytest.raises(ApiError) as caught:
+            await client.get("/version")
+        assert caught.value.retry_after_seconds == 30
+
+    story(tmp_path, answer, told)
+
+
+@pytest.mark.parametrize(
+    "seconds, waited", [(float("nan"), 30), (float("inf"), 30), (-1, 0), (2, 2), ("5", 0)]
+)
+def test_the_time_that_a_status_asks_for_has_bounds(seconds, waited):
+    assert error_of({"details": {"retryAfterSeconds": seconds}}).retry_after_seconds == waited
 
 
 def test_a_server_with_a_foreign_certificate_is_not_talked_to(tmp_path):
@@ -205,6 +225,48 @@ def test_a_version_that_is_too_old_leads_to_a_new_list(tmp_path):
     asked: list[str] = []
     watched(tmp_path, [first, expired, again], [["a"], ["b"]], asked=asked)
     assert "sendInitialEvents=true" in asked[2]
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        {},
+        {"metadata": []},
+        {"metadata": {"name": "a"}},
+        {"metadata": {"name": "", "uid": "a"}},
+        {"metadata": {"name": "a", "uid": "a"}, "spec": "none"},
+    ],
+)
+def test_an_object_without_its_shape_ends_the_watch_and_is_never_heard_of(tmp_path, one):
+    async def broken(asked: Asked) -> None:
+        await asked.stream({"type": "ADDED", "object": one}, bookmark("7", ends_list=True))
+
+    async def whole(asked: Asked) -> None:
+        await asked.stream(event("ADDED", "b"), bookmark("8", ends_list=True))
+
+    watched(tmp_path, [broken, whole], [["b"]])
+
+
+def test_watches_that_end_at_once_without_an_event_follow_each_other_with_a_pause(tmp_path, monkeypatch):
+    pauses: list[float] = []
+
+    class Counted(Backoff):
+        def next_seconds(self) -> float:
+            pauses.append(super().next_seconds())
+            return 0.0
+
+    async def nothing(asked: Asked) -> None:
+        await asked.stream()
+
+    async def expired(asked: Asked) -> None:
+        await asked.stream({"type": "ERROR", "object": GONE})
+
+    async def whole(asked: Asked) -> None:
+        await asked.stream(bookmark("7", ends_list=True))
+
+    monkeypatch.setattr("evenkeel.kube.watch.Backoff", Counted)
+    watched(tmp_path, [nothing, nothing, whole, expired, whole], [[], []])
+    assert len(pauses) == 3
 
 
 def test_a_server_without_streamed_lists_is_listed_in_pages(tmp_path):

@@ -114,7 +114,7 @@ class Client:
                 is_busy = error.code in (_TOO_MANY, _UNAVAILABLE) and error.retry_after_seconds > 0
                 if not is_busy:
                     raise
-                wait = min(error.retry_after_seconds, _LONGEST_WAIT_SECONDS)
+                wait = error.retry_after_seconds
             await asyncio.sleep(wait * random.uniform(1.0, 1.5))  # noqa: S311 no secret depends on it
         return await self._answer(method, path, parameters, content, content_type, timeout_seconds)
 
@@ -209,6 +209,14 @@ class Client:
             self._credentials.refused()
 
 
+def metadata_of(value: Json) -> Json:
+    """Of an object that the API server has sent. Raises Unreachable: something else may answer in its place."""
+    metadata = value.get("metadata")
+    if not isinstance(metadata, dict):
+        raise Unreachable("the API server's answer is no object of Kubernetes: it has no metadata")
+    return metadata
+
+
 def error_of(status: Mapping[str, Any]) -> ApiError:
     """The error that a Status object describes, as an answer or in a watch."""
     code = status.get("code")
@@ -218,27 +226,32 @@ def error_of(status: Mapping[str, Any]) -> ApiError:
         code if isinstance(code, int) else 0,
         str(status.get("reason") or ""),
         str(status.get("message") or ""),
-        float(retry) if isinstance(retry, int | float) else 0.0,
+        _bounded(retry) if isinstance(retry, int | float) else 0.0,
     )
 
 
 def _error(code: int, headers: Mapping[str, str], body: bytes) -> ApiError:
     try:
         status = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         status = None
     after = headers.get("retry-after", "")
-    retry = float(after) if after.isdecimal() else 0.0
+    retry = _bounded(float(after)) if after.isdecimal() else 0.0
     if not isinstance(status, dict) or status.get("kind") != "Status":
         return ApiError(code, "", f"the API server answered {code}", retry)
     found = error_of(status)
     return ApiError(code, found.reason, found.message, retry or found.retry_after_seconds)
 
 
+def _bounded(seconds: float) -> float:
+    """A time to wait that the server asks for; at least none, and never for good."""
+    return max(0.0, min(_LONGEST_WAIT_SECONDS, seconds))  # in this order, so that NaN becomes the longest
+
+
 def _parsed(text: bytes) -> Json:
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):  # the latter: too many brackets in each other
         raise Unreachable("the API server's answer is no JSON") from None
     if not isinstance(value, dict):
         raise Unreachable("the API server's answer is no object")

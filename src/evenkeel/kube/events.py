@@ -56,7 +56,9 @@ class EventPublisher:
         while True:
             one, message = await self._refusals.get()
             metadata = one["metadata"]
-            about = _reference("Pod", str(metadata["name"]), str(metadata["uid"]), str(metadata["namespace"]))
+            about = _reference(
+                "Pod", str(metadata["name"]), str(metadata["uid"]), str(metadata.get("namespace"))
+            )
             event = Event(time.time(), WARNING, "NotHonoured", message)
             await self._publish(event._replace(number=-1), about)
 

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from evenkeel.api.node import Node
 from evenkeel.errors import EvenkeelError
-from evenkeel.kube.client import CONFLICT, NOT_FOUND, ApiError, Backoff, Client, Json, path_of
+from evenkeel.kube.client import CONFLICT, NOT_FOUND, ApiError, Backoff, Client, Json, metadata_of, path_of
 from evenkeel.kube.node_object import (
     NodeIdentity,
     has_conditions,
@@ -87,11 +87,11 @@ class ClusterNode:
         while True:
             try:
                 node = await self._registered()
+                self.uid = str(metadata_of(node).get("uid") or "")
                 break
             except EvenkeelError as error:
                 self._note(_REGISTRATION_FAILS, error)
                 await backoff.wait()
-        self.uid = str(node["metadata"]["uid"])
         self._seen = node.get("status") or {}
         self._failures.discard(_REGISTRATION_FAILS)
         log.info("cluster: node %s is registered at %s", self._identity.name, self._client.server)
@@ -146,7 +146,7 @@ class ClusterNode:
             if error.code != CONFLICT:
                 raise
         node = await self._client.get(self._path)
-        has = node["metadata"].get("labels") or {}
+        has = metadata_of(node).get("labels") or {}
         wanted = labels(self._identity)
         if changed := {name: value for name, value in wanted.items() if has.get(name) != value}:
             node = await self._client.patch(self._path, {"metadata": {"labels": changed}})
@@ -209,7 +209,7 @@ class ClusterNode:
                     raise
                 made = self._lease({"name": self._identity.name})
                 return await self._lease_client.post(path_of(*_LEASES), made)
-        return await self._lease_client.put(path, self._lease(lease["metadata"]), _RENEW_TIMEOUT_SECONDS)
+        return await self._lease_client.put(path, self._lease(metadata_of(lease)), _RENEW_TIMEOUT_SECONDS)
 
     def _lease(self, metadata: Json) -> Json:
         owner = {"apiVersion": "v1", "kind": "Node", "name": self._identity.name, "uid": self.uid}

@@ -124,7 +124,7 @@ class PodSync:
 
     def _run(self, uid: str, one: Json) -> None:
         namespace = str(one["metadata"].get("namespace") or "")
-        with_links = one["spec"].get("enableServiceLinks") is not False
+        with_links = (one.get("spec") or {}).get("enableServiceLinks") is not False
         pod = read_pod(one, self._profile, self._services.env(namespace, with_links=with_links))
         if not isinstance(pod, NotHonoured):
             self._refused.pop(uid, None)
@@ -165,6 +165,9 @@ class PodSync:
     async def follow_agent(self) -> None:
         """Hears of every change of a pod here, until it is cancelled."""
         while True:
+            # A reader that was too slow is dropped, and a pod may have left meanwhile.
+            for uid in self._objects:
+                self._want(uid)
             async for change in self._changes.watch():
                 uid = change.pod.metadata.uid
                 if uid in self._objects:
@@ -236,20 +239,18 @@ class PodSync:
         if wanted.get("phase") not in TERMINAL:
             wanted = ended_status({**status, **wanted})
         if phase_of(one) not in TERMINAL or last is not None:
-            one = await self._patch(uid, one, wanted)
+            await self._patch(uid, one, wanted)
         body = {"gracePeriodSeconds": 0, "preconditions": {"uid": uid}}
         await self._client.delete(_path(one), body)
 
-    async def _patch(self, uid: str, one: Json, wanted: Json) -> Json:
+    async def _patch(self, uid: str, one: Json, wanted: Json) -> None:
         patch = status_patch(uid, wanted, one.get("status") or {})
         if patch is None:
-            return one
+            return
         after = await self._client.patch(f"{_path(one)}/status", patch)
         if uid in self._objects:
-            after["metadata"].pop("managedFields", None)
             # The watch may have said more meanwhile: only the status is taken.
             self._objects[uid] = {**self._objects[uid], "status": after.get("status") or {}}
-        return after
 
     def _note(self, error: EvenkeelError) -> None:
         if error.message != self._failure:
@@ -264,7 +265,7 @@ class PodSync:
 
 def _path(one: Json) -> str:
     metadata = one["metadata"]
-    return path_of("api", "v1", "namespaces", str(metadata["namespace"]), "pods", str(metadata["name"]))
+    return path_of("api", "v1", "namespaces", str(metadata.get("namespace")), "pods", str(metadata["name"]))
 
 
 def _is_other(before: Json, after: Json) -> bool:

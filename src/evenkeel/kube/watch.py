@@ -2,8 +2,8 @@
 
 The list comes as a stream where the API server can do that, so that it needs no more memory than its objects. A watch
 that ends is opened again from the last version seen. If that version is too old, everything is listed again. A handler
-gets whole lists and changes only. An object is gone only if a complete list does not have it, or a DELETED event says
-so.
+gets whole lists and changes only, of objects with a name and a UID. An object is gone only if a complete list does not
+have it, or a DELETED event says so.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from evenkeel.errors import EvenkeelError
-from evenkeel.kube.client import GONE, ApiError, Backoff, Client, Json, error_of
+from evenkeel.kube.client import GONE, ApiError, Backoff, Client, Json, error_of, metadata_of
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +57,7 @@ class Watch:
         self._version = ""  # empty: everything must be listed
         self._streams_lists = True
         self._failure = ""
+        self._has_heard = False  # since the watch was opened
         self.has_listed = asyncio.Event()
 
     async def run(self) -> None:
@@ -64,21 +65,26 @@ class Watch:
         backoff = Backoff(*_BACKOFF_SECONDS)
         failed_at = time.monotonic()
         while True:
+            self._has_heard = False
+            failure: EvenkeelError | None = None
             try:
                 await self._follow()
-                continue
             except ApiError as error:
                 if error.code == GONE and self._version:
                     self._version = ""
-                    continue
-                failure: EvenkeelError = error
+                else:
+                    failure = error
             except EvenkeelError as error:
                 failure = error
+            if failure is None and self._has_heard:
+                continue
+            # A server that ends every watch at once, or calls every version too old, is not asked without a pause.
             now = time.monotonic()
             if now - failed_at > _QUIET_SECONDS:
                 backoff.reset()
             failed_at = now
-            self._note(failure)
+            if failure is not None:
+                self._note(failure)
             asked = failure.retry_after_seconds if isinstance(failure, ApiError) else 0.0
             await asyncio.sleep(max(backoff.next_seconds(), asked))
 
@@ -111,8 +117,11 @@ class Watch:
             raise EvenkeelError(f"the watch of {self._what} sent an event without an object")
         if type_ == ERROR:
             raise error_of(one)
-        metadata = one.get("metadata") or {}
+        metadata = metadata_of(one)
+        if type_ != BOOKMARK:
+            self._check(one)
         metadata.pop("managedFields", None)
+        self._has_heard = True
         if initial is None:
             self._version = str(metadata.get("resourceVersion") or self._version)
             self._noted_well()
@@ -136,15 +145,26 @@ class Watch:
         parameters = {**self._selectors, "limit": str(_PAGE)}
         while True:
             page = await self._client.get(self._path, parameters)
+            metadata = metadata_of(page)
             objects += page.get("items") or []
-            metadata = page.get("metadata") or {}
             if not (token := metadata.get("continue")):
                 break
             parameters["continue"] = str(token)
         for one in objects:
-            one.get("metadata", {}).pop("managedFields", None)
+            self._check(one)
+            one["metadata"].pop("managedFields", None)
         self._version = str(metadata.get("resourceVersion") or "")
         self._complete(objects)
+
+    def _check(self, one: object) -> None:
+        """Raises EvenkeelError if that is no object as handlers rely on it. It is not left out: they would take it for
+        gone."""
+        metadata = metadata_of(one) if isinstance(one, dict) else {}
+        names = (metadata.get("name"), metadata.get("uid"))
+        if not isinstance(one, dict) or not all(isinstance(name, str) and name for name in names):
+            raise EvenkeelError(f"of {self._what}, the API server sent one without a name or a UID")
+        if any(not isinstance(one.get(field) or {}, dict) for field in ("spec", "status")):
+            raise EvenkeelError(f"of {self._what}, the API server sent one whose spec or status is no object")
 
     def _complete(self, objects: list[Json]) -> None:
         self._handler.listed(objects)
