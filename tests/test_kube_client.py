@@ -273,6 +273,9 @@ def test_a_server_without_streamed_lists_is_listed_in_pages(tmp_path):
     async def unknown(asked: Asked) -> None:
         await asked.answer(422, {"kind": "Status", "code": 422, "reason": "Invalid"})
 
+    async def no_list(asked: Asked) -> None:
+        await asked.answer(200, {"kind": "Status", "metadata": {}})
+
     async def page(asked: Asked) -> None:
         one = {"metadata": {"name": "a", "uid": "a"}}
         await asked.answer(200, {"metadata": {"continue": "more"}, "items": [one]})
@@ -285,6 +288,6 @@ def test_a_server_without_streamed_lists_is_listed_in_pages(tmp_path):
         await asked.stream(event("MODIFIED", "a", "6"))
 
     asked: list[str] = []
-    watched(tmp_path, [unknown, page, last, change], [["a", "b"], ("MODIFIED", "a")], asked=asked)
-    assert "continue=more" in asked[2]
-    assert "resourceVersion=5" in asked[3]
+    watched(tmp_path, [unknown, no_list, page, last, change], [["a", "b"], ("MODIFIED", "a")], asked=asked)
+    assert "continue=more" in asked[3]
+    assert "resourceVersion=5" in asked[4]

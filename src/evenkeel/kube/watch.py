@@ -146,7 +146,9 @@ class Watch:
         while True:
             page = await self._client.get(self._path, parameters)
             metadata = metadata_of(page)
-            objects += page.get("items") or []
+            if "items" not in page:
+                raise EvenkeelError(f"the API server's answer is no list of {self._what}")
+            objects += page["items"] or []
             if not (token := metadata.get("continue")):
                 break
             parameters["continue"] = str(token)
