@@ -46,6 +46,19 @@ def test_a_start_without_its_image_is_no_attempt_and_is_tried_again_less_and_les
     assert simulated.state.container("a").backoff_seconds == 0  # which is for what has run
 
 
+def test_a_container_with_another_image_does_not_wait_for_the_former_one():
+    simulated = SimulatedPod(pod(container(name="a")))
+    for reason in ("ErrImagePull", "ErrImagePull"):
+        simulated.state = changes.asked_to_start(simulated.state, "a")
+        simulated.state = changes.no_image(
+            simulated.state, "a", reason, "no such image", simulated.now, simulated.settings
+        )
+    assert simulated.look().start == ()
+    simulated.state = changes.other_image(simulated.state, "a")
+    todo = simulated.look()
+    assert (todo.start, todo.waiting["a"].reason) == (("a",), "ContainerCreating")
+
+
 def test_a_start_is_counted_before_it_is_done():
     state = changes.asked_to_start(PodState(), "a")
     assert state.container("a") == ContainerRecord(attempt=1, is_asked_for=True)

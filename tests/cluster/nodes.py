@@ -1,6 +1,7 @@
 """Machines of a cluster, all on this host: each an agent in a network namespace, directory and cgroup of its own."""
 
 import contextlib
+import re
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -10,10 +11,12 @@ from typing import Any
 from tests.cluster.control_plane import ControlPlane, Place
 from tests.kernel.agents import Up
 from tests.kernel.cgroup_roots import bounded_root, is_systemd_in_charge
+from tests.kernel.live_tree import cgroups_below
 from tests.kernel.waiting import eventually
 
 READY_SECONDS = 120.0
 SIZE = "768Mi,2cpu"
+_POD_CGROUP = re.compile(r"pod([0-9a-f]{8}-[0-9a-f-]{27})")
 MakeNode = Callable[..., AbstractContextManager["Node"]]
 
 
@@ -43,6 +46,11 @@ class Node:
         nodes = self._plane.get("nodes", f"--field-selector=metadata.name={self.name}")["items"]
         conditions = nodes[0]["status"].get("conditions", ()) if nodes else ()
         return next((one for one in conditions if one["type"] == kind), {})
+
+    def pods(self) -> set[str]:
+        """The UIDs of the pods that have a cgroup there."""
+        names = (path.name for path in cgroups_below(self.agent.root.paths()[0]))
+        return {found[1] for name in names if (found := _POD_CGROUP.fullmatch(name))}
 
 
 @contextlib.contextmanager

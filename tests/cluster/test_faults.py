@@ -2,7 +2,6 @@
 
 import os
 import random
-import re
 import signal
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from tests.kernel.waiting import eventually
 KILLS = int(os.environ.get("EVENKEEL_KILLS", "8"))
 SEED = int(os.environ.get("EVENKEEL_SEED", "1"))
 TWICE = 99
-POD_CGROUP = re.compile(r"pod([0-9a-f]{8}-[0-9a-f-]{27})")
 
 
 @pytest.fixture
@@ -36,12 +34,6 @@ def holding(tmp_path: Path) -> dict:
 
 def pods_on(workspace: Workspace, node: Node) -> set[str]:
     return {one["metadata"]["uid"] for one in workspace.pods() if one["spec"]["nodeName"] == node.name}
-
-
-def running_on(node: Node) -> set[str]:
-    """The numbers of the pods that have a cgroup there."""
-    names = (path.name for path in cgroups_below(node.agent.root.paths()[0]))
-    return {found[1] for name in names if (found := POD_CGROUP.fullmatch(name))}
 
 
 def test_an_agent_killed_at_any_moment_loses_and_doubles_nothing(
@@ -63,7 +55,7 @@ def test_an_agent_killed_at_any_moment_loses_and_doubles_nothing(
         assert is_ready(one)
         assert one["status"]["containerStatuses"][0]["restartCount"] == 0, one["status"]
     for node in nodes:
-        eventually(lambda: running_on(node) == pods_on(workspace, node))  # noqa: B023 - asked at once
+        eventually(lambda: node.pods() == pods_on(workspace, node))  # noqa: B023 - asked at once
 
 
 def test_without_the_api_server_pods_go_on_and_it_learns_everything_afterwards(
@@ -132,7 +124,7 @@ def test_the_pods_of_a_node_that_is_cut_off_start_elsewhere_and_end_when_it_is_b
         third.place.network.run("ip", "link", "set", "eth0", "down")
         third.await_ready("Unknown")
         eventually(lambda: len(living(workspace, nodes)) == 6, within_seconds=120)
-        assert running_on(third) == cut_off  # nobody can tell it
+        assert third.pods() == cut_off  # nobody can tell it
 
         third.place.network.run("ip", "link", "set", "eth0", "up")
         third.place.network.run("ip", "route", "replace", "default", "via", "10.250.0.1")
@@ -140,7 +132,7 @@ def test_the_pods_of_a_node_that_is_cut_off_start_elsewhere_and_end_when_it_is_b
         eventually(
             lambda: not cut_off & {one["metadata"]["uid"] for one in workspace.pods()}, within_seconds=120
         )
-        eventually(lambda: not cut_off & running_on(third))
+        eventually(lambda: not cut_off & third.pods())
         workspace.kubectl("delete", "deployment", "web")
         workspace.until_gone()
 

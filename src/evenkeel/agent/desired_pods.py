@@ -189,12 +189,14 @@ class DesiredPods(PodObserver):
         self._steps.want_step(record.uid)
 
     def _with_other_images(self, record: PodRecord, pod: Pod) -> PodRecord:
-        """The record with `pod`. A container that runs another image is stopped, and starts again with the new one."""
+        """The record with `pod`. A container that runs another image is stopped, and starts again with the new one. One
+        that waits does not wait any longer."""
         state = record.state
         for old, new in zip(record.pod.spec.every_container, pod.spec.every_container, strict=True):
-            if old.image != new.image and state.container(new.name).is_running:
+            if old.image != new.image:
                 stop = Stop(new.name, "its image has changed", grace_seconds(pod), AS_RESTART)
-                state = changes.asked_to_stop(state, stop, self._clock())
+                state = changes.other_image(state, new.name)
+                state = changes.asked_to_stop(state, stop, self._clock())  # if it runs
         return record._replace(pod=pod, state=state)
 
     def delete(self, record: PodRecord, given_seconds: float | None) -> None:

@@ -88,6 +88,14 @@ def no_image(
     return state.with_container(name, waiting)
 
 
+def other_image(state: PodState, name: str) -> PodState:
+    """The container has got another image. As in kubelet, back-offs are those of the former one, so they are over."""
+    record = state.container(name)._replace(
+        held_up="", held_up_message="", held_up_seconds=0.0, backoff_seconds=0.0, start_after=0.0
+    )
+    return state.with_container(name, record)
+
+
 def without_data(state: PodState, name: str, message: str) -> PodState:
     """The container waits for a ConfigMap or Secret. The change of the object asks for the next decision, so there is
     no back-off."""
