@@ -55,7 +55,12 @@ def _up(settings: argparse.Namespace) -> None:
                 print(f"starting {name}", flush=True)
                 opened.enter_context(node(plane, name, directory / name)).start()
         print(_invitation(plane), flush=True)
-        signal.pause()
+        if not settings.plane_only:
+            print(_look_inside(directory / settings.nodes[0] / "state"), flush=True)
+        print("Ctrl-C here ends and removes everything.", flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.pause()
+        print("\nending everything, which takes some seconds", flush=True)
 
 
 def _invitation(plane: ControlPlane) -> str:
@@ -68,8 +73,16 @@ In another terminal, as root:
   kubectl get nodes -o wide
   kubectl apply -f {example} && kubectl rollout status deployment/greeter
   kubectl scale deployment/greeter --replicas=9 && kubectl get pods -o wide
+"""
 
-Ctrl-C here ends and removes everything.
+
+def _look_inside(state: Path) -> str:
+    """For what kubectl cannot ask a node yet: its logs above all."""
+    program = os.path.relpath(Path(sys.executable).with_name("evenkeel"))
+    return f"""What a node says itself, for `kubectl logs` and `kubectl exec` do not reach it yet:
+  export EVENKEEL_STATE_DIR={state}
+  {program} get pods
+  {program} logs POD
 """
 
 
