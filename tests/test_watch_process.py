@@ -217,6 +217,25 @@ def test_a_watch_that_is_killed_is_followed_by_one_that_knows_who_was_killed(nod
     run(story())
 
 
+@pytest.mark.req("E1")
+def test_a_failure_while_it_takes_its_targets_does_not_end_it(node):
+    async def story() -> None:
+        (node.directory / "root" / "memory.current").write_text("no number\n")
+        link = node.link()
+        link.open()
+        pid = await there(link)
+        assert link.connection is not None
+        await link.connection.ping(30)  # by then it has taken them
+        await until(lambda: any("no number" in one.get("text", "") for one in node.heard))
+        node.use(batch_mib=850, root_mib=950)
+        await until(lambda: bool(node.evicted()))
+        assert await there(link) == pid
+        assert node.news == []
+        await link.close(end=True)
+
+    run(story())
+
+
 def test_a_watch_that_hangs_is_replaced(node, monkeypatch):
     monkeypatch.setattr("evenkeel.pressure.watch.watch_link._PING_SECONDS", 0.05)
     monkeypatch.setattr("evenkeel.pressure.watch.watch_link._HUNG_SECONDS", 5.0)

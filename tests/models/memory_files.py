@@ -1,5 +1,6 @@
 """Memory files of cgroups with a kernel's own text, and the pods whose they are."""
 
+import os
 from pathlib import Path
 
 from evenkeel.api.pod import EmptyDirVolumeSource, Pod, Volume
@@ -7,6 +8,7 @@ from evenkeel.cgroup.tree import Version
 from evenkeel.pressure.targets import PodTarget, WatchTargets
 
 MIB = 2**20
+_FILE_BYTES = 512  # all files have the same length
 PODS = """
 {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "batch", "uid": "u-batch"},
  "spec": {"containers": [{"name": "main", "image": "host", "command": ["x"]}]}}
@@ -20,7 +22,7 @@ PODS = """
 def write_v2_memory(directory: Path, usage: int, **stat: int) -> Path:
     """A cgroup's files, amounts in MiB."""
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "memory.current").write_text(f"{usage * MIB}\n")
+    _write(directory / "memory.current", f"{usage * MIB}\n")
     names = (
         "anon",
         "file",
@@ -32,13 +34,13 @@ def write_v2_memory(directory: Path, usage: int, **stat: int) -> Path:
         "slab_reclaimable",
     )
     lines = "".join(f"{name} {stat.get(name, 0) * MIB}\n" for name in names)
-    (directory / "memory.stat").write_text(lines)
+    _write(directory / "memory.stat", lines)
     return directory
 
 
 def write_v1_memory(directory: Path, usage: int, **stat: int) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "memory.usage_in_bytes").write_text(f"{usage * MIB}\n")
+    _write(directory / "memory.usage_in_bytes", f"{usage * MIB}\n")
     names = (
         "cache",
         "dirty",
@@ -48,8 +50,17 @@ def write_v1_memory(directory: Path, usage: int, **stat: int) -> Path:
         "total_inactive_file",
         "total_active_file",
     )
-    (directory / "memory.stat").write_text("".join(f"{name} {stat.get(name, 0) * MIB}\n" for name in names))
+    _write(directory / "memory.stat", "".join(f"{name} {stat.get(name, 0) * MIB}\n" for name in names))
     return directory
+
+
+def _write(file: Path, text: str) -> None:
+    """In one write, over what was there: a reader finds the old figures or the new ones, as in a kernel's file."""
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT, 0o644)
+    try:
+        os.write(descriptor, text.ljust(_FILE_BYTES, "\n").encode())
+    finally:
+        os.close(descriptor)
 
 
 def targets_in(tmp_path: Path, limit_mib: int, *pods: tuple[Pod, int]) -> WatchTargets:

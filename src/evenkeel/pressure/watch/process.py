@@ -116,12 +116,8 @@ class WatchProcess:
             seconds = _LONGEST_WAIT_SECONDS
             if self._watch is not None:
                 seconds = min(self._watch.turn(), _LONGEST_WAIT_SECONDS)
-        except (OSError, EvenkeelError) as error:
-            self._outbox.noted(f"the watch over memory: {error}")
-            return _AFTER_FAILURE_SECONDS
         except Exception as error:  # noqa: BLE001 a mistake of ours must not end the watch
-            self._outbox.noted(f"the watch over memory: {error!r}")
-            self._log(error)
+            self._note_failure(error)
             return _AFTER_FAILURE_SECONDS
         if seconds > 0:
             # Where a turn takes long, the machine is slow, and pods grow slowly too. This process runs before others,
@@ -162,7 +158,10 @@ class WatchProcess:
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         self._become_the_watch()
         self._listener.say(self._backlog())
-        self._start_watching()
+        try:
+            self._start_watching()
+        except Exception as error:  # noqa: BLE001 as in a turn
+            self._note_failure(error)
 
     def _become_the_watch(self) -> None:
         self._intents = Intents(self._state_directory, self._outbox.noted, INTENTS_NAME, INTENT_SLOTS)
@@ -211,6 +210,14 @@ class WatchProcess:
 
     def _take(self, message: Message) -> None:
         """Raises BadMessage."""
+        try:
+            self._do(message)
+        except BadMessage:
+            raise
+        except Exception as error:  # noqa: BLE001 as in a turn. The next watch would get the same message
+            self._note_failure(error)
+
+    def _do(self, message: Message) -> None:
         todo = message.get("do")
         if todo == "settings":
             self._take_settings(message)
@@ -273,6 +280,13 @@ class WatchProcess:
         ending = {target.uid for target in self._targets.pods if target.is_ending}
         noted = {one.uid for one in self._intents.found}
         self._watch.follow(self._targets, ending | noted | self._killed)
+
+    def _note_failure(self, error: Exception) -> None:
+        if isinstance(error, OSError | EvenkeelError):
+            self._outbox.noted(f"the watch over memory: {error}")
+        else:
+            self._outbox.noted(f"the watch over memory: {error!r}")
+            self._log(error)
 
     def _log(self, error: BaseException) -> None:
         import traceback  # it needs half a MiB, and there should be no error
