@@ -307,3 +307,20 @@ def test_while_the_journal_cannot_be_written_nothing_is_made(place, monkeypatch)
 
 def _fails(*_: object) -> None:
     raise JournalError("the disk is full")
+
+
+def test_who_watches_learns_that_a_pod_is_gone_though_the_next_of_its_name_and_uid_follows_at_once(place):
+    async def story(agent: Agent) -> None:
+        await apply(agent, manifest("StatefulSet", replicas=1))
+        await until(lambda: names(agent) == {"w-0"})
+        changes = agent.watch()
+        assert (await anext(changes)).type == "ADDED"
+        await agent.delete("default/w-0", 0)
+        types = []
+        async for change in changes:
+            types.append(change.type)
+            if change.type == "ADDED":
+                break
+        assert types[-2:] == ["DELETED", "ADDED"]
+
+    drive(place, story)

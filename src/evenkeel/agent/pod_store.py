@@ -166,7 +166,7 @@ class PodStore:
         self._unsaved.clear()
         self._gone.clear()
         for uid in gone:
-            if uid not in self._records and (last := self._shown.pop(uid, None)):
+            if last := self._shown.pop(uid, None):  # another pod may have its name and UID by now
                 self.changes.publish(PodChange(DELETED, last))
         for uid in changed:
             before = self._shown.get(uid)
