@@ -13,7 +13,7 @@ from evenkeel.agent.observe.node_snapshot import ContainerUsage, NodeUsage, is_n
 from evenkeel.agent.observe.pod_history import PodHistory
 from evenkeel.agent.pod_store import ADDED, DELETED, MODIFIED, PodChange
 from evenkeel.api.config import KubeletConfiguration, defaulted
-from evenkeel.api.data_objects import DataKey, DataObject
+from evenkeel.api.data_objects import DataKey
 from evenkeel.api.node import Node, NodeCondition, NodeStatus
 from evenkeel.api.pod import (
     ContainerState,
@@ -23,6 +23,7 @@ from evenkeel.api.pod import (
     Pod,
     PodStatus,
 )
+from evenkeel.api.stored_objects import StoredObject, key_of_object, kind_of_object
 from evenkeel.api.workloads import Workload, key_of, kind_of
 from evenkeel.cgroup.driver import Statistics
 from evenkeel.cli.main import main
@@ -44,7 +45,7 @@ class FakeFront:
         self.memory = Quantity("32Gi")
         self.config = defaulted(config)
         self.held: dict[str, Pod] = {}
-        self.data: dict[DataKey, DataObject] = {}
+        self.data: dict[DataKey, StoredObject] = {}
         self.made: dict[str, Workload] = {}
         self.told: list[Event] = []
         self.deleted: list[tuple[str, float | None]] = []
@@ -111,12 +112,14 @@ class FakeFront:
             outcome = "configured" if key_of(workload) in self.made else "created"
             self.made[key_of(workload)] = workload
             outcomes.append(Applied(name, outcome, kind_of(workload)))
-        applied = [Applied(f"{one.key.namespace}/{one.key.name}", "created", one.kind) for one in objects]
-        self.data.update((one.key, one) for one in objects)
+        applied = [
+            Applied(f"{key.namespace}/{key.name}", "created", key.kind) for key in map(key_of_object, objects)
+        ]
+        self.data.update((key_of_object(one), one) for one in objects)
         return (*applied, *outcomes)
 
     def data_objects(self, kind):
-        return tuple(one for one in self.data.values() if one.kind == kind)
+        return tuple(one for one in self.data.values() if kind_of_object(one) == kind)
 
     def data_object(self, key):
         return self.data.get(key)

@@ -205,7 +205,7 @@ def test_manifests_are_read_by_the_agents_rules(tmp_path, manifest):
 def test_a_file_without_pods_is_reported(cli, tmp_path):
     node = tmp_path / "node.yaml"
     node.write_text("apiVersion: v1\nkind: Node\nmetadata: {name: n}\n")
-    words = "there is no pod, workload, ConfigMap or Secret in it"
+    words = "there is no pod, workload, ConfigMap, Secret, Service or claim in it"
     assert cli("apply", "-f", str(node))[2] == f"evenkeel: {node}: {words}\n"
 
 
@@ -279,7 +279,7 @@ def test_what_is_not_there_cannot_be_deleted(cli, pods):
         ((), "delete needs names"),
         (("web", "--all"), "delete needs names"),
         (("web", "--now", "--grace-period", "1"), "contradict each other"),
-        (("node", "here"), "only pods, workloads, configmaps and secrets can be deleted"),
+        (("node", "here"), "only pods, workloads, services, pvc, configmaps and secrets can be deleted"),
     ],
 )
 def test_a_deletion_that_makes_no_sense_is_reported(cli, words, told):
@@ -353,7 +353,7 @@ def test_a_pod_that_is_not_there_is_reported_beside_those_that_are(cli, pods):
 @pytest.mark.parametrize(
     "words, told",
     [
-        (("services",), 'there is no kind "services" (there are pods, deployments, '),
+        (("ingresses",), 'there is no kind "ingresses" (there are pods, deployments, '),
         (("pod/web", "node/here"), "names must be of one kind"),
         (("pods", "web", "-A"), "give -n NS, not -A"),
         (("node", "-w"), "cannot be watched"),

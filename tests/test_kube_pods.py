@@ -60,6 +60,13 @@ def test_what_this_node_cannot_give_is_said_of_a_pod():
     assert "spec.volumes[0].nfs" in pod.message
 
 
+def test_a_claim_of_a_cluster_is_not_a_directory_of_this_machine():
+    volume = {"name": "x", "persistentVolumeClaim": {"claimName": "data"}}
+    pod = read_pod(pod_json(volumes=[volume]), Profile.DOCUMENTS, ())
+    assert isinstance(pod, NotHonoured)
+    assert "spec.volumes[0].persistentVolumeClaim" in pod.message
+
+
 def test_a_name_that_would_leave_its_directory_is_not_taken_from_the_api_server_either():
     assert isinstance(read_pod(pod_json(uid="../../etc"), Profile.DOCUMENTS, ()), NotHonoured)
 

@@ -244,7 +244,7 @@ def test_a_wrong_apiversion_is_reported_beside_other_errors(version, kind, right
 
 @pytest.mark.parametrize(
     "version, kind",
-    [("v1", "Service"), ("v1", "Namespace"), ("networking.k8s.io/v1", "Ingress"), ("a.b/v1", "Own")],
+    [("v1", "Namespace"), ("networking.k8s.io/v1", "Ingress"), ("a.b/v1", "Own")],
 )
 def test_kinds_that_are_nothing_to_a_node_are_passed_over(version, kind):
     reading = read_objects(
@@ -252,15 +252,44 @@ def test_kinds_that_are_nothing_to_a_node_are_passed_over(version, kind):
     ).or_raise()
     assert len(reading.pods) == 1
     assert [str(warning) for warning in reading.warnings] == [
-        f"f.yaml#2:3: kind: {kind} is nothing to a node: passed over"
+        f"f.yaml#2:3: kind: passed over, since it concerns a cluster and no pod of a node alone: {kind}"
     ]
+
+
+def test_one_note_has_all_objects_that_are_passed_over():
+    roles = [{"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole"}] * 2
+    reading = read_objects({"apiVersion": "v1", "kind": "Namespace"}, a_pod(), *roles).or_raise()
+    (note,) = reading.warnings
+    assert str(note).startswith("f.yaml:")
+    assert str(note).endswith(": Namespace, ClusterRole (2)")
+
+
+def test_an_object_of_another_group_with_a_name_of_ours_is_passed_over():
+    reading = read_objects(
+        a_pod(), {"apiVersion": "serving.knative.dev/v1", "kind": "Service", "spec": {"x": 1}}
+    )
+    (note,) = reading.or_raise().warnings
+    assert str(note).endswith("Service.serving.knative.dev")
+
+
+def test_pull_secrets_of_an_account_reach_no_pod_and_that_is_noted():
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "imagePullSecrets": [{"name": "a"}]}
+    first, _ = read_objects(a_pod(), account).or_raise().warnings
+    assert "imagePullSecrets: reaches no pod" in str(first)
 
 
 @pytest.mark.parametrize(
     "version, kind",
-    [("networking.k8s.io/v1", "NetworkPolicy"), ("v1", "LimitRange"), ("v1", "ResourceQuota")],
+    [
+        ("networking.k8s.io/v1", "NetworkPolicy"),
+        ("v1", "LimitRange"),
+        ("v1", "ResourceQuota"),
+        ("v1", "PersistentVolume"),
+        ("scheduling.k8s.io/v1", "PriorityClass"),
+        ("policy/v1beta1", "PodSecurityPolicy"),
+    ],
 )
-def test_kinds_that_restrict_pods_are_refused(version, kind):
+def test_kinds_without_which_pods_are_not_what_is_written_are_refused(version, kind):
     reading = read_objects(a_pod(), {"apiVersion": version, "kind": kind})
     (problem,) = reading.problems
     assert str(problem).startswith(f"f.yaml#2:3: kind: {kind} cannot be honoured here: ")

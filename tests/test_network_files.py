@@ -2,6 +2,7 @@
 
 import pytest
 
+from evenkeel.api.container import Container
 from evenkeel.api.pod import (
     HostAlias,
     ObjectMeta,
@@ -37,7 +38,7 @@ def test_aliases_are_added_to_the_machines_hosts():
     assert own_files(pod(host_aliases=aliases)) == ("hosts",)
     text = hosts_text(pod(host_aliases=aliases), "127.0.0.1 localhost")
     assert text == (
-        "127.0.0.1 localhost\n\n# Entries added by hostAliases.\n10.1.2.3\ta.example\tb.example\nfd00::1\tc\n"
+        "127.0.0.1 localhost\n\n# Entries of hostAliases and of Services.\n10.1.2.3\ta.example\tb.example\nfd00::1\tc\n"
     )
 
 
@@ -79,3 +80,16 @@ def test_a_pod_with_its_own_network_knows_its_own_name_and_nothing_of_the_machin
 def test_a_pod_with_the_machines_network_has_the_machines_hosts():
     status = PodStatus(host_ip="192.0.2.7", pod_ip="192.0.2.7", pod_ips=(PodIP("192.0.2.7"),))
     assert own_files(Pod(status=status)) == ()
+
+
+def test_a_pod_of_an_image_has_its_own_hosts_for_names_that_come_later():
+    container = Container(name="main", image="nginx:1.27")
+    assert own_files(pod(containers=(container,))) == ("hosts",)
+    assert own_files(pod(containers=(container,), dns_policy="Default")) == ()
+
+
+def test_a_pod_with_a_domain_knows_its_whole_name():
+    status = PodStatus(host_ip="192.0.2.7", pod_ip="10.89.0.2", pod_ips=(PodIP("10.89.0.2"),))
+    spec = PodSpec(hostname="db-0", subdomain="db")
+    one = Pod(metadata=ObjectMeta(name="db-0", namespace="shop"), spec=spec, status=status)
+    assert "10.89.0.2\tdb-0.db.shop.svc.cluster.local\tdb-0\n" in hosts_text(one, "")

@@ -7,11 +7,13 @@ import pytest
 
 from evenkeel.api.data_objects import CONFIG_MAP, SECRET, DataObject
 from evenkeel.api.pod import ObjectMeta
+from evenkeel.api.services import Service
+from evenkeel.api.stored_objects import key_of_object
 from evenkeel.api.workloads import key_of
 from tests.fake_front import FakeFront, running, served
 from tests.models.agents import pods_of
 from tests.models.http_client import Http, ask
-from tests.models.manifests import PODS
+from tests.models.manifests import PODS, a_claim
 from tests.models.workload_world import workload
 
 _ENDLESS = ("/watch", "/view/watch", "/events")  # streams
@@ -26,6 +28,8 @@ def agent(tmp_path):
         for kind in (CONFIG_MAP, SECRET):
             one = DataObject(kind, ObjectMeta("web", namespace="default"), {"key": b"value"}, type="Opaque")
             front.data[one.key] = one
+        for other in (Service(ObjectMeta("web", namespace="default")), a_claim("web")):
+            front.data[key_of_object(other)] = other
         for kind in ("Deployment", "ReplicationController"):
             more = {"selector": {"app": "a"}} if kind == "ReplicationController" else {}
             made = workload(kind, {"replicas": 2, **more}, "web")

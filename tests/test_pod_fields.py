@@ -117,9 +117,9 @@ def pod(**spec: Any) -> str:
         ({"schedulingGates": [{"name": "a"}]}, "spec.schedulingGates", "would never start"),
         ({"os": {"name": "windows"}}, "spec.os", "runs Linux"),
         (
-            {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]},
-            "spec.volumes[0].persistentVolumeClaim",
-            "write hostPath",
+            {"volumes": [{"name": "v", "nfs": {"server": "s", "path": "/"}}]},
+            "spec.volumes[0].nfs",
+            "write persistentVolumeClaim",
         ),
         ({"volumes": [{"name": "v", "ephemeral": {}}]}, "", ""),
         (

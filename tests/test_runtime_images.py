@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 
 from evenkeel.api.container import Container
 from evenkeel.api.pod import Pod, PodSpec
+from evenkeel.runtime.images.references import is_of_registry
 from evenkeel.runtime.paths import StatePaths
 from evenkeel.runtime.process import archives, process_images
 from evenkeel.runtime.process.process_images import (
     ImageRefused,
     Images,
-    is_of_registry,
     refusal,
     with_absolute_images,
 )

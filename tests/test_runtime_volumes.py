@@ -1,14 +1,19 @@
 """Volumes: what is refused, how large they may be, what is made on disk and how it is removed again."""
 
+import fcntl
 import os
+import signal
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from evenkeel.api.claims import claim_volume
 from evenkeel.api.container import Container, SecurityContext, VolumeMount
 from evenkeel.api.pod import (
     EmptyDirVolumeSource,
+    HostAlias,
     HostPathVolumeSource,
     ObjectMeta,
     Pod,
@@ -17,6 +22,7 @@ from evenkeel.api.pod import (
     Volume,
 )
 from evenkeel.api.resources import ResourceRequirements
+from evenkeel.errors import EvenkeelError
 from evenkeel.quantity import Quantity
 from evenkeel.runtime import volumes
 from evenkeel.runtime.memory_mounts import empty_memory
@@ -258,3 +264,97 @@ def test_what_others_remove_meanwhile_does_not_end_a_removal(
 def test_removing_what_is_not_there_is_fine(tmp_path: Path) -> None:
     remove_tree(str(tmp_path / "missing"))
     remove_tree(str(tmp_path / "missing/too"))
+
+
+# The hosts file of a running pod
+
+
+def hosts_of(tmp_path: Path) -> Path:
+    (tmp_path / "hosts").write_text("127.0.0.1\tlocalhost\n")
+    return tmp_path / "hosts"
+
+
+def with_alias() -> Pod:
+    one = pod()
+    return one._replace(spec=one.spec._replace(host_aliases=(HostAlias("192.0.2.1", ("db",)),)))
+
+
+def test_the_hosts_file_is_written_in_place_because_containers_have_it_mounted(tmp_path):
+    hosts = hosts_of(tmp_path)
+    before = hosts.stat().st_ino
+    volumes.rewrite_hosts(with_alias(), [str(tmp_path), str(tmp_path / "has-none")])
+    assert hosts.read_text().endswith("192.0.2.1\tdb\n")
+    assert hosts.stat().st_ino == before
+
+
+def test_a_hosts_file_that_its_pod_made_huge_is_not_read_and_is_cut(tmp_path):
+    hosts = hosts_of(tmp_path)
+    os.truncate(hosts, 1 << 40)
+    volumes.rewrite_hosts(with_alias(), [str(tmp_path)])
+    assert hosts.stat().st_size < MI
+
+
+def test_a_pod_that_holds_a_lease_on_its_hosts_file_does_not_keep_the_agent_waiting(tmp_path):
+    hosts = hosts_of(tmp_path)
+    held = os.open(hosts, os.O_RDWR)
+    try:
+        fcntl.fcntl(held, fcntl.F_SETSIG, signal.SIGURG)  # which is ignored: the holder does not answer
+        fcntl.fcntl(held, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        with pytest.raises(volumes.VolumeRefused, match="cannot be written"):
+            volumes.rewrite_hosts(with_alias(), [str(tmp_path)])
+    finally:
+        os.close(held)
+
+
+def test_a_hosts_file_that_is_a_symlink_leads_nowhere(tmp_path):
+    outside = tmp_path / "outside"
+    outside.write_text("the host's")
+    (tmp_path / "attempt").mkdir()
+    (tmp_path / "attempt" / "hosts").symlink_to(outside)
+    with pytest.raises(volumes.VolumeRefused):
+        volumes.rewrite_hosts(with_alias(), [str(tmp_path / "attempt")])
+    assert outside.read_text() == "the host's"
+
+
+# Claims
+
+
+def claimed(name: str = "data", namespace: str = "default", **options: Any) -> Pod:
+    one = pod(claim_volume("data", name), **options)
+    return one._replace(metadata=one.metadata._replace(namespace=namespace))
+
+
+def test_a_claim_is_a_directory_that_outlives_the_pod_and_goes_with_the_claim(tmp_path):
+    paths = StatePaths(str(tmp_path))
+    prepare(claimed(), paths, allocatable_memory_bytes=MI)
+    directory = tmp_path / "claims" / "default_data"
+    (directory / "kept").write_text("x")
+    volumes.remove(UID, paths)
+    prepare(claimed(), paths, allocatable_memory_bytes=MI)
+    assert (directory / "kept").read_text() == "x"
+    assert stat.S_IMODE((tmp_path / "claims").stat().st_mode) == 0o700
+    volumes.remove_claim("default", "data", paths)
+    assert not [*(tmp_path / "claims").iterdir()]
+    volumes.remove_claim("default", "data", paths)
+
+
+@pytest.mark.parametrize(
+    "namespace, name",
+    [("default", "../../etc"), ("..", "data"), ("a/b", "data"), ("a_b", "c"), ("", ".gone-1")],
+)
+def test_a_claim_never_leads_out_of_its_directory_whatever_its_name(tmp_path, namespace, name):
+    paths = StatePaths(str(tmp_path / "state"))
+    with pytest.raises(EvenkeelError, match="cannot name a directory"):
+        prepare(claimed(name, namespace), paths, allocatable_memory_bytes=MI)
+    with pytest.raises(EvenkeelError, match="cannot name a directory"):
+        volumes.remove_claim(namespace, name, paths)
+
+
+def test_what_a_pod_left_in_a_claim_leads_its_removal_nowhere(tmp_path):
+    paths = StatePaths(str(tmp_path / "state"))
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "file").write_text("the host's")
+    prepare(claimed(), paths, allocatable_memory_bytes=MI)
+    (tmp_path / "state" / "claims" / "default_data" / "out").symlink_to(tmp_path / "outside")
+    volumes.remove_claim("default", "data", paths)
+    assert (tmp_path / "outside" / "file").read_text() == "the host's"

@@ -91,7 +91,7 @@ def replace(path, text):
 def test_files_come_in_order_of_name_with_their_pods_and_warnings(tmp_path):
     (tmp_path / "b.yml").write_text(manifest("b"))
     (tmp_path / "a.yaml").write_text(manifest("a", "c"))
-    (tmp_path / "c.json").write_text('{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}}')
+    (tmp_path / "c.json").write_text('{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "s"}}')
     for ignored in (".hidden.yaml", "b.yml~", "c.txt", ".a.yaml.swp"):
         (tmp_path / ignored).write_text("{")
     (tmp_path / "below").mkdir()
@@ -103,7 +103,7 @@ def test_files_come_in_order_of_name_with_their_pods_and_warnings(tmp_path):
         (f"{tmp_path}/c.json", []),
     ]
     assert problems(found) == []
-    assert "Service is nothing to a node" in found.files[2].warnings[0]
+    assert "no pod of a node alone: Namespace" in found.files[2].warnings[0]
 
 
 def test_paths_are_absolute_so_that_they_are_the_same_after_a_restart(tmp_path, monkeypatch):

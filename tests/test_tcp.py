@@ -372,8 +372,17 @@ def until_scraped(port, server, query, count):
 def test_secrets_are_taken_over_tcp_and_never_shown(agent, certificate):
     secret = '{"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "db"}, "stringData": {"password": "hunter2"}}'
     assert over_tcp(agent, certificate, "POST", "/pods", ADMIN, secret)[0] == 200
-    for target in ("/secrets", "/secrets/default/db", "/%73ecrets/default/db"):
+    for target in (
+        "/secrets",
+        "/secrets/default/db",
+        "/%73ecrets/default/db",
+        "/api/v1/secrets",
+        "/api/v1/namespaces/default/secrets",
+        "/api/v1/namespaces/default/%73ecrets/db",
+    ):
         status, body, _ = over_tcp(agent, certificate, "GET", target, ADMIN)
         assert (status, b"Unix socket only" in body) == (403, True)
         assert over_tcp(agent, certificate, "HEAD", target, ADMIN)[0] == 403
     assert over_tcp(agent, certificate, "DELETE", "/secrets/default/db", ADMIN)[0] == 200
+    for target in ("/pods/default/secrets", "/apis/apps/v1/namespaces/secrets/deployments/web"):
+        assert over_tcp(agent, certificate, "GET", target, ADMIN)[0] == 404, "a name is no Secret"

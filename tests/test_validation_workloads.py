@@ -89,9 +89,9 @@ def problems(kind, spec=None, name="w", template_spec=None, labels=None):
         ),
         (
             "StatefulSet",
-            {"volumeClaimTemplates": [{"metadata": {"name": "data"}}]},
-            "spec.volumeClaimTemplates",
-            "write a volume with hostPath",
+            {"persistentVolumeClaimRetentionPolicy": {"whenScaled": "Delete"}},
+            "spec.persistentVolumeClaimRetentionPolicy.whenScaled",
+            "write Retain",
         ),
         ("StatefulSet", {"podManagementPolicy": "x"}, "spec.podManagementPolicy", "OrderedReady or Parallel"),
         ("Job", {"completions": -1}, "spec.completions", "from 0"),

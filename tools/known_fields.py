@@ -21,7 +21,7 @@ DATA = Path(__file__).parent.parent / "src/evenkeel/api/known_fields_table.py"
 
 KINDS = (
     *("Pod", "PodTemplate", "Node", "Deployment", "StatefulSet", "DaemonSet", "ReplicaSet"),
-    *("ReplicationController", "Job", "CronJob"),
+    *("ReplicationController", "Job", "CronJob", "Service"),
 )
 
 SCALARS = {"str": "string", "int": "integer", "float": "number", "bool": "boolean", "datetime": "date-time"}

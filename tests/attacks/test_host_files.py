@@ -2,10 +2,11 @@
 
 import secrets
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.attacks.hostile import IMAGES, await_said, hostile, is_refused, run_to_the_end, said
+from tests.attacks.hostile import IMAGES, await_said, hostile, is_refused, outside, run_to_the_end, said
 from tests.kernel.agents import Up, pod
 from tests.kernel.waiting import eventually
 
@@ -142,3 +143,63 @@ def small_image(directory: Path) -> Path:
     (directory / "bin/busybox").write_bytes(Path("/bin/busybox").read_bytes())
     (directory / "bin/busybox").chmod(0o755)
     return directory
+
+
+def named_service(name: str) -> dict[str, Any]:
+    spec = {"selector": {"app": name}, "ports": [{"port": 80}]}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec}
+
+
+def test_a_pod_cannot_lead_the_agents_writes_elsewhere_and_keeps_no_names_from_others(
+    agent: Up, tmp_path: Path
+):
+    """The agent writes /etc/hosts of running pods. A pod may try to replace its file by a link, or to make it huge."""
+    marker = outside(tmp_path / "outside")
+    agent.apply(named_service("web"))
+    tries = f"ln -sf {marker} /etc/hosts; mv /tmp/x /etc/hosts; rm -f /etc/hosts; truncate -s 1T /etc/hosts"
+    script = f"(ln -s {marker} /tmp/x; {tries}) 2>/dev/null; echo done; exec sleep 1000"
+    agent.apply(hostile(agent, "spoils", "/bin/sh", "-c", script))
+    await_said(agent, "spoils")
+    looks = "until grep web.default.svc /etc/hosts; do sleep 0.1; done; echo done; exec sleep 1000"
+    agent.apply(hostile(agent, "looks", "/bin/sh", "-c", looks))
+    one = hostile(agent, "web", "/bin/sh", "-c", "exec sleep 1000")
+    one["metadata"]["labels"] = {"app": "web"}
+    agent.apply(one)
+    await_said(agent, "looks")
+    (hosts,) = (agent.state / "pods" / agent.pod("spoils")["metadata"]["uid"]).glob("main.*/hosts")
+    eventually(lambda: hosts.stat().st_size < 1 << 20)
+    assert marker.read_text() == "the host's\n"
+    agent.cli("delete", "service", "web")
+
+
+def test_what_a_pod_left_in_a_claim_leads_the_next_pod_nowhere(agent: Up, tmp_path: Path):
+    marker = outside(tmp_path / "outside")
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}}
+    agent.apply(
+        {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "kept"}, "spec": spec}
+    )
+    volumes = [{"name": "kept", "persistentVolumeClaim": {"claimName": "kept"}}]
+    mount = {"name": "kept", "mountPath": "/kept"}
+    leaves = f"ln -s {marker.parent} /kept/out; ln -s ../../../../../.. /kept/up; echo done; exec sleep 1000"
+    run = ("/bin/sh", "-c", leaves)
+    run_to_the_end(agent, "leaves", *run, container={"volumeMounts": [mount]}, volumes=volumes)
+    takes = "cat /kept/marker; echo x > /kept/marker; echo x > /kept/made; echo done; exec sleep 1000"
+    for name in ("out", "up"):
+        container = {"volumeMounts": [{**mount, "subPath": name}]}
+        agent.apply(hostile(agent, name, "/bin/sh", "-c", takes, container=container, volumes=volumes))
+    for name in ("out", "up"):
+        eventually(lambda: "done" in said(agent, name) or is_waiting(agent, name))  # noqa: B023 called here
+        assert "the host's" not in said(agent, name)
+    assert [path.name for path in marker.parent.iterdir()] == ["marker"]
+    for name in ("leaves", "out", "up"):
+        agent.cli("delete", "pod", name, "--grace-period", "0")
+    agent.cli("delete", "pvc", "kept")
+    assert marker.read_text() == "the host's\n"
+    assert not (agent.state / "claims" / "default_kept").exists()
+
+
+def is_waiting(agent: Up, name: str) -> bool:
+    """Whether its container is not to be had as it is written."""
+    found = agent.status(name).get("containerStatuses", ())
+    reasons = [one["state"].get("waiting", {}).get("reason") for one in found]
+    return is_refused(agent, name) or any(reason not in (None, "ContainerCreating") for reason in reasons)

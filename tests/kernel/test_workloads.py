@@ -116,3 +116,38 @@ def test_a_file_with_a_deployment_is_followed(up: MakeUp, tmp_path: Path):
     one["spec"]["template"]["metadata"]["annotations"] = {"version": "2"}
     agent.write("work.yaml", json.dumps(one))
     reached(agent, "deployments", availableReplicas=2, updatedReplicas=2, replicas=2)
+
+
+def test_pods_of_a_stateful_set_find_each_other_by_name_and_their_files_in_their_claims(
+    up: MakeUp, tmp_path: Path
+):
+    directory = tmp_path / "seen"
+    directory.mkdir()
+    agent = up(node="512Mi,4cpu")
+    agent.start()
+    meets = "until grep -q w-1.peers.default.svc.cluster.local /etc/hosts; do sleep 0.1; done"
+    one = workload(
+        "StatefulSet",
+        f"{meets}; echo $HOSTNAME >> /data/starts; exec sleep 600",
+        directory,
+        replicas=2,
+        serviceName="peers",
+    )
+    claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}}
+    one["spec"]["volumeClaimTemplates"] = [{"metadata": {"name": "data"}, "spec": claim}]
+    container = one["spec"]["template"]["spec"]["containers"][0]
+    container.setdefault("volumeMounts", []).append({"name": "data", "mountPath": "/data"})
+    service = {"clusterIP": "None", "selector": {"kind": "StatefulSet"}}
+    agent.apply({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "peers"}, "spec": service}, one)
+
+    def starts(ordinal: int) -> str:
+        file = agent.state / "claims" / f"default_data-w-{ordinal}" / "starts"
+        return file.read_text() if file.exists() else ""
+
+    eventually(lambda: starts(0) == "w-0\n" and starts(1) == "w-1\n", within_seconds=READY_SECONDS)
+    agent.cli("delete", "pod", "w-0")
+    eventually(lambda: starts(0) == "w-0\n" * 2, within_seconds=READY_SECONDS)
+    agent.cli("delete", "statefulset/w")
+    agent.cli("delete", "pvc", "data-w-0")
+    assert not (agent.state / "claims" / "default_data-w-0").exists()
+    assert starts(1) == "w-1\n"

@@ -2,7 +2,7 @@
 outlive the agent, as the real ones do."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from evenkeel.agent.agent import Agent
@@ -52,6 +52,8 @@ class TableRuntime:
         self.removed_logs: list[str] = []
         self.starts: list[Attempt] = []
         self.prepared: list[tuple[str, PodData]] = []
+        self.removed_claims: list[tuple[str, str]] = []
+        self.hosts: dict[Attempt, dict[str, str]] = {}  # names and addresses in /etc/hosts
         self.on_start: Callable[[Launch], None] = lambda _: None
         self.ignores_term = False
         self.clock: Callable[[], float] = lambda: 0.0
@@ -138,6 +140,13 @@ class TableRuntime:
         self.removed.append(uid)
 
     def take_note(self, pods: Iterable[Pod]) -> None: ...
+
+    async def write_hosts(self, pod: Pod, attempts: Sequence[Attempt]) -> None:
+        names = {name: alias.ip for alias in pod.spec.host_aliases for name in alias.hostnames}
+        self.hosts.update(dict.fromkeys(attempts, names))
+
+    async def remove_claim(self, namespace: str, name: str) -> None:
+        self.removed_claims.append((namespace, name))
 
     async def remove_logs(self, uid: str) -> None:
         self.removed_logs.append(uid)

@@ -1,5 +1,9 @@
 """Manifests that several tests apply."""
 
+from evenkeel.api.claims import PersistentVolumeClaim, PersistentVolumeClaimSpec, VolumeResourceRequirements
+from evenkeel.api.pod import ObjectMeta
+from evenkeel.quantity import Quantity
+
 POD = """\
 apiVersion: v1
 kind: Pod
@@ -42,3 +46,10 @@ spec:
     image: host
     resources: {requests: {cpu: 100m, memory: 32Mi}, limits: {memory: 64Mi}}
 """
+
+
+def a_claim(name: str, size: str = "1Gi") -> PersistentVolumeClaim:
+    resources = VolumeResourceRequirements({"storage": Quantity(size)})
+    return PersistentVolumeClaim(
+        ObjectMeta(name, namespace="default"), PersistentVolumeClaimSpec(("ReadWriteOnce",), resources)
+    )

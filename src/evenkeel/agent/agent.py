@@ -33,10 +33,12 @@ from evenkeel.agent.prober import Prober
 from evenkeel.agent.sources.pod_files import PodFiles
 from evenkeel.agent.step_requests import StepRequests
 from evenkeel.agent.workloads import Workloads
+from evenkeel.api.claims import CLAIM
 from evenkeel.api.config import KubeletConfiguration
-from evenkeel.api.data_objects import DataKey, DataObject
+from evenkeel.api.data_objects import DataKey
 from evenkeel.api.node import Node
 from evenkeel.api.pod import Pod
+from evenkeel.api.stored_objects import StoredObject
 from evenkeel.api.workloads import Workload
 from evenkeel.cgroup.tree import Kind, Version
 from evenkeel.errors import EvenkeelError
@@ -252,7 +254,7 @@ class Agent:
         self,
         pods: Sequence[Pod],
         source: str = "api",
-        objects: Sequence[DataObject] = (),
+        objects: Sequence[StoredObject] = (),
         *,
         workloads: Sequence[Workload] = (),
     ) -> tuple[Applied, ...]:
@@ -266,14 +268,19 @@ class Agent:
             raise
         return (*(_applied(self.data.get(key), key, one) for key, one in before.items()), *applied)
 
-    def data_objects(self, kind: str) -> tuple[DataObject, ...]:
+    def data_objects(self, kind: str) -> tuple[StoredObject, ...]:
         return self.data.listed(kind)
 
-    def data_object(self, key: DataKey) -> DataObject | None:
+    def data_object(self, key: DataKey) -> StoredObject | None:
         return self.data.get(key)
 
     async def delete_data(self, key: DataKey) -> bool:
-        return self.data.delete(key)
+        was_there = self.data.delete(key)
+        if (
+            was_there and key.kind == CLAIM
+        ):  # first the object, so that no pod starts with files that are going
+            await self._runtime.remove_claim(key.namespace, key.name)
+        return was_there
 
     def workloads(self) -> tuple[Workload, ...]:
         return self._workloads.shown()
@@ -361,7 +368,7 @@ class Agent:
         )
 
 
-def _applied(now: DataObject | None, key: DataKey, before: DataObject | None) -> Applied:
+def _applied(now: StoredObject | None, key: DataKey, before: StoredObject | None) -> Applied:
     outcome = CREATED if before is None else UNCHANGED if now == before else CONFIGURED
     return Applied(f"{key.namespace}/{key.name}", outcome, key.kind)
 

@@ -1,5 +1,5 @@
-"""The agent's own loops beside the pod loop: events of the runtime, drift of cgroups, the journal's file, and the
-manifest files."""
+"""The agent's own loops beside the pod loop: events of the runtime, names of Services, drift of cgroups, the journal's
+file, and the manifest files."""
 
 import asyncio
 import logging
@@ -12,6 +12,7 @@ from evenkeel.agent.event_recorder import EventRecorder
 from evenkeel.agent.node.node_cgroups import NodeCgroups
 from evenkeel.agent.node.process_audit import ProcessAudit
 from evenkeel.agent.pod_store import PodStore
+from evenkeel.agent.service_names import ServiceNames
 from evenkeel.agent.sources.pod_files import PodFiles
 from evenkeel.agent.step_requests import Exited, StepRequests
 from evenkeel.agent.workloads import Workloads
@@ -35,6 +36,7 @@ class BackgroundLoops:
     def __init__(
         self,
         runtime: Runtime,
+        service_names: ServiceNames,
         journal: Journal,
         cgroups: NodeCgroups,
         process_audit: ProcessAudit,
@@ -48,6 +50,7 @@ class BackgroundLoops:
     ) -> None:
         self.journal_fault = ""
         self._runtime = runtime
+        self._service_names = service_names
         self._journal = journal
         self._cgroups = cgroups
         self._process_audit = process_audit
@@ -62,6 +65,7 @@ class BackgroundLoops:
     def all(self) -> Iterator[Coroutine[None, None, None]]:
         """Each runs until it is cancelled."""
         yield self._listen()
+        yield self._service_names.run()
         yield self._heal()
         yield self._look_at_journal()
         if self._files is not None:

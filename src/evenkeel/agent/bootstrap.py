@@ -45,6 +45,7 @@ from evenkeel.agent.pod_store import PodStatuses, PodStore
 from evenkeel.agent.pod_updates import Evictions, PodUpdates
 from evenkeel.agent.pod_worker import PodWorker
 from evenkeel.agent.prober import Prober
+from evenkeel.agent.service_names import ServiceNames
 from evenkeel.agent.sources.pod_files import PodFile, PodFiles
 from evenkeel.agent.step_requests import StepRequests
 from evenkeel.agent.volume_updates import VolumeUpdates
@@ -183,7 +184,9 @@ def assemble(
 
     # Actions on pods
     worker = PodWorker(runtime, steps)
-    data = DataStore(StatePaths(os.path.dirname(journal.path)).objects, pods, steps, clock)
+    services_changed = asyncio.Event()
+    data = DataStore(StatePaths(os.path.dirname(journal.path)).objects, pods, steps, services_changed, clock)
+    service_names = ServiceNames(runtime, data, pods, services_changed)
     evictions = Evictions(pods, worker, steps, evicted_or_relieved)
     desired_pods = DesiredPods(
         node.profile, journal, pods, admission, resizes, data, worker, events, steps, clock
@@ -191,7 +194,7 @@ def assemble(
     cluster_pods = ClusterPods(pods, desired_pods, events, steps, clock)
     workload_store = WorkloadStore(journal, journal.workloads())
     workloads = Workloads(
-        node.profile, workload_store, pods, desired_pods, events, steps, clock, machine_zone
+        node.profile, workload_store, pods, desired_pods, data, events, steps, clock, machine_zone
     )
 
     # Pressure watches
@@ -221,8 +224,9 @@ def assemble(
     state = StatePaths(os.path.dirname(journal.path))
     cluster_data = ClusterDataCopies(state, data, lambda: cluster_pods.is_joined, worker.spawn)
     cluster_data.take_up(pods)
-    watching = (kernel_events, memory, disk, stalls, prober, copies, volume_updates, cluster_data)
-    observers = (*watching, desired_pods, workloads, cluster_pods)
+    watching = (kernel_events, memory, disk, stalls, prober)
+    followers = (copies, volume_updates, cluster_data, service_names)
+    observers = (*watching, *followers, desired_pods, workloads, cluster_pods)
     pod_cgroups = PodCgroups(node, journal, cgroups, pods, events, worker, steps, observers)
     updates = PodUpdates(settings, pods, oom_kills, events, steps, observers, clock)
     pod_loop = PodLoop(
@@ -234,7 +238,7 @@ def assemble(
         pods,
         oom_kills,
         pod_cgroups,
-        Launches(cgroups, data, events),
+        Launches(cgroups, data, service_names, events),
         events,
         worker,
         updates,
@@ -248,6 +252,7 @@ def assemble(
     process_audit = ProcessAudit(make_driver, cgroups, pods, events, steps)
     background_loops = BackgroundLoops(
         runtime,
+        service_names,
         journal,
         cgroups,
         process_audit,

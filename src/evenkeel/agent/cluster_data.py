@@ -60,7 +60,7 @@ class ClusterDataCopies(PodObserver):
         self._written.pop(record.uid, None)
 
     async def _write(self, uid: str, data: PodData) -> None:
-        value = {"objects": [_encoded(one) for one in data.values()]}
+        value = {"objects": [_encoded(one) for one in data.values() if isinstance(one, DataObject)]}
         try:
             await asyncio.to_thread(write_private, self._paths.cluster_data(uid), value, self._paths)
         except OSError as error:  # without root there are no mounts: a later agent needs the API server then

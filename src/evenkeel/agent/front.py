@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from evenkeel.agent.pod_store import PodChange
 from evenkeel.api.config import KubeletConfiguration
-from evenkeel.api.data_objects import DataKey, DataObject
+from evenkeel.api.data_objects import DataKey
 from evenkeel.api.node import Node
 from evenkeel.api.pod import Pod
+from evenkeel.api.stored_objects import StoredObject
 from evenkeel.api.workloads import Workload
 from evenkeel.journal.records import Event
 from evenkeel.runtime.sessions import Session, Streams
@@ -48,7 +49,7 @@ class Front(Protocol):
         self,
         pods: Sequence[Pod],
         source: str = "api",
-        objects: Sequence[DataObject] = (),
+        objects: Sequence[StoredObject] = (),
         *,
         workloads: Sequence[Workload] = (),
     ) -> tuple[Applied, ...]:
@@ -56,11 +57,11 @@ class Front(Protocol):
         EvenkeelError. The API cannot change one of another source (a file). The error then names the file."""
         ...
 
-    def data_objects(self, kind: str) -> tuple[DataObject, ...]:
+    def data_objects(self, kind: str) -> tuple[StoredObject, ...]:
         """All ConfigMaps, or all Secrets."""
         ...
 
-    def data_object(self, key: DataKey) -> DataObject | None: ...
+    def data_object(self, key: DataKey) -> StoredObject | None: ...
 
     async def delete_data(self, key: DataKey) -> bool:
         """Deletes an applied ConfigMap or Secret; False if there is none."""

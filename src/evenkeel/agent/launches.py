@@ -1,10 +1,11 @@
-"""What the start of a container needs: the ConfigMaps and Secrets that it refers to, and its cgroups."""
+"""What the start of a container needs: the objects that it refers to, the names of Services, and its cgroups."""
 
 from collections.abc import Iterator
 
 from evenkeel.agent.data_store import DataStore
 from evenkeel.agent.event_recorder import EventRecorder
 from evenkeel.agent.node.node_cgroups import NodeCgroups
+from evenkeel.agent.service_names import ServiceNames
 from evenkeel.agent.step_requests import NotStarted
 from evenkeel.api.container import Container
 from evenkeel.cgroup.plan import INFRASTRUCTURE
@@ -19,9 +20,16 @@ from evenkeel.runtime.volume_content import missing_files
 class Launches:
     """For the pod loop. It keeps what the volumes of pods wait for, so that it is recorded once."""
 
-    def __init__(self, cgroups: NodeCgroups, data: DataStore, event_recorder: EventRecorder) -> None:
+    def __init__(
+        self,
+        cgroups: NodeCgroups,
+        data: DataStore,
+        service_names: ServiceNames,
+        event_recorder: EventRecorder,
+    ) -> None:
         self._cgroups = cgroups
         self._data = data
+        self._service_names = service_names
         self._event_recorder = event_recorder
         self._without_files: dict[str, str] = {}  # by UID: what the pod's volumes wait for
 
@@ -29,7 +37,7 @@ class Launches:
         self._without_files.pop(uid, None)
 
     def wait_for_files(self, record: PodRecord) -> bool:
-        """Whether a volume lacks a ConfigMap or Secret. As in kubelet, then no container of the pod starts."""
+        """Whether a volume lacks a ConfigMap, Secret or claim. As in kubelet, then no container of the pod starts."""
         missing = missing_files(record.pod, self._data.of_pod(record.pod))
         if missing and self._without_files.get(record.uid) != missing:
             self._event_recorder.record(WARNING, "FailedMount", missing, record.pod)
@@ -81,4 +89,5 @@ class Launches:
             self._cgroups.heal()
         score = int(cgroup.oom_score_adj.value) if cgroup.oom_score_adj is not None else None
         planned = Planned(self._cgroups.driver.version, cgroup, pod, infrastructure)
-        return Launch(attempt, record.pod, container, cgroup.path, score, planned, data, is_wanted)
+        named = self._service_names.with_names(record.pod)
+        return Launch(attempt, named, container, cgroup.path, score, planned, data, is_wanted)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from datetime import UTC, tzinfo
 
 from evenkeel.agent.admission import FILE
+from evenkeel.agent.data_store import DataStore
 from evenkeel.agent.desired_pods import CONFIGURED, CREATED, UNCHANGED, DesiredPods
 from evenkeel.agent.event_recorder import EventRecorder
 from evenkeel.agent.front import Applied
@@ -19,14 +20,15 @@ from evenkeel.agent.sources.pod_files import FileSet
 from evenkeel.agent.step_requests import StepRequests
 from evenkeel.agent.workload_store import WorkloadStore
 from evenkeel.api.config import Profile
+from evenkeel.api.pod import Pod
 from evenkeel.api.scalars import Int32
-from evenkeel.api.workloads import CronJob, DaemonSet, Job, Workload, key_of, kind_of
+from evenkeel.api.workload_pods import POD_INDEX, stateful_claims
+from evenkeel.api.workloads import CronJob, DaemonSet, Job, StatefulSet, Workload, key_of, kind_of
 from evenkeel.errors import EvenkeelError
 from evenkeel.journal.records import NORMAL, WARNING, WORKLOAD, PodRecord, WorkloadRecord
 from evenkeel.policy.lifecycle.pod_status import timestamp
-from evenkeel.policy.workloads.decide import changed, decide
+from evenkeel.policy.workloads.decide import changed, decide, immutable_change
 from evenkeel.policy.workloads.decision import Decision, JobFacts, Progress, Situation
-from evenkeel.policy.workloads.immutable import immutable_change
 from evenkeel.policy.workloads.pod_facts import PodFacts, pod_facts
 from evenkeel.pressure.protocol import PodObserver
 
@@ -34,6 +36,7 @@ log = logging.getLogger(__name__)
 
 # The clock may be set, or the machine may sleep. So a schedule is compared with the clock at least this often.
 _CLOCK_SECONDS = 60.0
+_CLAIM_SECONDS = 10.0  # after this time, claims that could not be written are tried again
 
 
 class Workloads(PodObserver):
@@ -43,6 +46,7 @@ class Workloads(PodObserver):
         store: WorkloadStore,
         pod_store: PodStore,
         desired_pods: DesiredPods,
+        data: DataStore,
         event_recorder: EventRecorder,
         steps: StepRequests,
         clock: Callable[[], float],
@@ -52,6 +56,7 @@ class Workloads(PodObserver):
         self._store = store
         self._pod_store = pod_store
         self._desired_pods = desired_pods
+        self._data = data
         self._event_recorder = event_recorder
         self._steps = steps
         self._clock = clock
@@ -287,6 +292,8 @@ class Workloads(PodObserver):
             self._desired_pods.delete(pods[name], None)
         for pod in decision.create:
             if self._pod_store.by_key(pod.key) is None:
+                if not self._has_claims(record, pod, now):
+                    continue
                 self._pod_store.add(pod, WORKLOAD + record.key, now)
                 self._steps.want_step(pod.metadata.uid)
                 self._steps.room_appeared()
@@ -299,6 +306,17 @@ class Workloads(PodObserver):
                 self._remove(one, None)
         if decision.is_over:
             self._remove(record, None)
+
+    def _has_claims(self, record: WorkloadRecord, pod: Pod, now: float) -> bool:
+        """Makes the claims of a pod of a StatefulSet. False if they cannot be written now."""
+        if isinstance(record.workload, StatefulSet):
+            try:
+                self._data.ensure(stateful_claims(record.workload, int(pod.metadata.labels[POD_INDEX])))
+            except EvenkeelError as error:
+                self._record(WARNING, "FailedCreate", f"pod {pod.key}: {error.message}", record.workload)
+                self._wake_at[record.key] = now + _CLAIM_SECONDS
+                return False
+        return True
 
     def _is_blocked(self, record: WorkloadRecord, key: str) -> None:
         """The name of a new pod is taken. A Job goes on with the next name; other kinds wait for the name."""

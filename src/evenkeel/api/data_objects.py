@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
+from evenkeel.api.claims import CLAIM, PersistentVolumeClaim, claim_name
 from evenkeel.api.container import Container
 from evenkeel.api.decode import Findings, decode
 from evenkeel.api.encode import encode
@@ -63,12 +64,12 @@ class DataObject(NamedTuple):
 
 
 # The objects that a pod refers to, by kind and name. All are in the pod's namespace.
-PodData = Mapping[tuple[str, str], DataObject]
+PodData = Mapping[tuple[str, str], DataObject | PersistentVolumeClaim]
 NO_DATA: PodData = MappingProxyType({})
 
 
 def references(pod: Pod) -> frozenset[tuple[str, str]]:
-    """Kind and name of each object that the pod takes data from."""
+    """Kind and name of each object that the pod takes data from, and of its claims."""
     variables = (one for each in pod.spec.every_container for one in variable_references(each))
     files = (one for volume in pod.spec.volumes for one in volume_references(volume))
     passwords = ((SECRET, each.name) for each in pod.spec.image_pull_secrets)
@@ -90,7 +91,7 @@ def token_name(pod: Pod, token: ServiceAccountTokenProjection) -> str:
 
 
 def volume_references(volume: Volume) -> Iterator[tuple[str, str]]:
-    """Kind and name of each object that the volume has files of."""
+    """Kind and name of each object that the volume has files of, and of its claim."""
     if volume.config_map is not None:
         yield CONFIG_MAP, volume.config_map.name
     if volume.secret is not None:
@@ -100,6 +101,8 @@ def volume_references(volume: Volume) -> Iterator[tuple[str, str]]:
             yield CONFIG_MAP, source.config_map.name
         if source.secret is not None:
             yield SECRET, source.secret.name
+    if name := claim_name(volume):
+        yield CLAIM, name
 
 
 def variable_references(container: Container) -> Iterator[tuple[str, str]]:

@@ -8,10 +8,14 @@ from evenkeel.quantity import Quantity
 # Names in which Kubernetes writes an abbreviation in capitals.
 _camel = {
     "cgroups_per_qos": "cgroupsPerQOS",
+    "client_ip": "clientIP",
+    "cluster_ip": "clusterIP",
+    "cluster_ips": "clusterIPs",
     "container_id": "containerID",
     "cpu_cfs_quota": "cpuCFSQuota",
     "cpu_cfs_quota_period": "cpuCFSQuotaPeriod",
     "downward_api": "downwardAPI",
+    "external_ips": "externalIPs",
     "fail_cgroup_v1": "failCgroupV1",
     "fair_cpu_sharing": "fairCPUSharing",
     "host_ip": "hostIP",
@@ -22,6 +26,7 @@ _camel = {
     "image_gc_high_threshold_percent": "imageGCHighThresholdPercent",
     "image_gc_low_threshold_percent": "imageGCLowThresholdPercent",
     "image_id": "imageID",
+    "load_balancer_ip": "loadBalancerIP",
     "pod_cidr": "podCIDR",
     "pod_ip": "podIP",
     "pod_ips": "podIPs",

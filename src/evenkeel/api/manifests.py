@@ -9,42 +9,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from evenkeel.api import yaml_text
 from evenkeel.api.config import Profile
-from evenkeel.api.data_objects import DATA_KINDS, DataObject, read_object
 from evenkeel.api.decode import UNKNOWN_FIELD, Findings, decode, seen, unknown_below
 from evenkeel.api.defaults import DEFAULT_NAMESPACE, default_pod, stable_uid
+from evenkeel.api.kinds import LISTS, REFUSED, STORED, TEMPLATES, kind_in, passed_over_note
 from evenkeel.api.node import Node
 from evenkeel.api.pod import ObjectMeta, Pod, PodTemplateSpec
 from evenkeel.api.problems import Misshapen, join, line_of, without_indices
-from evenkeel.api.validation import cluster_only_problems, validate_data, validate_pod, warnings
+from evenkeel.api.validation import cluster_only_problems, validate_pod, warnings
 from evenkeel.errors import NODE_RULE, InvalidInput, Problem
 
 if TYPE_CHECKING:
+    from evenkeel.api.stored_objects import StoredObject
     from evenkeel.api.workloads import Workload
 
-# Each kind with the path of its pod template.
-_TEMPLATES: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(
-        ("Deployment", "ReplicaSet", "StatefulSet", "ReplicationController", "DaemonSet", "Job"),
-        ("spec", "template"),
-    ),
-    "CronJob": ("spec", "jobTemplate", "spec", "template"),
-    "PodTemplate": ("template",),
-}
-_LISTS = {"List", *(f"{kind}List" for kind in ("Pod", "Node", *DATA_KINDS, *_TEMPLATES))}
-_KINDS = {"Pod", "Node", *DATA_KINDS, *_TEMPLATES, *_LISTS}
-# Kinds that do not concern a node. Manifests often contain them beside pods, and they are ignored.
-_OTHER_KINDS = {
-    "Endpoints", "Event", "HorizontalPodAutoscaler", "Ingress", "LimitRange", "Namespace", "NetworkPolicy",
-    "PersistentVolume", "PersistentVolumeClaim", "PodDisruptionBudget", "PriorityClass", "ResourceQuota", "Role",
-    "RoleBinding", "RuntimeClass", "Service", "ServiceAccount", "StorageClass",
-}  # fmt: skip
-# Kinds that restrict pods. Pods that run without them may do more than their author wants.
-_REFUSED_KINDS = {
-    "NetworkPolicy": "nothing on this node keeps pods from reaching each other; take it out if you do not rely on it",
-    "LimitRange": "write the requests and limits into the pods, and take it out",
-    "ResourceQuota": "pods share what the node allocates, whatever their namespace; take it out",
-}
-_GROUPS = {"", "apps", "batch"}
 MAX_PODS = 100_000  # in one text, because a few lines can ask for any number of pods
 
 
@@ -63,7 +40,7 @@ class Reading(NamedTuple):
     nodes: tuple[Node, ...]
     problems: tuple[Problem, ...]
     warnings: tuple[Problem, ...]
-    objects: tuple[DataObject, ...] = ()  # ConfigMaps and Secrets
+    objects: tuple["StoredObject", ...] = ()  # ConfigMaps, Secrets, Services and claims
     object_origins: tuple[Problem, ...] = ()
     workloads: tuple[WrittenWorkload, ...] = ()
 
@@ -113,11 +90,12 @@ class Reading(NamedTuple):
                     found.append(origin._replace(field=field, message=message, kind="FieldValueDuplicate"))
                     break
         for one, origin in zip(self.objects, self.object_origins, strict=True):
-            first = seen.setdefault(str(one.key), origin)
+            from evenkeel.api.stored_objects import key_of_object
+
+            key = key_of_object(one)
+            first = seen.setdefault(str(key), origin)
             if first is not origin:
-                message = (
-                    f"{one.key} stands twice, first at {first.source}:{first.line}: give one another name"
-                )
+                message = f"{key} stands twice, first at {first.source}:{first.line}: give one another name"
                 found.append(
                     origin._replace(field="metadata.name", message=message, kind="FieldValueDuplicate")
                 )
@@ -154,6 +132,7 @@ def read_manifests(
     problems: list[Problem] = []
     for number, document in enumerate(yaml_text.documents(text, problems), start=1):
         reader.document(document, number)
+    reader.note_passed_over()
     reader.problems += [problem._replace(source=source) for problem in problems]
     return Reading(
         tuple(reader.pods),
@@ -173,7 +152,7 @@ class _Reader:
         self.origins: list[Problem] = []
         self.workloads: list[WrittenWorkload] = []
         self.nodes: list[Node] = []
-        self.data: list[DataObject] = []
+        self.data: list[StoredObject] = []
         self.data_origins: list[Problem] = []
         self.problems: list[Problem] = []
         self.warnings: list[Problem] = []
@@ -182,6 +161,8 @@ class _Reader:
         self._is_to_run = is_to_run
         self._number = 0  # of the document
         self._count = 0  # of pods, those of workloads included
+        self._passed_over: dict[str, int] = {}  # kinds, and how many objects of each
+        self._first_passed_over = Problem("", "")
 
     def document(self, document: yaml_text.Document, number: int) -> None:
         found = Findings()
@@ -199,6 +180,8 @@ class _Reader:
                 self.origins.append(origin)
             else:
                 self.workloads.append(WrittenWorkload(one, origin, len(self.pods)))
+        if self._first_passed_over.field and not self._first_passed_over.source:
+            self._first_passed_over = self._located(self._first_passed_over, document, number)
         self.data_origins[known:] = [
             self._located(origin, document, number) for origin in self.data_origins[known:]
         ]
@@ -209,6 +192,13 @@ class _Reader:
         self.problems += self._in_order(found.problems, document, number)
         self.warnings += self._in_order(notes, document, number)
 
+    def note_passed_over(self) -> None:
+        """One warning for all of them: a chart has dozens, and no one reads so many."""
+        if self._passed_over:
+            self.warnings.append(
+                self._first_passed_over._replace(message=passed_over_note(self._passed_over))
+            )
+
     def _objects(
         self, value: object, path: str, found: Findings, notes: list[Problem]
     ) -> "Iterator[tuple[Pod | Workload, int, str]]":
@@ -216,10 +206,10 @@ class _Reader:
         if not isinstance(value, Mapping):
             found.wrong_shape(path, f"must be an object with apiVersion and kind, not {seen(value)}")
             return
-        kind = _kind(value, path, found)
-        if kind in _LISTS:
+        kind = kind_in(value, path, found)
+        if kind in LISTS:
             yield from self._items(value, kind, path, found, notes)
-        elif kind in _TEMPLATES:
+        elif kind in TEMPLATES:
             yield from self._template(value, kind, path, found, notes)
         elif kind == "Pod":
             of_pod = Findings()
@@ -235,18 +225,36 @@ class _Reader:
             found.problems += of_node.problems
             found.not_honoured += of_node.not_honoured
             self.nodes.append(node)
-        elif kind in DATA_KINDS:
-            one = read_object(kind, _without_type(value), path, found)
-            problems = [] if one is None else [*validate_data(one)]
-            found.problems += [problem._replace(field=join(path, problem.field)) for problem in problems]
-            if one is not None and not problems:
-                self.data.append(one)
-                self.data_origins.append(Problem(path, ""))
-        elif kind in _REFUSED_KINDS:
-            refused = Problem(join(path, "kind"), f"{kind} cannot be honoured here: {_REFUSED_KINDS[kind]}")
+        elif kind in STORED:
+            self._stored(value, kind, path, found, notes)
+        elif kind in REFUSED:
+            refused = Problem(join(path, "kind"), f"{kind} cannot be honoured here: {REFUSED[kind]}")
             (found.problems if self._is_to_run else notes).append(refused)
         elif kind:
-            notes.append(Problem(join(path, "kind"), f"{kind} is nothing to a node: passed over"))
+            self._passed_over[kind] = self._passed_over.get(kind, 0) + 1
+            if not self._first_passed_over.field:
+                self._first_passed_over = Problem(join(path, "kind"), "")
+            if kind == "ServiceAccount" and value.get("imagePullSecrets"):
+                words = "reaches no pod, for there are no accounts here: write it into the pods"
+                notes.append(Problem(join(path, "imagePullSecrets"), words))
+
+    def _stored(
+        self, value: Mapping[str, object], kind: str, path: str, found: Findings, notes: list[Problem]
+    ) -> None:
+        """A ConfigMap, Secret, Service or claim. Only texts that have one import their types."""
+        from evenkeel.api.stored_objects import object_notes, object_problems, read_stored
+
+        one = read_stored(kind, _without_type(value), path, found)
+        if one is None:
+            return
+        problems = [problem._replace(field=join(path, problem.field)) for problem in object_problems(one)]
+        refused = [problem for problem in problems if problem.kind == NODE_RULE and not self._is_to_run]
+        found.problems += [problem for problem in problems if problem not in refused]
+        notes += refused
+        notes += [Problem(join(path, field), message) for field, message in object_notes(one)]
+        if len(problems) == len(refused):
+            self.data.append(one)
+            self.data_origins.append(Problem(path, ""))
 
     def _items(
         self, value: Mapping[str, object], kind: str, path: str, found: Findings, notes: list[Problem]
@@ -267,12 +275,14 @@ class _Reader:
     ) -> "Iterator[tuple[Pod | Workload, int, str]]":
         """An object with a pod template. Only workloads import their types: other texts do not pay for them."""
         from evenkeel.api.validation.workload_rules import validate_workload
-        from evenkeel.api.workloads import KINDS, replicas_of, template_of
+        from evenkeel.api.workloads import KINDS, StatefulSet, replicas_of, template_of
 
         of_object = Findings()
-        where = _TEMPLATES[kind]
+        where = TEMPLATES[kind]
         here = join(path, ".".join(where))
         fields = {name: item for name, item in _without_type(value).items() if name != "status"}
+        if kind == "StatefulSet":
+            fields = _with_bare_claims(fields)
         inner: object = fields
         for name in where:
             inner = inner.get(name) if isinstance(inner, Mapping) else None
@@ -296,9 +306,21 @@ class _Reader:
             rules = [one._replace(field=join(path, one.field)) for one in validate_workload(workload)]
             _add_problems((one for one in rules if one.kind != NODE_RULE), of_object)
             of_object.refused += [one for one in rules if one.kind == NODE_RULE]
-        pod = self._pod(Pod(own, template.spec), here, path, of_object, found, notes)
+        spec, of_claims = template.spec, list[Problem]()
+        if kind != "PodTemplate" and isinstance(workload, StatefulSet):
+            from evenkeel.api.claims import claim_notes
+            from evenkeel.api.workload_pods import with_claims
+
+            spec = with_claims(spec, workload, 0)
+            of_claims = [
+                Problem(join(path, f"spec.volumeClaimTemplates[{place}].{field}"), message)
+                for place, claim in enumerate(workload.spec.volume_claim_templates)
+                for field, message in claim_notes(claim)
+            ]
+        pod = self._pod(Pod(own, spec), here, path, of_object, found, notes)
         if pod is None:
             return
+        notes += of_claims
         if kind == "PodTemplate":
             yield pod._replace(metadata=_with_uid(pod.metadata)), 1, path
         else:
@@ -351,41 +373,6 @@ def _with_uid(meta: ObjectMeta) -> ObjectMeta:
     return meta if meta.uid else meta._replace(uid=stable_uid(meta.namespace, meta.name))
 
 
-def _kind(value: Mapping[str, object], path: str, found: Findings) -> str:
-    """The kind; empty if it is missing or wrong, which is then reported."""
-    version, kind = value.get("apiVersion"), value.get("kind")
-    for name, written, right in (("apiVersion", version, "v1"), ("kind", kind, "Pod")):
-        if written is None:
-            found.problems.append(
-                Problem(join(path, name), f"is missing: write {name}: {right}", "FieldValueRequired")
-            )
-        elif not isinstance(written, str):
-            found.wrong_shape(join(path, name), f"must be a string such as {right}")
-    if not isinstance(version, str) or not isinstance(kind, str):
-        return ""
-    group = version.rpartition("/")[0]
-    right_group = "apps" if kind in ("Deployment", "ReplicaSet", "StatefulSet", "DaemonSet") else ""
-    right_group = "batch" if kind in ("Job", "CronJob") else right_group
-    if kind in _KINDS and not kind.endswith("List"):
-        right = f"{right_group}/v1" if right_group else "v1"
-        if version != right:
-            found.problems.append(
-                Problem(join(path, "apiVersion"), f'a {kind} is of apiVersion {right}, not "{version[:60]}"')
-            )
-    elif group in _GROUPS and kind not in _KINDS | _OTHER_KINDS:
-        from evenkeel.api import known_fields
-
-        closest = known_fields.closest(kind, _KINDS | _OTHER_KINDS)
-        hint = (
-            f"did you mean {closest}?"
-            if closest
-            else "write Pod, or one of the kinds that hold a pod template"
-        )
-        found.problems.append(Problem(join(path, "kind"), f'there is no kind "{kind[:60]}"; {hint}'))
-        return ""
-    return kind
-
-
 def _add_problems(more: Iterable[Problem], findings: Findings) -> None:
     """Adds problems to those of decoding, without those that only follow from a field that could not be decoded."""
     misshapen = Misshapen([problem.field for problem in findings.problems if problem.kind != UNKNOWN_FIELD])
@@ -395,6 +382,21 @@ def _add_problems(more: Iterable[Problem], findings: Findings) -> None:
 def _follows(problem: Problem, refused: Sequence[str]) -> bool:
     """Whether the problem is only that a refused field inside of it was not read."""
     return problem.kind == NODE_RULE and any(field.startswith(f"{problem.field}.") for field in refused)
+
+
+def _with_bare_claims(fields: dict[str, object]) -> dict[str, object]:
+    """A StatefulSet whose claim templates have no kind and no status. Kubernetes writes these into them."""
+    spec = fields.get("spec")
+    claims = spec.get("volumeClaimTemplates") if isinstance(spec, Mapping) else None
+    if not isinstance(spec, Mapping) or not isinstance(claims, list):
+        return fields
+    bare = [
+        {name: item for name, item in _without_type(one).items() if name != "status"}
+        if isinstance(one, Mapping)
+        else one
+        for one in claims
+    ]
+    return {**fields, "spec": {**spec, "volumeClaimTemplates": bare}}
 
 
 def _without_type(value: Mapping[str, object]) -> Mapping[str, object]:

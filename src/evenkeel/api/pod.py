@@ -227,6 +227,11 @@ class ProjectedVolumeSource(NamedTuple):
     default_mode: Int32 | None = None
 
 
+class PersistentVolumeClaimVolumeSource(NamedTuple):
+    claim_name: str = ""
+    read_only: bool = False
+
+
 class Volume(NamedTuple):
     name: str = ""
     empty_dir: EmptyDirVolumeSource | None = None
@@ -235,6 +240,7 @@ class Volume(NamedTuple):
     secret: SecretVolumeSource | None = None
     downward_api: DownwardAPIVolumeSource | None = None
     projected: ProjectedVolumeSource | None = None
+    persistent_volume_claim: PersistentVolumeClaimVolumeSource | None = None
 
     @property
     def is_in_memory(self) -> bool:
@@ -245,6 +251,12 @@ class Volume(NamedTuple):
     def has_data(self) -> bool:
         """Whether the agent writes its files: from ConfigMaps, Secrets, or fields of the pod."""
         return (self.config_map or self.secret or self.downward_api or self.projected) is not None
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether no container may write to it, however it is mounted."""
+        claim = self.persistent_volume_claim
+        return self.has_data or (claim is not None and claim.read_only)
 
     @property
     def has_secrets(self) -> bool:
@@ -316,6 +328,7 @@ class PodSpec(NamedTuple):
     tolerations: tuple[Toleration, ...] = ()
     image_pull_secrets: tuple[LocalObjectReference, ...] = ()
     hostname: str = ""
+    subdomain: str = ""
     node_name: str = ""  # the node of the pod
     runtime_class_name: str | None = None
     host_network: bool | None = None  # None: what the runtime does by default

@@ -18,15 +18,16 @@ class Verdict(NamedTuple):
 
 NO_MEANING = Verdict()
 _STORAGE = Verdict(
-    "it is storage of a cluster or of a cloud; write hostPath with a directory of this machine, or emptyDir: {}"
+    "it is storage of a cluster or of a cloud; write persistentVolumeClaim, which gets a directory of this machine, "
+    "or hostPath"
 )
 CLUSTER_ONLY = "it comes from a cluster, and this node is in none; write a secret or configMap source"
 _CLUSTER = Verdict(CLUSTER_ONLY)
 _USER = Verdict("files belong to root here; write fsGroup in the pod's securityContext")
 _STORAGES = (
     "awsElasticBlockStore", "azureDisk", "azureFile", "cephfs", "cinder", "csi", "ephemeral", "fc", "flexVolume",
-    "flocker", "gcePersistentDisk", "glusterfs", "iscsi", "nfs", "persistentVolumeClaim", "photonPersistentDisk",
-    "portworxVolume", "quobyte", "rbd", "scaleIO", "storageos", "vsphereVolume",
+    "flocker", "gcePersistentDisk", "glusterfs", "iscsi", "nfs", "photonPersistentDisk", "portworxVolume",
+    "quobyte", "rbd", "scaleIO", "storageos", "vsphereVolume",
 )  # fmt: skip
 
 # Status is written by the node. What a manifest has of it is not read.
@@ -46,7 +47,7 @@ FIELDS: Mapping[str, Mapping[str, Verdict]] = {
             (
                 "affinity", "automountServiceAccountToken", "enableServiceLinks", "evictionResponders",
                 "nodeSelector", "preemptionPolicy", "readinessGates", "schedulerName",
-                "schedulingGroup", "serviceAccount", "subdomain", "topologySpreadConstraints",
+                "schedulingGroup", "serviceAccount", "topologySpreadConstraints",
             ),
             NO_MEANING,
         ),

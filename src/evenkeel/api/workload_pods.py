@@ -7,10 +7,12 @@ the same pods each time, and two workloads with one name and different kinds hav
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from evenkeel.api.claims import PersistentVolumeClaim, claim_volume
 from evenkeel.api.config import Profile
 from evenkeel.api.container import Container, EnvVar
 from evenkeel.api.defaults import default_pod, stable_uid
-from evenkeel.api.pod import NO_LABELS, ObjectMeta, OwnerReference, Pod, PodTemplateSpec
+from evenkeel.api.pod import NO_LABELS, ObjectMeta, OwnerReference, Pod, PodSpec, PodTemplateSpec
+from evenkeel.api.validation.name_rules import dns_label
 from evenkeel.api.workloads import (
     INDEXED,
     KINDS,
@@ -126,7 +128,44 @@ def replica(workload: Workload, name: str, profile: Profile) -> Pod:
 def stateful_pod(workload: StatefulSet, template: PodTemplateSpec, ordinal: int, profile: Profile) -> Pod:
     name = f"{workload.metadata.name}-{ordinal}"
     labels = {POD_NAME: name, POD_INDEX: str(ordinal), REVISION: template_hash(template)}
-    return make_pod(workload, template, name, profile, Extras(labels, hostname=name))
+    spec = with_claims(template.spec, workload, ordinal)
+    if not spec.subdomain and not dns_label(workload.spec.service_name):  # Kubernetes takes any text there
+        spec = spec._replace(subdomain=workload.spec.service_name)
+    return make_pod(workload, template._replace(spec=spec), name, profile, Extras(labels, hostname=name))
+
+
+def stateful_claims(workload: StatefulSet, ordinal: int) -> Iterator[PersistentVolumeClaim]:
+    """The claims of the pod with this ordinal. They stay when the pod goes, and the next pod of its name has them."""
+    for template in workload.spec.volume_claim_templates:
+        metadata = ObjectMeta(
+            name=_claim_name(template, workload, ordinal),
+            namespace=workload.metadata.namespace,
+            labels={**template.metadata.labels, **_selected(workload)},
+            annotations=template.metadata.annotations,
+        )
+        yield PersistentVolumeClaim(metadata, template.spec)
+
+
+def with_claims(spec: PodSpec, workload: StatefulSet, ordinal: int) -> PodSpec:
+    """The pod's spec with a volume for each claim template. It replaces a volume of the same name."""
+    templates = workload.spec.volume_claim_templates
+    if not templates:
+        return spec
+    names = {template.metadata.name for template in templates}
+    own = tuple(
+        claim_volume(template.metadata.name, _claim_name(template, workload, ordinal))
+        for template in templates
+    )
+    return spec._replace(volumes=(*(one for one in spec.volumes if one.name not in names), *own))
+
+
+def _claim_name(template: PersistentVolumeClaim, workload: StatefulSet, ordinal: int) -> str:
+    return f"{template.metadata.name}-{workload.metadata.name}-{ordinal}"
+
+
+def _selected(workload: StatefulSet) -> Mapping[str, str]:
+    selector = workload.spec.selector
+    return selector.match_labels if selector is not None else NO_LABELS
 
 
 def job_pod(job: Job, attempt: int, index: int | None, profile: Profile) -> Pod:

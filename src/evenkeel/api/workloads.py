@@ -6,6 +6,7 @@ Each kind has a type of its own, named as the kind. It is decoded, written to th
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from evenkeel.api.claims import PersistentVolumeClaim
 from evenkeel.api.encode import encode
 from evenkeel.api.pod import NO_LABELS, ObjectMeta, PodTemplateSpec
 from evenkeel.api.scalars import Int32
@@ -191,18 +192,23 @@ class StatefulSetOrdinals(NamedTuple):
     start: Int32 = 0
 
 
+class StatefulSetPersistentVolumeClaimRetentionPolicy(NamedTuple):
+    when_deleted: str = ""
+    when_scaled: str = ""
+
+
 class StatefulSetSpec(NamedTuple):
     replicas: Int32 | None = None
     selector: LabelSelector | None = None
     template: PodTemplateSpec = PodTemplateSpec()
     service_name: str = ""
-    volume_claim_templates: tuple[object, ...] = ()  # only to refuse them
+    volume_claim_templates: tuple[PersistentVolumeClaim, ...] = ()
     pod_management_policy: str = ""
     update_strategy: StatefulSetUpdateStrategy = StatefulSetUpdateStrategy()
     min_ready_seconds: Int32 = 0
     revision_history_limit: Int32 | None = None
     ordinals: StatefulSetOrdinals = StatefulSetOrdinals()
-    persistent_volume_claim_retention_policy: object = None  # of claims, which are refused
+    persistent_volume_claim_retention_policy: StatefulSetPersistentVolumeClaimRetentionPolicy | None = None
 
 
 class StatefulSetStatus(NamedTuple):

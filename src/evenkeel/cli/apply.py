@@ -1,5 +1,5 @@
-"""`evenkeel apply`: hands pods, workloads, ConfigMaps and Secrets to the agent, which starts new pods and changes those
-that differ."""
+"""`evenkeel apply`: hands pods, workloads and the objects that they need to the agent, which starts new pods and
+changes those that differ."""
 
 import argparse
 import os
@@ -7,10 +7,10 @@ import sys
 from collections.abc import Iterator
 
 from evenkeel.api.config import Profile
-from evenkeel.api.data_objects import manifest_of
 from evenkeel.api.encode import encode
 from evenkeel.api.manifests import Reading
 from evenkeel.api.pod import Pod
+from evenkeel.api.stored_objects import manifest_of
 from evenkeel.cli.client import Client, add_state_flag, client_from
 from evenkeel.cli.inputs import add_manifest_flag, read_all
 from evenkeel.errors import EvenkeelError
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"warning: {warning}", file=sys.stderr)
     if not reading.pods and not reading.objects and not reading.workloads:
         names = ", ".join(args.filename)
-        raise EvenkeelError(f"{names}: there is no pod, workload, ConfigMap or Secret in it")
+        raise EvenkeelError(f"{names}: there is no pod, workload, ConfigMap, Secret, Service or claim in it")
     items = (
         [manifest_of(one) for one in reading.objects]
         + [

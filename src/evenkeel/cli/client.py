@@ -8,7 +8,8 @@ import argparse
 import json
 import os
 import socket
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from evenkeel.errors import EvenkeelError, InvalidInput, Problem, reason
@@ -21,13 +22,16 @@ ROOT_STATE_DIRECTORY = "/var/lib/evenkeel"
 VARIABLE = "EVENKEEL_STATE_DIR"
 DEFAULT_NAMESPACE = "default"
 PODS, NODE, EVENTS = "pods", "node", "events"
-CONFIG_MAPS, SECRETS = "configmaps", "secrets"
+CONFIG_MAPS, SECRETS, SERVICES, CLAIMS = "configmaps", "secrets", "services", "persistentvolumeclaims"
+OBJECTS = (CONFIG_MAPS, SECRETS, SERVICES, CLAIMS)
 _KINDS = {
     **dict.fromkeys(("pods", "pod", "po"), PODS),
     **dict.fromkeys(("node", "nodes", "no"), NODE),
     **dict.fromkeys(("events", "event", "ev"), EVENTS),
     **dict.fromkeys(("configmaps", "configmap", "cm"), CONFIG_MAPS),
     **dict.fromkeys(("secrets", "secret"), SECRETS),
+    **dict.fromkeys(("services", "service", "svc"), SERVICES),
+    **dict.fromkeys(("persistentvolumeclaims", "persistentvolumeclaim", "pvc"), CLAIMS),
 }
 Json = dict[str, Any]
 _ANSWER_SECONDS = 120.0
@@ -86,18 +90,17 @@ class Client:
         parameters = {} if grace_seconds is None else {"gracePeriodSeconds": f"{grace_seconds:g}"}
         self._answer("DELETE", f"/pods/{quoted(namespace)}/{quoted(name)}", parameters)
 
-    def data_objects(self, kind: str, namespace: str = "") -> list[Json]:
-        """The ConfigMaps or Secrets of one namespace, or all of them."""
-        listed = self.get(f"/{kind}", namespace=namespace) if namespace else self.get(f"/{kind}")
-        objects: list[Json] = listed["items"]
+    def objects(self, plural: str, namespace: str = "") -> list[Json]:
+        """The ConfigMaps, Secrets, Services or claims of one namespace, or all of them."""
+        objects: list[Json] = self.get(_path("", plural, namespace))["items"]
         return objects
 
-    def data_object(self, kind: str, namespace: str, name: str) -> Json:
-        found: Json = self.get(f"/{kind}/{quoted(namespace)}/{quoted(name)}")
+    def object(self, plural: str, namespace: str, name: str) -> Json:
+        found: Json = self.get(_path("", plural, namespace, name))
         return found
 
-    def delete_data(self, kind: str, namespace: str, name: str) -> None:
-        self._answer("DELETE", f"/{kind}/{quoted(namespace)}/{quoted(name)}", {})
+    def delete_object(self, plural: str, namespace: str, name: str) -> None:
+        self._answer("DELETE", _path("", plural, namespace, name), {})
 
     def workloads(self, plural: str, namespace: str = "") -> list[Json]:
         """The workloads of a kind in one namespace, or all of them."""
@@ -220,9 +223,32 @@ def _workload_path(plural: str, namespace: str = "", name: str = "") -> str:
     from evenkeel.api.workloads import KINDS
 
     group = next(kind.group for kind in KINDS.values() if kind.plural == plural)
+    return _path(group, plural, namespace, name)
+
+
+def _path(group: str, plural: str, namespace: str = "", name: str = "") -> str:
+    """Kubernetes' address of an object, or of all objects of a kind."""
     root = f"/apis/{group}/v1" if group else "/api/v1"
     words = (f"namespaces/{quoted(namespace)}" if namespace else "", plural, quoted(name))
     return "/".join((root, *filter(None, words)))
+
+
+def found_by_name(names: Sequence[str], get: Callable[[str], Json]) -> tuple[list[Json], list[str]]:
+    """The objects of these names, and why the others cannot be had."""
+    found, failures = [], []
+    for name in names:
+        try:
+            found.append(get(name))
+        except AgentRefused as refusal:
+            failures.append(str(refusal))
+    return found, failures
+
+
+def reported(failures: Sequence[str]) -> int:
+    """Prints why something could not be done. Returns the exit code of the command."""
+    for message in failures:
+        print(f"evenkeel: {message}", file=sys.stderr)
+    return int(bool(failures))
 
 
 def client_from(args: argparse.Namespace) -> Client:
@@ -298,8 +324,8 @@ def _kind(word: str) -> str:
     if not kind:
         raise EvenkeelError(
             f'there is no kind "{word[:40]}"',
-            hint="there are pods, deployments, replicasets, statefulsets, daemonsets, jobs, cronjobs, configmaps, "
-            "secrets, node and events",
+            hint="there are pods, deployments, replicasets, statefulsets, daemonsets, jobs, cronjobs, services, "
+            "persistentvolumeclaims, configmaps, secrets, node and events",
         )
     return kind
 

@@ -29,7 +29,8 @@ _evenkeel_pods() {
   compgen -W "${names//pod\\//}" -- "$1"
 }
 _evenkeel_kinds() {
-  compgen -W "pods deployments replicasets statefulsets daemonsets jobs cronjobs configmaps secrets node events" -- "$1"
+  compgen -W "pods deployments replicasets statefulsets daemonsets jobs cronjobs services pvc configmaps secrets \\
+    node events" -- "$1"
 }
 """,
     "zsh": """
@@ -47,7 +48,8 @@ _evenkeel_pods() {
 """,
 }
 _KIND_WORDS = (
-    "pods deployments replicasets statefulsets daemonsets jobs cronjobs configmaps secrets node events"
+    "pods deployments replicasets statefulsets daemonsets jobs cronjobs "
+    "services pvc configmaps secrets node events"
 )
 _NAMES = {"bash": "_evenkeel_pods", "zsh": "_evenkeel_pods"}
 _KINDS = {"bash": "_evenkeel_kinds", "zsh": f"({_KIND_WORDS})", "tcsh": f"({_KIND_WORDS})"}

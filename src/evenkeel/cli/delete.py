@@ -1,14 +1,13 @@
-"""`evenkeel delete`: ends pods and workloads and waits until their pods are gone; removes ConfigMaps and Secrets."""
+"""`evenkeel delete`: ends pods and workloads and waits until their pods are gone; removes ConfigMaps, Secrets,
+Services and claims."""
 
 import argparse
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 from evenkeel.cli.client import (
-    CONFIG_MAPS,
+    OBJECTS,
     PODS,
-    SECRETS,
     AgentRefused,
     Client,
     add_namespace_flag,
@@ -18,6 +17,7 @@ from evenkeel.cli.client import (
     is_workload_kind,
     named,
     plural_of,
+    reported,
 )
 from evenkeel.errors import EvenkeelError
 
@@ -26,6 +26,7 @@ EXAMPLES = """examples:
   evenkeel delete web batch-0                  these two, and wait until they are gone
   evenkeel delete -f pod.yaml                  everything that a file has
   evenkeel delete deployment web               a workload and its pods
+  evenkeel delete pvc data-db-0                a claim with its files; pods that have it must be gone
   evenkeel delete secret database              pods that have it keep what they have, and cannot start anew
   evenkeel delete pod web --grace-period 5     SIGTERM, and after 5 seconds SIGKILL
   evenkeel delete web --now --wait=false       SIGKILL after a second; do not wait
@@ -69,49 +70,49 @@ def run(args: argparse.Namespace) -> int:
             "delete needs names, or -f FILE, or --all", hint="evenkeel get pods lists the pods"
         )
     client = client_from(args)
-    if data := list(_data(args, client)):
-        failures = _delete_data(client, data, ignores_missing=args.ignore_not_found)
-        if not args.filename:
-            return int(failures)
-    else:
-        failures = False
+    objects = list(_objects(args, client))
+    if objects and not args.filename:
+        return reported(_delete_objects(client, objects, ignores_missing=args.ignore_not_found))
     grace = 1.0 if args.now else args.grace_period
     deletion = _Deletion(client, grace, waits=args.wait == "true", ignores_missing=args.ignore_not_found)
     for kind, namespace, name in list(_wanted(args, client)):
         deletion.ask(kind, namespace, name)
     deletion.wait()
-    for message in deletion.failures:
-        print(f"evenkeel: {message}", file=sys.stderr)
-    return int(failures or bool(deletion.failures))
+    # The objects come last: a claim stays as long as a pod has it.
+    failures = _delete_objects(client, objects, ignores_missing=args.ignore_not_found)
+    return reported([*deletion.failures, *failures])
 
 
-def _data(args: argparse.Namespace, client: Client) -> Iterator[tuple[str, str, str]]:
-    """Kind, namespace and name of the ConfigMaps and Secrets to delete."""
+def _objects(args: argparse.Namespace, client: Client) -> Iterator[tuple[str, str, str]]:
+    """Kind, namespace and name of the ConfigMaps, Secrets, Services and claims to delete."""
     if args.filename:
+        from evenkeel.api.stored_objects import OBJECT_KINDS, key_of_object
         from evenkeel.cli.apply import profile_of
         from evenkeel.cli.inputs import read_all
 
         for one in read_all(args.filename, profile_of(client), is_to_run=False).or_raise().objects:
-            yield f"{one.kind.lower()}s", one.key.namespace, one.key.name
+            key = key_of_object(one)
+            yield OBJECT_KINDS[key.kind].plural, key.namespace, key.name
     elif args.pods:
         kind, names = named(args.pods, default=PODS)
-        if kind in (CONFIG_MAPS, SECRETS):
+        if kind in OBJECTS:
             yield from ((kind, args.namespace, name) for name in names)
 
 
-def _delete_data(client: Client, data: list[tuple[str, str, str]], *, ignores_missing: bool) -> bool:
-    """Returns whether one of them could not be deleted."""
-    has_failed = False
-    for kind, namespace, name in data:
+def _delete_objects(
+    client: Client, objects: list[tuple[str, str, str]], *, ignores_missing: bool
+) -> list[str]:
+    """Returns why some of them could not be deleted."""
+    failures = []
+    for kind, namespace, name in objects:
         try:
-            client.delete_data(kind, namespace, name)
+            client.delete_object(kind, namespace, name)
         except AgentRefused as refusal:
             if not (refusal.is_not_found and ignores_missing):
-                print(f"evenkeel: {refusal}", file=sys.stderr)
-                has_failed = True
+                failures.append(str(refusal))
             continue
         print(f'{kind.removesuffix("s")} "{name}" deleted', flush=True)
-    return has_failed
+    return failures
 
 
 class _Deletion:
@@ -175,6 +176,8 @@ def _wanted(args: argparse.Namespace, client: Client) -> Iterator[tuple[str, str
     else:
         kind, names = named(args.pods, default=PODS)
         if not names or (kind != PODS and not is_workload_kind(kind)):
-            raise EvenkeelError("only pods, workloads, configmaps and secrets can be deleted: name them")
+            raise EvenkeelError(
+                "only pods, workloads, services, pvc, configmaps and secrets can be deleted: name them"
+            )
         for name in names:
             yield kind, args.namespace, name

@@ -7,10 +7,9 @@ from typing import Any
 
 from evenkeel.api.resources import CPU, MEMORY
 from evenkeel.cli.client import (
-    CONFIG_MAPS,
     NODE,
+    OBJECTS,
     PODS,
-    SECRETS,
     AgentRefused,
     Client,
     add_namespace_flag,
@@ -27,7 +26,7 @@ from evenkeel.policy.amounts import bytes_text, resource_text
 from evenkeel.policy.pod_resources import pod_limits, pod_requests
 from evenkeel.quantity import Quantity
 
-USAGE = "pod NAME…|deployment NAME…|…|configmap NAME…|secret NAME…|node [-n NS] [--state-dir PATH]"
+USAGE = "pod NAME…|deployment NAME…|…|service NAME…|pvc NAME…|secret NAME…|node [-n NS] [--state-dir PATH]"
 EXAMPLES = """examples:
   evenkeel describe pod web           its containers, resources asked for and applied, and events
   evenkeel describe web               the same
@@ -40,7 +39,9 @@ Lines = Iterator[str]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "kind", metavar="KIND", help="pod, configmap, secret or node; else pod/NAME, or the name of a pod"
+        "kind",
+        metavar="KIND",
+        help="pod, deployment, …, service, pvc, secret, node; else the name of a pod",
     )
     parser.add_argument("pods", nargs="*", metavar="NAME", help="names of pods")
     add_namespace_flag(parser)
@@ -54,10 +55,10 @@ def run(args: argparse.Namespace) -> int:
     if kind == NODE:
         print("\n".join(_node(client.get("/node"), client.pods(), _events(client, "", most=20))))
         return 0
-    if kind in (CONFIG_MAPS, SECRETS):
-        from evenkeel.cli.data_text import describe_data
+    if kind in OBJECTS:
+        from evenkeel.cli.object_text import describe_objects
 
-        return describe_data(client, kind, names, args.namespace)
+        return describe_objects(client, kind, names, args.namespace)
     if is_workload_kind(kind):
         from evenkeel.cli.workload_text import describe_workloads
 

@@ -1,4 +1,5 @@
-"""`evenkeel get`: pods, workloads, ConfigMaps, Secrets, the node or events, as a table or for a program."""
+"""`evenkeel get`: pods, workloads, Services, claims, ConfigMaps, Secrets, the node or events, as a table or for a
+program."""
 
 import argparse
 import sys
@@ -6,29 +7,33 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from evenkeel.cli.client import (
-    CONFIG_MAPS,
     EVENTS,
     NODE,
-    SECRETS,
-    AgentRefused,
+    OBJECTS,
     Client,
     add_namespace_flag,
     add_state_flag,
     client_from,
+    found_by_name,
     is_workload_kind,
     named,
+    reported,
 )
 from evenkeel.cli.output import STRUCTURED, Table, age_of, print_structured
 from evenkeel.cli.pod_text import summary
 from evenkeel.errors import EvenkeelError
 
-USAGE = "pods|pod NAME…|deployments|jobs|…|configmaps|secrets|node|events [-n NS|-A] [-o wide|name|json|yaml] [-w]"
+USAGE = (
+    "pods|pod NAME…|deployments|…|services|pvc|secrets|node|events [-n NS|-A] [-o wide|name|json|yaml] [-w]"
+)
 EXAMPLES = """examples:
   evenkeel get pods                      the pods of namespace default, with their status
   evenkeel get pods -A -o wide           all pods, with class, requests and reasons
   evenkeel get pod web -o yaml           everything about one pod
   evenkeel get pods -w                   and every change, until Ctrl-C
   evenkeel get secrets                   names, types and numbers of keys; -o yaml shows the values, too
+  evenkeel get services                  and the addresses of the pods that their names lead to
+  evenkeel get pvc                       claims: directories that outlive pods
   evenkeel get deployments               replicas that are ready, updated and available; also rs, sts, ds, jobs, cj
   evenkeel get node                      the capacity of the node, and what pods may use of it
   evenkeel get events                    the events of namespace default and of the node
@@ -40,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "kind",
         metavar="KIND",
-        help="pods, deployments, jobs, …, configmaps, secrets, node or events; also pod/NAME",
+        help="pods, deployments, jobs, …, services, pvc, configmaps, secrets, node or events; also pod/NAME",
     )
     parser.add_argument("pods", nargs="*", metavar="NAME", help="only these pods")
     add_namespace_flag(parser)
@@ -69,12 +74,12 @@ def run(args: argparse.Namespace) -> int:
         return show_events(client, pod=pod, namespace=namespace, follows=args.watch, form=args.output)
     if names and args.all_namespaces:
         raise EvenkeelError("a name belongs to one namespace: give -n NS, not -A")
-    if kind in (CONFIG_MAPS, SECRETS):
-        from evenkeel.cli.data_text import show_data
+    if kind in OBJECTS:
+        from evenkeel.cli.object_text import show_objects
 
         if args.watch or args.output == "wide":
             raise EvenkeelError(f"get {kind} takes -o name, -o json or -o yaml, and no -w")
-        return show_data(client, kind, names, "" if args.all_namespaces else args.namespace, args.output)
+        return show_objects(client, kind, names, "" if args.all_namespaces else args.namespace, args.output)
     if is_workload_kind(kind):
         from evenkeel.cli.workload_text import show_workloads
 
@@ -86,12 +91,7 @@ def _get_pods(client: Client, names: Sequence[str], args: argparse.Namespace) ->
     namespace = "" if args.all_namespaces else args.namespace
     failures: list[str] = []
     if names:
-        pods = []
-        for name in names:
-            try:
-                pods.append(client.pod(namespace, name))
-            except AgentRefused as refusal:
-                failures.append(str(refusal))
+        pods, failures = found_by_name(names, lambda name: client.pod(namespace, name))
     else:
         pods = client.pods(namespace)
     if args.output in STRUCTURED and not args.watch:
@@ -106,9 +106,7 @@ def _get_pods(client: Client, names: Sequence[str], args: argparse.Namespace) ->
             print(f"no pods{f' in namespace {namespace}' if namespace else ''}", file=sys.stderr)
         if args.watch and not failures:
             _follow(client, pods, names, namespace, show)
-    for message in failures:
-        print(f"evenkeel: {message}", file=sys.stderr)
-    return int(bool(failures))
+    return reported(failures)
 
 
 def _follow(

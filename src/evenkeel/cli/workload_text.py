@@ -6,9 +6,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from evenkeel.api.workloads import KINDS
-from evenkeel.cli.client import AgentRefused, Client
+from evenkeel.cli.client import Client, found_by_name, reported
 from evenkeel.cli.events import message_of
-from evenkeel.cli.output import NONE, STRUCTURED, Table, age, age_of, print_structured, printable, seconds_of
+from evenkeel.cli.output import (
+    NONE,
+    STRUCTURED,
+    Table,
+    age,
+    age_of,
+    print_structured,
+    printable,
+    seconds_of,
+)
 
 Json = dict[str, Any]
 Columns = tuple[tuple[str, Callable[[Json], str]], ...]
@@ -35,21 +44,13 @@ def show_workloads(client: Client, kind: str, names: Sequence[str], args: argpar
             again, _failures = _found(client, kind, namespace, names)
             show([one for one in again if shown.get(one["metadata"]["uid"]) != one])
             shown = {one["metadata"]["uid"]: one for one in again}
-    for message in failures:
-        print(f"evenkeel: {message}", file=sys.stderr)
-    return int(bool(failures))
+    return reported(failures)
 
 
 def _found(client: Client, kind: str, namespace: str, names: Sequence[str]) -> tuple[list[Json], list[str]]:
     if not names:
         return client.workloads(kind, namespace), []
-    found, failures = [], []
-    for name in names:
-        try:
-            found.append(client.workload(kind, namespace, name))
-        except AgentRefused as refusal:
-            failures.append(str(refusal))
-    return found, failures
+    return found_by_name(names, lambda name: client.workload(kind, namespace, name))
 
 
 def _printer(kind: str, args: argparse.Namespace) -> Callable[[Sequence[Json]], None]:

@@ -13,6 +13,7 @@ from evenkeel.api.decode import Findings, decode
 from evenkeel.api.defaults import default_pod
 from evenkeel.api.encode import encode
 from evenkeel.api.pod import Pod, PodStatus
+from evenkeel.api.problems import Problems, unusable
 from evenkeel.api.validation import validate_pod
 from evenkeel.kube.client import Json
 
@@ -41,7 +42,7 @@ def read_pod(value: Json, profile: Profile, service_env: Sequence[EnvVar]) -> Po
     findings = Findings()
     written = {"metadata": value.get("metadata"), "spec": value.get("spec")}
     pod = default_pod(decode(Pod, written, findings), profile)
-    problems = [*findings.problems, *findings.refused, *validate_pod(pod, profile)]
+    problems = [*findings.problems, *findings.refused, *_claims(pod), *validate_pod(pod, profile)]
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         return NotHonoured(f"{problems[0]}{more}")
@@ -56,6 +57,14 @@ def read_pod(value: Json, profile: Profile, service_env: Sequence[EnvVar]) -> Po
         )
         pod = pod._replace(spec=spec)
     return pod._replace(status=PodStatus())
+
+
+def _claims(pod: Pod) -> Problems:
+    """A claim of a cluster stands for a volume of the cluster, and not for a directory of this machine."""
+    for index, volume in enumerate(pod.spec.volumes):
+        if volume.persistent_volume_claim is not None:
+            field = f"spec.volumes[{index}].persistentVolumeClaim"
+            yield unusable(field, "this node mounts no volumes of a cluster: write hostPath or emptyDir")
 
 
 def uid_of(value: Json) -> str:

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import os
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
@@ -173,6 +173,13 @@ class BaseRuntime(ABC):
 
     async def remove_logs(self, uid: str) -> None:
         await self._in_thread(partial(volumes.remove_logs, uid, self._paths))
+
+    async def write_hosts(self, pod: Pod, attempts: Sequence[Attempt]) -> None:
+        directories = [self._paths.attempt(*attempt) for attempt in attempts]
+        await self._in_thread(partial(volumes.rewrite_hosts, pod, directories))
+
+    async def remove_claim(self, namespace: str, name: str) -> None:
+        await self._in_thread(partial(volumes.remove_claim, namespace, name, self._paths))
 
     async def remove_old_logs(self) -> None:
         await self._in_thread(partial(remove_old_logs, self._paths))

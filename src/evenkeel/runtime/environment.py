@@ -66,12 +66,12 @@ def value_of(source: EnvVarSource, pod: Pod, container: Container, data: PodData
 def object_of(kind: str, name: str, data: PodData, pod: Pod, *, is_optional: bool) -> DataObject | None:
     """Returns an object that the pod refers to; None if it is missing and optional. Raises DataMissing."""
     found = data.get((kind, name))
-    if found is None and not is_optional:
+    if not isinstance(found, DataObject) and not is_optional:
         namespace = pod.metadata.namespace or "default"
         raise DataMissing(
             f'{kind} "{name}" is not there in namespace {namespace}: apply it, or set optional: true'
         )
-    return found
+    return found if isinstance(found, DataObject) else None
 
 
 def no_key(found: DataObject, key: str) -> DataMissing:

@@ -5,7 +5,7 @@ attempt at most once. It keeps the exit of an attempt until the agent has stored
 after a restart of the agent, `containers` returns every attempt that was started and not forgotten.
 """
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from evenkeel.api.container import Container
@@ -51,7 +51,7 @@ class Launch(NamedTuple):
     cgroup: str  # its path in the plan
     oom_score_adj: int | None
     planned: Planned | None = None
-    data: PodData = NO_DATA  # the ConfigMaps and Secrets that the pod refers to
+    data: PodData = NO_DATA  # the ConfigMaps, Secrets and claims that the pod refers to
     is_wanted: bool = True  # False: the pod ends, so no image is pulled for it
 
 
@@ -261,6 +261,14 @@ class Runtime(Protocol):
         ...
 
     async def remove_logs(self, uid: str) -> None: ...
+
+    async def write_hosts(self, pod: Pod, attempts: Sequence[Attempt]) -> None:
+        """Writes /etc/hosts of running containers, as far as the pod has a file of its own. Raises EvenkeelError."""
+        ...
+
+    async def remove_claim(self, namespace: str, name: str) -> None:
+        """Removes the directory of a claim with its files. Raises EvenkeelError."""
+        ...
 
     async def pods(self) -> frozenset[str]:
         """Returns the UIDs of all pods that still have directories, mounts or logs."""

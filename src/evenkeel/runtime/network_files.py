@@ -6,7 +6,9 @@ as in kubelet.
 """
 
 from evenkeel.api.pod import Pod, PodDNSConfig
+from evenkeel.policy.service_names import wants_names
 from evenkeel.runtime.environment import hostname
+from evenkeel.runtime.images.references import is_of_registry
 
 HOSTS, RESOLV_CONF = "hosts", "resolv.conf"
 _OWN_HOSTS = """\
@@ -24,7 +26,7 @@ def own_files(pod: Pod) -> tuple[str, ...]:
     """Returns the names in /etc of the files that the pod has for itself."""
     spec = pod.spec
     names = []
-    if spec.host_aliases or _has_own_address(pod):
+    if spec.host_aliases or _has_own_address(pod) or _may_get_names(pod):
         names.append(HOSTS)
     if spec.dns_config is not None or spec.dns_policy == _NONE:
         names.append(RESOLV_CONF)
@@ -40,12 +42,24 @@ def hosts_text(pod: Pod, of_host: str) -> str:
     """Returns the machine's file and the pod's own lines, each with an address and its names. A pod with a network of
     its own has its own name there, and nothing of the machine's."""
     if _has_own_address(pod):
-        of_host = _OWN_HOSTS + "".join(f"{one.ip}\t{hostname(pod)}\n" for one in pod.status.pod_ips)
+        of_host = _OWN_HOSTS + "".join(f"{one.ip}\t{_own_names(pod)}\n" for one in pod.status.pod_ips)
     if not pod.spec.host_aliases:
         return of_host
     lines = ("\t".join((alias.ip, *alias.hostnames)) for alias in pod.spec.host_aliases)
     before = of_host if of_host.endswith("\n") or not of_host else f"{of_host}\n"
-    return f"{before}\n# Entries added by hostAliases.\n" + "".join(f"{line}\n" for line in lines)
+    return f"{before}\n# Entries of hostAliases and of Services.\n" + "".join(f"{line}\n" for line in lines)
+
+
+def _own_names(pod: Pod) -> str:
+    """The pod's host name, and before it the name with its domain, as kubelet has them."""
+    name, domain = hostname(pod), pod.spec.subdomain
+    return f"{name}.{domain}.{pod.metadata.namespace}.svc.cluster.local\t{name}" if domain else name
+
+
+def _may_get_names(pod: Pod) -> bool:
+    """Whether names of Services may have to be written while it runs. Programs of the machine are not told: they begin
+    with the names that there are."""
+    return wants_names(pod) and any(is_of_registry(one.image) for one in pod.spec.every_container)
 
 
 def _has_own_address(pod: Pod) -> bool:

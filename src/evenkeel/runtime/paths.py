@@ -10,7 +10,8 @@ or volume, can never lead out of its directory.
     memory/<uid>/.subpaths/<container>.<attempt>.<n>  parts of volumes for a container runtime, mounted there
     memory/<uid>/.private/<container>.<attempt>       arguments and variables of an attempt that has a Secret's values
     memory/<uid>/.private/cluster-data                what a pod of a cluster has of ConfigMaps, Secrets and tokens
-    objects/<kind>_<namespace>_<name>.json            ConfigMaps and Secrets that were applied
+    objects/<kind>_<namespace>_<name>.json            ConfigMaps, Secrets and Services that were applied; all claims
+    claims/<namespace>_<name>/                        the directories of claims, which outlive pods
     logs/<namespace>_<pod>_<uid>/<container>/<attempt>.log
     images/<sha256>/                                  root filesystems, unpacked
     copies/<uid>.json                                 accepted pods, for the case that the journal is lost
@@ -74,6 +75,15 @@ class StatePaths(NamedTuple):
     @property
     def objects(self) -> str:
         return f"{self.root}/objects"
+
+    @property
+    def claims(self) -> str:
+        return f"{self.root}/claims"
+
+    def claim(self, namespace: str, name: str) -> str:
+        return (
+            f"{self.claims}/{checked(namespace or 'default', 'namespace')}_{checked(name, 'name of a claim')}"
+        )
 
     def pod(self, uid: str) -> str:
         return f"{self.pods}/{checked(uid, 'pod UID')}"

@@ -6,8 +6,9 @@ Paths are checked by validation: each is relative, without `..`, and none begins
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from evenkeel.api.claims import CLAIM, claim_name
 from evenkeel.api.container import Container
-from evenkeel.api.data_objects import CONFIG_MAP, SECRET, TOKEN, TOKEN_KEY, PodData, token_name
+from evenkeel.api.data_objects import CONFIG_MAP, SECRET, TOKEN, TOKEN_KEY, DataObject, PodData, token_name
 from evenkeel.api.defaults import DEFAULT_FILE_MODE
 from evenkeel.api.pod import DownwardAPIVolumeFile, KeyToPath, Pod, Volume
 from evenkeel.runtime.environment import DataMissing, NoValue, amount_of, field_value, object_of
@@ -33,8 +34,11 @@ def volume_files(pod: Pod, volume: Volume, data: PodData) -> tuple[VolumeFile, .
 
 
 def missing_files(pod: Pod, data: PodData) -> str:
-    """Returns which ConfigMap or Secret the volumes of the pod wait for; empty if none is missing."""
+    """Returns which ConfigMap, Secret or claim the volumes of the pod wait for; empty if none is missing."""
     for volume in pod.spec.volumes:
+        if (name := claim_name(volume)) and (CLAIM, name) not in data:
+            namespace = pod.metadata.namespace or "default"
+            return f'volume "{volume.name}": {CLAIM} "{name}" is not there in namespace {namespace}: apply it'
         if volume.has_data:
             try:
                 volume_files(pod, volume, data)
@@ -88,7 +92,7 @@ def _files(pod: Pod, volume: Volume, data: PodData) -> Iterator[VolumeFile]:
                 yield from _of_pod(source.downward_api.items, mode, pod)
             if (token := source.service_account_token) is not None:
                 found = data.get((TOKEN, token_name(pod, token)))
-                if found is None:
+                if not isinstance(found, DataObject):
                     raise DataMissing("the cluster has not issued the token of the pod's service account yet")
                 yield VolumeFile(token.path, found.content[TOKEN_KEY], mode)
 

@@ -5,7 +5,11 @@ All functions block, except `refusal`, `memory_volume_bytes` and `source_path`, 
 
 import os
 import stat
+import uuid
+from collections.abc import Iterable
+from contextlib import suppress
 
+from evenkeel.api.claims import claim_name
 from evenkeel.api.data_objects import NO_DATA, PodData
 from evenkeel.api.pod import IN_MEMORY, Pod, Volume
 from evenkeel.api.resources import MEMORY
@@ -28,12 +32,16 @@ __all__ = (
     "prepare",
     "refusal",
     "remove",
+    "remove_claim",
     "remove_logs",
+    "rewrite_hosts",
     "write_network_file",
 )
 
+_GROUP_MODE = stat.S_ISGID | stat.S_IRWXG
 _VOLUME_MODE = 0o777  # any user that a container runs as may write there
 _MOST_NETWORK_CHARACTERS = 1 << 20
+_GONE = ".gone-"  # of the directory of a deleted claim, while it is being removed
 _DATA_MODE = 0o755  # of volumes whose files the agent writes
 _FILE_MODE = 0o644
 _DEVICES = ("CharDevice", "BlockDevice")
@@ -68,6 +76,8 @@ def prepare(pod: Pod, paths: StatePaths, *, allocatable_memory_bytes: int, data:
                 data_volumes.write(directory, volume_files(pod, volume, data), group)
             elif volume.empty_dir is not None:
                 _make_empty_dir(paths.volume(uid, volume.name), group)
+            elif name := claim_name(volume):
+                _make_claim(paths.claim(pod.metadata.namespace, name), group)
         except OSError as error:
             where = f" at {error.filename}" if error.filename else ""
             raise VolumeRefused(f'volume "{volume.name}" cannot be made{where}: {reason(error)}') from None
@@ -79,6 +89,39 @@ def write_network_file(path: str, name: str, pod: Pod) -> None:
     """Writes the pod's own version of a file in /etc, which every user of the container may read. Raises OSError."""
     write_own(path, network_files.file_text(name, pod, host_network_file(name)).encode())
     os.chmod(path, _FILE_MODE)
+
+
+def rewrite_hosts(pod: Pod, directories: Iterable[str]) -> None:
+    """Writes the pod's own /etc/hosts once more, in each of these directories that has one. Raises VolumeRefused.
+
+    The file is mounted in containers, so it must stay the same file. It is overwritten before it is cut, and so is
+    never empty. A container of a container runtime may write to it: it can make it large, or take a lease on it. So no
+    more is read than there should be, and opening does not wait.
+    """
+    name = network_files.HOSTS
+    content = network_files.file_text(name, pod, host_network_file(name)).encode()
+    for directory in directories:
+        path = f"{directory}/{name}"
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise VolumeRefused(f"{path} cannot be written: {reason(error)}") from None
+        try:
+            if os.pread(descriptor, len(content) + 1, 0) != content:
+                _overwrite(descriptor, content)
+        except OSError as error:
+            raise VolumeRefused(f"{path} cannot be written: {reason(error)}") from None
+        finally:
+            os.close(descriptor)
+
+
+def _overwrite(descriptor: int, content: bytes) -> None:
+    done = 0
+    while done < len(content):
+        done += os.pwrite(descriptor, content[done:], done)
+    os.ftruncate(descriptor, done)
 
 
 def host_network_file(name: str) -> str:
@@ -117,6 +160,15 @@ def remove(uid: str, paths: StatePaths) -> None:
     _remove(paths.pod(uid))
 
 
+def remove_claim(namespace: str, name: str, paths: StatePaths) -> None:
+    """Removes the directory of a claim, and what an interrupted removal has left. Raises VolumeRefused."""
+    with suppress(FileNotFoundError):
+        os.rename(paths.claim(namespace, name), f"{paths.claims}/{_GONE}{uuid.uuid4()}")
+    for left in names_in(paths.claims):
+        if left.startswith(_GONE):
+            _remove(f"{paths.claims}/{left}")
+
+
 def remove_logs(uid: str, paths: StatePaths) -> None:
     """Removes the log directories of the pod. The pod's name is not needed."""
     checked(uid, "pod UID")
@@ -148,6 +200,8 @@ def source_path(pod: Pod, volume: Volume, paths: StatePaths) -> str:
         return volume.host_path.path
     if volume.is_in_memory or volume.has_secrets:
         return paths.memory_volume(pod.metadata.uid, volume.name)
+    if name := claim_name(volume):
+        return paths.claim(pod.metadata.namespace, name)
     return paths.volume(pod.metadata.uid, volume.name)
 
 
@@ -160,10 +214,12 @@ def _problem(pod: Pod, volume: Volume, *, is_root: bool) -> str:
         if volume.host_path.type in _DEVICES:
             return f"hostPath.type {volume.host_path.type}: containers get no devices of the host here"
         return ""
+    if volume.persistent_volume_claim is not None:
+        return ""
     if volume.empty_dir is None:
         return (
-            "only emptyDir, hostPath, configMap, secret, downwardAPI and projected can be had here; write "
-            "emptyDir: {} for an empty directory"
+            "only emptyDir, hostPath, configMap, secret, downwardAPI, projected and persistentVolumeClaim can be had "
+            "here; write emptyDir: {} for an empty directory"
         )
     medium = volume.empty_dir.medium
     if medium not in ("", IN_MEMORY):
@@ -179,6 +235,15 @@ def _make_empty_dir(path: str, group: int | None) -> None:
         os.chown(path, -1, group)
     # Files that are made in it later belong to the group too.
     os.chmod(path, _VOLUME_MODE | (stat.S_ISGID if group is not None else 0))
+
+
+def _make_claim(path: str, group: int | None) -> None:
+    """Makes the directory of a claim. One that is there stays as pods have left it, but for the pod's group."""
+    if not os.path.isdir(path):
+        _make_empty_dir(path, group)
+    elif group is not None and (status := os.stat(path)).st_gid != group:
+        os.chown(path, -1, group)
+        os.chmod(path, stat.S_IMODE(status.st_mode) | _GROUP_MODE)
 
 
 def _remove(path: str) -> None:

@@ -12,6 +12,7 @@ from evenkeel.server.connection import DEFAULT_LIMITS, Connection, Limits, OpenC
 from evenkeel.server.handlers import Handlers
 from evenkeel.server.http import Refused, Routes
 from evenkeel.server.listen import SocketFile, listen, peer_uid
+from evenkeel.server.object_handlers import ObjectHandlers
 from evenkeel.server.routes import RouteTable
 from evenkeel.server.session_handlers import SessionHandlers
 from evenkeel.server.workload_handlers import WorkloadHandlers
@@ -45,7 +46,9 @@ async def serve(
 class Server:
     def __init__(self, front: Front, state_dir: str, limits: Limits) -> None:
         self._handlers = Handlers(front)
-        self._routes = RouteTable(self._handlers, SessionHandlers(front), WorkloadHandlers(front))
+        self._routes = RouteTable(
+            self._handlers, SessionHandlers(front), WorkloadHandlers(front), ObjectHandlers(front)
+        )
         self._state_dir = state_dir
         self._limits = limits
         self._socket_file = SocketFile(state_dir)

@@ -10,7 +10,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
 from evenkeel.agent.front import Front
-from evenkeel.api.data_objects import CONFIG_MAP, SECRET, DataKey, manifest_of
 from evenkeel.api.encode import encode
 from evenkeel.api.manifests import Reading, read_manifests
 from evenkeel.api.pod import Pod
@@ -21,15 +20,12 @@ from evenkeel.server.answers import SnapshotAnswers, history_answer
 from evenkeel.server.http import (
     EVENT_STREAM,
     LINES,
-    SECRETS,
-    VIA,
     Answer,
     Refused,
     Request,
     Stream,
     close_source,
     next_item,
-    no_secrets,
     server_sent_event,
     to_json,
 )
@@ -38,7 +34,6 @@ from evenkeel.server.view_stream import ViewStream
 
 SOURCES = ("api", "run")
 FOLLOW = ("0", "1", "false", "true")
-_DATA_KINDS = {"configmaps": CONFIG_MAP, SECRETS: SECRET}
 MOST_EVENTS = 10_000
 PLAIN_TEXT = "text/plain"
 _USAGE_SECONDS = 0.25  # requests within that time share one reading
@@ -114,7 +109,7 @@ class Handlers:
         reading = await self._read(request.body)
         problems = reading.problems
         if not problems and not (reading.pods or reading.objects or reading.workloads):
-            words = "holds no pod, workload, ConfigMap or Secret"
+            words = "holds no pod, workload, ConfigMap, Secret, Service or PersistentVolumeClaim"
             problems = (Problem("", words, "FieldValueRequired", "the request"),)
         if problems:
             raise _invalid(problems)
@@ -156,34 +151,6 @@ class Handlers:
         if not exists:
             raise _no_such_pod(request)
         return Answer(to_json({"pod": _key(request), "outcome": "deleted"}), 202)
-
-    async def data_objects(self, request: Request) -> Answer:
-        kind = _data_kind(request)
-        namespace = request.parameters.get("namespace", "")
-        found = [
-            manifest_of(one)
-            for one in self._front.data_objects(kind)
-            if namespace in ("", one.metadata.namespace)
-        ]
-        return Answer(to_json({"apiVersion": "v1", "kind": f"{kind}List", "metadata": {}, "items": found}))
-
-    async def data_object(self, request: Request) -> Answer:
-        found = self._front.data_object(_data_key(request))
-        if found is None:
-            raise _no_such_object(request)
-        return Answer(to_json(manifest_of(found)))
-
-    async def delete_data(self, request: Request) -> Answer:
-        key = _data_key(request)
-        try:
-            exists = await self._front.delete_data(key)
-        except EvenkeelError as error:  # a file holds it
-            raise Refused(409, error.message, hint=error.hint) from None
-        if not exists:
-            raise _no_such_object(request)
-        return Answer(
-            to_json({"kind": key.kind, "name": f"{key.namespace}/{key.name}", "outcome": "deleted"})
-        )
 
     async def watch(self, request: Request) -> Stream:
         return Stream(
@@ -346,22 +313,6 @@ def _fields(value: object) -> Mapping[str, object]:
 
 def _key(request: Request) -> str:
     return f"{request.path[1]}/{request.path[2]}"
-
-
-def _data_kind(request: Request) -> str:
-    kind = _DATA_KINDS[request.path[0]]
-    if kind == SECRET and VIA in request.headers:
-        raise no_secrets()
-    return kind
-
-
-def _data_key(request: Request) -> DataKey:
-    return DataKey(_data_kind(request), request.path[1], request.path[2])
-
-
-def _no_such_object(request: Request) -> Refused:
-    key = _data_key(request)
-    return Refused(404, f'there is no {key.kind} "{key.name[:253]}" in namespace {key.namespace[:63]}')
 
 
 def _no_such_pod(request: Request) -> Refused:

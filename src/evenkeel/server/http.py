@@ -9,7 +9,6 @@ JSON = "application/json"
 LINES = "application/x-ndjson"
 EVENT_STREAM = "text/event-stream"
 VIA = "x-evenkeel-via"  # a request with this header came through another door than the Unix socket alone
-SECRETS = "secrets"  # the first word of the paths that show values of Secrets
 _Item = TypeVar("_Item")
 
 
@@ -88,6 +87,12 @@ def server_sent_event(name: str, data: bytes, number: int = 0) -> bytes:
     """`data` has no line ends."""
     identifier = b"id: %d\n" % number if number else b""
     return b"%bevent: %b\ndata: %b\n\n" % (identifier, name.encode(), data)
+
+
+def shows_secrets(path: tuple[str, ...]) -> bool:
+    """Whether values of Secrets are at the address: /secrets…, /api/v1/secrets, /api/v1/namespaces/NS/secrets…."""
+    of_all, of_namespace = path[:3] == ("api", "v1", "secrets"), path[:3] == ("api", "v1", "namespaces")
+    return path[0] == "secrets" or of_all or (of_namespace and path[4:5] == ("secrets",))
 
 
 def no_secrets() -> Refused:

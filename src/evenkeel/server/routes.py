@@ -7,9 +7,12 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from evenkeel import __version__
+from evenkeel.api.data_objects import DATA_KINDS, SECRET
+from evenkeel.api.stored_objects import OBJECT_KINDS
 from evenkeel.server.channels import PROTOCOLS
 from evenkeel.server.handlers import FOLLOW, MOST_EVENTS, PLAIN_TEXT, SOURCES, Handlers
 from evenkeel.server.http import EVENT_STREAM, JSON, LINES, Answer, Refused, Request, Route, to_json
+from evenkeel.server.object_handlers import ObjectHandlers
 from evenkeel.server.schemas import SCHEMAS, Schema
 from evenkeel.server.session_handlers import FLAGS, SessionHandlers
 from evenkeel.server.workload_handlers import WorkloadHandlers
@@ -47,9 +50,16 @@ class Entry(NamedTuple):
 
 
 class RouteTable:
-    def __init__(self, handlers: Handlers, sessions: SessionHandlers, workloads: WorkloadHandlers) -> None:
+    def __init__(
+        self,
+        handlers: Handlers,
+        sessions: SessionHandlers,
+        workloads: WorkloadHandlers,
+        objects: ObjectHandlers,
+    ) -> None:
         own = Entry("GET", ("openapi.json",), Route(self._openapi), "This description.", "Description")
-        self._entries = (*_entries(handlers, workloads), *_session_entries(sessions), own)
+        kept = (*workload_entries(workloads), *object_entries(objects))
+        self._entries = (*_entries(handlers), *kept, *_session_entries(sessions), own)
         self._description = to_json(description(self._entries, __version__))
 
     def find(self, request: Request) -> Route:
@@ -112,7 +122,7 @@ def workload_entries(here: WorkloadHandlers) -> Iterator[Entry]:
         )
 
 
-def _entries(here: Handlers, workloads: WorkloadHandlers) -> tuple[Entry, ...]:
+def _entries(here: Handlers) -> tuple[Entry, ...]:
     pod = ("{namespace}", "{name}")
     return (
         Entry("GET", ("healthz",), Route(here.healthz), "Whether the agent answers.", content=(PLAIN_TEXT,)),
@@ -136,7 +146,7 @@ def _entries(here: Handlers, workloads: WorkloadHandlers) -> tuple[Entry, ...]:
             "POST",
             ("pods",),
             Route(here.apply, takes_body=True),
-            "Takes pods and workloads to run, ConfigMaps and Secrets.",
+            "Takes pods and workloads to run, ConfigMaps, Secrets, Services and claims.",
             "Applied",
             (
                 Parameter(
@@ -156,8 +166,6 @@ def _entries(here: Handlers, workloads: WorkloadHandlers) -> tuple[Entry, ...]:
             status=202,
             refusals=(404, 409),
         ),
-        *(entry for kind in ("ConfigMap", "Secret") for entry in _data_entries(here, kind)),
-        *workload_entries(workloads),
         Entry(
             "GET",
             ("watch",),
@@ -253,28 +261,39 @@ def _entries(here: Handlers, workloads: WorkloadHandlers) -> tuple[Entry, ...]:
     )
 
 
-def _data_entries(here: Handlers, kind: str) -> Iterator[Entry]:
-    """The routes of ConfigMaps or Secrets. Secrets are shown at the Unix socket only."""
-    word, one = f"{kind.lower()}s", ("{namespace}", "{name}")
-    refused = (403,) if kind == "Secret" else ()
+def object_entries(here: ObjectHandlers) -> Iterator[Entry]:
+    """Kubernetes' addresses of ConfigMaps, Secrets, Services and claims, and the shorter ones of the first two. Secrets
+    are shown at the Unix socket only."""
+    for kind, known in OBJECT_KINDS.items():
+        root = ("api", "v1")
+        yield from _object_entries(
+            here, kind, (*root, known.plural), (*root, "namespaces", "{namespace}", known.plural)
+        )
+        if kind in DATA_KINDS:
+            yield from _object_entries(here, kind, (known.plural,), (known.plural, "{namespace}"))
+
+
+def _object_entries(
+    here: ObjectHandlers, kind: str, every: tuple[str, ...], some: tuple[str, ...]
+) -> Iterator[Entry]:
+    one = (*some, "{name}")
+    refused = (403,) if kind == SECRET else ()
+    namespace = Parameter("namespace", f"only {kind}s of this namespace")
     yield Entry(
         "GET",
-        (word,),
-        Route(here.data_objects),
+        every,
+        Route(here.listed),
         f"All {kind}s, or those of a namespace.",
         f"{kind}List",
-        (Parameter("namespace", f"only {kind}s of this namespace"),),
+        (namespace,),
         refusals=refused,
     )
-    yield Entry("GET", (word, *one), Route(here.data_object), f"A {kind}.", kind, refusals=(404, *refused))
-    yield Entry(
-        "DELETE",
-        (word, *one),
-        Route(here.delete_data),
-        f"Deletes a {kind}.",
-        "DeletedObject",
-        refusals=(404, 409),
-    )
+    if len(some) > 2:
+        yield Entry(
+            "GET", some, Route(here.listed), f"The {kind}s of a namespace.", f"{kind}List", refusals=refused
+        )
+    yield Entry("GET", one, Route(here.one), f"A {kind}.", kind, refusals=(404, *refused))
+    yield Entry("DELETE", one, Route(here.delete), f"Deletes a {kind}.", "DeletedObject", refusals=(404, 409))
 
 
 def _session_entries(here: SessionHandlers) -> tuple[Entry, ...]:

@@ -91,6 +91,12 @@ SCHEMAS: Schema = {
     "ConfigMapList": _kubernetes("ConfigMapList", {"metadata": _ANY, "items": listed(_ref("ConfigMap"))}),
     "Secret": _kubernetes("Secret", {"metadata": _object({"name": _TEXT}), "type": _TEXT}),
     "SecretList": _kubernetes("SecretList", {"metadata": _ANY, "items": listed(_ref("Secret"))}),
+    "Service": _kubernetes("Service", {"metadata": _object({"name": _TEXT})}),
+    "ServiceList": _kubernetes("ServiceList", {"metadata": _ANY, "items": listed(_ref("Service"))}),
+    "PersistentVolumeClaim": _kubernetes("PersistentVolumeClaim", {"metadata": _object({"name": _TEXT})}),
+    "PersistentVolumeClaimList": _kubernetes(
+        "PersistentVolumeClaimList", {"metadata": _ANY, "items": listed(_ref("PersistentVolumeClaim"))}
+    ),
     "Workload": _object(
         {
             "apiVersion": _TEXT,

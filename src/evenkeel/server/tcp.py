@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from evenkeel.errors import EvenkeelError, reason
-from evenkeel.server.http import SECRETS, Refused, Request, Route, Routes, no_secrets
+from evenkeel.server.http import Refused, Request, Route, Routes, no_secrets, shows_secrets
 
 _BACKLOG = 1024  # the kernel keeps these for us, without a descriptor of ours
 _HANDSHAKE_SECONDS = 5.0
@@ -106,7 +106,7 @@ class TokenCheck:
                 f"{request.method} is not allowed with this token",
                 hint="ask at the Unix socket on the node, or send the token of --admin-token-file",
             )
-        if request.path[0] == SECRETS and request.method in ("GET", "HEAD"):
+        if shows_secrets(request.path) and request.method in ("GET", "HEAD"):
             raise no_secrets()
         route = self._routes.find(request)
         if route.protocols:

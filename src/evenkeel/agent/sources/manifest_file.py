@@ -16,9 +16,9 @@ from ctypes import CDLL
 from typing import NamedTuple
 
 from evenkeel.api.config import Profile
-from evenkeel.api.data_objects import DataObject
 from evenkeel.api.manifests import read_manifests
 from evenkeel.api.pod import Pod
+from evenkeel.api.stored_objects import StoredObject
 from evenkeel.api.workloads import Workload, replicas_of
 from evenkeel.errors import EvenkeelError, Problem, reason
 from evenkeel.host.files import decoded
@@ -45,7 +45,7 @@ class PodFile(NamedTuple):
     pods: tuple[Pod, ...] = ()
     problems: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
-    objects: tuple[DataObject, ...] = ()  # ConfigMaps and Secrets
+    objects: tuple[StoredObject, ...] = ()  # ConfigMaps and Secrets
     workloads: tuple[Workload, ...] = ()
 
 

@@ -15,8 +15,8 @@ from typing import NamedTuple
 from evenkeel.agent.sources.file_watch import FileWatch, Interests, interests_of
 from evenkeel.agent.sources.manifest_file import FileState, PodFile, is_gone, reread, sentence
 from evenkeel.api.config import Profile
-from evenkeel.api.data_objects import DataObject
 from evenkeel.api.pod import Pod
+from evenkeel.api.stored_objects import StoredObject, key_of_object
 from evenkeel.api.workloads import Workload, key_of
 from evenkeel.errors import reason
 from evenkeel.host.files import is_manifest_name
@@ -190,14 +190,16 @@ def _without_duplicates(files: Iterable[PodFile]) -> Iterable[PodFile]:
     owners: dict[str, str] = {}
     for file in files:
         kept: list[Pod] = []
-        objects: list[DataObject] = []
+        objects: list[StoredObject] = []
         problems: list[str] = []
         for one in file.objects:
-            first = owners.setdefault(str(one.key), file.path)
+            first = owners.setdefault(str(key_of_object(one)), file.path)
             if first == file.path:
                 objects.append(one)
             else:
-                problems.append(sentence(file.path, f"{one.key} stands in {first} too: that one is taken"))
+                problems.append(
+                    sentence(file.path, f"{key_of_object(one)} stands in {first} too: that one is taken")
+                )
         for pod in file.pods:
             names = (pod.key, f"uid {pod.metadata.uid}")
             owner = next((owners[name] for name in names if name in owners), None)

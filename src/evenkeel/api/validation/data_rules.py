@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from evenkeel.api.data_objects import SECRET, DataObject
+from evenkeel.api.pod import ObjectMeta
 from evenkeel.api.problems import Problems, invalid, required, shown, too_long
 from evenkeel.api.validation.name_rules import data_key, dns_label, dns_subdomain, label_value, qualified_name
 
@@ -16,9 +17,21 @@ _JSON_KEYS = {
 
 def validate_data(one: DataObject) -> Problems:
     """Every problem of the object; none if it is valid."""
-    metadata = one.metadata
+    yield from metadata_problems(one.metadata, one.kind)
+    for key in one.content:
+        if wrong := data_key(key):
+            yield invalid(f"data[{key[:60]}]", f"{shown(key)} {wrong}")
+    size_bytes = sum(map(len, one.content.values()))
+    if size_bytes > MOST_BYTES:
+        yield too_long("data", f"has {size_bytes} bytes, and a {one.kind} may have {MOST_BYTES}")
+    if one.kind == SECRET:
+        yield from _of_type(one.type, one.content, one.metadata.annotations)
+
+
+def metadata_problems(metadata: ObjectMeta, kind: str) -> Problems:
+    """What is wrong with the name, namespace and labels of an object that is no pod."""
     if not metadata.name:
-        yield required("metadata.name", f"a {one.kind} needs a name")
+        yield required("metadata.name", f"a {kind} needs a name")
     elif wrong := dns_subdomain(metadata.name):
         yield invalid("metadata.name", f"{shown(metadata.name)} {wrong}")
     if wrong := dns_label(metadata.namespace):
@@ -28,14 +41,6 @@ def validate_data(one: DataObject) -> Problems:
             yield invalid("metadata.labels", f"{shown(key)} {wrong}")
         if wrong := label_value(value):
             yield invalid("metadata.labels", f"{shown(value)} of label {shown(key)} {wrong}")
-    for key in one.content:
-        if wrong := data_key(key):
-            yield invalid(f"data[{key[:60]}]", f"{shown(key)} {wrong}")
-    size_bytes = sum(map(len, one.content.values()))
-    if size_bytes > MOST_BYTES:
-        yield too_long("data", f"has {size_bytes} bytes, and a {one.kind} may have {MOST_BYTES}")
-    if one.kind == SECRET:
-        yield from _of_type(one.type, one.content, metadata.annotations)
 
 
 def _of_type(type_: str, content: Mapping[str, bytes], annotations: Mapping[str, str]) -> Problems:

@@ -120,6 +120,8 @@ def _spec(spec: PodSpec, profile: Profile) -> Problems:
         yield from _name("spec.serviceAccountName", spec.service_account_name, dns_subdomain)
     if spec.runtime_class_name is not None:
         yield from _name("spec.runtimeClassName", spec.runtime_class_name, dns_subdomain)
+    if spec.subdomain:
+        yield from _name("spec.subdomain", spec.subdomain, dns_label)
     yield from network_problems(spec)
     if spec.security_context is not None:
         yield from pod_security(spec.security_context, "spec.securityContext")

@@ -3,7 +3,12 @@
 from typing import NamedTuple
 
 from evenkeel.api.container import VolumeMount
-from evenkeel.api.pod import EmptyDirVolumeSource, HostPathVolumeSource, Volume
+from evenkeel.api.pod import (
+    EmptyDirVolumeSource,
+    HostPathVolumeSource,
+    PersistentVolumeClaimVolumeSource,
+    Volume,
+)
 from evenkeel.api.problems import (
     Problems,
     duplicate,
@@ -22,7 +27,7 @@ from evenkeel.api.validation.data_volume_rules import (
     projected_problems,
     secret_problems,
 )
-from evenkeel.api.validation.name_rules import dns_label, plain_text
+from evenkeel.api.validation.name_rules import dns_label, dns_subdomain, plain_text
 from evenkeel.errors import NODE_RULE, Problem
 from evenkeel.quantity import ZERO
 
@@ -70,6 +75,9 @@ def _volume(volume: Volume, path: str, names: set[str]) -> Problems:
         given.append(("configMap", config_map_problems(volume.config_map, f"{path}.configMap")))
     if volume.projected is not None:
         given.append(("projected", projected_problems(volume.projected, f"{path}.projected")))
+    if volume.persistent_volume_claim is not None:
+        here = f"{path}.persistentVolumeClaim"
+        given.append(("persistentVolumeClaim", _claim(volume.persistent_volume_claim, here)))
     for index, (name, problems) in enumerate(given):
         if index:
             # The path that Kubernetes has for it is misspelt.
@@ -120,6 +128,13 @@ def _empty_dir(source: EmptyDirVolumeSource, path: str) -> Problems:
         )
     if source.size_limit is not None and source.size_limit < ZERO:
         yield forbidden(f"{path}.sizeLimit", f"{source.size_limit} is negative: write 0 (no limit) or more")
+
+
+def _claim(source: PersistentVolumeClaimVolumeSource, path: str) -> Problems:
+    if not source.claim_name:
+        yield required(f"{path}.claimName", "name the claim")
+    elif wrong := dns_subdomain(source.claim_name):
+        yield unusable(f"{path}.claimName", f"{shown(source.claim_name)} {wrong}")
 
 
 def _host_path(source: HostPathVolumeSource, path: str) -> Problems:

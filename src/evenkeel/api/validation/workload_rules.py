@@ -4,8 +4,19 @@ import re
 from collections.abc import Mapping
 
 from evenkeel.api.pod import ObjectMeta
-from evenkeel.api.problems import Problems, forbidden, invalid, not_supported, required, shown, unusable
+from evenkeel.api.problems import (
+    Problems,
+    duplicate,
+    forbidden,
+    invalid,
+    join,
+    not_supported,
+    required,
+    shown,
+    unusable,
+)
 from evenkeel.api.validation.name_rules import dns_label, dns_subdomain, label_value, qualified_name
+from evenkeel.api.validation.object_rules import claim_problems
 from evenkeel.api.workloads import (
     ALLOW,
     COUNT,
@@ -186,11 +197,25 @@ def _stateful_set(workload: StatefulSet) -> Problems:
     if rolling is not None:
         yield from _number(rolling.partition, "spec.updateStrategy.rollingUpdate.partition")
     yield from _number(spec.ordinals.start, "spec.ordinals.start")
-    if spec.volume_claim_templates:
-        yield unusable(
-            "spec.volumeClaimTemplates",
-            "this node has no storage classes: write a volume with hostPath in spec.template.spec.volumes instead",
-        )
+    names: set[str] = set()
+    for place, claim in enumerate(spec.volume_claim_templates):
+        here = f"spec.volumeClaimTemplates[{place}]"
+        yield from (problem._replace(field=join(here, problem.field)) for problem in claim_problems(claim))
+        if not claim.metadata.name or dns_label(claim.metadata.name):
+            yield invalid(f"{here}.metadata.name", f"{shown(claim.metadata.name)} {dns_label('')}")
+        elif claim.metadata.name in names:
+            yield duplicate(
+                f"{here}.metadata.name", f"another template is called {shown(claim.metadata.name)}"
+            )
+        names.add(claim.metadata.name)
+    policy = spec.persistent_volume_claim_retention_policy
+    for field, value in (
+        (("whenDeleted", policy.when_deleted), ("whenScaled", policy.when_scaled)) if policy else ()
+    ):
+        here = f"spec.persistentVolumeClaimRetentionPolicy.{field}"
+        yield from _one_of(value, here, ("Retain", "Delete"))
+        if value == "Delete":
+            yield unusable(here, "claims stay here until evenkeel delete pvc: write Retain, or leave it out")
 
 
 # Job and CronJob

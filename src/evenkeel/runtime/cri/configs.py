@@ -15,6 +15,7 @@ from evenkeel.policy.admission import Refusal
 from evenkeel.runtime import environment, security, volumes
 from evenkeel.runtime.cri import cri_pb2 as pb
 from evenkeel.runtime.environment import declared, expanded, groups, hostname, identity
+from evenkeel.runtime.images.references import is_of_registry
 from evenkeel.runtime.interface import Attempt, Launch
 from evenkeel.runtime.paths import StatePaths
 
@@ -250,7 +251,7 @@ def _mounts(
             host_path=paths.sub_path(*attempt, index)
             if index in bound
             else volumes.source_path(pod, by_name[mount.name], paths),
-            readonly=mount.read_only or by_name[mount.name].has_data,
+            readonly=mount.read_only or by_name[mount.name].is_read_only,
         )
         for index, mount in enumerate(container.volume_mounts)
     ]
@@ -296,7 +297,7 @@ def _security(pod: Pod, container: Container, hidden: Sequence[str]) -> pb.Linux
 
 def _image_refusal(image: str) -> str:
     """Returns why the image is not a container image; empty if it may be one."""
-    if image == "host" or image.startswith(("/", "./", "../")):
+    if not is_of_registry(image):
         return (
             f"{image} is a directory of this machine, and a container runtime runs images: name one, such as "
             "registry.example/busybox:1.36, or run the agent without --runtime-endpoint"

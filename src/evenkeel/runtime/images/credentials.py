@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from evenkeel.api.data_objects import SECRET, PodData
+from evenkeel.api.data_objects import SECRET, DataObject, PodData
 from evenkeel.api.pod import Pod
 from evenkeel.runtime.images.references import DOCKER_HUB, ImageReference
 
@@ -186,7 +186,9 @@ def pod_keyrings(pod: Pod, data: PodData) -> tuple[Keyring, ...]:
     found = []
     for each in pod.spec.image_pull_secrets:
         secret = data.get((SECRET, each.name))
-        text = None if secret is None else secret.content.get(_OF_TYPE.get(secret.type, ""))
+        if not isinstance(secret, DataObject):
+            continue
+        text = secret.content.get(_OF_TYPE.get(secret.type, ""))
         if text is not None:
             with suppress(ValueError):
                 found.append(Keyring(keyring(text).entries))

@@ -24,6 +24,19 @@ _DIGEST = re.compile(r"([A-Za-z][A-Za-z0-9]*):([0-9a-f]+)")
 _WHOLE_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
+HOST = "host"  # an image: the files of the machine
+
+
+def is_of_registry(image: str) -> bool:
+    """Whether the image is neither the host nor a path. Its name may still be invalid."""
+    return image != HOST and not image.startswith("/") and not is_relative(image)
+
+
+def is_relative(image: str) -> bool:
+    """Whether the image is a path relative to its manifest."""
+    return image.startswith(("./", "../")) or image in (".", "..")
+
+
 class InvalidReference(EvenkeelError):
     """The text does not name an image in a registry."""
 

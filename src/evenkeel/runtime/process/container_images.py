@@ -16,6 +16,7 @@ from evenkeel.host.disk_usage import Usage, usage_below
 from evenkeel.runtime.images.credentials import pod_keyrings
 from evenkeel.runtime.images.host_credentials import HostCredentials
 from evenkeel.runtime.images.pull_settings import pull_settings
+from evenkeel.runtime.images.references import is_of_registry
 from evenkeel.runtime.interface import Attempt, Image, Launch, NoImage, Pull, RuntimeEvent
 from evenkeel.runtime.paths import StatePaths
 from evenkeel.runtime.process import process_images
@@ -55,7 +56,7 @@ class ContainerImages:
     async def root_of(self, launch: Launch) -> tuple[str, StoredImage | None]:
         """Returns the root filesystem, and the image if it is one of a registry. Raises EvenkeelError."""
         image = launch.container.image
-        while process_images.is_of_registry(image):
+        while is_of_registry(image):
             keyrings = pod_keyrings(launch.pod, launch.data)
             stored = self._pulls.present(launch.attempt, launch.container, keyrings)
             if stored is None and not launch.is_wanted:

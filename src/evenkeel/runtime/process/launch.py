@@ -103,7 +103,7 @@ def filesystem_spec(
             else volumes.source_path(pod, by_name[mount.name], paths),
             target=os.path.normpath(f"/{mount.mount_path.lstrip('/')}"),
             sub_path=parts.get(index, ""),
-            is_read_only=mount.read_only or by_name[mount.name].has_data,
+            is_read_only=mount.read_only or by_name[mount.name].is_read_only,
             is_ours=by_name[mount.name].host_path is None,
             has_data=by_name[mount.name].has_data,
             below=places[mount.name].below if mount.name in places else "",

@@ -13,6 +13,7 @@ from typing import IO
 from evenkeel.api.container import Container
 from evenkeel.api.pod import Pod
 from evenkeel.api.workloads import Workload, template_of, with_template
+from evenkeel.runtime.images.references import HOST, is_relative
 from evenkeel.runtime.paths import StatePaths, attempts_of, every_attempt, read_json
 from evenkeel.runtime.process.archives import ImageRefused, unpack
 from evenkeel.runtime.process.image_store import REFERENCES, STAGING
@@ -22,9 +23,8 @@ from evenkeel.runtime.process.supervisor_protocol import LAUNCH
 from evenkeel.runtime.procfs import is_below, other_ways, read_mounts
 from evenkeel.runtime.tree_removal import Resists, remove_tree
 
-__all__ = ("HOST", "ImageRefused", "Images", "is_of_registry", "refusal", "with_absolute_images")
+__all__ = ("HOST", "ImageRefused", "Images", "refusal", "with_absolute_images")
 
-HOST = "host"
 _FORMS = (
     "host, the name of an image in a registry, or the path of a directory or archive with a root filesystem, as "
     "/srv/images/app.tar.gz or ./app"
@@ -40,16 +40,11 @@ def refusal(image: str) -> str:
         return f"missing: write {_FORMS}"
     if "\0" in image:
         return "a path has no zero byte"
-    if _is_relative(image):
+    if is_relative(image):
         return (
             f"{image[:200]}: a relative path is relative to its manifest's file, and this pod comes from none"
         )
     return ""
-
-
-def is_of_registry(image: str) -> bool:
-    """Whether the image is neither the host nor a path. Its name may still be invalid. Pure."""
-    return image != HOST and not image.startswith("/") and not _is_relative(image)
 
 
 def with_absolute_images(pod: Pod, manifest_directory: str) -> Pod:
@@ -58,13 +53,13 @@ def with_absolute_images(pod: Pod, manifest_directory: str) -> Pod:
     def absolute(containers: tuple[Container, ...]) -> tuple[Container, ...]:
         return tuple(
             container._replace(image=os.path.normpath(os.path.join(manifest_directory, container.image)))
-            if _is_relative(container.image)
+            if is_relative(container.image)
             else container
             for container in containers
         )
 
     spec = pod.spec
-    if not any(_is_relative(container.image) for container in spec.every_container):
+    if not any(is_relative(container.image) for container in spec.every_container):
         return pod
     return pod._replace(
         spec=spec._replace(
@@ -184,10 +179,6 @@ class Images:
             if is_below(directory, way):
                 raise ImageRefused(f"image {image} lies in the agent's state directory, which is no pod's")
         return directory
-
-
-def _is_relative(image: str) -> bool:
-    return image.startswith(("./", "../")) or image in (".", "..")
 
 
 def _identity(image: str, status: os.stat_result) -> tuple[object, ...]:

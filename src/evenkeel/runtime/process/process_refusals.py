@@ -12,6 +12,7 @@ from evenkeel.api.pod import Pod
 from evenkeel.policy.admission import Refusal
 from evenkeel.runtime import environment, security, volumes
 from evenkeel.runtime.environment import groups, identity
+from evenkeel.runtime.images.references import is_of_registry
 from evenkeel.runtime.process import process_images
 
 REASON = "NotHonoured"
@@ -41,7 +42,7 @@ def refusal(pod: Pod, powers: Powers) -> Refusal | None:
         wrong = process_images.refusal(container.image)
         if wrong:
             return Refusal(REASON, f"{field}.image: {wrong}")
-        if not container.command and not process_images.is_of_registry(container.image):
+        if not container.command and not is_of_registry(container.image):
             return Refusal(
                 REASON,
                 f"{field}.command: missing, and image {container.image} has no program of its own: write the "

@@ -1,0 +1,101 @@
+"""Brings the names of Services into /etc/hosts of pods: at the start of a container, and when pods or Services change.
+
+The file is the pod's own copy. A pod that has none, because it began before there was any Service, has the machine's
+file until its containers start anew.
+"""
+
+import asyncio
+import logging
+
+from evenkeel.agent.data_store import DataStore
+from evenkeel.agent.pod_store import PodStore
+from evenkeel.api.pod import HostAlias, Pod
+from evenkeel.errors import EvenkeelError
+from evenkeel.journal.records import CLUSTER, PodRecord
+from evenkeel.policy.service_names import Entry, aliases, entries, wants_names
+from evenkeel.pressure.protocol import PodObserver
+from evenkeel.runtime.interface import Attempt, Runtime
+
+log = logging.getLogger(__name__)
+
+_PAUSE_SECONDS = 0.05  # pods come and go together: one round writes what all of them have changed
+
+
+class ServiceNames(PodObserver):
+    """For the agent's event loop. `changed` is set when a Service has changed."""
+
+    def __init__(
+        self, runtime: Runtime, data: DataStore, pod_store: PodStore, changed: asyncio.Event
+    ) -> None:
+        self._runtime = runtime
+        self._data = data
+        self._pod_store = pod_store
+        self._changed = changed
+        # By UID of the pod: what its running containers have.
+        self._written: dict[str, tuple[tuple[HostAlias, ...], tuple[Attempt, ...]]] = {}
+
+    def settled(self, uid: str, record: PodRecord | None) -> None:
+        if self._data.services or (record is not None and uid in self._written):
+            self._changed.set()
+
+    def gone(self, record: PodRecord) -> None:
+        self._written.pop(record.uid, None)
+        self.settled(record.uid, None)
+
+    def with_names(self, pod: Pod) -> Pod:
+        """The pod with the present names beside its own hostAliases."""
+        if not self._data.services or not self._is_to_have_names(pod):
+            return pod
+        known = self._entries()
+        # With a line at least, the pod has a file of its own for the names that come later.
+        return _named(
+            pod, aliases(known, pod.metadata.namespace) or (HostAlias("127.0.0.1", ("localhost",)),)
+        )
+
+    async def run(self) -> None:
+        """Writes the names of running pods whenever something has changed, until it is cancelled."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            await self._write()
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+    def _entries(self) -> tuple[Entry, ...]:
+        services = self._data.services
+        return entries(services, (pod for pod in self._pod_store.shown() if not self._is_of_cluster(pod)))
+
+    def _is_to_have_names(self, pod: Pod) -> bool:
+        return wants_names(pod) and not self._is_of_cluster(pod)
+
+    def _is_of_cluster(self, pod: Pod) -> bool:
+        """Whether it is a pod of a cluster, which has names of its own."""
+        record = self._pod_store.get(pod.metadata.uid)
+        return record is not None and record.source == CLUSTER
+
+    async def _write(self) -> None:
+        known = self._entries()
+        of_namespace: dict[str, tuple[HostAlias, ...]] = {}
+        for pod in self._pod_store.shown():
+            record = self._pod_store.get(pod.metadata.uid)
+            if record is None or not self._is_to_have_names(pod):
+                continue
+            attempts = tuple(
+                Attempt(record.uid, name, container.attempt)
+                for name, container in record.state.containers.items()
+                if container.is_running
+            )
+            namespace = pod.metadata.namespace
+            if namespace not in of_namespace:
+                of_namespace[namespace] = aliases(known, namespace)
+            wanted = of_namespace[namespace], attempts
+            if not attempts or self._written.get(record.uid) == wanted:
+                continue
+            self._written[record.uid] = wanted
+            try:
+                await self._runtime.write_hosts(_named(pod, wanted[0]), attempts)
+            except EvenkeelError as error:
+                log.warning("pod %s: %s", pod.key, error)
+
+
+def _named(pod: Pod, more: tuple[HostAlias, ...]) -> Pod:
+    return pod._replace(spec=pod.spec._replace(host_aliases=(*pod.spec.host_aliases, *more)))

@@ -1,0 +1,56 @@
+"""PersistentVolumeClaims: directories of this node that outlive pods.
+
+A claim gets an empty directory below the agent's state directory, whatever its class. Its data stays until the claim
+itself is deleted. A claim that asks for particular storage, such as a volume by name or a copy of another, is refused.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from evenkeel.api.pod import ObjectMeta, PersistentVolumeClaimVolumeSource, Volume
+from evenkeel.api.resources import NO_RESOURCES, STORAGE, ResourceList
+from evenkeel.quantity import Quantity
+
+CLAIM = "PersistentVolumeClaim"
+
+
+class VolumeResourceRequirements(NamedTuple):
+    requests: ResourceList = NO_RESOURCES
+    limits: ResourceList = NO_RESOURCES
+
+
+class PersistentVolumeClaimSpec(NamedTuple):
+    access_modes: tuple[str, ...] = ()
+    resources: VolumeResourceRequirements = VolumeResourceRequirements()
+    storage_class_name: str | None = None
+    volume_mode: str = ""
+    volume_attributes_class_name: str = ""  # without meaning: a directory has no attributes
+    # Only to refuse them.
+    volume_name: str = ""
+    selector: object = None
+    data_source: object = None
+    data_source_ref: object = None
+
+
+class PersistentVolumeClaim(NamedTuple):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PersistentVolumeClaimSpec = PersistentVolumeClaimSpec()
+
+    @property
+    def size(self) -> Quantity | None:
+        return self.spec.resources.requests.get(STORAGE)
+
+
+def claim_notes(claim: PersistentVolumeClaim) -> Iterator[tuple[str, str]]:
+    """What will not be as in a cluster: pairs of a field and a sentence."""
+    words = f"{claim.size} is not enforced: the claim may take all the room of its disk"
+    yield "spec.resources.requests.storage", words
+
+
+def claim_name(volume: Volume) -> str:
+    """The name of the claim that a volume has; empty if it has none."""
+    return volume.persistent_volume_claim.claim_name if volume.persistent_volume_claim is not None else ""
+
+
+def claim_volume(volume: str, claim: str) -> Volume:
+    return Volume(volume, persistent_volume_claim=PersistentVolumeClaimVolumeSource(claim))
