@@ -8,6 +8,7 @@ from evenkeel.api.manifests import read_manifests
 from evenkeel.api.workloads import KINDS, LabelSelector, LabelSelectorRequirement
 
 CONTAINER = {"name": "main", "image": "host"}
+POD = {"containers": [CONTAINER]}
 
 
 def problems(kind, spec=None, name="w", template_spec=None, labels=None):
@@ -54,6 +55,12 @@ def problems(kind, spec=None, name="w", template_spec=None, labels=None):
             "needs at least one value",
         ),
         ("ReplicationController", {"selector": {"app": "b"}}, "spec.template.metadata.labels", "{app: b}"),
+        (
+            "ReplicationController",
+            {"template": {"spec": POD}},
+            "spec.selector",
+            "so are labels of the template",
+        ),
         ("Deployment", {"replicas": 1001}, "spec.replicas", "from 0 to 1000"),
         ("Deployment", {"minReadySeconds": -1}, "spec.minReadySeconds", "from 0"),
         ("Deployment", {"strategy": {"type": "Slow"}}, "spec.strategy.type", "Recreate or RollingUpdate"),

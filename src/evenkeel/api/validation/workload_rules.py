@@ -94,8 +94,10 @@ def _selector(workload: Workload) -> Problems:
     written = workload.spec.selector if not isinstance(workload, CronJob) else None
     if isinstance(workload, ReplicationController):
         selector = LabelSelector(workload.spec.selector)
-        if not workload.spec.selector:
-            return  # the labels of the template stand for it
+        if not workload.spec.selector:  # the labels of the template stand for it
+            if not labels:
+                yield required("spec.selector", "is missing, and so are labels of the template: write them")
+            return
     elif not isinstance(written, LabelSelector):
         yield required("spec.selector", f"is missing: write matchLabels: {_some(labels)}, as in the template")
         return
