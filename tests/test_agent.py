@@ -948,7 +948,7 @@ def test_a_clock_that_is_set_neither_ends_nor_lengthens_a_back_off(place, second
             await until(lambda: bool(waits_for(agent, "fails")) or len(place.runtime.starts) > number + 1)  # noqa: B023 called here
         await until(lambda: waits_for(agent, "fails") == "CrashLoopBackOff")
         starts = len(place.runtime.starts)
-        place.set_clock(seconds)
+        place.clock.jump_seconds = seconds
         agent.steps.want_step()
         await agent.pod_loop.stepped()
         assert waits_for(agent, "fails") == "CrashLoopBackOff"
@@ -968,7 +968,7 @@ def test_a_clock_that_is_set_does_not_change_how_long_a_pod_may_take_to_end(plac
         place.runtime.ignores_term = True
         await agent.delete("default/web")
         await until(lambda: bool(place.runtime.stopped))
-        place.set_clock(seconds)
+        place.clock.jump_seconds = seconds
         agent.steps.want_step("u-web")
         await agent.pod_loop.stepped()
         assert all(0 <= grace <= 7 for _, grace in place.runtime.stopped)

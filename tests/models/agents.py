@@ -14,6 +14,7 @@ from evenkeel.api.manifests import read_manifests
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.tree import Setting
 from evenkeel.host.disk_usage import Usage
+from evenkeel.host.node_figures import NodeClock
 from evenkeel.journal.store import Journal
 from evenkeel.policy.admission import Refusal
 from evenkeel.policy.allocatable import NodeCapacity
@@ -188,6 +189,25 @@ class TableRuntime:
         return {attempt.container for attempt, record in self.records.items() if record.exit is None}
 
 
+class PlaceClock(NodeClock):
+    """Time passes when told (`seconds`), and the clock is set when told (`jump_seconds`)."""
+
+    def __init__(self) -> None:
+        self.seconds = 1_000_000.0
+        self.jump_seconds = 0.0
+
+    def now(self) -> float:
+        return self.seconds
+
+    def was_set(self) -> bool:
+        return bool(self.jump_seconds)
+
+    def follow(self) -> float:
+        jump, self.jump_seconds = self.jump_seconds, 0.0
+        self.seconds += jump
+        return jump
+
+
 class Place:
     """A machine on which agents come and go; time passes when told."""
 
@@ -196,20 +216,18 @@ class Place:
         self.runtime = TableRuntime()
         self.kernel = CountingKernel()
         self.machine_oom_kills = 0
-        self.now = 1_000_000.0
-        self._jump_seconds = 0.0
+        self.clock = PlaceClock()
         self.runtime.clock = lambda: self.now
         self.config = config or KubeletConfiguration(eviction_hard={})
         self.node = node_view(NodeCapacity(4000, 8 * GIB), self.config)
 
-    def set_clock(self, seconds: float) -> None:
-        """Sets the machine's clock forward, or back: no time passes."""
-        self.now += seconds
-        self._jump_seconds += seconds
+    @property
+    def now(self) -> float:
+        return self.clock.seconds
 
-    def _take_jump(self) -> float:
-        jump, self._jump_seconds = self._jump_seconds, 0.0
-        return jump
+    @now.setter
+    def now(self, seconds: float) -> None:
+        self.clock.seconds = seconds
 
     @asynccontextmanager
     async def agent(self, *paths: str) -> AsyncIterator[Agent]:
@@ -221,9 +239,8 @@ class Place:
                 journal,
                 lambda: self.kernel,
                 files,
-                clock=lambda: self.now,
                 machine_oom_kills=lambda: self.machine_oom_kills,
-                clock_jump=self._take_jump,
+                node_clock=self.clock,
             )
             await agent.open()
             try:

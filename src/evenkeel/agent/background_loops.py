@@ -16,6 +16,7 @@ from evenkeel.agent.service_names import ServiceNames
 from evenkeel.agent.sources.pod_files import PodFiles
 from evenkeel.agent.step_requests import Exited, StepRequests
 from evenkeel.agent.workloads import Workloads
+from evenkeel.host.node_figures import NodeClock
 from evenkeel.journal.records import NORMAL, WARNING
 from evenkeel.journal.store import Journal, JournalError
 from evenkeel.runtime import interface
@@ -47,6 +48,7 @@ class BackgroundLoops:
         adoption: Adoption,
         event_recorder: EventRecorder,
         steps: StepRequests,
+        clock: NodeClock,
     ) -> None:
         self.journal_fault = ""
         self._runtime = runtime
@@ -61,6 +63,7 @@ class BackgroundLoops:
         self._adoption = adoption
         self._event_recorder = event_recorder
         self._steps = steps
+        self._clock = clock
 
     def all(self) -> Iterator[Coroutine[None, None, None]]:
         """Each runs until it is cancelled."""
@@ -99,8 +102,8 @@ class BackgroundLoops:
                 due = time.monotonic() + _HEAL_SECONDS
                 self._cgroups.heal()
                 await self._process_audit.look()
-            if self._event_recorder.mark():
-                self._steps.want_step()  # the step commits the events
+            if self._event_recorder.mark() or self._clock.was_set():
+                self._steps.want_step()  # the step commits the events, and follows the clock
 
     async def _look_at_journal(self) -> None:
         """Makes checkpoints, for the journal's write-ahead log would grow without them. A thread does it, because it
@@ -116,11 +119,20 @@ class BackgroundLoops:
                 due = time.monotonic() + _CHECKPOINT_SECONDS
                 await asyncio.to_thread(self._journal.checkpoint)
             except JournalError as error:
-                if str(error) != self.journal_fault:
-                    log.error("%s", error)  # noqa: TRY400 the message is enough
-                self.journal_fault = str(error)
+                # A checkpoint also fails if the file was removed meanwhile: that is one fault, with one message.
+                fault = self._place_fault() or str(error)
+                if fault != self.journal_fault:
+                    log.error("%s", fault)  # noqa: TRY400 the message is enough
+                self.journal_fault = fault
             else:
                 self.journal_fault = ""
+
+    def _place_fault(self) -> str:
+        try:
+            self._journal.check_place()
+        except JournalError as error:
+            return str(error)
+        return ""
 
     async def _read_files(self, files: PodFiles) -> None:
         async for found in files:

@@ -7,7 +7,6 @@ import asyncio
 import gc
 import logging
 import os
-import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 
@@ -58,7 +57,7 @@ from evenkeel.cgroup.driver import CgroupError, Driver
 from evenkeel.cgroup.drivers.detect import detect, driver_for
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.capacity import on_this_machine
-from evenkeel.host.node_figures import ClockJumps, host_address, machine_oom_kills
+from evenkeel.host.node_figures import NodeClock, host_address, machine_oom_kills
 from evenkeel.journal.store import Journal
 from evenkeel.policy.image_garbage import garbage_settings
 from evenkeel.policy.lifecycle.pod_state import settings_of
@@ -154,9 +153,8 @@ def assemble(
     make_driver: Callable[[], Driver],
     files: PodFiles | None = None,
     own_cgroup: OwnCgroup | None = None,
-    clock: Callable[[], float] = time.time,
     machine_oom_kills: Callable[[], int | None] = machine_oom_kills,
-    clock_jump: Callable[[], float] | None = None,
+    node_clock: NodeClock | None = None,
 ) -> Agent:
     """Constructs the whole agent. Each part is constructed once, after the parts that it needs. Call it in the event
     loop in which the agent will run.
@@ -165,6 +163,8 @@ def assemble(
     part requests a step of the pod loop. With `calls`, other threads call into the event loop. `evicted_or_relieved`
     wakes the eviction back-off.
     """
+    node_clock = node_clock or NodeClock()
+    clock = node_clock.now
     settings = settings_of(node.config)
     records = journal.pods()
     uids = [record.uid for record in records]
@@ -245,8 +245,7 @@ def assemble(
         workloads,
         steps,
         observers,
-        clock,
-        clock_jump or ClockJumps().take,
+        node_clock,
     )
     adoption = Adoption(runtime, journal, pods, copies, events, steps, pod_loop, clock)
     process_audit = ProcessAudit(make_driver, cgroups, pods, events, steps)
@@ -263,6 +262,7 @@ def assemble(
         adoption,
         events,
         steps,
+        node_clock,
     )
 
     # Observation for clients

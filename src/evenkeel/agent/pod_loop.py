@@ -7,7 +7,6 @@ killed, and finishes it. Work that takes time runs beside the loop (`PodWorker`)
 
 import asyncio
 import logging
-from collections.abc import Callable
 
 from evenkeel.agent.admission import Admission
 from evenkeel.agent.event_recorder import EventRecorder
@@ -19,6 +18,7 @@ from evenkeel.agent.pod_updates import PodUpdates
 from evenkeel.agent.pod_worker import PodWorker
 from evenkeel.agent.step_requests import NotStarted, Removed, StepRequests
 from evenkeel.agent.workloads import Workloads
+from evenkeel.host.node_figures import NodeClock
 from evenkeel.journal.records import NORMAL, WARNING, PodRecord
 from evenkeel.journal.store import JournalError
 from evenkeel.policy.lifecycle import changes
@@ -58,8 +58,7 @@ class PodLoop:
         workloads: Workloads,
         steps: StepRequests,
         observers: tuple[PodObserver, ...],
-        clock: Callable[[], float],
-        clock_jump: Callable[[], float],
+        clock: NodeClock,
     ) -> None:
         self._node = node
         self._settings = settings
@@ -76,8 +75,8 @@ class PodLoop:
         self._workloads = workloads
         self._steps = steps
         self._observers = observers
-        self._clock = clock
-        self._clock_jump = clock_jump
+        self._node_clock = clock
+        self._clock = clock.now
         self._actions: dict[str, Actions] = {}  # by UID: the last decision
         self._wake_at: dict[str, float] = {}  # by UID: when to look at the pod again
         self._timer: asyncio.TimerHandle | None = None
@@ -145,7 +144,7 @@ class PodLoop:
     def _follow_clock(self) -> None:
         """A clock that is set must neither end a grace period or a back-off, nor make it longer. The timer that brings
         the next step does not depend on the clock."""
-        moved = self._clock_jump()
+        moved = self._node_clock.follow()
         if not moved:
             return
         log.warning(

@@ -17,7 +17,7 @@ from evenkeel.host.psi import PressureFigures, Resource, node_file, parse_pressu
 
 # Fields of the first line of /proc/stat: user, nice, system, irq, softirq and steal.
 _BUSY = (1, 2, 3, 6, 7, 8)
-_NOTABLE_SECONDS = 1.0
+_NOTABLE_SECONDS = 0.05
 _ELSEWHERE = ("192.0.2.1", 9)  # RFC 5737: an address that no machine has
 
 
@@ -31,18 +31,24 @@ def host_address() -> str:
             return "127.0.0.1"
 
 
-class ClockJumps:
-    """Notices when the machine's clock was set."""
+class NodeClock:
+    """The time of the machine, without jumps: a clock that is set is followed only with `follow`. So whoever is told
+    of a jump can move the times that were read before it, and no time was read in between."""
 
     def __init__(self) -> None:
         self._offset_seconds = self._offset()
 
-    def take(self) -> float:
-        """By how many seconds the clock was set forward since the last call, negative if back. A small correction is
-        not reported by itself: many of them are, together."""
-        moved = self._offset() - self._offset_seconds
-        if abs(moved) < _NOTABLE_SECONDS:
+    def now(self) -> float:
+        return time.clock_gettime(time.CLOCK_BOOTTIME) + self._offset_seconds
+
+    def was_set(self) -> bool:
+        return abs(self._offset() - self._offset_seconds) > _NOTABLE_SECONDS
+
+    def follow(self) -> float:
+        """Returns by how many seconds the clock was set forward; negative if it was set back."""
+        if not self.was_set():
             return 0.0
+        moved = self._offset() - self._offset_seconds
         self._offset_seconds += moved
         return moved
 
