@@ -23,7 +23,8 @@ pytestmark = [
 ]
 
 SLEEP = ["sleep", "100000"]
-YEAR = 365 * 86_400
+HOUR, YEAR = 3600, 365 * 86_400
+JUMPS = (HOUR, -2 * HOUR, 40 * YEAR, -40 * YEAR)
 LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 
 
@@ -39,6 +40,32 @@ def kept_clock() -> Iterator[None]:
         yield
     finally:
         time.clock_settime(time.CLOCK_REALTIME, before + time.monotonic())
+
+
+def test_a_clock_that_jumps_starts_ends_and_delays_nothing(agent: Up):
+    probe = {"exec": {"command": ["true"]}, "periodSeconds": 1, "timeoutSeconds": 60}
+    agent.apply(
+        pod("stays", SLEEP), pod("probed", SLEEP, container={"livenessProbe": probe}), pod("fails", ["false"])
+    )
+    for name in ("stays", "probed"):
+        agent.await_phase(name, "Running")
+    pid = first_of(agent.container("stays"))
+    with kept_clock():
+        for number, seconds in enumerate(JUMPS):
+            before = restarts(agent, "fails")
+            time.clock_settime(time.CLOCK_REALTIME, time.time() + seconds)
+            name = f"new-{number}"
+            agent.apply(pod(name, ["sh", "-c", "echo said; exec sleep 100000"]))
+            agent.await_phase(name, "Running")
+            assert "said" in eventually(lambda: agent.cli("logs", name))  # noqa: B023 called here
+            agent.client.delete("default", name)  # with its grace period of a second
+            agent.await_gone(name)
+            if number < 2:  # its back-off is below a minute by then, whatever the clock says
+                eventually(lambda: restarts(agent, "fails") > before, within_seconds=READY_SECONDS)  # noqa: B023 called here
+            eventually(lambda: not not_ready(agent), within_seconds=PATIENCE_SECONDS)
+        assert first_of(agent.container("stays")) == pid
+        assert [restarts(agent, name) for name in ("stays", "probed")] == [0, 0]
+    assert agent.phase("stays") == "Running"
 
 
 def test_an_agent_that_is_started_in_another_year_knows_its_pods(up: MakeUp):
