@@ -8,9 +8,11 @@ from evenkeel.api.container import SecurityContext
 from evenkeel.api.manifests import read_manifests
 from evenkeel.cgroup.tree import Naming
 from evenkeel.errors import EvenkeelError
+from evenkeel.runtime.cri import cri_pb2 as pb
 from evenkeel.runtime.cri.configs import attempt_of, container_config, paths_to_state, refusal, sandbox_config
 from evenkeel.runtime.cri.cri_connection import chosen, require_libraries, socket_path
 from evenkeel.runtime.paths import StatePaths
+from evenkeel.runtime.security import Granted
 from tests.test_cri_client import launch
 
 PATHS = StatePaths("/var/lib/evenkeel")
@@ -91,6 +93,55 @@ def test_a_directory_of_the_host_does_not_show_the_agents_state():
     assert "/proc/sys" in context.readonly_paths
 
 
+@pytest.mark.parametrize(
+    ("spec", "pid", "ipc"),
+    [
+        ("", "CONTAINER", "POD"),
+        ("  shareProcessNamespace: true\n", "POD", "POD"),
+        ("  hostPID: true\n  hostIPC: true\n", "NODE", "NODE"),
+    ],
+)
+def test_namespaces_are_those_that_the_pod_asks_for(spec, pid, ipc):
+    asked = launch(1, POD.replace("  containers:", f"{spec}  containers:"))
+    of_sandbox = sandbox_config(asked, PATHS, Naming.CGROUPFS, 0).linux.security_context.namespace_options
+    of_container = container_config(asked, PATHS).linux.security_context.namespace_options
+    for options in (of_sandbox, of_container):
+        names = [pb.NamespaceMode.Name(mode) for mode in (options.pid, options.ipc)]
+        assert names == [pid, ipc]
+
+
+def secured(text: str) -> pb.LinuxContainerSecurityContext:
+    asked = launch(1, POD.replace("    image: x:1", f"    image: x:1\n    securityContext: {text}"))
+    return container_config(asked, PATHS, profiles="/profiles").linux.security_context
+
+
+def test_profiles_are_handed_on_by_name():
+    context = secured(
+        "{seccompProfile: {type: Localhost, localhostProfile: a/b.json},"
+        " appArmorProfile: {type: Localhost, localhostProfile: web}}"
+    )
+    assert (context.seccomp.profile_type, context.seccomp.localhost_ref) == (2, "/profiles/a/b.json")
+    assert (context.apparmor.profile_type, context.apparmor.localhost_ref) == (2, "web")
+    plain = secured("{}")
+    assert (plain.seccomp.profile_type, plain.seccomp.localhost_ref) == (0, "")
+    assert not plain.HasField("apparmor")
+
+
+def test_a_privileged_container_is_handed_on_with_its_sandbox():
+    context = secured("{privileged: true}")
+    assert context.privileged
+    assert context.seccomp.profile_type == pb.SecurityProfile.Unconfined
+    assert not context.no_new_privs
+    assert "/proc/kcore" not in context.masked_paths
+    assert not context.readonly_paths
+    asked = launch(
+        1, POD.replace("    image: x:1", "    image: x:1\n    securityContext: {privileged: true}")
+    )
+    for one, is_privileged in ((asked, True), (launch(1, POD), False)):
+        config = sandbox_config(one, PATHS, Naming.CGROUPFS, 0)
+        assert config.linux.security_context.privileged == is_privileged
+
+
 @pytest.mark.req("A24")
 def test_a_sandbox_is_put_below_the_pods_cgroup_as_its_driver_names_it():
     asked = launch(1, POD)
@@ -104,14 +155,14 @@ def test_a_sandbox_is_put_below_the_pods_cgroup_as_its_driver_names_it():
 @pytest.mark.parametrize("image", ["host", "/srv/root", "./x.tar"])
 def test_directories_of_this_machine_are_no_images(image):
     (pod,) = read_manifests(POD.replace("x:1", image), "x.yaml").pods
-    found = refusal(pod)
+    found = refusal(pod, Granted())
     assert found is not None
     assert "spec.containers[0].image" in found.message
 
 
 def test_a_part_of_a_volume_is_taken_from_where_the_agent_has_mounted_it():
     asked = launch(3, POD.replace("mountPath: /own", "mountPath: /own, subPath: a"))
-    assert refusal(asked.pod) is None
+    assert refusal(asked.pod, Granted()) is None
     mounts = {one.container_path: one.host_path for one in container_config(asked, PATHS, bound=[1]).mounts}
     uid = asked.pod.metadata.uid
     assert mounts["/own"] == f"{PATHS.root}/memory/{uid}/.subpaths/{asked.attempt.container}.3.1"

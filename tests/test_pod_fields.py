@@ -14,16 +14,14 @@ from evenkeel.api.pod import Pod
 from evenkeel.api.pod_fields import FIELDS, verdict_of
 from evenkeel.runtime.cri import configs
 from evenkeel.runtime.process import process_refusals
+from evenkeel.runtime.security import Granted
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "pod-fields.md"
 HONOURED, REFUSED, NO_MEANING = "honoured", "refused", "no meaning"
 # Fields that both runtimes refuse when a pod arrives, each with a value that they refuse.
 REFUSED_LATER = {
-    ("PodSpec", "hostIPC"): True,
-    ("PodSpec", "hostPID"): True,
     ("PodSpec", "hostUsers"): False,
     ("PodSpec", "runtimeClassName"): "other",
-    ("PodSpec", "shareProcessNamespace"): True,
 }
 
 
@@ -168,10 +166,11 @@ def test_what_is_for_others_is_taken_in_silence():
 @pytest.mark.parametrize("key", REFUSED_LATER)
 def test_both_runtimes_refuse_what_the_page_says(key):
     (read,) = read_manifests(pod(**{key[1]: REFUSED_LATER[key]}), "f.yaml").or_raise().pods
-    found = process_refusals.refusal(read, process_refusals.Powers(0, 0))
+    granted = Granted(no_user_namespace="there is none here")
+    found = process_refusals.refusal(read, process_refusals.Powers(0, 0, granted=granted))
     assert found is not None
     assert f"spec.{key[1]}" in found.message
     container = read.spec.containers[0]._replace(image="example/x:1")
-    found = configs.refusal(read._replace(spec=read.spec._replace(containers=(container,))))
+    found = configs.refusal(read._replace(spec=read.spec._replace(containers=(container,))), granted)
     assert found is not None
     assert f"spec.{key[1]}" in found.message

@@ -19,6 +19,7 @@ from evenkeel.runtime.process.supervisor import spawn
 from evenkeel.runtime.security import (
     DEFAULT_CAPABILITIES,
     GRANTABLE_CAPABILITIES,
+    Granted,
     Privileges,
     privileges,
 )
@@ -29,8 +30,13 @@ from evenkeel.runtime.security import (
 UNCONFINED = SeccompProfile("Unconfined")
 
 
-def refusal(one: Pod) -> str:
-    return security_refusal(one, has_own_network=False)
+NO_USERS = "no user namespace here"
+
+
+def refusal(one: Pod, *host_access: str, **granted: str) -> str:
+    return security_refusal(
+        one, Granted(host_access=host_access, no_user_namespace=NO_USERS)._replace(**granted)
+    )
 
 
 def pod(security: SecurityContext | None = None, **spec: object) -> Pod:
@@ -48,7 +54,7 @@ def capabilities(add: tuple[str, ...] = (), drop: tuple[str, ...] = ()) -> Pod:
 
 
 def test_a_container_that_asks_for_nothing_has_the_default_set_and_filter():
-    assert of(pod()) == Privileges(DEFAULT_CAPABILITIES, is_filtered=True, may_escalate=None)
+    assert of(pod()) == Privileges(DEFAULT_CAPABILITIES, SeccompProfile("RuntimeDefault"), may_escalate=None)
     assert "NET_RAW" not in DEFAULT_CAPABILITIES
 
 
@@ -106,7 +112,6 @@ def test_root_is_not_without_a_filter(security):
         ("spec.hostUsers: false", pod(host_users=False)),
         ("spec.hostPID", pod(host_pid=True)),
         ("spec.hostIPC", pod(host_ipc=True)),
-        ("spec.shareProcessNamespace", pod(share_process_namespace=True)),
         (
             "spec.securityContext.sysctls: a.b",
             pod(security_context=PodSecurityContext(sysctls=(Sysctl("a.b", "1"),))),
@@ -120,15 +125,6 @@ def test_root_is_not_without_a_filter(security):
             pod(security_context=PodSecurityContext(sysctls=(Sysctl("kernel.shm_rmid_forced", ""),))),
         ),
         ("securityContext.privileged", pod(SecurityContext(privileged=True))),
-        ("securityContext.procMount: Unmasked", pod(SecurityContext(proc_mount="Unmasked"))),
-        (
-            "securityContext.seccompProfile.type: Localhost",
-            pod(SecurityContext(seccomp_profile=SeccompProfile("Localhost", "x.json"))),
-        ),
-        (
-            "securityContext.appArmorProfile.type: Localhost",
-            pod(SecurityContext(app_armor_profile=AppArmorProfile("Localhost", "x"))),
-        ),
         (
             "spec.securityContext.seLinuxOptions",
             pod(security_context=PodSecurityContext(se_linux_options=SELinuxOptions(level="s0"))),
@@ -141,6 +137,72 @@ def test_root_is_not_without_a_filter(security):
 )
 def test_what_cannot_be_had_is_refused_with_its_field(field, one):
     assert field in refusal(one)
+
+
+PRIVILEGED = pod(SecurityContext(privileged=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "one"),
+    [
+        ("privileged", PRIVILEGED),
+        ("privileged", capabilities(add=("SYS_ADMIN",))),
+        ("privileged", pod(SecurityContext(seccomp_profile=UNCONFINED))),
+        ("hostPID", pod(host_pid=True)),
+        ("hostIPC", pod(host_ipc=True)),
+    ],
+)
+def test_only_the_operator_lets_pods_reach_the_host(name, one):
+    assert refusal(one)
+    assert refusal(one, *{"privileged", "hostPID", "hostIPC"} - {name})
+    assert refusal(one, name) == ""
+
+
+def test_the_operator_is_told_how_to_allow_it():
+    assert "start the agent with --allowed-host-access=hostPID" in refusal(pod(host_pid=True))
+
+
+def test_a_privileged_container_has_no_filter_whatever_else_it_asks_for():
+    asked = SecurityContext(privileged=True, seccomp_profile=SeccompProfile("RuntimeDefault"))
+    given = privileges(pod(asked), pod(asked).spec.containers[0])
+    assert given.is_privileged
+    assert not given.is_filtered
+
+
+def test_processes_are_never_privileged_even_if_the_operator_allows_it():
+    powers = Powers(0, 0, granted=Granted(host_access=("privileged",)))
+    for one in (PRIVILEGED, capabilities(add=("SYS_ADMIN",))):
+        refused = process_refusals.refusal(one, powers)
+        assert refused is not None
+    refused = process_refusals.refusal(PRIVILEGED, powers)
+    assert refused is not None
+    assert "--runtime-endpoint" in refused.message
+
+
+def test_a_pod_in_a_namespace_of_others_needs_an_agent_that_is_root():
+    powers = Powers(1000, 1000, granted=Granted(host_access=("hostPID", "hostIPC")))
+    for field in ("host_pid", "host_ipc", "share_process_namespace"):
+        refused = process_refusals.refusal(pod(**{field: True}), powers)
+        assert refused is not None
+        assert "needs root" in refused.message
+
+
+@pytest.mark.parametrize("kind", ["Localhost", "RuntimeDefault"])
+def test_an_app_armor_profile_is_refused_where_there_is_no_app_armor(kind):
+    asked = AppArmorProfile(kind, "web" if kind == "Localhost" else "")
+    one = pod(SecurityContext(app_armor_profile=asked))
+    assert "AppArmor is off" in refusal(one, no_app_armor="AppArmor is off")
+    assert of(one).app_armor == asked
+    of_pod = pod(security_context=PodSecurityContext(app_armor_profile=asked))
+    assert "spec.securityContext.appArmorProfile" in refusal(of_pod, no_app_armor="AppArmor is off")
+    assert of(of_pod).app_armor == asked
+
+
+def test_processes_have_no_default_app_armor_profile():
+    one = pod(SecurityContext(app_armor_profile=AppArmorProfile("RuntimeDefault")))
+    refused = process_refusals.refusal(one, Powers(0, 0))
+    assert refused is not None
+    assert "write Localhost" in refused.message
 
 
 def test_the_usual_words_are_taken():

@@ -31,6 +31,9 @@ KUBE_RESERVED_COMPRESSIBLE = "kube-reserved-compressible"
 SYSTEM_RESERVED_COMPRESSIBLE = "system-reserved-compressible"
 NOTHING_ENFORCED = "none"
 
+# The values of allowedHostAccess: fields with which a pod reaches the host.
+PRIVILEGED, HOST_PID, HOST_IPC = HOST_ACCESS = ("privileged", "hostPID", "hostIPC")
+
 DEFAULT_EVICTION_HARD: Mapping[str, str] = MappingProxyType(
     {
         "memory.available": "100Mi",
@@ -120,6 +123,8 @@ class KubeletConfiguration(NamedTuple):
     container_runtime_endpoint: str = ""  # "": pods run as plain processes
     container_log_max_size: str = "10Mi"
     container_log_max_files: Int32 = 5
+    allowed_host_access: tuple[str, ...] = ()  # HOST_ACCESS: what pods may ask for
+    seccomp_profile_root: str = "/var/lib/kubelet/seccomp"  # profiles of the type Localhost
     pod_cidr: str = ""  # "": a subnet that this machine does not use
     serialize_image_pulls: bool = True
     max_parallel_image_pulls: Int32 | None = None  # None: any number, if they are not serialized
@@ -188,6 +193,7 @@ def defaulted(config: KubeletConfiguration) -> KubeletConfiguration:
         memory_reservation_policy=config.memory_reservation_policy or unset.memory_reservation_policy,
         container_log_max_size=config.container_log_max_size or unset.container_log_max_size,
         max_pods=config.max_pods or unset.max_pods,
+        seccomp_profile_root=config.seccomp_profile_root or unset.seccomp_profile_root,
         registry_burst=config.registry_burst or unset.registry_burst,
         image_pull_credentials_verification_policy=(
             config.image_pull_credentials_verification_policy

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from evenkeel.api.config import (
     DEFAULT_CFS_QUOTA_PERIOD,
     FEATURE_GATES,
+    HOST_ACCESS,
     KUBE_RESERVED,
     KUBE_RESERVED_COMPRESSIBLE,
     NOTHING_ENFORCED,
@@ -74,6 +75,7 @@ def start_problems(config: KubeletConfiguration) -> Iterator[Problem]:
     yield from _periods(full)
     yield from _log_size(full)
     yield from _cgroup_paths(full)
+    yield from _host_access(full)
     yield from _reserved_cpus(full)
 
 
@@ -253,6 +255,14 @@ def _enforcement(config: KubeletConfiguration) -> Iterator[Problem]:
                 "cgroups_per_qos",
                 f'{flag} holds {key}, which needs --cgroups-per-qos=true: write {flag}="" to enforce nothing',
             )
+
+
+def _host_access(config: KubeletConfiguration) -> Iterator[Problem]:
+    for seen in config.allowed_host_access:
+        if seen not in HOST_ACCESS:
+            yield _problem("allowed_host_access", _one_of(HOST_ACCESS, seen), "FieldValueNotSupported")
+    if fault := path_fault(config.seccomp_profile_root):
+        yield _problem("seccomp_profile_root", fault)
 
 
 def _cgroup_paths(config: KubeletConfiguration) -> Iterator[Problem]:

@@ -82,12 +82,12 @@ class Capabilities(NamedTuple):
 
 class SeccompProfile(NamedTuple):
     type: str = ""
-    localhost_profile: str = ""
+    localhost_profile: str | None = None
 
 
 class AppArmorProfile(NamedTuple):
     type: str = ""
-    localhost_profile: str = ""
+    localhost_profile: str | None = None
 
 
 class SELinuxOptions(NamedTuple):
@@ -112,7 +112,7 @@ class SecurityContext(NamedTuple):
     capabilities: Capabilities | None = None
     privileged: bool | None = None
     allow_privilege_escalation: bool | None = None
-    proc_mount: str = ""
+    proc_mount: str | None = None
     seccomp_profile: SeccompProfile | None = None
     app_armor_profile: AppArmorProfile | None = None
     se_linux_options: SELinuxOptions | None = None

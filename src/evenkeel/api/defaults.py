@@ -39,8 +39,8 @@ def default_pod(pod: Pod, profile: Profile, *, static: bool = False) -> Pod:
     grace = spec.termination_grace_period_seconds
     priority = spec.priority
     spec = spec._replace(
-        containers=tuple(map(_container, spec.containers)),
-        init_containers=tuple(map(_container, spec.init_containers)),
+        containers=tuple(_container(one, spec) for one in spec.containers),
+        init_containers=tuple(_container(one, spec) for one in spec.init_containers),
         restart_policy=spec.restart_policy or "Always",
         termination_grace_period_seconds=(
             DEFAULT_GRACE_PERIOD_SECONDS if grace is None else _SHORTEST_GRACE_SECONDS if grace < 0 else grace
@@ -127,12 +127,12 @@ def _rounded(resources: ResourceList) -> ResourceList:
     return {name: amount.round_up_milli() for name, amount in resources.items()}
 
 
-def _container(container: Container) -> Container:
+def _container(container: Container, spec: PodSpec) -> Container:
     return container._replace(
         image_pull_policy=container.image_pull_policy or _pull_policy(container.image),
         termination_message_path=container.termination_message_path or "/dev/termination-log",
         termination_message_policy=container.termination_message_policy or "File",
-        ports=tuple(map(_port, container.ports)),
+        ports=tuple(_port(port, has_host_network=bool(spec.host_network)) for port in container.ports),
         liveness_probe=_probe(container.liveness_probe),
         readiness_probe=_probe(container.readiness_probe),
         startup_probe=_probe(container.startup_probe),
@@ -170,7 +170,9 @@ def _pull_policy(image: str) -> str:
     return "Always" if tag in ("", "latest") else "IfNotPresent"
 
 
-def _port(port: ContainerPort) -> ContainerPort:
+def _port(port: ContainerPort, *, has_host_network: bool) -> ContainerPort:
+    if has_host_network and not port.host_port:
+        port = port._replace(host_port=port.container_port)
     return port if port.protocol else port._replace(protocol="TCP")
 
 

@@ -276,8 +276,10 @@ class PodSecurityContext(NamedTuple):
     run_as_group: int | None = None
     run_as_non_root: bool | None = None
     supplemental_groups: tuple[int, ...] = ()
-    supplemental_groups_policy: str = ""
+    supplemental_groups_policy: str | None = None
     fs_group: int | None = None
+    # No file that a container has made gets another group. So both policies have the same effect.
+    fs_group_change_policy: str | None = None
     sysctls: tuple[Sysctl, ...] = ()
     seccomp_profile: SeccompProfile | None = None
     app_armor_profile: AppArmorProfile | None = None

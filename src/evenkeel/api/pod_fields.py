@@ -66,10 +66,7 @@ FIELDS: Mapping[str, Mapping[str, Verdict]] = {
     "V1Probe": {"grpc": Verdict("write exec, httpGet or tcpSocket instead")},
     "V1HTTPGetAction": {"protocol": Verdict("requests are HTTP/1.1; leave it out", ("HTTP1", "HTTP/1.1"))},
     "V1ResourceRequirements": {"claims": Verdict("this node gives no devices to pods; leave it out")},
-    "V1PodSecurityContext": {
-        "fsGroupChangePolicy": NO_MEANING,
-        "seLinuxChangePolicy": NO_MEANING,
-    },
+    "V1PodSecurityContext": {"seLinuxChangePolicy": NO_MEANING},
     "V1Volume": {
         **dict.fromkeys(_STORAGES, _STORAGE),
         "gitRepo": Verdict("nothing is cloned here; clone it in an init container to an emptyDir"),

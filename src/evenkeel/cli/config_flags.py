@@ -295,6 +295,16 @@ _FLAGS: Mapping[str, tuple[Callable[[str], object], str, str]] = {
         "SOCKET",
         "the socket of a container runtime (unix:///…), or auto to find one; without it pods are plain processes",
     ),
+    "allowed_host_access": (
+        _list,
+        "FIELD,…",
+        "with which fields pods may reach the host: privileged, hostPID, hostIPC (none)",
+    ),
+    "seccomp_profile_root": (
+        _text,
+        "DIRECTORY",
+        "the seccomp profiles that pods may name (/var/lib/kubelet/seccomp)",
+    ),
     "pod_cidr": (
         _text,
         "CIDR",

@@ -23,6 +23,7 @@ from evenkeel.runtime.host_paths import HostPaths
 from evenkeel.runtime.interface import Attempt, Directories, Launch, Record, RuntimeEvent, StartFailed
 from evenkeel.runtime.log_relay import LogLimits
 from evenkeel.runtime.paths import StatePaths, state_paths
+from evenkeel.runtime.security import Granted
 from evenkeel.runtime.tree_removal import remove_tree
 
 log = logging.getLogger(__name__)
@@ -83,6 +84,16 @@ def _unlink(path: str) -> None:
         pass  # it is gone already, or it is not a file
 
 
+def _no_app_armor() -> str:
+    """Returns why no container can have an AppArmor profile; empty if one can."""
+    try:
+        with open("/sys/module/apparmor/parameters/enabled", encoding="ascii") as file:
+            is_enabled = file.read().startswith("Y")
+    except OSError:
+        is_enabled = False
+    return "" if is_enabled else "AppArmor is not enabled in this kernel (apparmor=1 security=apparmor)"
+
+
 T = TypeVar("T")
 
 
@@ -107,6 +118,11 @@ class BaseRuntime(ABC):
         self._limits = LogLimits(
             max_bytes=Quantity.parse(config.container_log_max_size).value,
             max_files=config.container_log_max_files,
+        )
+        self._granted = Granted(
+            host_access=config.allowed_host_access,
+            no_app_armor=_no_app_armor(),
+            no_user_namespace="pods get no user namespace here; set runAsUser to a number above 0",
         )
         machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         self._allocatable_memory_bytes = allocatable_memory_bytes or machine

@@ -1,13 +1,15 @@
 """A pod's security context: the capabilities, filter and privileges of a container, and the refusals. Pure.
 
 Both runtimes use it. If a manifest asks for a restriction, the restriction applies, or the pod is refused with a
-message. More rights than the default are granted only if their effect stays inside the container.
+message. More rights than the default are granted only if their effect stays inside the container, or if the operator
+allows them (allowedHostAccess).
 """
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from evenkeel.api.container import Container, SeccompProfile, SecurityContext
+from evenkeel.api.config import HOST_IPC, HOST_PID, PRIVILEGED, flag_of
+from evenkeel.api.container import AppArmorProfile, Container, SeccompProfile, SecurityContext
 from evenkeel.api.pod import Pod, PodSecurityContext
 from evenkeel.runtime import syscalls
 from evenkeel.runtime.environment import identity
@@ -17,7 +19,8 @@ DEFAULT_CAPABILITIES = frozenset(map(str.upper, syscalls.DEFAULT_CAPABILITIES))
 GRANTABLE_CAPABILITIES = frozenset(map(str.upper, syscalls.GRANTABLE_CAPABILITIES))
 _KNOWN_CAPABILITIES = frozenset(map(str.upper, syscalls.CAPABILITIES))
 _ALL = "ALL"
-_UNCONFINED, _RUNTIME_DEFAULT = "Unconfined", "RuntimeDefault"
+UNCONFINED, RUNTIME_DEFAULT, LOCALHOST = "Unconfined", "RuntimeDefault", "Localhost"
+UNMASKED = "Unmasked"  # of procMount
 # The sysctls that Kubernetes calls safe: each belongs to a namespace of the pod, and reaches nothing else.
 NETWORK_SYSCTL = "net."
 SAFE_SYSCTLS = frozenset(
@@ -28,12 +31,30 @@ SAFE_SYSCTLS = frozenset(
 )  # fmt: skip
 
 
+class Granted(NamedTuple):
+    """What a node gives to pods that ask for it. A text says why it does not; it is empty if it does."""
+
+    has_own_network: bool = False  # of this pod: False if it uses the host's network
+    host_access: tuple[str, ...] = ()  # allowedHostAccess of the configuration
+    no_privileged: str = ""
+    no_app_armor: str = ""
+    has_default_app_armor: bool = True  # the runtime has a profile of its own
+    no_user_namespace: str = ""
+
+
 class Privileges(NamedTuple):
     """The rights of a container, apart from its user."""
 
     capabilities: frozenset[str] = DEFAULT_CAPABILITIES
-    is_filtered: bool = True  # by the runtime's default seccomp filter
+    seccomp: SeccompProfile = SeccompProfile(RUNTIME_DEFAULT)
     may_escalate: bool | None = None  # securityContext.allowPrivilegeEscalation; None if it is not set
+    is_privileged: bool = False
+    app_armor: AppArmorProfile | None = None  # None: the default of the runtime
+    is_unmasked: bool = False  # procMount
+
+    @property
+    def is_filtered(self) -> bool:
+        return self.seccomp.type != UNCONFINED
 
 
 def privileges(pod: Pod, container: Container) -> Privileges:
@@ -44,11 +65,30 @@ def privileges(pod: Pod, container: Container) -> Privileges:
     if asked is not None:
         dropped, added = _names(asked.drop), _names(asked.add)
         kept = (set() if _ALL in dropped else kept - dropped) | added
+    is_privileged = bool(security and security.privileged)
     return Privileges(
-        frozenset(kept),
-        _filter(pod, container).type != _UNCONFINED,
+        frozenset(_KNOWN_CAPABILITIES if _ALL in kept else kept),
+        # As in Kubernetes, a privileged container has no filter.
+        SeccompProfile(UNCONFINED) if is_privileged else seccomp_profile(pod, container),
         security.allow_privilege_escalation if security else None,
+        is_privileged,
+        _app_armor(pod, container),
+        bool(security and security.proc_mount == UNMASKED),
     )
+
+
+def seccomp_profile(pod: Pod, container: Container) -> SeccompProfile:
+    """Returns the container's profile, else the pod's, else the default filter."""
+    for security in (container.security_context, pod.spec.security_context):
+        if security is not None and security.seccomp_profile is not None:
+            return security.seccomp_profile
+    return SeccompProfile(RUNTIME_DEFAULT)
+
+
+def may_be_root(pod: Pod, container: Container) -> bool:
+    """Whether it runs as root, as far as the manifest says, or may become root by a set-user-ID program."""
+    security = container.security_context
+    return not identity(pod, container).uid or bool(security and security.allow_privilege_escalation)
 
 
 def sysctls(pod: Pod) -> dict[str, str]:
@@ -57,34 +97,36 @@ def sysctls(pod: Pod) -> dict[str, str]:
     return {} if context is None else {one.name.replace("/", "."): one.value for one in context.sysctls}
 
 
-def refusal(pod: Pod, *, has_own_network: bool) -> str:
-    """Returns the first request that cannot be granted, with its field; empty if there is none.
-
-    `has_own_network` is False for a pod that uses the host's network.
-    """
-    return next(_problems(pod, has_own_network=has_own_network), "")
+def refusal(pod: Pod, granted: Granted) -> str:
+    """Returns the first request that cannot be granted, with its field; empty if there is none."""
+    return next(_problems(pod, granted), "")
 
 
-def _problems(pod: Pod, *, has_own_network: bool) -> Iterator[str]:
+def _problems(pod: Pod, granted: Granted) -> Iterator[str]:
     spec = pod.spec
     if spec.runtime_class_name:
         yield (
             f"spec.runtimeClassName: {spec.runtime_class_name} cannot be had: there is one runtime, the agent's; "
             "leave it out"
         )
-    if spec.host_users is False:
-        yield "spec.hostUsers: false cannot be had: pods get no user namespace here; set runAsUser to a number above 0"
-    for field, is_asked in (
-        ("hostPID", spec.host_pid), ("hostIPC", spec.host_ipc), ("shareProcessNamespace", spec.share_process_namespace)
-    ):  # fmt: skip
-        if is_asked:
-            yield f"spec.{field}: true cannot be had: each container has a namespace of its own; leave it out"
+    if spec.host_users is False and granted.no_user_namespace:
+        yield f"spec.hostUsers: false cannot be had: {granted.no_user_namespace}"
+    for name, is_asked in ((HOST_PID, spec.host_pid), (HOST_IPC, spec.host_ipc)):
+        if is_asked and name not in granted.host_access:
+            yield f"spec.{name}: true {_not_allowed(name)}"
     of_pod = spec.security_context
     if of_pod is not None:
-        yield from _sysctl_problems(pod, has_own_network=has_own_network)
-        yield from _modules(of_pod, "spec.securityContext")
+        yield from _sysctl_problems(pod, has_own_network=granted.has_own_network)
+        yield from _modules(of_pod, "spec.securityContext", granted)
     for field, container in spec.container_fields:
-        yield from _container_problems(pod, container, f"{field}.securityContext")
+        yield from _container_problems(pod, container, f"{field}.securityContext", granted)
+
+
+def _not_allowed(name: str) -> str:
+    return (
+        f"reaches the host, and the operator of this node has not allowed it: start the agent with "
+        f"{flag_of('allowed_host_access')}={name}, or leave it out"
+    )
 
 
 def _sysctl_problems(pod: Pod, *, has_own_network: bool) -> Iterator[str]:
@@ -98,64 +140,61 @@ def _sysctl_problems(pod: Pod, *, has_own_network: bool) -> Iterator[str]:
             yield f"{field}: {name} has no value that the kernel could take: write a number"
 
 
-def _container_problems(pod: Pod, container: Container, field: str) -> Iterator[str]:
-    yield from _filter_problems(pod, container, field)
+def _container_problems(pod: Pod, container: Container, field: str, granted: Granted) -> Iterator[str]:
     security = container.security_context
+    may_reach_host = PRIVILEGED in granted.host_access and not granted.no_privileged
+    if not may_reach_host:
+        yield from _filter_problems(pod, container, field)
     if security is None:
         return
-    if security.privileged:
-        yield (
-            f"{field}.privileged: true cannot be had: it would be root on the host; name what it needs, as hostPath "
-            "volumes and capabilities"
-        )
-    if security.proc_mount not in ("", "Default"):
-        yield f"{field}.procMount: {security.proc_mount} cannot be had; write Default, or leave it out"
-    yield from _modules(security, field)
+    if security.privileged and not may_reach_host:
+        why = f"cannot be had: {granted.no_privileged}" if granted.no_privileged else _not_allowed(PRIVILEGED)
+        yield f"{field}.privileged: true {why}"
+    yield from _modules(security, field, granted)
     if security.capabilities is None:
         return
     for name in _names(security.capabilities.drop) - _KNOWN_CAPABILITIES - {_ALL}:
         yield f"{field}.capabilities.drop: {name} is no capability; write one of capabilities(7), or ALL"
     for name in sorted(_names(security.capabilities.add) - GRANTABLE_CAPABILITIES):
-        if name in _KNOWN_CAPABILITIES or name == _ALL:
+        if name not in _KNOWN_CAPABILITIES and name != _ALL:
+            yield f"{field}.capabilities.add: {name} is no capability"
+        elif not may_reach_host:
             may = ", ".join(sorted(GRANTABLE_CAPABILITIES - DEFAULT_CAPABILITIES))
             yield f"{field}.capabilities.add: {name} would reach the host; what can be added is {may}"
-        else:
-            yield f"{field}.capabilities.add: {name} is no capability"
 
 
 def _filter_problems(pod: Pod, container: Container, field: str) -> Iterator[str]:
-    profile = _filter(pod, container)
-    if profile.type == _UNCONFINED:
-        uid = identity(pod, container).uid
-        security = container.security_context
-        if not uid or (security and security.allow_privilege_escalation):
-            yield (
-                f"{field}.seccompProfile.type: Unconfined cannot be had by root, who could take its own limits away; "
-                "set runAsUser to a number above 0 and allowPrivilegeEscalation to false, or write RuntimeDefault"
-            )
-    elif profile.type != _RUNTIME_DEFAULT:
+    if seccomp_profile(pod, container).type == UNCONFINED and may_be_root(pod, container):
         yield (
-            f"{field}.seccompProfile.type: {profile.type} cannot be had: write RuntimeDefault or Unconfined"
+            f"{field}.seccompProfile.type: Unconfined cannot be had by root, who could take its own limits away; "
+            "set runAsUser to a number above 0 and allowPrivilegeEscalation to false, or write RuntimeDefault"
         )
 
 
-def _modules(security: SecurityContext | PodSecurityContext, field: str) -> Iterator[str]:
-    """Refuses Linux security modules; none is used here."""
+def _modules(security: SecurityContext | PodSecurityContext, field: str, granted: Granted) -> Iterator[str]:
+    """Refuses Linux security modules that this node does not have."""
     profile = security.app_armor_profile
-    if profile is not None and profile.type != _UNCONFINED:
-        yield f"{field}.appArmorProfile.type: {profile.type} cannot be had: containers have no AppArmor profile here"
+    if profile is not None and profile.type != UNCONFINED:
+        asked = f"{field}.appArmorProfile.type: {profile.type}"
+        if granted.no_app_armor:
+            yield f"{asked} cannot be had: {granted.no_app_armor}"
+        elif profile.type == RUNTIME_DEFAULT and not granted.has_default_app_armor:
+            yield (
+                f"{asked} cannot be had: processes have no default profile; write Localhost with the name of a "
+                "loaded profile"
+            )
     if security.se_linux_options is not None and any(security.se_linux_options):
         yield f"{field}.seLinuxOptions: cannot be had: containers have no SELinux label here; leave it out"
     if security.windows_options is not None:
         yield f"{field}.windowsOptions: cannot be had: this is Linux; leave it out"
 
 
-def _filter(pod: Pod, container: Container) -> SeccompProfile:
-    """Returns the container's profile, else the pod's, else the default filter."""
+def _app_armor(pod: Pod, container: Container) -> AppArmorProfile | None:
+    """Returns the container's profile, else the pod's."""
     for security in (container.security_context, pod.spec.security_context):
-        if security is not None and security.seccomp_profile is not None:
-            return security.seccomp_profile
-    return SeccompProfile(_RUNTIME_DEFAULT)
+        if security is not None and security.app_armor_profile is not None:
+            return security.app_armor_profile
+    return None
 
 
 def _names(capabilities: tuple[str, ...]) -> set[str]:

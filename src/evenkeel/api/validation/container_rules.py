@@ -1,13 +1,12 @@
-"""Rules for containers and init containers, with their probes, ports, resize policies and users."""
+"""Rules for containers and init containers, with their probes, ports and resize policies."""
 
 from evenkeel.api.container import (
     Container,
     ContainerPort,
     ContainerResizePolicy,
     Probe,
-    SecurityContext,
 )
-from evenkeel.api.pod import PodSecurityContext, PodSpec
+from evenkeel.api.pod import PodSpec
 from evenkeel.api.problems import (
     Problems,
     duplicate,
@@ -24,6 +23,7 @@ from evenkeel.api.validation.env_rules import environment, environment_sources
 from evenkeel.api.validation.lifecycle_rules import hook_problems, restart_rule_problems
 from evenkeel.api.validation.name_rules import dns_label, plain_text, port_name
 from evenkeel.api.validation.resource_rules import container_requirements
+from evenkeel.api.validation.security_rules import container_security
 from evenkeel.api.validation.volume_rules import mount_problems
 
 RESTART_POLICIES = ("Always", "OnFailure", "Never")
@@ -32,7 +32,6 @@ _MESSAGE_POLICIES = ("File", "FallbackToLogsOnError")
 _RESIZE_POLICIES = ("NotRequired", "RestartContainer")
 _PROTOCOLS = ("TCP", "UDP", "SCTP")
 _HANDLERS = "exec, httpGet or tcpSocket"
-_GREATEST_ID = 2**31 - 1
 
 
 def container_problems(spec: PodSpec, volumes: frozenset[str]) -> Problems:
@@ -48,6 +47,8 @@ def container_problems(spec: PodSpec, volumes: frozenset[str]) -> Problems:
         yield from hook_problems(container, path, spec.termination_grace_period_seconds, allowed=True)
         names.add(container.name)
         yield from _ports(container.ports, f"{path}.ports", host_ports)
+        if spec.host_network:
+            yield from _same_ports(container.ports, f"{path}.ports")
     for index, container in enumerate(spec.init_containers):
         path = f"spec.initContainers[{index}]"
         yield from _container(container, path, spec, volumes, names, is_init=True)
@@ -96,7 +97,7 @@ def _container(
     yield from container_requirements(container.resources, f"{path}.resources")
     yield from _resize(container.resize_policy, f"{path}.resizePolicy", spec.restart_policy)
     if container.security_context is not None:
-        yield from _user_and_group(container.security_context, f"{path}.securityContext")
+        yield from container_security(container.security_context, f"{path}.securityContext", spec)
 
 
 def _choice(path: str, seen: str, supported: tuple[str, ...]) -> Problems:
@@ -150,6 +151,15 @@ def _ports(
                     f"{here} and another port of this pod are both bound to {port.host_port}",
                 )
             host_ports.add(bound)
+
+
+def _same_ports(ports: tuple[ContainerPort, ...], path: str) -> Problems:
+    for index, port in enumerate(ports):
+        if port.host_port != port.container_port:
+            yield invalid(
+                f"{path}[{index}].hostPort",
+                f"{port.host_port} must be the containerPort {port.container_port}, since hostNetwork is true",
+            )
 
 
 def _resize(policies: tuple[ContainerResizePolicy, ...], path: str, pod_restart_policy: str) -> Problems:
@@ -238,27 +248,3 @@ def _times(probe: Probe, path: str) -> Problems:
     grace = probe.termination_grace_period_seconds
     if grace is not None and grace <= 0:
         yield invalid(f"{path}.terminationGracePeriodSeconds", f"{grace} must be 1 or more")
-
-
-# Users and groups
-
-
-def _user_and_group(context: SecurityContext | PodSecurityContext, path: str) -> Problems:
-    yield from _identity(context.run_as_user, f"{path}.runAsUser")
-    yield from _identity(context.run_as_group, f"{path}.runAsGroup")
-
-
-def pod_security(context: PodSecurityContext, path: str) -> Problems:
-    yield from _user_and_group(context, path)
-    yield from _identity(context.fs_group, f"{path}.fsGroup")
-    for index, group in enumerate(context.supplemental_groups):
-        yield from _identity(group, f"{path}.supplementalGroups[{index}]")
-    if context.supplemental_groups_policy:
-        yield from _choice(
-            f"{path}.supplementalGroupsPolicy", context.supplemental_groups_policy, ("Merge", "Strict")
-        )
-
-
-def _identity(number: int | None, path: str) -> Problems:
-    if number is not None and not 0 <= number <= _GREATEST_ID:
-        yield invalid(path, f"{number} must be from 0 to {_GREATEST_ID}")

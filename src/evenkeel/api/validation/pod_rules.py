@@ -7,7 +7,7 @@ from evenkeel.api.config import Profile
 from evenkeel.api.node import Node, Taint
 from evenkeel.api.pod import ObjectMeta, Pod, PodSpec, Toleration
 from evenkeel.api.problems import Problems, invalid, not_supported, required, shown, too_long, unusable
-from evenkeel.api.validation.container_rules import RESTART_POLICIES, container_problems, pod_security
+from evenkeel.api.validation.container_rules import RESTART_POLICIES, container_problems
 from evenkeel.api.validation.name_rules import (
     dns_label,
     dns_subdomain,
@@ -19,6 +19,7 @@ from evenkeel.api.validation.name_rules import (
 )
 from evenkeel.api.validation.network_rules import network_problems
 from evenkeel.api.validation.resource_rules import overhead, pod_level
+from evenkeel.api.validation.security_rules import pod_security
 from evenkeel.api.validation.volume_rules import check_volumes
 
 _GREATEST_INT32 = 2**31 - 1
@@ -123,8 +124,7 @@ def _spec(spec: PodSpec, profile: Profile) -> Problems:
     if spec.subdomain:
         yield from _name("spec.subdomain", spec.subdomain, dns_label)
     yield from network_problems(spec)
-    if spec.security_context is not None:
-        yield from pod_security(spec.security_context, "spec.securityContext")
+    yield from pod_security(spec)
     for index, toleration in enumerate(spec.tolerations):
         yield from _toleration(toleration, f"spec.tolerations[{index}]")
 

@@ -7,7 +7,7 @@ The module does no I/O.
 import posixpath
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from evenkeel.api.container import Container
+from evenkeel.api.container import AppArmorProfile, Container, SeccompProfile
 from evenkeel.api.pod import Pod
 from evenkeel.api.scalars import is_within
 from evenkeel.cgroup.tree import Naming, Setting, Version
@@ -18,6 +18,7 @@ from evenkeel.runtime.environment import declared, expanded, groups, hostname, i
 from evenkeel.runtime.images.references import is_of_registry
 from evenkeel.runtime.interface import Attempt, Launch
 from evenkeel.runtime.paths import StatePaths
+from evenkeel.runtime.security import Granted
 
 _REASON = "NotHonoured"
 _NO_LIMIT = -1
@@ -48,7 +49,7 @@ _MASKED = (
 _READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 
 
-def refusal(pod: Pod) -> Refusal | None:
+def refusal(pod: Pod, granted: Granted) -> Refusal | None:
     """Returns why a container runtime cannot run the pod as its manifest is written; None if it can."""
     for field, container in pod.spec.container_fields:
         wrong = _image_refusal(container.image)
@@ -64,7 +65,8 @@ def refusal(pod: Pod) -> Refusal | None:
             "spec.securityContext.supplementalGroupsPolicy: Strict cannot be had from a container runtime, which may "
             "add the groups of the image: write Merge, or leave it out",
         )
-    wrong = volumes.refusal(pod) or security.refusal(pod, has_own_network=not pod.spec.host_network)
+    granted = granted._replace(has_own_network=not pod.spec.host_network)
+    wrong = volumes.refusal(pod) or security.refusal(pod, granted)
     return Refusal(_REASON, wrong) if wrong else None
 
 
@@ -95,7 +97,11 @@ def sandbox_config(
             # With systemd, runtimes expect the name of the slice and find its path themselves.
             cgroup_parent=posixpath.basename(parent) if naming == Naming.SYSTEMD else parent,
             security_context=pb.LinuxSandboxSecurityContext(
-                namespace_options=_namespaces(has_own_network=has_own_network)
+                namespace_options=_namespaces(pod, has_own_network=has_own_network),
+                # A runtime takes privileged containers only in a privileged sandbox.
+                privileged=any(
+                    security.privileges(pod, one).is_privileged for one in pod.spec.every_container
+                ),
             ),
             # Without a network of the pod's own, the runtime refuses those of the network.
             sysctls=security.sysctls(pod),
@@ -111,11 +117,12 @@ def container_config(
     has: Callable[[str], bool] = lambda _: True,
     bound: Collection[int] = (),
     hidden: Sequence[str] = (),
+    profiles: str = "",
 ) -> pb.ContainerConfig:
     """Describes a container, with the host's network. `has` returns whether this kernel has a file of the plan.
 
     `bound` are the indices of mounts that the agent has mounted already (`paths.sub_path`). `hidden` are paths in the
-    container that lead to the state directory.
+    container that lead to the state directory. `profiles` is the directory of seccomp profiles.
     """
     assert launch.planned is not None
     pod, container, attempt = launch.pod, launch.container, launch.attempt
@@ -143,7 +150,7 @@ def container_config(
                 launch.oom_score_adj,
                 has,
             ),
-            security_context=_security(pod, container, hidden),
+            security_context=_security(pod, container, hidden, profiles),
         ),
     )
 
@@ -214,9 +221,14 @@ def _labels(pod: Pod, paths: StatePaths) -> dict[str, str]:
     }
 
 
-def _namespaces(*, has_own_network: bool = False) -> pb.NamespaceOption:
-    network = pb.NamespaceMode.POD if has_own_network else pb.NamespaceMode.NODE
-    return pb.NamespaceOption(network=network, pid=pb.NamespaceMode.CONTAINER, ipc=pb.NamespaceMode.POD)
+def _namespaces(pod: Pod, *, has_own_network: bool = False) -> pb.NamespaceOption:
+    of_pod, of_node, spec = pb.NamespaceMode.POD, pb.NamespaceMode.NODE, pod.spec
+    pid = of_pod if spec.share_process_namespace else pb.NamespaceMode.CONTAINER
+    return pb.NamespaceOption(
+        network=of_pod if has_own_network else of_node,
+        pid=of_node if spec.host_pid else pid,
+        ipc=of_node if spec.host_ipc else of_pod,
+    )
 
 
 def _port_mappings(pod: Pod) -> list[pb.PortMapping]:
@@ -270,29 +282,42 @@ def _mounts(
     return mounts
 
 
-def _security(pod: Pod, container: Container, hidden: Sequence[str]) -> pb.LinuxContainerSecurityContext:
+def _security(
+    pod: Pod, container: Container, hidden: Sequence[str], profiles: str
+) -> pb.LinuxContainerSecurityContext:
     user = identity(pod, container)
     asked = container.security_context
     allowed = security.privileges(pod, container)
-    profile = pb.SecurityProfile.RuntimeDefault if allowed.is_filtered else pb.SecurityProfile.Unconfined
+    is_masked = not (allowed.is_privileged or allowed.is_unmasked)
     context = pb.LinuxContainerSecurityContext(
-        namespace_options=_namespaces(),
-        # All capabilities are given by name, because the default set differs between runtimes.
-        capabilities=pb.Capability(drop_capabilities=["ALL"], add_capabilities=sorted(allowed.capabilities)),
+        namespace_options=_namespaces(pod),
+        privileged=allowed.is_privileged,
         # Without a filter, a set-user-ID program would be root with all system calls. Otherwise as in Kubernetes.
-        no_new_privs=allowed.may_escalate is False or not allowed.is_filtered,
+        no_new_privs=not allowed.is_privileged and (allowed.may_escalate is False or not allowed.is_filtered),
         readonly_rootfs=bool(asked and asked.read_only_root_filesystem),
         supplemental_groups=groups(pod),
-        seccomp=pb.SecurityProfile(profile_type=profile),
+        seccomp=_profile(allowed.seccomp, f"{profiles}/{allowed.seccomp.localhost_profile}"),
         # The same names as kubelet's. With an empty list, a runtime masks nothing.
-        masked_paths=[*_MASKED, *hidden],
-        readonly_paths=_READ_ONLY,
+        masked_paths=[*(_MASKED if is_masked else ()), *hidden],
+        readonly_paths=_READ_ONLY if is_masked else (),
     )
+    if not allowed.is_privileged:
+        # All capabilities are given by name, because the default set differs between runtimes.
+        context.capabilities.drop_capabilities.append("ALL")
+        context.capabilities.add_capabilities.extend(sorted(allowed.capabilities))
+    if allowed.app_armor is not None:
+        context.apparmor.CopyFrom(_profile(allowed.app_armor, allowed.app_armor.localhost_profile or ""))
     if user.uid is not None:
         context.run_as_user.value = user.uid
         if user.gid is not None:
             context.run_as_group.value = user.gid
     return context
+
+
+def _profile(profile: SeccompProfile | AppArmorProfile, named: str) -> pb.SecurityProfile:
+    return pb.SecurityProfile(
+        profile_type=profile.type, localhost_ref=named if profile.type == security.LOCALHOST else ""
+    )
 
 
 def _image_refusal(image: str) -> str:

@@ -59,7 +59,8 @@ class _Taken(EvenkeelError):
 class Starts:
     """Starts containers.
 
-    `available` returns when the runtime answers again; `has` tests for a cgroup file of this kernel.
+    `available` returns when the runtime answers again; `has` tests for a cgroup file of this kernel. `profiles` is the
+    directory of seccomp profiles.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Starts:
         has: Callable[[str], bool],
         available: Callable[[], Awaitable[None]],
         host_paths: HostPaths,
+        profiles: str,
     ) -> None:
         self._connection = connection
         self._paths = paths
@@ -81,6 +83,7 @@ class Starts:
         self._has = has
         self._available = available
         self._host_paths = host_paths
+        self._profiles = profiles
 
     async def start(self, launch: Launch) -> str:
         """Returns the ID of the container, which runs or has run. Raises StartFailed."""
@@ -158,7 +161,7 @@ class Starts:
         self._make_files(launch, HOSTS)
         try:
             bound, hidden = await self._volumes(launch)
-            return container_config(launch, self._paths, self._has, bound, hidden)
+            return container_config(launch, self._paths, self._has, bound, hidden, self._profiles)
         except (NoValue, DataMissing, VolumeRefused) as error:
             raise StartFailed(error.message, hint=error.hint) from None
 

@@ -86,6 +86,7 @@ class CriRuntime(BaseRuntime):
         super().__init__(state_directory, make_driver, config, _THREADS, allocatable_memory_bytes)
         self._endpoint = endpoint
         self._is_open = False
+        self._profiles = config.seccomp_profile_root
         self._pull_settings = pull_settings(config)
         self._table = ContainerTable(lambda container: self._run_task(self._ended(container)))
         self._exits = ContainerExits(self._paths, self._killed, self._oom_kills)
@@ -93,7 +94,7 @@ class CriRuntime(BaseRuntime):
         self._forgotten = Forgotten()
 
     def refusal(self, pod: Pod) -> Refusal | None:
-        return configs.refusal(pod)
+        return configs.refusal(pod, self._granted)
 
     async def open(self) -> None:
         await self._open()
@@ -123,6 +124,7 @@ class CriRuntime(BaseRuntime):
             self._has,
             self._link.available,
             self._host_paths,
+            self._profiles,
         )
         self._sessions = CriSessions(self._connection, self._paths, self._directory, self._run_task)
         for container in container_table.every_container(self._paths):

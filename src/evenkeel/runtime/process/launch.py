@@ -1,8 +1,9 @@
 """Turns the agent's request into a `spawn.Plan`: everything a child needs to become the container. Pure."""
 
+import base64
 import os
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from evenkeel.api.container import Container
 from evenkeel.api.data_objects import NO_DATA, PodData
@@ -26,6 +27,7 @@ from evenkeel.runtime.network_files import own_files
 from evenkeel.runtime.paths import StatePaths
 from evenkeel.runtime.process.image_config import NO_CONFIG, ImageConfig
 from evenkeel.runtime.process.process_refusals import Powers, users_refusal
+from evenkeel.runtime.process.seccomp import Filter
 from evenkeel.runtime.process.supervisor import rootfs
 from evenkeel.runtime.process.supervisor.cgroup_entry import OF_PROCESSES, OF_THREADS
 from evenkeel.runtime.process.supervisor.kernel_filesystems import MASKED, PROC_SETTINGS
@@ -130,6 +132,7 @@ def filesystem_spec(
         hidden=around.hidden,
         read_only=around.read_only,
         cgroups=own_cgroups(procs, around.cgroup_mounts),
+        has_host_ipc=pod.spec.host_ipc,
     )
 
 
@@ -171,9 +174,13 @@ def plan_of(
     places: Mapping[str, HostPlace] = NO_PLACES,
     network: str = "",
     config: ImageConfig = NO_CONFIG,
+    own_filter: Filter | None = None,
+    holder_procs: tuple[str, ...] = (),
 ) -> Plan:
     """Makes the plan of a start. `procs` are the `entrances` of the launch's cgroup. `network` is the path of the
-    pod's own network namespace, if it has one. `config` is the image's. Raises StartFailed."""
+    pod's own network namespace, if it has one. `config` is the image's. `own_filter` is the compiled profile of
+    seccompProfile Localhost. `holder_procs` are the entrances of the pod's infrastructure, for a process namespace that
+    its containers share. Raises StartFailed."""
     pod, container, attempt = launch.pod, launch.container, launch.attempt
     wrong = users_refusal(pod, container, powers, config.user)
     if wrong:
@@ -216,7 +223,9 @@ def plan_of(
         oom_score_adj=launch.oom_score_adj or 0,  # never the supervisor's own score
         message_policy=container.termination_message_policy,
         capabilities=syscalls.mask(*(name.lower() for name in allowed.capabilities)),
-        is_filtered=allowed.is_filtered,
+        # A profile alone is for users that cannot become root. Root keeps the default filter beside it: without that
+        # filter it could take its own limits away.
+        is_filtered=allowed.is_filtered and (own_filter is None or security.may_be_root(pod, container)),
         network=network,
         may_gain_privileges=bool(allowed.may_escalate),
         image_user=config.user,
@@ -227,6 +236,31 @@ def plan_of(
         stdin=container.stdin,
         stdin_once=container.stdin and container.stdin_once,
         terminal=container.tty,
+        shared_namespaces=_shared_namespaces(pod),
+        **_holder(launch, holder_procs),
+        own_filter="" if own_filter is None else base64.b64encode(own_filter.instructions).decode(),
+        app_armor_profile=_app_armor_profile(allowed),
+    )
+
+
+def _shared_namespaces(pod: Pod) -> int:
+    spec = pod.spec
+    pid = syscalls.CLONE_NEWPID if spec.host_pid or spec.share_process_namespace else 0
+    return pid | (syscalls.CLONE_NEWIPC if spec.host_ipc else 0)
+
+
+def _holder(launch: Launch, procs: tuple[str, ...]) -> dict[str, Any]:
+    if not procs or launch.planned is None:
+        return {}
+    cgroup = launch.planned.infrastructure
+    score = 0 if cgroup.oom_score_adj is None else int(cgroup.oom_score_adj.value)
+    return {"holder_cgroup": cgroup.path, "holder_procs": procs, "holder_score": score}
+
+
+def _app_armor_profile(allowed: security.Privileges) -> str:
+    profile = allowed.app_armor
+    return (
+        profile.localhost_profile or "" if profile is not None and profile.type == security.LOCALHOST else ""
     )
 
 

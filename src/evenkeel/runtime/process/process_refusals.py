@@ -14,6 +14,7 @@ from evenkeel.runtime import environment, security, volumes
 from evenkeel.runtime.environment import groups, identity
 from evenkeel.runtime.images.references import is_of_registry
 from evenkeel.runtime.process import process_images
+from evenkeel.runtime.security import Granted
 
 REASON = "NotHonoured"
 
@@ -26,6 +27,7 @@ class Powers(NamedTuple):
     has_namespaces: bool = True
     no_filter: str = ""  # why there is no seccomp filter
     no_network: str = ""  # why no pod can have a network of its own
+    granted: Granted = Granted()
 
     @property
     def is_root(self) -> bool:
@@ -74,7 +76,8 @@ def refusal(pod: Pod, powers: Powers) -> Refusal | None:
         )
     wrong = (
         volumes.refusal(pod, is_root=powers.is_root)
-        or security.refusal(pod, has_own_network=has_own_network(pod))
+        or security.refusal(pod, _granted(pod, powers))
+        or _namespaces(pod, powers)
         or _filter(pod, powers)
         or _network(pod, powers)
     )
@@ -96,6 +99,26 @@ def users_refusal(pod: Pod, container: Container, powers: Powers, image_user: st
         said = "runAsUser is 0" if who.uid == 0 else "without runAsUser it would be root"
         return f"securityContext.runAsNonRoot is true, and {said}: set runAsUser to a number above 0"
     return _user(pod, container, powers)
+
+
+def _granted(pod: Pod, powers: Powers) -> Granted:
+    return powers.granted._replace(
+        has_own_network=has_own_network(pod),
+        has_default_app_armor=False,
+        no_privileged="processes that the agent starts have given up these rights, and cannot have them back: run the "
+        "pod with a container runtime (--runtime-endpoint)",
+    )
+
+
+def _namespaces(pod: Pod, powers: Powers) -> str:
+    """A user other than root needs a user namespace of each container, which can share no other namespace."""
+    spec = pod.spec
+    for field, is_asked in (
+        ("hostPID", spec.host_pid), ("hostIPC", spec.host_ipc), ("shareProcessNamespace", spec.share_process_namespace)
+    ):  # fmt: skip
+        if is_asked and not powers.is_root:
+            return f"spec.{field}: true needs root: run the agent as root, or leave it out"
+    return ""
 
 
 def _filter(pod: Pod, powers: Powers) -> str:

@@ -23,7 +23,7 @@ from evenkeel.errors import EvenkeelError, reason
 from evenkeel.host.disk_usage import Usage
 from evenkeel.host.node_figures import host_address
 from evenkeel.policy.admission import Refusal
-from evenkeel.runtime import base_runtime, memory_mounts, syscalls, volumes
+from evenkeel.runtime import base_runtime, memory_mounts, security, syscalls, volumes
 from evenkeel.runtime.base_runtime import BaseRuntime
 from evenkeel.runtime.environment import wants_addresses, with_addresses
 from evenkeel.runtime.interface import (
@@ -51,6 +51,8 @@ from evenkeel.runtime.process.launch import Surroundings, entrances, plan_of, su
 from evenkeel.runtime.process.pod_networks import PodNetworks
 from evenkeel.runtime.process.process_refusals import has_own_network
 from evenkeel.runtime.process.process_sessions import ProcessSessions
+from evenkeel.runtime.process.seccomp import Filter
+from evenkeel.runtime.process.seccomp_profiles import localhost_filter
 from evenkeel.runtime.process.supervisor import spawn
 from evenkeel.runtime.process.supervisor_connection import (
     SupervisorConnection,
@@ -80,9 +82,11 @@ class ProcessRuntime(BaseRuntime):
         allocatable_memory_bytes: int | None = None,
     ) -> None:
         super().__init__(state_directory, make_driver, config, _THREADS, allocatable_memory_bytes)
+        self._profiles = config.seccomp_profile_root
+        self._has_orphans = False  # children of a supervisor that has ended may be our children
         self._networks = PodNetworks(self._paths, config.pod_cidr)
         self._powers = process_refusals.Powers(
-            os.geteuid(), os.getegid(), no_network=self._networks.refusal()
+            os.geteuid(), os.getegid(), no_network=self._networks.refusal(), granted=self._granted
         )
         self._images = ContainerImages(
             self._paths, config, self._events.put_nowait, self._in_thread, self._starting.keys
@@ -199,6 +203,8 @@ class ProcessRuntime(BaseRuntime):
             places=self._host_paths.places(launch.attempt.uid),
             network=self._networks.namespace(launch.attempt.uid) if has_own_network(launch.pod) else "",
             config=NO_CONFIG if stored is None else stored.config,
+            own_filter=await self._own_filter(launch),
+            holder_procs=self._holder_procs(launch, self._driver),
         )
         directory = self._paths.attempt(*launch.attempt)
         make_directory(directory)
@@ -213,6 +219,19 @@ class ProcessRuntime(BaseRuntime):
             await self._in_thread(partial(memory_mounts.write_private, private, hidden, self._paths))
         write_json(directory, supervisor_protocol.LAUNCH, written)
         return "" if stored is None else stored.repository_digest
+
+    def _holder_procs(self, launch: Launch, driver: Driver) -> tuple[str, ...]:
+        if not launch.pod.spec.share_process_namespace or launch.planned is None:
+            return ()
+        return entrances(driver.files(launch.planned.infrastructure.path), driver.version)
+
+    async def _own_filter(self, launch: Launch) -> Filter | None:
+        profile = security.seccomp_profile(launch.pod, launch.container)
+        if profile.type != security.LOCALHOST:
+            return None
+        return await self._in_thread(
+            partial(localhost_filter, self._profiles, profile.localhost_profile or "")
+        )
 
     def give_up(self, attempt: Attempt) -> None:
         self._images.give_up(attempt)
@@ -314,6 +333,8 @@ class ProcessRuntime(BaseRuntime):
         for attempt in [attempt for attempt in self._known.records if attempt.uid == uid]:
             await self.forget(attempt)
         self._host_paths.forget(uid)
+        if self._has_orphans:  # the holder of a shared process namespace ends with its pod
+            self._run_task(supervisor_link.reap_strays(self._known.pids))
         await self._in_thread(partial(self._remove_pod, uid))
 
     def _remove_pod(self, uid: str) -> None:
@@ -362,6 +383,7 @@ class ProcessRuntime(BaseRuntime):
 
     def _lost(self) -> None:
         self._sessions.supervisor_lost()
+        self._has_orphans = True
         self._run_task(supervisor_link.reap_strays(self._known.pids))
 
     def _tell_loss(self, why: str) -> None:

@@ -11,7 +11,7 @@ import errno
 import os
 import struct
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from evenkeel.errors import EvenkeelError, reason
 from evenkeel.runtime import syscalls
@@ -100,8 +100,8 @@ _PERSONALITIES = (
 _AF_VSOCK = 40  # it reaches the host of a virtual machine
 
 # seccomp.h of libseccomp
-_ALLOW = 0x7FFF_0000
-_ERRNO = 0x0005_0000
+ALLOW = 0x7FFF_0000
+ERRNO = 0x0005_0000
 _NOT_EQUAL, _EQUAL, _MASKED_EQUAL = 1, 4, 7
 _ON_OTHER_ARCHITECTURES, _OPTIMIZE = 2, 8
 _AS_A_TREE = 2
@@ -113,7 +113,7 @@ class NoFilter(EvenkeelError):
     """There is no libseccomp, or it could not compile the filter."""
 
 
-class _Comparison(ctypes.Structure):
+class Comparison(ctypes.Structure):
     _fields_ = (
         ("argument", ctypes.c_uint),
         ("operator", ctypes.c_int),
@@ -132,6 +132,9 @@ class Filter(NamedTuple):
         return len(self.instructions) // _INSTRUCTION.size
 
 
+NO_FILTER = Filter(b"")
+
+
 def filter_problem() -> str:
     """Returns why there can be no filter here, in a sentence; empty if there can be one."""
     try:
@@ -141,20 +144,74 @@ def filter_problem() -> str:
     return ""
 
 
+class FilterBuilder:
+    """A filter that libseccomp compiles. Raises NoFilter. The context manager frees its memory."""
+
+    def __init__(self, default_action: int) -> None:
+        self._library = _library()
+        self._library.seccomp_init.restype = ctypes.c_void_p
+        self._context = ctypes.c_void_p(self._library.seccomp_init(ctypes.c_uint32(default_action)))
+        if not self._context.value:
+            raise NoFilter(f"{LIBRARY} cannot make a filter")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._library.seccomp_release(self._context)
+
+    def set_attribute(self, which: int, value: int) -> None:
+        done = self._library.seccomp_attr_set(self._context, ctypes.c_int(which), ctypes.c_uint32(value))
+        _checked(done, "attribute")
+
+    def add_architecture(self, name: str) -> None:
+        number = self._library.seccomp_arch_resolve_name(name.encode())
+        if not number:
+            raise NoFilter(f"{LIBRARY} does not know the architecture {name}")
+        if self._library.seccomp_arch_exist(self._context, ctypes.c_uint32(number)) != 0:
+            _checked(self._library.seccomp_arch_add(self._context, ctypes.c_uint32(number)), name)
+
+    def add(self, action: int, name: str, *comparisons: Comparison) -> None:
+        """Adds a rule. A call that is newer than the library is left to the default action."""
+        number = self._library.seccomp_syscall_resolve_name(name.encode())
+        if number == -1:
+            return
+        array = (Comparison * len(comparisons))(*comparisons)
+        added = self._library.seccomp_rule_add_array(
+            self._context, ctypes.c_uint32(action), ctypes.c_int(number), ctypes.c_uint(len(array)), array
+        )
+        _checked(added, name)
+
+    def compiled(self) -> Filter:
+        exported = os.memfd_create("filter", os.MFD_CLOEXEC)
+        try:
+            _checked(self._library.seccomp_export_bpf(self._context, ctypes.c_int(exported)), "export")
+            return Filter(os.pread(exported, os.fstat(exported).st_size, 0))
+        finally:
+            os.close(exported)
+
+
 @cache
 def default_filter() -> Filter:
     """Compiles the filter. Raises NoFilter."""
-    library = _library()
-    library.seccomp_init.restype = ctypes.c_void_p
-    context = ctypes.c_void_p(library.seccomp_init(ctypes.c_uint32(_ERRNO | errno.ENOSYS)))
-    if not context.value:
-        raise NoFilter(f"{LIBRARY} cannot make a filter")
-    try:
-        return _compiled(library, context)
-    except OSError as error:
-        raise NoFilter(f"{LIBRARY} cannot compile the default filter: {error}") from None
-    finally:
-        library.seccomp_release(context)
+    with FilterBuilder(ERRNO | errno.ENOSYS) as builder:
+        builder.set_attribute(_ON_OTHER_ARCHITECTURES, ERRNO | errno.ENOSYS)
+        builder.set_attribute(_OPTIMIZE, _AS_A_TREE)
+        for name in _OTHER_ARCHITECTURES.get(os.uname().machine, ()):
+            builder.add_architecture(name)
+        for name in dict.fromkeys(_ALLOWED.split()):
+            builder.add(ALLOW, name)
+        for name in dict.fromkeys(_REFUSED.split()):
+            builder.add(ERRNO | errno.EPERM, name)
+        builder.add(ALLOW, "clone", Comparison(0, _MASKED_EQUAL, _NEW_NAMESPACES, 0))
+        for flag in _SINGLE_NAMESPACES:
+            builder.add(ERRNO | errno.EPERM, "clone", Comparison(0, _MASKED_EQUAL, flag, flag))
+        # clone3 is not allowed: its flags are in memory, which a filter cannot read. Programs then use clone.
+        for value in _PERSONALITIES:
+            builder.add(ALLOW, "personality", Comparison(0, _EQUAL, value, 0))
+        builder.add(ALLOW, "socket", Comparison(0, _NOT_EQUAL, _AF_VSOCK, 0))
+        builder.add(ERRNO | errno.EPERM, "socket", Comparison(0, _EQUAL, _AF_VSOCK, 0))
+        return Filter(shortened(builder.compiled().instructions))
 
 
 def filter_check() -> "Check":
@@ -221,45 +278,6 @@ def _library() -> ctypes.CDLL:
         ) from None
 
 
-def _compiled(library: ctypes.CDLL, context: ctypes.c_void_p) -> Filter:
-    def set_attribute(which: int, value: int) -> None:
-        _checked(library.seccomp_attr_set(context, ctypes.c_int(which), ctypes.c_uint32(value)), "attribute")
-
-    def add(action: int, name: str, *comparisons: _Comparison) -> None:
-        number = library.seccomp_syscall_resolve_name(name.encode())
-        if number == -1:
-            return  # the call is newer than the library; it fails with ENOSYS
-        array = (_Comparison * len(comparisons))(*comparisons)
-        added = library.seccomp_rule_add_array(
-            context, ctypes.c_uint32(action), ctypes.c_int(number), ctypes.c_uint(len(array)), array
-        )
-        _checked(added, name)
-
-    set_attribute(_ON_OTHER_ARCHITECTURES, _ERRNO | errno.ENOSYS)
-    set_attribute(_OPTIMIZE, _AS_A_TREE)
-    for name in _OTHER_ARCHITECTURES.get(os.uname().machine, ()):
-        number = library.seccomp_arch_resolve_name(name.encode())
-        _checked(library.seccomp_arch_add(context, ctypes.c_uint32(number)), name)
-    for name in dict.fromkeys(_ALLOWED.split()):
-        add(_ALLOW, name)
-    for name in dict.fromkeys(_REFUSED.split()):
-        add(_ERRNO | errno.EPERM, name)
-    add(_ALLOW, "clone", _Comparison(0, _MASKED_EQUAL, _NEW_NAMESPACES, 0))
-    for flag in _SINGLE_NAMESPACES:
-        add(_ERRNO | errno.EPERM, "clone", _Comparison(0, _MASKED_EQUAL, flag, flag))
-    # clone3 is not allowed: its flags are in memory, which a filter cannot read. Programs then use clone.
-    for value in _PERSONALITIES:
-        add(_ALLOW, "personality", _Comparison(0, _EQUAL, value, 0))
-    add(_ALLOW, "socket", _Comparison(0, _NOT_EQUAL, _AF_VSOCK, 0))
-    add(_ERRNO | errno.EPERM, "socket", _Comparison(0, _EQUAL, _AF_VSOCK, 0))
-    exported = os.memfd_create("filter", os.MFD_CLOEXEC)
-    try:
-        _checked(library.seccomp_export_bpf(context, ctypes.c_int(exported)), "export")
-        return Filter(shortened(os.pread(exported, os.fstat(exported).st_size, 0)))
-    finally:
-        os.close(exported)
-
-
 def _checked(result: int, what: str) -> None:
     if result < 0:
-        raise OSError(-result, f"{what}: {os.strerror(-result)}")
+        raise NoFilter(f"{LIBRARY} cannot compile the filter: {what}: {os.strerror(-result)}")

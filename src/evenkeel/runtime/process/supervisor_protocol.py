@@ -46,7 +46,7 @@ from typing import Any, NamedTuple
 from evenkeel.runtime.paths import AttemptKey, is_name, read_json, write_json
 from evenkeel.runtime.procfs import read_stat
 
-VERSION = 4
+VERSION = 5
 MOST_BYTES = 160 * 1024  # more than half of a socket's default buffer
 MOST_DESCRIPTORS = 3  # with one packet
 _DESCRIPTORS_SPACE = socket.CMSG_SPACE(MOST_DESCRIPTORS * array.array("i").itemsize)

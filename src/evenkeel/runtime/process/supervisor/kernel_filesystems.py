@@ -90,7 +90,8 @@ def mask(paths: tuple[str, ...], empty: str) -> None:
             syscalls.mount(source, path, flags=syscalls.MS_BIND)
 
 
-def mount_dev() -> None:
+def mount_dev(*, has_host_shm: bool = False) -> None:
+    shm = syscalls.open_tree("/dev/shm") if has_host_shm else -1  # noqa: S108
     host = os.open("/dev", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     flags = syscalls.MS_NOSUID | syscalls.MS_NOEXEC
     syscalls.mount("tmpfs", "/dev", "tmpfs", flags, f"mode=0755,size={_DEV_BYTES}")
@@ -104,7 +105,12 @@ def mount_dev() -> None:
         os.symlink(leads_to, f"/dev/{name}")
     os.mkdir("/dev/pts")
     os.mkdir("/dev/shm")  # noqa: S108
-    syscalls.mount("tmpfs", "/dev/shm", "tmpfs", SAFE, f"mode=1777,size={_SHM_BYTES}")  # noqa: S108
+    if has_host_shm:
+        syscalls.mount_setattr("", clear=syscalls.MOUNT_ATTR_RDONLY, flags=syscalls.AT_EMPTY_PATH, dir_fd=shm)
+        syscalls.move_mount(shm, syscalls.AT_FDCWD, "/dev/shm")  # noqa: S108
+        os.close(shm)
+    else:
+        syscalls.mount("tmpfs", "/dev/shm", "tmpfs", SAFE, f"mode=1777,size={_SHM_BYTES}")  # noqa: S108
     try:
         # Group 5 is tty on all distributions.
         syscalls.mount("devpts", "/dev/pts", "devpts", flags, f"{_PTS_OPTIONS},gid=5")

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from evenkeel.errors import EvenkeelError, reason
+from evenkeel.runtime.process.seccomp import NO_FILTER, Filter
 
 _USUAL_BYTES = 16 << 10
 _MOST_BYTES = 1 << 20
@@ -135,6 +136,7 @@ class Program(NamedTuple):
     path: str
     argv: tuple[str, ...]
     env: dict[str, str]
+    own_filter: Filter = NO_FILTER  # installed last; empty if there is none
 
 
 def enter_directory(directory: str, *, is_made: bool = False) -> None:

@@ -83,6 +83,7 @@ class FilesystemSpec(NamedTuple):
     read_only: tuple[str, ...] = ()
     # The directories of the container's own cgroup, each with the path at which it replaces the host's hierarchy.
     cgroups: tuple[tuple[str, str], ...] = ()
+    has_host_ipc: bool = False  # it shares the host's /dev/shm, as it shares its semaphores
 
 
 def as_json(spec: FilesystemSpec) -> dict[str, object]:
@@ -92,10 +93,12 @@ def as_json(spec: FilesystemSpec) -> dict[str, object]:
 
 def from_json(value: Mapping[str, Any]) -> FilesystemSpec:
     """Reads the result of `as_json`."""
-    fields = {name: tuple(field) if isinstance(field, list) else field for name, field in value.items()}
+    fields: dict[str, Any] = {
+        name: tuple(field) if isinstance(field, list) else field for name, field in value.items()
+    }
     fields["mounts"] = tuple(Mount(*mount) for mount in fields["mounts"])
     fields["cgroups"] = tuple((directory, target) for directory, target in fields["cgroups"])
-    return FilesystemSpec._make(fields[name] for name in FilesystemSpec._fields)
+    return FilesystemSpec(**fields)
 
 
 def enter(spec: FilesystemSpec, *, has_pid_namespace: bool = True) -> int:
@@ -146,7 +149,7 @@ def _make(spec: FilesystemSpec, *, has_pid_namespace: bool) -> int:
     if not root:
         syscalls.mount_setattr("/", add=syscalls.MOUNT_ATTR_RDONLY)
         syscalls.mount_setattr("/proc", clear=syscalls.MOUNT_ATTR_RDONLY, flags=_ONE)
-    mount_dev()
+    mount_dev(has_host_shm=spec.has_host_ipc)
     message = -1
     if spec.termination_message_path:
         make_empty(_TERMINATION_LOG)  # the container may write there as any user

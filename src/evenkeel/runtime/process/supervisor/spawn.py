@@ -5,6 +5,7 @@ steps count as the container's. Before the last step it waits for the message th
 through a socket, as message and hint.
 """
 
+import base64
 import fcntl
 import gc
 import json
@@ -20,7 +21,7 @@ from evenkeel.errors import EvenkeelError, reason
 from evenkeel.runtime import syscalls
 from evenkeel.runtime.paths import read_json
 from evenkeel.runtime.process import supervisor_protocol
-from evenkeel.runtime.process.seccomp import Filter
+from evenkeel.runtime.process.seccomp import NO_FILTER, Filter
 from evenkeel.runtime.process.supervisor import cgroup_entry, rootfs, streams
 from evenkeel.runtime.process.supervisor.program import (
     NoProgram,
@@ -74,6 +75,13 @@ class Plan(NamedTuple):
     must_not_be_root: bool = False  # securityContext.runAsNonRoot
     stop_signal: int = signal.SIGTERM  # the signal that asks the container to end
     sysctls: tuple[tuple[str, str], ...] = ()  # settings of the pod's namespaces, by name with dots
+    shared_namespaces: int = 0  # those of `NAMESPACES` that are the host's or the pod's
+    # shareProcessNamespace: the cgroup of the process that holds the pod's namespace (`pid_namespaces`), and its score.
+    holder_cgroup: str = ""
+    holder_procs: tuple[str, ...] = ()
+    holder_score: int = 0
+    own_filter: str = ""  # the compiled profile of seccompProfile Localhost, in base 64
+    app_armor_profile: str = ""  # the name of a loaded profile
     private: str = ""  # the path of a file in memory that has the fields `PRIVATE`
     stdin: bool = False
     stdin_once: bool = False
@@ -115,7 +123,7 @@ def plan_from(value: dict[str, Any]) -> Plan:
     fields: dict[str, Any] = {
         name: value[name] for name in Plan._fields if name in value or name not in Plan._field_defaults
     }
-    for name in ("argv", "procs", "log_limits", "groups"):
+    for name in ("argv", "procs", "log_limits", "groups", "holder_procs"):
         fields[name] = tuple(fields.get(name, ()))
     for name in ("env", "sysctls"):
         fields[name] = tuple((str(key), str(text)) for key, text in fields.get(name, ()))
@@ -182,6 +190,8 @@ def _become(
 ) -> None:
     say = partial(_say, report)
     os.setsid()
+    if plan.shared_namespaces & syscalls.CLONE_NEWPID:  # other containers see this process already
+        syscalls.set_dumpable(is_dumpable=False)
     if origin.namespaces & syscalls.CLONE_NEWUSER:
         map_own_user(origin.owner)
     cgroup_entry.enter(entrances, plan.cgroup)
@@ -193,7 +203,8 @@ def _become(
         streams.give_to(plan.uid)  # here: the host's files are read-only inside
     if plan.network:
         _enter_network(plan.network)
-    _set_sysctls(plan, origin)
+    if plan.sysctls:
+        _set_sysctls(plan, origin.namespaces & ~plan.shared_namespaces)
     if origin.namespaces:
         syscalls.unshare(syscalls.CLONE_NEWCGROUP)
         log = rootfs.enter(spec, has_pid_namespace=True)
@@ -210,10 +221,10 @@ def _become(
         execute(program, say)
 
 
-def _set_sysctls(plan: Plan, origin: Origin) -> None:
+def _set_sysctls(plan: Plan, own_namespaces: int) -> None:
     """Writes the settings of our namespaces. In the host's namespaces they would be the host's, so none is written."""
     for name, value in plan.sysctls:
-        is_ours = plan.network if name.startswith("net.") else origin.namespaces & syscalls.CLONE_NEWIPC
+        is_ours = plan.network if name.startswith("net.") else own_namespaces & syscalls.CLONE_NEWIPC
         if not is_ours:
             raise EvenkeelError(f"sysctl {name} cannot be set: the pod has no namespace of its own for it")
         try:
@@ -307,20 +318,46 @@ def settle(plan: Plan, origin: Origin) -> Program:
     enter_directory(plan.working_directory, is_made=bool(plan.filesystem.get("image")))
     if not plan.may_gain_privileges:
         syscalls.set_no_new_privileges()
+    if plan.app_armor_profile:
+        _confine_programs(plan.app_armor_profile)
+    own = Filter(base64.b64decode(plan.own_filter))
+    if own.length and plan.may_gain_privileges:
+        # Without no_new_privs it can be installed only with the powers that are dropped below.
+        syscalls.install_filter(own.instructions, own.length)
+        own = NO_FILTER
     if plan.is_filtered:
         instructions = origin.filter()
         syscalls.install_filter(instructions.instructions, instructions.length)
     if os.geteuid() == 0:
         _drop_powers(user, plan)
-    program = Program(program_path(plan.argv[0], env.get("PATH", "")), plan.argv, env)
+    program = Program(program_path(plan.argv[0], env.get("PATH", "")), plan.argv, env, own)
     # This is the last step, since a change of user or capabilities may undo it. The memory is a copy of the
     # supervisor's.
     syscalls.set_dumpable(is_dumpable=False)
     return program
 
 
+def _confine_programs(profile: str) -> None:
+    """The next program that this process executes, and all after it, have the AppArmor profile."""
+    for path in ("/proc/self/attr/apparmor/exec", "/proc/self/attr/exec"):
+        try:
+            _write(path, f"exec {profile}")
+        except FileNotFoundError:
+            # The kernel is older than 5.8. Or no profile has this name, which the other file reports too.
+            continue
+        except OSError as error:
+            raise EvenkeelError(f"AppArmor profile {profile!r} cannot be applied: {reason(error)}") from None
+        return
+    raise EvenkeelError(
+        f"AppArmor profile {profile!r} is not loaded", hint="load it (apparmor_parser), or name another one"
+    )
+
+
 def execute(program: Program, say: Say) -> None:
     """Executes the program. Returns only on failure; the reason has been reported then."""
+    if program.own_filter.length:
+        # As late as possible: a profile may refuse everything but the program's own calls.
+        syscalls.install_filter(program.own_filter.instructions, program.own_filter.length)
     say(ABOUT_TO_EXECUTE + b"\n")
     try:
         os.execve(program.path, program.argv, program.env)  # noqa: S606 a shell must not be used

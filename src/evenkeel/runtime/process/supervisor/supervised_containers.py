@@ -11,17 +11,18 @@ import signal
 import socket
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
 
 from evenkeel.errors import reason
 from evenkeel.runtime import syscalls
-from evenkeel.runtime.paths import AttemptKey, StatePaths, read_json
+from evenkeel.runtime.paths import AttemptKey, StatePaths, attempts_of, read_json
 from evenkeel.runtime.process import supervisor_protocol
 from evenkeel.runtime.process.supervisor import cgroup_entry, rootfs, spawn
 from evenkeel.runtime.process.supervisor.attempt import STREAMS, Answer, SupervisedContainer
 from evenkeel.runtime.process.supervisor.event_loop import Descriptors, Loop
+from evenkeel.runtime.process.supervisor.pid_namespaces import PidNamespaces
 from evenkeel.runtime.process.supervisor_protocol import Message, ProcessFile
 from evenkeel.runtime.procfs import start_ticks
 
@@ -43,6 +44,7 @@ class SupervisedContainers:
         self._paths = paths
         self._origin = origin
         self._tell = tell
+        self._pid_namespaces = PidNamespaces(paths, origin)
         self._kept: dict[AttemptKey, SupervisedContainer] = {}
         self._by_pid: dict[int, SupervisedContainer] = {}
         self._after_setup: list[tuple[set[AttemptKey], Callable[[], None]]] = []
@@ -178,11 +180,14 @@ class SupervisedContainers:
                 stdin = opened.fifo(f"{directory}/{supervisor_protocol.STDIN}", os.O_RDWR)
             orders_end, orders = opened.pipe()
             report, report_end = (opened.add(end.detach()) for end in socket.socketpair())
-            pid, entrances = cgroup_entry.clone_into(plan.procs, self._origin.namespaces)
-            if pid == 0:
-                spawn.be_container(plan, spec, directory, entrances, self._origin, orders_end, report_end)
+            namespaces = self._origin.namespaces & ~plan.shared_namespaces
+            within = self._pid_namespaces.entered(key[0], plan) if plan.holder_procs else nullcontext()
+            with within:
+                pid, entrances = cgroup_entry.clone_into(plan.procs, namespaces)
+                if pid == 0:
+                    spawn.be_container(plan, spec, directory, entrances, self._origin, orders_end, report_end)
             # The child is not recorded yet. If it gets no order (also because the supervisor is killed now), it ends.
-            has_pid_namespace = bool(self._origin.namespaces & syscalls.CLONE_NEWPID)
+            has_pid_namespace = bool(namespaces & syscalls.CLONE_NEWPID)
             ticks = start_ticks(pid) or 0
             process = ProcessFile(pid, ticks, plan.cgroup, plan.procs, time.time(), has_pid_namespace)
             kept = SupervisedContainer(key, directory, plan, process)
@@ -259,6 +264,7 @@ class SupervisedContainers:
         if not error:
             error = "the container's process was killed while it was being set up"
             hint = "its memory limit may be too small to start anything in it"
+        self._end_pid_namespace(kept)
         for answer in kept.answers:
             answer(error=error, hint=hint)
         kept.answers.clear()
@@ -301,9 +307,28 @@ class SupervisedContainers:
         )
         kept.ended = ended._replace(message=kept.termination_message(is_error=ended.exit_code != 0))
         kept.close_termination_log()
+        self._end_pid_namespace(kept)
         self._write(kept)
         if tell:
             self._tell_exit(kept)
+
+    def _end_pid_namespace(self, kept: SupervisedContainer) -> None:
+        """A namespace that the pod's containers share ends with the last of them."""
+        uid = kept.key[0]
+        if not kept.plan.holder_procs or any(
+            other.key[0] == uid and other.ended is None and other is not kept for other in self._kept.values()
+        ):
+            return
+        # Containers of an earlier supervisor may not be adopted yet.
+        for container, number in attempts_of(uid, self._paths):
+            process = supervisor_protocol.read_process(self._paths.attempt(uid, container, number))
+            if (
+                (uid, container, number) != kept.key
+                and process is not None
+                and supervisor_protocol.is_running(process)
+            ):
+                return
+        self._pid_namespaces.end(uid)
 
     def _tell_exit(self, kept: SupervisedContainer) -> None:
         assert kept.ended is not None
