@@ -31,9 +31,12 @@ def running(agent: Up) -> dict[str, int]:
         agent.apply(
             pod(name, ["sleep", "100000"], container=volume, volumes=[{"name": "own", "emptyDir": {}}])
         )
-    for name in (*NAMES, "of-file"):
+    names = (*NAMES, "of-file")
+    for name in names:
         agent.await_phase(name, "Running")
-    return {name: first_of(agent.container(name)) for name in (*NAMES, "of-file")}
+    # Copies are written a moment after the journal. An agent that is killed before has none.
+    eventually(lambda: len(list((agent.state / "copies").glob("*.json"))) == len(names))
+    return {name: first_of(agent.container(name)) for name in names}
 
 
 def journal_files(agent: Up) -> list[Path]:
