@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from evenkeel.errors import InvalidInput
 from tests.attacks.hostile import await_said, hostile, is_refused
 from tests.kernel.agents import Up
 from tests.kernel.waiting import eventually
@@ -38,11 +39,14 @@ def test_a_pods_sysctls_are_its_own_and_others_are_refused(agent: Up) -> None:
     )
     assert await_said(agent, "network")[0].split() == ["40000", "50000"]
     # The values are those that the host has: they would change nothing if the wall were broken.
+    overcommit = OVERCOMMIT.read_text().strip()
     for name, settings in (
         ("host-network", {"net__ipv4__ip_local_port_range": " ".join(before[1].split())}),
-        ("unsafe", {"vm__overcommit_memory": OVERCOMMIT.read_text().strip()}),
-        ("out", {"kernel/../vm/overcommit_memory": OVERCOMMIT.read_text().strip()}),
+        ("unsafe", {"vm__overcommit_memory": overcommit}),
     ):
         agent.apply(hostile(agent, name, *show, securityContext=sysctls(**settings)))
         eventually(lambda name=name: is_refused(agent, name))
+    out = sysctls(**{"kernel/../vm/overcommit_memory": overcommit})
+    with pytest.raises(InvalidInput, match="must be a name such as"):
+        agent.apply(hostile(agent, "out", *show, securityContext=out))
     assert (FORCED.read_text(), PORTS.read_text()) == before
