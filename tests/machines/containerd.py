@@ -22,6 +22,7 @@ from typing import Any, Self
 from evenkeel.host.machine import parse_capabilities
 from tests.kernel.waiting import eventually
 from tests.machines.container_images import ARCHIVES, PAUSE, container_images
+from tests.machines.daemon import Daemon
 
 NAMESPACE = "k8s.io"  # where CRI looks for images
 SHIM_SOCKETS = Path("/run/containerd/s")
@@ -58,7 +59,7 @@ disabled_plugins = [
 """
 
 
-class Containerd:
+class Containerd(Daemon):
     def __init__(
         self,
         *,
@@ -73,18 +74,12 @@ class Containerd:
         # Short: a socket's path has at most 107 characters.
         self.directory = Path(tempfile.mkdtemp(prefix="evenkeel-containerd-"))
         self.socket = self.directory / "containerd.sock"
-        self.log = self.directory / "log"
+        super().__init__("containerd", self.directory / "log", stopped_seconds=READY_SECONDS)
         self._systemd_cgroup = systemd_cgroup
-        self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def endpoint(self) -> str:
         return f"unix://{self.socket}"
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
 
     def __enter__(self) -> Self:
         try:
@@ -103,37 +98,17 @@ class Containerd:
 
     def start(self) -> None:
         """Start it, again if need be, and wait until it says itself that it is ready."""
-        assert self._process is None or self._process.poll() is not None
         command = ["containerd", "--config", str(self.directory / "config.toml")]
         ready = self.directory / "ready"
         ready.unlink(missing_ok=True)
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified, self.log.open("ab") as log:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified:
             notified.bind(str(ready))
             notified.settimeout(1.0)
-            self._process = subprocess.Popen(
+            self.spawn(
                 [*self._within, "setpriv", "--pdeathsig", "KILL", "--", *command],
-                env={**os.environ, "NOTIFY_SOCKET": str(ready)},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,  # ^C is for us
+                {**os.environ, "NOTIFY_SOCKET": str(ready)},
             )
             eventually(lambda: self._said(notified) == b"READY=1", within_seconds=READY_SECONDS)
-
-    def stop(self) -> None:
-        """As a service manager does it, for an upgrade say: containers run on."""
-        self._end(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """As nobody should. Containers run on."""
-        self._end(signal.SIGKILL)
-
-    def pause(self) -> None:
-        """It hangs: connections are taken, nothing is answered."""
-        os.kill(self.pid, signal.SIGSTOP)
-
-    def resume(self) -> None:
-        os.kill(self.pid, signal.SIGCONT)
 
     def forget(self) -> None:
         """It is started with nothing that it knew: no images, and none of the containers, which run on."""
@@ -146,7 +121,7 @@ class Containerd:
         """What containerd's own client says."""
         command = ["ctr", "--address", str(self.socket), "--namespace", NAMESPACE, *arguments]
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=READY_SECONDS)
-        assert done.returncode == 0, f"{' '.join(arguments)}: {done.stderr}\n{self._last_words()}"
+        assert done.returncode == 0, f"{' '.join(arguments)}: {done.stderr}\n{self.last_words()}"
         return done.stdout
 
     def trust(self, registry: str, certificate: Path) -> None:
@@ -188,7 +163,7 @@ class Containerd:
 
     def close(self) -> None:
         """Ends it and every container, by their numbers; unmounts and removes what it kept."""
-        if self._process is not None:
+        if self.was_started:
             with contextlib.suppress(ProcessLookupError):
                 self.resume()
             self.stop()
@@ -224,24 +199,11 @@ class Containerd:
         return set(self.ctr("images", "list", "--quiet", 'labels."io.cri-containerd.image"==managed').split())
 
     def _said(self, notified: socket.socket) -> bytes:
-        assert self._process is not None
-        assert self._process.poll() is None, f"containerd ended: {self._last_words()}"
+        self.check()
         try:
             return notified.recv(100)
         except TimeoutError:
             return b""
-
-    def _end(self, number: signal.Signals) -> None:
-        assert self._process is not None
-        self._process.send_signal(number)
-        try:
-            self._process.wait(READY_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-    def _last_words(self) -> str:
-        return self.log.read_text(errors="replace")[-2000:] if self.log.exists() else ""
 
     def _shim_sockets(self) -> list[Path]:
         """They lie outside of our directories, and a shim that is killed, also while being started, leaves its own
