@@ -277,7 +277,7 @@ def test_what_is_not_there_cannot_be_deleted(cli, pods):
     "words, told",
     [
         ((), "delete needs names"),
-        (("web", "--all"), "delete needs names"),
+        (("web", "--all"), 'there is no kind "web"'),
         (("web", "--now", "--grace-period", "1"), "contradict each other"),
         (("node", "here"), "only pods, workloads, services, pvc, configmaps and secrets can be deleted"),
     ],

@@ -2,10 +2,12 @@
 Services and claims."""
 
 import argparse
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 from evenkeel.cli.client import (
+    EVENTS,
+    NODE,
     OBJECTS,
     PODS,
     AgentRefused,
@@ -14,14 +16,18 @@ from evenkeel.cli.client import (
     add_state_flag,
     client_from,
     grace_seconds,
-    is_workload_kind,
     named,
     plural_of,
     reported,
 )
+from evenkeel.cli.get import listing_of
+from evenkeel.cli.listing import Request, add_selector_flag, selecting
 from evenkeel.errors import EvenkeelError
 
-USAGE = "NAME… | KIND NAME… | -f FILE… | --all [-n NS] [--grace-period SECONDS] [--now] [--wait=false]"
+USAGE = (
+    "NAME… | KIND NAME… | [KIND] --all | [KIND] -l LABELS | -f FILE… [-n NS] [--grace-period SECONDS] [--now] "
+    "[--wait=false]"
+)
 EXAMPLES = """examples:
   evenkeel delete web batch-0                  these two, and wait until they are gone
   evenkeel delete -f pod.yaml                  everything that a file has
@@ -31,6 +37,7 @@ EXAMPLES = """examples:
   evenkeel delete pod web --grace-period 5     SIGTERM, and after 5 seconds SIGKILL
   evenkeel delete web --now --wait=false       SIGKILL after a second; do not wait
   evenkeel delete --all -n batch               every pod of a namespace
+  evenkeel delete jobs -l app=import           every Job with this label
 
 A pod from a file in the agent's directory comes back unless the file is removed. So does a pod of a workload.
 """
@@ -41,7 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-f", "--filename", metavar="FILE", nargs="+", action="extend", help="the pods of these manifests"
     )
-    parser.add_argument("--all", action="store_true", help="every pod of the namespace")
+    parser.add_argument("--all", action="store_true", help="every pod of the namespace, or all of a KIND")
+    add_selector_flag(parser)
     parser.add_argument(
         "--grace-period",
         type=grace_seconds,
@@ -65,43 +73,69 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.now and args.grace_period is not None:
         raise EvenkeelError("--now and --grace-period contradict each other: give one of them")
-    if sum(map(bool, (args.pods, args.filename, args.all))) != 1:
-        raise EvenkeelError(
-            "delete needs names, or -f FILE, or --all", hint="evenkeel get pods lists the pods"
-        )
     client = client_from(args)
-    objects = list(_objects(args, client))
-    if objects and not args.filename:
-        return reported(_delete_objects(client, objects, ignores_missing=args.ignore_not_found))
+    targets = list(_targets(args, client))
     grace = 1.0 if args.now else args.grace_period
-    deletion = _Deletion(client, grace, waits=args.wait == "true", ignores_missing=args.ignore_not_found)
-    for kind, namespace, name in list(_wanted(args, client)):
-        deletion.ask(kind, namespace, name)
+    objects = [target for target in targets if target.kind in OBJECTS]
+    waits = args.wait == "true" and len(objects) < len(targets)
+    deletion = _Deletion(client, grace, waits=waits, ignores_missing=args.ignore_not_found)
+    for target in targets:
+        if target.kind not in OBJECTS:
+            deletion.ask(*target)
     deletion.wait()
     # The objects come last: a claim stays as long as a pod has it.
     failures = _delete_objects(client, objects, ignores_missing=args.ignore_not_found)
     return reported([*deletion.failures, *failures])
 
 
-def _objects(args: argparse.Namespace, client: Client) -> Iterator[tuple[str, str, str]]:
-    """Kind, namespace and name of the ConfigMaps, Secrets, Services and claims to delete."""
+class _Target(NamedTuple):
+    """What is to be deleted. `kind` is a plural."""
+
+    kind: str
+    namespace: str
+    name: str
+
+
+def _targets(args: argparse.Namespace, client: Client) -> Iterator[_Target]:
+    is_selection = args.all or args.selector is not None
+    if bool(args.filename) + is_selection + bool(args.pods and not is_selection) != 1:
+        raise EvenkeelError(
+            "delete needs names, or -f FILE, or --all, or -l LABELS",
+            hint="evenkeel get all lists what there is",
+        )
     if args.filename:
-        from evenkeel.api.stored_objects import OBJECT_KINDS, key_of_object
-        from evenkeel.cli.apply import profile_of
-        from evenkeel.cli.inputs import read_all
+        yield from _of_files(args.filename, client)
+        return
+    kind, names = named(args.pods, default="" if is_selection and args.pods else PODS)
+    if kind in (NODE, EVENTS) or (is_selection and names):
+        raise EvenkeelError(
+            "only pods, workloads, services, pvc, configmaps and secrets can be deleted: by name, or by KIND with "
+            "--all or -l LABELS"
+        )
+    if is_selection:
+        request = Request(client, args.namespace, selects=selecting(args.selector))
+        names = [one["metadata"]["name"] for one in request.found(listing_of(kind))[0]]
+    elif not names:
+        raise EvenkeelError(f"delete {kind}: name them, or give --all")
+    yield from (_Target(kind, args.namespace, name) for name in names)
 
-        for one in read_all(args.filename, profile_of(client), is_to_run=False).or_raise().objects:
-            key = key_of_object(one)
-            yield OBJECT_KINDS[key.kind].plural, key.namespace, key.name
-    elif args.pods:
-        kind, names = named(args.pods, default=PODS)
-        if kind in OBJECTS:
-            yield from ((kind, args.namespace, name) for name in names)
+
+def _of_files(files: list[str], client: Client) -> Iterator[_Target]:
+    from evenkeel.api.stored_objects import OBJECT_KINDS, key_of_object
+    from evenkeel.cli.apply import profile_of
+    from evenkeel.cli.inputs import read_all
+
+    reading = read_all(files, profile_of(client), is_to_run=False).or_raise()
+    for pod in reading.pods:
+        yield _Target(PODS, pod.metadata.namespace, pod.metadata.name)
+    for workload, _, _ in reading.workloads:
+        yield _Target(plural_of(workload), workload.metadata.namespace, workload.metadata.name)
+    for one in reading.objects:
+        key = key_of_object(one)
+        yield _Target(OBJECT_KINDS[key.kind].plural, key.namespace, key.name)
 
 
-def _delete_objects(
-    client: Client, objects: list[tuple[str, str, str]], *, ignores_missing: bool
-) -> list[str]:
+def _delete_objects(client: Client, objects: Sequence[_Target], *, ignores_missing: bool) -> list[str]:
     """Returns why some of them could not be deleted."""
     failures = []
     for kind, namespace, name in objects:
@@ -157,27 +191,3 @@ class _Deletion:
                 left.discard(f"{meta.get('namespace', 'default')}/{meta['name']}")
         if left:
             raise EvenkeelError(f"the agent ended before these pods: {', '.join(sorted(left))}")
-
-
-def _wanted(args: argparse.Namespace, client: Client) -> Iterator[tuple[str, str, str]]:
-    """Kind (a plural), namespace and name."""
-    if args.all:
-        for pod in client.pods(args.namespace):
-            yield PODS, args.namespace, pod["metadata"]["name"]
-    elif args.filename:
-        from evenkeel.cli.apply import profile_of
-        from evenkeel.cli.inputs import read_all
-
-        reading = read_all(args.filename, profile_of(client), is_to_run=False).or_raise()
-        for read in reading.pods:
-            yield PODS, read.metadata.namespace, read.metadata.name
-        for workload, _, _ in reading.workloads:
-            yield plural_of(workload), workload.metadata.namespace, workload.metadata.name
-    else:
-        kind, names = named(args.pods, default=PODS)
-        if not names or (kind != PODS and not is_workload_kind(kind)):
-            raise EvenkeelError(
-                "only pods, workloads, services, pvc, configmaps and secrets can be deleted: name them"
-            )
-        for name in names:
-            yield kind, args.namespace, name

@@ -2,35 +2,39 @@
 program."""
 
 import argparse
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from evenkeel.cli.client import (
     EVENTS,
     NODE,
     OBJECTS,
+    PODS,
+    SERVICES,
     Client,
     add_namespace_flag,
     add_state_flag,
     client_from,
-    found_by_name,
     is_workload_kind,
     named,
     reported,
 )
+from evenkeel.cli.listing import Listing, Request, Row, add_selector_flag, printer, selecting, show
 from evenkeel.cli.output import STRUCTURED, Table, age_of, print_structured
 from evenkeel.cli.pod_text import summary
 from evenkeel.errors import EvenkeelError
 
 USAGE = (
-    "pods|pod NAME…|deployments|…|services|pvc|secrets|node|events [-n NS|-A] [-o wide|name|json|yaml] [-w]"
+    "pods|pod NAME…|deployments|…|services|pvc|secrets|node|events|all [-n NS|-A] [-l LABELS] "
+    "[-o wide|name|json|yaml] [-w]"
 )
 EXAMPLES = """examples:
   evenkeel get pods                      the pods of namespace default, with their status
   evenkeel get pods -A -o wide           all pods, with class, requests and reasons
+  evenkeel get pods -l app=web,tier!=db  those with these labels; --show-labels prints all labels
   evenkeel get pod web -o yaml           everything about one pod
   evenkeel get pods -w                   and every change, until Ctrl-C
+  evenkeel get all                       pods, Services and workloads; also get pods,services
   evenkeel get secrets                   names, types and numbers of keys; -o yaml shows the values, too
   evenkeel get services                  and the addresses of the pods that their names lead to
   evenkeel get pvc                       claims: directories that outlive pods
@@ -39,141 +43,143 @@ EXAMPLES = """examples:
   evenkeel get events                    the events of namespace default and of the node
 """
 Json = dict[str, Any]
+_ALL = "all"
+_ALL_KINDS = (
+    PODS, "replicationcontrollers", SERVICES, "daemonsets", "deployments", "replicasets", "statefulsets", "cronjobs",
+    "jobs",
+)  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "kind",
         metavar="KIND",
-        help="pods, deployments, jobs, …, services, pvc, configmaps, secrets, node or events; also pod/NAME",
+        help="pods, deployments, jobs, …, services, pvc, configmaps, secrets, node or events; all; several with "
+        "commas; also pod/NAME",
     )
-    parser.add_argument("pods", nargs="*", metavar="NAME", help="only these pods")
+    parser.add_argument("pods", nargs="*", metavar="NAME", help="only these")
     add_namespace_flag(parser)
-    parser.add_argument("-A", "--all-namespaces", action="store_true", help="the pods of every namespace")
+    parser.add_argument("-A", "--all-namespaces", action="store_true", help="those of every namespace")
+    add_selector_flag(parser)
     parser.add_argument(
         "-o", "--output", choices=("wide", "name", *STRUCTURED), help="print this form and not a table"
     )
+    parser.add_argument("--show-labels", action="store_true", help="a last column with the labels")
     parser.add_argument("-w", "--watch", action="store_true", help="go on with changes")
     add_state_flag(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    kind, names = named([args.kind, *args.pods])
+    kinds, names = _kinds_and_names([args.kind, *args.pods])
     client = client_from(args)
-    if kind == NODE:
-        if args.watch:
-            raise EvenkeelError("the node cannot be watched: -w is for pods and events")
+    if kinds == [NODE]:
+        if args.watch or args.selector is not None:
+            raise EvenkeelError("the node cannot be watched or selected: -w and -l are for other kinds")
         return _get_node(client, args.output)
-    if kind == EVENTS:
+    if kinds == [EVENTS]:
         from evenkeel.cli.events import show_events
 
-        if len(names) > 1 or args.output in ("wide", "name"):
-            raise EvenkeelError("get events takes at most one pod, and -o json or -o yaml")
+        if len(names) > 1 or args.selector is not None or args.output in ("wide", "name"):
+            raise EvenkeelError("get events takes at most one pod, -o json or -o yaml, and no -l")
         pod = f"{args.namespace}/{names[0]}" if names else ""
         namespace = "" if args.all_namespaces or pod else args.namespace
         return show_events(client, pod=pod, namespace=namespace, follows=args.watch, form=args.output)
     if names and args.all_namespaces:
         raise EvenkeelError("a name belongs to one namespace: give -n NS, not -A")
+    if names and args.selector is not None:
+        raise EvenkeelError("give names or -l LABELS, not both")
+    request = Request(
+        client,
+        "" if args.all_namespaces else args.namespace,
+        names,
+        selecting(args.selector),
+        args.output,
+        args.show_labels,
+    )
+    listings = [listing_of(kind) for kind in kinds]
+    return _watch(listings, request) if args.watch else show(listings, request)
+
+
+def _kinds_and_names(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """`pods web`, `pod/web`, `pods,services web`, and `all`, which takes no names."""
+    first, *names = words
+    if first == _ALL:
+        if names:
+            raise EvenkeelError(f'get all takes no names: "{names[0][:60]}"')
+        return list(_ALL_KINDS), []
+    if "," not in first:
+        kind, names = named(words)
+        return [kind], names
+    kinds = [named([word])[0] for word in first.split(",")]
+    for alone in (NODE, EVENTS):
+        if alone in kinds:
+            raise EvenkeelError(f"{alone} cannot be listed beside other kinds: evenkeel get {alone}")
+    return list(dict.fromkeys(kinds)), names
+
+
+def listing_of(kind: str) -> Listing:
+    """For a plural that is neither the node's nor the events'."""
     if kind in OBJECTS:
-        from evenkeel.cli.object_text import show_objects
+        from evenkeel.cli.object_text import object_listing
 
-        if args.watch or args.output == "wide":
-            raise EvenkeelError(f"get {kind} takes -o name, -o json or -o yaml, and no -w")
-        return show_objects(client, kind, names, "" if args.all_namespaces else args.namespace, args.output)
+        return object_listing(kind)
     if is_workload_kind(kind):
-        from evenkeel.cli.workload_text import show_workloads
+        from evenkeel.cli.workload_text import workload_listing
 
-        return show_workloads(client, kind, names, args)
-    return _get_pods(client, names, args)
-
-
-def _get_pods(client: Client, names: Sequence[str], args: argparse.Namespace) -> int:
-    namespace = "" if args.all_namespaces else args.namespace
-    failures: list[str] = []
-    if names:
-        pods, failures = found_by_name(names, lambda name: client.pod(namespace, name))
-    else:
-        pods = client.pods(namespace)
-    if args.output in STRUCTURED and not args.watch:
-        if len(names) == 1 and pods:
-            print_structured(pods[0], args.output)
-        elif not failures:
-            print_structured({"apiVersion": "v1", "kind": "List", "items": pods}, args.output)
-    else:
-        show = _printer(args)
-        show(pods)
-        if not pods and not failures and not args.watch and args.output is None:
-            print(f"no pods{f' in namespace {namespace}' if namespace else ''}", file=sys.stderr)
-        if args.watch and not failures:
-            _follow(client, pods, names, namespace, show)
-    return reported(failures)
+        return workload_listing(kind)
+    return _POD_LISTING
 
 
-def _follow(
-    client: Client,
-    known: Sequence[Json],
-    names: Sequence[str],
-    namespace: str,
-    show: Callable[[Sequence[Json]], None],
-) -> None:
-    """Shows every change after the `known` pods, until the agent ends."""
-    last = {pod["metadata"]["uid"]: pod for pod in known}
-    parameters = {"namespace": namespace} if namespace else {}
-    for change in client.lines("/watch", **parameters):
-        pod = change["object"]
-        uid = pod["metadata"]["uid"]
-        if names and pod["metadata"]["name"] not in names:
-            continue
-        if change["type"] == "DELETED":
-            last.pop(uid, None)
-        elif last.get(uid) == pod:
-            continue  # shown before
+def _watch(listings: Sequence[Listing], request: Request) -> int:
+    """Prints what there is, then an object whenever it has changed, until the agent ends."""
+    (listing, *others) = listings
+    if others or listing.plural in OBJECTS:
+        raise EvenkeelError("-w follows pods, or workloads of one kind")
+    changes = request.client.lines(
+        "/watch", **({"namespace": request.namespace} if request.namespace else {})
+    )
+    found, failures = request.found(listing)
+    if failures:
+        return reported(failures)
+    print_objects = printer(listing, request, widths={"STATUS": len("ContainerCreating")})
+    print_objects(found)
+    last = {one["metadata"]["uid"]: one for one in found}
+    for change in changes:
+        if listing.plural == PODS:
+            changed = [change["object"]] if request.takes(change["object"]) else []
         else:
-            last[uid] = pod
-        show([pod])
+            changed = request.found(listing)[0]
+        is_gone = listing.plural == PODS and change["type"] == "DELETED"
+        fresh = [one for one in changed if is_gone or last.get(one["metadata"]["uid"]) != one]
+        print_objects(fresh)
+        for one in changed:
+            last[one["metadata"]["uid"]] = one
     raise EvenkeelError("the agent ended, so the watch ended too")
 
 
-def _printer(args: argparse.Namespace) -> Callable[[Sequence[Json]], None]:
-    """A function that prints pods, and can be called again for changes."""
-    if args.output == "name":
-        return lambda pods: (
-            print(*(f"pod/{pod['metadata']['name']}" for pod in pods), sep="\n", flush=True) if pods else None
-        )
-    if args.output in STRUCTURED:
-
-        def show_structured(pods: Sequence[Json]) -> None:
-            for pod in pods:
-                print_structured(pod, args.output)
-                if args.output == "yaml":
-                    print("---")
-                sys.stdout.flush()
-
-        return show_structured
-    is_wide, has_namespace = args.output == "wide", args.all_namespaces
-    least = {"STATUS": len("ContainerCreating")} if args.watch else {}
-    table = Table(pod_heads(is_wide=is_wide, has_namespace=has_namespace), least)
-    return lambda pods: table.print_rows(
-        [pod_row(pod, is_wide=is_wide, has_namespace=has_namespace) for pod in pods]
-    )
+# Pods
 
 
-def pod_heads(*, is_wide: bool = False, has_namespace: bool = False) -> list[str]:
+def _pod_table(request: Request) -> tuple[list[str], Row]:
+    is_wide = request.is_wide
+    return pod_heads(is_wide=is_wide), lambda pod: pod_row(pod, is_wide=is_wide)
+
+
+_POD_LISTING = Listing(
+    PODS, Client.pods, Client.pod, lambda pod: f"pod/{pod['metadata']['name']}", _pod_table
+)
+
+
+def pod_heads(*, is_wide: bool = False) -> list[str]:
     heads = ["NAME", "READY", "STATUS", "RESTARTS", "AGE"]
-    if has_namespace:
-        heads.insert(0, "NAMESPACE")
     return [*heads, "QOS", "CPU", "MEMORY", "PRIORITY", "REASON"] if is_wide else heads
 
 
-def pod_row(
-    pod: Json, *, is_wide: bool = False, has_namespace: bool = False, now: float | None = None
-) -> list[str]:
+def pod_row(pod: Json, *, is_wide: bool = False, now: float | None = None) -> list[str]:
     meta, status = pod["metadata"], pod.get("status", {})
     line = summary(pod)
     began = meta.get("creationTimestamp") or status.get("startTime")
     row = [meta["name"], line.ready_text, line.status, line.restarts_text(now), age_of(began, now)]
-    if has_namespace:
-        row.insert(0, meta.get("namespace", "default"))
     return [*row, *_wide_cells(pod)] if is_wide else row
 
 

@@ -1,45 +1,30 @@
 """ConfigMaps, Secrets, Services and claims as text, for `get` and `describe`. Only `-o json` and `-o yaml` show the
 values of a Secret."""
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from evenkeel.cli.client import CLAIMS, CONFIG_MAPS, SECRETS, SERVICES, Client, found_by_name, reported
-from evenkeel.cli.output import (
-    NONE,
-    STRUCTURED,
-    Table,
-    age_of,
-    print_structured,
-    printable,
-)
+from evenkeel.cli.client import CLAIMS, CONFIG_MAPS, SECRETS, SERVICES, Client, reported
+from evenkeel.cli.listing import Listing, Request, Row
+from evenkeel.cli.output import NONE, age_of, printable
 
 Json = dict[str, Any]
 Cell = Callable[[Json], str]
 
 
-def show_objects(client: Client, kind: str, names: Sequence[str], namespace: str, form: str | None) -> int:
-    """Prints the objects of `get`. Returns the exit code. An empty namespace stands for all of them."""
-    found, failures = _found(client, kind, names, namespace)
+def object_listing(kind: str) -> Listing:
     word = kind.removesuffix("s")
-    if form in STRUCTURED:
-        if len(names) == 1 and found:
-            print_structured(found[0], form)
-        elif not failures:
-            print_structured({"apiVersion": "v1", "kind": "List", "items": found}, form)
-    elif form == "name":
-        print("".join(f"{word}/{one['metadata']['name']}\n" for one in found), end="")
-    else:
-        columns = _columns(client, kind, namespace)
-        Table([head for head, _ in columns]).print_rows([[cell(one) for _, cell in columns] for one in found])
-        if not found and not failures:
-            print(f"no {kind}{f' in namespace {namespace}' if namespace else ''}", file=sys.stderr)
-    return reported(failures)
+    return Listing(
+        kind,
+        lambda client, namespace: client.objects(kind, namespace),
+        lambda client, namespace, name: client.object(kind, namespace, name),
+        lambda one: f"{word}/{one['metadata']['name']}",
+        lambda request: _table(kind, request),
+    )
 
 
 def describe_objects(client: Client, kind: str, names: Sequence[str], namespace: str) -> int:
-    found, failures = _found(client, kind, names, namespace)
+    found, failures = Request(client, namespace, names).found(object_listing(kind))
     more = _LINES[kind](client, namespace)
     for number, one in enumerate(found):
         print("\n\n" if number else "", end="")
@@ -47,16 +32,10 @@ def describe_objects(client: Client, kind: str, names: Sequence[str], namespace:
     return reported(failures)
 
 
-def _found(client: Client, kind: str, names: Sequence[str], namespace: str) -> tuple[list[Json], list[str]]:
-    if not names:
-        return client.objects(kind, namespace), []
-    return found_by_name(names, lambda name: client.object(kind, namespace, name))
-
-
 # Tables
 
 
-def _columns(client: Client, kind: str, namespace: str) -> list[tuple[str, Cell]]:
+def _table(kind: str, request: Request) -> tuple[list[str], Row]:
     cells: dict[str, list[tuple[str, Cell]]] = {
         CONFIG_MAPS: [("DATA", _count)],
         SECRETS: [("TYPE", lambda one: str(one.get("type", ""))), ("DATA", _count)],
@@ -64,11 +43,14 @@ def _columns(client: Client, kind: str, namespace: str) -> list[tuple[str, Cell]
         CLAIMS: [("STATUS", _phase), ("CAPACITY", _capacity), ("ACCESS MODES", _modes)],
     }
     if kind == SERVICES:
-        pods = client.pods(namespace)
+        pods = request.client.pods(request.namespace)
         cells[kind].insert(1, ("ENDPOINTS", lambda one: ",".join(_addresses(one, pods)) or NONE))
-    columns: list[tuple[str, Cell]] = [("NAME", lambda one: str(one["metadata"]["name"])), *cells[kind]]
-    columns.append(("AGE", lambda one: age_of(one["metadata"].get("creationTimestamp"))))
-    return columns if namespace else [("NAMESPACE", _namespace), *columns]
+    columns: list[tuple[str, Cell]] = [
+        ("NAME", lambda one: str(one["metadata"]["name"])),
+        *cells[kind],
+        ("AGE", lambda one: age_of(one["metadata"].get("creationTimestamp"))),
+    ]
+    return [head for head, _ in columns], lambda one: [cell(one) for _, cell in columns]
 
 
 def _namespace(one: Json) -> str:

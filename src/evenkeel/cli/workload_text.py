@@ -1,76 +1,32 @@
 """Workloads as tables and as text, with kubectl's columns. It reads the agent's JSON without decoding it."""
 
-import argparse
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from evenkeel.api.workloads import KINDS
-from evenkeel.cli.client import Client, found_by_name, reported
+from evenkeel.cli.client import Client, reported
 from evenkeel.cli.events import message_of
-from evenkeel.cli.output import (
-    NONE,
-    STRUCTURED,
-    Table,
-    age,
-    age_of,
-    print_structured,
-    printable,
-    seconds_of,
-)
+from evenkeel.cli.listing import Listing, Request, Row
+from evenkeel.cli.output import NONE, age, age_of, printable, seconds_of
 
 Json = dict[str, Any]
 Columns = tuple[tuple[str, Callable[[Json], str]], ...]
 _EVENTS = 1000  # so many of the latest are searched for those of a workload
 
 
-def show_workloads(client: Client, kind: str, names: Sequence[str], args: argparse.Namespace) -> int:
-    """`get KIND`. With `-w`, a workload is printed again whenever it has changed."""
-    namespace = "" if args.all_namespaces else args.namespace
-    changes = client.lines("/watch") if args.watch else iter(())
-    found, failures = _found(client, kind, namespace, names)
-    if args.output in STRUCTURED and not args.watch:
-        if len(names) == 1 and found:
-            print_structured(found[0], args.output)
-        elif not failures:
-            print_structured({"apiVersion": "v1", "kind": "List", "items": found}, args.output)
-    else:
-        show = _printer(kind, args)
-        show(found)
-        if not found and not failures and args.output is None and not args.watch:
-            print(f"no {kind}{f' in namespace {namespace}' if namespace else ''}", file=sys.stderr)
-        shown = {one["metadata"]["uid"]: one for one in found}
-        for _ in changes:
-            again, _failures = _found(client, kind, namespace, names)
-            show([one for one in again if shown.get(one["metadata"]["uid"]) != one])
-            shown = {one["metadata"]["uid"]: one for one in again}
-    return reported(failures)
+def workload_listing(kind: str) -> Listing:
+    return Listing(
+        kind,
+        lambda client, namespace: client.workloads(kind, namespace),
+        lambda client, namespace, name: client.workload(kind, namespace, name),
+        full_name,
+        lambda request: _table(kind, request),
+    )
 
 
-def _found(client: Client, kind: str, namespace: str, names: Sequence[str]) -> tuple[list[Json], list[str]]:
-    if not names:
-        return client.workloads(kind, namespace), []
-    return found_by_name(names, lambda name: client.workload(kind, namespace, name))
-
-
-def _printer(kind: str, args: argparse.Namespace) -> Callable[[Sequence[Json]], None]:
-    if args.output in ("name", *STRUCTURED):
-
-        def show(found: Sequence[Json]) -> None:
-            for one in found:
-                if args.output == "name":
-                    print(full_name(one), flush=True)
-                else:
-                    print_structured(one, args.output)
-
-        return show
-    columns = _COLUMNS[kind]
-    if args.all_namespaces:
-        columns = (("NAMESPACE", lambda one: one["metadata"].get("namespace", "")), *columns)
-    if args.output == "wide":
-        columns = (*columns, *_WIDE)
-    table = Table([head for head, _ in columns])
-    return lambda found: table.print_rows([[cell(one) for _, cell in columns] for one in found])
+def _table(kind: str, request: Request) -> tuple[list[str], Row]:
+    columns = (*_COLUMNS[kind], *(_WIDE if request.is_wide else ()))
+    return [head for head, _ in columns], lambda one: [cell(one) for _, cell in columns]
 
 
 def full_name(one: Json) -> str:
@@ -196,15 +152,13 @@ _WIDE: Columns = (
 
 
 def describe_workloads(client: Client, kind: str, names: Sequence[str], namespace: str) -> int:
-    found, failures = _found(client, kind, namespace, names)
+    found, failures = Request(client, namespace, names).found(workload_listing(kind))
     events = list(client.lines("/events", most=str(_EVENTS))) if found else []
     pods = client.pods(namespace) if found else []
     for number, one in enumerate(found):
         print("\n\n" if number else "", end="")
         print("\n".join(map(printable, _described(one, pods, events))))
-    for message in failures:
-        print(f"evenkeel: {message}", file=sys.stderr)
-    return int(bool(failures))
+    return reported(failures)
 
 
 def _described(one: Json, pods: list[Json], events: list[Json]) -> Iterator[str]:

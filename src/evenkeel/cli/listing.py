@@ -1,0 +1,141 @@
+"""Objects of any kind as `get` shows them: found by name or by labels, then printed as a table, as names, or whole."""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from evenkeel.cli.client import Client, found_by_name, reported
+from evenkeel.cli.output import NO_WIDTHS, NONE, STRUCTURED, Table, print_structured
+
+Json = dict[str, Any]
+Row = Callable[[Json], list[str]]
+_NAME_COLUMN = 0
+
+
+class Listing(NamedTuple):
+    """How the objects of one kind are found and shown. `in_namespace` takes an empty namespace for all of them. `table`
+    is asked for the heads and the row of an object; the first column is its name."""
+
+    plural: str
+    in_namespace: Callable[[Client, str], list[Json]]
+    by_name: Callable[[Client, str, str], Json]
+    full_name: Callable[[Json], str]
+    table: Callable[["Request"], tuple[list[str], Row]]
+
+
+def add_selector_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-l", "--selector", metavar="LABELS", help="only those with these labels: app=web,tier!=db"
+    )
+
+
+def selecting(selector: str | None) -> Callable[[Mapping[str, str]], bool]:
+    """Whether labels are selected by the text of `--selector`; without it everything is."""
+    if selector is None:
+        return lambda labels: True  # noqa: ARG005
+    from evenkeel.cli.label_selector import label_selector
+
+    return label_selector(selector)
+
+
+class Request(NamedTuple):
+    """What the user has asked for. An empty namespace stands for all of them."""
+
+    client: Client
+    namespace: str
+    names: Sequence[str] = ()
+    selects: Callable[[Mapping[str, str]], bool] = selecting(None)
+    form: str | None = None
+    shows_labels: bool = False
+
+    @property
+    def is_wide(self) -> bool:
+        return self.form == "wide"
+
+    def takes(self, one: Json) -> bool:
+        meta = one["metadata"]
+        return (not self.names or meta["name"] in self.names) and self.selects(meta.get("labels", {}))
+
+    def found(self, listing: Listing) -> tuple[list[Json], list[str]]:
+        """The objects, and why some could not be had."""
+        if self.names:
+            return found_by_name(self.names, lambda name: listing.by_name(self.client, self.namespace, name))
+        return [one for one in listing.in_namespace(self.client, self.namespace) if self.takes(one)], []
+
+
+def show(listings: Sequence[Listing], request: Request) -> int:
+    """Prints what was asked for, once. Returns the exit code."""
+    answers = [(listing, *request.found(listing)) for listing in listings]
+    failures = [failure for _, _, failed in answers for failure in failed]
+    everything = [one for _, found, _ in answers for one in found]
+    if request.form in STRUCTURED:
+        if len(request.names) == 1 and len(everything) == 1:
+            print_structured(everything[0], request.form)
+        elif not failures:
+            print_structured({"apiVersion": "v1", "kind": "List", "items": everything}, request.form)
+        return reported(failures)
+    is_first = True
+    for listing, found, _ in answers:
+        if found:
+            if not is_first and request.form != "name":
+                print()
+            printer(listing, request, has_kinds=len(listings) > 1)(found)
+            is_first = False
+    if not everything and not failures and request.form != "name":
+        what = listings[0].plural if len(listings) == 1 else "objects"
+        print(f"no {what}{_where(request)}", file=sys.stderr)
+    return reported(failures)
+
+
+def _where(request: Request) -> str:
+    return f" in namespace {request.namespace}" if request.namespace else ""
+
+
+def printer(
+    listing: Listing,
+    request: Request,
+    *,
+    has_kinds: bool = False,
+    widths: Mapping[str, int] = NO_WIDTHS,
+) -> Callable[[Sequence[Json]], None]:
+    """A function that prints objects, and can be called again for changes."""
+    if request.form == "name":
+        return lambda found: _print_lines(map(listing.full_name, found))
+    if request.form in STRUCTURED:
+        form = request.form
+        return lambda found: _print_documents(found, form)
+    heads, row = listing.table(request)
+    has_namespace = not request.namespace
+
+    def cells(one: Json) -> list[str]:
+        shown = row(one)
+        if has_kinds:
+            shown[_NAME_COLUMN] = listing.full_name(one)
+        if has_namespace:
+            shown.insert(0, one["metadata"].get("namespace", "default"))
+        if request.shows_labels:
+            labels = one["metadata"].get("labels", {})
+            shown.append(",".join(f"{key}={value}" for key, value in labels.items()) or NONE)
+        return shown
+
+    heads = [
+        *(("NAMESPACE",) if has_namespace else ()),
+        *heads,
+        *(("LABELS",) if request.shows_labels else ()),
+    ]
+    table = Table(heads, widths)
+    return lambda found: table.print_rows([cells(one) for one in found])
+
+
+def _print_lines(lines: Iterable[str]) -> None:
+    for line in lines:
+        print(line, flush=True)
+
+
+def _print_documents(found: Sequence[Json], form: str) -> None:
+    for one in found:
+        print_structured(one, form)
+        if form == "yaml":
+            print("---")
+        sys.stdout.flush()
