@@ -4,10 +4,27 @@ import base64
 import json
 import subprocess
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 _NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
 _DAYS = "7"
+_CA_SETTINGS = """[ca]
+default_ca = only
+[only]
+database = {directory}/index
+new_certs_dir = {directory}
+rand_serial = yes
+unique_subject = no
+default_md = sha256
+policy = any
+x509_extensions = client
+[any]
+organizationName = optional
+commonName = supplied
+[client]
+extendedKeyUsage = clientAuth
+"""
 
 
 class Authority:
@@ -26,6 +43,23 @@ class Authority:
         """A certificate with which `user` of `groups` is known to the API server, and its key."""
         subject = "".join(f"/O={group}" for group in groups) + f"/CN={user}"
         return self._signed(name, subject, "extendedKeyUsage=clientAuth")
+
+    def aged_client(self, name: str, user: str, group: str, ages: tuple[float, float]) -> tuple[Path, Path]:
+        """Like `client`, valid since some seconds and for some seconds more, which may have passed."""
+        certificate, key = self.directory / f"{name}.crt", self.directory / f"{name}.key"
+        request, settings = self.directory / f"{name}.csr", self.directory / "ca.cnf"
+        settings.write_text(_CA_SETTINGS.format(directory=self.directory))
+        (self.directory / "index").touch()
+        subject = f"/O={group}/CN={user}"
+        self._openssl("req", "-new", *_NEW_KEY, "-subj", subject, "-keyout", key, "-out", request)
+        key.chmod(0o600)
+        now = datetime.now(UTC)
+        since, until = (f"{now + timedelta(seconds=one):%Y%m%d%H%M%SZ}" for one in (-ages[0], ages[1]))
+        self._openssl(
+            "ca", "-batch", "-config", settings, "-in", request, "-out", certificate, "-cert", self.certificate,
+            "-keyfile", self.key, "-startdate", since, "-enddate", until, "-notext",
+        )  # fmt: skip
+        return certificate, key
 
     def server(self, name: str, *addresses: str) -> tuple[Path, Path]:
         """A certificate for a server under `addresses` (`IP:…`, `DNS:…`), and its key."""
@@ -60,6 +94,13 @@ class Authority:
         path.touch(mode=0o600)
         path.write_text(json.dumps(content, indent=1))  # JSON is YAML
         return path
+
+    def cluster_kubeconfig(self, server: str) -> str:
+        """With the cluster alone, as everybody may see it."""
+        cluster = {"server": server, "certificate-authority-data": _encoded(self.certificate)}
+        return json.dumps(
+            {"apiVersion": "v1", "kind": "Config", "clusters": [{"name": "", "cluster": cluster}]}
+        )
 
     def _signed(self, name: str, subject: str, extensions: str) -> tuple[Path, Path]:
         certificate, key = self.directory / f"{name}.crt", self.directory / f"{name}.key"

@@ -167,7 +167,11 @@ class ControlPlane:
     def bootstrap_kubeconfig(self) -> Path:
         """With the token that a node asks for its certificate with."""
         path = self.directory / "bootstrap.kubeconfig"
-        return self.authority.kubeconfig(path, URL, token=".".join(self._bootstrap_token))
+        return self.authority.kubeconfig(path, URL, token=self.bootstrap_token)
+
+    @property
+    def bootstrap_token(self) -> str:
+        return ".".join(self._bootstrap_token)
 
     def kubectl(self, *arguments: str, sent: str = "", timeout_seconds: float = 60.0) -> str:
         """What kubectl prints for the administrator; it is to succeed."""
@@ -216,7 +220,8 @@ class ControlPlane:
         """What an administrator sets up once."""
         self.kubectl("apply", f"--filename={PERMISSIONS}")
         id_, secret = self._bootstrap_token
-        token = {"token-id": id_, "token-secret": secret, "usage-bootstrap-authentication": "true"}
+        usages = dict.fromkeys(("usage-bootstrap-authentication", "usage-bootstrap-signing"), "true")
+        token = {"token-id": id_, "token-secret": secret, **usages}
         self.apply(
             {
                 "apiVersion": "v1",
@@ -224,7 +229,13 @@ class ControlPlane:
                 "metadata": {"name": f"bootstrap-token-{id_}", "namespace": "kube-system"},
                 "type": "bootstrap.kubernetes.io/token",
                 "stringData": token,
-            }
+            },
+            {
+                "apiVersion": "v1",
+                "kind": "ConfigMap",
+                "metadata": {"name": "cluster-info", "namespace": "kube-public"},
+                "data": {"kubeconfig": self.authority.cluster_kubeconfig(URL)},
+            },
         )
 
     def _await(self, component: Component, port: int, path: str) -> None:

@@ -54,10 +54,20 @@ class Node:
 
 
 @contextlib.contextmanager
-def node(plane: ControlPlane, name: str, directory: Path, *flags: str, size: str = SIZE) -> Iterator[Node]:
-    """A node that is not started yet; its agent and its pods are gone at the end, and the API server forgets it."""
+def node(
+    plane: ControlPlane,
+    name: str,
+    directory: Path,
+    *flags: str,
+    size: str = SIZE,
+    kubeconfig: Callable[[Place, Path], Path] | None = None,
+) -> Iterator[Node]:
+    """A node that is not started yet; its agent and its pods are gone at the end, and the API server forgets it.
+    `kubeconfig` makes another one than that of its place, from the place and the node's state directory."""
     directory.mkdir(parents=True)
     place = plane.place(name)
+    if kubeconfig is not None:
+        place = place._replace(kubeconfig=kubeconfig(place, directory / "state"))
     with bounded_root(f"evenkeeltest{secrets.token_hex(3)}", is_slice=is_systemd_in_charge()) as root:
         agent = Up(
             root,

@@ -126,6 +126,8 @@ class KubeletConfiguration(NamedTuple):
     allowed_host_access: tuple[str, ...] = ()  # HOST_ACCESS: what pods may ask for
     seccomp_profile_root: str = "/var/lib/kubelet/seccomp"  # profiles of the type Localhost
     pod_cidr: str = ""  # "": a subnet that this machine does not use
+    rotate_certificates: bool = True  # of a node of a cluster
+    server_tls_bootstrap: bool = False  # the node's server gets a certificate of the cluster
     serialize_image_pulls: bool = True
     max_parallel_image_pulls: Int32 | None = None  # None: any number, if they are not serialized
     registry_pull_qps: Int32 = 5  # 0: any number

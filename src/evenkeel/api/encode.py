@@ -13,6 +13,7 @@ _camel = {
     "cluster_ips": "clusterIPs",
     "container_id": "containerID",
     "cpu_cfs_quota": "cpuCFSQuota",
+    "server_tls_bootstrap": "serverTLSBootstrap",
     "cpu_cfs_quota_period": "cpuCFSQuotaPeriod",
     "downward_api": "downwardAPI",
     "external_ips": "externalIPs",

@@ -310,6 +310,12 @@ _FLAGS: Mapping[str, tuple[Callable[[str], object], str, str]] = {
         "CIDR",
         "addresses of pods with hostNetwork: false (a subnet in 10.0.0.0/8 that is free)",
     ),
+    "rotate_certificates": (_truth, "BOOL", "renew the node's certificate before it expires (true)"),
+    "server_tls_bootstrap": (
+        _truth,
+        "BOOL",
+        "ask the cluster to sign the certificate of the node's server, which somebody must approve (false)",
+    ),
     "container_log_max_size": (_text, "SIZE", "the largest log file of a container (10Mi)"),
     "container_log_max_files": (_integer, "NUMBER", "how many log files of a container are kept (5)"),
     "serialize_image_pulls": (_truth, "BOOL", "pull one image after the other (true)"),

@@ -18,6 +18,7 @@ from evenkeel.errors import EvenkeelError, reason
 # Command (also the name of its module here, with _ for -) and its line in the list of commands.
 COMMANDS = {
     "up": "run the agent in the foreground, with these pods",
+    "join": "get a certificate from a Kubernetes cluster, with which `evenkeel up` is a node of it",
     "demo": "show three promises on this machine, each with a verdict; everything is removed afterwards",
     "explain": "show what a node would do with pods, and why: classes, OOM scores, every cgroup file",
     "validate": "check manifests and configuration, and report every mistake at once",

@@ -99,7 +99,9 @@ def _cluster_from(args: argparse.Namespace) -> "Cluster | None":
         return None
     from evenkeel.kube.cluster import ClusterFlags, cluster_from
 
-    return cluster_from(ClusterFlags(args.kubeconfig, args.hostname_override, args.node_ip, args.node_labels))
+    return cluster_from(
+        ClusterFlags(args.kubeconfig, args.hostname_override, args.node_ip, args.node_labels, args.state_dir)
+    )
 
 
 def _add_listen_flags(parser: argparse.ArgumentParser) -> None:

@@ -63,6 +63,19 @@ def write_own(path: str, content: bytes, *, is_lasting: bool = False) -> None:
         os.close(descriptor)
 
 
+def replace_own(path: str, content: bytes) -> None:
+    """Writes a file that only this user can read, as a whole or not at all: whoever reads it meanwhile, and also after
+    a crash, finds the former content or this one. Raises OSError."""
+    new = f"{path}.new"
+    write_own(new, content, is_lasting=True)
+    os.rename(new, path)
+    directory = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
 def decoded(path: str, content: bytes) -> str:
     """The text of a file. `path` is for the error message."""
     try:

@@ -7,7 +7,7 @@ import asyncio
 import json
 import logging
 import random
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -120,7 +120,7 @@ class Client:
 
     async def watch(
         self, path: str, parameters: Mapping[str, str], timeout_seconds: float
-    ) -> AsyncIterator[Json]:
+    ) -> AsyncGenerator[Json, None]:
         """The events of a watch, until the server ends it."""
         connection = await self._open()
         try:

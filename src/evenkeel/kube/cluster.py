@@ -6,21 +6,27 @@ The agent does not know this room. Without it, or without the API server, the ag
 import asyncio
 import os
 import re
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from evenkeel import __version__
+from evenkeel.api.config import KubeletConfiguration
 from evenkeel.errors import EvenkeelError
+from evenkeel.host.files import read_text
 from evenkeel.host.node_figures import host_address
+from evenkeel.kube.certificates import read_certificate
 from evenkeel.kube.client import Client, path_of
 from evenkeel.kube.credentials import Credentials
 from evenkeel.kube.events import EventPublisher
+from evenkeel.kube.join import BOOTSTRAP, DIRECTORY, SERVING_FILE
 from evenkeel.kube.kubeconfig import read_kubeconfig
 from evenkeel.kube.node import ClusterNode
+from evenkeel.kube.node_certificate import NodeCertificate, Renewal
 from evenkeel.kube.node_object import NodeIdentity
 from evenkeel.kube.pod_data import PodData
 from evenkeel.kube.pod_sync import PodSync
 from evenkeel.kube.services import Services
+from evenkeel.kube.signing import CLIENT, SERVING
 from evenkeel.kube.watch import Watch
 from evenkeel.policy.node_view import NodeView
 
@@ -38,26 +44,51 @@ class ClusterFlags(NamedTuple):
     hostname_override: str = ""
     node_ip: str = ""
     node_labels: str = ""
+    state_dir: str = ""
 
 
 class Cluster(NamedTuple):
-    """What the flags say, checked."""
+    """What the flags say, checked. `client_certificate` is None if another program renews it."""
 
     credentials: Credentials
     node_name: str
     node_ip: str
     labels: Mapping[str, str]
+    client_certificate: NodeCertificate | None
+    serving_certificate: NodeCertificate
 
 
 def cluster_from(flags: ClusterFlags) -> Cluster:
     """Raises EvenkeelError, with the flag and what would be right."""
-    name = (flags.hostname_override or os.uname().nodename).lower()
+    config = read_kubeconfig(flags.kubeconfig)
+    path, key_path = config.certificate_files
+    is_ours = bool(path) and path == key_path  # in one file, it can be replaced as a whole
+    name = checked_name(flags.hostname_override)
+    if is_ours and (certified := read_certificate(read_text(path)).node_name):
+        if flags.hostname_override and name != certified:
+            raise EvenkeelError(f'--hostname-override: "{name}" is not in {path}, which is of "{certified}"')
+        name = checked_name(certified)
+    address = _address(flags.node_ip)
+    serving_path = os.path.join(os.path.abspath(flags.state_dir), DIRECTORY, SERVING_FILE)
+    serving = NodeCertificate(serving_path, name, SERVING, (f"DNS:{name}", f"IP:{address}"))
+    return Cluster(
+        Credentials(config),
+        name,
+        address,
+        _labels(flags.node_labels),
+        NodeCertificate(path, name, CLIENT) if is_ours else None,
+        serving,
+    )
+
+
+def checked_name(given: str) -> str:
+    """The node's name: as given, or this machine's. Raises EvenkeelError."""
+    name = (given or os.uname().nodename).lower()
     if len(name) > _LONGEST_NAME or not _NODE_NAME.fullmatch(name):
         raise EvenkeelError(
             f'--hostname-override: "{name[:80]}" is no name of a node: small letters, digits, - and . between them'
         )
-    credentials = Credentials(read_kubeconfig(flags.kubeconfig))
-    return Cluster(credentials, name, _address(flags.node_ip), _labels(flags.node_labels))
+    return name
 
 
 class ClusterMember:
@@ -96,6 +127,7 @@ class ClusterMember:
         own = {"fieldSelector": f"metadata.name={cluster.node_name}"}
         self._node_watch = Watch(client, path_of("api", "v1", "nodes"), self._node, "the node", own)
         self._service_watch = Watch(client, path_of("api", "v1", "services"), self._services, "services")
+        self._renewals = tuple(_renewals(cluster, node.config, client))
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -112,6 +144,7 @@ class ClusterMember:
             self._data.run(),
             self._events.run(),
             self._events.run_refusals(),
+            *(one.run() for one in self._renewals),
         )
         self._tasks = [asyncio.create_task(loop) for loop in loops]
 
@@ -136,6 +169,15 @@ class ClusterMember:
         await self._node.is_registered.wait()
         await self._service_watch.has_listed.wait()
         await self._pod_watch.run()
+
+
+def _renewals(cluster: Cluster, config: KubeletConfiguration, client: Client) -> Iterator[Renewal]:
+    if cluster.client_certificate is not None and config.rotate_certificates:
+        beside = os.path.dirname(cluster.credentials.config.path)
+        yield Renewal(cluster.client_certificate, client, os.path.join(beside, BOOTSTRAP))
+    if config.server_tls_bootstrap:
+        cluster.serving_certificate.ensure()
+        yield Renewal(cluster.serving_certificate, client)
 
 
 def _address(text: str) -> str:

@@ -80,7 +80,8 @@ class Credentials:
         certificate, key = self.config.certificate_files
         if not certificate:
             return self.config.certificate_pem, self.config.key_pem
-        return read_text(certificate), read_text(key)
+        # One file has both where it is replaced as a whole: two reads might find two pairs.
+        return read_text(certificate), "" if key == certificate else read_text(key)
 
     def _stamps(self) -> tuple[tuple[int, int], ...]:
         found = []

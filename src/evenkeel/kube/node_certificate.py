@@ -1,0 +1,186 @@
+"""The node's certificates: each in one file with its key, and renewed by the cluster's signers before it expires.
+
+A file is replaced as a whole, so that certificate and key always fit. The key of a request that is under way is beside
+it, so that an agent that was killed finds its request again. Only root can read either.
+"""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from evenkeel.errors import EvenkeelError, reason
+from evenkeel.host.files import read_text, replace_own
+from evenkeel.kube.certificates import (
+    NODE_USER_PREFIX,
+    Certificate,
+    new_key,
+    public_key_of,
+    read_certificate,
+    self_signed,
+    signing_request,
+)
+from evenkeel.kube.client import Backoff, Client
+from evenkeel.kube.credentials import Credentials
+from evenkeel.kube.kubeconfig import read_kubeconfig
+from evenkeel.kube.signing import SERVING, Refused, Signer, signed_certificate
+from evenkeel.policy.lifecycle.pod_status import timestamp
+
+log = logging.getLogger(__name__)
+
+_LONGEST_SLEEP_SECONDS = 600.0  # the clock may be set meanwhile
+_BACKOFF_SECONDS = (5.0, 300.0)
+
+
+class NodeCertificate:
+    """One certificate of the node, in the file `path`. `names` are those of a server, in openssl's form."""
+
+    def __init__(self, path: str, node_name: str, signer: Signer, names: Sequence[str] = ()) -> None:
+        self.path = path
+        self._node_name = node_name
+        self._signer = signer
+        self._names = tuple(names)
+        self._key_path = f"{path}.key"  # of the request that is under way
+
+    @property
+    def is_serving(self) -> bool:
+        return self._signer == SERVING
+
+    @property
+    def what(self) -> str:
+        return "the certificate of the node's server" if self.is_serving else "the node's certificate"
+
+    def due_at(self, present: Certificate) -> float:
+        """When the next one is to be asked for."""
+        fits = set(present.names) == set(self._names) and not present.is_self_signed
+        return present.renew_at if fits or not self.is_serving else 0.0
+
+    def read(self) -> Certificate:
+        """Raises EvenkeelError."""
+        return read_certificate(read_text(self.path))
+
+    async def renew(self, client: Client, on_asked: Callable[[str], None]) -> Certificate:
+        """Asks the cluster for a new one and waits for it. `on_asked` hears the name of the request. Raises
+        EvenkeelError."""
+        key, public_key = await asyncio.to_thread(self._pending_key)
+        request = await asyncio.to_thread(signing_request, key, self._node_name, self._names)
+        try:
+            pem = await signed_certificate(client, self._signer, request, public_key, on_asked)
+            found = await asyncio.to_thread(read_certificate, pem)
+            self._check(found, public_key)
+        except Refused:
+            self._forget_key()  # another key makes another request
+            raise
+        await asyncio.to_thread(self._write, pem, key)
+        return found
+
+    def ensure(self) -> None:
+        """Makes one that the node signs itself, unless a certificate with these names is there. Raises
+        EvenkeelError."""
+        with suppress(EvenkeelError):
+            present = self.read()
+            if set(present.names) == set(self._names) and time.time() < present.renew_at:
+                return
+        key = new_key()
+        try:
+            os.makedirs(os.path.dirname(self.path), mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise EvenkeelError(f"cannot write {self.path}: {reason(error)}") from None
+        self._write(self_signed(key, self._node_name, self._names), key)
+
+    def _check(self, found: Certificate, public_key: bytes) -> None:
+        if found.public_key != public_key:
+            raise Refused("the cluster's certificate is for another key than that of the request")
+        if found.common_name != f"{NODE_USER_PREFIX}{self._node_name}":
+            raise Refused(f'the cluster\'s certificate is for "{found.common_name[:80]}", not for this node')
+        if found.not_after <= time.time():
+            raise Refused("the cluster's certificate has expired already")
+
+    def _pending_key(self) -> tuple[str, bytes]:
+        """The key of a request that is under way, else a new one; and its public part."""
+        with suppress(EvenkeelError):
+            key = read_text(self._key_path)
+            public_key = public_key_of(key)
+            if not self._is_used(public_key):
+                return key, public_key
+        key = new_key()
+        try:
+            replace_own(self._key_path, key.encode())
+        except OSError as error:
+            raise EvenkeelError(f"cannot write {self._key_path}: {reason(error)}") from None
+        return key, public_key_of(key)
+
+    def _is_used(self, public_key: bytes) -> bool:
+        """Whether the present certificate has this key: its request is answered."""
+        try:
+            return self.read().public_key == public_key
+        except EvenkeelError:
+            return False
+
+    def _write(self, certificate_pem: str, key_pem: str) -> None:
+        try:
+            replace_own(self.path, f"{certificate_pem.strip()}\n{key_pem.strip()}\n".encode())
+        except OSError as error:
+            raise EvenkeelError(f"cannot write {self.path}: {reason(error)}") from None
+        self._forget_key()
+
+    def _forget_key(self) -> None:
+        with suppress(FileNotFoundError):
+            os.unlink(self._key_path)
+
+
+class Renewal:
+    """Renews a certificate of the node while the agent runs. If that of the client has expired, the bootstrap token
+    proves who the node is, as long as that is valid."""
+
+    def __init__(self, certificate: NodeCertificate, client: Client, bootstrap_path: str = "") -> None:
+        self._certificate = certificate
+        self._client = client
+        self._bootstrap_path = bootstrap_path
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        backoff = Backoff(*_BACKOFF_SECONDS)
+        failure = ""
+        while True:
+            try:
+                present = await asyncio.to_thread(self._certificate.read)
+                left = self._certificate.due_at(present) - time.time()
+                if left > 0:
+                    await asyncio.sleep(min(left, _LONGEST_SLEEP_SECONDS))
+                    continue
+                after = await self._renew(is_expired=present.not_after <= time.time())
+            except EvenkeelError as error:
+                if error.message != failure:
+                    failure = error.message
+                    log.warning("cluster: %s cannot be renewed: %s", self._certificate.what, error)
+                await backoff.wait()
+            else:
+                failure = ""
+                backoff.reset()
+                until = timestamp(after.not_after)
+                log.info("cluster: %s is new, and valid until %s", self._certificate.what, until)
+
+    async def _renew(self, *, is_expired: bool) -> Certificate:
+        if not is_expired or not self._bootstrap_path:
+            return await self._certificate.renew(self._client, self._log_request)
+        if not os.path.exists(self._bootstrap_path):
+            raise EvenkeelError("it has expired", hint="evenkeel join, with a new token")
+        client = Client(Credentials(read_kubeconfig(self._bootstrap_path)))
+        try:
+            return await self._certificate.renew(client, self._log_request)
+        finally:
+            await client.close()
+
+    def _log_request(self, name: str) -> None:
+        if self._certificate.is_serving:
+            log.warning(
+                "cluster: %s is signed by the node itself, until somebody approves another:"
+                " kubectl certificate approve %s",
+                self._certificate.what,
+                name,
+            )
+        else:
+            log.info("cluster: %s is to be renewed: the request is %s", self._certificate.what, name)

@@ -1,0 +1,176 @@
+"""Certificates of a node: when they are renewed, and whom `evenkeel join` trusts. The rest is in tests/cluster."""
+
+import base64
+import hmac
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenkeel.errors import EvenkeelError
+from evenkeel.kube.certificates import (
+    Certificate,
+    certificates_of,
+    new_key,
+    public_key_of,
+    read_certificate,
+    self_signed,
+)
+from evenkeel.kube.cluster import ClusterFlags, cluster_from
+from evenkeel.kube.discovery import BootstrapToken, checked_hash, verified
+from evenkeel.kube.join import server_from
+from evenkeel.kube.node_certificate import NodeCertificate
+from evenkeel.kube.signing import SERVING
+from tests.certificates import make_certificate
+
+TOKEN = BootstrapToken.parse("abcdef.0123456789abcdef")
+
+
+def certificate(public_key: bytes, since: float = 0.0, until: float = 1000.0) -> Certificate:
+    return Certificate(since, until, "system:node:a", ("system:nodes",), (), False, public_key)
+
+
+@given(st.binary(min_size=1, max_size=91), st.floats(0, 1e9), st.floats(600, 1e9))
+def test_a_certificate_is_renewed_at_70_to_90_percent_of_its_life(key: bytes, since: float, life: float):
+    share = (certificate(key, since, since + life).renew_at - since) / life
+    assert 0.7 - 1e-6 <= share <= 0.9 + 1e-6
+
+
+def test_nodes_do_not_renew_all_at_the_same_moment_and_a_restart_changes_nothing():
+    moments = [certificate(bytes([number])).renew_at for number in range(200)]
+    assert max(moments) - min(moments) > 150
+    assert moments == [certificate(bytes([number])).renew_at for number in range(200)]
+
+
+def test_only_a_certificate_of_the_nodes_group_makes_a_node():
+    assert certificate(b"").node_name == "a"
+    assert certificate(b"")._replace(organizations=()).node_name == ""
+    assert certificate(b"")._replace(common_name="admin").node_name == ""
+
+
+def test_openssl_makes_and_reads_certificates(tmp_path):
+    make_certificate(tmp_path)  # where openssl is missing, this says so
+    key = new_key()
+    found = read_certificate(self_signed(key, "a", ("DNS:a", "IP:fd00::1")))
+    assert found.is_self_signed
+    assert (found.node_name, found.names) == ("a", ("DNS:a", "IP:fd00::1"))
+    assert found.public_key == public_key_of(key)
+    assert found.not_before < found.not_after
+    with pytest.raises(EvenkeelError, match="no certificate in PEM"):
+        read_certificate(key)
+    assert certificates_of(f"{key}\n-----BEGIN CERTIFICATE-----") == []
+
+
+def test_a_server_keeps_its_certificate_until_its_address_changes(tmp_path):
+    make_certificate(tmp_path)
+    path = str(tmp_path / "cluster" / "serving.pem")
+    certificate = NodeCertificate(path, "a", SERVING, ("DNS:a", "IP:10.0.0.1"))
+    certificate.ensure()
+    first = certificate.read()
+    certificate.ensure()
+    assert certificate.read() == first
+    assert certificate.due_at(first) == 0.0  # the cluster is to sign another one
+    moved = NodeCertificate(path, "a", SERVING, ("DNS:a", "IP:10.0.0.2"))
+    moved.ensure()
+    assert moved.read().names == ("DNS:a", "IP:10.0.0.2")
+
+
+def test_a_node_has_the_name_of_its_certificate(tmp_path):
+    make_certificate(tmp_path)
+    key = new_key()
+    (tmp_path / "client.pem").write_text(self_signed(key, "from-the-cluster", ()) + key)
+    ca = base64.b64encode((tmp_path / "cert.pem").read_bytes()).decode()
+    config = tmp_path / "node.kubeconfig"
+    content = {
+        "current-context": "n",
+        "contexts": [{"name": "n", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {"server": "https://h:1", "certificate-authority-data": ca}}],
+        "users": [{"name": "u", "user": {"client-certificate": "client.pem", "client-key": "client.pem"}}],
+    }
+    config.write_text(json.dumps(content))
+    flags = ClusterFlags(str(config), node_ip="10.0.0.1", state_dir=str(tmp_path))
+    found = cluster_from(flags)
+    assert found.node_name == "from-the-cluster"
+    assert found.client_certificate is not None
+    with pytest.raises(
+        EvenkeelError, match=r'"other" is not in .*client.pem, which is of "from-the-cluster"'
+    ):
+        cluster_from(flags._replace(hostname_override="other"))
+    content["users"] = [{"name": "u", "user": {"token": "x"}}]
+    config.write_text(json.dumps(content))
+    other = cluster_from(flags._replace(hostname_override="other"))
+    assert (other.node_name, other.client_certificate) == ("other", None)
+
+
+def encoded(content: bytes) -> str:
+    return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
+
+
+def cluster_info(content: str, token: BootstrapToken = TOKEN, **head: str) -> dict:
+    first = encoded(json.dumps({"alg": "HS256", "kid": token.id, **head}).encode())
+    mac = hmac.digest(token.secret.encode(), f"{first}.{encoded(content.encode())}".encode(), "sha256")
+    return {"data": {"kubeconfig": content, f"jws-kubeconfig-{token.id}": f"{first}..{encoded(mac)}"}}
+
+
+def test_cluster_info_is_believed_only_if_the_token_has_signed_it():
+    info = cluster_info("a kubeconfig")
+    assert verified(info, TOKEN) == "a kubeconfig"
+    info["data"]["kubeconfig"] = "another kubeconfig"
+    with pytest.raises(EvenkeelError, match="not signed with the token abcdef"):
+        verified(info, TOKEN)
+
+
+@pytest.mark.parametrize(
+    "info",
+    [
+        cluster_info("a kubeconfig", BootstrapToken("abcdef", "f" * 16)),
+        cluster_info("a kubeconfig", alg="none"),
+        cluster_info("a kubeconfig", kid="ghijkl"),
+        {"data": {"kubeconfig": "a kubeconfig", "jws-kubeconfig-abcdef": ".."}},
+        {"data": {"kubeconfig": "a kubeconfig", "jws-kubeconfig-abcdef": "no signature"}},
+        {"data": {"kubeconfig": "a kubeconfig"}},
+        {"data": "nothing"},
+        {},
+    ],
+)
+def test_a_signature_of_another_token_or_form_is_refused(info: dict):
+    with pytest.raises(EvenkeelError, match="not signed"):
+        verified(info, TOKEN)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "abcdef", "abcdef.0123", "ABCDEF.0123456789abcdef", "abcdef.0123456789abcdef.x"]
+)
+def test_what_is_no_token_is_refused_without_being_printed(text: str):
+    with pytest.raises(EvenkeelError, match="is no bootstrap token") as caught:
+        BootstrapToken.parse(text)
+    assert not text or text not in str(caught.value)
+    assert "0123456789abcdef" not in repr(TOKEN)
+
+
+@pytest.mark.parametrize(
+    ("text", "server"),
+    [
+        ("https://h", "https://h:6443"),
+        ("h:443", "https://h:443"),
+        ("https://[fd00::1]:6443", "https://[fd00::1]:6443"),
+        ("https://h:1/k8s/", "https://h:1/k8s"),
+    ],
+)
+def test_an_api_server_is_named_as_kubeadm_names_it(text: str, server: str):
+    assert server_from(text).server == server
+
+
+@pytest.mark.parametrize(
+    "text", ["", "http://h", "https://", "https://u:p@h", "h:port", "h:99999", "https://h?x"]
+)
+def test_what_is_no_address_of_an_api_server_is_refused(text: str):
+    with pytest.raises(EvenkeelError, match="is no address of an API server"):
+        server_from(text)
+
+
+def test_a_hash_has_its_form():
+    assert checked_hash(f"sha256:{'A' * 64}") == f"sha256:{'a' * 64}"
+    with pytest.raises(EvenkeelError, match="--ca-cert-hash"):
+        checked_hash("md5:00")
