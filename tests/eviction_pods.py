@@ -2,8 +2,9 @@
 
 from evenkeel.api.config import Profile
 from evenkeel.api.container import Container
-from evenkeel.api.pod import EmptyDirVolumeSource, HostPathVolumeSource, ObjectMeta, Pod, PodSpec, Volume
+from evenkeel.api.pod import ObjectMeta, Pod, PodSpec
 from evenkeel.api.resources import ResourceRequirements
+from evenkeel.api.volume_types import EmptyDirVolumeSource, HostPathVolumeSource, Volume
 from evenkeel.policy.eviction.decide import EVICTED, Eviction
 from evenkeel.policy.eviction.snapshot import (
     ContainerFigures,

@@ -8,8 +8,9 @@ from hypothesis import given
 
 from evenkeel.api.decode import Findings, decode
 from evenkeel.api.encode import encode
-from evenkeel.api.pod import EmptyDirVolumeSource, Pod, Volume
+from evenkeel.api.pod import Pod
 from evenkeel.api.scalars import Duration
+from evenkeel.api.volume_types import EmptyDirVolumeSource, Volume
 from evenkeel.quantity import Quantity
 from tests.strategies import pods
 

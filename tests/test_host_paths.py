@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from evenkeel.api.container import Container, VolumeMount
-from evenkeel.api.pod import HostPathVolumeSource, ObjectMeta, Pod, PodSpec, Volume
+from evenkeel.api.pod import ObjectMeta, Pod, PodSpec
+from evenkeel.api.volume_types import HostPathVolumeSource, Volume
 from evenkeel.runtime import host_paths
 from evenkeel.runtime.host_paths import HostPaths, HostPlace, open_place
 from evenkeel.runtime.memory_mounts import VolumeRefused

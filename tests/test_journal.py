@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenkeel.api.pod import EmptyDirVolumeSource, HostPathVolumeSource, Pod, Volume
+from evenkeel.api.pod import Pod
 from evenkeel.api.resources import ResourceRequirements
+from evenkeel.api.volume_types import EmptyDirVolumeSource, HostPathVolumeSource, Volume
 from evenkeel.journal import records, schema
 from evenkeel.journal.codec import Unreadable, from_text, opened, sealed, to_text
 from evenkeel.journal.records import WARNING, Event

@@ -12,6 +12,7 @@ from evenkeel.api.config import Profile
 from evenkeel.api.defaults import stable_uid
 from evenkeel.api.manifests import read_manifests
 from evenkeel.api.problems import line_of
+from evenkeel.api.reading import NOTHING_READ
 from evenkeel.api.validation.workload_rules import MAX_REPLICAS
 from evenkeel.api.yaml_text import Document
 from evenkeel.errors import InvalidInput
@@ -536,7 +537,7 @@ def test_pods_before_a_broken_document_are_read():
 
 
 def test_an_empty_text_holds_nothing():
-    assert read("") == manifests.NOTHING_READ
+    assert read("") == NOTHING_READ
 
 
 def test_the_profile_decides_what_is_valid():

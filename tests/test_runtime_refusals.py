@@ -3,7 +3,8 @@
 import pytest
 
 from evenkeel.api.container import Container, SecurityContext
-from evenkeel.api.pod import EmptyDirVolumeSource, ObjectMeta, Pod, PodSecurityContext, PodSpec, Volume
+from evenkeel.api.pod import ObjectMeta, Pod, PodSecurityContext, PodSpec
+from evenkeel.api.volume_types import EmptyDirVolumeSource, Volume
 from evenkeel.runtime.environment import groups, identity
 from evenkeel.runtime.process.process_refusals import Powers, refusal, users_refusal
 

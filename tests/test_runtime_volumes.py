@@ -11,17 +11,9 @@ import pytest
 
 from evenkeel.api.claims import claim_volume
 from evenkeel.api.container import Container, SecurityContext, VolumeMount
-from evenkeel.api.pod import (
-    EmptyDirVolumeSource,
-    HostAlias,
-    HostPathVolumeSource,
-    ObjectMeta,
-    Pod,
-    PodSecurityContext,
-    PodSpec,
-    Volume,
-)
+from evenkeel.api.pod import HostAlias, ObjectMeta, Pod, PodSecurityContext, PodSpec
 from evenkeel.api.resources import ResourceRequirements
+from evenkeel.api.volume_types import EmptyDirVolumeSource, HostPathVolumeSource, Volume
 from evenkeel.errors import EvenkeelError
 from evenkeel.quantity import Quantity
 from evenkeel.runtime import volumes

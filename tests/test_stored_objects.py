@@ -5,7 +5,8 @@ import json
 import pytest
 
 from evenkeel.api.config import Profile
-from evenkeel.api.manifests import Reading, read_manifests
+from evenkeel.api.manifests import read_manifests
+from evenkeel.api.reading import Reading
 from evenkeel.api.stored_objects import key_of_object, manifest_of
 
 CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "2Gi"}}}

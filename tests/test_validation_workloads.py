@@ -5,7 +5,8 @@ import json
 import pytest
 
 from evenkeel.api.manifests import read_manifests
-from evenkeel.api.workloads import KINDS, LabelSelector, LabelSelectorRequirement
+from evenkeel.api.workload_types import LabelSelector, LabelSelectorRequirement
+from evenkeel.api.workloads import KINDS
 
 CONTAINER = {"name": "main", "image": "host"}
 POD = {"containers": [CONTAINER]}

@@ -8,23 +8,21 @@ import pytest
 
 from evenkeel.api.container import Container, ObjectFieldSelector, ResourceFieldSelector
 from evenkeel.api.data_objects import CONFIG_MAP, SECRET, DataObject, PodData
-from evenkeel.api.pod import (
+from evenkeel.api.pod import ObjectMeta, Pod, PodSpec
+from evenkeel.api.resources import ResourceRequirements
+from evenkeel.api.volume_types import (
     ConfigMapProjection,
     ConfigMapVolumeSource,
     DownwardAPIProjection,
     DownwardAPIVolumeFile,
     DownwardAPIVolumeSource,
     KeyToPath,
-    ObjectMeta,
-    Pod,
-    PodSpec,
     ProjectedVolumeSource,
     SecretProjection,
     SecretVolumeSource,
     Volume,
     VolumeProjection,
 )
-from evenkeel.api.resources import ResourceRequirements
 from evenkeel.quantity import Quantity
 from evenkeel.runtime import data_volumes
 from evenkeel.runtime.environment import DataMissing

@@ -6,15 +6,15 @@ import pytest
 
 from evenkeel.api.config import Profile
 from evenkeel.api.workload_pods import replica
-from evenkeel.api.workloads import (
+from evenkeel.api.workload_types import (
     CronJobStatus,
     DaemonSetStatus,
     DeploymentStatus,
     JobStatus,
     ObjectReference,
     StatefulSetStatus,
-    key_of,
 )
+from evenkeel.api.workloads import key_of
 from evenkeel.cli.rollout import progress
 from evenkeel.errors import EvenkeelError
 from tests.fake_front import BORN, running

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from evenkeel.api.container import Container
-from evenkeel.api.pod import EmptyDirVolumeSource, ObjectMeta, Pod, PodSecurityContext, PodSpec, Volume
+from evenkeel.api.pod import ObjectMeta, Pod, PodSecurityContext, PodSpec
+from evenkeel.api.volume_types import EmptyDirVolumeSource, Volume
 from evenkeel.quantity import Quantity
 from evenkeel.runtime import syscalls, volumes
 from evenkeel.runtime.paths import StatePaths, state_paths

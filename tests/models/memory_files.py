@@ -3,7 +3,8 @@
 import os
 from pathlib import Path
 
-from evenkeel.api.pod import EmptyDirVolumeSource, Pod, Volume
+from evenkeel.api.pod import Pod
+from evenkeel.api.volume_types import EmptyDirVolumeSource, Volume
 from evenkeel.cgroup.tree import Version
 from evenkeel.pressure.targets import PodTarget, WatchTargets
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from evenkeel.api.config import Profile
 from evenkeel.api.manifests import read_manifests
-from evenkeel.api.workloads import KINDS, Job, Workload, kind_of
+from evenkeel.api.workload_types import Job
+from evenkeel.api.workloads import KINDS, Workload, kind_of
 from evenkeel.policy.workloads.decide import changed, decide
 from evenkeel.policy.workloads.decision import Decision, JobFacts, Progress, Situation
 from evenkeel.policy.workloads.pod_facts import PodFacts

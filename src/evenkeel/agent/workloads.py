@@ -23,7 +23,8 @@ from evenkeel.api.config import Profile
 from evenkeel.api.pod import Pod
 from evenkeel.api.scalars import Int32
 from evenkeel.api.workload_pods import POD_INDEX, stateful_claims
-from evenkeel.api.workloads import CronJob, DaemonSet, Job, StatefulSet, Workload, key_of, kind_of
+from evenkeel.api.workload_types import CronJob, DaemonSet, Job, StatefulSet
+from evenkeel.api.workloads import Workload, key_of, kind_of
 from evenkeel.errors import EvenkeelError
 from evenkeel.journal.records import NORMAL, WARNING, WORKLOAD, PodRecord, WorkloadRecord
 from evenkeel.policy.lifecycle.pod_status import timestamp

@@ -7,8 +7,9 @@ itself is deleted. A claim that asks for particular storage, such as a volume by
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from evenkeel.api.pod import ObjectMeta, PersistentVolumeClaimVolumeSource, Volume
+from evenkeel.api.pod import ObjectMeta
 from evenkeel.api.resources import NO_RESOURCES, STORAGE, ResourceList
+from evenkeel.api.volume_types import PersistentVolumeClaimVolumeSource, Volume
 from evenkeel.quantity import Quantity
 
 CLAIM = "PersistentVolumeClaim"

@@ -13,8 +13,9 @@ from evenkeel.api.claims import CLAIM, PersistentVolumeClaim, claim_name
 from evenkeel.api.container import Container
 from evenkeel.api.decode import Findings, decode
 from evenkeel.api.encode import encode
-from evenkeel.api.pod import NO_LABELS, ObjectMeta, Pod, ServiceAccountTokenProjection, Volume
+from evenkeel.api.pod import NO_LABELS, ObjectMeta, Pod
 from evenkeel.api.problems import Problems, invalid, join
+from evenkeel.api.volume_types import ServiceAccountTokenProjection, Volume
 
 CONFIG_MAP, SECRET = "ConfigMap", "Secret"
 DATA_KINDS = (CONFIG_MAP, SECRET)

@@ -14,7 +14,7 @@ from evenkeel.api.container import (
     LifecycleHandler,
     Probe,
 )
-from evenkeel.api.pod import CRITICAL_PRIORITIES, Pod, PodSpec, Volume, container_limits, container_requests
+from evenkeel.api.pod import CRITICAL_PRIORITIES, Pod, PodSpec, container_limits, container_requests
 from evenkeel.api.resources import (
     NO_RESOURCES,
     NOTHING_REQUIRED,
@@ -23,6 +23,7 @@ from evenkeel.api.resources import (
     is_hugepages,
     is_pod_level,
 )
+from evenkeel.api.volume_types import Volume
 
 DEFAULT_NAMESPACE = "default"
 DEFAULT_GRACE_PERIOD_SECONDS = 30

@@ -13,19 +13,8 @@ from evenkeel.api.container import Container, EnvVar
 from evenkeel.api.defaults import default_pod, stable_uid
 from evenkeel.api.pod import NO_LABELS, ObjectMeta, OwnerReference, Pod, PodSpec, PodTemplateSpec
 from evenkeel.api.validation.name_rules import dns_label
-from evenkeel.api.workloads import (
-    INDEXED,
-    KINDS,
-    CronJob,
-    DaemonSet,
-    Deployment,
-    Job,
-    StatefulSet,
-    Workload,
-    kind_of,
-    replicas_of,
-    template_of,
-)
+from evenkeel.api.workload_types import INDEXED, CronJob, DaemonSet, Deployment, Job, StatefulSet
+from evenkeel.api.workloads import KINDS, Workload, kind_of, replicas_of, template_of
 
 TEMPLATE_HASH = "pod-template-hash"
 REVISION = "controller-revision-hash"

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from evenkeel.api.config import Profile
 from evenkeel.api.encode import encode
-from evenkeel.api.manifests import Reading
 from evenkeel.api.pod import Pod
+from evenkeel.api.reading import Reading
 from evenkeel.api.stored_objects import manifest_of
 from evenkeel.cli.client import Client, add_state_flag, client_from
 from evenkeel.cli.inputs import add_manifest_flag, read_all

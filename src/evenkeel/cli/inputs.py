@@ -7,9 +7,10 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from evenkeel.api.config import Profile
-from evenkeel.api.manifests import NOTHING_READ, Reading, read_manifests
+from evenkeel.api.manifests import read_manifests
 from evenkeel.api.node import Node
 from evenkeel.api.pod import Pod
+from evenkeel.api.reading import NOTHING_READ, Reading
 from evenkeel.cli.config_flags import config_from
 from evenkeel.errors import EvenkeelError, InvalidInput
 from evenkeel.host.files import manifest_paths, read_text

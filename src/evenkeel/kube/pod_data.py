@@ -28,8 +28,9 @@ from evenkeel.api.data_objects import (
     token_name,
 )
 from evenkeel.api.decode import Findings
-from evenkeel.api.pod import ObjectMeta, Pod, ServiceAccountTokenProjection
+from evenkeel.api.pod import ObjectMeta, Pod
 from evenkeel.api.validation import validate_data
+from evenkeel.api.volume_types import ServiceAccountTokenProjection
 from evenkeel.errors import EvenkeelError
 from evenkeel.kube.client import NOT_FOUND, ApiError, Backoff, Client, Json, path_of
 

@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
-from evenkeel.api.pod import HostPathVolumeSource, Pod
+from evenkeel.api.pod import Pod
+from evenkeel.api.volume_types import HostPathVolumeSource
 from evenkeel.errors import EvenkeelError, reason
 from evenkeel.runtime.memory_mounts import VolumeRefused
 from evenkeel.runtime.procfs import is_below, other_ways, read_mounts

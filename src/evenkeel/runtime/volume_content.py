@@ -10,7 +10,8 @@ from evenkeel.api.claims import CLAIM, claim_name
 from evenkeel.api.container import Container
 from evenkeel.api.data_objects import CONFIG_MAP, SECRET, TOKEN, TOKEN_KEY, DataObject, PodData, token_name
 from evenkeel.api.defaults import DEFAULT_FILE_MODE
-from evenkeel.api.pod import DownwardAPIVolumeFile, KeyToPath, Pod, Volume
+from evenkeel.api.pod import Pod
+from evenkeel.api.volume_types import DownwardAPIVolumeFile, KeyToPath, Volume
 from evenkeel.runtime.environment import DataMissing, NoValue, amount_of, field_value, object_of
 
 _MAPS = {"metadata.labels": "labels", "metadata.annotations": "annotations"}

@@ -11,8 +11,9 @@ from contextlib import suppress
 
 from evenkeel.api.claims import claim_name
 from evenkeel.api.data_objects import NO_DATA, PodData
-from evenkeel.api.pod import IN_MEMORY, Pod, Volume
+from evenkeel.api.pod import Pod
 from evenkeel.api.resources import MEMORY
+from evenkeel.api.volume_types import IN_MEMORY, Volume
 from evenkeel.errors import reason
 from evenkeel.host.files import write_own
 from evenkeel.policy.pod_resources import pod_limits

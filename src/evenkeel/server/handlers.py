@@ -11,8 +11,9 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
 from evenkeel.agent.front import Front
 from evenkeel.api.encode import encode
-from evenkeel.api.manifests import Reading, read_manifests
+from evenkeel.api.manifests import read_manifests
 from evenkeel.api.pod import Pod
+from evenkeel.api.reading import Reading
 from evenkeel.errors import EvenkeelError, InvalidInput, Problem
 from evenkeel.journal.records import Event
 from evenkeel.runtime.interface import Image, Pull

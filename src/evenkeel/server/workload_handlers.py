@@ -5,17 +5,8 @@ from collections.abc import Mapping
 
 from evenkeel.agent.front import Front
 from evenkeel.api.validation.workload_rules import MAX_REPLICAS
-from evenkeel.api.workloads import (
-    KINDS,
-    CronJob,
-    DaemonSet,
-    Job,
-    Workload,
-    kind_of,
-    replicas_of,
-    workload_key,
-    workload_object,
-)
+from evenkeel.api.workload_types import CronJob, DaemonSet, Job
+from evenkeel.api.workloads import KINDS, Workload, kind_of, replicas_of, workload_key, workload_object
 from evenkeel.errors import EvenkeelError
 from evenkeel.server.handlers import grace_seconds
 from evenkeel.server.http import Answer, Refused, Request, to_json

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from evenkeel.api.config import KubeletConfiguration, Profile
-from evenkeel.api.manifests import Reading
 from evenkeel.api.node import Node, NodeStatus
 from evenkeel.api.pod import ObjectMeta, Pod
+from evenkeel.api.reading import Reading
 from evenkeel.api.resources import CPU, PODS, ResourceList
 from evenkeel.api.validation.pod_rules import validate_node
 from evenkeel.errors import EvenkeelError, InvalidInput

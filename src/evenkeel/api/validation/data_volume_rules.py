@@ -2,21 +2,21 @@
 
 from collections.abc import Iterable
 
-from evenkeel.api.pod import (
+from evenkeel.api.pod import Pod
+from evenkeel.api.pod_fields import CLUSTER_ONLY
+from evenkeel.api.problems import Problems, forbidden, invalid, required, shown, unusable
+from evenkeel.api.validation.env_rules import amount_problems, field_problems
+from evenkeel.api.validation.name_rules import dns_subdomain, plain_text
+from evenkeel.api.volume_types import (
     ConfigMapVolumeSource,
     DownwardAPIVolumeFile,
     DownwardAPIVolumeSource,
     KeyToPath,
-    Pod,
     ProjectedVolumeSource,
     SecretVolumeSource,
     ServiceAccountTokenProjection,
     VolumeProjection,
 )
-from evenkeel.api.pod_fields import CLUSTER_ONLY
-from evenkeel.api.problems import Problems, forbidden, invalid, required, shown, unusable
-from evenkeel.api.validation.env_rules import amount_problems, field_problems
-from evenkeel.api.validation.name_rules import dns_subdomain, plain_text
 from evenkeel.errors import NODE_RULE, Problem
 
 _GREATEST_MODE = 0o777

@@ -4,12 +4,13 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from evenkeel.api.container import ContainerPort, EnvVar
-from evenkeel.api.pod import Pod, PodSpec, Volume
+from evenkeel.api.pod import Pod, PodSpec
 from evenkeel.api.problems import Problems, shown
 from evenkeel.api.resources import EPHEMERAL_STORAGE, MEMORY, ResourceList
 from evenkeel.api.validation.name_rules import dns_label
 from evenkeel.api.validation.network_rules import address_of
 from evenkeel.api.validation.pod_rules import full_name
+from evenkeel.api.volume_types import Volume
 from evenkeel.errors import Problem
 
 WARNING = "Warning"

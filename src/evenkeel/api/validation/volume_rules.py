@@ -3,12 +3,6 @@
 from typing import NamedTuple
 
 from evenkeel.api.container import VolumeMount
-from evenkeel.api.pod import (
-    EmptyDirVolumeSource,
-    HostPathVolumeSource,
-    PersistentVolumeClaimVolumeSource,
-    Volume,
-)
 from evenkeel.api.problems import (
     Problems,
     duplicate,
@@ -28,6 +22,12 @@ from evenkeel.api.validation.data_volume_rules import (
     secret_problems,
 )
 from evenkeel.api.validation.name_rules import dns_label, dns_subdomain, plain_text
+from evenkeel.api.volume_types import (
+    EmptyDirVolumeSource,
+    HostPathVolumeSource,
+    PersistentVolumeClaimVolumeSource,
+    Volume,
+)
 from evenkeel.errors import NODE_RULE, Problem
 from evenkeel.quantity import ZERO
 

@@ -17,7 +17,7 @@ from evenkeel.api.problems import (
 )
 from evenkeel.api.validation.name_rules import dns_label, dns_subdomain, label_value, qualified_name
 from evenkeel.api.validation.object_rules import claim_problems
-from evenkeel.api.workloads import (
+from evenkeel.api.workload_types import (
     ALLOW,
     COUNT,
     FAIL_INDEX,
@@ -41,9 +41,8 @@ from evenkeel.api.workloads import (
     PodFailurePolicyRule,
     ReplicationController,
     StatefulSet,
-    Workload,
-    template_of,
 )
+from evenkeel.api.workloads import Workload, template_of
 from evenkeel.errors import EvenkeelError
 
 MAX_REPLICAS = 1000

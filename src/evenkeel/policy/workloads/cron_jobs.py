@@ -8,7 +8,7 @@ from datetime import tzinfo
 
 from evenkeel.api.cron_schedule import Schedule, parse_schedule
 from evenkeel.api.workload_pods import job_of
-from evenkeel.api.workloads import FORBID, REPLACE, CronJob, CronJobStatus, Job, ObjectReference
+from evenkeel.api.workload_types import FORBID, REPLACE, CronJob, CronJobStatus, Job, ObjectReference
 from evenkeel.policy.lifecycle.pod_status import timestamp
 from evenkeel.policy.workloads.decision import NORMAL, WARNING, Decision, Happening, JobFacts, Situation
 from evenkeel.policy.workloads.jobs import COMPLETE, FAILED

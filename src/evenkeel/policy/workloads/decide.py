@@ -3,7 +3,8 @@ there cannot be."""
 
 from datetime import tzinfo
 
-from evenkeel.api.workloads import CronJob, Job, ReplicationController, StatefulSet, Workload, template_of
+from evenkeel.api.workload_types import CronJob, Job, ReplicationController, StatefulSet
+from evenkeel.api.workloads import Workload, template_of
 from evenkeel.policy.workloads.cron_jobs import decide_cron_job
 from evenkeel.policy.workloads.decision import Decision, Progress, Situation
 from evenkeel.policy.workloads.jobs import decide_job

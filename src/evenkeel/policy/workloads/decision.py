@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from evenkeel.api.config import Profile
 from evenkeel.api.pod import Pod, PodTemplateSpec
-from evenkeel.api.workloads import Condition, Job, Workload
+from evenkeel.api.workload_types import Condition, Job
+from evenkeel.api.workloads import Workload
 from evenkeel.policy.lifecycle.pod_status import timestamp
 from evenkeel.policy.workloads.pod_facts import PodFacts
 

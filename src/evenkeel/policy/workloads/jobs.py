@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from evenkeel.api.pod import Pod
 from evenkeel.api.workload_pods import COMPLETION_INDEX, job_pod
-from evenkeel.api.workloads import (
+from evenkeel.api.workload_types import (
     COUNT,
     FAIL_INDEX,
     FAIL_JOB,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from evenkeel.api.pod import Pod
 from evenkeel.api.workload_pods import REVISION, TEMPLATE_HASH, replica, replica_names, template_hash
-from evenkeel.api.workloads import (
+from evenkeel.api.workload_types import (
     ON_DELETE,
     RECREATE,
     Condition,
@@ -20,8 +20,8 @@ from evenkeel.api.workloads import (
     ReplicaSet,
     ReplicaSetStatus,
     ReplicationController,
-    replicas_of,
 )
+from evenkeel.api.workloads import replicas_of
 from evenkeel.policy.workloads.decision import Decision, RollProgress, Situation, condition, earliest
 from evenkeel.policy.workloads.pod_facts import PodFacts
 

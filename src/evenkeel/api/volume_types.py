@@ -1,0 +1,129 @@
+"""Volumes of a pod: the types of each source, and what follows from it."""
+
+from typing import NamedTuple
+
+from evenkeel.api.container import (
+    ObjectFieldSelector,
+    ResourceFieldSelector,
+)
+from evenkeel.api.scalars import Int32
+from evenkeel.quantity import Quantity
+
+IN_MEMORY = "Memory"  # the medium of an emptyDir
+
+
+class EmptyDirVolumeSource(NamedTuple):
+    medium: str = ""
+    size_limit: Quantity | None = None
+
+
+class HostPathVolumeSource(NamedTuple):
+    path: str = ""
+    type: str | None = None
+
+
+class KeyToPath(NamedTuple):
+    key: str = ""
+    path: str = ""
+    mode: Int32 | None = None
+
+
+class ConfigMapVolumeSource(NamedTuple):
+    name: str = ""
+    items: tuple[KeyToPath, ...] = ()
+    default_mode: Int32 | None = None
+    optional: bool | None = None
+
+
+class SecretVolumeSource(NamedTuple):
+    secret_name: str = ""
+    items: tuple[KeyToPath, ...] = ()
+    default_mode: Int32 | None = None
+    optional: bool | None = None
+
+
+class DownwardAPIVolumeFile(NamedTuple):
+    path: str = ""
+    field_ref: ObjectFieldSelector | None = None
+    resource_field_ref: ResourceFieldSelector | None = None
+    mode: Int32 | None = None
+
+
+class DownwardAPIVolumeSource(NamedTuple):
+    items: tuple[DownwardAPIVolumeFile, ...] = ()
+    default_mode: Int32 | None = None
+
+
+class ConfigMapProjection(NamedTuple):
+    name: str = ""
+    items: tuple[KeyToPath, ...] = ()
+    optional: bool | None = None
+
+
+class SecretProjection(NamedTuple):
+    name: str = ""
+    items: tuple[KeyToPath, ...] = ()
+    optional: bool | None = None
+
+
+class DownwardAPIProjection(NamedTuple):
+    items: tuple[DownwardAPIVolumeFile, ...] = ()
+
+
+class ServiceAccountTokenProjection(NamedTuple):
+    """A token of the pod's service account. Only a cluster has them."""
+
+    audience: str = ""
+    expiration_seconds: int | None = None
+    path: str = ""
+
+
+class VolumeProjection(NamedTuple):
+    config_map: ConfigMapProjection | None = None
+    secret: SecretProjection | None = None
+    downward_api: DownwardAPIProjection | None = None
+    service_account_token: ServiceAccountTokenProjection | None = None
+
+
+class ProjectedVolumeSource(NamedTuple):
+    sources: tuple[VolumeProjection, ...] = ()
+    default_mode: Int32 | None = None
+
+
+class PersistentVolumeClaimVolumeSource(NamedTuple):
+    claim_name: str = ""
+    read_only: bool = False
+
+
+class Volume(NamedTuple):
+    name: str = ""
+    empty_dir: EmptyDirVolumeSource | None = None
+    host_path: HostPathVolumeSource | None = None
+    config_map: ConfigMapVolumeSource | None = None
+    secret: SecretVolumeSource | None = None
+    downward_api: DownwardAPIVolumeSource | None = None
+    projected: ProjectedVolumeSource | None = None
+    persistent_volume_claim: PersistentVolumeClaimVolumeSource | None = None
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether it is an emptyDir in memory."""
+        return self.empty_dir is not None and self.empty_dir.medium == IN_MEMORY
+
+    @property
+    def has_data(self) -> bool:
+        """Whether the agent writes its files: from ConfigMaps, Secrets, or fields of the pod."""
+        return (self.config_map or self.secret or self.downward_api or self.projected) is not None
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether no container may write to it, however it is mounted."""
+        claim = self.persistent_volume_claim
+        return self.has_data or (claim is not None and claim.read_only)
+
+    @property
+    def has_secrets(self) -> bool:
+        of_projected = self.projected.sources if self.projected is not None else ()
+        return self.secret is not None or any(
+            (source.secret or source.service_account_token) is not None for source in of_projected
+        )
