@@ -24,7 +24,7 @@ from evenkeel.api.pod import (
     PodCondition,
     PodStatus,
 )
-from evenkeel.cli.client import default_state_directory
+from evenkeel.cli.arguments import default_state_directory
 from evenkeel.cli.main import main
 from evenkeel.journal.records import WARNING
 from evenkeel.quantity import Quantity

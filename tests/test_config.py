@@ -12,7 +12,8 @@ from evenkeel.api.config import (
     defaulted,
 )
 from evenkeel.api.config_file import read_config
-from evenkeel.api.config_validation import config_warnings, start_problems, validate_config
+from evenkeel.api.config_start_rules import start_problems
+from evenkeel.api.config_validation import config_warnings, validate_config
 from evenkeel.api.scalars import Duration, format_cpuset, parse_cpuset
 from evenkeel.errors import EvenkeelError, InvalidInput
 from evenkeel.policy.allocatable import startup_problems

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from evenkeel.journal.codec import from_text, to_text
 from evenkeel.policy.workloads.decision import Progress
-from evenkeel.policy.workloads.jobs import index_of, numbers, ranges
+from evenkeel.policy.workloads.job_progress import index_of, numbers, ranges
 from tests.models.workload_world import World, workload
 
 

@@ -7,7 +7,8 @@ import pytest
 
 from evenkeel.api.config import Profile
 from evenkeel.api.config_file import read_config
-from evenkeel.api.config_validation import config_warnings, start_problems, validate_config
+from evenkeel.api.config_start_rules import start_problems
+from evenkeel.api.config_validation import config_warnings, validate_config
 from evenkeel.api.manifests import read_manifests
 from evenkeel.cgroup.drivers.mounts import parse_mountinfo
 from evenkeel.errors import EvenkeelError

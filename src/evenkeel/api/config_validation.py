@@ -2,8 +2,8 @@
 own.
 
 A problem names its field and its flag. Where two settings contradict each other it names both (`field` has them with
-", " between). `validate_config` finds what kubelet finds when it has read its file. `start_problems` finds what kubelet
-finds only at its start, and what only Evenkeel refuses. The machine itself is not examined here, and
+", " between). `validate_config` finds what kubelet finds when it has read its file. What kubelet finds only at its
+start, and what only Evenkeel refuses, is in `config_start_rules`. The machine itself is not examined here, and
 `policy.allocatable` checks amounts.
 """
 
@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from evenkeel.api.config import (
     DEFAULT_CFS_QUOTA_PERIOD,
     FEATURE_GATES,
-    HOST_ACCESS,
     KUBE_RESERVED,
     KUBE_RESERVED_COMPRESSIBLE,
     NOTHING_ENFORCED,
@@ -26,9 +25,8 @@ from evenkeel.api.config import (
     flag_of,
 )
 from evenkeel.api.encode import camel
-from evenkeel.api.scalars import Duration, cpuset_fault, is_within, parse_cpuset, path_fault
-from evenkeel.errors import EvenkeelError, Problem
-from evenkeel.quantity import Quantity
+from evenkeel.api.scalars import Duration, cpuset_fault
+from evenkeel.errors import Problem
 
 ENFORCEABLE = (
     PODS_ENFORCED,
@@ -54,9 +52,9 @@ def validate_config(config: KubeletConfiguration, cgroup_version: int | None = N
     """
     full = defaulted(config)
     yield from _locked_gates(full)
-    yield from _words(full, _WORDS)
+    yield from unknown_words(full, _WORDS)
     yield from _swap(full)
-    yield from _numbers(full, _BOUNDS)
+    yield from out_of_bounds(full, _BOUNDS)
     yield from _restart_period(full)
     yield from _enforcement(full)
     yield from _cpus(full)
@@ -65,18 +63,6 @@ def validate_config(config: KubeletConfiguration, cgroup_version: int | None = N
     yield from _oom_kills(config)
     if cgroup_version == 1:
         yield from _cgroup_v1(full)
-
-
-def start_problems(config: KubeletConfiguration) -> Iterator[Problem]:
-    """Problems that `validate_config` does not report, as in kubelet, and that keep the agent from starting."""
-    full = defaulted(config)
-    yield from _words(full, _WORDS_AT_START)
-    yield from _numbers(full, _BOUNDS_AT_START)
-    yield from _periods(full)
-    yield from _log_size(full)
-    yield from _cgroup_paths(full)
-    yield from _host_access(full)
-    yield from _reserved_cpus(full)
 
 
 def config_warnings(config: KubeletConfiguration) -> Iterator[Problem]:
@@ -88,15 +74,15 @@ def config_warnings(config: KubeletConfiguration) -> Iterator[Problem]:
 
             meant = closest(gate, known)
             mend = f"; did you mean {meant}?" if meant else ""
-            yield _problem("feature_gates", f"names {gate[:60]}, which changes nothing here{mend}", key=gate)
+            yield problem("feature_gates", f"names {gate[:60]}, which changes nothing here{mend}", key=gate)
 
 
-def _problem(attribute: str, message: str, kind: str = "FieldValueInvalid", key: str = "") -> Problem:
+def problem(attribute: str, message: str, kind: str = "FieldValueInvalid", key: str = "") -> Problem:
     field = f"{camel(attribute)}[{key[:60]}]" if key else camel(attribute)
     return Problem(field, f"{flag_of(attribute)} {message}", kind)
 
 
-def _pair(first: str, second: str, message: str, kind: str = "FieldValueInvalid") -> Problem:
+def problem_of_pair(first: str, second: str, message: str, kind: str = "FieldValueInvalid") -> Problem:
     return Problem(f"{camel(first)}, {camel(second)}", message, kind)
 
 
@@ -105,27 +91,20 @@ def _locked_gates(config: KubeletConfiguration) -> Iterator[Problem]:
         return
     for name, gate in FEATURE_GATES.items():
         if gate.locked and config.feature_gates.get(name, gate.enabled) != gate.enabled:
-            yield _problem("feature_gates", f"cannot switch {name}, which kubelet has locked", key=name)
+            yield problem("feature_gates", f"cannot switch {name}, which kubelet has locked", key=name)
 
 
 _WORDS = {
     "profile": tuple(Profile),
     "memory_reservation_policy": ("None", "TieredReservation"),
 }
-_WORDS_AT_START = {
-    "cgroup_driver": ("cgroupfs", "systemd"),
-    "cpu_manager_policy": ("none", "static"),
-    "memory_high_stall": ("raise", "kill", "report"),
-    "eviction_order": ("class", "priority"),
-    "image_pull_credentials_verification_policy": ("NeverVerifyPreloadedImages", "NeverVerify"),
-}
 
 
-def _words(config: KubeletConfiguration, known: Mapping[str, tuple[str, ...]]) -> Iterator[Problem]:
+def unknown_words(config: KubeletConfiguration, known: Mapping[str, tuple[str, ...]]) -> Iterator[Problem]:
     for attribute, words in known.items():
         seen = getattr(config, attribute)
         if seen not in words:
-            yield _problem(attribute, _one_of(words, seen), "FieldValueNotSupported")
+            yield problem(attribute, one_of(words, seen), "FieldValueNotSupported")
 
 
 def _swap(config: KubeletConfiguration) -> Iterator[Problem]:
@@ -134,13 +113,13 @@ def _swap(config: KubeletConfiguration) -> Iterator[Problem]:
     if swap and not config.feature("NodeSwap"):
         message = "cannot be set while the feature gate NodeSwap (--feature-gates) is off"
     elif swap not in words:
-        message = _one_of(words[1:], swap)
+        message = one_of(words[1:], swap)
     else:
         return
     yield Problem("memorySwap.swapBehavior", f"{flag_of('memory_swap')} {message}", "FieldValueNotSupported")
 
 
-def _one_of(words: tuple[str, ...], seen: str) -> str:
+def one_of(words: tuple[str, ...], seen: str) -> str:
     from evenkeel.api.known_fields import closest
 
     meant = closest(seen, words)
@@ -148,7 +127,7 @@ def _one_of(words: tuple[str, ...], seen: str) -> str:
     return f'must be {" or ".join(words)}, not "{seen[:60]}"{mend}'
 
 
-_SECOND = Duration(10**9)
+SECOND = Duration(10**9)
 _LONGEST_RESTART_PERIOD = Duration(300 * 10**9)
 _BEYOND_RESTART_PERIOD = Duration(_LONGEST_RESTART_PERIOD + 10**6)  # kubelet counts whole milliseconds
 # Attribute → its minimum and maximum.
@@ -162,33 +141,17 @@ _BOUNDS: Mapping[str, tuple[int, int | None]] = {
     "image_gc_high_threshold_percent": (0, 100),
     "image_gc_low_threshold_percent": (0, 100),
 }
-_BOUNDS_AT_START: Mapping[str, tuple[int, int | None]] = {
-    "cpu_burst": (0, 100),
-    "oom_retries": (0, None),
-}
-_LEAST_PERIODS = {
-    "cpu_kills_window": _SECOND,
-    "memory_high_stall_period": _SECOND,
-    "oom_retries_reset": Duration(0),
-    "eviction_pressure_transition_period": Duration(0),
-}
 
 
-def _numbers(config: KubeletConfiguration, bounds: Mapping[str, tuple[int, int | None]]) -> Iterator[Problem]:
+def out_of_bounds(
+    config: KubeletConfiguration, bounds: Mapping[str, tuple[int, int | None]]
+) -> Iterator[Problem]:
     for attribute, (least, greatest) in bounds.items():
         seen = getattr(config, attribute)
         if greatest is None and seen < least:
-            yield _problem(attribute, f"must be at least {least}, not {seen}")
+            yield problem(attribute, f"must be at least {least}, not {seen}")
         elif greatest is not None and not least <= seen <= greatest:
-            yield _problem(attribute, f"must be from {least} to {greatest}, not {seen}")
-
-
-def _periods(config: KubeletConfiguration) -> Iterator[Problem]:
-    for attribute, shortest in _LEAST_PERIODS.items():
-        if attribute == "eviction_pressure_transition_period" and config.rulebook is Profile.KUBERNETES:
-            continue  # kubelet takes a negative number for 0
-        if (seen := getattr(config, attribute)) < shortest:
-            yield _problem(attribute, f"must be at least {shortest}, not {seen}")
+            yield problem(attribute, f"must be from {least} to {greatest}, not {seen}")
 
 
 def _restart_period(config: KubeletConfiguration) -> Iterator[Problem]:
@@ -198,22 +161,12 @@ def _restart_period(config: KubeletConfiguration) -> Iterator[Problem]:
     gate = "KubeletCrashLoopBackOffMax"
     if not config.feature(gate):
         message = f"cannot be set while the feature gate {gate} (--feature-gates) is off"
-    elif not _SECOND <= wait < _BEYOND_RESTART_PERIOD:
-        message = f"must be from {_SECOND} to {_LONGEST_RESTART_PERIOD}, not {wait}"
+    elif not SECOND <= wait < _BEYOND_RESTART_PERIOD:
+        message = f"must be from {SECOND} to {_LONGEST_RESTART_PERIOD}, not {wait}"
     else:
         return
     field = "crashLoopBackOff.maxContainerRestartPeriod"
     yield Problem(field, f"{flag_of('crash_loop_back_off')} {message}")
-
-
-def _log_size(config: KubeletConfiguration) -> Iterator[Problem]:
-    try:
-        if Quantity.parse(config.container_log_max_size).sign <= 0:
-            yield _problem(
-                "container_log_max_size", f"must be more than nothing, not {config.container_log_max_size}"
-            )
-    except EvenkeelError as error:
-        yield _problem("container_log_max_size", f"is no size: {error}")
 
 
 def _enforcement(config: KubeletConfiguration) -> Iterator[Problem]:
@@ -222,27 +175,27 @@ def _enforcement(config: KubeletConfiguration) -> Iterator[Problem]:
     keys = config.enforce_node_allocatable
     for whole, half in _OTHER_HALF.items():
         if whole in keys and half in keys:
-            yield _problem(attribute, f"cannot hold both {whole} and {half}: the first contains the second")
+            yield problem(attribute, f"cannot hold both {whole} and {half}: the first contains the second")
     for place, key in enumerate(keys):
         if key in keys[:place]:
-            yield _problem(attribute, f'holds "{key[:60]}" twice: name it once', "FieldValueDuplicate")
+            yield problem(attribute, f'holds "{key[:60]}" twice: name it once', "FieldValueDuplicate")
             continue
         if key not in ENFORCEABLE:
-            yield _problem(
+            yield problem(
                 attribute,
-                f"takes a list of words: each {_one_of(ENFORCEABLE, key)}",
+                f"takes a list of words: each {one_of(ENFORCEABLE, key)}",
                 "FieldValueNotSupported",
             )
             continue
         if key == NOTHING_ENFORCED:
             if len(keys) > 1:
-                yield _problem(
+                yield problem(
                     attribute, f"holds {NOTHING_ENFORCED} beside other words: leave one of them out"
                 )
             continue
         cgroup = _CGROUP_OF.get(key)
         if cgroup and not getattr(config, cgroup):
-            yield _pair(
+            yield problem_of_pair(
                 attribute,
                 cgroup,
                 f"{flag} holds {key}, so {flag_of(cgroup)} must name the cgroup to enforce it on: write"
@@ -250,79 +203,34 @@ def _enforcement(config: KubeletConfiguration) -> Iterator[Problem]:
                 "FieldValueRequired",
             )
         if not config.cgroups_per_qos:
-            yield _pair(
+            yield problem_of_pair(
                 attribute,
                 "cgroups_per_qos",
                 f'{flag} holds {key}, which needs --cgroups-per-qos=true: write {flag}="" to enforce nothing',
             )
 
 
-def _host_access(config: KubeletConfiguration) -> Iterator[Problem]:
-    for seen in config.allowed_host_access:
-        if seen not in HOST_ACCESS:
-            yield _problem("allowed_host_access", _one_of(HOST_ACCESS, seen), "FieldValueNotSupported")
-    if fault := path_fault(config.seccomp_profile_root):
-        yield _problem("seccomp_profile_root", fault)
-
-
-def _cgroup_paths(config: KubeletConfiguration) -> Iterator[Problem]:
-    """B5: the paths must be absolute. Document B does not allow systemd's names of cgroups."""
-    for attribute in ("cgroup_root", "kube_reserved_cgroup", "system_reserved_cgroup"):
-        path = getattr(config, attribute)
-        if path and (fault := path_fault(path)):
-            yield _problem(attribute, fault)
-    for path in config.hands_off:
-        if fault := path_fault(path):
-            yield _problem("hands_off", f"holds a path that {fault}")
-    pods = f"{config.cgroup_root.rstrip('/')}/kubepods"
-    for attribute in ("kube_reserved_cgroup", "system_reserved_cgroup"):
-        path = getattr(config, attribute)
-        if path and (is_within(pods, path) or is_within(path, pods)):
-            yield _pair(
-                attribute,
-                "cgroup_root",
-                f"{flag_of(attribute)} {path} and the pods' cgroup {pods} (--cgroup-root) lie within each"
-                " other, so pods would share the reservation: name a cgroup beside it",
-            )
-    kube, system = config.kube_reserved_cgroup, config.system_reserved_cgroup
-    if kube and kube.rstrip("/") == system.rstrip("/"):
-        yield _pair(
-            "kube_reserved_cgroup",
-            "system_reserved_cgroup",
-            f"--kube-reserved-cgroup and --system-reserved-cgroup both name {kube}: a cgroup has one limit,"
-            " so name two cgroups, or put both amounts into one reservation",
-        )
-
-
 def _cpus(config: KubeletConfiguration) -> Iterator[Problem]:
     period = config.cpu_cfs_quota_period
     if not config.feature("CustomCPUCFSQuotaPeriod"):
         if period != DEFAULT_CFS_QUOTA_PERIOD:
-            yield _problem(
+            yield problem(
                 "cpu_cfs_quota_period",
                 f"must be {DEFAULT_CFS_QUOTA_PERIOD}, not {period}, while the feature gate"
                 " CustomCPUCFSQuotaPeriod (--feature-gates) is off",
             )
     elif not 10**6 <= period <= 10**9:
-        yield _problem("cpu_cfs_quota_period", f"must be from 1ms to 1s, not {period}")
+        yield problem("cpu_cfs_quota_period", f"must be from 1ms to 1s, not {period}")
     if not config.reserved_system_cpus:
         return
     if fault := cpuset_fault(config.reserved_system_cpus):
-        yield _problem("reserved_system_cpus", f"is no set of CPUs: {fault}")
+        yield problem("reserved_system_cpus", f"is no set of CPUs: {fault}")
     if config.kube_reserved_cgroup or config.system_reserved_cgroup:
         yield Problem(
             "reservedSystemCPUs, kubeReservedCgroup, systemReservedCgroup",
             "--reserved-cpus keeps whole CPUs free and cannot be used with --kube-reserved-cgroup or"
             " --system-reserved-cgroup: leave out one or the other",
         )
-
-
-def _reserved_cpus(config: KubeletConfiguration) -> Iterator[Problem]:
-    try:
-        parse_cpuset(config.reserved_system_cpus)
-    except EvenkeelError as error:
-        if not cpuset_fault(config.reserved_system_cpus):  # otherwise that is reported already
-            yield _problem("reserved_system_cpus", f"is no set of CPUs: {error}")
 
 
 # Kubelet's default until 1.36. It may still be in the file of a node whose gate is off.
@@ -333,18 +241,18 @@ def _memory(config: KubeletConfiguration) -> Iterator[Problem]:
     factor, gate = config.memory_throttling_factor, config.feature("MemoryQoS")
     off = "while the feature gate MemoryQoS (--feature-gates) is off"
     if factor is not None and not 0 < factor <= 1:
-        yield _problem("memory_throttling_factor", f"must be more than 0 and at most 1, not {factor:g}")
+        yield problem("memory_throttling_factor", f"must be more than 0 and at most 1, not {factor:g}")
     elif not gate and config.rulebook is Profile.KUBERNETES and factor not in (None, _FORMER_FACTOR):
         # In the documents profile MemoryQoS can be switched off and on without other changes (B13, C4).
-        yield _problem("memory_throttling_factor", f"cannot be set {off}")
+        yield problem("memory_throttling_factor", f"cannot be set {off}")
     if not gate and config.memory_reservation_policy == "TieredReservation":
-        yield _problem("memory_reservation_policy", f"cannot be TieredReservation {off}")
+        yield problem("memory_reservation_policy", f"cannot be TieredReservation {off}")
 
 
 def _images(config: KubeletConfiguration) -> Iterator[Problem]:
     low, high = config.image_gc_low_threshold_percent, config.image_gc_high_threshold_percent
     if low >= high:
-        yield _pair(
+        yield problem_of_pair(
             "image_gc_low_threshold_percent",
             "image_gc_high_threshold_percent",
             f"{flag_of('image_gc_low_threshold_percent')} {low} must be less than "
@@ -353,18 +261,18 @@ def _images(config: KubeletConfiguration) -> Iterator[Problem]:
         )
     most = config.max_parallel_image_pulls
     if most is not None and most < 1:
-        yield _problem("max_parallel_image_pulls", f"must be at least 1, not {most}")
+        yield problem("max_parallel_image_pulls", f"must be at least 1, not {most}")
     elif most is not None and most > 1 and config.serialize_image_pulls:
-        yield _pair(
+        yield problem_of_pair(
             "max_parallel_image_pulls",
             "serialize_image_pulls",
             f"{flag_of('max_parallel_image_pulls')} {most} needs {flag_of('serialize_image_pulls')}=false",
         )
     least, greatest = config.image_minimum_gc_age, config.image_maximum_gc_age
     if greatest < 0:
-        yield _problem("image_maximum_gc_age", f"must not be negative, and is {greatest}")
+        yield problem("image_maximum_gc_age", f"must not be negative, and is {greatest}")
     elif greatest and greatest <= least:
-        yield _pair(
+        yield problem_of_pair(
             "image_maximum_gc_age",
             "image_minimum_gc_age",
             f"{flag_of('image_maximum_gc_age')} {greatest} must be longer than "
@@ -375,7 +283,7 @@ def _images(config: KubeletConfiguration) -> Iterator[Problem]:
 def _oom_kills(config: KubeletConfiguration) -> Iterator[Problem]:
     single, group = config.single_process_oom_kill, config.oom_group_kill
     if single is not None and single is group:
-        yield _pair(
+        yield problem_of_pair(
             "single_process_oom_kill",
             "oom_group_kill",
             f"--single-process-oom-kill and --oom-group-kill are one switch with two names, and both are"
@@ -385,11 +293,9 @@ def _oom_kills(config: KubeletConfiguration) -> Iterator[Problem]:
 
 def _cgroup_v1(config: KubeletConfiguration) -> Iterator[Problem]:
     if config.fail_cgroup_v1:
-        yield _problem(
-            "fail_cgroup_v1", "is true and this machine has cgroup v1: set it to false to run here"
-        )
+        yield problem("fail_cgroup_v1", "is true and this machine has cgroup v1: set it to false to run here")
     if config.single_process_oom_kill is False:
-        yield _problem(
+        yield problem(
             "single_process_oom_kill",
             "cannot be false on a machine with cgroup v1, which kills single processes only: leave it out",
         )

@@ -11,7 +11,8 @@ from evenkeel.api.encode import encode
 from evenkeel.api.pod import Pod
 from evenkeel.api.reading import Reading
 from evenkeel.api.stored_objects import manifest_of
-from evenkeel.cli.client import Client, add_state_flag, client_from
+from evenkeel.cli.arguments import add_state_flag
+from evenkeel.cli.client import Client, client_from
 from evenkeel.cli.inputs import add_manifest_flag, read_all
 from evenkeel.errors import EvenkeelError
 

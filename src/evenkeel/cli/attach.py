@@ -3,7 +3,8 @@
 import argparse
 import sys
 
-from evenkeel.cli.client import add_namespace_flag, add_state_flag, client_from
+from evenkeel.cli.arguments import add_namespace_flag, add_state_flag
+from evenkeel.cli.client import client_from
 from evenkeel.cli.interactive import (
     add_container_flag,
     add_stream_flags,

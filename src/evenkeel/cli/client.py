@@ -1,4 +1,4 @@
-"""A client for the agent: HTTP 1.0 over its Unix socket, and the flags that find the socket.
+"""A client for the agent: HTTP 1.0 over its Unix socket.
 
 The answer to an HTTP 1.0 request has no chunks and ends with the connection, so it takes a few lines to read. Importing
 Python's own HTTP client takes as long as all the rest of a short command.
@@ -10,29 +10,11 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from evenkeel.errors import EvenkeelError, InvalidInput, Problem, reason
 from evenkeel.server.listen import SOCKET_NAME, connect
 
-if TYPE_CHECKING:
-    from evenkeel.api.workloads import Workload
-
-ROOT_STATE_DIRECTORY = "/var/lib/evenkeel"
-VARIABLE = "EVENKEEL_STATE_DIR"
-DEFAULT_NAMESPACE = "default"
-PODS, NODE, EVENTS = "pods", "node", "events"
-CONFIG_MAPS, SECRETS, SERVICES, CLAIMS = "configmaps", "secrets", "services", "persistentvolumeclaims"
-OBJECTS = (CONFIG_MAPS, SECRETS, SERVICES, CLAIMS)
-_KINDS = {
-    **dict.fromkeys(("pods", "pod", "po"), PODS),
-    **dict.fromkeys(("node", "nodes", "no"), NODE),
-    **dict.fromkeys(("events", "event", "ev"), EVENTS),
-    **dict.fromkeys(("configmaps", "configmap", "cm"), CONFIG_MAPS),
-    **dict.fromkeys(("secrets", "secret"), SECRETS),
-    **dict.fromkeys(("services", "service", "svc"), SERVICES),
-    **dict.fromkeys(("persistentvolumeclaims", "persistentvolumeclaim", "pvc"), CLAIMS),
-}
 Json = dict[str, Any]
 _ANSWER_SECONDS = 120.0
 _MOST_HEADERS = 100
@@ -261,96 +243,3 @@ def quoted(text: str | bytes) -> str:
 
 
 # Flags and arguments of the commands that ask the agent
-
-
-def add_state_flag(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--state-dir",
-        metavar="PATH",
-        default=default_state_directory(),
-        help=f"the agent's state directory (${VARIABLE}, else %(default)s)",
-    )
-
-
-def add_namespace_flag(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "-n",
-        "--namespace",
-        metavar="NS",
-        default=DEFAULT_NAMESPACE,
-        help="the namespace of the pods (%(default)s)",
-    )
-
-
-def default_state_directory() -> str:
-    """The one of the environment; else that of the system for root, and one below the home directory for others."""
-    if given := os.environ.get(VARIABLE):
-        return given
-    if os.geteuid() == 0:
-        return ROOT_STATE_DIRECTORY
-    home = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
-    return os.path.join(home, "evenkeel")
-
-
-def grace_seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds <= 2**31:
-        raise argparse.ArgumentTypeError(f'"{text}" is not a number of seconds, 0 or more')
-    return seconds
-
-
-def named(words: Sequence[str], default: str = "") -> tuple[str, list[str]]:
-    """The kind and the names in `words`. Without a kind, all are names of the `default` kind."""
-    if not words:
-        return default, []
-    first, *rest = words
-    if "/" in first:
-        kinds, names = zip(
-            *(word.split("/", 1) if "/" in word else ("", word) for word in words), strict=True
-        )
-        if len(set(kinds)) > 1:
-            raise EvenkeelError(f"{' '.join(words)[:100]}: all names must be of one kind, each as KIND/NAME")
-        return _kind(kinds[0]), list(names)
-    if default and (not rest or not _known_kind(first)):
-        return default, list(words)
-    return _kind(first), rest
-
-
-def _kind(word: str) -> str:
-    kind = _known_kind(word)
-    if not kind:
-        raise EvenkeelError(
-            f'there is no kind "{word[:40]}"',
-            hint="there are pods, deployments, replicasets, statefulsets, daemonsets, jobs, cronjobs, services, "
-            "persistentvolumeclaims, configmaps, secrets, node and events",
-        )
-    return kind
-
-
-def _known_kind(word: str) -> str:
-    """The plural of the kind that `word` names; empty if there is none."""
-    word = word.lower()
-    if word in _KINDS:
-        return _KINDS[word]
-    from evenkeel.api.workloads import KINDS
-
-    for name, kind in KINDS.items():
-        if word in (kind.plural, name.lower(), kind.short):
-            return kind.plural
-    return ""
-
-
-def plural_of(workload: "Workload") -> str:
-    from evenkeel.api.workloads import KINDS, kind_of
-
-    return KINDS[kind_of(workload)].plural
-
-
-def is_workload_kind(kind: str) -> bool:
-    """Whether `kind`, a plural that `named` has returned, makes pods."""
-    from evenkeel.api.workloads import KINDS
-
-    return any(one.plural == kind for one in KINDS.values())

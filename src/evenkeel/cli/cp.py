@@ -7,7 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import IO, NamedTuple, Self
 
-from evenkeel.cli.client import Client, add_namespace_flag, add_state_flag, client_from
+from evenkeel.cli.arguments import add_namespace_flag, add_state_flag
+from evenkeel.cli.client import Client, client_from
 from evenkeel.cli.interactive import add_container_flag
 from evenkeel.errors import EvenkeelError
 from evenkeel.runtime.sessions import NOT_FOUND, SessionEnd

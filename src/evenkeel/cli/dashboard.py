@@ -6,7 +6,8 @@ import os
 import signal
 import sys
 
-from evenkeel.cli.client import add_state_flag, client_from
+from evenkeel.cli.arguments import add_state_flag
+from evenkeel.cli.client import client_from
 from evenkeel.server.dashboard_proxy import serve_dashboard
 
 USAGE = "[--port PORT] [--state-dir PATH]"

@@ -5,21 +5,18 @@ import argparse
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from evenkeel.cli.client import (
+from evenkeel.cli.arguments import (
     EVENTS,
     NODE,
     OBJECTS,
     PODS,
-    AgentRefused,
-    Client,
     add_namespace_flag,
     add_state_flag,
-    client_from,
     grace_seconds,
     named,
     plural_of,
-    reported,
 )
+from evenkeel.cli.client import AgentRefused, Client, client_from, reported
 from evenkeel.cli.get import listing_of
 from evenkeel.cli.listing import Request, add_selector_flag, selecting
 from evenkeel.errors import EvenkeelError

@@ -6,18 +6,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from evenkeel.api.resources import CPU, MEMORY
-from evenkeel.cli.client import (
+from evenkeel.cli.arguments import (
     NODE,
     OBJECTS,
     PODS,
-    AgentRefused,
-    Client,
     add_namespace_flag,
     add_state_flag,
-    client_from,
     is_workload_kind,
     named,
 )
+from evenkeel.cli.client import AgentRefused, Client, client_from
 from evenkeel.cli.events import message_of
 from evenkeel.cli.output import NONE, age, printable
 from evenkeel.cli.pod_text import amount_text, typed

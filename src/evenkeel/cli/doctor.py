@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from evenkeel.api.config import KubeletConfiguration
-from evenkeel.cli.client import add_state_flag
+from evenkeel.cli.arguments import add_state_flag
 from evenkeel.cli.config_flags import add_config_flags, config_from
 from evenkeel.cli.output import STRUCTURED, Paint, paint_for, print_structured
 from evenkeel.host.checks import Check, State

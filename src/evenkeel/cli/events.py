@@ -4,7 +4,8 @@ import argparse
 import sys
 from typing import Any
 
-from evenkeel.cli.client import Client, add_namespace_flag, add_state_flag, client_from
+from evenkeel.cli.arguments import add_namespace_flag, add_state_flag
+from evenkeel.cli.client import Client, client_from
 from evenkeel.cli.output import STRUCTURED, Table, age, print_structured
 
 USAGE = "[POD] [-n NS|-A] [-f] [--most N] [-o json|yaml]"

@@ -8,7 +8,7 @@ from evenkeel.api.config import Profile
 from evenkeel.api.decode import Findings, decode
 from evenkeel.api.defaults import default_pod
 from evenkeel.api.problems import line_of
-from evenkeel.cli.client import add_state_flag
+from evenkeel.cli.arguments import add_state_flag
 from evenkeel.cli.config_flags import add_config_flags, config_from
 from evenkeel.cli.output import print_structured, print_table
 from evenkeel.errors import EvenkeelError, InvalidInput, Problem

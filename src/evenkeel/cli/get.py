@@ -5,20 +5,18 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from evenkeel.cli.client import (
+from evenkeel.cli.arguments import (
     EVENTS,
     NODE,
     OBJECTS,
     PODS,
     SERVICES,
-    Client,
     add_namespace_flag,
     add_state_flag,
-    client_from,
     is_workload_kind,
     named,
-    reported,
 )
+from evenkeel.cli.client import Client, client_from, reported
 from evenkeel.cli.listing import Listing, Request, Row, add_selector_flag, printer, selecting, show
 from evenkeel.cli.output import STRUCTURED, Table, age_of, print_structured
 from evenkeel.cli.pod_text import summary

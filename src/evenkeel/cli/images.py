@@ -3,7 +3,8 @@
 import argparse
 import sys
 
-from evenkeel.cli.client import add_state_flag, client_from
+from evenkeel.cli.arguments import add_state_flag
+from evenkeel.cli.client import client_from
 from evenkeel.cli.output import STRUCTURED, print_structured, print_table
 from evenkeel.policy.amounts import bytes_text
 

@@ -5,7 +5,7 @@ import asyncio
 import shlex
 import sys
 
-from evenkeel.cli.client import add_state_flag
+from evenkeel.cli.arguments import add_state_flag
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.files import read_text
 

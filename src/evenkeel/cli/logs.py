@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from evenkeel.api.scalars import Duration
+from evenkeel.cli.arguments import add_namespace_flag, add_state_flag
 from evenkeel.cli.attached import LogPrinter, attempt_is_over, containers_of, log_directory, status_of
-from evenkeel.cli.client import AgentRefused, Client, NoAgent, add_namespace_flag, add_state_flag, client_from
+from evenkeel.cli.client import AgentRefused, Client, NoAgent, client_from
 from evenkeel.errors import EvenkeelError, reason
 from evenkeel.runtime import log_reading
 from evenkeel.runtime.paths import checked, state_paths

@@ -4,7 +4,8 @@ values of a Secret."""
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from evenkeel.cli.client import CLAIMS, CONFIG_MAPS, SECRETS, SERVICES, Client, reported
+from evenkeel.cli.arguments import CLAIMS, CONFIG_MAPS, SECRETS, SERVICES
+from evenkeel.cli.client import Client, reported
 from evenkeel.cli.listing import Listing, Request, Row
 from evenkeel.cli.output import NONE, age_of, printable
 

@@ -14,7 +14,7 @@ from evenkeel.cgroup.plan import plan
 from evenkeel.cgroup.reconcile import Report, reconcile, survey
 from evenkeel.cgroup.reconfigure import restoring
 from evenkeel.cgroup.supported import Unavailable
-from evenkeel.cli.client import add_state_flag
+from evenkeel.cli.arguments import add_state_flag
 from evenkeel.cli.config_flags import add_config_flags
 from evenkeel.cli.inputs import add_manifest_flag, add_node_flag, decided_from, moments_of
 from evenkeel.cli.output import STRUCTURED, Paint, paint_for, print_structured

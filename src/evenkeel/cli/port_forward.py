@@ -8,7 +8,8 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
-from evenkeel.cli.client import Client, add_namespace_flag, add_state_flag, client_from
+from evenkeel.cli.arguments import add_namespace_flag, add_state_flag
+from evenkeel.cli.client import Client, client_from
 from evenkeel.cli.interactive import pod_name
 from evenkeel.cli.output import printable
 from evenkeel.errors import EvenkeelError, reason

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from evenkeel.cli.client import add_state_flag
+from evenkeel.cli.arguments import add_state_flag
 from evenkeel.cli.config_flags import add_config_flags, config_from, given_fields
 from evenkeel.cli.output import STRUCTURED, print_structured, printable
 from evenkeel.journal.store import Journal

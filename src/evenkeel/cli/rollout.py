@@ -5,14 +5,8 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
-from evenkeel.cli.client import (
-    Client,
-    add_namespace_flag,
-    add_state_flag,
-    client_from,
-    is_workload_kind,
-    named,
-)
+from evenkeel.cli.arguments import add_namespace_flag, add_state_flag, is_workload_kind, named
+from evenkeel.cli.client import Client, client_from
 from evenkeel.errors import EvenkeelError
 
 USAGE = "restart|status KIND/NAME… [-n NS] [--timeout SECONDS] [--state-dir PATH]"

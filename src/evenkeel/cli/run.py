@@ -5,7 +5,8 @@ import argparse
 import os
 from typing import Any
 
-from evenkeel.cli.client import add_namespace_flag, add_state_flag, client_from, grace_seconds
+from evenkeel.cli.arguments import add_namespace_flag, add_state_flag, grace_seconds
+from evenkeel.cli.client import client_from
 from evenkeel.cli.interactive import add_stream_flags, has_terminal
 from evenkeel.errors import EvenkeelError, InvalidInput, reason
 from evenkeel.quantity import Quantity

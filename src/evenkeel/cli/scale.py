@@ -2,7 +2,8 @@
 
 import argparse
 
-from evenkeel.cli.client import add_namespace_flag, add_state_flag, client_from, is_workload_kind, named
+from evenkeel.cli.arguments import add_namespace_flag, add_state_flag, is_workload_kind, named
+from evenkeel.cli.client import client_from
 from evenkeel.errors import EvenkeelError
 
 USAGE = "--replicas N KIND/NAME… [-n NS] [--state-dir PATH]"

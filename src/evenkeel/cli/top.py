@@ -10,16 +10,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from evenkeel.cli.arguments import DEFAULT_NAMESPACE, NODE, PODS, add_state_flag, named
 from evenkeel.cli.bars import signs_for
-from evenkeel.cli.client import (
-    DEFAULT_NAMESPACE,
-    NODE,
-    PODS,
-    Client,
-    add_state_flag,
-    client_from,
-    named,
-)
+from evenkeel.cli.client import Client, client_from
 from evenkeel.cli.output import STRUCTURED, Paint, paint_for, print_structured, printable
 from evenkeel.cli.top_view import RESOURCES, Layout, amount, used_of, view_lines
 from evenkeel.errors import EvenkeelError

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from evenkeel.agent.bootstrap import start
-from evenkeel.cli.client import add_state_flag
+from evenkeel.cli.arguments import add_state_flag
 from evenkeel.cli.config_flags import add_config_flags, config_from
 from evenkeel.cli.inputs import node_from
 from evenkeel.cli.output import printable_lines

@@ -16,7 +16,7 @@ from evenkeel.agent.observe.pod_history import (
     sentence,
     stayed_sentence,
 )
-from evenkeel.cli.client import add_namespace_flag, add_state_flag
+from evenkeel.cli.arguments import add_namespace_flag, add_state_flag
 from evenkeel.cli.output import STRUCTURED, print_structured, printable
 from evenkeel.errors import EvenkeelError
 from evenkeel.journal.store import Journal

@@ -21,7 +21,7 @@ from evenkeel.api.config import (
     defaulted,
     flag_of,
 )
-from evenkeel.api.config_validation import start_problems
+from evenkeel.api.config_start_rules import start_problems
 from evenkeel.api.encode import camel
 from evenkeel.api.resources import (
     CPU,
