@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from evenkeel.agent.front import Front
 from evenkeel.errors import EvenkeelError
-from evenkeel.server.connection import DEFAULT_LIMITS, Connection, Limits, OpenConnections, stop_accepting
+from evenkeel.server.connection import DEFAULT_LIMITS, Connection, Limits
 from evenkeel.server.handlers import Handlers
 from evenkeel.server.http import Refused, Routes
 from evenkeel.server.listen import SocketFile, listen, peer_uid
 from evenkeel.server.object_handlers import ObjectHandlers
+from evenkeel.server.open_connections import OpenConnections, stop_accepting
 from evenkeel.server.routes import RouteTable
 from evenkeel.server.session_handlers import SessionHandlers
 from evenkeel.server.workload_handlers import WorkloadHandlers

@@ -25,9 +25,10 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from evenkeel.errors import EvenkeelError, reason
-from evenkeel.server.connection import DEFAULT_LIMITS, Connection, Limits, OpenConnections, stop_accepting
+from evenkeel.server.connection import DEFAULT_LIMITS, Connection, Limits
 from evenkeel.server.http import JSON, VIA, Answer, Refused, Request, Route, Stream
 from evenkeel.server.listen import connect
+from evenkeel.server.open_connections import OpenConnections, stop_accepting
 
 ADDRESS = "127.0.0.1"
 _OWN_NAMES = (ADDRESS, "localhost")
