@@ -15,7 +15,7 @@ from contextlib import ExitStack
 import pytest
 
 from evenkeel.errors import EvenkeelError
-from evenkeel.server import tcp
+from evenkeel.server import listener
 from evenkeel.server.tcp import TcpFlags, endpoint_from
 from tests.certificates import make_certificate, private
 from tests.fake_front import FakeFront, running, served
@@ -153,7 +153,7 @@ def test_connections_with_a_handshake_but_no_token_make_room_too(agent, certific
 def test_a_crowd_that_comes_again_and_again_leaves_a_client_time_to_show_its_token(
     agent, certificate, monkeypatch
 ):
-    monkeypatch.setattr(tcp, "_LEAST_SECONDS", 60.0)
+    monkeypatch.setattr(listener, "_LEAST_SECONDS", 60.0)
     client = http.client.HTTPSConnection(
         "127.0.0.1", port_of(agent), context=trusting(certificate), timeout=60
     )

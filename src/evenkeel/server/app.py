@@ -19,7 +19,8 @@ from evenkeel.server.session_handlers import SessionHandlers
 from evenkeel.server.workload_handlers import WorkloadHandlers
 
 if TYPE_CHECKING:
-    from evenkeel.server.tcp import Listener, TcpEndpoint
+    from evenkeel.server.listener import Listener
+    from evenkeel.server.tcp import TcpEndpoint, TokenCheck
 
 _log = logging.getLogger(__name__)
 _FINISH_SECONDS = 2.0  # for answers under way when the agent ends
@@ -57,11 +58,12 @@ class Server:
         self._connections = OpenConnections(limits.connections)
         self._server: asyncio.Server | None = None
         self._socket_check: asyncio.Task[None] | None = None
-        self.listener: Listener | None = None
+        self.listener: Listener[TokenCheck] | None = None
 
     def open(self, endpoint: "TcpEndpoint") -> None:
         """Answers over TCP, too."""
-        from evenkeel.server.tcp import FIRST_REQUEST_SECONDS, Listener
+        from evenkeel.server.listener import FIRST_REQUEST_SECONDS, Listener, Place
+        from evenkeel.server.tcp import TokenCheck
 
         limits = self._limits._replace(head_seconds=FIRST_REQUEST_SECONDS)
 
@@ -70,7 +72,12 @@ class Server:
         ) -> None:
             await Connection(reader, writer, limits, self._large_bodies).serve(routes)
 
-        self.listener = Listener(endpoint, self._routes, serve_connection)
+        self.listener = Listener(
+            Place(endpoint.host, endpoint.port, "--listen"),
+            lambda: endpoint.context,
+            lambda: TokenCheck(self._routes, endpoint),
+            serve_connection,
+        )
         self.listener.start()
 
     async def start(self, listening: socket.socket) -> None:

@@ -6,7 +6,7 @@ small task and one buffer until its deadline, and it delays no other client.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from enum import Enum
 from http import HTTPStatus
@@ -36,6 +36,7 @@ class Limits(NamedTuple):
     idle_seconds: float = 60.0  # between two requests on one connection
     body_seconds: float = 30.0
     write_seconds: float = 30.0  # for a client to empty a full buffer
+    stream_seconds: float = 30.0  # the same, while an answer without end is sent
 
 
 DEFAULT_LIMITS = Limits()
@@ -57,13 +58,16 @@ class Connection:
         writer: asyncio.StreamWriter,
         limits: Limits,
         large_bodies: asyncio.Semaphore,
+        answer_of: Callable[[Refused], Answer] = Refused.answer,
     ) -> None:
+        """`answer_of` says how a refusal is told."""
         self.activity = Activity.WAITING
         self.is_last = False  # the connection is closed after this answer
         self._reader = reader
         self._writer = writer
         self._limits = limits
         self._large_bodies = large_bodies
+        self._answer_of = answer_of
         self._has_no_body = False  # the answer to HEAD
         self._is_tls = writer.get_extra_info("sslcontext") is not None
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.head_bytes)
@@ -88,7 +92,7 @@ class Connection:
     async def refuse(self, refusal: Refused) -> None:
         """Answers before a request was read, and closes the connection."""
         try:
-            await self._answer(refusal.answer())
+            await self._answer(self._answer_of(refusal))
             await self._flush()
             await self._close_tls()
         except (OSError, TimeoutError, h11.ProtocolError):
@@ -105,15 +109,15 @@ class Connection:
             self.activity = Activity.ANSWERING
             self._has_no_body = head.method == b"HEAD"
             request = _request(head)
-            route = routes.find(request)
+            route = await routes.find(request)
             if route.protocols:
                 await self._upgrade(head, request, route)
                 return False
             answer = await self._answer_to(head, request, route)
         except Refused as refusal:
-            answer = refusal.answer()
+            answer = self._answer_of(refusal)
         except h11.RemoteProtocolError as error:
-            answer = self._malformed(error).answer()
+            answer = self._answer_of(self._malformed(error))
         if isinstance(answer, Stream):
             self.activity = Activity.STREAMING
             await self._stream(answer)
@@ -145,10 +149,10 @@ class Connection:
         return event if isinstance(event, h11.Request) else None
 
     async def _upgrade(self, head: h11.Request, request: Request, route: Route) -> None:
-        """Serves a WebSocket until its end. Raises Refused as long as the connection is HTTP."""
+        """Serves another protocol until its end. Raises Refused as long as the connection is HTTP."""
         from evenkeel.server.websocket import WebSocket  # only a few clients need it
 
-        socket = WebSocket(head, route.protocols)
+        socket = (route.transport or WebSocket)(head, route.protocols)
         answer = await _handled(route, request)
         assert isinstance(answer, Upgrade)
         self.activity = Activity.STREAMING
@@ -233,7 +237,7 @@ class Connection:
                 for start in range(0, len(view), _STREAM_BYTES):
                     self._writer.write(view[start : start + _STREAM_BYTES])
                     if self._writer.transport.get_write_buffer_size():
-                        await self._drain()
+                        await self._drain(self._limits.stream_seconds)
         await self._send(h11.EndOfMessage())
 
     async def _begin(
@@ -265,8 +269,8 @@ class Connection:
             async with asyncio.timeout(self._limits.write_seconds):
                 await self._writer.wait_closed()
 
-    async def _drain(self) -> None:
-        async with asyncio.timeout(self._limits.write_seconds):
+    async def _drain(self, seconds: float | None = None) -> None:
+        async with asyncio.timeout(self._limits.write_seconds if seconds is None else seconds):
             await self._writer.drain()
 
 

@@ -125,7 +125,7 @@ class Dashboard:
         connection = Connection(reader, writer, self._limits, self._large_bodies)
         await self._connections.serve(connection, self)
 
-    def find(self, request: Request) -> Route:
+    async def find(self, request: Request) -> Route:
         # A site can make its own name point to this machine (DNS rebinding). Its requests have that name.
         if request.headers.get("host", "").partition(":")[0].lower() not in _OWN_NAMES:
             raise Refused(421, "this is not the machine that was asked for", hint=f"ask {ADDRESS}")

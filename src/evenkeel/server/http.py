@@ -1,9 +1,12 @@
 """HTTP as values: a request, its answer or stream or refusal, and the routes that give it."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeVar
+
+import h11
 
 JSON = "application/json"
 LINES = "application/x-ndjson"
@@ -37,10 +40,10 @@ class Stream(NamedTuple):
 
 
 class Upgrade(NamedTuple):
-    """An answer that turns the connection into a WebSocket (`websocket.WebSocket`), which `serve` gets. `close` is
-    called instead of `serve` if the client is gone by then."""
+    """An answer that turns the connection into another one (`websocket.WebSocket`, `kubelet.spdy.Spdy`), which `serve`
+    gets. `close` is called instead of `serve` if the client is gone by then."""
 
-    serve: Callable[[Any], Awaitable[None]]  # that module imports this one
+    serve: Callable[[Any], Awaitable[None]]  # those modules import this one
     close: Callable[[], Awaitable[None]]
 
 
@@ -69,16 +72,26 @@ class Refused(Exception):
         return Answer(to_json(body), self.status, headers=self.headers)
 
 
+class Transport(Protocol):
+    async def accept(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, received: bytes
+    ) -> None:
+        """Takes over the connection. `received` was read after the request."""
+        ...
+
+
 class Route(NamedTuple):
-    """`protocols` are those of a route that answers with an `Upgrade`. Such a route reaches into pods as root."""
+    """`protocols` are those of a route that answers with an `Upgrade`. Such a route reaches into pods as root. They are
+    spoken over a WebSocket, or over what `transport` makes of the request: it raises Refused."""
 
     handle: Callable[[Request], Awaitable["Answer | Stream | Upgrade"]]
     takes_body: bool = False
     protocols: tuple[str, ...] = ()
+    transport: Callable[[h11.Request, tuple[str, ...]], Transport] | None = None
 
 
 class Routes(Protocol):
-    def find(self, request: Request) -> Route:
+    async def find(self, request: Request) -> Route:
         """The route of a request whose body has not been read yet. Raises Refused."""
         ...
 

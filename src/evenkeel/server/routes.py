@@ -62,7 +62,7 @@ class RouteTable:
         self._entries = (*_entries(handlers), *kept, *_session_entries(sessions), own)
         self._description = to_json(description(self._entries, __version__))
 
-    def find(self, request: Request) -> Route:
+    async def find(self, request: Request) -> Route:
         here = [entry for entry in self._entries if entry.matches(request.path)]
         if not here:
             known = ", ".join(sorted({"/" + entry.path[0] for entry in self._entries}))
