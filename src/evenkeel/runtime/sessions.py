@@ -8,6 +8,7 @@ neither side can make the agent hold more than a few KiB.
 import asyncio
 import fcntl
 import os
+import select
 import struct
 import termios
 from collections.abc import Callable
@@ -125,6 +126,13 @@ async def writable(descriptor: int) -> None:
     """Returns when the descriptor can be written to, or nobody reads it any more."""
     loop = asyncio.get_running_loop()
     await _ready(lambda call: loop.add_writer(descriptor, call), lambda: loop.remove_writer(descriptor))
+
+
+async def hung_up(connected: int) -> None:
+    """Returns when the peer of a socket has closed its end, whether or not what it sent before has been read."""
+    with select.epoll() as watched:
+        watched.register(connected, select.EPOLLRDHUP | select.EPOLLHUP)
+        await readable(watched.fileno())
 
 
 async def _ready(watch: Callable[[Callable[[], None]], object], unwatch: Callable[[], object]) -> None:

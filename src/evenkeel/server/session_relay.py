@@ -1,4 +1,4 @@
-"""Relays between a client's WebSocket and the streams of a session, with back-pressure in both directions.
+"""Relays between the channels of a client and the streams of a session, with back-pressure in both directions.
 
 Nothing is kept here but the chunk under way: output is read when the client has taken the chunk before, and input is
 taken from the client when the command has room for it. The relay ends when the command has ended and its output is
@@ -9,7 +9,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from evenkeel.runtime.sessions import Session, SessionEnd, readable, writable
 from evenkeel.server.channels import (
@@ -19,49 +19,67 @@ from evenkeel.server.channels import (
     STDERR,
     STDIN,
     STDOUT,
+    Part,
     size_of,
     status_of,
 )
 
-if TYPE_CHECKING:
-    from evenkeel.server.websocket import WebSocket
-
 _CHUNK_BYTES = 32 * 1024
 _LONGEST_CONTROL_BYTES = 1024
+
+
+class Channels(Protocol):
+    """The client: a WebSocket, or the streams of a SPDY connection."""
+
+    async def send(self, channel: int, data: bytes = b"") -> None:
+        """Returns when the client has taken it. Raises OSError when the client is gone."""
+        ...
+
+    def parts(self) -> AsyncIterator[Part]:
+        """What the client sends, until it ends the connection or is gone."""
+        ...
+
+    async def client_gone(self) -> None:
+        """Returns when the client's end of the connection is closed, read or unread."""
+        ...
+
+    async def close(self, *, is_orderly: bool = True) -> None:
+        """Says that this was the end, if the client still listens."""
+        ...
 
 
 class _NotUnderstood(Exception):
     """The client does not keep to the protocol."""
 
 
-async def relay(socket: "WebSocket", session: Session) -> None:
+async def relay(channels: Channels, session: Session) -> None:
     """Serves the session until its end, and closes it."""
     is_orderly = True
     try:
         try:
-            end = await _served(socket, session)
+            end = await _served(channels, session)
             if end is not None:
-                await socket.send(ERROR, status_of(end))
+                await channels.send(ERROR, status_of(end))
         except _NotUnderstood:
             is_orderly = False
-        await socket.close(is_orderly=is_orderly)
+        await channels.close(is_orderly=is_orderly)
     except OSError:
         pass  # the client is gone
     finally:
         await session.close()
 
 
-async def _served(socket: "WebSocket", session: Session) -> SessionEnd | None:
+async def _served(channels: Channels, session: Session) -> SessionEnd | None:
     """Returns the end of the session; None if the client is gone before."""
     ended = asyncio.ensure_future(session.ended())
     outputs: list[asyncio.Future[None]] = [
-        asyncio.ensure_future(_pump(socket, channel, descriptor, ended, session.lag_seconds))
+        asyncio.ensure_future(_pump(channels, channel, descriptor, ended, session.lag_seconds))
         for channel, descriptor in ((STDOUT, session.stdout), (STDERR, session.stderr))
         if descriptor >= 0
     ]
     taking: list[asyncio.Future[None]] = [
-        asyncio.ensure_future(_take(socket, session)),
-        asyncio.ensure_future(socket.client_gone()),
+        asyncio.ensure_future(_take(channels, session)),
+        asyncio.ensure_future(channels.client_gone()),
     ]
     finishing = asyncio.ensure_future(_all_done(outputs, ended))
     everything: list[asyncio.Future[None]] = [finishing, *outputs, *taking]
@@ -87,7 +105,7 @@ async def _all_done(outputs: list["asyncio.Future[None]"], ended: "asyncio.Futur
 
 
 async def _pump(
-    socket: "WebSocket",
+    channels: Channels,
     channel: int,
     descriptor: int,
     ended: "asyncio.Future[SessionEnd]",
@@ -109,7 +127,7 @@ async def _pump(
             return  # a terminal that no process has open
         if not chunk:
             return
-        await socket.send(channel, chunk)
+        await channels.send(channel, chunk)
 
 
 async def _is_readable(descriptor: int, seconds: float) -> bool:
@@ -130,9 +148,9 @@ async def _first_of(work: Coroutine[None, None, None], other: "asyncio.Future[Se
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def _take(socket: "WebSocket", session: Session) -> None:
+async def _take(channels: Channels, session: Session) -> None:
     """Takes the client's messages until it closes the WebSocket."""
-    async for channel, data in _messages(socket):
+    async for channel, data in _messages(channels):
         if channel == STDIN:
             await _write(session, data)
         elif channel == RESIZE:
@@ -147,10 +165,10 @@ async def _take(socket: "WebSocket", session: Session) -> None:
             raise _NotUnderstood
 
 
-async def _messages(socket: "WebSocket") -> AsyncIterator[tuple[int, bytes]]:
+async def _messages(channels: Channels) -> AsyncIterator[tuple[int, bytes]]:
     """The parts of input as they come, and other messages as a whole."""
     held = b""
-    async for part in socket.parts():
+    async for part in channels.parts():
         if part.channel == STDIN:
             if part.data:
                 yield part.channel, part.data

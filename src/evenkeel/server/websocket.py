@@ -5,7 +5,6 @@ sends faster than its messages are taken is not read. While nobody reads, the cl
 """
 
 import asyncio
-import select
 from collections.abc import AsyncIterator
 
 import h11
@@ -13,6 +12,7 @@ from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Ping, Request, TextMessage
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
+from evenkeel.runtime.sessions import hung_up
 from evenkeel.server.channels import Part
 from evenkeel.server.http import Refused
 
@@ -103,17 +103,7 @@ class WebSocket:
     async def client_gone(self) -> None:
         """Returns when the client's end of the connection is closed, read or unread."""
         assert self._writer is not None
-        loop = asyncio.get_running_loop()
-        gone = asyncio.Event()
-        with select.epoll() as watched:
-            watched.register(
-                self._writer.get_extra_info("socket").fileno(), select.EPOLLRDHUP | select.EPOLLHUP
-            )
-            loop.add_reader(watched.fileno(), gone.set)
-            try:
-                await gone.wait()
-            finally:
-                loop.remove_reader(watched.fileno())
+        await hung_up(self._writer.get_extra_info("socket").fileno())
 
     async def close(self, *, is_orderly: bool = True) -> None:
         """Says that this was the end, if the client still listens."""
