@@ -14,6 +14,7 @@ from evenkeel.errors import EvenkeelError
 from evenkeel.runtime import log_reading
 from evenkeel.runtime.log_reading import follow, read_logs
 from evenkeel.runtime.log_relay import LONGEST_LINE_BYTES, LogLimits, LogRelay
+from evenkeel.runtime.termination_messages import termination_message
 
 NOON_NS = 1_767_268_800_123_456_789  # 2026-01-01T12:00:00.123456789Z
 DEFAULT = LogLimits()
@@ -359,7 +360,7 @@ def test_an_attempt_whose_log_is_just_being_rotated_is_the_current_one(tmp_path:
 
 def test_the_end_of_a_termination_message_is_what_counts(tmp_path: Path) -> None:
     (tmp_path / "termination-log").write_bytes(b"x" * 5000 + b"the reason")
-    message = log_reading.termination_message(
+    message = termination_message(
         str(tmp_path / "termination-log"), str(tmp_path / "1.log"), "File", is_error=True
     )
     assert len(message) == 4096
@@ -379,7 +380,7 @@ def test_without_a_message_a_failure_may_be_told_by_the_log(
 ) -> None:
     relayed.say(b"why it failed\n", stream="stderr")
     (tmp_path / "termination-log").write_bytes(b"")
-    told = log_reading.termination_message(
+    told = termination_message(
         str(tmp_path / "termination-log"), str(relayed.path), policy, is_error=is_error
     )
     assert told == expected
@@ -389,8 +390,22 @@ def test_a_symlink_for_a_termination_message_is_not_followed(tmp_path: Path) -> 
     (tmp_path / "secret").write_bytes(b"secret")
     (tmp_path / "termination-log").symlink_to("secret")
     assert (
-        log_reading.termination_message(
-            str(tmp_path / "termination-log"), str(tmp_path / "1.log"), "File", is_error=True
-        )
+        termination_message(str(tmp_path / "termination-log"), str(tmp_path / "1.log"), "File", is_error=True)
         == ""
     )
+
+
+def test_a_log_that_is_rotated_while_it_is_followed_keeps_no_old_file_open(tmp_path: Path):
+    path = tmp_path / "1.log"
+    path.write_bytes(b"2026-01-01T12:00:00.000000000Z stdout F 0\n")
+    before = len(os.listdir("/proc/self/fd"))
+    log = log_reading.GrowingLog(str(path))
+    seen = [line.text for line in log.lines()]
+    for number in range(1, 20):
+        path.rename(tmp_path / f"1.log.{number:03}")
+        path.write_bytes(b"2026-01-01T12:00:00.000000000Z stdout F %d\n" % number)
+        seen += [line.text for line in log.lines()]
+    assert seen == [str(number).encode() for number in range(20)]
+    assert len(os.listdir("/proc/self/fd")) <= before + 2  # the log, and the watch over it
+    log.close()
+    assert len(os.listdir("/proc/self/fd")) == before

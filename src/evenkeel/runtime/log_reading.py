@@ -1,10 +1,10 @@
-"""Reads container logs in the CRI format, across rotated files, and termination messages."""
+"""Reads container logs in the CRI format, across rotated files."""
 
 import os
 import select
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, suppress
 from typing import IO, NamedTuple
 
 from evenkeel.errors import EvenkeelError, reason
@@ -14,9 +14,6 @@ _LONGEST_JOINED_BYTES = 1 << 20  # a longer line stays in parts
 _SLEEP_SECONDS = 0.25
 _TRIES = 8
 _STEP_BYTES, _HEAD_BYTES = 64 << 10, 64
-# The bounds of Kubernetes on termination messages.
-_LONGEST_MESSAGE_BYTES = 4096
-_LOG_MESSAGE_BYTES, _LOG_MESSAGE_LINES = 2048, 80
 
 
 class LogLine(NamedTuple):
@@ -32,11 +29,9 @@ def read_logs(path: str, *, tail: int | None = None, since_seconds: float | None
     `tail` limits them to the last lines, `since_seconds` (since the epoch) to newer lines. Raises EvenkeelError if
     there is no log.
     """
-    with ExitStack() as stack:
-        joining = _Joining(since_seconds)
-        for file in _opened(path, tail, stack):
-            yield from joining.lines(file)
-        yield from joining.rest()
+    with closing(GrowingLog(path, tail=tail, since_seconds=since_seconds, is_watched=False)) as log:
+        yield from log.lines()
+        yield from log.rest()
 
 
 def follow(
@@ -51,26 +46,76 @@ def follow(
 
     `is_over` is called every `look_seconds`, and after each addition.
     """
-    with ExitStack() as stack:
-        joining = _Joining(since_seconds)
-        watch = _Watch(path)
-        stack.callback(watch.close)
-        files = _opened(path, tail, stack)
+    with closing(GrowingLog(path, tail=tail, since_seconds=since_seconds)) as log:
         while True:
             was_over = is_over()
-            watch.renew()
-            for file in files:
-                yield from joining.lines(file)
-            newer = _newer(path, files[-1], stack)
-            if newer:
-                # The old file is read once more: lines may have been added before it was rotated.
-                files = [files[-1], *newer]
-            elif was_over:
+            yield from log.lines()
+            if was_over:
                 break
-            else:
-                files = files[-1:]
-                watch.wait(look_seconds)
-        yield from joining.rest()
+            log.wait(look_seconds)
+        yield from log.rest()
+
+
+class GrowingLog:
+    """A log that grows and is rotated while it is read. Raises EvenkeelError if there is none."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        tail: int | None = None,
+        since_seconds: float | None = None,
+        is_watched: bool = True,
+    ) -> None:
+        self._path = path
+        self._joining = _Joining(since_seconds)
+        self._watch = _Watch(path) if is_watched else None
+        self._files: list[IO[bytes]] = []
+        try:
+            self._files = _opened(path, tail)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        _close(self._files)
+        if self._watch is not None:
+            self._watch.close()
+
+    @property
+    def descriptor(self) -> int:
+        """It can be read when the log may have changed; -1 if there is none."""
+        return self._watch.descriptor if self._watch is not None else -1
+
+    def lines(self) -> Iterator[LogLine]:
+        """The lines that are there now and were not taken yet."""
+        while True:
+            if self._watch is not None:
+                self._watch.renew()
+            for file in self._files:
+                yield from self._joining.lines(file)
+            *read, last = self._files
+            self._files = [last]
+            _close(read)
+            newer = _newer(self._path, last)
+            if not newer:
+                return
+            # The old file is read once more: lines may have been added before it was rotated.
+            self._files = [last, *newer]
+
+    def rest(self) -> Iterator[LogLine]:
+        """What the container has not ended with a newline."""
+        yield from self._joining.rest()
+
+    def wait(self, look_seconds: float) -> None:
+        """Returns when the log may have changed, or after `look_seconds`. Blocks."""
+        assert self._watch is not None
+        self._watch.wait(look_seconds)
+
+    def forget_changes(self) -> None:
+        """The descriptor can be read again after the next change."""
+        if self._watch is not None:
+            self._watch.drain()
 
 
 def attempts(directory: str) -> tuple[int, ...]:
@@ -84,44 +129,6 @@ def attempts(directory: str) -> tuple[int, ...]:
         numbers = {number for number, suffix, stamp in logs if suffix and (not stamp or stamp[0] == ".")}
         return tuple(sorted(int(number) for number in numbers if number.isascii() and number.isdigit()))
     return ()
-
-
-def last_lines(path: str, *, lines: int = _LOG_MESSAGE_LINES, max_bytes: int = _LOG_MESSAGE_BYTES) -> str:
-    """Returns the end of a log, for a termination message."""
-    try:
-        text = b"".join(line.text + b"\n" * line.is_whole for line in read_logs(path, tail=lines))
-    except EvenkeelError:
-        return ""
-    return text[-max_bytes:].decode(errors="replace")
-
-
-def termination_message(
-    path: str, log_path: str, policy: str, *, is_error: bool, descriptor: int = -1
-) -> str:
-    """Returns the end of the container's termination message file.
-
-    With `FallbackToLogsOnError`, if that is empty and the container failed, it returns the end of its log. The file
-    is the one behind `descriptor`, or the one at `path`.
-    """
-    message = ""
-    with suppress(OSError):
-        if descriptor >= 0:
-            message = _end_of(descriptor)
-        else:
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            opened = os.open(path, flags)
-            try:
-                message = _end_of(opened)
-            finally:
-                os.close(opened)
-    if not message and is_error and policy == "FallbackToLogsOnError":
-        return last_lines(log_path)
-    return message
-
-
-def _end_of(descriptor: int) -> str:
-    start = max(0, os.fstat(descriptor).st_size - _LONGEST_MESSAGE_BYTES)
-    return os.pread(descriptor, _LONGEST_MESSAGE_BYTES, start).decode(errors="replace")
 
 
 class _Joining:
@@ -167,41 +174,54 @@ class _Joining:
         return None
 
 
-def _opened(path: str, tail: int | None, stack: ExitStack) -> list[IO[bytes]]:
+def _opened(path: str, tail: int | None) -> list[IO[bytes]]:
     """Opens the files of the log, each at the position where reading starts."""
-    files = _all_files(path, stack)
+    files = _all_files(path)
     if not files:
         raise EvenkeelError(
             f"there is no log at {path}", hint="the container has not started yet, or its log was removed"
         )
-    return files if tail is None else _at_last_lines(files, tail)
+    if tail is None:
+        return files
+    wanted = _at_last_lines(files, tail)
+    _close(file for file in files if file not in wanted)
+    return wanted
 
 
-def _all_files(path: str, stack: ExitStack) -> list[IO[bytes]]:
+def _close(files: Iterable[IO[bytes]]) -> None:
+    for file in files:
+        file.close()
+
+
+def _all_files(path: str) -> list[IO[bytes]]:
     """Opens all files, oldest first. If a rotation happens between listing and opening, it starts again."""
     files: list[IO[bytes]] = []
     for _ in range(_TRIES):
         names = _names(path)
+        _close(files)
         files = []
         for name in names:
             with suppress(FileNotFoundError):
-                files.append(stack.enter_context(_open(name)))
+                files.append(_open(name))
         if _names(path) == names:
             break
     return files
 
 
-def _newer(path: str, last: IO[bytes], stack: ExitStack) -> list[IO[bytes]]:
+def _newer(path: str, last: IO[bytes]) -> list[IO[bytes]]:
     """Opens the files after `last`, if it was rotated."""
     identity = _identity(last)
     with suppress(OSError):
         status = os.stat(path)
         if (status.st_dev, status.st_ino) == identity:
             return []
-    files = _all_files(path, stack)
+    files = _all_files(path)
     known = [_identity(file) for file in files]
-    # If `last` was removed, all files are newer.
-    return files[known.index(identity) + 1 :] if identity in known else files
+    if identity not in known:
+        return files  # `last` was removed: all files are newer
+    after = known.index(identity) + 1
+    _close(files[:after])
+    return files[after:]
 
 
 def _names(path: str) -> list[str]:
@@ -283,8 +303,16 @@ class _Watch:
             time.sleep(min(look_seconds, _SLEEP_SECONDS))
             return
         select.select([self._inotify], [], [], look_seconds)
-        for _ in self._inotify.read():
-            pass
+        self.drain()
+
+    @property
+    def descriptor(self) -> int:
+        return self._inotify.fileno() if self._inotify else -1
+
+    def drain(self) -> None:
+        if self._inotify:
+            for _ in self._inotify.read():
+                pass
 
     def close(self) -> None:
         if self._inotify:

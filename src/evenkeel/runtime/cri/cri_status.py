@@ -14,9 +14,9 @@ from evenkeel.runtime.cri.configs import MESSAGE_POLICY
 from evenkeel.runtime.cri.container_table import CriContainer, save_container
 from evenkeel.runtime.cri.cri_connection import CallFailed, Connection, RuntimeAway
 from evenkeel.runtime.interface import UNKNOWN_EXIT, Attempt, Exit, Launch, Record
-from evenkeel.runtime.log_reading import termination_message
 from evenkeel.runtime.paths import TERMINATION_LOG, StatePaths
 from evenkeel.runtime.procfs import process_at, start_ticks
+from evenkeel.runtime.termination_messages import termination_message
 
 _SLICE, _SCOPE = ".slice", ".scope"
 _UPPER = "upperdir="

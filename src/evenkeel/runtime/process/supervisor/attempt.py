@@ -14,13 +14,13 @@ from typing import Any, Protocol
 
 from evenkeel.errors import EvenkeelError
 from evenkeel.runtime import syscalls
-from evenkeel.runtime.log_reading import termination_message
 from evenkeel.runtime.log_relay import LogLimits, LogRelay
 from evenkeel.runtime.paths import TERMINATION_LOG, AttemptKey
 from evenkeel.runtime.process import supervisor_protocol
 from evenkeel.runtime.process.supervisor import spawn
 from evenkeel.runtime.process.supervisor.event_loop import Descriptors, Loop, Timer
 from evenkeel.runtime.process.supervisor_protocol import ExitFile, ProcessFile
+from evenkeel.runtime.termination_messages import termination_message
 
 Answer = Callable[..., None]
 
