@@ -20,6 +20,7 @@ from evenkeel.kube.credentials import Credentials
 from evenkeel.kube.events import EventPublisher
 from evenkeel.kube.join import BOOTSTRAP, DIRECTORY, SERVING_FILE
 from evenkeel.kube.kubeconfig import read_kubeconfig
+from evenkeel.kube.mirror_pods import MirrorPods, PodsAndMirrors
 from evenkeel.kube.node import ClusterNode
 from evenkeel.kube.node_certificate import NodeCertificate, Renewal
 from evenkeel.kube.node_object import NodeIdentity
@@ -112,6 +113,7 @@ class ClusterMember:
         self._events = EventPublisher(client, cluster.node_name, agent.cluster_pods, agent)
         self._services = Services()
         self._data = PodData(client, agent.cluster_pods, agent, agent.data)
+        addresses = (cluster.node_ip, host_address())
         self._pods = PodSync(
             client,
             agent.cluster_pods,
@@ -119,11 +121,15 @@ class ClusterMember:
             self._services,
             self._data,
             node.profile,
-            (cluster.node_ip, host_address()),
+            addresses,
             self._events.refused,
         )
+        self._mirrors = MirrorPods(
+            client, agent, agent.cluster_pods, cluster.node_name, lambda: self._node.uid, addresses
+        )
         mine = {"fieldSelector": f"spec.nodeName={cluster.node_name}"}
-        self._pod_watch = Watch(client, path_of("api", "v1", "pods"), self._pods, "pods", mine)
+        handler = PodsAndMirrors(self._pods, self._mirrors)
+        self._pod_watch = Watch(client, path_of("api", "v1", "pods"), handler, "pods", mine)
         own = {"fieldSelector": f"metadata.name={cluster.node_name}"}
         self._node_watch = Watch(client, path_of("api", "v1", "nodes"), self._node, "the node", own)
         self._service_watch = Watch(client, path_of("api", "v1", "services"), self._services, "services")
@@ -141,6 +147,8 @@ class ClusterMember:
             self._watch_pods(),
             self._pods.follow_agent(),
             self._pods.deliver(),
+            self._mirrors.follow_agent(),
+            self._mirrors.deliver(),
             self._data.run(),
             self._events.run(),
             self._events.run_refusals(),

@@ -15,7 +15,7 @@ from evenkeel.api.encode import encode
 from evenkeel.api.pod import Pod, PodStatus
 from evenkeel.api.problems import Problems, unusable
 from evenkeel.api.validation import validate_pod
-from evenkeel.kube.client import Json
+from evenkeel.kube.client import Json, path_of
 
 FAILED, SUCCEEDED, PENDING = "Failed", "Succeeded", "Pending"
 TERMINAL = (FAILED, SUCCEEDED)
@@ -69,6 +69,12 @@ def _claims(pod: Pod) -> Problems:
 
 def uid_of(value: Json) -> str:
     return str(value["metadata"].get("uid") or "")
+
+
+def pod_path(value: Json) -> str:
+    """Where the API server has the pod."""
+    metadata = value["metadata"]
+    return path_of("api", "v1", "namespaces", str(metadata.get("namespace")), "pods", str(metadata["name"]))
 
 
 def grace_of(value: Json) -> float:

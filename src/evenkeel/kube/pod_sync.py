@@ -6,7 +6,6 @@ nothing of it is left on this machine.
 """
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Protocol
 
@@ -16,28 +15,24 @@ from evenkeel.agent.pod_store import PodChange
 from evenkeel.api.config import Profile
 from evenkeel.api.container import EnvVar
 from evenkeel.api.pod import Pod
-from evenkeel.errors import EvenkeelError
-from evenkeel.kube.client import CONFLICT, NOT_FOUND, ApiError, Backoff, Client, Json, path_of
+from evenkeel.kube.client import CONFLICT, NOT_FOUND, ApiError, Client, Json
 from evenkeel.kube.pod_object import (
     TERMINAL,
     NotHonoured,
     ended_status,
     grace_of,
     is_deleted,
-    is_mirror,
     not_honoured_status,
     phase_of,
+    pod_path,
     read_pod,
     status_patch,
     uid_of,
     wanted_status,
 )
 from evenkeel.kube.watch import DELETED
+from evenkeel.kube.work_queue import WorkQueue
 
-log = logging.getLogger(__name__)
-
-_WORKERS = 4
-_BACKOFF_SECONDS = (0.5, 30.0)
 _GONE_GRACE_SECONDS = 1.0  # of a pod that the API server does not have any more
 
 
@@ -83,11 +78,7 @@ class PodSync:
         self._last: dict[str, Pod] = {}  # by UID: the last status of a pod that has left the agent
         self._starting: dict[str, Pod] = {}  # by UID: pods that wait for their data, at their newest
         self._tasks: set[asyncio.Task[None]] = set()
-        self._due: asyncio.Queue[str] = asyncio.Queue()
-        self._queued: set[str] = set()
-        self._busy: set[str] = set()
-        self._backoffs: dict[str, Backoff] = {}
-        self._failure = ""
+        self._queue = WorkQueue(self._send, "the status of pods")
 
     # From the API server
 
@@ -110,8 +101,6 @@ class PodSync:
 
     def _take(self, one: Json) -> None:
         uid = uid_of(one)
-        if is_mirror(one) or not uid:
-            return
         before = self._objects.get(uid)
         self._objects[uid] = one
         if is_deleted(one):
@@ -120,7 +109,7 @@ class PodSync:
             self._pods.get(uid) is not None or phase_of(one) not in TERMINAL
         ):
             self._run(uid, one)
-        self._want(uid)
+        self._queue.want(uid)
 
     def _run(self, uid: str, one: Json) -> None:
         namespace = str(one["metadata"].get("namespace") or "")
@@ -158,7 +147,7 @@ class PodSync:
         self._objects.pop(uid, None)
         self._refused.pop(uid, None)
         self._last.pop(uid, None)
-        self._backoffs.pop(uid, None)
+        self._queue.forget(uid)
 
     # To the API server
 
@@ -167,46 +156,21 @@ class PodSync:
         while True:
             # A reader that was too slow is dropped, and a pod may have left meanwhile.
             for uid in self._objects:
-                self._want(uid)
+                self._queue.want(uid)
             async for change in self._changes.watch():
                 uid = change.pod.metadata.uid
                 if uid in self._objects:
                     if change.type == LEFT:
                         self._last[uid] = change.pod
-                    self._want(uid)
+                    self._queue.want(uid)
 
     async def deliver(self) -> None:
         """Delivers statuses, until it is cancelled."""
         try:
-            await asyncio.gather(*(self._work() for _ in range(_WORKERS)))
+            await self._queue.run()
         finally:
             for task in self._tasks:
                 task.cancel()
-
-    def _want(self, uid: str) -> None:
-        if uid not in self._queued:
-            self._queued.add(uid)
-            if uid not in self._busy:
-                self._due.put_nowait(uid)
-
-    async def _work(self) -> None:
-        while True:
-            uid = await self._due.get()
-            self._queued.discard(uid)
-            self._busy.add(uid)
-            try:
-                await self._send(uid)
-                self._backoffs.pop(uid, None)
-            except EvenkeelError as error:
-                self._note(error)
-                backoff = self._backoffs.setdefault(uid, Backoff(*_BACKOFF_SECONDS))
-                asyncio.get_running_loop().call_later(backoff.next_seconds(), self._want, uid)
-            else:
-                self._note_well()
-            finally:
-                self._busy.discard(uid)
-                if uid in self._queued:
-                    self._due.put_nowait(uid)
 
     async def _send(self, uid: str) -> None:
         one = self._objects.get(uid)
@@ -241,31 +205,16 @@ class PodSync:
         if phase_of(one) not in TERMINAL or last is not None:
             await self._patch(uid, one, wanted)
         body = {"gracePeriodSeconds": 0, "preconditions": {"uid": uid}}
-        await self._client.delete(_path(one), body)
+        await self._client.delete(pod_path(one), body)
 
     async def _patch(self, uid: str, one: Json, wanted: Json) -> None:
         patch = status_patch(uid, wanted, one.get("status") or {})
         if patch is None:
             return
-        after = await self._client.patch(f"{_path(one)}/status", patch)
+        after = await self._client.patch(f"{pod_path(one)}/status", patch)
         if uid in self._objects:
             # The watch may have said more meanwhile: only the status is taken.
             self._objects[uid] = {**self._objects[uid], "status": after.get("status") or {}}
-
-    def _note(self, error: EvenkeelError) -> None:
-        if error.message != self._failure:
-            self._failure = error.message
-            log.warning("cluster: the status of pods cannot be delivered: %s", error)
-
-    def _note_well(self) -> None:
-        if self._failure:
-            self._failure = ""
-            log.info("cluster: the status of pods is delivered again")
-
-
-def _path(one: Json) -> str:
-    metadata = one["metadata"]
-    return path_of("api", "v1", "namespaces", str(metadata.get("namespace")), "pods", str(metadata["name"]))
 
 
 def _is_other(before: Json, after: Json) -> bool:
