@@ -359,6 +359,8 @@ def test_without_a_cluster_its_room_is_not_imported():
     import subprocess
     import sys
 
-    code = "import sys, evenkeel.cli.up, evenkeel.agent.bootstrap; print([m for m in sys.modules if 'kube.' in m])"
+    code = (
+        "import sys, evenkeel.cli.up, evenkeel.agent.startup; print([m for m in sys.modules if 'kube.' in m])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -7,7 +7,6 @@ import asyncio
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import NamedTuple
 
 from evenkeel.agent.admission import FILE
 from evenkeel.agent.adoption import BOOT, Adoption, state_from_containers
@@ -40,38 +39,19 @@ from evenkeel.api.node import Node
 from evenkeel.api.pod import Pod
 from evenkeel.api.stored_objects import StoredObject
 from evenkeel.api.workloads import Workload
-from evenkeel.cgroup.tree import Kind, Version
+from evenkeel.cgroup.tree import Kind
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.node_figures import boot_id
 from evenkeel.journal.records import CLUSTER, Event
 from evenkeel.journal.store import Journal, JournalError
-from evenkeel.policy.lifecycle.pod_state import PodState
 from evenkeel.policy.node_view import NodeView
-from evenkeel.pressure.cpu_pressure import CpuPressure
-from evenkeel.pressure.disk.disk_pressure import DiskPressure
-from evenkeel.pressure.eviction_backoff import EvictionBackoff
-from evenkeel.pressure.eviction_recorder import NodeConditions
-from evenkeel.pressure.intents import Intents
 from evenkeel.pressure.live_snapshot import live_given, live_snapshot
-from evenkeel.pressure.memory.memory_pressure import MemoryPressure
-from evenkeel.pressure.memory_stalls import MemoryStalls
+from evenkeel.pressure.watches import Watches
 from evenkeel.runtime import interface
-from evenkeel.runtime.interface import Attempt, Readiness, Record, Runtime
+from evenkeel.runtime.interface import Readiness, Runtime
 from evenkeel.runtime.sessions import Session, Streams
 
 log = logging.getLogger(__name__)
-
-
-class Watches(NamedTuple):
-    """The pressure watches, and the objects that they share."""
-
-    intents: Intents
-    conditions: NodeConditions
-    memory: MemoryPressure
-    disk: DiskPressure
-    cpu: CpuPressure
-    stalls: MemoryStalls
-    backoff: EvictionBackoff
 
 
 class Agent:
@@ -143,7 +123,7 @@ class Agent:
         records = await self._runtime.containers()
         if self._files is not None:
             found = await self._files.scan()
-            self._desired_pods.files_are(found, _states_shown_by(records))
+            self._desired_pods.files_are(found, lambda pod: state_from_containers(pod, records))
             self._workloads.files_are(found)
         await self.watches.memory.take_up()
         self._history.take_up()
@@ -152,23 +132,17 @@ class Agent:
             if self._runtime.addresses(record.pod) is not None:
                 self._pod_store.touch(record.uid)  # the runtime did not know its address before
         self._notice_reboot()
-        self.watches.stalls.take_up()
-        self.watches.cpu.take_up()
+        self.watches.take_up()
         self.pod_loop.first_pass()
-        await self.watches.memory.open()
-        self.watches.disk.open()
+        await self.watches.open()
         loops = [
             self.pod_loop.run(),
             self._kernel_events.run(),
             *self._background_loops.all(),
             self._image_collection.run(),
-            self.watches.backoff.run(),
+            *self.watches.loops(self.cgroups.driver.version),
             self._history.run(self._sweeper),
         ]
-        if self.cgroups.driver.version == Version.V2:
-            loops.append(self.watches.stalls.run())
-        if self.watches.cpu.is_on:
-            loops.append(self.watches.cpu.run())
         self._tasks = [asyncio.create_task(loop) for loop in loops]
 
     async def close(self, *, stop_pods: bool = False) -> None:
@@ -276,9 +250,8 @@ class Agent:
 
     async def delete_data(self, key: DataKey) -> bool:
         was_there = self.data.delete(key)
-        if (
-            was_there and key.kind == CLAIM
-        ):  # first the object, so that no pod starts with files that are going
+        if was_there and key.kind == CLAIM:
+            # The object was deleted first, so that no pod starts with files that are going to be removed.
             await self._runtime.remove_claim(key.namespace, key.name)
         return was_there
 
@@ -371,8 +344,3 @@ class Agent:
 def _applied(now: StoredObject | None, key: DataKey, before: StoredObject | None) -> Applied:
     outcome = CREATED if before is None else UNCHANGED if now == before else CONFIGURED
     return Applied(f"{key.namespace}/{key.name}", outcome, key.kind)
-
-
-def _states_shown_by(records: Mapping[Attempt, Record]) -> Callable[[Pod], PodState | None]:
-    """Returns a function that finds the state of a running pod which the journal does not have."""
-    return lambda pod: state_from_containers(pod, records)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from evenkeel.agent.bootstrap import start
+from evenkeel.agent.startup import start
 from evenkeel.cli.arguments import add_state_flag
 from evenkeel.cli.config_flags import add_config_flags, config_from
 from evenkeel.cli.inputs import node_from

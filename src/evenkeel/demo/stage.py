@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import NamedTuple, Protocol, Self
 
 from evenkeel.agent.agent import Agent
-from evenkeel.agent.bootstrap import RunningAgent, start
 from evenkeel.agent.front import Front
+from evenkeel.agent.startup import RunningAgent, start
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.api.manifests import read_manifests
 from evenkeel.api.pod import Pod
