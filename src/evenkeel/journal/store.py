@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Self
 
-from evenkeel.api.pod import Pod
 from evenkeel.api.workloads import KINDS, kind_of
 from evenkeel.journal import faults, schema
 from evenkeel.journal.codec import (
@@ -25,6 +24,7 @@ from evenkeel.journal.codec import (
     unpacked,
 )
 from evenkeel.journal.faults import SQLITE_FAULTS, JournalError
+from evenkeel.journal.pod_rows import PodRows
 from evenkeel.journal.records import (
     DecisionRetention,
     Event,
@@ -34,7 +34,6 @@ from evenkeel.journal.records import (
     WorkloadRecord,
 )
 from evenkeel.journal.transactions import Transactions
-from evenkeel.policy.lifecycle.pod_state import PodState
 from evenkeel.policy.workloads.decision import Progress
 
 __all__ = ["Decision", "Journal", "JournalError"]
@@ -65,13 +64,10 @@ class Journal:
     def __init__(self, path: str, connection: sqlite3.Connection, *, is_writable: bool) -> None:
         """Use `open` or `read`."""
         self.path = path
-        self.set_aside: frozenset[str] = frozenset()  # UIDs of pods whose rows could not be read
         self.notes: tuple[str, ...] = ()  # a sentence for each problem, such as a row that cannot be read
         self._connection = connection
-        self._is_writable = is_writable
-        self._last: dict[str, _Written] = {}  # the last written record of each pod, to write only changes
         self._transactions = Transactions(path, connection, self._undone)
-        self._touched: set[str] = set()  # UIDs written in the open transaction
+        self._pods = PodRows(self._transactions, self._note, is_writable=is_writable)
         self._repeats = Repeats()
         self._event_retention = EventRetention()
         self._decision_retention = DecisionRetention()
@@ -112,64 +108,34 @@ class Journal:
         """Begins a transaction. The outermost one commits all writes at its end. An exception that leaves it rolls them
         back."""
         if not self._transactions.is_open:
-            self._touched.clear()
+            self._pods.begun()
         with self._transactions.begin():
             yield
 
     def _undone(self) -> None:
         """Forgets the writes of a transaction that was rolled back: they are not in the journal."""
-        for uid in self._touched:
-            self._last.pop(uid, None)
-        self._touched.clear()
+        self._pods.undone()
         self._repeats.clear()
 
     def save(self, record: PodRecord) -> None:
         """Saves `record` under its UID. Writes only what has changed since the last save."""
-        uid = record.pod.metadata.uid
-        last = self._last.get(uid)
-        is_same_pod = last is not None and _is_same_pod(last.record, record)
-        if last is not None and is_same_pod and _is_same_state(last.record, record):
-            return
-        pod_text = last.pod_text if last and last.record.pod is record.pod else to_text(record.pod)
-        state_text = last.state_text if last and last.record.state is record.state else to_text(record.state)
-        if last is None or not is_same_pod:
-            with self.transaction():
-                self._transactions.write(
-                    'INSERT INTO pods (uid, "order", source, pod) VALUES (?1, ?2, ?3, ?4)'
-                    ' ON CONFLICT (uid) DO UPDATE SET "order" = ?2, source = ?3, pod = ?4',
-                    (uid, record.order, storable(record.source), sealed(pod_text)),
-                )
-                self._save_state(uid, record.is_admitted, state_text)
-        else:
-            self._save_state(uid, record.is_admitted, state_text)
-        self._last[uid] = _Written(record, pod_text, state_text)
-        self._touched.add(uid)
+        self._pods.save(record)
 
     def remove(self, uid: str) -> None:
-        self._transactions.write("DELETE FROM pods WHERE uid = ?", (uid,))
-        self._last.pop(uid, None)
+        self._pods.remove(uid)
 
     def pods(self) -> tuple[PodRecord, ...]:
         """All pods, sorted by `order`. A pod that cannot be read is set aside, with a sentence in `notes`."""
-        rows = self._transactions.rows(
-            'SELECT uid, "order", source, pod, is_admitted, life FROM pods LEFT JOIN lives USING (uid)'
-            ' ORDER BY "order", uid'
-        )
-        found: list[PodRecord] = []
-        for uid, order, source, pod_text, is_admitted, state_text in rows:
-            try:
-                pod_text, state_text = opened(pod_text), opened(state_text)
-                pod, state = from_text(Pod, pod_text), from_text(PodState, state_text)
-                record = PodRecord(pod, stored(source), int(order), bool(is_admitted), state)
-            except (Unreadable, ValueError, TypeError) as error:
-                self._set_aside(str(uid), str(error))
-                continue
-            if pod.metadata.uid != uid:
-                self._set_aside(str(uid), f"its UID is {pod.metadata.uid}")
-                continue
-            found.append(record)
-            self._last[uid] = _Written(record, str(pod_text), str(state_text))
-        return tuple(found)
+        return self._pods.read()
+
+    @property
+    def set_aside(self) -> frozenset[str]:
+        """The UIDs of the pods whose rows could not be read."""
+        return self._pods.set_aside
+
+    def ever_set_aside(self) -> frozenset[str]:
+        """The UIDs of all pods whose rows could not be read, now or by an agent before."""
+        return self._pods.ever_set_aside()
 
     def save_workload(self, record: WorkloadRecord) -> None:
         self._transactions.write(
@@ -201,7 +167,7 @@ class Journal:
                     workload, stored(source), int(order), from_text(Progress, opened(progress))
                 )
             except (Unreadable, ValueError, TypeError, KeyError) as error:
-                self.notes += (f"the journal {self.path}: the workload {key} cannot be read: {error}",)
+                self._note(f"the workload {key} cannot be read: {error}")
                 continue
             found.append(record)
         return tuple(found)
@@ -246,7 +212,7 @@ class Journal:
             try:
                 return plain_of(opened(text))
             except Unreadable as error:
-                self.notes += (f"the journal {self.path}: the value {key} cannot be read: {error}",)
+                self._note(f"the value {key} cannot be read: {error}")
         return None
 
     def set_value(self, key: str, plain: object) -> None:
@@ -283,7 +249,7 @@ class Journal:
                 try:
                     snapshot, decision = unpacked(content)
                 except (Unreadable, ValueError, TypeError) as error:
-                    self.notes += (f"the journal {self.path}: decision {number} cannot be read: {error}",)
+                    self._note(f"decision {number} cannot be read: {error}")
                     continue
                 yield Decision(number, at, kind_of_row, snapshot, decision)
 
@@ -309,6 +275,9 @@ class Journal:
         """Raises JournalError if the file was removed or replaced while in use. Later writes would be lost."""
         self._transactions.check_place()
 
+    def _note(self, problem: str) -> None:
+        self.notes += (f"the journal {self.path}: {problem}",)
+
     def _take_up(self) -> None:
         try:
             schema.check(self._connection, self.path)
@@ -324,50 +293,6 @@ class Journal:
             if not fault.is_passing:
                 raise fault from None
             self.notes += (str(fault),)
-
-    def _save_state(self, uid: str, is_admitted: bool, text: str) -> None:  # noqa: FBT001
-        self._transactions.write(
-            "INSERT INTO lives (uid, is_admitted, life) VALUES (?1, ?2, ?3)"
-            " ON CONFLICT (uid) DO UPDATE SET is_admitted = ?2, life = ?3",
-            (uid, is_admitted, sealed(text)),
-        )
-
-    def ever_set_aside(self) -> frozenset[str]:
-        """The UIDs of all pods whose rows could not be read, now or by an agent before."""
-        rows = self._transactions.rows("SELECT uid FROM pods_aside", ())
-        return self.set_aside | {str(uid) for (uid,) in rows}
-
-    def _set_aside(self, uid: str, why: str) -> None:
-        self.set_aside |= {str(uid)}
-        self.notes += (f"the journal {self.path}: the pod {uid} cannot be read and is set aside: {why}",)
-        if not self._is_writable:
-            return
-        try:
-            with self.transaction():
-                self._transactions.write(
-                    'INSERT INTO pods_aside (uid, "order", source, pod, is_admitted, life, why)'
-                    ' SELECT uid, "order", source, pod, is_admitted, life, ?2'
-                    " FROM pods LEFT JOIN lives USING (uid) WHERE uid = ?1",
-                    (uid, storable(why)),
-                )
-                self._transactions.write("DELETE FROM pods WHERE uid = ?", (uid,))
-        except JournalError as error:
-            if not error.is_passing:
-                raise
-
-
-class _Written(NamedTuple):
-    record: PodRecord
-    pod_text: str
-    state_text: str
-
-
-def _is_same_pod(one: PodRecord, other: PodRecord) -> bool:
-    return (one.pod is other.pod or one.pod == other.pod) and one[1:3] == other[1:3]
-
-
-def _is_same_state(one: PodRecord, other: PodRecord) -> bool:
-    return one.is_admitted == other.is_admitted and (one.state is other.state or one.state == other.state)
 
 
 def _event(row: tuple[Any, ...]) -> Event | None:
