@@ -10,7 +10,7 @@ from evenkeel.api.data_objects import DataKey
 from evenkeel.api.manifests import read_manifests
 from evenkeel.api.pod import ObjectMeta, Pod, PodCondition, PodIP, PodSpec, PodStatus
 from evenkeel.api.services import Service, ServiceSpec
-from evenkeel.policy.service_names import aliases, entries, wants_names
+from evenkeel.policy.service_names import Entry, aliases, by_label, entries_of, wants_names
 from tests.models.agents import drive, until
 
 
@@ -24,9 +24,13 @@ def service(name: str = "web", **spec: Any) -> Service:
     return Service(ObjectMeta(name, namespace="shop"), ServiceSpec(selector={"app": "web"}, **spec))
 
 
+def found_of(services: list[Service], pods: list[Pod]) -> set[Entry]:
+    return {entry for one in pods for entry in entries_of(one, by_label(services))}
+
+
 def names(services: list[Service], pods: list[Pod], namespace: str = "shop") -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for alias in aliases(entries(services, pods), namespace):
+    for alias in aliases(sorted(found_of(services, pods)), namespace):
         for name in alias.hostnames:
             found.setdefault(name, []).append(alias.ip)
     return found

@@ -189,5 +189,8 @@ class PodStore:
         """Every pod as it was last committed, with its status."""
         return tuple(self._shown.values())
 
+    def shown_of(self, uid: str) -> Pod | None:
+        return self._shown.get(uid)
+
     def shown_by_key(self, key: str) -> Pod | None:
         return self._shown.get(self._uids.get(key, ""))

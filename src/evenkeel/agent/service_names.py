@@ -10,9 +10,10 @@ import logging
 from evenkeel.agent.data_store import DataStore
 from evenkeel.agent.pod_store import PodStore
 from evenkeel.api.pod import HostAlias, Pod
+from evenkeel.api.services import Service
 from evenkeel.errors import EvenkeelError
 from evenkeel.journal.records import CLUSTER, PodRecord
-from evenkeel.policy.service_names import Entry, aliases, entries, wants_names
+from evenkeel.policy.service_names import Entry, aliases, by_label, entries_of, wants_names
 from evenkeel.pressure.protocol import PodObserver
 from evenkeel.runtime.interface import Attempt, Runtime
 
@@ -31,26 +32,32 @@ class ServiceNames(PodObserver):
         self._data = data
         self._pod_store = pod_store
         self._changed = changed
+        self._services: tuple[Service, ...] = ()  # those that all of the following is about
+        self._by_label = by_label(())
+        self._of_pod: dict[str, tuple[Entry, ...]] = {}  # by UID of the pod, if there are any
+        self._unseen: set[str] = set()  # UIDs of pods that have changed
+        self._aliases: dict[str, tuple[HostAlias, ...]] = {}  # by namespace
         # By UID of the pod: what its running containers have.
         self._written: dict[str, tuple[tuple[HostAlias, ...], tuple[Attempt, ...]]] = {}
 
     def settled(self, uid: str, record: PodRecord | None) -> None:
+        self._unseen.add(uid)
         if self._data.services or (record is not None and uid in self._written):
             self._changed.set()
 
     def gone(self, record: PodRecord) -> None:
         self._written.pop(record.uid, None)
         self.settled(record.uid, None)
+        self._unseen.discard(record.uid)
+        self._put(record.uid, ())
 
     def with_names(self, pod: Pod) -> Pod:
         """The pod with the present names beside its own hostAliases."""
         if not self._data.services or not self._is_to_have_names(pod):
             return pod
-        known = self._entries()
+        self._follow()
         # With a line at least, the pod has a file of its own for the names that come later.
-        return _named(
-            pod, aliases(known, pod.metadata.namespace) or (HostAlias("127.0.0.1", ("localhost",)),)
-        )
+        return _named(pod, self._names(pod.metadata.namespace) or (HostAlias("127.0.0.1", ("localhost",)),))
 
     async def run(self) -> None:
         """Writes the names of running pods whenever something has changed, until it is cancelled."""
@@ -60,9 +67,35 @@ class ServiceNames(PodObserver):
             await self._write()
             await asyncio.sleep(_PAUSE_SECONDS)
 
-    def _entries(self) -> tuple[Entry, ...]:
-        services = self._data.services
-        return entries(services, (pod for pod in self._pod_store.shown() if not self._is_of_cluster(pod)))
+    def _names(self, namespace: str) -> tuple[HostAlias, ...]:
+        """The names that pods of the namespace have, as of the last `_follow`."""
+        if namespace not in self._aliases:
+            every = sorted({entry for found in self._of_pod.values() for entry in found})
+            self._aliases[namespace] = aliases(every, namespace)
+        return self._aliases[namespace]
+
+    def _follow(self) -> None:
+        """Takes up what has changed since the last call. Of many pods only those that have changed are looked at."""
+        if self._data.services is not self._services:
+            self._services = self._data.services
+            self._by_label = by_label(self._services)
+            self._of_pod.clear()
+            self._aliases.clear()
+            self._unseen = {pod.metadata.uid for pod in self._pod_store.shown()}
+        while self._unseen:
+            uid = self._unseen.pop()
+            pod = self._pod_store.shown_of(uid)
+            is_ours = pod is not None and not self._is_of_cluster(pod)
+            self._put(uid, entries_of(pod, self._by_label) if pod is not None and is_ours else ())
+
+    def _put(self, uid: str, found: tuple[Entry, ...]) -> None:
+        if found == self._of_pod.get(uid, ()):
+            return
+        self._aliases.clear()
+        if found:
+            self._of_pod[uid] = found
+        else:
+            del self._of_pod[uid]
 
     def _is_to_have_names(self, pod: Pod) -> bool:
         return wants_names(pod) and not self._is_of_cluster(pod)
@@ -73,8 +106,7 @@ class ServiceNames(PodObserver):
         return record is not None and record.source == CLUSTER
 
     async def _write(self) -> None:
-        known = self._entries()
-        of_namespace: dict[str, tuple[HostAlias, ...]] = {}
+        self._follow()
         for pod in self._pod_store.shown():
             record = self._pod_store.get(pod.metadata.uid)
             if record is None or not self._is_to_have_names(pod):
@@ -84,10 +116,7 @@ class ServiceNames(PodObserver):
                 for name, container in record.state.containers.items()
                 if container.is_running
             )
-            namespace = pod.metadata.namespace
-            if namespace not in of_namespace:
-                of_namespace[namespace] = aliases(known, namespace)
-            wanted = of_namespace[namespace], attempts
+            wanted = self._names(pod.metadata.namespace), attempts
             if not attempts or self._written.get(record.uid) == wanted:
                 continue
             self._written[record.uid] = wanted

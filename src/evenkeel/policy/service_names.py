@@ -4,7 +4,7 @@ The name of a Service leads to the addresses of its ready pods on this node. In 
 short name too, as with a cluster's DNS.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from evenkeel.api.pod import HostAlias, Pod
@@ -31,33 +31,31 @@ def wants_names(pod: Pod) -> bool:
     )
 
 
-def entries(services: Sequence[Service], pods: Iterable[Pod]) -> tuple[Entry, ...]:
-    """All names that lead to a pod now. `pods` have their statuses."""
-    found: dict[Entry, None] = {}
-    if not services:
-        return ()
-    selecting = _by_label(services)
-    for pod in pods:
-        if not pod.status.pod_ip or pod.metadata.deletion_timestamp or pod.status.phase != "Running":
-            continue
-        is_ready = any(one.type == "Ready" and one.status == "True" for one in pod.status.conditions)
-        namespace, labels = pod.metadata.namespace, pod.metadata.labels
-        for key, value in labels.items():
-            for service in selecting.get((namespace, key, value), ()):
-                if service.selects(namespace, labels) and (
-                    is_ready or service.spec.publish_not_ready_addresses
-                ):
-                    found.update(dict.fromkeys(_of_pod(service, pod)))
-    return tuple(sorted(found))
+# Services by namespace and one label that they select: a pod is compared with few of many Services.
+ByLabel = Mapping[tuple[str, str, str], Sequence[Service]]
 
 
-def _by_label(services: Iterable[Service]) -> dict[tuple[str, str, str], list[Service]]:
-    """The Services by namespace and one label that they select: a pod is compared with few of many Services."""
+def by_label(services: Iterable[Service]) -> ByLabel:
     found: dict[tuple[str, str, str], list[Service]] = {}
     for service in services:
         for key, value in tuple(service.spec.selector.items())[:1]:
             found.setdefault((service.metadata.namespace, key, value), []).append(service)
     return found
+
+
+def entries_of(pod: Pod, services: ByLabel) -> tuple[Entry, ...]:
+    """The names that lead to the pod now. It has its status."""
+    if not pod.status.pod_ip or pod.metadata.deletion_timestamp or pod.status.phase != "Running":
+        return ()
+    is_ready = any(one.type == "Ready" and one.status == "True" for one in pod.status.conditions)
+    namespace, labels = pod.metadata.namespace, pod.metadata.labels
+    return tuple(
+        entry
+        for label in labels.items()
+        for service in services.get((namespace, *label), ())
+        if service.selects(namespace, labels) and (is_ready or service.spec.publish_not_ready_addresses)
+        for entry in _of_pod(service, pod)
+    )
 
 
 def _of_pod(service: Service, pod: Pod) -> Iterator[Entry]:
