@@ -9,8 +9,9 @@ from evenkeel.api.manifests import read_manifests
 from evenkeel.cgroup.tree import Naming
 from evenkeel.errors import EvenkeelError
 from evenkeel.runtime.cri import cri_pb2 as pb
-from evenkeel.runtime.cri.configs import attempt_of, container_config, paths_to_state, refusal, sandbox_config
+from evenkeel.runtime.cri.configs import attempt_of, container_config, paths_to_state, sandbox_config
 from evenkeel.runtime.cri.cri_connection import chosen, require_libraries, socket_path
+from evenkeel.runtime.cri.cri_refusals import refusal
 from evenkeel.runtime.paths import StatePaths
 from evenkeel.runtime.security import Granted
 from tests.test_cri_client import launch

@@ -12,7 +12,7 @@ from evenkeel.api.known_fields_table import TYPES
 from evenkeel.api.manifests import read_manifests
 from evenkeel.api.pod import Pod
 from evenkeel.api.pod_fields import FIELDS, verdict_of
-from evenkeel.runtime.cri import configs
+from evenkeel.runtime.cri import cri_refusals
 from evenkeel.runtime.process import process_refusals
 from evenkeel.runtime.security import Granted
 
@@ -171,6 +171,6 @@ def test_both_runtimes_refuse_what_the_page_says(key):
     assert found is not None
     assert f"spec.{key[1]}" in found.message
     container = read.spec.containers[0]._replace(image="example/x:1")
-    found = configs.refusal(read._replace(spec=read.spec._replace(containers=(container,))), granted)
+    found = cri_refusals.refusal(read._replace(spec=read.spec._replace(containers=(container,))), granted)
     assert found is not None
     assert f"spec.{key[1]}" in found.message

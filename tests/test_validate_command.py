@@ -8,7 +8,7 @@ import yaml
 
 from evenkeel.cli.main import main
 
-GOOD = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: a, image: host}]}\n"
+GOOD = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: a, image: host, command: [x]}]}\n"
 BAD = GOOD.replace("host", "5").replace("name: p", "name: P")
 NODE = "apiVersion: v1\nkind: Node\nmetadata: {name: n}\nstatus: {capacity: {cpu: 1, memory: 1Gi}}\n"
 
@@ -96,3 +96,27 @@ def test_manifests_come_from_standard_input_too(capsys, monkeypatch, tmp_path):
             os.close(saved)
     assert code == 1
     assert "error: standard input:3: metadata.name" in capsys.readouterr().err
+
+
+def test_what_the_agent_would_refuse_is_told_with_the_flag_that_allows_it(validate):
+    asking = GOOD.replace("spec: {", "spec: {hostPID: true, ")
+    code, out, err = validate(asking)
+    assert (code, out) == (0, "1 pod: valid\n")
+    assert err.startswith("warning: f.yaml:1: the agent would refuse it: spec.hostPID: true reaches the host")
+    assert "--allowed-host-access=hostPID" in err
+    assert validate(asking, "--allowed-host-access=hostPID")[2] == ""
+
+
+def test_what_is_refused_depends_on_the_runtime(validate):
+    asking = GOOD.replace("image: host", "image: nginx, securityContext: {privileged: true}")
+    allowed = "--allowed-host-access=privileged"
+    assert "run the pod with a container runtime (--runtime-endpoint)" in validate(asking, allowed)[2]
+    assert validate(asking, allowed, "--runtime-endpoint=unix:///run/containerd/containerd.sock")[2] == ""
+
+
+def test_the_pods_of_a_workload_are_refused_in_one_sentence(validate):
+    pod = "{metadata: {labels: {a: b}}, spec: {hostIPC: true, containers: [{name: a, image: nginx}]}}"
+    spec = f"{{replicas: 3, selector: {{matchLabels: {{a: b}}}}, template: {pod}}}"
+    _, out, err = validate(f"apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: d}}\nspec: {spec}\n")
+    assert out == "3 pods: valid\n"
+    assert err.count("the agent would refuse it") == 1

@@ -4,15 +4,20 @@ import argparse
 import sys
 from typing import NamedTuple
 
+from evenkeel.api.config import KubeletConfiguration
+from evenkeel.api.manifests import Reading
+from evenkeel.api.pod import Pod
 from evenkeel.cli.config_flags import add_config_flags, config_from
 from evenkeel.cli.inputs import add_manifest_flag, read_all
 from evenkeel.cli.output import STRUCTURED, paint_for, print_structured
-from evenkeel.errors import Problem
+from evenkeel.errors import NODE_RULE, Problem
+from evenkeel.policy.admission import Refusal
 
 USAGE = "-f FILE… [-o text|json|yaml] [flags]"
 EXAMPLES = """examples:
   evenkeel validate -f pod.yaml
   evenkeel validate -f manifests/ --profile kubernetes
+  evenkeel validate -f agent.yaml --allowed-host-access=hostPID
   kustomize build . | evenkeel validate -f -
   evenkeel validate -f pod.yaml -o json
 """
@@ -44,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
         len(reading.nodes),
         len(reading.objects),
         reading.problems,
-        reading.warnings,
+        (*reading.warnings, *_refusals(reading, config)),
     )
     if args.output in STRUCTURED:
         print_structured(result, args.output)
@@ -62,6 +67,31 @@ def run(args: argparse.Namespace) -> int:
         verdict = "valid" if result.valid else _count(len(result.problems), "error")
         print(f"{read or 'no pod'}: {verdict}")
     return int(not result.valid)
+
+
+def _refusals(reading: Reading, config: KubeletConfiguration) -> tuple[Problem, ...]:
+    """What the agent's runtime would refuse with this configuration, as far as the manifest alone tells. The pods of a
+    workload have one template, so each is told once."""
+    found: dict[Problem, None] = {}
+    for pod, origin in zip(reading.pods, reading.origins, strict=True):
+        refusal = _refusal(pod, config)
+        if refusal is not None:
+            message = f"the agent would refuse it: {refusal.message}"
+            found.setdefault(origin._replace(message=message, kind=NODE_RULE))
+    return tuple(found)
+
+
+def _refusal(pod: Pod, config: KubeletConfiguration) -> Refusal | None:
+    from evenkeel.runtime.security import Granted
+
+    granted = Granted(host_access=config.allowed_host_access)
+    if config.container_runtime_endpoint:
+        from evenkeel.runtime.cri import cri_refusals
+
+        return cri_refusals.refusal(pod, granted)
+    from evenkeel.runtime.process import process_refusals
+
+    return process_refusals.refusal(pod, process_refusals.Powers(uid=0, gid=0, granted=granted))
 
 
 def _count(number: int, word: str) -> str:

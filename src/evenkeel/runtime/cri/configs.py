@@ -1,4 +1,4 @@
-"""Converts a pod into CRI messages: the sandbox, the container and its resources. It also refuses unsupported pods.
+"""Converts a pod into CRI messages: the sandbox, the container and its resources.
 
 Sandboxes and containers carry labels. After a restart of the agent or of the runtime, they are found by these labels.
 The module does no I/O.
@@ -11,16 +11,12 @@ from evenkeel.api.container import AppArmorProfile, Container, SeccompProfile
 from evenkeel.api.pod import Pod
 from evenkeel.api.scalars import is_within
 from evenkeel.cgroup.tree import Naming, Setting, Version
-from evenkeel.policy.admission import Refusal
-from evenkeel.runtime import environment, security, volumes
+from evenkeel.runtime import security, volumes
 from evenkeel.runtime.cri import cri_pb2 as pb
 from evenkeel.runtime.environment import declared, expanded, groups, hostname, identity
-from evenkeel.runtime.images.references import is_of_registry
 from evenkeel.runtime.interface import Attempt, Launch
 from evenkeel.runtime.paths import StatePaths
-from evenkeel.runtime.security import Granted
 
-_REASON = "NotHonoured"
 _NO_LIMIT = -1
 _V1_FIELDS = {
     "cpu.shares": "cpu_shares",
@@ -47,27 +43,6 @@ _MASKED = (
     "/sys/firmware",
 )  # fmt: skip
 _READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
-
-
-def refusal(pod: Pod, granted: Granted) -> Refusal | None:
-    """Returns why a container runtime cannot run the pod as its manifest is written; None if it can."""
-    for field, container in pod.spec.container_fields:
-        wrong = _image_refusal(container.image)
-        if wrong:
-            return Refusal(_REASON, f"{field}.image: {wrong}")
-        wrong = environment.refusal(pod, container)
-        if wrong:
-            return Refusal(_REASON, f"{field}.{wrong}")
-    context = pod.spec.security_context
-    if context is not None and context.supplemental_groups_policy == "Strict":
-        return Refusal(
-            _REASON,
-            "spec.securityContext.supplementalGroupsPolicy: Strict cannot be had from a container runtime, which may "
-            "add the groups of the image: write Merge, or leave it out",
-        )
-    granted = granted._replace(has_own_network=not pod.spec.host_network)
-    wrong = volumes.refusal(pod) or security.refusal(pod, granted)
-    return Refusal(_REASON, wrong) if wrong else None
 
 
 def attempt_of(labels: Mapping[str, str]) -> Attempt | None:
@@ -318,13 +293,3 @@ def _profile(profile: SeccompProfile | AppArmorProfile, named: str) -> pb.Securi
     return pb.SecurityProfile(
         profile_type=profile.type, localhost_ref=named if profile.type == security.LOCALHOST else ""
     )
-
-
-def _image_refusal(image: str) -> str:
-    """Returns why the image is not a container image; empty if it may be one."""
-    if not is_of_registry(image):
-        return (
-            f"{image} is a directory of this machine, and a container runtime runs images: name one, such as "
-            "registry.example/busybox:1.36, or run the agent without --runtime-endpoint"
-        )
-    return ""

@@ -23,9 +23,9 @@ from evenkeel.policy.admission import Refusal
 from evenkeel.runtime import base_runtime, volumes
 from evenkeel.runtime.base_runtime import BaseRuntime
 from evenkeel.runtime.cri import (
-    configs,
     container_calls,
     container_table,
+    cri_refusals,
     cri_status,
     host_mounts,
     image_pulls,
@@ -94,7 +94,7 @@ class CriRuntime(BaseRuntime):
         self._forgotten = Forgotten()
 
     def refusal(self, pod: Pod) -> Refusal | None:
-        return configs.refusal(pod, self._granted)
+        return cri_refusals.refusal(pod, self._granted)
 
     async def open(self) -> None:
         await self._open()
