@@ -16,7 +16,7 @@ from evenkeel.api.container import (
     SecretEnvSource,
     SecretKeySelector,
 )
-from evenkeel.api.data_objects import CONFIG_MAP, SECRET, DataObject
+from evenkeel.api.data_objects import CONFIG_MAP, NODE_AMOUNTS, SECRET, DataObject, NodeAmounts
 from evenkeel.api.pod import ObjectMeta, Pod, PodSpec
 from evenkeel.api.resources import ResourceRequirements
 from evenkeel.quantity import Quantity
@@ -28,6 +28,7 @@ from evenkeel.runtime.environment import (
     expanded,
     missing_data,
     refusal,
+    value_of,
     wants_addresses,
     with_addresses,
 )
@@ -139,13 +140,37 @@ def test_a_variable_may_be_a_field_of_the_pod_or_an_amount(source, value):
 
 
 @pytest.mark.parametrize(
+    ("resource", "divisor", "value"),
+    [
+        ("limits.memory", Quantity("1Mi"), "1000"),
+        ("limits.cpu", None, "4"),
+        ("limits.cpu", Quantity("1m"), "3500"),
+        ("limits.ephemeral-storage", None, "0"),  # the node does not count it
+        ("limits.hugepages-2Mi", None, "0"),  # never more than what was asked for
+        ("requests.memory", None, "0"),
+    ],
+)
+def test_a_limit_that_nobody_has_set_is_what_the_node_can_give(resource, divisor, value):
+    node = NodeAmounts({"memory": Quantity("1000Mi"), "cpu": Quantity("3500m")})
+    source = from_amount(resource, "other", divisor)
+    assert value_of(source, POD, Container(), {NODE_AMOUNTS: node}) == value
+    assert refusal(POD, Container("main", env=(EnvVar("A", value_from=source),))) == ""
+
+
+def test_a_limit_of_the_pod_is_the_limit_of_a_container_without_one():
+    shared = POD._replace(
+        spec=POD.spec._replace(resources=ResourceRequirements(limits={"memory": Quantity("1Gi")}))
+    )
+    assert value_of(from_amount("limits.memory", "other", Quantity("1Mi")), shared, Container()) == "1024"
+
+
+@pytest.mark.parametrize(
     ("source", "told"),
     [
         (EnvVarSource(), "this source cannot be had here"),
         (from_field("status.phase"), 'fieldPath "status.phase" cannot be had here'),
         (from_field("metadata.annotations['nul']"), "holds a NUL character"),
         (from_amount("limits.memory", "none"), 'the pod has no container "none"'),
-        (from_amount("limits.memory", "other"), "container other has no limit of memory"),
         (from_amount("memory"), "neither limits.NAME nor requests.NAME"),
     ],
 )

@@ -101,7 +101,8 @@ def assemble(
     # Actions on pods
     worker = PodWorker(runtime, steps)
     services_changed = asyncio.Event()
-    data = DataStore(StatePaths(os.path.dirname(journal.path)).objects, pods, steps, services_changed, clock)
+    objects = StatePaths(os.path.dirname(journal.path)).objects
+    data = DataStore(objects, pods, steps, services_changed, clock, node.allocatable)
     service_names = ServiceNames(runtime, data, pods, services_changed)
     evictions = Evictions(pods, worker, steps, evicted_or_relieved)
     desired_pods = DesiredPods(

@@ -19,9 +19,19 @@ from evenkeel.agent.admission import FILE
 from evenkeel.agent.pod_store import PodStore
 from evenkeel.agent.step_requests import StepRequests
 from evenkeel.api.claims import CLAIM, PersistentVolumeClaim
-from evenkeel.api.data_objects import NO_DATA, DataKey, DataObject, PodData, references
+from evenkeel.api.data_objects import (
+    NO_DATA,
+    NODE_AMOUNTS,
+    DataKey,
+    DataObject,
+    NodeAmounts,
+    PodData,
+    references,
+    wants_node_amounts,
+)
 from evenkeel.api.decode import Findings
 from evenkeel.api.pod import Pod
+from evenkeel.api.resources import ResourceList
 from evenkeel.api.services import SERVICE, Service
 from evenkeel.api.stored_objects import (
     OBJECT_KINDS,
@@ -52,6 +62,7 @@ class DataStore:
         steps: StepRequests,
         services_changed: asyncio.Event,
         clock: Callable[[], float],
+        allocatable: ResourceList,
     ) -> None:
         self._directory = directory
         self._pod_store = pod_store
@@ -59,6 +70,7 @@ class DataStore:
         self._services_changed = services_changed
         self._services: tuple[Service, ...] | None = None  # None: not collected yet
         self._clock = clock
+        self._node_amounts = {NODE_AMOUNTS: NodeAmounts(allocatable)}
         self._objects: dict[DataKey, tuple[StoredObject, str]] = {}  # with the source: api, or file:PATH
         self._of_cluster: dict[DataKey, StoredObject] = {}
         self._references: dict[str, tuple[Pod, frozenset[tuple[str, str]]]] = {}  # by the pod's UID
@@ -83,13 +95,15 @@ class DataStore:
     def of_pod(self, pod: Pod) -> PodData:
         """The objects that the pod refers to, as far as they are there."""
         names = self._names(pod)
+        of_node: PodData = self._node_amounts if wants_node_amounts(pod) else NO_DATA
         if not names:
-            return NO_DATA
+            return of_node
         namespace = pod.metadata.namespace or "default"
         record = self._pod_store.get(pod.metadata.uid)
         get = self._of_cluster.get if record is not None and record.source == CLUSTER else self.get
         found = ((name, get(DataKey(name[0], namespace, name[1]))) for name in names)
-        return {name: one for name, one in found if isinstance(one, DataObject | PersistentVolumeClaim)}
+        objects = {name: one for name, one in found if isinstance(one, DataObject | PersistentVolumeClaim)}
+        return {**objects, **of_node}
 
     def forget(self, uid: str) -> None:
         self._references.pop(uid, None)

@@ -17,6 +17,10 @@ class ResourceFieldSelector(NamedTuple):
     container_name: str = ""
     divisor: Quantity | None = None
 
+    @property
+    def is_limit(self) -> bool:
+        return self.resource.startswith("limits.")
+
 
 class ConfigMapKeySelector(NamedTuple):
     name: str = ""

@@ -15,7 +15,8 @@ from evenkeel.api.decode import Findings, decode
 from evenkeel.api.encode import encode
 from evenkeel.api.pod import NO_LABELS, ObjectMeta, Pod
 from evenkeel.api.problems import Problems, invalid, join
-from evenkeel.api.volume_types import ServiceAccountTokenProjection, Volume
+from evenkeel.api.resources import ResourceList
+from evenkeel.api.volume_types import DownwardAPIVolumeFile, ServiceAccountTokenProjection, Volume
 
 CONFIG_MAP, SECRET = "ConfigMap", "Secret"
 DATA_KINDS = (CONFIG_MAP, SECRET)
@@ -64,9 +65,16 @@ class DataObject(NamedTuple):
         return f"<{self.key}>"
 
 
-# The objects that a pod refers to, by kind and name. All are in the pod's namespace.
-PodData = Mapping[tuple[str, str], DataObject | PersistentVolumeClaim]
+class NodeAmounts(NamedTuple):
+    """What the node can give to pods: the limit of a container that has none, where its pod asks for it."""
+
+    allocatable: ResourceList
+
+
+# The objects that a pod refers to, by kind and name. All are in the pod's namespace; the node has no name.
+PodData = Mapping[tuple[str, str], DataObject | PersistentVolumeClaim | NodeAmounts]
 NO_DATA: PodData = MappingProxyType({})
+NODE_AMOUNTS = ("Node", "")
 
 
 def references(pod: Pod) -> frozenset[tuple[str, str]]:
@@ -89,6 +97,25 @@ def pod_tokens(pod: Pod) -> Iterator[ServiceAccountTokenProjection]:
 def token_name(pod: Pod, token: ServiceAccountTokenProjection) -> str:
     """The name of a token: it is the pod's own, so that no other pod can name it."""
     return f"{pod.metadata.uid}/{token.expiration_seconds or 0}/{token.audience}"
+
+
+def wants_node_amounts(pod: Pod) -> bool:
+    """Whether a variable or a file of the pod has a limit, which may be the node's."""
+    variables = (one.value_from for each in pod.spec.every_container for one in each.env)
+    files = (one for volume in pod.spec.volumes for one in volume_fields(volume))
+    return any(
+        one is not None and one.resource_field_ref is not None and one.resource_field_ref.is_limit
+        for one in (*variables, *files)
+    )
+
+
+def volume_fields(volume: Volume) -> Iterator[DownwardAPIVolumeFile]:
+    """Each file of the volume that has a field of the pod."""
+    if volume.downward_api is not None:
+        yield from volume.downward_api.items
+    for source in volume.projected.sources if volume.projected is not None else ():
+        if source.downward_api is not None:
+            yield from source.downward_api.items
 
 
 def volume_references(volume: Volume) -> Iterator[tuple[str, str]]:

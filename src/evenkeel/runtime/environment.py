@@ -13,16 +13,18 @@ from evenkeel.api.container import Container, EnvFromSource, EnvVarSource, Resou
 from evenkeel.api.data_objects import (
     CONFIG_MAP,
     NO_DATA,
+    NODE_AMOUNTS,
     SECRET,
     DataObject,
+    NodeAmounts,
     PodData,
     variable_references,
 )
 from evenkeel.api.pod import Pod, PodStatus
-from evenkeel.api.resources import CPU
+from evenkeel.api.resources import CPU, is_hugepages
 from evenkeel.api.validation.name_rules import environment_name
 from evenkeel.errors import EvenkeelError
-from evenkeel.quantity import Quantity
+from evenkeel.quantity import ZERO, Quantity
 
 _KEYED = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
 _LONGEST_HOSTNAME = 63
@@ -50,7 +52,7 @@ def value_of(source: EnvVarSource, pod: Pod, container: Container, data: PodData
     if source.field_ref is not None:
         return field_value(source.field_ref.field_path, pod)
     if source.resource_field_ref is not None:
-        return amount_of(source.resource_field_ref, pod, container)
+        return amount_of(source.resource_field_ref, pod, container, data)
     for kind, selector in ((CONFIG_MAP, source.config_map_key_ref), (SECRET, source.secret_key_ref)):
         if selector is not None:
             found = object_of(kind, selector.name, data, pod, is_optional=bool(selector.optional))
@@ -197,8 +199,10 @@ def with_addresses(pod: Pod, host: str, own: tuple[str, ...] | None) -> Pod:
     return pod._replace(status=PodStatus().with_addresses(host, own))
 
 
-def amount_of(selector: ResourceFieldSelector, pod: Pod, container: Container) -> str:
-    """Returns a request or limit in units of the divisor, rounded up. Raises NoValue."""
+def amount_of(
+    selector: ResourceFieldSelector, pod: Pod, container: Container, data: PodData = NO_DATA
+) -> str:
+    """Returns a request or limit in units of the divisor, rounded up. Raises NoValue and DataMissing."""
     name = selector.container_name or container.name
     of = next((each for each in pod.spec.every_container if each.name == name), None)
     if of is None:
@@ -206,15 +210,26 @@ def amount_of(selector: ResourceFieldSelector, pod: Pod, container: Container) -
     kind, _, resource = selector.resource.partition(".")
     if kind not in ("limits", "requests") or not resource:
         raise NoValue(f'resource "{selector.resource}" is neither limits.NAME nor requests.NAME')
-    amount = (of.resources.limits if kind == "limits" else of.resources.requests).get(resource)
-    if amount is None:
-        if kind == "limits":
-            raise NoValue(f"container {name} has no limit of {resource}")
-        amount = Quantity.of(0)
+    amount = (
+        _limit(resource, pod, of, data) if selector.is_limit else of.resources.requests.get(resource, ZERO)
+    )
     divisor = selector.divisor or Quantity.of(1)
     if resource == CPU:
         return str(-(-amount.milli // divisor.milli))
     return str(-(-amount.value // divisor.value))
+
+
+def _limit(resource: str, pod: Pod, container: Container, data: PodData) -> Quantity:
+    """Returns the container's limit. As in kubelet, one that has none has the limit of its pod, else all that the node
+    can give to pods; huge pages have no such default."""
+    of_pod = pod.spec.resources.limits if pod.spec.resources is not None else {}
+    limit = container.resources.limits.get(resource) or of_pod.get(resource)
+    if limit or is_hugepages(resource):
+        return limit or ZERO
+    node = data.get(NODE_AMOUNTS)
+    if not isinstance(node, NodeAmounts):
+        raise DataMissing("the node's allocatable amounts are not known yet")
+    return node.allocatable.get(resource, ZERO)
 
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

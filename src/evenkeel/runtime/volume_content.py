@@ -8,7 +8,17 @@ from typing import NamedTuple
 
 from evenkeel.api.claims import CLAIM, claim_name
 from evenkeel.api.container import Container
-from evenkeel.api.data_objects import CONFIG_MAP, SECRET, TOKEN, TOKEN_KEY, DataObject, PodData, token_name
+from evenkeel.api.data_objects import (
+    CONFIG_MAP,
+    NO_DATA,
+    SECRET,
+    TOKEN,
+    TOKEN_KEY,
+    DataObject,
+    PodData,
+    token_name,
+    volume_fields,
+)
 from evenkeel.api.defaults import DEFAULT_FILE_MODE
 from evenkeel.api.pod import Pod
 from evenkeel.api.volume_types import DownwardAPIVolumeFile, KeyToPath, Volume
@@ -52,20 +62,14 @@ def missing_files(pod: Pod, data: PodData) -> str:
 
 def files_refusal(pod: Pod, volume: Volume) -> str:
     """Returns why this node has no value for a file of the volume; empty if it has one for each."""
-    for item in _fields(volume):
+    for item in volume_fields(volume):
         try:
-            _value(item, pod)
+            _value(item, pod, NO_DATA)
+        except DataMissing:
+            pass  # it may come later
         except NoValue as error:
             return f"{item.path}: {error}"
     return ""
-
-
-def _fields(volume: Volume) -> Iterator[DownwardAPIVolumeFile]:
-    if volume.downward_api is not None:
-        yield from volume.downward_api.items
-    for source in volume.projected.sources if volume.projected is not None else ():
-        if source.downward_api is not None:
-            yield from source.downward_api.items
 
 
 def _files(pod: Pod, volume: Volume, data: PodData) -> Iterator[VolumeFile]:
@@ -81,7 +85,7 @@ def _files(pod: Pod, volume: Volume, data: PodData) -> Iterator[VolumeFile]:
             SECRET, secret.secret_name, secret.items, mode, pod, data, is_optional=is_optional
         )
     if volume.downward_api is not None:
-        yield from _of_pod(volume.downward_api.items, _mode(volume.downward_api.default_mode), pod)
+        yield from _of_pod(volume.downward_api.items, _mode(volume.downward_api.default_mode), pod, data)
     if volume.projected is not None:
         mode = _mode(volume.projected.default_mode)
         for source in volume.projected.sources:
@@ -90,7 +94,7 @@ def _files(pod: Pod, volume: Volume, data: PodData) -> Iterator[VolumeFile]:
                     is_optional = bool(one.optional)
                     yield from _of_object(kind, one.name, one.items, mode, pod, data, is_optional=is_optional)
             if source.downward_api is not None:
-                yield from _of_pod(source.downward_api.items, mode, pod)
+                yield from _of_pod(source.downward_api.items, mode, pod, data)
             if (token := source.service_account_token) is not None:
                 found = data.get((TOKEN, token_name(pod, token)))
                 if not isinstance(found, DataObject):
@@ -123,15 +127,17 @@ def _of_object(
             raise DataMissing(f'{kind} "{name}" has no key "{item.key}": add it, or set optional: true')
 
 
-def _of_pod(items: Iterable[DownwardAPIVolumeFile], mode: int, pod: Pod) -> Iterator[VolumeFile]:
+def _of_pod(
+    items: Iterable[DownwardAPIVolumeFile], mode: int, pod: Pod, data: PodData
+) -> Iterator[VolumeFile]:
     for item in items:
-        value = _value(item, pod).encode("utf-8", "surrogateescape")
+        value = _value(item, pod, data).encode("utf-8", "surrogateescape")
         yield VolumeFile(item.path, value, mode if item.mode is None else item.mode)
 
 
-def _value(item: DownwardAPIVolumeFile, pod: Pod) -> str:
+def _value(item: DownwardAPIVolumeFile, pod: Pod, data: PodData) -> str:
     if item.resource_field_ref is not None:
-        return amount_of(item.resource_field_ref, pod, Container())
+        return amount_of(item.resource_field_ref, pod, Container(), data)
     assert item.field_ref is not None
     field = item.field_ref.field_path
     if field in _MAPS:
