@@ -139,10 +139,54 @@ def test_a_post_start_hook_runs_in_the_started_container(place):
     assert not place.runtime.stopped
 
 
+def test_a_post_start_hook_holds_back_the_next_container_and_the_readiness(place):
+    def status(agent: Agent, name: str):
+        pod = agent.pod("default/web")
+        assert pod is not None
+        return next(one for one in pod.status.container_statuses if one.name == name)
+
+    async def story(agent: Agent) -> None:
+        place.runtime.may_end.clear()
+        manifest = json.loads(web(postStart={"exec": {"command": ["hello"]}}))
+        second = {"name": "second", "image": "host", "command": ["y"]}
+        manifest["spec"]["containers"].append(second)
+        await agent.apply(pods_of(json.dumps(manifest)))
+        await until(lambda: bool(place.runtime.commands))
+        agent.steps.want_step("u-web")
+        await agent.pod_loop.stepped()
+        main = status(agent, "main")
+        assert main.state.waiting.reason == "ContainerCreating"
+        assert not main.ready
+        assert not main.started
+        assert agent.pod("default/web").status.phase == "Pending"
+        assert place.runtime.starts == [FIRST]
+        place.runtime.may_end.set()
+        await until(lambda: agent.pod("default/web").status.phase == "Running")
+        assert status(agent, "main").ready
+        assert status(agent, "second").ready
+
+    drive(place, story)
+
+
+def test_a_hook_that_a_killed_agent_left_is_not_run_again_and_holds_back_nobody(place):
+    async def first(agent: Agent) -> None:
+        place.runtime.may_end.clear()
+        await agent.apply(pods_of(web(postStart={"exec": {"command": ["hello"]}})))
+        await until(lambda: bool(place.runtime.commands))
+
+    async def second(agent: Agent) -> None:
+        await until(lambda: agent.pod("default/web").status.phase == "Running")
+        assert agent.pod("default/web").status.container_statuses[0].ready
+
+    drive(place, first)
+    drive(place, second)
+    assert len(place.runtime.commands) == 1
+
+
 def test_a_failed_post_start_hook_stops_the_container_and_the_restart_policy_decides(place):
     async def story(agent: Agent) -> None:
         place.runtime.exit_code = 1
-        await running(agent, web(postStart={"exec": {"command": ["hello"]}}))
+        await agent.apply(pods_of(web(postStart={"exec": {"command": ["hello"]}})))
         await until(lambda: len(place.runtime.starts) >= 2)
         assert "FailedPostStartHook" in reasons(agent)
 

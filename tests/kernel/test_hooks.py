@@ -1,9 +1,11 @@
 """Lifecycle hooks, and the names that a pod looks up, with real containers of both runtimes."""
 
+import json
 from pathlib import Path
 
 import pytest
 
+from evenkeel.quantity import Quantity
 from tests.kernel.agents import MakeUp, pod, up, with_host_path
 from tests.kernel.waiting import eventually
 
@@ -37,6 +39,50 @@ def test_hooks_run_after_the_start_and_before_the_stop(up: MakeUp, tmp_path: Pat
     agent.client.delete("default", "good")
     agent.await_gone("good")
     assert (seen / "at-term").read_text() == "stopping\n", "the hook ran before SIGTERM"
+
+
+def test_a_post_start_hook_holds_back_the_next_container(up: MakeUp, tmp_path: Path):
+    seen = tmp_path / "seen"
+    seen.mkdir()
+    agent = up()
+    agent.start()
+    waits = f"touch {seen}/hooked; while ! test -e {seen}/go; do sleep 0.05; done"
+    made = pod("web", ["sleep", "1000"], container={"lifecycle": {"postStart": shell(waits)}})
+    manifest = with_host_path(made, seen)
+    (first,) = manifest["spec"]["containers"]
+    second = {**first, "name": "second", "command": ["sh", "-c", f"touch {seen}/second; sleep 1000"]}
+    del second["lifecycle"]
+    manifest["spec"]["containers"].append(second)
+    agent.apply(manifest)
+    eventually((seen / "hooked").exists)
+    eventually(lambda: "started container main" in agent.cli("events", "web"))
+    statuses = {one["name"]: one for one in agent.status("web")["containerStatuses"]}
+    assert statuses["main"]["state"]["waiting"]["reason"] == "ContainerCreating"
+    assert not statuses["main"]["ready"]
+    assert not (seen / "second").exists()
+    assert agent.status("web")["phase"] == "Pending"
+    (seen / "go").touch()
+    agent.await_phase("web", "Running")
+    eventually((seen / "second").exists)
+    eventually(lambda: all(one["ready"] for one in agent.status("web")["containerStatuses"]))
+
+
+def test_a_limit_that_nobody_has_set_is_what_the_node_can_give(up: MakeUp):
+    agent = up()
+    agent.start()
+    reference = {"resourceFieldRef": {"resource": "limits.memory", "containerName": "main"}}
+    file = {"path": "limit", "resourceFieldRef": reference["resourceFieldRef"]}
+    volumes = [{"name": "about", "downwardAPI": {"items": [file]}}]
+    container = {
+        "env": [{"name": "LIMIT", "valueFrom": reference}],
+        "volumeMounts": [{"name": "about", "mountPath": "/about"}],
+    }
+    told = ["sh", "-c", "echo $LIMIT; cat /about/limit"]
+    agent.apply(pod("web", told, container=container, volumes=volumes, restartPolicy="Never"))
+    agent.await_phase("web", "Succeeded")
+    node = json.loads(agent.cli("get", "node", "-o", "json"))
+    expected = Quantity.parse(node["status"]["allocatable"]["memory"]).value
+    assert agent.cli("logs", "web") == f"{expected}\n{expected}"
 
 
 def test_a_pod_has_the_names_and_nameservers_that_it_asks_for(up: MakeUp):

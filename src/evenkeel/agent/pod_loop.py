@@ -111,6 +111,10 @@ class PodLoop:
         now = self._clock()
         self.take_outcomes()
         for record in self._pod_store:
+            state = changes.hooks_left(record.pod, record.state, now)
+            if state is not record.state:
+                self._pod_store.put_state(record.uid, state)
+        for record in self._pod_store:
             self._decide(record, now)
         self._pod_cgroups.first_pass()
         self._steps.want_step()

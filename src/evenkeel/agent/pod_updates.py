@@ -19,6 +19,7 @@ from evenkeel.agent.step_requests import (
     NotStarted,
     OomKilled,
     Outcome,
+    PostStarted,
     Started,
     StepRequests,
 )
@@ -64,13 +65,15 @@ class PodUpdates:
         """Updates a record after an outcome of a container, or of work beside the loop. The pod loop itself handles the
         removal of a pod."""
         if isinstance(outcome, Started):
-            self.started(outcome.record)
+            self.started(outcome.record, runs_hook=outcome.runs_hook)
         elif isinstance(outcome, NotStarted):
             self.not_started(outcome)
         elif isinstance(outcome, Exited):
             self.exited(outcome.attempt, outcome.exit)
         elif isinstance(outcome, OomKilled):
             self.oom_killed(outcome.attempt)
+        elif isinstance(outcome, PostStarted):
+            self.post_started(outcome.attempt)
         elif isinstance(outcome, HookFailed):
             self.hook_failed(outcome)
         elif isinstance(outcome, Emptied):
@@ -80,8 +83,9 @@ class PodUpdates:
             for observer in self._observers:
                 observer.cleaned(outcome.uid)
 
-    def started(self, started: Record) -> None:
-        """Records the start of a container. Nothing changes if its start or its end is already known."""
+    def started(self, started: Record, *, runs_hook: bool = False) -> None:
+        """Records the start of a container. Nothing changes if its start or its end is already known. `runs_hook` says
+        whether its postStart hook runs now."""
         record = self._pod_store.of_attempt(started.attempt)
         if record is None or not record.state.container(started.attempt.container).is_asked_for:
             return
@@ -98,6 +102,7 @@ class PodUpdates:
             image_id=started.image_id,
             oom_kills_at_start=record.state.container(name).oom_kills_at_start,
             resources=container.resources,
+            in_post_start=runs_hook,
         )
         self._pod_store.put_state(record.uid, state)
         self._event_recorder.record(NORMAL, "Started", f"started container {name}", record.pod, name)
@@ -173,6 +178,14 @@ class PodUpdates:
             if state.verdict.reason == EVICTED:  # A17: too many OOM kills
                 self._event_recorder.count_eviction("oom")
         self._steps.want_step(attempt.uid)
+
+    def post_started(self, attempt: Attempt) -> None:
+        record = self._pod_store.of_attempt(attempt)
+        if record is None:
+            return
+        container = next(one for one in record.pod.spec.every_container if one.name == attempt.container)
+        self._pod_store.put_state(record.uid, changes.post_started(record.state, container, self._clock()))
+        self._steps.want_step(record.uid)
 
     def hook_failed(self, outcome: HookFailed) -> None:
         """Records a failed hook. After a failed postStart hook the container is stopped."""

@@ -16,6 +16,7 @@ from evenkeel.agent.step_requests import (
     Emptied,
     HookFailed,
     NotStarted,
+    PostStarted,
     Removed,
     Started,
     StepRequests,
@@ -140,9 +141,10 @@ class PodWorker:
         except (StartFailed, CgroupError) as error:
             self._steps.report(NotStarted(launch.attempt, str(error)))
         else:
-            self._steps.report(Started(record))
-            if launch.container.post_start is not None and record.exit is None:
-                self.spawn(self._post_start(launch, launch.container.post_start), launch.attempt.uid)
+            handler = launch.container.post_start if record.exit is None else None
+            self._steps.report(Started(record, runs_hook=handler is not None))
+            if handler is not None:
+                self.spawn(self._post_start(launch, handler), launch.attempt.uid)
         finally:
             self._starting.discard(launch.attempt)
 
@@ -152,6 +154,8 @@ class PodWorker:
         )
         if problem:
             self._steps.report(HookFailed(launch.attempt, POST_START_FAILED, problem))
+        else:
+            self._steps.report(PostStarted(launch.attempt))
 
     async def _stop(self, attempt: Attempt, grace_seconds: float, pod: Pod, container: Container) -> None:
         handler = container.pre_stop

@@ -186,7 +186,7 @@ class Prober(PodObserver):
             if container.startup_probe or container.liveness_probe or container.readiness_probe:
                 assert record is not None
                 state = record.state.container(container.name)
-                if state.started_at is not None and not state.stopping:
+                if state.started_at is not None and not state.in_post_start and not state.stopping:
                     attempt = Attempt(uid, container.name, state.attempt)
                     wanted.add(attempt)
                     self._probes.watch(attempt, container, state.started_at, is_started=state.is_started)

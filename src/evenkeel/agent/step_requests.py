@@ -13,6 +13,7 @@ from evenkeel.runtime.interface import Attempt, Exit, Record
 
 class Started(NamedTuple):
     record: Record
+    runs_hook: bool = False  # its postStart hook begins now
 
 
 class NotStarted(NamedTuple):
@@ -28,6 +29,12 @@ class Exited(NamedTuple):
 
 class OomKilled(NamedTuple):
     """The kernel has counted or logged an OOM kill of this attempt. The attempt may already have ended."""
+
+    attempt: Attempt
+
+
+class PostStarted(NamedTuple):
+    """The postStart hook of this attempt has ended well."""
 
     attempt: Attempt
 
@@ -58,7 +65,7 @@ class Removed(NamedTuple):
     uid: str
 
 
-Outcome = Started | NotStarted | Exited | OomKilled | HookFailed | Emptied | Cleaned | Removed
+Outcome = Started | NotStarted | Exited | OomKilled | PostStarted | HookFailed | Emptied | Cleaned | Removed
 
 
 class StepRequests:

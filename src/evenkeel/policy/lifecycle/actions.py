@@ -158,18 +158,20 @@ def _running(pod: Pod, state: PodState, now: float) -> Actions:
     candidates = [each for place, each in enumerate(begun) if each.is_sidecar or place == current]
     if current is None:
         candidates += pod.spec.containers
-    start = []
+    start: list[str] = []
+    is_held_back = False  # by the postStart hook of a container before, as in kubelet
     times = [_deadline(pod, state)]
     for container in candidates:
         record = state.container(container.name)
-        if record.is_alive or is_done(pod, container, record):
-            continue
-        if record.start_after <= now:
-            start.append(container.name)
-        else:
+        is_next = not record.is_alive and not is_done(pod, container, record)
+        if is_next and record.start_after <= now:
+            if not is_held_back:
+                start.append(container.name)
+        elif is_next:
             times.append(record.start_after)
             if record.held_up == ERR_IMAGE_PULL and now < _pull_backoff_at(record):
                 times.append(_pull_backoff_at(record))
+        is_held_back = is_held_back or _holds_back(container, record, is_starting=container.name in start)
     return Actions(
         start=tuple(start),
         stop=tuple(
@@ -183,18 +185,26 @@ def _running(pod: Pod, state: PodState, now: float) -> Actions:
     )
 
 
+def _holds_back(container: Container, record: ContainerRecord, *, is_starting: bool) -> bool:
+    """Whether containers after this one are not started yet: it is about to run its postStart hook, or runs it. A
+    container that waits for data of its own holds back nobody."""
+    if container.post_start is None:
+        return False
+    return record.is_asked_for or record.in_post_start or (is_starting and not record.held_up)
+
+
 def _waiting(pod: Pod, state: PodState, now: float, *, will_start: bool) -> Mapping[str, Waiting]:
     first = Waiting("PodInitializing" if pod.spec.init_containers else "ContainerCreating")
     found = {}
     for container in pod.spec.every_container:
         record = state.container(container.name)
-        if record.is_running:
+        if record.is_running and not record.in_post_start:
             continue
         if record.held_up and not record.is_asked_for:
             found[container.name] = _held_up(container, record, now)
             continue
         is_next = will_start and not is_done(pod, container, record)
-        if record.is_asked_for or record.ended is None or (is_next and not record.has_begun):
+        if record.is_alive or record.ended is None or (is_next and not record.has_begun):
             found[container.name] = first
         elif is_next and record.start_after > now:
             wait = record.start_after - record.ended.finished_at

@@ -114,14 +114,17 @@ def started(
     image_id: str = "",
     oom_kills_at_start: int = 0,
     resources: ResourceRequirements | None = None,
+    in_post_start: bool = False,
 ) -> PodState:
-    """The container runs. Without a startup probe it counts as started; without a readiness probe also as ready."""
-    is_started = container.startup_probe is None
+    """The container runs. Without a startup probe it counts as started; without a readiness probe also as ready. While
+    its postStart hook runs it is neither."""
+    is_started = container.startup_probe is None and not in_post_start
     is_ready = is_started and container.readiness_probe is None
     record = state.container(container.name)._replace(
         is_asked_for=False,
         held_up_seconds=0.0,
         started_at=started_at,
+        in_post_start=in_post_start,
         pid=pid,
         pid_start_ticks=pid_start_ticks,
         id=id_,
@@ -172,6 +175,22 @@ def ended(
     state = _ended(state, name, end, settings)
     if is_oom_killed and settings.profile is Profile.DOCUMENTS and state.deleted_at is None:
         return _after_oom_kill(pod, state, name, finished_at, settings)
+    return state
+
+
+def post_started(state: PodState, container: Container, now: float) -> PodState:
+    """The postStart hook of the container has ended."""
+    record = state.container(container.name)
+    if not record.is_running or not record.in_post_start:
+        return state
+    state = state.with_container(container.name, record._replace(in_post_start=False))
+    return state if container.startup_probe else started_up(state, container, now)
+
+
+def hooks_left(pod: Pod, state: PodState, now: float) -> PodState:
+    """A former agent was killed while postStart hooks ran. As in kubelet they are not run again in the same attempt."""
+    for container in pod.spec.every_container:
+        state = post_started(state, container, now)
     return state
 
 

@@ -43,6 +43,7 @@ class ContainerRecord(NamedTuple):
     held_up_message: str = ""
     held_up_seconds: float = 0.0  # the last back-off for that reason
     started_at: float | None = None
+    in_post_start: bool = False  # it runs, and its postStart hook has not ended: it does not count as started
     pid: int = 0
     pid_start_ticks: int = 0
     id: str = ""  # in a container runtime, of this attempt or (between two attempts) the last: containerd://…

@@ -96,7 +96,7 @@ def pod_phase(pod: Pod, state: PodState) -> str:
     if not has_initialized(pod, state):
         return PENDING
     regular = [(each, state.container(each.name)) for each in pod.spec.containers]
-    if any(not record.is_running and record.ended is None for _, record in regular):
+    if any((not record.is_running or record.in_post_start) and record.ended is None for _, record in regular):
         return PENDING
     if any(record.is_running for _, record in regular):
         return RUNNING
@@ -136,7 +136,7 @@ def _container(
     has_succeeded = (
         record.has_begun and not record.is_alive and record.ended is not None and record.ended.exit_code == 0
     )
-    if record.started_at is not None:
+    if record.started_at is not None and not record.in_post_start:
         current = ContainerState(running=ContainerStateRunning(timestamp(record.started_at)))
     elif container.name in waiting or last is None:
         current = ContainerState(waiting=waiting.get(container.name, _NOT_STARTED))
