@@ -5,8 +5,8 @@ import sys
 from typing import NamedTuple
 
 from evenkeel.api.config import KubeletConfiguration
-from evenkeel.api.manifests import Reading
 from evenkeel.api.pod import Pod
+from evenkeel.api.reading import Reading
 from evenkeel.cli.config_flags import add_config_flags, config_from
 from evenkeel.cli.inputs import add_manifest_flag, read_all
 from evenkeel.cli.output import STRUCTURED, paint_for, print_structured
