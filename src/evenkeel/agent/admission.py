@@ -20,8 +20,6 @@ from evenkeel.policy.admission import (
 )
 from evenkeel.policy.node_view import NodeView
 
-FILE = "file:"  # prefix of a source; its pods are tried again when room appears, while the file has them
-
 
 class Verdicts(NamedTuple):
     admitted: tuple[PodRecord, ...]

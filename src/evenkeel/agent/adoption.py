@@ -8,7 +8,6 @@ the attempt has ended while it was not watched.
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-from evenkeel.agent.admission import FILE
 from evenkeel.agent.desired_pods import SUCCESSOR
 from evenkeel.agent.event_recorder import EventRecorder
 from evenkeel.agent.pod_copies import PodCopies, PodCopy
@@ -18,7 +17,7 @@ from evenkeel.agent.step_requests import Exited, Started, StepRequests
 from evenkeel.api.encode import encode
 from evenkeel.api.pod import Pod
 from evenkeel.errors import EvenkeelError
-from evenkeel.journal.records import WARNING, PodRecord
+from evenkeel.journal.records import FILE, WARNING, PodRecord
 from evenkeel.journal.store import Journal
 from evenkeel.policy.lifecycle.pod_state import ContainerRecord, PodState
 from evenkeel.runtime.interface import UNKNOWN_EXIT, Attempt, Exit, Record, Runtime

@@ -8,7 +8,6 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
-from evenkeel.agent.admission import FILE
 from evenkeel.agent.adoption import BOOT, Adoption, state_from_containers
 from evenkeel.agent.background_loops import BackgroundLoops
 from evenkeel.agent.cluster_pods import ClusterPods
@@ -42,7 +41,7 @@ from evenkeel.api.workloads import Workload
 from evenkeel.cgroup.tree import Kind
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.node_figures import boot_id
-from evenkeel.journal.records import CLUSTER, Event
+from evenkeel.journal.records import CLUSTER, FILE, Event
 from evenkeel.journal.store import Journal, JournalError
 from evenkeel.policy.node_view import NodeView
 from evenkeel.pressure.live_snapshot import live_given, live_snapshot

@@ -17,6 +17,7 @@ from evenkeel.agent.cluster_pods import ClusterPods
 from evenkeel.agent.data_store import DataStore
 from evenkeel.agent.desired_pods import DesiredPods
 from evenkeel.agent.event_recorder import EventRecorder
+from evenkeel.agent.in_place_changes import InPlaceChanges
 from evenkeel.agent.launches import Launches
 from evenkeel.agent.node.image_collection import ImageCollection, room_at
 from evenkeel.agent.node.node_cgroups import NodeCgroups
@@ -105,10 +106,11 @@ def assemble(
     data = DataStore(objects, pods, steps, services_changed, clock, node.allocatable)
     service_names = ServiceNames(runtime, data, pods, services_changed)
     evictions = Evictions(pods, worker, steps, evicted_or_relieved)
+    in_place = InPlaceChanges(node.profile, pods, admission, resizes, events, steps, clock)
     desired_pods = DesiredPods(
-        node.profile, journal, pods, admission, resizes, data, worker, events, steps, clock
+        node.profile, journal, pods, resizes, in_place, data, worker, events, steps, clock
     )
-    cluster_pods = ClusterPods(pods, desired_pods, events, steps, clock)
+    cluster_pods = ClusterPods(pods, in_place, events, steps, clock)
     workload_store = WorkloadStore(journal, journal.workloads())
     workloads = Workloads(
         node.profile, workload_store, pods, desired_pods, data, events, steps, clock, machine_zone
@@ -143,7 +145,7 @@ def assemble(
     cluster_data.take_up(pods)
     watching = (kernel_events, memory, disk, stalls, prober)
     followers = (copies, volume_updates, cluster_data, service_names)
-    observers = (*watching, *followers, desired_pods, workloads, cluster_pods)
+    observers = (*watching, *followers, in_place, desired_pods, workloads, cluster_pods)
     pod_cgroups = PodCgroups(node, journal, cgroups, pods, events, worker, steps, observers)
     updates = PodUpdates(settings, pods, oom_kills, events, steps, observers, clock)
     pod_loop = PodLoop(

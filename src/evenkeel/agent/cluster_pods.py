@@ -7,8 +7,8 @@ says so. What is known of it is in the journal: without the API server it goes o
 import logging
 from collections.abc import Callable, Iterator
 
-from evenkeel.agent.desired_pods import DesiredPods
 from evenkeel.agent.event_recorder import EventRecorder
+from evenkeel.agent.in_place_changes import InPlaceChanges
 from evenkeel.agent.pod_store import PodStore
 from evenkeel.agent.step_requests import StepRequests
 from evenkeel.api.pod import Pod
@@ -25,22 +25,20 @@ class ClusterPods(PodObserver):
     def __init__(
         self,
         pod_store: PodStore,
-        desired_pods: DesiredPods,
+        in_place: InPlaceChanges,
         event_recorder: EventRecorder,
         steps: StepRequests,
         clock: Callable[[], float],
     ) -> None:
-        self.is_joined = (
-            False  # this machine is a node of a cluster now, so its pods are the cluster's to delete
-        )
+        # Whether this machine is a node of a cluster now. Then only the cluster deletes its pods.
+        self.is_joined = False
         self._pod_store = pod_store
-        self._desired_pods = desired_pods
+        self._in_place = in_place
         self._event_recorder = event_recorder
         self._steps = steps
         self._clock = clock
-        self._waiting: dict[
-            str, Pod
-        ] = {}  # by namespace/name: it waits until the other pod of its name is gone
+        # By namespace/name: pods that wait until the other pod of their name is gone.
+        self._waiting: dict[str, Pod] = {}
 
     def __iter__(self) -> Iterator[PodRecord]:
         return (record for record in self._pod_store if record.source == CLUSTER)
@@ -61,7 +59,7 @@ class ClusterPods(PodObserver):
         record = self.get(uid)
         if record is not None:
             if record.state.deleted_at is None and _names(record.pod) == _names(pod):
-                self._desired_pods.update(record, pod)
+                self._in_place.update(record, pod)
             return
         if (other := self._pod_store.by_key(pod.key)) is not None:
             if other.source != CLUSTER and self._waiting.get(pod.key) != pod:

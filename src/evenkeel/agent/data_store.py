@@ -15,7 +15,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from evenkeel.agent.admission import FILE
 from evenkeel.agent.pod_store import PodStore
 from evenkeel.agent.step_requests import StepRequests
 from evenkeel.api.claims import CLAIM, PersistentVolumeClaim
@@ -43,7 +42,7 @@ from evenkeel.api.stored_objects import (
 )
 from evenkeel.errors import EvenkeelError, InvalidInput, reason
 from evenkeel.host.files import write_own
-from evenkeel.journal.records import CLUSTER
+from evenkeel.journal.records import CLUSTER, FILE
 from evenkeel.policy.lifecycle.pod_status import timestamp
 
 log = logging.getLogger(__name__)

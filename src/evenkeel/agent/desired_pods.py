@@ -8,27 +8,25 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from evenkeel.agent.admission import FILE, Admission, DeferredResizes
+from evenkeel.agent.admission import DeferredResizes
 from evenkeel.agent.data_store import DataStore
 from evenkeel.agent.event_recorder import EventRecorder
 from evenkeel.agent.front import Applied
+from evenkeel.agent.in_place_changes import InPlaceChanges
 from evenkeel.agent.pod_store import PodStore
 from evenkeel.agent.pod_worker import PodWorker
 from evenkeel.agent.sources.pod_files import FileSet
 from evenkeel.agent.step_requests import StepRequests
 from evenkeel.api.config import Profile
-from evenkeel.api.container import Container
 from evenkeel.api.decode import Findings, decode
 from evenkeel.api.encode import encode
 from evenkeel.api.pod import Pod, PodStatus
 from evenkeel.errors import EvenkeelError
-from evenkeel.journal.records import CLUSTER, NORMAL, WARNING, WORKLOAD, PodRecord
-from evenkeel.journal.store import Journal, JournalError
+from evenkeel.journal.records import CLUSTER, FILE, NORMAL, WARNING, WORKLOAD, PodRecord
+from evenkeel.journal.store import Journal
 from evenkeel.policy.lifecycle import changes
-from evenkeel.policy.lifecycle.actions import Stop
-from evenkeel.policy.lifecycle.pod_state import AS_RESTART, PodState
+from evenkeel.policy.lifecycle.pod_state import PodState
 from evenkeel.policy.lifecycle.resize import Change, resize
-from evenkeel.policy.lifecycle.restarts import grace_seconds
 from evenkeel.pressure.protocol import PodObserver
 
 log = logging.getLogger(__name__)
@@ -44,8 +42,8 @@ class DesiredPods(PodObserver):
         profile: Profile,
         journal: Journal,
         pod_store: PodStore,
-        admission: Admission,
-        resizes: DeferredResizes,
+        deferred: DeferredResizes,
+        in_place: InPlaceChanges,
         data: DataStore,
         worker: PodWorker,
         event_recorder: EventRecorder,
@@ -55,8 +53,8 @@ class DesiredPods(PodObserver):
         self._profile = profile
         self._journal = journal
         self._pod_store = pod_store
-        self._admission = admission
-        self._resizes = resizes
+        self._deferred = deferred
+        self._in_place = in_place
         self._data = data
         self._worker = worker
         self._event_recorder = event_recorder
@@ -170,34 +168,7 @@ class DesiredPods(PodObserver):
         for record in over[:-_MOST_OVER]:
             self.delete(record, 0)
 
-    # A cluster
-
-    def update(self, record: PodRecord, pod: Pod) -> None:
-        """Brings a cluster's pod to its present specification. Its API server allows only changes that need no new
-        pod: amounts, images, labels and a few numbers."""
-        since = record.pod.metadata.creation_timestamp
-        pod = pod._replace(metadata=pod.metadata._replace(creation_timestamp=since), status=PodStatus())
-        if pod == record.pod:
-            self._not_deferred(record.uid)
-            return
-        record = self._with_other_images(record, _with_amounts_of(record.pod, pod))
-        self._pod_store.put(record)
-        if record.takes_room and pod != record.pod:
-            self._resize(record, pod, resize(record.pod, pod, self._profile).restart)
-        else:
-            self._not_deferred(record.uid)
-        self._steps.want_step(record.uid)
-
-    def _with_other_images(self, record: PodRecord, pod: Pod) -> PodRecord:
-        """The record with `pod`. A container that runs another image is stopped, and starts again with the new one. One
-        that waits does not wait any longer."""
-        state = record.state
-        for old, new in zip(record.pod.spec.every_container, pod.spec.every_container, strict=True):
-            if old.image != new.image:
-                stop = Stop(new.name, "its image has changed", grace_seconds(pod), AS_RESTART)
-                state = changes.other_image(state, new.name)
-                state = changes.asked_to_stop(state, stop, self._clock())  # if it runs
-        return record._replace(pod=pod, state=state)
+    # For files and the socket
 
     def delete(self, record: PodRecord, given_seconds: float | None) -> None:
         uid = record.pod.metadata.uid
@@ -226,7 +197,7 @@ class DesiredPods(PodObserver):
 
     @contextmanager
     def _committed(self) -> Iterator[None]:
-        pods, events, resizes = self._pod_store.mark(), self._event_recorder.mark(), self._resizes.mark()
+        pods, events, deferred = self._pod_store.mark(), self._event_recorder.mark(), self._deferred.mark()
         try:
             with self._journal.transaction():
                 yield
@@ -234,11 +205,9 @@ class DesiredPods(PodObserver):
         except BaseException:
             self._pod_store.back_to(pods)
             self._event_recorder.back_to(events)
-            self._resizes.back_to(resizes)
+            self._deferred.back_to(deferred)
             raise
         self._pod_store.announce()
-
-    # For files and the socket
 
     def _change(self, record: PodRecord, pod: Pod) -> str:
         uid = record.pod.metadata.uid
@@ -246,14 +215,14 @@ class DesiredPods(PodObserver):
         since = record.pod.metadata.creation_timestamp
         pod = pod._replace(metadata=pod.metadata._replace(creation_timestamp=since), status=PodStatus())
         if change.kind == Change.UNCHANGED:
-            self._not_deferred(uid)  # the pod is desired in its present size again
+            self._in_place.keep_size(uid)
             return UNCHANGED
         is_over = not record.takes_room and not record.state.is_alive
         if is_over and (not record.is_admitted or self._worker.is_clean(uid)):
             self._worker.forget(uid)
             self._pod_store.put(record._replace(pod=pod, is_admitted=False, state=PodState()))
         elif change.kind == Change.IN_PLACE and not is_over and pod.metadata.uid == uid:
-            self._resize(record, pod, change.restart)
+            self._in_place.resize(record, pod, change.restart)
         else:
             self._replace(record, pod)
         self._steps.want_step(uid)
@@ -269,48 +238,6 @@ class DesiredPods(PodObserver):
                 NORMAL, "Replaced", "it was changed: the pod ends and starts anew", successor
             )
         self._steps.want_step(uid)
-
-    def _resize(self, record: PodRecord, pod: Pod, restart: Sequence[str]) -> None:
-        """Changes the requests and limits of a running pod. The next step updates its cgroups."""
-        uid = record.pod.metadata.uid
-        refusal = self._admission.refusal_of_resize(record, pod, self._pod_store)
-        if refusal is not None:
-            if self._resizes.defer(uid, pod):
-                self._event_recorder.record(WARNING, "ResizeDeferred", refusal.message, record.pod)
-            return
-        self._not_deferred(uid)
-        state = record.state
-        for container in pod.spec.every_container:
-            one = state.container(container.name)
-            if one.is_running:
-                state = state.with_container(container.name, one._replace(resources=container.resources))
-                if container.name in restart:
-                    stop = Stop(container.name, "its amounts have changed", grace_seconds(pod), AS_RESTART)
-                    state = changes.asked_to_stop(state, stop, self._clock())
-        self._pod_store.put(record._replace(pod=pod, state=state))
-        if state != record.state:
-            self._event_recorder.record(NORMAL, "Resized", "requests and limits have changed", pod)
-
-    def room(self) -> None:
-        """Tries the deferred resizes again, because room may have appeared."""
-        for uid, pod in self._resizes:
-            record = self._pod_store.get(uid)
-            try:
-                if (
-                    record is None
-                    or not record.takes_room
-                    or resize(record.pod, pod, self._profile).kind != Change.IN_PLACE
-                ):
-                    self._not_deferred(uid)
-                else:
-                    self._resize(record, pod, resize(record.pod, pod, self._profile).restart)
-                    self._steps.want_step(uid)
-            except JournalError:
-                return  # tried again when room appears the next time; the loop logs the error
-
-    def _not_deferred(self, uid: str) -> None:
-        if self._resizes.drop(uid):
-            self._pod_store.touch(uid)
 
     def gone(self, record: PodRecord) -> None:
         """Adds the pod that replaces this one, if there is one."""
@@ -336,19 +263,3 @@ def _owner(record: PodRecord) -> str:
         return "belongs to the cluster"
     is_made = record.source.startswith(WORKLOAD)
     return "belongs to a workload" if is_made else "was handed in over the socket"
-
-
-def _with_amounts_of(before: Pod, after: Pod) -> Pod:
-    """`after` with the requests and limits of `before`."""
-
-    def kept(old: Sequence[Container], new: Sequence[Container]) -> tuple[Container, ...]:
-        amounts = {each.name: each.resources for each in old}
-        return tuple(each._replace(resources=amounts.get(each.name, each.resources)) for each in new)
-
-    return after._replace(
-        spec=after.spec._replace(
-            containers=kept(before.spec.containers, after.spec.containers),
-            init_containers=kept(before.spec.init_containers, after.spec.init_containers),
-            resources=before.spec.resources,
-        )
-    )

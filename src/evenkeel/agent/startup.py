@@ -8,7 +8,6 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import closing
 
-from evenkeel.agent.admission import FILE
 from evenkeel.agent.agent import Agent
 from evenkeel.agent.bootstrap import assemble
 from evenkeel.agent.node.daemons import OTHERS, own_path
@@ -29,6 +28,7 @@ from evenkeel.cgroup.driver import CgroupError, Driver
 from evenkeel.cgroup.drivers.detect import detect, driver_for
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.capacity import on_this_machine
+from evenkeel.journal.records import FILE
 from evenkeel.journal.store import Journal
 from evenkeel.policy.node_view import NodeView
 from evenkeel.runtime.interface import Runtime

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, tzinfo
 
-from evenkeel.agent.admission import FILE
 from evenkeel.agent.data_store import DataStore
 from evenkeel.agent.desired_pods import CONFIGURED, CREATED, UNCHANGED, DesiredPods
 from evenkeel.agent.event_recorder import EventRecorder
@@ -26,7 +25,7 @@ from evenkeel.api.workload_pods import POD_INDEX, stateful_claims
 from evenkeel.api.workload_types import CronJob, DaemonSet, Job, StatefulSet
 from evenkeel.api.workloads import Workload, key_of, kind_of
 from evenkeel.errors import EvenkeelError
-from evenkeel.journal.records import NORMAL, WARNING, WORKLOAD, PodRecord, WorkloadRecord
+from evenkeel.journal.records import FILE, NORMAL, WARNING, WORKLOAD, PodRecord, WorkloadRecord
 from evenkeel.policy.lifecycle.pod_status import timestamp
 from evenkeel.policy.workloads.decide import changed, decide, immutable_change
 from evenkeel.policy.workloads.decision import Decision, JobFacts, Progress, Situation

@@ -11,6 +11,7 @@ from evenkeel.policy.lifecycle.pod_state import PodState
 from evenkeel.policy.workloads.decision import Progress
 
 NORMAL, WARNING = "Normal", "Warning"
+FILE = "file:"  # prefix of the source of a pod in a manifest file, before its path
 CLUSTER = "cluster"  # the source of a pod that the API server of a cluster gave to this node
 WORKLOAD = "workload:"  # prefix of the source of a workload's pod, before the workload's key
 _JOB = f"{WORKLOAD}Job/"

@@ -1,0 +1,129 @@
+"""Changes of a running pod that need no new pod: its requests and limits, and the images of a cluster's pod.
+
+If the node has no room for a resize, it is deferred: the pod keeps its size, and it is resized when room appears.
+"""
+
+from collections.abc import Callable, Sequence
+
+from evenkeel.agent.admission import Admission, DeferredResizes
+from evenkeel.agent.event_recorder import EventRecorder
+from evenkeel.agent.pod_store import PodStore
+from evenkeel.agent.step_requests import StepRequests
+from evenkeel.api.config import Profile
+from evenkeel.api.container import Container
+from evenkeel.api.pod import Pod, PodStatus
+from evenkeel.journal.records import NORMAL, WARNING, PodRecord
+from evenkeel.journal.store import JournalError
+from evenkeel.policy.lifecycle import changes
+from evenkeel.policy.lifecycle.actions import Stop
+from evenkeel.policy.lifecycle.pod_state import AS_RESTART
+from evenkeel.policy.lifecycle.resize import Change, resize
+from evenkeel.policy.lifecycle.restarts import grace_seconds
+from evenkeel.pressure.protocol import PodObserver
+
+
+class InPlaceChanges(PodObserver):
+    def __init__(
+        self,
+        profile: Profile,
+        pod_store: PodStore,
+        admission: Admission,
+        deferred: DeferredResizes,
+        event_recorder: EventRecorder,
+        steps: StepRequests,
+        clock: Callable[[], float],
+    ) -> None:
+        self._profile = profile
+        self._pod_store = pod_store
+        self._admission = admission
+        self._deferred = deferred
+        self._event_recorder = event_recorder
+        self._steps = steps
+        self._clock = clock
+
+    def update(self, record: PodRecord, pod: Pod) -> None:
+        """Brings a cluster's pod to its present specification. Its API server allows only changes that need no new
+        pod: amounts, images, labels and a few numbers."""
+        since = record.pod.metadata.creation_timestamp
+        pod = pod._replace(metadata=pod.metadata._replace(creation_timestamp=since), status=PodStatus())
+        if pod == record.pod:
+            self.keep_size(record.uid)
+            return
+        record = self._with_other_images(record, _with_amounts_of(record.pod, pod))
+        self._pod_store.put(record)
+        if record.takes_room and pod != record.pod:
+            self.resize(record, pod, resize(record.pod, pod, self._profile).restart)
+        else:
+            self.keep_size(record.uid)
+        self._steps.want_step(record.uid)
+
+    def resize(self, record: PodRecord, pod: Pod, restart: Sequence[str]) -> None:
+        """Changes the requests and limits of a running pod, or defers that. The next step updates its cgroups. The
+        containers of `restart` are restarted."""
+        uid = record.pod.metadata.uid
+        refusal = self._admission.refusal_of_resize(record, pod, self._pod_store)
+        if refusal is not None:
+            if self._deferred.defer(uid, pod):
+                self._event_recorder.record(WARNING, "ResizeDeferred", refusal.message, record.pod)
+            return
+        self.keep_size(uid)
+        state = record.state
+        for container in pod.spec.every_container:
+            one = state.container(container.name)
+            if one.is_running:
+                state = state.with_container(container.name, one._replace(resources=container.resources))
+                if container.name in restart:
+                    stop = Stop(container.name, "its amounts have changed", grace_seconds(pod), AS_RESTART)
+                    state = changes.asked_to_stop(state, stop, self._clock())
+        self._pod_store.put(record._replace(pod=pod, state=state))
+        if state != record.state:
+            self._event_recorder.record(NORMAL, "Resized", "requests and limits have changed", pod)
+
+    def keep_size(self, uid: str) -> None:
+        """The pod is desired in its present size again: a deferred resize is dropped."""
+        if self._deferred.drop(uid):
+            self._pod_store.touch(uid)
+
+    def room(self) -> None:
+        """Tries the deferred resizes again, because room may have appeared."""
+        for uid, pod in self._deferred:
+            record = self._pod_store.get(uid)
+            try:
+                if (
+                    record is None
+                    or not record.takes_room
+                    or resize(record.pod, pod, self._profile).kind != Change.IN_PLACE
+                ):
+                    self.keep_size(uid)
+                else:
+                    self.resize(record, pod, resize(record.pod, pod, self._profile).restart)
+                    self._steps.want_step(uid)
+            except JournalError:
+                return  # tried again when room appears the next time; the loop logs the error
+
+    def _with_other_images(self, record: PodRecord, pod: Pod) -> PodRecord:
+        """The record with `pod`. A container that runs another image is stopped, and starts again with the new one. One
+        that waits does not wait any longer."""
+        state = record.state
+        for old, new in zip(record.pod.spec.every_container, pod.spec.every_container, strict=True):
+            if old.image != new.image:
+                stop = Stop(new.name, "its image has changed", grace_seconds(pod), AS_RESTART)
+                state = changes.other_image(state, new.name)
+                state = changes.asked_to_stop(state, stop, self._clock())  # if it runs
+        return record._replace(pod=pod, state=state)
+
+
+def _with_amounts_of(before: Pod, after: Pod) -> Pod:
+    """`after` with the requests and limits of `before`."""
+
+    def kept(old: Sequence[Container], new: Sequence[Container]) -> tuple[Container, ...]:
+        amounts = {each.name: each.resources for each in old}
+        return tuple(each._replace(resources=amounts.get(each.name, each.resources)) for each in new)
+
+    return after._replace(
+        spec=after.spec._replace(
+            containers=kept(before.spec.containers, after.spec.containers),
+            init_containers=kept(before.spec.init_containers, after.spec.init_containers),
+            resources=before.spec.resources,
+        )
+    )
