@@ -14,6 +14,7 @@ from evenkeel.agent.cluster_pods import ClusterPods
 from evenkeel.agent.container_access import ContainerAccess
 from evenkeel.agent.data_store import DataStore
 from evenkeel.agent.desired_pods import CONFIGURED, CREATED, UNCHANGED, DesiredPods
+from evenkeel.agent.desired_workloads import DesiredWorkloads
 from evenkeel.agent.event_recorder import EventRecorder
 from evenkeel.agent.front import Applied
 from evenkeel.agent.node.image_collection import ImageCollection
@@ -30,7 +31,6 @@ from evenkeel.agent.pod_store import ADDED, PodChange, PodStore
 from evenkeel.agent.prober import Prober
 from evenkeel.agent.sources.pod_files import PodFiles
 from evenkeel.agent.step_requests import StepRequests
-from evenkeel.agent.workloads import Workloads
 from evenkeel.api.claims import CLAIM
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.api.data_objects import DataKey
@@ -68,7 +68,7 @@ class Agent:
         pod_store: PodStore,
         desired_pods: DesiredPods,
         data: DataStore,
-        workloads: Workloads,
+        desired_workloads: DesiredWorkloads,
         cluster_pods: ClusterPods,
         files: PodFiles | None,
         cgroups: NodeCgroups,
@@ -98,7 +98,7 @@ class Agent:
         self._event_recorder = event_recorder
         self._pod_store = pod_store
         self._desired_pods = desired_pods
-        self._workloads = workloads
+        self._desired_workloads = desired_workloads
         self._files = files
         self._pod_cgroups = pod_cgroups
         self._adoption = adoption
@@ -123,7 +123,7 @@ class Agent:
         if self._files is not None:
             found = await self._files.scan()
             self._desired_pods.files_are(found, lambda pod: state_from_containers(pod, records))
-            self._workloads.files_are(found)
+            self._desired_workloads.files_are(found)
         await self.watches.memory.take_up()
         self._history.take_up()
         await self._adoption.adopt(records)
@@ -231,11 +231,11 @@ class Agent:
         *,
         workloads: Sequence[Workload] = (),
     ) -> tuple[Applied, ...]:
-        self._workloads.check(workloads)
+        self._desired_workloads.check(workloads)
         before = self.data.apply(objects)
         try:
-            with self._workloads.all_or_nothing():
-                applied = self._desired_pods.apply(pods, source) + self._workloads.apply(workloads)
+            with self._desired_workloads.all_or_nothing():
+                applied = self._desired_pods.apply(pods, source) + self._desired_workloads.apply(workloads)
         except BaseException:
             self.data.put_back(before)
             raise
@@ -255,16 +255,16 @@ class Agent:
         return was_there
 
     def workloads(self) -> tuple[Workload, ...]:
-        return self._workloads.shown()
+        return self._desired_workloads.shown()
 
     def workload(self, key: str) -> Workload | None:
-        return self._workloads.get(key)
+        return self._desired_workloads.get(key)
 
     async def scale(self, key: str, replicas: int) -> bool:
-        return self._workloads.scale(key, replicas)
+        return self._desired_workloads.scale(key, replicas)
 
     async def delete_workload(self, key: str, grace_seconds: float | None = None) -> bool:
-        return self._workloads.delete(key, grace_seconds)
+        return self._desired_workloads.delete(key, grace_seconds)
 
     async def delete(self, key: str, grace_seconds: float | None = None) -> bool:
         record = self._pod_store.by_key(key)

@@ -8,6 +8,7 @@ from collections.abc import Coroutine, Iterator
 
 from evenkeel.agent.adoption import Adoption
 from evenkeel.agent.desired_pods import DesiredPods
+from evenkeel.agent.desired_workloads import DesiredWorkloads
 from evenkeel.agent.event_recorder import EventRecorder
 from evenkeel.agent.node.node_cgroups import NodeCgroups
 from evenkeel.agent.node.process_audit import ProcessAudit
@@ -15,7 +16,6 @@ from evenkeel.agent.pod_store import PodStore
 from evenkeel.agent.service_names import ServiceNames
 from evenkeel.agent.sources.pod_files import PodFiles
 from evenkeel.agent.step_requests import Exited, StepRequests
-from evenkeel.agent.workloads import Workloads
 from evenkeel.host.node_figures import NodeClock
 from evenkeel.journal.records import NORMAL, WARNING
 from evenkeel.journal.store import Journal, JournalError
@@ -43,7 +43,7 @@ class BackgroundLoops:
         process_audit: ProcessAudit,
         pod_store: PodStore,
         desired_pods: DesiredPods,
-        workloads: Workloads,
+        desired_workloads: DesiredWorkloads,
         files: PodFiles | None,
         adoption: Adoption,
         event_recorder: EventRecorder,
@@ -58,7 +58,7 @@ class BackgroundLoops:
         self._process_audit = process_audit
         self._pod_store = pod_store
         self._desired_pods = desired_pods
-        self._workloads = workloads
+        self._desired_workloads = desired_workloads
         self._files = files
         self._adoption = adoption
         self._event_recorder = event_recorder
@@ -139,7 +139,7 @@ class BackgroundLoops:
             while True:
                 try:
                     self._desired_pods.files_are(found)
-                    self._workloads.files_are(found)
+                    self._desired_workloads.files_are(found)
                     break
                 except JournalError as error:
                     log.error("%s", error)  # noqa: TRY400 the message is enough

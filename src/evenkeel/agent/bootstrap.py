@@ -16,6 +16,7 @@ from evenkeel.agent.cluster_data import ClusterDataCopies
 from evenkeel.agent.cluster_pods import ClusterPods
 from evenkeel.agent.data_store import DataStore
 from evenkeel.agent.desired_pods import DesiredPods
+from evenkeel.agent.desired_workloads import DesiredWorkloads
 from evenkeel.agent.event_recorder import EventRecorder
 from evenkeel.agent.in_place_changes import InPlaceChanges
 from evenkeel.agent.launches import Launches
@@ -39,8 +40,8 @@ from evenkeel.agent.service_names import ServiceNames
 from evenkeel.agent.sources.pod_files import PodFiles
 from evenkeel.agent.step_requests import StepRequests
 from evenkeel.agent.volume_updates import VolumeUpdates
+from evenkeel.agent.workload_controller import WorkloadController, machine_zone
 from evenkeel.agent.workload_store import WorkloadStore
-from evenkeel.agent.workloads import Workloads, machine_zone
 from evenkeel.cgroup.driver import Driver
 from evenkeel.host.node_figures import NodeClock, host_address, machine_oom_kills
 from evenkeel.journal.store import Journal
@@ -112,8 +113,17 @@ def assemble(
     )
     cluster_pods = ClusterPods(pods, in_place, events, steps, clock)
     workload_store = WorkloadStore(journal, journal.workloads())
-    workloads = Workloads(
-        node.profile, workload_store, pods, desired_pods, data, events, steps, clock, machine_zone
+    desired_workloads = DesiredWorkloads(workload_store, pods, desired_pods, events, steps, clock)
+    workload_controller = WorkloadController(
+        node.profile,
+        workload_store,
+        desired_workloads,
+        pods,
+        desired_pods,
+        data,
+        steps,
+        clock,
+        machine_zone,
     )
 
     # Pressure watches
@@ -136,16 +146,16 @@ def assemble(
 
     # The loop and its observers. The order of the observers matters. `memory` is informed of an exit before the record
     # is updated. On v1, `kernel_events` must listen in a new cgroup before any other observer handles the new tree.
-    # `desired_pods`, `workloads` and `cluster_pods` are last: they may replace a removed pod by a new one. By then, all
-    # other observers have forgotten the removed pod.
-    copies = PodCopies(StatePaths(os.path.dirname(journal.path)), journal)
-    volume_updates = VolumeUpdates(runtime, data, worker.spawn, events, steps)
+    # The last three may replace a removed pod by a new one. By then, all other observers have forgotten the removed
+    # one.
     state = StatePaths(os.path.dirname(journal.path))
+    copies = PodCopies(state, journal)
+    volume_updates = VolumeUpdates(runtime, data, worker.spawn, events, steps)
     cluster_data = ClusterDataCopies(state, data, lambda: cluster_pods.is_joined, worker.spawn)
     cluster_data.take_up(pods)
     watching = (kernel_events, memory, disk, stalls, prober)
     followers = (copies, volume_updates, cluster_data, service_names)
-    observers = (*watching, *followers, in_place, desired_pods, workloads, cluster_pods)
+    observers = (*watching, *followers, in_place, desired_pods, workload_controller, cluster_pods)
     pod_cgroups = PodCgroups(node, journal, cgroups, pods, events, worker, steps, observers)
     updates = PodUpdates(settings, pods, oom_kills, events, steps, observers, clock)
     pod_loop = PodLoop(
@@ -161,7 +171,7 @@ def assemble(
         events,
         worker,
         updates,
-        workloads,
+        workload_controller,
         steps,
         observers,
         node_clock,
@@ -176,7 +186,7 @@ def assemble(
         process_audit,
         pods,
         desired_pods,
-        workloads,
+        desired_workloads,
         files,
         adoption,
         events,
@@ -199,7 +209,7 @@ def assemble(
         pod_store=pods,
         desired_pods=desired_pods,
         data=data,
-        workloads=workloads,
+        desired_workloads=desired_workloads,
         cluster_pods=cluster_pods,
         files=files,
         cgroups=cgroups,

@@ -17,7 +17,7 @@ from evenkeel.agent.pod_store import PodStore
 from evenkeel.agent.pod_updates import PodUpdates
 from evenkeel.agent.pod_worker import PodWorker
 from evenkeel.agent.step_requests import NotStarted, Removed, StepRequests
-from evenkeel.agent.workloads import Workloads
+from evenkeel.agent.workload_controller import WorkloadController
 from evenkeel.host.node_figures import NodeClock
 from evenkeel.journal.records import NORMAL, WARNING, PodRecord
 from evenkeel.journal.store import JournalError
@@ -55,7 +55,7 @@ class PodLoop:
         event_recorder: EventRecorder,
         worker: PodWorker,
         updates: PodUpdates,
-        workloads: Workloads,
+        workload_controller: WorkloadController,
         steps: StepRequests,
         observers: tuple[PodObserver, ...],
         clock: NodeClock,
@@ -72,7 +72,7 @@ class PodLoop:
         self._event_recorder = event_recorder
         self._worker = worker
         self._updates = updates
-        self._workloads = workloads
+        self._workload_controller = workload_controller
         self._steps = steps
         self._observers = observers
         self._node_clock = clock
@@ -134,7 +134,7 @@ class PodLoop:
         for record in records:
             self._decide(record, now)
         if self._closing_since is None:
-            self._workloads.follow(records, now)
+            self._workload_controller.follow(records, now)
         if not self._commit():
             self._steps.put_back(record.uid for record in records)
             return
@@ -197,7 +197,7 @@ class PodLoop:
             self._timer = None
         wake_at = [
             *self._wake_at.values(),
-            *filter(None, [self._oom_kills.wake_at, self._workloads.wake_at]),
+            *filter(None, [self._oom_kills.wake_at, self._workload_controller.wake_at]),
         ]
         if wake_at:
             wait = max(min(wake_at) - now, 0.0)
