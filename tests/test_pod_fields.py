@@ -21,7 +21,6 @@ HONOURED, REFUSED, NO_MEANING = "honoured", "refused", "no meaning"
 # Fields that both runtimes refuse when a pod arrives, each with a value that they refuse.
 REFUSED_LATER = {
     ("PodSpec", "hostUsers"): False,
-    ("PodSpec", "runtimeClassName"): "other",
 }
 
 

@@ -13,6 +13,7 @@ from tests.kernel.agents import Up
 from tests.kernel.cgroup_roots import bounded_root, is_systemd_in_charge
 from tests.kernel.live_tree import cgroups_below
 from tests.kernel.waiting import eventually
+from tests.machines.containerd import Containerd
 
 READY_SECONDS = 120.0
 SIZE = "768Mi,2cpu"
@@ -61,14 +62,21 @@ def node(
     *flags: str,
     size: str = SIZE,
     kubeconfig: Callable[[Place, Path], Path] | None = None,
+    with_containerd: bool = False,
 ) -> Iterator[Node]:
     """A node that is not started yet; its agent and its pods are gone at the end, and the API server forgets it.
-    `kubeconfig` makes another one than that of its place, from the place and the node's state directory."""
+    `kubeconfig` makes another one than that of its place, from the place and the node's state directory. With
+    containerd pods are its containers, on the place's network."""
     directory.mkdir(parents=True)
     place = plane.place(name)
     if kubeconfig is not None:
         place = place._replace(kubeconfig=kubeconfig(place, directory / "state"))
-    with bounded_root(f"evenkeeltest{secrets.token_hex(3)}", is_slice=is_systemd_in_charge()) as root:
+    with contextlib.ExitStack() as opened:
+        containerd = None
+        if with_containerd:
+            containerd = opened.enter_context(Containerd(within=place.network.within))
+        made = bounded_root(f"evenkeeltest{secrets.token_hex(3)}", is_slice=is_systemd_in_charge())
+        root = opened.enter_context(made)
         agent = Up(
             root,
             directory,
@@ -78,6 +86,7 @@ def node(
             *("--pod-cidr", place.pod_cidr),
             *flags,
             node=size,
+            containerd=containerd,
             within=place.network.within,
         )
         try:

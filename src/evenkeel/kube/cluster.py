@@ -26,6 +26,7 @@ from evenkeel.kube.node_certificate import NodeCertificate, Renewal
 from evenkeel.kube.node_object import NodeIdentity
 from evenkeel.kube.pod_data import PodData
 from evenkeel.kube.pod_sync import PodSync
+from evenkeel.kube.runtime_classes import RuntimeClasses
 from evenkeel.kube.services import Services
 from evenkeel.kube.signing import CLIENT, SERVING
 from evenkeel.kube.watch import Watch
@@ -112,6 +113,7 @@ class ClusterMember:
         self._node = ClusterNode(client, lease_client, identity, agent)
         self._events = EventPublisher(client, cluster.node_name, agent.cluster_pods, agent)
         self._services = Services()
+        self._runtime_classes = RuntimeClasses(self._handlers_changed)
         self._data = PodData(client, agent.cluster_pods, agent, agent.data)
         addresses = (cluster.node_ip, host_address())
         self._pods = PodSync(
@@ -119,6 +121,7 @@ class ClusterMember:
             agent.cluster_pods,
             agent,
             self._services,
+            self._runtime_classes,
             self._data,
             node.profile,
             addresses,
@@ -133,6 +136,8 @@ class ClusterMember:
         own = {"fieldSelector": f"metadata.name={cluster.node_name}"}
         self._node_watch = Watch(client, path_of("api", "v1", "nodes"), self._node, "the node", own)
         self._service_watch = Watch(client, path_of("api", "v1", "services"), self._services, "services")
+        classes = path_of("apis", "node.k8s.io", "v1", "runtimeclasses")
+        self._class_watch = Watch(client, classes, self._runtime_classes, "RuntimeClasses")
         self._renewals = tuple(_renewals(cluster, node.config, client))
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -143,6 +148,7 @@ class ClusterMember:
             self._node.run_lease(),
             self._node.run_status(),
             self._service_watch.run(),
+            self._class_watch.run(),
             self._watch_node(),
             self._watch_pods(),
             self._pods.follow_agent(),
@@ -168,14 +174,18 @@ class ClusterMember:
         for client in self._clients:
             await client.close()
 
+    def _handlers_changed(self) -> None:
+        self._pods.handlers_changed()
+
     async def _watch_node(self) -> None:
         await self._node.is_registered.wait()
         await self._node_watch.run()
 
     async def _watch_pods(self) -> None:
-        """Pods are watched when the API server knows the node, and the addresses of Services are known."""
+        """Pods are watched when the API server knows the node, and Services and RuntimeClasses are known."""
         await self._node.is_registered.wait()
         await self._service_watch.has_listed.wait()
+        await self._class_watch.has_listed.wait()
         await self._pod_watch.run()
 
 

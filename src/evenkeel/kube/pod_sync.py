@@ -45,6 +45,10 @@ class FirstData(Protocol):
     def forget(self, uid: str) -> None: ...
 
 
+class Handlers(Protocol):
+    def with_handler(self, pod: Pod) -> Pod | NotHonoured: ...
+
+
 class ServiceVariables(Protocol):
     def env(self, namespace: str, *, with_links: bool) -> tuple[EnvVar, ...]: ...
 
@@ -58,6 +62,7 @@ class PodSync:
         pods: ClusterPods,
         changes: PodChanges,
         services: ServiceVariables,
+        handlers: Handlers,
         data: FirstData,
         profile: Profile,
         addresses: tuple[str, str],
@@ -69,6 +74,7 @@ class PodSync:
         self._pods = pods
         self._changes = changes
         self._services = services
+        self._handlers = handlers
         self._data = data
         self._profile = profile
         self._addresses = addresses
@@ -99,6 +105,12 @@ class PodSync:
         else:
             self._take(one)
 
+    def handlers_changed(self) -> None:
+        """A pod that was refused may find the handler of its RuntimeClass now."""
+        for uid in tuple(self._refused):
+            if (one := self._objects.get(uid)) is not None and not is_deleted(one):
+                self._run(uid, one)
+
     def _take(self, one: Json) -> None:
         uid = uid_of(one)
         before = self._objects.get(uid)
@@ -115,6 +127,13 @@ class PodSync:
         namespace = str(one["metadata"].get("namespace") or "")
         with_links = (one.get("spec") or {}).get("enableServiceLinks") is not False
         pod = read_pod(one, self._profile, self._services.env(namespace, with_links=with_links))
+        if not isinstance(pod, NotHonoured):
+            record = self._pods.get(uid)
+            if record is None:
+                pod = self._handlers.with_handler(pod)
+            else:  # it keeps the handler that it was started with
+                spec = pod.spec._replace(runtime_class_name=record.pod.spec.runtime_class_name)
+                pod = pod._replace(spec=spec)
         if not isinstance(pod, NotHonoured):
             self._refused.pop(uid, None)
             if self._pods.get(uid) is not None:

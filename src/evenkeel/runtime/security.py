@@ -40,6 +40,9 @@ class Granted(NamedTuple):
     no_app_armor: str = ""
     has_default_app_armor: bool = True  # the runtime has a profile of its own
     no_user_namespace: str = ""
+    has_handlers: bool = (
+        False  # the runtime has several ways to run a pod, and spec.runtimeClassName chooses one
+    )
 
 
 class Privileges(NamedTuple):
@@ -104,7 +107,7 @@ def refusal(pod: Pod, granted: Granted) -> str:
 
 def _problems(pod: Pod, granted: Granted) -> Iterator[str]:
     spec = pod.spec
-    if spec.runtime_class_name:
+    if spec.runtime_class_name and not granted.has_handlers:
         yield (
             f"spec.runtimeClassName: {spec.runtime_class_name} cannot be had: there is one runtime, the agent's; "
             "leave it out"

@@ -25,7 +25,7 @@ def refusal(pod: Pod, granted: Granted) -> Refusal | None:
             "spec.securityContext.supplementalGroupsPolicy: Strict cannot be had from a container runtime, which may "
             "add the groups of the image: write Merge, or leave it out",
         )
-    granted = granted._replace(has_own_network=not pod.spec.host_network)
+    granted = granted._replace(has_own_network=not pod.spec.host_network, has_handlers=True)
     wrong = volumes.refusal(pod) or security.refusal(pod, granted)
     return Refusal(_REASON, wrong) if wrong else None
 

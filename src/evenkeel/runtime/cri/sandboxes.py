@@ -200,12 +200,14 @@ class Sandboxes:
         number = 1 + max((one.number for one in self._of_pod.get(uid, {}).values()), default=-1)
         has_own_network = await self._has_own_network(launch.pod)
         config = sandbox_config(launch, self._paths, naming, number, has_own_network=has_own_network)
+        # The runtime refuses a handler that it does not have.
+        request = pb.RunPodSandboxRequest(
+            config=config, runtime_handler=launch.pod.spec.runtime_class_name or ""
+        )
         wait = _FIRST_WAIT_SECONDS
         while True:
             try:
-                answer = await self._connection.ask(
-                    pb.RunPodSandboxRequest(config=config), pb.RunPodSandboxResponse, _RUN_SECONDS
-                )
+                answer = await self._connection.ask(request, pb.RunPodSandboxResponse, _RUN_SECONDS)
                 break
             except RuntimeAway:
                 raise
