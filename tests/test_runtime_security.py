@@ -15,7 +15,7 @@ from evenkeel.api.pod import Pod, PodSecurityContext, PodSpec, Sysctl
 from evenkeel.runtime import syscalls
 from evenkeel.runtime.process import process_refusals, seccomp
 from evenkeel.runtime.process.process_refusals import Powers
-from evenkeel.runtime.process.supervisor import spawn
+from evenkeel.runtime.process.supervisor import plan, spawn
 from evenkeel.runtime.security import (
     DEFAULT_CAPABILITIES,
     GRANTABLE_CAPABILITIES,
@@ -227,7 +227,7 @@ def test_without_a_library_for_filters_a_pod_is_refused_unless_it_needs_none():
 
 def test_the_supervisor_knows_the_same_sets():
     for names, mask in (
-        (DEFAULT_CAPABILITIES, spawn.DEFAULT_CAPABILITIES),
+        (DEFAULT_CAPABILITIES, plan.DEFAULT_CAPABILITIES),
         (GRANTABLE_CAPABILITIES, spawn.GRANTABLE_CAPABILITIES),
     ):
         assert syscalls.mask(*map(str.lower, names)) == mask

@@ -9,6 +9,7 @@ from evenkeel.cgroup.tree import Version
 from evenkeel.runtime.process.launch import entrances
 from evenkeel.runtime.process.supervisor import program, spawn
 from evenkeel.runtime.process.supervisor.event_loop import Loop
+from evenkeel.runtime.process.supervisor.plan import Plan, plan_from
 
 PASSWD = (
     "root:x:0:0:root:/root:/bin/sh\n# nonsense\nweb:x:33:34:web:/var/www:/bin/false\nbad:x:5\nx:x:7:y:z:/:/\n"
@@ -16,16 +17,16 @@ PASSWD = (
 
 
 def test_a_plan_travels_as_json():
-    plan = spawn.Plan(
+    plan = Plan(
         ("sh", "-c", "\ud800"), (("A", "1"),), "/e/p", ("/x/cgroup.procs",), "/log", (1, 2), {"a": []}
     )
-    assert spawn.plan_from(json.loads(json.dumps(plan._asdict()))) == plan
+    assert plan_from(json.loads(json.dumps(plan._asdict()))) == plan
 
 
-@pytest.mark.parametrize("value", [{}, {"argv": 1}, {**dict.fromkeys(spawn.Plan._fields)}])
+@pytest.mark.parametrize("value", [{}, {"argv": 1}, {**dict.fromkeys(Plan._fields)}])
 def test_what_is_no_plan_is_told_from_one(value):
     with pytest.raises((KeyError, TypeError, ValueError)):
-        spawn.plan_from(value)
+        plan_from(value)
 
 
 def test_a_child_enters_v1_by_its_one_thread_and_v2_as_a_process():

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from evenkeel.runtime import syscalls
-from evenkeel.runtime.process.supervisor import spawn
+from evenkeel.runtime.process.supervisor.plan import DEFAULT_CAPABILITIES
 from evenkeel.runtime.process.supervisor.rootfs import (
     FilesystemRefused,
     FilesystemSpec,
@@ -119,8 +119,8 @@ def _first(
 def _second(spec: FilesystemSpec, act: Callable[[], Any]) -> Any:
     enter(from_json(json.loads(json.dumps(as_json(spec)))))
     syscalls.set_no_new_privileges()
-    syscalls.drop_bounding_capabilities(~spawn.DEFAULT_CAPABILITIES)
-    syscalls.limit_capabilities(spawn.DEFAULT_CAPABILITIES)
+    syscalls.drop_bounding_capabilities(~DEFAULT_CAPABILITIES)
+    syscalls.limit_capabilities(DEFAULT_CAPABILITIES)
     return act()
 
 

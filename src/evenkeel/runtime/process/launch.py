@@ -1,4 +1,4 @@
-"""Turns the agent's request into a `spawn.Plan`: everything a child needs to become the container. Pure."""
+"""Turns the agent's request into a `Plan`: everything a child needs to become the container. Pure."""
 
 import base64
 import os
@@ -30,12 +30,11 @@ from evenkeel.runtime.process.process_refusals import Powers, users_refusal
 from evenkeel.runtime.process.seccomp import Filter
 from evenkeel.runtime.process.supervisor import rootfs
 from evenkeel.runtime.process.supervisor.cgroup_entry import OF_PROCESSES, OF_THREADS
-from evenkeel.runtime.process.supervisor.kernel_filesystems import MASKED, PROC_SETTINGS
+from evenkeel.runtime.process.supervisor.kernel_filesystems import CGROUPS, MASKED, PROC_SETTINGS
+from evenkeel.runtime.process.supervisor.plan import Plan
 from evenkeel.runtime.process.supervisor.rootfs import FilesystemSpec, Mount
-from evenkeel.runtime.process.supervisor.spawn import Plan
 from evenkeel.runtime.procfs import Mounted, is_below, other_ways, read_mounts
 
-_CGROUPS = "/sys/fs/cgroup"
 _TERMINATION_MESSAGE_PATH = "/dev/termination-log"  # the default of Kubernetes
 # Kernel interfaces. Root can change the machine through them wherever they are mounted.
 _KERNEL_FILESYSTEMS = frozenset(
@@ -55,6 +54,7 @@ class Surroundings(NamedTuple):
     proc_settings: tuple[str, ...] = PROC_SETTINGS
     masked: tuple[str, ...] = ()
     cgroup_mounts: tuple[str, ...] = ()
+    cgroup_links: tuple[tuple[str, str], ...] = ()  # the symlinks beside them, such as cpu -> cpu,cpuacct
 
 
 def surroundings(paths: StatePaths) -> Surroundings:
@@ -68,7 +68,16 @@ def surroundings(paths: StatePaths) -> Surroundings:
         proc_settings=tuple(name for name in PROC_SETTINGS if os.path.exists(f"/proc/{name}")),
         masked=tuple(path for path in MASKED if os.path.exists(path)),
         cgroup_mounts=tuple(mount.point for mount in mounts if mount.kind in ("cgroup", "cgroup2")),
+        cgroup_links=_links_in(CGROUPS),
     )
+
+
+def _links_in(directory: str) -> tuple[tuple[str, str], ...]:
+    try:
+        links = [entry for entry in os.scandir(directory) if entry.is_symlink()]
+    except OSError:  # it is not mounted
+        return ()
+    return tuple((entry.name, os.readlink(entry.path)) for entry in links)
 
 
 def own_cgroups(procs: Sequence[str], cgroup_mounts: Sequence[str]) -> tuple[tuple[str, str], ...]:
@@ -77,7 +86,7 @@ def own_cgroups(procs: Sequence[str], cgroup_mounts: Sequence[str]) -> tuple[tup
     for path in procs:
         directory = os.path.dirname(path)
         places = [place for place in cgroup_mounts if is_below(directory, place)]
-        if places and is_below(places[0], _CGROUPS):
+        if places and is_below(places[0], CGROUPS):
             found[max(places, key=len)] = directory
     return tuple((directory, place) for place, directory in found.items())
 
@@ -132,6 +141,7 @@ def filesystem_spec(
         hidden=around.hidden,
         read_only=around.read_only,
         cgroups=own_cgroups(procs, around.cgroup_mounts),
+        cgroup_links=around.cgroup_links,
         has_host_ipc=pod.spec.host_ipc,
     )
 

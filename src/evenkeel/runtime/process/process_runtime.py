@@ -53,7 +53,7 @@ from evenkeel.runtime.process.process_refusals import has_own_network
 from evenkeel.runtime.process.process_sessions import ProcessSessions
 from evenkeel.runtime.process.seccomp import Filter
 from evenkeel.runtime.process.seccomp_profiles import localhost_filter
-from evenkeel.runtime.process.supervisor import spawn
+from evenkeel.runtime.process.supervisor.plan import PRIVATE
 from evenkeel.runtime.process.supervisor_connection import (
     SupervisorConnection,
     SupervisorLost,
@@ -214,7 +214,7 @@ class ProcessRuntime(BaseRuntime):
         if takes_secrets(launch.container):
             # Its arguments and variables may have values of Secrets, which must not be on disk.
             private = self._paths.private(*launch.attempt)
-            hidden = {name: written.pop(name) for name in spawn.PRIVATE}
+            hidden = {name: written.pop(name) for name in PRIVATE}
             written["private"] = private
             await self._in_thread(partial(memory_mounts.write_private, private, hidden, self._paths))
         write_json(directory, supervisor_protocol.LAUNCH, written)

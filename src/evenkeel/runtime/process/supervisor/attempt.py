@@ -19,6 +19,7 @@ from evenkeel.runtime.paths import TERMINATION_LOG, AttemptKey
 from evenkeel.runtime.process import supervisor_protocol
 from evenkeel.runtime.process.supervisor import spawn
 from evenkeel.runtime.process.supervisor.event_loop import Descriptors, Loop, Timer
+from evenkeel.runtime.process.supervisor.plan import Plan
 from evenkeel.runtime.process.supervisor_protocol import ExitFile, ProcessFile
 from evenkeel.runtime.termination_messages import termination_message
 
@@ -52,7 +53,7 @@ class SupervisedContainer:
                  "log", "overdue", "pidfd", "plan", "process", "relay", "report", "said", "status", "stdin",
                  "terminal")  # fmt: skip
 
-    def __init__(self, key: AttemptKey, directory: str, plan: spawn.Plan, process: ProcessFile) -> None:
+    def __init__(self, key: AttemptKey, directory: str, plan: Plan, process: ProcessFile) -> None:
         self.key = key
         self.directory = directory
         self.plan = plan._replace(filesystem={})

@@ -219,8 +219,8 @@ def be_first(
             os.dup2(nothing if descriptor < 0 else descriptor, number, inheritable=True)
         give_to(plan.uid)
         # The supervisor's descriptors are closed here. Once inside, only the command's own descriptors are left.
-        kept_open = spawn.keep_only(*(descriptor for descriptor, _ in namespaces))
-        for descriptor, (_, kind) in zip(kept_open, namespaces, strict=True):
+        spawn.keep_only(*(descriptor for descriptor, _ in namespaces))
+        for descriptor, kind in namespaces:
             syscalls.setns(descriptor, kind)
         syscalls.close_from(3)
         program = spawn.settle(plan._replace(argv=command), origin)

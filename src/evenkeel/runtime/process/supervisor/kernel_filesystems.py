@@ -36,7 +36,7 @@ _DEVICE_LINKS = {
     "ptmx": "pts/ptmx",
 }
 _PTS_OPTIONS = "newinstance,ptmxmode=0666,mode=0620"
-_CGROUPS = "/sys/fs/cgroup"
+CGROUPS = "/sys/fs/cgroup"
 
 
 def cover(path: str) -> None:
@@ -64,16 +64,18 @@ def mount_proc(names: tuple[str, ...], *, is_fresh: bool) -> None:
     syscalls.mount_setattr("/proc", clear=syscalls.MOUNT_ATTR_RDONLY, flags=0)
 
 
-def mount_cgroups(trees: Mapping[str, int]) -> None:
-    """Replaces the host's hierarchies by those of the container's own cgroup, and shows only that cgroup of them."""
-    if trees and _CGROUPS not in trees:  # v1: one directory per hierarchy, and symlinks for controllers
-        links = {entry.name: os.readlink(entry.path) for entry in os.scandir(_CGROUPS) if entry.is_symlink()}
-        syscalls.mount("tmpfs", _CGROUPS, "tmpfs", SAFE, "mode=0755,size=64k")
+def mount_cgroups(trees: Mapping[str, int], links: tuple[tuple[str, str], ...]) -> None:
+    """Replaces the host's hierarchies by those of the container's own cgroup, and shows only that cgroup of them.
+
+    `links` are the symlinks that the host has there, with their targets.
+    """
+    if trees and CGROUPS not in trees:  # v1: one directory per hierarchy, and symlinks for controllers
+        syscalls.mount("tmpfs", CGROUPS, "tmpfs", SAFE, "mode=0755,size=64k")
         for path in trees:
             os.mkdir(path)
-        for name, leads_to in links.items():
-            if f"{_CGROUPS}/{leads_to}" in trees:
-                os.symlink(leads_to, f"{_CGROUPS}/{name}")
+        for name, leads_to in links:
+            if f"{CGROUPS}/{leads_to}" in trees:
+                os.symlink(leads_to, f"{CGROUPS}/{name}")
     for path, tree in trees.items():
         syscalls.move_mount(tree, syscalls.AT_FDCWD, path)
         os.close(tree)

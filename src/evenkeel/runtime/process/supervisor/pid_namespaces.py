@@ -22,6 +22,7 @@ from evenkeel.errors import EvenkeelError
 from evenkeel.runtime import syscalls
 from evenkeel.runtime.paths import StatePaths, read_json, write_json
 from evenkeel.runtime.process.supervisor import cgroup_entry, spawn
+from evenkeel.runtime.process.supervisor.plan import Plan
 from evenkeel.runtime.process.supervisor_protocol import ProcessFile, process_from, send_signal
 from evenkeel.runtime.procfs import read_stat, start_ticks
 
@@ -42,7 +43,7 @@ class PidNamespaces:
         self._holders: dict[str, ProcessFile] = {}
 
     @contextmanager
-    def entered(self, uid: str, plan: spawn.Plan) -> Iterator[None]:
+    def entered(self, uid: str, plan: Plan) -> Iterator[None]:
         """Children that are forked in this context are in the pod's namespace. They must not leave the context. Raises
         OSError."""
         holder = self._holder(uid) or self._made(uid, plan)
@@ -76,7 +77,7 @@ class PidNamespaces:
         self._holders[uid] = holder
         return holder
 
-    def _made(self, uid: str, plan: spawn.Plan) -> ProcessFile:
+    def _made(self, uid: str, plan: Plan) -> ProcessFile:
         orders_end, orders = os.pipe2(os.O_CLOEXEC)
         try:
             pid, entrances = cgroup_entry.clone_into(plan.holder_procs, syscalls.CLONE_NEWPID)
@@ -96,15 +97,15 @@ class PidNamespaces:
         return holder
 
 
-def _hold(plan: spawn.Plan, entrances: tuple[str, ...], origin: spawn.Origin, orders: int) -> NoReturn:
+def _hold(plan: Plan, entrances: tuple[str, ...], origin: spawn.Origin, orders: int) -> NoReturn:
     """Runs the holder. Never returns, never raises."""
     try:
         gc.disable()
         os.setsid()
-        (ours,) = spawn.keep_only(orders)
+        spawn.keep_only(orders)
         cgroup_entry.enter(entrances, plan.holder_cgroup)
         spawn.take_oom_score(plan.holder_score)
-        if not os.read(ours, 1):
+        if not os.read(orders, 1):
             os._exit(1)
         _take_name()
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel forgets ended children at once

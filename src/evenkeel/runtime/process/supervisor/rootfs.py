@@ -83,6 +83,7 @@ class FilesystemSpec(NamedTuple):
     read_only: tuple[str, ...] = ()
     # The directories of the container's own cgroup, each with the path at which it replaces the host's hierarchy.
     cgroups: tuple[tuple[str, str], ...] = ()
+    cgroup_links: tuple[tuple[str, str], ...] = ()  # symlinks beside these paths, such as cpu -> cpu,cpuacct
     has_host_ipc: bool = False  # it shares the host's /dev/shm, as it shares its semaphores
 
 
@@ -97,7 +98,8 @@ def from_json(value: Mapping[str, Any]) -> FilesystemSpec:
         name: tuple(field) if isinstance(field, list) else field for name, field in value.items()
     }
     fields["mounts"] = tuple(Mount(*mount) for mount in fields["mounts"])
-    fields["cgroups"] = tuple((directory, target) for directory, target in fields["cgroups"])
+    for name in ("cgroups", "cgroup_links"):
+        fields[name] = tuple((one, other) for one, other in fields.get(name, ()))
     return FilesystemSpec(**fields)
 
 
@@ -137,11 +139,9 @@ def _make(spec: FilesystemSpec, *, has_pid_namespace: bool) -> int:
 
     _let_go_of_memory(spec.state_directory)
     cover(spec.state_directory)
-    for path in spec.hidden:
-        with suppress(FileNotFoundError, NotADirectoryError):  # it was removed meanwhile
-            cover(path)
+    mask(spec.hidden, spec.state_directory)
     mount_proc(spec.proc_settings, is_fresh=has_pid_namespace)
-    mount_cgroups(cgroups)
+    mount_cgroups(cgroups, spec.cgroup_links)
     mask(spec.masked, spec.state_directory)
     for path in ("/sys", *spec.read_only):
         make_read_only(path)
@@ -209,6 +209,8 @@ def _names_in_run() -> dict[str, bytes]:
 
     Returns its path and content.
     """
+    if not os.path.islink("/etc/resolv.conf"):
+        return {}
     path = os.path.realpath("/etc/resolv.conf")
     return {path: _content(path)} if path.startswith("/run/") else {}
 

@@ -6,23 +6,20 @@ through a socket, as message and hint.
 """
 
 import base64
-import fcntl
 import gc
 import json
 import os
 import resource
-import signal
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 from evenkeel.errors import EvenkeelError, reason
 from evenkeel.runtime import syscalls
-from evenkeel.runtime.paths import read_json
-from evenkeel.runtime.process import supervisor_protocol
 from evenkeel.runtime.process.seccomp import NO_FILTER, Filter
 from evenkeel.runtime.process.supervisor import cgroup_entry, rootfs, streams
+from evenkeel.runtime.process.supervisor.plan import Plan
 from evenkeel.runtime.process.supervisor.program import (
     NoProgram,
     Program,
@@ -37,58 +34,11 @@ from evenkeel.runtime.process.supervisor.program import (
     program_path,
 )
 
-# A cgroup namespace is added later, when the process is in its cgroup.
-NAMESPACES = syscalls.CLONE_NEWPID | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWNS
-
-DEFAULT_CAPABILITIES = syscalls.mask(*syscalls.DEFAULT_CAPABILITIES)
 GRANTABLE_CAPABILITIES = syscalls.mask(*syscalls.GRANTABLE_CAPABILITIES)
 
 _OPEN_FILES = (1024, 524288)  # systemd's default for services
 
 ABOUT_TO_EXECUTE = b"exec"  # the last line of the report if the set-up succeeded
-
-
-class Plan(NamedTuple):
-    """Everything a start needs, as in the attempt's file `launch`. Paths are paths on the host unless noted."""
-
-    argv: tuple[str, ...]
-    env: tuple[tuple[str, str], ...]  # without HOME, the user's home is looked up
-    cgroup: str  # the path in the cgroup plan
-    # The files through which a child enters the cgroup (`cgroup_entry`), one per hierarchy.
-    procs: tuple[str, ...]
-    log: str
-    log_limits: tuple[int, ...]  # logs.LogLimits
-    filesystem: dict[str, Any]  # rootfs.FilesystemSpec
-    working_directory: str = ""  # a path in the container
-    uid: int | None = None
-    gid: int | None = None
-    groups: tuple[int, ...] = ()
-    hostname: str = ""
-    oom_score_adj: int = 0
-    message_policy: str = ""
-    capabilities: int = DEFAULT_CAPABILITIES  # a bit mask
-    is_filtered: bool = True  # securityContext.seccompProfile is RuntimeDefault
-    network: str = ""  # the network namespace of the pod; "" is the host's
-    may_gain_privileges: bool = False  # securityContext.allowPrivilegeEscalation
-    image_user: str = ""  # the image's user, as NAME or NUMBER with or without :GROUP; `uid` comes before it
-    has_image_groups: bool = False  # the user's groups in the image's /etc/group are added to `groups`
-    must_not_be_root: bool = False  # securityContext.runAsNonRoot
-    stop_signal: int = signal.SIGTERM  # the signal that asks the container to end
-    sysctls: tuple[tuple[str, str], ...] = ()  # settings of the pod's namespaces, by name with dots
-    shared_namespaces: int = 0  # those of `NAMESPACES` that are the host's or the pod's
-    # shareProcessNamespace: the cgroup of the process that holds the pod's namespace (`pid_namespaces`), and its score.
-    holder_cgroup: str = ""
-    holder_procs: tuple[str, ...] = ()
-    holder_score: int = 0
-    own_filter: str = ""  # the compiled profile of seccompProfile Localhost, in base 64
-    app_armor_profile: str = ""  # the name of a loaded profile
-    private: str = ""  # the path of a file in memory that has the fields `PRIVATE`
-    stdin: bool = False
-    stdin_once: bool = False
-    terminal: bool = False
-
-
-PRIVATE = ("argv", "env")  # fields that may have values of Secrets
 
 
 class Origin(NamedTuple):
@@ -109,49 +59,21 @@ class Report(NamedTuple):
     exit_code: int = 0  # of a command that could not be executed: 126 or 127
 
 
-def read_plan(directory: str) -> Plan:
-    """Reads the plan of an attempt. Raises KeyError, TypeError or ValueError if there is none."""
-    value = read_json(directory, supervisor_protocol.LAUNCH) or {}
-    if private := value.get("private"):
-        value |= read_json(*os.path.split(private)) or {}
-    return plan_from(value)
+class Start(NamedTuple):
+    """Everything that a child needs to become its container."""
+
+    plan: Plan
+    spec: rootfs.FilesystemSpec  # the plan's filesystem
+    directory: str  # the attempt's
+    entrances: tuple[str, ...]  # the files through which it has still to enter its cgroup
+    origin: Origin
+    orders: int  # carries the order to execute the program; if it is closed instead, the child ends
+    report: int  # takes notes and errors
 
 
-def plan_from(value: dict[str, Any]) -> Plan:
-    """Reads a plan. Raises KeyError, TypeError or ValueError if the value is not a plan."""
-    # A plan of an older version may lack fields that have a default.
-    fields: dict[str, Any] = {
-        name: value[name] for name in Plan._fields if name in value or name not in Plan._field_defaults
-    }
-    for name in ("argv", "procs", "log_limits", "groups", "holder_procs"):
-        fields[name] = tuple(fields.get(name, ()))
-    for name in ("env", "sysctls"):
-        fields[name] = tuple((str(key), str(text)) for key, text in fields.get(name, ()))
-    return Plan(**fields)
-
-
-def be_container(
-    plan: Plan,
-    spec: rootfs.FilesystemSpec,
-    directory: str,
-    entrances: tuple[str, ...],
-    origin: Origin,
-    orders: int,
-    report: int,
-) -> NoReturn:
-    """Runs a child up to its program. Never returns, never raises.
-
-    `spec` is the plan's filesystem. `directory` is the attempt's. `entrances` are the files through which it has
-    still to enter its cgroup. `orders` carries the order to execute the program; if it is closed instead, the child
-    ends. `report` takes notes and errors.
-    """
-
-    def stand_alone() -> None:
-        ours, ours_to_say = keep_only(orders, report)
-        say = partial(_say, ours_to_say)
-        guarded(partial(_become, plan, spec, directory, entrances, origin, ours, ours_to_say), say)
-
-    guarded(stand_alone, partial(_say, report))
+def be_container(start: Start) -> NoReturn:
+    """Runs a child up to its program. Never returns, never raises."""
+    guarded(partial(_become, start), partial(_say, start.report))
 
 
 Say = Callable[[bytes], object]  # takes a line of the report
@@ -179,27 +101,21 @@ def guarded(act: Callable[[], None], say: Say) -> NoReturn:
     raise AssertionError
 
 
-def _become(
-    plan: Plan,
-    spec: rootfs.FilesystemSpec,
-    directory: str,
-    entrances: tuple[str, ...],
-    origin: Origin,
-    orders: int,
-    report: int,
-) -> None:
+def _become(start: Start) -> None:
+    plan, origin, report = start.plan, start.origin, start.report
+    keep_only(start.orders, report)
     say = partial(_say, report)
     os.setsid()
     if plan.shared_namespaces & syscalls.CLONE_NEWPID:  # other containers see this process already
         syscalls.set_dumpable(is_dumpable=False)
     if origin.namespaces & syscalls.CLONE_NEWUSER:
         map_own_user(origin.owner)
-    cgroup_entry.enter(entrances, plan.cgroup)
+    cgroup_entry.enter(start.entrances, plan.cgroup)
     note = take_oom_score(plan.oom_score_adj)
     if note:
         _report(say, note=note)
     if not plan.terminal:
-        streams.take_pipes(directory, has_stdin=plan.stdin, stdin_ends=plan.stdin_once)
+        streams.take_pipes(start.directory, has_stdin=plan.stdin, stdin_ends=plan.stdin_once)
         streams.give_to(plan.uid)  # here: the host's files are read-only inside
     if plan.network:
         _enter_network(plan.network)
@@ -207,7 +123,7 @@ def _become(
         _set_sysctls(plan, origin.namespaces & ~plan.shared_namespaces)
     if origin.namespaces:
         syscalls.unshare(syscalls.CLONE_NEWCGROUP)
-        log = rootfs.enter(spec, has_pid_namespace=True)
+        log = rootfs.enter(start.spec, has_pid_namespace=True)
         syscalls.set_hostname(plan.hostname)
         if log >= 0:  # the supervisor reads it when the container and its files are gone
             streams.hand_over(report, log)
@@ -217,7 +133,7 @@ def _become(
         streams.give_to(plan.uid)
     program = settle(plan, origin)
     syscalls.close_on_exec_from(3)
-    if os.read(orders, 1):
+    if os.read(start.orders, 1):
         execute(program, say)
 
 
@@ -320,7 +236,7 @@ def settle(plan: Plan, origin: Origin) -> Program:
         syscalls.set_no_new_privileges()
     if plan.app_armor_profile:
         _confine_programs(plan.app_armor_profile)
-    own = Filter(base64.b64decode(plan.own_filter))
+    own = Filter(base64.b64decode(plan.own_filter)) if plan.own_filter else NO_FILTER
     if own.length and plan.may_gain_privileges:
         # Without no_new_privs it can be installed only with the powers that are dropped below.
         syscalls.install_filter(own.instructions, own.length)
@@ -395,13 +311,13 @@ def read_report(read: bytes) -> Report:
     return Report(error, hint, tuple(notes), is_executed, exit_code)
 
 
-def keep_only(*descriptors: int) -> tuple[int, ...]:
-    """Closes all descriptors but these and 0, 1 and 2. The kept descriptors become 3, 4 and so on."""
-    above = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 64) for descriptor in descriptors]
-    for number, descriptor in enumerate(above, 3):
-        os.dup2(descriptor, number, inheritable=False)
-    syscalls.close_from(3 + len(above))
-    return tuple(range(3, 3 + len(above)))
+def keep_only(*descriptors: int) -> None:
+    """Closes all descriptors but these and 0, 1 and 2."""
+    first = 3
+    for kept in sorted(descriptors):
+        os.closerange(first, kept)
+        first = max(first, kept + 1)
+    syscalls.close_from(first)
 
 
 def _drop_powers(user: User, plan: Plan) -> None:

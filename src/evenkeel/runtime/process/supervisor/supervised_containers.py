@@ -23,6 +23,7 @@ from evenkeel.runtime.process.supervisor import cgroup_entry, rootfs, spawn
 from evenkeel.runtime.process.supervisor.attempt import STREAMS, Answer, SupervisedContainer
 from evenkeel.runtime.process.supervisor.event_loop import Descriptors, Loop
 from evenkeel.runtime.process.supervisor.pid_namespaces import PidNamespaces
+from evenkeel.runtime.process.supervisor.plan import Plan, read_plan
 from evenkeel.runtime.process.supervisor_protocol import Message, ProcessFile
 from evenkeel.runtime.procfs import start_ticks
 
@@ -71,7 +72,7 @@ class SupervisedContainers:
             answer(error="this attempt was started before", hint="ask for what is known of it", is_known=True)
             return
         try:
-            plan = spawn.read_plan(directory)
+            plan = read_plan(directory)
             spec = rootfs.from_json(plan.filesystem)
         except (KeyError, TypeError, ValueError):
             answer(error=f"there is nothing to start in {directory}")
@@ -116,9 +117,9 @@ class SupervisedContainers:
         if process is None or read_json(directory, supervisor_protocol.EXIT):
             return
         try:
-            plan = spawn.read_plan(directory)
+            plan = read_plan(directory)
         except (KeyError, TypeError, ValueError):
-            plan = spawn.Plan((), (), process.cgroup, process.procs, "", (), {})
+            plan = Plan((), (), process.cgroup, process.procs, "", (), {})
         kept = SupervisedContainer(key, directory, plan, process)
         try:
             kept.pidfd = os.pidfd_open(process.pid)
@@ -169,7 +170,7 @@ class SupervisedContainers:
         self._after_setup.clear()
 
     def _spawn(
-        self, key: AttemptKey, directory: str, plan: spawn.Plan, spec: rootfs.FilesystemSpec
+        self, key: AttemptKey, directory: str, plan: Plan, spec: rootfs.FilesystemSpec
     ) -> SupervisedContainer:
         """Starts the child. If it raises OSError, there is no child."""
         with Descriptors() as opened:
@@ -185,7 +186,9 @@ class SupervisedContainers:
             with within:
                 pid, entrances = cgroup_entry.clone_into(plan.procs, namespaces)
                 if pid == 0:
-                    spawn.be_container(plan, spec, directory, entrances, self._origin, orders_end, report_end)
+                    spawn.be_container(
+                        spawn.Start(plan, spec, directory, entrances, self._origin, orders_end, report_end)
+                    )
             # The child is not recorded yet. If it gets no order (also because the supervisor is killed now), it ends.
             has_pid_namespace = bool(namespaces & syscalls.CLONE_NEWPID)
             ticks = start_ticks(pid) or 0

@@ -29,6 +29,7 @@ from evenkeel.runtime.process.supervisor.event_loop import Loop
 from evenkeel.runtime.process.supervisor.exec_commands import ExecCommands
 from evenkeel.runtime.process.supervisor.exec_sessions import ExecSessions, wanted_of
 from evenkeel.runtime.process.supervisor.listener import Connection, Listener
+from evenkeel.runtime.process.supervisor.plan import NAMESPACES
 from evenkeel.runtime.process.supervisor.supervised_containers import SupervisedContainers
 from evenkeel.runtime.process.supervisor_protocol import (
     LOCK_NAME,
@@ -190,7 +191,7 @@ def usable_namespaces() -> int:
     A user other than root first needs a user namespace. On some systems that namespace gives no rights.
     """
     owner = os.geteuid(), os.getegid()
-    flags = spawn.NAMESPACES | (0 if owner[0] == 0 else syscalls.CLONE_NEWUSER)
+    flags = NAMESPACES | (0 if owner[0] == 0 else syscalls.CLONE_NEWUSER)
     try:
         pid = syscalls.clone(flags)
     except OSError:
