@@ -19,11 +19,11 @@ from evenkeel.agent.pod_worker import PodWorker
 from evenkeel.agent.step_requests import NotStarted, Removed, StepRequests
 from evenkeel.agent.workload_controller import WorkloadController
 from evenkeel.host.node_figures import NodeClock
-from evenkeel.journal.records import NORMAL, WARNING, PodRecord
+from evenkeel.journal.records import NORMAL, PodRecord
 from evenkeel.journal.store import JournalError
 from evenkeel.policy.lifecycle import changes
 from evenkeel.policy.lifecycle.actions import Actions, actions
-from evenkeel.policy.lifecycle.pod_state import AS_RESTART, LifecycleSettings, PodState, TerminalStatus
+from evenkeel.policy.lifecycle.pod_state import LifecycleSettings, PodState
 from evenkeel.policy.node_view import NodeView
 from evenkeel.policy.provision import PlannedPod
 from evenkeel.policy.qos import pod_class
@@ -195,10 +195,8 @@ class PodLoop:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        wake_at = [
-            *self._wake_at.values(),
-            *filter(None, [self._oom_kills.wake_at, self._workload_controller.wake_at]),
-        ]
+        others = (self._oom_kills.wake_at, self._workload_controller.wake_at)
+        wake_at = [*self._wake_at.values(), *filter(None, others)]
         if wake_at:
             wait = max(min(wake_at) - now, 0.0)
             self._timer = asyncio.get_running_loop().call_later(wait, self._steps.want_step)
@@ -215,23 +213,12 @@ class PodLoop:
             self._steps.room_appeared()
         for record in verdicts.admitted:
             refusal = self._runtime.refusal(record.pod)
-            if refusal is not None:
-                self._refuse(record, refusal.reason, refusal.message, now)
-                continue
-            self._pod_store.put(record._replace(is_admitted=True, state=PodState(accepted_at=now)))
-            self._event_recorder.admitted(record.pod, pod_class(record.pod, self._node.profile))
-            self._steps.want_step(record.uid)
+            if refusal is None:
+                self._updates.admitted(record, pod_class(record.pod, self._node.profile), now)
+            else:
+                self._updates.refused(record, refusal.reason, refusal.message, now)
         for record, refusal in verdicts.refused:
-            self._refuse(record, refusal.reason, refusal.message, now)
-
-    def _refuse(self, record: PodRecord, reason: str, message: str, now: float) -> None:
-        before = record.state.verdict
-        if before is not None and (before.reason, before.message) == (reason, message):
-            return
-        status = TerminalStatus("Failed", reason, message, now)
-        self._pod_store.put(record._replace(state=record.state._replace(verdict=status)))
-        if before is None or before.reason != reason:
-            self._event_recorder.record(WARNING, reason, message, record.pod)
+            self._updates.refused(record, refusal.reason, refusal.message, now)
 
     def _decide(self, record: PodRecord, now: float) -> None:
         uid = record.uid
@@ -341,11 +328,7 @@ class PodLoop:
             attempt = Attempt(record.uid, name, container.attempt)
             if container.is_asked_for and not self._worker.is_starting(attempt):
                 state = changes.not_started(state, name)
-        ending = changes.deleted(record.pod, state, since)  # same order as for a deleted pod: sidecars last
-        for stop in actions(record.pod, ending, now, self._settings).stop:
-            why = stop._replace(reason="the agent is shutting down", stopped_as=AS_RESTART)
-            state = changes.asked_to_stop(state, why, now)
-        return state
+        return changes.agent_ends(record.pod, state, since, now, self._settings)
 
     def is_at_rest(self) -> bool:
         """Whether no container runs, and no work on pods is under way."""

@@ -1,4 +1,4 @@
-"""Updates the records of pods after an event: a start, a failure, an exit, an eviction, or a new start.
+"""Updates the records of pods after an event: admission, a start, a failure, an exit, an eviction, or a new start.
 
 This module does not act on containers. It changes a record in memory and requests a step. The step then decides.
 """
@@ -24,7 +24,7 @@ from evenkeel.agent.step_requests import (
     StepRequests,
 )
 from evenkeel.api.resources import EPHEMERAL_STORAGE
-from evenkeel.journal.records import NORMAL, WARNING
+from evenkeel.journal.records import NORMAL, WARNING, PodRecord
 from evenkeel.policy.eviction.decide import EVICTED
 from evenkeel.policy.lifecycle import changes
 from evenkeel.policy.lifecycle.actions import ERR_IMAGE_PULL
@@ -55,6 +55,21 @@ class PodUpdates:
         self._observers = observers
         self._clock = clock
         self._ended: list[Attempt] = []
+
+    def admitted(self, record: PodRecord, qos_class: str, now: float) -> None:
+        self._pod_store.put(record._replace(is_admitted=True, state=PodState(accepted_at=now)))
+        self._event_recorder.admitted(record.pod, qos_class)
+        self._steps.want_step(record.uid)
+
+    def refused(self, record: PodRecord, reason: str, message: str, now: float) -> None:
+        """The node, or its runtime, does not take the pod. An event is recorded for each new reason."""
+        before = record.state.verdict
+        if before is not None and (before.reason, before.message) == (reason, message):
+            return
+        status = TerminalStatus("Failed", reason, message, now)
+        self._pod_store.put(record._replace(state=record.state._replace(verdict=status)))
+        if before is None or before.reason != reason:
+            self._event_recorder.record(WARNING, reason, message, record.pod)
 
     def take_ended(self) -> list[Attempt]:
         """The attempts that the runtime may forget once the records are committed."""

@@ -8,9 +8,10 @@ from evenkeel.api.container import Container
 from evenkeel.api.pod import Pod
 from evenkeel.api.resources import NOTHING_REQUIRED, ResourceRequirements
 from evenkeel.policy.eviction.decide import EVICTED
-from evenkeel.policy.lifecycle.actions import Stop
+from evenkeel.policy.lifecycle.actions import Stop, actions
 from evenkeel.policy.lifecycle.pod_state import (
     AS_FAILURE,
+    AS_RESTART,
     ContainerRecord,
     Ended,
     LifecycleSettings,
@@ -272,6 +273,15 @@ def deleted(pod: Pod, state: PodState, now: float, given_seconds: float | None =
     before = state.deletion_grace_seconds
     before = grace_seconds(pod) if before is None else before
     return state._replace(deletion_grace_seconds=min(before, max(now + given - state.deleted_at, 0.0)))
+
+
+def agent_ends(pod: Pod, state: PodState, since: float, now: float, settings: LifecycleSettings) -> PodState:
+    """The agent is shutting down since then, and stops the containers. Their order is that of a deleted pod: sidecars
+    last. The pod is not deleted: the next agent starts them again."""
+    for stop in actions(pod, deleted(pod, state, since), now, settings).stop:
+        why = stop._replace(reason="the agent is shutting down", stopped_as=AS_RESTART)
+        state = asked_to_stop(state, why, now)
+    return state
 
 
 def with_terminal_status(state: PodState, terminal: TerminalStatus) -> PodState:
