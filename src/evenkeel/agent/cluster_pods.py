@@ -14,9 +14,13 @@ from evenkeel.agent.step_requests import StepRequests
 from evenkeel.api.pod import Pod
 from evenkeel.journal.records import CLUSTER, NORMAL, PodRecord
 from evenkeel.policy.lifecycle import changes
+from evenkeel.policy.lifecycle.pod_state import TerminalStatus
 from evenkeel.pressure.protocol import PodObserver
 
 log = logging.getLogger(__name__)
+
+_TERMINATED = "Terminated"
+_SHUT_DOWN = "Pod was terminated in response to imminent node shutdown."
 
 
 class ClusterPods(PodObserver):
@@ -37,6 +41,7 @@ class ClusterPods(PodObserver):
         self._event_recorder = event_recorder
         self._steps = steps
         self._clock = clock
+        self._is_shutting_down = False
         # By namespace/name: pods that wait until the other pod of their name is gone.
         self._waiting: dict[str, Pod] = {}
 
@@ -84,6 +89,20 @@ class ClusterPods(PodObserver):
         self._pod_store.put_state(uid, state)
         self._steps.want_step(uid)
 
+    def shut_down(self, grace: Callable[[Pod], float | None]) -> None:
+        """Ends pods because the node is shut down, each within the time that `grace` gives it; None: not yet. They are
+        failed, and their owners make others elsewhere. Pods that come from now on are refused."""
+        self._is_shutting_down = True
+        now = self._clock()
+        for record in self:
+            seconds = grace(record.pod)
+            if seconds is None or record.state.verdict is not None:
+                continue
+            self._event_recorder.record(NORMAL, _TERMINATED, _SHUT_DOWN, record.pod)
+            terminal = TerminalStatus("Failed", _TERMINATED, _SHUT_DOWN, now, seconds, is_disruption=True)
+            self._pod_store.put_state(record.uid, changes.with_terminal_status(record.state, terminal))
+            self._steps.want_step(record.uid)
+
     def gone(self, record: PodRecord) -> None:
         waiting = self._waiting.get(record.pod.key)
         if waiting is not None and self._pod_store.by_key(record.pod.key) is None:
@@ -91,7 +110,10 @@ class ClusterPods(PodObserver):
             self._add(waiting)
 
     def _add(self, pod: Pod) -> None:
-        self._pod_store.add(pod, CLUSTER, self._clock())
+        record = self._pod_store.add(pod, CLUSTER, self._clock())
+        if self._is_shutting_down:
+            refused = TerminalStatus("Failed", "NodeShutdown", "the node is being shut down", self._clock())
+            self._pod_store.put_state(record.uid, changes.with_terminal_status(record.state, refused))
         self._steps.want_step(pod.metadata.uid)
         self._steps.room_appeared()
 

@@ -127,6 +127,9 @@ class KubeletConfiguration(NamedTuple):
     seccomp_profile_root: str = "/var/lib/kubelet/seccomp"  # profiles of the type Localhost
     pod_cidr: str = ""  # "": a subnet that this machine does not use
     rotate_certificates: bool = True  # of a node of a cluster
+    # What pods of a cluster have to end when the node is shut down. 0: each has its own grace period.
+    shutdown_grace_period: Duration = Duration(0)
+    shutdown_grace_period_critical_pods: Duration = Duration(0)  # the last part of it
     server_tls_bootstrap: bool = False  # the node's server gets a certificate of the cluster
     serialize_image_pulls: bool = True
     max_parallel_image_pulls: Int32 | None = None  # None: any number, if they are not serialized

@@ -60,6 +60,7 @@ def validate_config(config: KubeletConfiguration, cgroup_version: int | None = N
     yield from _cpus(full)
     yield from _memory(full)
     yield from _images(full)
+    yield from _shutdown(full)
     yield from _oom_kills(config)
     if cgroup_version == 1:
         yield from _cgroup_v1(full)
@@ -84,6 +85,9 @@ def problem(attribute: str, message: str, kind: str = "FieldValueInvalid", key: 
 
 def problem_of_pair(first: str, second: str, message: str, kind: str = "FieldValueInvalid") -> Problem:
     return Problem(f"{camel(first)}, {camel(second)}", message, kind)
+
+
+_LEAST_SHUTDOWN = Duration(10**9)
 
 
 def _locked_gates(config: KubeletConfiguration) -> Iterator[Problem]:
@@ -277,6 +281,21 @@ def _images(config: KubeletConfiguration) -> Iterator[Problem]:
             "image_minimum_gc_age",
             f"{flag_of('image_maximum_gc_age')} {greatest} must be longer than "
             f"{flag_of('image_minimum_gc_age')} {least}, or 0 for none",
+        )
+
+
+def _shutdown(config: KubeletConfiguration) -> Iterator[Problem]:
+    whole, critical = config.shutdown_grace_period, config.shutdown_grace_period_critical_pods
+    for attribute in ("shutdown_grace_period", "shutdown_grace_period_critical_pods"):
+        seen: Duration = getattr(config, attribute)
+        if seen and seen < _LEAST_SHUTDOWN:
+            yield problem(attribute, f"must be 0 or at least {_LEAST_SHUTDOWN}, not {seen}")
+    if critical > whole:
+        yield problem_of_pair(
+            "shutdown_grace_period_critical_pods",
+            "shutdown_grace_period",
+            f"{flag_of('shutdown_grace_period_critical_pods')} {critical} must not be longer than "
+            f"{flag_of('shutdown_grace_period')} {whole}, of which it is a part",
         )
 
 

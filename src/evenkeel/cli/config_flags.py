@@ -311,6 +311,16 @@ _FLAGS: Mapping[str, tuple[Callable[[str], object], str, str]] = {
         "addresses of pods with hostNetwork: false (a subnet in 10.0.0.0/8 that is free)",
     ),
     "rotate_certificates": (_truth, "BOOL", "renew the node's certificate before it expires (true)"),
+    "shutdown_grace_period": (
+        Duration.parse,
+        "TIME",
+        "what the cluster's pods have to end with --stop-pods (0: each its own grace period)",
+    ),
+    "shutdown_grace_period_critical_pods": (
+        Duration.parse,
+        "TIME",
+        "the last part of it, for critical pods alone (0)",
+    ),
     "server_tls_bootstrap": (
         _truth,
         "BOOL",

@@ -219,13 +219,15 @@ async def _up(
         await asyncio.wait({failing, stopping}, return_when=asyncio.FIRST_COMPLETED)
         notify("STOPPING=1")
         watching.cancel()
-        if member is not None:
-            await member.close()
         is_stopping_pods = args.stop_pods and stopping.done()
         if is_stopping_pods:
             log.info("stopping the pods")
         else:
             view.freeze()
+        if member is not None:
+            if is_stopping_pods:
+                await member.shut_down()
+            await member.close()
     finally:
         await running.close(stop_pods=is_stopping_pods)
     view.freeze()

@@ -7,6 +7,7 @@ import asyncio
 import os
 import re
 from collections.abc import Coroutine, Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from evenkeel import __version__
@@ -30,6 +31,7 @@ from evenkeel.kube.runtime_classes import RuntimeClasses
 from evenkeel.kube.services import Services
 from evenkeel.kube.signing import CLIENT, SERVING
 from evenkeel.kube.watch import Watch
+from evenkeel.policy.node_shutdown import ShutdownPhase, shutdown_phases
 from evenkeel.policy.node_view import NodeView
 
 if TYPE_CHECKING:
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 
 _NODE_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _LONGEST_NAME = 253
+_DELIVERY_SECONDS = 10.0  # what the API server has to hear the last news
+_KILL_SECONDS = 10.0  # what the runtime has after the grace period of the last pod
 
 
 class ClusterFlags(NamedTuple):
@@ -106,6 +110,7 @@ class ClusterMember:
             f"{runtime}://{__version__}",
             cluster.labels,
         )
+        self._config = node.config
         # The lease has a client of its own, so that it never waits for other requests.
         self._agent = agent
         self._clients = Client(cluster.credentials), Client(cluster.credentials)
@@ -161,6 +166,27 @@ class ClusterMember:
             *(one.run() for one in self._renewals),
         )
         self._tasks = [asyncio.create_task(loop) for loop in loops]
+
+    async def shut_down(self) -> None:
+        """Ends the pods of the cluster because the node is shut down. The cluster hears of that at once, and of the end
+        of each pod. While the API server is away that is not waited for: the next agent tells it."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_DELIVERY_SECONDS):
+                await self._node.shut_down("the node is being shut down")
+        for phase in shutdown_phases(self._config):
+            await self._end_pods(phase)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_DELIVERY_SECONDS):
+                await self._pods.delivered()
+
+    async def _end_pods(self, phase: ShutdownPhase) -> None:
+        self._agent.cluster_pods.shut_down(phase.grace)
+        graces = {record.uid: phase.grace(record.pod) for record in self._agent.cluster_pods}
+        ending = {uid: seconds for uid, seconds in graces.items() if seconds is not None}
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(ending.values(), default=0.0) + _KILL_SECONDS):
+                while any(one.state.is_alive for one in self._agent.cluster_pods if one.uid in ending):
+                    await self._agent.pod_loop.stepped()
 
     async def failed(self) -> BaseException | None:
         """Waits until one of the loops ends by an error, which should not happen. Returns the error."""

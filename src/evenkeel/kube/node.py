@@ -79,6 +79,7 @@ class ClusterNode:
         self._report_at = 0.0
         self._seen: Json = {}  # the status that the API server has
         self._is_deleted = False
+        self._shutdown = ""  # why the node is not ready any more
         self._failures: set[str] = set()
 
     async def register(self) -> None:
@@ -136,6 +137,15 @@ class ClusterNode:
             else:
                 await asyncio.sleep(_STATUS_SECONDS * random.uniform(0.9, 1.1))  # noqa: S311 no secret
 
+    async def shut_down(self, message: str) -> None:
+        """The node is not ready from now on. Tells the API server so, as far as that answers."""
+        self._shutdown = message
+        if self.is_registered.is_set():
+            try:
+                await self._report()
+            except EvenkeelError as error:
+                self._note(_STATUS_FAILS, error)
+
     async def _registered(self) -> Json:
         status = with_times(await self._status(), {}, self._clock())
         try:
@@ -157,7 +167,11 @@ class ClusterNode:
             self._images_at = time.monotonic()
             self._images = (await self._front.images())[0]
         return node_status(
-            self._identity, self._info, self._front.node(), self._images, self._front.not_ready()
+            self._identity,
+            self._info,
+            self._front.node(),
+            self._images,
+            self._shutdown or self._front.not_ready(),
         )
 
     async def _report(self) -> None:

@@ -183,6 +183,12 @@ class PodSync:
                         self._last[uid] = change.pod
                     self._queue.want(uid)
 
+    async def delivered(self) -> None:
+        """Waits until the API server has the present status of every pod. What fails meanwhile is not waited for."""
+        for uid in self._objects:
+            self._queue.want(uid)
+        await self._queue.idle()
+
     async def deliver(self) -> None:
         """Delivers statuses, until it is cancelled."""
         try:
