@@ -84,6 +84,8 @@ soak: setup root ## hours of it: the agent killed under 500 pods (SEED=n replays
 	  $(BIN)/python -m tests.machines test host --time-limit 14400 -- tests/kernel/test_watch.py -k any_moment
 	EVENKEEL_FAULTS=200 EVENKEEL_SEED=$(SEED) \
 	  $(BIN)/python -m tests.machines test host --time-limit 14400 -- tests/attacks/test_fault_storms.py -s
+	EVENKEEL_KILLS=50 EVENKEEL_SEED=$(SEED) \
+	  $(BIN)/python -m tests.machines test host --time-limit 14400 -- tests/cluster/test_scale.py -s
 	EVENKEEL_FUZZ_SECONDS=1800 EVENKEEL_SEED=$(SEED) $(BIN)/pytest tests/fuzz
 
 bench: setup ## every figure beside its reference, and bench/results.json

@@ -14,6 +14,7 @@ import pytest
 
 from tests.cluster.binaries import control_plane_programs
 from tests.cluster.control_plane import PACKAGES, ControlPlane
+from tests.cluster.held import Held
 from tests.cluster.nodes import MakeNode, Node, node
 from tests.cluster.workspaces import Workspace
 from tests.machines.cache import CACHE
@@ -80,3 +81,10 @@ def workspace(plane: ControlPlane) -> Iterator[Workspace]:
     """A Kubernetes namespace of the test's own; its pods are gone after the test."""
     with Workspace(plane, f"test-{secrets.token_hex(3)}") as one:
         yield one
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Held:
+    """Pods that show if one of them runs twice."""
+    tmp_path.chmod(0o777)
+    return Held(tmp_path)

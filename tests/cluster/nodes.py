@@ -1,8 +1,10 @@
 """Machines of a cluster, all on this host: each an agent in a network namespace, directory and cgroup of its own."""
 
 import contextlib
+import os
 import re
 import secrets
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -41,6 +43,16 @@ class Node:
         except AssertionError:
             told = f"{self.name} is {self.condition('Ready')}\n{self.agent.log.read_text()[-3000:]}"
             raise AssertionError(told) from None
+
+    def lose_power(self) -> None:
+        """Everything of it is gone at once: agent, supervisor, watch and every process of a pod."""
+        beside = [self.agent.keeper_pid(), self.agent.watch_pid(), self.agent.guard_pid()]
+        self.agent.kill()
+        for pid in filter(None, beside):
+            os.kill(pid, signal.SIGKILL)
+        processes = self.agent.root.read("pids.max")
+        self.agent.root.kill()
+        self.agent.root.write("pids.max", processes)  # it may be started again
 
     def condition(self, kind: str) -> dict[str, Any]:
         """What the API server has of it; empty if there is none."""

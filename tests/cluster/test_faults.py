@@ -3,44 +3,23 @@
 import os
 import random
 import signal
-from pathlib import Path
-
-import pytest
 
 from tests.cluster.control_plane import ControlPlane
+from tests.cluster.held import Held
 from tests.cluster.nodes import MakeNode, Node
-from tests.cluster.workspaces import SLEEP, Workspace, deployment, is_ready, pod
+from tests.cluster.workspaces import IMPATIENT, SLEEP, Workspace, deployment, is_ready, pod
 from tests.kernel.live_tree import cgroups_below, processes_in
 from tests.kernel.waiting import eventually
 
 KILLS = int(os.environ.get("EVENKEEL_KILLS", "8"))
 SEED = int(os.environ.get("EVENKEEL_SEED", "1"))
-TWICE = 99
-
-
-@pytest.fixture
-def holding(tmp_path: Path) -> dict:
-    """More of a pod's spec: its container ends with `TWICE` if another one of the same pod lives."""
-    tmp_path.chmod(0o777)
-    return {
-        "volumes": [{"name": "locks", "hostPath": {"path": str(tmp_path)}}],
-        "container": {
-            "env": [{"name": "UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}],
-            "volumeMounts": [{"name": "locks", "mountPath": str(tmp_path)}],
-            "command": ["sh", "-c", f"exec flock -n -E {TWICE} {tmp_path}/$UID sleep infinity"],
-        },
-    }
-
-
-def pods_on(workspace: Workspace, node: Node) -> set[str]:
-    return {one["metadata"]["uid"] for one in workspace.pods() if one["spec"]["nodeName"] == node.name}
 
 
 def test_an_agent_killed_at_any_moment_loses_and_doubles_nothing(
-    workspace: Workspace, nodes: list[Node], holding: dict
+    workspace: Workspace, nodes: list[Node], held: Held
 ):
     chosen = random.Random(SEED)
-    workspace.apply(deployment("web", replicas=4, **holding))
+    workspace.apply(deployment("web", replicas=4, **held.spec))
     for _ in range(KILLS):
         workspace.kubectl("scale", "deployment/web", f"--replicas={chosen.randrange(0, 12)}")
         if chosen.random() < 0.5:
@@ -55,7 +34,8 @@ def test_an_agent_killed_at_any_moment_loses_and_doubles_nothing(
         assert is_ready(one)
         assert one["status"]["containerStatuses"][0]["restartCount"] == 0, one["status"]
     for node in nodes:
-        eventually(lambda: node.pods() == pods_on(workspace, node))  # noqa: B023 - asked at once
+        eventually(lambda: node.pods() == workspace.uids_on(node.name))  # noqa: B023 - asked at once
+    held.check()
 
 
 def test_without_the_api_server_pods_go_on_and_it_learns_everything_afterwards(
@@ -103,27 +83,18 @@ def fall(node: Node, one: dict) -> None:
 
 
 def test_the_pods_of_a_node_that_is_cut_off_start_elsewhere_and_end_when_it_is_back(
-    workspace: Workspace, nodes: list[Node], make_node: MakeNode, holding: dict
+    workspace: Workspace, nodes: list[Node], make_node: MakeNode, held: Held
 ):
-    impatient = [
-        {
-            "key": f"node.kubernetes.io/{reason}",
-            "operator": "Exists",
-            "effect": "NoExecute",
-            "tolerationSeconds": 1,
-        }
-        for reason in ("unreachable", "not-ready")
-    ]
     with make_node("node3") as third:
         third.start()
-        workspace.apply(deployment("web", replicas=6, tolerations=impatient, **holding))
+        workspace.apply(deployment("web", replicas=6, tolerations=IMPATIENT, **held.spec))
         workspace.until_rolled_out("web")
-        cut_off = pods_on(workspace, third)
+        cut_off = workspace.uids_on(third.name)
         assert cut_off
 
         third.place.network.run("ip", "link", "set", "eth0", "down")
         third.await_ready("Unknown")
-        eventually(lambda: len(living(workspace, nodes)) == 6, within_seconds=120)
+        eventually(lambda: len(workspace.ready_on(*(node.name for node in nodes))) == 6, within_seconds=120)
         assert third.pods() == cut_off  # nobody can tell it
 
         third.place.network.run("ip", "link", "set", "eth0", "up")
@@ -135,9 +106,4 @@ def test_the_pods_of_a_node_that_is_cut_off_start_elsewhere_and_end_when_it_is_b
         eventually(lambda: not cut_off & third.pods())
         workspace.kubectl("delete", "deployment", "web")
         workspace.until_gone()
-
-
-def living(workspace: Workspace, nodes: list[Node]) -> list[dict]:
-    """The pods that are ready on these nodes."""
-    names = {node.name for node in nodes}
-    return [one for one in workspace.pods() if one["spec"].get("nodeName") in names and is_ready(one)]
+        held.check()

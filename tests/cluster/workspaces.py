@@ -10,6 +10,16 @@ from tests.kernel.waiting import eventually
 
 SOON_SECONDS = 120.0
 SLEEP = ("sleep", "infinity")
+# Of pods that leave a node a second after it is found unreachable, and not after five minutes.
+IMPATIENT = tuple(
+    {
+        "key": f"node.kubernetes.io/{reason}",
+        "operator": "Exists",
+        "effect": "NoExecute",
+        "tolerationSeconds": 1,
+    }
+    for reason in ("unreachable", "not-ready")
+)
 
 
 class Workspace:
@@ -45,6 +55,16 @@ class Workspace:
     def pods(self, **labels: str) -> list[dict[str, Any]]:
         selector = ",".join(f"{key}={value}" for key, value in labels.items())
         return json.loads(self.kubectl("get", "pods", f"--selector={selector}", "--output=json"))["items"]
+
+    def pods_on(self, node: str) -> list[dict[str, Any]]:
+        return [one for one in self.pods() if one["spec"].get("nodeName") == node]
+
+    def uids_on(self, node: str) -> set[str]:
+        return {one["metadata"]["uid"] for one in self.pods_on(node)}
+
+    def ready_on(self, *nodes: str) -> list[dict[str, Any]]:
+        """The pods that are ready on these nodes."""
+        return [one for one in self.pods() if one["spec"].get("nodeName") in nodes and is_ready(one)]
 
     def until(
         self, name: str, holds: Callable[[dict[str, Any]], object], kind: str = "pod"

@@ -201,7 +201,7 @@ class Story:
         assert not list((self.up.state / "pods").glob("*"))
         assert not list((self.up.state / "logs").glob("*"))
         for key in sorted(path.name for path in self.locks.iterdir()):
-            assert not _is_locked(self.locks / key), f"a process of {key} is left"
+            assert not is_locked(self.locks / key), f"a process of {key} is left"
 
 
 def _pod(plain: dict[str, Any]) -> Pod:
@@ -209,7 +209,7 @@ def _pod(plain: dict[str, Any]) -> Pod:
     return pod
 
 
-def _is_locked(path: Path) -> bool:
+def is_locked(path: Path) -> bool:
     import fcntl
 
     with path.open() as file:
