@@ -171,6 +171,7 @@ def test_an_oom_killed_best_effort_pod_is_evicted_at_once(policy):
     assert verdict is not None
     assert (verdict.phase, verdict.reason, verdict.at) == ("Failed", "Evicted", simulated.now)
     assert "Container a was OOM-killed" in verdict.message
+    assert verdict.is_disruption  # it has no limit of its own: the node needed its memory
     assert [stop.container for stop in simulated.step().stop] == ["b"]
     assert simulated.look().start == ()
 

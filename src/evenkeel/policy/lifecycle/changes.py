@@ -329,4 +329,6 @@ def _after_oom_kill(
     else:
         return state
     why += " Give it a memory request that covers its need, or a larger limit."
-    return with_terminal_status(state, TerminalStatus(FAILED, EVICTED, why, now))
+    # A BestEffort pod has no limit of its own that it could have reached: the node needed its memory.
+    is_disruption = qos == QoSClass.BEST_EFFORT
+    return with_terminal_status(state, TerminalStatus(FAILED, EVICTED, why, now, is_disruption=is_disruption))
