@@ -9,7 +9,7 @@ MACHINE ?= host
 SEED ?= $(shell od -An -N3 -tu4 /dev/urandom | tr -d ' ')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo explain root test lint format unit conformance kernel kernel-host kernel-host-alone kernel-host-containers kernel-host-pressure kernel-v1 kernel-v2 kernel-v2-agents kernel-v2-others kernel-v2-attacks kernel-v2-alone kernel-v2-long kernel-systemd kernel-cluster cluster bench docs clean soak stress
+.PHONY: help setup run demo explain root test lint format unit conformance kernel kernel-host kernel-host-alone kernel-host-containers kernel-host-pressure kernel-v1 kernel-v2 kernel-v2-agents kernel-v2-others kernel-v2-attacks kernel-v2-alone kernel-v2-long kernel-systemd kernel-cluster cluster e2e bench docs clean soak stress
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,6 +72,9 @@ kernel-cluster: ## with nodes of a real Kubernetes control plane on this machine
 cluster: setup root ## a Kubernetes control plane with three nodes on this machine, to try (root); Ctrl-C removes it
 	@$(BIN)/python -m tests.cluster up
 
+e2e: setup root ## upstream's end-to-end tests of nodes, on a real control plane (root); a table of what they say
+	@$(BIN)/python -m tests.cluster e2e
+
 stress: setup root ## TESTS='tests/kernel/…' N=20 times on MACHINE=host, half of them beside load (SEED=n replays)
 	@$(if $(TESTS),,echo "no tests: make stress TESTS='tests/kernel/test_machine.py -k name' N=20 MACHINE=host"; exit 2)
 	@$(BIN)/python -m tests.machines stress $(MACHINE) --rounds $(N) --seed $(SEED) -- $(TESTS)
@@ -86,6 +89,8 @@ soak: setup root ## hours of it: the agent killed under 500 pods (SEED=n replays
 	  $(BIN)/python -m tests.machines test host --time-limit 14400 -- tests/attacks/test_fault_storms.py -s
 	EVENKEEL_KILLS=50 EVENKEEL_SEED=$(SEED) \
 	  $(BIN)/python -m tests.machines test host --time-limit 14400 -- tests/cluster/test_scale.py -s
+	EVENKEEL_ROUGH_ROUNDS=1000 EVENKEEL_SEED=$(SEED) \
+	  $(BIN)/python -m tests.machines test host --time-limit 28800 -- tests/cluster/test_proxy.py -s
 	EVENKEEL_FUZZ_SECONDS=1800 EVENKEEL_SEED=$(SEED) $(BIN)/pytest tests/fuzz
 
 bench: setup ## every figure beside its reference, and bench/results.json

@@ -1,4 +1,4 @@
-"""`python -m tests.cluster up|build`: a cluster to try, and the programs that it is made of."""
+"""`python -m tests.cluster up|build|e2e`: a cluster to try, its programs, and upstream's tests on it."""
 
 import argparse
 import contextlib
@@ -8,10 +8,12 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.cluster import upstream
 from tests.cluster.binaries import control_plane_programs, kubelet
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.nodes import node
 from tests.machines import Unavailable
+from tests.machines.cache import CACHE
 from tests.machines.host import require_cgroups, require_root
 
 EXAMPLE = Path(__file__).parent / "greeter.yaml"
@@ -63,6 +65,16 @@ def _up(settings: argparse.Namespace) -> None:
         print("\nending everything, which takes some seconds", flush=True)
 
 
+def _end_to_end(settings: argparse.Namespace) -> None:
+    require_root()
+    require_cgroups()
+    with tempfile.TemporaryDirectory(prefix="evenkeel-e2e-") as temporary:
+        found = upstream.run(Path(temporary), focus=settings.focus, processes=settings.processes)
+    told = upstream.table(found)
+    Path(settings.table).write_text(told)
+    print(told)
+
+
 def _invitation(plane: ControlPlane) -> str:
     """Three commands to try."""
     example = os.path.relpath(EXAMPLE)
@@ -105,6 +117,12 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument("--directory", help="for keys, data and logs, which are kept; default a temporary one")
     up.add_argument("--nodes", nargs="+", default=["node1", "node2", "node3"], metavar="NAME")
     up.set_defaults(action=_up)
+
+    end_to_end = actions.add_parser("e2e", help="upstream's end-to-end tests, and a table of what they say")
+    end_to_end.add_argument("--focus", default=upstream.FOCUS, help="a regular expression for their texts")
+    end_to_end.add_argument("--processes", type=int, default=upstream.PROCESSES, help="tests at once")
+    end_to_end.add_argument("--table", default=str(CACHE / "e2e.md"), help="where the table is written")
+    end_to_end.set_defaults(action=_end_to_end)
     return parser
 
 

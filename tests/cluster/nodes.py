@@ -16,6 +16,7 @@ from tests.kernel.cgroup_roots import bounded_root, is_systemd_in_charge
 from tests.kernel.live_tree import cgroups_below
 from tests.kernel.waiting import eventually
 from tests.machines.containerd import Containerd
+from tests.machines.packages import NETWORKS, require, require_containerd
 
 READY_SECONDS = 120.0
 SIZE = "768Mi,2cpu"
@@ -75,10 +76,11 @@ def node(
     size: str = SIZE,
     kubeconfig: Callable[[Place, Path], Path] | None = None,
     with_containerd: bool = False,
+    has_pod_network: bool = False,
 ) -> Iterator[Node]:
     """A node that is not started yet; its agent and its pods are gone at the end, and the API server forgets it.
     `kubeconfig` makes another one than that of its place, from the place and the node's state directory. With
-    containerd pods are its containers, on the place's network."""
+    containerd pods are its containers, on the place's network, or each on one of its own."""
     directory.mkdir(parents=True)
     place = plane.place(name)
     if kubeconfig is not None:
@@ -86,7 +88,10 @@ def node(
     with contextlib.ExitStack() as opened:
         containerd = None
         if with_containerd:
-            containerd = opened.enter_context(Containerd(within=place.network.within))
+            require_containerd()
+            require(NETWORKS if has_pod_network else ())
+            network = pod_network(place) if has_pod_network else None
+            containerd = opened.enter_context(Containerd(network=network, within=place.network.within))
         made = bounded_root(f"evenkeeltest{secrets.token_hex(3)}", is_slice=is_systemd_in_charge())
         root = opened.enter_context(made)
         agent = Up(
@@ -106,3 +111,15 @@ def node(
         finally:
             agent.close()
             plane.try_kubectl("delete", "node", name, "--ignore-not-found", "--wait=false")
+
+
+def pod_network(place: Place) -> dict[str, Any]:
+    """A CNI configuration: the pods of a node have addresses of its range, and are reached through it."""
+    addresses = {
+        "type": "host-local",
+        "ranges": [[{"subnet": place.pod_cidr}]],
+        "routes": [{"dst": "0.0.0.0/0"}],
+    }
+    bridge = {"type": "bridge", "bridge": "pods", "isGateway": True, "hairpinMode": True, "ipam": addresses}
+    ports = {"type": "portmap", "capabilities": {"portMappings": True}}
+    return {"cniVersion": "0.4.0", "name": f"pods-of-{place.name}", "plugins": [bridge, ports]}

@@ -11,12 +11,12 @@ from tests.kernel.agents import RUNTIMES, Up, pod
 from tests.kernel.cgroups import Cgroup
 from tests.kernel.waiting import eventually
 from tests.machines.containerd import Containerd
-from tests.machines.packages import require, require_containerd
+from tests.machines.packages import IMAGES, NETWORKS, require, require_containerd
 from tests.needing import needing
 
 pytestmark = [pytest.mark.cgroup("host"), pytest.mark.agent]
 
-PACKAGES = ("containernetworking-plugins", "iptables", "iproute2", "busybox-static")
+PACKAGES = (*NETWORKS, *IMAGES, "iproute2")
 BUSYBOX = "/bin/busybox"
 PORT, HOST_PORT = 8080, 18080
 SUBNET = "10.202.16."

@@ -10,7 +10,7 @@ import json
 import stat
 import subprocess
 import tarfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,12 +48,8 @@ def container_images() -> Path:
 
 def _make(target: Path) -> None:
     made = programs()
-    commands = subprocess.run([BUSYBOX, "--list"], capture_output=True, text=True, check=True).stdout.split()
     entries = [
-        Entry("bin/busybox", BUSYBOX.read_bytes()),
-        *(Entry(f"bin/{name}", link="busybox") for name in commands if name != "busybox"),
-        Entry("usr/bin", link="../bin"),
-        *(Entry(name, text.encode(), mode=0o644) for name, text in ACCOUNTS.items()),
+        *busybox(),
         *(Entry(str(path).removeprefix("/"), path.read_bytes()) for path in sorted(made.glob("[a-z]*"))),
     ]
     (target / ARCHIVES[TEST]).write_bytes(archive(TEST, entries, ["/bin/sh"]))
@@ -61,7 +57,25 @@ def _make(target: Path) -> None:
     (target / ARCHIVES[PAUSE]).write_bytes(archive(PAUSE, [pause], ["/pause"]))
 
 
-def archive(reference: str, entries: Iterable[Entry], command: list[str]) -> bytes:
+def busybox() -> list[Entry]:
+    """A static busybox with its commands, and what looks up users."""
+    commands = subprocess.run([BUSYBOX, "--list"], capture_output=True, text=True, check=True).stdout.split()
+    return [
+        Entry("bin/busybox", BUSYBOX.read_bytes()),
+        *(Entry(f"bin/{name}", link="busybox") for name in commands if name != "busybox"),
+        Entry("usr/bin", link="../bin"),
+        *(Entry(name, text.encode(), mode=0o644) for name, text in ACCOUNTS.items()),
+    ]
+
+
+def archive(
+    reference: str,
+    entries: Iterable[Entry],
+    command: list[str],
+    *,
+    entrypoint: Sequence[str] = (),
+    user: str = "",
+) -> bytes:
     """An image of one layer in the form of `docker save`."""
     layer = layer_of(entries)
     digest = hashlib.sha256(layer).hexdigest()
@@ -70,7 +84,13 @@ def archive(reference: str, entries: Iterable[Entry], command: list[str]) -> byt
             "architecture": "amd64",
             "os": "linux",
             "created": NEVER,
-            "config": {"Cmd": command, "Env": ["PATH=/bin"], "WorkingDir": "/"},
+            "config": {
+                **({"Entrypoint": list(entrypoint)} if entrypoint else {}),
+                **({"User": user} if user else {}),
+                "Cmd": command,
+                "Env": ["PATH=/bin"],
+                "WorkingDir": "/",
+            },
             "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
             "history": [{"created": NEVER}],
         }

@@ -12,6 +12,7 @@ from tests.machines.cache import locked, made_once
 
 PROGRAMS = ("gcc", "libc6-dev")
 IMAGES = ("busybox-static",)
+NETWORKS = ("containernetworking-plugins", "iptables")  # CNI plugins, and what they use
 BROWSER = ("chromium", "fonts-dejavu-core")
 # By the program that is looked for first: one that another package has brought is as good, and is not to be replaced.
 CONTAINERD = {"containerd": "containerd", "runc": "runc"}
