@@ -168,8 +168,12 @@ class Up:
     def of_pod(self, name: str) -> Cgroup:
         """The cgroup of a pod that is there."""
         found = eventually(lambda: self.pod(name))
+        return self.of_uid(found["metadata"]["uid"], found["status"]["qosClass"])
+
+    def of_uid(self, uid: str, qos_class: str) -> Cgroup:
+        """The cgroup of a pod of that class."""
         branch = {"Guaranteed": (), "Burstable": ("burstable",), "BestEffort": ("besteffort",)}
-        return self.cgroup(*branch[found["status"]["qosClass"]], f"pod{found['metadata']['uid']}")
+        return self.cgroup(*branch[qos_class], f"pod{uid}")
 
     def container(self, name: str, container: str = "main") -> Cgroup:
         """The cgroup of the container's present run; a runtime for containers names it after that."""
