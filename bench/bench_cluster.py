@@ -108,7 +108,13 @@ def _compared(opened: ExitStack) -> Iterator[Figure]:
 def _ours(opened: ExitStack, plane: ControlPlane, directory: Path) -> Contender:
     one = opened.enter_context(
         node(
-            plane, "evenkeel", directory / "evenkeel", "--max-pods=200", size="8Gi,2cpu", has_containerd=True
+            plane,
+            "evenkeel",
+            directory / "evenkeel",
+            "--max-pods=200",
+            size="8Gi,2cpu",
+            with_containerd=True,
+            has_pod_network=True,
         )
     )
     one.start()

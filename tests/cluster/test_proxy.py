@@ -154,7 +154,7 @@ def behind_proxy(
         directory / f"{name}.kubeconfig", f"https://127.0.0.1:{PORT}", client=certificate
     )
     with ExitStack() as after:  # the agent ends before the proxy
-        node = after.enter_context(make_node(name, "--kubeconfig", str(kubeconfig)))
+        node = after.enter_context(make_node(name, kubeconfig=lambda _place, _state: kubeconfig))
         proxy = RoughProxy(plane, name, node.place.network, seed)
         outer = after.pop_all()
     with closing(proxy), outer:

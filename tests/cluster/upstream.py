@@ -46,7 +46,9 @@ def cluster(directory: Path) -> Iterator[ControlPlane]:
         plane = opened.enter_context(ControlPlane(directory / "plane"))
         made = images(directory)
         for name in NODES:
-            one = opened.enter_context(node(plane, name, directory / name, size=SIZE, with_containerd=True, has_pod_network=True))
+            one = opened.enter_context(
+                node(plane, name, directory / name, size=SIZE, with_containerd=True, has_pod_network=True)
+            )
             assert one.agent.containerd is not None
             one.agent.containerd.import_images(made)
             one.start()
