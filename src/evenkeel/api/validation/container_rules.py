@@ -18,9 +18,14 @@ from evenkeel.api.problems import (
     unusable,
 )
 from evenkeel.api.resources import CPU, MEMORY
-from evenkeel.api.validation.action_rules import command_problems, http_get_problems, port_problems
 from evenkeel.api.validation.env_rules import environment, environment_sources
-from evenkeel.api.validation.lifecycle_rules import hook_problems, restart_rule_problems
+from evenkeel.api.validation.lifecycle_rules import (
+    command_problems,
+    hook_problems,
+    http_get_problems,
+    port_problems,
+    restart_rule_problems,
+)
 from evenkeel.api.validation.name_rules import dns_label, plain_text, port_name
 from evenkeel.api.validation.resource_rules import container_requirements
 from evenkeel.api.validation.security_rules import container_security

@@ -1,16 +1,23 @@
-"""Rules for lifecycle hooks and for restart rules of containers."""
+"""Rules for lifecycle hooks, for the actions of hooks and probes, and for restart rules of containers."""
 
-from evenkeel.api.container import Container, ContainerRestartRule, LifecycleHandler
+from evenkeel.api.container import (
+    Container,
+    ContainerRestartRule,
+    ExecAction,
+    HTTPGetAction,
+    LifecycleHandler,
+)
 from evenkeel.api.problems import (
     Problems,
     forbidden,
     invalid,
     not_supported,
     required,
+    shown,
     too_many,
     unusable,
 )
-from evenkeel.api.validation.action_rules import command_problems, http_get_problems, port_problems
+from evenkeel.api.validation.name_rules import header_name, plain_text, port_name
 
 _OPERATORS = ("In", "NotIn")
 _RESTART_ALL = "RestartAllContainers"
@@ -92,3 +99,30 @@ def _rule(rule: ContainerRestartRule, path: str) -> Problems:
         yield not_supported(f"{path}.exitCodes.operator", codes.operator, _OPERATORS)
     if len(codes.values) > _MOST_CODES:
         yield too_many(f"{path}.exitCodes.values", len(codes.values), _MOST_CODES)
+
+
+def command_problems(action: ExecAction, path: str) -> Problems:
+    if not action.command:
+        yield required(f"{path}.command", "write the command to run, as a list")
+    for index, argument in enumerate(action.command):
+        if plain_text(argument):
+            yield unusable(f"{path}.command[{index}]", f"{shown(argument)} {plain_text(argument)}")
+
+
+def http_get_problems(action: HTTPGetAction, path: str) -> Problems:
+    if not action.path:
+        yield required(f"{path}.path", "write the path to ask for, such as /healthz")
+    yield from port_problems(action.port, f"{path}.port")
+    if action.scheme not in ("HTTP", "HTTPS"):
+        yield not_supported(f"{path}.scheme", action.scheme, ("HTTP", "HTTPS"))
+    for header in action.http_headers:
+        if header_name(header.name):
+            yield invalid(f"{path}.httpHeaders", f"{shown(header.name)} {header_name(header.name)}")
+
+
+def port_problems(port: int | str, path: str) -> Problems:
+    if isinstance(port, str):
+        if port_name(port):
+            yield invalid(path, f"{shown(port)} {port_name(port)}, or a number from 1 to 65535")
+    elif not 1 <= port <= 65535:
+        yield invalid(path, f"{port} must be from 1 to 65535")
