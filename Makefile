@@ -43,6 +43,7 @@ lint: setup
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python tools/requirements.py
 	$(BIN)/python tools/rooms.py
+	$(BIN)/python tools/doc_names.py
 
 format: setup ## put the code into its form
 	$(BIN)/ruff format .
