@@ -9,10 +9,17 @@ from evenkeel.agent.agent import Agent
 from evenkeel.api.config import Profile
 from evenkeel.api.data_objects import CONFIG_MAP, DataKey, DataObject
 from evenkeel.api.manifests import read_manifests
-from evenkeel.api.pod import ObjectMeta, Pod
+from evenkeel.api.pod import (
+    ContainerState,
+    ContainerStateTerminated,
+    ContainerStatus,
+    ObjectMeta,
+    Pod,
+    PodStatus,
+)
 from evenkeel.errors import EvenkeelError, InvalidInput
 from evenkeel.journal.records import CLUSTER
-from evenkeel.kube.node_object import NodeIdentity, has_conditions, node_status, with_times
+from evenkeel.kube.node_object import NodeIdentity, has_conditions, node_info, node_status, with_times
 from evenkeel.kube.node_object import status_patch as node_patch
 from evenkeel.kube.pod_object import (
     NotHonoured,
@@ -23,7 +30,7 @@ from evenkeel.kube.pod_object import (
 )
 from evenkeel.kube.services import Services
 from evenkeel.runtime.environment import declared
-from evenkeel.runtime.interface import Launch
+from evenkeel.runtime.interface import Image, Launch, Readiness
 from tests.models.agents import Place, drive, until
 
 ADDRESSES = ("10.0.0.5", "192.168.0.9")
@@ -158,8 +165,8 @@ def test_a_pod_of_which_nothing_is_left_has_failed_with_containers_of_unknown_en
 
 def test_a_condition_of_the_node_keeps_the_time_of_its_transition(place):
     async def told(agent: Agent) -> None:
-        identity = NodeIdentity("node1", "node1", "10.0.0.5", 0, "evenkeel://0", {})
-        status = node_status(identity, {}, agent.node(), (), "")
+        identity = NodeIdentity("node1", "node1", "10.0.0.5", 0, {})
+        status = node_status(identity, {}, agent.node(), (), agent.runtime, "")
         first = with_times(status, {}, 1000.0)
         assert node_patch(with_times(status, first, 2000.0), first) == {
             "status": {
@@ -172,11 +179,74 @@ def test_a_condition_of_the_node_keeps_the_time_of_its_transition(place):
         assert has_conditions(first, status)
         unknown = {"conditions": [{**one, "status": "Unknown"} for one in first["conditions"]]}
         assert not has_conditions(unknown, status)  # a controller has not heard of the node
-        down = with_times(node_status(identity, {}, agent.node(), (), "the runtime is away"), first, 2000.0)
+        away = node_status(identity, {}, agent.node(), (), agent.runtime, "the runtime is away")
+        down = with_times(away, first, 2000.0)
         assert down["conditions"][-1]["reason"] == "KubeletNotReady"
         assert down["conditions"][-1]["lastTransitionTime"] == "1970-01-01T00:33:20Z"
 
     drive(place, told)
+
+
+def test_a_node_says_of_itself_only_what_is_true(place):
+    async def told(agent: Agent) -> None:
+        plain = NodeIdentity("node1", "node1", "10.0.0.5", 0, {}, swap_bytes=1 << 30)
+        info = node_info(plain)
+        assert info["swap"] == {"capacity": 1 << 30}
+        assert info["containerRuntimeVersion"].startswith("evenkeel://")
+        assert all(info[name] for name in ("machineID", "bootID", "kernelVersion", "osImage", "architecture"))
+        status = node_status(plain, info, agent.node(), (), agent.runtime, "")
+        assert status["features"] == {"supplementalGroupsPolicy": True}
+
+        containers = plain._replace(has_container_runtime=True)
+        runtime = Readiness(is_ready=True, message="", version="containerd://1.7.0")
+        of_containers = node_status(containers, info, agent.node(), (), runtime, "")
+        assert of_containers["nodeInfo"]["containerRuntimeVersion"] == "containerd://1.7.0"
+        assert "features" not in of_containers
+        # A kubelet was here before.
+        claims = {
+            "features": {"supplementalGroupsPolicy": True},
+            "declaredFeatures": ["X"],
+            "runtimeHandlers": [{}],
+        }
+        patch = node_patch(with_times(of_containers, claims, 0.0), claims)["status"]
+        assert {name: patch[name] for name in claims} == dict.fromkeys(claims)
+
+    drive(place, told)
+
+
+def test_a_node_names_its_largest_images_with_digests_first(place):
+    async def told(agent: Agent) -> None:
+        images = [
+            Image(f"i{number}", (f"a:{number}", f"a@sha256:{number}"), number, False) for number in range(60)
+        ]
+        status = node_status(
+            NodeIdentity("node1", "node1", "10.0.0.5", 0, {}), {}, agent.node(), images, agent.runtime, ""
+        )
+        assert [one["sizeBytes"] for one in status["images"]] == list(range(59, 9, -1))
+        assert status["images"][0]["names"] == ["a@sha256:59", "a:59"]
+
+    drive(place, told)
+
+
+def test_the_generation_that_was_seen_is_never_lowered():
+    pod = read(pod_json())
+    older = pod._replace(metadata=pod.metadata._replace(generation=3))
+    seen = pod_json() | {"status": {"observedGeneration": 5}}
+    assert wanted_status(older, seen, *ADDRESSES)["observedGeneration"] == 5
+    assert wanted_status(older, pod_json(), *ADDRESSES)["observedGeneration"] == 3
+
+
+def test_the_messages_of_ended_containers_are_bounded_together():
+    pod = read(pod_json())
+    many = tuple(pod.spec.containers[0]._replace(name=f"c{number}") for number in range(4))
+    ended = ContainerState(terminated=ContainerStateTerminated(message="é" * 2048))
+    statuses = tuple(ContainerStatus(name=one.name, state=ended, last_state=ended) for one in many)
+    pod = pod._replace(
+        spec=pod.spec._replace(containers=many), status=PodStatus("Failed", container_statuses=statuses)
+    )
+    for one in wanted_status(pod, pod_json(), *ADDRESSES)["containerStatuses"]:
+        for state in ("state", "lastState"):
+            assert len(one[state]["terminated"]["message"].encode()) == (12 << 10) // 4
 
 
 # The agent

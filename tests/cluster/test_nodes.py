@@ -1,7 +1,7 @@
 """Evenkeel as a node of a real cluster: what it says of itself, and what the controllers make of it."""
 
 from tests.cluster.control_plane import ControlPlane
-from tests.cluster.nodes import Node
+from tests.cluster.nodes import MakeNode, Node
 from tests.kernel.waiting import eventually
 
 
@@ -55,3 +55,23 @@ def test_a_node_renews_its_lease_and_keeps_its_object_as_it_is(plane: ControlPla
         at = renewed(plane, nodes[0], at)
         versions.append(node_object(plane, nodes[0])["metadata"]["resourceVersion"])
     assert len(set(versions)) <= 2  # the regular report, every few minutes, may fall between
+
+
+def test_a_node_that_was_rebooted_says_so(plane: ControlPlane, make_node: MakeNode):
+    with make_node("rebooted") as node:
+        node.start()
+        info = node_object(plane, node)["status"]["nodeInfo"]
+        assert all(info[name] for name in ("machineID", "systemUUID", "bootID", "kernelVersion", "osImage"))
+        assert info["containerRuntimeVersion"].startswith("evenkeel://")
+        node.agent.stop()
+        before = '{"status":{"nodeInfo":{"bootID":"11111111-2222-3333-4444-555555555555"}}}'
+        plane.kubectl("patch", "node", node.name, "--subresource=status", "--patch", before)
+        node.start()
+
+        def event() -> list:
+            about = f"--field-selector=involvedObject.name={node.name},reason=Rebooted"
+            return plane.get("events", "--namespace=default", about)["items"]
+
+        (told,) = eventually(event)
+        assert info["bootID"] in told["message"]
+        assert node_object(plane, node)["status"]["nodeInfo"]["bootID"] == info["bootID"]

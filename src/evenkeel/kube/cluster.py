@@ -10,7 +10,6 @@ from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from evenkeel import __version__
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.files import read_text
@@ -101,22 +100,22 @@ class ClusterMember:
     """This machine as a node, between `start` and `close`."""
 
     def __init__(self, cluster: Cluster, agent: "Agent", node: NodeView) -> None:
-        runtime = "containerd" if node.config.container_runtime_endpoint else "evenkeel"
         identity = NodeIdentity(
             cluster.node_name,
             cluster.node_name,
             cluster.node_ip,
             0,
-            f"{runtime}://{__version__}",
             cluster.labels,
+            node.capacity.swap_bytes,
+            has_container_runtime=bool(node.config.container_runtime_endpoint),
         )
         self._config = node.config
         # The lease has a client of its own, so that it never waits for other requests.
         self._agent = agent
         self._clients = Client(cluster.credentials), Client(cluster.credentials)
         client, lease_client = self._clients
-        self._node = ClusterNode(client, lease_client, identity, agent)
         self._events = EventPublisher(client, cluster.node_name, agent.cluster_pods, agent)
+        self._node = ClusterNode(client, lease_client, identity, agent, self._events.rebooted)
         self._services = Services()
         self._runtime_classes = RuntimeClasses(self._handlers_changed)
         self._data = PodData(client, agent.cluster_pods, agent, agent.data)
@@ -162,7 +161,7 @@ class ClusterMember:
             self._mirrors.deliver(),
             self._data.run(),
             self._events.run(),
-            self._events.run_refusals(),
+            self._events.run_own(),
             *(one.run() for one in self._renewals),
         )
         self._tasks = [asyncio.create_task(loop) for loop in loops]

@@ -41,7 +41,7 @@ class EventPublisher:
         )  # by the number in the journal: the path of the Event
         self._tokens = _BURST
         self._at = time.monotonic()
-        self._refusals: asyncio.Queue[tuple[Json, str]] = asyncio.Queue(maxsize=100)
+        self._own: asyncio.Queue[tuple[Json, Event]] = asyncio.Queue(maxsize=100)
 
     async def run(self) -> None:
         """Publishes events, until it is cancelled."""
@@ -51,22 +51,27 @@ class EventPublisher:
                 if about is not None and self._may_send():
                     await self._publish(event, about)
 
-    async def run_refusals(self) -> None:
-        """Publishes that pods cannot run here, until it is cancelled."""
+    async def run_own(self) -> None:
+        """Publishes what is no event of the agent, until it is cancelled."""
         while True:
-            one, message = await self._refusals.get()
-            metadata = one["metadata"]
-            about = _reference(
-                "Pod", str(metadata["name"]), str(metadata["uid"]), str(metadata.get("namespace"))
-            )
-            event = Event(time.time(), WARNING, "NotHonoured", message)
+            about, event = await self._own.get()
             await self._publish(event._replace(number=-1), about)
 
     def refused(self, one: Json, message: str) -> None:
         """This node cannot run the pod."""
-        log.warning("cluster: pod %s cannot run here: %s", one["metadata"].get("name"), message)
-        if not self._refusals.full():
-            self._refusals.put_nowait((one, message))
+        metadata = one["metadata"]
+        log.warning("cluster: pod %s cannot run here: %s", metadata.get("name"), message)
+        about = _reference("Pod", str(metadata["name"]), str(metadata["uid"]), str(metadata.get("namespace")))
+        self._put(about, "NotHonoured", message)
+
+    def rebooted(self, boot_id: str) -> None:
+        """The machine was rebooted since the API server heard of it."""
+        about = _reference("Node", self._node, self._node, "")
+        self._put(about, "Rebooted", f"Node {self._node} has been rebooted, boot id: {boot_id}")
+
+    def _put(self, about: Json, reason: str, message: str) -> None:
+        if not self._own.full():
+            self._own.put_nowait((about, Event(time.time(), WARNING, reason, message)))
 
     def _about(self, event: Event) -> Json | None:
         if not event.uid:

@@ -27,7 +27,7 @@ from evenkeel.kube.node_object import (
     with_times,
 )
 from evenkeel.kube.watch import DELETED
-from evenkeel.runtime.interface import Image, Pull
+from evenkeel.runtime.interface import Image, Pull, Readiness
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +48,8 @@ _LEASES = ("apis", "coordination.k8s.io", "v1", "namespaces", "kube-node-lease",
 class NodeFront(Protocol):
     """What the node asks of the agent."""
 
+    @property
+    def runtime(self) -> Readiness: ...
     def node(self) -> Node: ...
     def not_ready(self) -> str: ...
     async def images(self) -> tuple[tuple[Image, ...], tuple[Pull, ...]]: ...
@@ -62,17 +64,20 @@ class ClusterNode:
         lease_client: Client,
         identity: NodeIdentity,
         front: NodeFront,
+        on_reboot: Callable[[str], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
+        """`on_reboot` hears of the boot that the API server does not know yet."""
         self.is_registered = asyncio.Event()
         self.uid = ""
         self._client = client
         self._lease_client = lease_client
         self._identity = identity
         self._front = front
+        self._on_reboot = on_reboot
         self._clock = clock
         self._path = path_of("api", "v1", "nodes", identity.name)
-        self._info = node_info(identity.runtime)
+        self._info = node_info(identity)
         self._images: Sequence[Image] = ()
         self._images_at = -_IMAGES_SECONDS
         self._sent: Json | None = None  # the last status that was sent, without times
@@ -94,6 +99,9 @@ class ClusterNode:
                 self._note(_REGISTRATION_FAILS, error)
                 await backoff.wait()
         self._seen = node.get("status") or {}
+        before = (self._seen.get("nodeInfo") or {}).get("bootID")
+        if before and before != self._info["bootID"]:
+            self._on_reboot(self._info["bootID"])
         self._failures.discard(_REGISTRATION_FAILS)
         log.info("cluster: node %s is registered at %s", self._identity.name, self._client.server)
         self.is_registered.set()
@@ -171,6 +179,7 @@ class ClusterNode:
             self._info,
             self._front.node(),
             self._images,
+            self._front.runtime,
             self._shutdown or self._front.not_ready(),
         )
 

@@ -13,11 +13,12 @@ from evenkeel.host.files import read_text
 from evenkeel.host.node_figures import boot_id
 from evenkeel.kube.client import Json
 from evenkeel.policy.lifecycle.pod_status import timestamp
-from evenkeel.runtime.interface import Image
+from evenkeel.runtime.interface import Image, Readiness
 
 # The node's contract is that of a kubelet of this version. Others parse it as a semantic version.
 KUBELET_VERSION = f"v1.36.0+evenkeel.{__version__}"
 _MOST_IMAGES, _MOST_NAMES = 50, 5
+_NOT_SAID = ("features", "runtimeHandlers", "declaredFeatures")
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
 # Type of a condition, with kubelet's reasons for True and False.
 _REASONS = {
@@ -35,8 +36,9 @@ class NodeIdentity(NamedTuple):
     hostname: str
     address: str
     port: int  # of the node's own server; 0 if it has none
-    runtime: str  # containerd://1.7.0
     labels: Mapping[str, str]
+    swap_bytes: int = 0
+    has_container_runtime: bool = False
 
 
 def registration(identity: NodeIdentity, status: Json) -> Json:
@@ -62,7 +64,8 @@ def labels(identity: NodeIdentity) -> dict[str, str]:
     }
 
 
-def node_info(runtime: str) -> Json:
+def node_info(identity: NodeIdentity) -> Json:
+    """What does not change while the agent runs."""
     machine_id = _line("/etc/machine-id")
     return {
         "machineID": machine_id,
@@ -70,18 +73,26 @@ def node_info(runtime: str) -> Json:
         "bootID": boot_id(),
         "kernelVersion": os.uname().release,
         "osImage": _os_image(),
-        "containerRuntimeVersion": runtime,
+        "containerRuntimeVersion": "" if identity.has_container_runtime else f"evenkeel://{__version__}",
         "kubeletVersion": KUBELET_VERSION,
         "kubeProxyVersion": "",
         "operatingSystem": "linux",
         "architecture": _architecture(),
+        **({"swap": {"capacity": identity.swap_bytes}} if identity.swap_bytes else {}),
     }
 
 
 def node_status(
-    identity: NodeIdentity, info: Json, node: Node, images: Sequence[Image], not_ready: str
+    identity: NodeIdentity,
+    info: Json,
+    node: Node,
+    images: Sequence[Image],
+    runtime: Readiness,
+    not_ready: str,
 ) -> Json:
     """The status without the times of its conditions: they are no change. `not_ready` says why the agent is not."""
+    if runtime.version:  # it may be upgraded meanwhile
+        info = {**info, "containerRuntimeVersion": runtime.version}
     status: Json = {
         "capacity": encode(node.status.capacity),
         "allocatable": encode(node.status.allocatable),
@@ -93,6 +104,9 @@ def node_status(
         "images": _images(images),
         "conditions": _conditions(node, not_ready),
     }
+    if not identity.has_container_runtime:
+        # Strict is honoured; a container runtime may add the groups of the image.
+        status["features"] = {"supplementalGroupsPolicy": True}
     if identity.port:
         status["daemonEndpoints"] = {"kubeletEndpoint": {"Port": identity.port}}
     return status
@@ -127,9 +141,11 @@ def status_patch(status: Json, before: Json) -> Json:
         gone = dict.fromkeys(old.keys() - status[field].keys())
         if changed := {name: value for name, value in status[field].items() if old.get(name) != value} | gone:
             patch[field] = changed
-    for field in ("nodeInfo", "images", "daemonEndpoints"):
+    for field in ("nodeInfo", "images", "daemonEndpoints", "features"):
         if field in status and before.get(field) != status[field]:
             patch[field] = status[field]
+    # What a kubelet that was here before has said of itself, and is not true of us.
+    patch |= {field: None for field in _NOT_SAID if field in before and field not in status}
     if before.get("addresses") != status["addresses"]:
         # The type of an address is the key of a merge, though two addresses may have one type.
         patch["addresses"] = [{"$patch": "replace"}, *status["addresses"]]

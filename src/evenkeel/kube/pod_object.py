@@ -21,6 +21,7 @@ FAILED, SUCCEEDED, PENDING = "Failed", "Succeeded", "Pending"
 TERMINAL = (FAILED, SUCCEEDED)
 MIRROR = "kubernetes.io/config.mirror"
 _NOT_HONOURED = "NotHonoured"
+_TERMINATION_MESSAGES_BYTES = 12 << 10  # of all containers of a pod
 _REJECTED = "Pod was rejected: "
 # What the status of a container has here, and Kubernetes does not know.
 _OURS = ("memoryQosClass", "cpuQosClass")
@@ -101,15 +102,19 @@ def wanted_status(pod: Pod, value: Json, node_address: str, agent_address: str) 
     status = encode(pod.status)
     assert isinstance(status, dict)
     status.pop("qosClass", None)  # the API server writes it
-    generation = pod.metadata.generation
+    # Never less than was said before: after a restart the agent may know an older generation for a moment.
+    before = (value.get("status") or {}).get("observedGeneration")
+    generation = max(pod.metadata.generation or 0, before if isinstance(before, int) else 0)
     if status.get("hostIP"):
         status["hostIP"], status["hostIPs"] = node_address, [{"ip": node_address}]
     if status.get("podIP") == agent_address:
         status["podIP"], status["podIPs"] = node_address, [{"ip": node_address}]
+    message_bytes = _TERMINATION_MESSAGES_BYTES // sum(1 for _ in pod.spec.every_container)
     for field in ("initContainerStatuses", "containerStatuses"):
         for one in status.get(field) or ():
             for ours in _OURS:
                 one.pop(ours, None)
+            _cut_messages(one, message_bytes)
             if "running" in one["state"]:
                 one.setdefault("resources", {})  # without it the API server refuses to resize the pod
     if "containerStatuses" in status:
@@ -122,6 +127,14 @@ def wanted_status(pod: Pod, value: Json, node_address: str, agent_address: str) 
         for condition in status.get("conditions") or ():
             condition["observedGeneration"] = generation
     return status
+
+
+def _cut_messages(container_status: Json, most_bytes: int) -> None:
+    """All messages of a pod's containers are bounded together, so that a status stays small."""
+    for state in ("state", "lastState"):
+        ended = (container_status.get(state) or {}).get("terminated") or {}
+        if len(message := str(ended.get("message") or "").encode()) > most_bytes:
+            ended["message"] = message[:most_bytes].decode(errors="ignore")
 
 
 def _apply_gates(status: Json, value: Json) -> None:

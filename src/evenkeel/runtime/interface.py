@@ -132,6 +132,7 @@ class Readiness(NamedTuple):
 
     is_ready: bool
     message: str
+    version: str = ""  # of a container runtime, as Kubernetes writes it: containerd://1.7.0
 
 
 class ExecResult(NamedTuple):

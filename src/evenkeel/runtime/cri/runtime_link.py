@@ -68,9 +68,10 @@ class RuntimeLink:
     @property
     def readiness(self) -> Readiness:
         title = f"{self.info.title} at {self._endpoint}" if self.info is not None else self._endpoint
+        version = f"{self.info.name}://{self.info.version}" if self.info is not None else ""
         if self.is_ready:
-            return Readiness(True, f"pods are containers of {title}")
-        return Readiness(False, f"{title} is away: {self._why_away}")
+            return Readiness(True, f"pods are containers of {title}", version)
+        return Readiness(False, f"{title} is away: {self._why_away}", version)
 
     @property
     def why_away(self) -> str:
