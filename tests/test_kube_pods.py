@@ -30,7 +30,7 @@ from evenkeel.kube.pod_object import (
 )
 from evenkeel.kube.services import Services
 from evenkeel.runtime.environment import declared
-from evenkeel.runtime.interface import Image, Launch, Readiness
+from evenkeel.runtime.interface import Image, Launch, Readiness, StartFailed
 from tests.models.agents import Place, drive, until
 
 ADDRESSES = ("10.0.0.5", "192.168.0.9")
@@ -357,6 +357,32 @@ def test_amounts_change_in_place_and_another_image_restarts_its_container(place)
         value["spec"]["containers"][0]["image"] = "other"
         agent.cluster_pods.put(read(value))
         await until(lambda: len(place.runtime.starts) == 2)
+
+    drive(place, told)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_image_that_changes_while_the_container_is_being_started_is_started_at_once(place, fails: bool):
+    images: list[str] = []
+    value = pod_json()
+
+    async def told(agent: Agent) -> None:
+        def starts(launch: Launch) -> None:
+            images.append(launch.container.image)
+            if len(images) == 1:
+                value["spec"]["containers"][0]["image"] = "other"
+                agent.cluster_pods.put(read(value))
+                if fails:
+                    raise StartFailed("the former image is broken")
+
+        place.runtime.on_start = starts
+        agent.cluster_pods.put(read(value))
+        await until(lambda: len(images) == 2)
+        assert images == ["host", "other"]
+        await until(lambda: phase(agent, "uid-web") == "Running")
+        shown = agent.cluster_pods.shown("uid-web")
+        assert shown is not None
+        assert shown.status.container_statuses[0].restart_count == (0 if fails else 1)
 
     drive(place, told)
 

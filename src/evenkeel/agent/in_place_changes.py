@@ -107,9 +107,10 @@ class InPlaceChanges(PodObserver):
         state = record.state
         for old, new in zip(record.pod.spec.every_container, pod.spec.every_container, strict=True):
             if old.image != new.image:
-                stop = Stop(new.name, "its image has changed", grace_seconds(pod), AS_RESTART)
                 state = changes.other_image(state, new.name)
-                state = changes.asked_to_stop(state, stop, self._clock())  # if it runs
+                state = changes.asked_to_stop(
+                    state, changes.image_stop(pod, new), self._clock()
+                )  # if it runs
         return record._replace(pod=pod, state=state)
 
 

@@ -80,7 +80,7 @@ class PodUpdates:
         """Updates a record after an outcome of a container, or of work beside the loop. The pod loop itself handles the
         removal of a pod."""
         if isinstance(outcome, Started):
-            self.started(outcome.record, runs_hook=outcome.runs_hook)
+            self.started(outcome.record, runs_hook=outcome.runs_hook, image=outcome.image)
         elif isinstance(outcome, NotStarted):
             self.not_started(outcome)
         elif isinstance(outcome, Exited):
@@ -98,9 +98,10 @@ class PodUpdates:
             for observer in self._observers:
                 observer.cleaned(outcome.uid)
 
-    def started(self, started: Record, *, runs_hook: bool = False) -> None:
+    def started(self, started: Record, *, runs_hook: bool = False, image: str = "") -> None:
         """Records the start of a container. Nothing changes if its start or its end is already known. `runs_hook` says
-        whether its postStart hook runs now."""
+        whether its postStart hook runs now. `image` is that it was started with, if that is known: the container may
+        have got another one meanwhile, and is started again then."""
         record = self._pod_store.of_attempt(started.attempt)
         if record is None or not record.state.container(started.attempt.container).is_asked_for:
             return
@@ -119,6 +120,8 @@ class PodUpdates:
             resources=container.resources,
             in_post_start=runs_hook,
         )
+        if image and image != container.image:
+            state = changes.asked_to_stop(state, changes.image_stop(record.pod, container), self._clock())
         self._pod_store.put_state(record.uid, state)
         self._event_recorder.record(NORMAL, "Started", f"started container {name}", record.pod, name)
         self._steps.want_step(record.uid)
@@ -130,6 +133,12 @@ class PodUpdates:
         if record is None:
             return
         name, message, now = outcome.attempt.container, outcome.message, self._clock()
+        container = next(one for one in record.pod.spec.every_container if one.name == name)
+        if outcome.image and outcome.image != container.image:
+            # It has got another image meanwhile, which is tried at once.
+            self._pod_store.put_state(record.uid, changes.not_started(record.state, name))
+            self._steps.want_step(record.uid)
+            return
         if outcome.no_image == changes.CONFIG_ERROR:
             state = changes.without_data(changes.not_started(record.state, name), name, message)
         elif outcome.no_image:
@@ -147,8 +156,7 @@ class PodUpdates:
             WARNING, "Failed", f"cannot start container {name}: {message}", record.pod, name
         )
         if outcome.no_image == ERR_IMAGE_PULL:
-            image = next(one.image for one in record.pod.spec.every_container if one.name == name)
-            text = f'Back-off pulling image "{image}"'
+            text = f'Back-off pulling image "{container.image}"'
             self._event_recorder.record(NORMAL, "BackOff", text, record.pod, name)
 
     def exited(self, attempt: Attempt, exit_: Exit) -> None:

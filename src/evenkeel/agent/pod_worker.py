@@ -137,12 +137,12 @@ class PodWorker:
             await self._runtime.prepare(launch.pod, launch.data)
             record = await self._runtime.start(launch)
         except NoImage as error:
-            self._steps.report(NotStarted(launch.attempt, str(error), error.reason))
+            self._steps.report(NotStarted(launch.attempt, str(error), error.reason, launch.container.image))
         except (StartFailed, CgroupError) as error:
-            self._steps.report(NotStarted(launch.attempt, str(error)))
+            self._steps.report(NotStarted(launch.attempt, str(error), image=launch.container.image))
         else:
             handler = launch.container.post_start if record.exit is None else None
-            self._steps.report(Started(record, runs_hook=handler is not None))
+            self._steps.report(Started(record, handler is not None, launch.container.image))
             if handler is not None:
                 self.spawn(self._post_start(launch, handler), launch.attempt.uid)
         finally:

@@ -14,12 +14,14 @@ from evenkeel.runtime.interface import Attempt, Exit, Record
 class Started(NamedTuple):
     record: Record
     runs_hook: bool = False  # its postStart hook begins now
+    image: str = ""  # that it was started with; empty if a former agent has started it
 
 
 class NotStarted(NamedTuple):
     attempt: Attempt
     message: str
     no_image: str = ""  # the reason, if the image or an object with its data was missing
+    image: str = ""  # that it was to be started with; empty if that was not tried
 
 
 class Exited(NamedTuple):

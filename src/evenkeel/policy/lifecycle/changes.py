@@ -236,6 +236,11 @@ def probe_stop(pod: Pod, container: Container, kind: str, message: str) -> Stop:
     return Stop(container.name, reason, grace, AS_FAILURE)
 
 
+def image_stop(pod: Pod, container: Container) -> Stop:
+    """The stop of a container that has got another image. It starts again with that one."""
+    return Stop(container.name, "its image has changed", grace_seconds(pod), AS_RESTART)
+
+
 def hook_stop(pod: Pod, container: Container, message: str) -> Stop:
     """The stop of a container whose postStart hook has failed. The restart policy decides what follows."""
     return Stop(container.name, f"postStart hook failed: {message}", grace_seconds(pod), AS_FAILURE)
